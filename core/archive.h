@@ -49,9 +49,9 @@ class Archive {
   /// What has become of the file since it was opened or since our own last commit.
   enum class Change : std::uint8_t {
     None,
-    Data,      // somebody else wrote into it; the header is the same
+    Data,      // somebody else wrote into it or cut it; the header is the same
     Replaced,  // another file lies at the path, or none: ours lives on until it is closed
-    Broken,    // the header is another one, or the file is too short for it
+    Broken,    // the header is another one: no offset can be trusted any more
   };
   [[nodiscard]] Result<Change> check_for_change();
 

@@ -25,14 +25,14 @@ enum class ErrorCode : std::uint8_t {
   MisalignedSlice,
   TensorInvalidInfo,
   MetadataIncompleteBuffer,
-  DuplicateKey,      // ours: the format's text forbids it, the reference lets the last one win
-  System,            // a system call failed; errno says how
-  InvalidArgument,   // what the caller asked for makes no sense
-  NotFound,          // no such tensor, file or attribute
-  ReadOnly,          // a write to something opened or mounted read-only
-  WrongSize,         // the content given for a tensor is not the tensor's size
-  ArchiveChanged,    // the file is no longer the one that was opened
-  ArchiveCut,        // the file ends before the bytes that the header promises
+  DuplicateKey,     // ours: the format's text forbids it, the reference lets the last one win
+  System,           // a system call failed; errno says how
+  InvalidArgument,  // what the caller asked for makes no sense
+  NotFound,         // no such tensor, file or attribute
+  ReadOnly,         // a write to something opened or mounted read-only
+  WrongSize,        // the content given for a tensor is not the tensor's size
+  ArchiveChanged,   // the file is no longer the one that was opened
+  ArchiveCut,       // the file ends before the bytes that the header promises
   OutOfMemory,
 };
 

@@ -15,10 +15,10 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "core/error.h"
+#include "core/metadata.h"
 #include "core/tensor_index.h"
 
 namespace stfs {
@@ -28,9 +28,6 @@ inline constexpr std::uint64_t kHeaderLengthBytes = 8;
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 /// Nesting of JSON objects and arrays, the root included, that the reference's parser still reads.
 inline constexpr unsigned kMaxHeaderDepth = 127;
-
-/// `__metadata__`, in the order of the header.
-using Metadata = std::vector<std::pair<std::string, std::string>>;
 
 struct Header {
   TensorIndex tensors;

@@ -10,10 +10,11 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <vector>
+#include <utility>
 
 #include "core/byte_range.h"
 #include "core/dtype.h"
+#include "core/flat_array.h"
 
 namespace stfs {
 
@@ -36,7 +37,7 @@ std::string shape_text(std::span<const std::uint64_t> shape);
 class TensorIndex {
  public:
   /// What the header's parser appends to while it reads; becomes a TensorIndex when it is whole.
-  class Builder;
+  class Builder;  // core/tensor_index_builder.h
 
   TensorIndex() = default;
 
@@ -59,15 +60,22 @@ class TensorIndex {
     std::uint32_t name_size = 0;
     std::uint32_t shape_at = 0;
     std::uint32_t rank = 0;
-    std::uint32_t key_position = 0;  // byte in the header just past the name, for messages
+    std::uint32_t key_end = 0;  // position in the header just past the name's closing quote
     Dtype dtype = Dtype::U8;
   };
-  [[nodiscard]] std::string_view name_at(const Entry& entry) const;
+  [[nodiscard]] std::string_view name_at(const Entry& entry) const {
+    return {names_.begin() + entry.name_at, entry.name_size};
+  }
+  /// Enters every name into slots_. @return the positions of two tensors of one name, if any.
+  [[nodiscard]] std::optional<std::pair<std::uint32_t, std::uint32_t>> index_names();
 
-  std::string names_;
-  std::vector<std::uint64_t> dimensions_;
-  std::vector<Entry> entries_;        // in order of (begin, end)
-  std::vector<std::uint32_t> slots_;  // open addressing over names; position + 1, 0 is free
+  FlatArray<char> names_;
+  FlatArray<std::uint64_t> dimensions_;
+  FlatArray<Entry> entries_;  // in order of (begin, end, key_end)
+  // Open addressing over the names; the number of slots is a power of two above the number of tensors.
+  // 0 is free; else the low bits, as many as number the slots, are the tensor's position + 1, and the
+  // rest are bits of its name's hash, so that a slot of another name is seldom looked into.
+  FlatArray<std::uint32_t> slots_;
 };
 
 }  // namespace stfs

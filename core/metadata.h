@@ -1,0 +1,105 @@
+// `__metadata__` of an archive: pairs of text, in the order of the header.
+//
+// All text lies in one string. A vector of pairs of strings would be simpler and take up to 13 times the
+// size of a header that is made of tiny pairs; the reader promises at most four.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <iterator>
+#include <limits>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace stfs {
+
+/// Used like a vector of pairs of key and value; the pairs are views, valid until the next change.
+class Metadata {
+ public:
+  using value_type = std::pair<std::string_view, std::string_view>;
+  class const_iterator;
+
+  Metadata() = default;
+  Metadata(std::initializer_list<value_type> entries) {
+    for (const auto& [key, value] : entries) emplace_back(key, value);
+  }
+
+  [[nodiscard]] std::size_t size() const { return ends_.size(); }
+  [[nodiscard]] bool empty() const { return ends_.empty(); }
+  [[nodiscard]] value_type operator[](std::size_t i) const {
+    const std::size_t begin = i == 0 ? 0 : ends_[i - 1].value;
+    const std::string_view text = text_;
+    return {text.substr(begin, ends_[i].key - begin),
+            text.substr(ends_[i].key, ends_[i].value - ends_[i].key)};
+  }
+  [[nodiscard]] const_iterator begin() const;
+  [[nodiscard]] const_iterator end() const;
+
+  /// Throws std::length_error where all text together passes 4 GiB; no header can hold that.
+  void emplace_back(std::string_view key, std::string_view value) {
+    if (std::numeric_limits<std::uint32_t>::max() - text_.size() < key.size() + value.size()) {
+      throw std::length_error("metadata");
+    }
+    text_.append(key).append(value);
+    ends_.push_back(
+        {static_cast<std::uint32_t>(text_.size() - value.size()), static_cast<std::uint32_t>(text_.size())});
+  }
+
+  friend bool operator==(const Metadata&, const Metadata&) = default;
+
+ private:
+  // Where in text_ a pair's key and its value end; it begins where the pair before it ends.
+  struct Ends {
+    std::uint32_t key = 0;
+    std::uint32_t value = 0;
+    friend bool operator==(const Ends&, const Ends&) = default;
+  };
+
+  std::string text_;
+  std::vector<Ends> ends_;
+};
+
+class Metadata::const_iterator {
+ public:
+  using iterator_category = std::input_iterator_tag;  // of C++17, which wants real references for more
+  using iterator_concept = std::forward_iterator_tag;
+  using value_type = Metadata::value_type;
+  using difference_type = std::ptrdiff_t;
+  using reference = value_type;
+  struct pointer {
+    value_type pair;
+    const value_type* operator->() const { return &pair; }
+  };
+
+  const_iterator() = default;
+  const_iterator(const Metadata* metadata, std::size_t at) : metadata_(metadata), at_(at) {}
+  reference operator*() const { return (*metadata_)[at_]; }
+  pointer operator->() const { return {**this}; }
+  const_iterator& operator++() {
+    ++at_;
+    return *this;
+  }
+  const_iterator operator++(int) {
+    const_iterator before = *this;
+    ++at_;
+    return before;
+  }
+  friend bool operator==(const const_iterator&, const const_iterator&) = default;
+
+ private:
+  const Metadata* metadata_ = nullptr;
+  std::size_t at_ = 0;
+};
+
+inline Metadata::const_iterator Metadata::begin() const {
+  return {this, 0};
+}
+inline Metadata::const_iterator Metadata::end() const {
+  return {this, size()};
+}
+
+}  // namespace stfs

@@ -1,0 +1,47 @@
+// A shared mutex that lets a waiting writer in.
+//
+// std::shared_mutex is glibc's rwlock in its default kind, where readers that overlap each other keep a
+// writer out for ever; readers of a hot tensor do overlap, and a commit must not wait for them to tire.
+#pragma once
+
+#include <pthread.h>
+
+namespace stfs {
+
+/// Meets the standard's SharedMutex requirements as far as std::unique_lock and std::shared_lock need.
+/// Not recursive, for readers either.
+class ReaderWriterLock {
+ public:
+  ReaderWriterLock() {
+    pthread_rwlockattr_t attributes;
+    pthread_rwlockattr_init(&attributes);
+#ifdef __GLIBC__
+    pthread_rwlockattr_setkind_np(&attributes, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
+#endif
+    pthread_rwlock_init(&lock_, &attributes);
+    pthread_rwlockattr_destroy(&attributes);
+  }
+  ~ReaderWriterLock() {
+    pthread_rwlock_destroy(&lock_);
+  }
+  ReaderWriterLock(const ReaderWriterLock&) = delete;
+  ReaderWriterLock& operator=(const ReaderWriterLock&) = delete;
+
+  void lock() {
+    pthread_rwlock_wrlock(&lock_);
+  }
+  void unlock() {
+    pthread_rwlock_unlock(&lock_);
+  }
+  void lock_shared() {
+    pthread_rwlock_rdlock(&lock_);
+  }
+  void unlock_shared() {
+    pthread_rwlock_unlock(&lock_);
+  }
+
+ private:
+  pthread_rwlock_t lock_;
+};
+
+}  // namespace stfs

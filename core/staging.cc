@@ -1,0 +1,146 @@
+// Extents over a file without a name.
+#include "core/staging.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace stfs {
+namespace {
+
+constexpr std::uint64_t kBlockBytes = 4096;
+constexpr std::uint64_t kZeroesAtOnceBytes = 64 * 1024;
+
+}  // namespace
+
+Result<Staging> Staging::create(Storage& storage, const std::filesystem::path& directory, ByteRange target) {
+  auto file = storage.create_unnamed(directory);
+  if (!file) return pass_on(std::move(file));
+  return Staging(std::move(*file), target);
+}
+
+std::uint64_t Staging::file_offset(std::uint64_t offset) const {
+  return target_.offset % kBlockBytes + offset;
+}
+
+Result<void> Staging::write(std::span<const std::byte> from, std::uint64_t offset) {
+  const auto range = ByteRange::checked(offset, from.size());
+  if (!range || range->end() > target_.size_bytes) {
+    return fail(ErrorCode::WrongSize, EFBIG,
+                fmt::format("{} bytes at offset {} pass the tensor's end at {}", from.size(), offset,
+                            target_.size_bytes));
+  }
+  if (from.empty()) return {};
+  if (auto written = file_->write(from, file_offset(offset)); !written) return written;
+  add_extent(range->offset, range->end());
+  size_bytes_ = std::max(size_bytes_, range->end());
+  is_dirty_ = true;
+  return {};
+}
+
+Result<void> Staging::resize(std::uint64_t size_bytes) {
+  if (size_bytes > target_.size_bytes) {
+    return fail(ErrorCode::WrongSize, EFBIG,
+                fmt::format("a size of {} bytes passes the tensor's {}", size_bytes, target_.size_bytes));
+  }
+  // A no-op must stay one: tools that "truncate" to the present size have written nothing.
+  if (size_bytes == size_bytes_) return {};
+  if (size_bytes < size_bytes_) {
+    drop_extents_from(size_bytes);
+    kept_bytes_ = std::min(kept_bytes_, size_bytes);
+  }
+  size_bytes_ = size_bytes;
+  is_dirty_ = true;
+  return {};
+}
+
+Result<void> Staging::read(std::span<std::byte> to, std::uint64_t offset, const ReadBase& read_base) const {
+  auto extent = extents_.upper_bound(offset);
+  if (extent != extents_.begin() && std::prev(extent)->second > offset) --extent;
+  while (!to.empty()) {
+    const bool is_staged = extent != extents_.end() && extent->first <= offset;
+    std::uint64_t end = offset + to.size();
+    if (is_staged) {
+      end = std::min(end, extent->second);
+    } else if (extent != extents_.end()) {
+      end = std::min(end, extent->first);
+    }
+    if (!is_staged && offset < kept_bytes_) end = std::min(end, kept_bytes_);
+
+    const std::span<std::byte> part = to.first(static_cast<std::size_t>(end - offset));
+    Result<void> read;
+    if (is_staged) {
+      read = file_->read(part, file_offset(offset));
+    } else if (offset < kept_bytes_) {
+      read = read_base(part, offset);
+    } else {
+      std::ranges::fill(part, std::byte{0});
+    }
+    if (!read) return read;
+    if (is_staged && end == extent->second) ++extent;
+    to = to.subspan(part.size());
+    offset = end;
+  }
+  return {};
+}
+
+Result<std::vector<ByteRange>> Staging::pieces() {
+  // Behind what is kept of the old content, a gap is a hole that the writer has left: its zeros must
+  // reach the archive like any other byte.
+  std::uint64_t at = kept_bytes_;
+  std::vector<ByteRange> gaps;
+  for (const auto& [begin, end] : extents_) {
+    if (begin > at) gaps.push_back({at, begin - at});
+    at = std::max(at, end);
+  }
+  if (at < size_bytes_) gaps.push_back({at, size_bytes_ - at});
+  for (const ByteRange gap : gaps) {
+    if (auto filled = fill_gap(gap.offset, gap.end()); !filled) return pass_on(std::move(filled));
+  }
+  std::vector<ByteRange> pieces;
+  pieces.reserve(extents_.size());
+  for (const auto& [begin, end] : extents_) pieces.push_back({begin, end - begin});
+  return pieces;
+}
+
+Result<void> Staging::read_piece(std::span<std::byte> to, std::uint64_t offset) const {
+  return file_->read(to, file_offset(offset));
+}
+
+void Staging::forget() {
+  extents_.clear();
+  size_bytes_ = kept_bytes_ = target_.size_bytes;
+  is_dirty_ = false;
+}
+
+void Staging::add_extent(std::uint64_t begin, std::uint64_t end) {
+  auto next = extents_.upper_bound(begin);
+  if (next != extents_.begin() && std::prev(next)->second >= begin) {
+    --next;
+    begin = next->first;
+  }
+  while (next != extents_.end() && next->first <= end) {
+    end = std::max(end, next->second);
+    next = extents_.erase(next);
+  }
+  extents_.emplace_hint(next, begin, end);
+}
+
+void Staging::drop_extents_from(std::uint64_t begin) {
+  extents_.erase(extents_.lower_bound(begin), extents_.end());
+  if (!extents_.empty() && extents_.rbegin()->second > begin) extents_.rbegin()->second = begin;
+}
+
+Result<void> Staging::fill_gap(std::uint64_t begin, std::uint64_t end) {
+  // Written out, not left to the file's own holes: bytes staged before a cut may still lie there.
+  const std::vector<std::byte> zeroes(static_cast<std::size_t>(std::min(kZeroesAtOnceBytes, end - begin)));
+  for (std::uint64_t at = begin; at < end; at += zeroes.size()) {
+    const auto part =
+        std::span(zeroes).first(std::min<std::size_t>(zeroes.size(), static_cast<std::size_t>(end - at)));
+    if (auto written = file_->write(part, file_offset(at)); !written) return written;
+  }
+  add_extent(begin, end);
+  return {};
+}
+
+}  // namespace stfs

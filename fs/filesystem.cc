@@ -1,0 +1,212 @@
+// The tree, reading, and the life of the archive underneath.
+#include "fs/filesystem.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "fs/log.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::uint64_t kStatBlockBytes = 512;  // st_blocks counts these, whatever st_blksize says
+constexpr std::uint32_t kPreferredReadBytes = 1 << 20;
+constexpr std::uint64_t kFragmentBytes = 4096;
+
+tl::unexpected<Error> no_such_inode(Ino ino) {
+  return fail(ErrorCode::NotFound, ENOENT, fmt::format("inode {}: no such file", ino));
+}
+
+}  // namespace
+
+Filesystem::Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions& options)
+    : archive_(std::move(archive)),
+      options_(options),
+      inodes_(archive_->tensors(), options.layout),
+      // Beginning with the time of the last change, generations grow from one mount to the next too.
+      common_state_{.generation = static_cast<std::uint64_t>(archive_->identity().mtime_ns),
+                    .mtime = timespec_of(archive_->identity().mtime_ns)} {
+  if (archive_->access() == Access::ReadOnly) options_.is_read_only = true;
+}
+
+Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const {
+  if (!inodes_.exists(parent) || !inodes_.is_directory(parent)) return no_such_inode(parent);
+  const auto ino = inodes_.find(parent, name);
+  if (!ino) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
+  return stat_of(*ino);
+}
+
+Result<struct stat> Filesystem::attributes(Ino ino) const {
+  if (!inodes_.exists(ino)) return no_such_inode(ino);
+  return stat_of(ino);
+}
+
+struct stat Filesystem::stat_of(Ino ino) const {
+  const FileStatus& archive = archive_->opened_status();
+  constexpr mode_t kReadWrite = 0666;
+  constexpr mode_t kWrite = 0222;
+  constexpr unsigned kReadToSearch = 2;  // r is 4, x is 1: who may read a tensor may enter its directory
+  mode_t permissions = archive.mode & kReadWrite;
+  if (options_.is_read_only) permissions &= ~kWrite;
+
+  struct stat st {};
+  st.st_ino = ino;
+  st.st_uid = options_.uid.value_or(archive.uid);
+  st.st_gid = options_.gid.value_or(archive.gid);
+  st.st_blksize = kPreferredReadBytes;
+  if (inodes_.is_directory(ino)) {
+    permissions = (permissions & ~kWrite) | ((permissions & 0444) >> kReadToSearch);
+    st.st_mode = S_IFDIR | (permissions & ~options_.umask);
+    st.st_nlink = 2 + inodes_.subdirectories(ino);
+    st.st_mtim = st.st_ctim = st.st_atim = timespec_of(archive.identity.mtime_ns);
+    return st;
+  }
+  const std::uint32_t tensor = inodes_.tensor(ino);
+  std::uint64_t size_bytes = archive_->tensors()[tensor].data.size_bytes;
+  if (const auto content = shared_content(ino)) {
+    const std::scoped_lock lock(content->mutex);
+    size_bytes = content->staging.size_bytes();
+  }
+  st.st_mode = S_IFREG | (permissions & ~options_.umask);
+  st.st_nlink = 1;
+  st.st_size = static_cast<off_t>(size_bytes);
+  st.st_blocks = static_cast<blkcnt_t>((size_bytes + kStatBlockBytes - 1) / kStatBlockBytes);
+  st.st_mtim = st.st_ctim = st.st_atim = state_of(tensor).mtime;
+  return st;
+}
+
+Result<void> Filesystem::read_directory(Ino directory, std::uint64_t position,
+                                        const VisitEntry& visit) const {
+  if (!inodes_.exists(directory)) return no_such_inode(directory);
+  if (!inodes_.is_directory(directory)) return fail(ErrorCode::InvalidArgument, ENOTDIR, "not a directory");
+  const auto children = inodes_.children(directory);
+  const std::uint64_t count = children.size() + 2;
+  for (; position < count; ++position) {
+    const std::uint64_t next = position + 1;
+    bool goes_on = false;
+    if (position == 0) {
+      goes_on = visit(".", directory, next);
+    } else if (position == 1) {
+      goes_on = visit("..", inodes_.parent(directory), next);
+    } else {
+      const Ino child = children[position - 2];
+      goes_on = visit(inodes_.file_name(child), child, next);
+    }
+    if (!goes_on) break;
+  }
+  return {};
+}
+
+struct statvfs Filesystem::statistics() const {
+  // A model is full by definition: no byte can be added, so none is free.
+  struct statvfs st {};
+  st.f_bsize = kFragmentBytes;
+  st.f_frsize = kFragmentBytes;
+  st.f_blocks = (archive_->opened_status().identity.size_bytes + kFragmentBytes - 1) / kFragmentBytes;
+  st.f_files = inodes_.size();
+  st.f_namemax = 255;
+  if (options_.is_read_only) st.f_flag |= ST_RDONLY;
+  return st;
+}
+
+Result<Bytes> Filesystem::read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const {
+  if (!inodes_.exists(ino)) return no_such_inode(ino);
+  if (inodes_.is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (const auto content = shared_content(ino)) return read_pending(*content, offset, size_bytes);
+  const std::uint32_t tensor = inodes_.tensor(ino);
+  const std::uint64_t end = archive_->tensors()[tensor].data.size_bytes;
+  if (offset >= end) return Bytes();
+  return read_archive(tensor, {offset, std::min<std::uint64_t>(size_bytes, end - offset)});
+}
+
+Result<Bytes> Filesystem::read_archive(std::uint32_t tensor, ByteRange part) const {
+  if (is_broken_) {
+    return fail(ErrorCode::ArchiveChanged, EIO,
+                label_of(tensor) + ": the archive's header was changed underneath; mount it again");
+  }
+  std::shared_lock lock(lock_of(tensor));
+  auto bytes = archive_->read({range_of(tensor).offset + part.offset, part.size_bytes});
+  if (!bytes) return pass_on(std::move(bytes));
+  return Bytes(*bytes, std::move(lock));
+}
+
+Result<Bytes> Filesystem::read_pending(PendingContent& content, std::uint64_t offset,
+                                       std::size_t size_bytes) const {
+  const std::scoped_lock lock(content.mutex);
+  const std::uint64_t end = content.staging.size_bytes();
+  if (offset >= end) return Bytes();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes, end - offset)));
+  const auto read_base = [&](std::span<std::byte> to, std::uint64_t at) -> Result<void> {
+    auto base = read_archive(content.tensor, {at, to.size()});
+    if (!base) return pass_on(std::move(base));
+    std::ranges::copy(base->span(), to.begin());
+    return {};
+  };
+  if (auto read = content.staging.read(bytes, offset, read_base); !read) return pass_on(std::move(read));
+  return Bytes(std::move(bytes));
+}
+
+bool Filesystem::check_for_change() {
+  const std::scoped_lock commit_lock(commit_mutex_);
+  const auto change = archive_->check_for_change();
+  const std::string path = archive_->path().string();
+  if (!change) {
+    log::error("{}", change.error().message);
+    return false;
+  }
+  switch (*change) {
+    case Archive::Change::None: return false;
+    case Archive::Change::Replaced:
+      log::warning(
+          "{}: replaced or deleted; this mount goes on with the old content, read-only in effect: "
+          "mount again to see the new one",
+          path);
+      return false;
+    case Archive::Change::Broken:
+      if (is_broken_.exchange(true)) return false;
+      log::error(
+          "{}: somebody else has changed the archive's header: every tensor gives EIO from now on; "
+          "mount again",
+          path);
+      break;
+    case Archive::Change::Data: log::info("{}: changed by somebody else; caches dropped", path); break;
+  }
+  if (auto adopted = archive_->adopt_identity(); !adopted) log::error("{}", adopted.error().message);
+  const std::scoped_lock state_lock(state_mutex_);
+  const std::int64_t mtime_ns = archive_->identity().mtime_ns;
+  std::uint64_t newest = common_state_.generation;
+  for (const auto& [tensor, state] : changed_states_) newest = std::max(newest, state.generation);
+  common_state_ = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),
+                   .mtime = timespec_of(mtime_ns)};
+  changed_states_.clear();
+  return true;
+}
+
+struct timespec Filesystem::timespec_of(std::int64_t ns) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  return {.tv_sec = ns / kSecond, .tv_nsec = ns % kSecond};
+}
+
+Filesystem::State Filesystem::state_of(std::uint32_t tensor) const {
+  const std::scoped_lock lock(state_mutex_);
+  const auto changed = changed_states_.find(tensor);
+  return changed == changed_states_.end() ? common_state_ : changed->second;
+}
+
+void Filesystem::set_mtime(Ino ino, struct timespec mtime) {
+  if (!inodes_.exists(ino) || inodes_.is_directory(ino)) return;
+  const std::uint32_t tensor = inodes_.tensor(ino);
+  const std::scoped_lock lock(state_mutex_);
+  changed_states_.try_emplace(tensor, common_state_).first->second.mtime = mtime;
+}
+
+ByteRange Filesystem::range_of(std::uint32_t tensor) const {
+  return archive_->file_range(archive_->tensors()[tensor].data);
+}
+
+std::string Filesystem::label_of(std::uint32_t tensor) const {
+  return fmt::format("{}: tensor \"{}\"", archive_->path().string(), archive_->tensors()[tensor].name);
+}
+
+}  // namespace stfs

@@ -1,0 +1,169 @@
+// What the files of a mount mean: every rule of the tree, of reading, writing and committing, without a
+// FUSE type in sight, so that tests drive it without a kernel.
+//
+// Any thread may call anything. Locks, in the order in which they are taken:
+//   PendingContent::mutex    one writer's pending bytes
+//   commit_mutex_            one commit or one look for foreign changes at a time
+//   tensor_locks_[...]       shared while a reply is made from the map, exclusive while bytes change
+//   state_mutex_             generations and times
+// No lock is held when a call returns, except the tensor's shared one inside a Bytes.
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/archive.h"
+#include "core/reader_writer_lock.h"
+#include "fs/inode_table.h"
+#include "fs/open_file.h"
+
+namespace stfs {
+
+struct FilesystemOptions {
+  Layout layout = Layout::Flat;
+  bool is_read_only = false;
+  std::optional<uid_t> uid;  // default: the archive's
+  std::optional<gid_t> gid;
+  mode_t umask = 0;
+};
+
+/// What the kernel's caches must forget after a call, before its caller is answered.
+struct Stale {
+  enum class What : std::uint8_t { Nothing, Attributes, Content };
+  Ino ino = 0;
+  What what = What::Nothing;
+};
+
+/// The result of a read. Bytes of the map stay valid and untorn while this lives.
+class Bytes {
+ public:
+  Bytes() = default;
+  Bytes(std::span<const std::byte> mapped, std::shared_lock<ReaderWriterLock> lock)
+      : mapped_(mapped), lock_(std::move(lock)) {}
+  explicit Bytes(std::vector<std::byte> owned) : owned_(std::move(owned)), mapped_(owned_) {}
+  [[nodiscard]] std::span<const std::byte> span() const { return mapped_; }
+
+ private:
+  std::vector<std::byte> owned_;
+  std::span<const std::byte> mapped_;
+  std::shared_lock<ReaderWriterLock> lock_;
+};
+
+class Filesystem {
+ public:
+  Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions& options);
+
+  // The tree. ENOENT where a name or a number does not exist.
+  [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
+  [[nodiscard]] Result<struct stat> attributes(Ino ino) const;
+  /// Calls visit for `.`, `..` and the children, from the position on that an earlier call ended at
+  /// (0 at first), until visit returns false. `position` is the next one's.
+  using VisitEntry = std::function<bool(std::string_view name, Ino ino, std::uint64_t position)>;
+  Result<void> read_directory(Ino directory, std::uint64_t position, const VisitEntry& visit) const;
+  [[nodiscard]] const InodeTable& inodes() const { return inodes_; }
+  [[nodiscard]] struct statvfs statistics() const;
+
+  // Extended attributes. ENODATA where there is none of that name.
+  [[nodiscard]] Result<std::string> extended_attribute(Ino ino, std::string_view name) const;
+  [[nodiscard]] Result<std::vector<std::string>> list_extended_attributes(Ino ino) const;
+
+  // Files. flags as open(2)'s; O_TRUNC is not looked at: the kernel sends a resize of its own.
+  /// Null for a read-only descriptor, which has no state. The file system owns it until release().
+  Result<OpenFile*> open(Ino ino, int flags, pid_t opener);
+  /// Fewer bytes than asked for only at the end of the file.
+  Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
+  /// Stages. A synchronous descriptor commits too, as soon as the content is whole. EFBIG past the end.
+  Result<Stale> write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset, Owner owner);
+  /// What the kernel writes back from a shared mapping, through whichever descriptor it found.
+  Result<void> write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset);
+  Result<void> resize(OpenFile& file, std::uint64_t size_bytes, Owner owner);
+  /// A resize that names no descriptor. To 0 from a thread that has just opened the tensor: the O_TRUNC
+  /// of that open. Else truncate(2) by name, and a tensor's size is fixed: only its own is accepted.
+  Result<void> resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller);
+  /// utimensat: kept in memory only.
+  void set_mtime(Ino ino, struct timespec mtime);
+  /// A close of one descriptor: commits what is staged; EINVAL where its size is not the tensor's, unless
+  /// the process that opened it lives and can still complete it. A close by somebody who wrote nothing
+  /// commits nothing of what others are still writing; one that comes because a signal killed the
+  /// writer rolls back.
+  Result<Stale> flush(OpenFile& file, Owner owner, pid_t closer);
+  Result<Stale> sync(OpenFile& file);
+  /// The last close. Commits what a mapping wrote late, drops what was never whole, and logs both.
+  Stale release(OpenFile* file);
+
+  /// Looks whether somebody else has changed the archive. True where every tensor's content may be
+  /// another one now.
+  bool check_for_change();
+  /// Drops and logs what is still staged: at the end of the mount, when no other call is under way.
+  void abandon_pending();
+
+  [[nodiscard]] bool is_read_only() const { return options_.is_read_only; }
+  [[nodiscard]] const Archive& archive() const { return *archive_; }
+
+ private:
+  struct State {
+    std::uint64_t generation = 0;
+    struct timespec mtime {};
+  };
+  static constexpr std::size_t kTensorLocks = 64;
+
+  [[nodiscard]] ReaderWriterLock& lock_of(std::uint32_t tensor) const {
+    return tensor_locks_[tensor % kTensorLocks];
+  }
+  [[nodiscard]] static struct timespec timespec_of(std::int64_t ns);
+  [[nodiscard]] struct stat stat_of(Ino ino) const;
+  [[nodiscard]] State state_of(std::uint32_t tensor) const;
+  [[nodiscard]] ByteRange range_of(std::uint32_t tensor) const;
+  [[nodiscard]] std::string label_of(std::uint32_t tensor) const;
+  /// The pending content that the page cache of this tensor shows, if any.
+  [[nodiscard]] std::shared_ptr<PendingContent> shared_content(Ino ino) const;
+  [[nodiscard]] Result<Bytes> read_archive(std::uint32_t tensor, ByteRange part) const;
+  [[nodiscard]] Result<Bytes> read_pending(PendingContent& content, std::uint64_t offset,
+                                           std::size_t size_bytes) const;
+  // With the content's mutex held:
+  Result<void> stage(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset);
+  Result<void> commit(PendingContent& content);
+  Result<Stale> commit_if_dirty(const OpenFile& file);
+  [[nodiscard]] Result<OpenFile*> just_opened(Ino ino, pid_t opener);
+  [[nodiscard]] Error wrong_size(const PendingContent& content) const;
+
+  [[nodiscard]] Result<std::string> tensor_attribute(std::uint32_t tensor, std::string_view key) const;
+  [[nodiscard]] Result<std::string> root_attribute(std::string_view key) const;
+  [[nodiscard]] Result<std::string> checksum(std::uint32_t tensor) const;
+
+  std::unique_ptr<Archive> archive_;
+  FilesystemOptions options_;
+  InodeTable inodes_;
+  mutable std::array<ReaderWriterLock, kTensorLocks> tensor_locks_;
+  std::mutex commit_mutex_;
+  std::atomic<bool> is_broken_ = false;
+
+  mutable std::mutex state_mutex_;  // guards what follows, but for the counter's unlocked look
+  State common_state_;              // of every tensor that no commit has changed
+  std::unordered_map<std::uint32_t, State> changed_states_;
+  std::unordered_map<OpenFile*, std::unique_ptr<OpenFile>> open_files_;
+  std::uint64_t opens_ = 0;
+  std::unordered_map<Ino, std::shared_ptr<PendingContent>> shared_contents_;
+  std::atomic<std::size_t> shared_count_ = 0;  // their number: every read looks here first
+  struct KnownChecksum {
+    std::uint64_t generation = 0;
+    std::string text;
+  };
+  mutable std::unordered_map<std::uint32_t, KnownChecksum> checksums_;
+};
+
+}  // namespace stfs

@@ -1,0 +1,104 @@
+// The extended attributes: what a tensor is, where it lies, and what the model says of itself.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "core/checksum.h"
+#include "fs/filesystem.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kPrefix = "user.safetensors.";
+constexpr std::string_view kMetadataPrefix = "metadata.";
+constexpr std::size_t kMaxAttributeNameBytes = 255;  // XATTR_NAME_MAX, linux/limits.h
+
+// Listed. `checksum` is not: a tool that copies every attribute must not read every byte twice.
+constexpr std::array<std::string_view, 6> kTensorKeys = {"name",    "dtype",  "shape",
+                                                         "archive", "offset", "generation"};
+constexpr std::array<std::string_view, 3> kRootKeys = {"archive", "tensors", "parameters"};
+
+tl::unexpected<Error> no_attribute() {
+  return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+}
+
+}  // namespace
+
+Result<std::string> Filesystem::extended_attribute(Ino ino, std::string_view name) const {
+  // The kernel asks for security.* and system.* on every listing and every cached write: answer those
+  // before anything else is looked at.
+  if (!name.starts_with(kPrefix)) return no_attribute();
+  if (!inodes_.exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  name.remove_prefix(kPrefix.size());
+  if (ino == kRootIno) return root_attribute(name);
+  if (inodes_.is_directory(ino)) return no_attribute();
+  return tensor_attribute(inodes_.tensor(ino), name);
+}
+
+Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) const {
+  if (!inodes_.exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  std::vector<std::string> names;
+  if (ino == kRootIno) {
+    for (const std::string_view key : kRootKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
+    for (const auto& [key, value] : archive_->metadata()) {
+      std::string name = fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key);
+      // The kernel can't name those; `stfs info` shows them.
+      if (name.size() > kMaxAttributeNameBytes || name.find('\0') != std::string::npos) continue;
+      names.push_back(std::move(name));
+    }
+  } else if (!inodes_.is_directory(ino)) {
+    for (const std::string_view key : kTensorKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
+  }
+  return names;
+}
+
+Result<std::string> Filesystem::tensor_attribute(std::uint32_t position, std::string_view key) const {
+  const Tensor tensor = archive_->tensors()[position];
+  if (key == "name") return std::string(tensor.name);
+  if (key == "dtype") return std::string(name_of(tensor.dtype));
+  if (key == "shape") return shape_text(tensor.shape);
+  if (key == "archive") return archive_->path().string();
+  if (key == "offset") return fmt::format("{}", range_of(position).offset);
+  if (key == "generation") return fmt::format("{}", state_of(position).generation);
+  if (key == "checksum") return checksum(position);
+  return no_attribute();
+}
+
+Result<std::string> Filesystem::root_attribute(std::string_view key) const {
+  if (key == "archive") return archive_->path().string();
+  if (key == "tensors") return fmt::format("{}", archive_->tensors().size());
+  if (key == "parameters") return fmt::format("{}", archive_->tensors().parameters());
+  if (!key.starts_with(kMetadataPrefix)) return no_attribute();
+  key.remove_prefix(kMetadataPrefix.size());
+  const auto found = std::ranges::find(archive_->metadata(), key, &Metadata::value_type::first);
+  if (found == archive_->metadata().end()) return no_attribute();
+  return std::string(found->second);
+}
+
+Result<std::string> Filesystem::checksum(std::uint32_t tensor) const {
+  constexpr std::uint64_t kAtOnceBytes = 4 << 20;
+  // Held to the end: the sum of a tensor that changes in between would be nobody's.
+  const std::shared_lock tensor_lock(lock_of(tensor));
+  const std::uint64_t generation = state_of(tensor).generation;
+  {
+    // Asked for twice in a row, for its length and then for its value.
+    const std::scoped_lock lock(state_mutex_);
+    const auto known = checksums_.find(tensor);
+    if (known != checksums_.end() && known->second.generation == generation) return known->second.text;
+  }
+  Checksum sum;
+  for (ByteRange rest = range_of(tensor); !rest.empty();) {
+    const std::uint64_t part_bytes = std::min(kAtOnceBytes, rest.size_bytes);
+    const auto bytes = archive_->read({rest.offset, part_bytes});
+    if (!bytes) return tl::unexpected(bytes.error());
+    sum.update(*bytes);
+    rest = {rest.offset + part_bytes, rest.size_bytes - part_bytes};
+  }
+  std::string text = "xxh128:" + sum.hex();
+  const std::scoped_lock lock(state_mutex_);
+  checksums_[tensor] = {generation, text};
+  return text;
+}
+
+}  // namespace stfs

@@ -1,0 +1,243 @@
+// Writing: staging, committing, rolling back (filesystem.h).
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/transaction.h"
+#include "fs/filesystem.h"
+#include "fs/log.h"
+#include "fs/process.h"
+
+namespace stfs {
+
+Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
+  if (!inodes_.exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (inodes_.is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  const int access = flags & O_ACCMODE;
+  if (access == O_RDONLY) return nullptr;
+  if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
+
+  auto file = std::make_unique<OpenFile>();
+  file->ino = ino;
+  file->opener = opener;
+  file->kind = access == O_WRONLY ? FileKind::Isolated : FileKind::Shared;
+  file->appends = (flags & O_APPEND) != 0;
+  file->is_synchronous = (flags & O_DSYNC) != 0;  // O_SYNC contains it
+  if (file->kind == FileKind::Shared) file->content = shared_content(ino);
+  if (!file->content) {
+    const std::uint32_t tensor = inodes_.tensor(ino);
+    auto staging = Staging::create(archive_->storage(), archive_->path().parent_path(), range_of(tensor));
+    if (!staging) return pass_on(std::move(staging));
+    file->content = std::make_shared<PendingContent>(tensor, std::move(*staging));
+  }
+  const std::scoped_lock lock(state_mutex_);
+  if (file->kind == FileKind::Shared) {
+    // Another open may have been faster since the look above: then its content is everybody's.
+    const auto [entry, is_first] = shared_contents_.try_emplace(ino, file->content);
+    file->content = entry->second;
+    if (is_first) ++shared_count_;
+  }
+  ++file->content->descriptors;
+  file->opened_at = ++opens_;
+  OpenFile* opened = file.get();
+  open_files_.emplace(opened, std::move(file));
+  return opened;
+}
+
+std::shared_ptr<PendingContent> Filesystem::shared_content(Ino ino) const {
+  if (shared_count_.load(std::memory_order_acquire) == 0) return nullptr;
+  const std::scoped_lock lock(state_mutex_);
+  const auto found = shared_contents_.find(ino);
+  return found == shared_contents_.end() ? nullptr : found->second;
+}
+
+Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
+                                Owner owner) {
+  PendingContent& content = *file.content;
+  file.is_untouched = false;
+  const std::scoped_lock lock(content.mutex);
+  // The kernel's idea of the end is everybody's; a truncated, isolated content has its own.
+  if (file.appends) offset = content.staging.size_bytes();
+  if (auto staged = stage(content, from, offset); !staged) return pass_on(std::move(staged));
+  content.note_writer(owner);
+  if (!file.is_synchronous || file.kind == FileKind::Shared || !content.staging.is_whole()) return Stale{};
+  return commit_if_dirty(file);
+}
+
+Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset) {
+  const auto content = shared_content(ino);
+  if (!content) return fail(ErrorCode::InvalidArgument, EIO, "written back without a descriptor");
+  const std::scoped_lock lock(content->mutex);
+  // Whole pages come back; what lies behind the tensor's end was never part of it.
+  const std::uint64_t end = content->staging.target().size_bytes;
+  if (offset >= end) return {};
+  return stage(*content,
+               from.first(static_cast<std::size_t>(std::min<std::uint64_t>(from.size(), end - offset))),
+               offset);
+}
+
+Result<void> Filesystem::stage(PendingContent& content, std::span<const std::byte> from,
+                               std::uint64_t offset) {
+  if (content.failure) return tl::unexpected(*content.failure);
+  auto staged = content.staging.write(from, offset);
+  if (staged) return {};
+  // A program that has been refused a byte may still close as if nothing were missing: what it has
+  // written must then not pass for the whole.
+  Error why = staged.error();
+  if (why.code == ErrorCode::WrongSize) why.errno_value = EINVAL;
+  log::warning("{}: write refused: {}", label_of(content.tensor), why.message);
+  content.fail(std::move(why));
+  return staged;
+}
+
+Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Owner owner) {
+  PendingContent& content = *file.content;
+  file.is_untouched = false;
+  const std::scoped_lock lock(content.mutex);
+  if (content.failure) return tl::unexpected(*content.failure);
+  content.note_writer(owner);
+  auto resized = content.staging.resize(size_bytes);
+  if (!resized) {
+    Error why = resized.error();
+    if (why.code == ErrorCode::WrongSize) why.errno_value = EINVAL;
+    content.fail(std::move(why));
+  }
+  return resized;
+}
+
+Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller) {
+  if (!inodes_.exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (inodes_.is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
+  const std::uint64_t due = archive_->tensors()[inodes_.tensor(ino)].data.size_bytes;
+  if (size_bytes == due) return {};
+  if (size_bytes == 0) {
+    auto file = just_opened(ino, caller);
+    if (!file) return pass_on(std::move(file));
+    if (*file != nullptr) return resize(**file, 0, 0);
+  }
+  return fail(ErrorCode::WrongSize, size_bytes > due ? EFBIG : EINVAL, "a tensor's size is fixed");
+}
+
+Result<OpenFile*> Filesystem::just_opened(Ino ino, pid_t opener) {
+  const std::scoped_lock lock(state_mutex_);
+  OpenFile* newest = nullptr;
+  for (const auto& [file, owned] : open_files_) {
+    if (file->ino != ino || file->opener != opener || !file->is_untouched) continue;
+    // Threads of another pid namespace all look alike: rather no truncation than a stranger's.
+    if (newest != nullptr && opener == 0)
+      return fail(ErrorCode::InvalidArgument, EBUSY, "opened by several at once");
+    if (newest == nullptr || file->opened_at > newest->opened_at) newest = file;
+  }
+  return newest;
+}
+
+Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
+  PendingContent& content = *file.content;
+  const std::scoped_lock lock(content.mutex);
+  if (content.failure) return tl::unexpected(*content.failure);
+  if (!content.staging.is_dirty()) return Stale{};
+  const bool is_writer = content.is_written_by(owner);
+  if (is_writer && is_killed_by_signal(closer)) {
+    const Error why{
+        ErrorCode::InvalidArgument, EIO,
+        fmt::format("{}: rolled back: the writer (pid {}) was killed by a signal before it closed",
+                    label_of(content.tensor), closer)};
+    log::warning("{}", why.message);
+    content.fail(why);
+    return Stale{file.ino, file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing};
+  }
+  if (content.staging.is_whole()) {
+    // A child that inherited the descriptor ends, say: those who write have not closed yet.
+    if (!is_writer) return Stale{};
+  } else if (!file.opener_has_closed && lives_elsewhere(file.opener, closer)) {
+    // `{ head -c 10 A; cat B; } > T`: the shell that opened T closes last, and is told then.
+    return Stale{};
+  } else if (!content.writers.empty()) {
+    file.opener_has_closed = true;
+  }
+  return commit_if_dirty(file);
+}
+
+Result<Stale> Filesystem::sync(OpenFile& file) {
+  PendingContent& content = *file.content;
+  const std::scoped_lock lock(content.mutex);
+  if (content.failure) return tl::unexpected(*content.failure);
+  return commit_if_dirty(file);
+}
+
+Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
+  PendingContent& content = *file.content;
+  if (!content.staging.is_dirty()) return Stale{};
+  if (!content.staging.is_whole()) return tl::unexpected(wrong_size(content));
+  if (auto committed = commit(content); !committed) {
+    log::error("{}: not committed: {}", label_of(content.tensor), committed.error().message);
+    return pass_on(std::move(committed));
+  }
+  // A shared content's bytes are in the page cache already, by the same writes.
+  return Stale{file.ino, file.kind == FileKind::Shared ? Stale::What::Attributes : Stale::What::Content};
+}
+
+Result<void> Filesystem::commit(PendingContent& content) {
+  const std::scoped_lock commit_lock(commit_mutex_);
+  Transaction transaction(*archive_);
+  transaction.add(content.tensor, content.staging, lock_of(content.tensor));
+  if (auto committed = transaction.commit(); !committed) return committed;
+  content.writers.clear();
+
+  const std::int64_t mtime_ns = archive_->identity().mtime_ns;
+  const std::scoped_lock state_lock(state_mutex_);
+  State& state = changed_states_.try_emplace(content.tensor, common_state_).first->second;
+  state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));
+  state.mtime = timespec_of(mtime_ns);
+  return {};
+}
+
+Stale Filesystem::release(OpenFile* file) {
+  PendingContent& content = *file->content;
+  Stale stale;
+  {
+    const std::scoped_lock lock(content.mutex);
+    bool is_last = false;
+    {
+      const std::scoped_lock state_lock(state_mutex_);
+      is_last = --content.descriptors == 0;
+    }
+    if (is_last && content.staging.is_dirty()) {
+      if (file->kind == FileKind::Shared && content.staging.is_whole()) {
+        if (auto committed = commit_if_dirty(*file)) stale = *committed;
+      }
+      if (content.staging.is_dirty()) {
+        log::warning("{}: dropped: {}", label_of(content.tensor), wrong_size(content).message);
+        content.staging.forget();
+        stale = {file->ino, file->kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing};
+      }
+    }
+  }
+  const std::scoped_lock lock(state_mutex_);
+  if (file->kind == FileKind::Shared && content.descriptors == 0 && shared_contents_.erase(file->ino) > 0) {
+    --shared_count_;
+  }
+  open_files_.erase(file);
+  return stale;
+}
+
+void Filesystem::abandon_pending() {
+  const std::scoped_lock lock(state_mutex_);
+  for (const auto& [key, file] : open_files_) {
+    if (!file->content->staging.is_dirty()) continue;
+    log::warning("{}: dropped: {} bytes were staged and not closed when the mount ended",
+                 label_of(file->content->tensor), file->content->staging.size_bytes());
+    file->content->staging.forget();
+  }
+}
+
+Error Filesystem::wrong_size(const PendingContent& content) const {
+  const Tensor tensor = archive_->tensors()[content.tensor];
+  return {ErrorCode::WrongSize, EINVAL,
+          fmt::format("{} bytes came, {} {} needs {}", content.staging.size_bytes(), name_of(tensor.dtype),
+                      shape_text(tensor.shape), tensor.data.size_bytes)};
+}
+
+}  // namespace stfs

@@ -1,0 +1,395 @@
+// Handlers: unpack the request, call the file system, reply. Semantics live in Filesystem.
+//
+// A handler whose call has made a kernel cache stale replies from the invalidator's thread, after the
+// cache has forgotten. Never so for WRITE through the page cache: the kernel holds the pages' locks
+// until the reply, and forgetting waits for them.
+#include "fs/fuse_ops.h"
+
+#include <fcntl.h>
+
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "fs/log.h"
+
+namespace stfs {
+namespace {
+
+// "For ever": the tree changes only by our own hand, and then the kernel is told.
+constexpr double kForeverSeconds = 1e9;
+constexpr unsigned kMaxBackgroundRequests = 64;  // KERNEL-NOTES.md: the default of 12 is too few
+constexpr unsigned kCongestedRequests = 48;
+
+using Stat = struct stat;  // `stat` alone is the function
+
+Mount& mount_of(fuse_req_t req) {
+  return *static_cast<Mount*>(fuse_req_userdata(req));
+}
+Filesystem& filesystem_of(fuse_req_t req) {
+  return mount_of(req).filesystem;
+}
+
+OpenFile* open_file(const fuse_file_info* fi) {
+  return fi == nullptr ? nullptr : reinterpret_cast<OpenFile*>(fi->fh);  // NOLINT: what open put there
+}
+
+void reply_error(fuse_req_t req, const Error& error) {
+  // Failures of the store, not of the request, are for the log: nobody may miss them.
+  if (error.errno_value == EIO) log::error("{}", error.message);
+  fuse_reply_err(req, error.errno_value);
+}
+
+/// The C boundary: no exception may pass it.
+template <class Handler>
+void guarded(fuse_req_t req, Handler&& handler) noexcept {
+  try {
+    handler();
+  } catch (const std::bad_alloc&) {
+    fuse_reply_err(req, ENOMEM);
+  } catch (const std::exception& exception) {
+    log::error("unexpected: {}", exception.what());
+    fuse_reply_err(req, EIO);
+  }
+}
+
+void reply_done(fuse_req_t req, const Result<Stale>& result) {
+  if (!result) return reply_error(req, result.error());
+  if (result->what == Stale::What::Nothing) {
+    fuse_reply_err(req, 0);
+    return;
+  }
+  mount_of(req).invalidator->forget(*result, [req] { fuse_reply_err(req, 0); });
+}
+
+/// A refused write leaves its bytes in the page cache that all descriptors of the tensor share.
+void forget_refused(fuse_req_t req, const OpenFile& file) {
+  if (file.kind == FileKind::Shared) mount_of(req).invalidator->forget({file.ino, Stale::What::Content});
+}
+
+void on_init(void* userdata, fuse_conn_info* conn) {
+  auto& mount = *static_cast<Mount*>(userdata);
+  const auto want = [conn](unsigned capability, bool wanted) {
+    if (wanted) {
+      conn->want |= conn->capable & capability;
+    } else {
+      conn->want &= ~capability;
+    }
+  };
+  want(FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
+           FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_EXPLICIT_INVAL_DATA,
+       true);
+  // Splicing is slower than one copy out of the map; a changed mtime must not drop a whole cache.
+  want(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_AUTO_INVAL_DATA |
+           FUSE_CAP_WRITEBACK_CACHE,
+       false);
+  // With O_TRUNC in OPEN the kernel would show everybody an empty tensor until the commit. Without it
+  // there comes a SETATTR, whose reply says what size to show.
+  want(FUSE_CAP_ATOMIC_O_TRUNC, false);
+  conn->max_background = kMaxBackgroundRequests;
+  conn->congestion_threshold = kCongestedRequests;
+  mount.kernel_keeps_open =
+      mount.filesystem.is_read_only() && (conn->capable & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
+  mount.on_ready();
+}
+
+fuse_entry_param entry_of(const struct stat& st) {
+  fuse_entry_param entry{};
+  entry.ino = st.st_ino;
+  entry.attr = st;
+  entry.attr_timeout = kForeverSeconds;
+  entry.entry_timeout = kForeverSeconds;
+  return entry;
+}
+
+void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
+  guarded(req, [&] {
+    const auto found = filesystem_of(req).lookup(parent, name);
+    if (!found && found.error().errno_value != ENOENT) return reply_error(req, found.error());
+    // Inode 0 with a timeout: the kernel remembers that there is none.
+    const fuse_entry_param entry = entry_of(found ? *found : Stat{});
+    fuse_reply_entry(req, &entry);
+  });
+}
+
+void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
+  guarded(req, [&] {
+    const auto st = filesystem_of(req).attributes(ino);
+    if (!st) return reply_error(req, st.error());
+    fuse_reply_attr(req, &*st, kForeverSeconds);
+  });
+}
+
+void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, fuse_file_info* fi) {
+  guarded(req, [&] {
+    Filesystem& filesystem = filesystem_of(req);
+    const auto now = filesystem.attributes(ino);
+    if (!now) return reply_error(req, now.error());
+    if (filesystem.is_read_only()) {
+      fuse_reply_err(req, EROFS);
+      return;
+    }
+    constexpr mode_t kPermissions = 07777;
+    const bool changes_owner = ((to_set & FUSE_SET_ATTR_UID) != 0 && attr->st_uid != now->st_uid) ||
+                               ((to_set & FUSE_SET_ATTR_GID) != 0 && attr->st_gid != now->st_gid);
+    const bool changes_mode =
+        (to_set & FUSE_SET_ATTR_MODE) != 0 && ((attr->st_mode ^ now->st_mode) & kPermissions) != 0;
+    if (changes_owner || changes_mode) {
+      fuse_reply_err(req, EPERM);
+      return;
+    }
+    if ((to_set & FUSE_SET_ATTR_SIZE) != 0) {
+      OpenFile* file = open_file(fi);
+      const auto size_bytes = static_cast<std::uint64_t>(attr->st_size);
+      const Owner owner = fi == nullptr ? 0 : fi->lock_owner;
+      const pid_t caller = fuse_req_ctx(req)->pid;
+      const auto resized = file == nullptr ? filesystem.resize_by_name(ino, size_bytes, caller)
+                                           : filesystem.resize(*file, size_bytes, owner);
+      if (!resized) {
+        if (file != nullptr) forget_refused(req, *file);
+        return reply_error(req, resized.error());
+      }
+    }
+    if ((to_set & FUSE_SET_ATTR_MTIME) != 0) filesystem.set_mtime(ino, attr->st_mtim);
+    if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) {
+      struct timespec present {};
+      clock_gettime(CLOCK_REALTIME, &present);
+      filesystem.set_mtime(ino, present);
+    }
+    on_getattr(req, ino, fi);
+  });
+}
+
+void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
+  guarded(req, [&] {
+    const auto st = filesystem_of(req).attributes(ino);
+    if (!st) return reply_error(req, st.error());
+    constexpr mode_t kExecute = 0111;
+    constexpr mode_t kWrite = 0222;
+    if ((mask & W_OK) != 0 && filesystem_of(req).is_read_only()) {
+      fuse_reply_err(req, EROFS);
+    } else if (((mask & W_OK) != 0 && (st->st_mode & kWrite) == 0) ||
+               ((mask & X_OK) != 0 && (st->st_mode & kExecute) == 0)) {
+      fuse_reply_err(req, EACCES);
+    } else {
+      fuse_reply_err(req, 0);
+    }
+  });
+}
+
+void on_opendir(fuse_req_t req, fuse_ino_t, fuse_file_info* fi) {
+  fi->cache_readdir = 1;
+  fi->keep_cache = 1;
+  fuse_reply_open(req, fi);
+}
+
+template <bool kWithAttributes>
+void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
+  guarded(req, [&] {
+    const Filesystem& filesystem = filesystem_of(req);
+    std::string buffer(size, '\0');
+    std::size_t used = 0;
+    const auto visit = [&](std::string_view name, Ino child, std::uint64_t next) {
+      const std::string terminated(name);
+      std::size_t needed = 0;
+      if constexpr (kWithAttributes) {
+        // `.` and `..` must not count as looked up: inode 0 tells the kernel so.
+        const bool is_dot = name == "." || name == "..";
+        fuse_entry_param entry = entry_of(filesystem.attributes(child).value_or(Stat{}));
+        if (is_dot) entry.ino = 0;
+        needed = fuse_add_direntry_plus(req, buffer.data() + used, size - used, terminated.c_str(), &entry,
+                                        static_cast<off_t>(next));
+      } else {
+        struct stat st {};
+        st.st_ino = child;
+        st.st_mode = filesystem.inodes().is_directory(child) ? S_IFDIR : S_IFREG;
+        needed = fuse_add_direntry(req, buffer.data() + used, size - used, terminated.c_str(), &st,
+                                   static_cast<off_t>(next));
+      }
+      if (needed > size - used) return false;
+      used += needed;
+      return true;
+    };
+    const auto read = filesystem.read_directory(ino, static_cast<std::uint64_t>(offset), visit);
+    if (!read) return reply_error(req, read.error());
+    fuse_reply_buf(req, buffer.data(), used);
+  });
+}
+
+void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
+  guarded(req, [&] {
+    Mount& mount = mount_of(req);
+    if (mount.kernel_keeps_open && (fi->flags & O_ACCMODE) == O_RDONLY) {
+      // "Never ask again": no descriptor of a read-only mount has any state.
+      fuse_reply_err(req, ENOSYS);
+      return;
+    }
+    const auto file = mount.filesystem.open(ino, fi->flags, fuse_req_ctx(req)->pid);
+    if (!file) return reply_error(req, file.error());
+    fi->fh = reinterpret_cast<std::uint64_t>(*file);  // NOLINT: given back to us as it is
+    const bool is_isolated = *file != nullptr && (*file)->kind == FileKind::Isolated;
+    fi->direct_io = is_isolated ? 1 : 0;
+    fi->keep_cache = 1;
+#ifdef STFS_HAVE_FUSE_NOFLUSH
+    fi->noflush = *file == nullptr ? 1 : 0;
+#endif
+    // The opener is gone if this fails, and so is the descriptor: no RELEASE will come.
+    if (fuse_reply_open(req, fi) != 0 && *file != nullptr) mount.filesystem.release(*file);
+  });
+}
+
+void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
+  guarded(req, [&] {
+    const auto bytes = filesystem_of(req).read(ino, static_cast<std::uint64_t>(offset), size);
+    if (!bytes) return reply_error(req, bytes.error());
+    // Straight out of the map: the kernel copies once, into the reader's page.
+    fuse_reply_buf(req, reinterpret_cast<const char*>(bytes->span().data()), bytes->span().size());  // NOLINT
+  });
+}
+
+void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off_t offset,
+              fuse_file_info* fi) {
+  guarded(req, [&] {
+    Filesystem& filesystem = filesystem_of(req);
+    const auto bytes = std::as_bytes(std::span(data, size));
+    const auto at = static_cast<std::uint64_t>(offset);
+    if (fi->writepage != 0) {
+      // From a mapping: the kernel picks any descriptor that may write, so the inode decides.
+      if (auto written = filesystem.write_back(ino, bytes, at); !written)
+        return reply_error(req, written.error());
+      fuse_reply_write(req, size);
+      return;
+    }
+    OpenFile& file = *open_file(fi);
+    const auto written = filesystem.write(file, bytes, at, fi->lock_owner);
+    if (!written) {
+      forget_refused(req, file);
+      return reply_error(req, written.error());
+    }
+    if (written->what == Stale::What::Nothing) {
+      fuse_reply_write(req, size);
+    } else {
+      // A synchronous write of an isolated descriptor: past the page cache, so no page is locked.
+      mount_of(req).invalidator->forget(*written, [req, size] { fuse_reply_write(req, size); });
+    }
+  });
+}
+
+void on_flush(fuse_req_t req, fuse_ino_t, fuse_file_info* fi) {
+  guarded(req, [&] {
+    OpenFile* file = open_file(fi);
+    if (file == nullptr) {
+      // On a read-only mount: never ask again.
+      fuse_reply_err(req, filesystem_of(req).is_read_only() ? ENOSYS : 0);
+      return;
+    }
+    const auto flushed = filesystem_of(req).flush(*file, fi->lock_owner, fuse_req_ctx(req)->pid);
+    if (!flushed) forget_refused(req, *file);
+    reply_done(req, flushed);
+  });
+}
+
+void on_fsync(fuse_req_t req, fuse_ino_t, int, fuse_file_info* fi) {
+  guarded(req, [&] {
+    OpenFile* file = open_file(fi);
+    if (file == nullptr) {
+      fuse_reply_err(req, 0);  // nothing of a reader's is pending
+      return;
+    }
+    reply_done(req, filesystem_of(req).sync(*file));
+  });
+}
+
+void on_release(fuse_req_t req, fuse_ino_t, fuse_file_info* fi) {
+  guarded(req, [&] {
+    OpenFile* file = open_file(fi);
+    if (file == nullptr) {
+      fuse_reply_err(req, 0);
+      return;
+    }
+    reply_done(req, filesystem_of(req).release(file));
+  });
+}
+
+void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) {
+  guarded(req, [&] {
+    const auto value = filesystem_of(req).extended_attribute(ino, name);
+    if (!value) return reply_error(req, value.error());
+    if (size == 0) {
+      fuse_reply_xattr(req, value->size());
+    } else if (value->size() > size) {
+      fuse_reply_err(req, ERANGE);
+    } else {
+      fuse_reply_buf(req, value->data(), value->size());
+    }
+  });
+}
+
+void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
+  guarded(req, [&] {
+    const auto names = filesystem_of(req).list_extended_attributes(ino);
+    if (!names) return reply_error(req, names.error());
+    std::string list;
+    for (const std::string& name : *names) list.append(name.c_str(), name.size() + 1);
+    if (size == 0) {
+      fuse_reply_xattr(req, list.size());
+    } else if (list.size() > size) {
+      fuse_reply_err(req, ERANGE);
+    } else {
+      fuse_reply_buf(req, list.data(), list.size());
+    }
+  });
+}
+
+void on_statfs(fuse_req_t req, fuse_ino_t) {
+  guarded(req, [&] {
+    const struct statvfs st = filesystem_of(req).statistics();
+    fuse_reply_statfs(req, &st);
+  });
+}
+
+// What this file system never does. The kernel answers EROFS itself on a read-only mount.
+void refuse(fuse_req_t req) {
+  fuse_reply_err(req, filesystem_of(req).is_read_only() ? EROFS : EPERM);
+}
+
+}  // namespace
+
+const fuse_lowlevel_ops& fuse_operations() {
+  static const fuse_lowlevel_ops operations = [] {
+    fuse_lowlevel_ops ops{};
+    ops.init = on_init;
+    ops.lookup = on_lookup;
+    ops.getattr = on_getattr;
+    ops.setattr = on_setattr;
+    ops.access = on_access;
+    ops.opendir = on_opendir;
+    ops.readdir = on_readdir<false>;
+    ops.readdirplus = on_readdir<true>;
+    ops.open = on_open;
+    ops.read = on_read;
+    ops.write = on_write;
+    ops.flush = on_flush;
+    ops.fsync = on_fsync;
+    ops.release = on_release;
+    ops.getxattr = on_getxattr;
+    ops.listxattr = on_listxattr;
+    ops.statfs = on_statfs;
+    ops.mknod = [](fuse_req_t req, fuse_ino_t, const char*, mode_t, dev_t) { refuse(req); };
+    ops.mkdir = [](fuse_req_t req, fuse_ino_t, const char*, mode_t) { refuse(req); };
+    ops.create = [](fuse_req_t req, fuse_ino_t, const char*, mode_t, fuse_file_info*) { refuse(req); };
+    ops.symlink = [](fuse_req_t req, const char*, fuse_ino_t, const char*) { refuse(req); };
+    ops.link = [](fuse_req_t req, fuse_ino_t, fuse_ino_t, const char*) { refuse(req); };
+    ops.unlink = [](fuse_req_t req, fuse_ino_t, const char*) { refuse(req); };
+    ops.rmdir = [](fuse_req_t req, fuse_ino_t, const char*) { refuse(req); };
+    ops.rename = [](fuse_req_t req, fuse_ino_t, const char*, fuse_ino_t, const char*, unsigned) {
+      refuse(req);
+    };
+    ops.setxattr = [](fuse_req_t req, fuse_ino_t, const char*, const char*, size_t, int) { refuse(req); };
+    ops.removexattr = [](fuse_req_t req, fuse_ino_t, const char*) { refuse(req); };
+    return ops;
+  }();
+  return operations;
+}
+
+}  // namespace stfs

@@ -1,0 +1,72 @@
+// The tree of a mount: inode numbers, file names, directories.
+//
+// The root is 1 (FUSE_ROOT_ID), tensors are 2 + their position in the archive, directories follow. A
+// number is never reused and the table lives as long as the mount, so the kernel's forget needs no
+// answer. Immutable once built; any number of threads may read it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/tensor_index.h"
+
+namespace stfs {
+
+using Ino = std::uint64_t;
+inline constexpr Ino kRootIno = 1;
+
+enum class Layout : std::uint8_t {
+  Flat,  // every tensor in the root, under its name
+  Tree,  // the dots of the names become directories
+};
+
+class InodeTable {
+ public:
+  /// Keeps views of the index's names: the index must outlive the table.
+  InodeTable(const TensorIndex& tensors, Layout layout);
+
+  /// The child of that file name.
+  [[nodiscard]] std::optional<Ino> find(Ino directory, std::string_view file_name) const;
+  /// Children in the order in which readdir gives them: that of the archive. Each is an inode number.
+  [[nodiscard]] std::span<const std::uint32_t> children(Ino directory) const;
+  [[nodiscard]] bool exists(Ino ino) const { return ino >= kRootIno && ino <= nodes_.size(); }
+  [[nodiscard]] bool is_directory(Ino ino) const { return node(ino).tensor == kNoTensor; }
+  /// Position in the index; only for what is no directory.
+  [[nodiscard]] std::uint32_t tensor(Ino ino) const { return node(ino).tensor; }
+  [[nodiscard]] static Ino ino_of_tensor(std::uint32_t tensor) { return kRootIno + 1 + tensor; }
+  [[nodiscard]] std::string_view file_name(Ino ino) const { return node(ino).file_name; }
+  [[nodiscard]] Ino parent(Ino ino) const { return node(ino).parent; }
+  /// Directories below this one, which a directory's link count tells.
+  [[nodiscard]] std::uint32_t subdirectories(Ino ino) const;
+  [[nodiscard]] std::uint64_t size() const { return nodes_.size(); }
+
+ private:
+  static constexpr std::uint32_t kNoTensor = ~std::uint32_t{0};
+  struct Node {
+    std::string_view file_name;
+    std::uint32_t parent = 0;
+    std::uint32_t tensor = kNoTensor;
+  };
+  [[nodiscard]] const Node& node(Ino ino) const { return nodes_[ino - 1]; }
+  [[nodiscard]] std::uint64_t slot_of(Ino directory, std::string_view file_name) const;
+  void grow_slots(std::uint64_t nodes);
+  void insert(Ino ino);
+  std::string_view keep(std::string name);
+  Ino directory_named(Ino parent, std::string_view part);
+  void name_tensor(const TensorIndex& tensors, std::uint32_t tensor, Ino parent, std::string_view part);
+  void link_children();
+
+  std::vector<Node> nodes_;              // nodes_[ino - 1]
+  std::deque<std::string> own_names_;    // encoded names; those that need no encoding stay in the index
+  std::vector<std::uint32_t> slots_;     // open addressing over (parent, file name); inode number, 0 is free
+  std::vector<std::uint32_t> children_;  // grouped by directory
+  std::vector<std::uint32_t> child_begin_;  // of directory d (0 = root): children_[begin[d] .. begin[d+1])
+  std::uint32_t tensor_count_ = 0;
+};
+
+}  // namespace stfs

@@ -1,0 +1,65 @@
+// A queue and a thread.
+#include "fs/invalidator.h"
+
+#include <fuse_lowlevel.h>
+
+#include <utility>
+
+#include "fs/signals.h"
+
+namespace stfs {
+
+void Invalidator::start() {
+  const BlockedSignals blocked;
+  thread_ = std::thread([this] { serve(); });
+}
+
+void Invalidator::stop() {
+  {
+    const std::scoped_lock lock(mutex_);
+    is_stopping_ = true;
+  }
+  wakes_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Invalidator::forget(Stale stale, std::function<void()> then) {
+  run([this, stale, then = std::move(then)] {
+    // A negative offset means: the attributes alone. An inode that the kernel does not know has
+    // nothing to forget, which is the only failure there is while the mount lives.
+    const off_t offset = stale.what == Stale::What::Content ? 0 : -1;
+    if (stale.what != Stale::What::Nothing) {
+      fuse_lowlevel_notify_inval_inode(session_, stale.ino, offset, 0);
+    }
+    if (then) then();
+  });
+}
+
+void Invalidator::forget_content(Ino first, Ino last) {
+  run([this, first, last] {
+    for (Ino ino = first; ino <= last; ++ino) fuse_lowlevel_notify_inval_inode(session_, ino, 0, 0);
+  });
+}
+
+void Invalidator::run(std::function<void()> work) {
+  {
+    const std::scoped_lock lock(mutex_);
+    jobs_.push_back(std::move(work));
+  }
+  wakes_.notify_one();
+}
+
+void Invalidator::serve() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wakes_.wait(lock, [this] { return is_stopping_ || !jobs_.empty(); });
+    if (jobs_.empty()) return;
+    const std::function<void()> job = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    job();
+    lock.lock();
+  }
+}
+
+}  // namespace stfs

@@ -1,0 +1,48 @@
+// Tells the kernel's caches what they must forget, from a thread of its own: inside a request's
+// handler the kernel may wait for a page that this very request holds (KERNEL-NOTES.md).
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+#include "fs/filesystem.h"
+
+struct fuse_session;
+
+namespace stfs {
+
+class Invalidator {
+ public:
+  /// The session must outlive stop().
+  explicit Invalidator(fuse_session* session) : session_(session) {}
+  ~Invalidator() { stop(); }
+  Invalidator(const Invalidator&) = delete;
+  Invalidator& operator=(const Invalidator&) = delete;
+
+  void start();
+  /// Works off what is queued, then ends the thread.
+  void stop();
+
+  /// Queues; `then` runs on the invalidator's thread after the caches have forgotten. That is how a
+  /// close is answered only when every other reader will see the new bytes.
+  void forget(Stale stale, std::function<void()> then = {});
+  /// The content of every inode from `first` to `last`.
+  void forget_content(Ino first, Ino last);
+  /// Runs `work` on the invalidator's thread.
+  void run(std::function<void()> work);
+
+ private:
+  void serve();
+
+  fuse_session* session_;
+  std::mutex mutex_;  // guards what follows; nothing is called with it held
+  std::condition_variable wakes_;
+  std::deque<std::function<void()>> jobs_;
+  bool is_stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace stfs

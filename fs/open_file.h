@@ -1,0 +1,69 @@
+// What a descriptor on a tensor stands for, and the pending content behind it.
+//
+//   Reader    O_RDONLY             no state; reads come from the archive
+//   Isolated  O_WRONLY             pending content of its own, past the page cache: nobody else sees it
+//   Shared    O_RDWR               pending content that all O_RDWR descriptors of the tensor share, since
+//                                  they share the kernel's page cache, as do the readers of the tensor
+//
+// Pending content goes  clean -> dirty (write, resize) -> committed = clean (close, fsync),
+//                       or any -> failed (a write was refused, the writer was killed): rolled back, and
+//                       every later call says why.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "core/error.h"
+#include "core/staging.h"
+#include "fs/inode_table.h"
+
+namespace stfs {
+
+enum class FileKind : std::uint8_t { Reader, Isolated, Shared };
+
+/// Who a write or a close comes from: the kernel's lock owner, one per table of descriptors, thus one
+/// per process. 0 where the kernel does not say (cached writes).
+using Owner = std::uint64_t;
+
+struct PendingContent {
+  PendingContent(std::uint32_t tensor_position, Staging staged)
+      : tensor(tensor_position), staging(std::move(staged)) {}
+
+  const std::uint32_t tensor;
+  /// Descriptors that share this; guarded by the file system's state mutex.
+  unsigned descriptors = 0;
+
+  /// Guards what follows. Taken before the commit lock and the tensor's lock (filesystem.h).
+  std::mutex mutex;
+  Staging staging;
+  std::optional<Error> failure;
+  std::vector<Owner> writers;
+
+  [[nodiscard]] bool is_written_by(Owner owner) const;
+  void note_writer(Owner owner);
+  /// Rolls back for good.
+  void fail(Error why);
+};
+
+struct OpenFile {
+  Ino ino = 0;
+  FileKind kind = FileKind::Reader;
+  bool appends = false;                     // O_APPEND
+  bool is_synchronous = false;              // O_SYNC or O_DSYNC
+  std::shared_ptr<PendingContent> content;  // null for a Reader
+
+  // The truncation that open(2) with O_TRUNC asks for comes as a request of its own that names no
+  // descriptor: it belongs to the newest untouched one that the same thread has opened.
+  pid_t opener = 0;             // thread; 0 where it lives in another pid namespace
+  std::uint64_t opened_at = 0;  // a count of opens
+  std::atomic<bool> is_untouched = true;
+  bool opener_has_closed = false;  // guarded by the content's mutex
+};
+
+}  // namespace stfs

@@ -1,0 +1,183 @@
+// CLI11 reads the arguments; the comma-separated -o options are read here, with mount(8)'s habits.
+#include "fs/options.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <optional>
+#include <string_view>
+
+namespace stfs {
+namespace {
+
+constexpr unsigned kDefaultThreads = 16;
+constexpr unsigned kMaxThreads = 1024;
+
+constexpr std::string_view kFooter = R"(Options for -o, separated by commas:
+  ro                   refuse every write (also where the archive can't be written)
+  layout=flat|tree     flat: one directory of all tensors (default); tree: dots become directories
+  allow_other          other users may enter; implies default_permissions
+  default_permissions  let the kernel check owner and mode
+  uid=N, gid=N         owner and group of all files (default: the archive's)
+  umask=OCTAL          permission bits to take away
+  threads=N            requests served at a time (default 16)
+  nonempty             mount over a directory that holds files
+  auto_unmount         unmount when the daemon dies
+  noexec, noatime, ... mount(8)'s general options are accepted; nosuid and nodev are always on
+
+Examples:
+  safetensorsfs model.safetensors /mnt/model
+  ls -l /mnt/model
+  getfattr -d /mnt/model/lm_head.weight
+  dd if=new.bin of=/mnt/model/lm_head.weight bs=1M conv=notrunc
+  fusermount3 -u /mnt/model
+
+Log lines go to stderr with -f, to syslog otherwise. More in safetensorsfs(8).)";
+
+// Of no meaning here, or always so; mount(8) and fstab lines carry them along.
+constexpr std::array<std::string_view, 20> kIgnored = {
+    "rw",     "defaults", "auto",     "noauto", "nofail",     "_netdev",   "user",
+    "users",  "nouser",   "owner",    "group",  "suid",       "dev",       "exec",
+    "nosuid", "nodev",    "relatime", "async",  "noiversion", "norelatime"};
+constexpr std::array<std::string_view, 7> kKernelOptions = {"noexec",   "noatime", "atime",  "nodiratime",
+                                                            "diratime", "sync",    "dirsync"};
+
+template <class Array>
+bool contains(const Array& names, std::string_view name) {
+  return std::ranges::find(names, name) != names.end();
+}
+
+std::optional<std::uint32_t> number(std::string_view text, int base) {
+  std::uint32_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (error != std::errc{} || end != text.data() + text.size() || text.empty()) return std::nullopt;
+  return value;
+}
+
+/// Reads one -o option. Returns what is wrong with it, or nothing.
+std::optional<std::string> apply(std::string_view option, Options& options) {
+  const std::size_t equals = option.find('=');
+  const std::string_view key = option.substr(0, equals);
+  const std::string_view value = equals == std::string_view::npos ? "" : option.substr(equals + 1);
+  const auto wants = [&](std::string_view what) { return fmt::format("-o {}: {}", option, what); };
+
+  if (key == "layout") {
+    if (value != "flat" && value != "tree") return wants("layout is flat or tree");
+    options.filesystem.layout = value == "tree" ? Layout::Tree : Layout::Flat;
+  } else if (key == "uid" || key == "gid") {
+    const auto id = number(value, 10);
+    if (!id) return wants("a numeric id is needed");
+    (key == "uid" ? options.filesystem.uid : options.filesystem.gid) = *id;
+  } else if (key == "umask") {
+    const auto mask = number(value, 8);
+    if (!mask || *mask > 0777) return wants("an octal number from 0 to 777 is needed");
+    options.filesystem.umask = *mask;
+  } else if (key == "threads") {
+    const auto threads = number(value, 10);
+    if (!threads || *threads == 0 || *threads > kMaxThreads)
+      return wants("a number from 1 to 1024 is needed");
+    options.threads = *threads;
+  } else if (equals != std::string_view::npos && !option.starts_with("x-") && key != "comment") {
+    return wants("no such option; --help lists them");
+  } else if (option == "ro") {
+    options.filesystem.is_read_only = true;
+  } else if (option == "allow_other") {
+    options.allows_other = options.checks_permissions = true;
+  } else if (option == "default_permissions") {
+    options.checks_permissions = true;
+  } else if (option == "nonempty") {
+    options.may_cover_files = true;
+  } else if (option == "auto_unmount") {
+    options.unmounts_with_daemon = true;
+  } else if (contains(kKernelOptions, option)) {
+    options.kernel_options.emplace_back(option);
+  } else if (!contains(kIgnored, option) && !option.starts_with("x-") && key != "comment") {
+    return wants("no such option; --help lists them");
+  }
+  return std::nullopt;
+}
+
+std::vector<std::string_view> split_at_commas(std::string_view list) {
+  std::vector<std::string_view> parts;
+  while (!list.empty()) {
+    const std::size_t comma = list.find(',');
+    if (comma != 0) parts.push_back(list.substr(0, comma));
+    if (comma == std::string_view::npos) break;
+    list.remove_prefix(comma + 1);
+  }
+  return parts;
+}
+
+CommandLine wrong_usage(std::string_view why) {
+  return {CommandLine::Outcome::WrongUsage,
+          fmt::format("safetensorsfs: {}\n"
+                      "usage: safetensorsfs SOURCE MOUNTPOINT [-o OPTIONS] [-f] [-d]\n"
+                      "`safetensorsfs --help` says more.\n",
+                      why),
+          {}};
+}
+
+/// Commas and backslashes of a value of a -o list, as libfuse unescapes them.
+std::string escaped(std::string_view value) {
+  std::string text;
+  for (const char character : value) {
+    if (character == ',' || character == '\\') text += '\\';
+    text += character;
+  }
+  return text;
+}
+
+}  // namespace
+
+CommandLine parse_command_line(int argc, const char* const* argv) {
+  CLI::App app("Mounts a .safetensors archive: each tensor is a file.", "safetensorsfs");
+  app.footer(std::string(kFooter));
+  CommandLine line;
+  line.options.threads = kDefaultThreads;
+  std::string source;
+  std::string mount_point;
+  std::vector<std::string> lists;
+  bool shows_version = false;
+  app.add_option("SOURCE", source, "the archive, a .safetensors file");
+  app.add_option("MOUNTPOINT", mount_point, "an empty directory");
+  app.add_option("-o", lists, "mount options, see below")->type_name("OPTIONS")->allow_extra_args(false);
+  app.add_flag("-f", line.options.stays_in_foreground, "stay in the foreground, log to stderr");
+  app.add_flag("-d", line.options.shows_requests, "the same, and show every request of the kernel");
+  app.add_flag("-V,--version", shows_version, "print the version");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    return {CommandLine::Outcome::Print, app.help(), {}};
+  } catch (const CLI::ParseError& error) {
+    return wrong_usage(error.what());
+  }
+  if (shows_version) return {CommandLine::Outcome::Print, "safetensorsfs " STFS_VERSION "\n", {}};
+  if (source.empty()) return wrong_usage("SOURCE is missing: the .safetensors file to mount");
+  if (mount_point.empty()) return wrong_usage("MOUNTPOINT is missing: the directory to mount it on");
+  for (const std::string& list : lists) {
+    for (const std::string_view option : split_at_commas(list)) {
+      if (const auto wrong = apply(option, line.options)) return wrong_usage(*wrong);
+    }
+  }
+  line.options.source = source;
+  line.options.mount_point = mount_point;
+  if (line.options.shows_requests) line.options.stays_in_foreground = true;
+  return line;
+}
+
+std::vector<std::string> session_arguments(const Options& options, const std::filesystem::path& source) {
+  std::string list = "subtype=safetensorsfs,fsname=" + escaped(source.string()) + ",nosuid,nodev";
+  if (options.filesystem.is_read_only) list += ",ro";
+  if (options.allows_other) list += ",allow_other";
+  if (options.checks_permissions) list += ",default_permissions";
+  if (options.unmounts_with_daemon) list += ",auto_unmount";
+  for (const std::string& option : options.kernel_options) list += "," + option;
+  std::vector<std::string> arguments = {"safetensorsfs", "-o", list};
+  if (options.shows_requests) arguments.emplace_back("-d");
+  return arguments;
+}
+
+}  // namespace stfs

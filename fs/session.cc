@@ -1,0 +1,135 @@
+// libfuse's session, the invalidator and the watcher, started and stopped in order.
+#include "fs/session.h"
+
+#include <fmt/format.h>
+#include <fuse_lowlevel.h>
+
+#include <cstdarg>
+#include <cstdio>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "fs/fuse_ops.h"
+#include "fs/invalidator.h"
+#include "fs/log.h"
+#include "fs/mount_point.h"
+#include "fs/watcher.h"
+
+namespace stfs {
+namespace {
+
+void log_line_of_libfuse(fuse_log_level level, const char* format, va_list arguments) {
+  char line[1024];
+  std::vsnprintf(line, sizeof line, format, arguments);
+  std::string text(line);
+  while (!text.empty() && text.back() == '\n') text.pop_back();
+  if (text.empty()) return;
+  const bool is_problem = level <= FUSE_LOG_WARNING;
+  log::write(is_problem ? log::Level::Warning : log::Level::Info, text);
+}
+
+int serve_requests(fuse_session* session, unsigned threads) {
+#ifdef STFS_HAVE_FUSE_LOOP_CFG
+  fuse_loop_config* config = fuse_loop_cfg_create();
+  fuse_loop_cfg_set_max_threads(config, threads);
+  fuse_loop_cfg_set_idle_threads(config, threads);
+  const int ended = fuse_session_loop_mt(session, config);
+  fuse_loop_cfg_destroy(config);
+  return ended;
+#else
+  fuse_loop_config config{};
+  config.max_idle_threads = threads;
+  return fuse_session_loop_mt(session, &config);
+#endif
+}
+
+}  // namespace
+
+struct Session::Parts {
+  Parts(Filesystem& filesystem, const Options& opts) : mount{filesystem, nullptr, {}, false}, options(opts) {}
+
+  Mount mount;
+  const Options& options;
+  fuse_session* session = nullptr;
+  bool is_mounted = false;
+};
+
+Session::Session(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
+
+Result<std::unique_ptr<Session>> Session::mount(Filesystem& filesystem, const Options& options) {
+  std::unique_ptr<Session> session(new Session(std::make_unique<Parts>(filesystem, options)));
+  Parts& parts = *session->parts_;
+  fuse_set_log_func(log_line_of_libfuse);
+  std::vector<std::string> words = session_arguments(options, filesystem.archive().path());
+  std::vector<char*> argv;
+  argv.reserve(words.size());
+  for (std::string& word : words) argv.push_back(word.data());
+  fuse_args arguments = FUSE_ARGS_INIT(static_cast<int>(argv.size()), argv.data());
+  parts.session = fuse_session_new(&arguments, &fuse_operations(), sizeof(fuse_lowlevel_ops), &parts.mount);
+  fuse_opt_free_args(&arguments);
+  if (parts.session == nullptr) {
+    return fail(ErrorCode::System, EINVAL, "libfuse refuses the options; its reason is above");
+  }
+  if (fuse_session_mount(parts.session, options.mount_point.c_str()) != 0) {
+    return fail(
+        ErrorCode::System, EPERM,
+        fmt::format("{}: can't be mounted; the reason is above. An ordinary user needs fusermount3 (package "
+                    "fuse3), access to /dev/fuse and a mount point of his own; allow_other needs "
+                    "user_allow_other in /etc/fuse.conf",
+                    options.mount_point.string()));
+  }
+  parts.is_mounted = true;
+  return session;
+}
+
+Session::~Session() {
+  if (parts_->is_mounted) fuse_session_unmount(parts_->session);
+  if (parts_->session != nullptr) fuse_session_destroy(parts_->session);
+}
+
+Result<void> Session::go_to_background() {
+  if (fuse_daemonize(0) != 0) return fail(ErrorCode::System, EAGAIN, "can't go to the background");
+  log::to_syslog();
+  return {};
+}
+
+Result<void> Session::serve() {
+  Parts& parts = *parts_;
+  Filesystem& filesystem = parts.mount.filesystem;
+  if (fuse_set_signal_handlers(parts.session) != 0) {
+    return fail(ErrorCode::System, EINVAL, "can't set the handlers of signals");
+  }
+  Invalidator invalidator(parts.session);
+  parts.mount.invalidator = &invalidator;
+  parts.mount.on_ready = [&] {
+    invalidator.run([mount_point = parts.options.mount_point] { raise_readahead(mount_point); });
+  };
+  invalidator.start();
+  Watcher watcher;
+  const auto look = [&] {
+    if (!filesystem.check_for_change()) return;
+    const Ino first = InodeTable::ino_of_tensor(0);
+    invalidator.forget_content(first, first + filesystem.archive().tensors().size() - 1);
+  };
+  if (auto started = watcher.start(filesystem.archive().path(), look); !started) {
+    log::warning("{}; changes by others will show at the next commit only", started.error().message);
+  }
+  log::info("{}: mounted on {}{}", filesystem.archive().path().string(), parts.options.mount_point.string(),
+            filesystem.is_read_only() ? ", read-only" : "");
+
+  const int ended = serve_requests(parts.session, parts.options.threads);
+
+  fuse_remove_signal_handlers(parts.session);
+  watcher.stop();
+  fuse_session_unmount(parts.session);
+  parts.is_mounted = false;
+  invalidator.stop();
+  filesystem.abandon_pending();
+  log::info("{}: unmounted from {}", filesystem.archive().path().string(),
+            parts.options.mount_point.string());
+  if (ended < 0) return fail_system(-ended, parts.options.mount_point.string(), "serve");
+  return {};
+}
+
+}  // namespace stfs

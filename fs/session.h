@@ -1,0 +1,34 @@
+// The life of a mount: from fusermount3 to the last reply.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "core/error.h"
+#include "fs/filesystem.h"
+#include "fs/options.h"
+
+namespace stfs {
+
+class Session {
+ public:
+  /// Mounts; requests wait until serve(). No thread is started yet, so the process may still fork.
+  static Result<std::unique_ptr<Session>> mount(Filesystem& filesystem, const Options& options);
+  /// Unmounts what is still mounted.
+  ~Session();
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  /// Leaves the terminal; the parent process exits with 0.
+  Result<void> go_to_background();
+  /// Serves until the unmount or SIGINT, SIGTERM or SIGHUP, which unmount. Commits that are under way
+  /// are finished, what is only staged is dropped with a line in the log.
+  Result<void> serve();
+
+ private:
+  struct Parts;
+  explicit Session(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace stfs

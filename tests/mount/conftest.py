@@ -1,0 +1,172 @@
+# What every mounted test starts from: a kernel that lets us, a sample archive, and mounts that are
+# taken down whatever happens.
+import os
+import pwd
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import archive_file  # noqa: E402
+import mounted  # noqa: E402
+
+
+def why_not_mountable():
+    """The reason for which nothing can be mounted here, or None."""
+    if not mounted.BINARY.exists():
+        return f"{mounted.BINARY} is not built"
+    if not os.path.exists("/dev/fuse"):
+        return "/dev/fuse is missing (modprobe fuse)"
+    try:
+        os.close(os.open("/dev/fuse", os.O_RDWR))
+    except OSError as error:
+        if shutil.which("fusermount3") is None:
+            return f"/dev/fuse: {error.strerror}, and there is no fusermount3"
+    if os.geteuid() != 0 and shutil.which("fusermount3") is None:
+        return "not root, and there is no fusermount3"
+    return None
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "needs_root: mounts, changes users or namespaces as root only")
+
+
+def pytest_collection_modifyitems(items):
+    reason = why_not_mountable()
+    for item in items:
+        if reason:
+            item.add_marker(pytest.mark.skip(reason=reason))
+        elif item.get_closest_marker("needs_root") and os.geteuid() != 0:
+            item.add_marker(pytest.mark.skip(reason="needs root"))
+
+
+@pytest.fixture
+def archive_path(tmp_path):
+    """The sample, written by the reference library."""
+    return archive_file.save_with_reference(tmp_path / "model.safetensors")
+
+
+@pytest.fixture
+def archive(archive_path):
+    return archive_file.ArchiveFile(archive_path)
+
+
+@pytest.fixture
+def mounts(tmp_path, request):
+    """mounts(SOURCE, options) -> Mount, as many as a test wants."""
+    made = []
+
+    def make(source, options="", **kwargs):
+        number = len(made)
+        path = kwargs.pop("path", None)
+        if path is None:
+            path = tmp_path / f"mnt{number}"
+            path.mkdir()
+        mount = mounted.Mount(source, path, tmp_path / f"daemon{number}.log", options, **kwargs)
+        made.append(mount)
+        return mount
+
+    yield make
+    wrong = [problem for problem in (mount.finish() for mount in reversed(made)) if problem]
+    if wrong:
+        pytest.fail("\n".join(wrong), pytrace=False)
+
+
+@pytest.fixture
+def mount(archive, mounts):
+    """The sample, mounted read-write."""
+    mount = mounts(archive.path)
+    mount.archive = archive
+    return mount
+
+
+@pytest.fixture
+def expected(mount):
+    """What the archive of `mount` must hold, to be changed along with it."""
+    return archive_file.Expectation(mount.archive)
+
+
+@pytest.fixture
+def open_fd():
+    """os.open that is undone at the end, so that a failing test leaves no busy mount."""
+    opened = []
+
+    def open_(path, flags=os.O_RDONLY, mode=0o666):
+        opened.append(os.open(path, flags, mode))
+        return opened[-1]
+
+    yield open_
+    for fd in opened:
+        try:
+            os.close(fd)
+        except OSError:
+            pass
+
+
+class OrdinaryUser:
+    """The user nobody, with a directory of its own and a copy of the binary that it may run."""
+
+    def __init__(self, directory):
+        self.directory = Path(directory)
+        self.uid = pwd.getpwnam("nobody").pw_uid
+        self.gid = pwd.getpwnam("nobody").pw_gid
+        # Before a command that nobody runs.
+        self.before = [shutil.which("setpriv"), f"--reuid={self.uid}", f"--regid={self.gid}", "--clear-groups", "--"]
+        self.binary = self.directory / "safetensorsfs"
+        shutil.copy2(mounted.BINARY, self.binary)
+        os.chmod(self.directory, 0o755)
+        os.chown(self.directory, self.uid, self.gid)
+        # udev gives /dev/fuse to everybody; containers often don't. The daemon then gets a mount
+        # namespace where it is so, which changes nothing for anybody else.
+        self.in_namespace = os.stat("/dev/fuse").st_mode & 0o006 != 0o006
+        self.before_daemon = self.before
+        if self.in_namespace:
+            node = self.directory / "fuse"
+            os.mknod(node, 0o666 | stat.S_IFCHR, os.stat("/dev/fuse").st_rdev)
+            os.chmod(node, 0o666)
+            self.before_daemon = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
+                                  f"mount --bind '{node}' /dev/fuse && exec \"$@\"", "sh", *self.before]
+            probe = subprocess.run([*self.before_daemon, "dd", "if=/dev/null", "of=/dev/fuse", "count=0"],
+                                   capture_output=True, text=True)
+            if probe.returncode != 0:
+                pytest.skip(f"nobody can't have /dev/fuse here: {probe.stderr.strip()}")
+
+    def own(self, path):
+        os.chown(path, self.uid, self.gid)
+        return path
+
+    def make_mount_point(self):
+        path = self.directory / "mnt"
+        path.mkdir()
+        return self.own(path)
+
+    def mount(self, mounts, source, options=""):
+        """nobody mounts a source; .sh(SCRIPT) of the result is what nobody then does in it."""
+        mount = mounts(source, options, path=self.make_mount_point(), before=self.before_daemon, binary=self.binary,
+                       in_namespace=self.in_namespace)
+        mount.sh = lambda script: subprocess.run(
+            [*mount.inside, *self.before, "sh", "-c", f"cd '{mount.path}' && {script}"], capture_output=True, text=True)
+        return mount
+
+
+@pytest.fixture
+def nobody():
+    try:
+        pwd.getpwnam("nobody")
+    except KeyError:
+        pytest.skip("there is no user nobody")
+    if os.geteuid() != 0:
+        pytest.skip("needs root to become nobody")
+    for program in ("setpriv", "fusermount3", "unshare", "nsenter"):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program}")
+    directory = tempfile.mkdtemp(prefix="stfs-nobody-")
+    try:
+        yield OrdinaryUser(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)

@@ -1,0 +1,211 @@
+# A mount that a test works on: the daemon in the foreground with its log in a file, so that a crash,
+# a report of a sanitizer or a bad exit status fails the test, and a clean-up that can't hang.
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("STFS_BUILD_DIR", REPOSITORY / "build" / "release")).resolve()
+BINARY = BUILD / "safetensorsfs"
+SANITIZER_REPORT = re.compile(
+    r"ERROR: (Address|Leak|Undefined)\w*Sanitizer|runtime error:|WARNING: ThreadSanitizer|"
+    r"terminate called|Assertion .* failed")
+
+
+def is_sanitized():
+    try:
+        cache = (BUILD / "CMakeCache.txt").read_text()
+    except OSError:
+        return False
+    return re.search(r"^STFS_SANITIZE:\w+=\S", cache, re.M) is not None
+
+
+# A sanitizer makes everything slower; limits in seconds are for hangs, never for speed.
+PATIENCE = 5 if is_sanitized() else 1
+
+
+def unescape_mount(text):
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
+
+
+def mount_entry(path, pid="self"):
+    """(source, type, options) of what is mounted at path, from the kernel's table, or None. Asks the
+    table and not the file system, which may be dead or not ours to enter."""
+    path = os.path.realpath(os.path.dirname(str(path))) + "/" + os.path.basename(str(path))
+    found = None
+    with open(f"/proc/{pid}/mounts", encoding="utf-8", errors="surrogateescape") as table:
+        for line in table.read().splitlines():
+            source, target, kind, options = line.split(" ")[:4]
+            if unescape_mount(target) == path:
+                found = (unescape_mount(source), kind, options.split(","))
+    return found
+
+
+def eventually(condition, seconds=10):
+    """Waits for a condition that becomes true by itself; its last value."""
+    deadline = time.monotonic() + seconds * PATIENCE
+    while True:
+        value = condition()
+        if value or time.monotonic() > deadline:
+            return value
+        time.sleep(0.01)
+
+
+def unmount_by_force(path):
+    if mount_entry(path) is None:
+        return
+    for command in (["umount", "-l", str(path)], ["fusermount3", "-uz", str(path)]):
+        if subprocess.run(command, capture_output=True).returncode == 0:
+            return
+
+
+class MountFailed(Exception):
+    """The daemon ended before the mount was there."""
+
+    def __init__(self, status, log):
+        super().__init__(f"exit status {status}:\n{log}")
+        self.status = status
+        self.log = log
+
+
+class Mount:
+    """safetensorsfs -f on a source. Ends well only if finish() says so."""
+
+    def __init__(self, source, path, log_path, options="", before=(), binary=None, flags=(),
+                 in_namespace=False):
+        self.source = str(source)
+        self.path = Path(path)
+        self.log_path = Path(log_path)
+        self.process = None
+        self.may_die = False  # a test that kills the daemon says so
+        self.hung = False
+        command = [*before, str(binary or BINARY), self.source, str(self.path), "-f", *flags]
+        if options:
+            command += ["-o", options]
+        with open(self.log_path, "ab") as log:
+            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        # Before a command that must see the mount where the daemon has a mount namespace of its own.
+        self.inside = ["nsenter", f"--mount=/proc/{self.process.pid}/ns/mnt", "--"] if in_namespace else []
+        # A request that is never answered can't be interrupted by a signal; the daemon's death ends it.
+        self.watchdog = threading.Timer(90 * PATIENCE, self._hang)
+        self.watchdog.daemon = True
+        self.watchdog.start()
+        eventually(lambda: self.is_mounted() or self.process.poll() is not None, 30)
+        if self.process.poll() is not None or not self.is_mounted():
+            self.watchdog.cancel()
+            self.process.kill()
+            status = self.process.wait()
+            unmount_by_force(self.path)
+            raise MountFailed(status, self.log())
+
+    def _hang(self):
+        self.hung = True
+        self.process.kill()
+
+    def __truediv__(self, name):
+        return self.path / name
+
+    def entry(self):
+        """The kernel's line about this mount, as the daemon's mount namespace has it."""
+        if self.process.poll() is None:
+            try:
+                return mount_entry(self.path, self.process.pid)
+            except OSError:
+                pass  # it ended just now
+        return mount_entry(self.path)
+
+    def is_mounted(self):
+        return self.entry() is not None
+
+    def log(self):
+        return self.log_path.read_text(errors="replace")
+
+    def attribute(self, name, attribute):
+        return os.getxattr(self.path / name if name is not None else self.path,
+                           f"user.safetensors.{attribute}").decode()
+
+    def generation(self, name):
+        return int(self.attribute(name, "generation"))
+
+    def kill(self):
+        """As a crash or the kernel's out-of-memory killer would."""
+        self.may_die = True
+        self.process.kill()
+        self.process.wait()
+
+    def wait(self, seconds=20):
+        return self.process.wait(timeout=seconds * PATIENCE)
+
+    def unmount(self):
+        """Unmounts, waits for the daemon and returns its exit status."""
+        result = None
+        for _ in range(100):  # a descriptor that was just closed may still be on its way
+            result = subprocess.run([*self.inside, "umount", str(self.path)], capture_output=True, text=True)
+            if result.returncode != 0:
+                result = subprocess.run([*self.inside, "fusermount3", "-u", str(self.path)],
+                                        capture_output=True, text=True)
+            if result.returncode == 0 or not self.is_mounted():
+                return self.wait()
+            time.sleep(0.02)
+        raise AssertionError(f"{self.path} does not unmount: {result.stderr}")
+
+    def finish(self):
+        """Takes the mount down whatever its state; what was wrong with it, or None."""
+        wrong = None
+        try:
+            if self.process.poll() is None and self.is_mounted():
+                try:
+                    self.unmount()
+                except (AssertionError, subprocess.TimeoutExpired) as error:
+                    wrong = str(error)
+            elif self.process.poll() is None:
+                self.wait()
+        except subprocess.TimeoutExpired:
+            wrong = "the daemon does not end after the unmount"
+        finally:
+            self.watchdog.cancel()
+            unmount_by_force(self.path)
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGTERM)
+                try:
+                    self.process.wait(5 * PATIENCE)
+                except subprocess.TimeoutExpired:
+                    wrong = wrong or "the daemon ignores SIGTERM"
+                    self.process.kill()
+                    self.process.wait()
+        if self.hung:
+            wrong = "the daemon did not answer and was killed"
+        elif self.process.returncode != 0 and not self.may_die and wrong is None:
+            wrong = f"the daemon ended with status {self.process.returncode}"
+        if SANITIZER_REPORT.search(self.log()):
+            wrong = "the daemon's log holds a report of a sanitizer"
+        return None if wrong is None else f"{wrong}\n--- its log ---\n{self.log()[-6000:]}"
+
+
+def run_python(code, *arguments, before=(), timeout=60, **kwargs):
+    """A separate process, for what must not happen to pytest itself (SIGBUS, being killed)."""
+    return subprocess.run([*before, sys.executable, "-c", code, *map(str, arguments)],
+                          capture_output=True, text=True, timeout=timeout * PATIENCE, **kwargs)
+
+
+def start_python(code, *arguments):
+    """The same, running beside the test, which waits for a line "ready" by wait_ready()."""
+    return subprocess.Popen([sys.executable, "-u", "-c", code, *map(str, arguments)],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                            text=True)
+
+
+def wait_ready(process):
+    line = process.stdout.readline()
+    assert line == "ready\n", f"the process wrote {line!r}: {process.stderr.read()}"
+
+
+def shell(script, *arguments, cwd=None, timeout=60):
+    """A script as a person types it; its arguments are $1, $2, ..."""
+    return subprocess.run(["bash", "-c", script, "bash", *map(str, arguments)], capture_output=True,
+                          text=True, cwd=cwd, timeout=timeout * PATIENCE)

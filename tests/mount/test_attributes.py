@@ -1,0 +1,228 @@
+# Extended attributes: what a tensor is, without reading it.
+import ctypes
+import errno
+import os
+import stat
+import subprocess
+
+import pytest
+import xxhash
+from archive_file import ArchiveFile, NUMPY_TYPES, write_bytes_tensors, write_raw
+
+LISTED = {"name", "dtype", "shape", "archive", "offset", "generation"}
+PREFIX = "user.safetensors."
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def test_attributes_agree_with_the_header(mount, archive):
+    for name, (dtype, shape, begin, _) in archive.layout().items():
+        assert mount.attribute(name, "name") == name
+        assert mount.attribute(name, "dtype") == dtype
+        assert mount.attribute(name, "shape") == str(shape).replace(" ", "")
+        assert mount.attribute(name, "offset") == str(begin)
+        assert mount.attribute(name, "archive") == os.path.abspath(archive.path)
+        assert mount.attribute(name, "generation").isdigit()
+
+
+def test_the_sample_has_every_dtype_that_the_reference_writes(mount):
+    assert {mount.attribute(f"dtype.{spelling}", "dtype") for spelling in NUMPY_TYPES} == set(NUMPY_TYPES)
+
+
+def test_all_22_dtypes_are_spelled_as_in_the_header(tmp_path, mounts):
+    bits = {"BOOL": 8, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6, "U8": 8, "I8": 8, "F8_E5M2": 8, "F8_E4M3": 8,
+            "F8_E8M0": 8, "F8_E4M3FNUZ": 8, "F8_E5M2FNUZ": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+            "I32": 32, "U32": 32, "F32": 32, "C64": 64, "F64": 64, "I64": 64, "U64": 64}
+    tensors = [(dtype, dtype, [4, 3], os.urandom(12 * size // 8)) for dtype, size in bits.items()]
+    mount = mounts(write_raw(tmp_path / "all.safetensors", tensors))
+    for name, dtype, _, data in tensors:
+        assert mount.attribute(name, "dtype") == dtype
+        assert mount.attribute(name, "shape") == "[4,3]"
+        assert (mount / name).read_bytes() == data
+
+
+def test_offset_and_archive_lead_to_the_bytes(mount):
+    for name in os.listdir(mount.path):
+        with open(mount.attribute(name, "archive"), "rb") as file:
+            file.seek(int(mount.attribute(name, "offset")))
+            data = (mount / name).read_bytes()
+            assert file.read(len(data)) == data, name
+
+
+def test_a_relative_source_gives_an_absolute_archive_attribute(archive, mounts):
+    mount = mounts(os.path.relpath(archive.path))
+    shown = mount.attribute("odd", "archive")
+    assert os.path.isabs(shown) and os.path.samefile(shown, archive.path)
+
+
+def test_the_checksum_is_what_xxh128sum_prints(mount, archive):
+    for name in os.listdir(mount.path):
+        due = xxhash.xxh3_128_hexdigest(archive.tensor(name))
+        assert mount.attribute(name, "checksum") == f"xxh128:{due}", name
+
+
+def test_the_checksum_follows_a_write(mount, archive):
+    before = mount.attribute("odd", "checksum")
+    (mount / "odd").write_bytes(b"w" * archive.size("odd"))
+    assert mount.attribute("odd", "checksum") != before
+    assert mount.attribute("odd", "checksum") == "xxh128:" + xxhash.xxh3_128_hexdigest(
+        b"w" * archive.size("odd"))
+
+
+def test_listing_shows_everything_but_the_checksum(mount):
+    assert set(os.listxattr(mount / "odd")) == {PREFIX + name for name in LISTED}
+
+
+def test_root_attributes_describe_the_archive(mount, archive):
+    elements = sum(_product(shape) for _, shape, _, _ in archive.layout().values())
+    assert mount.attribute(None, "tensors") == str(len(archive.layout()))
+    assert mount.attribute(None, "parameters") == str(elements)
+    assert mount.attribute(None, "archive") == os.path.abspath(archive.path)
+    assert mount.attribute(None, "metadata.format") == "pt"
+    assert mount.attribute(None, "metadata.title") == "a sample"
+    assert set(os.listxattr(mount.path)) == {PREFIX + name for name in (
+        "tensors", "parameters", "archive", "metadata.format", "metadata.title")}
+
+
+def _product(shape):
+    result = 1
+    for dimension in shape:
+        result *= dimension
+    return result
+
+
+def test_awkward_metadata_is_shown_where_the_kernel_can_hold_it(tmp_path, mounts):
+    metadata = {"": "empty key", "with.dot": "1", "empty value": "", "new\nline": "a\nb", "ключ": "значение",
+                "k" * 400: "a key longer than an attribute's name may be", "nul\0key": "x",
+                "large": "v" * 60000, "too large": "w" * 100000}
+    mount = mounts(write_raw(tmp_path / "m.safetensors", [("t", "U8", [1], b"x")], metadata))
+    listed = os.listxattr(mount.path)
+    for key in ("with.dot", "empty value", "new\nline", "ключ", "large"):
+        assert PREFIX + "metadata." + key in listed
+        assert mount.attribute(None, "metadata." + key) == metadata[key]
+    assert all(len(os.fsencode(name)) <= 255 for name in listed)
+    with pytest.raises(OSError) as caught:
+        mount.attribute(None, "metadata.too large")
+    assert caught.value.errno in (errno.E2BIG, errno.ENODATA, errno.ERANGE)
+    assert (mount / "t").read_bytes() == b"x"
+
+
+def test_more_metadata_than_a_listing_can_hold_breaks_nothing(tmp_path, mounts):
+    metadata = {f"key number {number}": str(number) for number in range(5000)}
+    mount = mounts(write_raw(tmp_path / "m.safetensors", [("t", "U8", [1], b"x")], metadata))
+    try:
+        os.listxattr(mount.path)
+    except OSError as error:
+        assert error.errno == errno.E2BIG
+    assert mount.attribute(None, "metadata.key number 4999") == "4999"
+    assert os.listdir(mount.path) == ["t"]
+
+
+@pytest.mark.parametrize("name", [
+    "user.safetensors.nothing", "user.safetensors.", "user.safetensors", "user.other", "user.safetensors.NAME",
+    "user.safetensors.metadata.format", "user.safetensors.tensors"])
+def test_an_unknown_attribute_of_a_tensor_is_enodata(mount, name):
+    with pytest.raises(OSError) as caught:
+        os.getxattr(mount / "odd", name)
+    assert caught.value.errno == errno.ENODATA
+
+
+@pytest.mark.parametrize("name", ["user.safetensors.dtype", "user.safetensors.metadata.nothing",
+                                  "user.safetensors.checksum", "user.x"])
+def test_an_unknown_attribute_of_the_root_is_enodata(mount, name):
+    with pytest.raises(OSError) as caught:
+        os.getxattr(mount.path, name)
+    assert caught.value.errno == errno.ENODATA
+
+
+@pytest.mark.parametrize("name", ["security.selinux", "security.capability", "security.ima",
+                                  "system.posix_acl_access", "system.posix_acl_default"])
+def test_what_ls_and_write_ask_for_is_enodata(mount, name):
+    for path in (mount / "odd", mount.path):
+        with pytest.raises(OSError) as caught:
+            os.getxattr(path, name)
+        # For ACLs the kernel may answer by itself that it does not do them here.
+        assert caught.value.errno == errno.ENODATA or (
+            name.startswith("system.") and caught.value.errno == errno.EOPNOTSUPP)
+
+
+def test_a_buffer_that_is_too_small_is_erange_and_size_0_asks(mount):
+    path, name = os.fsencode(mount / "odd"), b"user.safetensors.archive"
+    due = len(os.getxattr(mount / "odd", name.decode()))
+    assert libc.getxattr(path, name, None, 0) == due
+    buffer = ctypes.create_string_buffer(due)
+    assert libc.getxattr(path, name, buffer, due - 1) == -1
+    assert ctypes.get_errno() == errno.ERANGE
+    assert libc.getxattr(path, name, buffer, due) == due
+    listed = libc.listxattr(path, None, 0)
+    buffer = ctypes.create_string_buffer(listed)
+    assert libc.listxattr(path, buffer, listed - 1) == -1
+    assert ctypes.get_errno() == errno.ERANGE
+    assert libc.listxattr(path, buffer, listed) == listed
+
+
+def test_attributes_cannot_be_set_or_removed(mount, archive):
+    before = archive.content()
+    for path in (mount / "odd", mount.path):
+        for name in ("user.safetensors.dtype", "user.comment"):
+            with pytest.raises(OSError) as caught:
+                os.setxattr(path, name, b"x")
+            assert caught.value.errno == errno.EPERM
+            with pytest.raises(OSError) as caught:
+                os.removexattr(path, name)
+            assert caught.value.errno == errno.EPERM
+    assert archive.content() == before
+
+
+def test_attributes_on_a_read_only_mount_are_erofs_to_set(archive, mounts):
+    mount = mounts(archive.path, "ro")
+    with pytest.raises(OSError) as caught:
+        os.setxattr(mount / "odd", "user.comment", b"x")
+    assert caught.value.errno == errno.EROFS
+    with pytest.raises(OSError) as caught:
+        os.removexattr(mount / "odd", "user.safetensors.name")
+    assert caught.value.errno == errno.EROFS
+
+
+def test_getfattr_dumps_a_tensor_and_the_root(mount):
+    shown = subprocess.run(["getfattr", "--absolute-names", "-d", mount / "odd"], capture_output=True,
+                           text=True)
+    assert shown.returncode == 0 and shown.stderr == ""
+    assert 'user.safetensors.dtype="U8"' in shown.stdout
+    assert 'user.safetensors.shape="[12345]"' in shown.stdout
+    assert "checksum" not in shown.stdout
+    everything = subprocess.run(["getfattr", "-m", "-", "-d", mount.path], capture_output=True, text=True)
+    assert everything.returncode == 0 and "metadata.format" in everything.stdout
+
+
+def test_ls_l_is_quiet_and_shows_no_acl_mark(mount):
+    shown = subprocess.run(["ls", "-l", mount.path], capture_output=True, text=True)
+    assert shown.returncode == 0 and shown.stderr == ""
+    assert "+" not in shown.stdout.split("\n")[1].split()[0]
+
+
+def test_directories_of_the_tree_layout_have_no_tensor_attributes(archive, mounts):
+    mount = mounts(archive.path, "layout=tree")
+    assert stat.S_ISDIR(os.stat(mount / "layers").st_mode)
+    with pytest.raises(OSError) as caught:
+        os.getxattr(mount / "layers", "user.safetensors.dtype")
+    assert caught.value.errno == errno.ENODATA
+    assert os.listxattr(mount / "layers") == []
+
+
+def test_the_generation_grows_with_each_commit_and_only_then(mount, archive):
+    seen = [mount.generation("odd")]
+    other = mount.generation("small")
+    for _ in range(3):
+        (mount / "odd").write_bytes(os.urandom(archive.size("odd")))
+        seen.append(mount.generation("odd"))
+    assert sorted(set(seen)) == seen
+    assert mount.generation("small") == other
+    (mount / "odd").read_bytes()
+    assert mount.generation("odd") == seen[-1]
+
+
+def test_the_name_attribute_is_exact_for_names_of_any_bytes(tmp_path, mounts):
+    mount = mounts(write_bytes_tensors(tmp_path / "n.safetensors", {"a\0b/c\n": b"1"}))
+    (entry,) = os.listdir(mount.path)
+    assert os.getxattr(mount / entry, "user.safetensors.name") == b"a\0b/c\n"
+    assert ArchiveFile(mount.source).layout().keys() == {"a\0b/c\n"}

@@ -1,0 +1,223 @@
+# Bad archives through the mounted path: each is refused with its file and reason, or shows right bytes.
+import json
+import os
+import random
+import struct
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import safetensors
+from mounted import (BINARY, PATIENCE, REPOSITORY, SANITIZER_REPORT, Mount, MountFailed, mount_entry,
+                     unmount_by_force)
+
+SUPPORT = REPOSITORY / "tests" / "support"
+
+
+def shown_bytes(mount):
+    """{tensor's name: content} of everything below a mount."""
+    return {os.getxattr(os.path.join(where, name), "user.safetensors.name").decode():
+            Path(where, name).read_bytes() for where, _, names in os.walk(mount.path) for name in names}
+
+
+def reference_bytes(path):
+    """{tensor's name: content} by the reference library, or None where it refuses the file."""
+    try:
+        return {name: bytes(entry["data"]) for name, entry in
+                safetensors.deserialize(Path(path).read_bytes())}
+    except Exception:  # it raises its own type for each malformation
+        return None
+
+
+def try_mount(path, directory, options=""):
+    """(content or None, text): mounts, reads everything, unmounts."""
+    directory.mkdir(parents=True, exist_ok=True)
+    target = directory / "mnt"
+    target.mkdir(exist_ok=True)
+    try:
+        mount = Mount(path, target, directory / "log", options)
+    except MountFailed as failure:
+        assert not SANITIZER_REPORT.search(failure.log), failure.log
+        assert failure.status == 1, f"status {failure.status}: {failure.log}"
+        assert os.path.basename(str(path)) in failure.log, f"the file is not named: {failure.log}"
+        return None, failure.log
+    try:
+        return shown_bytes(mount), ""
+    finally:
+        wrong = mount.finish()
+        assert wrong is None, wrong
+
+
+# ---- the corpus of tests/support ----
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory):
+    maker = SUPPORT / "corpus.py"
+    if not maker.exists():
+        pytest.skip("tests/support/corpus.py is not there")
+    directory = tmp_path_factory.mktemp("corpus")
+    done = subprocess.run([sys.executable, maker, directory], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def test_each_file_of_the_corpus_gets_its_verdict(corpus, tmp_path):
+    manifest = json.loads((corpus / "manifest.json").read_text())
+    entries = manifest["files"] if isinstance(manifest, dict) and "files" in manifest else manifest
+    if isinstance(entries, dict):
+        entries = [{"file": name, **entry} for name, entry in entries.items()]
+    assert len(entries) > 30
+
+    def check(numbered):
+        number, entry = numbered
+        path = corpus / entry["file"]
+        content, text = try_mount(path, tmp_path / str(number))
+        verdict = entry.get("verdict", entry.get("error"))
+        if verdict in ("ok", "accept", "accepted", "valid", None):
+            due = reference_bytes(path)
+            if content is None:
+                return f"{path.name}: refused: {text}"
+            if due is not None and content != due:
+                return f"{path.name}: other bytes than the reference's"
+        elif content is not None:
+            return f"{path.name}: mounted, though {verdict} is due"
+        elif str(verdict) not in text and verdict not in ("reject", "error"):
+            return f"{path.name}: the message does not name {verdict}: {text}"
+        return None
+
+    with ThreadPoolExecutor(3) as pool:
+        wrong = [problem for problem in pool.map(check, enumerate(entries)) if problem]
+    assert wrong == [], "\n".join(wrong)
+
+
+# ---- files of a few bytes ----
+
+def tiny_files(count, seed):
+    """Random contents of 0 to 64 bytes, most of them with a plausible start."""
+    randomly = random.Random(seed)
+    snippets = [b"{}", b'{"a":', b'{"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}', b"[]", b'"', b"\xff\xfe", b" ",
+                b"\0", b'{"__metadata__":{}}', b'{"a":{}}', b"null", b"{", b"1", b'{"a":["U8",[0],[0,0]]}']
+    for number in range(count):
+        size_bytes = number % 65 if number < 130 else randomly.randrange(65)
+        kind = randomly.randrange(5)
+        if kind == 0:
+            yield randomly.randbytes(size_bytes)
+        elif kind == 1:
+            body = randomly.choice(snippets) + randomly.randbytes(randomly.randrange(4))
+            yield (struct.pack("<Q", len(body)) + body)[:64]
+        elif kind == 2:
+            body = randomly.choice(snippets)
+            yield (struct.pack("<Q", len(body)) + body + randomly.randbytes(randomly.choice([0, 0, 1, 8])))
+        elif kind == 3:
+            length = randomly.choice([0, 1, 2, size_bytes, max(size_bytes - 8, 0), 2**64 - 1, 2**63, 10**8, 10**8 + 1,
+                                      2**64 - 8])
+            yield (struct.pack("<Q", length) + randomly.randbytes(64))[:size_bytes]
+        else:
+            yield bytes([randomly.randrange(256)]) * size_bytes
+
+
+def test_files_of_0_to_64_bytes_are_refused_or_right(tmp_path):
+    """The binary alone, against the reference; those that it takes are looked at through the mount."""
+    cases = list(tiny_files(260, 2026))
+
+    def check(numbered):
+        number, content = numbered
+        path = tmp_path / f"tiny{number}.safetensors"
+        path.write_bytes(content)
+        due = reference_bytes(path)
+        shown, text = try_mount(path, tmp_path / f"tiny{number}")
+        strictly = b'["U8"' in content  # the array form, which we refuse
+        if shown != due and not (strictly and shown is None):
+            return f"{content!r}: the reference says {due}, we show {shown}: {text}"
+        return None
+
+    with ThreadPoolExecutor(3) as pool:
+        wrong = [problem for problem in pool.map(check, enumerate(cases)) if problem]
+    assert wrong == [], "\n".join(wrong)
+
+
+def test_a_damaged_header_is_refused_or_right(archive, tmp_path):
+    """Single bytes of a real header changed at random: the reference decides what is due."""
+    randomly = random.Random(7)
+    content = archive.content()
+    (header_bytes,) = struct.unpack("<Q", content[:8])
+
+    def check(number, at, value):
+        damaged = bytearray(content)
+        damaged[at] = value
+        path = tmp_path / f"damaged{number}.safetensors"
+        path.write_bytes(damaged)
+        due = reference_bytes(path)
+        shown, text = try_mount(path, tmp_path / f"damaged{number}")
+        path.unlink()
+        return None if shown == due or (shown is None and "DuplicateKey" in text) else f"byte {at} = {value}: {text}"
+
+    cases = [(number, randomly.randrange(8 + header_bytes),
+              randomly.choice([*b'{}[]",:0189 -\\x\0\n\xff', randomly.randrange(256)])) for number in range(60)]
+    with ThreadPoolExecutor(3) as pool:
+        wrong = [problem for problem in pool.map(lambda case: check(*case), cases) if problem]
+    assert wrong == [], "\n".join(wrong)
+
+
+# ---- what a hostile archive could reach beyond itself ----
+
+def test_names_cannot_leave_the_mount(tmp_path, mounts):
+    from archive_file import write_bytes_tensors
+    names = ["../escape", "/etc/passwd", "..", ".", "a/../../b", "../../../../tmp/x"]
+    for options in ("", "layout=tree"):
+        mount = mounts(write_bytes_tensors(tmp_path / f"e{options}.safetensors",
+                                           {name: name.encode() for name in names}), options)
+        assert shown_bytes(mount) == {name: name.encode() for name in names}
+        for where, directories, files in os.walk(mount.path):
+            assert all("/" not in name and name not in (".", "..") for name in directories + files)
+
+
+def test_a_deep_name_in_the_tree_layout_is_no_danger(tmp_path, mounts):
+    from archive_file import write_bytes_tensors
+    name = ".".join("d" for _ in range(3000))
+    mount = mounts(write_bytes_tensors(tmp_path / "deep.safetensors", {name: b"deep", "x": b"x"}), "layout=tree")
+    assert (mount / "x").read_bytes() == b"x"
+    found = subprocess.run(["find", mount.path, "-type", "f"], capture_output=True, timeout=60 * PATIENCE)
+    assert found.returncode == 0
+    assert len(found.stdout.splitlines()) == 2
+
+
+def test_a_shape_of_many_dimensions_fits_or_is_refused_as_an_attribute(tmp_path, mounts):
+    from archive_file import write_raw
+    mount = mounts(write_raw(tmp_path / "rank.safetensors", [("t", "U8", [1] * 5000, b"x"),
+                                                            ("u", "U8", [1] * 40000, b"y")]))
+    assert mount.attribute("t", "shape") == "[" + ",".join(["1"] * 5000) + "]"
+    try:
+        mount.attribute("u", "shape")  # 80,001 bytes: more than an attribute may have
+    except OSError:
+        pass
+    assert (mount / "u").read_bytes() == b"y"
+    assert "user.safetensors.shape" in os.listxattr(mount / "t")
+
+
+def test_a_depth_of_100000_levels_is_an_error(tmp_path):
+    for opening, closing in ((b"[", b"]"), (b'{"a":', b"}")):
+        body = b'{"x":' + opening * 100_000 + b"1" + closing * 100_000 + b"}"
+        path = tmp_path / "deep.safetensors"
+        path.write_bytes(struct.pack("<Q", len(body)) + body)
+        assert try_mount(path, tmp_path / "deep")[0] is None
+
+
+def test_a_header_over_the_limit_is_refused_without_reading_it(tmp_path):
+    path = tmp_path / "large.safetensors"
+    with open(path, "wb") as file:
+        file.write(struct.pack("<Q", 100_000_001))
+        file.truncate(200_000_000)
+    shown, text = try_mount(path, tmp_path / "large")
+    assert shown is None and "100000001" in text
+
+
+def test_nothing_is_left_mounted_by_all_this(tmp_path):
+    target = tmp_path / "mnt"
+    target.mkdir()
+    (tmp_path / "x.safetensors").write_bytes(b"no")
+    assert subprocess.run([BINARY, tmp_path / "x.safetensors", target], capture_output=True).returncode == 1
+    assert mount_entry(target) is None
+    unmount_by_force(target)

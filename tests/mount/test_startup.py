@@ -1,0 +1,324 @@
+# Starting: every failure reaches the terminal, with the path and the reason, before anything is mounted.
+import os
+import signal
+import struct
+import subprocess
+import time
+
+import pytest
+from archive_file import save_with_reference
+from mounted import BINARY, PATIENCE, SANITIZER_REPORT, eventually, mount_entry, unmount_by_force
+
+
+@pytest.fixture
+def mountpoint(tmp_path):
+    path = tmp_path / "mnt"
+    path.mkdir()
+    yield path
+    while mount_entry(path) is not None:
+        unmount_by_force(path)
+
+
+class Outcome:
+    def __init__(self, status, text):
+        self.status, self.text = status, text
+
+    def says(self, *words):
+        missing = [word for word in words if str(word).lower() not in self.text.lower()]
+        assert not missing, f"{missing} is not in:\n{self.text}"
+        assert not SANITIZER_REPORT.search(self.text), self.text
+        return True
+
+
+@pytest.fixture
+def start(tmp_path, mountpoint):
+    """start(ARGUMENT...) runs the binary as typed, into the background if it wants to."""
+    def run(*arguments, before=(), cwd=None):
+        output = tmp_path / "output"
+        with open(output, "wb") as file:
+            status = subprocess.run([*before, str(BINARY), *map(str, arguments)], stdin=subprocess.DEVNULL,
+                                    stdout=file, stderr=file, timeout=30 * PATIENCE, cwd=cwd).returncode
+        return Outcome(status, output.read_text(errors="replace"))
+    return run
+
+
+# ---- the ways in which it works ----
+
+def test_the_command_returns_0_when_the_mount_is_usable(start, archive, mountpoint):
+    outcome = start(archive.path, mountpoint)
+    assert (outcome.status, outcome.text) == (0, "")
+    assert (mountpoint / "odd").read_bytes() == archive.tensor("odd")
+
+
+def test_the_background_daemon_lets_go_of_the_terminal(archive, mountpoint):
+    """A pipe that the daemon kept open would keep `safetensorsfs ... | cat` from ending."""
+    done = subprocess.run([BINARY, archive.path, mountpoint], capture_output=True, timeout=30 * PATIENCE)
+    assert done.returncode == 0
+    assert os.path.ismount(mountpoint)
+
+
+def test_the_background_daemon_holds_no_directory_and_its_own_session(start, archive, mountpoint, tmp_path):
+    assert start(archive.path, mountpoint, cwd=tmp_path).status == 0
+    found = [pid for pid in os.listdir("/proc") if pid.isdigit() and _command(pid)[2:3] == [str(mountpoint)]]
+    assert len(found) == 1, "one process serves"
+    assert os.readlink(f"/proc/{found[0]}/cwd") == "/"
+    assert os.getsid(int(found[0])) == int(found[0]) != os.getsid(0)
+
+
+def _command(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline") as file:
+            return file.read().split("\0")
+    except OSError:
+        return []
+
+
+def test_relative_paths_work_from_the_background(start, archive, mountpoint, tmp_path):
+    assert start("model.safetensors", "mnt", cwd=tmp_path).status == 0
+    assert (mountpoint / "odd").read_bytes() == archive.tensor("odd")
+    (mountpoint / "odd").write_bytes(b"r" * archive.size("odd"))
+    assert archive.tensor("odd") == b"r" * archive.size("odd")
+
+
+def test_the_daemon_ends_with_the_unmount(start, archive, mountpoint):
+    assert start(archive.path, mountpoint).status == 0
+    (pid,) = [pid for pid in os.listdir("/proc") if pid.isdigit() and _command(pid)[2:3] == [str(mountpoint)]]
+    assert subprocess.run(["umount", mountpoint]).returncode == 0
+    assert eventually(lambda: not _command(pid))
+
+
+def test_a_symbolic_link_to_an_archive_can_be_mounted(start, archive, mountpoint, tmp_path):
+    os.symlink("model.safetensors", tmp_path / "link.safetensors")
+    assert start(tmp_path / "link.safetensors", mountpoint).status == 0
+    (mountpoint / "odd").write_bytes(b"l" * archive.size("odd"))
+    assert archive.tensor("odd") == b"l" * archive.size("odd")
+
+
+def test_the_mount_comes_down_when_it_cannot_be_used_again(start, archive, mountpoint):
+    """Mount and unmount many times: nothing is left behind."""
+    for _ in range(10):
+        assert start(archive.path, mountpoint).status == 0
+        assert subprocess.run(["umount", mountpoint]).returncode == 0
+
+
+def test_an_archive_of_any_name_can_be_mounted(start, mountpoint, tmp_path):
+    for name in ("with space.safetensors", "with,comma.safetensors", "no-extension", "new\nline.safetensors",
+                 "back\\slash.safetensors", "ü.safetensors", "-dash.safetensors"):
+        path = save_with_reference(tmp_path / name)
+        outcome = start(path, mountpoint)
+        assert outcome.status == 0, outcome.text
+        assert mount_entry(mountpoint)[0] == str(path) or "\n" in name
+        assert len(os.listdir(mountpoint)) > 10
+        assert subprocess.run(["umount", mountpoint]).returncode == 0
+
+
+def test_a_mount_point_of_any_name_works(start, archive, tmp_path):
+    for name in ("m space", "m,comma", "m\\b", "m\nn", "m\tt", "mü", "m'quote"):
+        path = tmp_path / name
+        path.mkdir()
+        try:
+            assert start(archive.path, path).status == 0
+            assert len(os.listdir(path)) > 10
+            assert subprocess.run(["umount", path]).returncode == 0
+        finally:
+            unmount_by_force(path)
+
+
+def test_help_and_version_go_to_stdout_with_status_0():
+    for flag, word in (("--help", "MOUNTPOINT"), ("-h", "MOUNTPOINT"), ("--version", "0."), ("-V", "0.")):
+        done = subprocess.run([BINARY, flag], capture_output=True, text=True)
+        if flag in ("-h", "-V") and done.returncode == 2:
+            continue  # only the long forms are promised
+        assert done.returncode == 0 and word in done.stdout and done.stderr == "", flag
+    shown = subprocess.run([BINARY, "--help"], capture_output=True, text=True).stdout
+    for option in ("ro", "layout", "allow_other", "default_permissions", "uid", "gid", "umask", "threads",
+                   "nonempty", "auto_unmount"):
+        assert option in shown, f"--help does not name {option}"
+
+
+@pytest.mark.parametrize("options", [
+    "ro", "rw", "layout=flat", "layout=tree", "allow_other", "default_permissions", "uid=0", "gid=0", "umask=022",
+    "umask=0", "threads=1", "threads=16", "nonempty", "nosuid,nodev", "noatime", "noexec", "dev,suid", "atime",
+    "ro,layout=tree,threads=3,uid=1", "defaults", "relatime", "sync", "user", "noauto,nofail,_netdev,x-systemd.x=1",
+    "fsname=mine", "subtype=other", "", ","])
+def test_options_that_are_accepted(start, archive, mountpoint, options):
+    outcome = start(archive.path, mountpoint, *(["-o", options] if options else []))
+    if outcome.status == 2 and options.split("=")[0] in ("fsname", "subtype", "user", ",", "noauto,nofail,_netdev,x-systemd.x",
+                                                         "sync", "relatime"):
+        pytest.skip(f"refused, which no document forbids: {outcome.text.strip()[:100]}")
+    assert outcome.status == 0, outcome.text
+    assert (mountpoint / ("scalar")).read_bytes() == archive.tensor("scalar")
+
+
+def test_options_may_come_before_and_more_than_once(start, archive, mountpoint):
+    assert start("-o", "ro", archive.path, "-o", "layout=tree", mountpoint, "-o", "threads=2").status == 0
+    assert os.path.isdir(mountpoint / "layers")
+    assert "ro" in mount_entry(mountpoint)[2]
+
+
+def test_auto_unmount_takes_the_mount_down_after_a_crash(archive, mounts):
+    mount = mounts(archive.path, "auto_unmount")
+    assert (mount / "odd").read_bytes() == archive.tensor("odd")
+    mount.kill()
+    assert eventually(lambda: not mount.is_mounted())
+
+
+# ---- wrong usage: 2 ----
+
+@pytest.mark.parametrize("options, word", [
+    ("nonsense", "nonsense"), ("layout=foo", "layout"), ("layout=", "layout"), ("layout", "layout"), ("threads=0", "threads"),
+    ("threads=-1", "threads"), ("threads=x", "threads"), ("threads=1x", "threads"), ("threads=99999999999999999999", "threads"),
+    ("umask=9", "umask"), ("umask=", "umask"), ("umask=-1", "umask"), ("umask=77777", "umask"), ("uid=x", "uid"),
+    ("uid=-2", "uid"), ("gid=", "gid"), ("gid=4294967296", "gid"), ("ro=1", "ro"), ("durability=maybe", "durability"),
+    ("Layout=flat", "Layout"), ("ro,nonsense=1,rw", "nonsense")])
+def test_a_wrong_option_is_status_2_and_named(start, archive, mountpoint, options, word):
+    outcome = start(archive.path, mountpoint, "-o", options)
+    assert outcome.status == 2, outcome.text
+    assert outcome.says(word)
+    assert mount_entry(mountpoint) is None
+
+
+def test_missing_and_surplus_arguments_are_status_2(start, archive, mountpoint):
+    for arguments in ([], [archive.path], [archive.path, mountpoint, "surplus"], [archive.path, mountpoint, "--nonsense"],
+                      [archive.path, mountpoint, "-z"], [archive.path, mountpoint, "-o"], ["-f"], [""], ["", mountpoint],
+                      [archive.path, ""]):
+        outcome = start(*arguments)
+        if "" in arguments and len(arguments) == 2:
+            assert outcome.status in (1, 2)  # an empty path: wrong usage, or a file that is not there
+        else:
+            assert outcome.status == 2, f"{arguments}: {outcome.status} {outcome.text}"
+        assert outcome.text.strip() != ""
+        assert mount_entry(mountpoint) is None
+
+
+# ---- failures: 1 ----
+
+def failed(outcome, *words):
+    assert outcome.status == 1, f"status {outcome.status}: {outcome.text}"
+    assert len(outcome.text.strip().splitlines()) <= 4, f"too many words:\n{outcome.text}"
+    return outcome.says(*words)
+
+
+def test_a_missing_source(start, mountpoint, tmp_path):
+    assert failed(start(tmp_path / "nothing.safetensors", mountpoint), "nothing.safetensors", "no such file")
+    assert mount_entry(mountpoint) is None
+
+
+def test_a_source_below_a_file(start, archive, mountpoint):
+    assert failed(start(archive.path + "/x", mountpoint), archive.path, "Not a directory")
+
+
+def test_a_source_that_nobody_may_read(start, nobody, mountpoint):
+    path = save_with_reference(nobody.directory / "secret.safetensors")
+    os.chmod(path, 0o600)
+    target = nobody.make_mount_point()
+    done = subprocess.run([*nobody.before, nobody.binary, path, target], capture_output=True, text=True)
+    assert done.returncode == 1 and "Permission denied" in done.stderr and "secret.safetensors" in done.stderr
+
+
+def test_a_directory_without_archives(start, mountpoint, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert failed(start(tmp_path / "empty", mountpoint), "empty", "directory", "safetensors")
+
+
+def test_a_directory_with_archives_names_them(start, archive, mountpoint, tmp_path):
+    assert failed(start(tmp_path, mountpoint), tmp_path, "model.safetensors")
+
+
+def test_sources_that_are_no_regular_file(start, mountpoint, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    for source in (tmp_path / "pipe", "/dev/null", "/dev/zero"):
+        assert failed(start(source, mountpoint), source)
+
+
+def test_not_an_archive(start, mountpoint, tmp_path):
+    for name, content, word in (
+            ("empty", b"", "HeaderTooSmall"), ("text", b"hello, this is a text file", "HeaderTooLarge"),
+            ("zip", b"PK\3\4" + bytes(100), "header"), ("cut", struct.pack("<Q", 50) + b"{}", "header")):
+        path = tmp_path / f"{name}.safetensors"
+        path.write_bytes(content)
+        outcome = start(path, mountpoint)
+        assert failed(outcome, path)
+        assert word.lower() in outcome.text.lower() or "safetensors" in outcome.text.replace(str(path), ""), outcome.text
+        assert mount_entry(mountpoint) is None
+
+
+def test_a_missing_mount_point(start, archive, tmp_path):
+    assert failed(start(archive.path, tmp_path / "nowhere"), "nowhere", "exist")
+
+
+def test_a_mount_point_that_is_a_file(start, archive, tmp_path):
+    (tmp_path / "file").write_bytes(b"")
+    assert failed(start(archive.path, tmp_path / "file"), tmp_path / "file", "directory")
+    assert mount_entry(tmp_path / "file") is None
+
+
+def test_arguments_the_wrong_way_round(start, archive, mountpoint):
+    outcome = start(mountpoint, archive.path)
+    assert outcome.status == 1 and outcome.text.strip()
+    assert mount_entry(archive.path) is None
+
+
+def test_a_mount_point_that_is_not_empty_is_refused_unless_asked_for(start, archive, mountpoint):
+    (mountpoint / "precious").write_bytes(b"x")
+    assert failed(start(archive.path, mountpoint), mountpoint, "not empty", "nonempty")
+    assert mount_entry(mountpoint) is None
+    assert start(archive.path, mountpoint, "-o", "nonempty").status == 0
+    assert (mountpoint / "odd").read_bytes() == archive.tensor("odd")
+    assert subprocess.run(["umount", mountpoint]).returncode == 0
+    assert (mountpoint / "precious").read_bytes() == b"x"
+
+
+def test_a_mount_point_in_use_by_us_is_refused(start, archive, mountpoint):
+    assert start(archive.path, mountpoint).status == 0
+    outcome = start(archive.path, mountpoint)
+    assert failed(outcome, mountpoint, "already")
+    assert (mountpoint / "odd").read_bytes() == archive.tensor("odd")
+    assert subprocess.run(["umount", mountpoint]).returncode == 0
+    assert mount_entry(mountpoint) is None
+
+
+def test_a_dead_mount_point_says_how_to_unmount(start, archive, mounts):
+    mount = mounts(archive.path)
+    mount.kill()
+    with pytest.raises(OSError):
+        os.listdir(mount.path)
+    assert failed(start(archive.path, mount.path), mount.path, "umount")
+
+
+def test_a_mount_below_a_mount_of_ours(start, archive, mounts):
+    mount = mounts(archive.path)
+    assert failed(start(archive.path, mount / "odd"), mount / "odd", "directory")
+    assert failed(start(archive.path, mount / "missing"), mount / "missing", "exist")
+
+
+def test_the_archive_of_a_mount_can_be_mounted_from_a_mount(start, archive, mounts, tmp_path, mountpoint):
+    """A tensor is a file like any other, and happens to be no archive."""
+    mount = mounts(archive.path)
+    assert failed(start(mount / "odd", mountpoint), mount / "odd")
+
+
+def test_without_a_right_to_fuse_the_message_says_what_is_needed(nobody):
+    """No fusermount3 in PATH, no access to /dev/fuse, or both: never silence."""
+    path = nobody.own(save_with_reference(nobody.directory / "m.safetensors"))
+    target = nobody.make_mount_point()
+    done = subprocess.run([*nobody.before, nobody.binary, path, target], capture_output=True, text=True,
+                          env={"PATH": "/nonexistent"})
+    if done.returncode == 0:  # libfuse knows a full path too
+        unmount_by_force(target)
+        pytest.skip("libfuse found fusermount3 without PATH")
+    assert done.returncode == 1 and str(target) in done.stderr and "fuse" in done.stderr
+
+
+def test_a_signal_before_the_mount_is_ready_leaves_no_mount(archive, tmp_path):
+    for number in range(15):
+        path = tmp_path / f"early{number}"
+        path.mkdir()
+        process = subprocess.Popen([BINARY, archive.path, path, "-f"], stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        time.sleep(0.001 * number)
+        process.send_signal(signal.SIGTERM)
+        process.wait(20 * PATIENCE)
+        left = mount_entry(path)
+        unmount_by_force(path)
+        assert left is None

@@ -1,0 +1,107 @@
+# `cmake --install` and the Debian package put every file where the system looks for it.
+import os
+import shutil
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("STFS_BUILD_DIR", REPOSITORY / "build" / "release")).resolve()
+pytestmark = pytest.mark.skipif(not (BUILD / "stfs").exists(), reason=f"{BUILD} is not built")
+
+
+def cache_value(name):
+    for line in (BUILD / "CMakeCache.txt").read_text().splitlines():
+        if line.startswith(f"{name}:"):
+            return line.split("=", 1)[1]
+    return None
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory):
+    """The root of an installation, and the prefix below it."""
+    root = tmp_path_factory.mktemp("installed")
+    result = subprocess.run(["cmake", "--install", BUILD], env={**os.environ, "DESTDIR": str(root)},
+                            capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return root, root / cache_value("CMAKE_INSTALL_PREFIX").lstrip("/")
+
+
+@pytest.mark.parametrize("path", [
+    "bin/safetensorsfs", "bin/stfs", "share/man/man8/safetensorsfs.8", "share/man/man8/mount.safetensorsfs.8",
+    "lib/systemd/system/safetensorsfs@.service", "share/doc/safetensorsfs/examples/fstab",
+    "share/doc/safetensorsfs/examples/service.conf", "share/doc/safetensorsfs/copyright",
+])
+def test_is_installed(installed, path):
+    assert (installed[1] / path).is_file()
+
+
+def test_the_mount_helper_is_in_sbin_and_finds_the_program(installed):
+    root, prefix = installed
+    helper = root / "sbin" / "mount.safetensorsfs"
+    assert helper.stat().st_mode & stat.S_IXOTH
+    program = "/" + str((prefix / "bin" / "safetensorsfs").relative_to(root))
+    assert f"\nprogram={program}\n" in helper.read_text()
+
+
+def test_every_manual_and_completion_of_the_sources_is_installed(installed):
+    names = {path.name for path in installed[1].rglob("*") if path.is_file()}
+    for page in (REPOSITORY / "packaging" / "man").glob("*.[0-9]"):
+        assert page.name in names
+    for completion in (REPOSITORY / "packaging" / "completions").glob("*"):
+        if completion.is_file():
+            installed_as = completion.stem if completion.suffix == ".bash" else completion.name
+            assert installed_as in names
+
+
+def test_no_template_is_left_unfilled(installed):
+    root, prefix = installed
+    for path in (root / "sbin" / "mount.safetensorsfs", prefix / "lib/systemd/system/safetensorsfs@.service"):
+        assert "@CMAKE" not in path.read_text()
+
+
+def test_the_installed_programs_run(installed):
+    for name in ("safetensorsfs", "stfs"):
+        result = subprocess.run([installed[1] / "bin" / name, "--version"], capture_output=True, timeout=60)
+        assert result.returncode == 0, name
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+def test_the_unit_is_valid(installed, tmp_path):
+    unit = installed[1] / "lib/systemd/system/safetensorsfs@.service"
+    # The program itself is not installed at its place here: a directive's line numbers are what counts.
+    copy = tmp_path / "safetensorsfs@.service"
+    copy.write_text(unit.read_text().replace(
+        "/" + str((installed[1] / "bin" / "safetensorsfs").relative_to(installed[0])), "/bin/true"))
+    result = subprocess.run(["systemd-analyze", "verify", "--man=no", copy],
+                            capture_output=True, text=True, timeout=60)
+    complaints = [line for line in result.stderr.splitlines() if "safetensorsfs@" in line]
+    assert complaints == []
+
+
+@pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
+@pytest.mark.parametrize("page", sorted((REPOSITORY / "packaging" / "man").glob("*.[0-9]")), ids=lambda p: p.name)
+def test_manuals_have_no_warnings(page):
+    result = subprocess.run(["man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", "-Z", page], text=True,
+                            cwd=page.parents[1], capture_output=True, timeout=60,
+                            env={**os.environ, "MANROFFSEQ": "t", "LC_ALL": "C.UTF-8", "MANWIDTH": "80"})
+    if page.read_text().startswith(".so "):
+        assert (page.parent / Path(page.read_text().split()[1]).name).is_file()
+        return
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.skipif(shutil.which("dpkg-shlibdeps") is None, reason="dpkg-dev is not installed")
+def test_the_debian_package_names_what_it_depends_on(tmp_path):
+    result = subprocess.run(["cpack", "-G", "DEB", "-B", tmp_path, "--config", BUILD / "CPackConfig.cmake"],
+                            capture_output=True, text=True, timeout=120)
+    assert result.returncode == 0, result.stdout + result.stderr
+    package, = tmp_path.glob("*.deb")
+    fields = subprocess.run(["dpkg-deb", "--field", package], capture_output=True, text=True, check=True).stdout
+    depends = next(line for line in fields.splitlines() if line.startswith("Depends:"))
+    assert "fuse3" in depends.replace(",", " ").split()
+    assert "libfuse3-" in depends
+    contents = subprocess.run(["dpkg-deb", "--contents", package], capture_output=True, text=True, check=True).stdout
+    assert "./sbin/mount.safetensorsfs" in contents

@@ -1,0 +1,149 @@
+# What the scripts say to a person: help, wrong arguments, what is missing. None of these builds or mounts.
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+QUICKSTART = REPOSITORY / "packaging" / "quickstart"
+DEPENDENCIES = REPOSITORY / "packaging" / "dependencies"
+SCRIPTS = [QUICKSTART, DEPENDENCIES, REPOSITORY / "packaging" / "compile", REPOSITORY / "packaging" / "deb",
+           REPOSITORY / "tests" / "run", REPOSITORY / ".ci" / "run"]
+script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.name}")
+
+
+def run(*command, **kwargs):
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL, **kwargs)
+
+
+@script
+def test_help_explains_usage_and_exit_status(script):
+    result = run(script, "--help")
+    assert result.returncode == 0
+    assert result.stdout.startswith("Usage: ")
+    assert "Exit status:" in result.stdout
+    assert result.stderr == ""
+
+
+@script
+def test_an_unknown_option_is_wrong_usage(script):
+    result = run(script, "--no-such-option")
+    assert result.returncode == 2
+    assert "--no-such-option" in result.stderr and "--help" in result.stderr
+
+
+@script
+def test_works_from_another_directory(script, tmp_path):
+    assert run(script, "--help", cwd=tmp_path).returncode == 0
+
+
+class TestQuickstart:
+    def wrong(self, *arguments):
+        result = run(QUICKSTART, *arguments)
+        assert result.returncode == 2, result.stdout + result.stderr
+        assert "Usage: packaging/quickstart [ARCHIVE MOUNTPOINT]" in result.stderr
+        assert "[2/4]" not in result.stdout, "it should not have begun to build"
+        return result.stderr
+
+    def test_an_archive_without_a_mount_point(self, tmp_path):
+        assert "mounted" in self.wrong(tmp_path / "a.safetensors")
+
+    def test_too_many_arguments(self):
+        assert "too many" in self.wrong("a", "b", "c")
+
+    def test_an_archive_that_is_not_there(self, tmp_path):
+        missing = tmp_path / "missing.safetensors"
+        assert f"{missing}: there is no such archive" in self.wrong(missing, tmp_path / "mnt")
+        assert not (tmp_path / "mnt").exists()
+
+    def test_a_mount_point_that_is_a_file(self, tmp_path):
+        archive = tmp_path / "a.safetensors"
+        archive.touch()
+        assert "not a directory" in self.wrong(archive, archive)
+
+    def test_a_mount_point_that_is_not_empty(self, tmp_path):
+        archive = tmp_path / "a.safetensors"
+        archive.touch()
+        assert "not empty" in self.wrong(archive, tmp_path)
+
+    def test_a_mount_point_with_another_file_system(self, tmp_path):
+        archive = tmp_path / "a.safetensors"
+        archive.touch()
+        result = run(QUICKSTART, archive, "/proc")
+        assert result.returncode == 1
+        assert "/proc: another file system is mounted here" in result.stderr
+
+
+class TestDependencies:
+    def listed(self, *groups):
+        result = run(DEPENDENCIES, "--list", *groups)
+        assert result.returncode == 0
+        return result.stdout.split()
+
+    def test_list_names_the_packages_of_a_group(self):
+        assert {"cmake", "g++", "libfuse3-dev"} <= set(self.listed("build"))
+        assert "fuse3" in self.listed("run")
+        assert "catch2" in self.listed("test")
+
+    def test_no_group_is_build_and_run(self):
+        assert self.listed() == self.listed("build", "run")
+
+    def test_every_package_is_listed_once(self):
+        packages = self.listed("build", "run", "test", "ci")
+        assert len(packages) == len(set(packages))
+
+    def test_an_unknown_group_is_wrong_usage(self):
+        result = run(DEPENDENCIES, "--list", "everything")
+        assert result.returncode == 2 and "everything" in result.stderr
+
+    def test_nothing_is_said_where_all_is_there(self):
+        result = run(DEPENDENCIES, "build")
+        assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+    @pytest.fixture
+    def unknown_package(self, tmp_path):
+        packages = tmp_path / "packages.txt"
+        packages.write_text("build  stfs-no-such-package  command:stfs-no-such-command  for this test\n")
+        return {**os.environ, "STFS_PACKAGES": str(packages)}
+
+    def test_check_names_what_is_missing_and_changes_nothing(self, unknown_package):
+        result = run(DEPENDENCIES, "--check", env=unknown_package)
+        assert (result.returncode, result.stdout) == (1, "stfs-no-such-package\n")
+
+    def test_without_apt_it_names_what_is_missing(self, unknown_package, tmp_path):
+        tools = tmp_path / "bin"
+        tools.mkdir()
+        for name in ("bash", "dirname", "awk", "env", "id"):
+            (tools / name).symlink_to(run("sh", "-c", f"command -v {name}").stdout.strip())
+        result = run(DEPENDENCIES, env={**unknown_package, "PATH": str(tools)})
+        assert result.returncode == 1
+        assert re.search(r"stfs-no-such-package +for this test", result.stderr)
+
+    def test_a_user_without_sudo_is_told_the_command(self, unknown_package, tmp_path):
+        tools = tmp_path / "bin"
+        tools.mkdir()
+        for name in ("bash", "dirname", "awk", "env", "dpkg-query"):
+            found = run("sh", "-c", f"command -v {name}").stdout.strip()
+            if found:
+                (tools / name).symlink_to(found)
+        (tools / "id").write_text("#!/bin/sh\necho 1000\n")
+        (tools / "apt-get").write_text("#!/bin/sh\nexit 1\n")
+        for name in ("id", "apt-get"):
+            (tools / name).chmod(0o755)
+        result = run(DEPENDENCIES, env={**unknown_package, "PATH": str(tools)})
+        assert result.returncode == 1
+        assert "apt-get install -y --no-install-recommends stfs-no-such-package" in result.stderr
+
+
+def test_tests_run_refuses_an_unknown_part():
+    result = run(REPOSITORY / "tests" / "run", "--part", "everything")
+    assert result.returncode == 2 and "unit" in result.stderr
+
+
+def test_the_readme_begins_with_the_two_commands():
+    readme = (REPOSITORY / "README.md").read_text()
+    commands = re.findall(r"^ {4}(\./\S+.*)$|^(\./\S+.*)$", readme, re.M)
+    first = [(a or b).split()[0] for a, b in commands][:2]
+    assert first == ["./packaging/quickstart", "./tests/run"]

@@ -1,0 +1,166 @@
+// stfs ls: what it lists, in which order, and what a terminal gets to see.
+#include <nlohmann/json.hpp>
+
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/tool_run.h"
+
+using namespace stfs;
+using test::run_verb;
+
+namespace {
+
+// Data: b.weight at 0, a.weight at 8, c at 24, empty at 25.
+const std::string kHeader = R"({"a.weight":{"dtype":"F32","shape":[2,2],"data_offsets":[8,24]},)"
+                            R"("b.weight":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]},)"
+                            R"("c[0]":{"dtype":"U8","shape":[],"data_offsets":[24,25]},)"
+                            R"("":{"dtype":"I64","shape":[3,0],"data_offsets":[25,25]}})";
+
+struct Model {
+  test::TemporaryDirectory directory;
+  std::string path = directory.write("m.safetensors", test::archive_bytes(kHeader, std::string(25, '\x11')));
+};
+
+}  // namespace
+
+TEST_CASE("ls prints name, dtype, shape and size aligned, in the order of the data", "[tools][ls]") {
+  const Model model;
+  const auto run = run_verb(tools::ls, {model.path});
+  CHECK(run.code == 0);
+  CHECK(run.err.empty());
+  CHECK(run.out ==
+        "b.weight  BF16  [4]     8 B\n"
+        "a.weight  F32   [2,2]  16 B\n"
+        "c[0]      U8    []      1 B\n"
+        "\"\"        I64   [3,0]   0 B\n");
+}
+
+TEST_CASE("ls sorts by name, by size and backwards", "[tools][ls]") {
+  const Model model;
+  CHECK(run_verb(tools::ls, {"--names", "--sort", "name", model.path}).out ==
+        "\"\"\na.weight\nb.weight\nc[0]\n");
+  CHECK(run_verb(tools::ls, {"--names", "--sort", "size", model.path}).out ==
+        "a.weight\nb.weight\nc[0]\n\"\"\n");
+  CHECK(run_verb(tools::ls, {"--names", "--sort", "size", "-r", model.path}).out ==
+        "\"\"\nc[0]\nb.weight\na.weight\n");
+}
+
+TEST_CASE("ls shows what any glob matches, once", "[tools][ls]") {
+  const Model model;
+  CHECK(run_verb(tools::ls, {"-n", model.path, "*.weight", "a*"}).out == "b.weight\na.weight\n");
+  CHECK(run_verb(tools::ls, {"-n", model.path, "[ab].weight"}).out == "b.weight\na.weight\n");
+  CHECK(run_verb(tools::ls, {"-n", model.path, ""}).out == "\"\"\n");
+}
+
+TEST_CASE("ls takes a name with brackets literally as well as as a pattern", "[tools][ls]") {
+  const Model model;
+  CHECK(run_verb(tools::ls, {"-n", model.path, "c[0]"}).out == "c[0]\n");
+}
+
+TEST_CASE("ls keeps a pattern that is one bracket expression whole", "[tools][ls]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write(
+      "m.safetensors", test::archive_bytes(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                                           R"("[a,b]":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+                                           "12"));
+  CHECK(run_verb(tools::ls, {"-n", path, "[a,b]"}).out == "a\n[a,b]\n");
+}
+
+TEST_CASE("ls fails on a glob that matches nothing, after listing what the others match", "[tools][ls]") {
+  const Model model;
+  const auto run = run_verb(tools::ls, {"-n", model.path, "a.wieght", "b*"});
+  CHECK(run.code == 1);
+  CHECK(run.out == "b.weight\n");
+  CHECK(run.err ==
+        "stfs ls: " + model.path + ": a.wieght: no tensor matches, did you mean a.weight or b.weight?\n");
+}
+
+TEST_CASE("ls --bytes prints exact sizes", "[tools][ls]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write(
+      "m.safetensors", test::archive_bytes(R"({"a":{"dtype":"U8","shape":[1537],"data_offsets":[0,1537]}})",
+                                           std::string(1537, 'x')));
+  CHECK(run_verb(tools::ls, {path}).out == "a  U8  [1537]  1.5 KiB\n");
+  CHECK(run_verb(tools::ls, {"--bytes", path}).out == "a  U8  [1537]  1537\n");
+}
+
+TEST_CASE("ls --json gives every name exactly and the absolute offset", "[tools][ls]") {
+  const Model model;
+  const auto run = run_verb(tools::ls, {"--json", model.path});
+  const auto rows = nlohmann::json::parse(run.out);
+  REQUIRE(rows.size() == 4);
+  CHECK(rows[1] ==
+        nlohmann::json::parse(R"({"name":"a.weight","dtype":"F32","shape":[2,2],"size_bytes":16,"offset":)" +
+                              std::to_string(8 + kHeader.size() + 8) + "}"));
+  CHECK(rows[3]["name"] == "");
+  CHECK(rows[3]["shape"] == nlohmann::json::parse("[3,0]"));
+}
+
+TEST_CASE("ls --json of nothing is an empty array", "[tools][ls]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write("m.safetensors", test::archive_bytes("{}", ""));
+  CHECK(run_verb(tools::ls, {"--json", path}).out == "[]\n");
+  CHECK(run_verb(tools::ls, {path}).out.empty());
+}
+
+TEST_CASE("ls never sends a control character to the terminal, but JSON has it", "[tools][ls]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write(
+      "m.safetensors", test::archive_bytes(R"({"\u001b[2J\n\u009b\u202ex\\ ":{"dtype":"U8","shape":[1],)"
+                                           R"("data_offsets":[0,1]},"n\u0000l":)"
+                                           R"({"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+                                           "12"));
+  const auto run = run_verb(tools::ls, {"-n", path});
+  CHECK(run.out == "\\x1b[2J\\n\\u009b\\u202ex\\\\\\x20\nn\\x00l\n");
+  const auto rows = nlohmann::json::parse(run_verb(tools::ls, {"--json", path}).out);
+  CHECK(rows[0]["name"] == "\x1b[2J\n\u009b\u202ex\\ ");
+  CHECK(rows[1]["name"] == std::string("n\0l", 3));
+  CHECK(run_verb(tools::ls, {"-n", path, "n?l"}).out == "n\\x00l\n");
+}
+
+TEST_CASE("ls aligns wide and combining characters by their width", "[tools][ls]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write(
+      "m.safetensors", test::archive_bytes(R"({"重み":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                                           R"("o\u0308":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+                                           "12"));
+  CHECK(run_verb(tools::ls, {path}).out == "重み  U8  [1]  1 B\no\u0308     U8  [1]  1 B\n");
+}
+
+TEST_CASE("ls lets an endless name shift its own row only", "[tools][ls]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write(
+      "m.safetensors",
+      test::archive_bytes(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},")" +
+                              std::string(300, 'x') + R"(":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+                          "12"));
+  CHECK(run_verb(tools::ls, {path}).out == "a  U8  [1]  1 B\n" + std::string(300, 'x') + "  U8  [1]  1 B\n");
+}
+
+TEST_CASE("ls stops when nobody takes its output", "[tools][ls]") {
+  const Model model;
+  std::istringstream in;
+  std::ostringstream out;
+  std::ostringstream err;
+  out.setstate(std::ios::badbit);
+  tools::Streams streams{in, out, err};
+  CHECK(tools::ls({model.path}, streams) == 1);
+  CHECK(err.str().empty());
+}
+
+TEST_CASE("ls refuses what it does not understand with exit code 2", "[tools][ls]") {
+  const Model model;
+  CHECK(run_verb(tools::ls, {}).code == 2);
+  CHECK(run_verb(tools::ls, {"--sort", "colour", model.path}).code == 2);
+  CHECK(run_verb(tools::ls, {"--nonsense", model.path}).code == 2);
+  CHECK(run_verb(tools::ls, {"--json", "--bytes", model.path}).code == 2);
+  CHECK(run_verb(tools::ls, {}).err.find("TARGET is required") != std::string::npos);
+}
+
+TEST_CASE("ls --help teaches with examples on standard output", "[tools][ls]") {
+  const auto run = run_verb(tools::ls, {"--help"});
+  CHECK(run.code == 0);
+  CHECK(run.err.empty());
+  CHECK(run.out.find("Examples:") != std::string::npos);
+}

@@ -1,0 +1,148 @@
+// What the user named: each way to miss has its own message.
+#include "tools/target.h"
+
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+#include <map>
+
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using tools::open_target;
+
+namespace {
+
+const std::string kArchive = test::archive_bytes(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
+                                                 R"("b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
+                                                 "ab");
+
+/// A mount, as far as its attributes go.
+struct FakeMount {
+  std::map<std::string, std::map<std::string, std::string>> attributes;
+
+  std::optional<std::string> operator()(const std::filesystem::path& path, const char* name) const {
+    const auto file = attributes.find(path.string());
+    if (file == attributes.end() || file->second.count(name) == 0) return std::nullopt;
+    return file->second.at(name);
+  }
+};
+
+std::string failure(const std::string& path) {
+  const auto target = open_target(path);
+  return target ? "no failure" : target.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("target opens an archive", "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  const auto target = open_target(directory.write("m.safetensors", kArchive));
+  REQUIRE(target);
+  CHECK(target->archive->tensors().size() == 2);
+  CHECK_FALSE(target->tensor);
+}
+
+TEST_CASE("target finds the archive behind a mount's root and the tensor behind a file of it",
+          "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  const std::string archive = directory.write("m.safetensors", kArchive);
+  const FakeMount mount{
+      {{"/mnt/m", {{"user.safetensors.archive", archive}}},
+       {"/mnt/m/b", {{"user.safetensors.archive", archive}, {"user.safetensors.name", "b"}}},
+       {"/mnt/m/c", {{"user.safetensors.archive", archive}, {"user.safetensors.name", "c"}}}}};
+  const auto root = open_target("/mnt/m", mount);
+  REQUIRE(root);
+  CHECK_FALSE(root->tensor);
+  const auto file = open_target("/mnt/m/b", mount);
+  REQUIRE(file);
+  REQUIRE(file->tensor);
+  CHECK(file->archive->tensors()[*file->tensor].name == "b");
+  const auto gone = open_target("/mnt/m/c", mount);
+  REQUIRE_FALSE(gone);
+  CHECK(gone.error().message == "/mnt/m/c: its archive " + archive + ": has no tensor c any more");
+}
+
+TEST_CASE("target says which archive of a mount is gone", "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  const std::string archive = directory / "gone.safetensors";
+  const FakeMount mount{{{"/mnt/m", {{"user.safetensors.archive", archive}}}}};
+  const auto target = open_target("/mnt/m", mount);
+  REQUIRE_FALSE(target);
+  CHECK(target.error().message.find("/mnt/m: its archive " + archive + ": ") == 0);
+  CHECK(target.error().message.find("No such file or directory") != std::string::npos);
+}
+
+TEST_CASE("target sends from a directory of a mount to the mount", "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  std::filesystem::create_directories(directory.path() / "mnt/model/layers");
+  const std::string root = std::filesystem::canonical(directory.path() / "mnt").string();
+  const FakeMount mount{{{root, {{"user.safetensors.archive", "/m"}}}}};
+  const auto target = open_target(directory / "mnt/model/layers", mount);
+  REQUIRE_FALSE(target);
+  CHECK(target.error().message == (directory / "mnt/model/layers") +
+                                      ": is a directory of a mount: name the mount, " + root +
+                                      ", or the file of a tensor");
+}
+
+TEST_CASE("target does not follow attributes that were copied out of a mount", "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  const std::string copy = directory.write("copy", kArchive);
+  const std::string other = "/somewhere/else";
+  if (::setxattr(copy.c_str(), "user.safetensors.archive", other.data(), other.size(), 0) != 0) {
+    WARN("the file system of the temporary directory has no user attributes");
+    return;
+  }
+  const auto target = open_target(copy);
+  REQUIRE(target);
+  CHECK(target->archive->path() == copy);
+}
+
+TEST_CASE("target tells a missing file, a special file and an empty name apart", "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  CHECK(failure(directory / "none") == (directory / "none") + ": No such file or directory");
+  CHECK(failure("") == "the name of the target is empty");
+  const std::string fifo = directory / "fifo";
+  REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
+  CHECK(failure(fifo) == fifo + ": is no regular file: an archive has to be mapped");
+  const std::string file = directory.write("file", "");
+  CHECK(failure(file + "/x") == file + "/x: Not a directory");
+}
+
+TEST_CASE("target names the archives of a directory that is no mount", "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.path().string();
+  CHECK(failure(path) == path + ": is a directory: it is no mount of safetensorsfs and holds no archive");
+  for (const char* name : {"c.safetensors", "a.safetensors", "notes.txt"}) directory.write(name, "");
+  CHECK(failure(path) == path + ": is a directory: name an archive in it: a.safetensors, c.safetensors");
+  for (const char* name : {"b.safetensors", "d.safetensors", "e.safetensors"}) directory.write(name, "");
+  CHECK(
+      failure(path) ==
+      path +
+          ": is a directory: name an archive in it: a.safetensors, b.safetensors, c.safetensors and 2 more");
+}
+
+TEST_CASE("target says why a file is no archive", "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  for (const std::string& content : {std::string(), std::string("short"),
+                                     std::string("\x7f"
+                                                 "ELF and so on"),
+                                     test::archive_bytes("{", ""), test::archive_bytes("{}", "x")}) {
+    const std::string path = directory.write("model.bin", content);
+    CAPTURE(content);
+    const std::string message = failure(path);
+    CAPTURE(message);
+    const std::string start = path + ": not a safetensors archive: ";
+    CHECK(message.substr(0, start.size()) == start);
+    CHECK(message.size() > start.size());
+    CHECK(message.find(path, 1) == std::string::npos);  // named once
+  }
+}
+
+TEST_CASE("target explains that the index of a sharded model is no archive", "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write("model.safetensors.index.json", "{}");
+  CHECK(failure(path) == path + ": is the index of a sharded model: name one of its shards");
+}

@@ -1,0 +1,101 @@
+// stfs cat: the raw bytes of tensors, row-major and little-endian, as the archive has them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "tools/command_line.h"
+#include "tools/diagnostic.h"
+#include "tools/near_names.h"
+#include "tools/printable.h"
+#include "tools/target.h"
+#include "tools/verb.h"
+
+namespace stfs::tools {
+namespace {
+
+/// Brought into memory at a time. Large enough that the system calls don't show, small enough that a
+/// tensor of 100 GiB needs no more memory than one of 10 MiB.
+constexpr std::uint64_t kSliceBytes = 8U << 20U;
+
+constexpr const char* kExamples =
+    "The bytes of several tensors follow each other without anything between them. A name is the whole\n"
+    "name, as `stfs ls --json` prints it; names that start with a dash go after `--`.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs cat model.safetensors lm_head.weight > lm_head.bin\n"
+    "  stfs cat model.safetensors model.norm.weight | od -A d -t f4 | head\n"
+    "  stfs cat model.safetensors a.weight a.bias | xxh128sum\n"
+    "  stfs cat /mnt/model/lm_head.weight | wc -c         a tensor's file needs no name";
+
+struct Request {
+  std::string target;
+  std::vector<std::string> names;
+  bool force = false;
+};
+
+/// All names before the first byte: half of the output would be worse than none.
+Result<std::vector<Tensor>> find_all(const Target& target, const Request& request) {
+  const TensorIndex& tensors = target.archive->tensors();
+  if (target.tensor) return std::vector<Tensor>{tensors[*target.tensor]};
+  std::vector<Tensor> found;
+  for (const std::string& name : request.names) {
+    if (const auto position = tensors.find(name)) {
+      found.push_back(tensors[*position]);
+      continue;
+    }
+    NearNames near(name);
+    for (std::uint32_t position = 0; position < tensors.size(); ++position)
+      near.offer(tensors[position].name);
+    return fail(
+        ErrorCode::NotFound, ENOENT,
+        fmt::format("{}: {}: no such tensor{}", request.target, printable_name(name), near.question()));
+  }
+  return found;
+}
+
+Result<void> write_tensor(const Archive& archive, const Tensor& tensor, std::ostream& out) {
+  const ByteRange range = archive.file_range(tensor.data);
+  for (std::uint64_t offset = range.offset; out && offset < range.end(); offset += kSliceBytes) {
+    const auto bytes = archive.read({offset, std::min(kSliceBytes, range.end() - offset)});
+    if (!bytes) return tl::unexpected(bytes.error());
+    out.write(reinterpret_cast<const char*>(bytes->data()), static_cast<std::streamsize>(bytes->size()));
+  }
+  return {};
+}
+
+}  // namespace
+
+int cat(const Arguments& arguments, Streams& streams) {
+  Request request;
+  CommandLine line("cat", "Write the bytes of tensors to standard output.", kExamples);
+  line.positional(request.target, "TARGET", "an archive, or a path inside a mount");
+  line.positionals(request.names, "NAME", "tensors, in the order in which to write them");
+  line.flag(request.force, "-f,--force", "write binary data even to a terminal");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+
+  const auto target = open_target(request.target);
+  if (!target) return report_failure(streams, "cat", target.error().message);
+  if (target->tensor && !request.names.empty()) {
+    return report_wrong_usage(
+        streams, "cat", request.target + ": is one tensor's file already: NAME goes with a whole archive");
+  }
+  if (!target->tensor && request.names.empty()) {
+    return report_wrong_usage(streams, "cat",
+                              "NAME is required: `stfs ls " + request.target + "` prints them");
+  }
+  const auto tensors = find_all(*target, request);
+  if (!tensors) return report_failure(streams, "cat", tensors.error().message);
+  if (streams.out_is_terminal && !request.force) {
+    return report_failure(
+        streams, "cat",
+        "standard output is a terminal: send the bytes to a file or a program, or use --force");
+  }
+  for (const Tensor& tensor : *tensors) {
+    const auto written = write_tensor(*target->archive, tensor, streams.out);
+    if (!written) return report_failure(streams, "cat", written.error().message);
+  }
+  return streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,40 @@
+// The command line of one verb: CLI11 with the house's manners.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tools/verb.h"
+
+namespace stfs::tools {
+
+class CommandLine {
+ public:
+  /// @param examples  "COMMAND   what it does" lines and whatever else the help should end with.
+  CommandLine(std::string verb, const std::string& summary, const std::string& examples);
+
+  /// Where the verb declares its options, those with a value.
+  CLI::App& options() { return app_; }
+
+  /// An option without a value.
+  CLI::Option* flag(bool& to, const std::string& name, const std::string& description);
+
+  /// The first positional argument, required. What is filled in must outlive parse(), here and below.
+  void positional(std::string& to, const std::string& name, const std::string& description);
+  /// All positional arguments after it.
+  void positionals(std::vector<std::string>& to, const std::string& name, const std::string& description);
+
+  /// Fills in the arguments, or prints help or what is wrong.
+  /// @return the exit code to end with, or nothing: the verb goes on.
+  std::optional<int> parse(const Arguments& arguments, Streams& streams);
+
+ private:
+  std::string verb_;
+  CLI::App app_;
+  std::string* one_ = nullptr;
+  std::vector<std::string>* all_ = nullptr;
+};
+
+}  // namespace stfs::tools

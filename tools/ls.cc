@@ -1,0 +1,175 @@
+// stfs ls: the tensors of an archive, one per row.
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <ostream>
+
+#include "tools/command_line.h"
+#include "tools/diagnostic.h"
+#include "tools/near_names.h"
+#include "tools/printable.h"
+#include "tools/quantity.h"
+#include "tools/table.h"
+#include "tools/target.h"
+#include "tools/verb.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kExamples =
+    "Name, dtype, shape and size, in the order of the data. A GLOB is matched against whole names; its\n"
+    "* matches dots and slashes too. Characters that could disturb a terminal are escaped (\\n, \\x1b),\n"
+    "and the empty name is shown as \"\"; --json prints names exactly.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs ls model.safetensors                       everything\n"
+    "  stfs ls model.safetensors '*.[qk]_proj.weight'  what matches a pattern\n"
+    "  stfs ls --sort size model.safetensors | head    the largest tensors\n"
+    "  stfs ls /mnt/model                              through a mount\n"
+    "  stfs ls --json model.safetensors | jq '.[].name'";
+
+struct Request {
+  std::string target;
+  std::vector<std::string> globs;
+  std::string sort = "offset";
+  bool reverse = false;
+  bool names_only = false;
+  bool exact_bytes = false;
+  bool json = false;
+};
+
+/// A name that is spelled exactly always matches, even if it reads as a pattern for other names.
+bool matches(const std::string& glob, std::string_view name) {
+  if (glob == name) return true;
+  std::string text(name);
+  std::replace(text.begin(), text.end(), '\0', '\1');  // fnmatch would stop there
+  return ::fnmatch(glob.c_str(), text.c_str(), 0) == 0;
+}
+
+using Positions = std::vector<std::uint32_t>;
+
+/// The tensors that any glob matches, all of them without a glob; reports the globs that match none.
+Positions select(const Target& target, const Request& request, Streams& streams, int& code) {
+  const TensorIndex& tensors = target.archive->tensors();
+  Positions candidates(tensors.size());
+  std::iota(candidates.begin(), candidates.end(), 0U);
+  if (target.tensor) candidates = {*target.tensor};
+  if (request.globs.empty()) return candidates;
+
+  std::vector<bool> used(request.globs.size());
+  const auto unmatched = [&](std::uint32_t position) {
+    bool any = false;
+    for (std::size_t at = 0; at < used.size(); ++at) {
+      if (!matches(request.globs[at], tensors[position].name)) continue;
+      used[at] = true;
+      any = true;
+    }
+    return !any;
+  };
+  Positions selected;
+  std::remove_copy_if(candidates.begin(), candidates.end(), std::back_inserter(selected), unmatched);
+  for (std::size_t at = 0; at < used.size(); ++at) {
+    if (used[at]) continue;
+    NearNames near(request.globs[at]);
+    for (const std::uint32_t position : candidates) near.offer(tensors[position].name);
+    code = report_failure(streams, "ls",
+                          fmt::format("{}: {}: no tensor matches{}", request.target,
+                                      printable_name(request.globs[at]), near.question()));
+  }
+  return selected;
+}
+
+void sort(Positions& positions, const TensorIndex& tensors, const Request& request) {
+  if (request.sort == "name") {
+    std::sort(positions.begin(), positions.end(),
+              [&](std::uint32_t a, std::uint32_t b) { return tensors[a].name < tensors[b].name; });
+  } else if (request.sort == "size") {
+    std::stable_sort(positions.begin(), positions.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return tensors[a].data.size_bytes > tensors[b].data.size_bytes;
+    });
+  }
+  if (request.reverse) std::reverse(positions.begin(), positions.end());
+}
+
+void print_json(const Archive& archive, const Positions& positions, std::ostream& out) {
+  const char* separator = "[\n";
+  for (const std::uint32_t position : positions) {
+    if (!out) return;
+    const Tensor tensor = archive.tensors()[position];
+    nlohmann::ordered_json row;
+    row["name"] = tensor.name;
+    row["dtype"] = name_of(tensor.dtype);
+    row["shape"] = std::vector<std::uint64_t>(tensor.shape.begin(), tensor.shape.end());
+    row["size_bytes"] = tensor.data.size_bytes;
+    row["offset"] = archive.file_range(tensor.data).offset;
+    out << separator << row.dump();
+    separator = ",\n";
+  }
+  out << (positions.empty() ? "[]\n" : "\n]\n");
+}
+
+void print_names(const TensorIndex& tensors, const Positions& positions, std::ostream& out) {
+  for (const std::uint32_t position : positions) {
+    if (!out) return;
+    out << printable_name(tensors[position].name) << '\n';
+  }
+}
+
+void print_table(const TensorIndex& tensors, const Positions& positions, const Request& request,
+                 std::ostream& out) {
+  using Align = Table::Align;
+  Table table({Align::Left, Align::Left, Align::Left, Align::Right});
+  const auto cells = [&](std::uint32_t position) {
+    const Tensor tensor = tensors[position];
+    const std::uint64_t size_bytes = tensor.data.size_bytes;
+    return std::array<std::string, 4>{
+        printable_name(tensor.name), std::string(name_of(tensor.dtype)), shape_text(tensor.shape),
+        request.exact_bytes ? std::to_string(size_bytes) : human_size(size_bytes)};
+  };
+  for (const std::uint32_t position : positions) table.fit(cells(position));
+  for (const std::uint32_t position : positions) {
+    if (!out) return;
+    table.print(out, cells(position));
+  }
+}
+
+}  // namespace
+
+int ls(const Arguments& arguments, Streams& streams) {
+  Request request;
+  CommandLine line("ls", "List the tensors of an archive.", kExamples);
+  line.positional(request.target, "TARGET", "an archive, or a path inside a mount");
+  line.positionals(request.globs, "GLOB", "show only tensors whose name matches one of these");
+  line.options()
+      .add_option("--sort", request.sort, "name, size (largest first) or offset (the default)")
+      ->option_text("KEY")
+      ->check(CLI::IsMember({"name", "size", "offset"}));
+  line.flag(request.reverse, "-r,--reverse", "the other way round");
+  CLI::Option* bytes = line.flag(request.exact_bytes, "-b,--bytes", "sizes as exact bytes");
+  CLI::Option* names = line.flag(request.names_only, "-n,--names", "names only, one per line");
+  line.flag(request.json, "--json", "an array of {name, dtype, shape, size_bytes, offset}")
+      ->excludes(bytes)
+      ->excludes(names);
+  if (const auto code = line.parse(arguments, streams)) return *code;
+
+  const auto target = open_target(request.target);
+  if (!target) return report_failure(streams, "ls", target.error().message);
+  int code = kDone;
+  Positions positions = select(*target, request, streams, code);
+  const TensorIndex& tensors = target->archive->tensors();
+  sort(positions, tensors, request);
+  if (request.json) {
+    print_json(*target->archive, positions, streams.out);
+  } else if (request.names_only) {
+    print_names(tensors, positions, streams.out);
+  } else {
+    print_table(tensors, positions, request, streams.out);
+  }
+  return streams.out ? code : kFailed;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,30 @@
+// stfs: the verbs, and the way into them.
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <clocale>
+#include <iostream>
+
+#include "tools/descriptor_stream.h"
+#include "tools/dispatch.h"
+#include "tools/verb.h"
+
+int main(int argc, char** argv) {
+  using namespace stfs::tools;
+  static constexpr std::array kVerbs = {
+      Verb{"ls", "list the tensors: name, dtype, shape, size", ls},
+      Verb{"info", "what an archive holds: totals by dtype, metadata, alignment", info},
+      Verb{"cat", "write the bytes of tensors to standard output", cat},
+      Verb{"sample", "write a small model to try things on", sample},
+  };
+
+  // Tensor names are UTF-8 whatever the user's language is; patterns and widths count characters.
+  std::setlocale(LC_CTYPE, "C.UTF-8");
+
+  DescriptorStream out(STDOUT_FILENO);
+  Streams streams{std::cin, out, std::cerr, isatty(STDOUT_FILENO) == 1, isatty(STDERR_FILENO) == 1};
+  const Arguments arguments(argv + std::min(argc, 1), argv + argc);
+  const int code = dispatch(kVerbs, arguments, streams);
+  return close_output(out, code, arguments.empty() ? "" : arguments.front(), std::cerr);
+}

@@ -1,0 +1,150 @@
+// From a path to an archive, with a message of its own for each way to miss.
+#include "tools/target.h"
+
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
+
+#include <algorithm>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "tools/printable.h"
+
+namespace stfs::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kArchiveAttribute = "user.safetensors.archive";
+constexpr const char* kNameAttribute = "user.safetensors.name";
+constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+
+/// Whether the error speaks about what is in the file rather than about getting at it.
+bool is_about_format(ErrorCode code) {
+  return code <= ErrorCode::MetadataIncompleteBuffer || code == ErrorCode::DuplicateKey;
+}
+
+/// The error of opening `archive`, told about the path that the user gave for it.
+Error told_about(Error error, const fs::path& archive, const fs::path& named) {
+  std::string_view why = error.message;
+  std::error_code ignored;
+  for (const std::string& prefix : {archive.string(), fs::absolute(archive, ignored).string()}) {
+    if (why.starts_with(prefix + ": ")) {
+      why.remove_prefix(prefix.size() + 2);
+      break;
+    }
+  }
+  std::string subject = named.string();
+  if (archive != named) subject += fmt::format(": its archive {}", archive.string());
+  error.message = is_about_format(error.code) ? fmt::format("{}: not a safetensors archive: {}", subject, why)
+                                              : fmt::format("{}: {}", subject, why);
+  return error;
+}
+
+/// The archives that lie in a directory, for a message: "a.safetensors, b.safetensors and 3 more".
+std::string archives_in(const fs::path& directory) {
+  constexpr std::size_t kShown = 3;
+  std::vector<std::string> names;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(directory, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    if (entry->path().extension() == ".safetensors") names.push_back(entry->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  std::string text;
+  for (std::size_t at = 0; at < std::min(names.size(), kShown); ++at) {
+    text += (at == 0 ? "" : ", ") + printable_name(names[at]);
+  }
+  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  return text;
+}
+
+/// The root of the mount that a directory without attributes of its own lies in, or nothing.
+std::optional<fs::path> mount_above(const fs::path& directory, const AttributeReader& attributes) {
+  std::error_code error;
+  for (fs::path path = fs::canonical(directory, error); !error && path.has_relative_path();) {
+    path = path.parent_path();
+    if (attributes(path, kArchiveAttribute)) return path;
+  }
+  return std::nullopt;
+}
+
+tl::unexpected<Error> directory_is_no_target(const fs::path& named, const AttributeReader& attributes) {
+  if (const auto mount = mount_above(named, attributes)) {
+    return fail(ErrorCode::InvalidArgument, EISDIR,
+                fmt::format("{}: is a directory of a mount: name the mount, {}, or the file of a tensor",
+                            named.string(), mount->string()));
+  }
+  const std::string archives = archives_in(named);
+  if (archives.empty()) {
+    return fail(ErrorCode::InvalidArgument, EISDIR,
+                fmt::format("{}: is a directory: it is no mount of safetensorsfs and holds no archive",
+                            named.string()));
+  }
+  return fail(ErrorCode::InvalidArgument, EISDIR,
+              fmt::format("{}: is a directory: name an archive in it: {}", named.string(), archives));
+}
+
+/// Refuses what can't be an archive before anything is opened: a FIFO would block for ever.
+Result<void> check_kind(const fs::path& named, const AttributeReader& attributes) {
+  struct stat status {};
+  if (named.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the target is empty");
+  if (::stat(named.c_str(), &status) < 0) {
+    return fail(ErrorCode::System, errno,
+                fmt::format("{}: {}", named.string(), std::generic_category().message(errno)));
+  }
+  if (S_ISDIR(status.st_mode)) return directory_is_no_target(named, attributes);
+  if (!S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                fmt::format("{}: is no regular file: an archive has to be mapped", named.string()));
+  }
+  if (named.string().ends_with(kIndexSuffix)) {
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                fmt::format("{}: is the index of a sharded model: name one of its shards", named.string()));
+  }
+  return {};
+}
+
+/// Opens the archive that a mount says a path comes from.
+Result<Target> open_in_mount(const fs::path& named, const fs::path& archive_path,
+                             const std::optional<std::string>& tensor_name) {
+  auto archive = Archive::open(archive_path, Access::ReadOnly);
+  if (!archive) return tl::unexpected(told_about(std::move(archive).error(), archive_path, named));
+  Target target{std::move(*archive), std::nullopt};
+  if (!tensor_name) return target;
+  target.tensor = target.archive->tensors().find(*tensor_name);
+  if (!target.tensor) {
+    return fail(ErrorCode::NotFound, ENOENT,
+                fmt::format("{}: its archive {}: has no tensor {} any more", named.string(),
+                            archive_path.string(), printable_name(*tensor_name)));
+  }
+  return target;
+}
+
+}  // namespace
+
+std::optional<std::string> read_mount_attribute(const fs::path& path, const char* name) {
+  struct statfs status {};
+  if (::statfs(path.c_str(), &status) < 0 || status.f_type != FUSE_SUPER_MAGIC) return std::nullopt;
+  std::string value(64 * 1024, '\0');  // the most that the kernel passes on (XATTR_SIZE_MAX)
+  const ssize_t size_bytes = ::getxattr(path.c_str(), name, value.data(), value.size());
+  if (size_bytes < 0) return std::nullopt;
+  value.resize(static_cast<std::size_t>(size_bytes));
+  return value;
+}
+
+Result<Target> open_target(const fs::path& named, const AttributeReader& attributes) {
+  if (const auto archive = attributes(named, kArchiveAttribute)) {
+    return open_in_mount(named, *archive, attributes(named, kNameAttribute));
+  }
+  if (auto kind = check_kind(named, attributes); !kind) return pass_on(std::move(kind));
+  auto archive = Archive::open(named, Access::ReadOnly);
+  if (!archive) return tl::unexpected(told_about(std::move(archive).error(), named, named));
+  return Target{std::move(*archive), std::nullopt};
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,37 @@
+// What a verb of stfs is: a function of its arguments and its streams, so that its tests run in-process.
+#pragma once
+
+#include <iosfwd>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace stfs::tools {
+
+/// What follows the verb on the command line.
+using Arguments = std::vector<std::string>;
+
+/// What a verb reads and writes: data go to out, diagnostics and progress to err. A verb stops early
+/// when out goes bad and leaves the report to main, which knows the reason (descriptor_stream.h).
+struct Streams {
+  std::istream& in;
+  std::ostream& out;
+  std::ostream& err;
+  bool out_is_terminal = false;
+  bool err_is_terminal = false;
+};
+
+enum ExitCode : int { kDone = 0, kFailed = 1, kWrongUsage = 2 };
+
+struct Verb {
+  std::string_view name;
+  std::string_view summary;
+  int (*run)(const Arguments& arguments, Streams& streams);
+};
+
+int ls(const Arguments& arguments, Streams& streams);
+int info(const Arguments& arguments, Streams& streams);
+int cat(const Arguments& arguments, Streams& streams);
+int sample(const Arguments& arguments, Streams& streams);
+
+}  // namespace stfs::tools
