@@ -90,7 +90,6 @@ void on_init(void* userdata, fuse_conn_info* conn) {
   conn->congestion_threshold = kCongestedRequests;
   mount.kernel_keeps_open =
       mount.filesystem.is_read_only() && (conn->capable & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
-  mount.on_ready();
 }
 
 fuse_entry_param entry_of(const struct stat& st) {
@@ -219,6 +218,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
 void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   guarded(req, [&] {
     Mount& mount = mount_of(req);
+    std::call_once(mount.has_opened, mount.on_first_open);
     if (mount.kernel_keeps_open && (fi->flags & O_ACCMODE) == O_RDONLY) {
       // "Never ask again": no descriptor of a read-only mount has any state.
       fuse_reply_err(req, ENOSYS);

@@ -3,6 +3,9 @@
 
 #include <fuse_lowlevel.h>
 
+#include <functional>
+#include <mutex>
+
 #include "fs/filesystem.h"
 #include "fs/invalidator.h"
 
@@ -11,9 +14,10 @@ namespace stfs {
 /// What handlers reach through the session's user data. Lives as long as the session.
 struct Mount {
   Filesystem& filesystem;
-  Invalidator* invalidator = nullptr;  // set before the first request
-  std::function<void()> on_ready;      // when the kernel and the driver have agreed on the protocol
-  bool kernel_keeps_open = false;      // no OPEN and no OPENDIR need be sent (set in init)
+  Invalidator* invalidator = nullptr;     // set before the first request
+  std::function<void()> on_first_open{};  // by then the kernel has taken our answer to INIT
+  std::once_flag has_opened{};
+  bool kernel_keeps_open = false;  // no OPEN need be sent twice (set in init)
 };
 
 const fuse_lowlevel_ops& fuse_operations();

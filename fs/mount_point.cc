@@ -97,10 +97,6 @@ Result<std::filesystem::path> check_mount_point(const std::filesystem::path& pat
 }
 
 void raise_readahead(const std::filesystem::path& mount_point) {
-  // Answered by our own workers, so it returns only when INIT is done; before that, the kernel would
-  // overwrite the setting.
-  struct stat st {};
-  if (::stat(mount_point.c_str(), &st) != 0) return;
   const auto mount = mounted_at(mount_point);
   if (!mount || mount->type != "fuse.safetensorsfs") return;
   std::ofstream setting(fmt::format("/sys/class/bdi/{}/read_ahead_kb", mount->device));

@@ -25,8 +25,8 @@ std::optional<MountEntry> mounted_at(const std::filesystem::path& path);
 Result<std::filesystem::path> check_mount_point(const std::filesystem::path& path, bool may_cover_files);
 
 /// Lets the kernel read ahead by 1 MiB instead of 128 KiB, where we are root: 40% more speed on the first
-/// read of a tensor (KERNEL-NOTES.md). Call from a thread that serves no request, after INIT. Does
-/// nothing where it is not allowed.
+/// read of a tensor (KERNEL-NOTES.md). Call when INIT is over: the kernel resets the setting then. Does
+/// nothing where it is not allowed, and never touches the mount, which may be unmounted at any time.
 void raise_readahead(const std::filesystem::path& mount_point);
 
 }  // namespace stfs

@@ -47,7 +47,7 @@ int serve_requests(fuse_session* session, unsigned threads) {
 }  // namespace
 
 struct Session::Parts {
-  Parts(Filesystem& filesystem, const Options& opts) : mount{filesystem, nullptr, {}, false}, options(opts) {}
+  Parts(Filesystem& filesystem, const Options& opts) : mount{.filesystem = filesystem}, options(opts) {}
 
   Mount mount;
   const Options& options;
@@ -102,7 +102,7 @@ Result<void> Session::serve() {
   }
   Invalidator invalidator(parts.session);
   parts.mount.invalidator = &invalidator;
-  parts.mount.on_ready = [&] {
+  parts.mount.on_first_open = [&] {
     invalidator.run([mount_point = parts.options.mount_point] { raise_readahead(mount_point); });
   };
   invalidator.start();
