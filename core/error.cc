@@ -27,6 +27,8 @@ std::string_view name_of(ErrorCode code) {
     case ErrorCode::WrongSize: return "WrongSize";
     case ErrorCode::ArchiveChanged: return "ArchiveChanged";
     case ErrorCode::ArchiveCut: return "ArchiveCut";
+    case ErrorCode::Busy: return "Busy";
+    case ErrorCode::CommitUnknown: return "CommitUnknown";
     case ErrorCode::OutOfMemory: return "OutOfMemory";
   }
   return "Unknown";

@@ -1,14 +1,20 @@
 // The operating system's files.
 #include "core/file.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <limits>
+#include <memory>
 #include <string>
-#include <system_error>
+#include <string_view>
 
+#include "core/lock_holder.h"
 #include "core/unique_fd.h"
 
 namespace stfs {
@@ -16,19 +22,53 @@ namespace {
 
 constexpr std::uint64_t kMaxOffset = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
 
-FileStatus status_of(const struct stat& st) {
-  return {.identity = {.device = st.st_dev,
-                       .inode = st.st_ino,
-                       .size_bytes = static_cast<std::uint64_t>(st.st_size),
-                       .mtime_ns = st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec},
-          .mode = st.st_mode,
-          .uid = st.st_uid,
-          .gid = st.st_gid};
+/// Seconds and nanoseconds since the epoch, in nanoseconds.
+template <class Time>
+std::int64_t ns_of(const Time& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+/// statx, since it tells the birth time; an empty path means the descriptor itself.
+Result<FileStatus> query_status(int directory_fd, const char* path, int flags, const std::string& name) {
+  struct statx stx {};
+  if (::statx(directory_fd, path, flags, STATX_BASIC_STATS | STATX_BTIME, &stx) < 0) {
+    return fail_system(errno, name, "stat");
+  }
+  return FileStatus{.identity = {.device = (std::uint64_t{stx.stx_dev_major} << 32U) | stx.stx_dev_minor,
+                                 .inode = stx.stx_ino,
+                                 .size_bytes = stx.stx_size,
+                                 .mtime_ns = ns_of(stx.stx_mtime)},
+                    .birth_ns = (stx.stx_mask & STATX_BTIME) != 0 ? ns_of(stx.stx_btime) : 0,
+                    .mode = stx.stx_mode,
+                    .uid = stx.stx_uid,
+                    .gid = stx.stx_gid};
+}
+
+struct flock lock_request(ByteRange range, short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(range.offset);
+  lock.l_len = static_cast<off_t>(range.size_bytes);
+  return lock;
+}
+
+Result<void> refuse_what_is_no_file(const std::string& name, std::uint32_t mode) {
+  if (S_ISREG(mode)) return {};
+  if (S_ISDIR(mode)) return fail(ErrorCode::System, EISDIR, name + ": is a directory, not an archive");
+  return fail(ErrorCode::System, EINVAL, name + ": is not a regular file");
 }
 
 class SystemFile final : public File {
  public:
-  SystemFile(UniqueFd fd, std::string name) : fd_(std::move(fd)), name_(std::move(name)) {}
+  /// @param staged_path  the name that an "unnamed" file has for want of unnamed files; else empty.
+  SystemFile(UniqueFd fd, std::string name, std::filesystem::path staged_path = {})
+      : fd_(std::move(fd)), name_(std::move(name)), staged_path_(std::move(staged_path)) {}
+  ~SystemFile() override {
+    if (!staged_path_.empty()) ::unlink(staged_path_.c_str());
+  }
+  SystemFile(const SystemFile&) = delete;
+  SystemFile& operator=(const SystemFile&) = delete;
 
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override {
     while (!to.empty()) {
@@ -59,10 +99,26 @@ class SystemFile final : public File {
     return {};
   }
 
+  Result<void> clone_from(const File& source, std::uint64_t source_offset, ByteRange range) override {
+    struct file_clone_range clone {};
+    clone.src_fd = source.descriptor();
+    clone.src_offset = source_offset;
+    clone.src_length = range.size_bytes;
+    clone.dest_offset = range.offset;
+    while (::ioctl(fd_.get(), FICLONERANGE, &clone) < 0) {
+      if (errno == EINTR) continue;
+      // Each of these says "not here": no reflinks, two file systems, an attribute that forbids them.
+      const bool is_unsupported =
+          errno == EOPNOTSUPP || errno == ENOTTY || errno == EXDEV || errno == EINVAL || errno == EPERM;
+      return fail_system(is_unsupported ? EOPNOTSUPP : errno, name_, "clone blocks");
+    }
+    return {};
+  }
+
   Result<void> reserve(ByteRange range) override {
     if (range.empty()) return {};
-    while (::fallocate(fd_.get(), 0, static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes)) <
-           0) {
+    while (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(range.offset),
+                       static_cast<off_t>(range.size_bytes)) < 0) {
       if (errno == EINTR) continue;
       if (errno == EOPNOTSUPP || errno == ENOSYS) return {};
       return fail_system(errno, name_, "reserve space");
@@ -75,72 +131,136 @@ class SystemFile final : public File {
     return {};
   }
 
-  Result<FileStatus> status() const override {
-    struct stat st {};
-    if (::fstat(fd_.get(), &st) < 0) return fail_system(errno, name_, "stat");
-    return status_of(st);
+  Result<FileStatus> status() const override { return query_status(fd_.get(), "", AT_EMPTY_PATH, name_); }
+
+  Result<std::optional<LockConflict>> try_lock(ByteRange range, LockKind kind) override {
+    struct flock lock = lock_request(range, kind == LockKind::Shared ? F_RDLCK : F_WRLCK);
+    while (::fcntl(fd_.get(), F_OFD_SETLK, &lock) < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN && errno != EACCES) return fail_system(errno, name_, "lock");
+      return std::optional(LockConflict{});
+    }
+    return std::optional<LockConflict>{};
+  }
+
+  std::optional<pid_t> lock_holder(ByteRange range) const override {
+    const auto at = status();
+    return at ? find_lock_holder(at->identity, range) : std::nullopt;
+  }
+
+  void unlock(ByteRange range) override {
+    struct flock lock = lock_request(range, F_UNLCK);
+    ::fcntl(fd_.get(), F_OFD_SETLK, &lock);
   }
 
   int descriptor() const override { return fd_.get(); }
 
+  Result<void> publish_as(const std::filesystem::path& path) {
+    const std::string action = "name the journal";
+    if (staged_path_.empty()) {
+      // AT_EMPTY_PATH would need CAP_DAC_READ_SEARCH; the magic link does not (open(2), O_TMPFILE).
+      const std::string link = "/proc/self/fd/" + std::to_string(fd_.get());
+      if (::linkat(AT_FDCWD, link.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) < 0) {
+        return fail_system(errno, path.string(), action);
+      }
+      return {};
+    }
+    // No hard link in between: a crash must find the staged name or the final one, never both. The
+    // final name is random, so nobody else's is replaced.
+    if (::rename(staged_path_.c_str(), path.c_str()) < 0) return fail_system(errno, path.string(), action);
+    staged_path_.clear();
+    return {};
+  }
+
  private:
   UniqueFd fd_;
   std::string name_;
+  std::filesystem::path staged_path_;
 };
-
-Result<void> refuse_what_is_no_file(const std::filesystem::path& path, std::uint32_t mode) {
-  const std::string name = path.string();
-  if (S_ISREG(mode)) return {};
-  if (S_ISDIR(mode)) return fail(ErrorCode::System, EISDIR, name + ": is a directory, not an archive");
-  return fail(ErrorCode::System, EINVAL, name + ": is not a regular file");
-}
 
 class SystemStorage final : public Storage {
  public:
   Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override {
+    return open_with(path, access, 0);
+  }
+
+  Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override {
+    return open_with(path, access, O_NOFOLLOW);
+  }
+
+  Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override {
+    constexpr mode_t kOwnerOnly = 0600;
+    const std::filesystem::path directory = fallback.parent_path();
+    if (UniqueFd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kOwnerOnly)); fd) {
+      return std::make_unique<SystemFile>(std::move(fd), directory.string() + ": staged bytes");
+    }
+    if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) {
+      return fail_system(errno, directory.string(), "create a file in the archive's directory");
+    }
+    UniqueFd fd(::open(fallback.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, kOwnerOnly));
+    if (!fd) return fail_system(errno, fallback.string(), "create");
+    return std::make_unique<SystemFile>(std::move(fd), fallback.string(), fallback);
+  }
+
+  Result<void> publish(File& file, const std::filesystem::path& path) override {
+    return static_cast<SystemFile&>(file).publish_as(path);  // NOLINT: this storage's files are that
+  }
+
+  Result<void> remove(const std::filesystem::path& path) override {
+    if (::unlink(path.c_str()) < 0) return fail_system(errno, path.string(), "remove");
+    return {};
+  }
+
+  Result<void> sync_directory(const std::filesystem::path& directory) override {
+    const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd) return fail_system(errno, directory.string(), "open");
+    if (::fsync(fd.get()) < 0) return fail_system(errno, directory.string(), "sync");
+    return {};
+  }
+
+  Result<std::vector<std::string>> list(const std::filesystem::path& directory,
+                                        const std::string& prefix) override {
+    const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(directory.c_str()), &::closedir);
+    if (!entries) return fail_system(errno, directory.string(), "list");
+    std::vector<std::string> names;
+    for (;;) {
+      errno = 0;
+      const dirent* entry = ::readdir(entries.get());
+      if (entry == nullptr) break;
+      if (std::string_view(entry->d_name).starts_with(prefix)) names.emplace_back(entry->d_name);
+    }
+    if (errno != 0) return fail_system(errno, directory.string(), "list");
+    return names;
+  }
+
+  Result<FileStatus> status(const std::filesystem::path& path) override {
+    return query_status(AT_FDCWD, path.c_str(), 0, path.string());
+  }
+
+ private:
+  static Result<std::unique_ptr<File>> open_with(const std::filesystem::path& path, Access access,
+                                                 int more_flags) {
+    const std::string name = path.string();
     // O_NONBLOCK: a named pipe that nobody writes to must be refused below, not waited for.
-    const int flags = (access == Access::ReadOnly ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK;
+    const int flags = (access == Access::ReadOnly ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK | more_flags;
     UniqueFd fd(::open(path.c_str(), flags));
     if (!fd) {
       const int why = errno;
       // open(2) says EISDIR only to writers.
-      struct stat st {};
-      if (::stat(path.c_str(), &st) == 0) {
-        if (auto regular = refuse_what_is_no_file(path, st.st_mode); !regular) {
+      if (const auto there = query_status(AT_FDCWD, path.c_str(), 0, name); there && why != ELOOP) {
+        if (auto regular = refuse_what_is_no_file(name, there->mode); !regular) {
           return pass_on(std::move(regular));
         }
       }
-      return fail_system(why, path.string(), "open");
+      return fail_system(why, name, "open");
     }
-    auto file = std::make_unique<SystemFile>(std::move(fd), path.string());
+    auto file = std::make_unique<SystemFile>(std::move(fd), name);
     auto status = file->status();
     if (!status) return pass_on(std::move(status));
-    if (auto regular = refuse_what_is_no_file(path, status->mode); !regular)
+    if (auto regular = refuse_what_is_no_file(name, status->mode); !regular) {
       return pass_on(std::move(regular));
+    }
     return file;
-  }
-
-  Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& directory) override {
-    constexpr mode_t kOwnerOnly = 0600;
-    const std::string name = directory.string() + ": staging file";
-    if (UniqueFd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kOwnerOnly)); fd) {
-      return std::make_unique<SystemFile>(std::move(fd), name);
-    }
-    // Some network and FUSE stores have no O_TMPFILE: a name that lives for an instant serves as well.
-    if (errno != EOPNOTSUPP && errno != EISDIR && errno != ENOENT && errno != EINVAL) {
-      return fail_system(errno, name, "create");
-    }
-    std::string pattern = (directory / ".stfs-staging-XXXXXX").string();
-    UniqueFd fd(::mkostemp(pattern.data(), O_CLOEXEC));
-    if (!fd) return fail_system(errno, name, "create");
-    if (::unlink(pattern.c_str()) < 0) return fail_system(errno, pattern, "unlink");
-    return std::make_unique<SystemFile>(std::move(fd), name);
-  }
-
-  Result<FileStatus> status(const std::filesystem::path& path) override {
-    struct stat st {};
-    if (::stat(path.c_str(), &st) < 0) return fail_system(errno, path.string(), "stat");
-    return status_of(st);
   }
 };
 

@@ -1,12 +1,17 @@
-// Every system call on archives and on what lies beside them, behind one thin interface: the seam that
+// Every system call on archives, journals and their directory, behind one thin interface: the seam that
 // tests replace by a disk that fails, tears and forgets.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "core/byte_range.h"
 #include "core/error.h"
@@ -30,10 +35,16 @@ struct FileIdentity {
 
 struct FileStatus {
   FileIdentity identity;
-  std::uint32_t mode = 0;  // type and permissions, as st_mode
+  std::int64_t birth_ns = 0;  // since the epoch; 0 where the file system does not record it
+  std::uint32_t mode = 0;     // type and permissions, as st_mode
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
 };
+
+enum class LockKind : std::uint8_t { Shared, Exclusive };
+
+/// Somebody else's lock is in the way.
+struct LockConflict {};
 
 /// One open file. Its calls may come from several threads at once; none moves a file position.
 class File {
@@ -44,26 +55,53 @@ class File {
   virtual Result<void> read(std::span<std::byte> to, std::uint64_t offset) const = 0;
   /// Writes all of it or fails; how much of a failed write arrived is unknown.
   virtual Result<void> write(std::span<const std::byte> from, std::uint64_t offset) = 0;
-  /// Reserves disk space for the range, growing the file where it ends inside; EOPNOTSUPP is no
-  /// failure here: where a file system can't reserve, a full disk shows at write.
+  /// Makes `range` of this file share the blocks of the same-sized range of `source` that starts at
+  /// source_offset (FICLONERANGE); all three are multiples of 4096. EOPNOTSUPP where the file system
+  /// can't: the caller copies then.
+  virtual Result<void> clone_from(const File& source, std::uint64_t source_offset, ByteRange range) = 0;
+  /// Reserves disk space for the range without changing the file's size; EOPNOTSUPP is no failure here:
+  /// where a file system can't reserve, a full disk shows at write.
   virtual Result<void> reserve(ByteRange range) = 0;
   /// fdatasync. After a failure the kernel calls the pages clean that never reached the disk
   /// (DURABILITY.md), so no later success may be trusted.
   virtual Result<void> sync() = 0;
   [[nodiscard]] virtual Result<FileStatus> status() const = 0;
+
+  /// Takes a lock of the open file description (F_OFD_SETLK), without waiting. It ends with unlock() or
+  /// the last descriptor, a killed process included. A conflict is no error; ENOLCK, ENOSYS and
+  /// EOPNOTSUPP mean that the file system has no locks.
+  virtual Result<std::optional<LockConflict>> try_lock(ByteRange range, LockKind kind) = 0;
+  virtual void unlock(ByteRange range) = 0;
+  /// A process that holds such a lock on the range, where that can be found out: slow, for messages.
+  [[nodiscard]] virtual std::optional<pid_t> lock_holder(ByteRange range) const = 0;
+
   /// For mmap. Owned by the File.
   [[nodiscard]] virtual int descriptor() const = 0;
 };
 
-/// Where files come from.
+/// Where files come from. Any thread may call.
 class Storage {
  public:
   virtual ~Storage() = default;
 
   /// Opens a regular file; anything else there is refused by its kind.
   virtual Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) = 0;
-  /// A new file in the directory that vanishes with its last descriptor, killed process included.
-  virtual Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& directory) = 0;
+  /// The same, refusing a symbolic link in the last component too (ELOOP): for names that anybody who
+  /// may write to the directory could have planted.
+  virtual Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) = 0;
+  /// A new file in the directory that vanishes with its last descriptor, killed process included, unless
+  /// publish() gives it a name. Where the file system has no such thing (EOPNOTSUPP in the seam's own
+  /// terms), it has the name `fallback` from the start, which must not exist.
+  virtual Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) = 0;
+  /// Gives a file of create_unnamed() its name, atomically; EEXIST where that is taken. Durable after
+  /// sync_directory().
+  virtual Result<void> publish(File& file, const std::filesystem::path& path) = 0;
+  virtual Result<void> remove(const std::filesystem::path& path) = 0;
+  /// fsync of a directory: its names are on stable storage then.
+  virtual Result<void> sync_directory(const std::filesystem::path& directory) = 0;
+  /// Names of the entries that start with the prefix, in no order.
+  virtual Result<std::vector<std::string>> list(const std::filesystem::path& directory,
+                                                const std::string& prefix) = 0;
   /// What lies at the path now, following links.
   virtual Result<FileStatus> status(const std::filesystem::path& path) = 0;
 };

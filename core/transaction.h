@@ -1,46 +1,63 @@
-// Staged tensors become the archive's content: all of them, or none.
+// Staged tensors become the archive's content: all of them, or none, whatever happens meanwhile.
 //
-// Steps: check the sizes and that the archive is still the one the bytes were meant for; write every
-// piece; sync. The redo journal (DURABILITY.md) takes its place between the check and the first byte.
+// commit() goes through these steps (DURABILITY.md); what fails before step 6 leaves the archive
+// untouched and the stages as they were, so that the caller may try again or give up:
+//   1. check that every stage has exactly its tensor's size
+//   2. lock: shared on the header byte, exclusive on the blocks, in ascending order
+//   3. check that the path still names the archive that was opened, with the same header
+//   4. recover what dead owners have left
+//   5. fill the first and last blocks, hash new and old blocks, seal the journal (one fsync)
+//   6. publish the journal (fsync of the directory): THE COMMIT POINT
+//   7. apply: clone or write every block, fdatasync the archive
+//   8. retire the journal, unlock
+// After a failure in step 7 the journal stays and is the truth: the archive takes no more writes, and
+// reads of those ranges come from the journal until it can be applied.
 #pragma once
 
-#include <string>
-#include <vector>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
 
 #include "core/archive.h"
+#include "core/journal.h"
 #include "core/reader_writer_lock.h"
 #include "core/staging.h"
 
 namespace stfs {
 
-/// Used by one thread. At most one transaction of an archive may be in commit() at a time.
+struct CommitOptions {
+  Durability durability = Durability::Power;
+  bool uses_locks = true;
+  /// How long another process's lock is waited for before EBUSY.
+  std::chrono::milliseconds lock_patience{10'000};
+  /// Called with (bytes done, bytes in all) now and then during steps 5 and 7.
+  std::function<void(std::uint64_t, std::uint64_t)> on_progress;
+};
+
+/// Used by one thread at a time; commits of one Archive object must not overlap in time.
 class Transaction {
  public:
+  /// Touches nothing yet: the journal begins with the first stage.
   explicit Transaction(Archive& archive) : archive_(archive) {}
 
-  /// Stages outlive the transaction. readers is held exclusively while the tensor's bytes change, so
-  /// that whoever reads under it sees the old bytes or the new ones.
-  void add(std::uint32_t tensor, Staging& staging, ReaderWriterLock& readers);
+  /// The pending content of a tensor: a new one at first, later the same.
+  Result<Staging*> stage(std::uint32_t tensor);
+  [[nodiscard]] bool is_dirty() const;
 
-  /// On success the bytes are on stable storage and the stages are empty. WrongSize (EINVAL) names
-  /// what came and what was due; ArchiveChanged (ESTALE) means that another file lies at the path or
-  /// that the header is another one. In both cases the archive was not touched.
-  Result<void> commit();
+  /// The lock that readers of a tensor hold: taken exclusively while its bytes change (step 7).
+  using LockOf = std::function<ReaderWriterLock&(std::uint32_t tensor)>;
+
+  /// On success the bytes are as durable as asked for and the stages are empty: begin a new Transaction
+  /// for the next change. WrongSize (EINVAL) names what came and what was due. ArchiveChanged (ESTALE):
+  /// another file lies at the path, or the header is another one. Busy (EBUSY): somebody else's lock.
+  Result<void> commit(const CommitOptions& options, const LockOf& lock_of);
 
  private:
-  struct Part {
-    std::uint32_t tensor;
-    Staging* staging;
-    ReaderWriterLock* readers;
-    std::vector<ByteRange> pieces;
-  };
-  [[nodiscard]] Result<void> check_sizes() const;
-  [[nodiscard]] Result<void> check_archive() const;
-  Result<void> collect_pieces();
-  Result<void> apply();
-
   Archive& archive_;
-  std::vector<Part> parts_;
+  std::unique_ptr<Journal> journal_;
+  std::map<std::uint32_t, std::unique_ptr<Staging>> stages_;  // by tensor, thus by offset
 };
 
 }  // namespace stfs

@@ -1,0 +1,41 @@
+// Locks between processes and hosts, on ranges of an archive.
+//
+// Open-file-description locks at 2^62 + offset, rounded out to whole blocks: no lock ever covers data
+// for somebody with mandatory locks, and no two hosts write one page (DURABILITY.md). A patch holds the
+// header's byte shared and its blocks exclusively; an edit of the structure holds the header's byte
+// exclusively.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "core/byte_range.h"
+#include "core/error.h"
+#include "core/file.h"
+
+namespace stfs {
+
+class ArchiveLocks {
+ public:
+  ArchiveLocks() = default;
+  ArchiveLocks(ArchiveLocks&& other) noexcept;
+  ArchiveLocks& operator=(ArchiveLocks&& other) noexcept;
+  ~ArchiveLocks() { release(); }
+
+  /// Takes the header's byte shared and the ranges of the archive exclusively, in ascending order, waiting
+  /// for others up to `patience`; then Busy (EBUSY), naming the holder where it can be found. ENOLCK where
+  /// the file system has no locks: nothing may be written then unless the user said nolock. The file must
+  /// outlive the locks. Locks of one File do not exclude each other.
+  static Result<ArchiveLocks> for_patch(File& archive, const std::filesystem::path& path,
+                                        std::vector<ByteRange> ranges, std::chrono::milliseconds patience);
+
+  void release();
+
+ private:
+  File* file_ = nullptr;
+  std::vector<ByteRange> held_;
+};
+
+}  // namespace stfs

@@ -1,0 +1,69 @@
+// Seal, publish, retire.
+#include "core/journal.h"
+
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <string>
+#include <utility>
+
+namespace stfs {
+namespace {
+
+// Whoever may lock this byte exclusively knows that the journal's owner is dead (invariant 4).
+constexpr ByteRange kOwnerByte = {0, 1};
+
+}  // namespace
+
+Result<std::unique_ptr<Journal>> Journal::create(Storage& storage, const std::filesystem::path& archive_path) {
+  std::unique_ptr<Journal> journal(new Journal());
+  journal->storage_ = &storage;
+  journal->id_ = JournalId::random();
+  const std::string name = journal_prefix(archive_path.filename().string()) + journal->id_.text();
+  journal->path_ = archive_path.parent_path() / name;
+  auto file = storage.create_unnamed(archive_path.parent_path() / (name + std::string(kStagedSuffix)));
+  if (!file) return pass_on(std::move(file));
+  journal->file_ = std::move(*file);
+  auto conflict = journal->file_->try_lock(kOwnerByte, LockKind::Exclusive);
+  // Without locks there is only one writer, by the user's word: then nobody will ask for the owner.
+  if (conflict && *conflict) return fail(ErrorCode::Busy, EBUSY, name + ": a new journal is locked already");
+  return journal;
+}
+
+std::uint64_t Journal::allocate(std::uint64_t size_bytes) {
+  return std::exchange(end_bytes_, end_bytes_ + round_up_to_block(size_bytes));
+}
+
+Result<void> Journal::seal(JournalRecord record, Durability durability) {
+  record.id = id_;
+  record.owner_pid = ::getpid();
+  const std::string bytes = encode_record(record);
+  const JournalHead head{.id = id_,
+                         .record = {end_bytes_, bytes.size()},
+                         .record_hash = XXH3_64bits(bytes.data(), bytes.size())};
+  if (auto written = file_->write(std::as_bytes(std::span(bytes)), end_bytes_); !written) return written;
+  const std::string block = encode_head(head);
+  if (auto written = file_->write(std::as_bytes(std::span(block)), 0); !written) return written;
+  return durability == Durability::Power ? file_->sync() : Result<void>{};
+}
+
+Result<void> Journal::publish(Durability durability) {
+  if (auto named = storage_->publish(*file_, path_); !named) return named;
+  if (durability == Durability::Process) return {};
+  const std::filesystem::path directory = path_.parent_path();
+  auto synced = storage_->sync_directory(directory);
+  if (synced) return {};
+  // Nobody can say whether the name would survive a crash now. Make the content invalid as well, so that
+  // whatever survives is no commit.
+  const std::string nothing(kBlockBytes, '\0');
+  const bool is_void = file_->write(std::as_bytes(std::span(nothing)), 0) && file_->sync();
+  const bool is_removed = storage_->remove(path_).has_value();
+  if (is_void || (is_removed && storage_->sync_directory(directory))) return synced;
+  return fail(ErrorCode::CommitUnknown, EIO,
+              synced.error().message + "; the journal could not be taken back either: whether the change is "
+                                       "committed shows at the next recovery");
+}
+
+Result<void> Journal::retire() { return storage_->remove(path_); }
+
+}  // namespace stfs

@@ -1,0 +1,225 @@
+// Little-endian, byte by byte, and nothing believed that was not checked.
+#include "core/journal_format.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <random>
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kMagic = "STFSJRNL";
+constexpr std::uint32_t kMaxRanges = 1U << 26U;
+constexpr std::uint32_t kMaxCoordinatorBytes = 4096;
+
+class Writer {
+ public:
+  void u32(std::uint32_t value) { number(value, 4); }
+  void u64(std::uint64_t value) { number(value, 8); }
+  void bytes(std::string_view value) { out_ += value; }
+  std::string take() { return std::move(out_); }
+
+ private:
+  void number(std::uint64_t value, int size) {
+    for (int byte = 0; byte < size; ++byte) out_ += static_cast<char>(value >> (8 * byte));
+  }
+  std::string out_;
+};
+
+/// Reads past the end give zeros and make ok() false: callers check once, at the end of a part.
+class Reader {
+ public:
+  explicit Reader(std::string_view in) : in_(in) {}
+  std::uint32_t u32() { return static_cast<std::uint32_t>(number(4)); }
+  std::uint64_t u64() { return number(8); }
+  std::string_view bytes(std::size_t size) {
+    if (size > in_.size()) {
+      in_ = {};
+      is_ok_ = false;
+      return {};
+    }
+    const std::string_view value = in_.substr(0, size);
+    in_.remove_prefix(size);
+    return value;
+  }
+  [[nodiscard]] bool is_ok() const { return is_ok_; }
+  [[nodiscard]] std::size_t left() const { return in_.size(); }
+
+ private:
+  std::uint64_t number(std::size_t size) {
+    std::uint64_t value = 0;
+    const std::string_view from = bytes(size);
+    for (std::size_t byte = 0; byte < from.size(); ++byte) {
+      value |= std::uint64_t{static_cast<unsigned char>(from[byte])} << (8 * byte);
+    }
+    return value;
+  }
+  std::string_view in_;
+  bool is_ok_ = true;
+};
+
+JournalId read_id(Reader& in) {
+  JournalId id;
+  const std::string_view bytes = in.bytes(id.bytes.size());
+  std::ranges::copy(bytes, id.bytes.begin());
+  return id;
+}
+
+std::string_view text_of(const JournalId& id) {
+  return {reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size()};  // NOLINT: bytes as bytes
+}
+
+tl::unexpected<Error> damaged(std::string_view what) {
+  return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("damaged: {}", what));
+}
+
+std::uint64_t blocks_in(std::uint64_t size_bytes) { return round_up_to_block(size_bytes) / kBlockBytes; }
+
+bool is_sound(const JournalRange& range, const ArchiveStamp& archive, std::uint64_t journal_size_bytes) {
+  const auto in_archive = ByteRange::checked(range.archive.offset, range.archive.size_bytes);
+  const auto in_journal = ByteRange::checked(range.journal_offset, range.archive.size_bytes);
+  if (!in_archive || !in_journal || range.archive.empty()) return false;
+  if (range.archive.offset % kBlockBytes != 0 || range.journal_offset % kBlockBytes != 0) return false;
+  if (in_archive->end() > archive.size_bytes || in_journal->end() > journal_size_bytes) return false;
+  return in_archive->end() % kBlockBytes == 0 || in_archive->end() == archive.size_bytes;
+}
+
+}  // namespace
+
+JournalId JournalId::random() {
+  JournalId id;
+  std::random_device source;
+  for (std::uint8_t& byte : id.bytes) byte = static_cast<std::uint8_t>(source());
+  return id;
+}
+
+std::string JournalId::text() const {
+  std::string text;
+  for (const std::uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+std::string journal_prefix(const std::string& archive_file_name) {
+  // With the id and the suffix, the whole name has to stay below NAME_MAX.
+  constexpr std::size_t kKept = 180;
+  if (archive_file_name.size() <= kKept) return "." + archive_file_name + ".stj.";
+  return fmt::format(".{}~{:016x}.stj.", archive_file_name.substr(0, kKept - 17),
+                     XXH3_64bits(archive_file_name.data(), archive_file_name.size()));
+}
+
+bool ArchiveStamp::matches(const ArchiveStamp& other) const {
+  const bool is_same_device = birth_ns != 0 || device == other.device;
+  return is_same_device && inode == other.inode && birth_ns == other.birth_ns &&
+         size_bytes == other.size_bytes && header_size_bytes == other.header_size_bytes &&
+         header_hash == other.header_hash;
+}
+
+void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint64_t>& hashes) {
+  while (!bytes.empty()) {
+    const auto block = bytes.first(std::min<std::size_t>(kBlockBytes, bytes.size()));
+    hashes.push_back(XXH3_64bits(block.data(), block.size()));
+    bytes = bytes.subspan(block.size());
+  }
+}
+
+std::string encode_record(const JournalRecord& record) {
+  Writer out;
+  out.bytes(text_of(record.id));
+  out.u64(record.archive.device);
+  out.u64(record.archive.inode);
+  out.u64(static_cast<std::uint64_t>(record.archive.birth_ns));
+  out.u64(record.archive.size_bytes);
+  out.u64(record.archive.header_size_bytes);
+  out.u64(record.archive.header_hash);
+  out.u32(static_cast<std::uint32_t>(record.owner_pid));
+  out.u32(static_cast<std::uint32_t>(record.coordinator.size()));
+  out.bytes(record.coordinator);
+  out.u32(static_cast<std::uint32_t>(record.ranges.size()));
+  for (const JournalRange& range : record.ranges) {
+    out.u64(range.archive.offset);
+    out.u64(range.archive.size_bytes);
+    out.u64(range.journal_offset);
+    for (const std::uint64_t hash : range.new_hashes) out.u64(hash);
+    for (const std::uint64_t hash : range.old_hashes) out.u64(hash);
+  }
+  return out.take();
+}
+
+Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes) {
+  Reader in(bytes);
+  JournalRecord record;
+  record.id = read_id(in);
+  record.archive.device = in.u64();
+  record.archive.inode = in.u64();
+  record.archive.birth_ns = static_cast<std::int64_t>(in.u64());
+  record.archive.size_bytes = in.u64();
+  record.archive.header_size_bytes = in.u64();
+  record.archive.header_hash = in.u64();
+  record.owner_pid = static_cast<std::int32_t>(in.u32());
+  const std::uint32_t coordinator_bytes = in.u32();
+  if (coordinator_bytes > kMaxCoordinatorBytes) return damaged("the coordinator's name is too long");
+  record.coordinator = in.bytes(coordinator_bytes);
+  const std::uint32_t ranges = in.u32();
+  if (!in.is_ok() || ranges > kMaxRanges) return damaged("the record is cut short");
+  std::uint64_t end_of_last = 0;
+  for (std::uint32_t at = 0; at < ranges; ++at) {
+    JournalRange range;
+    range.archive.offset = in.u64();
+    range.archive.size_bytes = in.u64();
+    range.journal_offset = in.u64();
+    if (!in.is_ok() || !is_sound(range, record.archive, journal_size_bytes)) {
+      return damaged(fmt::format("range {} of the record makes no sense", at));
+    }
+    if (range.archive.offset < end_of_last) return damaged("the record's ranges overlap");
+    end_of_last = range.archive.end();
+    const std::uint64_t blocks = blocks_in(range.archive.size_bytes);
+    if (blocks > in.left() / 16) return damaged("the record is cut short");
+    range.new_hashes.reserve(blocks);
+    range.old_hashes.reserve(blocks);
+    for (std::uint64_t block = 0; block < blocks; ++block) range.new_hashes.push_back(in.u64());
+    for (std::uint64_t block = 0; block < blocks; ++block) range.old_hashes.push_back(in.u64());
+    record.ranges.push_back(std::move(range));
+  }
+  if (!in.is_ok() || in.left() != 0) return damaged("the record has not the length that it promises");
+  return record;
+}
+
+std::string encode_head(const JournalHead& head) {
+  Writer out;
+  out.bytes(kMagic);
+  out.u32(kJournalVersion);
+  out.bytes(text_of(head.id));
+  out.u64(head.record.offset);
+  out.u64(head.record.size_bytes);
+  out.u64(head.record_hash);
+  std::string block = out.take();
+  const std::uint64_t hash = XXH3_64bits(block.data(), block.size());
+  Writer last;
+  last.u64(hash);
+  block += last.take();
+  block.resize(kBlockBytes, '\0');
+  return block;
+}
+
+Result<JournalHead> decode_head(std::string_view block) {
+  Reader in(block);
+  if (in.bytes(kMagic.size()) != kMagic) return damaged("it does not begin as a journal does");
+  const std::uint32_t version = in.u32();
+  if (in.is_ok() && version != kJournalVersion) {
+    return fail(ErrorCode::InvalidArgument, EPROTONOSUPPORT,
+                fmt::format("a journal of version {}, this program knows version {}", version, kJournalVersion));
+  }
+  JournalHead head;
+  head.id = read_id(in);
+  head.record.offset = in.u64();
+  head.record.size_bytes = in.u64();
+  head.record_hash = in.u64();
+  const std::size_t hashed_bytes = block.size() - in.left();
+  const std::uint64_t hash = in.u64();
+  if (!in.is_ok() || hash != XXH3_64bits(block.data(), hashed_bytes)) return damaged("its head's hash does not agree");
+  return head;
+}
+
+}  // namespace stfs

@@ -1,0 +1,100 @@
+// The bytes of a journal: what a commit has promised to the archive, so that it can be done again.
+//
+//   block 0   head: magic, version, id, where the record lies, hashes of the record and of the head
+//   regions   new bytes, in whole 4096-byte blocks, each at a multiple of 4096
+//   record    whose archive it is, and per range of it: where the new blocks lie, a hash of every new
+//             block and of every old one
+//
+// All numbers are little-endian. Hashes are XXH3-64. A journal whose hashes do not agree was not
+// committed, or has been damaged since; nothing of it may be used (DURABILITY.md: without the hashes
+// over the data, one fsync would not be enough, and torn data was replayed).
+//
+// A transaction over several archives (shards) will write one journal per archive and one record, in the
+// first archive's directory, that all of them name as their coordinator: they count as committed when
+// that record does. The field is here; a journal that names one is left alone by this version.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/byte_range.h"
+#include "core/error.h"
+
+namespace stfs {
+
+inline constexpr std::uint64_t kBlockBytes = 4096;
+inline constexpr std::uint32_t kJournalVersion = 1;
+
+constexpr std::uint64_t round_down_to_block(std::uint64_t offset) { return offset - offset % kBlockBytes; }
+constexpr std::uint64_t round_up_to_block(std::uint64_t offset) {
+  return round_down_to_block(offset + kBlockBytes - 1);
+}
+
+/// Random, 128 bits, in 32 hexadecimal digits as part of the journal's file name.
+struct JournalId {
+  std::array<std::uint8_t, 16> bytes{};
+  static JournalId random();
+  [[nodiscard]] std::string text() const;
+  friend bool operator==(const JournalId&, const JournalId&) = default;
+};
+
+/// The start of the names of an archive's journals, ".NAME.stj.": a committed journal is called
+/// ".NAME.stj.ID", one still being staged on a file system without unnamed files ".NAME.stj.ID.staged".
+std::string journal_prefix(const std::string& archive_file_name);
+inline constexpr std::string_view kStagedSuffix = ".staged";
+
+/// What tells the archive that a journal belongs to. Its bytes and its mtime change when the journal is
+/// applied, so neither is part of it.
+struct ArchiveStamp {
+  std::uint64_t device = 0;  // compared only where there is no birth time: it may change at a reboot
+  std::uint64_t inode = 0;
+  std::int64_t birth_ns = 0;
+  std::uint64_t size_bytes = 0;
+  std::uint64_t header_size_bytes = 0;
+  std::uint64_t header_hash = 0;
+
+  [[nodiscard]] bool matches(const ArchiveStamp& other) const;
+};
+
+/// A run of the archive's bytes: starts at a multiple of 4096, ends at one or at the end of the archive.
+struct JournalRange {
+  ByteRange archive;
+  std::uint64_t journal_offset = 0;
+  std::vector<std::uint64_t> new_hashes;  // one per block, the last one over what there is of it
+  std::vector<std::uint64_t> old_hashes;
+};
+
+struct JournalRecord {
+  JournalId id;
+  ArchiveStamp archive;
+  std::int32_t owner_pid = 0;  // for messages
+  std::string coordinator;     // path relative to the archive's directory; empty: commits on its own
+  std::vector<JournalRange> ranges;
+};
+
+/// Hash of each block of bytes that start at a multiple of 4096.
+void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint64_t>& hashes);
+
+std::string encode_record(const JournalRecord& record);
+/// Any bytes are safe input: sizes and offsets are checked against the archive's size in the stamp and
+/// against journal_size_bytes before anything is believed.
+Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes);
+
+struct JournalHead {
+  JournalId id;
+  ByteRange record;
+  std::uint64_t record_hash = 0;
+};
+
+/// Exactly kBlockBytes.
+std::string encode_head(const JournalHead& head);
+/// InvalidArgument: no journal, or damaged. EPROTONOSUPPORT: a journal of another version.
+Result<JournalHead> decode_head(std::string_view block);
+
+}  // namespace stfs
