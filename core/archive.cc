@@ -87,17 +87,19 @@ Result<std::span<const std::byte>> Archive::read(ByteRange file_range) const {
   return map_.bytes(file_range);
 }
 
-Result<Archive::Change> Archive::check_for_change() {
+Result<Archive::Change> Archive::check_for_change() const {
   auto now = file_->status();
   if (!now) return pass_on(std::move(now));
   const FileIdentity known = identity();
-  if (now->identity != known) {
-    auto text = read_header_text(*file_, now->identity.size_bytes);
-    return text && text->hash == header_hash_ ? Change::Data : Change::Broken;
+  Change change;
+  change.is_touched = now->identity != known;
+  if (change.is_touched) {
+    const auto text = read_header_text(*file_, now->identity.size_bytes);
+    change.is_broken = !text || text->hash != header_hash_;
   }
-  auto at_path = storage_->status(path_);
-  if (!at_path || !at_path->identity.same_file(known)) return Change::Replaced;
-  return Change::None;
+  const auto at_path = storage_->status(path_);
+  change.is_replaced = !at_path || !at_path->identity.same_file(known);
+  return change;
 }
 
 Result<void> Archive::adopt_identity() {

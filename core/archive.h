@@ -47,13 +47,12 @@ class Archive {
   [[nodiscard]] Result<std::span<const std::byte>> read(ByteRange file_range) const;
 
   /// What has become of the file since it was opened or since our own last commit.
-  enum class Change : std::uint8_t {
-    None,
-    Data,      // somebody else wrote into it or cut it; the header is the same
-    Replaced,  // another file lies at the path, or none: ours lives on until it is closed
-    Broken,    // the header is another one: no offset can be trusted any more
+  struct Change {
+    bool is_touched = false;   // somebody else wrote into it or cut it
+    bool is_broken = false;    // ... and the header is another one: no offset can be trusted any more
+    bool is_replaced = false;  // another file lies at the path, or none: ours lives on until it is closed
   };
-  [[nodiscard]] Result<Change> check_for_change();
+  [[nodiscard]] Result<Change> check_for_change() const;
 
   [[nodiscard]] File& file() { return *file_; }
   [[nodiscard]] Storage& storage() const { return *storage_; }

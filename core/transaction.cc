@@ -48,11 +48,11 @@ Result<void> Transaction::check_archive() const {
   auto change = archive_.check_for_change();
   if (!change) return pass_on(std::move(change));
   const std::string path = archive_.path().string();
-  if (*change == Archive::Change::Replaced) {
+  if (change->is_replaced) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 path + ": the archive was replaced or deleted while it was open; mount it again");
   }
-  if (*change == Archive::Change::Broken) {
+  if (change->is_broken) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 path + ": somebody else has changed the archive's header; mount it again");
   }
@@ -81,8 +81,7 @@ Result<void> Transaction::apply() {
   std::vector<ReaderWriterLock*> locks;
   for (const Part& part : parts_) locks.push_back(part.readers);
   std::ranges::sort(locks);
-  const auto repeated = std::ranges::unique(locks);
-  locks.erase(repeated.begin(), repeated.end());
+  locks.erase(std::unique(locks.begin(), locks.end()), locks.end());
   std::vector<std::unique_lock<ReaderWriterLock>> held;
   for (ReaderWriterLock* lock : locks) held.emplace_back(*lock);
 

@@ -147,30 +147,31 @@ Result<Bytes> Filesystem::read_pending(PendingContent& content, std::uint64_t of
   return Bytes(std::move(bytes));
 }
 
-bool Filesystem::check_for_change() {
+Stale Filesystem::check_for_change() {
   const std::scoped_lock commit_lock(commit_mutex_);
+  return note_foreign_change();
+}
+
+Stale Filesystem::note_foreign_change() {
   const auto change = archive_->check_for_change();
   const std::string path = archive_->path().string();
   if (!change) {
     log::error("{}", change.error().message);
-    return false;
+    return {};
   }
-  switch (*change) {
-    case Archive::Change::None: return false;
-    case Archive::Change::Replaced:
-      log::warning(
-          "{}: replaced or deleted; this mount goes on with the old content, read-only in effect: "
-          "mount again to see the new one",
-          path);
-      return false;
-    case Archive::Change::Broken:
-      if (is_broken_.exchange(true)) return false;
-      log::error(
-          "{}: somebody else has changed the archive's header: every tensor gives EIO from now on; "
-          "mount again",
-          path);
-      break;
-    case Archive::Change::Data: log::info("{}: changed by somebody else; caches dropped", path); break;
+  if (change->is_replaced && !was_replaced_.exchange(true)) {
+    log::warning(
+        "{}: replaced or deleted; this mount goes on with the old content and can't be written any more: "
+        "mount again to see the new one",
+        path);
+  }
+  if (!change->is_touched) return {};
+  if (!change->is_broken) {
+    log::info("{}: changed by somebody else; caches dropped", path);
+  } else if (!is_broken_.exchange(true)) {
+    log::error(
+        "{}: somebody else has changed the archive's header: every tensor gives EIO from now on; mount again",
+        path);
   }
   if (auto adopted = archive_->adopt_identity(); !adopted) log::error("{}", adopted.error().message);
   const std::scoped_lock state_lock(state_mutex_);
@@ -180,18 +181,19 @@ bool Filesystem::check_for_change() {
   common_state_ = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),
                    .mtime = timespec_of(mtime_ns)};
   changed_states_.clear();
-  return true;
-}
-
-struct timespec Filesystem::timespec_of(std::int64_t ns) {
-  constexpr std::int64_t kSecond = 1'000'000'000;
-  return {.tv_sec = ns / kSecond, .tv_nsec = ns % kSecond};
+  const Ino first = InodeTable::ino_of_tensor(0);
+  return {first, first + archive_->tensors().size() - 1, Stale::What::Content};
 }
 
 Filesystem::State Filesystem::state_of(std::uint32_t tensor) const {
   const std::scoped_lock lock(state_mutex_);
   const auto changed = changed_states_.find(tensor);
   return changed == changed_states_.end() ? common_state_ : changed->second;
+}
+
+struct timespec Filesystem::timespec_of(std::int64_t ns) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  return {.tv_sec = ns / kSecond, .tv_nsec = ns % kSecond};
 }
 
 void Filesystem::set_mtime(Ino ino, struct timespec mtime) {

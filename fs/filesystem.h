@@ -44,8 +44,11 @@ struct FilesystemOptions {
 /// What the kernel's caches must forget after a call, before its caller is answered.
 struct Stale {
   enum class What : std::uint8_t { Nothing, Attributes, Content };
-  Ino ino = 0;
+  Ino first = 0;  // the inodes from here
+  Ino last = 0;   // to here
   What what = What::Nothing;
+
+  static Stale one(Ino ino, What what) { return {ino, ino, what}; }
 };
 
 /// The result of a read. Bytes of the map stay valid and untorn while this lives.
@@ -105,9 +108,8 @@ class Filesystem {
   /// The last close. Commits what a mapping wrote late, drops what was never whole, and logs both.
   Stale release(OpenFile* file);
 
-  /// Looks whether somebody else has changed the archive. True where every tensor's content may be
-  /// another one now.
-  bool check_for_change();
+  /// Looks whether somebody else has changed the archive; then every tensor may be another one now.
+  Stale check_for_change();
   /// Drops and logs what is still staged: at the end of the mount, when no other call is under way.
   void abandon_pending();
 
@@ -134,9 +136,11 @@ class Filesystem {
   [[nodiscard]] Result<Bytes> read_archive(std::uint32_t tensor, ByteRange part) const;
   [[nodiscard]] Result<Bytes> read_pending(PendingContent& content, std::uint64_t offset,
                                            std::size_t size_bytes) const;
+  /// check_for_change(), with the commit's mutex held.
+  Stale note_foreign_change();
   // With the content's mutex held:
   Result<void> stage(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset);
-  Result<void> commit(PendingContent& content);
+  Result<Stale> commit(const OpenFile& file);
   Result<Stale> commit_if_dirty(const OpenFile& file);
   [[nodiscard]] Result<OpenFile*> just_opened(Ino ino, pid_t opener);
   [[nodiscard]] Error wrong_size(const PendingContent& content) const;
@@ -150,7 +154,8 @@ class Filesystem {
   InodeTable inodes_;
   mutable std::array<ReaderWriterLock, kTensorLocks> tensor_locks_;
   std::mutex commit_mutex_;
-  std::atomic<bool> is_broken_ = false;
+  std::atomic<bool> is_broken_ = false;     // the header is another one
+  std::atomic<bool> was_replaced_ = false;  // said so once
 
   mutable std::mutex state_mutex_;  // guards what follows, but for the counter's unlocked look
   State common_state_;              // of every tensor that no commit has changed

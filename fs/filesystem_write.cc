@@ -16,6 +16,8 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   if (inodes_.is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   const int access = flags & O_ACCMODE;
   if (access == O_RDONLY) return nullptr;
+  if (is_broken_)
+    return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header was changed underneath");
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
 
   auto file = std::make_unique<OpenFile>();
@@ -146,7 +148,7 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
                     label_of(content.tensor), closer)};
     log::warning("{}", why.message);
     content.fail(why);
-    return Stale{file.ino, file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing};
+    return Stale::one(file.ino, file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);
   }
   if (content.staging.is_whole()) {
     // A child that inherited the descriptor ends, say: those who write have not closed yet.
@@ -154,6 +156,10 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
   } else if (!file.opener_has_closed && lives_elsewhere(file.opener, closer)) {
     // `{ head -c 10 A; cat B; } > T`: the shell that opened T closes last, and is told then.
     return Stale{};
+  } else if (file.kind == FileKind::Shared) {
+    // Everybody sees this content through the page cache: it must not stay cut until the last close.
+    content.fail(wrong_size(content));
+    return tl::unexpected(*content.failure);
   } else if (!content.writers.empty()) {
     file.opener_has_closed = true;
   }
@@ -171,19 +177,25 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
   PendingContent& content = *file.content;
   if (!content.staging.is_dirty()) return Stale{};
   if (!content.staging.is_whole()) return tl::unexpected(wrong_size(content));
-  if (auto committed = commit(content); !committed) {
+  auto committed = commit(file);
+  if (!committed) {
     log::error("{}: not committed: {}", label_of(content.tensor), committed.error().message);
-    return pass_on(std::move(committed));
   }
-  // A shared content's bytes are in the page cache already, by the same writes.
-  return Stale{file.ino, file.kind == FileKind::Shared ? Stale::What::Attributes : Stale::What::Content};
+  return committed;
 }
 
-Result<void> Filesystem::commit(PendingContent& content) {
+Result<Stale> Filesystem::commit(const OpenFile& file) {
+  PendingContent& content = *file.content;
   const std::scoped_lock commit_lock(commit_mutex_);
+  // What somebody else has done before us must not pass for part of our own change.
+  const Stale foreign = note_foreign_change();
+  if (is_broken_) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                "somebody else has changed the archive's header; mount it again");
+  }
   Transaction transaction(*archive_);
   transaction.add(content.tensor, content.staging, lock_of(content.tensor));
-  if (auto committed = transaction.commit(); !committed) return committed;
+  if (auto committed = transaction.commit(); !committed) return pass_on(std::move(committed));
   content.writers.clear();
 
   const std::int64_t mtime_ns = archive_->identity().mtime_ns;
@@ -191,7 +203,9 @@ Result<void> Filesystem::commit(PendingContent& content) {
   State& state = changed_states_.try_emplace(content.tensor, common_state_).first->second;
   state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));
   state.mtime = timespec_of(mtime_ns);
-  return {};
+  if (foreign.what != Stale::What::Nothing) return foreign;
+  // A shared content's bytes are in the page cache already, by the same writes.
+  return Stale::one(file.ino, file.kind == FileKind::Shared ? Stale::What::Attributes : Stale::What::Content);
 }
 
 Stale Filesystem::release(OpenFile* file) {
@@ -211,7 +225,8 @@ Stale Filesystem::release(OpenFile* file) {
       if (content.staging.is_dirty()) {
         log::warning("{}: dropped: {}", label_of(content.tensor), wrong_size(content).message);
         content.staging.forget();
-        stale = {file->ino, file->kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing};
+        stale = Stale::one(file->ino,
+                           file->kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);
       }
     }
   }

@@ -53,8 +53,15 @@ void guarded(fuse_req_t req, Handler&& handler) noexcept {
   }
 }
 
-void reply_done(fuse_req_t req, const Result<Stale>& result) {
-  if (!result) return reply_error(req, result.error());
+/// A close or a sync of a descriptor. When one of a shared content is refused, its bytes go from the page
+/// cache before the caller hears of it: nobody may take them for the tensor afterwards.
+void reply_done(fuse_req_t req, const OpenFile& file, const Result<Stale>& result) {
+  if (!result) {
+    if (file.kind != FileKind::Shared) return reply_error(req, result.error());
+    const Stale stale = Stale::one(file.ino, Stale::What::Content);
+    mount_of(req).invalidator->forget(stale, [req, error = result.error()] { reply_error(req, error); });
+    return;
+  }
   if (result->what == Stale::What::Nothing) {
     fuse_reply_err(req, 0);
     return;
@@ -62,9 +69,11 @@ void reply_done(fuse_req_t req, const Result<Stale>& result) {
   mount_of(req).invalidator->forget(*result, [req] { fuse_reply_err(req, 0); });
 }
 
-/// A refused write leaves its bytes in the page cache that all descriptors of the tensor share.
+/// A refused write leaves its bytes in the page cache that all descriptors of the tensor share. Not
+/// waited for: the kernel holds the pages until the reply.
 void forget_refused(fuse_req_t req, const OpenFile& file) {
-  if (file.kind == FileKind::Shared) mount_of(req).invalidator->forget({file.ino, Stale::What::Content});
+  if (file.kind != FileKind::Shared) return;
+  mount_of(req).invalidator->forget(Stale::one(file.ino, Stale::What::Content));
 }
 
 void on_init(void* userdata, fuse_conn_info* conn) {
@@ -283,9 +292,7 @@ void on_flush(fuse_req_t req, fuse_ino_t, fuse_file_info* fi) {
       fuse_reply_err(req, filesystem_of(req).is_read_only() ? ENOSYS : 0);
       return;
     }
-    const auto flushed = filesystem_of(req).flush(*file, fi->lock_owner, fuse_req_ctx(req)->pid);
-    if (!flushed) forget_refused(req, *file);
-    reply_done(req, flushed);
+    reply_done(req, *file, filesystem_of(req).flush(*file, fi->lock_owner, fuse_req_ctx(req)->pid));
   });
 }
 
@@ -296,7 +303,7 @@ void on_fsync(fuse_req_t req, fuse_ino_t, int, fuse_file_info* fi) {
       fuse_reply_err(req, 0);  // nothing of a reader's is pending
       return;
     }
-    reply_done(req, filesystem_of(req).sync(*file));
+    reply_done(req, *file, filesystem_of(req).sync(*file));
   });
 }
 
@@ -307,7 +314,8 @@ void on_release(fuse_req_t req, fuse_ino_t, fuse_file_info* fi) {
       fuse_reply_err(req, 0);
       return;
     }
-    reply_done(req, filesystem_of(req).release(file));
+    const Stale stale = filesystem_of(req).release(file);
+    mount_of(req).invalidator->forget(stale, [req] { fuse_reply_err(req, 0); });
   });
 }
 
@@ -353,6 +361,15 @@ void refuse(fuse_req_t req) {
   fuse_reply_err(req, filesystem_of(req).is_read_only() ? EROFS : EPERM);
 }
 
+// `cp -p` copies access control lists, and takes only this answer for "there are none here".
+void refuse_attribute(fuse_req_t req, std::string_view name) {
+  if (name.starts_with("system.")) {
+    fuse_reply_err(req, EOPNOTSUPP);
+  } else {
+    refuse(req);
+  }
+}
+
 }  // namespace
 
 const fuse_lowlevel_ops& fuse_operations() {
@@ -385,8 +402,10 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.rename = [](fuse_req_t req, fuse_ino_t, const char*, fuse_ino_t, const char*, unsigned) {
       refuse(req);
     };
-    ops.setxattr = [](fuse_req_t req, fuse_ino_t, const char*, const char*, size_t, int) { refuse(req); };
-    ops.removexattr = [](fuse_req_t req, fuse_ino_t, const char*) { refuse(req); };
+    ops.setxattr = [](fuse_req_t req, fuse_ino_t, const char* name, const char*, size_t, int) {
+      refuse_attribute(req, name);
+    };
+    ops.removexattr = [](fuse_req_t req, fuse_ino_t, const char* name) { refuse_attribute(req, name); };
     return ops;
   }();
   return operations;

@@ -29,15 +29,11 @@ void Invalidator::forget(Stale stale, std::function<void()> then) {
     // nothing to forget, which is the only failure there is while the mount lives.
     const off_t offset = stale.what == Stale::What::Content ? 0 : -1;
     if (stale.what != Stale::What::Nothing) {
-      fuse_lowlevel_notify_inval_inode(session_, stale.ino, offset, 0);
+      for (Ino ino = stale.first; ino <= stale.last; ++ino) {
+        fuse_lowlevel_notify_inval_inode(session_, ino, offset, 0);
+      }
     }
     if (then) then();
-  });
-}
-
-void Invalidator::forget_content(Ino first, Ino last) {
-  run([this, first, last] {
-    for (Ino ino = first; ino <= last; ++ino) fuse_lowlevel_notify_inval_inode(session_, ino, 0, 0);
   });
 }
 

@@ -29,8 +29,6 @@ class Invalidator {
   /// Queues; `then` runs on the invalidator's thread after the caches have forgotten. That is how a
   /// close is answered only when every other reader will see the new bytes.
   void forget(Stale stale, std::function<void()> then = {});
-  /// The content of every inode from `first` to `last`.
-  void forget_content(Ino first, Ino last);
   /// Runs `work` on the invalidator's thread.
   void run(std::function<void()> work);
 

@@ -108,9 +108,8 @@ Result<void> Session::serve() {
   invalidator.start();
   Watcher watcher;
   const auto look = [&] {
-    if (!filesystem.check_for_change()) return;
-    const Ino first = InodeTable::ino_of_tensor(0);
-    invalidator.forget_content(first, first + filesystem.archive().tensors().size() - 1);
+    const Stale stale = filesystem.check_for_change();
+    if (stale.what != Stale::What::Nothing) invalidator.forget(stale);
   };
   if (auto started = watcher.start(filesystem.archive().path(), look); !started) {
     log::warning("{}; changes by others will show at the next commit only", started.error().message);

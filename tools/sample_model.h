@@ -29,7 +29,7 @@ std::vector<TensorSpec> specimens();
 std::uint64_t total_bytes(const std::vector<TensorSpec>& tensors);
 
 /// Layers and vocabulary such that transformer and specimens have data_bytes of data, short of it by
-/// less than one row of the vocabulary (8 bytes per unit of hidden: embedding and head).
+/// less than one word of the vocabulary (4 bytes per unit of hidden: embedding and head).
 /// @param hidden  0 chooses one that suits the size.
 /// InvalidArgument where the size is too small for a model of one layer.
 Result<SampleSize> sized_to(std::uint64_t data_bytes, std::uint64_t hidden);

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -209,3 +210,27 @@ def shell(script, *arguments, cwd=None, timeout=60):
     """A script as a person types it; its arguments are $1, $2, ..."""
     return subprocess.run(["bash", "-c", script, "bash", *map(str, arguments)], capture_output=True,
                           text=True, cwd=cwd, timeout=timeout * PATIENCE)
+
+
+def in_child(function, timeout=120):
+    """Runs function() in a fork, so that a signal that kills it (SIGBUS from a mapping) fails the test
+    and not pytest."""
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        text = ""
+        try:
+            function()
+        except BaseException:
+            text = traceback.format_exc()
+        with os.fdopen(write_end, "w") as pipe:
+            pipe.write(text)
+        os._exit(1 if text else 0)
+    os.close(write_end)
+    timer = threading.Timer(timeout * PATIENCE, os.kill, (child, signal.SIGKILL))
+    timer.start()
+    with os.fdopen(read_end) as pipe:
+        text = pipe.read()
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    timer.cancel()
+    assert status == 0, text or f"the process ended with {status} (-7 is SIGBUS, -9 that it took too long)"

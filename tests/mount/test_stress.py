@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 from archive_file import ArchiveFile, Expectation, random_bytes, write_bytes_tensors
-from mounted import PATIENCE
+from mounted import PATIENCE, in_child
 
 SIZES = {"tiny": 7, "page": 4096, "odd": 50_001, "block": 131_072, "big": 1_300_003, "one": 1, "empty": 0}
 STEPS = int(os.environ.get("STFS_STRESS_STEPS", 1200))
@@ -206,24 +206,27 @@ def stress_mount(tmp_path, mounts, options=""):
 
 def test_random_operations_agree_with_a_model(tmp_path, mounts):
     mount = stress_mount(tmp_path, mounts)
-    expected = Expectation(mount.archive)
-    model = Model(mount, expected, seed_of_this_run())
+    seed = seed_of_this_run()
     deadline = time.monotonic() + 40
-    try:
+
+    def work():
+        expected = Expectation(mount.archive)
+        model = Model(mount, expected, seed)
         for number in range(STEPS):
             model.step()
             if number % 100 == 99:
                 expected.check()
             if "STFS_STRESS_STEPS" not in os.environ and time.monotonic() > deadline:
-                print(f"out of time after {number} steps")
                 break
-    finally:
         model.close()
-    expected.check()
-    for name in SIZES:
-        assert (mount / name).read_bytes() == expected.tensor(name)
+        expected.check()
+        for name in SIZES:
+            assert (mount / name).read_bytes() == expected.tensor(name)
+
+    in_child(work, timeout=600)
+    before = mount.archive.content()
     assert mount.unmount() == 0
-    expected.check()
+    assert mount.archive.content() == before
 
 
 def run_threads(functions):

@@ -854,6 +854,7 @@ def test_opening_for_writing_on_a_read_only_mount_is_erofs(archive, mounts, flag
 
 def test_a_mount_with_default_permissions_follows_the_mode(nobody, mounts):
     path = save_with_reference(nobody.directory / "m.safetensors")
+    os.chmod(path, 0o666)
     mount = mounts(path, "allow_other,umask=0022,uid=0,gid=0", path=nobody.make_mount_point())
     assert subprocess.run([*nobody.before, "cat", mount / "odd"], capture_output=True).returncode == 0
     done = subprocess.run([*nobody.before, "sh", "-c", f"echo > '{mount / 'odd'}'"], capture_output=True, text=True)

@@ -24,7 +24,7 @@ TEST_CASE("descriptor stream writes small and large pieces in order", "[tools][d
   {
     const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CREAT, 0600));
     DescriptorStream out(file.get());
-    for (const std::size_t size : {1, 65535, 1, 65536, 200000, 3, 65533, 10, 0, 131072, 5}) {
+    for (const std::size_t size : {1U, 65535U, 1U, 65536U, 200000U, 3U, 65533U, 10U, 0U, 131072U, 5U}) {
       const std::string piece(size, static_cast<char>('a' + size % 26));
       out.write(piece.data(), static_cast<std::streamsize>(piece.size()));
       out << '|' << size;

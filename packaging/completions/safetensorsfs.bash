@@ -1,0 +1,36 @@
+# Completion of safetensorsfs for bash: an archive, a directory, and the options of -o one by one.
+
+_safetensorsfs() {
+  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} i arguments=0
+  local options="ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= threads= nonempty
+    auto_unmount noexec noatime"
+  COMPREPLY=()
+  # readline breaks words at "=": what follows one belongs to the option before it.
+  if [[ $previous == "=" || $current == "=" ]]; then
+    [[ $current == "=" ]] && current="" && previous=${COMP_WORDS[COMP_CWORD-1]} || previous=${COMP_WORDS[COMP_CWORD-2]}
+    [[ $previous == *layout ]] && mapfile -t COMPREPLY < <(compgen -W "flat tree" -- "$current")
+    return
+  fi
+  if [[ $previous == -o ]]; then
+    local before=""
+    [[ $current == *,* ]] && before=${current%,*},
+    mapfile -t COMPREPLY < <(compgen -P "$before" -W "$options" -- "${current##*,}")
+    compopt -o nospace 2>/dev/null
+    return
+  fi
+  if [[ $current == -* ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "-o -f -d --help --version" -- "$current")
+    return
+  fi
+  for ((i = 1; i < COMP_CWORD; ++i)); do
+    [[ ${COMP_WORDS[i]} == -* || ${COMP_WORDS[i-1]} == -o || ${COMP_WORDS[i]} == "=" ||
+      ${COMP_WORDS[i-1]} == "=" ]] || ((++arguments))
+  done
+  compopt -o filenames 2>/dev/null
+  case $arguments in
+    0) mapfile -t COMPREPLY < <(compgen -f -- "$current") ;;
+    1) mapfile -t COMPREPLY < <(compgen -d -- "$current") ;;
+  esac
+}
+
+complete -F _safetensorsfs safetensorsfs

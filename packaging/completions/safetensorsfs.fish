@@ -1,0 +1,10 @@
+# Completion of safetensorsfs for fish: an archive, a directory, and the options of -o one by one.
+
+set -l options ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= threads= nonempty \
+    auto_unmount noexec noatime
+
+complete -c safetensorsfs -s o -x -a "(__fish_append , $options)" -d 'Mount options'
+complete -c safetensorsfs -s f -d 'Stay in the foreground, log to stderr'
+complete -c safetensorsfs -s d -d 'The same, and show every request'
+complete -c safetensorsfs -s h -l help -d 'Help'
+complete -c safetensorsfs -s V -l version -d 'The version'

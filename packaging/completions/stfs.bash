@@ -1,0 +1,53 @@
+# Completion of stfs for bash. Verbs, options, files, and for `cat` and `ls` the names of the tensors.
+
+# Puts the names of the tensors of an archive that start with the current word into COMPREPLY, quoted for
+# the shell. Names with a backslash are left out: they are escaped in this output and would not be found.
+_stfs_tensors() {
+  local name
+  while IFS= read -r name; do
+    [[ $name == "$2"* && $name != *\\* && $name != '""' ]] && COMPREPLY+=("$(printf '%q' "$name")")
+  done < <(stfs ls --names -- "$1" 2>/dev/null)
+}
+
+_stfs() {
+  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]}
+  local verbs="ls info cat sample help" options="" word target="" i
+  COMPREPLY=()
+  if ((COMP_CWORD == 1)); then
+    mapfile -t COMPREPLY < <(compgen -W "$verbs --help --version" -- "$current")
+    return
+  fi
+  case $verb in
+    ls) options="--sort --reverse --bytes --names --json --help" ;;
+    info) options="--bytes --json --help" ;;
+    cat) options="--force --help" ;;
+    sample) options="--layers --hidden --size --seed --force --json --help" ;;
+    help) mapfile -t COMPREPLY < <(compgen -W "ls info cat sample" -- "$current"); return ;;
+    *) return ;;
+  esac
+  case $verb:$previous in
+    ls:--sort) mapfile -t COMPREPLY < <(compgen -W "name size offset" -- "$current"); return ;;
+    sample:--layers | sample:--hidden | sample:--size | sample:--seed) return ;;
+  esac
+  if [[ $current == -* ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$options" -- "$current")
+    return
+  fi
+  # The first word that is no option, nor the value of one, is the target.
+  for ((i = 2; i < COMP_CWORD; ++i)); do
+    word=${COMP_WORDS[i]}
+    [[ $word == -* || ${COMP_WORDS[i-1]} == --sort ]] || { target=$word; break; }
+  done
+  if [[ -z $target ]]; then
+    compopt -o filenames 2>/dev/null
+    mapfile -t COMPREPLY < <(compgen -f -- "$current")
+  elif [[ $verb == cat || $verb == ls ]]; then
+    # As it was typed, so that quotes and a tilde mean what they mean to the shell.
+    target=${target/#\~\//$HOME/}
+    target=${target//\\/}
+    target=${target#[\"\']}
+    _stfs_tensors "${target%[\"\']}" "${current//\\/}"
+  fi
+}
+
+complete -F _stfs stfs

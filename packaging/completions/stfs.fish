@@ -1,0 +1,50 @@
+# Completion of stfs for fish. Verbs, options, files, and for `cat` and `ls` the names of the tensors.
+
+set -l verbs ls info cat sample help
+
+# The first argument after the verb that is no option, nor the value of one.
+function __stfs_target
+    set -l words (commandline -opc)
+    set -l skip 0
+    for word in $words[3..-1]
+        if test $skip = 1
+            set skip 0
+        else if test "$word" = --sort
+            set skip 1
+        else if not string match -q -- '-*' $word
+            echo (string replace -r '^~/' "$HOME/" -- $word)
+            return 0
+        end
+    end
+    return 1
+end
+
+# Names with a backslash are left out: they are escaped in this output and would not be found.
+function __stfs_tensors
+    set -l target (__stfs_target); or return
+    stfs ls --names -- $target 2>/dev/null | string match -v '*\\\\*' | string match -v '""'
+end
+
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -f
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -s h -l help -d 'Help'
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -s V -l version -d 'The version'
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a ls -d 'List the tensors: name, dtype, shape, size'
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a info -d 'What an archive holds: totals, metadata, alignment'
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a cat -d 'Write the bytes of tensors to standard output'
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a sample -d 'Write a small model to try things on'
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a help -d 'Explain a verb'
+complete -c stfs -n "__fish_seen_subcommand_from help" -f -a "ls info cat sample"
+
+complete -c stfs -n "__fish_seen_subcommand_from ls info cat sample" -s h -l help -d 'Help'
+complete -c stfs -n "__fish_seen_subcommand_from ls cat; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
+complete -c stfs -n "__fish_seen_subcommand_from ls" -l sort -x -a "name size offset" -d 'Sort by'
+complete -c stfs -n "__fish_seen_subcommand_from ls" -s r -l reverse -d 'The other way round'
+complete -c stfs -n "__fish_seen_subcommand_from ls info" -s b -l bytes -d 'Sizes as exact bytes'
+complete -c stfs -n "__fish_seen_subcommand_from ls" -s n -l names -d 'Names only, one per line'
+complete -c stfs -n "__fish_seen_subcommand_from ls info sample" -l json -d 'Print JSON'
+complete -c stfs -n "__fish_seen_subcommand_from cat" -s f -l force -d 'Write even to a terminal'
+complete -c stfs -n "__fish_seen_subcommand_from sample" -l layers -x -d 'Layers of the transformer'
+complete -c stfs -n "__fish_seen_subcommand_from sample" -l hidden -x -d 'Its width, a multiple of 8'
+complete -c stfs -n "__fish_seen_subcommand_from sample" -l size -x -d 'As many layers as make this much data'
+complete -c stfs -n "__fish_seen_subcommand_from sample" -l seed -x -d 'Another seed, other values'
+complete -c stfs -n "__fish_seen_subcommand_from sample" -s f -l force -d 'Replace the file where it exists'

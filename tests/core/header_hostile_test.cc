@@ -1,0 +1,163 @@
+// core/header.h against input that means harm: random bytes, random edits, and headers built to take
+// memory. tests/fuzz goes further.
+#include <malloc.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <random>
+#include <string>
+
+#include "core/header.h"
+#include "support/catch.h"
+#include "support/header_text.h"
+
+#if defined(__has_feature)
+#define STFS_HAS_FEATURE(x) __has_feature(x)
+#else
+#define STFS_HAS_FEATURE(x) 0
+#endif
+
+using namespace stfs;
+using stfs::test::entry;
+
+namespace {
+
+// What every header must keep to, whatever its bytes are.
+void check_promises(std::string_view json, std::uint64_t data_size_bytes) {
+  const auto header = parse_header(json, data_size_bytes);
+  if (!header) {
+    CHECK(!header.error().message.empty());
+    CHECK(header.error().errno_value == EINVAL);
+    return;
+  }
+  std::uint64_t covered_bytes = 0;
+  for (std::uint32_t i = 0; i < header->tensors.size(); ++i) {
+    const Tensor tensor = header->tensors[i];
+    CHECK(tensor.data.offset == covered_bytes);
+    CHECK(stfs::data_size_bytes(tensor.dtype, tensor.shape) == tensor.data.size_bytes);
+    CHECK(header->tensors.find(tensor.name) == i);
+    covered_bytes = tensor.data.end();
+  }
+  CHECK(covered_bytes == data_size_bytes);
+}
+
+// A value of /proc/self/status in bytes.
+std::uint64_t status_bytes(std::string_view name) {
+  std::ifstream status("/proc/self/status");
+  std::string line;
+  while (std::getline(status, line)) {
+    if (line.compare(0, name.size(), name) == 0) {
+      return std::strtoull(line.c_str() + name.size() + 1, nullptr, 10) * 1024;
+    }
+  }
+  return 0;
+}
+
+bool sanitized() {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || STFS_HAS_FEATURE(address_sanitizer) || \
+    STFS_HAS_FEATURE(thread_sanitizer)
+  return true;  // their allocators keep what is freed
+#else
+  return false;
+#endif
+}
+
+// Memory that parsing the header took at its peak, the result included, as multiples of the header.
+double peak_factor(const std::string& json, std::uint64_t data_size_bytes) {
+  // Large blocks go back to the system when they are freed, whatever earlier tests have freed.
+  ::mallopt(M_MMAP_THRESHOLD, 128 * 1024);
+  ::malloc_trim(0);
+  std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts anew
+  const std::uint64_t before_bytes = status_bytes("VmRSS");
+  const auto header = parse_header(json, data_size_bytes);
+  const std::uint64_t peak_bytes = status_bytes("VmHWM");
+  return static_cast<double>(peak_bytes - std::min(before_bytes, peak_bytes)) /
+         static_cast<double>(json.size());
+}
+
+std::string repeated(std::size_t count, const std::function<std::string(std::size_t)>& piece) {
+  std::string text;
+  for (std::size_t i = 0; i < count; ++i) text += (i == 0 ? "" : ",") + piece(i);
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE("header survives random bytes", "[core][header][hostile]") {
+  std::mt19937 random(20261121);
+  for (int round = 0; round < 20'000; ++round) {
+    std::string bytes(random() % 65, '\0');
+    for (char& byte : bytes) byte = static_cast<char>(random());
+    const auto first = std::as_bytes(std::span(bytes)).first(std::min<std::size_t>(8, bytes.size()));
+    const auto length = header_length(first, bytes.size());
+    if (length) check_promises(std::string_view(bytes).substr(8, *length), bytes.size() - 8 - *length);
+  }
+}
+
+TEST_CASE("header survives short files whose first bytes are plausible", "[core][header][hostile]") {
+  std::mt19937 random(7);
+  constexpr std::string_view kPieces = "{}[]\":,0123456789-.eE \n\\utnaf__metadata__dtypeshapedata_offsetsU8";
+  for (int round = 0; round < 50'000; ++round) {
+    std::string json(random() % 57, '\0');
+    for (char& byte : json) byte = kPieces[random() % kPieces.size()];
+    if (!json.empty()) json[0] = '{';
+    check_promises(json, random() % 3);
+  }
+}
+
+TEST_CASE("header survives random edits of a good one", "[core][header][hostile]") {
+  const std::string good = "{\"__metadata__\":{\"format\":\"pt\"},\"a\":" + entry("F32", "2,3", 0, 24) +
+                           ",\"b\\n\":" + entry("BF16", "", 24, 26) + ",\"c\":" + entry("F4", "0", 26, 26) +
+                           "}   ";
+  REQUIRE(parse_header(good, 26));
+  std::mt19937 random(42);
+  int accepted = 0;
+  for (int round = 0; round < 50'000; ++round) {
+    std::string json = good;
+    for (auto edits = 1 + random() % 3; edits > 0 && !json.empty(); --edits) {
+      const std::size_t at = random() % json.size();
+      const std::size_t size = 1 + random() % 8;
+      switch (random() % 4) {
+        case 0: json[at] = static_cast<char>(random()); break;
+        case 1: json.erase(at, size); break;
+        case 2: json.insert(at, json.substr(random() % json.size(), size)); break;
+        default: json[at] = good[random() % good.size()]; break;
+      }
+    }
+    check_promises(json, 26);
+    if (parse_header(json, 26)) ++accepted;
+  }
+  CHECK(accepted > 100);
+}
+
+TEST_CASE("header takes at most four times its size in memory", "[core][header][hostile]") {
+  if (sanitized()) return;
+  constexpr std::size_t kSize = 30'000'000;  // so that constants don't count
+  constexpr double kLimit = 4.05;
+  const std::string dimensions = repeated(kSize / 2, [](std::size_t) { return std::string("1"); });
+  CHECK(peak_factor("{\"a\":" + entry("U8", dimensions, 0, 1) + "}", 1) < kLimit);
+  CHECK(peak_factor(test::many_tensors(kSize / 80, "model.layers.weight."), kSize / 80) < kLimit);
+  CHECK(peak_factor(test::many_tensors(kSize / 60, ""), kSize / 60) < kLimit);
+  CHECK(peak_factor("{\"" + std::string(kSize, 'n') + "\":" + entry("U8", "1", 0, 1) + "}", 1) < kLimit);
+  CHECK(peak_factor("{\"__metadata__\":{\"k\":\"" + std::string(kSize, 'v') + "\"}}", 0) < kLimit);
+  const auto pair = [](std::size_t i) { return "\"" + std::to_string(i) + "\":\"\""; };
+  CHECK(peak_factor("{\"__metadata__\":{" + repeated(kSize / 12, pair) + "}}", 0) < kLimit);
+  CHECK(peak_factor("{\"a\":{\"x\":[" + dimensions + "]}}", 0) < kLimit);
+}
+
+TEST_CASE("a header that is refused takes no more memory than one that is not", "[core][header][hostile]") {
+  if (sanitized()) return;
+  constexpr std::size_t kSize = 30'000'000;
+  constexpr double kLimit = 4.05;
+  // Each of these is one token, or the white space before one, of nearly the whole header.
+  CHECK(peak_factor("{" + std::string(kSize, '\n') + "x", 0) < kLimit);
+  CHECK(peak_factor("{\"a\":" + std::string(kSize, ' ') + "x", 0) < kLimit);
+  CHECK(peak_factor("{\"" + std::string(kSize, 'n'), 0) < kLimit);
+  CHECK(peak_factor("{\"" + std::string(kSize, 'n') + "\\q\":1}", 0) < kLimit);
+  CHECK(peak_factor("{\"" + std::string(kSize, 'n') + "\"x", 0) < kLimit);
+  CHECK(peak_factor("{\"" + std::string(kSize, 'n') + "\":1}", 0) < kLimit);
+  CHECK(peak_factor("{\"a\":{\"x\":" + std::string(kSize, '1') + "}}", 0) < kLimit);
+}

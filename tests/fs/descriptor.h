@@ -1,0 +1,72 @@
+// A process's descriptor of a tensor, as the kernel shows it to the driver.
+#pragma once
+
+#include <optional>
+#include <string_view>
+
+#include "tests/fs/driven_filesystem.h"
+
+namespace stfs::test {
+
+/// The kernel's name for a process's table of descriptors, and its pid.
+struct Process {
+  Owner owner = 0;
+  pid_t pid = 0;
+};
+
+inline Process this_process() {
+  return {.owner = 1, .pid = ::getpid()};
+}
+
+class Descriptor {
+ public:
+  /// Throws where open fails. O_TRUNC sends the request of its own that the kernel sends.
+  Descriptor(const DrivenFilesystem& mount, std::string_view file_name, int flags,
+             Process opener = this_process())
+      : filesystem_(*mount), ino_(mount.ino(file_name)), process_(opener) {
+    auto file = filesystem_.open(ino_, flags & ~O_TRUNC, opener.pid);
+    if (!file) throw std::runtime_error(file.error().message);
+    file_ = *file;
+    if ((flags & O_TRUNC) == 0) return;
+    if (auto cut = filesystem_.resize_by_name(ino_, 0, opener.pid); !cut)
+      throw std::runtime_error(cut.error().message);
+  }
+  ~Descriptor() { release(); }
+  Descriptor(const Descriptor&) = delete;
+  Descriptor& operator=(const Descriptor&) = delete;
+
+  Result<Stale> write(std::string_view bytes, std::uint64_t offset) {
+    return write(bytes, offset, process_.owner);
+  }
+  Result<Stale> write(std::string_view bytes, std::uint64_t offset, Owner owner) {
+    return filesystem_.write(*file_, bytes_of(bytes), offset, owner);
+  }
+  Result<void> resize(std::uint64_t size_bytes) {
+    return filesystem_.resize(*file_, size_bytes, process_.owner);
+  }
+  Result<Stale> sync() { return filesystem_.sync(*file_); }
+  /// One of several closes: of a copy of the descriptor, maybe another process's.
+  Result<Stale> flush() { return flush(process_); }
+  Result<Stale> flush(Process closer) { return filesystem_.flush(*file_, closer.owner, closer.pid); }
+  /// The last descriptor goes without a close of its own.
+  Stale release() {
+    if (file_ == nullptr) return {};
+    return filesystem_.release(std::exchange(file_, nullptr));
+  }
+  /// The close that the opener makes: its verdict is the close's errno.
+  Result<Stale> close() {
+    auto verdict = flush();
+    release();
+    return verdict;
+  }
+
+  [[nodiscard]] OpenFile& file() const { return *file_; }
+
+ private:
+  Filesystem& filesystem_;
+  Ino ino_;
+  Process process_;
+  OpenFile* file_ = nullptr;
+};
+
+}  // namespace stfs::test

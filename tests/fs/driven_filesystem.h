@@ -1,0 +1,138 @@
+// The driver without a kernel: an archive in a directory of its own, the file system on it, and
+// descriptors that send what the kernel sends for open, write and close.
+//
+// The archive is built and its bytes are looked at without the code under test.
+#pragma once
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/json_string.h"
+#include "fs/filesystem.h"
+#include "tests/support/archive_bytes.h"
+#include "tests/support/temporary_directory.h"
+
+namespace stfs::test {
+
+/// 0 where it succeeded.
+template <class T>
+int errno_of(const Result<T>& result) {
+  return result ? 0 : result.error().errno_value;
+}
+
+inline std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+inline std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
+}
+
+/// Tensors of U8, in the order of the archive.
+using Tensors = std::vector<std::pair<std::string, std::string>>;
+
+inline std::string archive_of(const Tensors& tensors, std::string_view metadata = "") {
+  std::string header = "{";
+  std::string data;
+  if (!metadata.empty()) header += fmt::format("\"__metadata__\":{},", metadata);
+  for (const auto& [name, content] : tensors) {
+    append_json_string(header, name);
+    header += fmt::format(":{{\"dtype\":\"U8\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", content.size(),
+                          data.size(), data.size() + content.size());
+    data += content;
+  }
+  if (header.back() == ',') header.pop_back();
+  return archive_bytes(header + "}", data);
+}
+
+inline const Tensors kTwoTensors = {{"first", "AAAAAAAAAAAAAAAA"}, {"second", "BBBBBBBBBBBBBBBB"}};
+
+class DrivenFilesystem {
+ public:
+  explicit DrivenFilesystem(Tensors tensors = kTwoTensors, const FilesystemOptions& options = {},
+                            Storage& storage = system_storage(), std::string_view metadata = "")
+      : tensors_(std::move(tensors)) {
+    const std::string bytes = archive_of(tensors_, metadata);
+    data_offset_ = bytes.size();
+    for (const auto& [name, content] : tensors_) data_offset_ -= content.size();
+    path_ = directory_.write("model.safetensors", bytes);
+    open(options, storage);
+  }
+
+  /// Mounts the archive again, as it is now.
+  void open(const FilesystemOptions& options = {}, Storage& storage = system_storage()) {
+    auto archive =
+        Archive::open(path_, options.is_read_only ? Access::ReadOnly : Access::ReadWrite, storage);
+    if (!archive) throw std::runtime_error(archive.error().message);
+    filesystem_ = std::make_unique<Filesystem>(std::move(*archive), options);
+  }
+
+  Filesystem& operator*() const { return *filesystem_; }
+  Filesystem* operator->() const { return filesystem_.get(); }
+  [[nodiscard]] const std::string& path() const { return path_; }
+  [[nodiscard]] const TemporaryDirectory& directory() const { return directory_; }
+
+  [[nodiscard]] Ino ino(std::string_view file_name, Ino parent = kRootIno) const {
+    const auto found = filesystem_->lookup(parent, file_name);
+    if (!found) throw std::runtime_error("no file " + std::string(file_name));
+    return found->st_ino;
+  }
+  /// What a reader of the whole file gets.
+  [[nodiscard]] Result<std::string> read(std::string_view file_name) const {
+    constexpr std::size_t kMoreThanAny = 1 << 26;
+    const auto bytes = filesystem_->read(ino(file_name), 0, kMoreThanAny);
+    if (!bytes) return tl::unexpected(bytes.error());
+    return text_of(bytes->span());
+  }
+  /// The attribute `user.safetensors.KEY`.
+  [[nodiscard]] Result<std::string> attribute(std::string_view file_name, std::string_view key) const {
+    return filesystem_->extended_attribute(ino(file_name), fmt::format("user.safetensors.{}", key));
+  }
+  [[nodiscard]] std::uint64_t generation(std::string_view file_name) const {
+    return std::stoull(attribute(file_name, "generation").value());
+  }
+
+  /// Offset in the archive of the data of the tensor of that (true) name.
+  [[nodiscard]] std::uint64_t offset_of(std::string_view tensor) const {
+    std::uint64_t offset = data_offset_;
+    for (const auto& [name, content] : tensors_) {
+      if (name == tensor) return offset;
+      offset += content.size();
+    }
+    throw std::runtime_error("no tensor " + std::string(tensor));
+  }
+  /// The tensor's bytes in the archive's file.
+  [[nodiscard]] std::string stored(std::string_view tensor) const {
+    for (const auto& [name, content] : tensors_) {
+      if (name == tensor) return content_of(path_).substr(offset_of(tensor), content.size());
+    }
+    throw std::runtime_error("no tensor " + std::string(tensor));
+  }
+  /// Writes into the archive behind the mount's back; the mtime is another one for certain.
+  void overwrite(std::uint64_t offset, std::string_view bytes) const {
+    const int fd = ::open(path_.c_str(), O_WRONLY | O_CLOEXEC);
+    const ssize_t put = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    const struct timespec later[2] = {{0, UTIME_OMIT}, {next_mtime_++, 0}};
+    const int changed = ::futimens(fd, later);
+    ::close(fd);
+    if (put != static_cast<ssize_t>(bytes.size()) || changed != 0) throw std::runtime_error("overwrite");
+  }
+
+ private:
+  TemporaryDirectory directory_;
+  Tensors tensors_;
+  std::uint64_t data_offset_ = 0;
+  std::string path_;
+  mutable std::time_t next_mtime_ = ::time(nullptr) + 60;
+  std::unique_ptr<Filesystem> filesystem_;
+};
+
+}  // namespace stfs::test

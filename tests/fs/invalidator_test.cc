@@ -1,0 +1,75 @@
+// The queue behind the invalidations. What the kernel does with them is the business of tests/mount;
+// here nothing is stale, so no session is needed.
+#include "fs/invalidator.h"
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using namespace stfs;
+
+TEST_CASE("work is done in the order in which it came, on the invalidator's thread", "[fs][invalidator]") {
+  std::vector<int> order;
+  std::vector<std::thread::id> threads;
+  {
+    Invalidator invalidator(nullptr);
+    invalidator.start();
+    for (int at = 0; at < 100; ++at) {
+      invalidator.run([&, at] {
+        order.push_back(at);
+        threads.push_back(std::this_thread::get_id());
+      });
+    }
+  }
+  REQUIRE(order.size() == 100);
+  for (int at = 0; at < 100; ++at) CHECK(order[static_cast<std::size_t>(at)] == at);
+  CHECK(threads.front() == threads.back());
+  CHECK(threads.front() != std::this_thread::get_id());
+}
+
+TEST_CASE("stop works off what is queued: every request gets its answer", "[fs][invalidator]") {
+  std::atomic<int> answered = 0;
+  Invalidator invalidator(nullptr);
+  for (int at = 0; at < 50; ++at) invalidator.forget(Stale{}, [&] { ++answered; });
+  CHECK(answered == 0);
+  invalidator.start();
+  invalidator.stop();
+  CHECK(answered == 50);
+  invalidator.stop();
+}
+
+TEST_CASE("work may queue more work", "[fs][invalidator]") {
+  std::atomic<int> done = 0;
+  Invalidator invalidator(nullptr);
+  invalidator.start();
+  invalidator.run([&] {
+    ++done;
+    invalidator.run([&] { ++done; });
+  });
+  invalidator.stop();
+  CHECK(done == 2);
+}
+
+TEST_CASE("many threads may queue at once", "[fs][invalidator]") {
+  int answered = 0;  // touched by the invalidator's thread alone
+  {
+    Invalidator invalidator(nullptr);
+    invalidator.start();
+    std::vector<std::thread> threads;
+    for (int thread = 0; thread < 4; ++thread) {
+      threads.emplace_back([&] {
+        for (int at = 0; at < 500; ++at) invalidator.forget(Stale{}, [&] { ++answered; });
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  CHECK(answered == 2000);
+}
+
+TEST_CASE("an invalidator that was never started stops", "[fs][invalidator]") {
+  Invalidator invalidator(nullptr);
+  invalidator.stop();
+  SUCCEED("no thread to wait for");
+}

@@ -1,0 +1,171 @@
+// The command line: what it accepts, and that a wrong one says which argument and what was due.
+#include "fs/options.h"
+
+#include "tests/support/catch.h"
+
+using namespace stfs;
+
+namespace {
+
+CommandLine parse(std::vector<const char*> arguments) {
+  arguments.insert(arguments.begin(), "safetensorsfs");
+  return parse_command_line(static_cast<int>(arguments.size()), arguments.data());
+}
+
+Options with_options(const char* list) {
+  const CommandLine line = parse({"a.safetensors", "/mnt", "-o", list});
+  CAPTURE(list, line.text);
+  REQUIRE(line.outcome == CommandLine::Outcome::Mount);
+  return line.options;
+}
+
+bool holds(const std::string& text, std::string_view part) {
+  return text.find(part) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("SOURCE and MOUNTPOINT alone mount with the defaults", "[fs][options]") {
+  const CommandLine line = parse({"a.safetensors", "/mnt"});
+  REQUIRE(line.outcome == CommandLine::Outcome::Mount);
+  CHECK(line.options.source == "a.safetensors");
+  CHECK(line.options.mount_point == "/mnt");
+  CHECK(line.options.filesystem.layout == Layout::Flat);
+  CHECK_FALSE(line.options.filesystem.is_read_only);
+  CHECK_FALSE(line.options.filesystem.uid);
+  CHECK_FALSE(line.options.filesystem.gid);
+  CHECK(line.options.filesystem.umask == 0);
+  CHECK_FALSE(line.options.allows_other);
+  CHECK_FALSE(line.options.checks_permissions);
+  CHECK_FALSE(line.options.may_cover_files);
+  CHECK_FALSE(line.options.unmounts_with_daemon);
+  CHECK_FALSE(line.options.stays_in_foreground);
+  CHECK(line.options.threads == 16);
+  CHECK(line.options.kernel_options.empty());
+}
+
+TEST_CASE("each -o option means what --help says", "[fs][options]") {
+  CHECK(with_options("ro").filesystem.is_read_only);
+  CHECK(with_options("layout=tree").filesystem.layout == Layout::Tree);
+  CHECK(with_options("layout=flat").filesystem.layout == Layout::Flat);
+  CHECK(with_options("uid=1000").filesystem.uid == 1000U);
+  CHECK(with_options("gid=0").filesystem.gid == 0U);
+  CHECK(with_options("umask=027").filesystem.umask == 027);
+  CHECK(with_options("threads=1024").threads == 1024);
+  CHECK(with_options("nonempty").may_cover_files);
+  CHECK(with_options("auto_unmount").unmounts_with_daemon);
+  CHECK(with_options("default_permissions").checks_permissions);
+  CHECK(with_options("allow_other").allows_other);
+  CHECK(with_options("noexec,noatime").kernel_options == std::vector<std::string>{"noexec", "noatime"});
+}
+
+TEST_CASE("allow_other implies default_permissions", "[fs][options]") {
+  CHECK(with_options("allow_other").checks_permissions);
+}
+
+TEST_CASE("lists of options add up, empty parts count for nothing", "[fs][options]") {
+  const Options listed = with_options(",ro,,layout=tree,");
+  CHECK(listed.filesystem.is_read_only);
+  CHECK(listed.filesystem.layout == Layout::Tree);
+  const CommandLine twice = parse({"-o", "ro", "a", "-o", "uid=7,uid=8", "/mnt"});
+  REQUIRE(twice.outcome == CommandLine::Outcome::Mount);
+  CHECK(twice.options.filesystem.is_read_only);
+  CHECK(twice.options.filesystem.uid == 8U);
+  CHECK(twice.options.mount_point == "/mnt");
+}
+
+TEST_CASE("what mount(8) and fstab lines carry along is accepted", "[fs][options]") {
+  const Options fstab = with_options(
+      "rw,defaults,auto,noauto,nofail,_netdev,user,users,nouser,owner,group,suid,dev,exec,nosuid,nodev,"
+      "relatime,async,x-systemd.automount,x-systemd.idle-timeout=60,comment=anything");
+  CHECK_FALSE(fstab.filesystem.is_read_only);
+  CHECK(fstab.kernel_options.empty());
+}
+
+TEST_CASE("a wrong -o option is refused, named, with what was due", "[fs][options]") {
+  const std::vector<std::pair<const char*, const char*>> wrong = {
+      {"layout=square", "flat or tree"},
+      {"layout", "flat or tree"},
+      {"uid=root", "numeric id"},
+      {"uid=", "numeric id"},
+      {"uid=-1", "numeric id"},
+      {"gid=4294967296", "numeric id"},
+      {"gid=1x", "numeric id"},
+      {"umask=9", "octal"},
+      {"umask=1000", "octal"},
+      {"umask=", "octal"},
+      {"threads=0", "1 to 1024"},
+      {"threads=1025", "1 to 1024"},
+      {"threads=many", "1 to 1024"},
+      {"frobnicate", "no such option"},
+      {"frobnicate=1", "no such option"},
+      {"ro=1", "no such option"},
+      {"RO", "no such option"},
+  };
+  for (const auto& [option, due] : wrong) {
+    const CommandLine line = parse({"a", "/mnt", "-o", option});
+    CAPTURE(option, line.text);
+    CHECK(line.outcome == CommandLine::Outcome::WrongUsage);
+    CHECK(holds(line.text, option));
+    CHECK(holds(line.text, due));
+    CHECK(holds(line.text, "usage: safetensorsfs SOURCE MOUNTPOINT"));
+  }
+}
+
+TEST_CASE("missing and surplus arguments are wrong usage, each with its message", "[fs][options]") {
+  CHECK(holds(parse({}).text, "SOURCE is missing"));
+  CHECK(holds(parse({"a"}).text, "MOUNTPOINT is missing"));
+  for (const auto& arguments :
+       {std::vector<const char*>{}, std::vector<const char*>{"a"}, std::vector<const char*>{"a", "b", "c"},
+        std::vector<const char*>{"a", "b", "--frobnicate"}, std::vector<const char*>{"a", "b", "-o"}}) {
+    CHECK(parse(arguments).outcome == CommandLine::Outcome::WrongUsage);
+  }
+}
+
+TEST_CASE("-d shows requests and stays in the foreground, -f only stays", "[fs][options]") {
+  CHECK(parse({"a", "b", "-d"}).options.shows_requests);
+  CHECK(parse({"a", "b", "-d"}).options.stays_in_foreground);
+  CHECK(parse({"-f", "a", "b"}).options.stays_in_foreground);
+  CHECK_FALSE(parse({"-f", "a", "b"}).options.shows_requests);
+}
+
+TEST_CASE("--help and --version print and mount nothing", "[fs][options]") {
+  for (const char* flag : {"--help", "-h"}) {
+    const CommandLine line = parse({flag});
+    CHECK(line.outcome == CommandLine::Outcome::Print);
+    for (const char* part : {"SOURCE", "MOUNTPOINT", "layout=flat|tree", "threads=N", "fusermount3 -u"}) {
+      CHECK(holds(line.text, part));
+    }
+  }
+  for (const char* flag : {"--version", "-V"}) {
+    CHECK(parse({flag}).outcome == CommandLine::Outcome::Print);
+    CHECK(parse({flag}).text == "safetensorsfs " STFS_VERSION "\n");
+  }
+}
+
+TEST_CASE("a path that begins with a dash comes after --", "[fs][options]") {
+  const CommandLine line = parse({"-o", "ro", "--", "-a.safetensors", "-mnt"});
+  REQUIRE(line.outcome == CommandLine::Outcome::Mount);
+  CHECK(line.options.source == "-a.safetensors");
+  CHECK(line.options.mount_point == "-mnt");
+}
+
+TEST_CASE("the kernel's mount is always nosuid and nodev, and named after the source", "[fs][options]") {
+  const auto arguments = session_arguments(Options{}, "/models/a.safetensors");
+  REQUIRE(arguments.size() == 3);
+  CHECK(arguments[1] == "-o");
+  CHECK(arguments[2] == "subtype=safetensorsfs,fsname=/models/a.safetensors,nosuid,nodev");
+}
+
+TEST_CASE("commas and backslashes of the source's path do not end its name", "[fs][options]") {
+  CHECK(holds(session_arguments(Options{}, "/a,ro\\b")[2], "fsname=/a\\,ro\\\\b,nosuid"));
+}
+
+TEST_CASE("the options for the kernel reach it", "[fs][options]") {
+  Options options = with_options("ro,allow_other,auto_unmount,noexec");
+  options.shows_requests = true;
+  const auto arguments = session_arguments(options, "/a");
+  CHECK(arguments[2] ==
+        "subtype=safetensorsfs,fsname=/a,nosuid,nodev,ro,allow_other,default_permissions,auto_unmount,noexec");
+  CHECK(arguments.back() == "-d");
+}

@@ -1,0 +1,46 @@
+// Other processes for tests of what the driver asks about a pid: one that lives, one that has ended, one
+// that a signal has killed. The ended ones stay zombies until the test is over, so their pids are theirs.
+#pragma once
+
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <stdexcept>
+
+namespace stfs::test {
+
+class ChildProcess {
+ public:
+  enum class Fate { Lives, Exits, IsKilled };
+
+  explicit ChildProcess(Fate fate) : pid_(::fork()) {
+    if (pid_ < 0) throw std::runtime_error("fork");
+    if (pid_ == 0) {
+      if (fate == Fate::Exits) ::_exit(0);
+      for (;;) ::pause();
+    }
+    if (fate == Fate::IsKilled) ::kill(pid_, SIGKILL);
+    siginfo_t ended{};
+    if (fate != Fate::Lives) ::waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOWAIT);
+  }
+  ~ChildProcess() { end(); }
+  ChildProcess(const ChildProcess&) = delete;
+  ChildProcess& operator=(const ChildProcess&) = delete;
+
+  [[nodiscard]] pid_t pid() const { return pid_; }
+
+  /// Ends it, if it lives, and lets its pid go.
+  void end() {
+    if (pid_ <= 0 || is_gone_) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    is_gone_ = true;
+  }
+
+ private:
+  pid_t pid_;
+  bool is_gone_ = false;
+};
+
+}  // namespace stfs::test
