@@ -4,34 +4,13 @@
 #include <fmt/format.h>
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 
+#include "core/file_lock.h"
+
 namespace stfs {
-namespace {
-
-struct HeaderText {
-  std::string json;
-  std::uint64_t hash = 0;
-};
-
-/// Reads and checks the length, then the JSON; parses nothing.
-Result<HeaderText> read_header_text(const File& file, std::uint64_t file_size_bytes) {
-  std::array<std::byte, kHeaderLengthBytes> first{};
-  const std::span<std::byte> there(first.data(), std::min<std::uint64_t>(file_size_bytes, first.size()));
-  if (auto read = file.read(there, 0); !read) return pass_on(std::move(read));
-  auto length = header_length(there, file_size_bytes);
-  if (!length) return pass_on(std::move(length));
-  HeaderText text;
-  text.json.resize(static_cast<std::size_t>(*length));
-  if (auto read = file.read(std::as_writable_bytes(std::span(text.json)), kHeaderLengthBytes); !read) {
-    return pass_on(std::move(read));
-  }
-  text.hash = XXH3_64bits(text.json.data(), text.json.size());
-  return text;
-}
-
-}  // namespace
 
 Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path, Access access,
                                                Storage& storage) {
@@ -41,32 +20,95 @@ Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path
   if (no_directory) return fail_system(no_directory.value(), path.string(), "resolve");
   archive->access_ = access;
   archive->storage_ = &storage;
-
   auto file = storage.open(archive->path_, access);
   if (!file) return pass_on(std::move(file));
   archive->file_ = std::move(*file);
-  auto status = archive->file_->status();
-  if (!status) return pass_on(std::move(status));
-  archive->status_ = *status;
-  archive->identity_ = status->identity;
-
-  const std::uint64_t size_bytes = status->identity.size_bytes;
-  auto text = read_header_text(*archive->file_, size_bytes);
-  if (!text) return tl::unexpected(std::move(text).error().within(path.string()));
-  archive->header_size_bytes_ = text->json.size();
-  archive->header_hash_ = text->hash;
-  auto header = parse_header(text->json, size_bytes - archive->data_offset());
-  if (!header) return tl::unexpected(std::move(header).error().within(path.string()));
-  archive->header_ = std::move(*header);
-
-  auto map = MappedRegion::map(*archive->file_, size_bytes);
-  if (!map) return tl::unexpected(std::move(map).error().within(path.string()));
-  archive->map_ = std::move(*map);
+  if (auto recovered = archive->recover_journals(); !recovered) {
+    return tl::unexpected(std::move(recovered).error().within(path.string()));
+  }
+  if (auto loaded = archive->load(); !loaded) {
+    return tl::unexpected(std::move(loaded).error().within(path.string()));
+  }
   return archive;
 }
 
-Result<std::span<const std::byte>> Archive::read(ByteRange file_range) const {
+Result<void> Archive::recover_journals() {
+  constexpr std::chrono::seconds kPatience{10};
+  if (access_ == Access::ReadOnly) {
+    auto pending = pending_journals(*storage_, path_, *file_);
+    // A directory that can't be listed can't be searched for journals; reading goes on without.
+    if (pending) overlays_ = std::move(*pending);
+    has_overlays_ = !overlays_.empty();
+    return {};
+  }
+  // The header's byte keeps an edit of the structure out while we look.
+  auto locks = ArchiveLocks::for_patch(*file_, path_, {}, kPatience);
+  if (!locks && locks.error().code == ErrorCode::Busy) return pass_on(std::move(locks));
+  auto reports = recover(*storage_, path_, *file_);
+  if (!reports && reports.error().errno_value == EACCES) return {};
+  if (!reports) return pass_on(std::move(reports));
+  recovered_ = std::move(*reports);
+  return {};
+}
+
+Result<void> Archive::load() {
+  auto status = file_->status();
+  if (!status) return pass_on(std::move(status));
+  status_ = *status;
+  identity_ = status->identity;
+  const std::uint64_t size_bytes = identity_.size_bytes;
+  auto json = header_text(size_bytes);
+  if (!json) return pass_on(std::move(json));
+  header_size_bytes_ = json->size();
+  header_hash_ = XXH3_64bits(json->data(), json->size());
+  auto header = parse_header(*json, size_bytes - data_offset());
+  if (!header) return pass_on(std::move(header));
+  header_ = std::move(*header);
+  auto map = MappedRegion::map(*file_, size_bytes);
+  if (!map) return pass_on(std::move(map));
+  map_ = std::move(*map);
+  return {};
+}
+
+Result<std::string> Archive::header_text(std::uint64_t file_size_bytes) const {
+  std::array<std::byte, kHeaderLengthBytes> first{};
+  const std::span<std::byte> there(first.data(), std::min<std::uint64_t>(file_size_bytes, first.size()));
+  if (auto read = read_through(there, 0); !read) return pass_on(std::move(read));
+  auto length = header_length(there, file_size_bytes);
+  if (!length) return pass_on(std::move(length));
+  std::string json(static_cast<std::size_t>(*length), '\0');
+  if (auto read = read_through(std::as_writable_bytes(std::span(json)), kHeaderLengthBytes); !read) {
+    return pass_on(std::move(read));
+  }
+  return json;
+}
+
+Result<void> Archive::read_through(std::span<std::byte> to, std::uint64_t offset) const {
+  if (auto read = file_->read(to, offset); !read) return read;
+  if (!has_overlays_) return {};
+  const ByteRange wanted{offset, to.size()};
+  const std::scoped_lock lock(mutex_);
+  for (const PendingJournal& journal : overlays_) {
+    for (const JournalRange& range : journal.ranges) {
+      const ByteRange part = range.archive.intersection(wanted);
+      if (part.empty()) continue;
+      const auto place = to.subspan(static_cast<std::size_t>(part.offset - offset),
+                                    static_cast<std::size_t>(part.size_bytes));
+      const std::uint64_t from = range.journal_offset + (part.offset - range.archive.offset);
+      if (auto read = journal.file->read(place, from); !read) return read;
+    }
+  }
+  return {};
+}
+
+Result<std::span<const std::byte>> Archive::read(ByteRange file_range,
+                                                 std::vector<std::byte>& scratch) const {
   if (file_range.empty()) return std::span<const std::byte>{};
+  if (has_overlays_) {
+    scratch.resize(static_cast<std::size_t>(file_range.size_bytes));
+    if (auto read = read_through(scratch, file_range.offset); !read) return pass_on(std::move(read));
+    return std::span<const std::byte>(scratch);
+  }
   auto populated = map_.populate(file_range, *file_);
   // A page that the new end of the file cuts reads as zeros behind that end, without an error
   // (KERNEL-NOTES.md), so a successful touch proves nothing about it: the size does. A file that is
@@ -94,24 +136,50 @@ Result<Archive::Change> Archive::check_for_change() const {
   Change change;
   change.is_touched = now->identity != known;
   if (change.is_touched) {
-    const auto text = read_header_text(*file_, now->identity.size_bytes);
-    change.is_broken = !text || text->hash != header_hash_;
+    const auto json = header_text(now->identity.size_bytes);
+    change.is_broken = !json || XXH3_64bits(json->data(), json->size()) != header_hash_;
   }
   const auto at_path = storage_->status(path_);
   change.is_replaced = !at_path || !at_path->identity.same_file(known);
   return change;
 }
 
+ArchiveStamp Archive::stamp() const {
+  return {.device = status_.identity.device,
+          .inode = status_.identity.inode,
+          .birth_ns = status_.birth_ns,
+          .size_bytes = status_.identity.size_bytes,
+          .header_size_bytes = header_size_bytes_,
+          .header_hash = header_hash_};
+}
+
+void Archive::stop_writing(Error why) {
+  const std::scoped_lock lock(mutex_);
+  if (!write_failure_) write_failure_ = std::move(why);
+}
+
+Result<void> Archive::check_writable() const {
+  const std::scoped_lock lock(mutex_);
+  if (write_failure_) return tl::unexpected(*write_failure_);
+  return {};
+}
+
+void Archive::overlay(PendingJournal journal) {
+  const std::scoped_lock lock(mutex_);
+  overlays_.push_back(std::move(journal));
+  has_overlays_ = true;
+}
+
 Result<void> Archive::adopt_identity() {
   auto status = file_->status();
   if (!status) return pass_on(std::move(status));
-  const std::scoped_lock lock(identity_mutex_);
+  const std::scoped_lock lock(mutex_);
   identity_ = status->identity;
   return {};
 }
 
 FileIdentity Archive::identity() const {
-  const std::scoped_lock lock(identity_mutex_);
+  const std::scoped_lock lock(mutex_);
   return identity_;
 }
 

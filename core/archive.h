@@ -1,17 +1,21 @@
 // One `.safetensors` file, open, mapped, parsed and indexed.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
+#include <vector>
 
 #include "core/error.h"
 #include "core/file.h"
 #include "core/header.h"
 #include "core/mapped_region.h"
+#include "core/recovery.h"
 #include "core/tensor_index.h"
 
 namespace stfs {
@@ -20,7 +24,8 @@ namespace stfs {
 /// write and then adopt_identity().
 class Archive {
  public:
-  /// Opens, checks every rule of the format and maps the data. ReadWrite fails with EACCES or EROFS
+  /// Opens, finishes what dead writers have committed (ReadWrite) or reads it out of their journals
+  /// (ReadOnly), checks every rule of the format and maps the data. ReadWrite fails with EACCES or EROFS
   /// where the file can't be written; the caller decides whether to try ReadOnly then.
   static Result<std::unique_ptr<Archive>> open(const std::filesystem::path& path, Access access,
                                                Storage& storage = system_storage());
@@ -38,13 +43,17 @@ class Archive {
   [[nodiscard]] ByteRange file_range(ByteRange data) const {
     return {data_offset() + data.offset, data.size_bytes};
   }
+  /// What recovery found beside the archive when it was opened.
+  [[nodiscard]] const std::vector<JournalReport>& recovered() const { return recovered_; }
   /// Size, owner and mode of the file as they were when it was opened.
   [[nodiscard]] const FileStatus& opened_status() const { return status_; }
 
-  /// The bytes of an absolute range, in memory and safe to touch now. EIO with code ArchiveCut where
-  /// the file has become too short for it. Holds no lock: who must not see a commit half done takes
-  /// the tensor's lock first (fs/filesystem.h).
-  [[nodiscard]] Result<std::span<const std::byte>> read(ByteRange file_range) const;
+  /// The bytes of an absolute range, in memory and safe to touch now: in the map, or, where a journal
+  /// that could not be applied covers a part of them, in `scratch`. EIO with code ArchiveCut where the
+  /// file has become too short. Holds no lock: who must not see a commit half done takes the tensor's
+  /// lock first (fs/filesystem.h).
+  [[nodiscard]] Result<std::span<const std::byte>> read(ByteRange file_range,
+                                                        std::vector<std::byte>& scratch) const;
 
   /// What has become of the file since it was opened or since our own last commit.
   struct Change {
@@ -56,6 +65,15 @@ class Archive {
 
   [[nodiscard]] File& file() { return *file_; }
   [[nodiscard]] Storage& storage() const { return *storage_; }
+  /// What journals name the archive by; its size is that of the opening.
+  [[nodiscard]] ArchiveStamp stamp() const;
+
+  /// Refuses every further commit with that error: the archive's own bytes can't be trusted to be whole.
+  void stop_writing(Error why);
+  [[nodiscard]] Result<void> check_writable() const;
+  /// Reads of these ranges come from the journal from now on.
+  void overlay(PendingJournal journal);
+
   /// Takes the file's present identity for the known one, after a commit of our own.
   Result<void> adopt_identity();
   /// The identity last known to be ours.
@@ -63,6 +81,11 @@ class Archive {
 
  private:
   Archive() = default;
+  Result<void> recover_journals();
+  /// What check 1 to 10 are made of, journals included.
+  Result<void> load();
+  Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const;
+  [[nodiscard]] Result<std::string> header_text(std::uint64_t file_size_bytes) const;
 
   std::filesystem::path path_;
   Access access_ = Access::ReadOnly;
@@ -73,8 +96,13 @@ class Archive {
   Header header_;
   std::uint64_t header_size_bytes_ = 0;
   std::uint64_t header_hash_ = 0;
-  mutable std::mutex identity_mutex_;  // guards identity_; innermost
+  std::vector<JournalReport> recovered_;
+
+  mutable std::mutex mutex_;  // guards what follows; innermost
   FileIdentity identity_;
+  std::optional<Error> write_failure_;
+  std::vector<PendingJournal> overlays_;  // later ones lie over earlier ones; never shrinks
+  std::atomic<bool> has_overlays_ = false;
 };
 
 }  // namespace stfs

@@ -33,8 +33,8 @@ enum class ErrorCode : std::uint8_t {
   WrongSize,        // the content given for a tensor is not the tensor's size
   ArchiveChanged,   // the file is no longer the one that was opened
   ArchiveCut,       // the file ends before the bytes that the header promises
-  Busy,              // somebody else holds a lock
-  CommitUnknown,     // a sync failed so badly that only the next recovery will tell what was committed
+  Busy,             // somebody else holds a lock
+  CommitUnknown,    // a sync failed so badly that only the next recovery will tell what was committed
   OutOfMemory,
 };
 

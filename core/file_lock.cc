@@ -74,8 +74,8 @@ Result<ArchiveLocks> ArchiveLocks::for_patch(File& archive, const std::filesyste
       if (std::chrono::steady_clock::now() >= deadline) {
         return fail(ErrorCode::Busy, EBUSY,
                     fmt::format("{}: {} holds a lock on bytes [{}, {}) and has not given it up in {} s",
-                                path.string(), holder_text(archive.lock_holder(range)), range.offset - kLockBase,
-                                range.end() - kLockBase,
+                                path.string(), holder_text(archive.lock_holder(range)),
+                                range.offset - kLockBase, range.end() - kLockBase,
                                 std::chrono::duration_cast<std::chrono::seconds>(patience).count()));
       }
       std::this_thread::sleep_for(pause);

@@ -15,7 +15,8 @@ constexpr ByteRange kOwnerByte = {0, 1};
 
 }  // namespace
 
-Result<std::unique_ptr<Journal>> Journal::create(Storage& storage, const std::filesystem::path& archive_path) {
+Result<std::unique_ptr<Journal>> Journal::create(Storage& storage,
+                                                 const std::filesystem::path& archive_path) {
   std::unique_ptr<Journal> journal(new Journal());
   journal->storage_ = &storage;
   journal->id_ = JournalId::random();
@@ -60,10 +61,13 @@ Result<void> Journal::publish(Durability durability) {
   const bool is_removed = storage_->remove(path_).has_value();
   if (is_void || (is_removed && storage_->sync_directory(directory))) return synced;
   return fail(ErrorCode::CommitUnknown, EIO,
-              synced.error().message + "; the journal could not be taken back either: whether the change is "
-                                       "committed shows at the next recovery");
+              synced.error().message +
+                  "; the journal could not be taken back either: whether the change is "
+                  "committed shows at the next recovery");
 }
 
-Result<void> Journal::retire() { return storage_->remove(path_); }
+Result<void> Journal::retire() {
+  return storage_->remove(path_);
+}
 
 }  // namespace stfs

@@ -54,6 +54,8 @@ class Journal {
   Result<void> retire();
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// For a journal that stays because it could not be applied: reads go through it from now on.
+  [[nodiscard]] std::unique_ptr<File> take_file() { return std::move(file_); }
 
  private:
   Journal() = default;

@@ -75,7 +75,9 @@ tl::unexpected<Error> damaged(std::string_view what) {
   return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("damaged: {}", what));
 }
 
-std::uint64_t blocks_in(std::uint64_t size_bytes) { return round_up_to_block(size_bytes) / kBlockBytes; }
+std::uint64_t blocks_in(std::uint64_t size_bytes) {
+  return round_up_to_block(size_bytes) / kBlockBytes;
+}
 
 bool is_sound(const JournalRange& range, const ArchiveStamp& archive, std::uint64_t journal_size_bytes) {
   const auto in_archive = ByteRange::checked(range.archive.offset, range.archive.size_bytes);
@@ -208,8 +210,9 @@ Result<JournalHead> decode_head(std::string_view block) {
   if (in.bytes(kMagic.size()) != kMagic) return damaged("it does not begin as a journal does");
   const std::uint32_t version = in.u32();
   if (in.is_ok() && version != kJournalVersion) {
-    return fail(ErrorCode::InvalidArgument, EPROTONOSUPPORT,
-                fmt::format("a journal of version {}, this program knows version {}", version, kJournalVersion));
+    return fail(
+        ErrorCode::InvalidArgument, EPROTONOSUPPORT,
+        fmt::format("a journal of version {}, this program knows version {}", version, kJournalVersion));
   }
   JournalHead head;
   head.id = read_id(in);
@@ -218,7 +221,8 @@ Result<JournalHead> decode_head(std::string_view block) {
   head.record_hash = in.u64();
   const std::size_t hashed_bytes = block.size() - in.left();
   const std::uint64_t hash = in.u64();
-  if (!in.is_ok() || hash != XXH3_64bits(block.data(), hashed_bytes)) return damaged("its head's hash does not agree");
+  if (!in.is_ok() || hash != XXH3_64bits(block.data(), hashed_bytes))
+    return damaged("its head's hash does not agree");
   return head;
 }
 

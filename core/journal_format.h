@@ -31,7 +31,9 @@ namespace stfs {
 inline constexpr std::uint64_t kBlockBytes = 4096;
 inline constexpr std::uint32_t kJournalVersion = 1;
 
-constexpr std::uint64_t round_down_to_block(std::uint64_t offset) { return offset - offset % kBlockBytes; }
+constexpr std::uint64_t round_down_to_block(std::uint64_t offset) {
+  return offset - offset % kBlockBytes;
+}
 constexpr std::uint64_t round_up_to_block(std::uint64_t offset) {
   return round_down_to_block(offset + kBlockBytes - 1);
 }

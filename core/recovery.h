@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -57,7 +58,8 @@ struct PendingJournal {
   std::unique_ptr<File> file;
   std::vector<JournalRange> ranges;
 };
-Result<std::vector<PendingJournal>> pending_journals(Storage& storage, const std::filesystem::path& archive_path,
+Result<std::vector<PendingJournal>> pending_journals(Storage& storage,
+                                                     const std::filesystem::path& archive_path,
                                                      const File& archive);
 
 }  // namespace stfs

@@ -1,4 +1,4 @@
-// Extents over a file without a name.
+// Extents over a region of the journal.
 #include "core/staging.h"
 
 #include <fmt/format.h>
@@ -8,20 +8,16 @@
 namespace stfs {
 namespace {
 
-constexpr std::uint64_t kBlockBytes = 4096;
 constexpr std::uint64_t kZeroesAtOnceBytes = 64 * 1024;
 
 }  // namespace
 
-Result<Staging> Staging::create(Storage& storage, const std::filesystem::path& directory, ByteRange target) {
-  auto file = storage.create_unnamed(directory);
-  if (!file) return pass_on(std::move(file));
-  return Staging(std::move(*file), target);
-}
-
-std::uint64_t Staging::file_offset(std::uint64_t offset) const {
-  return target_.offset % kBlockBytes + offset;
-}
+Staging::Staging(Journal& journal, ByteRange target)
+    : journal_(journal),
+      target_(target),
+      region_(journal.allocate(round_up_to_block(target.end()) - round_down_to_block(target.offset))),
+      size_bytes_(target.size_bytes),
+      kept_bytes_(target.size_bytes) {}
 
 Result<void> Staging::write(std::span<const std::byte> from, std::uint64_t offset) {
   const auto range = ByteRange::checked(offset, from.size());
@@ -31,7 +27,7 @@ Result<void> Staging::write(std::span<const std::byte> from, std::uint64_t offse
                             target_.size_bytes));
   }
   if (from.empty()) return {};
-  if (auto written = file_->write(from, file_offset(offset)); !written) return written;
+  if (auto written = journal_.file().write(from, place(offset)); !written) return written;
   add_extent(range->offset, range->end());
   size_bytes_ = std::max(size_bytes_, range->end());
   is_dirty_ = true;
@@ -45,6 +41,9 @@ Result<void> Staging::resize(std::uint64_t size_bytes) {
   }
   // A no-op must stay one: tools that "truncate" to the present size have written nothing.
   if (size_bytes == size_bytes_) return {};
+  if (size_bytes == 0) {
+    if (auto reserved = journal_.file().reserve({place(0), target_.size_bytes}); !reserved) return reserved;
+  }
   if (size_bytes < size_bytes_) {
     drop_extents_from(size_bytes);
     kept_bytes_ = std::min(kept_bytes_, size_bytes);
@@ -70,7 +69,7 @@ Result<void> Staging::read(std::span<std::byte> to, std::uint64_t offset, const 
     const std::span<std::byte> part = to.first(static_cast<std::size_t>(end - offset));
     Result<void> read;
     if (is_staged) {
-      read = file_->read(part, file_offset(offset));
+      read = journal_.file().read(part, place(offset));
     } else if (offset < kept_bytes_) {
       read = read_base(part, offset);
     } else {
@@ -99,18 +98,8 @@ Result<std::vector<ByteRange>> Staging::pieces() {
   }
   std::vector<ByteRange> pieces;
   pieces.reserve(extents_.size());
-  for (const auto& [begin, end] : extents_) pieces.push_back({begin, end - begin});
+  for (const auto& [begin, end] : extents_) pieces.push_back({target_.offset + begin, end - begin});
   return pieces;
-}
-
-Result<void> Staging::read_piece(std::span<std::byte> to, std::uint64_t offset) const {
-  return file_->read(to, file_offset(offset));
-}
-
-void Staging::forget() {
-  extents_.clear();
-  size_bytes_ = kept_bytes_ = target_.size_bytes;
-  is_dirty_ = false;
 }
 
 void Staging::add_extent(std::uint64_t begin, std::uint64_t end) {
@@ -137,7 +126,7 @@ Result<void> Staging::fill_gap(std::uint64_t begin, std::uint64_t end) {
   for (std::uint64_t at = begin; at < end; at += zeroes.size()) {
     const auto part =
         std::span(zeroes).first(std::min<std::size_t>(zeroes.size(), static_cast<std::size_t>(end - at)));
-    if (auto written = file_->write(part, file_offset(at)); !written) return written;
+    if (auto written = journal_.file().write(part, place(at)); !written) return written;
   }
   add_extent(begin, end);
   return {};

@@ -1,4 +1,4 @@
-// Check, apply, sync.
+// The steps of a commit, as transaction.h numbers them.
 #include "core/transaction.h"
 
 #include <fmt/format.h>
@@ -6,40 +6,181 @@
 #include <algorithm>
 #include <mutex>
 
+#include "core/block_plan.h"
+#include "core/journal_apply.h"
+#include "core/recovery.h"
+
 namespace stfs {
 namespace {
 
-// Large enough that a system call's cost vanishes, small enough to stay in the L2 cache.
-constexpr std::uint64_t kCopyBytes = 1 << 20;
+/// Every tensor's readers are kept out while the bytes change; a lock that several share is taken once,
+/// and all in one order.
+class ReadersOut {
+ public:
+  void add(ReaderWriterLock& lock) { locks_.push_back(&lock); }
+  void take() {
+    std::sort(locks_.begin(), locks_.end());
+    locks_.erase(std::unique(locks_.begin(), locks_.end()), locks_.end());
+    for (ReaderWriterLock* lock : locks_) held_.emplace_back(*lock);
+  }
+  void release() { held_.clear(); }
+
+ private:
+  std::vector<ReaderWriterLock*> locks_;
+  std::vector<std::unique_lock<ReaderWriterLock>> held_;
+};
+
+std::uint64_t total_bytes(const std::vector<JournalRange>& ranges) {
+  std::uint64_t total = 0;
+  for (const JournalRange& range : ranges) total += range.archive.size_bytes;
+  return total;
+}
 
 }  // namespace
 
-void Transaction::add(std::uint32_t tensor, Staging& staging, ReaderWriterLock& readers) {
-  parts_.push_back({tensor, &staging, &readers, {}});
+Result<Staging*> Transaction::stage(std::uint32_t tensor) {
+  if (!journal_) {
+    auto journal = Journal::create(archive_.storage(), archive_.path());
+    if (!journal) return pass_on(std::move(journal));
+    journal_ = std::move(*journal);
+  }
+  std::unique_ptr<Staging>& stage = stages_[tensor];
+  if (!stage) {
+    stage = std::make_unique<Staging>(*journal_, archive_.file_range(archive_.tensors()[tensor].data));
+  }
+  return stage.get();
 }
 
-Result<void> Transaction::commit() {
+bool Transaction::is_dirty() const {
+  return std::ranges::any_of(stages_, [](const auto& entry) { return entry.second->is_dirty(); });
+}
+
+Result<void> Transaction::commit(const CommitOptions& options, const LockOf& lock_of) {
+  if (auto writable = archive_.check_writable(); !writable) return writable;
   if (auto sizes = check_sizes(); !sizes) return sizes;
-  if (auto same = check_archive(); !same) return same;
-  if (auto collected = collect_pieces(); !collected) return collected;
-  const bool has_bytes = std::ranges::any_of(parts_, [](const Part& part) { return !part.pieces.empty(); });
-  if (has_bytes) {
-    if (auto applied = apply(); !applied) return applied;
-    if (auto synced = archive_.file().sync(); !synced) return synced;
-    if (auto adopted = archive_.adopt_identity(); !adopted) return adopted;
+  std::vector<Staging*> stages;
+  std::vector<ByteRange> touched;
+  ReadersOut readers;
+  for (const auto& [tensor, stage] : stages_) {
+    auto pieces = stage->pieces();
+    if (!pieces) return pass_on(std::move(pieces));
+    if (pieces->empty()) continue;
+    stages.push_back(stage.get());
+    touched.insert(touched.end(), pieces->begin(), pieces->end());
+    readers.add(lock_of(tensor));
   }
-  for (const Part& part : parts_) part.staging->forget();
+  if (stages.empty()) {
+    stages_.clear();
+    return {};
+  }
+
+  auto locks = lock(touched, options);
+  if (!locks) return pass_on(std::move(locks));
+  if (auto same = check_archive(); !same) return same;
+
+  const std::uint64_t size_bytes = archive_.stamp().size_bytes;
+  auto ranges = plan_blocks(archive_.file(), size_bytes, *journal_, stages);
+  if (!ranges) return pass_on(std::move(ranges));
+  const std::uint64_t total = total_bytes(*ranges);
+  std::uint64_t hashed = 0;
+  for (JournalRange& range : *ranges) {
+    auto fresh = hash_blocks(journal_->file(), {range.journal_offset, range.archive.size_bytes});
+    if (!fresh) return pass_on(std::move(fresh));
+    auto old = hash_blocks(archive_.file(), range.archive);
+    if (!old) return pass_on(std::move(old));
+    range.new_hashes = std::move(*fresh);
+    range.old_hashes = std::move(*old);
+    hashed += range.archive.size_bytes;
+    if (options.on_progress) options.on_progress(hashed / 2, total);
+  }
+  JournalRecord record{
+      .id = {}, .archive = archive_.stamp(), .owner_pid = 0, .coordinator = {}, .ranges = *ranges};
+  if (auto sealed = journal_->seal(std::move(record), options.durability); !sealed) return sealed;
+  if (auto published = journal_->publish(options.durability); !published) {
+    if (published.error().code == ErrorCode::CommitUnknown) archive_.stop_writing(published.error());
+    return published;
+  }
+
+  // Committed. From here on nothing is undone; what can't be finished stays in the journal.
+  readers.take();
+  const auto on_bytes = [&](std::uint64_t done) {
+    if (options.on_progress) options.on_progress(total / 2 + done / 2, total);
+  };
+  auto done = apply_ranges(archive_.file(), journal_->file(), *ranges, on_bytes);
+  if (!done) {
+    apply_failed(done.error(), std::move(*ranges));
+    return done;
+  }
+  // Readers come back before the sync: they may see what is committed, wherever it is.
+  readers.release();
+  if (options.durability == Durability::Power) done = archive_.file().sync();
+  if (done) done = archive_.adopt_identity();
+  // A journal that stayed would be applied again, over whatever is committed next.
+  if (done) done = journal_->retire();
+  if (!done) {
+    apply_failed(done.error(), std::move(*ranges));
+    return done;
+  }
+  stages_.clear();
+  journal_.reset();
   return {};
 }
 
+Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, const CommitOptions& options) {
+  constexpr int kAttempts = 8;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    ArchiveLocks locks;
+    if (options.uses_locks) {
+      auto taken = ArchiveLocks::for_patch(archive_.file(), archive_.path(), ranges, options.lock_patience);
+      if (!taken) return taken;
+      locks = std::move(*taken);
+    }
+    auto is_due = needs_recovery();
+    if (!is_due) return pass_on(std::move(is_due));
+    if (!*is_due) return locks;
+    // Recovery locks what the dead owner's journal names: give ours up meanwhile, or ours would end with
+    // them, and look again afterwards.
+    locks.release();
+    auto recovered = recover(archive_.storage(), archive_.path(), archive_.file());
+    if (!recovered) return pass_on(std::move(recovered));
+  }
+  return fail(ErrorCode::Busy, EBUSY,
+              archive_.path().string() + ": its journals can't be recovered just now");
+}
+
+Result<bool> Transaction::needs_recovery() const {
+  auto reports =
+      recover(archive_.storage(), archive_.path(), archive_.file(), {.is_dry_run = true, .is_forced = false});
+  if (!reports) return pass_on(std::move(reports));
+  for (const JournalReport& report : *reports) {
+    if (report.state == JournalState::Damaged) {
+      return fail(ErrorCode::ArchiveChanged, EIO,
+                  fmt::format("{}: {}: nothing is written before `stfs recover {}` has settled it",
+                              report.path.string(), report.explanation, archive_.path().string()));
+    }
+  }
+  return std::ranges::any_of(
+      *reports, [](const JournalReport& report) { return report.state == JournalState::Committed; });
+}
+
+void Transaction::apply_failed(const Error& why, std::vector<JournalRange> ranges) {
+  archive_.stop_writing(
+      Error{why.code, why.errno_value,
+            fmt::format("{}; the change is committed in {} and shows in this mount; the archive "
+                        "takes no more writes until `stfs recover {}` has finished it",
+                        why.message, journal_->path().string(), archive_.path().string())});
+  archive_.overlay({journal_->take_file(), std::move(ranges)});
+  stages_.clear();
+  journal_.reset();
+}
+
 Result<void> Transaction::check_sizes() const {
-  for (const Part& part : parts_) {
-    if (part.staging->is_whole()) continue;
-    const Tensor tensor = archive_.tensors()[part.tensor];
-    return fail(
-        ErrorCode::WrongSize, EINVAL,
-        fmt::format("tensor \"{}\": {} bytes came, {} {} needs {}", tensor.name, part.staging->size_bytes(),
-                    name_of(tensor.dtype), shape_text(tensor.shape), tensor.data.size_bytes));
+  for (const auto& [position, stage] : stages_) {
+    if (stage->is_whole()) continue;
+    const Tensor tensor = archive_.tensors()[position];
+    return fail(ErrorCode::WrongSize, EINVAL,
+                fmt::format("tensor \"{}\": {} bytes came, {} {} needs {}", tensor.name, stage->size_bytes(),
+                            name_of(tensor.dtype), shape_text(tensor.shape), tensor.data.size_bytes));
   }
   return {};
 }
@@ -58,44 +199,10 @@ Result<void> Transaction::check_archive() const {
   }
   auto status = archive_.file().status();
   if (!status) return pass_on(std::move(status));
-  for (const Part& part : parts_) {
-    if (part.staging->target().end() <= status->identity.size_bytes) continue;
+  if (status->identity.size_bytes != archive_.stamp().size_bytes) {
     return fail(ErrorCode::ArchiveCut, EIO,
-                fmt::format("{}: cut short: the file ends at byte {}, the tensor at {}", path,
-                            status->identity.size_bytes, part.staging->target().end()));
-  }
-  return {};
-}
-
-Result<void> Transaction::collect_pieces() {
-  for (Part& part : parts_) {
-    auto pieces = part.staging->pieces();
-    if (!pieces) return pass_on(std::move(pieces));
-    part.pieces = std::move(*pieces);
-  }
-  return {};
-}
-
-Result<void> Transaction::apply() {
-  // Several tensors may share a lock; each is taken once, in one order for everybody.
-  std::vector<ReaderWriterLock*> locks;
-  for (const Part& part : parts_) locks.push_back(part.readers);
-  std::ranges::sort(locks);
-  locks.erase(std::unique(locks.begin(), locks.end()), locks.end());
-  std::vector<std::unique_lock<ReaderWriterLock>> held;
-  for (ReaderWriterLock* lock : locks) held.emplace_back(*lock);
-
-  std::vector<std::byte> buffer;
-  for (const Part& part : parts_) {
-    for (ByteRange piece : part.pieces) {
-      while (!piece.empty()) {
-        buffer.resize(static_cast<std::size_t>(std::min(kCopyBytes, piece.size_bytes)));
-        if (auto read = part.staging->read_piece(buffer, piece.offset); !read) return read;
-        const std::uint64_t to = part.staging->target().offset + piece.offset;
-        if (auto written = archive_.file().write(buffer, to); !written) return written;
-        piece = {piece.offset + buffer.size(), piece.size_bytes - buffer.size()};
-      }
-    }
+                fmt::format("{}: its size was {} bytes and is {} now", path, archive_.stamp().size_bytes,
+                            status->identity.size_bytes));
   }
   return {};
 }

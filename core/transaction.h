@@ -19,8 +19,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "core/archive.h"
+#include "core/file_lock.h"
 #include "core/journal.h"
 #include "core/reader_writer_lock.h"
 #include "core/staging.h"
@@ -55,6 +57,12 @@ class Transaction {
   Result<void> commit(const CommitOptions& options, const LockOf& lock_of);
 
  private:
+  [[nodiscard]] Result<void> check_sizes() const;
+  [[nodiscard]] Result<void> check_archive() const;
+  Result<ArchiveLocks> lock(const std::vector<ByteRange>& ranges, const CommitOptions& options);
+  Result<bool> needs_recovery() const;
+  void apply_failed(const Error& why, std::vector<JournalRange> ranges);
+
   Archive& archive_;
   std::unique_ptr<Journal> journal_;
   std::map<std::uint32_t, std::unique_ptr<Staging>> stages_;  // by tensor, thus by offset

@@ -66,7 +66,7 @@ struct stat Filesystem::stat_of(Ino ino) const {
   std::uint64_t size_bytes = archive_->tensors()[tensor].data.size_bytes;
   if (const auto content = shared_content(ino)) {
     const std::scoped_lock lock(content->mutex);
-    size_bytes = content->staging.size_bytes();
+    size_bytes = content->size_bytes();
   }
   st.st_mode = S_IFREG | (permissions & ~options_.umask);
   st.st_nlink = 1;
@@ -126,24 +126,28 @@ Result<Bytes> Filesystem::read_archive(std::uint32_t tensor, ByteRange part) con
                 label_of(tensor) + ": the archive's header was changed underneath; mount it again");
   }
   std::shared_lock lock(lock_of(tensor));
-  auto bytes = archive_->read({range_of(tensor).offset + part.offset, part.size_bytes});
+  std::vector<std::byte> scratch;
+  auto bytes = archive_->read({range_of(tensor).offset + part.offset, part.size_bytes}, scratch);
   if (!bytes) return pass_on(std::move(bytes));
+  if (!scratch.empty()) return Bytes(std::move(scratch));
   return Bytes(*bytes, std::move(lock));
 }
 
 Result<Bytes> Filesystem::read_pending(PendingContent& content, std::uint64_t offset,
                                        std::size_t size_bytes) const {
   const std::scoped_lock lock(content.mutex);
-  const std::uint64_t end = content.staging.size_bytes();
+  const std::uint64_t end = content.size_bytes();
   if (offset >= end) return Bytes();
   std::vector<std::byte> bytes(static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes, end - offset)));
   const auto read_base = [&](std::span<std::byte> to, std::uint64_t at) -> Result<void> {
-    auto base = read_archive(content.tensor, {at, to.size()});
+    auto base = read_archive(content.tensor(), {at, to.size()});
     if (!base) return pass_on(std::move(base));
     std::ranges::copy(base->span(), to.begin());
     return {};
   };
-  if (auto read = content.staging.read(bytes, offset, read_base); !read) return pass_on(std::move(read));
+  const auto read = content.staged() != nullptr ? content.staged()->read(bytes, offset, read_base)
+                                                : read_base(bytes, offset);
+  if (!read) return tl::unexpected(read.error());
   return Bytes(std::move(bytes));
 }
 

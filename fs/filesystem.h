@@ -28,6 +28,7 @@
 
 #include "core/archive.h"
 #include "core/reader_writer_lock.h"
+#include "core/transaction.h"
 #include "fs/inode_table.h"
 #include "fs/open_file.h"
 
@@ -39,6 +40,7 @@ struct FilesystemOptions {
   std::optional<uid_t> uid;  // default: the archive's
   std::optional<gid_t> gid;
   mode_t umask = 0;
+  CommitOptions commit;
 };
 
 /// What the kernel's caches must forget after a call, before its caller is answered.

@@ -88,9 +88,10 @@ Result<std::string> Filesystem::checksum(std::uint32_t tensor) const {
     if (known != checksums_.end() && known->second.generation == generation) return known->second.text;
   }
   Checksum sum;
+  std::vector<std::byte> scratch;
   for (ByteRange rest = range_of(tensor); !rest.empty();) {
     const std::uint64_t part_bytes = std::min(kAtOnceBytes, rest.size_bytes);
-    const auto bytes = archive_->read({rest.offset, part_bytes});
+    const auto bytes = archive_->read({rest.offset, part_bytes}, scratch);
     if (!bytes) return tl::unexpected(bytes.error());
     sum.update(*bytes);
     rest = {rest.offset + part_bytes, rest.size_bytes - part_bytes};

@@ -29,9 +29,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   if (file->kind == FileKind::Shared) file->content = shared_content(ino);
   if (!file->content) {
     const std::uint32_t tensor = inodes_.tensor(ino);
-    auto staging = Staging::create(archive_->storage(), archive_->path().parent_path(), range_of(tensor));
-    if (!staging) return pass_on(std::move(staging));
-    file->content = std::make_shared<PendingContent>(tensor, std::move(*staging));
+    file->content = std::make_shared<PendingContent>(*archive_, tensor, range_of(tensor).size_bytes);
   }
   const std::scoped_lock lock(state_mutex_);
   if (file->kind == FileKind::Shared) {
@@ -60,10 +58,10 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
   file.is_untouched = false;
   const std::scoped_lock lock(content.mutex);
   // The kernel's idea of the end is everybody's; a truncated, isolated content has its own.
-  if (file.appends) offset = content.staging.size_bytes();
+  if (file.appends) offset = content.size_bytes();
   if (auto staged = stage(content, from, offset); !staged) return pass_on(std::move(staged));
   content.note_writer(owner);
-  if (!file.is_synchronous || file.kind == FileKind::Shared || !content.staging.is_whole()) return Stale{};
+  if (!file.is_synchronous || file.kind == FileKind::Shared || !content.is_whole()) return Stale{};
   return commit_if_dirty(file);
 }
 
@@ -72,7 +70,7 @@ Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, st
   if (!content) return fail(ErrorCode::InvalidArgument, EIO, "written back without a descriptor");
   const std::scoped_lock lock(content->mutex);
   // Whole pages come back; what lies behind the tensor's end was never part of it.
-  const std::uint64_t end = content->staging.target().size_bytes;
+  const std::uint64_t end = range_of(content->tensor()).size_bytes;
   if (offset >= end) return {};
   return stage(*content,
                from.first(static_cast<std::size_t>(std::min<std::uint64_t>(from.size(), end - offset))),
@@ -82,13 +80,14 @@ Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, st
 Result<void> Filesystem::stage(PendingContent& content, std::span<const std::byte> from,
                                std::uint64_t offset) {
   if (content.failure) return tl::unexpected(*content.failure);
-  auto staged = content.staging.write(from, offset);
+  auto stage = content.stage();
+  Result<void> staged = stage ? (*stage)->write(from, offset) : pass_on(std::move(stage));
   if (staged) return {};
   // A program that has been refused a byte may still close as if nothing were missing: what it has
   // written must then not pass for the whole.
   Error why = staged.error();
   if (why.code == ErrorCode::WrongSize) why.errno_value = EINVAL;
-  log::warning("{}: write refused: {}", label_of(content.tensor), why.message);
+  log::warning("{}: write refused: {}", label_of(content.tensor()), why.message);
   content.fail(std::move(why));
   return staged;
 }
@@ -99,7 +98,8 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Owner 
   const std::scoped_lock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
   content.note_writer(owner);
-  auto resized = content.staging.resize(size_bytes);
+  auto stage = content.stage();
+  Result<void> resized = stage ? (*stage)->resize(size_bytes) : pass_on(std::move(stage));
   if (!resized) {
     Error why = resized.error();
     if (why.code == ErrorCode::WrongSize) why.errno_value = EINVAL;
@@ -139,18 +139,18 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
   PendingContent& content = *file.content;
   const std::scoped_lock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
-  if (!content.staging.is_dirty()) return Stale{};
+  if (!content.is_dirty()) return Stale{};
   const bool is_writer = content.is_written_by(owner);
   if (is_writer && is_killed_by_signal(closer)) {
     const Error why{
         ErrorCode::InvalidArgument, EIO,
         fmt::format("{}: rolled back: the writer (pid {}) was killed by a signal before it closed",
-                    label_of(content.tensor), closer)};
+                    label_of(content.tensor()), closer)};
     log::warning("{}", why.message);
     content.fail(why);
     return Stale::one(file.ino, file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);
   }
-  if (content.staging.is_whole()) {
+  if (content.is_whole()) {
     // A child that inherited the descriptor ends, say: those who write have not closed yet.
     if (!is_writer) return Stale{};
   } else if (!file.opener_has_closed && lives_elsewhere(file.opener, closer)) {
@@ -175,11 +175,11 @@ Result<Stale> Filesystem::sync(OpenFile& file) {
 
 Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
   PendingContent& content = *file.content;
-  if (!content.staging.is_dirty()) return Stale{};
-  if (!content.staging.is_whole()) return tl::unexpected(wrong_size(content));
+  if (!content.is_dirty()) return Stale{};
+  if (!content.is_whole()) return tl::unexpected(wrong_size(content));
   auto committed = commit(file);
   if (!committed) {
-    log::error("{}: not committed: {}", label_of(content.tensor), committed.error().message);
+    log::error("{}: not committed: {}", label_of(content.tensor()), committed.error().message);
   }
   return committed;
 }
@@ -193,14 +193,13 @@ Result<Stale> Filesystem::commit(const OpenFile& file) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 "somebody else has changed the archive's header; mount it again");
   }
-  Transaction transaction(*archive_);
-  transaction.add(content.tensor, content.staging, lock_of(content.tensor));
-  if (auto committed = transaction.commit(); !committed) return pass_on(std::move(committed));
-  content.writers.clear();
+  const auto lock = [this](std::uint32_t tensor) -> ReaderWriterLock& { return lock_of(tensor); };
+  if (auto committed = content.commit(options_.commit, lock); !committed)
+    return pass_on(std::move(committed));
 
   const std::int64_t mtime_ns = archive_->identity().mtime_ns;
   const std::scoped_lock state_lock(state_mutex_);
-  State& state = changed_states_.try_emplace(content.tensor, common_state_).first->second;
+  State& state = changed_states_.try_emplace(content.tensor(), common_state_).first->second;
   state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));
   state.mtime = timespec_of(mtime_ns);
   if (foreign.what != Stale::What::Nothing) return foreign;
@@ -218,13 +217,13 @@ Stale Filesystem::release(OpenFile* file) {
       const std::scoped_lock state_lock(state_mutex_);
       is_last = --content.descriptors == 0;
     }
-    if (is_last && content.staging.is_dirty()) {
-      if (file->kind == FileKind::Shared && content.staging.is_whole()) {
+    if (is_last && content.is_dirty()) {
+      if (file->kind == FileKind::Shared && content.is_whole()) {
         if (auto committed = commit_if_dirty(*file)) stale = *committed;
       }
-      if (content.staging.is_dirty()) {
-        log::warning("{}: dropped: {}", label_of(content.tensor), wrong_size(content).message);
-        content.staging.forget();
+      if (content.is_dirty()) {
+        log::warning("{}: dropped: {}", label_of(content.tensor()), wrong_size(content).message);
+        content.forget();
         stale = Stale::one(file->ino,
                            file->kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);
       }
@@ -241,17 +240,17 @@ Stale Filesystem::release(OpenFile* file) {
 void Filesystem::abandon_pending() {
   const std::scoped_lock lock(state_mutex_);
   for (const auto& [key, file] : open_files_) {
-    if (!file->content->staging.is_dirty()) continue;
+    if (!file->content->is_dirty()) continue;
     log::warning("{}: dropped: {} bytes were staged and not closed when the mount ended",
-                 label_of(file->content->tensor), file->content->staging.size_bytes());
-    file->content->staging.forget();
+                 label_of(file->content->tensor()), file->content->size_bytes());
+    file->content->forget();
   }
 }
 
 Error Filesystem::wrong_size(const PendingContent& content) const {
-  const Tensor tensor = archive_->tensors()[content.tensor];
+  const Tensor tensor = archive_->tensors()[content.tensor()];
   return {ErrorCode::WrongSize, EINVAL,
-          fmt::format("{} bytes came, {} {} needs {}", content.staging.size_bytes(), name_of(tensor.dtype),
+          fmt::format("{} bytes came, {} {} needs {}", content.size_bytes(), name_of(tensor.dtype),
                       shape_text(tensor.shape), tensor.data.size_bytes)};
 }
 

@@ -5,17 +5,38 @@
 
 namespace stfs {
 
+Result<Staging*> PendingContent::stage() {
+  if (staged_ != nullptr) return staged_;
+  transaction_.emplace(archive_);
+  auto stage = transaction_->stage(tensor_);
+  if (stage) staged_ = *stage;
+  return stage;
+}
+
+Result<void> PendingContent::commit(const CommitOptions& options, const Transaction::LockOf& lock_of) {
+  if (staged_ == nullptr) return {};
+  auto committed = transaction_->commit(options, lock_of);
+  if (committed) forget();
+  return committed;
+}
+
+void PendingContent::forget() {
+  staged_ = nullptr;
+  transaction_.reset();
+  writers.clear();
+}
+
+void PendingContent::fail(Error why) {
+  forget();
+  failure = std::move(why);
+}
+
 bool PendingContent::is_written_by(Owner owner) const {
   return writers.empty() || std::ranges::find(writers, owner) != writers.end();
 }
 
 void PendingContent::note_writer(Owner owner) {
   if (owner != 0 && std::ranges::find(writers, owner) == writers.end()) writers.push_back(owner);
-}
-
-void PendingContent::fail(Error why) {
-  staging.forget();
-  failure = std::move(why);
 }
 
 }  // namespace stfs

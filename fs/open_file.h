@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "core/error.h"
-#include "core/staging.h"
+#include "core/transaction.h"
 #include "fs/inode_table.h"
 
 namespace stfs {
@@ -31,24 +31,45 @@ enum class FileKind : std::uint8_t { Reader, Isolated, Shared };
 /// per process. 0 where the kernel does not say (cached writes).
 using Owner = std::uint64_t;
 
-struct PendingContent {
-  PendingContent(std::uint32_t tensor_position, Staging staged)
-      : tensor(tensor_position), staging(std::move(staged)) {}
+class PendingContent {
+ public:
+  /// @param size_bytes  of the tensor; the archive must outlive the content.
+  PendingContent(Archive& archive, std::uint32_t tensor, std::uint64_t size_bytes)
+      : tensor_(tensor), archive_(archive), tensor_bytes_(size_bytes) {}
 
-  const std::uint32_t tensor;
+  [[nodiscard]] std::uint32_t tensor() const { return tensor_; }
   /// Descriptors that share this; guarded by the file system's state mutex.
   unsigned descriptors = 0;
 
   /// Guards what follows. Taken before the commit lock and the tensor's lock (filesystem.h).
   std::mutex mutex;
-  Staging staging;
   std::optional<Error> failure;
   std::vector<Owner> writers;
 
+  /// The stage, begun with the first write: an open that writes nothing costs nothing.
+  Result<Staging*> stage();
+  /// Null while nothing is pending.
+  [[nodiscard]] Staging* staged() const { return staged_; }
+  [[nodiscard]] std::uint64_t size_bytes() const { return staged_ ? staged_->size_bytes() : tensor_bytes_; }
+  [[nodiscard]] bool is_dirty() const { return staged_ != nullptr && staged_->is_dirty(); }
+  [[nodiscard]] bool is_whole() const { return staged_ == nullptr || staged_->is_whole(); }
+
+  /// After success nothing is pending; after a failure all of it still is.
+  Result<void> commit(const CommitOptions& options, const Transaction::LockOf& lock_of);
+  /// Back to what the archive holds.
+  void forget();
+  /// The same, for good: every later call gives this error.
+  void fail(Error why);
+
   [[nodiscard]] bool is_written_by(Owner owner) const;
   void note_writer(Owner owner);
-  /// Rolls back for good.
-  void fail(Error why);
+
+ private:
+  const std::uint32_t tensor_;
+  Archive& archive_;
+  const std::uint64_t tensor_bytes_;
+  std::optional<Transaction> transaction_;
+  Staging* staged_ = nullptr;
 };
 
 struct OpenFile {

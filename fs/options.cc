@@ -23,6 +23,9 @@ constexpr std::string_view kFooter = R"(Options for -o, separated by commas:
   default_permissions  let the kernel check owner and mode
   uid=N, gid=N         owner and group of all files (default: the archive's)
   umask=OCTAL          permission bits to take away
+  durability=power|process  what a commit survives: power loss (default), or only a killed process,
+                       without waiting for the disk
+  nolock               take no locks on the archive: only where nobody else can write it
   threads=N            requests served at a time (default 16)
   nonempty             mount over a directory that holds files
   auto_unmount         unmount when the daemon dies
@@ -75,6 +78,9 @@ std::optional<std::string> apply(std::string_view option, Options& options) {
     const auto mask = number(value, 8);
     if (!mask || *mask > 0777) return wants("an octal number from 0 to 777 is needed");
     options.filesystem.umask = *mask;
+  } else if (key == "durability") {
+    if (value != "power" && value != "process") return wants("durability is power or process");
+    options.filesystem.commit.durability = value == "power" ? Durability::Power : Durability::Process;
   } else if (key == "threads") {
     const auto threads = number(value, 10);
     if (!threads || *threads == 0 || *threads > kMaxThreads)
@@ -88,6 +94,8 @@ std::optional<std::string> apply(std::string_view option, Options& options) {
     options.allows_other = options.checks_permissions = true;
   } else if (option == "default_permissions") {
     options.checks_permissions = true;
+  } else if (option == "nolock") {
+    options.filesystem.commit.uses_locks = false;
   } else if (option == "nonempty") {
     options.may_cover_files = true;
   } else if (option == "auto_unmount") {

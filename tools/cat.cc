@@ -56,8 +56,9 @@ Result<std::vector<Tensor>> find_all(const Target& target, const Request& reques
 
 Result<void> write_tensor(const Archive& archive, const Tensor& tensor, std::ostream& out) {
   const ByteRange range = archive.file_range(tensor.data);
+  std::vector<std::byte> scratch;
   for (std::uint64_t offset = range.offset; out && offset < range.end(); offset += kSliceBytes) {
-    const auto bytes = archive.read({offset, std::min(kSliceBytes, range.end() - offset)});
+    const auto bytes = archive.read({offset, std::min(kSliceBytes, range.end() - offset)}, scratch);
     if (!bytes) return tl::unexpected(bytes.error());
     out.write(reinterpret_cast<const char*>(bytes->data()), static_cast<std::streamsize>(bytes->size()));
   }

@@ -51,7 +51,8 @@ struct Summary {
 
 /// White space at the end of the header.
 Result<std::uint64_t> header_padding(const Archive& archive) {
-  const auto header = archive.read({kHeaderLengthBytes, archive.header_size_bytes()});
+  std::vector<std::byte> scratch;
+  const auto header = archive.read({kHeaderLengthBytes, archive.header_size_bytes()}, scratch);
   if (!header) return tl::unexpected(header.error());
   const auto is_space = [](std::byte b) {
     return b == std::byte{' '} || b == std::byte{'\n'} || b == std::byte{'\t'} || b == std::byte{'\r'};

@@ -1,68 +1,66 @@
-// A disk that fails when a test tells it to: the operating system's files, with a fault put in front of
-// one chosen call.
+// A disk that fails when a test tells it to: a storage with a fault put in front of chosen calls.
 //
-// Calls are counted from 1 in the order in which they come, whatever file they are made on, so that a
-// sweep over every count makes every step of an operation fail once.
+// Calls are counted from 1 in the order in which they come, whatever file they are made on, so that a sweep over
+// every count makes every step of an operation fail once.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
-#include <filesystem>
-#include <memory>
+#include <mutex>
 #include <optional>
-#include <string>
 
-#include "core/file.h"
+#include "tests/support/intercepted_storage.h"
 
 namespace stfs::test {
 
-enum class FileCall : std::uint8_t { Open, CreateUnnamed, PathStatus, Read, Write, Reserve, Sync, Status };
-
-/// What is to fail. Shared by the storage and its files; any thread may look at the counts.
-class FaultPlan {
- public:
-  /// The nth call from now on, of any kind, fails with that errno. 0: none.
-  void fail_call(unsigned nth, int errno_value);
-  /// The same for the nth call of one kind.
-  void fail_call(FileCall kind, unsigned nth, int errno_value);
-  /// A write that fails has put the first half of its bytes before.
-  void tear_writes() { tears_writes_ = true; }
-
-  /// Calls since the last fail_call().
-  [[nodiscard]] unsigned calls() const { return calls_; }
-  /// The kind of the call that has failed, if one has.
-  [[nodiscard]] std::optional<FileCall> failed() const;
-  /// Bytes reached a named file, the archive that is, since the last fail_call(); torn ones count.
-  [[nodiscard]] bool has_touched_archive() const { return has_touched_archive_; }
-
-  // For the storage and its files.
-  [[nodiscard]] Result<void> before(FileCall kind, const std::string& subject);
-  [[nodiscard]] bool tears_writes() const { return tears_writes_; }
-  void note_archive_touched() { has_touched_archive_ = true; }
-
- private:
-  void restart(unsigned nth, int errno_value);
-
-  std::optional<FileCall> kind_;
-  unsigned nth_ = 0;
-  int errno_value_ = 0;
-  bool tears_writes_ = false;
-  std::atomic<unsigned> calls_ = 0;
-  std::atomic<unsigned> matching_calls_ = 0;
-  std::atomic<int> failed_kind_ = -1;
-  std::atomic<bool> has_touched_archive_ = false;
+struct Fault {
+  unsigned nth = 0;  // of the calls that it is about, from 1; 0: never
+  int errno_value = EIO;
+  std::optional<FileCall> kind;  // only calls of that kind count and fail
+  bool only_changes = false;     // only calls that change something count and fail
+  bool is_for_good = false;      // the later calls that it is about fail too
+  bool cuts_short = false;       // half of a read or write is done before
 };
 
-class FaultyStorage final : public Storage {
+/// What is to fail. Any thread may call.
+class FaultPlan : public Interceptor {
  public:
-  Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override;
-  Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& directory) override;
-  Result<FileStatus> status(const std::filesystem::path& path) override;
+  /// From now on; counts begin anew.
+  void set(const Fault& fault);
+  /// The nth call from now on, of any kind, fails with that errno. 0: none.
+  void fail_call(unsigned nth, int errno_value) { set({.nth = nth, .errno_value = errno_value, .kind = {}}); }
+  /// The same for the nth call of one kind.
+  void fail_call(FileCall kind, unsigned nth, int errno_value) {
+    set({.nth = nth, .errno_value = errno_value, .kind = kind});
+  }
+  /// A write that fails has put the first half of its bytes before.
+  void tear_writes();
 
-  [[nodiscard]] FaultPlan& plan() { return *plan_; }
+  /// Calls since the plan was made, of whatever kind.
+  [[nodiscard]] unsigned calls() const;
+  /// The call that has failed first, if one has.
+  [[nodiscard]] std::optional<SeamCall> failed_call() const;
+  [[nodiscard]] std::optional<FileCall> failed() const;
+  /// Bytes reached an archive since the plan was made; torn ones count.
+  [[nodiscard]] bool has_touched_archive() const;
+
+  Verdict before(const SeamCall& call) override;
 
  private:
-  std::shared_ptr<FaultPlan> plan_ = std::make_shared<FaultPlan>();
+  [[nodiscard]] bool is_about(const SeamCall& call) const;
+
+  mutable std::mutex mutex_;  // guards all below
+  Fault fault_;
+  unsigned calls_ = 0;
+  unsigned matching_calls_ = 0;
+  std::optional<SeamCall> failed_;
+  bool has_touched_archive_ = false;
+};
+
+class FaultyStorage final : private FaultPlan, public InterceptedStorage {
+ public:
+  explicit FaultyStorage(Storage& inner = system_storage())
+      : InterceptedStorage(inner, static_cast<FaultPlan&>(*this)) {}
+  [[nodiscard]] FaultPlan& plan() { return *this; }
 };
 
 }  // namespace stfs::test

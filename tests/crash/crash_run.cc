@@ -1,0 +1,181 @@
+// Record, crash, recover, compare.
+#include "tests/crash/crash_run.h"
+
+#include <algorithm>
+
+#include "core/recovery.h"
+#include "tests/support/lying_storage.h"
+
+namespace stfs::test {
+namespace {
+
+constexpr std::size_t kOneInRecovery = 16;  // so many recoveries are watched, to crash in them
+constexpr std::size_t kOneFollowUp = 64;
+constexpr std::uint64_t kMostInARow = 4;
+
+std::string text_of(const Error& error) { return std::string(name_of(error.code)) + ": " + error.message; }
+
+std::optional<std::string> names_left(DiskProcess& process) {
+  const auto names = process.list(kDirectory, ".");
+  if (!names || names->empty()) return std::nullopt;
+  return "LEFT BEHIND: " + names->front();
+}
+
+/// Opens the archive and recovers, as a mount does.
+Result<std::vector<JournalReport>> open_and_recover(Storage& storage) {
+  auto file = storage.open(kArchivePath, Access::ReadWrite);
+  if (!file) return pass_on(std::move(file));
+  return recover(storage, kArchivePath, **file);
+}
+
+std::string which_blocks(const Content& found, const Content& expected) {
+  std::string text;
+  for (std::size_t at = 0; at < expected.size(); at += kDiskBlockBytes) {
+    const std::size_t end = std::min(expected.size(), at + kDiskBlockBytes);
+    const bool is_same = std::equal(found.begin() + static_cast<std::ptrdiff_t>(at),
+                                    found.begin() + static_cast<std::ptrdiff_t>(end),
+                                    expected.begin() + static_cast<std::ptrdiff_t>(at));
+    if (!is_same) text += " " + std::to_string(at / kDiskBlockBytes);
+  }
+  return text;
+}
+
+/// Which state of the archive is there; nothing where it is none.
+std::optional<std::size_t> find_content(const DiskImage& image, const std::vector<Content>& contents) {
+  const InodeNumber archive = image.inode_at(kArchivePath);
+  if (archive == 0) return std::nullopt;
+  for (std::size_t step = contents.size(); step-- > 0;) {
+    if (image.has_content(archive, contents[step])) return step;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> compare(const History& history, const Moment& moment, const DiskImage& image) {
+  const auto found = find_content(image, history.contents);
+  if (!found) {
+    const Content content = image.content(image.inode_at(kArchivePath));
+    std::string text = "TORN:";
+    for (std::size_t step = moment.promised; step <= moment.begun; ++step) {
+      text += " blocks that are not as after " + std::to_string(step) + " steps:" +
+              (content.size() == history.contents[step].size() ? which_blocks(content, history.contents[step])
+                                                               : " the size") + ";";
+    }
+    return text;
+  }
+  if (*found < moment.promised) {
+    return "LOST: " + std::to_string(moment.promised) + " steps were committed, " + std::to_string(*found) + " are there";
+  }
+  if (*found > moment.begun) return "TOO MUCH: " + std::to_string(*found) + " steps are there";
+  return std::nullopt;
+}
+
+/// After recovery the archive takes the next change as if nothing had been.
+std::optional<std::string> follow_up(DiskModel& disk, Storage& storage, const TestArchive& archive,
+                                     const Content& present) {
+  const Step step{.pieces = {{"right"}, {"block"}}};
+  constexpr std::uint64_t kNumber = 77;
+  Writer writer(storage, archive, commit_options(Durability::Power));
+  if (auto committed = writer.run(step, kNumber); !committed) return "NEXT COMMIT: " + text_of(committed.error());
+  const DiskImage image = disk.image();
+  if (image.has_content(image.inode_at(kArchivePath), content_after(archive, present, step, kNumber))) {
+    return std::nullopt;
+  }
+  return "NEXT COMMIT: it is not what is there";
+}
+
+}  // namespace
+
+CrashCounts& CrashCounts::operator+=(const CrashCounts& other) {
+  states += other.states;
+  in_recovery += other.in_recovery;
+  deepest = std::max(deepest, other.deepest);
+  follow_ups += other.follow_ups;
+  return *this;
+}
+
+History record(const Workload& workload, const std::vector<SeamCall>& lies) {
+  History history{.workload = &workload, .contents = contents_of(workload), .moments = {}, .failure = {}};
+  DiskModel disk(workload.disk);
+  put_archive(disk, *workload.archive);
+  std::size_t promised = 0;
+  std::size_t begun = 0;
+  const auto remember = [&](std::string_view what, const DiskImage& image) {
+    history.moments.push_back({what, image, promised, begun});
+  };
+  remember("beginning", disk.image());
+  disk.observe(remember);
+  const auto process = disk.start_process();
+  LyingStorage storage(*process, lies);
+  {
+    Writer writer(storage, *workload.archive, commit_options(workload.durability));
+    for (; begun < workload.steps.size();) {
+      const std::size_t number = begun++;
+      if (auto committed = writer.run(workload.steps[number], number); !committed) {
+        history.failure = std::string(workload.name) + ": " + text_of(committed.error());
+        break;
+      }
+      promised = begun;
+      remember("commit returns", disk.image());
+    }
+  }
+  disk.observe({});
+  return history;
+}
+
+std::optional<std::string> judge(const History& history, const Moment& moment, const DiskImage& crashed,
+                                 Choices& choices, CrashCounts& counts, const std::vector<SeamCall>& lies) {
+  const bool is_power = history.workload->durability == Durability::Power;
+  DiskImage image = crashed;
+  for (std::uint64_t in_a_row = 1;; ++in_a_row) {
+    ++counts.states;
+    counts.in_recovery += in_a_row > 1;
+    counts.deepest = std::max(counts.deepest, in_a_row);
+    DiskOptions options = history.workload->disk;
+    // The disk's number is another one after a start of the machine; birth times make up for that.
+    if (options.has_birth_times) options.device += in_a_row;
+    DiskModel disk(options, image);
+    const auto process = disk.start_process();
+    LyingStorage storage(*process, lies);
+    const bool crashes_again = in_a_row < kMostInARow && choices.one_in(in_a_row == 1 ? kOneInRecovery : 2);
+    std::vector<DiskImage> moments;
+    if (crashes_again) {
+      moments.push_back(image);
+      disk.observe([&](std::string_view, const DiskImage& changed) { moments.push_back(changed); });
+    }
+    const auto recovered = open_and_recover(storage);
+    if (!recovered) return "RECOVERY FAILED: " + text_of(recovered.error());
+    if (crashes_again) {
+      const DiskImage& there = moments[choices.below(moments.size())];
+      const bool loses_power = is_power && !choices.one_in(4);
+      image = loses_power ? after_random_power_loss(there, choices) : after_kill(there);
+      continue;
+    }
+    const DiskImage after = disk.image();
+    if (auto wrong = compare(history, moment, after)) return wrong;
+    if (auto left = names_left(*process)) return left;
+    if (disk.has_locks_held()) return "a lock is still held after recovery";
+    const auto again = open_and_recover(storage);
+    if (!again) return "SECOND RECOVERY FAILED: " + text_of(again.error());
+    const DiskImage after_again = disk.image();
+    if (!again->empty() || after_again.at(1).mtime_ns != after.at(1).mtime_ns) {
+      return "a second recovery found something to do";
+    }
+    if (!choices.one_in(kOneFollowUp)) return std::nullopt;
+    ++counts.follow_ups;
+    return follow_up(disk, storage, *history.workload->archive,
+                     history.contents[*find_content(after, history.contents)]);
+  }
+}
+
+std::optional<std::string> crash_once(const History& history, Choices& choices, CrashCounts& counts,
+                                      const std::vector<SeamCall>& lies) {
+  const Moment& moment = history.moments[choices.below(history.moments.size())];
+  const bool loses_power = history.workload->durability == Durability::Power && !choices.one_in(8);
+  const DiskImage crashed = loses_power ? after_random_power_loss(moment.image, choices) : after_kill(moment.image);
+  auto wrong = judge(history, moment, crashed, choices, counts, lies);
+  if (!wrong) return std::nullopt;
+  return std::string(history.workload->name) + ", " + (loses_power ? "power lost" : "killed") + " after \"" +
+         std::string(moment.what) + "\" (change " + std::to_string(&moment - history.moments.data()) + "): " + *wrong;
+}
+
+}  // namespace stfs::test

@@ -1,0 +1,203 @@
+// The layout, the list, and how a step is done.
+#include "tests/crash/workload.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+#include "tests/support/archive_bytes.h"
+#include "tests/support/choices.h"
+
+namespace stfs::test {
+namespace {
+
+constexpr std::uint64_t kBlock = kDiskBlockBytes;
+constexpr std::uint64_t kDataOffset = 1600;  // the header shares its block with the first tensors
+
+std::vector<Workload> make_workloads() {
+  std::vector<Workload> list;
+  const auto add = [&](std::string_view name, std::vector<Step> steps, DiskOptions disk = {},
+                       Durability durability = Durability::Power) {
+    list.push_back({name, &small_archive(), std::move(steps), disk, durability});
+  };
+  const DiskOptions without_unnamed{.has_unnamed = false};
+  add("four bytes", {{.pieces = {{"four_bytes"}}}});
+  add("one block", {{.pieces = {{"block"}}}});
+  add("unaligned", {{.pieces = {{"unaligned"}}}});
+  add("several blocks", {{.pieces = {{"several_blocks"}}}});
+  add("end of the file", {{.pieces = {{"end"}}}});
+  add("beside the header", {{.pieces = {{"beside_the_header"}}}});
+  add("neighbours in one block", {{.pieces = {{"left"}, {"right"}}}});
+  add("far apart", {{.pieces = {{"four_bytes"}, {"block"}, {"end"}}}});
+  add("everything", {{.pieces = {{"four_bytes"},
+                                 {"beside_the_header"},
+                                 {"unaligned"},
+                                 {"block"},
+                                 {"several_blocks"},
+                                 {"left"},
+                                 {"right"},
+                                 {"across"},
+                                 {"end"}}}});
+  add("parts of tensors",
+      {{.pieces = {{"several_blocks", 5000, 100}, {"across", 1, 1}, {"left", 1499, 1}, {"unaligned", 4990, 10}}}});
+  add("one after the other", {{.pieces = {{"left"}}}, {.pieces = {{"right"}}}});
+  add("the same twice", {{.pieces = {{"block"}}}, {.pieces = {{"block"}}}});
+  add("overlapping sets", {{.pieces = {{"block"}, {"left"}}},
+                           {.pieces = {{"block"}, {"end"}}},
+                           {.pieces = {{"left"}, {"end"}}}});
+  add("reopened between",
+      {{.pieces = {{"block"}, {"end"}}}, {.pieces = {{"block"}, {"left"}}, .reopens = true}});
+  add("wrong size first", {{.pieces = {{"several_blocks"}, {"end"}}, .tries_wrong_size = true}});
+  add("without unnamed files", {{.pieces = {{"block"}, {"left"}}}, {.pieces = {{"block"}, {"end"}}}},
+      without_unnamed);
+  add("without birth times", {{.pieces = {{"unaligned"}, {"end"}}}}, {.has_birth_times = false});
+  add("killed only", {{.pieces = {{"unaligned"}, {"end"}}}, {.pieces = {{"unaligned"}}}}, {},
+      Durability::Process);
+  add("killed only, without unnamed files", {{.pieces = {{"unaligned"}, {"end"}}}, {.pieces = {{"end"}}}},
+      without_unnamed, Durability::Process);
+  add("cloned", {{.pieces = {{"large"}, {"left"}, {"end"}}}}, {.has_clone = true});
+  add("too large for one write", {{.pieces = {{"large", 100}, {"right"}}}});
+  list[list.size() - 1].archive = list[list.size() - 2].archive = &large_archive();
+  return list;
+}
+
+}  // namespace
+
+// Sizes are chosen for where they begin and end: see the names.
+TestArchive::TestArchive(std::uint64_t large_bytes)
+    : tensors_({
+          {"four_bytes", 0, 4},
+          {"beside_the_header", 0, 1000},
+          {"unaligned", 0, 5000},
+          {"filler", 0, 0},  // up to the next block
+          {"block", 0, kBlock},
+          {"several_blocks", 0, 4 * kBlock},
+          {"left", 0, 1500},
+          {"right", 0, 2000},
+          {"large", 0, large_bytes},
+          {"across", 0, 3 * kBlock + 77},
+          {"empty", 0, 0},
+          {"end", 0, 700},
+      }) {
+  std::uint64_t offset = kDataOffset;
+  std::string header = "{";
+  for (TestTensor& tensor : tensors_) {
+    tensor.offset = offset;
+    if (tensor.name == "filler") tensor.size_bytes = (kBlock - offset % kBlock) % kBlock;
+    offset += tensor.size_bytes;
+    header += "\"" + std::string(tensor.name) + "\":{\"dtype\":\"U8\",\"shape\":[" +
+              std::to_string(tensor.size_bytes) + "],\"data_offsets\":[" +
+              std::to_string(tensor.offset - kDataOffset) + "," + std::to_string(offset - kDataOffset) + "]},";
+  }
+  header.back() = '}';
+  header.resize(kDataOffset - 8, ' ');
+  std::string data(offset - kDataOffset, '\0');
+  RandomChoices random(1);
+  for (char& byte : data) byte = static_cast<char>(random.below(256));
+  const std::string bytes = archive_bytes(header, data);
+  const auto span = std::as_bytes(std::span(bytes));
+  content_.assign(span.begin(), span.end());
+}
+
+std::uint32_t TestArchive::position(std::string_view name) const {
+  const auto found = std::ranges::find(tensors_, name, &TestTensor::name);
+  if (found == tensors_.end()) throw std::logic_error("no such tensor: " + std::string(name));
+  return static_cast<std::uint32_t>(found - tensors_.begin());
+}
+
+const TestArchive& small_archive() {
+  static const TestArchive archive(10);
+  return archive;
+}
+
+const TestArchive& large_archive() {
+  static const TestArchive archive((std::uint64_t{1} << 20U) + 3 * kBlock + 5);
+  return archive;
+}
+
+const std::vector<Workload>& workloads() {
+  static const std::vector<Workload> list = make_workloads();
+  return list;
+}
+
+const Workload& workload(std::string_view name) {
+  const auto found = std::ranges::find(workloads(), name, &Workload::name);
+  if (found == workloads().end()) throw std::logic_error("no such workload: " + std::string(name));
+  return *found;
+}
+
+Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_t step) {
+  const TestTensor& tensor = archive[piece.tensor];
+  RandomChoices random(tensor.offset * 1000 + piece.offset * 7 + step + 2);
+  Content bytes(piece.size_bytes.value_or(tensor.size_bytes - piece.offset));
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.below(256));
+  return bytes;
+}
+
+Content content_after(const TestArchive& archive, const Content& before, const Step& step, std::uint64_t number) {
+  Content after = before;
+  for (const Piece& piece : step.pieces) {
+    const Content bytes = piece_bytes(archive, piece, number);
+    std::ranges::copy(bytes, after.data() + archive[piece.tensor].offset + piece.offset);
+  }
+  return after;
+}
+
+std::vector<Content> contents_of(const Workload& workload) {
+  std::vector<Content> contents = {workload.archive->content()};
+  for (std::size_t number = 0; number < workload.steps.size(); ++number) {
+    contents.push_back(content_after(*workload.archive, contents.back(), workload.steps[number], number));
+  }
+  return contents;
+}
+
+Result<void> Writer::open() {
+  if (archive_) return {};
+  auto archive = Archive::open(kArchivePath, Access::ReadWrite, storage_);
+  if (!archive) return pass_on(std::move(archive));
+  archive_ = std::move(*archive);
+  return {};
+}
+
+Result<void> Writer::stage(Transaction& transaction, const Step& step, std::uint64_t number) {
+  for (const Piece& piece : step.pieces) {
+    auto staging = transaction.stage(layout_.position(piece.tensor));
+    if (!staging) return pass_on(std::move(staging));
+    const Content bytes = piece_bytes(layout_, piece, number);
+    // In two writes, as programs do.
+    const auto half = std::span(bytes).first(bytes.size() / 2);
+    const auto rest = std::span(bytes).subspan(half.size());
+    if (auto written = (*staging)->write(half, piece.offset); !written) return written;
+    if (auto written = (*staging)->write(rest, piece.offset + half.size()); !written) return written;
+  }
+  return {};
+}
+
+Result<void> Writer::run(const Step& step, std::uint64_t number, unsigned retries) {
+  if (step.reopens) close();
+  if (auto opened = open(); !opened) return opened;
+  Transaction transaction(*archive_);
+  const auto lock_of = [this](std::uint32_t) -> ReaderWriterLock& { return readers_; };
+  if (step.tries_wrong_size) {
+    auto staging = transaction.stage(layout_.position(step.pieces.front().tensor));
+    if (!staging) return pass_on(std::move(staging));
+    if (auto cut = (*staging)->resize(1); !cut) return cut;
+    if (auto other = stage(transaction, {.pieces = {step.pieces.back()}}, number); !other) return other;
+    auto refused = transaction.commit(options_, lock_of);
+    if (refused) return fail(ErrorCode::InvalidArgument, EINVAL, "a commit of the wrong size was taken");
+    if (refused.error().code != ErrorCode::WrongSize) return refused;
+  }
+  if (auto staged = stage(transaction, step, number); !staged) return staged;
+  for (;; --retries) {
+    auto committed = transaction.commit(options_, lock_of);
+    if (committed || retries == 0) return committed;
+  }
+}
+
+void put_archive(DiskModel& disk, const TestArchive& archive) { disk.put(kArchivePath, archive.content()); }
+
+CommitOptions commit_options(Durability durability) {
+  // Without patience: nobody else is there, or a scheduler decides when to try again.
+  return {.durability = durability, .lock_patience = std::chrono::milliseconds(0), .on_progress = {}};
+}
+
+}  // namespace stfs::test

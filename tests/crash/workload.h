@@ -1,0 +1,112 @@
+// What the crash tests do to an archive: its layout, and transactions one after the other.
+//
+// The expected content is kept as plain bytes, computed without the code under test.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/archive.h"
+#include "core/transaction.h"
+#include "tests/support/disk_model.h"
+
+namespace stfs::test {
+
+inline constexpr std::string_view kArchivePath = "/models/model.safetensors";
+inline constexpr std::string_view kDirectory = "/models";
+
+using Content = std::vector<std::byte>;
+
+struct TestTensor {
+  std::string_view name;
+  std::uint64_t offset;  // absolute in the file
+  std::uint64_t size_bytes;
+};
+
+/// An archive whose tensors show every case of how a tensor lies in blocks.
+class TestArchive {
+ public:
+  /// @param large_bytes  size of the tensor "large".
+  explicit TestArchive(std::uint64_t large_bytes);
+
+  /// In the order of the file.
+  [[nodiscard]] const std::vector<TestTensor>& tensors() const { return tensors_; }
+  [[nodiscard]] const TestTensor& operator[](std::string_view name) const { return tensors_[position(name)]; }
+  [[nodiscard]] std::uint32_t position(std::string_view name) const;
+  /// The bytes at the beginning.
+  [[nodiscard]] const Content& content() const { return content_; }
+
+ private:
+  std::vector<TestTensor> tensors_;
+  Content content_;
+};
+
+const TestArchive& small_archive();
+/// Its tensor "large" is one that is cloned, where the disk can.
+const TestArchive& large_archive();
+
+/// Bytes written into a tensor.
+struct Piece {
+  std::string_view tensor;
+  std::uint64_t offset = 0;  // in the tensor
+  std::optional<std::uint64_t> size_bytes;  // all there is, without it
+};
+
+struct Step {
+  std::vector<Piece> pieces;
+  /// Cuts the first piece's tensor before, tries to commit, which must fail, and then writes.
+  bool tries_wrong_size = false;
+  /// A new Archive object for this step.
+  bool reopens = false;
+};
+
+struct Workload {
+  std::string_view name;
+  const TestArchive* archive;
+  std::vector<Step> steps;
+  DiskOptions disk;
+  Durability durability = Durability::Power;
+};
+
+const std::vector<Workload>& workloads();
+const Workload& workload(std::string_view name);
+
+/// What a step writes there: bytes that tell step and position.
+Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_t step);
+/// The archive after the step.
+Content content_after(const TestArchive& archive, const Content& before, const Step& step, std::uint64_t number);
+/// The content at the beginning and after each step.
+std::vector<Content> contents_of(const Workload& workload);
+
+/// The seam as one program sees it, with an archive open.
+class Writer {
+ public:
+  Writer(Storage& storage, const TestArchive& layout, CommitOptions options)
+      : storage_(storage), layout_(layout), options_(std::move(options)) {}
+
+  /// Opens it where it is not open.
+  Result<void> open();
+  void close() { archive_.reset(); }
+  [[nodiscard]] Archive& archive() const { return *archive_; }
+  /// Stages and commits one step. A failed commit is tried again as often as told, on the same transaction.
+  Result<void> run(const Step& step, std::uint64_t number, unsigned retries = 0);
+
+ private:
+  Result<void> stage(Transaction& transaction, const Step& step, std::uint64_t number);
+
+  Storage& storage_;
+  const TestArchive& layout_;
+  CommitOptions options_;
+  std::unique_ptr<Archive> archive_;
+  ReaderWriterLock readers_;
+};
+
+/// Puts the archive at the beginning onto the disk.
+void put_archive(DiskModel& disk, const TestArchive& archive = small_archive());
+CommitOptions commit_options(Durability durability);
+
+}  // namespace stfs::test

@@ -1,0 +1,159 @@
+// Picks one version of everything.
+#include "tests/support/disk_crash.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace stfs::test {
+namespace {
+
+enum class Policy : std::uint8_t { Oldest, Newest, AsItComes, OneNew, OneOld, Torn, Stale };
+constexpr std::size_t kPolicies = 7;
+
+void drop_nameless(DiskImage& image) {
+  std::vector<bool> is_named(image.inodes() + 1, false);
+  for (const DiskName& name : image.names()) is_named[name.inode.now()] = true;
+  for (InodeNumber inode = 1; inode <= image.inodes(); ++inode) {
+    if (!is_named[inode]) image.drop(inode);
+  }
+}
+
+/// What the disk has behind the end of a file is nobody's: it reads as zeros once the file grows again.
+void cut(DiskInode& file) {
+  const std::uint64_t size_bytes = file.size_bytes.now();
+  const std::size_t rest = size_bytes % kDiskBlockBytes;
+  file.blocks.resize((size_bytes + kDiskBlockBytes - 1) / kDiskBlockBytes);
+  if (rest == 0 || !file.blocks.back().now()) return;
+  auto last = std::make_shared<DiskBlock>(*file.blocks.back().now());
+  std::fill(last->begin() + static_cast<std::ptrdiff_t>(rest), last->end(), std::byte{0});
+  file.blocks.back() = Unsettled<DiskBlockPointer>(std::move(last));
+}
+
+DiskBlockPointer torn(const Unsettled<DiskBlockPointer>& block, Choices& choices) {
+  auto mix = std::make_shared<DiskBlock>();
+  for (std::size_t at = 0; at < kDiskBlockBytes; at += kSectorBytes) {
+    const DiskBlockPointer& from = block.version(choices.below(block.versions()));
+    if (from) std::memcpy(mix->data() + at, from->data() + at, kSectorBytes);
+  }
+  return mix;
+}
+
+/// Bytes that lay on the disk where a new block has been allotted but never written.
+DiskBlockPointer stale(const DiskImage& image, Choices& choices) {
+  for (int tries = 0; tries < 4; ++tries) {
+    const DiskInode& file = image.at(1 + choices.below(image.inodes()));
+    if (!file.blocks.empty()) return file.blocks[choices.below(file.blocks.size())].now();
+  }
+  return {};
+}
+
+/// Applies one policy to things of one kind, in their order.
+class Picker {
+ public:
+  Picker(Policy policy, std::size_t unsettled_things, Choices& choices)
+      : policy_(policy), choices_(choices), odd_one_(choices.below(std::max<std::size_t>(1, unsettled_things))) {}
+
+  /// Which version of the next thing; several() must have said that there is more than one.
+  std::size_t pick(std::size_t versions) {
+    const bool is_odd = count_++ == odd_one_;
+    switch (policy_) {
+      case Policy::Oldest: return 0;
+      case Policy::Newest: return versions - 1;
+      case Policy::OneNew: return is_odd ? versions - 1 : 0;
+      case Policy::OneOld: return is_odd ? choices_.below(versions - 1) : versions - 1;
+      case Policy::AsItComes:
+      case Policy::Torn:
+      case Policy::Stale: break;
+    }
+    return choices_.below(versions);
+  }
+  [[nodiscard]] Policy policy() const { return policy_; }
+
+ private:
+  Policy policy_;
+  Choices& choices_;
+  std::size_t odd_one_;
+  std::size_t count_ = 0;
+};
+
+std::size_t unsettled_blocks(const DiskImage& image) {
+  std::size_t count = 0;
+  for (InodeNumber inode = 1; inode <= image.inodes(); ++inode) {
+    for (const auto& block : image.at(inode).blocks) count += block.versions() > 1;
+  }
+  return count;
+}
+
+std::size_t unsettled_names(const DiskImage& image) {
+  return static_cast<std::size_t>(
+      std::ranges::count_if(image.names(), [](const DiskName& name) { return name.inode.versions() > 1; }));
+}
+
+bool is_settled(const DiskInode& file) {
+  return file.size_bytes.versions() == 1 &&
+         std::ranges::all_of(file.blocks, [](const auto& block) { return block.versions() == 1; });
+}
+
+DiskBlockPointer settle_block(const Unsettled<DiskBlockPointer>& block, Picker& picker, const DiskImage& before,
+                              Choices& choices) {
+  if (picker.policy() == Policy::Torn && choices.one_in(2)) return torn(block, choices);
+  const std::size_t version = picker.pick(block.versions());
+  if (picker.policy() == Policy::Stale && version == 0 && !block.version(0)) return stale(before, choices);
+  return block.version(version);
+}
+
+DiskImage settle(const DiskImage& before, Picker data, Picker sizes, Picker names, Choices& choices) {
+  DiskImage after = before;
+  for (DiskName& name : after.change_names()) {
+    if (name.inode.versions() == 1) continue;
+    name.inode = Unsettled<InodeNumber>(name.inode.version(names.pick(name.inode.versions())));
+  }
+  drop_nameless(after);
+  for (InodeNumber inode = 1; inode <= after.inodes(); ++inode) {
+    if (is_settled(after.at(inode))) continue;
+    DiskInode& file = after.change(inode);
+    for (auto& block : file.blocks) {
+      if (block.versions() == 1) continue;
+      block = Unsettled<DiskBlockPointer>(settle_block(block, data, before, choices));
+    }
+    if (file.size_bytes.versions() == 1) continue;
+    file.size_bytes =
+        Unsettled<std::uint64_t>(file.size_bytes.version(sizes.pick(file.size_bytes.versions())));
+    cut(file);
+  }
+  std::erase_if(after.change_names(), [](const DiskName& name) { return name.inode.now() == 0; });
+  return after;
+}
+
+}  // namespace
+
+DiskImage after_power_loss(const DiskImage& image, Choices& choices) {
+  const auto picker = [&] {
+    // The odd one is not used by this policy, so it must not become a decision of its own.
+    return Picker(Policy::AsItComes, 0, choices);
+  };
+  return settle(image, picker(), picker(), picker(), choices);
+}
+
+DiskImage after_random_power_loss(const DiskImage& image, Choices& choices) {
+  const auto policy = [&](std::size_t count) { return static_cast<Policy>(choices.below(count)); };
+  Picker data(policy(kPolicies), unsettled_blocks(image), choices);
+  Picker sizes(policy(3), 0, choices);
+  Picker names(policy(5), unsettled_names(image), choices);
+  return settle(image, data, sizes, names, choices);
+}
+
+DiskImage after_kill(const DiskImage& image) {
+  DiskImage after = image;
+  std::vector<bool> may_be_named(image.inodes() + 1, false);
+  for (const DiskName& name : image.names()) {
+    // A name that was removed but not for certain may come back, with its file, when the power fails later.
+    for (std::size_t at = 0; at < name.inode.versions(); ++at) may_be_named[name.inode.version(at)] = true;
+  }
+  for (InodeNumber inode = 1; inode <= image.inodes(); ++inode) {
+    if (!may_be_named[inode]) after.drop(inode);
+  }
+  return after;
+}
+
+}  // namespace stfs::test

@@ -1,0 +1,138 @@
+// Blocks, sizes and names, and what has become certain about them.
+#include "tests/support/disk_image.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace stfs::test {
+namespace {
+
+const DiskBlock& bytes_of(const DiskBlockPointer& block) {
+  static const DiskBlock zeros{};
+  return block ? *block : zeros;
+}
+
+std::string_view directory_of(std::string_view path) { return path.substr(0, path.rfind('/')); }
+
+/// The size is written back with the data behind its old end, so that a new write there gives it another chance
+/// after a sync that failed.
+void grow(DiskInode& file, std::uint64_t end) {
+  bool is_settled = true;
+  for (std::size_t at = 0; at < file.size_bytes.versions(); ++at) {
+    is_settled = is_settled && file.size_bytes.version(at) >= end;
+  }
+  if (!is_settled) file.size_bytes.set(std::max(end, file.size_bytes.now()));
+  const std::uint64_t blocks = (file.size_bytes.now() + kDiskBlockBytes - 1) / kDiskBlockBytes;
+  if (file.blocks.size() < blocks) file.blocks.resize(blocks);
+}
+
+}  // namespace
+
+DiskInode& DiskImage::change(InodeNumber inode) {
+  std::shared_ptr<DiskInode>& file = inodes_[inode - 1];
+  if (file.use_count() > 1) file = std::make_shared<DiskInode>(*file);
+  return *file;
+}
+
+InodeNumber DiskImage::create() {
+  inodes_.push_back(std::make_shared<DiskInode>());
+  inodes_.back()->birth_ns = inodes_.back()->mtime_ns = ++clock_ns_;
+  return inodes_.size();
+}
+
+void DiskImage::write(InodeNumber inode, std::uint64_t offset, std::span<const std::byte> from) {
+  if (from.empty()) return;
+  DiskInode& file = change(inode);
+  grow(file, offset + from.size());
+  file.mtime_ns = ++clock_ns_;
+  while (!from.empty()) {
+    const std::size_t within = offset % kDiskBlockBytes;
+    const std::size_t size = std::min(kDiskBlockBytes - within, from.size());
+    Unsettled<DiskBlockPointer>& block = file.blocks[offset / kDiskBlockBytes];
+    auto changed = std::make_shared<DiskBlock>(bytes_of(block.now()));
+    std::memcpy(changed->data() + within, from.data(), size);
+    block.set(std::move(changed));
+    from = from.subspan(size);
+    offset += size;
+  }
+}
+
+void DiskImage::clone(InodeNumber inode, std::uint64_t offset, InodeNumber source,
+                      std::uint64_t source_offset, std::uint64_t size_bytes) {
+  const std::shared_ptr<const DiskInode> from = inodes_[source - 1];
+  DiskInode& file = change(inode);
+  grow(file, offset + size_bytes);
+  file.mtime_ns = ++clock_ns_;
+  for (std::uint64_t at = 0; at < size_bytes; at += kDiskBlockBytes) {
+    file.blocks[(offset + at) / kDiskBlockBytes].set(
+        from->blocks[(source_offset + at) / kDiskBlockBytes].now());
+  }
+}
+
+bool DiskImage::read(InodeNumber inode, std::uint64_t offset, std::span<std::byte> to) const {
+  const DiskInode& file = at(inode);
+  if (offset + to.size() > file.size_bytes.now()) return false;
+  while (!to.empty()) {
+    const std::size_t within = offset % kDiskBlockBytes;
+    const std::size_t size = std::min(kDiskBlockBytes - within, to.size());
+    std::memcpy(to.data(), bytes_of(file.blocks[offset / kDiskBlockBytes].now()).data() + within, size);
+    to = to.subspan(size);
+    offset += size;
+  }
+  return true;
+}
+
+void DiskImage::sync(InodeNumber inode) {
+  DiskInode& file = change(inode);
+  file.size_bytes.sync();
+  for (auto& block : file.blocks) block.sync();
+}
+
+void DiskImage::fail_sync(InodeNumber inode) {
+  DiskInode& file = change(inode);
+  file.size_bytes.fail_sync();
+  for (auto& block : file.blocks) block.fail_sync();
+}
+
+void DiskImage::set_name(std::string_view path, InodeNumber inode) {
+  const auto known = std::ranges::find(names_, path, &DiskName::path);
+  if (known != names_.end()) return known->inode.set(inode);
+  names_.push_back({std::string(path), Unsettled<InodeNumber>(0)});
+  names_.back().inode.set(inode);
+}
+
+void DiskImage::sync_names(std::string_view directory) {
+  for (DiskName& name : names_) {
+    if (directory_of(name.path) == directory) name.inode.sync();
+  }
+}
+
+void DiskImage::fail_sync_names(std::string_view directory) {
+  for (DiskName& name : names_) {
+    if (directory_of(name.path) == directory) name.inode.fail_sync();
+  }
+}
+
+InodeNumber DiskImage::inode_at(std::string_view path) const {
+  const auto known = std::ranges::find(names_, path, &DiskName::path);
+  return known == names_.end() ? 0 : known->inode.now();
+}
+
+bool DiskImage::has_content(InodeNumber inode, std::span<const std::byte> content) const {
+  const DiskInode& file = at(inode);
+  if (file.size_bytes.now() != content.size()) return false;
+  for (std::size_t block = 0; !content.empty(); ++block) {
+    const std::size_t size = std::min(kDiskBlockBytes, content.size());
+    if (std::memcmp(bytes_of(file.blocks[block].now()).data(), content.data(), size) != 0) return false;
+    content = content.subspan(size);
+  }
+  return true;
+}
+
+std::vector<std::byte> DiskImage::content(InodeNumber inode) const {
+  std::vector<std::byte> bytes(size_bytes(inode));
+  static_cast<void>(read(inode, 0, bytes));
+  return bytes;
+}
+
+}  // namespace stfs::test

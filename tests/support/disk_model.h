@@ -1,0 +1,108 @@
+// A simulated machine room: one disk, and processes (on one host or on several) that reach it through core's
+// seam. Nothing touches the real file system, apart from memory that stands in for a mapped file.
+//
+// A crash is not done to a running model: whoever wants one takes an image of the disk, makes another image of
+// what a crash would leave of it (disk_crash.h), and starts a new model on that.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/file.h"
+#include "core/unique_fd.h"
+#include "tests/support/disk_image.h"
+#include "tests/support/lock_table.h"
+#include "tests/support/lossy.h"
+
+namespace stfs::test {
+
+struct DiskOptions {
+  bool has_clone = false;       // FICLONERANGE, as xfs and btrfs
+  bool has_unnamed = true;      // O_TMPFILE; else files have their fallback name from the start
+  bool has_birth_times = true;  // statx tells them
+  bool has_locks = true;
+  std::uint64_t device = 1;
+};
+
+class DiskProcess;
+
+/// Any thread may call.
+class DiskModel {
+ public:
+  explicit DiskModel(DiskOptions options = {}, DiskImage image = {}) : options_(options), image_(std::move(image)) {}
+
+  /// The storage as one process sees it. The model must outlive it.
+  std::unique_ptr<DiskProcess> start_process();
+
+  [[nodiscard]] DiskImage image() const;
+  [[nodiscard]] const DiskOptions& options() const { return options_; }
+  [[nodiscard]] bool has_locks_held() const;
+
+  /// Puts a file there, settled, as if it had been there for ever.
+  InodeNumber put(std::string_view path, std::span<const std::byte> content);
+
+  /// Called after everything that changes the disk, with what it was, under the model's mutex.
+  using Observer = std::function<void(std::string_view what, const DiskImage& image)>;
+  void observe(Observer observer) { observer_ = std::move(observer); }
+
+ private:
+  friend class DiskProcess;
+  friend class DiskFile;
+
+  void changed(std::string_view what) {
+    if (observer_) observer_(what, image_);
+  }
+  void mirror(InodeNumber inode, std::uint64_t offset, std::uint64_t size_bytes);
+  int descriptor(InodeNumber inode);
+  [[nodiscard]] FileStatus status(InodeNumber inode) const;
+
+  const DiskOptions options_;
+  mutable std::mutex mutex_;  // guards all below
+  DiskImage image_;
+  LockTable locks_;
+  std::map<InodeNumber, UniqueFd> mirrors_;  // of files that somebody maps: memory with their present bytes
+  Observer observer_;
+  LockTable::Description descriptions_ = 0;
+  pid_t processes_ = 1000;
+};
+
+/// Any thread may call. Files must not outlive their process.
+class DiskProcess final : public Storage, public LossyStorage {
+ public:
+  ~DiskProcess() override { kill(); }
+
+  /// kill -9: locks and files without a name go, what was written stays. Every later call, also on open files,
+  /// fails with EIO and does nothing, so that the code that called may unwind.
+  void kill();
+  [[nodiscard]] bool is_dead() const;
+
+  Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override;
+  Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override {
+    return open(path, access);  // the model has no links
+  }
+  Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override;
+  Result<void> publish(File& file, const std::filesystem::path& path) override;
+  Result<void> remove(const std::filesystem::path& path) override;
+  Result<void> sync_directory(const std::filesystem::path& directory) override;
+  void fail_sync_directory(const std::filesystem::path& directory) override;
+  Result<std::vector<std::string>> list(const std::filesystem::path& directory,
+                                        const std::string& prefix) override;
+  Result<FileStatus> status(const std::filesystem::path& path) override;
+
+ private:
+  friend class DiskModel;
+  friend class DiskFile;
+  DiskProcess(DiskModel& model, pid_t id) : model_(model), id_(id) {}
+  [[nodiscard]] Result<void> alive(std::string_view action) const;
+
+  DiskModel& model_;
+  const pid_t id_;
+  bool is_dead_ = false;  // guarded by the model's mutex
+};
+
+}  // namespace stfs::test

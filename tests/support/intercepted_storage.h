@@ -1,0 +1,64 @@
+// Any storage, with somebody who is asked before each call: to let it pass, to fail it, to cut it short, or to lie
+// that it was done. Faults, lies and schedules are all made of this.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/file.h"
+
+namespace stfs::test {
+
+enum class FileCall : std::uint8_t {
+  Open, CreateUnnamed, PathStatus, Publish, Remove, SyncDirectory, List,  // of the storage
+  Read, Write, Clone, Reserve, Sync, Status, Lock, Unlock                 // of a file
+};
+std::string_view name_of(FileCall kind);
+
+/// What the call is made on.
+enum class FileRole : std::uint8_t { Archive, Journal, Directory };
+std::string_view name_of(FileRole role);
+
+struct SeamCall {
+  FileCall kind;
+  FileRole role;
+};
+
+struct Verdict {
+  enum class Kind : std::uint8_t { Pass, Fail, CutShort, Lie };
+  Kind kind = Kind::Pass;
+  int errno_value = 0;  // of a failure, and of what follows a cut
+};
+
+/// Any thread may call.
+class Interceptor {
+ public:
+  virtual ~Interceptor() = default;
+  /// Unlock can't fail and can't be cut short.
+  virtual Verdict before(const SeamCall& call) = 0;
+};
+
+/// The storage and the interceptor must outlive it and its files.
+class InterceptedStorage : public Storage {
+ public:
+  InterceptedStorage(Storage& inner, Interceptor& interceptor) : inner_(inner), interceptor_(interceptor) {}
+
+  Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override;
+  Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override;
+  Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override;
+  Result<void> publish(File& file, const std::filesystem::path& path) override;
+  Result<void> remove(const std::filesystem::path& path) override;
+  Result<void> sync_directory(const std::filesystem::path& directory) override;
+  Result<std::vector<std::string>> list(const std::filesystem::path& directory,
+                                        const std::string& prefix) override;
+  Result<FileStatus> status(const std::filesystem::path& path) override;
+
+ private:
+  Storage& inner_;
+  Interceptor& interceptor_;
+};
+
+}  // namespace stfs::test

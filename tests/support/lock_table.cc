@@ -1,0 +1,45 @@
+// Conflicts, and cutting ranges out of ranges.
+#include "tests/support/lock_table.h"
+
+namespace stfs::test {
+
+std::optional<pid_t> LockTable::take(InodeNumber inode, Description owner, pid_t process, ByteRange range,
+                                     LockKind kind) {
+  for (const Lock& lock : locks_) {
+    if (lock.inode != inode || lock.owner == owner || !lock.range.overlaps(range)) continue;
+    if (lock.kind == LockKind::Exclusive || kind == LockKind::Exclusive) return lock.process;
+  }
+  give_back(inode, owner, range);
+  locks_.push_back({inode, owner, process, range, kind});
+  return std::nullopt;
+}
+
+void LockTable::give_back(InodeNumber inode, Description owner, ByteRange range) {
+  std::vector<Lock> left;
+  for (const Lock& lock : locks_) {
+    if (lock.inode != inode || lock.owner != owner || !lock.range.overlaps(range)) {
+      left.push_back(lock);
+      continue;
+    }
+    Lock part = lock;
+    if (lock.range.offset < range.offset) {
+      part.range = {lock.range.offset, range.offset - lock.range.offset};
+      left.push_back(part);
+    }
+    if (lock.range.end() > range.end()) {
+      part.range = {range.end(), lock.range.end() - range.end()};
+      left.push_back(part);
+    }
+  }
+  locks_ = std::move(left);
+}
+
+void LockTable::drop_description(Description owner) {
+  std::erase_if(locks_, [&](const Lock& lock) { return lock.owner == owner; });
+}
+
+void LockTable::drop_process(pid_t process) {
+  std::erase_if(locks_, [&](const Lock& lock) { return lock.process == process; });
+}
+
+}  // namespace stfs::test

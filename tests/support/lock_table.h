@@ -1,0 +1,37 @@
+// Who holds which bytes: open-file-description locks as a kernel or a lock server keeps them.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/byte_range.h"
+#include "core/file.h"
+#include "tests/support/disk_image.h"
+
+namespace stfs::test {
+
+/// Not synchronized: the disk model's mutex guards it.
+class LockTable {
+ public:
+  using Description = std::uint64_t;  // of an open file: locks belong to it, not to a process
+
+  /// Takes the lock, in place of what the description held there, or tells the process in the way.
+  std::optional<pid_t> take(InodeNumber inode, Description owner, pid_t process, ByteRange range, LockKind kind);
+  void give_back(InodeNumber inode, Description owner, ByteRange range);
+  void drop_description(Description owner);
+  void drop_process(pid_t process);
+  [[nodiscard]] bool empty() const { return locks_.empty(); }
+
+ private:
+  struct Lock {
+    InodeNumber inode;
+    Description owner;
+    pid_t process;
+    ByteRange range;
+    LockKind kind;
+  };
+  std::vector<Lock> locks_;
+};
+
+}  // namespace stfs::test
