@@ -15,24 +15,30 @@ class Plan {
   Plan(const File& archive, std::uint64_t archive_size_bytes, Journal& journal)
       : archive_(archive), archive_size_bytes_(archive_size_bytes), journal_(journal) {}
 
-  Result<void> add(const Staging& staging, ByteRange piece) {
+  /// @param next  where the next piece of the same stage begins: what is staged there must not be
+  ///              taken for a gap.
+  Result<void> add(const Staging& staging, ByteRange piece, std::uint64_t next) {
     std::uint64_t begin = round_down_to_block(piece.offset);
-    if (!ranges_.empty() && begin < ranges_.back().archive.end()) {
-      // The first block is listed already, completed from the archive: lay our bytes over it.
-      const ByteRange shared = piece.intersection({begin, kBlockBytes});
-      if (auto moved = copy(journal_.file(), staging.journal_offset(shared.offset),
-                            place_of_last(shared.offset), shared.size_bytes);
-          !moved) {
-        return moved;
+    if (ranges_.empty() || begin >= ranges_.back().archive.end()) {
+      if (auto filled = fill(begin, piece.offset, staging); !filled) return filled;
+    } else {
+      // The first block is listed already.
+      const bool is_in_place = place_of_last(piece.offset) == staging.journal_offset(piece.offset);
+      if (!is_in_place) {
+        // Another stage's, completed from the archive: lay our bytes over it.
+        const ByteRange shared = piece.intersection({begin, kBlockBytes});
+        if (auto moved = copy(journal_.file(), staging.journal_offset(shared.offset),
+                              place_of_last(shared.offset), shared.size_bytes);
+            !moved) {
+          return moved;
+        }
       }
       begin += kBlockBytes;
-    } else if (auto filled = fill(begin, piece.offset, staging); !filled) {
-      return filled;
+      if (!is_in_place && piece.end() <= begin) return {};
     }
-    if (piece.end() <= begin) return {};
     const std::uint64_t end = std::min(round_up_to_block(piece.end()), archive_size_bytes_);
-    if (auto filled = fill(piece.end(), end, staging); !filled) return filled;
-    append({begin, end - begin}, staging.journal_offset(begin));
+    if (auto filled = fill(piece.end(), std::min(end, next), staging); !filled) return filled;
+    if (piece.end() > begin) append({begin, end - begin}, staging.journal_offset(begin));
     return {};
   }
 
@@ -81,8 +87,9 @@ Result<std::vector<JournalRange>> plan_blocks(const File& archive, std::uint64_t
   for (Staging* staging : stages) {
     auto pieces = staging->pieces();
     if (!pieces) return pass_on(std::move(pieces));
-    for (const ByteRange piece : *pieces) {
-      if (auto added = plan.add(*staging, piece); !added) return pass_on(std::move(added));
+    for (std::size_t at = 0; at < pieces->size(); ++at) {
+      const std::uint64_t next = at + 1 < pieces->size() ? (*pieces)[at + 1].offset : archive_size_bytes;
+      if (auto added = plan.add(*staging, (*pieces)[at], next); !added) return pass_on(std::move(added));
     }
   }
   return plan.take();

@@ -135,6 +135,7 @@ std::string encode_record(const JournalRecord& record) {
   out.u64(record.archive.size_bytes);
   out.u64(record.archive.header_size_bytes);
   out.u64(record.archive.header_hash);
+  out.u64(record.sequence);
   out.u32(static_cast<std::uint32_t>(record.owner_pid));
   out.u32(static_cast<std::uint32_t>(record.coordinator.size()));
   out.bytes(record.coordinator);
@@ -159,6 +160,7 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
   record.archive.size_bytes = in.u64();
   record.archive.header_size_bytes = in.u64();
   record.archive.header_hash = in.u64();
+  record.sequence = in.u64();
   record.owner_pid = static_cast<std::int32_t>(in.u32());
   const std::uint32_t coordinator_bytes = in.u32();
   if (coordinator_bytes > kMaxCoordinatorBytes) return damaged("the coordinator's name is too long");

@@ -75,6 +75,9 @@ struct JournalRange {
 struct JournalRecord {
   JournalId id;
   ArchiveStamp archive;
+  /// Later commits of an archive have larger ones. The removal of a retired journal is not synced, so it
+  /// may come back beside a later one after a power loss: then they must be applied in this order.
+  std::uint64_t sequence = 0;
   std::int32_t owner_pid = 0;  // for messages
   std::string coordinator;     // path relative to the archive's directory; empty: commits on its own
   std::vector<JournalRange> ranges;

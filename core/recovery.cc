@@ -117,6 +117,7 @@ class Scan {
         found.push_back(std::move(*journal));
       }
     }
+    std::ranges::stable_sort(found, {}, [](const Found& journal) { return journal.record.sequence; });
     return found;
   }
 
@@ -191,6 +192,9 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   auto locks = ArchiveLocks::for_patch(archive, archive_path, ranges, kLockPatience);
   const bool has_no_locks = !locks && locks.error().code != ErrorCode::Busy;
   if (!locks && !has_no_locks) return pass_on(std::move(locks));
+  // Its owner may have died before the journal or its name was on stable storage; a crash now must find it.
+  if (auto synced = found.file->sync(); !synced) return synced;
+  if (auto synced = storage.sync_directory(archive_path.parent_path()); !synced) return synced;
   if (auto applied = apply_ranges(archive, *found.file, found.record.ranges); !applied) return applied;
   if (auto synced = archive.sync(); !synced) return synced;
   if (auto removed = storage.remove(found.report.path); !removed) return removed;

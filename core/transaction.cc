@@ -2,8 +2,10 @@
 #include "core/transaction.h"
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 
 #include "core/block_plan.h"
@@ -30,6 +32,22 @@ class ReadersOut {
   std::vector<std::unique_lock<ReaderWriterLock>> held_;
 };
 
+/// Larger than that of every earlier commit of the archive: an earlier one has set the archive's mtime from
+/// the same coarse clock after it took its own, and those of this process are counted.
+std::uint64_t next_sequence(std::int64_t archive_mtime_ns) {
+  static std::atomic<std::uint64_t> last = 0;
+  struct timespec now {};
+  clock_gettime(CLOCK_REALTIME_COARSE, &now);
+  const std::int64_t now_ns = std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+  const auto least = static_cast<std::uint64_t>(std::max(now_ns, archive_mtime_ns + 1));
+  std::uint64_t before = last.load();
+  std::uint64_t next = 0;
+  do {
+    next = std::max(least, before + 1);
+  } while (!last.compare_exchange_weak(before, next));
+  return next;
+}
+
 std::uint64_t total_bytes(const std::vector<JournalRange>& ranges) {
   std::uint64_t total = 0;
   for (const JournalRange& range : ranges) total += range.archive.size_bytes;
@@ -49,6 +67,10 @@ Result<Staging*> Transaction::stage(std::uint32_t tensor) {
     stage = std::make_unique<Staging>(*journal_, archive_.file_range(archive_.tensors()[tensor].data));
   }
   return stage.get();
+}
+
+void Transaction::drop(std::uint32_t tensor) {
+  stages_.erase(tensor);
 }
 
 bool Transaction::is_dirty() const {
@@ -76,7 +98,7 @@ Result<void> Transaction::commit(const CommitOptions& options, const LockOf& loc
 
   auto locks = lock(touched, options);
   if (!locks) return pass_on(std::move(locks));
-  if (auto same = check_archive(); !same) return same;
+  if (auto same = check_archive(options); !same) return same;
 
   const std::uint64_t size_bytes = archive_.stamp().size_bytes;
   auto ranges = plan_blocks(archive_.file(), size_bytes, *journal_, stages);
@@ -93,8 +115,12 @@ Result<void> Transaction::commit(const CommitOptions& options, const LockOf& loc
     hashed += range.archive.size_bytes;
     if (options.on_progress) options.on_progress(hashed / 2, total);
   }
-  JournalRecord record{
-      .id = {}, .archive = archive_.stamp(), .owner_pid = 0, .coordinator = {}, .ranges = *ranges};
+  JournalRecord record{.id = {},
+                       .archive = archive_.stamp(),
+                       .sequence = next_sequence(archive_.identity().mtime_ns),
+                       .owner_pid = 0,
+                       .coordinator = {},
+                       .ranges = *ranges};
   if (auto sealed = journal_->seal(std::move(record), options.durability); !sealed) return sealed;
   if (auto published = journal_->publish(options.durability); !published) {
     if (published.error().code == ErrorCode::CommitUnknown) archive_.stop_writing(published.error());
@@ -185,7 +211,7 @@ Result<void> Transaction::check_sizes() const {
   return {};
 }
 
-Result<void> Transaction::check_archive() const {
+Result<void> Transaction::check_archive(const CommitOptions& options) const {
   auto change = archive_.check_for_change();
   if (!change) return pass_on(std::move(change));
   const std::string path = archive_.path().string();
@@ -204,7 +230,9 @@ Result<void> Transaction::check_archive() const {
                 fmt::format("{}: its size was {} bytes and is {} now", path, archive_.stamp().size_bytes,
                             status->identity.size_bytes));
   }
-  return {};
+  if (!change->is_touched) return {};
+  if (options.on_foreign_change) options.on_foreign_change();
+  return archive_.adopt_identity();
 }
 
 }  // namespace stfs

@@ -34,6 +34,9 @@ struct CommitOptions {
   bool uses_locks = true;
   /// How long another process's lock is waited for before EBUSY.
   std::chrono::milliseconds lock_patience{10'000};
+  /// Called under the locks when somebody else has changed the archive's bytes since the last look:
+  /// whoever caches any must drop it. The archive's identity is adopted afterwards.
+  std::function<void()> on_foreign_change;
   /// Called with (bytes done, bytes in all) now and then during steps 5 and 7.
   std::function<void(std::uint64_t, std::uint64_t)> on_progress;
 };
@@ -46,6 +49,8 @@ class Transaction {
 
   /// The pending content of a tensor: a new one at first, later the same.
   Result<Staging*> stage(std::uint32_t tensor);
+  /// Forgets the pending content of a tensor.
+  void drop(std::uint32_t tensor);
   [[nodiscard]] bool is_dirty() const;
 
   /// The lock that readers of a tensor hold: taken exclusively while its bytes change (step 7).
@@ -58,7 +63,7 @@ class Transaction {
 
  private:
   [[nodiscard]] Result<void> check_sizes() const;
-  [[nodiscard]] Result<void> check_archive() const;
+  [[nodiscard]] Result<void> check_archive(const CommitOptions& options) const;
   Result<ArchiveLocks> lock(const std::vector<ByteRange>& ranges, const CommitOptions& options);
   Result<bool> needs_recovery() const;
   void apply_failed(const Error& why, std::vector<JournalRange> ranges);

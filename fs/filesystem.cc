@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "fs/log.h"
+#include "fs/names.h"
 
 namespace stfs {
 namespace {
@@ -18,27 +19,62 @@ tl::unexpected<Error> no_such_inode(Ino ino) {
   return fail(ErrorCode::NotFound, ENOENT, fmt::format("inode {}: no such file", ino));
 }
 
+/// `.`, `..` and then the entries that entry_at gives.
+template <class EntryAt>
+Result<void> visit_entries(std::uint64_t position, std::size_t count, Ino directory, Ino parent,
+                           const Filesystem::VisitEntry& visit, const EntryAt& entry_at) {
+  for (; position < count + 2; ++position) {
+    const auto [name, ino] = position == 0   ? std::pair<std::string_view, Ino>(".", directory)
+                             : position == 1 ? std::pair<std::string_view, Ino>("..", parent)
+                                             : entry_at(position - 2);
+    if (!visit(name, ino, position + 1)) break;
+  }
+  return {};
+}
+
 }  // namespace
 
 Filesystem::Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions& options)
     : archive_(std::move(archive)),
       options_(options),
       inodes_(archive_->tensors(), options.layout),
+      transactions_(*archive_,
+                    [this](std::uint32_t tensor) -> Result<TransactionDirectory::TensorVersion> {
+                      const std::uint64_t generation = state_of(tensor).generation;
+                      auto sum = checksum(tensor);
+                      if (!sum) return pass_on(std::move(sum));
+                      return TransactionDirectory::TensorVersion{generation, std::move(*sum)};
+                    }),
       // Beginning with the time of the last change, generations grow from one mount to the next too.
       common_state_{.generation = static_cast<std::uint64_t>(archive_->identity().mtime_ns),
                     .mtime = timespec_of(archive_->identity().mtime_ns)} {
   if (archive_->access() == Access::ReadOnly) options_.is_read_only = true;
 }
 
+bool Filesystem::exists(Ino ino) const {
+  return TransactionDirectory::owns(ino) ? transactions_.exists(ino) : inodes_.exists(ino);
+}
+
+bool Filesystem::is_directory(Ino ino) const {
+  return TransactionDirectory::owns(ino) ? transactions_.is_directory(ino) : inodes_.is_directory(ino);
+}
+
+std::uint32_t Filesystem::tensor_of(Ino ino) const {
+  return TransactionDirectory::owns(ino) ? transactions_.tensor(ino) : inodes_.tensor(ino);
+}
+
 Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const {
-  if (!inodes_.exists(parent) || !inodes_.is_directory(parent)) return no_such_inode(parent);
-  const auto ino = inodes_.find(parent, name);
+  if (!exists(parent) || !is_directory(parent)) return no_such_inode(parent);
+  // Reachable by name, never listed: whoever copies the tree sees each tensor once.
+  if (parent == kRootIno && name == kViewsDirectory) return stat_of(TransactionDirectory::kViews);
+  const auto ino =
+      TransactionDirectory::owns(parent) ? transactions_.find(parent, name) : inodes_.find(parent, name);
   if (!ino) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
   return stat_of(*ino);
 }
 
 Result<struct stat> Filesystem::attributes(Ino ino) const {
-  if (!inodes_.exists(ino)) return no_such_inode(ino);
+  if (!exists(ino)) return no_such_inode(ino);
   return stat_of(ino);
 }
 
@@ -55,14 +91,16 @@ struct stat Filesystem::stat_of(Ino ino) const {
   st.st_uid = options_.uid.value_or(archive.uid);
   st.st_gid = options_.gid.value_or(archive.gid);
   st.st_blksize = kPreferredReadBytes;
-  if (inodes_.is_directory(ino)) {
-    permissions = (permissions & ~kWrite) | ((permissions & 0444) >> kReadToSearch);
+  if (is_directory(ino)) {
+    // Only below `.safetensors` is there anything to make or to move.
+    if (!TransactionDirectory::owns(ino)) permissions &= ~kWrite;
+    permissions |= (permissions & 0444) >> kReadToSearch;
     st.st_mode = S_IFDIR | (permissions & ~options_.umask);
-    st.st_nlink = 2 + inodes_.subdirectories(ino);
+    st.st_nlink = 2 + (TransactionDirectory::owns(ino) ? 0 : inodes_.subdirectories(ino));
     st.st_mtim = st.st_ctim = st.st_atim = timespec_of(archive.identity.mtime_ns);
     return st;
   }
-  const std::uint32_t tensor = inodes_.tensor(ino);
+  const std::uint32_t tensor = tensor_of(ino);
   std::uint64_t size_bytes = archive_->tensors()[tensor].data.size_bytes;
   if (const auto content = shared_content(ino)) {
     const std::scoped_lock lock(content->mutex);
@@ -78,24 +116,19 @@ struct stat Filesystem::stat_of(Ino ino) const {
 
 Result<void> Filesystem::read_directory(Ino directory, std::uint64_t position,
                                         const VisitEntry& visit) const {
-  if (!inodes_.exists(directory)) return no_such_inode(directory);
-  if (!inodes_.is_directory(directory)) return fail(ErrorCode::InvalidArgument, ENOTDIR, "not a directory");
-  const auto children = inodes_.children(directory);
-  const std::uint64_t count = children.size() + 2;
-  for (; position < count; ++position) {
-    const std::uint64_t next = position + 1;
-    bool goes_on = false;
-    if (position == 0) {
-      goes_on = visit(".", directory, next);
-    } else if (position == 1) {
-      goes_on = visit("..", inodes_.parent(directory), next);
-    } else {
-      const Ino child = children[position - 2];
-      goes_on = visit(inodes_.file_name(child), child, next);
-    }
-    if (!goes_on) break;
+  if (!exists(directory)) return no_such_inode(directory);
+  if (!is_directory(directory)) return fail(ErrorCode::InvalidArgument, ENOTDIR, "not a directory");
+  if (TransactionDirectory::owns(directory)) {
+    const auto entries = transactions_.list(directory);
+    const Ino parent = transactions_.parent(directory);
+    return visit_entries(position, entries.size(), directory, parent, visit,
+                         [&](std::size_t at) { return std::pair<std::string_view, Ino>(entries[at]); });
   }
-  return {};
+  const auto children = inodes_.children(directory);
+  return visit_entries(
+      position, children.size(), directory, inodes_.parent(directory), visit, [&](std::size_t at) {
+        return std::pair<std::string_view, Ino>(inodes_.file_name(children[at]), children[at]);
+      });
 }
 
 struct statvfs Filesystem::statistics() const {
@@ -111,10 +144,10 @@ struct statvfs Filesystem::statistics() const {
 }
 
 Result<Bytes> Filesystem::read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const {
-  if (!inodes_.exists(ino)) return no_such_inode(ino);
-  if (inodes_.is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (!exists(ino)) return no_such_inode(ino);
+  if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (const auto content = shared_content(ino)) return read_pending(*content, offset, size_bytes);
-  const std::uint32_t tensor = inodes_.tensor(ino);
+  const std::uint32_t tensor = tensor_of(ino);
   const std::uint64_t end = archive_->tensors()[tensor].data.size_bytes;
   if (offset >= end) return Bytes();
   return read_archive(tensor, {offset, std::min<std::uint64_t>(size_bytes, end - offset)});
@@ -201,8 +234,8 @@ struct timespec Filesystem::timespec_of(std::int64_t ns) {
 }
 
 void Filesystem::set_mtime(Ino ino, struct timespec mtime) {
-  if (!inodes_.exists(ino) || inodes_.is_directory(ino)) return;
-  const std::uint32_t tensor = inodes_.tensor(ino);
+  if (!exists(ino) || is_directory(ino)) return;
+  const std::uint32_t tensor = tensor_of(ino);
   const std::scoped_lock lock(state_mutex_);
   changed_states_.try_emplace(tensor, common_state_).first->second.mtime = mtime;
 }

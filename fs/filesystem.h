@@ -31,6 +31,7 @@
 #include "core/transaction.h"
 #include "fs/inode_table.h"
 #include "fs/open_file.h"
+#include "fs/transaction_directory.h"
 
 namespace stfs {
 
@@ -79,8 +80,16 @@ class Filesystem {
   /// (0 at first), until visit returns false. `position` is the next one's.
   using VisitEntry = std::function<bool(std::string_view name, Ino ino, std::uint64_t position)>;
   Result<void> read_directory(Ino directory, std::uint64_t position, const VisitEntry& visit) const;
-  [[nodiscard]] const InodeTable& inodes() const { return inodes_; }
+  [[nodiscard]] bool is_directory(Ino ino) const;
   [[nodiscard]] struct statvfs statistics() const;
+
+  // Transactions over many tensors (transaction_directory.h). EPERM everywhere but there.
+  Result<struct stat> make_directory(Ino parent, std::string_view name);
+  Result<void> remove_directory(Ino parent, std::string_view name);
+  Result<void> remove_file(Ino parent, std::string_view name);
+  /// A move to `committed` is the commit: all of the transaction's tensors change, or none.
+  Result<std::vector<Stale>> rename(Ino parent, std::string_view name, Ino new_parent,
+                                    std::string_view new_name);
 
   // Extended attributes. ENODATA where there is none of that name.
   [[nodiscard]] Result<std::string> extended_attribute(Ino ino, std::string_view name) const;
@@ -128,12 +137,15 @@ class Filesystem {
   [[nodiscard]] ReaderWriterLock& lock_of(std::uint32_t tensor) const {
     return tensor_locks_[tensor % kTensorLocks];
   }
+  [[nodiscard]] bool exists(Ino ino) const;
+  /// Position of the tensor that a file shows; only for what is no directory.
+  [[nodiscard]] std::uint32_t tensor_of(Ino ino) const;
   [[nodiscard]] static struct timespec timespec_of(std::int64_t ns);
   [[nodiscard]] struct stat stat_of(Ino ino) const;
   [[nodiscard]] State state_of(std::uint32_t tensor) const;
   [[nodiscard]] ByteRange range_of(std::uint32_t tensor) const;
   [[nodiscard]] std::string label_of(std::uint32_t tensor) const;
-  /// The pending content that the page cache of this tensor shows, if any.
+  /// The pending content that the page cache of this file shows, if any.
   [[nodiscard]] std::shared_ptr<PendingContent> shared_content(Ino ino) const;
   [[nodiscard]] Result<Bytes> read_archive(std::uint32_t tensor, ByteRange part) const;
   [[nodiscard]] Result<Bytes> read_pending(PendingContent& content, std::uint64_t offset,
@@ -143,6 +155,10 @@ class Filesystem {
   // With the content's mutex held:
   Result<void> stage(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset);
   Result<Stale> commit(const OpenFile& file);
+  /// Notes that a tensor was committed just now.
+  void note_commit(std::uint32_t tensor);
+  /// For a commit: what others have changed in the meantime goes to `foreign`.
+  CommitOptions commit_options(Stale& foreign);
   Result<Stale> commit_if_dirty(const OpenFile& file);
   [[nodiscard]] Result<OpenFile*> just_opened(Ino ino, pid_t opener);
   [[nodiscard]] Error wrong_size(const PendingContent& content) const;
@@ -154,6 +170,7 @@ class Filesystem {
   std::unique_ptr<Archive> archive_;
   FilesystemOptions options_;
   InodeTable inodes_;
+  TransactionDirectory transactions_;
   mutable std::array<ReaderWriterLock, kTensorLocks> tensor_locks_;
   std::mutex commit_mutex_;
   std::atomic<bool> is_broken_ = false;     // the header is another one

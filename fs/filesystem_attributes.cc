@@ -29,15 +29,15 @@ Result<std::string> Filesystem::extended_attribute(Ino ino, std::string_view nam
   // The kernel asks for security.* and system.* on every listing and every cached write: answer those
   // before anything else is looked at.
   if (!name.starts_with(kPrefix)) return no_attribute();
-  if (!inodes_.exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   name.remove_prefix(kPrefix.size());
   if (ino == kRootIno) return root_attribute(name);
-  if (inodes_.is_directory(ino)) return no_attribute();
-  return tensor_attribute(inodes_.tensor(ino), name);
+  if (is_directory(ino)) return no_attribute();
+  return tensor_attribute(tensor_of(ino), name);
 }
 
 Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) const {
-  if (!inodes_.exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   std::vector<std::string> names;
   if (ino == kRootIno) {
     for (const std::string_view key : kRootKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
@@ -47,7 +47,7 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
       if (name.size() > kMaxAttributeNameBytes || name.find('\0') != std::string::npos) continue;
       names.push_back(std::move(name));
     }
-  } else if (!inodes_.is_directory(ino)) {
+  } else if (!is_directory(ino)) {
     for (const std::string_view key : kTensorKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
   }
   return names;

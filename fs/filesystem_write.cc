@@ -12,8 +12,8 @@
 namespace stfs {
 
 Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
-  if (!inodes_.exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
-  if (inodes_.is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   const int access = flags & O_ACCMODE;
   if (access == O_RDONLY) return nullptr;
   if (is_broken_)
@@ -26,9 +26,16 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   file->kind = access == O_WRONLY ? FileKind::Isolated : FileKind::Shared;
   file->appends = (flags & O_APPEND) != 0;
   file->is_synchronous = (flags & O_DSYNC) != 0;  // O_SYNC contains it
-  if (file->kind == FileKind::Shared) file->content = shared_content(ino);
+  if (TransactionDirectory::owns(ino)) {
+    auto content = transactions_.open(ino, true);
+    if (!content) return pass_on(std::move(content));
+    file->kind = FileKind::Grouped;
+    file->content = std::move(*content);
+  } else if (file->kind == FileKind::Shared) {
+    file->content = shared_content(ino);
+  }
   if (!file->content) {
-    const std::uint32_t tensor = inodes_.tensor(ino);
+    const std::uint32_t tensor = tensor_of(ino);
     file->content = std::make_shared<PendingContent>(*archive_, tensor, range_of(tensor).size_bytes);
   }
   const std::scoped_lock lock(state_mutex_);
@@ -46,6 +53,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
 }
 
 std::shared_ptr<PendingContent> Filesystem::shared_content(Ino ino) const {
+  if (TransactionDirectory::owns(ino)) return transactions_.content(ino);
   if (shared_count_.load(std::memory_order_acquire) == 0) return nullptr;
   const std::scoped_lock lock(state_mutex_);
   const auto found = shared_contents_.find(ino);
@@ -61,7 +69,7 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
   if (file.appends) offset = content.size_bytes();
   if (auto staged = stage(content, from, offset); !staged) return pass_on(std::move(staged));
   content.note_writer(owner);
-  if (!file.is_synchronous || file.kind == FileKind::Shared || !content.is_whole()) return Stale{};
+  if (!file.is_synchronous || file.kind != FileKind::Isolated || !content.is_whole()) return Stale{};
   return commit_if_dirty(file);
 }
 
@@ -96,6 +104,8 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Owner 
   PendingContent& content = *file.content;
   file.is_untouched = false;
   const std::scoped_lock lock(content.mutex);
+  // In a transaction a file may be written anew after a refusal; elsewhere a new open is needed.
+  if (file.kind == FileKind::Grouped && size_bytes == 0) content.failure.reset();
   if (content.failure) return tl::unexpected(*content.failure);
   content.note_writer(owner);
   auto stage = content.stage();
@@ -109,10 +119,10 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Owner 
 }
 
 Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller) {
-  if (!inodes_.exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
-  if (inodes_.is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
-  const std::uint64_t due = archive_->tensors()[inodes_.tensor(ino)].data.size_bytes;
+  const std::uint64_t due = archive_->tensors()[tensor_of(ino)].data.size_bytes;
   if (size_bytes == due) return {};
   if (size_bytes == 0) {
     auto file = just_opened(ino, caller);
@@ -163,6 +173,10 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
   } else if (!content.writers.empty()) {
     file.opener_has_closed = true;
   }
+  if (file.kind == FileKind::Grouped) {
+    if (!content.is_whole()) return tl::unexpected(wrong_size(content));
+    return Stale{};
+  }
   return commit_if_dirty(file);
 }
 
@@ -170,6 +184,8 @@ Result<Stale> Filesystem::sync(OpenFile& file) {
   PendingContent& content = *file.content;
   const std::scoped_lock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
+  // What is durable of a transaction is decided when it is committed.
+  if (file.kind == FileKind::Grouped) return Stale{};
   return commit_if_dirty(file);
 }
 
@@ -184,27 +200,36 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
   return committed;
 }
 
+CommitOptions Filesystem::commit_options(Stale& foreign) {
+  CommitOptions options = options_.commit;
+  // What somebody else has done must not pass for part of our own change.
+  options.on_foreign_change = [this, &foreign] { foreign = note_foreign_change(); };
+  return options;
+}
+
 Result<Stale> Filesystem::commit(const OpenFile& file) {
   PendingContent& content = *file.content;
   const std::scoped_lock commit_lock(commit_mutex_);
-  // What somebody else has done before us must not pass for part of our own change.
-  const Stale foreign = note_foreign_change();
   if (is_broken_) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 "somebody else has changed the archive's header; mount it again");
   }
+  Stale foreign;
   const auto lock = [this](std::uint32_t tensor) -> ReaderWriterLock& { return lock_of(tensor); };
-  if (auto committed = content.commit(options_.commit, lock); !committed)
-    return pass_on(std::move(committed));
-
-  const std::int64_t mtime_ns = archive_->identity().mtime_ns;
-  const std::scoped_lock state_lock(state_mutex_);
-  State& state = changed_states_.try_emplace(content.tensor(), common_state_).first->second;
-  state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));
-  state.mtime = timespec_of(mtime_ns);
+  auto committed = content.commit(commit_options(foreign), lock);
+  if (!committed) return pass_on(std::move(committed));
+  note_commit(content.tensor());
   if (foreign.what != Stale::What::Nothing) return foreign;
   // A shared content's bytes are in the page cache already, by the same writes.
   return Stale::one(file.ino, file.kind == FileKind::Shared ? Stale::What::Attributes : Stale::What::Content);
+}
+
+void Filesystem::note_commit(std::uint32_t tensor) {
+  const std::int64_t mtime_ns = archive_->identity().mtime_ns;
+  const std::scoped_lock lock(state_mutex_);
+  State& state = changed_states_.try_emplace(tensor, common_state_).first->second;
+  state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));
+  state.mtime = timespec_of(mtime_ns);
 }
 
 Stale Filesystem::release(OpenFile* file) {
@@ -217,7 +242,7 @@ Stale Filesystem::release(OpenFile* file) {
       const std::scoped_lock state_lock(state_mutex_);
       is_last = --content.descriptors == 0;
     }
-    if (is_last && content.is_dirty()) {
+    if (is_last && content.is_dirty() && file->kind != FileKind::Grouped) {
       if (file->kind == FileKind::Shared && content.is_whole()) {
         if (auto committed = commit_if_dirty(*file)) stale = *committed;
       }
@@ -229,6 +254,7 @@ Stale Filesystem::release(OpenFile* file) {
       }
     }
   }
+  if (file->kind == FileKind::Grouped) transactions_.close(file->ino);
   const std::scoped_lock lock(state_mutex_);
   if (file->kind == FileKind::Shared && content.descriptors == 0 && shared_contents_.erase(file->ino) > 0) {
     --shared_count_;
@@ -244,6 +270,10 @@ void Filesystem::abandon_pending() {
     log::warning("{}: dropped: {} bytes were staged and not closed when the mount ended",
                  label_of(file->content->tensor()), file->content->size_bytes());
     file->content->forget();
+  }
+  for (const std::string& name : transactions_.unfinished()) {
+    log::warning("{}: transaction {} was not committed when the mount ended: rolled back",
+                 archive_->path().string(), name);
   }
 }
 

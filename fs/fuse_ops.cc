@@ -7,6 +7,7 @@
 
 #include <fcntl.h>
 
+#include <cstdio>
 #include <cstring>
 #include <new>
 #include <string>
@@ -101,12 +102,17 @@ void on_init(void* userdata, fuse_conn_info* conn) {
       mount.filesystem.is_read_only() && (conn->capable & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
 }
 
+/// What lies in a transaction comes and goes with it, and its size with each write: not to be remembered.
+double timeout_of(Ino ino) {
+  return TransactionDirectory::owns(ino) ? 0 : kForeverSeconds;
+}
+
 fuse_entry_param entry_of(const struct stat& st) {
   fuse_entry_param entry{};
   entry.ino = st.st_ino;
   entry.attr = st;
-  entry.attr_timeout = kForeverSeconds;
-  entry.entry_timeout = kForeverSeconds;
+  entry.attr_timeout = timeout_of(st.st_ino);
+  entry.entry_timeout = timeout_of(st.st_ino);
   return entry;
 }
 
@@ -115,7 +121,8 @@ void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
     const auto found = filesystem_of(req).lookup(parent, name);
     if (!found && found.error().errno_value != ENOENT) return reply_error(req, found.error());
     // Inode 0 with a timeout: the kernel remembers that there is none.
-    const fuse_entry_param entry = entry_of(found ? *found : Stat{});
+    fuse_entry_param entry = entry_of(found ? *found : Stat{});
+    if (!found) entry.entry_timeout = timeout_of(parent);
     fuse_reply_entry(req, &entry);
   });
 }
@@ -124,7 +131,7 @@ void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
   guarded(req, [&] {
     const auto st = filesystem_of(req).attributes(ino);
     if (!st) return reply_error(req, st.error());
-    fuse_reply_attr(req, &*st, kForeverSeconds);
+    fuse_reply_attr(req, &*st, timeout_of(ino));
   });
 }
 
@@ -185,8 +192,8 @@ void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
   });
 }
 
-void on_opendir(fuse_req_t req, fuse_ino_t, fuse_file_info* fi) {
-  fi->cache_readdir = 1;
+void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
+  fi->cache_readdir = TransactionDirectory::owns(ino) ? 0 : 1;
   fi->keep_cache = 1;
   fuse_reply_open(req, fi);
 }
@@ -210,7 +217,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       } else {
         struct stat st {};
         st.st_ino = child;
-        st.st_mode = filesystem.inodes().is_directory(child) ? S_IFDIR : S_IFREG;
+        st.st_mode = filesystem.is_directory(child) ? S_IFDIR : S_IFREG;
         needed = fuse_add_direntry(req, buffer.data() + used, size - used, terminated.c_str(), &st,
                                    static_cast<off_t>(next));
       }
@@ -238,7 +245,7 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
     fi->fh = reinterpret_cast<std::uint64_t>(*file);  // NOLINT: given back to us as it is
     const bool is_isolated = *file != nullptr && (*file)->kind == FileKind::Isolated;
     fi->direct_io = is_isolated ? 1 : 0;
-    fi->keep_cache = 1;
+    fi->keep_cache = TransactionDirectory::owns(ino) ? 0 : 1;
 #ifdef STFS_HAVE_FUSE_NOFLUSH
     fi->noflush = *file == nullptr ? 1 : 0;
 #endif
@@ -349,6 +356,46 @@ void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
   });
 }
 
+void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
+  guarded(req, [&] {
+    const auto made = filesystem_of(req).make_directory(parent, name);
+    if (!made) return reply_error(req, made.error());
+    const fuse_entry_param entry = entry_of(*made);
+    fuse_reply_entry(req, &entry);
+  });
+}
+
+void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
+  guarded(req, [&] {
+    const auto removed = filesystem_of(req).remove_file(parent, name);
+    if (!removed) return reply_error(req, removed.error());
+    fuse_reply_err(req, 0);
+  });
+}
+
+void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
+  guarded(req, [&] {
+    const auto removed = filesystem_of(req).remove_directory(parent, name);
+    if (!removed) return reply_error(req, removed.error());
+    fuse_reply_err(req, 0);
+  });
+}
+
+void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
+               const char* new_name, unsigned flags) {
+  guarded(req, [&] {
+    if ((flags & RENAME_EXCHANGE) != 0) {
+      fuse_reply_err(req, EINVAL);
+      return;
+    }
+    const auto renamed = filesystem_of(req).rename(parent, name, new_parent, new_name);
+    if (!renamed) return reply_error(req, renamed.error());
+    Invalidator& invalidator = *mount_of(req).invalidator;
+    for (const Stale& stale : *renamed) invalidator.forget(stale);
+    invalidator.run([req] { fuse_reply_err(req, 0); });
+  });
+}
+
 void on_statfs(fuse_req_t req, fuse_ino_t) {
   guarded(req, [&] {
     const struct statvfs st = filesystem_of(req).statistics();
@@ -393,15 +440,13 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.listxattr = on_listxattr;
     ops.statfs = on_statfs;
     ops.mknod = [](fuse_req_t req, fuse_ino_t, const char*, mode_t, dev_t) { refuse(req); };
-    ops.mkdir = [](fuse_req_t req, fuse_ino_t, const char*, mode_t) { refuse(req); };
+    ops.mkdir = on_mkdir;
     ops.create = [](fuse_req_t req, fuse_ino_t, const char*, mode_t, fuse_file_info*) { refuse(req); };
     ops.symlink = [](fuse_req_t req, const char*, fuse_ino_t, const char*) { refuse(req); };
     ops.link = [](fuse_req_t req, fuse_ino_t, fuse_ino_t, const char*) { refuse(req); };
-    ops.unlink = [](fuse_req_t req, fuse_ino_t, const char*) { refuse(req); };
-    ops.rmdir = [](fuse_req_t req, fuse_ino_t, const char*) { refuse(req); };
-    ops.rename = [](fuse_req_t req, fuse_ino_t, const char*, fuse_ino_t, const char*, unsigned) {
-      refuse(req);
-    };
+    ops.unlink = on_unlink;
+    ops.rmdir = on_rmdir;
+    ops.rename = on_rename;
     ops.setxattr = [](fuse_req_t req, fuse_ino_t, const char* name, const char*, size_t, int) {
       refuse_attribute(req, name);
     };

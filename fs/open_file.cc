@@ -7,22 +7,28 @@ namespace stfs {
 
 Result<Staging*> PendingContent::stage() {
   if (staged_ != nullptr) return staged_;
-  transaction_.emplace(archive_);
-  auto stage = transaction_->stage(tensor_);
+  if (!group_) group_ = std::make_shared<TransactionGroup>(archive_);
+  const std::scoped_lock lock(group_->mutex);
+  auto stage = group_->transaction.stage(tensor_);
   if (stage) staged_ = *stage;
   return stage;
 }
 
 Result<void> PendingContent::commit(const CommitOptions& options, const Transaction::LockOf& lock_of) {
   if (staged_ == nullptr) return {};
-  auto committed = transaction_->commit(options, lock_of);
+  auto committed = group_->transaction.commit(options, lock_of);
   if (committed) forget();
   return committed;
 }
 
 void PendingContent::forget() {
+  if (is_grouped_ && staged_ != nullptr) {
+    const std::scoped_lock lock(group_->mutex);
+    group_->transaction.drop(tensor_);
+  } else if (!is_grouped_) {
+    group_.reset();
+  }
   staged_ = nullptr;
-  transaction_.reset();
   writers.clear();
 }
 

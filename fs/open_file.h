@@ -4,6 +4,8 @@
 //   Isolated  O_WRONLY             pending content of its own, past the page cache: nobody else sees it
 //   Shared    O_RDWR               pending content that all O_RDWR descriptors of the tensor share, since
 //                                  they share the kernel's page cache, as do the readers of the tensor
+//   Grouped   in a transaction's   pending content that all descriptors of that file share; nothing is
+//             directory            committed before the directory is
 //
 // Pending content goes  clean -> dirty (write, resize) -> committed = clean (close, fsync),
 //                       or any -> failed (a write was refused, the writer was killed): rolled back, and
@@ -25,17 +27,30 @@
 
 namespace stfs {
 
-enum class FileKind : std::uint8_t { Reader, Isolated, Shared };
+enum class FileKind : std::uint8_t { Reader, Isolated, Shared, Grouped };
 
 /// Who a write or a close comes from: the kernel's lock owner, one per table of descriptors, thus one
 /// per process. 0 where the kernel does not say (cached writes).
 using Owner = std::uint64_t;
 
+/// A transaction that several contents stage in.
+struct TransactionGroup {
+  explicit TransactionGroup(Archive& archive) : transaction(archive) {}
+  std::mutex mutex;  // guards the transaction; taken after a content's
+  Transaction transaction;
+};
+
 class PendingContent {
  public:
   /// @param size_bytes  of the tensor; the archive must outlive the content.
-  PendingContent(Archive& archive, std::uint32_t tensor, std::uint64_t size_bytes)
-      : tensor_(tensor), archive_(archive), tensor_bytes_(size_bytes) {}
+  /// @param group  what to stage in; null: a transaction of its own for each commit.
+  PendingContent(Archive& archive, std::uint32_t tensor, std::uint64_t size_bytes,
+                 std::shared_ptr<TransactionGroup> group = nullptr)
+      : tensor_(tensor),
+        archive_(archive),
+        tensor_bytes_(size_bytes),
+        is_grouped_(group != nullptr),
+        group_(std::move(group)) {}
 
   [[nodiscard]] std::uint32_t tensor() const { return tensor_; }
   /// Descriptors that share this; guarded by the file system's state mutex.
@@ -54,7 +69,7 @@ class PendingContent {
   [[nodiscard]] bool is_dirty() const { return staged_ != nullptr && staged_->is_dirty(); }
   [[nodiscard]] bool is_whole() const { return staged_ == nullptr || staged_->is_whole(); }
 
-  /// After success nothing is pending; after a failure all of it still is.
+  /// Of content on its own. After success nothing is pending; after a failure all of it still is.
   Result<void> commit(const CommitOptions& options, const Transaction::LockOf& lock_of);
   /// Back to what the archive holds.
   void forget();
@@ -68,7 +83,8 @@ class PendingContent {
   const std::uint32_t tensor_;
   Archive& archive_;
   const std::uint64_t tensor_bytes_;
-  std::optional<Transaction> transaction_;
+  const bool is_grouped_;
+  std::shared_ptr<TransactionGroup> group_;
   Staging* staged_ = nullptr;
 };
 

@@ -6,8 +6,6 @@
 
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
-#include "tools/near_names.h"
-#include "tools/printable.h"
 #include "tools/target.h"
 #include "tools/verb.h"
 
@@ -40,16 +38,9 @@ Result<std::vector<Tensor>> find_all(const Target& target, const Request& reques
   if (target.tensor) return std::vector<Tensor>{tensors[*target.tensor]};
   std::vector<Tensor> found;
   for (const std::string& name : request.names) {
-    if (const auto position = tensors.find(name)) {
-      found.push_back(tensors[*position]);
-      continue;
-    }
-    NearNames near(name);
-    for (std::uint32_t position = 0; position < tensors.size(); ++position)
-      near.offer(tensors[position].name);
-    return fail(
-        ErrorCode::NotFound, ENOENT,
-        fmt::format("{}: {}: no such tensor{}", request.target, printable_name(name), near.question()));
+    auto position = find_tensor(*target.archive, request.target, name);
+    if (!position) return pass_on(std::move(position));
+    found.push_back(tensors[*position]);
   }
   return found;
 }

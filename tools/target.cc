@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/vfs.h>
 #include <sys/xattr.h>
 
@@ -12,6 +13,7 @@
 #include <system_error>
 #include <vector>
 
+#include "tools/near_names.h"
 #include "tools/printable.h"
 
 namespace stfs::tools {
@@ -109,20 +111,9 @@ Result<void> check_kind(const fs::path& named, const AttributeReader& attributes
   return {};
 }
 
-/// Opens the archive that a mount says a path comes from.
-Result<Target> open_in_mount(const fs::path& named, const fs::path& archive_path,
-                             const std::optional<std::string>& tensor_name) {
-  auto archive = Archive::open(archive_path, Access::ReadOnly);
-  if (!archive) return tl::unexpected(told_about(std::move(archive).error(), archive_path, named));
-  Target target{std::move(*archive), std::nullopt};
-  if (!tensor_name) return target;
-  target.tensor = target.archive->tensors().find(*tensor_name);
-  if (!target.tensor) {
-    return fail(ErrorCode::NotFound, ENOENT,
-                fmt::format("{}: its archive {}: has no tensor {} any more", named.string(),
-                            archive_path.string(), printable_name(*tensor_name)));
-  }
-  return target;
+bool is_on_read_only_mount(const fs::path& path) {
+  struct statvfs status {};
+  return ::statvfs(path.c_str(), &status) == 0 && (status.f_flag & ST_RDONLY) != 0;
 }
 
 }  // namespace
@@ -137,14 +128,42 @@ std::optional<std::string> read_mount_attribute(const fs::path& path, const char
   return value;
 }
 
-Result<Target> open_target(const fs::path& named, const AttributeReader& attributes) {
+Result<TargetPath> locate_target(const fs::path& named, const AttributeReader& attributes) {
   if (const auto archive = attributes(named, kArchiveAttribute)) {
-    return open_in_mount(named, *archive, attributes(named, kNameAttribute));
+    return TargetPath{*archive, attributes(named, kNameAttribute)};
   }
   if (auto kind = check_kind(named, attributes); !kind) return pass_on(std::move(kind));
-  auto archive = Archive::open(named, Access::ReadOnly);
-  if (!archive) return tl::unexpected(told_about(std::move(archive).error(), named, named));
-  return Target{std::move(*archive), std::nullopt};
+  return TargetPath{named, std::nullopt};
+}
+
+Result<Target> open_target(const fs::path& named, const AttributeReader& attributes, Access access) {
+  auto path = locate_target(named, attributes);
+  if (!path) return pass_on(std::move(path));
+  if (access == Access::ReadWrite && path->archive != named && is_on_read_only_mount(named)) {
+    return fail(ErrorCode::ReadOnly, EROFS,
+                fmt::format("{}: lies in a read-only mount: to change its archive all the same, name {}",
+                            named.string(), path->archive.string()));
+  }
+  auto archive = Archive::open(path->archive, access);
+  if (!archive) return tl::unexpected(told_about(std::move(archive).error(), path->archive, named));
+  Target target{std::move(*archive), std::nullopt};
+  if (!path->tensor) return target;
+  target.tensor = target.archive->tensors().find(*path->tensor);
+  if (!target.tensor) {
+    return fail(ErrorCode::NotFound, ENOENT,
+                fmt::format("{}: its archive {}: has no tensor {} any more", named.string(),
+                            path->archive.string(), printable_name(*path->tensor)));
+  }
+  return target;
+}
+
+Result<std::uint32_t> find_tensor(const Archive& archive, const fs::path& named, const std::string& name) {
+  const TensorIndex& tensors = archive.tensors();
+  if (const auto position = tensors.find(name)) return *position;
+  NearNames near(name);
+  for (std::uint32_t position = 0; position < tensors.size(); ++position) near.offer(tensors[position].name);
+  return fail(ErrorCode::NotFound, ENOENT,
+              fmt::format("{}: {}: no such tensor{}", named.string(), printable_name(name), near.question()));
 }
 
 }  // namespace stfs::tools

@@ -27,9 +27,25 @@ struct Target {
   std::optional<std::uint32_t> tensor;
 };
 
-/// Opens what the user named, for reading. The message of a failure starts with the path as named and
-/// tells a missing file, a directory, a special file and a file that is no archive apart.
+/// Where the archive lies that the user named, and the tensor whose file in a mount was named.
+struct TargetPath {
+  std::filesystem::path archive;
+  std::optional<std::string> tensor;
+};
+
+/// Finds the archive without opening it. The message of a failure, here and below, starts with the path
+/// as named and tells a missing file, a directory, a special file and a file that is no archive apart.
+Result<TargetPath> locate_target(const std::filesystem::path& named,
+                                 const AttributeReader& attributes = read_mount_attribute);
+
+/// Opens what the user named. ReadWrite is refused (EROFS) for a path inside a read-only mount, though
+/// the archive behind it might be writable: whoever mounted it so has said what he wants.
 Result<Target> open_target(const std::filesystem::path& named,
-                           const AttributeReader& attributes = read_mount_attribute);
+                           const AttributeReader& attributes = read_mount_attribute,
+                           Access access = Access::ReadOnly);
+
+/// Position of the tensor of that exact name; the message of NotFound suggests near ones.
+Result<std::uint32_t> find_tensor(const Archive& archive, const std::filesystem::path& named,
+                                  const std::string& name);
 
 }  // namespace stfs::tools

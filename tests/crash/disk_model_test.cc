@@ -116,6 +116,12 @@ TEST_CASE("disk model: without unnamed files the fallback name is there from the
   REQUIRE(process->publish(**file, kFile));
   CHECK(process->list("/d", "f") == std::vector<std::string>{"file"});
   CHECK(states_of(disk.image(), "/d/fallback") == States{"-", "", "0", "a"});
+  // A rename is atomic: one name or the other, or none as at the beginning.
+  EveryChoice choices;
+  do {
+    const DiskImage after = after_power_loss(disk.image(), choices);
+    CHECK((after.inode_at("/d/fallback") == 0 || after.inode_at(kFile) == 0));
+  } while (choices.next());
 }
 
 TEST_CASE("disk model: after a failed sync the pages are clean and wrong", "[crash][model]") {

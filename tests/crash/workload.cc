@@ -196,8 +196,11 @@ Result<void> Writer::run(const Step& step, std::uint64_t number, unsigned retrie
 void put_archive(DiskModel& disk, const TestArchive& archive) { disk.put(kArchivePath, archive.content()); }
 
 CommitOptions commit_options(Durability durability) {
+  CommitOptions options;
+  options.durability = durability;
   // Without patience: nobody else is there, or a scheduler decides when to try again.
-  return {.durability = durability, .lock_patience = std::chrono::milliseconds(0), .on_progress = {}};
+  options.lock_patience = std::chrono::milliseconds(0);
+  return options;
 }
 
 }  // namespace stfs::test

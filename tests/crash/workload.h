@@ -53,7 +53,7 @@ const TestArchive& large_archive();
 struct Piece {
   std::string_view tensor;
   std::uint64_t offset = 0;  // in the tensor
-  std::optional<std::uint64_t> size_bytes;  // all there is, without it
+  std::optional<std::uint64_t> size_bytes = {};  // all there is, without it
 };
 
 struct Step {

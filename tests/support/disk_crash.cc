@@ -12,7 +12,9 @@ constexpr std::size_t kPolicies = 7;
 
 void drop_nameless(DiskImage& image) {
   std::vector<bool> is_named(image.inodes() + 1, false);
-  for (const DiskName& name : image.names()) is_named[name.inode.now()] = true;
+  for (const DiskName& name : image.names()) {
+    if (name.path.now()) is_named[name.inode] = true;
+  }
   for (InodeNumber inode = 1; inode <= image.inodes(); ++inode) {
     if (!is_named[inode]) image.drop(inode);
   }
@@ -86,7 +88,7 @@ std::size_t unsettled_blocks(const DiskImage& image) {
 
 std::size_t unsettled_names(const DiskImage& image) {
   return static_cast<std::size_t>(
-      std::ranges::count_if(image.names(), [](const DiskName& name) { return name.inode.versions() > 1; }));
+      std::ranges::count_if(image.names(), [](const DiskName& name) { return name.path.versions() > 1; }));
 }
 
 bool is_settled(const DiskInode& file) {
@@ -105,8 +107,8 @@ DiskBlockPointer settle_block(const Unsettled<DiskBlockPointer>& block, Picker& 
 DiskImage settle(const DiskImage& before, Picker data, Picker sizes, Picker names, Choices& choices) {
   DiskImage after = before;
   for (DiskName& name : after.change_names()) {
-    if (name.inode.versions() == 1) continue;
-    name.inode = Unsettled<InodeNumber>(name.inode.version(names.pick(name.inode.versions())));
+    if (name.path.versions() == 1) continue;
+    name.path = Unsettled(name.path.version(names.pick(name.path.versions())));
   }
   drop_nameless(after);
   for (InodeNumber inode = 1; inode <= after.inodes(); ++inode) {
@@ -121,7 +123,7 @@ DiskImage settle(const DiskImage& before, Picker data, Picker sizes, Picker name
         Unsettled<std::uint64_t>(file.size_bytes.version(sizes.pick(file.size_bytes.versions())));
     cut(file);
   }
-  std::erase_if(after.change_names(), [](const DiskName& name) { return name.inode.now() == 0; });
+  std::erase_if(after.change_names(), [](const DiskName& name) { return !name.path.now(); });
   return after;
 }
 
@@ -148,7 +150,9 @@ DiskImage after_kill(const DiskImage& image) {
   std::vector<bool> may_be_named(image.inodes() + 1, false);
   for (const DiskName& name : image.names()) {
     // A name that was removed but not for certain may come back, with its file, when the power fails later.
-    for (std::size_t at = 0; at < name.inode.versions(); ++at) may_be_named[name.inode.version(at)] = true;
+    for (std::size_t at = 0; at < name.path.versions(); ++at) {
+      if (name.path.version(at)) may_be_named[name.inode] = true;
+    }
   }
   for (InodeNumber inode = 1; inode <= image.inodes(); ++inode) {
     if (!may_be_named[inode]) after.drop(inode);

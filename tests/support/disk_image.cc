@@ -12,7 +12,14 @@ const DiskBlock& bytes_of(const DiskBlockPointer& block) {
   return block ? *block : zeros;
 }
 
-std::string_view directory_of(std::string_view path) { return path.substr(0, path.rfind('/')); }
+/// No entry moves from one directory to another.
+std::string_view directory_of(const DiskName& name) {
+  for (std::size_t at = name.path.versions(); at-- > 0;) {
+    const auto& path = name.path.version(at);
+    if (path) return std::string_view(*path).substr(0, path->rfind('/'));
+  }
+  return {};
+}
 
 /// The size is written back with the data behind its old end, so that a new write there gives it another chance
 /// after a sync that failed.
@@ -94,28 +101,39 @@ void DiskImage::fail_sync(InodeNumber inode) {
   for (auto& block : file.blocks) block.fail_sync();
 }
 
-void DiskImage::set_name(std::string_view path, InodeNumber inode) {
-  const auto known = std::ranges::find(names_, path, &DiskName::path);
-  if (known != names_.end()) return known->inode.set(inode);
-  names_.push_back({std::string(path), Unsettled<InodeNumber>(0)});
-  names_.back().inode.set(inode);
+DiskName* DiskImage::find(std::string_view path) {
+  const auto known =
+      std::ranges::find_if(names_, [&](const DiskName& name) { return name.path.now() && *name.path.now() == path; });
+  return known == names_.end() ? nullptr : &*known;
 }
+
+InodeNumber DiskImage::inode_at(std::string_view path) const {
+  const auto known =
+      std::ranges::find_if(names_, [&](const DiskName& name) { return name.path.now() && *name.path.now() == path; });
+  return known == names_.end() ? 0 : known->inode;
+}
+
+void DiskImage::link(InodeNumber inode, std::string_view path) {
+  names_.push_back({.path = {}, .inode = inode});
+  names_.back().path.set(std::make_shared<const std::string>(path));
+}
+
+void DiskImage::rename(std::string_view from, std::string_view to) {
+  find(from)->path.set(std::make_shared<const std::string>(to));
+}
+
+void DiskImage::remove(std::string_view path) { find(path)->path.set(nullptr); }
 
 void DiskImage::sync_names(std::string_view directory) {
   for (DiskName& name : names_) {
-    if (directory_of(name.path) == directory) name.inode.sync();
+    if (directory_of(name) == directory) name.path.sync();
   }
 }
 
 void DiskImage::fail_sync_names(std::string_view directory) {
   for (DiskName& name : names_) {
-    if (directory_of(name.path) == directory) name.inode.fail_sync();
+    if (directory_of(name) == directory) name.path.fail_sync();
   }
-}
-
-InodeNumber DiskImage::inode_at(std::string_view path) const {
-  const auto known = std::ranges::find(names_, path, &DiskName::path);
-  return known == names_.end() ? 0 : known->inode.now();
 }
 
 bool DiskImage::has_content(InodeNumber inode, std::span<const std::byte> content) const {

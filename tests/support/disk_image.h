@@ -70,9 +70,10 @@ struct DiskInode {
   std::int64_t mtime_ns = 0;
 };
 
+/// A name that a file has. That a rename is atomic is promised, so both names are versions of one entry.
 struct DiskName {
-  std::string path;
-  Unsettled<InodeNumber> inode;  // 0: no such entry
+  Unsettled<std::shared_ptr<const std::string>> path;  // null: no such entry (not yet, or not any more)
+  InodeNumber inode = 0;
 };
 
 class DiskImage {
@@ -87,8 +88,10 @@ class DiskImage {
   void sync(InodeNumber inode);
   void fail_sync(InodeNumber inode);
 
-  /// Puts a name to an inode; 0 removes it.
-  void set_name(std::string_view path, InodeNumber inode);
+  /// The names must be free, or exist, as the call wants it.
+  void link(InodeNumber inode, std::string_view path);
+  void rename(std::string_view from, std::string_view to);
+  void remove(std::string_view path);
   void sync_names(std::string_view directory);
   void fail_sync_names(std::string_view directory);
   [[nodiscard]] InodeNumber inode_at(std::string_view path) const;
@@ -99,7 +102,7 @@ class DiskImage {
 
   [[nodiscard]] const DiskInode& at(InodeNumber inode) const { return *inodes_[inode - 1]; }
   [[nodiscard]] InodeNumber inodes() const { return inodes_.size(); }
-  /// In the order of their first appearance, removed ones too.
+  /// In the order of their appearance, removed ones too.
   [[nodiscard]] const std::vector<DiskName>& names() const { return names_; }
 
   /// For the one who makes the state after a crash.
@@ -108,6 +111,8 @@ class DiskImage {
   void drop(InodeNumber inode) { inodes_[inode - 1] = std::make_shared<DiskInode>(); }
 
  private:
+  [[nodiscard]] DiskName* find(std::string_view path);
+
   // Shared between copies until one of them changes it: most of an image is the same at every moment.
   std::vector<std::shared_ptr<DiskInode>> inodes_;
   std::vector<DiskName> names_;

@@ -98,14 +98,18 @@ class DiskFile final : public File, public LossyFile {
     if (!model_.options_.has_locks) return fail_system(ENOLCK, path_, "lock");
     // As fcntl: a shared lock wants a descriptor that reads, an exclusive one that writes.
     if (kind == LockKind::Exclusive && access_ == Access::ReadOnly) return fail_system(EBADF, path_, "lock");
-    const auto holder = model_.locks_.take(inode_, description_, process_.id_, range, kind);
-    if (!holder) return std::optional<LockConflict>();
-    return std::optional<LockConflict>({.holder = holder});
+    if (model_.locks_.take(inode_, description_, process_.id_, range, kind)) return std::optional<LockConflict>();
+    return std::optional<LockConflict>(std::in_place);
   }
   void unlock(ByteRange range) override {
     const NoAllocationFaults pause;
     const std::scoped_lock lock(model_.mutex_);
     if (!process_.is_dead_) model_.locks_.give_back(inode_, description_, range);
+  }
+
+  std::optional<pid_t> lock_holder(ByteRange range) const override {
+    const std::scoped_lock lock(model_.mutex_);
+    return model_.locks_.holder(inode_, description_, range);
   }
 
   int descriptor() const override {
@@ -114,13 +118,15 @@ class DiskFile final : public File, public LossyFile {
     return model_.descriptor(inode_);
   }
 
-  /// As linkat: once, and atomic. With a fallback name it is a rename, which the model does not take for atomic
-  /// when the power fails: either name may survive, both, or none.
+  /// As linkat, which works once; with a fallback name as rename.
   Result<void> publish(const std::string& path) {
     if (naming_ != Naming::Unnamed && naming_ != Naming::Fallback) return fail_system(ENOENT, path, "link");
     if (model_.image_.inode_at(path) != 0) return fail_system(EEXIST, path, "link");
-    model_.image_.set_name(path, inode_);
-    if (naming_ == Naming::Fallback) model_.image_.set_name(path_, 0);
+    if (naming_ == Naming::Fallback) {
+      model_.image_.rename(path_, path);
+    } else {
+      model_.image_.link(inode_, path);
+    }
     naming_ = Naming::WasNamed;
     return {};
   }
@@ -161,7 +167,7 @@ InodeNumber DiskModel::put(std::string_view path, std::span<const std::byte> con
   const InodeNumber inode = image_.create();
   image_.write(inode, 0, content);
   image_.sync(inode);
-  image_.set_name(path, inode);
+  image_.link(inode, path);
   image_.sync_names(path.substr(0, path.rfind('/')));
   return inode;
 }
@@ -233,7 +239,7 @@ Result<std::unique_ptr<File>> DiskProcess::create_unnamed(const std::filesystem:
     return fail_system(EEXIST, fallback.native(), "create");
   }
   const InodeNumber inode = model_.image_.create();
-  if (!is_unnamed) model_.image_.set_name(fallback.native(), inode);
+  if (!is_unnamed) model_.image_.link(inode, fallback.native());
   model_.changed("create");
   return std::make_unique<DiskFile>(*this, inode, Access::ReadWrite,
                                     is_unnamed ? DiskFile::Naming::Unnamed : DiskFile::Naming::Fallback,
@@ -256,7 +262,7 @@ Result<void> DiskProcess::remove(const std::filesystem::path& path) {
   const std::scoped_lock lock(model_.mutex_);
   if (auto ok = alive("remove"); !ok) return ok;
   if (model_.image_.inode_at(path.native()) == 0) return fail_system(ENOENT, path.native(), "remove");
-  model_.image_.set_name(path.native(), 0);
+  model_.image_.remove(path.native());
   model_.changed("remove");
   return {};
 }
@@ -286,8 +292,8 @@ Result<std::vector<std::string>> DiskProcess::list(const std::filesystem::path& 
   const std::string start = directory.native() + "/" + prefix;
   std::vector<std::string> found;
   for (const DiskName& name : model_.image_.names()) {
-    if (name.inode.now() != 0 && name.path.starts_with(start)) {
-      found.push_back(name.path.substr(directory.native().size() + 1));
+    if (name.path.now() && name.path.now()->starts_with(start)) {
+      found.push_back(name.path.now()->substr(directory.native().size() + 1));
     }
   }
   return found;

@@ -90,6 +90,7 @@ class InterceptedFile final : public File {
   void unlock(ByteRange range) override {
     if (!ask(FileCall::Unlock).is_lie()) inner_->unlock(range);
   }
+  std::optional<pid_t> lock_holder(ByteRange range) const override { return inner_->lock_holder(range); }
   int descriptor() const override { return inner_->descriptor(); }
 
   [[nodiscard]] File& inner() const { return *inner_; }

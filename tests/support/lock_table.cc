@@ -3,14 +3,20 @@
 
 namespace stfs::test {
 
-std::optional<pid_t> LockTable::take(InodeNumber inode, Description owner, pid_t process, ByteRange range,
-                                     LockKind kind) {
+bool LockTable::take(InodeNumber inode, Description owner, pid_t process, ByteRange range, LockKind kind) {
   for (const Lock& lock : locks_) {
     if (lock.inode != inode || lock.owner == owner || !lock.range.overlaps(range)) continue;
-    if (lock.kind == LockKind::Exclusive || kind == LockKind::Exclusive) return lock.process;
+    if (lock.kind == LockKind::Exclusive || kind == LockKind::Exclusive) return false;
   }
   give_back(inode, owner, range);
   locks_.push_back({inode, owner, process, range, kind});
+  return true;
+}
+
+std::optional<pid_t> LockTable::holder(InodeNumber inode, Description asking, ByteRange range) const {
+  for (const Lock& lock : locks_) {
+    if (lock.inode == inode && lock.owner != asking && lock.range.overlaps(range)) return lock.process;
+  }
   return std::nullopt;
 }
 

@@ -16,9 +16,11 @@ class LockTable {
  public:
   using Description = std::uint64_t;  // of an open file: locks belong to it, not to a process
 
-  /// Takes the lock, in place of what the description held there, or tells the process in the way.
-  std::optional<pid_t> take(InodeNumber inode, Description owner, pid_t process, ByteRange range, LockKind kind);
+  /// Takes the lock, in place of what the description held there. @return false where another one is in the way.
+  bool take(InodeNumber inode, Description owner, pid_t process, ByteRange range, LockKind kind);
   void give_back(InodeNumber inode, Description owner, ByteRange range);
+  /// A process with a lock of another description on the range.
+  [[nodiscard]] std::optional<pid_t> holder(InodeNumber inode, Description asking, ByteRange range) const;
   void drop_description(Description owner);
   void drop_process(pid_t process);
   [[nodiscard]] bool empty() const { return locks_.empty(); }

@@ -1,0 +1,53 @@
+// The directory operations that make, fill, commit and roll back transactions (transaction_directory.h).
+#include "fs/filesystem.h"
+#include "fs/log.h"
+
+namespace stfs {
+namespace {
+
+tl::unexpected<Error> not_here() {
+  return fail(ErrorCode::InvalidArgument, EPERM, "only transactions are made, moved and removed");
+}
+
+}  // namespace
+
+Result<struct stat> Filesystem::make_directory(Ino parent, std::string_view name) {
+  if (!TransactionDirectory::owns(parent)) return not_here();
+  const auto made = transactions_.begin(parent, name);
+  if (!made) return tl::unexpected(made.error());
+  return stat_of(*made);
+}
+
+Result<void> Filesystem::remove_directory(Ino parent, std::string_view name) {
+  if (!TransactionDirectory::owns(parent)) return not_here();
+  return transactions_.remove_directory(parent, name);
+}
+
+Result<void> Filesystem::remove_file(Ino parent, std::string_view name) {
+  if (!TransactionDirectory::owns(parent)) return not_here();
+  return transactions_.remove_file(parent, name);
+}
+
+Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name, Ino new_parent,
+                                              std::string_view new_name) {
+  if (!TransactionDirectory::owns(parent) || !TransactionDirectory::owns(new_parent)) return not_here();
+  const std::scoped_lock commit_lock(commit_mutex_);
+  if (is_broken_)
+    return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header was changed underneath");
+  Stale foreign;
+  const auto lock = [this](std::uint32_t tensor) -> ReaderWriterLock& { return lock_of(tensor); };
+  auto changed = transactions_.rename(parent, name, new_parent, new_name, commit_options(foreign), lock);
+  if (!changed) {
+    log::error("{}: transaction {}: not committed: {}", archive_->path().string(), name,
+               changed.error().message);
+    return tl::unexpected(changed.error());
+  }
+  std::vector<Stale> stale = {foreign};
+  for (const std::uint32_t tensor : *changed) {
+    note_commit(tensor);
+    stale.push_back(Stale::one(InodeTable::ino_of_tensor(tensor), Stale::What::Content));
+  }
+  return stale;
+}
+
+}  // namespace stfs

@@ -1,0 +1,256 @@
+// Begin, stage, commit, roll back.
+#include "fs/transaction_directory.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "fs/log.h"
+
+namespace stfs {
+namespace {
+
+constexpr Ino kFirstRun = TransactionDirectory::kViews + 16;
+
+tl::unexpected<Error> refuse(int errno_value, std::string_view why) {
+  return fail(ErrorCode::InvalidArgument, errno_value, std::string(why));
+}
+
+}  // namespace
+
+TransactionDirectory::TransactionDirectory(Archive& archive, VersionOf version_of)
+    : archive_(archive), version_of_(std::move(version_of)), flat_(archive.tensors(), Layout::Flat) {}
+
+TransactionDirectory::Place TransactionDirectory::place_of(Ino ino) const {
+  const std::uint64_t run = std::uint64_t{archive_.tensors().size()} + 1;
+  return {(ino - kFirstRun) / run, (ino - kFirstRun) % run};
+}
+
+Ino TransactionDirectory::ino_of(std::uint64_t number, std::uint64_t in_run) const {
+  return kFirstRun + number * (std::uint64_t{archive_.tensors().size()} + 1) + in_run;
+}
+
+bool TransactionDirectory::is_directory(Ino ino) const {
+  return ino < kFirstRun || place_of(ino).in_run == 0;
+}
+
+bool TransactionDirectory::exists(Ino ino) const {
+  if (ino <= kCommitted) return ino >= kViews;
+  if (ino < kFirstRun) return false;
+  const std::scoped_lock lock(mutex_);
+  return begun_.contains(place_of(ino).number);
+}
+
+Ino TransactionDirectory::parent(Ino ino) const {
+  if (ino == kViews) return kRootIno;
+  if (ino < kFirstRun) return kViews;
+  const Place place = place_of(ino);
+  if (place.in_run != 0) return ino_of(place.number, 0);
+  const std::scoped_lock lock(mutex_);
+  const auto found = begun_.find(place.number);
+  return found != begun_.end() && found->second.is_committed ? kCommitted : kTransactions;
+}
+
+std::optional<std::uint32_t> TransactionDirectory::tensor_named(std::string_view file_name) const {
+  const auto ino = flat_.find(kRootIno, file_name);
+  if (!ino) return std::nullopt;
+  return flat_.tensor(*ino);
+}
+
+std::optional<std::uint64_t> TransactionDirectory::number_named(Ino directory, std::string_view name) const {
+  for (const auto& [number, begun] : begun_) {
+    if (begun.name == name && begun.is_committed == (directory == kCommitted)) return number;
+  }
+  return std::nullopt;
+}
+
+std::optional<Ino> TransactionDirectory::find(Ino directory, std::string_view name) const {
+  if (directory == kViews) {
+    if (name == "transactions") return kTransactions;
+    if (name == "committed") return kCommitted;
+    return std::nullopt;
+  }
+  const std::scoped_lock lock(mutex_);
+  if (directory < kFirstRun) {
+    const auto number = number_named(directory, name);
+    return number ? std::optional(ino_of(*number, 0)) : std::nullopt;
+  }
+  const auto begun = begun_.find(place_of(directory).number);
+  const auto tensor = tensor_named(name);
+  if (begun == begun_.end() || begun->second.is_committed || !tensor) return std::nullopt;
+  return ino_of(begun->first, 1 + *tensor);
+}
+
+std::vector<std::pair<std::string, Ino>> TransactionDirectory::list(Ino directory) const {
+  if (directory == kViews) return {{"transactions", kTransactions}, {"committed", kCommitted}};
+  std::vector<std::pair<std::string, Ino>> entries;
+  const std::scoped_lock lock(mutex_);
+  if (directory < kFirstRun) {
+    for (const auto& [number, begun] : begun_) {
+      if (begun.is_committed == (directory == kCommitted))
+        entries.emplace_back(begun.name, ino_of(number, 0));
+    }
+    return entries;
+  }
+  const auto begun = begun_.find(place_of(directory).number);
+  if (begun == begun_.end()) return entries;
+  for (const auto& [tensor, member] : begun->second.members) {
+    entries.emplace_back(flat_.file_name(InodeTable::ino_of_tensor(tensor)),
+                         ino_of(begun->first, 1 + tensor));
+  }
+  return entries;
+}
+
+Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name) {
+  if (directory != kTransactions)
+    return refuse(EPERM, "directories are made in .safetensors/transactions only");
+  const std::scoped_lock lock(mutex_);
+  if (number_named(directory, name)) return refuse(EEXIST, "there is such a transaction");
+  const std::uint64_t number = next_number_++;
+  Begun& begun = begun_[number];
+  begun.name = name;
+  begun.group = std::make_shared<TransactionGroup>(archive_);
+  return ino_of(number, 0);
+}
+
+Result<void> TransactionDirectory::remove_directory(Ino directory, std::string_view name) {
+  if (directory != kTransactions && directory != kCommitted) return refuse(EPERM, "not a transaction");
+  const std::scoped_lock lock(mutex_);
+  const auto number = number_named(directory, name);
+  if (!number) return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
+  if (!begun_[*number].members.empty()) return refuse(ENOTEMPTY, "tensors are staged in it");
+  begun_.erase(*number);
+  return {};
+}
+
+Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view name) {
+  if (directory < kFirstRun) return refuse(EPERM, "not a tensor of a transaction");
+  const std::scoped_lock lock(mutex_);
+  const auto begun = begun_.find(place_of(directory).number);
+  const auto tensor = tensor_named(name);
+  if (begun == begun_.end() || !tensor) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
+  const auto member = begun->second.members.find(*tensor);
+  if (member == begun->second.members.end()) return fail(ErrorCode::NotFound, ENOENT, "not staged");
+  if (member->second.writers > 0) return refuse(EBUSY, "it is open for writing");
+  const std::shared_ptr<PendingContent> content = member->second.content;
+  begun->second.members.erase(member);
+  const std::scoped_lock content_lock(content->mutex);
+  content->forget();
+  return {};
+}
+
+Result<std::vector<std::uint32_t>> TransactionDirectory::rename(Ino from, std::string_view name, Ino to,
+                                                                std::string_view new_name,
+                                                                const CommitOptions& options,
+                                                                const Transaction::LockOf& lock_of) {
+  if (from != kTransactions || (to != kTransactions && to != kCommitted)) {
+    return refuse(EPERM, "only a transaction is renamed, and committed by a move to .safetensors/committed");
+  }
+  std::uint64_t number = 0;
+  Begun committing;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto found = number_named(from, name);
+    if (!found) return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
+    if (number_named(to, new_name)) return refuse(EEXIST, "there is one of that name");
+    number = *found;
+    Begun& begun = begun_[number];
+    if (to == kTransactions) {
+      begun.name = new_name;
+      return std::vector<std::uint32_t>{};
+    }
+    for (const auto& [tensor, member] : begun.members) {
+      if (member.writers == 0) continue;
+      return refuse(EBUSY,
+                    fmt::format("tensor \"{}\" is still open for writing", archive_.tensors()[tensor].name));
+    }
+    committing = begun;
+  }
+  // The commit takes as long as the disk does: others go on meanwhile, and an open for writing finds
+  // every content locked.
+  std::vector<std::unique_lock<std::mutex>> held;
+  std::vector<std::uint32_t> changed;
+  for (const auto& [tensor, member] : committing.members) {
+    held.emplace_back(member.content->mutex);
+    if (member.content->failure) return tl::unexpected(*member.content->failure);
+    if (member.content->is_dirty()) changed.push_back(tensor);
+  }
+  if (auto same = check_for_conflicts(committing); !same) return pass_on(std::move(same));
+  {
+    const std::scoped_lock group_lock(committing.group->mutex);
+    auto committed = committing.group->transaction.commit(options, lock_of);
+    if (!committed) return pass_on(std::move(committed));
+  }
+  for (const auto& [tensor, member] : committing.members) {
+    member.content->fail({ErrorCode::ArchiveChanged, ESTALE, "the transaction has been committed"});
+  }
+  const std::scoped_lock lock(mutex_);
+  Begun& begun = begun_[number];
+  begun.members.clear();
+  begun.name = new_name;
+  begun.is_committed = true;
+  return changed;
+}
+
+Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun) const {
+  for (const auto& [tensor, member] : begun.members) {
+    if (!member.content->is_dirty()) continue;
+    auto now = version_of_(tensor);
+    if (!now) return pass_on(std::move(now));
+    if (now->generation == member.base.generation || now->checksum == member.base.checksum) continue;
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                fmt::format("transaction {}: tensor \"{}\" was changed by somebody else since it was staged",
+                            begun.name, archive_.tensors()[tensor].name));
+  }
+  return {};
+}
+
+Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool is_for_writing) {
+  const Place place = place_of(ino);
+  const std::uint32_t position = tensor(ino);
+  // Reads the whole tensor the first time, so before the lock.
+  auto base = is_for_writing ? version_of_(position) : Result<TensorVersion>(TensorVersion{});
+  if (!base) return pass_on(std::move(base));
+  const std::scoped_lock lock(mutex_);
+  const auto begun = begun_.find(place.number);
+  if (begun == begun_.end() || begun->second.is_committed) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE, "the transaction has ended");
+  }
+  if (!is_for_writing) return std::shared_ptr<PendingContent>();
+  Member& member = begun->second.members[position];
+  if (!member.content) {
+    const std::uint64_t size_bytes = archive_.tensors()[position].data.size_bytes;
+    member.content = std::make_shared<PendingContent>(archive_, position, size_bytes, begun->second.group);
+    member.base = std::move(*base);
+  }
+  ++member.writers;
+  return member.content;
+}
+
+std::shared_ptr<PendingContent> TransactionDirectory::content(Ino ino) const {
+  const Place place = place_of(ino);
+  const std::scoped_lock lock(mutex_);
+  const auto begun = begun_.find(place.number);
+  if (begun == begun_.end()) return nullptr;
+  const auto member = begun->second.members.find(tensor(ino));
+  return member == begun->second.members.end() ? nullptr : member->second.content;
+}
+
+void TransactionDirectory::close(Ino ino) {
+  const std::scoped_lock lock(mutex_);
+  const auto begun = begun_.find(place_of(ino).number);
+  if (begun == begun_.end()) return;
+  const auto member = begun->second.members.find(tensor(ino));
+  if (member != begun->second.members.end()) --member->second.writers;
+}
+
+std::vector<std::string> TransactionDirectory::unfinished() const {
+  std::vector<std::string> names;
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [number, begun] : begun_) {
+    if (!begun.members.empty()) names.push_back(begun.name);
+  }
+  return names;
+}
+
+}  // namespace stfs

@@ -1,0 +1,115 @@
+// `.safetensors/transactions/T/`: many tensors that change together.
+//
+//   mkdir .safetensors/transactions/T        begins
+//   write T/NAME ...                         stages: T shows the whole model, with what is staged in it
+//   mv T .safetensors/committed/             commits: the rename's errno is the verdict
+//   rm -r T                                  rolls back
+//
+// Names in T are the flat file names of the tensors. T lists only what is staged, every other tensor can be
+// looked up too: opened without O_TRUNC, a file starts as the tensor is now, so a part can be patched. A
+// close fails with EINVAL where the size is wrong, but the content stays for another try.
+//
+// Inode numbers: `.safetensors` and its two directories, then for each transaction ever begun a run of
+// one directory and one file per tensor. Computed, so a look-up allocates nothing; never reused.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/archive.h"
+#include "core/transaction.h"
+#include "fs/inode_table.h"
+#include "fs/open_file.h"
+
+namespace stfs {
+
+/// Any thread may call. Takes its own mutex last, but for that of a TransactionGroup; commit() excepted,
+/// which its caller serializes with the other commits of the archive.
+class TransactionDirectory {
+ public:
+  static constexpr Ino kViews = Ino{1} << 48U;
+  static constexpr Ino kTransactions = kViews + 1;
+  static constexpr Ino kCommitted = kViews + 2;
+
+  /// What the state of a tensor's content is now: a number that differs after every change to it, and its
+  /// checksum, which tells whether a change changed anything.
+  struct TensorVersion {
+    std::uint64_t generation = 0;
+    std::string checksum;
+  };
+  using VersionOf = std::function<Result<TensorVersion>(std::uint32_t tensor)>;
+
+  TransactionDirectory(Archive& archive, VersionOf version_of);
+
+  static bool owns(Ino ino) { return ino >= kViews; }
+  [[nodiscard]] bool is_directory(Ino ino) const;
+  /// Tensor of a file below a transaction.
+  [[nodiscard]] std::uint32_t tensor(Ino ino) const {
+    return static_cast<std::uint32_t>(place_of(ino).in_run - 1);
+  }
+  [[nodiscard]] bool exists(Ino ino) const;
+  [[nodiscard]] std::optional<Ino> find(Ino directory, std::string_view name) const;
+  [[nodiscard]] std::vector<std::pair<std::string, Ino>> list(Ino directory) const;
+  [[nodiscard]] Ino parent(Ino ino) const;
+
+  /// mkdir. EPERM elsewhere than in transactions/, EEXIST.
+  Result<Ino> begin(Ino directory, std::string_view name);
+  /// rmdir. ENOTEMPTY while something is staged.
+  Result<void> remove_directory(Ino directory, std::string_view name);
+  /// unlink: takes one tensor out of the transaction. EBUSY while it is open for writing.
+  Result<void> remove_file(Ino directory, std::string_view name);
+  /// rename. Between two names in transactions/, or from there to committed/: then it commits.
+  /// @return the tensors that have changed.
+  Result<std::vector<std::uint32_t>> rename(Ino from, std::string_view name, Ino to,
+                                            std::string_view new_name, const CommitOptions& options,
+                                            const Transaction::LockOf& lock_of);
+
+  /// The content that all descriptors of a file share; for writing, notes the tensor's version as the one
+  /// that the transaction was made from.
+  Result<std::shared_ptr<PendingContent>> open(Ino ino, bool is_for_writing);
+  /// The content where something is staged, else null.
+  [[nodiscard]] std::shared_ptr<PendingContent> content(Ino ino) const;
+  void close(Ino ino);
+  /// Names of the transactions that hold something and were neither committed nor removed.
+  [[nodiscard]] std::vector<std::string> unfinished() const;
+
+ private:
+  struct Place {
+    std::uint64_t number = 0;  // of the transaction
+    std::uint64_t in_run = 0;  // 0: its directory; else 1 + tensor
+  };
+  struct Member {
+    std::shared_ptr<PendingContent> content;
+    TensorVersion base;
+    unsigned writers = 0;
+  };
+  struct Begun {
+    std::string name;
+    bool is_committed = false;
+    std::shared_ptr<TransactionGroup> group;
+    std::map<std::uint32_t, Member> members;
+  };
+
+  [[nodiscard]] Place place_of(Ino ino) const;
+  [[nodiscard]] Ino ino_of(std::uint64_t number, std::uint64_t in_run) const;
+  [[nodiscard]] std::optional<std::uint64_t> number_named(Ino directory, std::string_view name) const;
+  [[nodiscard]] Result<void> check_for_conflicts(const Begun& begun) const;
+  [[nodiscard]] std::optional<std::uint32_t> tensor_named(std::string_view file_name) const;
+
+  Archive& archive_;
+  const VersionOf version_of_;
+  const InodeTable flat_;  // names of files in a transaction, whatever the mount's layout
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::map<std::uint64_t, Begun> begun_;
+  std::uint64_t next_number_ = 0;
+};
+
+}  // namespace stfs

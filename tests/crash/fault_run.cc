@@ -1,0 +1,190 @@
+// Fail, go on, look.
+#include "tests/crash/fault_run.h"
+
+#include <algorithm>
+#include <new>
+
+#include "core/recovery.h"
+#include "tests/support/allocation_faults.h"
+#include "tests/support/disk_crash.h"
+
+namespace stfs::test {
+namespace {
+
+constexpr unsigned kCrashes = 4;
+
+std::string text_of(const Error& error) { return std::string(name_of(error.code)) + ": " + error.message; }
+
+/// The contents that the archive may have: each failed step may have been done or not.
+class Possible {
+ public:
+  explicit Possible(const TestArchive& archive) : archive_(archive), contents_({archive.content()}) {}
+
+  void begin(const Step& step, std::uint64_t number) {
+    const std::size_t before = contents_.size();
+    for (std::size_t at = 0; at < before; ++at) {
+      contents_.push_back(content_after(archive_, contents_[at], step, number));
+    }
+  }
+  /// The step that has begun last was done.
+  void succeed() { contents_.erase(contents_.begin(), contents_.begin() + static_cast<std::ptrdiff_t>(contents_.size() / 2)); }
+
+  [[nodiscard]] bool has(const DiskImage& image) const {
+    return std::ranges::any_of(contents_, [&](const Content& content) {
+      return image.has_content(image.inode_at(kArchivePath), content);
+    });
+  }
+  [[nodiscard]] bool has(const Content& content) const { return std::ranges::find(contents_, content) != contents_.end(); }
+
+ private:
+  const TestArchive& archive_;
+  std::vector<Content> contents_;
+};
+
+/// Every content that was possible at a moment, and the disk then.
+struct Snapshot {
+  DiskImage image;
+  Possible possible;
+};
+
+class OrdealRun {
+ public:
+  OrdealRun(const Workload& workload, const Ordeal& ordeal, std::uint64_t seed)
+      : workload_(workload),
+        ordeal_(ordeal),
+        choices_(seed),
+        disk_(workload.disk),
+        possible_(*workload.archive) {}
+
+  OrdealReport run() {
+    put_archive(disk_, *workload_.archive);
+    process_ = disk_.start_process();
+    {
+      FaultyStorage storage(*process_);
+      disk_.observe([&](std::string_view, const DiskImage& image) {
+        if (has_been_hit(storage.plan())) snapshots_.push_back({image, possible_});
+      });
+      storage.plan().set(ordeal_.fault);
+      Writer writer(storage, *workload_.archive, commit_options(workload_.durability));
+      for (std::size_t number = 0; number < workload_.steps.size() && !report_.wrong; ++number) {
+        run_step(writer, number, storage.plan());
+      }
+      note_hit(storage.plan());
+      storage.plan().set({});
+      if (!report_.wrong) look_through(writer, "the fault is gone");
+      disk_.observe({});
+      if (!report_.wrong) crash();
+    }
+    if (!report_.wrong && disk_.has_locks_held()) report_.wrong = "a lock is held after everything was closed";
+    process_->kill();
+    if (!report_.wrong) recover_in(after_kill(disk_.image()), possible_, "recovered in peace");
+    return std::move(report_);
+  }
+
+ private:
+  [[nodiscard]] bool has_been_hit(const FaultPlan& plan) const {
+    return ordeal_.nth_allocation == 0 ? plan.failed_call().has_value() : AllocationFaults::has_failed();
+  }
+
+  void note_hit(const FaultPlan& plan) {
+    if (ordeal_.nth_allocation != 0) return;
+    const auto call = plan.failed_call();
+    report_.was_hit = call.has_value();
+    if (call) report_.hit = std::string(name_of(call->kind)) + " of the " + std::string(name_of(call->role));
+  }
+
+  /// The step, with exceptions taken for what they are.
+  Result<void> run_guarded(Writer& writer, const Step& step, std::size_t number) {
+    if (ordeal_.nth_allocation == 0) return writer.run(step, number, ordeal_.retries);
+    const AllocationFaults faults(ordeal_.nth_allocation, ordeal_.allocations_fail_for_good);
+    try {
+      auto done = writer.run(step, number, ordeal_.retries);
+      report_.was_hit = report_.was_hit || AllocationFaults::has_failed();
+      return done;
+    } catch (const std::bad_alloc&) {
+      report_.was_hit = true;
+      ++report_.escaped_exceptions;
+      return fail(ErrorCode::OutOfMemory, ENOMEM, "std::bad_alloc");
+    }
+  }
+
+  void run_step(Writer& writer, std::size_t number, const FaultPlan& plan) {
+    const Step& step = workload_.steps[number];
+    const bool was_broken = archive_sync_failed_;
+    possible_.begin(step, number);
+    const auto done = run_guarded(writer, step, number);
+    if (done) possible_.succeed();
+    if (done && was_broken && !step.reopens) {
+      report_.wrong = "step " + std::to_string(number) + " was committed after a failed sync of the archive";
+    }
+    const auto failed = plan.failed_call();
+    if (failed && failed->kind == FileCall::Sync && failed->role == FileRole::Archive) archive_sync_failed_ = true;
+    // A fault that nobody notices is well where the step is done all the same; the crashes below tell.
+    if (!done && !has_been_hit(plan) && !report_.was_hit) report_.wrong = "failed without a fault: " + text_of(done.error());
+  }
+
+  /// All bytes as readers of this archive object see them.
+  void look_through(Writer& writer, std::string_view when) {
+    if (auto opened = writer.open(); !opened) {
+      report_.wrong = std::string(when) + ", opening fails: " + text_of(opened.error());
+      return;
+    }
+    std::vector<std::byte> scratch;
+    const auto read = writer.archive().read({0, workload_.archive->content().size()}, scratch);
+    if (!read) {
+      report_.wrong = std::string(when) + ", reading fails: " + text_of(read.error());
+    } else if (!possible_.has(Content(read->begin(), read->end()))) {
+      report_.wrong = "TORN or LOST in what this archive's readers see when " + std::string(when);
+    }
+  }
+
+  void crash() {
+    const bool survives_power = workload_.durability == Durability::Power;
+    for (unsigned times = 0; times < kCrashes && !report_.wrong; ++times) {
+      const bool at_the_end = snapshots_.empty() || times == 0;
+      const Snapshot snapshot =
+          at_the_end ? Snapshot{disk_.image(), possible_} : snapshots_[choices_.below(snapshots_.size())];
+      const DiskImage left =
+          survives_power ? after_random_power_loss(snapshot.image, choices_) : after_kill(snapshot.image);
+      recover_in(left, snapshot.possible, survives_power ? "power lost" : "killed");
+    }
+  }
+
+  void recover_in(const DiskImage& image, const Possible& possible, std::string_view how) {
+    ++report_.crashes;
+    DiskModel disk(workload_.disk, image);
+    const auto process = disk.start_process();
+    auto file = process->open(kArchivePath, Access::ReadWrite);
+    if (!file) {
+      report_.wrong = std::string(how) + ": the archive is gone";
+      return;
+    }
+    const auto recovered = recover(*process, kArchivePath, **file);
+    if (!recovered) {
+      report_.wrong = std::string(how) + ": recovery failed: " + text_of(recovered.error());
+    } else if (!possible.has(disk.image())) {
+      report_.wrong = std::string(how) + ": TORN or LOST";
+    } else if (const auto left = process->list(kDirectory, "."); !left->empty()) {
+      report_.wrong = std::string(how) + ": LEFT BEHIND: " + left->front() + ": " +
+                      (recovered->empty() ? "" : recovered->front().explanation);
+    }
+  }
+
+  const Workload& workload_;
+  const Ordeal& ordeal_;
+  RandomChoices choices_;
+  DiskModel disk_;
+  std::unique_ptr<DiskProcess> process_;
+  Possible possible_;
+  std::vector<Snapshot> snapshots_;  // after every change since the fault
+  bool archive_sync_failed_ = false;
+  OrdealReport report_;
+};
+
+}  // namespace
+
+OrdealReport endure(const Workload& workload, const Ordeal& ordeal, std::uint64_t seed) {
+  return OrdealRun(workload, ordeal, seed).run();
+}
+
+}  // namespace stfs::test

@@ -1,0 +1,91 @@
+// Staging in pieces, and when an interrupt counts.
+#include "tools/change.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "tools/diagnostic.h"
+#include "tools/journal_text.h"
+
+namespace stfs::tools {
+
+void add_change_options(CommandLine& line, ChangeOptions& options) {
+  line.options()
+      .add_option("--durability", options.durability,
+                  "what the change survives: power (loss of power, the default) or process (a killed process, faster)")
+      ->option_text("power|process")
+      ->check(CLI::IsMember({"power", "process"}));
+  line.flag(options.has_no_locks, "--nolock", "take no locks: nobody else writes the archive");
+  line.options()
+      .add_option("--wait", options.wait_s, "wait so long for the locks of others; 10 by default")
+      ->option_text("SECONDS")
+      ->check(CLI::Range(0U, 86400U));
+}
+
+Change::Change(Streams& streams, std::string_view verb, Archive& archive, const ChangeOptions& options,
+               std::uint64_t total_bytes)
+    : streams_(streams), verb_(verb), archive_(archive), total_bytes_(total_bytes), transaction_(archive) {
+  options_.durability = options.durability == "process" ? Durability::Process : Durability::Power;
+  options_.uses_locks = !options.has_no_locks;
+  options_.lock_patience = std::chrono::seconds(options.wait_s);
+  guard_.emplace();
+  // Each byte is staged and then committed.
+  progress_.emplace(streams, verb, 2 * total_bytes);
+}
+
+Result<void> Change::stage(std::uint32_t tensor, const ReadPiece& read_piece) {
+  auto staging = transaction_.stage(tensor);
+  if (!staging) return pass_on(std::move(staging));
+  // A whole new content: no space for it shows now.
+  if (auto emptied = (*staging)->resize(0); !emptied) return emptied;
+  const std::uint64_t size_bytes = (*staging)->target().size_bytes;
+  for (std::uint64_t offset = 0; offset < size_bytes;) {
+    const auto piece = read_piece({offset, std::min(kPieceBytes, size_bytes - offset)});
+    // Before the error of a read that the signal itself has broken off.
+    if (interrupted()) {
+      return fail(ErrorCode::System, EINTR,
+                  archive_.path().string() + ": interrupted: the archive is as it was");
+    }
+    if (!piece) return tl::unexpected(piece.error());
+    if (auto written = (*staging)->write(*piece, offset); !written) return written;
+    offset += piece->size();
+    progress_->advance(piece->size());
+  }
+  return {};
+}
+
+Result<void> Change::commit() {
+  // While it waits for locks and hashes blocks a signal may simply end the process: the journal has no
+  // name yet and vanishes with it (core/journal.h).
+  guard_.reset();
+  std::uint64_t shown_bytes = 0;
+  options_.on_progress = [&](std::uint64_t done_bytes, std::uint64_t in_all_bytes) {
+    // The first half is over when everything is hashed; what comes next must not be cut off.
+    if (!guard_ && done_bytes >= in_all_bytes / 2) guard_.emplace();
+    const double share = static_cast<double>(done_bytes) / static_cast<double>(std::max<std::uint64_t>(in_all_bytes, 1));
+    const auto now_bytes = static_cast<std::uint64_t>(share * static_cast<double>(total_bytes_));
+    progress_->advance(now_bytes - std::min(shown_bytes, now_bytes));
+    shown_bytes = std::max(shown_bytes, now_bytes);
+  };
+  auto committed = transaction_.commit(options_, [this](std::uint32_t) -> ReaderWriterLock& { return lock_; });
+  options_.on_progress = nullptr;
+  progress_.reset();
+  if (committed && guard_ && interrupted()) {
+    streams_.err << fmt::format("stfs {}: the interrupt came after the commit: the change is complete\n", verb_);
+  }
+  return committed;
+}
+
+void report_recovered(Streams& streams, std::string_view verb, const Archive& archive) {
+  for (const JournalReport& report : archive.recovered()) {
+    const bool is_applied = report.action == JournalAction::Applied;
+    if (!is_applied && !is_left_undone(report)) continue;
+    report_failure(streams, verb,
+                   fmt::format("{}: {}: {}", report.path.string(), is_applied ? "applied" : "can't be used",
+                               explanation_of(report)));
+  }
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,64 @@
+// A change of tensors as verbs make it: what they stage, show and commit.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/reader_writer_lock.h"
+#include "core/transaction.h"
+#include "tools/command_line.h"
+#include "tools/interrupt.h"
+#include "tools/progress.h"
+#include "tools/verb.h"
+
+namespace stfs::tools {
+
+struct ChangeOptions {
+  std::string durability = "power";
+  bool has_no_locks = false;
+  std::uint32_t wait_s = 10;
+};
+
+/// Declares --durability, --nolock and --wait.
+void add_change_options(CommandLine& line, ChangeOptions& options);
+
+/// One Transaction. Before its commit point an interrupt ends it and leaves the archive as it was; one
+/// that comes later waits until the change is complete and this object gone, so that the verb can say so.
+class Change {
+ public:
+  /// @param total_bytes  what will be staged, for the progress.
+  Change(Streams& streams, std::string_view verb, Archive& archive, const ChangeOptions& options,
+         std::uint64_t total_bytes);
+
+  /// Bytes of the new content, at most kPieceBytes and in ascending order: the span is valid until the
+  /// next call.
+  using ReadPiece = std::function<Result<std::span<const std::byte>>(ByteRange piece)>;
+  static constexpr std::uint64_t kPieceBytes = 1U << 20U;
+
+  /// Copies a tensor's whole new content, piece by piece.
+  Result<void> stage(std::uint32_t tensor, const ReadPiece& read_piece);
+  /// All that is staged, or nothing.
+  Result<void> commit();
+
+ private:
+  Streams& streams_;
+  std::string verb_;
+  Archive& archive_;
+  CommitOptions options_;
+  std::uint64_t total_bytes_;
+  Transaction transaction_;
+  ReaderWriterLock lock_;                 // nobody else reads this Archive object
+  std::optional<InterruptGuard> guard_;   // outlives progress_, which writes
+  std::optional<Progress> progress_;
+};
+
+/// Says what recovery did beside an archive that was opened for writing: journals that were applied,
+/// and journals that can't be used.
+void report_recovered(Streams& streams, std::string_view verb, const Archive& archive);
+
+}  // namespace stfs::tools

@@ -1,0 +1,35 @@
+// The texts of journal_text.h.
+#include "tools/journal_text.h"
+
+#include <string_view>
+
+namespace stfs::tools {
+
+std::string explanation_of(const JournalReport& report) {
+  std::string_view text = report.explanation;
+  const std::string prefix = report.path.string() + ": ";
+  if (text.starts_with(prefix)) text.remove_prefix(prefix.size());
+  return std::string(text);
+}
+
+bool is_left_undone(const JournalReport& report) {
+  return report.action == JournalAction::None && report.state != JournalState::InUse;
+}
+
+std::string advice_on(const JournalReport& report) {
+  switch (report.state) {
+    case JournalState::Committed:
+    case JournalState::Unfinished: return "`stfs recover` without --dry-run does it";
+    case JournalState::Foreign:
+      return "--force applies it where every block of the archive is one that it knows; delete it where it "
+             "belongs to nothing any more";
+    case JournalState::Damaged:
+      return "its change can't be told any more and the archive may hold a part of it: compare the archive "
+             "with a copy, then delete the journal; nothing is written to the archive before";
+    case JournalState::Unknown: return "it is left alone; delete or move it where it is not wanted";
+    case JournalState::InUse: return "";
+  }
+  return "";
+}
+
+}  // namespace stfs::tools
