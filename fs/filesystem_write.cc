@@ -223,7 +223,9 @@ Stale Filesystem::release(OpenFile* file) {
         if (auto committed = commit_if_dirty(*file)) stale = *committed;
       }
       if (content.staging.is_dirty()) {
-        log::warning("{}: dropped: {}", label_of(content.tensor), wrong_size(content).message);
+        log::warning("{}: dropped: {}", label_of(content.tensor),
+                     content.staging.is_whole() ? "it could not be committed, or no writer's close came"
+                                                : wrong_size(content).message);
         content.staging.forget();
         stale = Stale::one(file->ino,
                            file->kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);

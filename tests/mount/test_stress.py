@@ -53,7 +53,10 @@ class Model:
         if SIZES[name] == 0 and action not in ("read", "read_direct", "stat", "whole"):
             action = "read"
         self.history.append((action, name))
-        getattr(self, action)(name)
+        try:
+            getattr(self, action)(name)
+        except OSError as error:
+            raise AssertionError(f"{error}; the last steps: {self.history[-8:]}") from error
 
     def check(self, name, got, begin, end):
         due = self.expected.tensor(name)[begin:end]
