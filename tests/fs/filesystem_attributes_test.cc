@@ -129,6 +129,22 @@ TEST_CASE("generations go on growing over a foreign change and over a new mount"
   CHECK(mount.generation("first") >= changed);
 }
 
+TEST_CASE("generations grow where the clock goes back", "[fs][filesystem][attributes]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  mount.overwrite(mount.offset_of("first"), "from the future!");  // its mtime is a minute ahead
+  REQUIRE(mount.notices_change());
+  std::uint64_t newest = mount.generation("first");
+  for (const char fill : {'x', 'y'}) {
+    commit(mount, "first", std::string(16, fill));
+    CHECK(mount.generation("first") > newest);
+    newest = mount.generation("first");
+  }
+  mount.overwrite(mount.offset_of("first"), "from the future!");
+  REQUIRE(mount.notices_change());
+  CHECK(mount.generation("first") > newest);
+}
+
 TEST_CASE("what is refused or rolled back changes no generation and no time",
           "[fs][filesystem][attributes]") {
   const DrivenFilesystem mount;

@@ -99,6 +99,7 @@ TEST_CASE("a commit of a tensor that the archive no longer holds is EIO; another
 
 TEST_CASE("bytes that somebody else wrote beside ours stay", "[fs][filesystem][change]") {
   const DrivenFilesystem mount;
+  const CapturedStderr captured;
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write("ours", 0));
   mount.overwrite(mount.offset_of("first") + 8, "theirs");
