@@ -18,6 +18,9 @@ Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path
   std::error_code no_directory;
   archive->path_ = std::filesystem::absolute(path, no_directory);
   if (no_directory) return fail_system(no_directory.value(), path.string(), "resolve");
+  // Where the links end, for there the journals lie: whoever comes by another link must find them.
+  archive->real_path_ = std::filesystem::canonical(archive->path_, no_directory);
+  if (no_directory) archive->real_path_ = archive->path_;  // opening it says what is wrong
   archive->access_ = access;
   archive->storage_ = &storage;
   auto file = storage.open(archive->path_, access);
@@ -35,7 +38,7 @@ Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path
 Result<void> Archive::recover_journals() {
   constexpr std::chrono::seconds kPatience{10};
   if (access_ == Access::ReadOnly) {
-    auto pending = pending_journals(*storage_, path_, *file_);
+    auto pending = pending_journals(*storage_, real_path_, *file_);
     // A directory that can't be listed can't be searched for journals; reading goes on without.
     if (pending) overlays_ = std::move(*pending);
     has_overlays_ = !overlays_.empty();
@@ -44,7 +47,7 @@ Result<void> Archive::recover_journals() {
   // The header's byte keeps an edit of the structure out while we look.
   auto locks = ArchiveLocks::for_patch(*file_, path_, {}, kPatience);
   if (!locks && locks.error().code == ErrorCode::Busy) return pass_on(std::move(locks));
-  auto reports = recover(*storage_, path_, *file_);
+  auto reports = recover(*storage_, real_path_, *file_);
   if (!reports && reports.error().errno_value == EACCES) return {};
   if (!reports) return pass_on(std::move(reports));
   recovered_ = std::move(*reports);
@@ -140,6 +143,9 @@ Result<Archive::Change> Archive::check_for_change() const {
     change.is_broken = !json || XXH3_64bits(json->data(), json->size()) != header_hash_;
   }
   const auto at_path = storage_->status(path_);
+  if (!at_path && at_path.error().errno_value != ENOENT && at_path.error().errno_value != ENOTDIR) {
+    return tl::unexpected(at_path.error());
+  }
   change.is_replaced = !at_path || !at_path->identity.same_file(known);
   return change;
 }

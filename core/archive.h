@@ -32,6 +32,8 @@ class Archive {
 
   /// Absolute, as given otherwise: links are not resolved, so that a replacement is seen.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// Beside this one lie the journals.
+  [[nodiscard]] const std::filesystem::path& real_path() const { return real_path_; }
   [[nodiscard]] Access access() const { return access_; }
   [[nodiscard]] const TensorIndex& tensors() const { return header_.tensors; }
   [[nodiscard]] const Metadata& metadata() const { return header_.metadata; }
@@ -88,6 +90,7 @@ class Archive {
   [[nodiscard]] Result<std::string> header_text(std::uint64_t file_size_bytes) const;
 
   std::filesystem::path path_;
+  std::filesystem::path real_path_;  // without links
   Access access_ = Access::ReadOnly;
   Storage* storage_ = nullptr;
   std::unique_ptr<File> file_;

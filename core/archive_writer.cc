@@ -182,10 +182,12 @@ Result<void> ArchiveWriter::complete() {
                             written_bytes_, expected_bytes_));
   }
   if (auto ok = write_gathered(); !ok) return ok;
-  const Result<bool> replaces = check_target(path_, replace_);
-  if (!replaces) return tl::unexpected(replaces.error());
-  if (*replaces) {
-    if (auto ok = copy_file_attributes(path_, file_.get()); !ok) return ok;
+  if (replace_) {  // else rename_file sees, with no gap in time, whether a file has appeared
+    const Result<bool> replaces = check_target(path_, replace_);
+    if (!replaces) return tl::unexpected(replaces.error());
+    if (*replaces) {
+      if (auto ok = copy_file_attributes(path_, file_.get()); !ok) return ok;
+    }
   }
   if (::fsync(file_.get()) != 0) return fail_system(errno, path_.native(), "sync");
   if (rename_file(temporary_path_, path_, replace_) != 0) return fail_system(errno, path_.native(), "rename");

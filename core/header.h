@@ -7,8 +7,9 @@
 //   data   = every tensor's bytes, row-major, little-endian, at data_offsets relative to 8+N; the
 //            ranges cover the data exactly
 //
-// Accepts what the reference library accepts and rejects what it rejects, except that duplicate names
-// and the array form of an entry are refused. Source: safetensors/src/tensor.rs.
+// Accepts what the reference library accepts and rejects what it rejects, except that we refuse duplicate
+// keys, the array form of an entry, the map form of a dtype, and in ignored fields numbers of more than a
+// million digits (tests/reference). Source: safetensors/src/tensor.rs.
 #pragma once
 
 #include <cstdint>

@@ -112,7 +112,8 @@ class DictParser {
       if (!header_.shape.empty() && !has_comma) return wrong("','");
       skip_space();
       std::uint64_t dimension = 0;
-      const auto [parsed, error] = std::from_chars(text_.data() + at_, text_.data() + text_.size(), dimension);
+      const auto [parsed, error] =
+          std::from_chars(text_.data() + at_, text_.data() + text_.size(), dimension);
       if (error != std::errc{}) return wrong("a dimension");
       at_ = static_cast<std::size_t>(parsed - text_.data());
       if (header_.shape.size() == kMaxRank)
@@ -198,7 +199,8 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
   if (bytes.size() < kMagic.size() + 2) return refuse("is cut short: its header is not whole");
   const std::uint32_t major = byte_at(6);
   if (major < 1 || major > 3 || byte_at(7) != 0) {
-    return refuse(fmt::format("is a NumPy file of version {}.{}: 1.0, 2.0 and 3.0 are known", major, byte_at(7)));
+    return refuse(
+        fmt::format("is a NumPy file of version {}.{}: 1.0, 2.0 and 3.0 are known", major, byte_at(7)));
   }
   const std::size_t length_bytes = major == 1 ? 2 : 4;
   const std::size_t header_at = kMagic.size() + 2 + length_bytes;
@@ -245,7 +247,8 @@ Result<void> check_npy(const NpyHeader& header, std::uint64_t file_size_bytes, D
   }
   const std::uint64_t came_bytes = file_size_bytes - std::min(file_size_bytes, header.data_offset);
   if (came_bytes != header.data_size_bytes) {
-    return refuse(fmt::format("has {} bytes of data, its header promises {}", came_bytes, header.data_size_bytes));
+    return refuse(
+        fmt::format("has {} bytes of data, its header promises {}", came_bytes, header.data_size_bytes));
   }
   return {};
 }

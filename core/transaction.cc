@@ -58,7 +58,7 @@ std::uint64_t total_bytes(const std::vector<JournalRange>& ranges) {
 
 Result<Staging*> Transaction::stage(std::uint32_t tensor) {
   if (!journal_) {
-    auto journal = Journal::create(archive_.storage(), archive_.path());
+    auto journal = Journal::create(archive_.storage(), archive_.real_path());
     if (!journal) return pass_on(std::move(journal));
     journal_ = std::move(*journal);
   }
@@ -167,7 +167,7 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
     // Recovery locks what the dead owner's journal names: give ours up meanwhile, or ours would end with
     // them, and look again afterwards.
     locks.release();
-    auto recovered = recover(archive_.storage(), archive_.path(), archive_.file());
+    auto recovered = recover(archive_.storage(), archive_.real_path(), archive_.file());
     if (!recovered) return pass_on(std::move(recovered));
   }
   return fail(ErrorCode::Busy, EBUSY,
@@ -175,8 +175,8 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
 }
 
 Result<bool> Transaction::needs_recovery() const {
-  auto reports =
-      recover(archive_.storage(), archive_.path(), archive_.file(), {.is_dry_run = true, .is_forced = false});
+  auto reports = recover(archive_.storage(), archive_.real_path(), archive_.file(),
+                         {.is_dry_run = true, .is_forced = false});
   if (!reports) return pass_on(std::move(reports));
   for (const JournalReport& report : *reports) {
     if (report.state == JournalState::Damaged) {

@@ -78,6 +78,10 @@ Result<std::string> Filesystem::root_attribute(std::string_view key) const {
 
 Result<std::string> Filesystem::checksum(std::uint32_t tensor) const {
   constexpr std::uint64_t kAtOnceBytes = 4 << 20;
+  if (is_broken_) {
+    return fail(ErrorCode::ArchiveChanged, EIO,
+                label_of(tensor) + ": the archive's header was changed underneath; mount it again");
+  }
   // Held to the end: the sum of a tensor that changes in between would be nobody's.
   const std::shared_lock tensor_lock(lock_of(tensor));
   const std::uint64_t generation = state_of(tensor).generation;

@@ -33,6 +33,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
     file->content = std::move(*content);
   } else if (file->kind == FileKind::Shared) {
     file->content = shared_content(ino);
+    if (file->content && file->content->has_failed) file->content = nullptr;
   }
   if (!file->content) {
     const std::uint32_t tensor = tensor_of(ino);
@@ -40,10 +41,12 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   }
   const std::scoped_lock lock(state_mutex_);
   if (file->kind == FileKind::Shared) {
-    // Another open may have been faster since the look above: then its content is everybody's.
-    const auto [entry, is_first] = shared_contents_.try_emplace(ino, file->content);
-    file->content = entry->second;
-    if (is_first) ++shared_count_;
+    // Another open may have been faster since the look above: then its content is everybody's. One that
+    // has failed belongs to those who are to hear of it; it leaves with them.
+    std::shared_ptr<PendingContent>& shared = shared_contents_[ino];
+    if (!shared) ++shared_count_;
+    if (!shared || shared->has_failed) shared = file->content;
+    file->content = shared;
   }
   ++file->content->descriptors;
   file->opened_at = ++opens_;
@@ -105,7 +108,7 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Owner 
   file.is_untouched = false;
   const std::scoped_lock lock(content.mutex);
   // In a transaction a file may be written anew after a refusal; elsewhere a new open is needed.
-  if (file.kind == FileKind::Grouped && size_bytes == 0) content.failure.reset();
+  if (file.kind == FileKind::Grouped && size_bytes == 0) content.retry();
   if (content.failure) return tl::unexpected(*content.failure);
   content.note_writer(owner);
   auto stage = content.stage();
@@ -150,6 +153,8 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
   const std::scoped_lock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
   if (!content.is_dirty()) return Stale{};
+  // Others are in the middle of it, through descriptors of their own.
+  if (file.is_untouched && !content.is_whole()) return Stale{};
   const bool is_writer = content.is_written_by(owner);
   if (is_writer && is_killed_by_signal(closer)) {
     const Error why{
@@ -247,7 +252,9 @@ Stale Filesystem::release(OpenFile* file) {
         if (auto committed = commit_if_dirty(*file)) stale = *committed;
       }
       if (content.is_dirty()) {
-        log::warning("{}: dropped: {}", label_of(content.tensor()), wrong_size(content).message);
+        log::warning("{}: dropped: {}", label_of(content.tensor()),
+                     content.is_whole() ? "it could not be committed, or no writer's close came"
+                                        : wrong_size(content).message);
         content.forget();
         stale = Stale::one(file->ino,
                            file->kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);
@@ -256,7 +263,9 @@ Stale Filesystem::release(OpenFile* file) {
   }
   if (file->kind == FileKind::Grouped) transactions_.close(file->ino);
   const std::scoped_lock lock(state_mutex_);
-  if (file->kind == FileKind::Shared && content.descriptors == 0 && shared_contents_.erase(file->ino) > 0) {
+  const auto shared = shared_contents_.find(file->ino);
+  if (shared != shared_contents_.end() && shared->second.get() == &content && content.descriptors == 0) {
+    shared_contents_.erase(shared);
     --shared_count_;
   }
   open_files_.erase(file);

@@ -4,14 +4,18 @@
 #include <fuse_lowlevel.h>
 
 #include <utility>
-
-#include "fs/signals.h"
-
 namespace stfs {
 
 void Invalidator::start() {
-  const BlockedSignals blocked;
   thread_ = std::thread([this] { serve(); });
+}
+
+bool Invalidator::finish_within(std::chrono::milliseconds patience) {
+  notifies_ = false;
+  std::unique_lock lock(mutex_);
+  is_stopping_ = true;
+  wakes_.notify_one();
+  return done_.wait_for(lock, patience, [this] { return is_done_; });
 }
 
 void Invalidator::stop() {
@@ -29,7 +33,7 @@ void Invalidator::forget(Stale stale, std::function<void()> then) {
     // nothing to forget, which is the only failure there is while the mount lives.
     const off_t offset = stale.what == Stale::What::Content ? 0 : -1;
     if (stale.what != Stale::What::Nothing) {
-      for (Ino ino = stale.first; ino <= stale.last; ++ino) {
+      for (Ino ino = stale.first; ino <= stale.last && notifies_; ++ino) {
         fuse_lowlevel_notify_inval_inode(session_, ino, offset, 0);
       }
     }
@@ -49,7 +53,11 @@ void Invalidator::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     wakes_.wait(lock, [this] { return is_stopping_ || !jobs_.empty(); });
-    if (jobs_.empty()) return;
+    if (jobs_.empty()) {
+      is_done_ = true;
+      done_.notify_all();
+      return;
+    }
     const std::function<void()> job = std::move(jobs_.front());
     jobs_.pop_front();
     lock.unlock();

@@ -2,6 +2,8 @@
 // handler the kernel may wait for a page that this very request holds (KERNEL-NOTES.md).
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -23,6 +25,9 @@ class Invalidator {
   Invalidator& operator=(const Invalidator&) = delete;
 
   void start();
+  /// Once the loop has ended: works off what is queued without asking the kernel any more. True when that
+  /// is done; false where the kernel has not answered the last notification in that time.
+  bool finish_within(std::chrono::milliseconds patience);
   /// Works off what is queued, then ends the thread.
   void stop();
 
@@ -38,8 +43,11 @@ class Invalidator {
   fuse_session* session_;
   std::mutex mutex_;  // guards what follows; nothing is called with it held
   std::condition_variable wakes_;
+  std::condition_variable done_;
   std::deque<std::function<void()>> jobs_;
   bool is_stopping_ = false;
+  bool is_done_ = false;
+  std::atomic<bool> notifies_ = true;
   std::thread thread_;
 };
 

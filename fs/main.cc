@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <string>
 
+#include "fs/ending_signals.h"
 #include "fs/filesystem.h"
 #include "fs/mount_point.h"
 #include "fs/options.h"
@@ -33,6 +34,8 @@ int mount(stfs::Options& options) {
   if (!mount_point) return failed(mount_point.error());
   options.mount_point = *mount_point;
 
+  // A signal that comes from here on finds a mount to end, and ends it in order.
+  stfs::EndingSignals::block();
   stfs::Filesystem filesystem(std::move(*archive), options.filesystem);
   auto session = stfs::Session::mount(filesystem, options);
   if (!session) return failed(session.error());

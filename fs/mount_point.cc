@@ -2,6 +2,7 @@
 #include "fs/mount_point.h"
 
 #include <fmt/format.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 
 #include <cstdlib>
@@ -94,6 +95,15 @@ Result<std::filesystem::path> check_mount_point(const std::filesystem::path& pat
                     name));
   }
   return absolute;
+}
+
+void abort_connection(const std::filesystem::path& mount_point) {
+  const auto mount = mounted_at(mount_point);
+  if (!mount || mount->type != "fuse.safetensorsfs") return;
+  // The owner of the mount may write here; umount2 is for root, and for where fusectl is not mounted.
+  const std::string number = mount->device.substr(mount->device.find(':') + 1);
+  std::ofstream(fmt::format("/sys/fs/fuse/connections/{}/abort", number)) << 1;
+  ::umount2(mount_point.c_str(), MNT_FORCE | MNT_DETACH);
 }
 
 void raise_readahead(const std::filesystem::path& mount_point) {

@@ -24,6 +24,10 @@ std::optional<MountEntry> mounted_at(const std::filesystem::path& path);
 /// would hide.
 Result<std::filesystem::path> check_mount_point(const std::filesystem::path& path, bool may_cover_files);
 
+/// Breaks the connection of a mount of ours, as `umount -f` does: every request and every notification that
+/// is under way ends with an error.
+void abort_connection(const std::filesystem::path& mount_point);
+
 /// Lets the kernel read ahead by 1 MiB instead of 128 KiB, where we are root: 40% more speed on the first
 /// read of a tensor (KERNEL-NOTES.md). Call when INIT is over: the kernel resets the setting then. Does
 /// nothing where it is not allowed, and never touches the mount, which may be unmounted at any time.

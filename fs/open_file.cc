@@ -35,6 +35,12 @@ void PendingContent::forget() {
 void PendingContent::fail(Error why) {
   forget();
   failure = std::move(why);
+  has_failed = true;
+}
+
+void PendingContent::retry() {
+  failure.reset();
+  has_failed = false;
 }
 
 bool PendingContent::is_written_by(Owner owner) const {

@@ -59,6 +59,7 @@ class PendingContent {
   /// Guards what follows. Taken before the commit lock and the tensor's lock (filesystem.h).
   std::mutex mutex;
   std::optional<Error> failure;
+  std::atomic<bool> has_failed = false;  // the same, for a look without the mutex
   std::vector<Owner> writers;
 
   /// The stage, begun with the first write: an open that writes nothing costs nothing.
@@ -75,6 +76,9 @@ class PendingContent {
   void forget();
   /// The same, for good: every later call gives this error.
   void fail(Error why);
+
+  /// Takes the failure back: the writer begins again.
+  void retry();
 
   [[nodiscard]] bool is_written_by(Owner owner) const;
   void note_writer(Owner owner);

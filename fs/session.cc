@@ -4,12 +4,14 @@
 #include <fmt/format.h>
 #include <fuse_lowlevel.h>
 
+#include <chrono>
 #include <cstdarg>
 #include <cstdio>
 #include <mutex>
 #include <string>
 #include <vector>
 
+#include "fs/ending_signals.h"
 #include "fs/fuse_ops.h"
 #include "fs/invalidator.h"
 #include "fs/log.h"
@@ -97,14 +99,9 @@ Result<void> Session::go_to_background() {
 Result<void> Session::serve() {
   Parts& parts = *parts_;
   Filesystem& filesystem = parts.mount.filesystem;
-  if (fuse_set_signal_handlers(parts.session) != 0) {
-    return fail(ErrorCode::System, EINVAL, "can't set the handlers of signals");
-  }
   Invalidator invalidator(parts.session);
   parts.mount.invalidator = &invalidator;
-  parts.mount.on_first_open = [&] {
-    invalidator.run([mount_point = parts.options.mount_point] { raise_readahead(mount_point); });
-  };
+  parts.mount.on_first_open = [&parts] { raise_readahead(parts.options.mount_point); };
   invalidator.start();
   Watcher watcher;
   const auto look = [&] {
@@ -117,13 +114,19 @@ Result<void> Session::serve() {
   log::info("{}: mounted on {}{}", filesystem.archive().path().string(), parts.options.mount_point.string(),
             filesystem.is_read_only() ? ", read-only" : "");
 
+  EndingSignals signals;
+  signals.start([&parts] { fuse_session_exit(parts.session); });
   const int ended = serve_requests(parts.session, parts.options.threads);
+  signals.stop();
 
-  fuse_remove_signal_handlers(parts.session);
   watcher.stop();
+  // The kernel may be waiting for a page that nobody serves any more: then the connection must break
+  // before the thread can end, and the thread must end before the descriptor is closed.
+  constexpr std::chrono::seconds kPatience{1};
+  if (!invalidator.finish_within(kPatience)) abort_connection(parts.options.mount_point);
+  invalidator.stop();
   fuse_session_unmount(parts.session);
   parts.is_mounted = false;
-  invalidator.stop();
   filesystem.abandon_pending();
   log::info("{}: unmounted from {}", filesystem.archive().path().string(),
             parts.options.mount_point.string());

@@ -179,7 +179,11 @@ Result<std::vector<std::uint32_t>> TransactionDirectory::rename(Ino from, std::s
   {
     const std::scoped_lock group_lock(committing.group->mutex);
     auto committed = committing.group->transaction.commit(options, lock_of);
-    if (!committed) return pass_on(std::move(committed));
+    if (!committed) {
+      // rename(2) says EINVAL of a directory that is moved into itself, and mv(1) tells people so.
+      if (committed.error().code == ErrorCode::WrongSize) committed.error().errno_value = ENODATA;
+      return pass_on(std::move(committed));
+    }
   }
   for (const auto& [tensor, member] : committing.members) {
     member.content->fail({ErrorCode::ArchiveChanged, ESTALE, "the transaction has been committed"});

@@ -9,8 +9,6 @@
 #include <array>
 #include <cstdint>
 
-#include "fs/signals.h"
-
 namespace stfs {
 namespace {
 
@@ -28,7 +26,6 @@ Result<void> Watcher::start(const std::filesystem::path& file, std::function<voi
   }
   stop_ = UniqueFd(::eventfd(0, EFD_CLOEXEC));
   if (!stop_) return fail_system(errno, "eventfd", "create");
-  const BlockedSignals blocked;
   thread_ = std::thread([this, on_event = std::move(on_event)] { serve(on_event); });
   return {};
 }

@@ -14,7 +14,8 @@ namespace stfs::tools {
 void add_change_options(CommandLine& line, ChangeOptions& options) {
   line.options()
       .add_option("--durability", options.durability,
-                  "what the change survives: power (loss of power, the default) or process (a killed process, faster)")
+                  "what the change survives: power (loss of power, the default) or process (a killed "
+                  "process, faster)")
       ->option_text("power|process")
       ->check(CLI::IsMember({"power", "process"}));
   line.flag(options.has_no_locks, "--nolock", "take no locks: nobody else writes the archive");
@@ -64,16 +65,19 @@ Result<void> Change::commit() {
   options_.on_progress = [&](std::uint64_t done_bytes, std::uint64_t in_all_bytes) {
     // The first half is over when everything is hashed; what comes next must not be cut off.
     if (!guard_ && done_bytes >= in_all_bytes / 2) guard_.emplace();
-    const double share = static_cast<double>(done_bytes) / static_cast<double>(std::max<std::uint64_t>(in_all_bytes, 1));
+    const double share =
+        static_cast<double>(done_bytes) / static_cast<double>(std::max<std::uint64_t>(in_all_bytes, 1));
     const auto now_bytes = static_cast<std::uint64_t>(share * static_cast<double>(total_bytes_));
     progress_->advance(now_bytes - std::min(shown_bytes, now_bytes));
     shown_bytes = std::max(shown_bytes, now_bytes);
   };
-  auto committed = transaction_.commit(options_, [this](std::uint32_t) -> ReaderWriterLock& { return lock_; });
+  auto committed =
+      transaction_.commit(options_, [this](std::uint32_t) -> ReaderWriterLock& { return lock_; });
   options_.on_progress = nullptr;
   progress_.reset();
   if (committed && guard_ && interrupted()) {
-    streams_.err << fmt::format("stfs {}: the interrupt came after the commit: the change is complete\n", verb_);
+    streams_.err << fmt::format("stfs {}: the interrupt came after the commit: the change is complete\n",
+                                verb_);
   }
   return committed;
 }

@@ -52,8 +52,8 @@ class Change {
   CommitOptions options_;
   std::uint64_t total_bytes_;
   Transaction transaction_;
-  ReaderWriterLock lock_;                 // nobody else reads this Archive object
-  std::optional<InterruptGuard> guard_;   // outlives progress_, which writes
+  ReaderWriterLock lock_;                // nobody else reads this Archive object
+  std::optional<InterruptGuard> guard_;  // outlives progress_, which writes
   std::optional<Progress> progress_;
 };
 

@@ -36,8 +36,14 @@ CLI::Option* CommandLine::flag(bool& to, const std::string& name, const std::str
   return app_.add_flag(name, to, description)->option_text(" ");
 }
 
+CLI::Option* CommandLine::text(std::string& to, const std::string& name, const std::string& value,
+                               const std::string& description) {
+  ones_.push_back(&to);
+  return app_.add_option(name, to, description)->option_text(value);
+}
+
 void CommandLine::positional(std::string& to, const std::string& name, const std::string& description) {
-  one_ = &to;
+  ones_.push_back(&to);
   app_.add_option(name, to, description)->required()->option_text(" ");
 }
 
@@ -58,7 +64,7 @@ std::optional<int> CommandLine::parse(const Arguments& arguments, Streams& strea
   } catch (const CLI::ParseError& error) {
     return report_wrong_usage(streams, verb_, unguarded(error.what()));
   }
-  if (one_ != nullptr) *one_ = unguarded(*one_);
+  for (std::string* one : ones_) *one = unguarded(*one);
   if (all_ != nullptr) std::transform(all_->begin(), all_->end(), all_->begin(), unguarded);
   return std::nullopt;
 }

@@ -21,6 +21,10 @@ class CommandLine {
   /// An option without a value.
   CLI::Option* flag(bool& to, const std::string& name, const std::string& description);
 
+  /// An option with any text as its value; `value` stands for it in the help.
+  CLI::Option* text(std::string& to, const std::string& name, const std::string& value,
+                    const std::string& description);
+
   /// The first positional argument, required. What is filled in must outlive parse(), here and below.
   void positional(std::string& to, const std::string& name, const std::string& description);
   /// All positional arguments after it.
@@ -33,7 +37,7 @@ class CommandLine {
  private:
   std::string verb_;
   CLI::App app_;
-  std::string* one_ = nullptr;
+  std::vector<std::string*> ones_;
   std::vector<std::string>* all_ = nullptr;
 };
 

@@ -58,6 +58,17 @@ TEST_CASE("tensors at one offset stand by their end, then in the header's order"
   CHECK((*index)[2].name == "some");
 }
 
+TEST_CASE("a hundred empty tensors at one offset keep the header's order", "[core][tensor_index]") {
+  TensorIndex::Builder builder;
+  add(builder, "last", 0, {1}, 0, 1);
+  for (std::uint32_t i = 1; i <= 100; ++i) add(builder, std::to_string(i), i, {0}, 0, 0);
+  const auto index = std::move(builder).build();
+  REQUIRE(index);
+  std::uint32_t wrong = 0;
+  for (std::uint32_t i = 0; i < 100; ++i) wrong += (*index)[i].name != std::to_string(i + 1);
+  CHECK(wrong == 0);
+}
+
 TEST_CASE("an index names both places of a duplicate", "[core][tensor_index]") {
   TensorIndex::Builder builder;
   add(builder, "twin", 70, {4}, 4, 8);

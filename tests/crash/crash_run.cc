@@ -9,7 +9,7 @@
 namespace stfs::test {
 namespace {
 
-constexpr std::size_t kOneInRecovery = 16;  // so many recoveries are watched, to crash in them
+constexpr std::size_t kOneInRecovery = 12;  // so many recoveries are watched, to crash in them
 constexpr std::size_t kOneFollowUp = 64;
 constexpr std::uint64_t kMostInARow = 4;
 
@@ -123,7 +123,8 @@ History record(const Workload& workload, const std::vector<SeamCall>& lies) {
 }
 
 std::optional<std::string> judge(const History& history, const Moment& moment, const DiskImage& crashed,
-                                 Choices& choices, CrashCounts& counts, const std::vector<SeamCall>& lies) {
+                                 bool was_killed, Choices& choices, CrashCounts& counts,
+                                 const std::vector<SeamCall>& lies) {
   const bool is_power = history.workload->durability == Durability::Power;
   DiskImage image = crashed;
   for (std::uint64_t in_a_row = 1;; ++in_a_row) {
@@ -136,7 +137,7 @@ std::optional<std::string> judge(const History& history, const Moment& moment, c
     DiskModel disk(options, image);
     const auto process = disk.start_process();
     LyingStorage storage(*process, lies);
-    const bool crashes_again = in_a_row < kMostInARow && choices.one_in(in_a_row == 1 ? kOneInRecovery : 2);
+    const bool crashes_again = in_a_row < kMostInARow && choices.one_in(in_a_row == 1 && !was_killed ? kOneInRecovery : 2);
     std::vector<DiskImage> moments;
     if (crashes_again) {
       moments.push_back(image);
@@ -147,6 +148,7 @@ std::optional<std::string> judge(const History& history, const Moment& moment, c
     if (crashes_again) {
       const DiskImage& there = moments[choices.below(moments.size())];
       const bool loses_power = is_power && !choices.one_in(4);
+      was_killed = !loses_power;
       image = loses_power ? after_random_power_loss(there, choices) : after_kill(there);
       continue;
     }
@@ -172,7 +174,7 @@ std::optional<std::string> crash_once(const History& history, Choices& choices, 
   const Moment& moment = history.moments[choices.below(history.moments.size())];
   const bool loses_power = history.workload->durability == Durability::Power && !choices.one_in(8);
   const DiskImage crashed = loses_power ? after_random_power_loss(moment.image, choices) : after_kill(moment.image);
-  auto wrong = judge(history, moment, crashed, choices, counts, lies);
+  auto wrong = judge(history, moment, crashed, !loses_power, choices, counts, lies);
   if (!wrong) return std::nullopt;
   return std::string(history.workload->name) + ", " + (loses_power ? "power lost" : "killed") + " after \"" +
          std::string(moment.what) + "\" (change " + std::to_string(&moment - history.moments.data()) + "): " + *wrong;

@@ -47,7 +47,9 @@ std::optional<std::string> crash_once(const History& history, Choices& choices, 
                                       const std::vector<SeamCall>& lies = {});
 
 /// Recovers in this state, which a crash at that moment has left, and looks at what is left.
+/// @param was_killed  the processes were, and the power is still there: it is cut during recovery more often then.
 std::optional<std::string> judge(const History& history, const Moment& moment, const DiskImage& crashed,
-                                 Choices& choices, CrashCounts& counts, const std::vector<SeamCall>& lies = {});
+                                 bool was_killed, Choices& choices, CrashCounts& counts,
+                                 const std::vector<SeamCall>& lies = {});
 
 }  // namespace stfs::test

@@ -74,7 +74,7 @@ TEST_CASE("crash: every choice of whole blocks, sizes and names, at every moment
       do {
         const DiskImage crashed = after_power_loss(moment.image, every);
         RandomChoices choices(state++);
-        const auto wrong = judge(history, moment, crashed, choices, counts);
+        const auto wrong = judge(history, moment, crashed, false, choices, counts);
         if (wrong) FAIL(workload.name << " after \"" << moment.what << "\", choice " << state << ": " << *wrong);
       } while (state < kMostChoices && every.next());
     }

@@ -55,6 +55,17 @@ inline std::string archive_of(const Tensors& tensors, std::string_view metadata 
 
 inline const Tensors kTwoTensors = {{"first", "AAAAAAAAAAAAAAAA"}, {"second", "BBBBBBBBBBBBBBBB"}};
 
+inline const FilesystemOptions kTreeLayout = [] {
+  FilesystemOptions options;
+  options.layout = Layout::Tree;
+  return options;
+}();
+inline const FilesystemOptions kReadOnly = [] {
+  FilesystemOptions options;
+  options.is_read_only = true;
+  return options;
+}();
+
 class DrivenFilesystem {
  public:
   explicit DrivenFilesystem(Tensors tensors = kTwoTensors, const FilesystemOptions& options = {},
@@ -69,8 +80,7 @@ class DrivenFilesystem {
 
   /// Mounts the archive again, as it is now.
   void open(const FilesystemOptions& options = {}, Storage& storage = system_storage()) {
-    auto archive =
-        Archive::open(path_, options.is_read_only ? Access::ReadOnly : Access::ReadWrite, storage);
+    auto archive = Archive::open(path_, options.is_read_only ? Access::ReadOnly : Access::ReadWrite, storage);
     if (!archive) throw std::runtime_error(archive.error().message);
     filesystem_ = std::make_unique<Filesystem>(std::move(*archive), options);
   }
@@ -98,6 +108,13 @@ class DrivenFilesystem {
   }
   [[nodiscard]] std::uint64_t generation(std::string_view file_name) const {
     return std::stoull(attribute(file_name, "generation").value());
+  }
+
+  /// Looks for a foreign change. True where every tensor's content may be another one now.
+  [[nodiscard]] bool notices_change() const {
+    const Stale stale = filesystem_->check_for_change();
+    return stale.what == Stale::What::Content && stale.first == kRootIno + 1 &&
+           stale.last == kRootIno + tensors_.size();
   }
 
   /// Offset in the archive of the data of the tensor of that (true) name.

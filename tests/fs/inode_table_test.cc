@@ -146,9 +146,9 @@ TEST_CASE("tree: the told-apart form may be taken as well", "[fs][inode_table]")
 TEST_CASE("flat: a name that looks like another's cut form hides nothing", "[fs][inode_table]") {
   const std::string long_name(300, 'x');
   const std::string lookalike = file_name_of(long_name);
-  for (const auto& names : {std::vector<std::string>{long_name, lookalike},
-                            std::vector<std::string>{lookalike, long_name},
-                            std::vector<std::string>{lookalike, long_name, told_apart(lookalike, lookalike)}}) {
+  for (const auto& names :
+       {std::vector<std::string>{long_name, lookalike}, std::vector<std::string>{lookalike, long_name},
+        std::vector<std::string>{lookalike, long_name, told_apart(lookalike, lookalike)}}) {
     const Header header = header_of(names);
     check_walk(InodeTable(header.tensors, Layout::Flat), static_cast<std::uint32_t>(names.size()));
   }

@@ -42,7 +42,8 @@ TEST_CASE("lines of several threads never mix", "[fs][log]") {
     std::vector<std::thread> threads;
     for (int thread = 0; thread < kThreads; ++thread) {
       threads.emplace_back([thread] {
-        for (int line = 0; line < kLines; ++line) log::info("{}", std::string(500, static_cast<char>('a' + thread)));
+        for (int line = 0; line < kLines; ++line)
+          log::info("{}", std::string(500, static_cast<char>('a' + thread)));
       });
     }
     for (std::thread& thread : threads) thread.join();

@@ -11,9 +11,9 @@ using namespace stfs;
 
 namespace {
 
-const std::string kEuro = "\xE2\x82\xAC";           // three bytes
-const std::string kClef = "\xF0\x9D\x84\x9E";       // four bytes
-constexpr std::size_t kHashBytes = 1 + 16;          // `~` and the digits
+const std::string kEuro = "\xE2\x82\xAC";      // three bytes
+const std::string kClef = "\xF0\x9D\x84\x9E";  // four bytes
+constexpr std::size_t kHashBytes = 1 + 16;     // `~` and the digits
 constexpr std::size_t kPrefixBytes = 255 - kHashBytes;
 
 bool can_stand_in_a_directory(std::string_view name) {
@@ -30,9 +30,9 @@ std::string repeated(std::string_view text, std::size_t times) {
 }  // namespace
 
 TEST_CASE("an ordinary name is the file's name as it is", "[fs][names]") {
-  for (const std::string& name :
-       {std::string("lm_head.weight"), std::string("a b"), std::string("~"), std::string("..."),
-        std::string(".hidden"), std::string(".safetensors.x"), std::string("-rf"), std::string("\\"), kEuro}) {
+  for (const std::string& name : {std::string("lm_head.weight"), std::string("a b"), std::string("~"),
+                                  std::string("..."), std::string(".hidden"), std::string(".safetensors.x"),
+                                  std::string("-rf"), std::string("\\"), kEuro}) {
     CAPTURE(name);
     CHECK(is_plain_file_name(name));
     CHECK(file_name_of(name) == name);
@@ -87,9 +87,8 @@ TEST_CASE("a name of 255 bytes stays, one of 256 becomes a prefix, a tilde and a
   CHECK(cut.size() == 255);
   CHECK(cut.substr(0, kPrefixBytes) == std::string(kPrefixBytes, 'x'));
   CHECK(cut[kPrefixBytes] == '~');
-  CHECK(std::ranges::all_of(cut.substr(kPrefixBytes + 1), [](char c) {
-    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f');
-  }));
+  CHECK(std::ranges::all_of(cut.substr(kPrefixBytes + 1),
+                            [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }));
 }
 
 TEST_CASE("the limit of 255 bytes is that of the encoded name", "[fs][names]") {

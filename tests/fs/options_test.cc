@@ -165,7 +165,8 @@ TEST_CASE("the options for the kernel reach it", "[fs][options]") {
   Options options = with_options("ro,allow_other,auto_unmount,noexec");
   options.shows_requests = true;
   const auto arguments = session_arguments(options, "/a");
-  CHECK(arguments[2] ==
-        "subtype=safetensorsfs,fsname=/a,nosuid,nodev,ro,allow_other,default_permissions,auto_unmount,noexec");
+  CHECK(
+      arguments[2] ==
+      "subtype=safetensorsfs,fsname=/a,nosuid,nodev,ro,allow_other,default_permissions,auto_unmount,noexec");
   CHECK(arguments.back() == "-d");
 }

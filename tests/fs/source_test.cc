@@ -53,15 +53,16 @@ TEST_CASE("ro opens for reading only", "[fs][source]") {
   CHECK((*archive)->access() == Access::ReadOnly);
 }
 
-TEST_CASE("an archive that may not be written is opened for reading, and the log says why",
-          "[fs][source]") {
+TEST_CASE("an archive that may not be written is opened for reading, and the log says why", "[fs][source]") {
   const TemporaryDirectory directory;
   const std::string path = directory.write("a.safetensors", archive_of(kTwoTensors));
   REQUIRE(::chmod(path.c_str(), 0444) == 0);
   REQUIRE(::chmod(directory.path().c_str(), 0755) == 0);
   const CapturedStderr captured;
-  const OrdinaryUser user;
-  const auto archive = open_source(path, false);
+  const auto archive = [&] {
+    const OrdinaryUser user;
+    return open_source(path, false);
+  }();
   REQUIRE(archive);
   CHECK((*archive)->access() == Access::ReadOnly);
   CHECK(captured.contains(path + ": Permission denied: mounted read-only"));
@@ -98,8 +99,8 @@ TEST_CASE("a directory is refused with the archives that it holds", "[fs][source
   const auto refused = open_source(directory.path(), false);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().errno_value == EISDIR);
-  CHECK(holds(refused.error().message, "one of its 2:\n  " + (directory / "a.safetensors") + "\n  " +
-                                           (directory / "b.safetensors")));
+  CHECK(holds(refused.error().message,
+              "one of its 2:\n  " + (directory / "a.safetensors") + "\n  " + (directory / "b.safetensors")));
   CHECK_FALSE(holds(refused.error().message, "notes.txt"));
   CHECK_FALSE(holds(refused.error().message, "more"));
 }

@@ -65,10 +65,18 @@ TEST_CASE("cutting, replacing, moving and deleting the archive are noticed", "[f
   Heard heard;
   Watcher watcher;
   REQUIRE(watcher.start(file, [&] { heard(); }));
-  SECTION("cut") { std::filesystem::resize_file(file, 1); }
-  SECTION("replaced") { std::filesystem::rename(directory.write("b", "new"), file); }
-  SECTION("moved") { std::filesystem::rename(file, directory / "elsewhere"); }
-  SECTION("deleted") { std::filesystem::remove(file); }
+  SECTION("cut") {
+    std::filesystem::resize_file(file, 1);
+  }
+  SECTION("replaced") {
+    std::filesystem::rename(directory.write("b", "new"), file);
+  }
+  SECTION("moved") {
+    std::filesystem::rename(file, directory / "elsewhere");
+  }
+  SECTION("deleted") {
+    std::filesystem::remove(file);
+  }
   CHECK(heard.more_than(0));
 }
 
@@ -84,8 +92,7 @@ TEST_CASE("reading the archive is no change", "[fs][watcher]") {
   CHECK(heard.events() == 1);
 }
 
-TEST_CASE("a burst of a thousand writes is looked at a few times, the last one included",
-          "[fs][watcher]") {
+TEST_CASE("a burst of a thousand writes is looked at a few times, the last one included", "[fs][watcher]") {
   const TemporaryDirectory directory;
   const std::string file = directory.write("a", "");
   std::mutex mutex;

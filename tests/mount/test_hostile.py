@@ -108,7 +108,8 @@ def test_each_file_of_the_corpus_gets_its_verdict(corpus, tmp_path):
 def tiny_files(count, seed):
     """Random contents of 0 to 64 bytes, most of them with a plausible start."""
     randomly = random.Random(seed)
-    snippets = [b"{}", b'{"a":', b'{"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}', b"[]", b'"', b"\xff\xfe", b" ",
+    snippets = [b"{}", b'{"a":', b'{"":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}}', b"[]", b'"', b"\xff\xfe",
+                b" ",
                 b"\0", b'{"__metadata__":{}}', b'{"a":{}}', b"null", b"{", b"1", b'{"a":["U8",[0],[0,0]]}']
     for number in range(count):
         size_bytes = number % 65 if number < 130 else randomly.randrange(65)

@@ -196,3 +196,17 @@ def test_the_size_comes_back_after_a_truncating_open_that_is_abandoned(mount, ex
         os.close(fd)
     assert eventually(lambda: os.stat(mount / T).st_size == expected.size(T), 1)
     assert read_with(mount / T, 0) == expected.tensor(T)
+
+
+def test_an_open_right_after_a_refused_close_starts_afresh(mount, expected):
+    """The kernel releases the refused descriptor later; whoever opens in between has nothing to do with it."""
+    for number in range(200):
+        fd = os.open(mount / T, os.O_RDWR | os.O_TRUNC)
+        os.write(fd, b"short")
+        with pytest.raises(OSError):
+            os.close(fd)
+        fd = os.open(mount / T, os.O_RDWR)
+        assert os.pwrite(fd, b"%05d" % number, 5) == 5
+        os.close(fd)
+        expected.change(T, b"%05d" % number, 5)
+    expected.check()

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 from archive_file import ArchiveFile, Expectation, random_bytes, write_bytes_tensors
-from mounted import PATIENCE, in_child
+from mounted import PATIENCE, in_child, start_python, wait_ready
 
 SIZES = {"tiny": 7, "page": 4096, "odd": 50_001, "block": 131_072, "big": 1_300_003, "one": 1, "empty": 0}
 STEPS = int(os.environ.get("STFS_STRESS_STEPS", 1200))
@@ -46,14 +46,18 @@ class Model:
 
     def step(self):
         name = self.random.choice(list(SIZES))
-        actions = ["read", "read", "read_direct", "whole", "whole_read_write", "patch", "patch_read_write", "mapped_read",
+        actions = ["read", "read", "read_direct", "whole", "whole_read_write", "patch", "patch_read_write",
+                   "mapped_read",
                    "mapped_write", "aborted_short", "aborted_long", "shrink_and_fill", "hole", "fsynced", "stat",
                    "two_writers", "read_write_reads", "direct_write"]
         action = self.random.choice(actions)
         if SIZES[name] == 0 and action not in ("read", "read_direct", "stat", "whole"):
             action = "read"
         self.history.append((action, name))
-        getattr(self, action)(name)
+        try:
+            getattr(self, action)(name)
+        except OSError as error:
+            raise AssertionError(f"{error}; the last steps: {self.history[-8:]}") from error
 
     def check(self, name, got, begin, end):
         due = self.expected.tensor(name)[begin:end]
@@ -278,38 +282,52 @@ def test_threads_on_their_own_tensors_agree_with_a_model_each(tmp_path, mounts):
     expected.check()
 
 
+TORN_READER = """
+import mmap, os, sys
+fd, size_bytes = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECT), int(sys.argv[2])
+whole = [bytes([value]) * size_bytes for value in range(256)]
+buffer, seen = mmap.mmap(-1, size_bytes), set()
+print("ready", flush=True)
+os.set_blocking(0, False)
+while True:
+    for _ in range(100):
+        assert os.preadv(fd, [buffer], 0) == size_bytes
+        if buffer[:] != whole[buffer[0]]:
+            sys.exit(f"torn: the values {sorted(set(buffer[:]))} in one read")
+        seen.add(buffer[0])
+    try:
+        if os.read(0, 1) == b"":
+            break
+    except BlockingIOError:
+        pass
+print(len(seen))
+"""
+
+
 def test_a_direct_read_sees_all_of_a_commit_or_nothing(tmp_path, mounts):
     """A reader of a tensor of at most 128 KiB by one O_DIRECT read never sees half of a commit."""
     size_bytes = 131_072
-    path = write_bytes_tensors(tmp_path / "torn.safetensors", {"pad": b"p" * 77, "t": b"\1" * size_bytes, "z": b"z" * 999})
+    path = write_bytes_tensors(tmp_path / "torn.safetensors",
+                               {"pad": b"p" * 77, "t": b"\1" * size_bytes, "z": b"z" * 999})
     mount = mounts(path)
-    stop, seen = threading.Event(), set()
-
-    def read_on():
-        fd = os.open(mount / "t", os.O_RDONLY | os.O_DIRECT)
-        try:
-            with mmap.mmap(-1, size_bytes) as buffer:
-                while not stop.is_set():
-                    assert os.preadv(fd, [buffer], 0) == size_bytes
-                    values = set(buffer[:])
-                    assert len(values) == 1, f"torn: the values {sorted(values)} in one read"
-                    seen.update(values)
-        finally:
-            os.close(fd)
-
-    def write_on():
+    readers = [start_python(TORN_READER, mount / "t", size_bytes) for _ in range(3)]
+    try:
+        for reader in readers:
+            wait_ready(reader)
         deadline = time.monotonic() + 4
-        try:
-            for number in range(600):
-                with open(mount / "t", "wb" if number % 2 else "r+b", buffering=0) as file:
-                    file.write(bytes([1 + number % 250]) * size_bytes)
-                if time.monotonic() > deadline:
-                    break
-        finally:
-            stop.set()
-
-    run_threads([read_on, read_on, read_on, write_on])
-    assert len(seen) > 3, "the readers saw too few commits for the test to mean anything"
+        for number in range(3000):
+            with open(mount / "t", "wb" if number % 2 else "r+b", buffering=0) as file:
+                file.write(bytes([1 + number % 250]) * size_bytes)
+            if time.monotonic() > deadline:
+                break
+        for reader in readers:
+            out, err = reader.communicate(timeout=30 * PATIENCE)
+            assert reader.returncode == 0, err
+            assert int(out) > 3, "the reader saw too few commits for the test to mean anything"
+    finally:
+        for reader in readers:
+            reader.kill()
+            reader.communicate()
 
 
 def test_readers_in_the_page_cache_end_on_the_last_commit(tmp_path, mounts):

@@ -16,7 +16,8 @@ class CapturedStderr {
  public:
   CapturedStderr() : before_(::dup(STDERR_FILENO)) {
     const int file = ::open((directory_ / "stderr").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
-    if (before_ < 0 || file < 0 || ::dup2(file, STDERR_FILENO) < 0) throw std::runtime_error("capture stderr");
+    if (before_ < 0 || file < 0 || ::dup2(file, STDERR_FILENO) < 0)
+      throw std::runtime_error("capture stderr");
     ::close(file);
   }
   ~CapturedStderr() {

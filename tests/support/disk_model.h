@@ -80,6 +80,7 @@ class DiskProcess final : public Storage, public LossyStorage {
   /// fails with EIO and does nothing, so that the code that called may unwind.
   void kill();
   [[nodiscard]] bool is_dead() const;
+  [[nodiscard]] pid_t id() const { return id_; }
 
   Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override;
   Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override {

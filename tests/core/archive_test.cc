@@ -1,0 +1,219 @@
+// One file: opened and checked, read by range, watched for what becomes of it.
+#include "core/archive.h"
+
+#include "core/archive_writer.h"
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+constexpr std::string_view kHeader =
+    R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[],"data_offsets":[4,8]}})";
+
+std::string two_tensors() {
+  return archive_bytes(kHeader, "aaaabbbb");
+}
+
+std::string text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
+}
+
+std::unique_ptr<Archive> open_archive(const std::string& path, Access access = Access::ReadWrite) {
+  auto archive = Archive::open(path, access);
+  if (!archive) throw std::runtime_error(archive.error().message);
+  return std::move(*archive);
+}
+
+}  // namespace
+
+TEST_CASE("an archive is opened with its tensors, its place and its status", "[core][archive]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("a.safetensors", two_tensors());
+  const auto archive = open_archive(path);
+  CHECK(archive->path() == path);
+  CHECK(archive->access() == Access::ReadWrite);
+  CHECK(archive->tensors().size() == 2);
+  CHECK(archive->header_size_bytes() == kHeader.size());
+  CHECK(archive->data_offset() == 8 + kHeader.size());
+  CHECK(archive->file_range({4, 4}) == ByteRange{12 + kHeader.size(), 4});
+  CHECK(archive->opened_status().identity.size_bytes == two_tensors().size());
+  CHECK(archive->identity() == archive->opened_status().identity);
+}
+
+TEST_CASE("an archive's path is absolute, its links are not resolved", "[core][archive]") {
+  const TemporaryDirectory directory;
+  static_cast<void>(directory.write("a.safetensors", two_tensors()));
+  std::filesystem::create_symlink("a.safetensors", directory / "link");
+  const auto before = std::filesystem::current_path();
+  std::filesystem::current_path(directory.path());
+  const auto archive = open_archive("link", Access::ReadOnly);
+  std::filesystem::current_path(before);
+  CHECK(archive->path() == std::filesystem::path(directory / "link"));
+  CHECK_FALSE(archive->check_for_change()->is_replaced);
+}
+
+TEST_CASE("ranges of the archive are read, the empty one too", "[core][archive]") {
+  const TemporaryDirectory directory;
+  const auto archive = open_archive(directory.write("a", two_tensors()));
+  CHECK(text_of(*archive->read(archive->file_range({0, 4}))) == "aaaa");
+  CHECK(text_of(*archive->read(archive->file_range({3, 2}))) == "ab");
+  CHECK(archive->read(archive->file_range({8, 0}))->empty());
+}
+
+TEST_CASE("archives that hold no tensor, or no data, are archives", "[core][archive]") {
+  const TemporaryDirectory directory;
+  CHECK(open_archive(directory.write("a", archive_bytes("{}", "")))->tensors().size() == 0);
+  const auto empty_tensor = open_archive(directory.write(
+      "b", archive_bytes(R"({"none":{"dtype":"F64","shape":[0,7],"data_offsets":[0,0]}})", "")));
+  CHECK(empty_tensor->read(empty_tensor->file_range({0, 0}))->empty());
+}
+
+TEST_CASE("what the archive's writer writes, the archive opens", "[core][archive]") {
+  const TemporaryDirectory directory;
+  const std::vector<TensorSpec> tensors = {{"one", Dtype::U8, {3}}, {"two", Dtype::I16, {2}}};
+  auto writer = ArchiveWriter::create(directory / "a", tensors, {{"k", "v"}}, false);
+  REQUIRE(writer);
+  REQUIRE(writer->append(std::as_bytes(std::span("onetwo!", 7))));
+  REQUIRE(writer->finish());
+  const auto archive = open_archive(directory / "a");
+  CHECK(archive->metadata()[0] == Metadata::value_type{"k", "v"});
+  CHECK(archive->data_offset() % 4096 == 0);
+  const auto two = archive->tensors()[*archive->tensors().find("two")];
+  CHECK(text_of(*archive->read(archive->file_range(two.data))) == "two!");
+}
+
+TEST_CASE("a file that is no archive is refused with its path and the rule it breaks", "[core][archive]") {
+  const TemporaryDirectory directory;
+  const std::vector<std::pair<std::string, ErrorCode>> files = {
+      {"", ErrorCode::HeaderTooSmall},
+      {"1234567", ErrorCode::HeaderTooSmall},
+      {"plain text, and long", ErrorCode::HeaderTooLarge},
+      {archive_bytes(kHeader, "").substr(0, 50), ErrorCode::InvalidHeaderLength},
+      {archive_bytes("\xff", ""), ErrorCode::InvalidHeader},
+      {archive_bytes("nonsense", ""), ErrorCode::InvalidHeaderDeserialization},
+      {archive_bytes(kHeader, "aaaabbb"), ErrorCode::MetadataIncompleteBuffer},
+      {archive_bytes(kHeader, "aaaabbbb+"), ErrorCode::MetadataIncompleteBuffer},
+  };
+  for (const auto& [content, code] : files) {
+    const std::string path = directory.write("a", content);
+    const auto archive = Archive::open(path, Access::ReadOnly);
+    CAPTURE(content, name_of(code));
+    REQUIRE_FALSE(archive);
+    CHECK(archive.error().code == code);
+    CHECK(archive.error().message.starts_with(path + ": "));
+  }
+}
+
+TEST_CASE("bytes that a cut has taken are ArchiveCut, those before it are read", "[core][archive]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("a", two_tensors());
+  const auto archive = open_archive(path);
+  std::filesystem::resize_file(path, archive->data_offset() + 5);
+  CHECK(text_of(*archive->read(archive->file_range({0, 5}))) == "aaaab");
+  // On the last page that is left the bytes are zeros in memory: only the size tells.
+  const auto gone = archive->read(archive->file_range({4, 2}));
+  REQUIRE_FALSE(gone);
+  CHECK(gone.error().code == ErrorCode::ArchiveCut);
+  CHECK(gone.error().errno_value == EIO);
+  CHECK(gone.error().message.starts_with(path + ": cut short"));
+  std::filesystem::resize_file(path, 0);
+  CHECK_FALSE(archive->read(archive->file_range({0, 1})));
+}
+
+TEST_CASE("an archive that nobody touched has not changed", "[core][archive]") {
+  const TemporaryDirectory directory;
+  const auto archive = open_archive(directory.write("a", two_tensors()));
+  const auto change = archive->check_for_change();
+  REQUIRE(change);
+  CHECK_FALSE(change->is_touched);
+  CHECK_FALSE(change->is_broken);
+  CHECK_FALSE(change->is_replaced);
+}
+
+TEST_CASE("a foreign write is a touch until it is adopted", "[core][archive]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("a", two_tensors());
+  const auto archive = open_archive(path);
+  REQUIRE(archive->file().write(std::as_bytes(std::span("AAAA", 4)), archive->data_offset()));
+  std::filesystem::last_write_time(path,
+                                   std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  CHECK(archive->check_for_change()->is_touched);
+  CHECK_FALSE(archive->check_for_change()->is_broken);
+  REQUIRE(archive->adopt_identity());
+  CHECK_FALSE(archive->check_for_change()->is_touched);
+  CHECK(archive->identity() != archive->opened_status().identity);
+}
+
+TEST_CASE("another header, or none that is whole, breaks the archive", "[core][archive]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("a", two_tensors());
+  const auto archive = open_archive(path);
+  SECTION("another name") {
+    std::string other = two_tensors();
+    other[10] = 'A';
+    std::ofstream(path, std::ios::binary) << other;
+  }
+  SECTION("another length") {
+    std::ofstream(path, std::ios::binary) << archive_bytes("{}", "aaaabbbb");
+  }
+  SECTION("cut inside") {
+    std::filesystem::resize_file(path, 20);
+  }
+  SECTION("empty") {
+    std::filesystem::resize_file(path, 0);
+  }
+  std::filesystem::last_write_time(path,
+                                   std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));
+  const auto change = archive->check_for_change();
+  REQUIRE(change);
+  CHECK(change->is_touched);
+  CHECK(change->is_broken);
+}
+
+TEST_CASE("another file at the path, or none, is a replacement, beside what else has changed",
+          "[core][archive]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("a", two_tensors());
+  const auto archive = open_archive(path);
+  SECTION("replaced") {
+    std::filesystem::rename(directory.write("b", two_tensors()), path);
+  }
+  SECTION("deleted") {
+    std::filesystem::remove(path);
+  }
+  SECTION("moved") {
+    std::filesystem::rename(path, directory / "elsewhere");
+  }
+  SECTION("cut, then replaced") {
+    std::filesystem::resize_file(path, archive->data_offset() + 5);
+    std::filesystem::rename(directory.write("b", two_tensors()), path);
+    CHECK(archive->check_for_change()->is_touched);
+  }
+  CHECK(archive->check_for_change()->is_replaced);
+  CHECK_FALSE(archive->check_for_change()->is_broken);
+  CHECK(text_of(*archive->read(archive->file_range({0, 4}))) == "aaaa");
+}
+
+TEST_CASE("whatever call of opening fails, the error reaches the caller", "[core][archive]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("a", two_tensors());
+  unsigned failures = 0;
+  for (unsigned nth = 1;; ++nth) {
+    FaultyStorage storage;
+    storage.plan().fail_call(nth, EIO);
+    const auto archive = Archive::open(path, Access::ReadWrite, storage);
+    if (!storage.plan().failed()) {
+      CHECK(archive);
+      break;
+    }
+    ++failures;
+    REQUIRE_FALSE(archive);
+    CHECK(archive.error().errno_value == EIO);
+  }
+  CHECK(failures >= 4);
+}

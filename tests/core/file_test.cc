@@ -1,0 +1,161 @@
+// The operating system's files: whole reads and writes, errors with their reason.
+#include "core/file.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <cstring>
+
+#include "core/unique_fd.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using stfs::test::content_of;
+using stfs::test::TemporaryDirectory;
+
+namespace {
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+Result<std::string> read_text(const File& file, std::uint64_t offset, std::size_t size_bytes) {
+  std::string text(size_bytes, '?');
+  if (auto read = file.read(std::as_writable_bytes(std::span(text)), offset); !read)
+    return pass_on(std::move(read));
+  return text;
+}
+
+template <class T>
+int errno_of(const Result<T>& result) {
+  return result ? 0 : result.error().errno_value;
+}
+
+}  // namespace
+
+TEST_CASE("a file is read and written at offsets, whole or not at all", "[core][file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("f", "0123456789");
+  const auto file = system_storage().open(path, Access::ReadWrite);
+  REQUIRE(file);
+  CHECK(read_text(**file, 3, 4) == "3456");
+  CHECK(read_text(**file, 10, 0) == "");
+  REQUIRE((*file)->write(bytes_of("xy"), 4));
+  REQUIRE((*file)->write(bytes_of("end"), 12));
+  REQUIRE((*file)->write({}, 1'000'000));
+  REQUIRE((*file)->sync());
+  CHECK(content_of(path) == std::string("0123xy6789\0\0end", 15));
+}
+
+TEST_CASE("an end of file before the buffer is full is ArchiveCut with EIO", "[core][file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("f", "0123456789");
+  const auto file = system_storage().open(path, Access::ReadOnly);
+  for (const auto& [offset, size] : {std::pair{8, 3}, {10, 1}, {1000, 1}}) {
+    const auto read = read_text(**file, static_cast<std::uint64_t>(offset), static_cast<std::size_t>(size));
+    REQUIRE_FALSE(read);
+    CHECK(read.error().code == ErrorCode::ArchiveCut);
+    CHECK(read.error().errno_value == EIO);
+    CHECK(read.error().message.starts_with(path + ": the file ends at byte "));
+  }
+}
+
+TEST_CASE("offsets that no file can have are refused, not wrapped", "[core][file]") {
+  const TemporaryDirectory directory;
+  const auto file = system_storage().open(directory.write("f", "0123456789"), Access::ReadWrite);
+  for (const std::uint64_t offset : {std::uint64_t{1} << 63U, ~std::uint64_t{0}}) {
+    CHECK(errno_of(read_text(**file, offset, 1)) == EINVAL);
+    CHECK(errno_of((*file)->write(bytes_of("x"), offset)) == EFBIG);
+  }
+}
+
+TEST_CASE("writing through a file opened for reading is an error", "[core][file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("f", "old");
+  const auto file = system_storage().open(path, Access::ReadOnly);
+  CHECK(errno_of((*file)->write(bytes_of("new"), 0)) == EBADF);
+  CHECK(content_of(path) == "old");
+}
+
+TEST_CASE("reserve grows the file to the range's end and keeps its bytes", "[core][file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("f", "old");
+  const auto file = system_storage().open(path, Access::ReadWrite);
+  REQUIRE((*file)->reserve({100, 0}));
+  CHECK((*file)->status()->identity.size_bytes == 3);
+  const auto reserved = (*file)->reserve({0, 5000});
+  REQUIRE(reserved);
+  const std::uint64_t size_bytes = (*file)->status()->identity.size_bytes;
+  CHECK((size_bytes == 5000 || size_bytes == 3));  // 3: this file system can't reserve
+  CHECK(content_of(path).substr(0, 3) == "old");
+}
+
+TEST_CASE("status is that of stat, and identity changes with the content", "[core][file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("f", "old");
+  REQUIRE(::chmod(path.c_str(), 0640) == 0);
+  const auto file = system_storage().open(path, Access::ReadWrite);
+  struct stat st {};
+  REQUIRE(::stat(path.c_str(), &st) == 0);
+  const auto status = (*file)->status();
+  REQUIRE(status);
+  CHECK(status->identity.device == st.st_dev);
+  CHECK(status->identity.inode == st.st_ino);
+  CHECK(status->identity.size_bytes == 3);
+  CHECK(status->identity.mtime_ns == st.st_mtim.tv_sec * 1'000'000'000 + st.st_mtim.tv_nsec);
+  CHECK(status->mode == st.st_mode);
+  CHECK(status->uid == st.st_uid);
+  CHECK(system_storage().status(path)->identity == status->identity);
+  REQUIRE((*file)->write(bytes_of("longer"), 0));
+  CHECK((*file)->status()->identity != status->identity);
+  CHECK((*file)->status()->identity.same_file(status->identity));
+}
+
+TEST_CASE("what is no regular file is refused by its kind, without waiting for it", "[core][file]") {
+  const TemporaryDirectory directory;
+  REQUIRE(::mkfifo((directory / "pipe").c_str(), 0600) == 0);
+  std::filesystem::create_directory(directory / "directory");
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
+  struct sockaddr_un address {};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, (directory / "socket").c_str(), sizeof address.sun_path - 1);
+  REQUIRE(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);  // NOLINT
+  for (const Access access : {Access::ReadOnly, Access::ReadWrite}) {
+    for (const std::string& path :
+         {directory / "pipe", directory / "directory", directory / "socket", std::string("/dev/null")}) {
+      const auto file = system_storage().open(path, access);
+      CAPTURE(path);
+      REQUIRE_FALSE(file);
+      const bool is_directory = path.ends_with("directory");
+      CHECK(file.error().errno_value == (is_directory ? EISDIR : EINVAL));
+      CHECK(file.error().message ==
+            path + (is_directory ? ": is a directory, not an archive" : ": is not a regular file"));
+    }
+  }
+}
+
+TEST_CASE("a file that is not there is ENOENT with its path", "[core][file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "absent";
+  CHECK(system_storage().open(path, Access::ReadOnly).error().message ==
+        path + ": open: No such file or directory");
+  CHECK(errno_of(system_storage().status(path)) == ENOENT);
+  CHECK(errno_of(system_storage().open(path + "/below", Access::ReadOnly)) == ENOENT);
+}
+
+TEST_CASE("an unnamed file can be used and leaves nothing in its directory", "[core][file]") {
+  const TemporaryDirectory directory;
+  {
+    const auto file = system_storage().create_unnamed(directory.path());
+    REQUIRE(file);
+    REQUIRE((*file)->write(bytes_of("staged"), 4096));
+    CHECK(read_text(**file, 4096, 6) == "staged");
+    CHECK(read_text(**file, 0, 2) == std::string(2, '\0'));
+    CHECK(std::filesystem::is_empty(directory.path()));
+    CHECK(((*file)->status()->mode & 0777) == 0600);
+  }
+  CHECK(std::filesystem::is_empty(directory.path()));
+  CHECK(errno_of(system_storage().create_unnamed(directory / "absent")) == ENOENT);
+}

@@ -1,0 +1,230 @@
+// The pending bytes of one tensor, against a plain vector that is told the same.
+#include "core/staging.h"
+
+#include <algorithm>
+#include <random>
+
+#include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+using Bytes = std::vector<std::byte>;
+
+std::span<const std::byte> bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+/// A tensor's old content, and what is staged over it.
+class Staged {
+ public:
+  Staged(std::uint64_t offset, std::string_view old, Storage& storage = system_storage())
+      : old_(bytes_of(old).begin(), bytes_of(old).end()),
+        staging_(Staging::create(storage, directory_.path(), {offset, old.size()}).value()) {}
+
+  Staging* operator->() { return &staging_; }
+
+  [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset) const {
+    return staging_.read(to, offset, [this](std::span<std::byte> part, std::uint64_t at) -> Result<void> {
+      std::copy_n(old_.begin() + static_cast<std::ptrdiff_t>(at), part.size(), part.begin());
+      return {};
+    });
+  }
+  [[nodiscard]] std::string content() const {
+    std::string text(static_cast<std::size_t>(staging_.size_bytes()), '?');
+    if (!read(std::as_writable_bytes(std::span(text)), 0)) return "read failed";
+    return text;
+  }
+  /// What a commit would leave in the archive; empty where it could not.
+  [[nodiscard]] Bytes committed() {
+    const auto pieces = staging_.pieces();
+    if (!pieces) return {};
+    Bytes result = old_;
+    std::uint64_t last_end = 0;
+    for (const ByteRange piece : *pieces) {
+      if (piece.offset < last_end || piece.empty() || piece.end() > old_.size()) return {};
+      last_end = piece.end();
+      Bytes part(static_cast<std::size_t>(piece.size_bytes));
+      if (!staging_.read_piece(part, piece.offset)) return {};
+      std::ranges::copy(part, result.begin() + static_cast<std::ptrdiff_t>(piece.offset));
+    }
+    return result;
+  }
+
+ private:
+  TemporaryDirectory directory_;
+  Bytes old_;
+  Staging staging_;
+};
+
+template <class T>
+int errno_of(const Result<T>& result) {
+  return result ? 0 : result.error().errno_value;
+}
+
+}  // namespace
+
+TEST_CASE("a fresh stage shows the old content and is clean", "[core][staging]") {
+  Staged staged(100, "0123456789");
+  CHECK(staged->size_bytes() == 10);
+  CHECK(staged->target() == ByteRange{100, 10});
+  CHECK_FALSE(staged->is_dirty());
+  CHECK(staged->is_whole());
+  CHECK(staged.content() == "0123456789");
+  CHECK(staged->pieces()->empty());
+}
+
+TEST_CASE("what was written covers the old content, and only it is a piece", "[core][staging]") {
+  Staged staged(4095, "0123456789");
+  REQUIRE(staged->write(bytes_of("ab"), 2));
+  REQUIRE(staged->write(bytes_of("cd"), 7));
+  CHECK(staged->is_dirty());
+  CHECK(staged.content() == "01ab456cd9");
+  CHECK(*staged->pieces() == std::vector<ByteRange>{{2, 2}, {7, 2}});
+  REQUIRE(staged->write(bytes_of("XYZ"), 4));
+  CHECK(*staged->pieces() == std::vector<ByteRange>{{2, 7}});
+}
+
+TEST_CASE("a cut hides the old content for good; what is behind it reads as zeros", "[core][staging]") {
+  Staged staged(0, "0123456789");
+  REQUIRE(staged->resize(3));
+  CHECK_FALSE(staged->is_whole());
+  CHECK(staged.content() == "012");
+  REQUIRE(staged->resize(6));
+  CHECK(staged.content() == std::string("012\0\0\0", 6));
+  REQUIRE(staged->write(bytes_of("z"), 9));
+  CHECK(staged->is_whole());
+  CHECK(staged.content() == std::string("012\0\0\0\0\0\0z", 10));
+  CHECK(*staged->pieces() == std::vector<ByteRange>{{3, 7}});
+  CHECK(staged.content() == std::string("012\0\0\0\0\0\0z", 10));
+}
+
+TEST_CASE("bytes staged before a cut do not come back", "[core][staging]") {
+  Staged staged(0, "0123456789");
+  REQUIRE(staged->write(bytes_of("secretsssss").first(10), 0));
+  REQUIRE(staged->resize(0));
+  REQUIRE(staged->resize(10));
+  CHECK(staged.content() == std::string(10, '\0'));
+  CHECK(staged.committed() == Bytes(10));
+}
+
+TEST_CASE("a resize to the present size has changed nothing", "[core][staging]") {
+  Staged staged(0, "0123456789");
+  REQUIRE(staged->resize(10));
+  CHECK_FALSE(staged->is_dirty());
+  CHECK(staged.content() == "0123456789");
+}
+
+TEST_CASE("what passes the tensor's end is EFBIG, with nothing staged", "[core][staging]") {
+  Staged staged(50, "0123456789");
+  CHECK(errno_of(staged->write(bytes_of("x"), 10)) == EFBIG);
+  CHECK(errno_of(staged->write(bytes_of("xxxxxxxxxxx"), 0)) == EFBIG);
+  CHECK(errno_of(staged->write(bytes_of("xx"), ~std::uint64_t{0})) == EFBIG);
+  CHECK(errno_of(staged->resize(11)) == EFBIG);
+  CHECK(errno_of(staged->resize(~std::uint64_t{0})) == EFBIG);
+  CHECK_FALSE(staged->is_dirty());
+  CHECK(staged.content() == "0123456789");
+}
+
+TEST_CASE("empty writes change nothing, and a tensor without bytes has nothing to write", "[core][staging]") {
+  Staged staged(0, "0123456789");
+  REQUIRE(staged->write({}, 5));
+  CHECK_FALSE(staged->is_dirty());
+  Staged none(0, "");
+  CHECK(none->is_whole());
+  REQUIRE(none->write({}, 0));
+  CHECK(errno_of(none->write(bytes_of("x"), 0)) == EFBIG);
+  CHECK(none->pieces()->empty());
+}
+
+TEST_CASE("forget goes back to the old content", "[core][staging]") {
+  Staged staged(0, "0123456789");
+  REQUIRE(staged->resize(2));
+  REQUIRE(staged->write(bytes_of("xy"), 4));
+  staged->forget();
+  CHECK_FALSE(staged->is_dirty());
+  CHECK(staged->is_whole());
+  CHECK(staged.content() == "0123456789");
+  CHECK(staged->pieces()->empty());
+}
+
+TEST_CASE("a stage leaves nothing in the archive's directory", "[core][staging]") {
+  const TemporaryDirectory directory;
+  auto staging = Staging::create(system_storage(), directory.path(), {0, 10});
+  REQUIRE(staging);
+  REQUIRE(staging->write(bytes_of("0123456789"), 0));
+  CHECK(std::filesystem::is_empty(directory.path()));
+  CHECK(errno_of(Staging::create(system_storage(), directory / "absent", {0, 10})) == ENOENT);
+}
+
+TEST_CASE("a failure of the store is the caller's, and a failed write is no piece", "[core][staging]") {
+  FaultyStorage storage;
+  Staged staged(0, "0123456789", storage);
+  storage.plan().fail_call(FileCall::Write, 1, ENOSPC);
+  CHECK(errno_of(staged->write(bytes_of("x"), 0)) == ENOSPC);
+  CHECK_FALSE(staged->is_dirty());
+  CHECK(staged.content() == "0123456789");
+  REQUIRE(staged->resize(5));
+  REQUIRE(staged->resize(10));
+  storage.plan().fail_call(FileCall::Write, 1, ENOSPC);
+  CHECK(errno_of(staged->pieces()) == ENOSPC);
+  REQUIRE(staged->pieces());
+  storage.plan().fail_call(FileCall::Read, 1, EIO);
+  CHECK(staged.content() == "read failed");
+  CHECK(staged.content() == std::string("01234\0\0\0\0\0", 10));
+}
+
+TEST_CASE("a failing read of the old content is the caller's", "[core][staging]") {
+  Staged staged(0, "0123456789");
+  Bytes to(10);
+  const auto read = staged->read(to, 0, [](auto, auto) { return fail_system(EIO, "archive", "read"); });
+  CHECK(errno_of(read) == EIO);
+}
+
+TEST_CASE("random writes, resizes and reads give what a plain vector gives", "[core][staging]") {
+  const unsigned seed = GENERATE(take(40, random(1U, 1'000'000U)));
+  CAPTURE(seed);
+  std::mt19937 random(seed);
+  const auto below = [&](std::size_t limit) {
+    return static_cast<std::size_t>(std::uniform_int_distribution<std::uint64_t>(0, limit - 1)(random));
+  };
+  const std::size_t size = below(2) == 0 ? 1 + below(64) : 1 + below(200'000);
+  std::string old(size, '\0');
+  for (char& c : old) c = static_cast<char>(below(255) + 1);
+  Staged staged(below(10'000), old);
+  std::string model = old;
+
+  for (int step = 0; step < 150; ++step) {
+    const std::size_t action = below(10);
+    if (action < 5) {
+      const std::size_t offset = below(size);
+      const std::string text(1 + below(std::min<std::size_t>(size - offset, 1 + below(5000))),
+                             static_cast<char>('A' + step % 26));
+      if (model.size() < offset + text.size()) model.resize(offset + text.size(), '\0');
+      model.replace(offset, text.size(), text);
+      REQUIRE(staged->write(bytes_of(text), offset));
+    } else if (action < 7) {
+      const std::size_t to = below(3) == 0 ? size : below(size + 1);
+      model.resize(to, '\0');
+      REQUIRE(staged->resize(to));
+    } else if (action < 9 && !model.empty()) {
+      const std::size_t offset = below(model.size());
+      std::string part(1 + below(model.size() - offset), '?');
+      REQUIRE(staged.read(std::as_writable_bytes(std::span(part)), offset));
+      REQUIRE(part == model.substr(offset, part.size()));
+    } else if (action == 9 && below(8) == 0) {
+      staged->forget();
+      model = old;
+    }
+    REQUIRE(staged->size_bytes() == model.size());
+    REQUIRE(staged->is_whole() == (model.size() == size));
+    if (step % 10 == 0 && model.size() == size) {
+      REQUIRE(staged.committed() == Bytes(bytes_of(model).begin(), bytes_of(model).end()));
+    }
+  }
+  REQUIRE(staged.content() == model);
+}

@@ -1,0 +1,81 @@
+// The protocol without one of its steps: a storage says that it was done. Each such mutant must be caught, or these
+// tests would not see the step missing from the code either. mutants.py removes the checks inside the code.
+#include <string>
+#include <vector>
+
+#include "tests/crash/crash_run.h"
+#include "tests/crash/hosts_run.h"
+#include "tests/support/catch.h"
+
+namespace stfs::test {
+namespace {
+
+constexpr std::uint64_t kMostCrashes = 20'000;  // of a workload, before a lie counts as believed
+
+/// What the first crash that shows the lie shows.
+std::optional<std::string> catch_lie(const std::vector<SeamCall>& lies) {
+  CrashCounts counts;
+  for (const Workload& workload : workloads()) {
+    if (workload.archive != &small_archive() || workload.durability != Durability::Power) continue;
+    const History history = record(workload, lies);
+    if (history.failure) return *history.failure;
+    for (std::uint64_t seed = 0; seed < kMostCrashes; ++seed) {
+      RandomChoices choices(seed);
+      if (auto wrong = crash_once(history, choices, counts, lies)) return wrong;
+    }
+  }
+  return std::nullopt;
+}
+
+/// The same, with several writers.
+std::optional<std::string> catch_lie_among_hosts(const std::vector<SeamCall>& lies) {
+  constexpr std::uint64_t kMostSchedules = 200;
+  HostsCounts counts;
+  for (HostsScenario scenario : hosts_scenarios()) {
+    scenario.lies = lies;
+    for (std::uint64_t seed = 0; seed < kMostSchedules; ++seed) {
+      if (auto wrong = run_hosts(scenario, seed, counts)) return wrong;
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+TEST_CASE("lies: a sync of the journal that is none is found out", "[crash][lies]") {
+  CHECK(catch_lie({{FileCall::Sync, FileRole::Journal}}));
+}
+
+TEST_CASE("lies: a sync of the directory that is none is found out", "[crash][lies]") {
+  CHECK(catch_lie({{FileCall::SyncDirectory, FileRole::Directory}}));
+}
+
+TEST_CASE("lies: a sync of the archive that is none is found out", "[crash][lies]") {
+  CHECK(catch_lie({{FileCall::Sync, FileRole::Archive}}));
+}
+
+TEST_CASE("lies: a journal that is never named is found out", "[crash][lies]") {
+  CHECK(catch_lie({{FileCall::Publish, FileRole::Journal}}));
+}
+
+TEST_CASE("lies: a journal that is never removed is found out", "[crash][lies]") {
+  CHECK(catch_lie({{FileCall::Remove, FileRole::Journal}}));
+}
+
+TEST_CASE("lies: bytes that never reach the journal are found out", "[crash][lies]") {
+  CHECK(catch_lie({{FileCall::Write, FileRole::Journal}}));
+}
+
+TEST_CASE("lies: bytes that never reach the archive are found out", "[crash][lies]") {
+  CHECK(catch_lie({{FileCall::Write, FileRole::Archive}}));
+}
+
+TEST_CASE("lies: locks on the archive that nobody keeps are found out", "[crash][lies][hosts]") {
+  CHECK(catch_lie_among_hosts({{FileCall::Lock, FileRole::Archive}}));
+}
+
+TEST_CASE("lies: locks on the journal that nobody keeps are found out", "[crash][lies][hosts]") {
+  CHECK(catch_lie_among_hosts({{FileCall::Lock, FileRole::Journal}}));
+}
+
+}  // namespace stfs::test

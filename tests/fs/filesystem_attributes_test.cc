@@ -1,0 +1,218 @@
+// The extended attributes, and the numbers that tell a reader that something has changed.
+#include <set>
+
+#include "core/checksum.h"
+#include "tests/fs/descriptor.h"
+#include "tests/support/captured_stderr.h"
+#include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+const std::string kNew = "0123456789abcdef";
+
+std::string checksum_of(std::string_view content) {
+  Checksum sum;
+  sum.update(bytes_of(content));
+  return "xxh128:" + sum.hex();
+}
+
+void commit(const DrivenFilesystem& mount, std::string_view name, std::string_view content) {
+  Descriptor writer(mount, name, O_WRONLY);
+  REQUIRE(writer.write(content, 0));
+  REQUIRE(writer.close());
+}
+
+}  // namespace
+
+TEST_CASE("a tensor says its name, dtype, shape, archive and offset", "[fs][filesystem][attributes]") {
+  const DrivenFilesystem mount({{"a/b", "12345"}, {"second", "xy"}});
+  CHECK(mount.attribute("a%2Fb", "name") == "a/b");
+  CHECK(mount.attribute("a%2Fb", "dtype") == "U8");
+  CHECK(mount.attribute("a%2Fb", "shape") == "[5]");
+  CHECK(mount.attribute("a%2Fb", "archive") == mount.path());
+  CHECK(mount.attribute("second", "offset") == std::to_string(mount.offset_of("second")));
+}
+
+TEST_CASE("shapes and dtypes are spelled as in the header", "[fs][filesystem][attributes]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write(
+      "a.safetensors", archive_bytes(R"({"scalar":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
+                                     R"("b":{"dtype":"BF16","shape":[2,1,3],"data_offsets":[4,16]}})",
+                                     "0123456789abcdef"));
+  const Filesystem filesystem(Archive::open(path, Access::ReadWrite).value(), {});
+  const Ino scalar = filesystem.lookup(kRootIno, "scalar")->st_ino;
+  const Ino b = filesystem.lookup(kRootIno, "b")->st_ino;
+  CHECK(filesystem.extended_attribute(scalar, "user.safetensors.shape") == "[]");
+  CHECK(filesystem.extended_attribute(b, "user.safetensors.shape") == "[2,1,3]");
+  CHECK(filesystem.extended_attribute(b, "user.safetensors.dtype") == "BF16");
+}
+
+TEST_CASE("the root says what the model is and what it says of itself", "[fs][filesystem][attributes]") {
+  const std::string metadata = R"({"format":"pt","empty":"","n\u0000l":"x","":"nameless"})";
+  const DrivenFilesystem mount(kTwoTensors, {}, system_storage(), metadata);
+  const auto root = [&](const char* key) { return mount->extended_attribute(kRootIno, key); };
+  CHECK(root("user.safetensors.archive") == mount.path());
+  CHECK(root("user.safetensors.tensors") == "2");
+  CHECK(root("user.safetensors.parameters") == "32");
+  CHECK(root("user.safetensors.metadata.format") == "pt");
+  CHECK(root("user.safetensors.metadata.empty") == "");
+  CHECK(root("user.safetensors.metadata.") == "nameless");
+  CHECK(errno_of(root("user.safetensors.metadata.absent")) == ENODATA);
+  CHECK(errno_of(root("user.safetensors.dtype")) == ENODATA);
+}
+
+TEST_CASE("unknown attributes are ENODATA", "[fs][filesystem][attributes]") {
+  const DrivenFilesystem mount({{"d.x", "1"}}, kTreeLayout);
+  const Ino directory = mount.ino("d");
+  for (const Ino ino : {kRootIno, directory, mount.ino("x", directory)}) {
+    for (const char* name : {"", "user.safetensors", "user.safetensors.", "user.safetensors.colour",
+                             "user.name", "security.capability", "system.posix_acl_access", "name"}) {
+      CAPTURE(ino, name);
+      CHECK(errno_of(mount->extended_attribute(ino, name)) == ENODATA);
+    }
+  }
+  CHECK(errno_of(mount->extended_attribute(directory, "user.safetensors.name")) == ENODATA);
+}
+
+TEST_CASE("what is listed can be asked for, and the checksum is not listed", "[fs][filesystem][attributes]") {
+  const std::string long_key(240, 'k');
+  const DrivenFilesystem mount(
+      {{"d.x", "1"}}, kTreeLayout, system_storage(),
+      fmt::format(R"({{"format":"pt","nul\u0000":"x","{}":"too long to be asked for"}})", long_key));
+  const Ino directory = mount.ino("d");
+  const Ino tensor = mount.ino("x", directory);
+  for (const Ino ino : {kRootIno, tensor}) {
+    const auto names = mount->list_extended_attributes(ino);
+    REQUIRE(names);
+    for (const std::string& name : *names) {
+      CAPTURE(name);
+      CHECK(mount->extended_attribute(ino, name));
+      CHECK(name.size() <= 255);
+      CHECK(name.find('\0') == std::string::npos);
+      CHECK(name.find("checksum") == std::string::npos);
+    }
+  }
+  CHECK(mount->list_extended_attributes(tensor)->size() == 6);
+  CHECK(mount->list_extended_attributes(kRootIno)->size() == 3 + 1);
+  CHECK(mount->list_extended_attributes(directory)->empty());
+}
+
+TEST_CASE("the generation grows with every committed change, of this tensor alone",
+          "[fs][filesystem][attributes]") {
+  const DrivenFilesystem mount;
+  const std::uint64_t second = mount.generation("second");
+  std::uint64_t newest = mount.generation("first");
+  CHECK(newest == second);
+  for (int round = 0; round < 20; ++round) {
+    commit(mount, "first", std::string(16, static_cast<char>('a' + round)));
+    CHECK(mount.generation("first") > newest);
+    newest = mount.generation("first");
+  }
+  CHECK(mount.generation("second") == second);
+}
+
+TEST_CASE("generations go on growing over a foreign change and over a new mount",
+          "[fs][filesystem][attributes]") {
+  DrivenFilesystem mount;
+  const CapturedStderr captured;
+  commit(mount, "first", kNew);
+  const std::uint64_t before = mount.generation("first");
+  mount.overwrite(mount.offset_of("first"), "foreign");
+  REQUIRE(mount.notices_change());
+  const std::uint64_t changed = mount.generation("first");
+  CHECK(changed > before);
+  mount.open();
+  CHECK(mount.generation("first") >= changed);
+}
+
+TEST_CASE("generations grow where the clock goes back", "[fs][filesystem][attributes]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  mount.overwrite(mount.offset_of("first"), "from the future!");  // its mtime is a minute ahead
+  REQUIRE(mount.notices_change());
+  std::uint64_t newest = mount.generation("first");
+  for (const char fill : {'x', 'y'}) {
+    commit(mount, "first", std::string(16, fill));
+    CHECK(mount.generation("first") > newest);
+    newest = mount.generation("first");
+  }
+  mount.overwrite(mount.offset_of("first"), "from the future!");
+  REQUIRE(mount.notices_change());
+  CHECK(mount.generation("first") > newest);
+}
+
+TEST_CASE("what is refused or rolled back changes no generation and no time",
+          "[fs][filesystem][attributes]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  const std::uint64_t before = mount.generation("first");
+  Descriptor refused(mount, "first", O_WRONLY | O_TRUNC);
+  CHECK(errno_of(refused.close()) == EINVAL);
+  Descriptor pending(mount, "first", O_RDWR);
+  REQUIRE(pending.write(kNew, 0));
+  CHECK(mount.generation("first") == before);
+}
+
+TEST_CASE("a commit's time is the archive's, and utimensat sets another in memory",
+          "[fs][filesystem][attributes]") {
+  const DrivenFilesystem mount;
+  const Ino ino = mount.ino("first");
+  const struct timespec old = mount->attributes(mount.ino("second"))->st_mtim;
+  commit(mount, "first", kNew);
+  struct stat archive {};
+  REQUIRE(::stat(mount.path().c_str(), &archive) == 0);
+  CHECK(mount->attributes(ino)->st_mtim.tv_sec == archive.st_mtim.tv_sec);
+  CHECK(mount->attributes(ino)->st_mtim.tv_nsec == archive.st_mtim.tv_nsec);
+  CHECK(mount->attributes(mount.ino("second"))->st_mtim.tv_nsec == old.tv_nsec);
+
+  const std::uint64_t generation = mount.generation("first");
+  mount->set_mtime(ino, {123, 456});
+  mount->set_mtime(kRootIno, {1, 1});  // a directory's is not kept
+  CHECK(mount->attributes(ino)->st_mtim.tv_sec == 123);
+  CHECK(mount->attributes(ino)->st_mtim.tv_nsec == 456);
+  CHECK(mount->attributes(kRootIno)->st_mtim.tv_sec != 1);
+  CHECK(mount.generation("first") == generation);
+  struct stat after {};
+  REQUIRE(::stat(mount.path().c_str(), &after) == 0);
+  CHECK(after.st_mtim.tv_sec == archive.st_mtim.tv_sec);
+}
+
+TEST_CASE("the checksum is that of the committed bytes", "[fs][filesystem][attributes]") {
+  const std::string large(9'000'000, 'x');
+  const DrivenFilesystem mount({{"first", std::string(16, 'A')}, {"none", ""}, {"large", large}});
+  CHECK(mount.attribute("first", "checksum") == checksum_of(std::string(16, 'A')));
+  CHECK(mount.attribute("none", "checksum") == checksum_of(""));
+  CHECK(mount.attribute("large", "checksum") == checksum_of(large));
+  Descriptor writer(mount, "first", O_RDWR);
+  REQUIRE(writer.write(kNew, 0));
+  CHECK(mount.attribute("first", "checksum") == checksum_of(std::string(16, 'A')));
+  REQUIRE(writer.close());
+  CHECK(mount.attribute("first", "checksum") == checksum_of(kNew));
+}
+
+TEST_CASE("a checksum is computed once, and anew after a commit or a foreign change",
+          "[fs][filesystem][attributes]") {
+  FaultyStorage storage;
+  const DrivenFilesystem mount(kTwoTensors, {}, storage);
+  const CapturedStderr captured;
+  REQUIRE(mount.attribute("first", "checksum"));
+  storage.plan().fail_call(0, 0);
+  CHECK(mount.attribute("first", "checksum") == checksum_of(std::string(16, 'A')));
+  CHECK(storage.plan().calls() == 0);
+  commit(mount, "first", kNew);
+  CHECK(mount.attribute("first", "checksum") == checksum_of(kNew));
+  mount.overwrite(mount.offset_of("first"), "foreign");
+  REQUIRE(mount.notices_change());
+  CHECK(mount.attribute("first", "checksum") == checksum_of("foreign789abcdef"));
+}
+
+TEST_CASE("a checksum of bytes that are gone is EIO", "[fs][filesystem][attributes]") {
+  const DrivenFilesystem mount;
+  std::filesystem::resize_file(mount.path(), mount.offset_of("second") + 1);
+  CHECK(errno_of(mount.attribute("second", "checksum")) == EIO);
+  CHECK(mount.attribute("first", "checksum") == checksum_of(std::string(16, 'A')));
+}

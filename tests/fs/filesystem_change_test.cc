@@ -1,0 +1,143 @@
+// What somebody else does to the archive must never mix with what we commit.
+#include "tests/fs/descriptor.h"
+#include "tests/support/captured_stderr.h"
+#include "tests/support/catch.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+const std::string kNew = "0123456789abcdef";
+
+/// Another archive takes the place of the mounted one, as the reference library saves.
+std::string replace_archive(const DrivenFilesystem& mount) {
+  const std::string bytes = archive_of({{"first", "replacement!!!!!"}, {"second", "BBBBBBBBBBBBBBBB"}});
+  std::filesystem::rename(mount.directory().write("new", bytes), mount.path());
+  return bytes;
+}
+
+/// Another header of the same length in the same file.
+void change_header(const DrivenFilesystem& mount) {
+  mount.overwrite(8, R"({"FIRST")");
+}
+
+}  // namespace
+
+TEST_CASE("a commit into an archive that was replaced is ESTALE, and the new one is untouched",
+          "[fs][filesystem][change]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  for (const int access : {O_WRONLY, O_RDWR}) {
+    Descriptor writer(mount, "first", access);
+    REQUIRE(writer.write(kNew, 0));
+    const std::string replacement = replace_archive(mount);
+    CHECK(errno_of(writer.sync()) == ESTALE);
+    CHECK(errno_of(writer.close()) == ESTALE);
+    CHECK(content_of(mount.path()) == replacement);
+  }
+  CHECK(mount.read("first") == std::string(16, 'A'));
+  CHECK(captured.contains("was replaced or deleted while it was open"));
+}
+
+TEST_CASE("a commit into an archive that was deleted is ESTALE", "[fs][filesystem][change]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  Descriptor writer(mount, "first", O_WRONLY);
+  REQUIRE(writer.write(kNew, 0));
+  std::filesystem::remove(mount.path());
+  CHECK(errno_of(writer.close()) == ESTALE);
+  CHECK_FALSE(std::filesystem::exists(mount.path()));
+}
+
+TEST_CASE("a commit into an archive that was first changed and then replaced is ESTALE",
+          "[fs][filesystem][change]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  Descriptor writer(mount, "first", O_WRONLY);
+  REQUIRE(writer.write(kNew, 0));
+  mount.overwrite(mount.offset_of("second"), "foreign");
+  const std::string replacement = replace_archive(mount);
+  CHECK(errno_of(writer.close()) == ESTALE);
+  CHECK(content_of(mount.path()) == replacement);
+}
+
+TEST_CASE("a commit under a foreign header is refused, before the change was noticed and after",
+          "[fs][filesystem][change]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  Descriptor writer(mount, "first", O_WRONLY);
+  REQUIRE(writer.write(kNew, 0));
+  change_header(mount);
+  const std::string foreign = content_of(mount.path());
+  SECTION("before") {
+    CHECK(errno_of(writer.close()) == ESTALE);
+  }
+  SECTION("after") {
+    CHECK(mount.notices_change());
+    CHECK(errno_of(writer.sync()) != 0);
+    CHECK(errno_of(writer.close()) != 0);
+  }
+  CHECK(content_of(mount.path()) == foreign);
+}
+
+TEST_CASE("a commit of a tensor that the archive no longer holds is EIO; another tensor's goes on",
+          "[fs][filesystem][change]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  Descriptor hit(mount, "second", O_WRONLY);
+  Descriptor other(mount, "first", O_WRONLY);
+  REQUIRE(hit.write(kNew, 0));
+  REQUIRE(other.write(kNew, 0));
+  const std::uint64_t cut = mount.offset_of("second") + 3;
+  std::filesystem::resize_file(mount.path(), cut);
+  CHECK(errno_of(hit.close()) == EIO);
+  CHECK(std::filesystem::file_size(mount.path()) == cut);
+  CHECK(other.close());
+  CHECK(mount.stored("first") == kNew);
+}
+
+TEST_CASE("bytes that somebody else wrote beside ours stay", "[fs][filesystem][change]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  Descriptor writer(mount, "first", O_WRONLY);
+  REQUIRE(writer.write("ours", 0));
+  mount.overwrite(mount.offset_of("first") + 8, "theirs");
+  REQUIRE(writer.close());
+  CHECK(mount.stored("first") == "oursAAAAtheirsAA");
+  CHECK(mount.read("first") == "oursAAAAtheirsAA");
+}
+
+TEST_CASE("a foreign change of the data makes every tensor's content new, once", "[fs][filesystem][change]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  CHECK_FALSE(mount.notices_change());
+  const std::uint64_t first = mount.generation("first");
+  mount.overwrite(mount.offset_of("first"), "foreign");
+  CHECK(mount.notices_change());
+  CHECK_FALSE(mount.notices_change());
+  CHECK(mount.generation("first") > first);
+  CHECK(mount.generation("second") == mount.generation("first"));
+  struct stat archive {};
+  REQUIRE(::stat(mount.path().c_str(), &archive) == 0);
+  CHECK(mount->attributes(mount.ino("second"))->st_mtim.tv_sec == archive.st_mtim.tv_sec);
+  CHECK(captured.contains("changed by somebody else"));
+}
+
+TEST_CASE("our own commit is nobody else's change", "[fs][filesystem][change]") {
+  const DrivenFilesystem mount;
+  Descriptor writer(mount, "first", O_WRONLY);
+  REQUIRE(writer.write(kNew, 0));
+  REQUIRE(writer.close());
+  CHECK_FALSE(mount.notices_change());
+}
+
+TEST_CASE("under a foreign header no attribute is made of bytes that may be another tensor's",
+          "[fs][filesystem][change]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  change_header(mount);
+  CHECK(mount.notices_change());
+  CHECK(errno_of(mount.attribute("first", "checksum")) == EIO);
+  CHECK(mount.attribute("first", "name") == "first");
+}

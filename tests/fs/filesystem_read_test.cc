@@ -1,0 +1,163 @@
+// Reading: ranges of the archive, never stale, never torn, never zeros for what is gone.
+#include <atomic>
+#include <thread>
+
+#include "tests/fs/descriptor.h"
+#include "tests/support/captured_stderr.h"
+#include "tests/support/catch.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+Result<std::string> read_part(const DrivenFilesystem& mount, std::string_view name, std::uint64_t offset,
+                              std::size_t size_bytes) {
+  const auto bytes = mount->read(mount.ino(name), offset, size_bytes);
+  if (!bytes) return tl::unexpected(bytes.error());
+  return text_of(bytes->span());
+}
+
+}  // namespace
+
+TEST_CASE("a read gives the range asked for, less only at the end", "[fs][filesystem][read]") {
+  const DrivenFilesystem mount({{"before", "xx"}, {"letters", "abcdefgh"}, {"after", "yy"}});
+  CHECK(read_part(mount, "letters", 0, 8) == "abcdefgh");
+  CHECK(read_part(mount, "letters", 2, 3) == "cde");
+  CHECK(read_part(mount, "letters", 6, 100) == "gh");
+  CHECK(read_part(mount, "letters", 8, 1) == "");
+  CHECK(read_part(mount, "letters", ~std::uint64_t{0}, 100) == "");
+  CHECK(read_part(mount, "letters", ~std::uint64_t{0} - 50, ~std::size_t{0}) == "");
+  CHECK(read_part(mount, "letters", 1, ~std::size_t{0}) == "bcdefgh");
+  CHECK(read_part(mount, "letters", 3, 0) == "");
+}
+
+TEST_CASE("a tensor without elements reads as an empty file", "[fs][filesystem][read]") {
+  const DrivenFilesystem mount({{"none", ""}, {"some", "x"}, {"last", ""}});
+  CHECK(mount.read("none") == "");
+  CHECK(mount.read("last") == "");
+}
+
+TEST_CASE("a tensor larger than any single request reads the same in pieces", "[fs][filesystem][read]") {
+  std::string content(3'000'001, '\0');
+  for (std::size_t at = 0; at < content.size(); ++at) content[at] = static_cast<char>(at * 31 >> 3);
+  const DrivenFilesystem mount({{"odd", "odd"}, {"large", content}});
+  std::string pieces;
+  while (pieces.size() < content.size()) pieces += read_part(mount, "large", pieces.size(), 131'072).value();
+  CHECK(pieces == content);
+}
+
+TEST_CASE("bytes beyond the end of a cut archive are EIO, never zeros; the other tensors go on",
+          "[fs][filesystem][read]") {
+  const DrivenFilesystem mount({{"kept", std::string(5000, 'k')}, {"hit", std::string(5000, 'h')}});
+  const std::uint64_t cut = mount.offset_of("hit") + 100;
+  std::filesystem::resize_file(mount.path(), cut);
+  CHECK(mount.read("kept") == std::string(5000, 'k'));
+  CHECK(read_part(mount, "hit", 0, 100) == std::string(100, 'h'));
+  const auto gone = read_part(mount, "hit", 0, 101);
+  REQUIRE_FALSE(gone);
+  CHECK(gone.error().errno_value == EIO);
+  CHECK(gone.error().code == ErrorCode::ArchiveCut);
+  CHECK(errno_of(read_part(mount, "hit", 4999, 1)) == EIO);
+}
+
+TEST_CASE("a hole in place of a cut tensor's pages is EIO as well", "[fs][filesystem][read]") {
+  const DrivenFilesystem mount({{"hit", std::string(1'000'000, 'h')}});
+  std::filesystem::resize_file(mount.path(), mount.offset_of("hit"));
+  CHECK(errno_of(mount.read("hit")) == EIO);
+  CHECK(errno_of(read_part(mount, "hit", 500'000, 10)) == EIO);
+}
+
+TEST_CASE("what somebody else writes into the archive is read at once", "[fs][filesystem][read]") {
+  const DrivenFilesystem mount;
+  CHECK(mount.read("first") == std::string(16, 'A'));
+  mount.overwrite(mount.offset_of("first"), "foreign");
+  CHECK(mount.read("first") == "foreignAAAAAAAAA");
+}
+
+TEST_CASE("after the header was changed underneath, every tensor is EIO", "[fs][filesystem][read]") {
+  const DrivenFilesystem mount;
+  mount.overwrite(10, "irst");
+  const CapturedStderr captured;
+  CHECK(mount.notices_change());
+  CHECK(captured.contains("changed the archive's header"));
+  CHECK(errno_of(mount.read("first")) == EIO);
+  CHECK(errno_of(mount.read("second")) == EIO);
+  CHECK_FALSE(mount.notices_change());
+}
+
+TEST_CASE("a replaced archive goes on being read as it was", "[fs][filesystem][read]") {
+  const DrivenFilesystem mount;
+  std::filesystem::rename(mount.directory().write("new", archive_of({{"first", "new"}})), mount.path());
+  const CapturedStderr captured;
+  CHECK_FALSE(mount.notices_change());
+  CHECK(captured.contains("replaced or deleted"));
+  CHECK(mount.read("first") == std::string(16, 'A'));
+  std::filesystem::remove(mount.path());
+  CHECK(mount.read("second") == std::string(16, 'B'));
+}
+
+TEST_CASE("readers see all of a commit or nothing of it", "[fs][filesystem][read]") {
+  constexpr std::size_t kSizeBytes = 256 * 1024;
+  const DrivenFilesystem mount({{"hot", std::string(kSizeBytes, 'a')}, {"cold", "0123456789"}});
+  std::atomic<bool> is_over = false;
+  std::atomic<int> torn = 0;
+  std::atomic<int> stale = 0;
+  std::atomic<int> reads = 0;
+  std::atomic<char> committed = 'a';  // what a read that begins now must show, or something newer
+  std::vector<std::thread> readers;
+  for (int reader = 0; reader < 3; ++reader) {
+    readers.emplace_back([&] {
+      const Ino ino = mount.ino("hot");
+      while (!is_over) {
+        const char oldest = committed;
+        const auto bytes = mount->read(ino, 0, kSizeBytes);
+        if (!bytes || bytes->span().size() != kSizeBytes) {
+          ++torn;
+          break;
+        }
+        const std::string content = text_of(bytes->span());
+        if (content.find_first_not_of(content.front()) != std::string::npos) ++torn;
+        if (content.front() < oldest) ++stale;
+        ++reads;
+      }
+    });
+  }
+  for (char fill = 'b'; fill <= 'z'; ++fill) {
+    Descriptor writer(mount, "hot", O_WRONLY);
+    if (!writer.write(std::string(kSizeBytes, fill), 0) || !writer.close()) ++torn;
+    committed = fill;
+    std::this_thread::yield();
+  }
+  while (reads < 10 && torn == 0) std::this_thread::yield();
+  is_over = true;
+  for (std::thread& reader : readers) reader.join();
+  CHECK(torn == 0);
+  CHECK(stale == 0);
+  CHECK(mount.read("hot") == std::string(kSizeBytes, 'z'));
+  CHECK(mount.read("cold") == "0123456789");
+}
+
+TEST_CASE("a commit waits for the bytes that a reader still holds", "[fs][filesystem][read]") {
+  const DrivenFilesystem mount;
+  std::atomic<bool> is_committed = false;
+  std::thread writer;
+  std::string held;
+  bool came_early = false;
+  {
+    const auto bytes = mount->read(mount.ino("first"), 0, 16);
+    REQUIRE(bytes);
+    writer = std::thread([&] {
+      Descriptor descriptor(mount, "first", O_WRONLY);
+      is_committed = descriptor.write(std::string(16, 'N'), 0) && descriptor.close();
+    });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    came_early = is_committed;
+    held = text_of(bytes->span());
+  }
+  writer.join();
+  CHECK_FALSE(came_early);
+  CHECK(held == std::string(16, 'A'));
+  CHECK(is_committed);
+  CHECK(mount.read("first") == std::string(16, 'N'));
+}

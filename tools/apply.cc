@@ -1,0 +1,191 @@
+// stfs apply: all tensors of a delta change in the target, or none.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+#include "tools/change.h"
+#include "tools/command_line.h"
+#include "tools/diagnostic.h"
+#include "tools/mismatch.h"
+#include "tools/printable.h"
+#include "tools/quantity.h"
+#include "tools/table.h"
+#include "tools/target.h"
+#include "tools/verb.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kExamples =
+    "DELTA is an archive of tensors that TARGET has too, each with the same dtype and shape. Where one is\n"
+    "missing in TARGET or differs, each such tensor is named and nothing changes. Whatever happens\n"
+    "meanwhile, TARGET holds all new tensors afterwards or all old ones.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs apply model.safetensors lora-merged.safetensors\n"
+    "  stfs apply --dry-run model.safetensors delta.safetensors\n"
+    "  stfs apply /mnt/model delta.safetensors           readers of the mount see it at once";
+
+struct Request {
+  std::string target;
+  std::vector<std::string> delta;
+  ChangeOptions options;
+  bool is_dry_run = false;
+  bool json = false;
+};
+
+/// What an application is made of: pairs of positions, in the order of the target's data.
+struct Plan {
+  struct Step {
+    std::uint32_t target = 0;
+    std::uint32_t delta = 0;
+  };
+  struct Problem {
+    std::uint32_t delta = 0;
+    Mismatch mismatch;
+  };
+  std::vector<Step> steps;
+  std::vector<Problem> problems;
+  std::uint64_t size_bytes = 0;
+};
+
+Plan plan_of(const TensorIndex& target, const TensorIndex& delta) {
+  Plan plan;
+  for (std::uint32_t position = 0; position < delta.size(); ++position) {
+    const auto found = target.find(delta[position].name);
+    Mismatch mismatch =
+        found ? mismatch_of(delta[position], target[*found]) : Mismatch{{"missing"}, "missing in the target"};
+    if (!mismatch.kinds.empty()) {
+      plan.problems.push_back({position, std::move(mismatch)});
+      continue;
+    }
+    plan.steps.push_back({*found, position});
+    plan.size_bytes += delta[position].data.size_bytes;
+  }
+  std::ranges::sort(plan.steps, {}, &Plan::Step::target);
+  return plan;
+}
+
+Result<void> apply_plan(Change& change, const Plan& plan, const Archive& delta) {
+  std::vector<std::byte> scratch;
+  for (const Plan::Step& step : plan.steps) {
+    const std::uint64_t from = delta.file_range(delta.tensors()[step.delta].data).offset;
+    auto staged = change.stage(step.target, [&](ByteRange piece) {
+      return delta.read({from + piece.offset, piece.size_bytes}, scratch);
+    });
+    if (!staged) return staged;
+  }
+  return change.commit();
+}
+
+std::string count_text(const Plan& plan) {
+  return fmt::format("{} tensor{}", grouped(plan.steps.size()), plan.steps.size() == 1 ? "" : "s");
+}
+
+void print_text(const Request& request, const Plan& plan, const Archive& delta, std::ostream& out) {
+  const std::string size = human_size(plan.size_bytes);
+  if (!request.is_dry_run) {
+    out << fmt::format("changed {} of {}, {}\n", count_text(plan), printable(request.target), size);
+    return;
+  }
+  using Align = Table::Align;
+  Table table({Align::Left, Align::Left, Align::Left, Align::Right});
+  const auto cells = [&delta](const Plan::Step& step) {
+    const Tensor tensor = delta.tensors()[step.delta];
+    return std::array<std::string, 4>{printable_name(tensor.name), std::string(name_of(tensor.dtype)),
+                                      shape_text(tensor.shape), human_size(tensor.data.size_bytes)};
+  };
+  for (const Plan::Step& step : plan.steps) table.fit(cells(step));
+  for (const Plan::Step& step : plan.steps) table.print(out, cells(step));
+  out << fmt::format("would change {} of {}, {}\n", count_text(plan), printable(request.target), size);
+}
+
+void print_json(const Request& request, const Plan& plan, const Archive& target, const Archive& delta,
+                std::ostream& out) {
+  nlohmann::ordered_json document;
+  document["path"] = target.path().string();
+  document["delta"] = delta.path().string();
+  document["applied"] = !request.is_dry_run && plan.problems.empty();
+  document["size_bytes"] = plan.size_bytes;
+  document["tensors"] = nlohmann::ordered_json::array();
+  for (const Plan::Step& step : plan.steps) {
+    const Tensor tensor = delta.tensors()[step.delta];
+    document["tensors"].push_back({{"name", tensor.name},
+                                   {"dtype", name_of(tensor.dtype)},
+                                   {"shape", tensor.shape},
+                                   {"size_bytes", tensor.data.size_bytes}});
+  }
+  document["problems"] = nlohmann::ordered_json::array();
+  for (const Plan::Problem& problem : plan.problems) {
+    document["problems"].push_back({{"name", delta.tensors()[problem.delta].name},
+                                    {"kinds", problem.mismatch.kinds},
+                                    {"explanation", problem.mismatch.text}});
+  }
+  out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+}
+
+int report_problems(const Request& request, const Plan& plan, const Archive& delta, Streams& streams) {
+  for (const Plan::Problem& problem : plan.problems) {
+    report_failure(streams, "apply",
+                   fmt::format("{}: {}: {}", request.delta.front(),
+                               printable_name(delta.tensors()[problem.delta].name), problem.mismatch.text));
+  }
+  return report_failure(
+      streams, "apply",
+      fmt::format("{}: nothing was changed: {} of {} tensors of the delta do not fit", request.target,
+                  grouped(plan.problems.size()), grouped(plan.problems.size() + plan.steps.size())));
+}
+
+/// Opens a whole archive: what a tensor's file in a mount names is `stfs put`'s business.
+Result<std::unique_ptr<Archive>> open_archive(const std::string& named, Access access) {
+  auto target = open_target(named, read_mount_attribute, access);
+  if (!target) return pass_on(std::move(target));
+  if (target->tensor) {
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                named + ": is one tensor's file: name the mount or the archive, or use `stfs put`");
+  }
+  return std::move(target->archive);
+}
+
+}  // namespace
+
+int apply(const Arguments& arguments, Streams& streams) {
+  Request request;
+  CommandLine line("apply", "Change all tensors of a delta in the target at once, or none.", kExamples);
+  line.positional(request.target, "TARGET", "an archive, or the root of a mount");
+  line.positionals(request.delta, "DELTA", "the archive that holds the new tensors");
+  line.flag(request.is_dry_run, "--dry-run", "check and show what would change, and change nothing");
+  add_change_options(line, request.options);
+  line.flag(request.json, "--json", "the result as a JSON object");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+  if (request.delta.size() != 1) {
+    return report_wrong_usage(streams, "apply", "one DELTA is required, and nothing after it");
+  }
+
+  const auto delta = open_archive(request.delta.front(), Access::ReadOnly);
+  if (!delta) return report_failure(streams, "apply", delta.error().message);
+  const auto target = open_archive(request.target, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
+  if (!target) return report_failure(streams, "apply", target.error().message);
+  report_recovered(streams, "apply", **target);
+  const Plan plan = plan_of((*target)->tensors(), (*delta)->tensors());
+
+  std::optional<Change> change;
+  if (plan.problems.empty() && !request.is_dry_run) {
+    change.emplace(streams, "apply", **target, request.options, plan.size_bytes);
+    if (auto applied = apply_plan(*change, plan, **delta); !applied) {
+      return report_failure(streams, "apply", applied.error().message);
+    }
+  }
+  if (request.json) print_json(request, plan, **target, **delta, streams.out);
+  if (!plan.problems.empty()) return report_problems(request, plan, **delta, streams);
+  if (!request.json) print_text(request, plan, **delta, streams.out);
+  streams.out.flush();  // an interrupt that came late ends the process with `change`
+  return streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

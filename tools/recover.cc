@@ -1,0 +1,145 @@
+// stfs recover: finishes what an interrupted writer has committed, and says what it can't finish.
+//
+// It does not open the archive as one: its header may be what the interrupted writer was changing.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <ostream>
+#include <vector>
+
+#include "core/file_lock.h"
+#include "core/recovery.h"
+#include "tools/command_line.h"
+#include "tools/diagnostic.h"
+#include "tools/journal_text.h"
+#include "tools/printable.h"
+#include "tools/quantity.h"
+#include "tools/target.h"
+#include "tools/verb.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kExamples =
+    "A writer that was killed after its commit leaves a journal, .NAME.stj.ID, beside the archive. Whoever\n"
+    "opens the archive for writing applies it; this does so, and explains each journal that is there.\n"
+    "Exits with 0 where nothing is left to be done, else with 1.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs recover model.safetensors\n"
+    "  stfs recover --dry-run model.safetensors          look, change nothing\n"
+    "  stfs recover --force copy.safetensors             apply a journal that came with a copy of the "
+    "archive";
+
+struct Request {
+  std::string target;
+  RecoveryOptions options;
+  bool json = false;
+};
+
+using Reports = std::vector<JournalReport>;
+
+/// A journal may lie beside a file that is anything by now, so the kind of the file is all that is asked.
+Result<Reports> recover_at(const std::filesystem::path& path, const RecoveryOptions& options) {
+  constexpr std::chrono::seconds kPatience{10};
+  const Access access = options.is_dry_run ? Access::ReadOnly : Access::ReadWrite;
+  auto archive = system_storage().open(path, access);
+  if (!archive) return pass_on(std::move(archive));
+  // Where the file system has no locks, recovery goes on without, as it does at every open.
+  auto locks = ArchiveLocks::for_patch(**archive, path, {}, kPatience);
+  if (!locks && locks.error().code == ErrorCode::Busy) return pass_on(std::move(locks));
+  return stfs::recover(system_storage(), path, **archive, options);
+}
+
+std::string action_text(const JournalReport& report, bool is_dry_run) {
+  switch (report.action) {
+    case JournalAction::Applied: return "applied";
+    case JournalAction::Removed: return "removed";
+    case JournalAction::None: break;
+  }
+  if (is_dry_run && report.state == JournalState::Committed) return "would be applied";
+  if (is_dry_run && report.state == JournalState::Unfinished) return "would be removed";
+  return "left alone";
+}
+
+std::string_view action_name(JournalAction action) {
+  switch (action) {
+    case JournalAction::Applied: return "applied";
+    case JournalAction::Removed: return "removed";
+    case JournalAction::None: return "none";
+  }
+  return "none";
+}
+
+std::string plural(std::uint64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
+}
+
+void print_text(const Request& request, const Reports& reports, std::ostream& out) {
+  if (reports.empty()) out << printable(request.target) << ": no journal, nothing to recover\n";
+  for (const JournalReport& report : reports) {
+    out << printable(report.path.string()) << '\n';
+    out << "  state   " << name_of(report.state) << ": " << printable(explanation_of(report)) << '\n';
+    if (report.ranges > 0) {
+      out << fmt::format("  covers  {} of the archive, {}\n", plural(report.ranges, "range"),
+                         human_size(report.size_bytes));
+    }
+    out << "  action  " << action_text(report, request.options.is_dry_run) << '\n';
+  }
+}
+
+void print_json(const std::filesystem::path& path, const Request& request, const Reports& reports,
+                std::ostream& out) {
+  nlohmann::ordered_json document;
+  document["path"] = path.string();
+  document["dry_run"] = request.options.is_dry_run;
+  document["left_undone"] = std::ranges::count_if(reports, is_left_undone);
+  document["journals"] = nlohmann::ordered_json::array();
+  for (const JournalReport& report : reports) {
+    document["journals"].push_back({{"path", report.path.string()},
+                                    {"state", name_of(report.state)},
+                                    {"explanation", explanation_of(report)},
+                                    {"ranges", report.ranges},
+                                    {"size_bytes", report.size_bytes},
+                                    {"action", action_name(report.action)}});
+  }
+  out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+}
+
+}  // namespace
+
+int recover(const Arguments& arguments, Streams& streams) {
+  Request request;
+  CommandLine line("recover", "Finish what an interrupted writer has committed.", kExamples);
+  line.positional(request.target, "TARGET", "an archive, or a path inside a mount");
+  line.flag(request.options.is_dry_run, "--dry-run", "look and explain, and change nothing");
+  line.flag(request.options.is_forced, "--force",
+            "apply a journal of another archive too, where every block is one that it knows");
+  line.flag(request.json, "--json", "the result as a JSON object");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+
+  const auto located = locate_target(request.target);
+  if (!located) return report_failure(streams, "recover", located.error().message);
+  // Journals lie in the archive's directory: "NAME" alone has none to look into.
+  const std::filesystem::path path = std::filesystem::absolute(located->archive);
+  const auto reports = recover_at(path, request.options);
+  if (!reports) return report_failure(streams, "recover", reports.error().message);
+  if (request.json) {
+    print_json(path, request, *reports, streams.out);
+  } else {
+    print_text(request, *reports, streams.out);
+  }
+  bool is_done = true;
+  for (const JournalReport& report : *reports) {
+    if (!is_left_undone(report)) continue;
+    is_done = false;
+    report_failure(streams, "recover",
+                   fmt::format("{}: {}: {}", report.path.string(), name_of(report.state), advice_on(report)));
+  }
+  return is_done && streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools
