@@ -14,6 +14,11 @@ namespace stfs {
 
 Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path, Access access,
                                                Storage& storage) {
+  return guard_memory([&] { return open_unguarded(path, access, storage); });
+}
+
+Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::path& path, Access access,
+                                                         Storage& storage) {
   std::unique_ptr<Archive> archive(new Archive());
   std::error_code no_directory;
   archive->path_ = std::filesystem::absolute(path, no_directory);
@@ -36,7 +41,6 @@ Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path
 }
 
 Result<void> Archive::recover_journals() {
-  constexpr std::chrono::seconds kPatience{10};
   if (access_ == Access::ReadOnly) {
     auto pending = pending_journals(*storage_, real_path_, *file_);
     // A directory that can't be listed can't be searched for journals; reading goes on without.
@@ -44,9 +48,6 @@ Result<void> Archive::recover_journals() {
     has_overlays_ = !overlays_.empty();
     return {};
   }
-  // The header's byte keeps an edit of the structure out while we look.
-  auto locks = ArchiveLocks::for_patch(*file_, path_, {}, kPatience);
-  if (!locks && locks.error().code == ErrorCode::Busy) return pass_on(std::move(locks));
   auto reports = recover(*storage_, real_path_, *file_);
   if (!reports && reports.error().errno_value == EACCES) return {};
   if (!reports) return pass_on(std::move(reports));
@@ -170,6 +171,11 @@ Result<void> Archive::check_writable() const {
   return {};
 }
 
+void Archive::reserve_overlay() {
+  const std::scoped_lock lock(mutex_);
+  overlays_.reserve(overlays_.size() + 1);
+}
+
 void Archive::overlay(PendingJournal journal) {
   const std::scoped_lock lock(mutex_);
   overlays_.push_back(std::move(journal));
@@ -179,8 +185,19 @@ void Archive::overlay(PendingJournal journal) {
 Result<void> Archive::adopt_identity() {
   auto status = file_->status();
   if (!status) return pass_on(std::move(status));
+  std::vector<PendingJournal> pending;
+  if (has_overlays_ && access_ == Access::ReadOnly) {
+    // Somebody who may write has perhaps finished what we were reading out of journals.
+    auto found = pending_journals(*storage_, real_path_, *file_);
+    if (!found) return pass_on(std::move(found));
+    pending = std::move(*found);
+  }
   const std::scoped_lock lock(mutex_);
   identity_ = status->identity;
+  if (access_ == Access::ReadOnly) {
+    overlays_ = std::move(pending);
+    has_overlays_ = !overlays_.empty();
+  }
   return {};
 }
 

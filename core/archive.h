@@ -73,8 +73,9 @@ class Archive {
   /// Refuses every further commit with that error: the archive's own bytes can't be trusted to be whole.
   void stop_writing(Error why);
   [[nodiscard]] Result<void> check_writable() const;
-  /// Reads of these ranges come from the journal from now on.
+  /// Reads of these ranges come from the journal from now on. After reserve_overlay() it needs no memory.
   void overlay(PendingJournal journal);
+  void reserve_overlay();
 
   /// Takes the file's present identity for the known one, after a commit of our own.
   Result<void> adopt_identity();
@@ -83,6 +84,8 @@ class Archive {
 
  private:
   Archive() = default;
+  static Result<std::unique_ptr<Archive>> open_unguarded(const std::filesystem::path& path, Access access,
+                                                         Storage& storage);
   Result<void> recover_journals();
   /// What check 1 to 10 are made of, journals included.
   Result<void> load();
@@ -104,7 +107,7 @@ class Archive {
   mutable std::mutex mutex_;  // guards what follows; innermost
   FileIdentity identity_;
   std::optional<Error> write_failure_;
-  std::vector<PendingJournal> overlays_;  // later ones lie over earlier ones; never shrinks
+  std::vector<PendingJournal> overlays_;  // later ones lie over earlier ones
   std::atomic<bool> has_overlays_ = false;
 };
 

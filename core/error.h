@@ -5,6 +5,7 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <new>
 #include <string>
 #include <string_view>
 #include <tl/expected.hpp>
@@ -62,6 +63,18 @@ using Result = tl::expected<T, Error>;
 /// before anything else can change it.
 [[nodiscard]] tl::unexpected<Error> fail_system(int errno_value, std::string_view subject,
                                                 std::string_view action);
+
+/// Runs a function that returns a Result; where memory runs out in it, that is its error. Core's interfaces
+/// let no exception through.
+template <class Function>
+auto guard_memory(Function&& function) -> decltype(function()) {
+  try {
+    return function();
+  } catch (const std::bad_alloc&) {
+    return tl::unexpected<Error>(
+        Error{ErrorCode::OutOfMemory, ENOMEM, "out of memory"});  // fits without more
+  }
+}
 
 /// Passes a failure of any Result on as the failure of another.
 template <class T>

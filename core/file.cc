@@ -131,6 +131,11 @@ class SystemFile final : public File {
     return {};
   }
 
+  void begin_writeback(ByteRange range) override {
+    ::sync_file_range(fd_.get(), static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes),
+                      SYNC_FILE_RANGE_WRITE);
+  }
+
   Result<FileStatus> status() const override { return query_status(fd_.get(), "", AT_EMPTY_PATH, name_); }
 
   Result<std::optional<LockConflict>> try_lock(ByteRange range, LockKind kind) override {

@@ -46,6 +46,11 @@ enum class LockKind : std::uint8_t { Shared, Exclusive };
 /// Somebody else's lock is in the way.
 struct LockConflict {};
 
+/// True of an error of try_lock() that means: this file system has no locks.
+inline bool lacks_locks(const Error& error) {
+  return error.errno_value == ENOLCK || error.errno_value == ENOSYS || error.errno_value == EOPNOTSUPP;
+}
+
 /// One open file. Its calls may come from several threads at once; none moves a file position.
 class File {
  public:
@@ -65,6 +70,9 @@ class File {
   /// fdatasync. After a failure the kernel calls the pages clean that never reached the disk
   /// (DURABILITY.md), so no later success may be trusted.
   virtual Result<void> sync() = 0;
+  /// Asks the kernel to begin writing the range to the disk, so that a later sync finds less to do. Promises
+  /// nothing and reports nothing.
+  virtual void begin_writeback(ByteRange range) { static_cast<void>(range); }
   [[nodiscard]] virtual Result<FileStatus> status() const = 0;
 
   /// Takes a lock of the open file description (F_OFD_SETLK), without waiting. It ends with unlock() or

@@ -26,7 +26,7 @@ Result<std::unique_ptr<Journal>> Journal::create(Storage& storage,
   if (!file) return pass_on(std::move(file));
   journal->file_ = std::move(*file);
   auto conflict = journal->file_->try_lock(kOwnerByte, LockKind::Exclusive);
-  // Without locks there is only one writer, by the user's word: then nobody will ask for the owner.
+  if (!conflict && !lacks_locks(conflict.error())) return pass_on(std::move(conflict));
   if (conflict && *conflict) return fail(ErrorCode::Busy, EBUSY, name + ": a new journal is locked already");
   return journal;
 }
@@ -36,6 +36,7 @@ std::uint64_t Journal::allocate(std::uint64_t size_bytes) {
 }
 
 Result<void> Journal::seal(JournalRecord record, Durability durability) {
+  if (spoiled_) return tl::unexpected(*spoiled_);
   record.id = id_;
   record.owner_pid = ::getpid();
   const std::string bytes = encode_record(record);
@@ -45,23 +46,29 @@ Result<void> Journal::seal(JournalRecord record, Durability durability) {
   if (auto written = file_->write(std::as_bytes(std::span(bytes)), end_bytes_); !written) return written;
   const std::string block = encode_head(head);
   if (auto written = file_->write(std::as_bytes(std::span(block)), 0); !written) return written;
-  return durability == Durability::Power ? file_->sync() : Result<void>{};
+  if (durability == Durability::Process) return {};
+  auto synced = file_->sync();
+  if (!synced) spoiled_ = synced.error();
+  return synced;
 }
 
 Result<void> Journal::publish(Durability durability) {
-  if (auto named = storage_->publish(*file_, path_); !named) return named;
-  if (durability == Durability::Process) return {};
+  if (spoiled_) return tl::unexpected(*spoiled_);
+  auto done = storage_->publish(*file_, path_);
+  const bool is_named = done.has_value();
   const std::filesystem::path directory = path_.parent_path();
-  auto synced = storage_->sync_directory(directory);
-  if (synced) return {};
+  if (done && durability == Durability::Power) done = storage_->sync_directory(directory);
+  if (done) return done;
+  spoiled_ = done.error();
+  if (!is_named) return done;
   // Nobody can say whether the name would survive a crash now. Make the content invalid as well, so that
   // whatever survives is no commit.
   const std::string nothing(kBlockBytes, '\0');
   const bool is_void = file_->write(std::as_bytes(std::span(nothing)), 0) && file_->sync();
   const bool is_removed = storage_->remove(path_).has_value();
-  if (is_void || (is_removed && storage_->sync_directory(directory))) return synced;
+  if (is_void || (is_removed && storage_->sync_directory(directory))) return done;
   return fail(ErrorCode::CommitUnknown, EIO,
-              synced.error().message +
+              done.error().message +
                   "; the journal could not be taken back either: whether the change is "
                   "committed shows at the next recovery");
 }

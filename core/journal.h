@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 
 #include "core/error.h"
 #include "core/file.h"
@@ -45,14 +46,17 @@ class Journal {
   [[nodiscard]] File& file() const { return *file_; }
   [[nodiscard]] const JournalId& id() const { return id_; }
 
-  /// Writes record and head, locks the file, syncs it. May be repeated until publish().
+  /// Writes record and head, syncs them. May be repeated until publish(), but not after a failed sync: what
+  /// the kernel calls clean then may never have reached the disk, so the journal is spoiled for good.
   Result<void> seal(JournalRecord record, Durability durability);
-  /// The commit point. After a failure the journal is in staging again, its name gone; where even that
-  /// failed, the error's code is CommitUnknown.
+  /// The commit point. After a failure the journal is spoiled and its name gone; where even that failed,
+  /// the error's code is CommitUnknown.
   Result<void> publish(Durability durability);
   /// Removes the name. Not synced: a journal that comes back is applied again, which changes nothing.
   Result<void> retire();
 
+  /// The error that has spoiled it, if any.
+  [[nodiscard]] const std::optional<Error>& spoiled() const { return spoiled_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   /// For a journal that stays because it could not be applied: reads go through it from now on.
   [[nodiscard]] std::unique_ptr<File> take_file() { return std::move(file_); }
@@ -64,6 +68,7 @@ class Journal {
   std::filesystem::path path_;  // the final name
   std::unique_ptr<File> file_;
   JournalId id_;
+  std::optional<Error> spoiled_;
   std::uint64_t end_bytes_ = kBlockBytes;  // of the regions
 };
 

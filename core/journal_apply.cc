@@ -9,13 +9,18 @@ namespace {
 
 // Large enough that a system call's cost vanishes, small enough to stay in the L2 cache.
 constexpr std::uint64_t kPieceBytes = 1 << 20;
+// From here on the disk may begin before the sync asks for it.
+constexpr std::uint64_t kWritebackFromBytes = 8 << 20;
 // Below this, one write is cheaper than the metadata of shared blocks (DURABILITY.md).
 constexpr std::uint64_t kCloneFromBytes = 1 << 20;
 
 Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::uint64_t from) {
   return for_each_piece(journal, {from, to.size_bytes},
-                        [&](std::span<const std::byte> piece, std::uint64_t at) {
-                          return archive.write(piece, to.offset + (at - from));
+                        [&](std::span<const std::byte> piece, std::uint64_t at) -> Result<void> {
+                          const ByteRange written{to.offset + (at - from), piece.size()};
+                          if (auto put = archive.write(piece, written.offset); !put) return put;
+                          if (to.size_bytes >= kWritebackFromBytes) archive.begin_writeback(written);
+                          return {};
                         });
 }
 

@@ -143,8 +143,10 @@ class Scan {
     if (!file && file.error().errno_value == ELOOP) return is(JournalState::Unknown, "a symbolic link");
     if (!file) return is(JournalState::Unknown, file.error().message);
     found.file = std::move(*file);
+    // Only a look: whoever keeps this lock without the archive's would pass for a committer.
     const auto conflict = found.file->try_lock(kOwnerByte, LockKind::Exclusive);
-    if (conflict && *conflict) return is(JournalState::InUse, "its owner is at work");
+    const bool is_in_use = conflict && *conflict;
+    if (!is_in_use) found.file->unlock(kOwnerByte);
     const auto opened = found.file->status();
     const auto at_path = storage_.status(found.report.path);
     if (!opened) return is(JournalState::Unknown, opened.error().message);
@@ -157,6 +159,7 @@ class Scan {
                             "process: recover it as that user",
                             opened->uid));
     }
+    if (is_staged && is_in_use) return is(JournalState::InUse, "being staged");
     if (is_staged) return is(JournalState::Unfinished, "a leftover of staging");
     if (is_void(*found.file)) return is(JournalState::Unfinished, "taken back by its owner");
 
@@ -177,6 +180,7 @@ class Scan {
     if (!found.record.coordinator.empty()) {
       return is(JournalState::Unknown, "part of a transaction over several archives");
     }
+    if (is_in_use) return is(JournalState::InUse, "its owner or a recovery is at work");
     return is(JournalState::Committed,
               fmt::format("committed by process {}, which has died", found.record.owner_pid));
   }
@@ -186,12 +190,22 @@ class Scan {
   const File& archive_;
 };
 
+/// Applies a committed journal, under the archive's locks first and the journal's own second: a committer
+/// who holds the archive's locks then knows that nobody else is about to apply anything to his bytes. One
+/// that has gone meanwhile was finished by its owner or by another recovery.
 Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, File& archive, Found& found) {
   std::vector<ByteRange> ranges;
   for (const JournalRange& range : found.record.ranges) ranges.push_back(range.archive);
   auto locks = ArchiveLocks::for_patch(archive, archive_path, ranges, kLockPatience);
-  const bool has_no_locks = !locks && locks.error().code != ErrorCode::Busy;
-  if (!locks && !has_no_locks) return pass_on(std::move(locks));
+  if (!locks && !lacks_locks(locks.error())) return pass_on(std::move(locks));
+  const auto owner = found.file->try_lock(kOwnerByte, LockKind::Exclusive);
+  if (owner && *owner) {
+    return fail(ErrorCode::Busy, EBUSY, found.report.path.string() + ": somebody else is at work on it");
+  }
+  const auto opened = found.file->status();
+  if (!opened) return tl::unexpected(opened.error());
+  const auto at_path = storage.status(found.report.path);
+  if (!at_path || !at_path->identity.same_file(opened->identity) || is_void(*found.file)) return {};
   // Its owner may have died before the journal or its name was on stable storage; a crash now must find it.
   if (auto synced = found.file->sync(); !synced) return synced;
   if (auto synced = storage.sync_directory(archive_path.parent_path()); !synced) return synced;
@@ -200,6 +214,43 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   if (auto removed = storage.remove(found.report.path); !removed) return removed;
   found.report.action = JournalAction::Applied;
   return storage.sync_directory(archive_path.parent_path());
+}
+
+/// Does with one journal what its state asks for.
+Result<void> settle(Storage& storage, const std::filesystem::path& archive_path, File& archive, Found& found,
+                    const RecoveryOptions& options) {
+  JournalReport& report = found.report;
+  // One in use that names blocks is as good as committed: with its owner's locks we see what became of it.
+  bool is_due = report.state == JournalState::Committed ||
+                (report.state == JournalState::InUse && !found.record.ranges.empty());
+  if (report.state == JournalState::Foreign && options.is_forced) {
+    auto known = only_knows_its_blocks(archive, found.record);
+    if (!known) return pass_on(std::move(known));
+    is_due = *known && check_new_blocks(*found.file, found.record);
+    report.explanation += is_due ? "; every block is the old one or the new one"
+                                 : "; and blocks of the archive are neither the old ones nor the new ones";
+  }
+  if (options.is_dry_run) return {};
+  if (report.state == JournalState::Unfinished) {
+    auto removed = storage.remove(report.path);
+    if (!removed && removed.error().errno_value != ENOENT) return removed;
+    report.action = JournalAction::Removed;
+  }
+  if (!is_due) return {};
+  auto applied = apply(storage, archive_path, archive, found);
+  // A living owner who takes his time finishes it himself.
+  if (!applied && applied.error().code == ErrorCode::Busy && report.state == JournalState::InUse) return {};
+  return applied;
+}
+
+bool names_any(const JournalRecord& record, std::span<const ByteRange> ranges) {
+  return std::ranges::any_of(record.ranges, [&](const JournalRange& named) {
+    return std::ranges::any_of(ranges, [&](ByteRange range) {
+      const ByteRange blocks = {round_down_to_block(range.offset),
+                                round_up_to_block(range.end()) - round_down_to_block(range.offset)};
+      return named.archive.overlaps(blocks);
+    });
+  });
 }
 
 }  // namespace
@@ -238,44 +289,54 @@ Result<ArchiveStamp> stamp_of(const File& archive) {
 
 Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesystem::path& archive_path,
                                            File& archive, const RecoveryOptions& options) {
-  auto journals = Scan(storage, archive_path, archive).all();
-  if (!journals) return pass_on(std::move(journals));
-  std::vector<JournalReport> reports;
-  for (Found& found : *journals) {
-    bool is_due = found.report.state == JournalState::Committed;
-    if (found.report.state == JournalState::Foreign && options.is_forced) {
-      auto known = only_knows_its_blocks(archive, found.record);
-      if (!known) return pass_on(std::move(known));
-      auto sound = check_new_blocks(*found.file, found.record);
-      is_due = *known && sound;
-      found.report.explanation +=
-          is_due ? "; every block is the old one or the new one"
-                 : "; and blocks of the archive are neither the old ones nor the new ones";
+  return guard_memory([&]() -> Result<std::vector<JournalReport>> {
+    auto journals = Scan(storage, archive_path, archive).all();
+    if (!journals) return pass_on(std::move(journals));
+    std::vector<JournalReport> reports;
+    for (Found& found : *journals) {
+      if (auto settled = settle(storage, archive_path, archive, found, options); !settled) {
+        return pass_on(std::move(settled));
+      }
+      reports.push_back(std::move(found.report));
     }
-    if (is_due && !options.is_dry_run) {
-      if (auto applied = apply(storage, archive_path, archive, found); !applied)
-        return pass_on(std::move(applied));
+    return reports;
+  });
+}
+
+Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,
+                               const File& archive, std::span<const ByteRange> locked) {
+  return guard_memory([&]() -> Result<Obstacle> {
+    auto journals = Scan(storage, archive_path, archive).all();
+    if (!journals) return pass_on(std::move(journals));
+    Obstacle obstacle = Obstacle::None;
+    for (const Found& found : *journals) {
+      if (found.report.state == JournalState::Damaged) {
+        return fail(ErrorCode::ArchiveChanged, EIO,
+                    fmt::format("{}: {}: nothing is written before `stfs recover {}` has settled it",
+                                found.report.path.string(), found.report.explanation, archive_path.string()));
+      }
+      if (found.report.state == JournalState::Committed) return Obstacle::DeadOwner;
+      if (found.report.state == JournalState::InUse && names_any(found.record, locked)) {
+        obstacle = Obstacle::Recovery;
+      }
     }
-    if (found.report.state == JournalState::Unfinished && !options.is_dry_run) {
-      if (auto removed = storage.remove(found.report.path); !removed) return pass_on(std::move(removed));
-      found.report.action = JournalAction::Removed;
-    }
-    reports.push_back(std::move(found.report));
-  }
-  return reports;
+    return obstacle;
+  });
 }
 
 Result<std::vector<PendingJournal>> pending_journals(Storage& storage,
                                                      const std::filesystem::path& archive_path,
                                                      const File& archive) {
-  auto journals = Scan(storage, archive_path, archive).all();
-  if (!journals) return pass_on(std::move(journals));
-  std::vector<PendingJournal> pending;
-  for (Found& found : *journals) {
-    if (found.report.state != JournalState::Committed) continue;
-    pending.push_back({std::move(found.file), std::move(found.record.ranges)});
-  }
-  return pending;
+  return guard_memory([&]() -> Result<std::vector<PendingJournal>> {
+    auto journals = Scan(storage, archive_path, archive).all();
+    if (!journals) return pass_on(std::move(journals));
+    std::vector<PendingJournal> pending;
+    for (Found& found : *journals) {
+      if (found.report.state != JournalState::Committed) continue;
+      pending.push_back({std::move(found.file), std::move(found.record.ranges)});
+    }
+    return pending;
+  });
 }
 
 }  // namespace stfs

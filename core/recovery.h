@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,12 +44,24 @@ struct RecoveryOptions {
   bool is_forced = false;
 };
 
+/// What a commit finds in its way, when it holds the archive's locks on `locked`.
+enum class Obstacle : std::uint8_t {
+  None,
+  DeadOwner,  // a committed journal waits: give the locks up, recover(), begin again
+  Recovery,   // somebody is at work on a journal that names bytes of `locked`, and no living committer can
+              // be: a recovery that waits for our locks. Give them up for a moment.
+};
+/// Fails (EIO) where a journal is Damaged: what it names can't be trusted to be whole, nor be repaired.
+Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,
+                               const File& archive, std::span<const ByteRange> locked);
+
 /// The archive's stamp as it is now: status, length and hash of the header.
 Result<ArchiveStamp> stamp_of(const File& archive);
 
-/// Looks at every journal of the archive and does what is due. The caller holds a shared lock on the
-/// archive's header byte (or knows that nobody else is there); ranges are locked here. A failure to apply
-/// a committed journal is an error; journals that can't be used are only reported.
+/// Looks at every journal of the archive and does what is due. The caller holds no lock on a range of this
+/// File: they are taken here, before the journal's own, as a committer takes them. What a living owner is
+/// about to commit is waited for; a journal that can't be used is only reported; a failure to apply a
+/// committed one is an error.
 Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesystem::path& archive_path,
                                            File& archive, const RecoveryOptions& options = {});
 

@@ -8,6 +8,8 @@
 namespace stfs {
 namespace {
 
+// Large enough for the disk's full speed, small enough to begin early.
+constexpr std::uint64_t kWritebackBytes = 8 << 20;
 constexpr std::uint64_t kZeroesAtOnceBytes = 64 * 1024;
 
 }  // namespace
@@ -20,6 +22,10 @@ Staging::Staging(Journal& journal, ByteRange target)
       kept_bytes_(target.size_bytes) {}
 
 Result<void> Staging::write(std::span<const std::byte> from, std::uint64_t offset) {
+  return guard_memory([&] { return write_unguarded(from, offset); });
+}
+
+Result<void> Staging::write_unguarded(std::span<const std::byte> from, std::uint64_t offset) {
   const auto range = ByteRange::checked(offset, from.size());
   if (!range || range->end() > target_.size_bytes) {
     return fail(ErrorCode::WrongSize, EFBIG,
@@ -31,6 +37,12 @@ Result<void> Staging::write(std::span<const std::byte> from, std::uint64_t offse
   add_extent(range->offset, range->end());
   size_bytes_ = std::max(size_bytes_, range->end());
   is_dirty_ = true;
+  // Let the disk begin while the rest still comes: the commit waits for it.
+  if (range->end() / kWritebackBytes != range->offset / kWritebackBytes) {
+    const std::uint64_t end = round_down_to_block(range->end());
+    journal_.file().begin_writeback(
+        {place(end - std::min(end, kWritebackBytes)), std::min(end, kWritebackBytes)});
+  }
   return {};
 }
 

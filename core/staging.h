@@ -55,6 +55,7 @@ class Staging {
   }
 
  private:
+  Result<void> write_unguarded(std::span<const std::byte> from, std::uint64_t offset);
   void add_extent(std::uint64_t begin, std::uint64_t end);
   void drop_extents_from(std::uint64_t begin);
   Result<void> fill_gap(std::uint64_t begin, std::uint64_t end);

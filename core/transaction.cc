@@ -6,7 +6,7 @@
 
 #include <algorithm>
 #include <atomic>
-#include <mutex>
+#include <thread>
 
 #include "core/block_plan.h"
 #include "core/journal_apply.h"
@@ -14,23 +14,6 @@
 
 namespace stfs {
 namespace {
-
-/// Every tensor's readers are kept out while the bytes change; a lock that several share is taken once,
-/// and all in one order.
-class ReadersOut {
- public:
-  void add(ReaderWriterLock& lock) { locks_.push_back(&lock); }
-  void take() {
-    std::sort(locks_.begin(), locks_.end());
-    locks_.erase(std::unique(locks_.begin(), locks_.end()), locks_.end());
-    for (ReaderWriterLock* lock : locks_) held_.emplace_back(*lock);
-  }
-  void release() { held_.clear(); }
-
- private:
-  std::vector<ReaderWriterLock*> locks_;
-  std::vector<std::unique_lock<ReaderWriterLock>> held_;
-};
 
 /// Larger than that of every earlier commit of the archive: an earlier one has set the archive's mtime from
 /// the same coarse clock after it took its own, and those of this process are counted.
@@ -56,7 +39,18 @@ std::uint64_t total_bytes(const std::vector<JournalRange>& ranges) {
 
 }  // namespace
 
+void ReadersOut::take() {
+  std::sort(locks_.begin(), locks_.end());
+  locks_.erase(std::unique(locks_.begin(), locks_.end()), locks_.end());
+  held_.reserve(locks_.size());
+  for (ReaderWriterLock* lock : locks_) held_.emplace_back(*lock);
+}
+
 Result<Staging*> Transaction::stage(std::uint32_t tensor) {
+  return guard_memory([&] { return begin_stage(tensor); });
+}
+
+Result<Staging*> Transaction::begin_stage(std::uint32_t tensor) {
   if (!journal_) {
     auto journal = Journal::create(archive_.storage(), archive_.real_path());
     if (!journal) return pass_on(std::move(journal));
@@ -79,10 +73,24 @@ bool Transaction::is_dirty() const {
 
 Result<void> Transaction::commit(const CommitOptions& options, const LockOf& lock_of) {
   if (auto writable = archive_.check_writable(); !writable) return writable;
-  if (auto sizes = check_sizes(); !sizes) return sizes;
+  if (journal_ && journal_->spoiled()) return tl::unexpected(*journal_->spoiled());
+  ArchiveLocks locks;
+  ReadersOut readers;
+  auto ranges = guard_memory([&] { return prepare(options, lock_of, locks, readers); });
+  if (!ranges) return pass_on(std::move(ranges));
+  if (!ranges->empty()) {
+    if (auto finished = finish(options, readers, std::move(*ranges)); !finished) return finished;
+  }
+  stages_.clear();
+  journal_.reset();
+  return {};
+}
+
+Result<std::vector<JournalRange>> Transaction::prepare(const CommitOptions& options, const LockOf& lock_of,
+                                                       ArchiveLocks& locks, ReadersOut& readers) {
+  if (auto sizes = check_sizes(); !sizes) return pass_on(std::move(sizes));
   std::vector<Staging*> stages;
   std::vector<ByteRange> touched;
-  ReadersOut readers;
   for (const auto& [tensor, stage] : stages_) {
     auto pieces = stage->pieces();
     if (!pieces) return pass_on(std::move(pieces));
@@ -91,21 +99,65 @@ Result<void> Transaction::commit(const CommitOptions& options, const LockOf& loc
     touched.insert(touched.end(), pieces->begin(), pieces->end());
     readers.add(lock_of(tensor));
   }
-  if (stages.empty()) {
-    stages_.clear();
-    return {};
+  if (stages.empty()) return std::vector<JournalRange>{};
+
+  auto taken = lock(touched, options);
+  if (!taken) return pass_on(std::move(taken));
+  locks = std::move(*taken);
+  if (auto same = check_archive(options); !same) return pass_on(std::move(same));
+  auto ranges = plan_blocks(archive_.file(), archive_.stamp().size_bytes, *journal_, stages);
+  if (!ranges) return ranges;
+  if (auto hashed = hash(*ranges, options); !hashed) return pass_on(std::move(hashed));
+  // What a failure after the commit point needs is allocated before it.
+  archive_.reserve_overlay();
+  stopped_ = {
+      ErrorCode::System, EIO,
+      fmt::format("the change is committed in {} and shows here; the archive takes no more writes until "
+                  "`stfs recover {}` has finished it",
+                  journal_->path().string(), archive_.path().string())};
+  JournalRecord record{.id = {},
+                       .archive = archive_.stamp(),
+                       .sequence = next_sequence(archive_.identity().mtime_ns),
+                       .owner_pid = 0,
+                       .coordinator = {},
+                       .ranges = *ranges};
+  if (auto sealed = journal_->seal(std::move(record), options.durability); !sealed)
+    return pass_on(std::move(sealed));
+  if (auto published = journal_->publish(options.durability); !published) {
+    if (published.error().code == ErrorCode::CommitUnknown) archive_.stop_writing(published.error());
+    return pass_on(std::move(published));
   }
+  return ranges;
+}
 
-  auto locks = lock(touched, options);
-  if (!locks) return pass_on(std::move(locks));
-  if (auto same = check_archive(options); !same) return same;
+Result<void> Transaction::finish(const CommitOptions& options, ReadersOut& readers,
+                                 std::vector<JournalRange> ranges) {
+  const std::uint64_t total = total_bytes(ranges);
+  auto applied = guard_memory([&] {
+    readers.take();
+    return apply_ranges(archive_.file(), journal_->file(), ranges, [&](std::uint64_t done) {
+      if (options.on_progress) options.on_progress(total / 2 + done / 2, total);
+    });
+  });
+  if (!applied) return stop(std::move(applied).error(), std::move(ranges));
+  // Readers come back before the sync: they may see what is committed, wherever it is.
+  readers.release();
+  auto settled = guard_memory([&]() -> Result<void> {
+    if (options.durability == Durability::Power) {
+      if (auto synced = archive_.file().sync(); !synced) return synced;
+    }
+    if (auto adopted = archive_.adopt_identity(); !adopted) return adopted;
+    // A journal that stayed would be applied again, over whatever is committed next.
+    return journal_->retire();
+  });
+  if (!settled) return stop(std::move(settled).error(), std::move(ranges));
+  return {};
+}
 
-  const std::uint64_t size_bytes = archive_.stamp().size_bytes;
-  auto ranges = plan_blocks(archive_.file(), size_bytes, *journal_, stages);
-  if (!ranges) return pass_on(std::move(ranges));
-  const std::uint64_t total = total_bytes(*ranges);
+Result<void> Transaction::hash(std::vector<JournalRange>& ranges, const CommitOptions& options) const {
+  const std::uint64_t total = total_bytes(ranges);
   std::uint64_t hashed = 0;
-  for (JournalRange& range : *ranges) {
+  for (JournalRange& range : ranges) {
     auto fresh = hash_blocks(journal_->file(), {range.journal_offset, range.archive.size_bytes});
     if (!fresh) return pass_on(std::move(fresh));
     auto old = hash_blocks(archive_.file(), range.archive);
@@ -115,89 +167,46 @@ Result<void> Transaction::commit(const CommitOptions& options, const LockOf& loc
     hashed += range.archive.size_bytes;
     if (options.on_progress) options.on_progress(hashed / 2, total);
   }
-  JournalRecord record{.id = {},
-                       .archive = archive_.stamp(),
-                       .sequence = next_sequence(archive_.identity().mtime_ns),
-                       .owner_pid = 0,
-                       .coordinator = {},
-                       .ranges = *ranges};
-  if (auto sealed = journal_->seal(std::move(record), options.durability); !sealed) return sealed;
-  if (auto published = journal_->publish(options.durability); !published) {
-    if (published.error().code == ErrorCode::CommitUnknown) archive_.stop_writing(published.error());
-    return published;
-  }
-
-  // Committed. From here on nothing is undone; what can't be finished stays in the journal.
-  readers.take();
-  const auto on_bytes = [&](std::uint64_t done) {
-    if (options.on_progress) options.on_progress(total / 2 + done / 2, total);
-  };
-  auto done = apply_ranges(archive_.file(), journal_->file(), *ranges, on_bytes);
-  if (!done) {
-    apply_failed(done.error(), std::move(*ranges));
-    return done;
-  }
-  // Readers come back before the sync: they may see what is committed, wherever it is.
-  readers.release();
-  if (options.durability == Durability::Power) done = archive_.file().sync();
-  if (done) done = archive_.adopt_identity();
-  // A journal that stayed would be applied again, over whatever is committed next.
-  if (done) done = journal_->retire();
-  if (!done) {
-    apply_failed(done.error(), std::move(*ranges));
-    return done;
-  }
-  stages_.clear();
-  journal_.reset();
   return {};
 }
 
 Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, const CommitOptions& options) {
-  constexpr int kAttempts = 8;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  constexpr std::chrono::milliseconds kPause{2};
+  const auto deadline = std::chrono::steady_clock::now() + options.lock_patience;
+  for (;;) {
     ArchiveLocks locks;
     if (options.uses_locks) {
       auto taken = ArchiveLocks::for_patch(archive_.file(), archive_.path(), ranges, options.lock_patience);
       if (!taken) return taken;
       locks = std::move(*taken);
     }
-    auto is_due = needs_recovery();
-    if (!is_due) return pass_on(std::move(is_due));
-    if (!*is_due) return locks;
-    // Recovery locks what the dead owner's journal names: give ours up meanwhile, or ours would end with
-    // them, and look again afterwards.
+    auto obstacle = find_obstacle(archive_.storage(), archive_.real_path(), archive_.file(), ranges);
+    if (!obstacle) return pass_on(std::move(obstacle));
+    if (*obstacle == Obstacle::None) return locks;
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return fail(ErrorCode::Busy, EBUSY,
+                  archive_.path().string() + ": somebody else is recovering its journals");
+    }
+    // Recovery locks what the journal names: with ours held, ours would end with them, or it would wait.
     locks.release();
-    auto recovered = recover(archive_.storage(), archive_.real_path(), archive_.file());
-    if (!recovered) return pass_on(std::move(recovered));
-  }
-  return fail(ErrorCode::Busy, EBUSY,
-              archive_.path().string() + ": its journals can't be recovered just now");
-}
-
-Result<bool> Transaction::needs_recovery() const {
-  auto reports = recover(archive_.storage(), archive_.real_path(), archive_.file(),
-                         {.is_dry_run = true, .is_forced = false});
-  if (!reports) return pass_on(std::move(reports));
-  for (const JournalReport& report : *reports) {
-    if (report.state == JournalState::Damaged) {
-      return fail(ErrorCode::ArchiveChanged, EIO,
-                  fmt::format("{}: {}: nothing is written before `stfs recover {}` has settled it",
-                              report.path.string(), report.explanation, archive_.path().string()));
+    if (*obstacle == Obstacle::DeadOwner) {
+      auto recovered = recover(archive_.storage(), archive_.real_path(), archive_.file());
+      if (!recovered && recovered.error().code != ErrorCode::Busy) return pass_on(std::move(recovered));
+    } else {
+      std::this_thread::sleep_for(kPause);
     }
   }
-  return std::ranges::any_of(
-      *reports, [](const JournalReport& report) { return report.state == JournalState::Committed; });
 }
 
-void Transaction::apply_failed(const Error& why, std::vector<JournalRange> ranges) {
-  archive_.stop_writing(
-      Error{why.code, why.errno_value,
-            fmt::format("{}; the change is committed in {} and shows in this mount; the archive "
-                        "takes no more writes until `stfs recover {}` has finished it",
-                        why.message, journal_->path().string(), archive_.path().string())});
+Result<void> Transaction::stop(Error why, std::vector<JournalRange> ranges) {
+  // No memory may be needed from here on.
+  stopped_.code = why.code;
+  stopped_.errno_value = why.errno_value;
   archive_.overlay({journal_->take_file(), std::move(ranges)});
+  archive_.stop_writing(std::move(stopped_));
   stages_.clear();
   journal_.reset();
+  return tl::unexpected(std::move(why));
 }
 
 Result<void> Transaction::check_sizes() const {

@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <vector>
 
 #include "core/archive.h"
@@ -39,6 +40,19 @@ struct CommitOptions {
   std::function<void()> on_foreign_change;
   /// Called with (bytes done, bytes in all) now and then during steps 5 and 7.
   std::function<void(std::uint64_t, std::uint64_t)> on_progress;
+};
+
+/// Keeps every touched tensor's readers out while its bytes change; a lock that several share is taken once,
+/// and all in one order.
+class ReadersOut {
+ public:
+  void add(ReaderWriterLock& lock) { locks_.push_back(&lock); }
+  void take();
+  void release() { held_.clear(); }
+
+ private:
+  std::vector<ReaderWriterLock*> locks_;
+  std::vector<std::unique_lock<ReaderWriterLock>> held_;
 };
 
 /// Used by one thread at a time; commits of one Archive object must not overlap in time.
@@ -62,15 +76,23 @@ class Transaction {
   Result<void> commit(const CommitOptions& options, const LockOf& lock_of);
 
  private:
+  Result<Staging*> begin_stage(std::uint32_t tensor);
+  /// Steps 1 to 6. The ranges that are committed then; none where nothing was staged.
+  Result<std::vector<JournalRange>> prepare(const CommitOptions& options, const LockOf& lock_of,
+                                            ArchiveLocks& locks, ReadersOut& readers);
+  /// Steps 7 and 8. Nothing is undone any more; what can't be finished stays in the journal.
+  Result<void> finish(const CommitOptions& options, ReadersOut& readers, std::vector<JournalRange> ranges);
   [[nodiscard]] Result<void> check_sizes() const;
   [[nodiscard]] Result<void> check_archive(const CommitOptions& options) const;
+  [[nodiscard]] Result<void> hash(std::vector<JournalRange>& ranges, const CommitOptions& options) const;
   Result<ArchiveLocks> lock(const std::vector<ByteRange>& ranges, const CommitOptions& options);
-  Result<bool> needs_recovery() const;
-  void apply_failed(const Error& why, std::vector<JournalRange> ranges);
+  /// After a failure behind the commit point: reads go through the journal, writes end.
+  Result<void> stop(Error why, std::vector<JournalRange> ranges);
 
   Archive& archive_;
   std::unique_ptr<Journal> journal_;
   std::map<std::uint32_t, std::unique_ptr<Staging>> stages_;  // by tensor, thus by offset
+  Error stopped_;                                             // made ready for stop()
 };
 
 }  // namespace stfs

@@ -33,7 +33,7 @@ constexpr const char* kExamples =
 
 struct Request {
   std::string target;
-  std::vector<std::string> delta;
+  std::string delta;
   ChangeOptions options;
   bool is_dry_run = false;
   bool json = false;
@@ -132,7 +132,7 @@ void print_json(const Request& request, const Plan& plan, const Archive& target,
 int report_problems(const Request& request, const Plan& plan, const Archive& delta, Streams& streams) {
   for (const Plan::Problem& problem : plan.problems) {
     report_failure(streams, "apply",
-                   fmt::format("{}: {}: {}", request.delta.front(),
+                   fmt::format("{}: {}: {}", request.delta,
                                printable_name(delta.tensors()[problem.delta].name), problem.mismatch.text));
   }
   return report_failure(
@@ -158,16 +158,13 @@ int apply(const Arguments& arguments, Streams& streams) {
   Request request;
   CommandLine line("apply", "Change all tensors of a delta in the target at once, or none.", kExamples);
   line.positional(request.target, "TARGET", "an archive, or the root of a mount");
-  line.positionals(request.delta, "DELTA", "the archive that holds the new tensors");
+  line.positional(request.delta, "DELTA", "the archive that holds the new tensors");
   line.flag(request.is_dry_run, "--dry-run", "check and show what would change, and change nothing");
   add_change_options(line, request.options);
   line.flag(request.json, "--json", "the result as a JSON object");
   if (const auto code = line.parse(arguments, streams)) return *code;
-  if (request.delta.size() != 1) {
-    return report_wrong_usage(streams, "apply", "one DELTA is required, and nothing after it");
-  }
 
-  const auto delta = open_archive(request.delta.front(), Access::ReadOnly);
+  const auto delta = open_archive(request.delta, Access::ReadOnly);
   if (!delta) return report_failure(streams, "apply", delta.error().message);
   const auto target = open_archive(request.target, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
   if (!target) return report_failure(streams, "apply", target.error().message);

@@ -42,6 +42,8 @@ std::string help(std::span<const Verb> verbs) {
       "  stfs ls model.safetensors '*.q_proj.*'    some of them\n"
       "  stfs info model.safetensors               totals, metadata, alignment\n"
       "  stfs cat model.safetensors lm_head.weight > lm_head.bin\n"
+      "  stfs put model.safetensors lm_head.weight lm_head.bin\n"
+      "  stfs apply model.safetensors delta.safetensors\n"
       "\n"
       "Exit codes: 0 done, 1 failed, 2 wrong usage.\n";
   return text;

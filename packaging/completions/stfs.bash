@@ -1,4 +1,4 @@
-# Completion of stfs for bash. Verbs, options, files, and for `cat` and `ls` the names of the tensors.
+# Completion of stfs for bash. Verbs, options, files, and for `cat`, `ls` and `put` the names of the tensors.
 
 # Puts the names of the tensors of an archive that start with the current word into COMPREPLY, quoted for
 # the shell. Names with a backslash are left out: they are escaped in this output and would not be found.
@@ -11,7 +11,7 @@ _stfs_tensors() {
 
 _stfs() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]}
-  local verbs="ls info cat sample help" options="" word target="" i
+  local verbs="ls info cat put apply recover sample help" options="" word target="" given=0 i
   COMPREPLY=()
   if ((COMP_CWORD == 1)); then
     mapfile -t COMPREPLY < <(compgen -W "$verbs --help --version" -- "$current")
@@ -21,12 +21,18 @@ _stfs() {
     ls) options="--sort --reverse --bytes --names --json --help" ;;
     info) options="--bytes --json --help" ;;
     cat) options="--force --help" ;;
+    put) options="--from-tensor --raw --durability --nolock --wait --json --help" ;;
+    apply) options="--dry-run --durability --nolock --wait --json --help" ;;
+    recover) options="--dry-run --force --json --help" ;;
     sample) options="--layers --hidden --size --seed --force --json --help" ;;
-    help) mapfile -t COMPREPLY < <(compgen -W "ls info cat sample" -- "$current"); return ;;
+    help) mapfile -t COMPREPLY < <(compgen -W "ls info cat put apply recover sample" -- "$current"); return ;;
     *) return ;;
   esac
   case $verb:$previous in
     ls:--sort) mapfile -t COMPREPLY < <(compgen -W "name size offset" -- "$current"); return ;;
+    put:--durability | apply:--durability)
+      mapfile -t COMPREPLY < <(compgen -W "power process" -- "$current"); return ;;
+    put:--wait | apply:--wait | put:--from-tensor) return ;;
     sample:--layers | sample:--hidden | sample:--size | sample:--seed) return ;;
   esac
   if [[ $current == -* ]]; then
@@ -36,12 +42,15 @@ _stfs() {
   # The first word that is no option, nor the value of one, is the target.
   for ((i = 2; i < COMP_CWORD; ++i)); do
     word=${COMP_WORDS[i]}
-    [[ $word == -* || ${COMP_WORDS[i-1]} == --sort ]] || { target=$word; break; }
+    [[ $word == -* || ${COMP_WORDS[i-1]} == --@(sort|from-tensor|durability|wait) ]] && continue
+    [[ -z $target ]] && target=$word
+    ((++given))
   done
-  if [[ -z $target ]]; then
+  # The target; the delta of apply; the file that put takes after the name.
+  if [[ -z $target || $verb == apply || ($verb == put && given -gt 1) ]]; then
     compopt -o filenames 2>/dev/null
     mapfile -t COMPREPLY < <(compgen -f -- "$current")
-  elif [[ $verb == cat || $verb == ls ]]; then
+  elif [[ $verb == cat || $verb == ls || $verb == put ]]; then
     # As it was typed, so that quotes and a tilde mean what they mean to the shell.
     target=${target/#\~\//$HOME/}
     target=${target//\\/}

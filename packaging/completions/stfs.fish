@@ -1,6 +1,6 @@
-# Completion of stfs for fish. Verbs, options, files, and for `cat` and `ls` the names of the tensors.
+# Completion of stfs for fish. Verbs, options, files, and for `cat`, `ls` and `put` the names of the tensors.
 
-set -l verbs ls info cat sample help
+set -l verbs ls info cat put apply recover sample help
 
 # The first argument after the verb that is no option, nor the value of one.
 function __stfs_target
@@ -9,7 +9,7 @@ function __stfs_target
     for word in $words[3..-1]
         if test $skip = 1
             set skip 0
-        else if test "$word" = --sort
+        else if contains -- $word --sort --from-tensor --durability --wait
             set skip 1
         else if not string match -q -- '-*' $word
             echo (string replace -r '^~/' "$HOME/" -- $word)
@@ -31,20 +31,31 @@ complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -s V -l version -d 
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a ls -d 'List the tensors: name, dtype, shape, size'
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a info -d 'What an archive holds: totals, metadata, alignment'
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a cat -d 'Write the bytes of tensors to standard output'
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a put -d 'Change one tensor: from bytes, a .npy file or another archive'
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a apply -d 'Change all tensors of a delta at once, or none'
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a recover -d 'Finish what an interrupted writer has committed'
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a sample -d 'Write a small model to try things on'
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a help -d 'Explain a verb'
-complete -c stfs -n "__fish_seen_subcommand_from help" -f -a "ls info cat sample"
+complete -c stfs -n "__fish_seen_subcommand_from help" -f -a "ls info cat put apply recover sample"
 
-complete -c stfs -n "__fish_seen_subcommand_from ls info cat sample" -s h -l help -d 'Help'
+complete -c stfs -n "__fish_seen_subcommand_from ls info cat put apply recover sample" -s h -l help -d 'Help'
 complete -c stfs -n "__fish_seen_subcommand_from ls cat; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
 complete -c stfs -n "__fish_seen_subcommand_from ls" -l sort -x -a "name size offset" -d 'Sort by'
 complete -c stfs -n "__fish_seen_subcommand_from ls" -s r -l reverse -d 'The other way round'
 complete -c stfs -n "__fish_seen_subcommand_from ls info" -s b -l bytes -d 'Sizes as exact bytes'
 complete -c stfs -n "__fish_seen_subcommand_from ls" -s n -l names -d 'Names only, one per line'
-complete -c stfs -n "__fish_seen_subcommand_from ls info sample" -l json -d 'Print JSON'
+complete -c stfs -n "__fish_seen_subcommand_from ls info put apply recover sample" -l json -d 'Print JSON'
 complete -c stfs -n "__fish_seen_subcommand_from cat" -s f -l force -d 'Write even to a terminal'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l layers -x -d 'Layers of the transformer'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l hidden -x -d 'Its width, a multiple of 8'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l size -x -d 'As many layers as make this much data'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l seed -x -d 'Another seed, other values'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -s f -l force -d 'Replace the file where it exists'
+complete -c stfs -n "__fish_seen_subcommand_from put; and __stfs_target >/dev/null" -a "(__stfs_tensors)"
+complete -c stfs -n "__fish_seen_subcommand_from put" -l from-tensor -x -d 'Take this tensor of an archive'
+complete -c stfs -n "__fish_seen_subcommand_from put" -l raw -d 'Raw bytes, whatever the name'
+complete -c stfs -n "__fish_seen_subcommand_from put apply" -l durability -x -a "power process" -d 'What the change survives'
+complete -c stfs -n "__fish_seen_subcommand_from put apply" -l nolock -d 'Take no locks'
+complete -c stfs -n "__fish_seen_subcommand_from put apply" -l wait -x -d 'Seconds to wait for locks'
+complete -c stfs -n "__fish_seen_subcommand_from apply recover" -l dry-run -d 'Look, change nothing'
+complete -c stfs -n "__fish_seen_subcommand_from recover" -l force -d 'Apply journals of another archive too'

@@ -1,86 +1,180 @@
-// Crash states without end: what crash_tests does for a minute, for as long as one likes.
+// What crash_tests does for a minute, with other seeds and for as long as one likes; and what mutants.py runs.
 #include <CLI/CLI.hpp>
 
 #include <chrono>
 #include <cstdint>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "tests/crash/crash_run.h"
+#include "tests/crash/fault_run.h"
+#include "tests/crash/hosts_run.h"
+#include "tests/crash/journal_check.h"
 
+namespace stfs::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-struct Limits {
+struct Options {
+  std::vector<std::string> kinds = {"crashes"};
   std::uint64_t states = 1'000'000;
   std::uint64_t seed = 0;
-  std::uint64_t seconds = 0;  // 0: none
+  std::uint64_t seconds = 0;  // 0: no limit
   std::string workload;       // all, without it
+  bool traces = false;
 };
 
-std::vector<stfs::test::History> histories_of(const std::string& name) {
-  std::vector<stfs::test::History> histories;
-  for (const auto& workload : stfs::test::workloads()) {
-    if (name.empty() || name == workload.name) histories.push_back(stfs::test::record(workload));
+/// Everything that one seed decides; adds to the number of states.
+using Round = std::optional<std::string> (*)(const Options& options, std::uint64_t seed, std::uint64_t& states);
+
+std::string about(std::string_view name, const std::string& wrong) { return std::string(name) + ": " + wrong; }
+
+std::optional<std::string> crash_all(const Options& options, std::uint64_t seed, std::uint64_t& states) {
+  static const std::vector<History> histories = [&] {
+    std::vector<History> list;
+    for (const Workload& workload : workloads()) {
+      if (options.workload.empty() || options.workload == workload.name) list.push_back(record(workload));
+    }
+    return list;
+  }();
+  for (const History& history : histories) {
+    // One in so many: a large archive takes its time.
+    if (history.workload->archive == &large_archive() && seed % 20 != 0 && options.workload.empty()) continue;
+    RandomChoices choices(seed);
+    CrashCounts counts;
+    auto wrong = history.failure ? history.failure : crash_once(history, choices, counts);
+    states += counts.states;
+    if (wrong) return wrong;
   }
-  return histories;
+  return std::nullopt;
 }
 
-void print(const stfs::test::CrashCounts& counts, Clock::time_point start, std::uint64_t next_seed) {
+std::optional<std::string> crash_random(const Options&, std::uint64_t seed, std::uint64_t& states) {
+  constexpr int kCrashes = 20;
+  const Workload workload = random_workload(seed);
+  const History history = record(workload);
+  if (history.failure) return history.failure;
+  const DiskImage& end = history.moments.back().image;
+  if (!end.has_content(end.inode_at(kArchivePath), history.contents.back())) return "not what was written";
+  RandomChoices choices(seed);
+  for (int times = 0; times < kCrashes; ++times) {
+    CrashCounts counts;
+    if (auto wrong = crash_once(history, choices, counts)) return wrong;
+    states += counts.states;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> fault_any(const Options&, std::uint64_t seed, std::uint64_t& states) {
+  constexpr std::size_t kMostCalls = 120;
+  RandomChoices choices(seed);
+  const Workload& workload = workloads()[choices.below(workloads().size())];
+  const FaultKind& kind = fault_kinds()[choices.below(fault_kinds().size())];
+  Ordeal ordeal = kind.ordeal;
+  ordeal.fault.nth = static_cast<unsigned>(1 + choices.below(ordeal.fault.kind ? 4 : kMostCalls));
+  const OrdealReport report = endure(workload, ordeal, seed);
+  states += report.crashes;
+  if (!report.wrong) return std::nullopt;
+  return about(workload.name, about(kind.name, about(report.hit, *report.wrong)));
+}
+
+std::optional<std::string> schedule_all(const Options& options, std::uint64_t seed, std::uint64_t& states) {
+  for (const HostsScenario& scenario : hosts_scenarios()) {
+    if (!options.workload.empty() && options.workload != scenario.name) continue;
+    HostsCounts counts;
+    const auto wrong = run_hosts(scenario, seed, counts, options.traces ? &std::cout : nullptr);
+    states += counts.schedules + counts.power_losses;
+    if (wrong) return about(scenario.name, *wrong);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> bend_journals(const Options&, std::uint64_t seed, std::uint64_t& states) {
+  constexpr int kJournals = 50;
+  RandomChoices random(seed);
+  for (int times = 0; times < kJournals; ++times, ++states) {
+    Content script(1 + random.below(40));
+    for (std::byte& byte : script) byte = static_cast<std::byte>(random.below(256));
+    const MadeJournal made = make_journal(script);
+    if (auto wrong = check_journal(made.bytes, made.is_forged)) return wrong;
+  }
+  return seed == 0 ? check_identities() : std::nullopt;
+}
+
+struct Kind {
+  std::string_view name;
+  Round round;
+};
+constexpr Kind kKinds[] = {{"crashes", crash_all},
+                           {"random", crash_random},
+                           {"faults", fault_any},
+                           {"hosts", schedule_all},
+                           {"journals", bend_journals}};
+
+void print(const Options& options, std::uint64_t states, Clock::time_point start, std::uint64_t next_seed) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();
-  std::cout << counts.states << " states, " << counts.in_recovery << " of them crashes during recovery, "
-            << counts.follow_ups << " with another commit afterwards, 0 torn, 0 lost, " << seconds
-            << " s; the next seed is " << next_seed << std::endl;
+  for (const std::string& kind : options.kinds) std::cout << kind << " ";
+  std::cout << states << " states, 0 torn, 0 lost, " << seconds << " s; the next seed is " << next_seed << std::endl;
 }
 
-int explore(const Limits& limits) {
-  const std::vector<stfs::test::History> histories = histories_of(limits.workload);
-  if (histories.empty()) {
-    std::cerr << "crash_explorer: no workload \"" << limits.workload << "\"; there are:\n";
-    for (const auto& workload : stfs::test::workloads()) std::cerr << "  " << workload.name << "\n";
-    return 2;
+std::optional<std::string> run_round(const Options& options, std::uint64_t seed, std::uint64_t& states) {
+  for (const Kind& kind : kKinds) {
+    if (std::ranges::find(options.kinds, kind.name) == options.kinds.end()) continue;
+    if (auto wrong = kind.round(options, seed, states)) return about(kind.name, *wrong);
   }
+  return std::nullopt;
+}
+
+int explore(const Options& options) {
   const auto start = Clock::now();
   auto next_report = start + std::chrono::minutes(1);
-  stfs::test::CrashCounts counts;
-  std::uint64_t seed = limits.seed;
-  for (; counts.states < limits.states; ++seed) {
-    for (const auto& history : histories) {
-      stfs::test::RandomChoices choices(seed);
-      const auto wrong = history.failure ? history.failure : crash_once(history, choices, counts);
-      if (!wrong) continue;
-      std::cout << "seed " << seed << ": " << *wrong << "\nReplay: crash_explorer --workload '"
-                << history.workload->name << "' --seed " << seed << " --states 1" << std::endl;
+  std::uint64_t states = 0;
+  std::uint64_t seed = options.seed;
+  while (states < options.states) {
+    const std::uint64_t before = states;
+    if (const auto wrong = run_round(options, seed, states)) {
+      std::cout << "seed " << seed << ": " << *wrong << std::endl;
       return 1;
     }
-    if ((seed & 0xffU) != 0) continue;
+    ++seed;
+    if (states == before && !options.workload.empty()) break;
     const auto now = Clock::now();
-    if (limits.seconds != 0 && now - start >= std::chrono::seconds(limits.seconds)) break;
+    if (options.seconds != 0 && now - start >= std::chrono::seconds(options.seconds)) break;
     if (now < next_report) continue;
     next_report = now + std::chrono::minutes(1);
-    print(counts, start, seed + 1);
+    print(options, states, start, seed);
   }
-  print(counts, start, seed);
+  print(options, states, start, seed);
   return 0;
 }
 
 }  // namespace
+}  // namespace stfs::test
 
 int main(int argc, char** argv) {
-  Limits limits;
-  CLI::App app("Crashes commits on a model of a disk, recovers, and looks at what is left. Exit status: 0 all was "
-               "well, 1 a state was torn or lost (its seed is printed), 2 wrong usage.",
-               "crash_explorer");
-  app.add_option("--states", limits.states, "stop after so many states")->capture_default_str();
-  app.add_option("--seed", limits.seed, "begin with this seed")->capture_default_str();
-  app.add_option("--seconds", limits.seconds, "stop after so long; 0: never")->capture_default_str();
-  app.add_option("--workload", limits.workload, "only this one");
+  stfs::test::Options options;
+  CLI::App app(
+      "Crashes commits on a model of a disk, recovers, and looks at what is left.\n\n"
+      "A failure prints its seed: the same --kind and --workload with --seed SEED --states 1 replay it.\n"
+      "Exit status: 0 all was well, 1 something was torn, lost or left behind, 2 wrong usage.",
+      "crash_explorer");
+  std::vector<std::string> kinds;
+  for (const auto& kind : stfs::test::kKinds) kinds.emplace_back(kind.name);
+  app.add_option("--kind", options.kinds, "what to do; may be repeated")
+      ->check(CLI::IsMember(kinds))
+      ->capture_default_str();
+  app.add_option("--states", options.states, "stop after so many states")->capture_default_str();
+  app.add_option("--seed", options.seed, "begin with this seed")->capture_default_str();
+  app.add_option("--seconds", options.seconds, "stop after so long; 0: never")->capture_default_str();
+  app.add_option("--workload", options.workload, "only the workload, or the scenario of hosts, of that name");
+  app.add_flag("--trace", options.traces, "print every call of hosts");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? 0 : 2;
   }
-  return explore(limits);
+  return stfs::test::explore(options);
 }

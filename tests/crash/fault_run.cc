@@ -5,6 +5,7 @@
 #include <new>
 
 #include "core/recovery.h"
+#include "tests/crash/crash_run.h"
 #include "tests/support/allocation_faults.h"
 #include "tests/support/disk_crash.h"
 
@@ -47,17 +48,28 @@ struct Snapshot {
   Possible possible;
 };
 
+/// The disk when the first step's journal was committed and its owner killed.
+DiskImage with_dead_journal(const Workload& workload) {
+  const History history = record(workload);
+  const auto published = std::ranges::find(history.moments, "publish", &Moment::what);
+  const bool is_synced = workload.durability == Durability::Power;
+  const auto committed = is_synced ? std::ranges::find(published, history.moments.end(), "sync directory", &Moment::what) : published;
+  return after_kill(committed->image);
+}
+
 class OrdealRun {
  public:
   OrdealRun(const Workload& workload, const Ordeal& ordeal, std::uint64_t seed)
       : workload_(workload),
         ordeal_(ordeal),
         choices_(seed),
-        disk_(workload.disk),
+        disk_(workload.disk, ordeal.finds_journal ? with_dead_journal(workload) : DiskImage()),
         possible_(*workload.archive) {}
 
   OrdealReport run() {
-    put_archive(disk_, *workload_.archive);
+    if (!ordeal_.finds_journal) put_archive(disk_, *workload_.archive);
+    if (ordeal_.finds_journal) possible_.begin(workload_.steps.front(), 0);
+    if (ordeal_.finds_journal) possible_.succeed();
     process_ = disk_.start_process();
     {
       FaultyStorage storage(*process_);
@@ -66,7 +78,7 @@ class OrdealRun {
       });
       storage.plan().set(ordeal_.fault);
       Writer writer(storage, *workload_.archive, commit_options(workload_.durability));
-      for (std::size_t number = 0; number < workload_.steps.size() && !report_.wrong; ++number) {
+      for (std::size_t number = ordeal_.finds_journal; number < workload_.steps.size() && !report_.wrong; ++number) {
         run_step(writer, number, storage.plan());
       }
       note_hit(storage.plan());
@@ -114,7 +126,8 @@ class OrdealRun {
     possible_.begin(step, number);
     const auto done = run_guarded(writer, step, number);
     if (done) possible_.succeed();
-    if (done && was_broken && !step.reopens) {
+    // In recovery it is no matter: the next attempt writes every block again.
+    if (done && was_broken && !step.reopens && !ordeal_.finds_journal) {
       report_.wrong = "step " + std::to_string(number) + " was committed after a failed sync of the archive";
     }
     const auto failed = plan.failed_call();
@@ -182,6 +195,29 @@ class OrdealRun {
 };
 
 }  // namespace
+
+const std::vector<FaultKind>& fault_kinds() {
+  static const std::vector<FaultKind> list = {
+    {"EIO once", {.fault = {.errno_value = EIO, .kind = {}}}},
+    {"EIO once, tried again", {.fault = {.errno_value = EIO, .kind = {}}, .retries = 2}},
+    {"EIO for good", {.fault = {.errno_value = EIO, .kind = {}, .is_for_good = true}}},
+    {"cut short once", {.fault = {.errno_value = EIO, .kind = {}, .cuts_short = true}}},
+    {"cut short once, tried again", {.fault = {.errno_value = EIO, .kind = {}, .cuts_short = true}, .retries = 1}},
+    {"ENOSPC once", {.fault = {.errno_value = ENOSPC, .kind = {}, .only_changes = true}, .retries = 1}},
+    {"ENOSPC for good",
+     {.fault = {.errno_value = ENOSPC, .kind = {}, .only_changes = true, .is_for_good = true, .cuts_short = true}}},
+    {"EDQUOT for good, tried again",
+     {.fault = {.errno_value = EDQUOT, .kind = {}, .only_changes = true, .is_for_good = true}, .retries = 2}},
+    {"ENOMEM once", {.fault = {.errno_value = ENOMEM, .kind = {}}}},
+    {"syncs fail for good", {.fault = {.errno_value = EIO, .kind = FileCall::Sync, .is_for_good = true}, .retries = 1}},
+    {"one sync fails", {.fault = {.errno_value = EIO, .kind = FileCall::Sync}, .retries = 1}},
+    {"syncs of the directory fail for good",
+     {.fault = {.errno_value = EIO, .kind = FileCall::SyncDirectory, .is_for_good = true}, .retries = 1}},
+    {"one sync of the directory fails", {.fault = {.errno_value = EIO, .kind = FileCall::SyncDirectory}, .retries = 1}},
+    {"removing fails for good", {.fault = {.errno_value = EIO, .kind = FileCall::Remove, .is_for_good = true}}},
+  };
+  return list;
+}
 
 OrdealReport endure(const Workload& workload, const Ordeal& ordeal, std::uint64_t seed) {
   return OrdealRun(workload, ordeal, seed).run();

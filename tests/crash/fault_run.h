@@ -16,7 +16,15 @@ struct Ordeal {
   std::uint64_t nth_allocation = 0;  // that fails; 0: none
   bool allocations_fail_for_good = false;
   unsigned retries = 0;  // of a failed commit, on the same transaction
+  bool finds_journal = false;  // a killed process has left the first step committed, and nothing applied
 };
+
+/// A way to fail; its fault's count is left open.
+struct FaultKind {
+  std::string_view name;
+  Ordeal ordeal;
+};
+const std::vector<FaultKind>& fault_kinds();
 
 struct OrdealReport {
   bool was_hit = false;                  // the nth call or allocation came

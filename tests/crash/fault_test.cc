@@ -11,31 +11,6 @@
 namespace stfs::test {
 namespace {
 
-struct Kind {
-  std::string_view name;
-  Ordeal ordeal;
-};
-
-const Kind kKinds[] = {
-    {"EIO once", {.fault = {.errno_value = EIO, .kind = {}}}},
-    {"EIO once, tried again", {.fault = {.errno_value = EIO, .kind = {}}, .retries = 2}},
-    {"EIO for good", {.fault = {.errno_value = EIO, .kind = {}, .is_for_good = true}}},
-    {"cut short once", {.fault = {.errno_value = EIO, .kind = {}, .cuts_short = true}}},
-    {"cut short once, tried again", {.fault = {.errno_value = EIO, .kind = {}, .cuts_short = true}, .retries = 1}},
-    {"ENOSPC once", {.fault = {.errno_value = ENOSPC, .kind = {}, .only_changes = true}, .retries = 1}},
-    {"ENOSPC for good",
-     {.fault = {.errno_value = ENOSPC, .kind = {}, .only_changes = true, .is_for_good = true, .cuts_short = true}}},
-    {"EDQUOT for good, tried again",
-     {.fault = {.errno_value = EDQUOT, .kind = {}, .only_changes = true, .is_for_good = true}, .retries = 2}},
-    {"ENOMEM once", {.fault = {.errno_value = ENOMEM, .kind = {}}}},
-    {"syncs fail for good", {.fault = {.errno_value = EIO, .kind = FileCall::Sync, .is_for_good = true}, .retries = 1}},
-    {"one sync fails", {.fault = {.errno_value = EIO, .kind = FileCall::Sync}, .retries = 1}},
-    {"syncs of the directory fail for good",
-     {.fault = {.errno_value = EIO, .kind = FileCall::SyncDirectory, .is_for_good = true}, .retries = 1}},
-    {"one sync of the directory fails", {.fault = {.errno_value = EIO, .kind = FileCall::SyncDirectory}, .retries = 1}},
-    {"removing fails for good", {.fault = {.errno_value = EIO, .kind = FileCall::Remove, .is_for_good = true}}},
-};
-
 struct Sums {
   unsigned faults = 0;
   unsigned crashes = 0;
@@ -66,10 +41,22 @@ constexpr unsigned kNoLimit = 1'000'000;
 TEST_CASE("faults: every call fails, once and for good, in every workload", "[crash][faults]") {
   Sums sums;
   for (const Workload& workload : workloads()) {
-    for (const Kind& kind : kKinds) {
+    for (const FaultKind& kind : fault_kinds()) {
       sweep(workload, kind.name, sums, kNoLimit, [&](unsigned nth) {
         Ordeal ordeal = kind.ordeal;
         ordeal.fault.nth = nth;
+        return ordeal;
+      });
+    }
+  }
+  // The same with a journal that has to be recovered before anything else.
+  for (const Workload& workload : workloads()) {
+    if (workload.steps.size() < 2) continue;
+    for (const FaultKind& kind : fault_kinds()) {
+      sweep(workload, std::string(kind.name) + ", a dead owner's journal there", sums, kNoLimit, [&](unsigned nth) {
+        Ordeal ordeal = kind.ordeal;
+        ordeal.fault.nth = nth;
+        ordeal.finds_journal = true;
         return ordeal;
       });
     }

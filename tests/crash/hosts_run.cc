@@ -40,22 +40,29 @@ class HostsRun {
     if (wrong_) return wrong_;
     if (disk_.has_locks_held()) return "a lock is held after everybody has gone";
     check(disk_.image(), log_, "at the end");
-    for (const auto& [image, log] : snapshots_) {
+    for (const auto& [image, log, call] : snapshots_) {
       for (std::size_t times = 0; times < kPowerLosses && !wrong_; ++times) {
         ++counts_.power_losses;
-        check(after_random_power_loss(image, choices_), log, "after a loss of power");
+        check(after_random_power_loss(image, choices_), log, "power lost at call " + std::to_string(call));
       }
     }
     return wrong_;
   }
 
  private:
+  struct Snapshot {
+    DiskImage image;
+    CommitLog log;
+    std::uint64_t call;
+  };
+
   /// Turns, kills and snapshots, at each call of one process.
   class Turn final : public Interceptor {
    public:
     Turn(HostsRun& run, DiskProcess& process) : run_(run), process_(process) {}
     Verdict before(const SeamCall& call) override {
       Scheduler::pause();
+      ++run_.calls_;
       run_.tell(process_, std::string(name_of(call.kind)) + " of the " + std::string(name_of(call.role)));
       run_.at_call(process_);
       const bool is_lie = std::ranges::any_of(run_.scenario_.lies, [&](const SeamCall& lie) {
@@ -70,11 +77,11 @@ class HostsRun {
   };
 
   void tell(const DiskProcess& process, const std::string& what) {
-    if (trace_ != nullptr) *trace_ << process.id() << ": " << what << "\n";
+    if (trace_ != nullptr) *trace_ << calls_ << " " << process.id() << ": " << what << "\n";
   }
 
   void at_call(DiskProcess& process) {
-    if (choices_.one_in(kSnapshotOneIn)) snapshots_.push_back({disk_.image(), log_});
+    if (choices_.one_in(kSnapshotOneIn)) snapshots_.push_back({disk_.image(), log_, calls_});
     if (scenario_.kills_one_in == 0 || process.is_dead() || !choices_.one_in(scenario_.kills_one_in)) return;
     ++counts_.kills;
     tell(process, "killed");
@@ -157,7 +164,7 @@ class HostsRun {
     }
   }
 
-  void check(const DiskImage& image, const CommitLog& log, std::string_view when) {
+  void check(const DiskImage& image, const CommitLog& log, const std::string& when) {
     if (wrong_) return;
     DiskModel disk(scenario_.disk, after_kill(image));
     const auto process = disk.start_process();
@@ -171,7 +178,14 @@ class HostsRun {
       const DiskImage after = disk.image();
       wrong_ = log.explain(after.content(after.inode_at(kArchivePath)));
     }
-    if (wrong_) wrong_ = std::string(when) + ": " + *wrong_;
+    if (!wrong_) return;
+    wrong_ = when + ": " + *wrong_;
+    if (!recovered) return;
+    for (const JournalReport& report : *recovered) {
+      *wrong_ += "; " + report.path.filename().string() + " was " + std::string(name_of(report.state)) + ", " +
+                 std::to_string(report.ranges) + " ranges" +
+                 (report.action == JournalAction::Applied ? ", applied" : "");
+    }
   }
 
   const HostsScenario& scenario_;
@@ -181,7 +195,8 @@ class HostsRun {
   DiskModel disk_;
   std::chrono::milliseconds patience_{0};
   CommitLog log_;
-  std::vector<std::pair<DiskImage, CommitLog>> snapshots_;
+  std::vector<Snapshot> snapshots_;
+  std::uint64_t calls_ = 0;
   std::optional<std::string> wrong_;
 };
 

@@ -125,6 +125,33 @@ const Workload& workload(std::string_view name) {
   return *found;
 }
 
+Workload random_workload(std::uint64_t seed) {
+  RandomChoices random(seed);
+  Workload workload{.name = "random", .archive = &small_archive(), .steps = {}, .disk = {}};
+  workload.disk.has_unnamed = !random.one_in(4);
+  workload.disk.has_birth_times = !random.one_in(4);
+  for (std::size_t steps = 1 + random.below(3); steps > 0; --steps) {
+    Step step{.pieces = {}, .tries_wrong_size = random.one_in(8), .reopens = random.one_in(4)};
+    for (std::size_t pieces = 1 + random.below(6); pieces > 0; --pieces) {
+      const auto& tensors = small_archive().tensors();
+      const TestTensor& tensor = tensors[random.below(tensors.size())];
+      // The tensor that is cut to the wrong size must not be an empty one.
+      if (tensor.size_bytes < 2) continue;
+      const std::uint64_t offset = random.one_in(3) ? 0 : random.below(tensor.size_bytes);
+      const std::uint64_t most = tensor.size_bytes - offset;
+      step.pieces.push_back({tensor.name, offset, random.one_in(3) ? most : 1 + random.below(most)});
+    }
+    // What was cut reads as zeros where it is not written again.
+    if (step.pieces.empty()) continue;
+    step.pieces.front().offset = 0;
+    // Nor may the last piece, which is written before the commit that must fail, make it whole again.
+    if (step.pieces.back().tensor == step.pieces.front().tensor) step.tries_wrong_size = false;
+    if (step.tries_wrong_size) step.pieces.front().size_bytes.reset();
+    workload.steps.push_back(std::move(step));
+  }
+  return workload;
+}
+
 Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_t step) {
   const TestTensor& tensor = archive[piece.tensor];
   RandomChoices random(tensor.offset * 1000 + piece.offset * 7 + step + 2);

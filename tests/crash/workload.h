@@ -74,6 +74,8 @@ struct Workload {
 
 const std::vector<Workload>& workloads();
 const Workload& workload(std::string_view name);
+/// Any pieces, in any order, on any kind of disk that survives a loss of power.
+Workload random_workload(std::uint64_t seed);
 
 /// What a step writes there: bytes that tell step and position.
 Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_t step);

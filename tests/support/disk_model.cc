@@ -123,6 +123,7 @@ class DiskFile final : public File, public LossyFile {
     if (naming_ != Naming::Unnamed && naming_ != Naming::Fallback) return fail_system(ENOENT, path, "link");
     if (model_.image_.inode_at(path) != 0) return fail_system(EEXIST, path, "link");
     if (naming_ == Naming::Fallback) {
+      if (model_.image_.inode_at(path_) != inode_) return fail_system(ENOENT, path, "rename");
       model_.image_.rename(path_, path);
     } else {
       model_.image_.link(inode_, path);

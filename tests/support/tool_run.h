@@ -19,9 +19,10 @@ struct ToolRun {
 enum class Output { Pipe, Terminal };
 
 inline ToolRun run_verb(int (*verb)(const tools::Arguments&, tools::Streams&),
-                        const tools::Arguments& arguments, Output output = Output::Pipe) {
+                        const tools::Arguments& arguments, Output output = Output::Pipe,
+                        const std::string& input = {}) {
   std::setlocale(LC_CTYPE, "C.UTF-8");  // as main does
-  std::istringstream in;
+  std::istringstream in(input);
   std::ostringstream out;
   std::ostringstream err;
   tools::Streams streams{in, out, err, output == Output::Terminal, false};

@@ -28,7 +28,8 @@ std::unique_ptr<Archive> open(const std::string& path) {
 std::string bytes_of(const Archive& archive, const std::string& name) {
   const auto position = archive.tensors().find(name);
   REQUIRE(position);
-  const auto bytes = archive.read(archive.file_range(archive.tensors()[*position].data));
+  std::vector<std::byte> scratch;
+  const auto bytes = archive.read(archive.file_range(archive.tensors()[*position].data), scratch);
   REQUIRE(bytes);
   return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
 }

@@ -1,0 +1,114 @@
+// Whose archive it is: journals beside another one than theirs, and archives replaced under a transaction.
+#include <string>
+
+#include "core/recovery.h"
+#include "tests/crash/journal_check.h"
+
+namespace stfs::test {
+namespace {
+
+std::string text_of(const Error& error) { return std::string(name_of(error.code)) + ": " + error.message; }
+
+/// The valid journal beside this archive must be left alone.
+std::optional<std::string> check_foreign(std::string_view what, const Content& archive, bool is_other_file,
+                                         const DiskOptions& options) {
+  const ValidJournal& valid = valid_journal();
+  DiskModel disk(options);
+  if (is_other_file) disk.put("/models/other", archive);
+  disk.put(kArchivePath, archive);
+  disk.put(valid.path, valid.bytes);
+  const auto process = disk.start_process();
+  auto file = process->open(kArchivePath, Access::ReadWrite);
+  const auto reports = recover(*process, kArchivePath, **file);
+  const DiskImage after = disk.image();
+  const std::string name(what);
+  if (!reports) return name + ": " + text_of(reports.error());
+  if (!after.has_content(after.inode_at(kArchivePath), archive)) return name + ": the archive was written to";
+  if (after.inode_at(valid.path) == 0) return name + ": the journal was removed";
+  if (reports->size() != 1 || reports->front().state != JournalState::Foreign) return name + ": it is not reported so";
+  return std::nullopt;
+}
+
+/// A foreign journal is applied where somebody insists, and only where its blocks are known.
+std::optional<std::string> check_forced(bool has_other_bytes) {
+  const ValidJournal& valid = valid_journal();
+  Content archive = valid.archive_before;
+  if (has_other_bytes) archive[small_archive()["block"].offset + 7] ^= std::byte{1};
+  DiskModel disk;
+  disk.put("/models/other", archive);
+  disk.put(kArchivePath, archive);
+  disk.put(valid.path, valid.bytes);
+  const auto process = disk.start_process();
+  auto file = process->open(kArchivePath, Access::ReadWrite);
+  const auto reports = recover(*process, kArchivePath, **file, {.is_dry_run = false, .is_forced = true});
+  if (!reports) return "forced: " + text_of(reports.error());
+  const DiskImage after = disk.image();
+  const Content& expected = has_other_bytes ? archive : valid.archive_after;
+  if (after.has_content(after.inode_at(kArchivePath), expected)) return std::nullopt;
+  return has_other_bytes ? "forced: applied over bytes that it does not know" : "forced: not applied";
+}
+
+enum class Replacement : std::uint8_t { OtherFile, NoFile, OtherHeader, OtherSize };
+
+/// The archive becomes another one between the staging and the commit.
+std::optional<std::string> check_replaced(Replacement replacement) {
+  DiskModel disk;
+  const InodeNumber first = disk.put(kArchivePath, small_archive().content());
+  const auto process = disk.start_process();
+  auto archive = Archive::open(kArchivePath, Access::ReadWrite, *process);
+  if (!archive) return text_of(archive.error());
+  Transaction transaction(**archive);
+  auto staging = transaction.stage(small_archive().position("block"));
+  if (auto written = (*staging)->write(Content(10, std::byte{1}), 0); !written) return text_of(written.error());
+
+  Content other = small_archive().content();
+  const auto outside = disk.start_process();
+  if (replacement == Replacement::OtherHeader || replacement == Replacement::OtherSize) {
+    auto file = outside->open(kArchivePath, Access::ReadWrite);
+    const std::uint64_t at = replacement == Replacement::OtherSize ? other.size() : 10;
+    static_cast<void>((*file)->write(Content(1, std::byte{'X'}), at));
+    other.resize(std::max<std::uint64_t>(other.size(), at + 1));
+    other[at] = std::byte{'X'};
+  } else {
+    static_cast<void>(outside->remove(kArchivePath));
+    if (replacement == Replacement::OtherFile) disk.put(kArchivePath, other);
+  }
+  ReaderWriterLock readers;
+  const auto committed = transaction.commit(commit_options(Durability::Power),
+                                            [&](std::uint32_t) -> ReaderWriterLock& { return readers; });
+  const std::string name = "replaced before the commit (" + std::to_string(static_cast<int>(replacement)) + "): ";
+  if (committed) return name + "the commit was taken";
+  if (committed.error().code != ErrorCode::ArchiveChanged && committed.error().code != ErrorCode::ArchiveCut) {
+    return name + text_of(committed.error());
+  }
+  const DiskImage after = disk.image();
+  const InodeNumber now = after.inode_at(kArchivePath);
+  if (now != 0 && !after.has_content(now, other)) return name + "what lies at the path was written to";
+  if (now != first && !after.has_content(first, small_archive().content())) return name + "the old file was written to";
+  if (!process->list(kDirectory, ".")->empty()) return name + "a journal was left";
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<std::string> check_identities() {
+  const Content& same = valid_journal().archive_before;
+  Content other_header = same;
+  other_header[1500] = std::byte{'\n'};  // white space for white space: a header of the same sense
+  Content longer = same;
+  longer.push_back(std::byte{0});
+  if (auto wrong = check_foreign("a copy under the name", same, true, {})) return wrong;
+  if (auto wrong = check_foreign("another header", other_header, false, {})) return wrong;
+  if (auto wrong = check_foreign("another size", longer, false, {})) return wrong;
+  if (auto wrong = check_foreign("without birth times", same, false, {.has_birth_times = false})) return wrong;
+  for (const bool has_other_bytes : {false, true}) {
+    if (auto wrong = check_forced(has_other_bytes)) return wrong;
+  }
+  for (const auto replacement :
+       {Replacement::OtherFile, Replacement::NoFile, Replacement::OtherHeader, Replacement::OtherSize}) {
+    if (auto wrong = check_replaced(replacement)) return wrong;
+  }
+  return std::nullopt;
+}
+
+}  // namespace stfs::test

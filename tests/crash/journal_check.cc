@@ -1,0 +1,177 @@
+// Valid, bent, and somebody else's.
+#include "tests/crash/journal_check.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/journal_format.h"
+#include "core/recovery.h"
+#include "tests/crash/crash_run.h"
+
+namespace stfs::test {
+namespace {
+
+std::string text_of(const Error& error) { return std::string(name_of(error.code)) + ": " + error.message; }
+
+std::string_view text_of(std::span<const std::byte> bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
+}
+
+/// The moment at which a commit's journal is on the disk and the archive untouched.
+const Moment& committed_moment(const History& history) {
+  const auto published = std::ranges::find(history.moments, "publish", &Moment::what);
+  return *std::ranges::find(published, history.moments.end(), "sync directory", &Moment::what);
+}
+
+ValidJournal make_valid_journal() {
+  const History history = record(workload("far apart"));
+  const DiskImage image = committed_moment(history).image;
+  const auto named = std::ranges::find_if(
+      image.names(), [](const DiskName& name) { return name.path.now() && *name.path.now() != kArchivePath; });
+  ValidJournal journal{.path = *named->path.now(),
+                       .bytes = image.content(named->inode),
+                       .record = {},
+                       .archive_before = history.contents.front(),
+                       .archive_after = history.contents.back()};
+  const auto head = decode_head(text_of(std::span(journal.bytes).first(kBlockBytes)));
+  journal.record = head->record;
+  return journal;
+}
+
+/// The head and its hashes agree with the record at its place.
+void forge(Content& journal, const ValidJournal& valid) {
+  if (journal.size() < kBlockBytes || valid.record.offset >= journal.size()) return;
+  const std::uint64_t size = std::min(valid.record.size_bytes, journal.size() - valid.record.offset);
+  auto head = decode_head(text_of(std::span(valid.bytes).first(kBlockBytes)));
+  head->record.size_bytes = size;
+  head->record_hash = XXH3_64bits(journal.data() + valid.record.offset, size);
+  const std::string block = encode_head(*head);
+  std::memcpy(journal.data(), block.data(), block.size());
+}
+
+/// Reads numbers off the script; zeros when it has ended.
+class Script {
+ public:
+  explicit Script(std::span<const std::byte> bytes) : bytes_(bytes) {}
+  [[nodiscard]] bool has_ended() const { return bytes_.empty(); }
+  [[nodiscard]] std::span<const std::byte> rest() const { return bytes_; }
+  std::uint64_t number(std::size_t size) {
+    std::uint64_t value = 0;
+    for (; size > 0 && !bytes_.empty(); --size, bytes_ = bytes_.subspan(1)) {
+      value = value << 8U | std::to_integer<std::uint64_t>(bytes_.front());
+    }
+    return value;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+/// One change; most of them in the head and the record, where the sense is.
+void bend(Content& journal, const ValidJournal& valid, Script& script) {
+  constexpr std::uint64_t kHeadBytes = 72;
+  const std::uint64_t what = script.number(1);
+  if (journal.empty()) return;
+  std::uint64_t at = script.number(3);
+  switch (what >> 6U) {
+    case 0: at %= kHeadBytes; break;
+    case 1:
+    case 2: at = valid.record.offset + at % valid.record.size_bytes; break;
+    default: break;
+  }
+  at %= journal.size();
+  const std::uint64_t left = journal.size() - at;
+  const auto place = journal.begin() + static_cast<std::ptrdiff_t>(at);
+  switch (what % 8) {
+    case 0: journal.resize(at); break;
+    case 1: *place ^= static_cast<std::byte>(1U << script.number(1) % 8); break;
+    case 2: std::fill_n(place, std::min<std::uint64_t>(left, 1 + script.number(1)), std::byte{0xff}); break;
+    case 3: std::fill_n(place, std::min<std::uint64_t>(left, 1 + script.number(2)), std::byte{0}); break;
+    case 4: {
+      const std::uint64_t value = script.number(8);
+      std::memcpy(&*place, &value, std::min<std::uint64_t>(left, sizeof value));
+      break;
+    }
+    case 5: {
+      const std::uint64_t from = script.number(3) % journal.size();
+      const std::uint64_t size = std::min({left, journal.size() - from, 1 + script.number(2)});
+      std::memmove(&*place, journal.data() + from, size);
+      break;
+    }
+    case 6: journal.resize(journal.size() + script.number(2)); break;
+    default: *place = static_cast<std::byte>(script.number(1)); break;
+  }
+}
+
+struct Recovered {
+  bool is_applied = false;
+  std::optional<std::string> wrong = {};
+};
+
+Recovered recover_once(Storage& storage, const RecoveryOptions& options) {
+  auto file = storage.open(kArchivePath, Access::ReadWrite);
+  if (!file) return {.wrong = text_of(file.error())};
+  const auto reports = recover(storage, kArchivePath, **file, options);
+  // Whether a journal can't be used or can't be read is for the one who asked; it must say so, that is all.
+  if (!reports) return {.wrong = reports.error().message.empty() ? std::optional<std::string>("no message") : std::nullopt};
+  return {.is_applied = std::ranges::any_of(*reports, [](const JournalReport& report) {
+            return report.action == JournalAction::Applied;
+          })};
+}
+
+}  // namespace
+
+const ValidJournal& valid_journal() {
+  static const ValidJournal journal = make_valid_journal();
+  return journal;
+}
+
+MadeJournal make_journal(std::span<const std::byte> bytes) {
+  Script script(bytes);
+  const std::uint64_t kind = script.number(1) % 8;
+  if (kind == 0) return {{script.rest().begin(), script.rest().end()}};
+  MadeJournal made{valid_journal().bytes, kind >= 4};
+  while (!script.has_ended()) bend(made.bytes, valid_journal(), script);
+  if (made.is_forged) forge(made.bytes, valid_journal());
+  return made;
+}
+
+std::optional<std::string> check_journal(std::span<const std::byte> journal, bool is_forged) {
+  const ValidJournal& valid = valid_journal();
+  DiskModel disk;
+  const InodeNumber archive = disk.put(kArchivePath, valid.archive_before);
+  disk.put(valid.path, journal);
+  const auto process = disk.start_process();
+
+  const Recovered looked = recover_once(*process, {.is_dry_run = true, .is_forced = true});
+  if (looked.wrong) return "looking: " + *looked.wrong;
+  if (!disk.image().has_content(archive, valid.archive_before)) return "looking has changed the archive";
+  {
+    const auto reader = Archive::open(kArchivePath, Access::ReadOnly, *process);
+    std::vector<std::byte> scratch;
+    if (reader && !is_forged) {
+      const auto read = (*reader)->read({0, valid.archive_before.size()}, scratch);
+      if (!read) return "a reader can't read: " + text_of(read.error());
+      const Content seen(read->begin(), read->end());
+      if (seen != valid.archive_before && seen != valid.archive_after) return "a reader sees what was never there";
+    } else if (!reader && !is_forged) {
+      return "a reader can't open: " + text_of(reader.error());
+    }
+    if (!disk.image().has_content(archive, valid.archive_before)) return "a reader has changed the archive";
+  }
+  const Recovered done = recover_once(*process, {});
+  if (done.wrong) return "recovering: " + *done.wrong;
+  const DiskImage after = disk.image();
+  const bool is_untouched = after.has_content(archive, valid.archive_before);
+  if (!done.is_applied && !is_untouched) return "the archive is another one, by a journal that was not applied";
+  if (after.size_bytes(archive) != valid.archive_before.size()) return "the archive's size is another one";
+  if (!is_forged && !is_untouched && !after.has_content(archive, valid.archive_after)) {
+    return "a damaged journal was applied";
+  }
+  if (recover_once(*process, {}).is_applied) return "applied twice";
+  return std::nullopt;
+}
+
+}  // namespace stfs::test

@@ -1,0 +1,41 @@
+// Journals that no owner of ours wrote that way: damaged, forged, of another archive. Shared by the tests, the fuzzer
+// and the explorer.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "core/byte_range.h"
+#include "tests/crash/workload.h"
+
+namespace stfs::test {
+
+/// A committed journal that its owner has not applied yet, as it lies on the disk.
+struct ValidJournal {
+  std::string path;
+  Content bytes;
+  ByteRange record;
+  Content archive_before;
+  Content archive_after;
+};
+const ValidJournal& valid_journal();
+
+/// Recovers with these bytes as the journal: looking, for real, and once more, as writer and as reader. The archive
+/// must be as it was, or as the valid journal says; where the hashes were forged too, at least as large as it was.
+std::optional<std::string> check_journal(std::span<const std::byte> journal, bool is_forged);
+
+/// Makes a journal of a fuzzer's bytes: raw, or changes of the valid one, with or without hashes that agree again.
+struct MadeJournal {
+  Content bytes;
+  bool is_forged = false;
+};
+MadeJournal make_journal(std::span<const std::byte> script);
+
+/// Journals whose archive is another one by now, and archives that are replaced before a commit: never applied,
+/// never removed, never written to.
+std::optional<std::string> check_identities();
+
+}  // namespace stfs::test

@@ -1,0 +1,57 @@
+// Journals are hostile input: whatever lies there, the archive is as it was or as a valid journal says.
+#include "tests/crash/journal_check.h"
+#include "tests/support/catch.h"
+#include "tests/support/choices.h"
+
+namespace stfs::test {
+
+TEST_CASE("journal: the valid one is applied", "[crash][journal]") {
+  const ValidJournal& valid = valid_journal();
+  REQUIRE(valid.archive_before != valid.archive_after);
+  DiskModel disk;
+  const InodeNumber archive = disk.put(kArchivePath, valid.archive_before);
+  disk.put(valid.path, valid.bytes);
+  const auto process = disk.start_process();
+  CHECK(Archive::open(kArchivePath, Access::ReadWrite, *process));
+  CHECK(disk.image().has_content(archive, valid.archive_after));
+  CHECK(disk.image().inode_at(valid.path) == 0);
+}
+
+TEST_CASE("journal: every single byte that is damaged is noticed or does not matter", "[crash][journal]") {
+  Content journal = valid_journal().bytes;
+  for (std::size_t at = 0; at < journal.size(); ++at) {
+    // All of the head and of the record, and samples of the rest.
+    if (at > 100 && at < valid_journal().record.offset && at % 97 != 0) continue;
+    const std::byte before = journal[at];
+    journal[at] ^= std::byte{0x10};
+    if (const auto wrong = check_journal(journal, false)) FAIL("byte " << at << ": " << *wrong);
+    journal[at] = before;
+  }
+}
+
+TEST_CASE("journal: cut short anywhere, it is not applied or whole", "[crash][journal]") {
+  const Content& journal = valid_journal().bytes;
+  for (std::size_t size = 0; size < journal.size(); size += size < 100 || size + 400 > journal.size() ? 1 : 61) {
+    if (const auto wrong = check_journal(std::span(journal).first(size), false)) FAIL("size " << size << ": " << *wrong);
+  }
+}
+
+TEST_CASE("journal: random damage and forged hashes harm nothing", "[crash][journal]") {
+  constexpr std::uint64_t kJournals = 20'000;
+  unsigned forged = 0;
+  for (std::uint64_t seed = 0; seed < kJournals; ++seed) {
+    RandomChoices random(seed);
+    Content script(1 + random.below(40));
+    for (std::byte& byte : script) byte = static_cast<std::byte>(random.below(256));
+    const MadeJournal made = make_journal(script);
+    forged += made.is_forged;
+    if (const auto wrong = check_journal(made.bytes, made.is_forged)) FAIL("seed " << seed << ": " << *wrong);
+  }
+  CHECK(forged > kJournals / 4);
+}
+
+TEST_CASE("journal: of another archive it is left alone, and a replaced archive is not written", "[crash][journal]") {
+  if (const auto wrong = check_identities()) FAIL(*wrong);
+}
+
+}  // namespace stfs::test

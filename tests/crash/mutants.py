@@ -1,0 +1,412 @@
+"""Removes one step of the protocol from a copy of the core, builds, and sees whether the explorer notices.
+
+Each mutant is a table's row: a name, the file, the text that must be there exactly once, and what takes its place.
+A row whose text is no longer there fails: the table has to follow the code.
+
+    python3 tests/crash/mutants.py                 all of them
+    python3 tests/crash/mutants.py NAME...         only these
+    python3 tests/crash/mutants.py --list
+    python3 tests/crash/mutants.py --directory DIR where to build; without it, build/mutants
+
+Exit status: 0 every mutant was caught, 1 one survived or could not be built, 2 wrong usage.
+"""
+
+import argparse
+import dataclasses
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+# So long a mutant may go unnoticed, in seconds of the explorer.
+PATIENCE = 60
+KINDS = ("crashes", "random", "faults", "hosts", "journals")
+
+
+@dataclasses.dataclass(frozen=True)
+class Mutant:
+    name: str
+    file: str
+    old: str
+    new: str
+    # In these a round of the explorer notices it soonest; all the same, each mutant fails one of the tests.
+    kinds: tuple[str, ...] = KINDS
+
+    def apply(self, source: str) -> str:
+        if source.count(self.old) != 1:
+            raise ValueError(f"{self.name}: the text is {source.count(self.old)} times in {self.file}: {self.old!r}")
+        return source.replace(self.old, self.new)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    # --- the order of the steps ------------------------------------------------------------------------
+    Mutant(
+        "the journal is not synced before it is named",
+        "core/journal.cc",
+        "auto synced = file_->sync();",
+        "auto synced = Result<void>{};",
+        ("crashes",),
+    ),
+    Mutant(
+        "the directory is not synced after the journal was named",
+        "core/journal.cc",
+        "if (done && durability == Durability::Power) done = storage_->sync_directory(directory);",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "the archive is not synced before the journal is retired",
+        "core/transaction.cc",
+        "if (options.durability == Durability::Power) done = archive_.file().sync();",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "recovery does not sync the archive before it removes the journal",
+        "core/recovery.cc",
+        "if (auto synced = archive.sync(); !synced) return synced;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "recovery does not sync the directory before it applies a journal",
+        "core/recovery.cc",
+        "  if (auto synced = storage.sync_directory(archive_path.parent_path()); !synced) return synced;\n",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "the journal is not retired",
+        "core/transaction.cc",
+        "if (done) done = journal_->retire();",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "journals are applied in any order",
+        "core/recovery.cc",
+        "std::ranges::stable_sort(found, {}, [](const Found& journal) { return journal.record.sequence; });",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "the first block is not filled with the archive's bytes",
+        "core/block_plan.cc",
+        "if (auto filled = fill(begin, piece.offset, staging); !filled) return filled;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "the last block is not filled with the archive's bytes",
+        "core/block_plan.cc",
+        "if (auto filled = fill(piece.end(), std::min(end, next), staging); !filled) return filled;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "two stages in one block are not put together",
+        "core/block_plan.cc",
+        "if (!is_in_place) {",
+        "if (false) {",
+        ("crashes",),
+    ),
+    # --- what is checked -------------------------------------------------------------------------------
+    Mutant(
+        "the sizes are not checked",
+        "core/transaction.cc",
+        "if (auto sizes = check_sizes(); !sizes) return sizes;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "the archive is not checked again before the commit",
+        "core/transaction.cc",
+        "if (auto same = check_archive(options); !same) return same;",
+        "",
+        ("journals",),
+    ),
+    Mutant(
+        "another file at the path is not noticed",
+        "core/transaction.cc",
+        "if (change->is_replaced) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "another header is not noticed",
+        "core/transaction.cc",
+        "if (change->is_broken) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "another size is not noticed",
+        "core/transaction.cc",
+        "if (status->identity.size_bytes != archive_.stamp().size_bytes) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "the hash of the head is not checked",
+        "core/journal_format.cc",
+        "if (!in.is_ok() || hash != XXH3_64bits(block.data(), hashed_bytes))",
+        "if (!in.is_ok())",
+        ("journals",),
+    ),
+    Mutant(
+        "the hash of the record is not checked",
+        "core/recovery.cc",
+        "if (XXH3_64bits(text->data(), text->size()) != head->record_hash) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "the hashes of the new blocks are not checked",
+        "core/recovery.cc",
+        "if (*hashes != range.new_hashes) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "a journal's archive is not checked",
+        "core/recovery.cc",
+        "if (!found.record.archive.matches(stamp)) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "a journal's inode is not checked",
+        "core/journal_format.cc",
+        "inode == other.inode && ",
+        "",
+        ("journals",),
+    ),
+    Mutant(
+        "a journal's birth time is not checked",
+        "core/journal_format.cc",
+        "birth_ns == other.birth_ns &&",
+        "true &&",
+        ("journals",),
+    ),
+    Mutant(
+        "the hash of a journal's header is not checked",
+        "core/journal_format.cc",
+        "header_hash == other.header_hash;",
+        "true;",
+        ("journals",),
+    ),
+    Mutant(
+        "insisting applies a journal over bytes that it does not know",
+        "core/recovery.cc",
+        "is_due = *known && sound;",
+        "is_due = sound.has_value();",
+        ("journals",),
+    ),
+    Mutant(
+        "ranges of a record may pass the archive's end",
+        "core/journal_format.cc",
+        "if (in_archive->end() > archive.size_bytes || in_journal->end() > journal_size_bytes) return false;",
+        "if (in_journal->end() > journal_size_bytes) return false;",
+        ("journals",),
+    ),
+    Mutant(
+        "a journal that was taken back counts as damaged",
+        "core/recovery.cc",
+        'if (is_void(*found.file)) return is(JournalState::Unfinished, "taken back by its owner");',
+        "",
+        ("faults",),
+    ),
+    # --- failures --------------------------------------------------------------------------------------
+    Mutant(
+        "commits go on after a failed sync of the archive",
+        "core/transaction.cc",
+        "if (auto writable = archive_.check_writable(); !writable) return writable;",
+        "",
+        ("faults",),
+    ),
+    Mutant(
+        "a journal whose sync failed is used again",
+        "core/journal.cc",
+        "if (!synced) spoiled_ = synced.error();",
+        "",
+        ("faults",),
+    ),
+    Mutant(
+        "a journal that could not be committed is not taken back",
+        "core/journal.cc",
+        "const bool is_void = file_->write(std::as_bytes(std::span(nothing)), 0) && file_->sync();",
+        "const bool is_void = true;",
+        ("faults",),
+    ),
+    Mutant(
+        "reads do not come from the journal after a failed apply",
+        "core/transaction.cc",
+        "archive_.overlay({journal_->take_file(), std::move(ranges)});",
+        "",
+        ("faults",),
+    ),
+    Mutant(
+        "readers do not see a committed journal that is not applied",
+        "core/archive.cc",
+        "if (pending) overlays_ = std::move(*pending);",
+        "",
+        ("journals",),
+    ),
+    # --- several hosts ---------------------------------------------------------------------------------
+    Mutant(
+        "no locks are taken",
+        "core/transaction.cc",
+        "if (options.uses_locks) {",
+        "if (false) {",
+        ("hosts",),
+    ),
+    Mutant(
+        "nothing is recovered before a commit",
+        "core/transaction.cc",
+        "if (!*is_due) return locks;",
+        "return locks;",
+        ("hosts",),
+    ),
+    Mutant(
+        "a living owner's journal counts as a dead one's",
+        "core/recovery.cc",
+        'if (conflict && *conflict) return is(JournalState::InUse, "its owner is at work");',
+        "",
+        ("hosts",),
+    ),
+    Mutant(
+        "the owner does not lock his journal",
+        "core/journal.cc",
+        "auto conflict = journal->file_->try_lock(kOwnerByte, LockKind::Exclusive);",
+        "Result<std::optional<LockConflict>> conflict;",
+        ("hosts",),
+    ),
+    Mutant(
+        "recovery does not lock what it applies",
+        "core/recovery.cc",
+        "auto locks = ArchiveLocks::for_patch(archive, archive_path, ranges, kLockPatience);",
+        "Result<ArchiveLocks> locks;",
+        ("hosts",),
+    ),
+    Mutant(
+        "locks are not rounded out to blocks",
+        "core/file_lock.cc",
+        "const std::uint64_t end = kLockBase + round_up_to_block(range.end());",
+        "const std::uint64_t end = kLockBase + range.end();",
+        ("hosts",),
+    ),
+)
+
+
+class Workshop:
+    """A copy of the sources with a build of its own."""
+
+    def __init__(self, directory: Path):
+        self.source = directory / "source"
+        self.build = directory / "build"
+        self.explorer = self.build / "tests" / "crash_explorer"
+
+    def copy_sources(self):
+        """Only what differs is written, so that little is built again."""
+        self.source.mkdir(parents=True, exist_ok=True)
+        for name in ("core", "fs", "tools", "tests", "packaging"):
+            wanted = {p.relative_to(ROOT) for p in (ROOT / name).rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+            there = self.source / name
+            for stale in [p for p in there.rglob("*") if p.is_file() and p.relative_to(self.source) not in wanted]:
+                stale.unlink()
+            for file in wanted:
+                self.write(file, (ROOT / file).read_bytes())
+        self.write(Path("CMakeLists.txt"), (ROOT / "CMakeLists.txt").read_bytes())
+        if (ROOT / "LICENSE").exists():
+            self.write(Path("LICENSE"), (ROOT / "LICENSE").read_bytes())
+
+    def write(self, file: Path, content: bytes):
+        there = self.source / file
+        if there.exists() and there.read_bytes() == content:
+            return
+        there.parent.mkdir(parents=True, exist_ok=True)
+        there.write_bytes(content)
+
+    def configure(self):
+        command = ["cmake", "-G", "Ninja", "-S", self.source, "-B", self.build, "-DCMAKE_BUILD_TYPE=None",
+                   "-DCMAKE_CXX_FLAGS=-O1"]
+        if shutil.which("ccache"):
+            command.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
+        self.run(command)
+
+    def compile(self):
+        self.run(["ninja", "-C", self.build, "crash_explorer"])
+
+    def run(self, command):
+        # What was built below one directory serves below another.
+        environment = os.environ | {"CCACHE_BASEDIR": str(self.source.parent), "CCACHE_NOHASHDIR": "1"}
+        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if done.returncode != 0:
+            raise RuntimeError(done.stdout[-3000:])
+
+    def explore(self, kinds, seconds, states=10**12) -> subprocess.CompletedProcess:
+        command = [self.explorer, "--states", str(states), "--seconds", str(seconds)]
+        for kind in kinds:
+            command += ["--kind", kind]
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=10 * seconds)
+
+    def prepare(self):
+        """The sources as they are must pass: a mutant that fails like them proves nothing."""
+        self.copy_sources()
+        self.configure()
+        self.compile()
+        for kind in KINDS:
+            done = self.explore([kind], 5)
+            if done.returncode != 0:
+                raise RuntimeError(f"without a mutant, {kind} fail already: {done.stdout}")
+
+    def try_mutant(self, mutant: Mutant) -> str:
+        """What the explorer says of it. Raises AssertionError where it says nothing."""
+        file = Path(mutant.file)
+        original = (ROOT / file).read_text()
+        self.write(file, mutant.apply(original).encode())
+        try:
+            self.compile()
+            # A crash or a hang of the mutant is a way of being caught.
+            try:
+                done = self.explore(mutant.kinds, PATIENCE)
+            except subprocess.TimeoutExpired:
+                return "it hangs"
+        finally:
+            self.write(file, original.encode())
+        assert done.returncode != 0, f"survived: {mutant.name}: {done.stdout.strip()}"
+        return done.stdout.strip().splitlines()[-1] if done.returncode == 1 else f"exit status {done.returncode}"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--directory", type=Path, default=ROOT / "build" / "mutants")
+    parser.add_argument("--list", action="store_true")
+    options = parser.parse_args()
+    if options.list:
+        print(*(mutant.name for mutant in MUTANTS), sep="\n")
+        return 0
+    chosen = [mutant for mutant in MUTANTS if not options.names or mutant.name in options.names]
+    if len(chosen) < len(set(options.names)):
+        parser.error("no mutant of that name; --list tells them")
+    workshop = Workshop(options.directory)
+    workshop.prepare()
+    survivors = 0
+    for mutant in chosen:
+        started = time.monotonic()
+        try:
+            verdict = "caught: " + workshop.try_mutant(mutant)
+        except (AssertionError, ValueError, RuntimeError) as error:
+            survivors += 1
+            verdict = f"NOT CAUGHT: {error}"
+        print(f"{mutant.name} ({time.monotonic() - started:.0f} s): {verdict}", flush=True)
+    print(f"{len(chosen) - survivors} of {len(chosen)} mutants caught")
+    return 1 if survivors else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,27 @@
+"""Each step of the protocol, taken out of the code, must fail a test (mutants.py)."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import mutants
+
+BUILD = Path(os.environ.get("STFS_BUILD_DIR", mutants.ROOT / "build" / "release"))
+
+
+@pytest.fixture(scope="module")
+def workshop() -> mutants.Workshop:
+    shop = mutants.Workshop(BUILD / "mutants")
+    shop.prepare()
+    return shop
+
+
+@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_caught(workshop: mutants.Workshop, mutant: mutants.Mutant):
+    print(workshop.try_mutant(mutant))
+
+
+def test_names_tell_mutants_apart():
+    names = [mutant.name for mutant in mutants.MUTANTS]
+    assert len(names) == len(set(names))

@@ -1,0 +1,39 @@
+// A committed journal whose owner has died, beside an archive of a test.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "core/journal.h"
+#include "core/recovery.h"
+
+namespace stfs::test {
+
+/// Promises `bytes` at a multiple of 4096 of the archive.
+/// @return the journal's path.
+inline std::filesystem::path plant_journal(const std::filesystem::path& archive_path, std::uint64_t offset,
+                                           const std::string& bytes) {
+  const auto check = [](auto&& result) -> decltype(auto) {
+    if (!result) throw std::runtime_error(result.error().message);
+    return std::forward<decltype(result)>(result);
+  };
+  auto archive = *check(system_storage().open(archive_path, Access::ReadOnly));
+  auto journal = *check(Journal::create(system_storage(), archive_path));
+  JournalRange range{
+      .archive = {offset, bytes.size()}, .journal_offset = 0, .new_hashes = {}, .old_hashes = {}};
+  range.journal_offset = journal->allocate(bytes.size());
+  check(journal->file().write(std::as_bytes(std::span(bytes)), range.journal_offset));
+  append_block_hashes(std::as_bytes(std::span(bytes)), range.new_hashes);
+  std::string old(bytes.size(), '\0');
+  check(archive->read(std::as_writable_bytes(std::span(old)), offset));
+  append_block_hashes(std::as_bytes(std::span(old)), range.old_hashes);
+  JournalRecord record{
+      .id = {}, .archive = *check(stamp_of(*archive)), .owner_pid = 0, .coordinator = {}, .ranges = {range}};
+  check(journal->seal(std::move(record), Durability::Process));
+  check(journal->publish(Durability::Process));
+  return journal->path();
+}
+
+}  // namespace stfs::test

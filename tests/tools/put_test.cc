@@ -1,0 +1,187 @@
+// stfs put: from every kind of source, checked, and wholly or not at all.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/lock_owner.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/tool_run.h"
+
+using namespace stfs;
+using test::content_of;
+using test::run_verb;
+
+namespace {
+
+constexpr std::uint64_t kLockBase = std::uint64_t{1} << 62U;
+
+/// Tensors f (F32 [2,3]), b (BF16 [4]), x (U8 [3]), none (U8 [0]), data "." * 35.
+struct Model {
+  test::TemporaryDirectory directory;
+  std::string header = R"({"f":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
+                       R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},)"
+                       R"("x":{"dtype":"U8","shape":[3],"data_offsets":[32,35]},)"
+                       R"("none":{"dtype":"U8","shape":[0],"data_offsets":[35,35]}})";
+  std::string path = directory.write("m.safetensors", archive(std::string(35, '.')));
+
+  [[nodiscard]] std::string archive(const std::string& data) const {
+    return test::archive_bytes(header, data);
+  }
+  [[nodiscard]] bool is_untouched() const { return content_of(path) == archive(std::string(35, '.')); }
+  /// Nothing lies beside the archive and these files.
+  [[nodiscard]] std::size_t files() const {
+    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(directory.path()),
+                                                  std::filesystem::directory_iterator()));
+  }
+};
+
+/// A NumPy file of version 1, byte by byte.
+std::string npy(const std::string& type, const std::string& shape, const std::string& data) {
+  std::string dict = "{'descr': '" + type + "', 'fortran_order': False, 'shape': " + shape + ", }";
+  dict.resize(117, ' ');
+  return std::string("\x93NUMPY\1\0\x76\0", 10) + dict + "\n" + data;
+}
+
+}  // namespace
+
+TEST_CASE("put writes raw bytes and leaves all other bytes as they were", "[tools][put]") {
+  const Model model;
+  const auto run = run_verb(tools::put, {model.path, "x", model.directory.write("x.bin", "new")});
+  CHECK(run.code == 0);
+  CHECK(run.err.empty());
+  CHECK(run.out == "changed x: U8 [3], 3 B\n");
+  CHECK(content_of(model.path) == model.archive(std::string(32, '.') + "new"));
+  CHECK(model.files() == 2);
+}
+
+TEST_CASE("put reads raw bytes from standard input", "[tools][put]") {
+  const Model model;
+  CHECK(run_verb(tools::put, {model.path, "x", "-"}, test::Output::Pipe, "new").code == 0);
+  CHECK(content_of(model.path) == model.archive(std::string(32, '.') + "new"));
+}
+
+TEST_CASE("put refuses an input that is too short or too long, and changes nothing", "[tools][put]") {
+  const Model model;
+  const auto cut = run_verb(tools::put, {model.path, "x", "-"}, test::Output::Pipe, "ne");
+  CHECK(cut.code == 1);
+  CHECK(cut.err == "stfs put: standard input: ended after 2 bytes: the tensor takes exactly 3\n");
+  const auto longer = run_verb(tools::put, {model.path, "x", "-"}, test::Output::Pipe, "news");
+  CHECK(longer.code == 1);
+  CHECK(longer.err == "stfs put: standard input: has more than 3 bytes: the tensor takes exactly that\n");
+  const std::string file = model.directory.write("x.bin", "news");
+  CHECK(run_verb(tools::put, {model.path, "x", file}).err ==
+        "stfs put: " + file + ": has 4 bytes: U8 [3] takes exactly 3\n");
+  CHECK(model.is_untouched());
+}
+
+TEST_CASE("put takes a tensor of no bytes", "[tools][put]") {
+  const Model model;
+  CHECK(run_verb(tools::put, {model.path, "none", "-"}).code == 0);
+  CHECK(run_verb(tools::put, {model.path, "none", "-"}, test::Output::Pipe, "x").code == 1);
+  CHECK(model.is_untouched());
+}
+
+TEST_CASE("put copies a tensor larger than a piece", "[tools][put]") {
+  const test::TemporaryDirectory directory;
+  const std::string header = R"({"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]},)"
+                             R"("t":{"dtype":"U8","shape":[3000001],"data_offsets":[5,3000006]}})";
+  const std::string path = directory.write("m", test::archive_bytes(header, std::string(3'000'006, '.')));
+  std::string data(3'000'001, '\0');
+  for (std::size_t at = 0; at < data.size(); ++at) data[at] = static_cast<char>(at * 31 + at / 4093);
+  for (const char* durability : {"power", "process"}) {
+    CHECK(run_verb(tools::put, {"--durability", durability, path, "t", "-"}, test::Output::Pipe, data).code ==
+          0);
+    CHECK((content_of(path) == test::archive_bytes(header, "....." + data)));
+    std::reverse(data.begin(), data.end());
+  }
+}
+
+TEST_CASE("put takes a NumPy file of the same dtype and shape", "[tools][put]") {
+  const Model model;
+  const std::string data = "abcdefghijklmnopqrstuvwx";
+  const std::string file = model.directory.write("f.npy", npy("<f4", "(2, 3)", data));
+  const auto run = run_verb(tools::put, {model.path, "f", file});
+  CHECK(run.err.empty());
+  CHECK(run.code == 0);
+  CHECK(content_of(model.path) == model.archive(data + std::string(11, '.')));
+  const std::string bf16 = model.directory.write("b.npy", npy("|V2", "(4,)", "12345678"));
+  CHECK(run_verb(tools::put, {model.path, "b", bf16}).code == 0);
+  CHECK(content_of(model.path) == model.archive(data + "12345678..."));
+}
+
+TEST_CASE("put refuses a NumPy file that is another array, and changes nothing", "[tools][put]") {
+  const Model model;
+  const std::string data(24, 'x');
+  for (const auto& [content, why] :
+       {std::pair(npy("<i4", "(2, 3)", data), "holds <i4, the tensor is F32"),
+        std::pair(npy("<f4", "(3, 2)", data), "has the shape [3,2], the tensor's is [2,3]"),
+        std::pair(npy("<f4", "(2, 3)", data + "x"), "has 25 bytes of data, its header promises 24"),
+        std::pair(data, "is no NumPy file: it does not begin as one")}) {
+    const std::string file = model.directory.write("f.npy", content);
+    const auto run = run_verb(tools::put, {model.path, "f", file});
+    CHECK(run.code == 1);
+    CHECK(run.err == "stfs put: " + file + ": " + why + "\n");
+  }
+  CHECK(model.is_untouched());
+  const std::string misnamed = model.directory.write("f.bin", npy("<f4", "(2, 3)", data));
+  CHECK(run_verb(tools::put, {model.path, "f", misnamed}).err.find("must be called .npy") !=
+        std::string::npos);
+  const std::string raw = model.directory.write("raw.npy", data);
+  CHECK(run_verb(tools::put, {"--raw", model.path, "f", raw}).code == 0);
+  CHECK(content_of(model.path) == model.archive(data + std::string(11, '.')));
+}
+
+TEST_CASE("put takes a tensor of another archive, of the same name or another", "[tools][put]") {
+  const Model model;
+  const std::string other = model.directory.write(
+      "o.safetensors", test::archive_bytes(R"({"x":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
+                                           R"("[y]":{"dtype":"U8","shape":[3],"data_offsets":[3,6]},)"
+                                           R"("f":{"dtype":"F16","shape":[2,3],"data_offsets":[6,18]}})",
+                                           "onetwo" + std::string(12, 'f')));
+  CHECK(run_verb(tools::put, {model.path, "x", other}).code == 0);
+  CHECK(content_of(model.path) == model.archive(std::string(32, '.') + "one"));
+  CHECK(run_verb(tools::put, {model.path, "x", other, "--from-tensor", "[y]"}).code == 0);
+  CHECK(content_of(model.path) == model.archive(std::string(32, '.') + "two"));
+  CHECK(run_verb(tools::put, {model.path, "f", other}).err ==
+        "stfs put: " + other +
+            ": f: other dtype and size: F16 [2,3], 12 bytes, came; F32 [2,3], 24 bytes, is due\n");
+  CHECK(run_verb(tools::put, {model.path, "b", other}).err ==
+        "stfs put: " + other + ": b: no such tensor, did you mean x or f?\n");
+  CHECK(content_of(model.path) == model.archive(std::string(32, '.') + "two"));
+}
+
+TEST_CASE("put tells in JSON what it changed", "[tools][put]") {
+  const Model model;
+  const auto run = run_verb(tools::put, {"--json", model.path, "x", "-"}, test::Output::Pipe, "new");
+  const auto document = nlohmann::json::parse(run.out);
+  CHECK(document ==
+        nlohmann::json{
+            {"path", model.path}, {"name", "x"}, {"dtype", "U8"}, {"shape", {3}}, {"size_bytes", 3}});
+}
+
+TEST_CASE("put names the holder of a lock and gives up after --wait", "[tools][put]") {
+  const Model model;
+  const test::LockOwner owner(model.path, kLockBase, 1);
+  const auto run =
+      run_verb(tools::put, {"--nolock", "--wait", "0", model.path, "x", "-"}, test::Output::Pipe, "new");
+  CAPTURE(run.err);
+  CHECK(run.code == 1);  // recovery at the opening wants the header's byte all the same
+  CHECK(run.err.find("process " + std::to_string(owner.pid())) != std::string::npos);
+  CHECK(model.is_untouched());
+}
+
+TEST_CASE("put with wrong arguments exits with 2", "[tools][put]") {
+  const Model model;
+  for (const tools::Arguments& wrong : {tools::Arguments{model.path},
+                                        {model.path, "x"},
+                                        {model.path, "x", "-", "y"},
+                                        {model.path, "x", "-", "--durability", "luck"},
+                                        {model.path, "x", "-", "--wait", "-1"},
+                                        {model.path, "x", "-", "--raw", "--from-tensor", "y"}}) {
+    CAPTURE(wrong);
+    CHECK(run_verb(tools::put, wrong).code == 2);
+  }
+  CHECK(run_verb(tools::put, {model.path, "y", "-"}).code == 1);
+  CHECK(model.is_untouched());
+}
