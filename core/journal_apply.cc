@@ -14,12 +14,14 @@ constexpr std::uint64_t kWritebackFromBytes = 8 << 20;
 // Below this, one write is cheaper than the metadata of shared blocks (DURABILITY.md).
 constexpr std::uint64_t kCloneFromBytes = 1 << 20;
 
-Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::uint64_t from) {
+Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::uint64_t from,
+                        const OnBytes& on_bytes) {
   return for_each_piece(journal, {from, to.size_bytes},
                         [&](std::span<const std::byte> piece, std::uint64_t at) -> Result<void> {
                           const ByteRange written{to.offset + (at - from), piece.size()};
                           if (auto put = archive.write(piece, written.offset); !put) return put;
                           if (to.size_bytes >= kWritebackFromBytes) archive.begin_writeback(written);
+                          if (on_bytes) on_bytes(piece.size());
                           return {};
                         });
 }
@@ -37,12 +39,13 @@ Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on
   return {};
 }
 
-Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range) {
+Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range, const OnBytes& on_bytes) {
   std::vector<std::uint64_t> hashes;
   hashes.reserve(round_up_to_block(range.size_bytes) / kBlockBytes);
   auto read =
       for_each_piece(file, range, [&](std::span<const std::byte> piece, std::uint64_t) -> Result<void> {
         append_block_hashes(piece, hashes);
+        if (on_bytes) on_bytes(piece.size());
         return {};
       });
   if (!read) return pass_on(std::move(read));
@@ -52,7 +55,6 @@ Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range
 Result<void> apply_ranges(File& archive, const File& journal, std::span<const JournalRange> ranges,
                           const OnBytes& on_bytes) {
   bool can_clone = true;
-  std::uint64_t done_bytes = 0;
   for (const JournalRange& range : ranges) {
     ByteRange rest = range.archive;
     std::uint64_t from = range.journal_offset;
@@ -64,11 +66,10 @@ Result<void> apply_ranges(File& archive, const File& journal, std::span<const Jo
       if (can_clone) {
         rest = {rest.offset + whole, rest.size_bytes - whole};
         from += whole;
+        if (on_bytes) on_bytes(whole);
       }
     }
-    if (auto copied = copy_range(archive, journal, rest, from); !copied) return copied;
-    done_bytes += range.archive.size_bytes;
-    if (on_bytes) on_bytes(done_bytes);
+    if (auto copied = copy_range(archive, journal, rest, from, on_bytes); !copied) return copied;
   }
   return {};
 }

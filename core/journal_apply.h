@@ -11,7 +11,7 @@
 
 namespace stfs {
 
-/// Called with the number of bytes that have been done.
+/// Called with the number of bytes that have just been done.
 using OnBytes = std::function<void(std::uint64_t)>;
 
 /// Clones (FICLONERANGE) long ranges where the file system can, copies the rest. Syncs nothing. May be
@@ -24,6 +24,7 @@ using OnPiece = std::function<Result<void>(std::span<const std::byte> piece, std
 Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on_piece);
 
 /// Hash of each block of a range that starts at a multiple of 4096.
-Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range);
+Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range,
+                                               const OnBytes& on_bytes = {});
 
 }  // namespace stfs

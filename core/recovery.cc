@@ -138,13 +138,15 @@ class Scan {
       return is(JournalState::Unknown, "not a journal's name");
 
     auto file = storage_.open_no_link(found.report.path, Access::ReadWrite);
+    // A descriptor that may only read can take a shared lock; its owner's exclusive one stops that as well.
+    const LockKind look = file ? LockKind::Exclusive : LockKind::Shared;
     if (!file) file = storage_.open_no_link(found.report.path, Access::ReadOnly);
     if (!file && file.error().errno_value == ENOENT) return std::nullopt;
     if (!file && file.error().errno_value == ELOOP) return is(JournalState::Unknown, "a symbolic link");
     if (!file) return is(JournalState::Unknown, file.error().message);
     found.file = std::move(*file);
     // Only a look: whoever keeps this lock without the archive's would pass for a committer.
-    const auto conflict = found.file->try_lock(kOwnerByte, LockKind::Exclusive);
+    const auto conflict = found.file->try_lock(kOwnerByte, look);
     const bool is_in_use = conflict && *conflict;
     if (!is_in_use) found.file->unlock(kOwnerByte);
     const auto opened = found.file->status();
@@ -166,6 +168,7 @@ class Scan {
     auto record = read_record(*found.file, opened->identity.size_bytes);
     if (!record) {
       const bool is_other_version = record.error().errno_value == EPROTONOSUPPORT;
+      found.report.blocks_commits = true;
       return is(is_other_version ? JournalState::Unknown : JournalState::Damaged, record.error().message);
     }
     found.record = std::move(*record);
@@ -175,9 +178,11 @@ class Scan {
       return is(JournalState::Foreign, "written for another archive, or for another state of this one");
     }
     if (auto sound = check_new_blocks(*found.file, found.record); !sound) {
+      found.report.blocks_commits = true;
       return is(JournalState::Damaged, sound.error().message);
     }
     if (!found.record.coordinator.empty()) {
+      found.report.blocks_commits = true;
       return is(JournalState::Unknown, "part of a transaction over several archives");
     }
     if (is_in_use) return is(JournalState::InUse, "its owner or a recovery is at work");
@@ -310,9 +315,9 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
     if (!journals) return pass_on(std::move(journals));
     Obstacle obstacle = Obstacle::None;
     for (const Found& found : *journals) {
-      if (found.report.state == JournalState::Damaged) {
+      if (found.report.blocks_commits) {
         return fail(ErrorCode::ArchiveChanged, EIO,
-                    fmt::format("{}: {}: nothing is written before `stfs recover {}` has settled it",
+                    fmt::format("{}: {}: nothing is written beside it; `stfs recover {}` explains",
                                 found.report.path.string(), found.report.explanation, archive_path.string()));
       }
       if (found.report.state == JournalState::Committed) return Obstacle::DeadOwner;

@@ -32,6 +32,9 @@ struct JournalReport {
   std::filesystem::path path;
   JournalState state = JournalState::Unknown;
   JournalAction action = JournalAction::None;
+  /// Nothing may be committed beside it: what it has promised to the archive can't be known here (Damaged,
+  /// another version, part of a transaction over several archives).
+  bool blocks_commits = false;
   std::string explanation;       // one sentence for a person
   std::uint64_t ranges = 0;      // of the record, where it could be read
   std::uint64_t size_bytes = 0;  // of the archive that they cover
@@ -51,7 +54,7 @@ enum class Obstacle : std::uint8_t {
   Recovery,   // somebody is at work on a journal that names bytes of `locked`, and no living committer can
               // be: a recovery that waits for our locks. Give them up for a moment.
 };
-/// Fails (EIO) where a journal is Damaged: what it names can't be trusted to be whole, nor be repaired.
+/// Fails (EIO) where a journal blocks commits.
 Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,
                                const File& archive, std::span<const ByteRange> locked);
 

@@ -133,9 +133,11 @@ Result<std::vector<JournalRange>> Transaction::prepare(const CommitOptions& opti
 Result<void> Transaction::finish(const CommitOptions& options, ReadersOut& readers,
                                  std::vector<JournalRange> ranges) {
   const std::uint64_t total = total_bytes(ranges);
+  std::uint64_t done = 0;
   auto applied = guard_memory([&] {
     readers.take();
-    return apply_ranges(archive_.file(), journal_->file(), ranges, [&](std::uint64_t done) {
+    return apply_ranges(archive_.file(), journal_->file(), ranges, [&](std::uint64_t bytes) {
+      done += bytes;
       if (options.on_progress) options.on_progress(total / 2 + done / 2, total);
     });
   });
@@ -157,15 +159,17 @@ Result<void> Transaction::finish(const CommitOptions& options, ReadersOut& reade
 Result<void> Transaction::hash(std::vector<JournalRange>& ranges, const CommitOptions& options) const {
   const std::uint64_t total = total_bytes(ranges);
   std::uint64_t hashed = 0;
+  const auto on_bytes = [&](std::uint64_t bytes) {
+    hashed += bytes;
+    if (options.on_progress) options.on_progress(hashed / 4, total);  // half of the way, both hashes
+  };
   for (JournalRange& range : ranges) {
-    auto fresh = hash_blocks(journal_->file(), {range.journal_offset, range.archive.size_bytes});
+    auto fresh = hash_blocks(journal_->file(), {range.journal_offset, range.archive.size_bytes}, on_bytes);
     if (!fresh) return pass_on(std::move(fresh));
-    auto old = hash_blocks(archive_.file(), range.archive);
+    auto old = hash_blocks(archive_.file(), range.archive, on_bytes);
     if (!old) return pass_on(std::move(old));
     range.new_hashes = std::move(*fresh);
     range.old_hashes = std::move(*old);
-    hashed += range.archive.size_bytes;
-    if (options.on_progress) options.on_progress(hashed / 2, total);
   }
   return {};
 }

@@ -4,13 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <ostream>
+#include <system_error>
 #include <vector>
 
-#include "core/file_lock.h"
 #include "core/recovery.h"
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
@@ -44,13 +43,9 @@ using Reports = std::vector<JournalReport>;
 
 /// A journal may lie beside a file that is anything by now, so the kind of the file is all that is asked.
 Result<Reports> recover_at(const std::filesystem::path& path, const RecoveryOptions& options) {
-  constexpr std::chrono::seconds kPatience{10};
   const Access access = options.is_dry_run ? Access::ReadOnly : Access::ReadWrite;
   auto archive = system_storage().open(path, access);
   if (!archive) return pass_on(std::move(archive));
-  // Where the file system has no locks, recovery goes on without, as it does at every open.
-  auto locks = ArchiveLocks::for_patch(**archive, path, {}, kPatience);
-  if (!locks && locks.error().code == ErrorCode::Busy) return pass_on(std::move(locks));
   return stfs::recover(system_storage(), path, **archive, options);
 }
 
@@ -123,8 +118,10 @@ int recover(const Arguments& arguments, Streams& streams) {
 
   const auto located = locate_target(request.target);
   if (!located) return report_failure(streams, "recover", located.error().message);
-  // Journals lie in the archive's directory: "NAME" alone has none to look into.
-  const std::filesystem::path path = std::filesystem::absolute(located->archive);
+  // Journals lie where links end.
+  std::error_code is_gone;
+  const std::filesystem::path path = std::filesystem::canonical(located->archive, is_gone);
+  if (is_gone) return report_failure(streams, "recover", request.target + ": " + is_gone.message());
   const auto reports = recover_at(path, request.options);
   if (!reports) return report_failure(streams, "recover", reports.error().message);
   if (request.json) {

@@ -23,6 +23,14 @@ std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
 }
 
+/// A copy of what a reader of that range gets.
+Result<std::vector<std::byte>> read(const Archive& archive, ByteRange range) {
+  std::vector<std::byte> scratch;
+  auto bytes = archive.read(range, scratch);
+  if (!bytes) return tl::unexpected(bytes.error());
+  return std::vector<std::byte>(bytes->begin(), bytes->end());
+}
+
 std::unique_ptr<Archive> open_archive(const std::string& path, Access access = Access::ReadWrite) {
   auto archive = Archive::open(path, access);
   if (!archive) throw std::runtime_error(archive.error().message);
@@ -60,9 +68,9 @@ TEST_CASE("an archive's path is absolute, its links are not resolved", "[core][a
 TEST_CASE("ranges of the archive are read, the empty one too", "[core][archive]") {
   const TemporaryDirectory directory;
   const auto archive = open_archive(directory.write("a", two_tensors()));
-  CHECK(text_of(*archive->read(archive->file_range({0, 4}))) == "aaaa");
-  CHECK(text_of(*archive->read(archive->file_range({3, 2}))) == "ab");
-  CHECK(archive->read(archive->file_range({8, 0}))->empty());
+  CHECK(text_of(*read(*archive, archive->file_range({0, 4}))) == "aaaa");
+  CHECK(text_of(*read(*archive, archive->file_range({3, 2}))) == "ab");
+  CHECK(read(*archive, archive->file_range({8, 0}))->empty());
 }
 
 TEST_CASE("archives that hold no tensor, or no data, are archives", "[core][archive]") {
@@ -70,7 +78,7 @@ TEST_CASE("archives that hold no tensor, or no data, are archives", "[core][arch
   CHECK(open_archive(directory.write("a", archive_bytes("{}", "")))->tensors().size() == 0);
   const auto empty_tensor = open_archive(directory.write(
       "b", archive_bytes(R"({"none":{"dtype":"F64","shape":[0,7],"data_offsets":[0,0]}})", "")));
-  CHECK(empty_tensor->read(empty_tensor->file_range({0, 0}))->empty());
+  CHECK(read(*empty_tensor, empty_tensor->file_range({0, 0}))->empty());
 }
 
 TEST_CASE("what the archive's writer writes, the archive opens", "[core][archive]") {
@@ -84,7 +92,7 @@ TEST_CASE("what the archive's writer writes, the archive opens", "[core][archive
   CHECK(archive->metadata()[0] == Metadata::value_type{"k", "v"});
   CHECK(archive->data_offset() % 4096 == 0);
   const auto two = archive->tensors()[*archive->tensors().find("two")];
-  CHECK(text_of(*archive->read(archive->file_range(two.data))) == "two!");
+  CHECK(text_of(*read(*archive, archive->file_range(two.data))) == "two!");
 }
 
 TEST_CASE("a file that is no archive is refused with its path and the rule it breaks", "[core][archive]") {
@@ -114,15 +122,15 @@ TEST_CASE("bytes that a cut has taken are ArchiveCut, those before it are read",
   const std::string path = directory.write("a", two_tensors());
   const auto archive = open_archive(path);
   std::filesystem::resize_file(path, archive->data_offset() + 5);
-  CHECK(text_of(*archive->read(archive->file_range({0, 5}))) == "aaaab");
+  CHECK(text_of(*read(*archive, archive->file_range({0, 5}))) == "aaaab");
   // On the last page that is left the bytes are zeros in memory: only the size tells.
-  const auto gone = archive->read(archive->file_range({4, 2}));
+  const auto gone = read(*archive, archive->file_range({4, 2}));
   REQUIRE_FALSE(gone);
   CHECK(gone.error().code == ErrorCode::ArchiveCut);
   CHECK(gone.error().errno_value == EIO);
   CHECK(gone.error().message.starts_with(path + ": cut short"));
   std::filesystem::resize_file(path, 0);
-  CHECK_FALSE(archive->read(archive->file_range({0, 1})));
+  CHECK_FALSE(read(*archive, archive->file_range({0, 1})));
 }
 
 TEST_CASE("an archive that nobody touched has not changed", "[core][archive]") {
@@ -196,7 +204,7 @@ TEST_CASE("another file at the path, or none, is a replacement, beside what else
   }
   CHECK(archive->check_for_change()->is_replaced);
   CHECK_FALSE(archive->check_for_change()->is_broken);
-  CHECK(text_of(*archive->read(archive->file_range({0, 4}))) == "aaaa");
+  CHECK(text_of(*read(*archive, archive->file_range({0, 4}))) == "aaaa");
 }
 
 TEST_CASE("whatever call of opening fails, the error reaches the caller", "[core][archive]") {

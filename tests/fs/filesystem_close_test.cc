@@ -263,9 +263,8 @@ TEST_CASE("the end of the mount drops what is pending and says so, once for each
   CHECK(mount.stored("first") == kOld);
 }
 
-// The two below do not hold yet (2026-11-21); take the tag away with the fix.
 TEST_CASE("a close by somebody who wrote nothing fails nothing of what others are writing",
-          "[fs][filesystem][close][!mayfail]") {
+          "[fs][filesystem][close]") {
   const DrivenFilesystem mount;
   const CapturedStderr captured;
   Descriptor writer(mount, "first", O_RDWR | O_TRUNC);
@@ -278,7 +277,7 @@ TEST_CASE("a close by somebody who wrote nothing fails nothing of what others ar
 }
 
 TEST_CASE("a descriptor opened after a refused close does not inherit the failure",
-          "[fs][filesystem][close][!mayfail]") {
+          "[fs][filesystem][close]") {
   const DrivenFilesystem mount;
   const CapturedStderr captured;
   Descriptor failing(mount, "first", O_RDWR);

@@ -66,7 +66,6 @@ void create_archive(const Request& request, const Layout& layout) {
             static_cast<std::streamsize>(first.bytes().size()));
   out.close();
   if (!out) throw std::runtime_error("cannot write " + request.path);
-  ::sync();
 }
 
 Result<void> stage(Transaction& transaction, const Archive& archive, const Request& request,

@@ -130,12 +130,6 @@ void DiskImage::sync_names(std::string_view directory) {
   }
 }
 
-void DiskImage::fail_sync_names(std::string_view directory) {
-  for (DiskName& name : names_) {
-    if (directory_of(name) == directory) name.path.fail_sync();
-  }
-}
-
 bool DiskImage::has_content(InodeNumber inode, std::span<const std::byte> content) const {
   const DiskInode& file = at(inode);
   if (file.size_bytes.now() != content.size()) return false;

@@ -6,8 +6,11 @@
 //    the versions since the last sync, or torn: a mix of those at sectors of 512 bytes;
 //  - a file's size and the names in a directory likewise, each on its own and in any order; a sync of the file
 //    settles its blocks and its size, only a sync of the directory settles names;
-//  - after a sync that failed, the cache counts as clean: programs read the new bytes, the disk has any version,
-//    and later syncs succeed without settling what was not written again since.
+//  - after a sync of a file that failed, the cache counts as clean: programs read the new bytes, the disk has any
+//    version, and later syncs succeed without settling what was not written again since;
+//  - after a sync of a directory that failed, nothing is settled, but a later one settles the names. (Journaling file
+//    systems refuse all later changes after such a failure; one that went on and forgot names would defeat any
+//    protocol that relies on them.)
 #pragma once
 
 #include <array>
@@ -93,7 +96,6 @@ class DiskImage {
   void rename(std::string_view from, std::string_view to);
   void remove(std::string_view path);
   void sync_names(std::string_view directory);
-  void fail_sync_names(std::string_view directory);
   [[nodiscard]] InodeNumber inode_at(std::string_view path) const;
 
   [[nodiscard]] std::uint64_t size_bytes(InodeNumber inode) const { return at(inode).size_bytes.now(); }

@@ -277,14 +277,6 @@ Result<void> DiskProcess::sync_directory(const std::filesystem::path& directory)
   return {};
 }
 
-void DiskProcess::fail_sync_directory(const std::filesystem::path& directory) {
-  const NoAllocationFaults pause;
-  const std::scoped_lock lock(model_.mutex_);
-  if (is_dead_) return;
-  model_.image_.fail_sync_names(directory.native());
-  model_.changed("failed sync of the directory");
-}
-
 Result<std::vector<std::string>> DiskProcess::list(const std::filesystem::path& directory,
                                                    const std::string& prefix) {
   const NoAllocationFaults pause;

@@ -72,7 +72,7 @@ class DiskModel {
 };
 
 /// Any thread may call. Files must not outlive their process.
-class DiskProcess final : public Storage, public LossyStorage {
+class DiskProcess final : public Storage {
  public:
   ~DiskProcess() override { kill(); }
 
@@ -90,7 +90,6 @@ class DiskProcess final : public Storage, public LossyStorage {
   Result<void> publish(File& file, const std::filesystem::path& path) override;
   Result<void> remove(const std::filesystem::path& path) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
-  void fail_sync_directory(const std::filesystem::path& directory) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;
   Result<FileStatus> status(const std::filesystem::path& path) override;

@@ -160,7 +160,6 @@ Result<void> InterceptedStorage::sync_directory(const std::filesystem::path& dir
   const Question question(interceptor_, FileCall::SyncDirectory, FileRole::Directory);
   if (question.passes()) return inner_.sync_directory(directory);
   if (question.is_lie()) return {};
-  if (auto* lossy = dynamic_cast<LossyStorage*>(&inner_); lossy != nullptr) lossy->fail_sync_directory(directory);
   return question.failure();
 }
 

@@ -1,0 +1,135 @@
+#!/usr/bin/env python3
+# Power cuts on a real file system: a workload is recorded below it, then crash states of the disk are mounted again
+# and judged. As a program: as many as one likes, for the long run.
+#
+#   replays.py --seconds 3600 [--seed N] [--file-system ext4]...
+import argparse
+import collections
+import random
+import shutil
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import crash_state  # noqa: E402
+import loop_disk  # noqa: E402
+import programs  # noqa: E402
+import recording as recording_  # noqa: E402
+import safetensors  # noqa: E402
+
+COMMITS = 16
+
+
+class Replayer:
+    """Judges crash states. `verdicts` counts what was found, `wrong` describes what must not be."""
+
+    def __init__(self, directory):
+        self.directory = Path(directory)
+        self.verdicts = collections.Counter()
+        self.wrong = []
+        self.applied = []  # (recording, crash state, number of the commit): those that recovery had work in
+
+    def judge(self, image, kind, seed, at_least, at_most, label, writes=False):
+        """Mounts the image, which recovers the file system, and has the archive recovered and checked."""
+        with loop_disk.mounted_image(image, kind, self.directory / "crashed") as mount:
+            archive = Path(mount) / programs.ARCHIVE
+            report = programs.check_state(archive, seed, at_least, at_most, *(["--writes"] if writes else []))
+            if report["verdict"] == "whole":
+                safetensors.deserialize(archive.read_bytes())  # raises where the reference would not load it
+        self.verdicts[report["verdict"]] += 1
+        if report["verdict"] != "whole":
+            self.wrong.append(f"{kind}, workload seed {seed}, {label}, commits {at_least} to {at_most}: {report}")
+        return report
+
+    def replay(self, recording, count, seed):
+        """Judges `count` crash states of a recording."""
+        platter = crash_state.Platter(recording.base, recording.log, self.directory)
+        for number, state in enumerate(crash_state.draw(recording.log, recording.begin, count, seed)):
+            at_least, at_most = recording.story.bounds_at(state.position)
+            image = platter.materialize(state, self.directory / "crash")
+            report = self._judge_mountable(platter, image, recording, state, (at_least, at_most), number % 4 == 0)
+            if report.get("applied", 0) > 0 and report["verdict"] == "whole":
+                self.applied.append((recording, state, report["state"]))
+
+    def _judge_mountable(self, platter, image, recording, state, bounds, writes):
+        try:
+            return self.judge(image, recording.kind, recording.seed, *bounds, state, writes)
+        except OSError as error:
+            # btrfs writes its 4 KiB superblock in place: half of it is no file system any more. That is not the
+            # archive's doing; the same blocks are then judged whole.
+            if state.way != "tear":
+                self.verdicts["unmountable"] += 1
+                self.wrong.append(f"{recording.kind}, {state}: the file system does not mount: {error}")
+                return {"verdict": "unmountable"}
+            self.verdicts["unmountable when torn"] += 1
+            untorn = crash_state.CrashState(state.position, "drop", state.seed)
+            platter.materialize(untorn, image)
+            return self._judge_mountable(platter, image, recording, untorn, bounds, writes)
+
+    def replay_recoveries(self, count_of_states, count_of_each, seed):
+        """Crashes while recovery is at work: it is recorded too, and its own crash states are judged. What has
+        been committed before must come out of each."""
+        choices = random.Random(seed)
+        states = choices.sample(self.applied, min(count_of_states, len(self.applied)))
+        for recording, state, number in states:
+            directory = self.directory / "recovery"
+            directory.mkdir(exist_ok=True)
+            platter = crash_state.Platter(recording.base, recording.log, directory)
+            crashed = platter.materialize(state, directory / "base")
+            log, begin, report = recording_.record_on(crashed, recording.kind, directory, lambda mount, _:
+                                                      programs.check_state(mount / programs.ARCHIVE, recording.seed,
+                                                                           number, number))
+            if report["verdict"] != "whole":
+                self.verdicts[report["verdict"]] += 1
+                self.wrong.append(f"{recording.kind}, {state}: recovered once {number}, then {report}")
+                continue
+            again = crash_state.Platter(crashed, log, directory)
+            for second in crash_state.draw(log, begin, count_of_each, choices.getrandbits(32)):
+                image = again.materialize(second, self.directory / "crash")
+                try:
+                    self.judge(image, recording.kind, recording.seed, number, number, f"{state}, then {second}")
+                except OSError as error:
+                    self.verdicts["unmountable when torn" if second.way == "tear" else "unmountable"] += 1
+                    if second.way != "tear":
+                        self.wrong.append(f"{recording.kind}, {state}, then {second}: does not mount: {error}")
+
+
+def run_long(arguments):
+    started = time.monotonic()
+    seed = arguments.seed
+    counts = collections.defaultdict(collections.Counter)
+    while time.monotonic() - started < arguments.seconds:
+        for kind in arguments.file_system:
+            with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
+                replayer = Replayer(directory)
+                recorded = recording_.record_workload(kind, seed, COMMITS, Path(directory))
+                replayer.replay(recorded, arguments.each, seed)
+                replayer.replay_recoveries(4, arguments.each // 16, seed)
+                counts[kind].update(replayer.verdicts)
+                for wrong in replayer.wrong:
+                    print("WRONG:", wrong, flush=True)
+        seed += 1
+        passed = time.monotonic() - started
+        print(f"{passed:.0f} s, next seed {seed}: " + "; ".join(f"{kind} {dict(counts[kind])}" for kind in counts),
+              flush=True)
+    good = {"whole", "unmountable when torn"}
+    return 0 if all(set(verdicts) <= good for verdicts in counts.values()) else 1
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Power cuts on real file systems, for as long as one likes.")
+    parser.add_argument("--seconds", type=int, default=3600)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--each", type=int, default=200, help="crash states of each recorded workload")
+    parser.add_argument("--file-system", action="append", choices=sorted(loop_disk.SIZES))
+    parser.add_argument("--directory", default="/dev/shm" if shutil.disk_usage("/dev/shm").free > 2 << 30 else None,
+                        help="where images lie; memory is best")
+    arguments = parser.parse_args()
+    arguments.file_system = arguments.file_system or sorted(loop_disk.SIZES)
+    return run_long(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
