@@ -109,8 +109,11 @@ Result<std::span<const std::byte>> Archive::read(ByteRange file_range,
                                                  std::vector<std::byte>& scratch) const {
   if (file_range.empty()) return std::span<const std::byte>{};
   if (has_overlays_) {
-    scratch.resize(static_cast<std::size_t>(file_range.size_bytes));
-    if (auto read = read_through(scratch, file_range.offset); !read) return pass_on(std::move(read));
+    auto read = guard_memory([&] {
+      scratch.resize(static_cast<std::size_t>(file_range.size_bytes));
+      return read_through(scratch, file_range.offset);
+    });
+    if (!read) return pass_on(std::move(read));
     return std::span<const std::byte>(scratch);
   }
   auto populated = map_.populate(file_range, *file_);
@@ -134,6 +137,10 @@ Result<std::span<const std::byte>> Archive::read(ByteRange file_range,
 }
 
 Result<Archive::Change> Archive::check_for_change() const {
+  return guard_memory([&] { return look_for_change(); });
+}
+
+Result<Archive::Change> Archive::look_for_change() const {
   auto now = file_->status();
   if (!now) return pass_on(std::move(now));
   const FileIdentity known = identity();

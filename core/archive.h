@@ -86,6 +86,7 @@ class Archive {
   Archive() = default;
   static Result<std::unique_ptr<Archive>> open_unguarded(const std::filesystem::path& path, Access access,
                                                          Storage& storage);
+  [[nodiscard]] Result<Change> look_for_change() const;
   Result<void> recover_journals();
   /// What check 1 to 10 are made of, journals included.
   Result<void> load();

@@ -158,6 +158,7 @@ class SystemFile final : public File {
     ::fcntl(fd_.get(), F_OFD_SETLK, &lock);
   }
 
+  bool has_staged_name() const override { return !staged_path_.empty(); }
   int descriptor() const override { return fd_.get(); }
 
   Result<void> publish_as(const std::filesystem::path& path) {

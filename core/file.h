@@ -83,6 +83,8 @@ class File {
   /// A process that holds such a lock on the range, where that can be found out: slow, for messages.
   [[nodiscard]] virtual std::optional<pid_t> lock_holder(ByteRange range) const = 0;
 
+  /// A file of create_unnamed() that has the fallback name for want of unnamed files.
+  [[nodiscard]] virtual bool has_staged_name() const { return false; }
   /// For mmap. Owned by the File.
   [[nodiscard]] virtual int descriptor() const = 0;
 };

@@ -7,28 +7,32 @@
 #include <string>
 #include <utility>
 
+#include "core/journal_scan.h"
+
 namespace stfs {
-namespace {
-
-// Whoever may lock this byte exclusively knows that the journal's owner is dead (invariant 4).
-constexpr ByteRange kOwnerByte = {0, 1};
-
-}  // namespace
-
 Result<std::unique_ptr<Journal>> Journal::create(Storage& storage,
                                                  const std::filesystem::path& archive_path) {
-  std::unique_ptr<Journal> journal(new Journal());
-  journal->storage_ = &storage;
-  journal->id_ = JournalId::random();
-  const std::string name = journal_prefix(archive_path.filename().string()) + journal->id_.text();
-  journal->path_ = archive_path.parent_path() / name;
-  auto file = storage.create_unnamed(archive_path.parent_path() / (name + std::string(kStagedSuffix)));
-  if (!file) return pass_on(std::move(file));
-  journal->file_ = std::move(*file);
-  auto conflict = journal->file_->try_lock(kOwnerByte, LockKind::Exclusive);
-  if (!conflict && !lacks_locks(conflict.error())) return pass_on(std::move(conflict));
-  if (conflict && *conflict) return fail(ErrorCode::Busy, EBUSY, name + ": a new journal is locked already");
-  return journal;
+  // On a file system without unnamed files somebody's recovery may take the new file, before its lock, for
+  // a dead owner's leftover; then it is gone and another one is made.
+  constexpr int kAttempts = 8;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    std::unique_ptr<Journal> journal(new Journal());
+    journal->storage_ = &storage;
+    journal->id_ = JournalId::random();
+    const std::string name = journal_prefix(archive_path.filename().string()) + journal->id_.text();
+    journal->path_ = archive_path.parent_path() / name;
+    const std::filesystem::path staged_path =
+        archive_path.parent_path() / (name + std::string(kStagedSuffix));
+    auto file = storage.create_unnamed(staged_path);
+    if (!file) return pass_on(std::move(file));
+    journal->file_ = std::move(*file);
+    auto conflict = journal->file_->try_lock(kOwnerByte, LockKind::Exclusive);
+    if (!conflict && !lacks_locks(conflict.error())) return pass_on(std::move(conflict));
+    if (conflict && *conflict) continue;
+    if (!journal->file_->has_staged_name() || storage.status(staged_path)) return journal;
+  }
+  return fail(ErrorCode::Busy, EBUSY,
+              archive_path.string() + ": its journals vanish as soon as they are made");
 }
 
 std::uint64_t Journal::allocate(std::uint64_t size_bytes) {

@@ -84,6 +84,7 @@ bool is_sound(const JournalRange& range, const ArchiveStamp& archive, std::uint6
   const auto in_journal = ByteRange::checked(range.journal_offset, range.archive.size_bytes);
   if (!in_archive || !in_journal || range.archive.empty()) return false;
   if (range.archive.offset % kBlockBytes != 0 || range.journal_offset % kBlockBytes != 0) return false;
+  if (range.journal_offset < kBlockBytes) return false;  // the head
   if (in_archive->end() > archive.size_bytes || in_journal->end() > journal_size_bytes) return false;
   return in_archive->end() % kBlockBytes == 0 || in_archive->end() == archive.size_bytes;
 }

@@ -13,32 +13,9 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/journal_format.h"
+#include "core/journal_scan.h"
 
 namespace stfs {
-
-enum class JournalState : std::uint8_t {
-  Committed,   // whole, ours, its owner dead: to be applied
-  InUse,       // its owner lives
-  Unfinished,  // a leftover of staging, never committed: to be removed
-  Foreign,     // belongs to another archive, or to another state of this one: never applied nor removed
-  Damaged,     // its hashes do not agree: never applied nor removed; the archive is not written either
-  Unknown,     // another version, a link, a directory, unreadable, waits for a coordinator: left alone
-};
-std::string_view name_of(JournalState state);
-
-enum class JournalAction : std::uint8_t { None, Applied, Removed };
-
-struct JournalReport {
-  std::filesystem::path path;
-  JournalState state = JournalState::Unknown;
-  JournalAction action = JournalAction::None;
-  /// Nothing may be committed beside it: what it has promised to the archive can't be known here (Damaged,
-  /// another version, part of a transaction over several archives).
-  bool blocks_commits = false;
-  std::string explanation;       // one sentence for a person
-  std::uint64_t ranges = 0;      // of the record, where it could be read
-  std::uint64_t size_bytes = 0;  // of the archive that they cover
-};
 
 struct RecoveryOptions {
   bool is_dry_run = false;  // look, change nothing
@@ -57,9 +34,6 @@ enum class Obstacle : std::uint8_t {
 /// Fails (EIO) where a journal blocks commits.
 Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,
                                const File& archive, std::span<const ByteRange> locked);
-
-/// The archive's stamp as it is now: status, length and hash of the header.
-Result<ArchiveStamp> stamp_of(const File& archive);
 
 /// Looks at every journal of the archive and does what is due. The caller holds no lock on a range of this
 /// File: they are taken here, before the journal's own, as a committer takes them. What a living owner is

@@ -47,6 +47,10 @@ Result<void> Staging::write_unguarded(std::span<const std::byte> from, std::uint
 }
 
 Result<void> Staging::resize(std::uint64_t size_bytes) {
+  return guard_memory([&] { return resize_unguarded(size_bytes); });
+}
+
+Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
   if (size_bytes > target_.size_bytes) {
     return fail(ErrorCode::WrongSize, EFBIG,
                 fmt::format("a size of {} bytes passes the tensor's {}", size_bytes, target_.size_bytes));
@@ -96,6 +100,10 @@ Result<void> Staging::read(std::span<std::byte> to, std::uint64_t offset, const 
 }
 
 Result<std::vector<ByteRange>> Staging::pieces() {
+  return guard_memory([&] { return pieces_unguarded(); });
+}
+
+Result<std::vector<ByteRange>> Staging::pieces_unguarded() {
   // Behind what is kept of the old content, a gap is a hole that the writer has left: its zeros must
   // reach the archive like any other byte.
   std::uint64_t at = kept_bytes_;

@@ -55,6 +55,8 @@ class Staging {
   }
 
  private:
+  Result<void> resize_unguarded(std::uint64_t size_bytes);
+  Result<std::vector<ByteRange>> pieces_unguarded();
   Result<void> write_unguarded(std::span<const std::byte> from, std::uint64_t offset);
   void add_extent(std::uint64_t begin, std::uint64_t end);
   void drop_extents_from(std::uint64_t begin);

@@ -72,18 +72,20 @@ bool Transaction::is_dirty() const {
 }
 
 Result<void> Transaction::commit(const CommitOptions& options, const LockOf& lock_of) {
-  if (auto writable = archive_.check_writable(); !writable) return writable;
-  if (journal_ && journal_->spoiled()) return tl::unexpected(*journal_->spoiled());
-  ArchiveLocks locks;
-  ReadersOut readers;
-  auto ranges = guard_memory([&] { return prepare(options, lock_of, locks, readers); });
-  if (!ranges) return pass_on(std::move(ranges));
-  if (!ranges->empty()) {
-    if (auto finished = finish(options, readers, std::move(*ranges)); !finished) return finished;
-  }
-  stages_.clear();
-  journal_.reset();
-  return {};
+  return guard_memory([&]() -> Result<void> {
+    if (auto writable = archive_.check_writable(); !writable) return writable;
+    if (journal_ && journal_->spoiled()) return tl::unexpected(*journal_->spoiled());
+    ArchiveLocks locks;
+    ReadersOut readers;
+    auto ranges = prepare(options, lock_of, locks, readers);
+    if (!ranges) return pass_on(std::move(ranges));
+    if (!ranges->empty()) {
+      if (auto finished = finish(options, readers, std::move(*ranges)); !finished) return finished;
+    }
+    stages_.clear();
+    journal_.reset();
+    return {};
+  });
 }
 
 Result<std::vector<JournalRange>> Transaction::prepare(const CommitOptions& options, const LockOf& lock_of,

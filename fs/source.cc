@@ -33,6 +33,24 @@ tl::unexpected<Error> refuse_directory(const std::filesystem::path& directory) {
                           name, archives.size(), list));
 }
 
+/// What recovery has found beside the archive, but for what living writers are at work on.
+void log_journals(const Archive& archive) {
+  for (const JournalReport& report : archive.recovered()) {
+    std::string_view why = report.explanation;
+    const std::string path = report.path.string();
+    if (why.starts_with(path + ": ")) why.remove_prefix(path.size() + 2);
+    if (report.action == JournalAction::Applied) {
+      log::info("{}: {}: applied, {} bytes of {}", path, why, report.size_bytes, archive.path().string());
+    } else if (report.action == JournalAction::Removed) {
+      log::info("{}: {}: removed", path, why);
+    } else if (report.state == JournalState::Damaged) {
+      log::error("{}: {}: nothing is written to {} while it is there", path, why, archive.path().string());
+    } else if (report.state != JournalState::InUse) {
+      log::warning("{}: {}: left alone", path, why);
+    }
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Archive>> open_source(const std::filesystem::path& source, bool is_read_only) {
@@ -40,7 +58,10 @@ Result<std::unique_ptr<Archive>> open_source(const std::filesystem::path& source
   if (std::filesystem::is_directory(source, ignored)) return refuse_directory(source);
   if (is_read_only) return Archive::open(source, Access::ReadOnly);
   auto archive = Archive::open(source, Access::ReadWrite);
-  if (archive) return archive;
+  if (archive) {
+    log_journals(**archive);
+    return archive;
+  }
   const int why = archive.error().errno_value;
   if (archive.error().code != ErrorCode::System) return archive;
   if (why != EACCES && why != EROFS && why != EPERM && why != ETXTBSY) return archive;

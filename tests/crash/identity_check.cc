@@ -11,8 +11,7 @@ std::string text_of(const Error& error) { return std::string(name_of(error.code)
 
 /// The valid journal beside this archive must be left alone.
 std::optional<std::string> check_foreign(std::string_view what, const Content& archive, bool is_other_file,
-                                         const DiskOptions& options) {
-  const ValidJournal& valid = valid_journal();
+                                         const DiskOptions& options, const ValidJournal& valid = valid_journal()) {
   DiskModel disk(options);
   if (is_other_file) disk.put("/models/other", archive);
   disk.put(kArchivePath, archive);
@@ -101,6 +100,11 @@ std::optional<std::string> check_identities() {
   if (auto wrong = check_foreign("another header", other_header, false, {})) return wrong;
   if (auto wrong = check_foreign("another size", longer, false, {})) return wrong;
   if (auto wrong = check_foreign("without birth times", same, false, {.has_birth_times = false})) return wrong;
+  const DiskOptions no_birth{.has_birth_times = false};
+  const ValidJournal& without = valid_journal_without_birth();
+  if (auto wrong = check_foreign("a copy, without birth times", same, true, no_birth, without)) return wrong;
+  const DiskOptions other_disk{.has_birth_times = false, .device = 2};
+  if (auto wrong = check_foreign("another disk, without birth times", same, false, other_disk, without)) return wrong;
   for (const bool has_other_bytes : {false, true}) {
     if (auto wrong = check_forced(has_other_bytes)) return wrong;
   }

@@ -25,8 +25,10 @@ const Moment& committed_moment(const History& history) {
   return *std::ranges::find(published, history.moments.end(), "sync directory", &Moment::what);
 }
 
-ValidJournal make_valid_journal() {
-  const History history = record(workload("far apart"));
+ValidJournal make_valid_journal(const DiskOptions& disk) {
+  Workload made = workload("far apart");
+  made.disk = disk;
+  const History history = record(made);
   const DiskImage image = committed_moment(history).image;
   const auto named = std::ranges::find_if(
       image.names(), [](const DiskName& name) { return name.path.now() && *name.path.now() != kArchivePath; });
@@ -124,7 +126,12 @@ Recovered recover_once(Storage& storage, const RecoveryOptions& options) {
 }  // namespace
 
 const ValidJournal& valid_journal() {
-  static const ValidJournal journal = make_valid_journal();
+  static const ValidJournal journal = make_valid_journal({});
+  return journal;
+}
+
+const ValidJournal& valid_journal_without_birth() {
+  static const ValidJournal journal = make_valid_journal({.has_birth_times = false});
   return journal;
 }
 
@@ -171,6 +178,68 @@ std::optional<std::string> check_journal(std::span<const std::byte> journal, boo
     return "a damaged journal was applied";
   }
   if (recover_once(*process, {}).is_applied) return "applied twice";
+  return std::nullopt;
+}
+
+std::optional<std::string> check_every_byte() {
+  Content journal = valid_journal().bytes;
+  for (std::size_t at = 0; at < journal.size(); ++at) {
+    const bool has_sense = at < 100 || at >= valid_journal().record.offset;
+    if (!has_sense && at % 97 != 0) continue;
+    const std::byte before = journal[at];
+    journal[at] ^= std::byte{0x10};
+    if (auto wrong = check_journal(journal, false)) return "byte " + std::to_string(at) + ": " + *wrong;
+    journal[at] = before;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> check_forged_records() {
+  using Forge = void (*)(JournalRecord& record);
+  const std::pair<std::string_view, Forge> cases[] = {
+      {"past the archive's end", [](JournalRecord& record) { record.ranges.back().archive.size_bytes = kBlockBytes; }},
+      {"far past the archive's end", [](JournalRecord& record) { record.ranges.back().archive.offset = 1U << 20U; }},
+      {"past the end of numbers",
+       [](JournalRecord& record) { record.ranges.back().archive.offset = UINT64_MAX - kBlockBytes + 1; }},
+      {"not at a block", [](JournalRecord& record) { record.ranges.front().archive.offset += 512; }},
+      {"one over the other",
+       [](JournalRecord& record) { record.ranges[1].archive.offset = record.ranges[0].archive.offset; }},
+      {"descending", [](JournalRecord& record) { std::swap(record.ranges[0], record.ranges[1]); }},
+      {"from behind the journal's end", [](JournalRecord& record) { record.ranges[0].journal_offset = 1U << 24U; }},
+      {"of an archive of another size", [](JournalRecord& record) { record.archive.size_bytes += kBlockBytes; }},
+      {"waiting for a coordinator", [](JournalRecord& record) { record.coordinator = "../somewhere"; }},
+  };
+  const ValidJournal& valid = valid_journal();
+  for (const auto& [name, forge] : cases) {
+    const auto place = std::span(valid.bytes).subspan(valid.record.offset, valid.record.size_bytes);
+    auto record = decode_record(text_of(place), valid.bytes.size());
+    if (!record) return "the valid record can't be read: " + text_of(record.error());
+    forge(*record);
+    Content journal = valid.bytes;
+    for (JournalRange& range : record->ranges) {
+      // Hashes that agree with what is there now, so that nothing but the place is wrong.
+      if (range.journal_offset + range.archive.size_bytes > journal.size()) continue;
+      range.new_hashes.clear();
+      append_block_hashes(std::span(journal).subspan(range.journal_offset, range.archive.size_bytes),
+                          range.new_hashes);
+    }
+    const std::string bytes = encode_record(*record);
+    journal.resize(valid.record.offset + bytes.size());
+    std::memcpy(journal.data() + valid.record.offset, bytes.data(), bytes.size());
+    const JournalHead head{.id = record->id,
+                           .record = {valid.record.offset, bytes.size()},
+                           .record_hash = XXH3_64bits(bytes.data(), bytes.size())};
+    const std::string block = encode_head(head);
+    std::memcpy(journal.data(), block.data(), block.size());
+    DiskModel disk;
+    const InodeNumber archive = disk.put(kArchivePath, valid.archive_before);
+    disk.put(valid.path, journal);
+    const auto process = disk.start_process();
+    const Recovered done = recover_once(*process, {.is_dry_run = false, .is_forced = true});
+    if (done.wrong || done.is_applied || !disk.image().has_content(archive, valid.archive_before)) {
+      return "a record " + std::string(name) + " was applied";
+    }
+  }
   return std::nullopt;
 }
 

@@ -22,6 +22,8 @@ struct ValidJournal {
   Content archive_after;
 };
 const ValidJournal& valid_journal();
+/// The same, from a disk whose files have no birth times.
+const ValidJournal& valid_journal_without_birth();
 
 /// Recovers with these bytes as the journal: looking, for real, and once more, as writer and as reader. The archive
 /// must be as it was, or as the valid journal says; where the hashes were forged too, at least as large as it was.
@@ -33,6 +35,12 @@ struct MadeJournal {
   bool is_forged = false;
 };
 MadeJournal make_journal(std::span<const std::byte> script);
+
+/// The valid journal with each byte of its head and record damaged in turn, and samples of the rest.
+std::optional<std::string> check_every_byte();
+
+/// Records that make no sense, under hashes that agree: never applied.
+std::optional<std::string> check_forged_records();
 
 /// Journals whose archive is another one by now, and archives that are replaced before a commit: never applied,
 /// never removed, never written to.

@@ -22,7 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 # So long a mutant may go unnoticed, in seconds of the explorer.
-PATIENCE = 60
+PATIENCE = 20
 KINDS = ("crashes", "random", "faults", "hosts", "journals")
 
 
@@ -60,7 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the archive is not synced before the journal is retired",
         "core/transaction.cc",
-        "if (options.durability == Durability::Power) done = archive_.file().sync();",
+        "if (auto synced = archive_.file().sync(); !synced) return synced;",
         "",
         ("crashes",),
     ),
@@ -81,8 +81,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the journal is not retired",
         "core/transaction.cc",
-        "if (done) done = journal_->retire();",
-        "",
+        "return journal_->retire();",
+        "return {};",
         ("crashes",),
     ),
     Mutant(
@@ -117,14 +117,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the sizes are not checked",
         "core/transaction.cc",
-        "if (auto sizes = check_sizes(); !sizes) return sizes;",
+        "if (auto sizes = check_sizes(); !sizes) return pass_on(std::move(sizes));",
         "",
         ("crashes",),
     ),
     Mutant(
         "the archive is not checked again before the commit",
         "core/transaction.cc",
-        "if (auto same = check_archive(options); !same) return same;",
+        "if (auto same = check_archive(options); !same) return pass_on(std::move(same));",
         "",
         ("journals",),
     ),
@@ -201,8 +201,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "insisting applies a journal over bytes that it does not know",
         "core/recovery.cc",
-        "is_due = *known && sound;",
-        "is_due = sound.has_value();",
+        "is_due = *known && check_new_blocks(*found.file, found.record);",
+        "is_due = check_new_blocks(*found.file, found.record).has_value();",
         ("journals",),
     ),
     Mutant(
@@ -266,15 +266,15 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "nothing is recovered before a commit",
         "core/transaction.cc",
-        "if (!*is_due) return locks;",
+        "if (*obstacle == Obstacle::None) return locks;",
         "return locks;",
         ("hosts",),
     ),
     Mutant(
         "a living owner's journal counts as a dead one's",
         "core/recovery.cc",
-        'if (conflict && *conflict) return is(JournalState::InUse, "its owner is at work");',
-        "",
+        "const bool is_in_use = conflict && *conflict;",
+        "const bool is_in_use = false;",
         ("hosts",),
     ),
     Mutant(
@@ -289,6 +289,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "core/recovery.cc",
         "auto locks = ArchiveLocks::for_patch(archive, archive_path, ranges, kLockPatience);",
         "Result<ArchiveLocks> locks;",
+        ("hosts",),
+    ),
+    Mutant(
+        "a journal that another recovery holds is nothing to wait for",
+        "core/recovery.cc",
+        "obstacle = Obstacle::Recovery;",
+        "",
+        ("hosts",),
+    ),
+    Mutant(
+        "recovery applies a journal that has gone meanwhile",
+        "core/recovery.cc",
+        "if (!at_path || !at_path->identity.same_file(opened->identity) || is_void(*found.file)) return {};",
+        "",
         ("hosts",),
     ),
     Mutant(
@@ -345,7 +359,8 @@ class Workshop:
         environment = os.environ | {"CCACHE_BASEDIR": str(self.source.parent), "CCACHE_NOHASHDIR": "1"}
         done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode != 0:
-            raise RuntimeError(done.stdout[-3000:])
+            errors = [line for line in done.stdout.splitlines() if "error" in line]
+            raise RuntimeError("\n".join(errors[:10]) or done.stdout[-3000:])
 
     def explore(self, kinds, seconds, states=10**12) -> subprocess.CompletedProcess:
         command = [self.explorer, "--states", str(states), "--seconds", str(seconds)]
@@ -366,7 +381,7 @@ class Workshop:
     def try_mutant(self, mutant: Mutant) -> str:
         """What the explorer says of it. Raises AssertionError where it says nothing."""
         file = Path(mutant.file)
-        original = (ROOT / file).read_text()
+        original = (self.source / file).read_text()  # the sources themselves may be changing
         self.write(file, mutant.apply(original).encode())
         try:
             self.compile()

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <stdexcept>
 
+#include "tests/support/allocation_faults.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/choices.h"
 
@@ -11,6 +12,8 @@ namespace stfs::test {
 namespace {
 
 constexpr std::uint64_t kBlock = kDiskBlockBytes;
+// Made before any allocation fails.
+const std::filesystem::path kPath(kArchivePath);
 constexpr std::uint64_t kDataOffset = 1600;  // the header shares its block with the first tensors
 
 std::vector<Workload> make_workloads() {
@@ -40,6 +43,7 @@ std::vector<Workload> make_workloads() {
   add("parts of tensors",
       {{.pieces = {{"several_blocks", 5000, 100}, {"across", 1, 1}, {"left", 1499, 1}, {"unaligned", 4990, 10}}}});
   add("one after the other", {{.pieces = {{"left"}}}, {.pieces = {{"right"}}}});
+  add("far from each other", {{.pieces = {{"block"}}}, {.pieces = {{"end"}}}, {.pieces = {{"across", 5000}}}});
   add("the same twice", {{.pieces = {{"block"}}}, {.pieces = {{"block"}}}});
   add("overlapping sets", {{.pieces = {{"block"}, {"left"}}},
                            {.pieces = {{"block"}, {"end"}}},
@@ -153,6 +157,7 @@ Workload random_workload(std::uint64_t seed) {
 }
 
 Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_t step) {
+  const NoAllocationFaults pause;
   const TestTensor& tensor = archive[piece.tensor];
   RandomChoices random(tensor.offset * 1000 + piece.offset * 7 + step + 2);
   Content bytes(piece.size_bytes.value_or(tensor.size_bytes - piece.offset));
@@ -179,14 +184,14 @@ std::vector<Content> contents_of(const Workload& workload) {
 
 Result<void> Writer::open() {
   if (archive_) return {};
-  auto archive = Archive::open(kArchivePath, Access::ReadWrite, storage_);
+  auto archive = Archive::open(kPath, Access::ReadWrite, storage_);
   if (!archive) return pass_on(std::move(archive));
   archive_ = std::move(*archive);
   return {};
 }
 
-Result<void> Writer::stage(Transaction& transaction, const Step& step, std::uint64_t number) {
-  for (const Piece& piece : step.pieces) {
+Result<void> Writer::stage(Transaction& transaction, std::span<const Piece> pieces, std::uint64_t number) {
+  for (const Piece& piece : pieces) {
     auto staging = transaction.stage(layout_.position(piece.tensor));
     if (!staging) return pass_on(std::move(staging));
     const Content bytes = piece_bytes(layout_, piece, number);
@@ -208,12 +213,12 @@ Result<void> Writer::run(const Step& step, std::uint64_t number, unsigned retrie
     auto staging = transaction.stage(layout_.position(step.pieces.front().tensor));
     if (!staging) return pass_on(std::move(staging));
     if (auto cut = (*staging)->resize(1); !cut) return cut;
-    if (auto other = stage(transaction, {.pieces = {step.pieces.back()}}, number); !other) return other;
+    if (auto other = stage(transaction, std::span(step.pieces).last(1), number); !other) return other;
     auto refused = transaction.commit(options_, lock_of);
     if (refused) return fail(ErrorCode::InvalidArgument, EINVAL, "a commit of the wrong size was taken");
     if (refused.error().code != ErrorCode::WrongSize) return refused;
   }
-  if (auto staged = stage(transaction, step, number); !staged) return staged;
+  if (auto staged = stage(transaction, step.pieces, number); !staged) return staged;
   for (;; --retries) {
     auto committed = transaction.commit(options_, lock_of);
     if (committed || retries == 0) return committed;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -98,7 +99,7 @@ class Writer {
   Result<void> run(const Step& step, std::uint64_t number, unsigned retries = 0);
 
  private:
-  Result<void> stage(Transaction& transaction, const Step& step, std::uint64_t number);
+  Result<void> stage(Transaction& transaction, std::span<const Piece> pieces, std::uint64_t number);
 
   Storage& storage_;
   const TestArchive& layout_;

@@ -78,7 +78,9 @@ class DrivenFilesystem {
     open(options, storage);
   }
 
-  /// Mounts the archive again, as it is now.
+  /// Ends the mount. Its descriptors must have gone.
+  void close() { filesystem_.reset(); }
+  /// Mounts the archive again, as it is now. What an earlier mount has open stays in use until close().
   void open(const FilesystemOptions& options = {}, Storage& storage = system_storage()) {
     auto archive = Archive::open(path_, options.is_read_only ? Access::ReadOnly : Access::ReadWrite, storage);
     if (!archive) throw std::runtime_error(archive.error().message);

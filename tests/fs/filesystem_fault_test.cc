@@ -70,6 +70,7 @@ void sweep(int access, Way way, int errno_value, bool tears) {
     if (verdict == 0 && way != Way::Release) CHECK(seen == kNew);
     CHECK(mount.read("second") == kSecond);
 
+    mount.close();
     mount.open();
     CHECK(mount.stored("first") == seen);
     CHECK(mount.read("first") == seen);
@@ -190,18 +191,21 @@ TEST_CASE("after a failed sync of the archive the new content shows, and nothing
   FaultyStorage storage;
   DrivenFilesystem mount(kTwoTensors, {}, storage);
   const CapturedStderr captured;
-  Descriptor writer(mount, "first", O_WRONLY);
-  REQUIRE(writer.write(kNew, 0));
-  storage.plan().fail_call(FileCall::Sync, 2, EIO);
-  CHECK(errno_of(writer.close()) == EIO);
-  CHECK(mount.read("first") == kNew);
-  CHECK(mount.read("second") == kSecond);
-  Descriptor other(mount, "second", O_WRONLY);
-  REQUIRE(other.write(kNew, 0));
-  CHECK(errno_of(other.close()) == EIO);
+  {
+    Descriptor writer(mount, "first", O_WRONLY);
+    REQUIRE(writer.write(kNew, 0));
+    storage.plan().fail_call(FileCall::Sync, 2, EIO);
+    CHECK(errno_of(writer.close()) == EIO);
+    CHECK(mount.read("first") == kNew);
+    CHECK(mount.read("second") == kSecond);
+    Descriptor other(mount, "second", O_WRONLY);
+    REQUIRE(other.write(kNew, 0));
+    CHECK(errno_of(other.close()) == EIO);
+  }
   CHECK(captured.contains("stfs recover"));
   // The header shares the first tensor's block with it: attributes still come from the table.
   CHECK(mount.attribute("first", "dtype") == "U8");
+  mount.close();
   mount.open();
   CHECK(mount.stored("first") == kNew);
   CHECK(mount.stored("second") == kSecond);

@@ -5,9 +5,12 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <map>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "core/archive.h"
 #include "core/transaction.h"
@@ -31,11 +34,13 @@ struct Request {
   bool creates = false;
 };
 
-const std::map<std::string, test::SeamCall> kLies = {
-    {"journal-sync", {test::FileCall::Sync, test::FileRole::Journal}},
-    {"directory-sync", {test::FileCall::SyncDirectory, test::FileRole::Directory}},
-    {"archive-sync", {test::FileCall::Sync, test::FileRole::Archive}},
-    {"journal-publish", {test::FileCall::Publish, test::FileRole::Journal}}};
+const std::map<std::string, std::vector<test::SeamCall>> kLies = {
+    {"journal-sync", {{test::FileCall::Sync, test::FileRole::Journal}}},
+    {"directory-sync", {{test::FileCall::SyncDirectory, test::FileRole::Directory}}},
+    {"archive-sync", {{test::FileCall::Sync, test::FileRole::Archive}}},
+    {"journal-publish",
+     {{test::FileCall::Publish, test::FileRole::Journal},
+      {test::FileCall::Remove, test::FileRole::Journal}}}};
 
 /// Where the log of the block recorder stands: the number of its entries, in a file that the recorder maps.
 class LogPosition {
@@ -102,7 +107,7 @@ int run(const Request& request) {
     return 0;
   }
   std::optional<test::LyingStorage> liar;
-  if (!request.lie.empty()) liar.emplace(system_storage(), std::vector{kLies.at(request.lie)});
+  if (!request.lie.empty()) liar.emplace(system_storage(), kLies.at(request.lie));
   Storage& storage = liar ? static_cast<Storage&>(*liar) : system_storage();
   auto archive = Archive::open(request.path, Access::ReadWrite, storage);
   if (!archive) {
@@ -143,7 +148,7 @@ int main(int argc, char** argv) {
   app.add_option("--large-bytes", request.large_bytes, "size of the largest tensor");
   app.add_option("--patience-ms", request.patience_ms, "how long to wait for a lock");
   app.add_option("--durability", request.durability)->check(CLI::IsMember({"power", "process"}));
-  app.add_option("--lie", request.lie, "the step that is not made")
+  app.add_option("--lie", request.lie, "the step that is said to be done and is not")
       ->check(CLI::IsMember(stfs::replay::kLies));
   app.add_option("--fill", request.fill, "commit N fills this tensor with the byte N, and nothing else");
   app.add_option("--position", request.position, "the block recorder's position, to be told with each line");

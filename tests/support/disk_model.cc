@@ -112,6 +112,8 @@ class DiskFile final : public File, public LossyFile {
     return model_.locks_.holder(inode_, description_, range);
   }
 
+  bool has_staged_name() const override { return naming_ == Naming::Fallback; }
+
   int descriptor() const override {
     const NoAllocationFaults pause;
     const std::scoped_lock lock(model_.mutex_);

@@ -1,0 +1,237 @@
+// Classify each journal.
+#include "core/journal_scan.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "core/header.h"
+#include "core/journal_apply.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::size_t kIdDigits = 32;
+
+bool is_hexadecimal(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+Result<std::string> read_text(const File& file, ByteRange range) {
+  std::string text(static_cast<std::size_t>(range.size_bytes), '\0');
+  if (auto read = file.read(std::as_writable_bytes(std::span(text)), range.offset); !read) {
+    return pass_on(std::move(read));
+  }
+  return text;
+}
+
+/// Reads head, record and new blocks, and believes none of them before their hashes agree.
+/// InvalidArgument means that it is no sound journal; every other error, that it could not be read just now.
+Result<JournalRecord> read_record(const File& file, std::uint64_t size_bytes) {
+  if (size_bytes < kBlockBytes) {
+    return fail(ErrorCode::InvalidArgument, EINVAL, "damaged: it is shorter than its head");
+  }
+  auto block = read_text(file, {0, kBlockBytes});
+  if (!block) return pass_on(std::move(block));
+  auto head = decode_head(*block);
+  if (!head) return pass_on(std::move(head));
+  const auto range = ByteRange::checked(head->record.offset, head->record.size_bytes);
+  if (!range || range->end() > size_bytes) {
+    return fail(ErrorCode::InvalidArgument, EINVAL, "damaged: it ends before its record does");
+  }
+  auto text = read_text(file, *range);
+  if (!text) return pass_on(std::move(text));
+  if (XXH3_64bits(text->data(), text->size()) != head->record_hash) {
+    return fail(ErrorCode::InvalidArgument, EINVAL, "damaged: its record's hash does not agree");
+  }
+  auto record = decode_record(*text, size_bytes);
+  if (record && record->id != head->id) {
+    return fail(ErrorCode::InvalidArgument, EINVAL, "damaged: head and record are of different journals");
+  }
+  return record;
+}
+
+class Scan {
+ public:
+  Scan(Storage& storage, const std::filesystem::path& archive_path, const File& archive)
+      : storage_(storage), archive_path_(archive_path), archive_(archive) {}
+
+  Result<std::vector<FoundJournal>> all() {
+    const std::string prefix = journal_prefix(archive_path_.filename().string());
+    auto names = storage_.list(archive_path_.parent_path(), prefix);
+    if (!names) return pass_on(std::move(names));
+    std::vector<FoundJournal> found;
+    if (names->empty()) return found;
+    std::ranges::sort(*names);
+    auto stamp = stamp_of(archive_);
+    if (!stamp) return pass_on(std::move(stamp));
+    auto status = archive_.status();
+    if (!status) return pass_on(std::move(status));
+    for (const std::string& name : *names) {
+      auto journal = look_at(name, name.substr(prefix.size()), *stamp, status->uid);
+      if (!journal) return pass_on(std::move(journal));
+      if (*journal) found.push_back(std::move(**journal));
+    }
+    std::ranges::stable_sort(found, {}, [](const FoundJournal& journal) { return journal.record.sequence; });
+    return found;
+  }
+
+ private:
+  /// Nothing where the journal has gone in the meantime: its owner has retired it. A failure to look is an
+  /// error: a committed journal that is passed over leaves the archive torn.
+  Result<std::optional<FoundJournal>> look_at(const std::string& name, std::string_view rest,
+                                              const ArchiveStamp& stamp, std::uint32_t archive_uid) {
+    FoundJournal found;
+    found.report.path = archive_path_.parent_path() / name;
+    const auto is = [&found](JournalState state, std::string why) -> Result<std::optional<FoundJournal>> {
+      found.report.state = state;
+      found.report.explanation = std::move(why);
+      return std::optional(std::move(found));
+    };
+    const bool is_staged = rest.ends_with(kStagedSuffix);
+    if (is_staged) rest.remove_suffix(kStagedSuffix.size());
+    if (rest.size() != kIdDigits || !is_hexadecimal(rest))
+      return is(JournalState::Unknown, "not a journal's name");
+
+    auto file = storage_.open_no_link(found.report.path, Access::ReadWrite);
+    // A descriptor that may only read can take a shared lock; its owner's exclusive one stops that as well.
+    const LockKind look = file ? LockKind::Exclusive : LockKind::Shared;
+    if (!file) file = storage_.open_no_link(found.report.path, Access::ReadOnly);
+    if (!file) {
+      switch (file.error().errno_value) {
+        case ENOENT: return std::nullopt;
+        case ELOOP: return is(JournalState::Unknown, "a symbolic link");
+        // A directory, a device, a file of somebody else's.
+        case EISDIR:
+        case EINVAL:
+        case EACCES:
+        case EPERM: return is(JournalState::Unknown, file.error().message);
+        default: return pass_on(std::move(file));
+      }
+    }
+    found.file = std::move(*file);
+    // Only a look: whoever keeps this lock without the archive's would pass for a committer.
+    const auto conflict = found.file->try_lock(kOwnerByte, look);
+    const bool is_in_use = conflict && *conflict;
+    if (!is_in_use) found.file->unlock(kOwnerByte);
+    auto opened = found.file->status();
+    if (!opened) return pass_on(std::move(opened));
+    auto is_there = is_at(storage_, found.report.path, *opened);
+    if (!is_there) return pass_on(std::move(is_there));
+    if (!*is_there) return std::nullopt;
+    // A journal says what to write into the archive: one that was put there by somebody who may not
+    // write the archive himself must not be believed.
+    if (opened->uid != 0 && opened->uid != archive_uid && opened->uid != ::geteuid()) {
+      return is(JournalState::Unknown,
+                fmt::format("belongs to user {}, who owns neither the archive nor this "
+                            "process: recover it as that user",
+                            opened->uid));
+    }
+    if (is_staged && is_in_use) return is(JournalState::InUse, "being staged");
+    if (is_staged) return is(JournalState::Unfinished, "a leftover of staging");
+    auto taken_back = is_void(*found.file, opened->identity.size_bytes);
+    if (!taken_back) return pass_on(std::move(taken_back));
+    if (*taken_back) return is(JournalState::Unfinished, "taken back by its owner");
+
+    auto record = read_record(*found.file, opened->identity.size_bytes);
+    if (!record && record.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(record));
+    if (!record) {
+      const bool is_other_version = record.error().errno_value == EPROTONOSUPPORT;
+      found.report.blocks_commits = true;
+      return is(is_other_version ? JournalState::Unknown : JournalState::Damaged, record.error().message);
+    }
+    found.record = std::move(*record);
+    found.report.ranges = found.record.ranges.size();
+    for (const JournalRange& range : found.record.ranges) found.report.size_bytes += range.archive.size_bytes;
+    if (!found.record.archive.matches(stamp)) {
+      return is(JournalState::Foreign, "written for another archive, or for another state of this one");
+    }
+    if (auto sound = check_new_blocks(*found.file, found.record); !sound) {
+      if (sound.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(sound));
+      found.report.blocks_commits = true;
+      return is(JournalState::Damaged, sound.error().message);
+    }
+    if (!found.record.coordinator.empty()) {
+      found.report.blocks_commits = true;
+      return is(JournalState::Unknown, "part of a transaction over several archives");
+    }
+    if (is_in_use) return is(JournalState::InUse, "its owner or a recovery is at work");
+    return is(JournalState::Committed,
+              fmt::format("committed by process {}, which has died", found.record.owner_pid));
+  }
+
+  Storage& storage_;
+  const std::filesystem::path& archive_path_;
+  const File& archive_;
+};
+
+}  // namespace
+
+std::string_view name_of(JournalState state) {
+  switch (state) {
+    case JournalState::Committed: return "committed";
+    case JournalState::InUse: return "in use";
+    case JournalState::Unfinished: return "unfinished";
+    case JournalState::Foreign: return "foreign";
+    case JournalState::Damaged: return "damaged";
+    case JournalState::Unknown: return "unknown";
+  }
+  return "unknown";
+}
+
+Result<ArchiveStamp> stamp_of(const File& archive) {
+  auto status = archive.status();
+  if (!status) return pass_on(std::move(status));
+  ArchiveStamp stamp{.device = status->identity.device,
+                     .inode = status->identity.inode,
+                     .birth_ns = status->birth_ns,
+                     .size_bytes = status->identity.size_bytes};
+  std::array<std::byte, kHeaderLengthBytes> first{};
+  const std::span<std::byte> there(first.data(), std::min<std::uint64_t>(stamp.size_bytes, first.size()));
+  if (auto read = archive.read(there, 0); !read) return pass_on(std::move(read));
+  auto length = header_length(there, stamp.size_bytes);
+  // What has no header any more matches no journal.
+  if (!length) return stamp;
+  auto text = read_text(archive, {kHeaderLengthBytes, *length});
+  if (!text) return pass_on(std::move(text));
+  stamp.header_size_bytes = *length;
+  stamp.header_hash = XXH3_64bits(text->data(), text->size());
+  return stamp;
+}
+
+Result<void> check_new_blocks(const File& file, const JournalRecord& record) {
+  for (const JournalRange& range : record.ranges) {
+    auto hashes = hash_blocks(file, {range.journal_offset, range.archive.size_bytes});
+    if (!hashes) return pass_on(std::move(hashes));
+    if (*hashes != range.new_hashes) {
+      return fail(ErrorCode::InvalidArgument, EINVAL,
+                  "damaged: the hash of a block of new bytes does not agree");
+    }
+  }
+  return {};
+}
+
+Result<bool> is_void(const File& file, std::uint64_t size_bytes) {
+  if (size_bytes < kBlockBytes) return false;
+  auto block = read_text(file, {0, kBlockBytes});
+  if (!block) return pass_on(std::move(block));
+  return block->find_first_not_of('\0') == std::string::npos;
+}
+
+Result<bool> is_at(Storage& storage, const std::filesystem::path& path, const FileStatus& file) {
+  auto at_path = storage.status(path);
+  if (!at_path && at_path.error().errno_value == ENOENT) return false;
+  if (!at_path) return pass_on(std::move(at_path));
+  return at_path->identity.same_file(file.identity);
+}
+
+Result<std::vector<FoundJournal>> scan_journals(Storage& storage, const std::filesystem::path& archive_path,
+                                                const File& archive) {
+  return Scan(storage, archive_path, archive).all();
+}
+
+}  // namespace stfs

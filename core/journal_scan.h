@@ -1,0 +1,67 @@
+// The journals that lie beside an archive, each understood as far as it can be, nothing changed.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+#include "core/file.h"
+#include "core/journal_format.h"
+
+namespace stfs {
+
+enum class JournalState : std::uint8_t {
+  Committed,   // whole, ours, its owner dead: to be applied
+  InUse,       // its owner lives
+  Unfinished,  // a leftover of staging, never committed: to be removed
+  Foreign,     // belongs to another archive, or to another state of this one: never applied nor removed
+  Damaged,     // its hashes do not agree: never applied nor removed; the archive is not written either
+  Unknown,     // another version, a link, a directory, unreadable, waits for a coordinator: left alone
+};
+std::string_view name_of(JournalState state);
+
+enum class JournalAction : std::uint8_t { None, Applied, Removed };
+
+struct JournalReport {
+  std::filesystem::path path;
+  JournalState state = JournalState::Unknown;
+  JournalAction action = JournalAction::None;
+  /// Nothing may be committed beside it: what it has promised to the archive can't be known here (Damaged,
+  /// another version, part of a transaction over several archives).
+  bool blocks_commits = false;
+  std::string explanation;       // one sentence for a person
+  std::uint64_t ranges = 0;      // of the record, where it could be read
+  std::uint64_t size_bytes = 0;  // of the archive that they cover
+};
+
+/// One journal, open.
+struct FoundJournal {
+  JournalReport report;
+  std::unique_ptr<File> file;
+  JournalRecord record;
+};
+
+/// The archive's stamp as it is now: status, length and hash of the header.
+Result<ArchiveStamp> stamp_of(const File& archive);
+
+/// In the order of their commits. A failure to look is an error: a committed journal that is passed over
+/// leaves the archive torn.
+/// @param archive_path  without links: beside it lie the journals.
+Result<std::vector<FoundJournal>> scan_journals(Storage& storage, const std::filesystem::path& archive_path,
+                                                const File& archive);
+
+/// Whoever may lock this byte of a journal exclusively knows that its owner is dead (journal.h, invariant 4).
+inline constexpr ByteRange kOwnerByte = {0, 1};
+
+/// Every block of new bytes has the hash that the record tells; else InvalidArgument.
+Result<void> check_new_blocks(const File& file, const JournalRecord& record);
+/// Its owner has taken it back: the head is zeros.
+Result<bool> is_void(const File& file, std::uint64_t size_bytes);
+/// What is at the path is this very file; false where it has gone or is another one.
+Result<bool> is_at(Storage& storage, const std::filesystem::path& path, const FileStatus& file);
+
+}  // namespace stfs

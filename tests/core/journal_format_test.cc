@@ -1,0 +1,196 @@
+// The bytes of a journal: what is written is read back, and nothing else is believed.
+#include "core/journal_format.h"
+
+#include "tests/support/catch.h"
+
+using namespace stfs;
+
+namespace {
+
+constexpr std::uint64_t kArchiveBytes = 3 * kBlockBytes + 100;
+constexpr std::uint64_t kJournalBytes = 16 * kBlockBytes;
+
+JournalRecord sample_record() {
+  JournalRecord record{.id = JournalId::random(),
+                       .archive = {.device = 1,
+                                   .inode = 2,
+                                   .birth_ns = 3,
+                                   .size_bytes = kArchiveBytes,
+                                   .header_size_bytes = 4,
+                                   .header_hash = 5},
+                       .sequence = 6,
+                       .owner_pid = 7,
+                       .coordinator = {},
+                       .ranges = {}};
+  record.ranges.push_back(
+      {.archive = {0, kBlockBytes}, .journal_offset = kBlockBytes, .new_hashes = {8}, .old_hashes = {9}});
+  record.ranges.push_back({.archive = {2 * kBlockBytes, kBlockBytes + 100},
+                           .journal_offset = 2 * kBlockBytes,
+                           .new_hashes = {10, 11},
+                           .old_hashes = {12, 13}});
+  return record;
+}
+
+bool is_believed(const JournalRecord& record, std::uint64_t journal_size_bytes = kJournalBytes) {
+  return decode_record(encode_record(record), journal_size_bytes).has_value();
+}
+
+}  // namespace
+
+TEST_CASE("a record is read as it was written", "[core][journal_format]") {
+  JournalRecord record = sample_record();
+  record.coordinator = "other.stj.record";
+  const auto read = decode_record(encode_record(record), kJournalBytes);
+  REQUIRE(read);
+  CHECK(read->id == record.id);
+  CHECK(read->archive.matches(record.archive));
+  CHECK(read->archive.device == 1);
+  CHECK(read->sequence == 6);
+  CHECK(read->owner_pid == 7);
+  CHECK(read->coordinator == record.coordinator);
+  REQUIRE(read->ranges.size() == 2);
+  CHECK(read->ranges[1].archive == record.ranges[1].archive);
+  CHECK(read->ranges[1].journal_offset == 2 * kBlockBytes);
+  CHECK(read->ranges[1].new_hashes == record.ranges[1].new_hashes);
+  CHECK(read->ranges[1].old_hashes == record.ranges[1].old_hashes);
+}
+
+TEST_CASE("a record that is cut anywhere is refused", "[core][journal_format]") {
+  const std::string bytes = encode_record(sample_record());
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    CAPTURE(size);
+    REQUIRE_FALSE(decode_record(std::string_view(bytes).substr(0, size), kJournalBytes));
+  }
+}
+
+TEST_CASE("whatever bytes come as a record, every range that is believed lies in archive and journal",
+          "[core][journal_format]") {
+  const std::string bytes = encode_record(sample_record());
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    for (const unsigned value : {0x00U, 0x01U, 0x7fU, 0x80U, 0xffU}) {
+      std::string flipped = bytes;
+      flipped[at] = static_cast<char>(value);
+      const auto read = decode_record(flipped, kJournalBytes);
+      if (!read) continue;
+      for (const JournalRange& range : read->ranges) {
+        REQUIRE(ByteRange::checked(range.archive.offset, range.archive.size_bytes));
+        REQUIRE(range.archive.end() <= read->archive.size_bytes);
+        REQUIRE(range.journal_offset <= kJournalBytes);
+        REQUIRE(range.archive.size_bytes <= kJournalBytes - range.journal_offset);
+        REQUIRE(range.new_hashes.size() == round_up_to_block(range.archive.size_bytes) / kBlockBytes);
+        REQUIRE(range.old_hashes.size() == range.new_hashes.size());
+      }
+    }
+  }
+}
+
+TEST_CASE("a record with a range that can't be is refused", "[core][journal_format]") {
+  JournalRecord record = sample_record();
+  REQUIRE(is_believed(record));
+  JournalRange& last = record.ranges[1];
+  SECTION("behind the archive's end") {
+    record.archive.size_bytes -= 1;
+  }
+  SECTION("off the archive's blocks") {
+    last.archive.offset += 1;
+  }
+  SECTION("off the journal's blocks") {
+    last.journal_offset += 1;
+  }
+  SECTION("ending in the middle of the archive, off a block") {
+    last.archive.size_bytes -= 1;
+  }
+  SECTION("in the journal's head") {
+    last.journal_offset = 0;
+  }
+  SECTION("behind the journal's end") {
+    last.journal_offset = kJournalBytes;
+  }
+  SECTION("far behind it") {
+    last.journal_offset = ~std::uint64_t{0} - kBlockBytes + 1;
+  }
+  SECTION("twice the same blocks") {
+    last.archive.offset = 0;
+  }
+  SECTION("empty") {
+    last.archive.size_bytes = 0;
+    last.new_hashes.clear();
+    last.old_hashes.clear();
+  }
+  CHECK_FALSE(is_believed(record));
+}
+
+TEST_CASE("a head is read as it was written, and any other byte is refused", "[core][journal_format]") {
+  const JournalHead head{.id = JournalId::random(), .record = {8 * kBlockBytes, 300}, .record_hash = 42};
+  const std::string block = encode_head(head);
+  REQUIRE(block.size() == kBlockBytes);
+  const auto read = decode_head(block);
+  REQUIRE(read);
+  CHECK(read->id == head.id);
+  CHECK(read->record == head.record);
+  CHECK(read->record_hash == 42);
+  // Behind it the block is padding.
+  const std::size_t size = block.find_last_not_of('\0') + 1;
+  CHECK(size <= 60);
+  for (std::size_t at = 0; at < size; ++at) {
+    std::string flipped = block;
+    flipped[at] = static_cast<char>(flipped[at] ^ 1);
+    CAPTURE(at);
+    CHECK_FALSE(decode_head(flipped));
+  }
+  CHECK_FALSE(decode_head(std::string(kBlockBytes, '\0')));
+  CHECK_FALSE(decode_head(std::string_view(block).substr(0, 16)));
+}
+
+TEST_CASE("an archive's stamp matches its own, by device only where there is no birth time",
+          "[core][journal_format]") {
+  const ArchiveStamp stamp = sample_record().archive;
+  ArchiveStamp other = stamp;
+  CHECK(stamp.matches(other));
+  SECTION("inode") {
+    other.inode += 1;
+  }
+  SECTION("birth") {
+    other.birth_ns += 1;
+  }
+  SECTION("size") {
+    other.size_bytes += 1;
+  }
+  SECTION("header's size") {
+    other.header_size_bytes += 1;
+  }
+  SECTION("header's hash") {
+    other.header_hash += 1;
+  }
+  SECTION("device") {
+    other.device += 1;
+    CHECK(stamp.matches(other));
+    other.birth_ns = 0;
+    ArchiveStamp unborn = stamp;
+    unborn.birth_ns = 0;
+    CHECK_FALSE(unborn.matches(other));
+  }
+  CHECK_FALSE(stamp.matches(other));
+}
+
+TEST_CASE("an id is 32 hexadecimal digits, never the same twice", "[core][journal_format]") {
+  const JournalId id = JournalId::random();
+  CHECK(id.text().size() == 32);
+  CHECK(id.text().find_first_not_of("0123456789abcdef") == std::string::npos);
+  CHECK_FALSE(id == JournalId::random());
+  CHECK(journal_prefix("model.safetensors") == ".model.safetensors.stj.");
+}
+
+TEST_CASE("one hash per block, the last over what there is of it", "[core][journal_format]") {
+  std::vector<std::byte> bytes(2 * kBlockBytes + 1, std::byte{7});
+  std::vector<std::uint64_t> hashes;
+  append_block_hashes(bytes, hashes);
+  REQUIRE(hashes.size() == 3);
+  CHECK(hashes[0] == hashes[1]);
+  CHECK(hashes[2] != hashes[0]);
+  bytes[kBlockBytes] = std::byte{8};
+  std::vector<std::uint64_t> changed;
+  append_block_hashes(bytes, changed);
+  CHECK(changed[0] == hashes[0]);
+  CHECK(changed[1] != hashes[1]);
+}

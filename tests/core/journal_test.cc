@@ -1,0 +1,129 @@
+// One journal's file, from staging to retirement.
+#include "core/journal.h"
+
+#include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+std::ptrdiff_t files_in(const TemporaryDirectory& directory) {
+  return std::distance(std::filesystem::directory_iterator(directory.path()), {});
+}
+
+/// A record of one block of an archive.
+JournalRecord record_of(const Journal&, std::uint64_t journal_offset) {
+  JournalRecord record;
+  record.archive.size_bytes = kBlockBytes;
+  record.ranges.push_back(
+      {.archive = {0, kBlockBytes}, .journal_offset = journal_offset, .new_hashes = {1}, .old_hashes = {2}});
+  return record;
+}
+
+template <class T>
+int errno_of(const Result<T>& result) {
+  return result ? 0 : result.error().errno_value;
+}
+
+}  // namespace
+
+TEST_CASE("a journal has no name before it is published, and none when it is retired", "[core][journal]") {
+  const TemporaryDirectory directory;
+  const auto durability = GENERATE(Durability::Power, Durability::Process);
+  auto journal = Journal::create(system_storage(), directory / "m.safetensors").value();
+  const std::uint64_t region = journal->allocate(10);
+  CHECK(region == kBlockBytes);
+  CHECK(journal->allocate(kBlockBytes + 1) == 2 * kBlockBytes);
+  CHECK(journal->allocate(1) == 4 * kBlockBytes);
+  CHECK(files_in(directory) == 0);
+  REQUIRE(journal->seal(record_of(*journal, region), durability));
+  CHECK(files_in(directory) == 0);
+  REQUIRE(journal->publish(durability));
+  CHECK(std::filesystem::exists(journal->path()));
+  CHECK(journal->path().filename().string().starts_with(".m.safetensors.stj."));
+  CHECK(journal->path().extension() != ".safetensors");
+  CHECK_FALSE(journal->spoiled());
+  REQUIRE(journal->retire());
+  CHECK(files_in(directory) == 0);
+}
+
+TEST_CASE("a published journal reads back as it was sealed", "[core][journal]") {
+  const TemporaryDirectory directory;
+  auto journal = Journal::create(system_storage(), directory / "m").value();
+  const std::uint64_t region = journal->allocate(kBlockBytes);
+  const std::string fresh(kBlockBytes, 'x');
+  REQUIRE(journal->file().write(std::as_bytes(std::span(fresh)), region));
+  REQUIRE(journal->seal(record_of(*journal, region), Durability::Power));
+  REQUIRE(journal->seal(record_of(*journal, region), Durability::Power));  // may be repeated
+  REQUIRE(journal->publish(Durability::Power));
+  const std::string bytes = content_of(journal->path());
+  const auto head = decode_head(std::string_view(bytes).substr(0, kBlockBytes));
+  REQUIRE(head);
+  CHECK(head->id == journal->id());
+  CHECK(head->record.end() <= bytes.size());
+  const auto record = decode_record(
+      std::string_view(bytes).substr(head->record.offset, head->record.size_bytes), bytes.size());
+  REQUIRE(record);
+  CHECK(record->id == journal->id());
+  CHECK(record->owner_pid == ::getpid());
+  CHECK(bytes.substr(region, kBlockBytes) == std::string(kBlockBytes, 'x'));
+}
+
+TEST_CASE("while its owner lives a journal is locked, then no more", "[core][journal]") {
+  const TemporaryDirectory directory;
+  auto journal = Journal::create(system_storage(), directory / "m").value();
+  REQUIRE(journal->seal(record_of(*journal, journal->allocate(kBlockBytes)), Durability::Process));
+  REQUIRE(journal->publish(Durability::Process));
+  const auto other = system_storage().open(journal->path(), Access::ReadWrite);
+  REQUIRE(other);
+  CHECK((*other)->try_lock({0, 1}, LockKind::Exclusive)->has_value());
+  journal.reset();
+  CHECK_FALSE((*other)->try_lock({0, 1}, LockKind::Exclusive)->has_value());
+}
+
+TEST_CASE("a failed sync spoils a journal for good", "[core][journal]") {
+  const TemporaryDirectory directory;
+  FaultyStorage storage;
+  auto journal = Journal::create(storage, directory / "m").value();
+  const std::uint64_t region = journal->allocate(kBlockBytes);
+  storage.plan().fail_call(FileCall::Sync, 1, ENOSPC);
+  CHECK(errno_of(journal->seal(record_of(*journal, region), Durability::Power)) == ENOSPC);
+  REQUIRE(journal->spoiled());
+  CHECK(errno_of(journal->seal(record_of(*journal, region), Durability::Power)) == ENOSPC);
+  CHECK(errno_of(journal->publish(Durability::Power)) == ENOSPC);
+  CHECK(files_in(directory) == 0);
+}
+
+TEST_CASE("a publication that fails leaves no name", "[core][journal]") {
+  const TemporaryDirectory directory;
+  FaultyStorage storage;
+  auto journal = Journal::create(storage, directory / "m").value();
+  REQUIRE(journal->seal(record_of(*journal, journal->allocate(kBlockBytes)), Durability::Power));
+  const auto call = GENERATE(FileCall::Publish, FileCall::SyncDirectory);
+  storage.plan().fail_call(call, 1, EIO);
+  const auto published = journal->publish(Durability::Power);
+  REQUIRE_FALSE(published);
+  CHECK(published.error().code != ErrorCode::CommitUnknown);
+  CHECK(files_in(directory) == 0);
+  CHECK(errno_of(journal->publish(Durability::Power)) == EIO);
+  CHECK(files_in(directory) == 0);
+}
+
+TEST_CASE("a publication that can't even be taken back says that nobody knows", "[core][journal]") {
+  const TemporaryDirectory directory;
+  FaultyStorage storage;
+  auto journal = Journal::create(storage, directory / "m").value();
+  REQUIRE(journal->seal(record_of(*journal, journal->allocate(kBlockBytes)), Durability::Power));
+  storage.plan().set({.nth = 2, .errno_value = EIO, .kind = {}, .is_for_good = true});
+  const auto published = journal->publish(Durability::Power);
+  REQUIRE_FALSE(published);
+  CHECK(published.error().code == ErrorCode::CommitUnknown);
+}
+
+TEST_CASE("a journal where none may be made is the store's error", "[core][journal]") {
+  const TemporaryDirectory directory;
+  CHECK(errno_of(Journal::create(system_storage(), directory / "absent/m")) == ENOENT);
+}

@@ -1,0 +1,230 @@
+// What becomes of the journals that are found beside an archive.
+#include "core/recovery.h"
+
+#include <sys/stat.h>
+
+#include "core/archive.h"
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/planted_journal.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+/// One tensor over three blocks behind a header of exactly one.
+struct Sample {
+  Sample() {
+    std::string header = R"({"t":{"dtype":"U8","shape":[12288],"data_offsets":[0,12288]}})";
+    header.resize(kBlockBytes - 8, ' ');
+    path = directory.write("m.safetensors", archive_bytes(header, std::string(3 * kBlockBytes, 'o')));
+    before = content_of(path);
+  }
+  std::filesystem::path plant() const { return plant_journal(path, kBlockBytes, fresh); }
+  Result<std::vector<JournalReport>> recover_all(const RecoveryOptions& options = {}) const {
+    auto file = system_storage().open(path, Access::ReadWrite).value();
+    return recover(system_storage(), path, *file, options);
+  }
+  JournalReport recover_one(const RecoveryOptions& options = {}) const {
+    auto reports = recover_all(options);
+    if (!reports) throw std::runtime_error(reports.error().message);
+    if (reports->size() != 1) throw std::runtime_error("one journal expected");
+    return reports->front();
+  }
+  [[nodiscard]] std::string patched() const {
+    std::string bytes = before;
+    return bytes.replace(kBlockBytes, fresh.size(), fresh);
+  }
+  [[nodiscard]] bool is_untouched() const { return content_of(path) == before; }
+
+  TemporaryDirectory directory;
+  std::string path;
+  std::string before;
+  std::string fresh = std::string(kBlockBytes, 'n');
+};
+
+void flip(const std::filesystem::path& file, std::uint64_t offset) {
+  std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
+  stream.seekg(static_cast<std::streamoff>(offset));
+  const char byte = static_cast<char>(stream.get() ^ 1);
+  stream.seekp(static_cast<std::streamoff>(offset));
+  stream.put(byte);
+}
+
+}  // namespace
+
+TEST_CASE("a dead owner's committed journal is applied and removed", "[core][recovery]") {
+  const Sample sample;
+  const auto journal = sample.plant();
+  const JournalReport report = sample.recover_one();
+  CHECK(report.state == JournalState::Committed);
+  CHECK(report.action == JournalAction::Applied);
+  CHECK(report.path == journal);
+  CHECK(report.ranges == 1);
+  CHECK(report.size_bytes == kBlockBytes);
+  CHECK(content_of(sample.path) == sample.patched());
+  CHECK_FALSE(std::filesystem::exists(journal));
+  CHECK(sample.recover_all()->empty());
+}
+
+TEST_CASE("a dry run only looks", "[core][recovery]") {
+  const Sample sample;
+  const auto journal = sample.plant();
+  const JournalReport report = sample.recover_one({.is_dry_run = true, .is_forced = false});
+  CHECK(report.state == JournalState::Committed);
+  CHECK(report.action == JournalAction::None);
+  CHECK(sample.is_untouched());
+  CHECK(std::filesystem::exists(journal));
+}
+
+TEST_CASE("a journal whose owner lives is left to him", "[core][recovery]") {
+  const Sample sample;
+  const auto journal = sample.plant();
+  const auto owner = system_storage().open(journal, Access::ReadWrite).value();
+  REQUIRE_FALSE(owner->try_lock({0, 1}, LockKind::Exclusive)->has_value());
+  CHECK(sample.recover_one().state == JournalState::InUse);
+  CHECK(sample.is_untouched());
+  CHECK(std::filesystem::exists(journal));
+}
+
+TEST_CASE("a journal with any byte flipped or any end cut is never applied nor removed", "[core][recovery]") {
+  const Sample sample;
+  const auto journal = sample.plant();
+  const std::uint64_t size_bytes = std::filesystem::file_size(journal);
+  SECTION("head") {
+    flip(journal, GENERATE(0, 8, 12, 20, 40, 50));
+  }
+  SECTION("new bytes") {
+    flip(journal, GENERATE(4096, 5000, 8191));
+  }
+  SECTION("record") {
+    flip(journal, 8192 + GENERATE(0, 17, 60));
+  }
+  SECTION("cut in the record") {
+    std::filesystem::resize_file(journal, size_bytes - 1);
+  }
+  SECTION("cut in the new bytes") {
+    std::filesystem::resize_file(journal, 5000);
+  }
+  SECTION("cut in the head") {
+    std::filesystem::resize_file(journal, 100);
+  }
+  SECTION("empty") {
+    std::filesystem::resize_file(journal, 0);
+  }
+  const JournalReport report = sample.recover_one();
+  CAPTURE(report.explanation);
+  CHECK((report.state == JournalState::Damaged || report.state == JournalState::Unknown ||
+         report.state == JournalState::Unfinished));
+  CHECK(report.action != JournalAction::Applied);
+  CHECK(sample.is_untouched());
+  if (report.state != JournalState::Unfinished) CHECK(std::filesystem::exists(journal));
+}
+
+TEST_CASE("beside a damaged journal nothing is written", "[core][recovery]") {
+  const Sample sample;
+  flip(sample.plant(), 5000);
+  const auto file = system_storage().open(sample.path, Access::ReadWrite).value();
+  const std::vector<ByteRange> locked = {{3 * kBlockBytes, 1}};
+  const auto obstacle = find_obstacle(system_storage(), sample.path, *file, locked);
+  REQUIRE_FALSE(obstacle);
+  CHECK(obstacle.error().errno_value == EIO);
+  CHECK(obstacle.error().message.find("stfs recover") != std::string::npos);
+}
+
+TEST_CASE("a journal of another archive is foreign: by force only, and only over blocks it knows",
+          "[core][recovery]") {
+  const Sample sample;
+  const auto journal = sample.plant();
+  // The same content in another inode.
+  std::filesystem::rename(sample.path, sample.directory / "old");
+  static_cast<void>(sample.directory.write("m.safetensors", sample.before));
+  CHECK(sample.recover_one().state == JournalState::Foreign);
+  CHECK(sample.is_untouched());
+  CHECK(std::filesystem::exists(journal));
+  SECTION("every block is known") {
+    CHECK(sample.recover_one({.is_dry_run = false, .is_forced = true}).action == JournalAction::Applied);
+    CHECK(content_of(sample.path) == sample.patched());
+  }
+  SECTION("a block is neither old nor new") {
+    flip(sample.path, kBlockBytes + 3);
+    const std::string now = content_of(sample.path);
+    CHECK(sample.recover_one({.is_dry_run = false, .is_forced = true}).action == JournalAction::None);
+    CHECK(content_of(sample.path) == now);
+    CHECK(std::filesystem::exists(journal));
+  }
+}
+
+TEST_CASE("what only has a journal's name is left alone", "[core][recovery]") {
+  const Sample sample;
+  const auto journal = sample.plant();
+  const std::string name = journal.filename().string();
+  SECTION("a symbolic link") {
+    std::filesystem::rename(journal, sample.directory / "elsewhere");
+    std::filesystem::create_symlink("elsewhere", journal);
+  }
+  SECTION("a directory") {
+    std::filesystem::remove(journal);
+    std::filesystem::create_directory(journal);
+  }
+  SECTION("another name") {
+    std::filesystem::rename(journal, journal.string() + "x");
+  }
+  SECTION("somebody else's") {
+    if (::geteuid() != 0) return;
+    REQUIRE(::chown(journal.c_str(), 12345, 12345) == 0);
+    REQUIRE(::chown(sample.path.c_str(), 23456, 23456) == 0);
+  }
+  const JournalReport report = sample.recover_one();
+  CHECK(report.state == JournalState::Unknown);
+  CHECK_FALSE(report.explanation.empty());
+  CHECK(report.path.filename().string().starts_with(name));
+  CHECK(sample.is_untouched());
+  CHECK(std::filesystem::exists(std::filesystem::symlink_status(report.path)));
+}
+
+TEST_CASE("a leftover of staging is removed", "[core][recovery]") {
+  const Sample sample;
+  const auto journal = sample.plant();
+  std::filesystem::rename(journal, journal.string() + std::string(kStagedSuffix));
+  const JournalReport report = sample.recover_one();
+  CHECK(report.state == JournalState::Unfinished);
+  CHECK(report.action == JournalAction::Removed);
+  CHECK(sample.is_untouched());
+}
+
+TEST_CASE("recovery that fails at any call leaves the journal or the new content", "[core][recovery]") {
+  for (unsigned nth = 1;; ++nth) {
+    CAPTURE(nth);
+    const Sample sample;
+    sample.plant();
+    FaultyStorage storage;
+    const auto file = storage.open(sample.path, Access::ReadWrite).value();
+    storage.plan().fail_call(nth, EIO);
+    static_cast<void>(recover(storage, sample.path, *file));
+    const bool has_failed = storage.plan().failed().has_value();
+    storage.plan().fail_call(0, 0);
+    REQUIRE(sample.recover_all());
+    CHECK(content_of(sample.path) == sample.patched());
+    CHECK(sample.recover_all()->empty());
+    if (!has_failed) break;
+  }
+}
+
+TEST_CASE("an archive opened read-only shows what is committed and is not touched", "[core][recovery]") {
+  const Sample sample;
+  const auto journal = sample.plant();
+  const auto archive = Archive::open(sample.path, Access::ReadOnly).value();
+  std::vector<std::byte> scratch;
+  const auto bytes = archive->read({kBlockBytes - 8 + 8, 3 * kBlockBytes}, scratch);
+  REQUIRE(bytes);
+  const std::string_view seen(reinterpret_cast<const char*>(bytes->data()), bytes->size());  // NOLINT
+  CHECK(seen == sample.patched().substr(kBlockBytes));
+  CHECK(sample.is_untouched());
+  CHECK(std::filesystem::exists(journal));
+  // A reader does not keep the journal from those who may write.
+  CHECK(sample.recover_one().action == JournalAction::Applied);
+}

@@ -1,0 +1,188 @@
+// Many tensors, staged and committed together.
+#include "core/transaction.h"
+
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/lock_owner.h"
+#include "tests/support/planted_journal.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+constexpr std::string_view kHeader =
+    R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[9000],"data_offsets":[4,9004]},)"
+    R"("c":{"dtype":"U8","shape":[4],"data_offsets":[9004,9008]}})";
+
+struct Sample {
+  explicit Sample(Storage& storage = system_storage())
+      : path(directory.write("m.safetensors", archive_bytes(kHeader, std::string(9008, 'o')))),
+        before(content_of(path)),
+        archive(Archive::open(path, Access::ReadWrite, storage).value()),
+        transaction(std::make_unique<Transaction>(*archive)) {
+    options.lock_patience = std::chrono::milliseconds(50);
+  }
+  void write(std::string_view name, const std::string& bytes, std::uint64_t offset = 0) const {
+    const auto tensor = archive->tensors().find(name);
+    if (!tensor) throw std::runtime_error("find");
+    auto stage = transaction->stage(*tensor);
+    if (!stage || !(*stage)->write(std::as_bytes(std::span(bytes)), offset))
+      throw std::runtime_error("write");
+  }
+  Result<void> commit() {
+    return transaction->commit(options, [this](std::uint32_t) -> ReaderWriterLock& { return lock; });
+  }
+  int commit_errno() {
+    const auto committed = commit();
+    return committed ? 0 : committed.error().errno_value;
+  }
+  /// The archive with these bytes at offsets of its data.
+  [[nodiscard]] std::string with(const std::vector<std::pair<std::uint64_t, std::string>>& changes) const {
+    std::string bytes = before;
+    for (const auto& [offset, text] : changes) bytes.replace(8 + kHeader.size() + offset, text.size(), text);
+    return bytes;
+  }
+  [[nodiscard]] std::ptrdiff_t files() const {
+    return std::distance(std::filesystem::directory_iterator(directory.path()), {});
+  }
+
+  TemporaryDirectory directory;
+  std::string path;
+  std::string before;
+  std::unique_ptr<Archive> archive;
+  ReaderWriterLock lock;
+  CommitOptions options;
+  std::unique_ptr<Transaction> transaction;
+};
+
+}  // namespace
+
+TEST_CASE("all staged tensors change, nothing else does, and no journal stays", "[core][transaction]") {
+  Sample sample;
+  sample.options.durability = GENERATE(Durability::Power, Durability::Process);
+  sample.write("c", "cccc");
+  sample.write("a", "aa", 2);
+  sample.write("b", "b", 5000);
+  CHECK(sample.transaction->is_dirty());
+  CHECK(content_of(sample.path) == sample.before);
+  REQUIRE(sample.commit());
+  CHECK_FALSE(sample.transaction->is_dirty());
+  CHECK(content_of(sample.path) == sample.with({{2, "aa"}, {5004, "b"}, {9004, "cccc"}}));
+  CHECK(sample.files() == 1);
+  CHECK_FALSE(sample.archive->check_for_change()->is_touched);
+}
+
+TEST_CASE("a commit of nothing is nothing", "[core][transaction]") {
+  Sample sample;
+  REQUIRE(sample.commit());
+  sample.write("a", "x");
+  sample.transaction->drop(*sample.archive->tensors().find("a"));
+  CHECK_FALSE(sample.transaction->is_dirty());
+  REQUIRE(sample.commit());
+  CHECK(content_of(sample.path) == sample.before);
+}
+
+TEST_CASE("one tensor of the wrong size keeps all from changing, and may be completed",
+          "[core][transaction]") {
+  Sample sample;
+  sample.write("a", "aaaa");
+  auto stage = sample.transaction->stage(*sample.archive->tensors().find("c")).value();
+  REQUIRE(stage->resize(3));
+  const auto committed = sample.commit();
+  REQUIRE_FALSE(committed);
+  CHECK(committed.error().code == ErrorCode::WrongSize);
+  CHECK(committed.error().message.find("\"c\": 3 bytes came, U8 [4] needs 4") != std::string::npos);
+  CHECK(content_of(sample.path) == sample.before);
+  REQUIRE(stage->write(std::as_bytes(std::span("d", 1)), 3));
+  REQUIRE(sample.commit());
+  CHECK(content_of(sample.path) == sample.with({{0, "aaaa"}, {9004, "oood"}}));
+}
+
+TEST_CASE("an archive that is replaced, cut or another one is not committed into", "[core][transaction]") {
+  Sample sample;
+  sample.write("a", "aaaa");
+  SECTION("replaced") {
+    static_cast<void>(sample.directory.write("new", sample.before));
+    std::filesystem::rename(sample.directory / "new", sample.path);
+    CHECK(sample.commit_errno() == ESTALE);
+  }
+  SECTION("deleted") {
+    std::filesystem::remove(sample.path);
+    CHECK(sample.commit_errno() == ESTALE);
+    return;
+  }
+  SECTION("grown") {
+    std::filesystem::resize_file(sample.path, sample.before.size() + 1);
+    CHECK(sample.commit_errno() == EIO);
+    std::filesystem::resize_file(sample.path, sample.before.size());
+  }
+  CHECK(content_of(sample.path) == sample.before);
+}
+
+TEST_CASE("somebody else's lock is EBUSY, and the commit may be tried again", "[core][transaction]") {
+  Sample sample;
+  sample.write("a", "aaaa");
+  {
+    const LockOwner owner(sample.path, std::uint64_t{1} << 62U, 1 << 20);
+    const auto committed = sample.commit();
+    REQUIRE_FALSE(committed);
+    CHECK(committed.error().errno_value == EBUSY);
+    CHECK(committed.error().message.find(std::to_string(owner.pid())) != std::string::npos);
+    CHECK(content_of(sample.path) == sample.before);
+  }
+  REQUIRE(sample.commit());
+  CHECK(content_of(sample.path) == sample.with({{0, "aaaa"}}));
+}
+
+TEST_CASE("what a dead owner has committed is finished first", "[core][transaction]") {
+  Sample sample;
+  sample.write("a", "aaaa");
+  const std::string promised(kBlockBytes, 'p');
+  plant_journal(sample.path, kBlockBytes, promised);
+  bool is_told = false;
+  sample.options.on_foreign_change = [&] { is_told = true; };
+  REQUIRE(sample.commit());
+  CHECK(is_told);
+  const std::uint64_t at = kBlockBytes - 8 - kHeader.size();
+  CHECK(content_of(sample.path) == sample.with({{0, "aaaa"}, {at, promised}}));
+  CHECK(sample.files() == 1);
+}
+
+TEST_CASE("beside a damaged journal nothing is committed", "[core][transaction]") {
+  Sample sample;
+  sample.write("a", "aaaa");
+  std::filesystem::resize_file(plant_journal(sample.path, kBlockBytes, std::string(kBlockBytes, 'p')), 6000);
+  CHECK(sample.commit_errno() == EIO);
+  CHECK(content_of(sample.path) == sample.before);
+  CHECK(sample.files() == 2);
+}
+
+TEST_CASE("after a failure behind the commit point reads show the commit and writes end",
+          "[core][transaction]") {
+  FaultyStorage storage;
+  Sample sample(storage);
+  sample.write("a", "aaaa");
+  storage.plan().set({.nth = 2, .errno_value = EIO, .kind = FileCall::Sync});  // the archive's
+  CHECK(sample.commit_errno() == EIO);
+  std::vector<std::byte> scratch;
+  const auto seen = sample.archive->read(sample.archive->file_range({0, 4}), scratch);
+  REQUIRE(seen);
+  CHECK(std::ranges::equal(*seen, std::as_bytes(std::span("aaaa", 4))));
+  CHECK_FALSE(sample.archive->check_writable());
+  Transaction next(*sample.archive);
+  REQUIRE(next.stage(2));
+  sample.transaction = std::make_unique<Transaction>(*sample.archive);
+  sample.write("c", "cccc");
+  CHECK(sample.commit_errno() == EIO);
+  CHECK(sample.files() == 2);
+  // The next opener finishes it, once this one is gone.
+  sample.transaction.reset();
+  sample.archive.reset();
+  const auto again = Archive::open(sample.path, Access::ReadWrite);
+  REQUIRE(again);
+  CHECK((*again)->recovered().size() == 1);
+  CHECK(content_of(sample.path) == sample.with({{0, "aaaa"}}));
+}

@@ -1,0 +1,251 @@
+// `.safetensors/transactions`: every rule of fs/transaction_directory.h, through the file system.
+#include "fs/transaction_directory.h"
+
+#include "tests/fs/transacted.h"
+#include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/planted_journal.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("the views' directory is reachable by name and not listed", "[fs][transaction_directory]") {
+  const Transacted t;
+  CHECK(t.mount.ino(".safetensors") == kViews);
+  CHECK(t.list(kRootIno) == Names{"first", "second"});
+  CHECK(t.list(kViews) == Names{"transactions", "committed"});
+  CHECK(t.mount.ino("transactions", kViews) == kTransactions);
+  CHECK(t.mount.ino("committed", kViews) == kCommitted);
+  CHECK(errno_of(t.mount->lookup(kViews, "absent")) == ENOENT);
+}
+
+TEST_CASE("a transaction lists what is staged, and shows every tensor", "[fs][transaction_directory]") {
+  const Transacted t;
+  const Ino directory = t.begin();
+  CHECK(t.list(kTransactions) == Names{"T"});
+  CHECK(t.list(directory).empty());
+  CHECK(t.read(directory, "first") == kOldFirst);
+  CHECK(t.list(directory).empty());
+  CHECK(t.stage(directory, "second") == 0);
+  CHECK(t.list(directory) == Names{"second"});
+  CHECK(t.read(directory, "second") == kNew);
+  CHECK(t.mount.read("second") == kOldSecond);
+  CHECK(t.is_untouched());
+}
+
+TEST_CASE("the move to committed changes all tensors at once", "[fs][transaction_directory]") {
+  const Transacted t;
+  const Ino directory = t.begin();
+  CHECK(t.stage(directory, "first") == 0);
+  CHECK(t.stage(directory, "second") == 0);
+  const auto before = t.mount.generation("first");
+  const auto stale = t.mount->rename(kTransactions, "T", kCommitted, "T");
+  REQUIRE(stale);
+  CHECK(std::ranges::count(*stale, Stale::What::Content, &Stale::what) == 2);
+  CHECK(t.mount.stored("first") == kNew);
+  CHECK(t.mount.stored("second") == kNew);
+  CHECK(t.mount.read("first") == kNew);
+  CHECK(t.mount.generation("first") > before);
+  CHECK(t.list(kTransactions).empty());
+  CHECK(t.list(kCommitted) == Names{"T"});
+  CHECK(errno_of(t.mount->lookup(directory, "first")) == ENOENT);
+  CHECK(errno_of(t.mount->remove_directory(kCommitted, "T")) == 0);
+  CHECK(t.list(kCommitted).empty());
+}
+
+TEST_CASE("without O_TRUNC a file starts as the tensor is: a part can be patched, twice",
+          "[fs][transaction_directory]") {
+  const Transacted t;
+  const Ino directory = t.begin();
+  for (const std::uint64_t at : {3U, 9U}) {
+    Member member(t.mount, directory, "first", O_RDWR);
+    CHECK(member.write("xy", at) == 0);
+    CHECK(member.close() == 0);
+  }
+  CHECK(t.read(directory, "first") == "AAAxyAAAAxyAAAAA");
+  CHECK(t.commit() == 0);
+  CHECK(t.mount.stored("first") == "AAAxyAAAAxyAAAAA");
+  CHECK(t.mount.stored("second") == kOldSecond);
+}
+
+TEST_CASE("a short tensor fails at its close and at the commit, and may be completed",
+          "[fs][transaction_directory]") {
+  const Transacted t;
+  const Ino directory = t.begin();
+  CHECK(t.stage(directory, "second") == 0);
+  CHECK(t.stage(directory, "first", "short") == EINVAL);
+  CHECK(t.commit() == ENODATA);
+  CHECK(t.captured.contains("5 bytes came, U8 [16] needs 16"));
+  CHECK(t.is_untouched());
+  CHECK(t.list(directory) == Names{"first", "second"});
+  SECTION("by another try") {
+    CHECK(t.stage(directory, "first") == 0);
+  }
+  SECTION("by the rest") {
+    Member member(t.mount, directory, "first");
+    CHECK(member.write(kNew, 0) == 0);
+    CHECK(member.close() == 0);
+  }
+  CHECK(t.commit() == 0);
+  CHECK(t.mount.stored("first") == kNew);
+  CHECK(t.mount.stored("second") == kNew);
+}
+
+TEST_CASE("while a tensor is open for writing its transaction is busy", "[fs][transaction_directory]") {
+  const Transacted t;
+  const Ino directory = t.begin();
+  {
+    Member member(t.mount, directory, "first");
+    CHECK(member.write(kNew, 0) == 0);
+    CHECK(t.commit() == EBUSY);
+    CHECK(errno_of(t.mount->remove_file(directory, "first")) == EBUSY);
+    CHECK(t.captured.contains("\"first\" is still open for writing"));
+    CHECK(member.close() == 0);
+  }
+  CHECK(t.commit() == 0);
+  CHECK(t.mount.stored("first") == kNew);
+}
+
+TEST_CASE("files removed one by one and their directory are a rollback", "[fs][transaction_directory]") {
+  const Transacted t;
+  const Ino directory = t.begin();
+  CHECK(t.stage(directory, "first") == 0);
+  CHECK(errno_of(t.mount->remove_directory(kTransactions, "T")) == ENOTEMPTY);
+  CHECK(errno_of(t.mount->remove_file(directory, "second")) == ENOENT);
+  CHECK(errno_of(t.mount->remove_file(directory, "first")) == 0);
+  CHECK(t.read(directory, "first") == kOldFirst);
+  CHECK(errno_of(t.mount->remove_directory(kTransactions, "T")) == 0);
+  CHECK(errno_of(t.mount->lookup(kTransactions, "T")) == ENOENT);
+  CHECK(errno_of(t.mount->attributes(directory)) == ENOENT);
+  CHECK(t.is_untouched());
+  CHECK(t.begin() != directory);  // numbers are never used again
+}
+
+TEST_CASE("a tensor taken out of a transaction is not committed", "[fs][transaction_directory]") {
+  const Transacted t;
+  const Ino directory = t.begin();
+  CHECK(t.stage(directory, "first") == 0);
+  CHECK(t.stage(directory, "second") == 0);
+  CHECK(errno_of(t.mount->remove_file(directory, "first")) == 0);
+  CHECK(t.commit() == 0);
+  CHECK(t.mount.stored("first") == kOldFirst);
+  CHECK(t.mount.stored("second") == kNew);
+}
+
+TEST_CASE("a tensor that others have changed since is a conflict", "[fs][transaction_directory]") {
+  const Transacted t;
+  const Ino directory = t.begin();
+  CHECK(t.stage(directory, "first") == 0);
+  CHECK(t.stage(directory, "second") == 0);
+  const std::string other(16, 'z');
+  SECTION("through the mount") {
+    Descriptor writer(t.mount, "first", O_WRONLY);
+    REQUIRE(writer.write(other, 0));
+    CHECK(writer.close());
+  }
+  SECTION("behind its back, noticed before") {
+    t.mount.overwrite(t.mount.offset_of("first"), other);
+    CHECK(t.mount.notices_change());
+  }
+  SECTION("behind its back, not noticed yet") {
+    t.mount.overwrite(t.mount.offset_of("first"), other);
+  }
+  SECTION("by another transaction") {
+    const Ino faster = t.begin("U");
+    CHECK(t.stage(faster, "first", other) == 0);
+    CHECK(t.commit("U") == 0);
+  }
+  CHECK(t.commit() == ESTALE);
+  CHECK(t.mount.stored("first") == other);
+  CHECK(t.mount.stored("second") == kOldSecond);
+  CHECK(t.list(kTransactions) == Names{"T"});
+}
+
+TEST_CASE("a change that changes nothing, or another tensor, is no conflict", "[fs][transaction_directory]") {
+  const Transacted t;
+  const Ino directory = t.begin();
+  CHECK(t.stage(directory, "first") == 0);
+  t.mount.overwrite(t.mount.offset_of("first"), kOldFirst);
+  t.mount.overwrite(t.mount.offset_of("second"), kNew);
+  CHECK(t.mount.notices_change());
+  CHECK(t.commit() == 0);
+  CHECK(t.mount.stored("first") == kNew);
+  CHECK(t.mount.stored("second") == kNew);
+}
+
+TEST_CASE("only transactions are made, moved and removed, and only below their directory",
+          "[fs][transaction_directory]") {
+  const Transacted t;
+  const Ino directory = t.begin();
+  CHECK(t.stage(directory, "first") == 0);
+  CHECK(errno_of(t.mount->make_directory(kRootIno, "x")) == EPERM);
+  CHECK(errno_of(t.mount->make_directory(kViews, "x")) == EPERM);
+  CHECK(errno_of(t.mount->make_directory(kCommitted, "x")) == EPERM);
+  CHECK(errno_of(t.mount->make_directory(directory, "x")) == EPERM);
+  CHECK(errno_of(t.mount->make_directory(kTransactions, "T")) == EEXIST);
+  CHECK(errno_of(t.mount->remove_directory(kViews, "transactions")) == EPERM);
+  CHECK(errno_of(t.mount->remove_file(kRootIno, "first")) == EPERM);
+  CHECK(errno_of(t.mount->rename(kRootIno, "first", directory, "first")) == EPERM);
+  CHECK(errno_of(t.mount->rename(directory, "first", directory, "second")) == EPERM);
+  CHECK(errno_of(t.mount->rename(kTransactions, "absent", kCommitted, "x")) == ENOENT);
+  CHECK(errno_of(t.mount->lookup(directory, "no such tensor")) == ENOENT);
+  CHECK(errno_of(t.mount->rename(kTransactions, "T", kTransactions, "U")) == 0);
+  CHECK(t.list(kTransactions) == Names{"U"});
+  CHECK(t.commit("U") == 0);
+  CHECK(errno_of(t.mount->rename(kCommitted, "U", kTransactions, "U")) == EPERM);
+}
+
+TEST_CASE("what was never closed when the mount ends is rolled back and logged",
+          "[fs][transaction_directory]") {
+  const Transacted t;
+  CHECK(t.stage(t.begin(), "first") == 0);
+  t.mount->abandon_pending();
+  CHECK(t.captured.contains("transaction T was not committed when the mount ended"));
+  CHECK(t.is_untouched());
+}
+
+TEST_CASE("a transaction that is committed and can't be applied shows whole, and nothing is written any more",
+          "[fs][transaction_directory]") {
+  FaultyStorage storage;
+  Transacted t({}, storage);
+  const Ino directory = t.begin();
+  CHECK(t.stage(directory, "first") == 0);
+  CHECK(t.stage(directory, "second") == 0);
+  // The journal's own sync is the first, the archive's the second.
+  const bool is_for_good = GENERATE(false, true);
+  storage.plan().set({.nth = 2, .errno_value = EIO, .kind = FileCall::Sync, .is_for_good = is_for_good});
+  CHECK(t.commit() == EIO);
+  storage.plan().fail_call(0, 0);
+  CHECK(t.mount.read("first") == kNew);
+  CHECK(t.mount.read("second") == kNew);
+  const Ino other = t.begin("U");
+  CHECK(t.stage(other, "first", kOldFirst) == 0);
+  CHECK(t.commit("U") == EIO);
+  CHECK(t.mount.read("first") == kNew);
+  t.mount.close();
+  t.mount.open();
+  CHECK(t.mount.stored("first") == kNew);
+  CHECK(t.mount.stored("second") == kNew);
+}
+
+TEST_CASE("a read-only mount reads what a committed journal promises", "[fs][transaction_directory]") {
+  const std::string old(3 * kBlockBytes, 'o');
+  const std::string promised(kBlockBytes, 'p');
+  DrivenFilesystem mount({{"first", old}, {"second", old}});
+  mount.close();
+  const auto journal = plant_journal(mount.path(), kBlockBytes, promised);
+  mount.open(kReadOnly);
+  const std::uint64_t at = kBlockBytes - mount.offset_of("first");
+  std::string expected = old;
+  expected.replace(at, promised.size(), promised);
+  CHECK(mount.read("first") == expected);
+  CHECK(mount.read("second") == old);
+  CHECK(mount.stored("first") == old);
+  CHECK(std::filesystem::exists(journal));
+}

@@ -1,0 +1,119 @@
+# Several writers of one archive: mounts beside each other, and a process that holds a lock.
+import errno
+import threading
+import time
+
+import pytest
+from archive_file import Expectation, random_bytes
+from mounted import eventually, start_python, wait_ready
+
+LOCK_BASE = 2 ** 62
+HOLD = """
+import fcntl, os, struct, sys
+fd = os.open(sys.argv[1], os.O_RDWR)
+fcntl.fcntl(fd, 37, struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, int(sys.argv[2]), int(sys.argv[3]), 0))
+print("ready")
+sys.stdin.read()
+"""  # 37: F_OFD_SETLK
+
+
+@pytest.fixture
+def two(archive, mounts):
+    return mounts(archive.path), mounts(archive.path)
+
+
+def write_in_threads(jobs):
+    """Runs every job of (path, [content, ...]) in a thread of its own; their errors."""
+    errors = []
+
+    def work(path, contents):
+        try:
+            for content in contents:
+                path.write_bytes(content)
+        except OSError as error:
+            errors.append((path, error))
+
+    threads = [threading.Thread(target=work, args=job) for job in jobs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+def test_two_mounts_write_different_tensors_side_by_side(archive, two):
+    expected = Expectation(archive)
+    names = ["layers.0.weight", "layers.1.weight", "embed", "odd"]
+    contents = {name: [random_bytes(expected.size(name), seed) for seed in range(15)] for name in names}
+    assert write_in_threads([(two[at % 2] / name, contents[name]) for at, name in enumerate(names)]) == []
+    for name in names:
+        expected.change(name, contents[name][-1])
+    expected.check()
+
+
+def test_two_mounts_write_tiny_tensors_of_one_block_and_lose_nothing(archive, two):
+    expected = Expectation(archive)
+    names = ["dtype.U8", "dtype.I8", "dtype.I16", "dtype.U16", "small", "scalar"]
+    contents = {name: [random_bytes(expected.size(name), seed) for seed in range(10)] for name in names}
+    assert write_in_threads([(two[at % 2] / name, contents[name]) for at, name in enumerate(names)]) == []
+    for name in names:
+        expected.change(name, contents[name][-1])
+    expected.check()
+
+
+def test_two_mounts_write_one_tensor_one_after_the_other(archive, two):
+    expected = Expectation(archive)
+    size = expected.size("embed")
+    contents = [[bytes([1 + 2 * step + which]) * size for step in range(15)] for which in range(2)]
+    assert write_in_threads([(two[which] / "embed", contents[which]) for which in range(2)]) == []
+    assert archive.tensor("embed") in (contents[0][-1], contents[1][-1])
+    expected.change("embed", archive.tensor("embed"))
+    expected.check()
+
+
+def test_the_other_mount_sees_a_commit_soon(archive, two):
+    expected = Expectation(archive)
+    name = "layers.0.weight"
+    assert (two[1] / name).read_bytes() == expected.tensor(name)
+    before = two[1].generation(name)
+    data = random_bytes(expected.size(name), 5)
+    (two[0] / name).write_bytes(data)
+    assert eventually(lambda: (two[1] / name).read_bytes() == data, 5)
+    assert two[1].generation(name) > before
+
+
+def test_a_commit_over_a_commit_of_the_other_mount_keeps_it(archive, two):
+    expected = Expectation(archive)
+    for at, (begin, patch) in enumerate([(10, b"one"), (5000, b"two"), (11_000, b"three")]):
+        with open(two[at % 2] / "odd", "r+b") as file:
+            file.seek(begin)
+            file.write(patch)
+        expected.change("odd", patch, at=begin)
+    expected.check()
+
+
+def test_a_lock_held_by_somebody_is_ebusy_with_his_pid_in_the_log(archive, mount):
+    expected = Expectation(archive)
+    _, _, begin, end = archive.layout()["embed"]
+    holder = start_python(HOLD, archive.path, LOCK_BASE + begin, end - begin)
+    try:
+        wait_ready(holder)
+        started = time.monotonic()
+        with pytest.raises(OSError) as raised:
+            (mount / "embed").write_bytes(random_bytes(expected.size("embed"), 1))
+        assert raised.value.errno == errno.EBUSY
+        assert 9 <= time.monotonic() - started < 30
+        assert f"process {holder.pid}" in mount.log()
+        expected.check()
+        # Another tensor, far enough away, is nobody's.
+        name = "layers.0.weight" if abs(archive.layout()["layers.0.weight"][2] - begin) > 8192 else "odd"
+        data = random_bytes(expected.size(name), 2)
+        (mount / name).write_bytes(data)
+        expected.change(name, data)
+    finally:
+        holder.kill()
+        holder.wait()
+    data = random_bytes(expected.size("embed"), 3)
+    (mount / "embed").write_bytes(data)
+    expected.change("embed", data)
+    expected.check()

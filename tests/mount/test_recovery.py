@@ -1,0 +1,132 @@
+# What a writer that died has left is finished by the next mount; what can't be believed is left alone and said.
+import errno
+import os
+import shutil
+import subprocess
+
+import pytest
+from archive_file import ArchiveFile, Expectation, random_bytes, write_bytes_tensors
+from mounted import BUILD
+
+LEAVE_JOURNAL = BUILD / "tests" / "leave_journal"
+BLOCK = 4096
+
+
+@pytest.fixture
+def archive(tmp_path):
+    """Large, neighbouring tensors: the promised block lies in the middle of the second."""
+    if not LEAVE_JOURNAL.exists():
+        pytest.skip(f"{LEAVE_JOURNAL} is not built")
+    return ArchiveFile(write_bytes_tensors(tmp_path / "model.safetensors",
+                                           {name: random_bytes(20_000, ord(name)) for name in "abc"}))
+
+
+class Left:
+    """A committed journal of a dead owner, beside the archive."""
+
+    def __init__(self, archive, directory=None):
+        self.old, self.new = Expectation(archive), Expectation(archive)
+        data = random_bytes(2 * BLOCK, 77)
+        self.new.image[6 * BLOCK:8 * BLOCK] = data
+        made = subprocess.run([LEAVE_JOURNAL, archive.path, str(6 * BLOCK)], input=data, capture_output=True,
+                              check=True)
+        self.path = made.stdout.decode().strip()
+        assert os.path.exists(self.path)
+        self.old.check()
+
+
+@pytest.fixture
+def left(archive):
+    return Left(archive)
+
+
+def test_a_dead_owners_commit_is_applied_by_the_mount(archive, mounts, left):
+    mount = mounts(archive.path)
+    left.new.check()
+    assert not os.path.exists(left.path)
+    assert (mount / "b").read_bytes() == left.new.tensor("b")
+    assert left.path in mount.log()
+
+
+def test_a_commit_of_a_running_mount_applies_it_first(archive, mounts):
+    mount = mounts(archive.path)
+    left = Left(archive)
+    (mount / "a").write_bytes(left.new.tensor("a")[::-1])
+    left.new.change("a", left.new.tensor("a")[::-1])
+    left.new.check()
+    assert not os.path.exists(left.path)
+    assert (mount / "b").read_bytes() == left.new.tensor("b")
+
+
+def test_a_read_only_mount_shows_it_without_touching_anything(archive, mounts, left):
+    mount = mounts(archive.path, "ro")
+    for name in "abc":
+        assert (mount / name).read_bytes() == left.new.tensor(name)
+    left.old.check()
+    assert os.path.exists(left.path)
+
+
+def flip(path, offset):
+    with open(path, "r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)[0] ^ 1
+        file.seek(offset)
+        file.write(bytes([byte]))
+
+
+def cut(path):
+    os.truncate(path, os.path.getsize(path) - 1)
+
+
+def refuses_writes(mount):
+    with pytest.raises(OSError) as raised:
+        (mount / "a").write_bytes(random_bytes(20_000, 1))
+    return raised.value.errno
+
+
+@pytest.mark.parametrize("damage", [lambda path: flip(path, 100 + BLOCK), lambda path: flip(path, 10), cut],
+                         ids=["new bytes", "head", "cut"])
+def test_a_damaged_journal_is_reported_and_nothing_is_written(archive, mounts, left, damage):
+    damage(left.path)
+    mount = mounts(archive.path)
+    assert os.path.basename(left.path) in mount.log()
+    for name in "abc":
+        assert (mount / name).read_bytes() == left.old.tensor(name)
+    assert refuses_writes(mount) == errno.EIO
+    left.old.check()
+    assert os.path.exists(left.path)
+
+
+def make_foreign(archive, left, tmp_path):
+    shutil.copy(archive.path, tmp_path / "copy")
+    os.rename(tmp_path / "copy", archive.path)
+
+
+def make_link(archive, left, tmp_path):
+    os.rename(left.path, tmp_path / "elsewhere")
+    os.symlink(tmp_path / "elsewhere", left.path)
+
+
+def make_directory(archive, left, tmp_path):
+    os.unlink(left.path)
+    os.mkdir(left.path)
+
+
+def make_somebody_elses(archive, left, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+    os.chown(left.path, 12345, 12345)
+
+
+@pytest.mark.parametrize("change", [make_foreign, make_link, make_directory, make_somebody_elses])
+def test_a_journal_that_is_not_ours_is_left_alone(archive, mounts, left, tmp_path, change):
+    change(archive, left, tmp_path)
+    mount = mounts(archive.path)
+    assert os.path.basename(left.path) in mount.log()
+    left.old.check()
+    assert os.path.lexists(left.path)
+    data = random_bytes(20_000, 5)
+    (mount / "c").write_bytes(data)
+    left.old.change("c", data)
+    left.old.check()
+    assert os.path.lexists(left.path)

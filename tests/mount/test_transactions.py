@@ -1,0 +1,268 @@
+# Transactions over many tensors, as a person makes them: mkdir, write, mv.
+import errno
+import os
+import threading
+
+import numpy as np
+import pytest
+from archive_file import ArchiveFile, Expectation, random_bytes, write_bytes_tensors
+from mounted import shell
+
+NAMES = ["layers.0.weight", "layers.1.weight", "layers.0.bias", "odd", "small", "scalar", "embed"]
+
+
+def transactions(mount):
+    return mount / ".safetensors" / "transactions"
+
+
+def begin(mount, name="T"):
+    directory = transactions(mount) / name
+    directory.mkdir()
+    return directory
+
+
+def commit(mount, name="T"):
+    os.rename(transactions(mount) / name, mount / ".safetensors" / "committed" / name)
+
+
+def refused(mount, name="T"):
+    """The errno of a commit that must fail."""
+    with pytest.raises(OSError) as raised:
+        commit(mount, name)
+    return raised.value.errno
+
+
+def journals(archive):
+    directory, name = os.path.split(archive.path)
+    return [entry for entry in os.listdir(directory) if entry.startswith(f".{name}.stj.")]
+
+
+def test_mv_changes_all_tensors_at_once(mount, expected):
+    directory = begin(mount)
+    for seed, name in enumerate(NAMES):
+        data = random_bytes(expected.size(name), seed)
+        (directory / name).write_bytes(data)
+        assert (directory / name).read_bytes() == data
+        assert (mount / name).read_bytes() == expected.tensor(name)
+    assert sorted(os.listdir(directory)) == sorted(NAMES)
+    expected.check()  # nothing yet
+    assert shell('mv "$1" "$2"', directory, mount / ".safetensors" / "committed").returncode == 0
+    for seed, name in enumerate(NAMES):
+        expected.change(name, random_bytes(expected.size(name), seed))
+        assert (mount / name).read_bytes() == expected.tensor(name)
+    expected.check()
+    assert journals(mount.archive) == []
+
+
+@pytest.mark.parametrize("way", ["cp {0} {1}", "dd if={0} of={1} bs=64K status=none",
+                                 "dd if={0} of={1} bs=1M conv=notrunc status=none", "cat {0} > {1}"])
+def test_every_way_to_write_a_file_stages(mount, expected, tmp_path, way):
+    directory = begin(mount)
+    for name in ("embed", "odd"):
+        data = random_bytes(expected.size(name), 7)
+        (tmp_path / name).write_bytes(data)
+        expected.change(name, data)
+        done = shell(way.format('"$1"', '"$2"'), tmp_path / name, directory / name)
+        assert done.returncode == 0, done.stderr
+    commit(mount)
+    expected.check()
+
+
+def test_numpy_writes_and_patches(mount, expected):
+    directory = begin(mount)
+    array = np.arange(expected.size("layers.0.weight") // 4, dtype="f4")
+    array.tofile(directory / "layers.0.weight")
+    with open(directory / "embed", "r+b") as file:
+        file.seek(4095)
+        file.write(b"patched")
+    expected.change("layers.0.weight", array.tobytes())
+    expected.change("embed", b"patched", at=4095)
+    commit(mount)
+    expected.check()
+
+
+def test_readers_see_the_new_bytes_through_descriptors_and_mappings_that_are_open(mount, expected, open_fd):
+    name = "layers.1.weight"
+    fd = open_fd(mount / name)
+    mapping = np.memmap(mount / name, dtype="u1", mode="r")
+    assert mapping.tobytes() == expected.tensor(name)
+    directory = begin(mount)
+    data = random_bytes(expected.size(name), 5)
+    (directory / name).write_bytes(data)
+    commit(mount)
+    assert os.pread(fd, len(data), 0) == data
+    assert mapping.tobytes() == data
+
+
+def test_a_reader_beside_the_commits_sees_all_old_or_all_new_after_each_mv(tmp_path, mounts):
+    names = [f"t{at}" for at in range(8)]
+    path = write_bytes_tensors(tmp_path / "m.safetensors", {name: b"\0" * 20_000 for name in names})
+    mount = mounts(path)
+    stop, wrong, newest = threading.Event(), [], [0]
+
+    def read():
+        while not stop.is_set():
+            least = newest[0]
+            for name in names:
+                data = (mount / name).read_bytes()
+                if data != data[:1] * 20_000 or data[0] < least:
+                    wrong.append((name, least, set(data)))
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    try:
+        for step in range(1, 21):
+            directory = begin(mount, f"T{step}")
+            for name in names:
+                (directory / name).write_bytes(bytes([step]) * 20_000)
+            commit(mount, f"T{step}")
+            newest[0] = step
+    finally:
+        stop.set()
+        reader.join()
+    assert wrong == []
+
+
+def test_rm_rolls_back(mount, expected):
+    directory = begin(mount)
+    for name in NAMES:
+        (directory / name).write_bytes(random_bytes(expected.size(name), 9))
+    removed = shell('rm -r "$1"', directory)
+    assert removed.returncode == 0, removed.stderr
+    assert os.listdir(transactions(mount)) == []
+    expected.check()
+    assert journals(mount.archive) == []
+
+
+def test_a_short_tensor_is_enodata_and_may_be_completed(mount, expected):
+    directory = begin(mount)
+    (directory / "odd").write_bytes(random_bytes(expected.size("odd"), 1))
+    with pytest.raises(OSError) as raised:
+        (directory / "embed").write_bytes(b"short")
+    assert raised.value.errno == errno.EINVAL
+    assert refused(mount) == errno.ENODATA
+    assert "5 bytes came" in mount.log()
+    expected.check()
+    (directory / "embed").write_bytes(random_bytes(expected.size("embed"), 2))
+    commit(mount)
+    expected.change("odd", random_bytes(expected.size("odd"), 1))
+    expected.change("embed", random_bytes(expected.size("embed"), 2))
+    expected.check()
+
+
+def test_a_handle_open_for_writing_is_ebusy(mount, expected, open_fd):
+    directory = begin(mount)
+    fd = open_fd(directory / "odd", os.O_WRONLY)
+    os.pwrite(fd, b"patch", 0)
+    assert refused(mount) == errno.EBUSY
+    expected.check()
+    os.close(fd)
+    commit(mount)
+    expected.change("odd", b"patch")
+    expected.check()
+
+
+def test_a_conflict_is_estale_and_nothing_is_merged(mount, expected):
+    directory = begin(mount)
+    for name in ("odd", "embed"):
+        (directory / name).write_bytes(random_bytes(expected.size(name), 3))
+    other = random_bytes(expected.size("odd"), 4)
+    (mount / "odd").write_bytes(other)
+    expected.change("odd", other)
+    assert refused(mount) == errno.ESTALE
+    expected.check()
+    assert '"odd" was changed by somebody else' in mount.log()
+
+
+def test_two_transactions_on_one_tensor_the_second_is_estale(mount, expected):
+    for name in ("T", "U"):
+        (begin(mount, name) / "odd").write_bytes(random_bytes(expected.size("odd"), ord(name)))
+    commit(mount, "U")
+    assert refused(mount, "T") == errno.ESTALE
+    expected.change("odd", random_bytes(expected.size("odd"), ord("U")))
+    expected.check()
+
+
+def test_an_archive_replaced_meanwhile_is_estale(mount, expected, tmp_path):
+    (begin(mount) / "odd").write_bytes(random_bytes(expected.size("odd"), 3))
+    (tmp_path / "new").write_bytes(mount.archive.content())
+    os.rename(tmp_path / "new", mount.archive.path)
+    assert refused(mount) == errno.ESTALE
+    expected.check()
+
+
+def test_a_killed_daemon_leaves_the_archive_and_no_journal(mount, expected):
+    directory = begin(mount)
+    for name in NAMES:
+        (directory / name).write_bytes(random_bytes(expected.size(name), 9))
+    mount.kill()
+    expected.check()
+    assert journals(mount.archive) == []
+
+
+def test_an_unmount_rolls_back_and_says_so(mount, expected):
+    (begin(mount) / "odd").write_bytes(random_bytes(expected.size("odd"), 3))
+    assert mount.unmount() == 0
+    assert "transaction T was not committed" in mount.log()
+    expected.check()
+    assert journals(mount.archive) == []
+
+
+def test_in_a_tree_the_names_are_still_flat(archive, mounts):
+    mount = mounts(archive.path, "layout=tree")
+    expected = Expectation(archive)
+    data = random_bytes(expected.size("layers.0.weight"), 3)
+    (begin(mount) / "layers.0.weight").write_bytes(data)
+    commit(mount)
+    expected.change("layers.0.weight", data)
+    expected.check()
+    assert (mount / "layers" / "0" / "weight").read_bytes() == data
+
+
+def test_a_read_only_mount_is_erofs(archive, mounts):
+    mount = mounts(archive.path, "ro")
+    with pytest.raises(OSError) as raised:
+        begin(mount)
+    assert raised.value.errno == errno.EROFS
+
+
+def test_the_directory_is_reachable_and_not_listed(mount, expected):
+    begin(mount)
+    for script in ('ls -a "$1"', 'find "$1"'):
+        assert ".safetensors" not in shell(script, mount.path).stdout.replace(str(mount.path), "")
+    assert sorted(os.listdir(mount / ".safetensors")) == ["committed", "transactions"]
+    assert os.listdir(transactions(mount)) == ["T"]
+
+
+def test_what_is_no_transaction_is_refused(mount, expected):
+    directory = begin(mount)
+    committed = mount / ".safetensors" / "committed"
+    for refuse, due in [(lambda: (mount / "x").mkdir(), errno.EPERM),
+                        (lambda: (committed / "x").mkdir(), errno.EPERM),
+                        (lambda: (directory / "x").mkdir(), errno.EPERM),
+                        (lambda: (directory / "no tensor").write_bytes(b"x"), errno.EPERM),
+                        (lambda: directory.mkdir(), errno.EEXIST),
+                        (lambda: os.rename(mount / "odd", directory / "odd"), errno.EPERM),
+                        (lambda: os.rename(mount / "odd", mount / "even"), errno.EPERM),
+                        (lambda: os.unlink(mount / "odd"), errno.EPERM)]:
+        with pytest.raises(OSError) as raised:
+            refuse()
+        assert raised.value.errno == due
+    expected.check()
+
+
+def test_a_thousand_tensors_in_one_transaction(tmp_path, mounts):
+    sizes = {f"model.layers.{at}.weight": 1 + at * 37 % 9000 for at in range(1000)}
+    path = write_bytes_tensors(tmp_path / "m.safetensors",
+                               {name: random_bytes(size, 1) for name, size in sizes.items()})
+    mount, archive = mounts(path), ArchiveFile(path)
+    expected = Expectation(archive)
+    directory = begin(mount)
+    for seed, (name, size) in enumerate(sizes.items()):
+        data = random_bytes(size, seed)
+        (directory / name).write_bytes(data)
+        expected.change(name, data)
+    assert len(os.listdir(directory)) == 1000
+    commit(mount)
+    expected.check()
+    assert journals(archive) == []

@@ -1,0 +1,102 @@
+# Whatever these tests leave behind is taken down here: mounts, loop devices, processes, images.
+import itertools
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import loop_disk  # noqa: E402
+import programs  # noqa: E402
+from mounted import Mount, unescape_mount  # noqa: E402
+
+ENOUGH_BYTES = 2 << 30
+
+
+def pytest_collection_modifyitems(items):
+    reason = programs.why_unbuilt()
+    if reason:
+        for item in items:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def unmount_below(directory):
+    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as table:
+        targets = [unescape_mount(line.split(" ")[1]) for line in table]
+    for target in reversed(targets):
+        if target.startswith(f"{directory}/"):
+            subprocess.run(["umount", "-l", target], capture_output=True)
+
+
+@pytest.fixture
+def scratch():
+    """A directory for images: in memory, where there is room, since a replay copies them all the time."""
+    memory = Path("/dev/shm")
+    is_roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ENOUGH_BYTES
+    directory = Path(tempfile.mkdtemp(prefix="stfs-replay-", dir=memory if is_roomy else None))
+    try:
+        yield directory
+    finally:
+        unmount_below(directory)
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def disk(scratch):
+    """disk(KIND, size_bytes) -> the directory where a new file system is mounted; the last one has attributes."""
+    stack = []
+
+    def make(kind, size_bytes=None, options=""):
+        reason = loop_disk.why_unavailable(kind)
+        if reason:
+            pytest.skip(reason)
+        number = len(stack)
+        image = loop_disk.make_image(scratch / f"image{number}", kind, size_bytes)
+        mounted = loop_disk.mounted_image(image, kind, scratch / f"disk{number}", options=options)
+        directory = Path(mounted.__enter__())
+        stack.append(mounted)
+        return directory
+
+    yield make
+    for mounted in reversed(stack):
+        try:
+            mounted.__exit__(None, None, None)
+        except OSError:
+            pass  # lazily unmounted: a test that failed may have left it busy
+
+
+@pytest.fixture
+def processes():
+    """A list for processes that must not outlive the test, stopped ones included."""
+    started = []
+    yield started
+    for process in started:
+        if process.poll() is None:
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def mounts(scratch):
+    """mounts(SOURCE, options) -> Mount, as in tests/mount."""
+    made = []
+    numbers = itertools.count()  # those that failed to mount have had one too
+
+    def make(source, options="", **kwargs):
+        number = next(numbers)
+        path = scratch / f"mnt{number}"
+        path.mkdir()
+        mount = Mount(source, path, scratch / f"daemon{number}.log", options, **kwargs)
+        made.append(mount)
+        return mount
+
+    yield make
+    wrong = [problem for problem in (mount.finish() for mount in reversed(made)) if problem]
+    if wrong:
+        pytest.fail("\n".join(wrong), pytrace=False)

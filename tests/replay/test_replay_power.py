@@ -1,0 +1,61 @@
+# Power cuts at any moment, on real file systems: what was promised is there, and nothing is half there.
+import os
+
+import loop_disk
+import pytest
+import recording
+from replays import COMMITS, Replayer
+
+KINDS = sorted(loop_disk.SIZES)
+# With STFS_LONG what a test can take; replays.py goes on for as long as one likes.
+STATES = 1500 if os.environ.get("STFS_LONG") else 104
+RECOVERIES, STATES_OF_EACH = (40, 25) if os.environ.get("STFS_LONG") else (6, 8)
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    reason = loop_disk.why_unavailable(request.param)
+    if reason:
+        pytest.skip(reason)
+    return request.param
+
+
+def test_a_power_cut_leaves_whole_commits_and_every_promised_one(kind, scratch, record_property):
+    recorded = recording.record_workload(kind, 1, COMMITS, scratch)
+    # Without flushes nothing that follows would mean a thing.
+    flushes = recorded.log.entries[recorded.begin:].count(None)
+    assert flushes >= 3 * COMMITS, "the file system's flushes do not reach the recorder"
+    replayer = Replayer(scratch)
+    replayer.replay(recorded, STATES, 1)
+    first = dict(replayer.verdicts)
+    replayer.replay_recoveries(RECOVERIES, STATES_OF_EACH, 1)
+    print(f"{kind}: {len(recorded.log)} entries, {flushes} flushes; {first}, with recoveries {replayer.verdicts}")
+    record_property("verdicts", str(dict(replayer.verdicts)))
+    assert not replayer.wrong, "\n".join(replayer.wrong)
+    assert replayer.verdicts["whole"] >= STATES
+    assert replayer.applied, "no crash state had a journal to recover: the replays show nothing"
+
+
+BATCH, BATCHES = 20, 8
+
+
+@pytest.mark.parametrize("lie", ["journal-sync", "directory-sync", "archive-sync"])
+def test_a_missing_sync_is_found(lie, scratch):
+    """The harness can fail. Which file system shows a lie is its own business (btrfs hides the directory's and
+    shows no torn archive without the journal's): the first that does is enough."""
+    kinds = [kind for kind in ("xfs", "ext4", "btrfs") if loop_disk.why_unavailable(kind) is None]
+    if not kinds:
+        pytest.skip(loop_disk.why_unavailable("xfs"))
+    verdicts = {}
+    for kind in kinds:
+        directory = scratch / kind
+        directory.mkdir()
+        recorded = recording.record_workload(kind, 2, COMMITS, directory, lie=lie)
+        replayer = Replayer(directory)
+        verdicts[kind] = replayer.verdicts
+        for batch in range(BATCHES):
+            replayer.replay(recorded, BATCH, batch)
+            if replayer.verdicts["torn"] + replayer.verdicts["lost"] > 0:
+                print(f"without {lie}, {kind}: {dict(replayer.verdicts)}")
+                return
+    pytest.fail(f"nobody missed the {lie}: {verdicts}")
