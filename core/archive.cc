@@ -193,15 +193,16 @@ Result<void> Archive::adopt_identity() {
   auto status = file_->status();
   if (!status) return pass_on(std::move(status));
   std::vector<PendingJournal> pending;
-  if (has_overlays_ && access_ == Access::ReadOnly) {
-    // Somebody who may write has perhaps finished what we were reading out of journals.
+  const bool had_overlays = has_overlays_;
+  if (had_overlays) {
+    // Somebody who can has perhaps finished what we were reading out of journals.
     auto found = pending_journals(*storage_, real_path_, *file_);
     if (!found) return pass_on(std::move(found));
     pending = std::move(*found);
   }
   const std::scoped_lock lock(mutex_);
   identity_ = status->identity;
-  if (access_ == Access::ReadOnly) {
+  if (had_overlays) {
     overlays_ = std::move(pending);
     has_overlays_ = !overlays_.empty();
   }

@@ -77,6 +77,11 @@ Result<void> Journal::publish(Durability durability) {
                   "committed shows at the next recovery");
 }
 
+std::unique_ptr<File> Journal::give_up() {
+  file_->unlock(kOwnerByte);
+  return std::move(file_);
+}
+
 Result<void> Journal::retire() {
   return storage_->remove(path_);
 }

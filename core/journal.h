@@ -58,8 +58,9 @@ class Journal {
   /// The error that has spoiled it, if any.
   [[nodiscard]] const std::optional<Error>& spoiled() const { return spoiled_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// For a journal that stays because it could not be applied: reads go through it from now on.
-  [[nodiscard]] std::unique_ptr<File> take_file() { return std::move(file_); }
+  /// For a journal that stays because it could not be applied: whoever can may recover it now, and reads go
+  /// through the file until then.
+  [[nodiscard]] std::unique_ptr<File> give_up();
 
  private:
   Journal() = default;

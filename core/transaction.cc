@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <thread>
+#include <utility>
 
 #include "core/block_plan.h"
 #include "core/journal_apply.h"
@@ -179,6 +180,7 @@ Result<void> Transaction::hash(std::vector<JournalRange>& ranges, const CommitOp
 Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, const CommitOptions& options) {
   constexpr std::chrono::milliseconds kPause{2};
   const auto deadline = std::chrono::steady_clock::now() + options.lock_patience;
+  bool has_recovered = false;
   for (;;) {
     ArchiveLocks locks;
     if (options.uses_locks) {
@@ -189,7 +191,9 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
     auto obstacle = find_obstacle(archive_.storage(), archive_.real_path(), archive_.file(), ranges);
     if (!obstacle) return pass_on(std::move(obstacle));
     if (*obstacle == Obstacle::None) return locks;
-    if (std::chrono::steady_clock::now() >= deadline) {
+    // A dead owner's journal is recovered however little patience there is; that failing, the next one waits.
+    const bool has_tried = std::exchange(has_recovered, *obstacle == Obstacle::DeadOwner);
+    if ((*obstacle == Obstacle::Recovery || has_tried) && std::chrono::steady_clock::now() >= deadline) {
       return fail(ErrorCode::Busy, EBUSY,
                   archive_.path().string() + ": somebody else is recovering its journals");
     }
@@ -208,7 +212,7 @@ Result<void> Transaction::stop(Error why, std::vector<JournalRange> ranges) {
   // No memory may be needed from here on.
   stopped_.code = why.code;
   stopped_.errno_value = why.errno_value;
-  archive_.overlay({journal_->take_file(), std::move(ranges)});
+  archive_.overlay({journal_->give_up(), std::move(ranges)});
   archive_.stop_writing(std::move(stopped_));
   stages_.clear();
   journal_.reset();
@@ -246,8 +250,9 @@ Result<void> Transaction::check_archive(const CommitOptions& options) const {
                             status->identity.size_bytes));
   }
   if (!change->is_touched) return {};
-  if (options.on_foreign_change) options.on_foreign_change();
-  return archive_.adopt_identity();
+  auto allowed = options.on_foreign_change ? options.on_foreign_change() : Result<void>{};
+  if (auto adopted = archive_.adopt_identity(); !adopted) return adopted;
+  return allowed;
 }
 
 }  // namespace stfs

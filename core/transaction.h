@@ -36,8 +36,9 @@ struct CommitOptions {
   /// How long another process's lock is waited for before EBUSY.
   std::chrono::milliseconds lock_patience{10'000};
   /// Called under the locks when somebody else has changed the archive's bytes since the last look:
-  /// whoever caches any must drop it. The archive's identity is adopted afterwards.
-  std::function<void()> on_foreign_change;
+  /// whoever caches any must drop it. A failure is a veto: it ends the commit, with nothing changed. The
+  /// archive's identity is adopted in any case.
+  std::function<Result<void>()> on_foreign_change;
   /// Called with (bytes done, bytes in all) now and then during steps 5 and 7.
   std::function<void(std::uint64_t, std::uint64_t)> on_progress;
 };

@@ -124,6 +124,9 @@ class Filesystem {
   /// Drops and logs what is still staged: at the end of the mount, when no other call is under way.
   void abandon_pending();
 
+  /// Where caches that became stale without a call to answer are told; set before the first call.
+  void tell_stale_to(std::function<void(Stale)> forget) { forget_ = std::move(forget); }
+
   [[nodiscard]] bool is_read_only() const { return options_.is_read_only; }
   [[nodiscard]] const Archive& archive() const { return *archive_; }
 
@@ -169,6 +172,7 @@ class Filesystem {
 
   std::unique_ptr<Archive> archive_;
   FilesystemOptions options_;
+  std::function<void(Stale)> forget_ = [](Stale) {};
   InodeTable inodes_;
   TransactionDirectory transactions_;
   mutable std::array<ReaderWriterLock, kTensorLocks> tensor_locks_;

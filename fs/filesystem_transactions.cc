@@ -38,6 +38,7 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
   const auto lock = [this](std::uint32_t tensor) -> ReaderWriterLock& { return lock_of(tensor); };
   auto changed = transactions_.rename(parent, name, new_parent, new_name, commit_options(foreign), lock);
   if (!changed) {
+    if (foreign.what != Stale::What::Nothing) forget_(foreign);
     log::error("{}: transaction {}: not committed: {}", archive_->path().string(), name,
                changed.error().message);
     return tl::unexpected(changed.error());

@@ -208,7 +208,10 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
 CommitOptions Filesystem::commit_options(Stale& foreign) {
   CommitOptions options = options_.commit;
   // What somebody else has done must not pass for part of our own change.
-  options.on_foreign_change = [this, &foreign] { foreign = note_foreign_change(); };
+  options.on_foreign_change = [this, &foreign]() -> Result<void> {
+    foreign = note_foreign_change();
+    return {};
+  };
   return options;
 }
 
@@ -222,6 +225,7 @@ Result<Stale> Filesystem::commit(const OpenFile& file) {
   Stale foreign;
   const auto lock = [this](std::uint32_t tensor) -> ReaderWriterLock& { return lock_of(tensor); };
   auto committed = content.commit(commit_options(foreign), lock);
+  if (!committed && foreign.what != Stale::What::Nothing) forget_(foreign);
   if (!committed) return pass_on(std::move(committed));
   note_commit(content.tensor());
   if (foreign.what != Stale::What::Nothing) return foreign;

@@ -103,6 +103,7 @@ Result<void> Session::serve() {
   parts.mount.invalidator = &invalidator;
   parts.mount.on_first_open = [&parts] { raise_readahead(parts.options.mount_point); };
   invalidator.start();
+  filesystem.tell_stale_to([&invalidator](Stale stale) { invalidator.forget(stale); });
   Watcher watcher;
   const auto look = [&] {
     const Stale stale = filesystem.check_for_change();

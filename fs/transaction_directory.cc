@@ -177,8 +177,14 @@ Result<std::vector<std::uint32_t>> TransactionDirectory::rename(Ino from, std::s
   }
   if (auto same = check_for_conflicts(committing); !same) return pass_on(std::move(same));
   {
+    CommitOptions checked = options;
+    checked.on_foreign_change = [&]() -> Result<void> {
+      // Only now, with the archive's locks held, can nobody come between the look and the commit.
+      if (options.on_foreign_change) static_cast<void>(options.on_foreign_change());
+      return check_for_conflicts(committing);
+    };
     const std::scoped_lock group_lock(committing.group->mutex);
-    auto committed = committing.group->transaction.commit(options, lock_of);
+    auto committed = committing.group->transaction.commit(checked, lock_of);
     if (!committed) {
       // rename(2) says EINVAL of a directory that is moved into itself, and mv(1) tells people so.
       if (committed.error().code == ErrorCode::WrongSize) committed.error().errno_value = ENODATA;

@@ -143,7 +143,10 @@ TEST_CASE("what a dead owner has committed is finished first", "[core][transacti
   const std::string promised(kBlockBytes, 'p');
   plant_journal(sample.path, kBlockBytes, promised);
   bool is_told = false;
-  sample.options.on_foreign_change = [&] { is_told = true; };
+  sample.options.on_foreign_change = [&]() -> Result<void> {
+    is_told = true;
+    return {};
+  };
   REQUIRE(sample.commit());
   CHECK(is_told);
   const std::uint64_t at = kBlockBytes - 8 - kHeader.size();

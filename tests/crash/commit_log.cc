@@ -11,16 +11,25 @@ constexpr std::size_t kBeginning = 0;  // the commit that wrote every slot at fi
 
 std::span<const std::byte> bytes_of(const Content& content, const Piece& slot) {
   const TestTensor& tensor = small_archive()[slot.tensor];
-  return std::span(content).subspan(tensor.offset + slot.offset, slot.size_bytes.value_or(tensor.size_bytes - slot.offset));
+  return std::span(content).subspan(tensor.offset + slot.offset,
+                                    slot.size_bytes.value_or(tensor.size_bytes - slot.offset));
 }
 
 }  // namespace
 
 const std::vector<Piece>& slots() {
-  static const std::vector<Piece> list = {
-      {"four_bytes"}, {"beside_the_header"}, {"several_blocks", 0, 5000}, {"several_blocks", 5000, 4000},
-      {"left"},       {"right"},             {"several_blocks", 9000},    {"across", 0, 100},
-      {"unaligned"},  {"block"},             {"across", 100},             {"end"}};
+  static const std::vector<Piece> list = {{"four_bytes"},
+                                          {"beside_the_header"},
+                                          {"several_blocks", 0, 5000},
+                                          {"several_blocks", 5000, 4000},
+                                          {"left"},
+                                          {"right"},
+                                          {"several_blocks", 9000},
+                                          {"across", 0, 100},
+                                          {"unaligned"},
+                                          {"block"},
+                                          {"across", 100},
+                                          {"end"}};
   return list;
 }
 
@@ -47,7 +56,8 @@ std::optional<std::size_t> CommitLog::writer_of(std::size_t slot, const Content&
   return std::nullopt;
 }
 
-bool CommitLog::comes_before(std::size_t one, std::size_t other, const std::vector<std::size_t>& shown) const {
+bool CommitLog::comes_before(std::size_t one, std::size_t other,
+                             const std::vector<std::size_t>& shown) const {
   if (one == other) return false;
   if (one == kBeginning || commits_[one].end < commits_[other].begin) return true;
   return std::ranges::any_of(commits_[one].slots, [&](std::size_t slot) { return shown[slot] == other; });
@@ -77,7 +87,8 @@ std::optional<std::string> CommitLog::explain(const Content& content) const {
   }
   while (!left.empty()) {
     const auto last = std::ranges::find_if(left, [&](std::size_t number) {
-      return std::ranges::none_of(left, [&](std::size_t other) { return comes_before(number, other, shown); });
+      return std::ranges::none_of(left,
+                                  [&](std::size_t other) { return comes_before(number, other, shown); });
     });
     if (last == left.end()) {
       std::string text = "LOST or TORN: no order explains commits";

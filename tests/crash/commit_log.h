@@ -1,8 +1,8 @@
 // What was tried on an archive by several writers at a time, and whether a content can have come of it.
 //
-// A content is right where all the transactions that were done can be put into one order that explains every slot
-// (the last one there that wrote it), keeps transactions whole, and agrees with the clock: who had returned before
-// another began comes first.
+// A content is right where all the transactions that were done can be put into one order that explains every
+// slot (the last one there that wrote it), keeps transactions whole, and agrees with the clock: who had
+// returned before another began comes first.
 #pragma once
 
 #include <cstdint>
@@ -39,9 +39,11 @@ class CommitLog {
 
  private:
   [[nodiscard]] std::optional<std::size_t> writer_of(std::size_t slot, const Content& content) const;
-  [[nodiscard]] bool comes_before(std::size_t one, std::size_t other, const std::vector<std::size_t>& shown) const;
+  [[nodiscard]] bool comes_before(std::size_t one, std::size_t other,
+                                  const std::vector<std::size_t>& shown) const;
 
-  std::vector<LoggedCommit> commits_ = {{.slots = {}, .fate = LoggedCommit::Fate::Done, .begin = 0, .end = 0}};
+  std::vector<LoggedCommit> commits_ = {
+      {.slots = {}, .fate = LoggedCommit::Fate::Done, .begin = 0, .end = 0}};
   std::uint64_t clock_ = 0;
 };
 

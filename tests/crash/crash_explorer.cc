@@ -1,6 +1,6 @@
-// What crash_tests does for a minute, with other seeds and for as long as one likes; and what mutants.py runs.
+// What crash_tests does for a minute, with other seeds and for as long as one likes; and what mutants.py
+// runs.
 #include <CLI/CLI.hpp>
-
 #include <chrono>
 #include <cstdint>
 #include <iostream>
@@ -28,9 +28,12 @@ struct Options {
 };
 
 /// Everything that one seed decides; adds to the number of states.
-using Round = std::optional<std::string> (*)(const Options& options, std::uint64_t seed, std::uint64_t& states);
+using Round = std::optional<std::string> (*)(const Options& options, std::uint64_t seed,
+                                             std::uint64_t& states);
 
-std::string about(std::string_view name, const std::string& wrong) { return std::string(name) + ": " + wrong; }
+std::string about(std::string_view name, const std::string& wrong) {
+  return std::string(name) + ": " + wrong;
+}
 
 std::optional<std::string> crash_all(const Options& options, std::uint64_t seed, std::uint64_t& states) {
   static const std::vector<History> histories = [&] {
@@ -74,6 +77,7 @@ std::optional<std::string> fault_any(const Options&, std::uint64_t seed, std::ui
   const Workload& workload = workloads()[choices.below(workloads().size())];
   const FaultKind& kind = fault_kinds()[choices.below(fault_kinds().size())];
   Ordeal ordeal = kind.ordeal;
+  ordeal.finds_journal = workload.steps.size() > 1 && choices.one_in(3);
   ordeal.fault.nth = static_cast<unsigned>(1 + choices.below(ordeal.fault.kind ? 4 : kMostCalls));
   const OrdealReport report = endure(workload, ordeal, seed);
   states += report.crashes;
@@ -122,7 +126,8 @@ constexpr Kind kKinds[] = {{"crashes", crash_all},
 void print(const Options& options, std::uint64_t states, Clock::time_point start, std::uint64_t next_seed) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();
   for (const std::string& kind : options.kinds) std::cout << kind << " ";
-  std::cout << states << " states, 0 torn, 0 lost, " << seconds << " s; the next seed is " << next_seed << std::endl;
+  std::cout << states << " states, 0 torn, 0 lost, " << seconds << " s; the next seed is " << next_seed
+            << std::endl;
 }
 
 std::optional<std::string> run_round(const Options& options, std::uint64_t seed, std::uint64_t& states) {

@@ -11,9 +11,12 @@ namespace {
 
 constexpr std::size_t kOneInRecovery = 12;  // so many recoveries are watched, to crash in them
 constexpr std::size_t kOneFollowUp = 64;
+constexpr std::size_t kOneReader = 16;  // so many times somebody reads before anything is recovered
 constexpr std::uint64_t kMostInARow = 4;
 
-std::string text_of(const Error& error) { return std::string(name_of(error.code)) + ": " + error.message; }
+std::string text_of(const Error& error) {
+  return std::string(name_of(error.code)) + ": " + error.message;
+}
 
 std::optional<std::string> names_left(DiskProcess& process) {
   const auto names = process.list(kDirectory, ".");
@@ -58,14 +61,37 @@ std::optional<std::string> compare(const History& history, const Moment& moment,
     for (std::size_t step = moment.promised; step <= moment.begun; ++step) {
       text += " blocks that are not as after " + std::to_string(step) + " steps:" +
               (content.size() == history.contents[step].size() ? which_blocks(content, history.contents[step])
-                                                               : " the size") + ";";
+                                                               : " the size") +
+              ";";
     }
     return text;
   }
   if (*found < moment.promised) {
-    return "LOST: " + std::to_string(moment.promised) + " steps were committed, " + std::to_string(*found) + " are there";
+    return "LOST: " + std::to_string(moment.promised) + " steps were committed, " + std::to_string(*found) +
+           " are there";
   }
   if (*found > moment.begun) return "TOO MUCH: " + std::to_string(*found) + " steps are there";
+  return std::nullopt;
+}
+
+/// Somebody who may only read, on read-only media say, sees what recovery would make of it, and changes
+/// nothing.
+std::optional<std::string> check_reader(const History& history, const Moment& moment, DiskModel& disk,
+                                        Storage& storage) {
+  const DiskImage before = disk.image();
+  const auto archive = Archive::open(kArchivePath, Access::ReadOnly, storage);
+  if (!archive) return "A READER can't open: " + text_of(archive.error());
+  std::vector<std::byte> scratch;
+  const auto read = (*archive)->read({0, history.contents.front().size()}, scratch);
+  if (!read) return "A READER can't read: " + text_of(read.error());
+  const Content seen(read->begin(), read->end());
+  const auto first = history.contents.begin() + static_cast<std::ptrdiff_t>(moment.promised);
+  const auto last = history.contents.begin() + static_cast<std::ptrdiff_t>(moment.begun) + 1;
+  if (std::find(first, last, seen) == last) return "A READER sees what is TORN or LOST";
+  const DiskImage after = disk.image();
+  if (after.at(1).mtime_ns != before.at(1).mtime_ns || after.names().size() != before.names().size()) {
+    return "A READER has changed something";
+  }
   return std::nullopt;
 }
 
@@ -75,7 +101,8 @@ std::optional<std::string> follow_up(DiskModel& disk, Storage& storage, const Te
   const Step step{.pieces = {{"right"}, {"block"}}};
   constexpr std::uint64_t kNumber = 77;
   Writer writer(storage, archive, commit_options(Durability::Power));
-  if (auto committed = writer.run(step, kNumber); !committed) return "NEXT COMMIT: " + text_of(committed.error());
+  if (auto committed = writer.run(step, kNumber); !committed)
+    return "NEXT COMMIT: " + text_of(committed.error());
   const DiskImage image = disk.image();
   if (image.has_content(image.inode_at(kArchivePath), content_after(archive, present, step, kNumber))) {
     return std::nullopt;
@@ -137,7 +164,11 @@ std::optional<std::string> judge(const History& history, const Moment& moment, c
     DiskModel disk(options, image);
     const auto process = disk.start_process();
     LyingStorage storage(*process, lies);
-    const bool crashes_again = in_a_row < kMostInARow && choices.one_in(in_a_row == 1 && !was_killed ? kOneInRecovery : 2);
+    if (choices.one_in(kOneReader)) {
+      if (auto wrong = check_reader(history, moment, disk, storage)) return wrong;
+    }
+    const bool crashes_again =
+        in_a_row < kMostInARow && choices.one_in(in_a_row == 1 && !was_killed ? kOneInRecovery : 2);
     std::vector<DiskImage> moments;
     if (crashes_again) {
       moments.push_back(image);
@@ -173,11 +204,13 @@ std::optional<std::string> crash_once(const History& history, Choices& choices, 
                                       const std::vector<SeamCall>& lies) {
   const Moment& moment = history.moments[choices.below(history.moments.size())];
   const bool loses_power = history.workload->durability == Durability::Power && !choices.one_in(8);
-  const DiskImage crashed = loses_power ? after_random_power_loss(moment.image, choices) : after_kill(moment.image);
+  const DiskImage crashed =
+      loses_power ? after_random_power_loss(moment.image, choices) : after_kill(moment.image);
   auto wrong = judge(history, moment, crashed, !loses_power, choices, counts, lies);
   if (!wrong) return std::nullopt;
   return std::string(history.workload->name) + ", " + (loses_power ? "power lost" : "killed") + " after \"" +
-         std::string(moment.what) + "\" (change " + std::to_string(&moment - history.moments.data()) + "): " + *wrong;
+         std::string(moment.what) + "\" (change " + std::to_string(&moment - history.moments.data()) +
+         "): " + *wrong;
 }
 
 }  // namespace stfs::test

@@ -41,13 +41,14 @@ struct CrashCounts {
   CrashCounts& operator+=(const CrashCounts& other);
 };
 
-/// Crashes somewhere in the history as `choices` says, recovers (and crashes in the recovery now and then), and
-/// looks at what is left. @return what is wrong: "LOST: ...", "TORN: ...", or why recovery failed.
+/// Crashes somewhere in the history as `choices` says, recovers (and crashes in the recovery now and then),
+/// and looks at what is left. @return what is wrong: "LOST: ...", "TORN: ...", or why recovery failed.
 std::optional<std::string> crash_once(const History& history, Choices& choices, CrashCounts& counts,
                                       const std::vector<SeamCall>& lies = {});
 
 /// Recovers in this state, which a crash at that moment has left, and looks at what is left.
-/// @param was_killed  the processes were, and the power is still there: it is cut during recovery more often then.
+/// @param was_killed  the processes were, and the power is still there: it is cut during recovery more often
+/// then.
 std::optional<std::string> judge(const History& history, const Moment& moment, const DiskImage& crashed,
                                  bool was_killed, Choices& choices, CrashCounts& counts,
                                  const std::vector<SeamCall>& lies = {});

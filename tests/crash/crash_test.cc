@@ -1,7 +1,8 @@
-// Crashes at every moment of a commit and of its recovery: every transaction is there whole or not at all, and it
-// is there when commit() had returned.
+// Crashes at every moment of a commit and of its recovery: every transaction is there whole or not at all,
+// and it is there when commit() had returned.
 //
-// A failure names the workload and the seed; `crash_explorer --workload NAME --seed SEED --states 1` replays it.
+// A failure names the workload and the seed; `crash_explorer --workload NAME --seed SEED --states 1` replays
+// it.
 #include <string>
 
 #include "tests/crash/crash_run.h"
@@ -11,7 +12,7 @@ namespace stfs::test {
 namespace {
 
 constexpr std::uint64_t kMostChoices = 10'000;  // of a moment
-constexpr std::uint64_t kStates = 100'000;  // of all workloads together (DURABILITY.md)
+constexpr std::uint64_t kStates = 100'000;      // of all workloads together (DURABILITY.md)
 
 /// So many random crashes of each workload.
 CrashCounts crash_everywhere(std::uint64_t crashes) {
@@ -60,7 +61,8 @@ TEST_CASE("crash: nothing is torn or lost in 100,000 states", "[crash]") {
   CHECK(counts.in_recovery >= 100);
   CHECK(counts.deepest >= 3);
   WARN(counts.states << " states, " << counts.in_recovery << " of them crashes during recovery, up to "
-                     << counts.deepest << " in a row; " << counts.follow_ups << " with another commit afterwards");
+                     << counts.deepest << " in a row; " << counts.follow_ups
+                     << " with another commit afterwards");
 }
 
 TEST_CASE("crash: every choice of whole blocks, sizes and names, at every moment", "[crash]") {
@@ -75,7 +77,8 @@ TEST_CASE("crash: every choice of whole blocks, sizes and names, at every moment
         const DiskImage crashed = after_power_loss(moment.image, every);
         RandomChoices choices(state++);
         const auto wrong = judge(history, moment, crashed, false, choices, counts);
-        if (wrong) FAIL(workload.name << " after \"" << moment.what << "\", choice " << state << ": " << *wrong);
+        if (wrong)
+          FAIL(workload.name << " after \"" << moment.what << "\", choice " << state << ": " << *wrong);
       } while (state < kMostChoices && every.next());
     }
   }

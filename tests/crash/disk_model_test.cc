@@ -14,9 +14,12 @@ namespace {
 
 constexpr std::string_view kFile = "/d/file";
 
-std::vector<std::byte> bytes(std::size_t size, char value) { return {size, static_cast<std::byte>(value)}; }
+std::vector<std::byte> bytes(std::size_t size, char value) {
+  return {size, static_cast<std::byte>(value)};
+}
 
-/// Every state in which a loss of power may leave the file's content, whole blocks, as text of one letter each.
+/// Every state in which a loss of power may leave the file's content, whole blocks, as text of one letter
+/// each.
 std::set<std::string> states_of(const DiskImage& image, std::string_view path = kFile) {
   std::set<std::string> states;
   EveryChoice choices;
@@ -142,7 +145,8 @@ TEST_CASE("disk model: after a failed sync the pages are clean and wrong", "[cra
   CHECK(states_of(disk.image()) == States{"ca", "cb"});
 }
 
-TEST_CASE("disk model: a killed process loses locks and nameless files, not what it wrote", "[crash][model]") {
+TEST_CASE("disk model: a killed process loses locks and nameless files, not what it wrote",
+          "[crash][model]") {
   DiskModel disk;
   disk.put(kFile, bytes(kDiskBlockBytes, 'a'));
   const auto process = disk.start_process();

@@ -15,7 +15,9 @@ namespace {
 constexpr unsigned kCrashes = 4;
 constexpr unsigned kCrashesAfterSync = 16;  // that failed: then much depends on what the disk has
 
-std::string text_of(const Error& error) { return std::string(name_of(error.code)) + ": " + error.message; }
+std::string text_of(const Error& error) {
+  return std::string(name_of(error.code)) + ": " + error.message;
+}
 
 /// The contents that the archive may have: each failed step may have been done or not.
 class Possible {
@@ -29,14 +31,18 @@ class Possible {
     }
   }
   /// The step that has begun last was done.
-  void succeed() { contents_.erase(contents_.begin(), contents_.begin() + static_cast<std::ptrdiff_t>(contents_.size() / 2)); }
+  void succeed() {
+    contents_.erase(contents_.begin(), contents_.begin() + static_cast<std::ptrdiff_t>(contents_.size() / 2));
+  }
 
   [[nodiscard]] bool has(const DiskImage& image) const {
     return std::ranges::any_of(contents_, [&](const Content& content) {
       return image.has_content(image.inode_at(kArchivePath), content);
     });
   }
-  [[nodiscard]] bool has(const Content& content) const { return std::ranges::find(contents_, content) != contents_.end(); }
+  [[nodiscard]] bool has(const Content& content) const {
+    return std::ranges::find(contents_, content) != contents_.end();
+  }
 
  private:
   const TestArchive& archive_;
@@ -54,7 +60,9 @@ DiskImage with_dead_journal(const Workload& workload) {
   const History history = record(workload);
   const auto published = std::ranges::find(history.moments, "publish", &Moment::what);
   const bool is_synced = workload.durability == Durability::Power;
-  const auto committed = is_synced ? std::ranges::find(published, history.moments.end(), "sync directory", &Moment::what) : published;
+  const auto committed =
+      is_synced ? std::ranges::find(published, history.moments.end(), "sync directory", &Moment::what)
+                : published;
   return after_kill(committed->image);
 }
 
@@ -79,7 +87,8 @@ class OrdealRun {
       });
       storage.plan().set(ordeal_.fault);
       Writer writer(storage, *workload_.archive, commit_options(workload_.durability));
-      for (std::size_t number = ordeal_.finds_journal; number < workload_.steps.size() && !report_.wrong; ++number) {
+      for (std::size_t number = ordeal_.finds_journal; number < workload_.steps.size() && !report_.wrong;
+           ++number) {
         run_step(writer, number, storage.plan());
       }
       note_hit(storage.plan());
@@ -88,7 +97,8 @@ class OrdealRun {
       disk_.observe({});
       if (!report_.wrong) crash();
     }
-    if (!report_.wrong && disk_.has_locks_held()) report_.wrong = "a lock is held after everything was closed";
+    if (!report_.wrong && disk_.has_locks_held())
+      report_.wrong = "a lock is held after everything was closed";
     process_->kill();
     if (!report_.wrong) recover_in(after_kill(disk_.image()), possible_, "recovered in peace");
     return std::move(report_);
@@ -132,9 +142,11 @@ class OrdealRun {
       report_.wrong = "step " + std::to_string(number) + " was committed after a failed sync of the archive";
     }
     const auto failed = plan.failed_call();
-    if (failed && failed->kind == FileCall::Sync && failed->role == FileRole::Archive) archive_sync_failed_ = true;
+    if (failed && failed->kind == FileCall::Sync && failed->role == FileRole::Archive)
+      archive_sync_failed_ = true;
     // A fault that nobody notices is well where the step is done all the same; the crashes below tell.
-    if (!done && !has_been_hit(plan) && !report_.was_hit) report_.wrong = "failed without a fault: " + text_of(done.error());
+    if (!done && !has_been_hit(plan) && !report_.was_hit)
+      report_.wrong = "failed without a fault: " + text_of(done.error());
   }
 
   /// All bytes as readers of this archive object see them.
@@ -200,23 +212,32 @@ class OrdealRun {
 
 const std::vector<FaultKind>& fault_kinds() {
   static const std::vector<FaultKind> list = {
-    {"EIO once", {.fault = {.errno_value = EIO, .kind = {}}}},
-    {"EIO once, tried again", {.fault = {.errno_value = EIO, .kind = {}}, .retries = 2}},
-    {"EIO for good", {.fault = {.errno_value = EIO, .kind = {}, .is_for_good = true}}},
-    {"cut short once", {.fault = {.errno_value = EIO, .kind = {}, .cuts_short = true}}},
-    {"cut short once, tried again", {.fault = {.errno_value = EIO, .kind = {}, .cuts_short = true}, .retries = 1}},
-    {"ENOSPC once", {.fault = {.errno_value = ENOSPC, .kind = {}, .only_changes = true}, .retries = 1}},
-    {"ENOSPC for good",
-     {.fault = {.errno_value = ENOSPC, .kind = {}, .only_changes = true, .is_for_good = true, .cuts_short = true}}},
-    {"EDQUOT for good, tried again",
-     {.fault = {.errno_value = EDQUOT, .kind = {}, .only_changes = true, .is_for_good = true}, .retries = 2}},
-    {"ENOMEM once", {.fault = {.errno_value = ENOMEM, .kind = {}}}},
-    {"syncs fail for good", {.fault = {.errno_value = EIO, .kind = FileCall::Sync, .is_for_good = true}, .retries = 1}},
-    {"one sync fails", {.fault = {.errno_value = EIO, .kind = FileCall::Sync}, .retries = 1}},
-    {"syncs of the directory fail for good",
-     {.fault = {.errno_value = EIO, .kind = FileCall::SyncDirectory, .is_for_good = true}, .retries = 1}},
-    {"one sync of the directory fails", {.fault = {.errno_value = EIO, .kind = FileCall::SyncDirectory}, .retries = 1}},
-    {"removing fails for good", {.fault = {.errno_value = EIO, .kind = FileCall::Remove, .is_for_good = true}}},
+      {"EIO once", {.fault = {.errno_value = EIO, .kind = {}}}},
+      {"EIO once, tried again", {.fault = {.errno_value = EIO, .kind = {}}, .retries = 2}},
+      {"EIO for good", {.fault = {.errno_value = EIO, .kind = {}, .is_for_good = true}}},
+      {"cut short once", {.fault = {.errno_value = EIO, .kind = {}, .cuts_short = true}}},
+      {"cut short once, tried again",
+       {.fault = {.errno_value = EIO, .kind = {}, .cuts_short = true}, .retries = 1}},
+      {"ENOSPC once", {.fault = {.errno_value = ENOSPC, .kind = {}, .only_changes = true}, .retries = 1}},
+      {"ENOSPC for good",
+       {.fault = {.errno_value = ENOSPC,
+                  .kind = {},
+                  .only_changes = true,
+                  .is_for_good = true,
+                  .cuts_short = true}}},
+      {"EDQUOT for good, tried again",
+       {.fault = {.errno_value = EDQUOT, .kind = {}, .only_changes = true, .is_for_good = true},
+        .retries = 2}},
+      {"ENOMEM once", {.fault = {.errno_value = ENOMEM, .kind = {}}}},
+      {"syncs fail for good",
+       {.fault = {.errno_value = EIO, .kind = FileCall::Sync, .is_for_good = true}, .retries = 1}},
+      {"one sync fails", {.fault = {.errno_value = EIO, .kind = FileCall::Sync}, .retries = 1}},
+      {"syncs of the directory fail for good",
+       {.fault = {.errno_value = EIO, .kind = FileCall::SyncDirectory, .is_for_good = true}, .retries = 1}},
+      {"one sync of the directory fails",
+       {.fault = {.errno_value = EIO, .kind = FileCall::SyncDirectory}, .retries = 1}},
+      {"removing fails for good",
+       {.fault = {.errno_value = EIO, .kind = FileCall::Remove, .is_for_good = true}}},
   };
   return list;
 }

@@ -1,5 +1,5 @@
-// Every call of the seam fails once, and fails from then on, in every workload: the caller hears of it, and the
-// archive is old or new.
+// Every call of the seam fails once, and fails from then on, in every workload: the caller hears of it, and
+// the archive is old or new.
 #include <functional>
 #include <set>
 #include <string>
@@ -26,7 +26,8 @@ void sweep(const Workload& workload, std::string_view kind, Sums& sums, unsigned
     sums.crashes += report.crashes;
     sums.escaped_exceptions += report.escaped_exceptions;
     if (report.wrong) {
-      FAIL_CHECK(workload.name << ", " << kind << ", number " << nth << " (" << report.hit << "): " << *report.wrong);
+      FAIL_CHECK(workload.name << ", " << kind << ", number " << nth << " (" << report.hit
+                               << "): " << *report.wrong);
     }
     if (!report.was_hit) break;
     sums.hits.insert(report.hit);
@@ -53,21 +54,22 @@ TEST_CASE("faults: every call fails, once and for good, in every workload", "[cr
   for (const Workload& workload : workloads()) {
     if (workload.steps.size() < 2) continue;
     for (const FaultKind& kind : fault_kinds()) {
-      sweep(workload, std::string(kind.name) + ", a dead owner's journal there", sums, kNoLimit, [&](unsigned nth) {
-        Ordeal ordeal = kind.ordeal;
-        ordeal.fault.nth = nth;
-        ordeal.finds_journal = true;
-        return ordeal;
-      });
+      sweep(workload, std::string(kind.name) + ", a dead owner's journal there", sums, kNoLimit,
+            [&](unsigned nth) {
+              Ordeal ordeal = kind.ordeal;
+              ordeal.fault.nth = nth;
+              ordeal.finds_journal = true;
+              return ordeal;
+            });
     }
   }
   // A sweep that misses a call of the protocol proves nothing about it.
-  for (const std::string call : {"open of the archive", "create of the journal", "publish of the journal",
-                                 "remove of the journal", "sync of the directory of the directory",
-                                 "list of the directory", "read of the archive", "read of the journal",
-                                 "write of the archive", "write of the journal", "clone of the archive",
-                                 "sync of the archive", "sync of the journal", "status of the archive",
-                                 "status of the path of the archive", "lock of the archive", "lock of the journal"}) {
+  for (const std::string call :
+       {"open of the archive", "create of the journal", "publish of the journal", "remove of the journal",
+        "sync of the directory of the directory", "list of the directory", "read of the archive",
+        "read of the journal", "write of the archive", "write of the journal", "clone of the archive",
+        "sync of the archive", "sync of the journal", "status of the archive",
+        "status of the path of the archive", "lock of the archive", "lock of the journal"}) {
     INFO(call);
     CHECK(sums.hits.contains(call));
   }
@@ -78,9 +80,13 @@ TEST_CASE("faults: every allocation fails, once and for good", "[crash][faults]"
   Sums sums;
   for (const Workload& workload : workloads()) {
     for (const bool for_good : {false, true}) {
-      sweep(workload, for_good ? "out of memory for good" : "out of memory once", sums, kNoLimit, [&](unsigned nth) {
-        return Ordeal{.fault = {}, .nth_allocation = nth, .allocations_fail_for_good = for_good, .retries = nth % 2};
-      });
+      sweep(workload, for_good ? "out of memory for good" : "out of memory once", sums, kNoLimit,
+            [&](unsigned nth) {
+              return Ordeal{.fault = {},
+                            .nth_allocation = nth,
+                            .allocations_fail_for_good = for_good,
+                            .retries = nth % 2};
+            });
     }
   }
   CHECK(sums.escaped_exceptions == 0);

@@ -18,7 +18,9 @@ constexpr unsigned kTries = 200;  // of one commit, while others hold the locks
 constexpr std::size_t kSnapshotOneIn = 50;
 constexpr std::size_t kPowerLosses = 3;  // tried on each snapshot
 
-std::string text_of(const Error& error) { return std::string(name_of(error.code)) + ": " + error.message; }
+std::string text_of(const Error& error) {
+  return std::string(name_of(error.code)) + ": " + error.message;
+}
 
 class HostsRun {
  public:
@@ -122,8 +124,8 @@ class HostsRun {
     const std::vector<std::size_t> picked = pick_slots(writer);
     for (const std::size_t slot : picked) step.pieces.push_back(slots()[slot]);
     const std::size_t number = log_.begin(picked);
-    tell(process, "begins commit " + std::to_string(number) + " of " + std::to_string(picked.size()) + " slots from " +
-                      std::to_string(picked.front()));
+    tell(process, "begins commit " + std::to_string(number) + " of " + std::to_string(picked.size()) +
+                      " slots from " + std::to_string(picked.front()));
     Result<void> done;
     for (unsigned tries = 0; tries < kTries; ++tries) {
       done = archive.run(step, number);
@@ -139,7 +141,8 @@ class HostsRun {
       log_.end(number, LoggedCommit::Fate::Unknown);
     } else {
       log_.end(number, LoggedCommit::Fate::Refused);
-      if (done.error().code != ErrorCode::Busy) wrong_ = "commit " + std::to_string(number) + ": " + text_of(done.error());
+      if (done.error().code != ErrorCode::Busy)
+        wrong_ = "commit " + std::to_string(number) + ": " + text_of(done.error());
       archive.close();
     }
   }
@@ -182,8 +185,8 @@ class HostsRun {
     wrong_ = when + ": " + *wrong_;
     if (!recovered) return;
     for (const JournalReport& report : *recovered) {
-      *wrong_ += "; " + report.path.filename().string() + " was " + std::string(name_of(report.state)) + ", " +
-                 std::to_string(report.ranges) + " ranges" +
+      *wrong_ += "; " + report.path.filename().string() + " was " + std::string(name_of(report.state)) +
+                 ", " + std::to_string(report.ranges) + " ranges" +
                  (report.action == JournalAction::Applied ? ", applied" : "");
     }
   }
@@ -210,7 +213,11 @@ const std::vector<HostsScenario>& hosts_scenarios() {
       {.name = "the same tensor, with kills", .slots = 1, .kills_one_in = 40},
       {.name = "all tensors"},
       {.name = "all tensors, with kills", .commits = 5, .kills_one_in = 60},
-      {.name = "few tensors, with kills and readers", .readers = 2, .commits = 5, .slots = 4, .kills_one_in = 80},
+      {.name = "few tensors, with kills and readers",
+       .readers = 2,
+       .commits = 5,
+       .slots = 4,
+       .kills_one_in = 80},
       {.name = "many writers", .writers = 6, .commits = 2, .kills_one_in = 200},
       {.name = "without unnamed files", .commits = 4, .kills_one_in = 60, .disk = {.has_unnamed = false}},
   };

@@ -16,9 +16,9 @@ struct HostsScenario {
   std::string_view name;
   std::size_t writers = 3;
   std::size_t readers = 0;
-  std::size_t commits = 3;  // of each writer
-  std::size_t slots = 0;    // that the writers fight for: only so many of them; 0: all
-  bool each_its_own = false;  // no two writers change the same bytes, if the same blocks
+  std::size_t commits = 3;       // of each writer
+  std::size_t slots = 0;         // that the writers fight for: only so many of them; 0: all
+  bool each_its_own = false;     // no two writers change the same bytes, if the same blocks
   std::size_t kills_one_in = 0;  // at a call of the seam; 0: never
   DiskOptions disk = {};
   std::vector<SeamCall> lies = {};  // calls that the storage pretends to have done
@@ -34,7 +34,8 @@ struct HostsCounts {
 
 const std::vector<HostsScenario>& hosts_scenarios();
 
-/// One schedule; every call is told to `trace`. @return what is wrong: an update lost, a transaction torn, something left behind.
+/// One schedule; every call is told to `trace`. @return what is wrong: an update lost, a transaction torn,
+/// something left behind.
 std::optional<std::string> run_hosts(const HostsScenario& scenario, std::uint64_t seed, HostsCounts& counts,
                                      std::ostream* trace = nullptr);
 

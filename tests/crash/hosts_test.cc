@@ -20,8 +20,9 @@ TEST_CASE("hosts: no update is lost and no transaction torn, whoever is killed w
       }
     }
   }
-  WARN(counts.schedules << " schedules, " << counts.commits << " commits, " << counts.refused << " refused for a time, "
-                        << counts.kills << " kills, " << counts.power_losses << " losses of power");
+  WARN(counts.schedules << " schedules, " << counts.commits << " commits, " << counts.refused
+                        << " refused for a time, " << counts.kills << " kills, " << counts.power_losses
+                        << " losses of power");
 }
 
 TEST_CASE("hosts: the judge of contents finds what is lost and what is torn", "[crash][hosts]") {

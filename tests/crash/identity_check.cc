@@ -7,11 +7,14 @@
 namespace stfs::test {
 namespace {
 
-std::string text_of(const Error& error) { return std::string(name_of(error.code)) + ": " + error.message; }
+std::string text_of(const Error& error) {
+  return std::string(name_of(error.code)) + ": " + error.message;
+}
 
 /// The valid journal beside this archive must be left alone.
 std::optional<std::string> check_foreign(std::string_view what, const Content& archive, bool is_other_file,
-                                         const DiskOptions& options, const ValidJournal& valid = valid_journal()) {
+                                         const DiskOptions& options,
+                                         const ValidJournal& valid = valid_journal()) {
   DiskModel disk(options);
   if (is_other_file) disk.put("/models/other", archive);
   disk.put(kArchivePath, archive);
@@ -24,7 +27,8 @@ std::optional<std::string> check_foreign(std::string_view what, const Content& a
   if (!reports) return name + ": " + text_of(reports.error());
   if (!after.has_content(after.inode_at(kArchivePath), archive)) return name + ": the archive was written to";
   if (after.inode_at(valid.path) == 0) return name + ": the journal was removed";
-  if (reports->size() != 1 || reports->front().state != JournalState::Foreign) return name + ": it is not reported so";
+  if (reports->size() != 1 || reports->front().state != JournalState::Foreign)
+    return name + ": it is not reported so";
   return std::nullopt;
 }
 
@@ -47,6 +51,23 @@ std::optional<std::string> check_forced(bool has_other_bytes) {
   return has_other_bytes ? "forced: applied over bytes that it does not know" : "forced: not applied";
 }
 
+/// Nothing is committed beside a damaged journal: it may be a commit that the next recovery can save.
+std::optional<std::string> check_damaged_stops_commits() {
+  const ValidJournal& valid = valid_journal();
+  DiskModel disk;
+  const InodeNumber archive = disk.put(kArchivePath, valid.archive_before);
+  Content damaged = valid.bytes;
+  damaged[valid.record.offset + 3] ^= std::byte{1};
+  disk.put(valid.path, damaged);
+  const auto process = disk.start_process();
+  Writer writer(*process, small_archive(), commit_options(Durability::Power));
+  const auto committed = writer.run({.pieces = {{"right"}}}, 1);
+  if (committed) return "a commit beside a damaged journal was taken";
+  if (!disk.image().has_content(archive, valid.archive_before))
+    return "a refused commit has changed the archive";
+  return std::nullopt;
+}
+
 enum class Replacement : std::uint8_t { OtherFile, NoFile, OtherHeader, OtherSize };
 
 /// The archive becomes another one between the staging and the commit.
@@ -58,7 +79,8 @@ std::optional<std::string> check_replaced(Replacement replacement) {
   if (!archive) return text_of(archive.error());
   Transaction transaction(**archive);
   auto staging = transaction.stage(small_archive().position("block"));
-  if (auto written = (*staging)->write(Content(10, std::byte{1}), 0); !written) return text_of(written.error());
+  if (auto written = (*staging)->write(Content(10, std::byte{1}), 0); !written)
+    return text_of(written.error());
 
   Content other = small_archive().content();
   const auto outside = disk.start_process();
@@ -75,15 +97,18 @@ std::optional<std::string> check_replaced(Replacement replacement) {
   ReaderWriterLock readers;
   const auto committed = transaction.commit(commit_options(Durability::Power),
                                             [&](std::uint32_t) -> ReaderWriterLock& { return readers; });
-  const std::string name = "replaced before the commit (" + std::to_string(static_cast<int>(replacement)) + "): ";
+  const std::string name =
+      "replaced before the commit (" + std::to_string(static_cast<int>(replacement)) + "): ";
   if (committed) return name + "the commit was taken";
-  if (committed.error().code != ErrorCode::ArchiveChanged && committed.error().code != ErrorCode::ArchiveCut) {
+  if (committed.error().code != ErrorCode::ArchiveChanged &&
+      committed.error().code != ErrorCode::ArchiveCut) {
     return name + text_of(committed.error());
   }
   const DiskImage after = disk.image();
   const InodeNumber now = after.inode_at(kArchivePath);
   if (now != 0 && !after.has_content(now, other)) return name + "what lies at the path was written to";
-  if (now != first && !after.has_content(first, small_archive().content())) return name + "the old file was written to";
+  if (now != first && !after.has_content(first, small_archive().content()))
+    return name + "the old file was written to";
   if (!process->list(kDirectory, ".")->empty()) return name + "a journal was left";
   return std::nullopt;
 }
@@ -99,15 +124,18 @@ std::optional<std::string> check_identities() {
   if (auto wrong = check_foreign("a copy under the name", same, true, {})) return wrong;
   if (auto wrong = check_foreign("another header", other_header, false, {})) return wrong;
   if (auto wrong = check_foreign("another size", longer, false, {})) return wrong;
-  if (auto wrong = check_foreign("without birth times", same, false, {.has_birth_times = false})) return wrong;
+  if (auto wrong = check_foreign("without birth times", same, false, {.has_birth_times = false}))
+    return wrong;
   const DiskOptions no_birth{.has_birth_times = false};
   const ValidJournal& without = valid_journal_without_birth();
   if (auto wrong = check_foreign("a copy, without birth times", same, true, no_birth, without)) return wrong;
   const DiskOptions other_disk{.has_birth_times = false, .device = 2};
-  if (auto wrong = check_foreign("another disk, without birth times", same, false, other_disk, without)) return wrong;
+  if (auto wrong = check_foreign("another disk, without birth times", same, false, other_disk, without))
+    return wrong;
   for (const bool has_other_bytes : {false, true}) {
     if (auto wrong = check_forced(has_other_bytes)) return wrong;
   }
+  if (auto wrong = check_damaged_stops_commits()) return wrong;
   for (const auto replacement :
        {Replacement::OtherFile, Replacement::NoFile, Replacement::OtherHeader, Replacement::OtherSize}) {
     if (auto wrong = check_replaced(replacement)) return wrong;

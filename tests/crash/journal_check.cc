@@ -13,7 +13,9 @@
 namespace stfs::test {
 namespace {
 
-std::string text_of(const Error& error) { return std::string(name_of(error.code)) + ": " + error.message; }
+std::string text_of(const Error& error) {
+  return std::string(name_of(error.code)) + ": " + error.message;
+}
 
 std::string_view text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
@@ -30,8 +32,9 @@ ValidJournal make_valid_journal(const DiskOptions& disk) {
   made.disk = disk;
   const History history = record(made);
   const DiskImage image = committed_moment(history).image;
-  const auto named = std::ranges::find_if(
-      image.names(), [](const DiskName& name) { return name.path.now() && *name.path.now() != kArchivePath; });
+  const auto named = std::ranges::find_if(image.names(), [](const DiskName& name) {
+    return name.path.now() && *name.path.now() != kArchivePath;
+  });
   ValidJournal journal{.path = *named->path.now(),
                        .bytes = image.content(named->inode),
                        .record = {},
@@ -117,10 +120,11 @@ Recovered recover_once(Storage& storage, const RecoveryOptions& options) {
   if (!file) return {.wrong = text_of(file.error())};
   const auto reports = recover(storage, kArchivePath, **file, options);
   // Whether a journal can't be used or can't be read is for the one who asked; it must say so, that is all.
-  if (!reports) return {.wrong = reports.error().message.empty() ? std::optional<std::string>("no message") : std::nullopt};
-  return {.is_applied = std::ranges::any_of(*reports, [](const JournalReport& report) {
-            return report.action == JournalAction::Applied;
-          })};
+  if (!reports)
+    return {.wrong =
+                reports.error().message.empty() ? std::optional<std::string>("no message") : std::nullopt};
+  return {.is_applied = std::ranges::any_of(
+              *reports, [](const JournalReport& report) { return report.action == JournalAction::Applied; })};
 }
 
 }  // namespace
@@ -162,7 +166,8 @@ std::optional<std::string> check_journal(std::span<const std::byte> journal, boo
       const auto read = (*reader)->read({0, valid.archive_before.size()}, scratch);
       if (!read) return "a reader can't read: " + text_of(read.error());
       const Content seen(read->begin(), read->end());
-      if (seen != valid.archive_before && seen != valid.archive_after) return "a reader sees what was never there";
+      if (seen != valid.archive_before && seen != valid.archive_after)
+        return "a reader sees what was never there";
     } else if (!reader && !is_forged) {
       return "a reader can't open: " + text_of(reader.error());
     }
@@ -172,7 +177,8 @@ std::optional<std::string> check_journal(std::span<const std::byte> journal, boo
   if (done.wrong) return "recovering: " + *done.wrong;
   const DiskImage after = disk.image();
   const bool is_untouched = after.has_content(archive, valid.archive_before);
-  if (!done.is_applied && !is_untouched) return "the archive is another one, by a journal that was not applied";
+  if (!done.is_applied && !is_untouched)
+    return "the archive is another one, by a journal that was not applied";
   if (after.size_bytes(archive) != valid.archive_before.size()) return "the archive's size is another one";
   if (!is_forged && !is_untouched && !after.has_content(archive, valid.archive_after)) {
     return "a damaged journal was applied";
@@ -195,18 +201,25 @@ std::optional<std::string> check_every_byte() {
 }
 
 std::optional<std::string> check_forged_records() {
-  using Forge = void (*)(JournalRecord& record);
+  using Forge = void (*)(JournalRecord & record);
   const std::pair<std::string_view, Forge> cases[] = {
-      {"past the archive's end", [](JournalRecord& record) { record.ranges.back().archive.size_bytes = kBlockBytes; }},
-      {"far past the archive's end", [](JournalRecord& record) { record.ranges.back().archive.offset = 1U << 20U; }},
+      {"past the archive's end",
+       [](JournalRecord& record) {
+         std::uint64_t& size_bytes = record.ranges.back().archive.size_bytes;
+         size_bytes = round_up_to_block(size_bytes);
+       }},
+      {"far past the archive's end",
+       [](JournalRecord& record) { record.ranges.back().archive.offset = 1U << 20U; }},
       {"past the end of numbers",
        [](JournalRecord& record) { record.ranges.back().archive.offset = UINT64_MAX - kBlockBytes + 1; }},
       {"not at a block", [](JournalRecord& record) { record.ranges.front().archive.offset += 512; }},
       {"one over the other",
        [](JournalRecord& record) { record.ranges[1].archive.offset = record.ranges[0].archive.offset; }},
       {"descending", [](JournalRecord& record) { std::swap(record.ranges[0], record.ranges[1]); }},
-      {"from behind the journal's end", [](JournalRecord& record) { record.ranges[0].journal_offset = 1U << 24U; }},
-      {"of an archive of another size", [](JournalRecord& record) { record.archive.size_bytes += kBlockBytes; }},
+      {"from behind the journal's end",
+       [](JournalRecord& record) { record.ranges[0].journal_offset = 1U << 24U; }},
+      {"of an archive of another size",
+       [](JournalRecord& record) { record.archive.size_bytes += kBlockBytes; }},
       {"waiting for a coordinator", [](JournalRecord& record) { record.coordinator = "../somewhere"; }},
   };
   const ValidJournal& valid = valid_journal();

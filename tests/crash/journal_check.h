@@ -1,5 +1,5 @@
-// Journals that no owner of ours wrote that way: damaged, forged, of another archive. Shared by the tests, the fuzzer
-// and the explorer.
+// Journals that no owner of ours wrote that way: damaged, forged, of another archive. Shared by the tests,
+// the fuzzer and the explorer.
 #pragma once
 
 #include <cstddef>
@@ -25,11 +25,13 @@ const ValidJournal& valid_journal();
 /// The same, from a disk whose files have no birth times.
 const ValidJournal& valid_journal_without_birth();
 
-/// Recovers with these bytes as the journal: looking, for real, and once more, as writer and as reader. The archive
-/// must be as it was, or as the valid journal says; where the hashes were forged too, at least as large as it was.
+/// Recovers with these bytes as the journal: looking, for real, and once more, as writer and as reader. The
+/// archive must be as it was, or as the valid journal says; where the hashes were forged too, at least as
+/// large as it was.
 std::optional<std::string> check_journal(std::span<const std::byte> journal, bool is_forged);
 
-/// Makes a journal of a fuzzer's bytes: raw, or changes of the valid one, with or without hashes that agree again.
+/// Makes a journal of a fuzzer's bytes: raw, or changes of the valid one, with or without hashes that agree
+/// again.
 struct MadeJournal {
   Content bytes;
   bool is_forged = false;
@@ -42,8 +44,8 @@ std::optional<std::string> check_every_byte();
 /// Records that make no sense, under hashes that agree: never applied.
 std::optional<std::string> check_forged_records();
 
-/// Journals whose archive is another one by now, and archives that are replaced before a commit: never applied,
-/// never removed, never written to.
+/// Journals whose archive is another one by now, and archives that are replaced before a commit: never
+/// applied, never removed, never written to.
 std::optional<std::string> check_identities();
 
 }  // namespace stfs::test

@@ -21,14 +21,17 @@ TEST_CASE("journal: every single byte that is damaged is noticed or does not mat
   if (const auto wrong = check_every_byte()) FAIL(*wrong);
 }
 
-TEST_CASE("journal: a record that makes no sense is not applied, whatever its hashes say", "[crash][journal]") {
+TEST_CASE("journal: a record that makes no sense is not applied, whatever its hashes say",
+          "[crash][journal]") {
   if (const auto wrong = check_forged_records()) FAIL(*wrong);
 }
 
 TEST_CASE("journal: cut short anywhere, it is not applied or whole", "[crash][journal]") {
   const Content& journal = valid_journal().bytes;
-  for (std::size_t size = 0; size < journal.size(); size += size < 100 || size + 400 > journal.size() ? 1 : 61) {
-    if (const auto wrong = check_journal(std::span(journal).first(size), false)) FAIL("size " << size << ": " << *wrong);
+  for (std::size_t size = 0; size < journal.size();
+       size += size < 100 || size + 400 > journal.size() ? 1 : 61) {
+    if (const auto wrong = check_journal(std::span(journal).first(size), false))
+      FAIL("size " << size << ": " << *wrong);
   }
 }
 
@@ -46,7 +49,8 @@ TEST_CASE("journal: random damage and forged hashes harm nothing", "[crash][jour
   CHECK(forged > kJournals / 4);
 }
 
-TEST_CASE("journal: of another archive it is left alone, and a replaced archive is not written", "[crash][journal]") {
+TEST_CASE("journal: of another archive it is left alone, and a replaced archive is not written",
+          "[crash][journal]") {
   if (const auto wrong = check_identities()) FAIL(*wrong);
 }
 

@@ -41,13 +41,14 @@ std::vector<Workload> make_workloads() {
                                  {"across"},
                                  {"end"}}}});
   add("parts of tensors",
-      {{.pieces = {{"several_blocks", 5000, 100}, {"across", 1, 1}, {"left", 1499, 1}, {"unaligned", 4990, 10}}}});
+      {{.pieces = {
+            {"several_blocks", 5000, 100}, {"across", 1, 1}, {"left", 1499, 1}, {"unaligned", 4990, 10}}}});
   add("one after the other", {{.pieces = {{"left"}}}, {.pieces = {{"right"}}}});
-  add("far from each other", {{.pieces = {{"block"}}}, {.pieces = {{"end"}}}, {.pieces = {{"across", 5000}}}});
+  add("far from each other",
+      {{.pieces = {{"block"}}}, {.pieces = {{"end"}}}, {.pieces = {{"across", 5000}}}});
   add("the same twice", {{.pieces = {{"block"}}}, {.pieces = {{"block"}}}});
-  add("overlapping sets", {{.pieces = {{"block"}, {"left"}}},
-                           {.pieces = {{"block"}, {"end"}}},
-                           {.pieces = {{"left"}, {"end"}}}});
+  add("overlapping sets",
+      {{.pieces = {{"block"}, {"left"}}}, {.pieces = {{"block"}, {"end"}}}, {.pieces = {{"left"}, {"end"}}}});
   add("reopened between",
       {{.pieces = {{"block"}, {"end"}}}, {.pieces = {{"block"}, {"left"}}, .reopens = true}});
   add("wrong size first", {{.pieces = {{"several_blocks"}, {"end"}}, .tries_wrong_size = true}});
@@ -90,7 +91,8 @@ TestArchive::TestArchive(std::uint64_t large_bytes)
     offset += tensor.size_bytes;
     header += "\"" + std::string(tensor.name) + "\":{\"dtype\":\"U8\",\"shape\":[" +
               std::to_string(tensor.size_bytes) + "],\"data_offsets\":[" +
-              std::to_string(tensor.offset - kDataOffset) + "," + std::to_string(offset - kDataOffset) + "]},";
+              std::to_string(tensor.offset - kDataOffset) + "," + std::to_string(offset - kDataOffset) +
+              "]},";
   }
   header.back() = '}';
   header.resize(kDataOffset - 8, ' ');
@@ -165,7 +167,8 @@ Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_
   return bytes;
 }
 
-Content content_after(const TestArchive& archive, const Content& before, const Step& step, std::uint64_t number) {
+Content content_after(const TestArchive& archive, const Content& before, const Step& step,
+                      std::uint64_t number) {
   Content after = before;
   for (const Piece& piece : step.pieces) {
     const Content bytes = piece_bytes(archive, piece, number);
@@ -225,7 +228,9 @@ Result<void> Writer::run(const Step& step, std::uint64_t number, unsigned retrie
   }
 }
 
-void put_archive(DiskModel& disk, const TestArchive& archive) { disk.put(kArchivePath, archive.content()); }
+void put_archive(DiskModel& disk, const TestArchive& archive) {
+  disk.put(kArchivePath, archive.content());
+}
 
 CommitOptions commit_options(Durability durability) {
   CommitOptions options;

@@ -53,7 +53,7 @@ const TestArchive& large_archive();
 /// Bytes written into a tensor.
 struct Piece {
   std::string_view tensor;
-  std::uint64_t offset = 0;  // in the tensor
+  std::uint64_t offset = 0;                      // in the tensor
   std::optional<std::uint64_t> size_bytes = {};  // all there is, without it
 };
 
@@ -81,7 +81,8 @@ Workload random_workload(std::uint64_t seed);
 /// What a step writes there: bytes that tell step and position.
 Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_t step);
 /// The archive after the step.
-Content content_after(const TestArchive& archive, const Content& before, const Step& step, std::uint64_t number);
+Content content_after(const TestArchive& archive, const Content& before, const Step& step,
+                      std::uint64_t number);
 /// The content at the beginning and after each step.
 std::vector<Content> contents_of(const Workload& workload);
 

@@ -1,6 +1,6 @@
-// libFuzzer on journals: no bytes beside an archive may crash its recovery, hang it, or change the archive but as a
-// valid journal says. Inputs are scripts that bend a valid journal (tests/crash/journal_check.h), so no corpus is
-// needed. Built by clang with -DSTFS_FUZZ=ON:
+// libFuzzer on journals: no bytes beside an archive may crash its recovery, hang it, or change the archive
+// but as a valid journal says. Inputs are scripts that bend a valid journal (tests/crash/journal_check.h), so
+// no corpus is needed. Built by clang with -DSTFS_FUZZ=ON:
 //
 //   build/fuzz/tests/journal_fuzz -max_len=256
 #include <cstddef>

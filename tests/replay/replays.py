@@ -57,8 +57,8 @@ class Replayer:
         try:
             return self.judge(image, recording.kind, recording.seed, *bounds, state, writes)
         except OSError as error:
-            # btrfs writes its 4 KiB superblock in place: half of it is no file system any more. That is not the
-            # archive's doing; the same blocks are then judged whole.
+            # ext4 and btrfs were both seen to refuse a disk with half a metadata block, whose checksum is then
+            # wrong. That is not the archive's doing; the same blocks are then judged whole.
             if state.way != "tear":
                 self.verdicts["unmountable"] += 1
                 self.wrong.append(f"{recording.kind}, {state}: the file system does not mount: {error}")

@@ -8,8 +8,8 @@ from replays import COMMITS, Replayer
 
 KINDS = sorted(loop_disk.SIZES)
 # With STFS_LONG what a test can take; replays.py goes on for as long as one likes.
-STATES = 1500 if os.environ.get("STFS_LONG") else 104
-RECOVERIES, STATES_OF_EACH = (40, 25) if os.environ.get("STFS_LONG") else (6, 8)
+STATES = 1500 if os.environ.get("STFS_LONG") else 100
+RECOVERIES, STATES_OF_EACH = (40, 25) if os.environ.get("STFS_LONG") else (5, 8)
 
 
 @pytest.fixture(params=KINDS)

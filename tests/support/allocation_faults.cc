@@ -26,9 +26,15 @@ bool must_fail() {
 AllocationFaults::AllocationFaults(std::uint64_t nth, bool for_good) {
   plan = {.is_armed = true, .is_for_good = for_good, .nth = nth, .count = 0};
 }
-AllocationFaults::~AllocationFaults() { plan.is_armed = false; }
-std::uint64_t AllocationFaults::allocations() { return plan.count; }
-bool AllocationFaults::has_failed() { return plan.nth != 0 && plan.count >= plan.nth; }
+AllocationFaults::~AllocationFaults() {
+  plan.is_armed = false;
+}
+std::uint64_t AllocationFaults::allocations() {
+  return plan.count;
+}
+bool AllocationFaults::has_failed() {
+  return plan.nth != 0 && plan.count >= plan.nth;
+}
 
 namespace {
 
@@ -49,21 +55,45 @@ void* allocate_or_throw(std::size_t size, std::size_t alignment) {
 }  // namespace stfs::test
 
 // The forms that the library's other forms end in.
-void* operator new(std::size_t size) { return stfs::test::allocate_or_throw(size, 0); }
-void* operator new[](std::size_t size) { return stfs::test::allocate_or_throw(size, 0); }
+void* operator new(std::size_t size) {
+  return stfs::test::allocate_or_throw(size, 0);
+}
+void* operator new[](std::size_t size) {
+  return stfs::test::allocate_or_throw(size, 0);
+}
 void* operator new(std::size_t size, std::align_val_t alignment) {
   return stfs::test::allocate_or_throw(size, static_cast<std::size_t>(alignment));
 }
 void* operator new[](std::size_t size, std::align_val_t alignment) {
   return stfs::test::allocate_or_throw(size, static_cast<std::size_t>(alignment));
 }
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept { return stfs::test::allocate(size, 0); }
-void* operator new[](std::size_t size, const std::nothrow_t&) noexcept { return stfs::test::allocate(size, 0); }
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete[](void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
-void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept { std::free(memory); }
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return stfs::test::allocate(size, 0);
+}
+void* operator new[](std::size_t size, const std::nothrow_t&) noexcept {
+  return stfs::test::allocate(size, 0);
+}
+void operator delete(void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}
+void operator delete[](void* memory, std::size_t, std::align_val_t) noexcept {
+  std::free(memory);
+}

@@ -7,8 +7,8 @@
 
 namespace stfs::test {
 
-/// While it lives, allocations of this thread are counted, and the nth one throws std::bad_alloc; all later ones
-/// too, where it is for good. 0: none.
+/// While it lives, allocations of this thread are counted, and the nth one throws std::bad_alloc; all later
+/// ones too, where it is for good. 0: none.
 class AllocationFaults {
  public:
   AllocationFaults(std::uint64_t nth, bool for_good);

@@ -33,7 +33,8 @@ class RandomChoices final : public Choices {
   std::uint64_t state_;
 };
 
-/// Goes through every sequence of decisions, as an odometer does: make them all, then next(), until it says no.
+/// Goes through every sequence of decisions, as an odometer does: make them all, then next(), until it says
+/// no.
 class EveryChoice final : public Choices {
  public:
   std::size_t below(std::size_t count) override {

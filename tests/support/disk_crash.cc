@@ -53,7 +53,9 @@ DiskBlockPointer stale(const DiskImage& image, Choices& choices) {
 class Picker {
  public:
   Picker(Policy policy, std::size_t unsettled_things, Choices& choices)
-      : policy_(policy), choices_(choices), odd_one_(choices.below(std::max<std::size_t>(1, unsettled_things))) {}
+      : policy_(policy),
+        choices_(choices),
+        odd_one_(choices.below(std::max<std::size_t>(1, unsettled_things))) {}
 
   /// Which version of the next thing; several() must have said that there is more than one.
   std::size_t pick(std::size_t versions) {
@@ -96,8 +98,8 @@ bool is_settled(const DiskInode& file) {
          std::ranges::all_of(file.blocks, [](const auto& block) { return block.versions() == 1; });
 }
 
-DiskBlockPointer settle_block(const Unsettled<DiskBlockPointer>& block, Picker& picker, const DiskImage& before,
-                              Choices& choices) {
+DiskBlockPointer settle_block(const Unsettled<DiskBlockPointer>& block, Picker& picker,
+                              const DiskImage& before, Choices& choices) {
   if (picker.policy() == Policy::Torn && choices.one_in(2)) return torn(block, choices);
   const std::size_t version = picker.pick(block.versions());
   if (picker.policy() == Policy::Stale && version == 0 && !block.version(0)) return stale(before, choices);

@@ -21,8 +21,8 @@ std::string_view directory_of(const DiskName& name) {
   return {};
 }
 
-/// The size is written back with the data behind its old end, so that a new write there gives it another chance
-/// after a sync that failed.
+/// The size is written back with the data behind its old end, so that a new write there gives it another
+/// chance after a sync that failed.
 void grow(DiskInode& file, std::uint64_t end) {
   bool is_settled = true;
   for (std::size_t at = 0; at < file.size_bytes.versions(); ++at) {
@@ -102,14 +102,14 @@ void DiskImage::fail_sync(InodeNumber inode) {
 }
 
 DiskName* DiskImage::find(std::string_view path) {
-  const auto known =
-      std::ranges::find_if(names_, [&](const DiskName& name) { return name.path.now() && *name.path.now() == path; });
+  const auto known = std::ranges::find_if(
+      names_, [&](const DiskName& name) { return name.path.now() && *name.path.now() == path; });
   return known == names_.end() ? nullptr : &*known;
 }
 
 InodeNumber DiskImage::inode_at(std::string_view path) const {
-  const auto known =
-      std::ranges::find_if(names_, [&](const DiskName& name) { return name.path.now() && *name.path.now() == path; });
+  const auto known = std::ranges::find_if(
+      names_, [&](const DiskName& name) { return name.path.now() && *name.path.now() == path; });
   return known == names_.end() ? 0 : known->inode;
 }
 
@@ -122,7 +122,9 @@ void DiskImage::rename(std::string_view from, std::string_view to) {
   find(from)->path.set(std::make_shared<const std::string>(to));
 }
 
-void DiskImage::remove(std::string_view path) { find(path)->path.set(nullptr); }
+void DiskImage::remove(std::string_view path) {
+  find(path)->path.set(nullptr);
+}
 
 void DiskImage::sync_names(std::string_view directory) {
   for (DiskName& name : names_) {

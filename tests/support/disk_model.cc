@@ -55,7 +55,8 @@ class DiskFile final : public File, public LossyFile {
     const std::uint64_t source_size = model_.image_.size_bytes(from->inode_);
     const bool is_aligned = source_offset % kDiskBlockBytes == 0 && range.offset % kDiskBlockBytes == 0 &&
                             range.size_bytes % kDiskBlockBytes == 0;
-    if (!is_aligned || source_offset + range.size_bytes > source_size) return fail_system(EINVAL, path_, "clone");
+    if (!is_aligned || source_offset + range.size_bytes > source_size)
+      return fail_system(EINVAL, path_, "clone");
     model_.image_.clone(inode_, range.offset, from->inode_, source_offset, range.size_bytes);
     model_.mirror(inode_, range.offset, range.size_bytes);
     model_.changed("clone");
@@ -98,7 +99,8 @@ class DiskFile final : public File, public LossyFile {
     if (!model_.options_.has_locks) return fail_system(ENOLCK, path_, "lock");
     // As fcntl: a shared lock wants a descriptor that reads, an exclusive one that writes.
     if (kind == LockKind::Exclusive && access_ == Access::ReadOnly) return fail_system(EBADF, path_, "lock");
-    if (model_.locks_.take(inode_, description_, process_.id_, range, kind)) return std::optional<LockConflict>();
+    if (model_.locks_.take(inode_, description_, process_.id_, range, kind))
+      return std::optional<LockConflict>();
     return std::optional<LockConflict>(std::in_place);
   }
   void unlock(ByteRange range) override {

@@ -1,8 +1,8 @@
 // A simulated machine room: one disk, and processes (on one host or on several) that reach it through core's
 // seam. Nothing touches the real file system, apart from memory that stands in for a mapped file.
 //
-// A crash is not done to a running model: whoever wants one takes an image of the disk, makes another image of
-// what a crash would leave of it (disk_crash.h), and starts a new model on that.
+// A crash is not done to a running model: whoever wants one takes an image of the disk, makes another image
+// of what a crash would leave of it (disk_crash.h), and starts a new model on that.
 #pragma once
 
 #include <functional>
@@ -34,7 +34,8 @@ class DiskProcess;
 /// Any thread may call.
 class DiskModel {
  public:
-  explicit DiskModel(DiskOptions options = {}, DiskImage image = {}) : options_(options), image_(std::move(image)) {}
+  explicit DiskModel(DiskOptions options = {}, DiskImage image = {})
+      : options_(options), image_(std::move(image)) {}
 
   /// The storage as one process sees it. The model must outlive it.
   std::unique_ptr<DiskProcess> start_process();
@@ -76,8 +77,8 @@ class DiskProcess final : public Storage {
  public:
   ~DiskProcess() override { kill(); }
 
-  /// kill -9: locks and files without a name go, what was written stays. Every later call, also on open files,
-  /// fails with EIO and does nothing, so that the code that called may unwind.
+  /// kill -9: locks and files without a name go, what was written stays. Every later call, also on open
+  /// files, fails with EIO and does nothing, so that the code that called may unwind.
   void kill();
   [[nodiscard]] bool is_dead() const;
   [[nodiscard]] pid_t id() const { return id_; }

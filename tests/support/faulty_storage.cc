@@ -62,10 +62,12 @@ bool FaultPlan::is_about(const SeamCall& call) const {
 Verdict FaultPlan::before(const SeamCall& call) {
   const std::scoped_lock lock(mutex_);
   ++calls_;
-  const bool is_hit = is_about(call) && fault_.nth != 0 &&
-                      (++matching_calls_ == fault_.nth || (fault_.is_for_good && matching_calls_ > fault_.nth));
+  const bool is_hit =
+      is_about(call) && fault_.nth != 0 &&
+      (++matching_calls_ == fault_.nth || (fault_.is_for_good && matching_calls_ > fault_.nth));
   const bool is_write = call.kind == FileCall::Write || call.kind == FileCall::Clone;
-  if (call.role == FileRole::Archive && is_write && (!is_hit || fault_.cuts_short)) has_touched_archive_ = true;
+  if (call.role == FileRole::Archive && is_write && (!is_hit || fault_.cuts_short))
+    has_touched_archive_ = true;
   if (!is_hit) return {};
   if (!failed_) failed_ = call;
   return {.kind = fault_.cuts_short ? Verdict::Kind::CutShort : Verdict::Kind::Fail,

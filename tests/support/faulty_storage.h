@@ -1,7 +1,7 @@
 // A disk that fails when a test tells it to: a storage with a fault put in front of chosen calls.
 //
-// Calls are counted from 1 in the order in which they come, whatever file they are made on, so that a sweep over
-// every count makes every step of an operation fail once.
+// Calls are counted from 1 in the order in which they come, whatever file they are made on, so that a sweep
+// over every count makes every step of an operation fail once.
 #pragma once
 
 #include <cstdint>

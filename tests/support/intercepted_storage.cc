@@ -104,7 +104,8 @@ class InterceptedFile final : public File {
   Interceptor& interceptor_;
 };
 
-Result<std::unique_ptr<File>> wrapped(Result<std::unique_ptr<File>> file, FileRole role, Interceptor& interceptor) {
+Result<std::unique_ptr<File>> wrapped(Result<std::unique_ptr<File>> file, FileRole role,
+                                      Interceptor& interceptor) {
   if (!file) return file;
   const NoAllocationFaults pause;
   return std::make_unique<InterceptedFile>(std::move(*file), role, interceptor);
@@ -113,10 +114,11 @@ Result<std::unique_ptr<File>> wrapped(Result<std::unique_ptr<File>> file, FileRo
 }  // namespace
 
 std::string_view name_of(FileCall kind) {
-  constexpr std::array<std::string_view, 15> kNames = {
-      "open",  "create",         "status of the path", "publish", "remove", "sync of the directory",
-      "list",  "read",           "write",              "clone",   "reserve", "sync",
-      "status", "lock",          "unlock"};
+  constexpr std::array<std::string_view, 15> kNames = {"open",    "create",  "status of the path",
+                                                       "publish", "remove",  "sync of the directory",
+                                                       "list",    "read",    "write",
+                                                       "clone",   "reserve", "sync",
+                                                       "status",  "lock",    "unlock"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -131,7 +133,8 @@ Result<std::unique_ptr<File>> InterceptedStorage::open(const std::filesystem::pa
   return wrapped(inner_.open(path, access), role_of(path), interceptor_);
 }
 
-Result<std::unique_ptr<File>> InterceptedStorage::open_no_link(const std::filesystem::path& path, Access access) {
+Result<std::unique_ptr<File>> InterceptedStorage::open_no_link(const std::filesystem::path& path,
+                                                               Access access) {
   const Question question(interceptor_, FileCall::Open, role_of(path));
   if (!question.passes()) return question.failure();
   return wrapped(inner_.open_no_link(path, access), role_of(path), interceptor_);

@@ -1,5 +1,5 @@
-// Any storage, with somebody who is asked before each call: to let it pass, to fail it, to cut it short, or to lie
-// that it was done. Faults, lies and schedules are all made of this.
+// Any storage, with somebody who is asked before each call: to let it pass, to fail it, to cut it short, or
+// to lie that it was done. Faults, lies and schedules are all made of this.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,21 @@
 namespace stfs::test {
 
 enum class FileCall : std::uint8_t {
-  Open, CreateUnnamed, PathStatus, Publish, Remove, SyncDirectory, List,  // of the storage
-  Read, Write, Clone, Reserve, Sync, Status, Lock, Unlock                 // of a file
+  Open,
+  CreateUnnamed,
+  PathStatus,
+  Publish,
+  Remove,
+  SyncDirectory,
+  List,  // of the storage
+  Read,
+  Write,
+  Clone,
+  Reserve,
+  Sync,
+  Status,
+  Lock,
+  Unlock  // of a file
 };
 std::string_view name_of(FileCall kind);
 

@@ -16,7 +16,8 @@ class LockTable {
  public:
   using Description = std::uint64_t;  // of an open file: locks belong to it, not to a process
 
-  /// Takes the lock, in place of what the description held there. @return false where another one is in the way.
+  /// Takes the lock, in place of what the description held there. @return false where another one is in the
+  /// way.
   bool take(InodeNumber inode, Description owner, pid_t process, ByteRange range, LockKind kind);
   void give_back(InodeNumber inode, Description owner, ByteRange range);
   /// A process with a lock of another description on the range.

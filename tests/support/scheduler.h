@@ -1,8 +1,8 @@
 // Several actors, one at a time, in an order that a seed decides: what threads and hosts do to each other by
 // chance happens here on purpose, and again when it is replayed.
 //
-// Each actor is a thread that runs until it says that another may go. Time is simulated: a sleeping actor gives its
-// turn away, and its clock goes on by what it would have slept.
+// Each actor is a thread that runs until it says that another may go. Time is simulated: a sleeping actor
+// gives its turn away, and its clock goes on by what it would have slept.
 #pragma once
 
 #include <condition_variable>
@@ -19,7 +19,8 @@ namespace stfs::test {
 class Scheduler {
  public:
   /// @param stays_one_in  the actor at work goes on unless one in so many says otherwise; 1: drawn each time.
-  Scheduler(Choices& choices, std::size_t switches_one_in) : choices_(choices), switches_one_in_(switches_one_in) {}
+  Scheduler(Choices& choices, std::size_t switches_one_in)
+      : choices_(choices), switches_one_in_(switches_one_in) {}
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
   ~Scheduler();
