@@ -29,7 +29,9 @@ struct Ceiling {
   std::vector<char> buffer;
 };
 
-Ceiling& ceiling_of(fuse_req_t req) { return *static_cast<Ceiling*>(fuse_req_userdata(req)); }
+Ceiling& ceiling_of(fuse_req_t req) {
+  return *static_cast<Ceiling*>(fuse_req_userdata(req));
+}
 
 struct stat stat_of(const Ceiling& ceiling, fuse_ino_t ino) {
   struct stat st {};
@@ -41,7 +43,8 @@ struct stat stat_of(const Ceiling& ceiling, fuse_ino_t ino) {
 }
 
 void on_init(void*, fuse_conn_info* conn) {
-  conn->want |= conn->capable & (FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_EXPLICIT_INVAL_DATA);
+  conn->want |=
+      conn->capable & (FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_EXPLICIT_INVAL_DATA);
   conn->want &= ~static_cast<unsigned>(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE |
                                        FUSE_CAP_AUTO_INVAL_DATA | FUSE_CAP_WRITEBACK_CACHE);
   conn->max_background = 64;
@@ -78,7 +81,9 @@ void on_read(fuse_req_t req, fuse_ino_t, std::size_t size, off_t offset, fuse_fi
   fuse_reply_buf(req, ceiling.buffer.data(), std::min<std::uint64_t>({size, left, ceiling.buffer.size()}));
 }
 
-void on_getxattr(fuse_req_t req, fuse_ino_t, const char*, std::size_t) { fuse_reply_err(req, ENODATA); }
+void on_getxattr(fuse_req_t req, fuse_ino_t, const char*, std::size_t) {
+  fuse_reply_err(req, ENODATA);
+}
 
 const fuse_lowlevel_ops kOperations = [] {
   fuse_lowlevel_ops ops{};

@@ -55,7 +55,7 @@ TEST_CASE("crash: every workload does what it says when nothing happens", "[cras
   }
 }
 
-TEST_CASE("crash: nothing is torn or lost in 100,000 states", "[crash]") {
+TEST_CASE("crash: nothing is torn or lost in 100,000 states", "[crash][exhaustive]") {
   const CrashCounts counts = crash_everywhere(kStates / workloads().size() + 1);
   CHECK(counts.states >= kStates);
   CHECK(counts.in_recovery >= 100);

@@ -39,7 +39,7 @@ constexpr unsigned kNoLimit = 1'000'000;
 
 }  // namespace
 
-TEST_CASE("faults: every call fails, once and for good, in every workload", "[crash][faults]") {
+TEST_CASE("faults: every call fails, once and for good, in every workload", "[crash][faults][exhaustive]") {
   Sums sums;
   for (const Workload& workload : workloads()) {
     for (const FaultKind& kind : fault_kinds()) {
@@ -76,7 +76,7 @@ TEST_CASE("faults: every call fails, once and for good, in every workload", "[cr
   WARN(sums.faults << " faults, " << sums.crashes << " states recovered");
 }
 
-TEST_CASE("faults: every allocation fails, once and for good", "[crash][faults]") {
+TEST_CASE("faults: every allocation fails, once and for good", "[crash][faults][exhaustive]") {
   Sums sums;
   for (const Workload& workload : workloads()) {
     for (const bool for_good : {false, true}) {

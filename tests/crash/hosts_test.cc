@@ -10,7 +10,8 @@ constexpr std::uint64_t kSchedules = 150;  // of each scenario
 
 }  // namespace
 
-TEST_CASE("hosts: no update is lost and no transaction torn, whoever is killed when", "[crash][hosts]") {
+TEST_CASE("hosts: no update is lost and no transaction torn, whoever is killed when",
+          "[crash][hosts][exhaustive]") {
   HostsCounts counts;
   for (const HostsScenario& scenario : hosts_scenarios()) {
     for (std::uint64_t seed = 0; seed < kSchedules; ++seed) {

@@ -35,7 +35,7 @@ TEST_CASE("journal: cut short anywhere, it is not applied or whole", "[crash][jo
   }
 }
 
-TEST_CASE("journal: random damage and forged hashes harm nothing", "[crash][journal]") {
+TEST_CASE("journal: random damage and forged hashes harm nothing", "[crash][journal][exhaustive]") {
   constexpr std::uint64_t kJournals = 50'000;
   unsigned forged = 0;
   for (std::uint64_t seed = 0; seed < kJournals; ++seed) {

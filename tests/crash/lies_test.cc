@@ -71,11 +71,11 @@ TEST_CASE("lies: bytes that never reach the archive are found out", "[crash][lie
   CHECK(catch_lie({{FileCall::Write, FileRole::Archive}}));
 }
 
-TEST_CASE("lies: locks on the archive that nobody keeps are found out", "[crash][lies][hosts]") {
+TEST_CASE("lies: locks on the archive that nobody keeps are found out", "[crash][lies][hosts][exhaustive]") {
   CHECK(catch_lie_among_hosts({{FileCall::Lock, FileRole::Archive}}));
 }
 
-TEST_CASE("lies: locks on the journal that nobody keeps are found out", "[crash][lies][hosts]") {
+TEST_CASE("lies: locks on the journal that nobody keeps are found out", "[crash][lies][hosts][exhaustive]") {
   CHECK(catch_lie_among_hosts({{FileCall::Lock, FileRole::Journal}}));
 }
 
