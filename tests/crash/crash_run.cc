@@ -146,6 +146,9 @@ History record(const Workload& workload, const std::vector<SeamCall>& lies) {
     }
   }
   disk.observe({});
+  if (const auto left = names_left(*process); left && !history.failure) {
+    history.failure = std::string(workload.name) + ": " + *left;
+  }
   return history;
 }
 

@@ -233,7 +233,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "reads do not come from the journal after a failed apply",
-        "archive_.overlay({journal_->take_file(), std::move(ranges)});",
+        "archive_.overlay({journal_->give_up(), std::move(ranges)});",
         "",
         ("faults",),
     ),
@@ -241,7 +241,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "readers do not see a committed journal that is not applied",
         "if (pending) overlays_ = std::move(*pending);",
         "",
-        ("journals",),
+        ("crashes",),
     ),
     # --- several hosts ---------------------------------------------------------------------------------
     Mutant(
