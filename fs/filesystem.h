@@ -135,7 +135,7 @@ class Filesystem {
     std::uint64_t generation = 0;
     struct timespec mtime {};
   };
-  static constexpr std::size_t kTensorLocks = 64;
+  static constexpr std::size_t kTensorLocks = 32;
 
   [[nodiscard]] ReaderWriterLock& lock_of(std::uint32_t tensor) const {
     return tensor_locks_[tensor % kTensorLocks];

@@ -277,16 +277,16 @@ Stale Filesystem::release(OpenFile* file) {
 }
 
 void Filesystem::abandon_pending() {
+  for (const std::string& name : transactions_.unfinished()) {
+    log::warning("{}: transaction {} was not committed when the mount ended: rolled back",
+                 archive_->path().string(), name);
+  }
   const std::scoped_lock lock(state_mutex_);
   for (const auto& [key, file] : open_files_) {
     if (!file->content->is_dirty()) continue;
     log::warning("{}: dropped: {} bytes were staged and not closed when the mount ended",
                  label_of(file->content->tensor()), file->content->size_bytes());
     file->content->forget();
-  }
-  for (const std::string& name : transactions_.unfinished()) {
-    log::warning("{}: transaction {} was not committed when the mount ended: rolled back",
-                 archive_->path().string(), name);
   }
 }
 

@@ -2,6 +2,7 @@
 #include "fs/open_file.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace stfs {
 
@@ -19,6 +20,14 @@ Result<void> PendingContent::commit(const CommitOptions& options, const Transact
   auto committed = group_->transaction.commit(options, lock_of);
   if (committed) forget();
   return committed;
+}
+
+void PendingContent::park() {
+  parked_ = std::exchange(staged_, nullptr);
+}
+
+void PendingContent::unpark() {
+  staged_ = std::exchange(parked_, nullptr);
 }
 
 void PendingContent::forget() {

@@ -72,6 +72,10 @@ class PendingContent {
 
   /// Of content on its own. After success nothing is pending; after a failure all of it still is.
   Result<void> commit(const CommitOptions& options, const Transaction::LockOf& lock_of);
+  /// Takes the stage out of sight while the group commits, which ends the stage; meanwhile the content reads
+  /// as the archive's. unpark() brings it back after a refusal.
+  void park();
+  void unpark();
   /// Back to what the archive holds.
   void forget();
   /// The same, for good: every later call gives this error.
@@ -90,6 +94,7 @@ class PendingContent {
   const bool is_grouped_;
   std::shared_ptr<TransactionGroup> group_;
   Staging* staged_ = nullptr;
+  Staging* parked_ = nullptr;
 };
 
 struct OpenFile {

@@ -125,15 +125,19 @@ Result<void> TransactionDirectory::remove_directory(Ino directory, std::string_v
 
 Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view name) {
   if (directory < kFirstRun) return refuse(EPERM, "not a tensor of a transaction");
-  const std::scoped_lock lock(mutex_);
-  const auto begun = begun_.find(place_of(directory).number);
-  const auto tensor = tensor_named(name);
-  if (begun == begun_.end() || !tensor) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
-  const auto member = begun->second.members.find(*tensor);
-  if (member == begun->second.members.end()) return fail(ErrorCode::NotFound, ENOENT, "not staged");
-  if (member->second.writers > 0) return refuse(EBUSY, "it is open for writing");
-  const std::shared_ptr<PendingContent> content = member->second.content;
-  begun->second.members.erase(member);
+  std::shared_ptr<PendingContent> content;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto begun = begun_.find(place_of(directory).number);
+    const auto tensor = tensor_named(name);
+    if (begun == begun_.end() || !tensor) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
+    const auto member = begun->second.members.find(*tensor);
+    if (member == begun->second.members.end()) return fail(ErrorCode::NotFound, ENOENT, "not staged");
+    if (member->second.writers > 0) return refuse(EBUSY, "it is open for writing");
+    if (begun->second.is_committing) return refuse(EBUSY, "it is being committed");
+    content = member->second.content;
+    begun->second.members.erase(member);
+  }
   const std::scoped_lock content_lock(content->mutex);
   content->forget();
   return {};
@@ -155,6 +159,7 @@ Result<std::vector<std::uint32_t>> TransactionDirectory::rename(Ino from, std::s
     if (number_named(to, new_name)) return refuse(EEXIST, "there is one of that name");
     number = *found;
     Begun& begun = begun_[number];
+    if (begun.is_committing) return refuse(EBUSY, "it is being committed");
     if (to == kTransactions) {
       begun.name = new_name;
       return std::vector<std::uint32_t>{};
@@ -164,47 +169,66 @@ Result<std::vector<std::uint32_t>> TransactionDirectory::rename(Ino from, std::s
       return refuse(EBUSY,
                     fmt::format("tensor \"{}\" is still open for writing", archive_.tensors()[tensor].name));
     }
+    // The commit takes as long as the disk does, and others go on meanwhile.
+    begun.is_committing = true;
     committing = begun;
   }
-  // The commit takes as long as the disk does: others go on meanwhile, and an open for writing finds
-  // every content locked.
-  std::vector<std::unique_lock<std::mutex>> held;
-  std::vector<std::uint32_t> changed;
-  for (const auto& [tensor, member] : committing.members) {
-    held.emplace_back(member.content->mutex);
-    if (member.content->failure) return tl::unexpected(*member.content->failure);
-    if (member.content->is_dirty()) changed.push_back(tensor);
-  }
-  if (auto same = check_for_conflicts(committing); !same) return pass_on(std::move(same));
-  {
-    CommitOptions checked = options;
-    checked.on_foreign_change = [&]() -> Result<void> {
-      // Only now, with the archive's locks held, can nobody come between the look and the commit.
-      if (options.on_foreign_change) static_cast<void>(options.on_foreign_change());
-      return check_for_conflicts(committing);
-    };
-    const std::scoped_lock group_lock(committing.group->mutex);
-    auto committed = committing.group->transaction.commit(checked, lock_of);
-    if (!committed) {
-      // rename(2) says EINVAL of a directory that is moved into itself, and mv(1) tells people so.
-      if (committed.error().code == ErrorCode::WrongSize) committed.error().errno_value = ENODATA;
-      return pass_on(std::move(committed));
-    }
-  }
-  for (const auto& [tensor, member] : committing.members) {
-    member.content->fail({ErrorCode::ArchiveChanged, ESTALE, "the transaction has been committed"});
-  }
+  auto changed = commit(committing, options, lock_of);
   const std::scoped_lock lock(mutex_);
   Begun& begun = begun_[number];
+  begun.is_committing = false;
+  if (!changed) return changed;
   begun.members.clear();
   begun.name = new_name;
   begun.is_committed = true;
   return changed;
 }
 
-Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun) const {
-  for (const auto& [tensor, member] : begun.members) {
-    if (!member.content->is_dirty()) continue;
+Result<std::vector<std::uint32_t>> TransactionDirectory::commit(const Begun& committing,
+                                                                const CommitOptions& options,
+                                                                const Transaction::LockOf& lock_of) {
+  std::vector<std::uint32_t> changed;
+  for (const auto& [tensor, member] : committing.members) {
+    const std::scoped_lock content_lock(member.content->mutex);
+    if (member.content->failure) return tl::unexpected(*member.content->failure);
+    if (member.content->is_dirty()) changed.push_back(tensor);
+  }
+  const auto look = [&] { return check_for_conflicts(committing, changed); };
+  if (auto same = look(); !same) return pass_on(std::move(same));
+  CommitOptions checked = options;
+  checked.on_foreign_change = [&]() -> Result<void> {
+    // Only now, with the archive's locks held, can nobody come between the look and the commit.
+    if (options.on_foreign_change) static_cast<void>(options.on_foreign_change());
+    return look();
+  };
+  const auto each = [&](const auto& act) {
+    for (const auto& [tensor, member] : committing.members) {
+      const std::scoped_lock content_lock(member.content->mutex);
+      act(*member.content);
+    }
+  };
+  each([](PendingContent& content) { content.park(); });
+  Result<void> committed;
+  {
+    const std::scoped_lock group_lock(committing.group->mutex);
+    committed = committing.group->transaction.commit(checked, lock_of);
+  }
+  if (!committed) {
+    each([](PendingContent& content) { content.unpark(); });
+    // rename(2) says EINVAL of a directory that is moved into itself, and mv(1) tells people so.
+    if (committed.error().code == ErrorCode::WrongSize) committed.error().errno_value = ENODATA;
+    return pass_on(std::move(committed));
+  }
+  each([](PendingContent& content) {
+    content.fail({ErrorCode::ArchiveChanged, ESTALE, "the transaction has been committed"});
+  });
+  return changed;
+}
+
+Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,
+                                                       const std::vector<std::uint32_t>& changed) const {
+  for (const std::uint32_t tensor : changed) {
+    const Member& member = begun.members.at(tensor);
     auto now = version_of_(tensor);
     if (!now) return pass_on(std::move(now));
     if (now->generation == member.base.generation || now->checksum == member.base.checksum) continue;
@@ -227,6 +251,7 @@ Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the transaction has ended");
   }
   if (!is_for_writing) return std::shared_ptr<PendingContent>();
+  if (begun->second.is_committing) return refuse(EBUSY, "the transaction is being committed");
   Member& member = begun->second.members[position];
   if (!member.content) {
     const std::uint64_t size_bytes = archive_.tensors()[position].data.size_bytes;

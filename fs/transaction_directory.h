@@ -92,15 +92,20 @@ class TransactionDirectory {
   };
   struct Begun {
     std::string name;
+    bool is_committing = false;  // nothing in it may be opened for writing, moved or removed
     bool is_committed = false;
     std::shared_ptr<TransactionGroup> group;
     std::map<std::uint32_t, Member> members;
   };
 
+  /// The commit of a transaction that is marked as committing. The tensors that have changed.
+  Result<std::vector<std::uint32_t>> commit(const Begun& committing, const CommitOptions& options,
+                                            const Transaction::LockOf& lock_of);
   [[nodiscard]] Place place_of(Ino ino) const;
   [[nodiscard]] Ino ino_of(std::uint64_t number, std::uint64_t in_run) const;
   [[nodiscard]] std::optional<std::uint64_t> number_named(Ino directory, std::string_view name) const;
-  [[nodiscard]] Result<void> check_for_conflicts(const Begun& begun) const;
+  [[nodiscard]] Result<void> check_for_conflicts(const Begun& begun,
+                                                 const std::vector<std::uint32_t>& changed) const;
   [[nodiscard]] std::optional<std::uint32_t> tensor_named(std::string_view file_name) const;
 
   Archive& archive_;
