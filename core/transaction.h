@@ -67,13 +67,16 @@ class Transaction {
   /// Forgets the pending content of a tensor.
   void drop(std::uint32_t tensor);
   [[nodiscard]] bool is_dirty() const;
+  /// Nothing is staged: never was, or a commit has ended the stages, with success or behind the commit point.
+  [[nodiscard]] bool is_empty() const { return stages_.empty(); }
 
   /// The lock that readers of a tensor hold: taken exclusively while its bytes change (step 7).
   using LockOf = std::function<ReaderWriterLock&(std::uint32_t tensor)>;
 
-  /// On success the bytes are as durable as asked for and the stages are empty: begin a new Transaction
-  /// for the next change. WrongSize (EINVAL) names what came and what was due. ArchiveChanged (ESTALE):
-  /// another file lies at the path, or the header is another one. Busy (EBUSY): somebody else's lock.
+  /// On success the bytes are as durable as asked for and the stages are gone: begin a new Transaction for
+  /// the next change. After a failure behind the commit point they are gone as well, see is_empty().
+  /// WrongSize (EINVAL) names what came and what was due. ArchiveChanged (ESTALE): another file lies at the
+  /// path, or the header is another one. Busy (EBUSY): somebody else's lock.
   Result<void> commit(const CommitOptions& options, const LockOf& lock_of);
 
  private:

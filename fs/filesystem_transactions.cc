@@ -38,7 +38,9 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
   const auto lock = [this](std::uint32_t tensor) -> ReaderWriterLock& { return lock_of(tensor); };
   auto changed = transactions_.rename(parent, name, new_parent, new_name, commit_options(foreign), lock);
   if (!changed) {
-    if (foreign.what != Stale::What::Nothing) forget_(foreign);
+    // What failed behind the commit point shows new bytes, out of the journal.
+    const Ino first = InodeTable::ino_of_tensor(0);
+    forget_({first, first + archive_->tensors().size() - 1, Stale::What::Content});
     log::error("{}: transaction {}: not committed: {}", archive_->path().string(), name,
                changed.error().message);
     return tl::unexpected(changed.error());

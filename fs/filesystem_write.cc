@@ -225,6 +225,8 @@ Result<Stale> Filesystem::commit(const OpenFile& file) {
   Stale foreign;
   const auto lock = [this](std::uint32_t tensor) -> ReaderWriterLock& { return lock_of(tensor); };
   auto committed = content.commit(commit_options(foreign), lock);
+  // What failed behind the commit point shows new bytes, out of the journal.
+  if (!committed) forget_(Stale::one(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));
   if (!committed && foreign.what != Stale::What::Nothing) forget_(foreign);
   if (!committed) return pass_on(std::move(committed));
   note_commit(content.tensor());

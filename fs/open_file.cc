@@ -18,7 +18,11 @@ Result<Staging*> PendingContent::stage() {
 Result<void> PendingContent::commit(const CommitOptions& options, const Transaction::LockOf& lock_of) {
   if (staged_ == nullptr) return {};
   auto committed = group_->transaction.commit(options, lock_of);
-  if (committed) forget();
+  if (committed) {
+    forget();
+  } else if (group_->transaction.is_empty()) {
+    end(committed.error());  // committed, but not applied: the journal has it
+  }
   return committed;
 }
 
@@ -45,6 +49,11 @@ void PendingContent::fail(Error why) {
   forget();
   failure = std::move(why);
   has_failed = true;
+}
+
+void PendingContent::end(Error why) {
+  staged_ = nullptr;
+  fail(std::move(why));
 }
 
 void PendingContent::retry() {

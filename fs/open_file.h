@@ -81,6 +81,8 @@ class PendingContent {
   /// The same, for good: every later call gives this error.
   void fail(Error why);
 
+  /// As fail(), where the commit has taken the stage away already.
+  void end(Error why);
   /// Takes the failure back: the writer begins again.
   void retry();
 

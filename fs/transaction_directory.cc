@@ -214,7 +214,11 @@ Result<std::vector<std::uint32_t>> TransactionDirectory::commit(const Begun& com
     committed = committing.group->transaction.commit(checked, lock_of);
   }
   if (!committed) {
-    each([](PendingContent& content) { content.unpark(); });
+    const bool has_ended = committing.group->transaction.is_empty();
+    each([&](PendingContent& content) {
+      content.unpark();
+      if (has_ended) content.end(committed.error());
+    });
     // rename(2) says EINVAL of a directory that is moved into itself, and mv(1) tells people so.
     if (committed.error().code == ErrorCode::WrongSize) committed.error().errno_value = ENODATA;
     return pass_on(std::move(committed));
