@@ -2,6 +2,7 @@
 #include "core/archive.h"
 
 #include <fmt/format.h>
+#include <time.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -11,6 +12,12 @@
 #include "core/file_lock.h"
 
 namespace stfs {
+
+std::int64_t wall_clock_ns(Clock clock) {
+  struct timespec now {};
+  clock_gettime(clock == Clock::Fine ? CLOCK_REALTIME : CLOCK_REALTIME_COARSE, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
 
 Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path, Access access,
                                                Storage& storage) {
@@ -28,6 +35,7 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
   if (no_directory) archive->real_path_ = archive->path_;  // opening it says what is wrong
   archive->access_ = access;
   archive->storage_ = &storage;
+  archive->standing_ = std::make_unique<StandingJournal>(storage, archive->real_path_);
   auto file = storage.open(archive->path_, access);
   if (!file) return pass_on(std::move(file));
   archive->file_ = std::move(*file);
@@ -136,18 +144,40 @@ Result<std::span<const std::byte>> Archive::read(ByteRange file_range,
   return map_.bytes(file_range);
 }
 
-Result<Archive::Change> Archive::check_for_change() const {
-  return guard_memory([&] { return look_for_change(); });
+Result<Archive::Change> Archive::check_for_change(std::chrono::milliseconds trust) {
+  return guard_memory([&] { return look_for_change(trust); });
 }
 
-Result<Archive::Change> Archive::look_for_change() const {
-  auto now = file_->status();
-  if (!now) return pass_on(std::move(now));
-  const FileIdentity known = identity();
+bool Archive::has_looked_within(std::chrono::milliseconds trust) const {
+  return trust.count() > 0 && !has_overlays_ && std::chrono::steady_clock::now() - looked_at_ < trust;
+}
+
+Result<Archive::Change> Archive::look_for_change(std::chrono::milliseconds trust) {
   Change change;
-  change.is_touched = now->identity != known;
+  std::unique_lock lock(mutex_);
+  const FileIdentity known = identity_;
+  const bool is_quick = has_looked_within(trust);
+  lock.unlock();
+  if (is_quick) {
+    const auto size = file_->size_bytes();
+    if (!size) return tl::unexpected(size.error());
+    change.size_bytes = *size;
+  } else {
+    auto now = file_->status();
+    if (!now) return pass_on(std::move(now));
+    change.size_bytes = now->identity.size_bytes;
+    FileIdentity expected = known;
+    lock.lock();
+    looked_at_ = std::chrono::steady_clock::now();
+    if (now->identity.mtime_ns >= unseen_since_ns_ && now->identity.mtime_ns <= unseen_until_ns_) {
+      expected.mtime_ns = identity_.mtime_ns = now->identity.mtime_ns;
+    }
+    unseen_since_ns_ = unseen_until_ns_ = 0;
+    lock.unlock();
+    change.is_touched = now->identity != expected;
+  }
   if (change.is_touched) {
-    const auto json = header_text(now->identity.size_bytes);
+    const auto json = header_text(change.size_bytes);
     change.is_broken = !json || XXH3_64bits(json->data(), json->size()) != header_hash_;
   }
   const auto at_path = storage_->status(path_);
@@ -165,6 +195,19 @@ ArchiveStamp Archive::stamp() const {
           .size_bytes = status_.identity.size_bytes,
           .header_size_bytes = header_size_bytes_,
           .header_hash = header_hash_};
+}
+
+void Archive::discard(std::unique_ptr<File> file) {
+  const std::scoped_lock lock(mutex_);
+  try {
+    discarded_.push_back(std::move(file));
+  } catch (const std::bad_alloc&) {  // closed here and now
+  }
+}
+
+std::vector<std::unique_ptr<File>> Archive::take_discarded() {
+  const std::scoped_lock lock(mutex_);
+  return std::exchange(discarded_, {});
 }
 
 void Archive::stop_writing(Error why) {
@@ -202,11 +245,30 @@ Result<void> Archive::adopt_identity() {
   }
   const std::scoped_lock lock(mutex_);
   identity_ = status->identity;
+  looked_at_ = std::chrono::steady_clock::now();
+  unseen_since_ns_ = unseen_until_ns_ = 0;
   if (had_overlays) {
     overlays_ = std::move(pending);
     has_overlays_ = !overlays_.empty();
   }
   return {};
+}
+
+Result<void> Archive::note_own_change(std::int64_t since_ns, std::chrono::milliseconds trust) {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (has_looked_within(trust)) {
+      if (unseen_since_ns_ == 0) unseen_since_ns_ = since_ns;
+      unseen_until_ns_ = wall_clock_ns(Clock::Fine);
+      return {};
+    }
+  }
+  return adopt_identity();
+}
+
+bool Archive::has_unseen_change() const {
+  const std::scoped_lock lock(mutex_);
+  return unseen_since_ns_ != 0;
 }
 
 FileIdentity Archive::identity() const {

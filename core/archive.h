@@ -2,6 +2,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -16,9 +17,14 @@
 #include "core/header.h"
 #include "core/mapped_region.h"
 #include "core/recovery.h"
+#include "core/standing_journal.h"
 #include "core/tensor_index.h"
 
 namespace stfs {
+
+/// CLOCK_REALTIME, in ns: as fine as the clock goes, or as coarse as the times of files are.
+enum class Clock : std::uint8_t { Fine, Coarse };
+std::int64_t wall_clock_ns(Clock clock);
 
 /// Any number of threads may read. Writing goes through Transaction, which alone calls file() to
 /// write and then adopt_identity().
@@ -59,16 +65,26 @@ class Archive {
 
   /// What has become of the file since it was opened or since our own last commit.
   struct Change {
-    bool is_touched = false;   // somebody else wrote into it or cut it
-    bool is_broken = false;    // ... and the header is another one: no offset can be trusted any more
-    bool is_replaced = false;  // another file lies at the path, or none: ours lives on until it is closed
+    bool is_touched = false;       // somebody else wrote into it or cut it
+    bool is_broken = false;        // ... and the header is another one: no offset can be trusted any more
+    std::uint64_t size_bytes = 0;  // of the file, now
+    bool is_replaced = false;      // another file lies at the path, or none: ours lives on until it is closed
   };
-  [[nodiscard]] Result<Change> check_for_change() const;
+  /// @param trust  where the last look is no older than this, only what lies at the path and the size are
+  ///               looked at: File::size_bytes() says why.
+  [[nodiscard]] Result<Change> check_for_change(std::chrono::milliseconds trust = {});
 
   [[nodiscard]] File& file() { return *file_; }
   [[nodiscard]] Storage& storage() const { return *storage_; }
   /// What journals name the archive by; its size is that of the opening.
   [[nodiscard]] ArchiveStamp stamp() const;
+
+  /// What its small commits go through, once it is prepared; to be settled when nothing is to be committed,
+  /// and retired at the end.
+  [[nodiscard]] StandingJournal& standing_journal() { return *standing_; }
+  /// Closing a large file takes its time: what commits have done with is kept for take_discarded().
+  void discard(std::unique_ptr<File> file);
+  [[nodiscard]] std::vector<std::unique_ptr<File>> take_discarded();
 
   /// Refuses every further commit with that error: the archive's own bytes can't be trusted to be whole.
   void stop_writing(Error why);
@@ -77,8 +93,14 @@ class Archive {
   void overlay(PendingJournal journal);
   void reserve_overlay();
 
-  /// Takes the file's present identity for the known one, after a commit of our own.
+  /// Takes the file's present identity for the known one.
   Result<void> adopt_identity();
+  /// After a commit of our own: the same, but where the last look is no older than `trust` it is left to the
+  /// next one, which takes a time of change between `since_ns` and now for ours.
+  /// @param since_ns  from wall_clock_ns(), before the commit's first write.
+  Result<void> note_own_change(std::int64_t since_ns, std::chrono::milliseconds trust);
+  /// Such a change has not been looked at yet.
+  [[nodiscard]] bool has_unseen_change() const;
   /// The identity last known to be ours.
   [[nodiscard]] FileIdentity identity() const;
 
@@ -86,7 +108,9 @@ class Archive {
   Archive() = default;
   static Result<std::unique_ptr<Archive>> open_unguarded(const std::filesystem::path& path, Access access,
                                                          Storage& storage);
-  [[nodiscard]] Result<Change> look_for_change() const;
+  [[nodiscard]] Result<Change> look_for_change(std::chrono::milliseconds trust);
+  /// With the mutex held.
+  [[nodiscard]] bool has_looked_within(std::chrono::milliseconds trust) const;
   Result<void> recover_journals();
   /// What check 1 to 10 are made of, journals included.
   Result<void> load();
@@ -104,10 +128,16 @@ class Archive {
   std::uint64_t header_size_bytes_ = 0;
   std::uint64_t header_hash_ = 0;
   std::vector<JournalReport> recovered_;
+  std::unique_ptr<StandingJournal> standing_;
 
   mutable std::mutex mutex_;  // guards what follows; innermost
   FileIdentity identity_;
+  std::chrono::steady_clock::time_point looked_at_;
+  // When our own changes that no look has seen yet were made, since the epoch; 0 without any.
+  std::int64_t unseen_since_ns_ = 0;
+  std::int64_t unseen_until_ns_ = 0;
   std::optional<Error> write_failure_;
+  std::vector<std::unique_ptr<File>> discarded_;
   std::vector<PendingJournal> overlays_;  // later ones lie over earlier ones
   std::atomic<bool> has_overlays_ = false;
 };

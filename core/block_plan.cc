@@ -70,7 +70,7 @@ class Plan {
     std::array<std::byte, kBlockBytes> block;
     const auto part = std::span(block).first(static_cast<std::size_t>(size_bytes));
     if (auto read = from.read(part, offset); !read) return read;
-    return journal_.file().write(part, to);
+    return journal_.write(part, to);
   }
 
   const File& archive_;

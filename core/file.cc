@@ -29,15 +29,19 @@ std::int64_t ns_of(const Time& time) {
 }
 
 /// statx, since it tells the birth time; an empty path means the descriptor itself.
-Result<FileStatus> query_status(int directory_fd, const char* path, int flags, const std::string& name) {
+constexpr unsigned kWithoutTimes = STATX_TYPE | STATX_MODE | STATX_UID | STATX_GID | STATX_INO | STATX_SIZE;
+constexpr unsigned kAll = kWithoutTimes | STATX_MTIME | STATX_BTIME;
+
+Result<FileStatus> query_status(int directory_fd, const char* path, int flags, unsigned mask,
+                                const std::string& name) {
   struct statx stx {};
-  if (::statx(directory_fd, path, flags, STATX_BASIC_STATS | STATX_BTIME, &stx) < 0) {
+  if (::statx(directory_fd, path, flags, mask, &stx) < 0) {
     return fail_system(errno, name, "stat");
   }
   return FileStatus{.identity = {.device = (std::uint64_t{stx.stx_dev_major} << 32U) | stx.stx_dev_minor,
                                  .inode = stx.stx_ino,
                                  .size_bytes = stx.stx_size,
-                                 .mtime_ns = ns_of(stx.stx_mtime)},
+                                 .mtime_ns = (mask & STATX_MTIME) != 0 ? ns_of(stx.stx_mtime) : 0},
                     .birth_ns = (stx.stx_mask & STATX_BTIME) != 0 ? ns_of(stx.stx_btime) : 0,
                     .mode = stx.stx_mode,
                     .uid = stx.stx_uid,
@@ -136,7 +140,15 @@ class SystemFile final : public File {
                       SYNC_FILE_RANGE_WRITE);
   }
 
-  Result<FileStatus> status() const override { return query_status(fd_.get(), "", AT_EMPTY_PATH, name_); }
+  Result<FileStatus> status() const override {
+    return query_status(fd_.get(), "", AT_EMPTY_PATH, kAll, name_);
+  }
+
+  Result<std::uint64_t> size_bytes() const override {
+    const auto at = query_status(fd_.get(), "", AT_EMPTY_PATH, kWithoutTimes, name_);
+    if (!at) return tl::unexpected(at.error());
+    return at->identity.size_bytes;
+  }
 
   Result<std::optional<LockConflict>> try_lock(ByteRange range, LockKind kind) override {
     struct flock lock = lock_request(range, kind == LockKind::Shared ? F_RDLCK : F_WRLCK);
@@ -240,7 +252,7 @@ class SystemStorage final : public Storage {
   }
 
   Result<FileStatus> status(const std::filesystem::path& path) override {
-    return query_status(AT_FDCWD, path.c_str(), 0, path.string());
+    return query_status(AT_FDCWD, path.c_str(), 0, kWithoutTimes, path.string());
   }
 
  private:
@@ -253,7 +265,8 @@ class SystemStorage final : public Storage {
     if (!fd) {
       const int why = errno;
       // open(2) says EISDIR only to writers.
-      if (const auto there = query_status(AT_FDCWD, path.c_str(), 0, name); there && why != ELOOP) {
+      if (const auto there = query_status(AT_FDCWD, path.c_str(), 0, kWithoutTimes, name);
+          there && why != ELOOP) {
         if (auto regular = refuse_what_is_no_file(name, there->mode); !regular) {
           return pass_on(std::move(regular));
         }
@@ -271,6 +284,12 @@ class SystemStorage final : public Storage {
 };
 
 }  // namespace
+
+Result<std::uint64_t> File::size_bytes() const {
+  const auto at = status();
+  if (!at) return tl::unexpected(at.error());
+  return at->identity.size_bytes;
+}
 
 Storage& system_storage() {
   static SystemStorage storage;

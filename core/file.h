@@ -74,6 +74,9 @@ class File {
   /// nothing and reports nothing.
   virtual void begin_writeback(ByteRange range) { static_cast<void>(range); }
   [[nodiscard]] virtual Result<FileStatus> status() const = 0;
+  /// Asks for no times. Where timestamps are as fine as they are asked for (Linux 6.13), each question makes
+  /// the next write change the inode too, and the sync behind it write the inode out.
+  [[nodiscard]] virtual Result<std::uint64_t> size_bytes() const;
 
   /// Takes a lock of the open file description (F_OFD_SETLK), without waiting. It ends with unlock() or
   /// the last descriptor, a killed process included. A conflict is no error; ENOLCK, ENOSYS and
@@ -112,7 +115,7 @@ class Storage {
   /// Names of the entries that start with the prefix, in no order.
   virtual Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                                 const std::string& prefix) = 0;
-  /// What lies at the path now, following links.
+  /// What lies at the path now, following links; without times (File::size_bytes()), its mtime is 0.
   virtual Result<FileStatus> status(const std::filesystem::path& path) = 0;
 };
 

@@ -7,42 +7,68 @@
 #include <string>
 #include <utility>
 
-#include "core/journal_scan.h"
-
 namespace stfs {
-Result<std::unique_ptr<Journal>> Journal::create(Storage& storage,
-                                                 const std::filesystem::path& archive_path) {
-  // On a file system without unnamed files somebody's recovery may take the new file, before its lock, for
-  // a dead owner's leftover; then it is gone and another one is made.
-  constexpr int kAttempts = 8;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    std::unique_ptr<Journal> journal(new Journal());
-    journal->storage_ = &storage;
-    journal->id_ = JournalId::random();
-    const std::string name = journal_prefix(archive_path.filename().string()) + journal->id_.text();
-    journal->path_ = archive_path.parent_path() / name;
-    const std::filesystem::path staged_path =
-        archive_path.parent_path() / (name + std::string(kStagedSuffix));
-    auto file = storage.create_unnamed(staged_path);
-    if (!file) return pass_on(std::move(file));
-    journal->file_ = std::move(*file);
-    auto conflict = journal->file_->try_lock(kOwnerByte, LockKind::Exclusive);
-    if (!conflict && !lacks_locks(conflict.error())) return pass_on(std::move(conflict));
-    if (conflict && *conflict) continue;
-    if (!journal->file_->has_staged_name() || storage.status(staged_path)) return journal;
+Result<std::unique_ptr<Journal>> Journal::create(Storage& storage, const std::filesystem::path& archive_path,
+                                                 Place place) {
+  std::unique_ptr<Journal> journal(new Journal(storage, archive_path));
+  if (place == Place::Memory) {
+    auto memory = std::make_unique<MemoryFile>();
+    journal->memory_ = memory.get();
+    journal->file_ = std::move(memory);
+  } else if (auto moved = journal->move_to_disk(); !moved) {
+    return pass_on(std::move(moved));
   }
-  return fail(ErrorCode::Busy, EBUSY,
-              archive_path.string() + ": its journals vanish as soon as they are made");
+  return journal;
+}
+
+Result<void> Journal::move_to_disk() {
+  auto made = create_journal_file(storage_, archive_path_);
+  if (!made) return pass_on(std::move(made));
+  if (memory_ != nullptr) {
+    if (auto copied = memory_->copy_to(*made->file); !copied) return copied;
+  }
+  path_ = std::move(made->path);
+  id_ = made->id;
+  memory_ = nullptr;
+  file_ = std::move(made->file);
+  return {};
+}
+
+Result<void> Journal::write(std::span<const std::byte> from, std::uint64_t offset) {
+  if (memory_ != nullptr && memory_->blocks_with({offset, from.size()}) > kLaneBlocks) {
+    if (auto moved = move_to_disk(); !moved) return moved;
+  }
+  return file_->write(from, offset);
+}
+
+Result<void> Journal::reserve(ByteRange range) {
+  if (memory_ != nullptr && memory_->blocks_with(range) > kLaneBlocks) {
+    if (auto moved = move_to_disk(); !moved) return moved;
+  }
+  return file_->reserve(range);
 }
 
 std::uint64_t Journal::allocate(std::uint64_t size_bytes) {
   return std::exchange(end_bytes_, end_bytes_ + round_up_to_block(size_bytes));
 }
 
-Result<void> Journal::seal(JournalRecord record, Durability durability) {
+Result<void> Journal::seal(JournalRecord record, Durability durability, StandingJournal* standing) {
   if (spoiled_) return tl::unexpected(*spoiled_);
-  record.id = id_;
   record.owner_pid = ::getpid();
+  if (memory_ != nullptr && standing != nullptr && standing->is_ready()) {
+    path_ = standing->path();
+    auto committed = standing->commit(std::move(record), *file_, durability);
+    if (committed) standing_ = standing;
+    return committed;
+  }
+  if (memory_ != nullptr) {
+    if (auto moved = move_to_disk(); !moved) return moved;
+  }
+  // What we change now must not be changed back by what we have committed before.
+  if (standing != nullptr) {
+    if (auto settled = standing->settle(durability); !settled) return settled;
+  }
+  record.id = id_;
   const std::string bytes = encode_record(record);
   const JournalHead head{.id = id_,
                          .record = {end_bytes_, bytes.size()},
@@ -58,19 +84,19 @@ Result<void> Journal::seal(JournalRecord record, Durability durability) {
 
 Result<void> Journal::publish(Durability durability) {
   if (spoiled_) return tl::unexpected(*spoiled_);
-  auto done = storage_->publish(*file_, path_);
+  if (standing_ != nullptr) return {};
+  auto done = storage_.publish(*file_, path_);
   const bool is_named = done.has_value();
   const std::filesystem::path directory = path_.parent_path();
-  if (done && durability == Durability::Power) done = storage_->sync_directory(directory);
+  if (done && durability == Durability::Power) done = storage_.sync_directory(directory);
   if (done) return done;
   spoiled_ = done.error();
   if (!is_named) return done;
   // Nobody can say whether the name would survive a crash now. Make the content invalid as well, so that
   // whatever survives is no commit.
-  const std::string nothing(kBlockBytes, '\0');
-  const bool is_void = file_->write(std::as_bytes(std::span(nothing)), 0) && file_->sync();
-  const bool is_removed = storage_->remove(path_).has_value();
-  if (is_void || (is_removed && storage_->sync_directory(directory))) return done;
+  const bool is_void = make_void(*file_, kHead).has_value();
+  const bool is_removed = storage_.remove(path_).has_value();
+  if (is_void || (is_removed && storage_.sync_directory(directory))) return done;
   return fail(ErrorCode::CommitUnknown, EIO,
               done.error().message +
                   "; the journal could not be taken back either: whether the change is "
@@ -78,12 +104,21 @@ Result<void> Journal::publish(Durability durability) {
 }
 
 std::unique_ptr<File> Journal::give_up() {
-  file_->unlock(kOwnerByte);
+  if (standing_ != nullptr) {
+    standing_->give_up();
+  } else {
+    file_->unlock(kOwnerByte);
+  }
   return std::move(file_);
 }
 
-Result<void> Journal::retire() {
-  return storage_->remove(path_);
+Result<void> Journal::retire(Durability durability) {
+  // A standing journal's owner settles it later (standing_journal.h, invariant 4).
+  if (standing_ != nullptr) return {};
+  if (durability == Durability::Power) {
+    if (auto gone = make_void(*file_, kHead); !gone) return gone;
+  }
+  return storage_.remove(path_);
 }
 
 }  // namespace stfs

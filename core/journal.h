@@ -13,7 +13,8 @@
 //     caller has the archive's locks on every block that it names.
 //  4. While its owner lives, the owner holds an exclusive lock on the journal; so a journal under its
 //     final name that can be locked belongs to a dead owner.
-//  5. It is retired only after the archive's bytes that it names are on stable storage.
+//  5. It is retired only after the archive's bytes that it names are on stable storage, and the locks on them
+//     are held until it is void there.
 //  6. Applying it once more changes nothing.
 //  7. After a failed sync of the archive it stays, and the archive is not written again.
 #pragma once
@@ -22,38 +23,52 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 
+#include "core/durability.h"
 #include "core/error.h"
 #include "core/file.h"
+#include "core/journal_file.h"
 #include "core/journal_format.h"
+#include "core/memory_file.h"
+#include "core/standing_journal.h"
 
 namespace stfs {
-
-/// What a commit outlives.
-enum class Durability : std::uint8_t {
-  Power,    // power loss: every sync is made
-  Process,  // a killed process: no sync is made
-};
 
 /// Used by one thread at a time.
 class Journal {
  public:
-  /// A journal in staging, beside the archive.
-  static Result<std::unique_ptr<Journal>> create(Storage& storage, const std::filesystem::path& archive_path);
+  enum class Place : std::uint8_t {
+    Disk,    // an unnamed file beside the archive
+    Memory,  // as long as it fits into a standing journal's lane; then a file as well
+  };
+  /// A journal in staging.
+  static Result<std::unique_ptr<Journal>> create(Storage& storage, const std::filesystem::path& archive_path,
+                                                 Place place = Place::Disk);
 
   /// A new region of whole blocks; returns where it starts. Nothing is written or reserved yet.
   std::uint64_t allocate(std::uint64_t size_bytes);
+  /// Of head and regions.
+  [[nodiscard]] std::uint64_t size_bytes() const { return end_bytes_; }
+  Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
+  Result<void> reserve(ByteRange range);
+  /// For reading, and for begin_writeback(). Another one after the next write().
   [[nodiscard]] File& file() const { return *file_; }
+  [[nodiscard]] bool is_in_memory() const { return memory_ != nullptr; }
   [[nodiscard]] const JournalId& id() const { return id_; }
 
   /// Writes record and head, syncs them. May be repeated until publish(), but not after a failed sync: what
   /// the kernel calls clean then may never have reached the disk, so the journal is spoiled for good.
-  Result<void> seal(JournalRecord record, Durability durability);
+  /// @param standing  takes what is still in memory, where it is ready: then this is the commit point.
+  Result<void> seal(JournalRecord record, Durability durability, StandingJournal* standing = nullptr);
   /// The commit point. After a failure the journal is spoiled and its name gone; where even that failed,
   /// the error's code is CommitUnknown.
   Result<void> publish(Durability durability);
-  /// Removes the name. Not synced: a journal that comes back is applied again, which changes nothing.
-  Result<void> retire();
+  /// Makes it void on stable storage and removes its name: one that came back with its record after a loss of
+  /// power would be applied over what was committed since.
+  Result<void> retire(Durability durability);
+  /// What is left of a retired one. Closing it gives its space back, which takes its time.
+  [[nodiscard]] std::unique_ptr<File> take_file() { return std::move(file_); }
 
   /// The error that has spoiled it, if any.
   [[nodiscard]] const std::optional<Error>& spoiled() const { return spoiled_; }
@@ -63,10 +78,15 @@ class Journal {
   [[nodiscard]] std::unique_ptr<File> give_up();
 
  private:
-  Journal() = default;
+  Journal(Storage& storage, std::filesystem::path archive_path)
+      : storage_(storage), archive_path_(std::move(archive_path)) {}
+  Result<void> move_to_disk();
 
-  Storage* storage_ = nullptr;
-  std::filesystem::path path_;  // the final name
+  Storage& storage_;
+  const std::filesystem::path archive_path_;
+  std::filesystem::path path_;           // the final name
+  MemoryFile* memory_ = nullptr;         // file_, while it is in memory
+  StandingJournal* standing_ = nullptr;  // that the commit went through
   std::unique_ptr<File> file_;
   JournalId id_;
   std::optional<Error> spoiled_;

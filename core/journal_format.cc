@@ -208,6 +208,19 @@ std::string encode_head(const JournalHead& head) {
   return block;
 }
 
+Result<std::string> encode_head_with(const JournalRecord& record) {
+  constexpr std::uint64_t kPlace = 128;  // behind the head's own fields
+  const std::string bytes = encode_record(record);
+  if (bytes.size() > kBlockBytes - kPlace) {
+    return fail(ErrorCode::InvalidArgument, EINVAL, "the record does not fit into its head");
+  }
+  std::string block = encode_head({.id = record.id,
+                                   .record = {kPlace, bytes.size()},
+                                   .record_hash = XXH3_64bits(bytes.data(), bytes.size())});
+  block.replace(kPlace, bytes.size(), bytes);
+  return block;
+}
+
 Result<JournalHead> decode_head(std::string_view block) {
   Reader in(block);
   if (in.bytes(kMagic.size()) != kMagic) return damaged("it does not begin as a journal does");
@@ -227,6 +240,16 @@ Result<JournalHead> decode_head(std::string_view block) {
   if (!in.is_ok() || hash != XXH3_64bits(block.data(), hashed_bytes))
     return damaged("its head's hash does not agree");
   return head;
+}
+
+Result<JournalRecord> decode_sealed_record(std::string_view bytes, const JournalHead& head,
+                                           std::uint64_t journal_size_bytes) {
+  if (XXH3_64bits(bytes.data(), bytes.size()) != head.record_hash) {
+    return damaged("its record's hash does not agree");
+  }
+  auto record = decode_record(bytes, journal_size_bytes);
+  if (record && record->id != head.id) return damaged("head and record are of different journals");
+  return record;
 }
 
 }  // namespace stfs

@@ -9,6 +9,14 @@
 // committed, or has been damaged since; nothing of it may be used (DURABILITY.md: without the hashes
 // over the data, one fsync would not be enough, and torn data was replayed).
 //
+// A standing journal has two lanes, and room for 16 blocks of new bytes in each. A lane's bytes lie beside
+// the heads, so that one write in one piece is enough:
+//
+//   block 0..15   lane 0's new bytes, as many as there are, up to the heads
+//   block 16, 17  the heads of lane 0 and 1, each with its record inside
+//   block 18, 19  the same again: one of the two may be damaged or torn
+//   block 20..35  lane 1's new bytes
+//
 // A transaction over several archives (shards) will write one journal per archive and one record, in the
 // first archive's directory, that all of them name as their coordinator: they count as committed when
 // that record does. The field is here; a journal that names one is left alone by this version.
@@ -50,6 +58,8 @@ struct JournalId {
 /// ".NAME.stj.ID", one still being staged on a file system without unnamed files ".NAME.stj.ID.staged".
 std::string journal_prefix(const std::string& archive_file_name);
 inline constexpr std::string_view kStagedSuffix = ".staged";
+/// A standing journal (standing_journal.h) is called ".NAME.stj.ID.standing".
+inline constexpr std::string_view kStandingSuffix = ".standing";
 
 /// What tells the archive that a journal belongs to. Its bytes and its mtime change when the journal is
 /// applied, so neither is part of it.
@@ -75,8 +85,7 @@ struct JournalRange {
 struct JournalRecord {
   JournalId id;
   ArchiveStamp archive;
-  /// Later commits of an archive have larger ones. The removal of a retired journal is not synced, so it
-  /// may come back beside a later one after a power loss: then they must be applied in this order.
+  /// Later commits of an archive have larger ones: of two lanes of a standing journal the later one counts.
   std::uint64_t sequence = 0;
   std::int32_t owner_pid = 0;  // for messages
   std::string coordinator;     // path relative to the archive's directory; empty: commits on its own
@@ -93,12 +102,25 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
 
 struct JournalHead {
   JournalId id;
-  ByteRange record;
+  ByteRange record;  // from the beginning of the head
   std::uint64_t record_hash = 0;
 };
 
+/// The places in a standing journal.
+inline constexpr std::size_t kLanes = 2;
+inline constexpr std::uint64_t kLaneBlocks = 16;
+inline constexpr std::uint64_t kLaneBytes = kLaneBlocks * kBlockBytes;
+inline constexpr ByteRange kStandingHeads = {kLaneBytes, 2 * kLanes* kBlockBytes};
+inline constexpr std::uint64_t kStandingBytes =
+    kStandingHeads.offset + kStandingHeads.size_bytes + kLaneBytes;
+
 /// Exactly kBlockBytes.
 std::string encode_head(const JournalHead& head);
+/// The same with the record inside, for standing journals: InvalidArgument where it does not fit.
+Result<std::string> encode_head_with(const JournalRecord& record);
+/// The record of that head: its hash and its id agree with the head's, else InvalidArgument.
+Result<JournalRecord> decode_sealed_record(std::string_view bytes, const JournalHead& head,
+                                           std::uint64_t journal_size_bytes);
 /// InvalidArgument: no journal, or damaged. EPROTONOSUPPORT: a journal of another version.
 Result<JournalHead> decode_head(std::string_view block);
 

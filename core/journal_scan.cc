@@ -7,15 +7,19 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <optional>
 
 #include "core/header.h"
 #include "core/journal_apply.h"
+#include "core/journal_file.h"
+#include "core/standing_scan.h"
 
 namespace stfs {
 namespace {
 
 constexpr std::size_t kIdDigits = 32;
+constexpr const char* kForeign = "written for another archive, or for another state of this one";
 
 bool is_hexadecimal(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
@@ -45,26 +49,21 @@ Result<JournalRecord> read_record(const File& file, std::uint64_t size_bytes) {
   }
   auto text = read_text(file, *range);
   if (!text) return pass_on(std::move(text));
-  if (XXH3_64bits(text->data(), text->size()) != head->record_hash) {
-    return fail(ErrorCode::InvalidArgument, EINVAL, "damaged: its record's hash does not agree");
-  }
-  auto record = decode_record(*text, size_bytes);
-  if (record && record->id != head->id) {
-    return fail(ErrorCode::InvalidArgument, EINVAL, "damaged: head and record are of different journals");
-  }
-  return record;
+  return decode_sealed_record(*text, *head, size_bytes);
 }
 
 class Scan {
  public:
-  Scan(Storage& storage, const std::filesystem::path& archive_path, const File& archive)
-      : storage_(storage), archive_path_(archive_path), archive_(archive) {}
+  Scan(Storage& storage, const std::filesystem::path& archive_path, const File& archive,
+       const std::filesystem::path& own)
+      : storage_(storage), archive_path_(archive_path), archive_(archive), own_(own) {}
 
   Result<std::vector<FoundJournal>> all() {
     const std::string prefix = journal_prefix(archive_path_.filename().string());
     auto names = storage_.list(archive_path_.parent_path(), prefix);
     if (!names) return pass_on(std::move(names));
     std::vector<FoundJournal> found;
+    std::erase(*names, own_.filename().string());
     if (names->empty()) return found;
     std::ranges::sort(*names);
     auto stamp = stamp_of(archive_);
@@ -94,6 +93,8 @@ class Scan {
     };
     const bool is_staged = rest.ends_with(kStagedSuffix);
     if (is_staged) rest.remove_suffix(kStagedSuffix.size());
+    found.is_standing = rest.ends_with(kStandingSuffix);
+    if (found.is_standing) rest.remove_suffix(kStandingSuffix.size());
     if (rest.size() != kIdDigits || !is_hexadecimal(rest))
       return is(JournalState::Unknown, "not a journal's name");
 
@@ -133,22 +134,29 @@ class Scan {
     }
     if (is_staged && is_in_use) return is(JournalState::InUse, "being staged");
     if (is_staged) return is(JournalState::Unfinished, "a leftover of staging");
-    auto taken_back = is_void(*found.file, opened->identity.size_bytes);
-    if (!taken_back) return pass_on(std::move(taken_back));
-    if (*taken_back) return is(JournalState::Unfinished, "taken back by its owner");
-
+    if (found.is_standing) {
+      auto described = describe_standing(found, opened->identity.size_bytes, stamp, is_in_use);
+      if (!described) return pass_on(std::move(described));
+      return std::optional(std::move(found));
+    }
     auto record = read_record(*found.file, opened->identity.size_bytes);
     if (!record && record.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(record));
     if (!record) {
+      // Looked at after the record: its owner makes it void when he is done.
+      auto taken_back = is_void(*found.file, opened->identity.size_bytes);
+      if (!taken_back) return pass_on(std::move(taken_back));
+      found.is_void = *taken_back && !is_in_use;
+      if (*taken_back) return is(JournalState::Unfinished, "taken back by its owner");
       const bool is_other_version = record.error().errno_value == EPROTONOSUPPORT;
+      if (is_in_use && !is_other_version) return is(JournalState::InUse, "its owner is at work on it");
       found.report.blocks_commits = true;
       return is(is_other_version ? JournalState::Unknown : JournalState::Damaged, record.error().message);
     }
     found.record = std::move(*record);
     found.report.ranges = found.record.ranges.size();
-    for (const JournalRange& range : found.record.ranges) found.report.size_bytes += range.archive.size_bytes;
+    found.report.size_bytes = size_of(found.record);
     if (!found.record.archive.matches(stamp)) {
-      return is(JournalState::Foreign, "written for another archive, or for another state of this one");
+      return is(JournalState::Foreign, kForeign);
     }
     if (auto sound = check_new_blocks(*found.file, found.record); !sound) {
       if (sound.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(sound));
@@ -160,13 +168,71 @@ class Scan {
       return is(JournalState::Unknown, "part of a transaction over several archives");
     }
     if (is_in_use) return is(JournalState::InUse, "its owner or a recovery is at work");
-    return is(JournalState::Committed,
-              fmt::format("committed by process {}, which has died", found.record.owner_pid));
+    return is(JournalState::Committed, committed_by(found.record));
+  }
+
+  /// Fills in what is known of a standing journal.
+  Result<void> describe_standing(FoundJournal& found, std::uint64_t size_bytes, const ArchiveStamp& stamp,
+                                 bool is_in_use) {
+    JournalReport& report = found.report;
+    if (size_bytes != kStandingBytes) {
+      report.state = JournalState::Damaged;
+      report.blocks_commits = true;
+      report.explanation = "damaged: it has not the size that it was made with";
+      return {};
+    }
+    auto records = read_lanes(*found.file);
+    if (!records) return pass_on(std::move(records));
+    if (is_in_use) {
+      report.state = JournalState::InUse;
+      report.explanation = "its owner keeps it for his next commit";
+      for (JournalRecord& record : *records) {
+        std::ranges::move(record.ranges, std::back_inserter(found.record.ranges));
+        found.record.owner_pid = record.owner_pid;
+      }
+      return {};
+    }
+    report.state = JournalState::Unfinished;
+    report.explanation = "kept for the next commit by a process that has died";
+    for (JournalRecord& record : *records) {
+      report.ranges = record.ranges.size();
+      report.size_bytes = size_of(record);
+      if (!record.archive.matches(stamp)) {
+        report.state = JournalState::Foreign;
+        report.explanation = kForeign;
+        found.record = std::move(record);
+        return {};
+      }
+      auto verdict = judge_lane(*found.file, record, archive_);
+      if (!verdict) return pass_on(std::move(verdict));
+      if (*verdict == LaneVerdict::Torn) continue;
+      const bool is_sound = *verdict == LaneVerdict::Sound;
+      report.state = is_sound ? JournalState::Committed : JournalState::Damaged;
+      report.blocks_commits = !is_sound;
+      report.explanation =
+          is_sound ? committed_by(record) : "damaged: the hash of a block of new bytes does not agree";
+      found.record = std::move(record);
+      return {};
+    }
+    report.ranges = report.size_bytes = 0;
+    found.is_void = true;
+    return {};
+  }
+
+  static std::uint64_t size_of(const JournalRecord& record) {
+    std::uint64_t size_bytes = 0;
+    for (const JournalRange& range : record.ranges) size_bytes += range.archive.size_bytes;
+    return size_bytes;
+  }
+
+  static std::string committed_by(const JournalRecord& record) {
+    return fmt::format("committed by process {}, which has died", record.owner_pid);
   }
 
   Storage& storage_;
   const std::filesystem::path& archive_path_;
   const File& archive_;
+  const std::filesystem::path& own_;
 };
 
 }  // namespace
@@ -230,8 +296,8 @@ Result<bool> is_at(Storage& storage, const std::filesystem::path& path, const Fi
 }
 
 Result<std::vector<FoundJournal>> scan_journals(Storage& storage, const std::filesystem::path& archive_path,
-                                                const File& archive) {
-  return Scan(storage, archive_path, archive).all();
+                                                const File& archive, const std::filesystem::path& own) {
+  return Scan(storage, archive_path, archive, own).all();
 }
 
 }  // namespace stfs

@@ -43,6 +43,10 @@ struct FoundJournal {
   JournalReport report;
   std::unique_ptr<File> file;
   JournalRecord record;
+  /// standing_journal.h. In use, its record has the ranges of both lanes.
+  bool is_standing = false;
+  /// Its owner has died and it holds no record; on the disk it may still hold one.
+  bool is_void = false;
 };
 
 /// The archive's stamp as it is now: status, length and hash of the header.
@@ -51,11 +55,9 @@ Result<ArchiveStamp> stamp_of(const File& archive);
 /// In the order of their commits. A failure to look is an error: a committed journal that is passed over
 /// leaves the archive torn.
 /// @param archive_path  without links: beside it lie the journals.
+/// @param own  a journal that is left out: the caller's own.
 Result<std::vector<FoundJournal>> scan_journals(Storage& storage, const std::filesystem::path& archive_path,
-                                                const File& archive);
-
-/// Whoever may lock this byte of a journal exclusively knows that its owner is dead (journal.h, invariant 4).
-inline constexpr ByteRange kOwnerByte = {0, 1};
+                                                const File& archive, const std::filesystem::path& own = {});
 
 /// Every block of new bytes has the hash that the record tells; else InvalidArgument.
 Result<void> check_new_blocks(const File& file, const JournalRecord& record);

@@ -8,6 +8,8 @@
 
 #include "core/file_lock.h"
 #include "core/journal_apply.h"
+#include "core/journal_file.h"
+#include "core/standing_scan.h"
 
 namespace stfs {
 namespace {
@@ -40,10 +42,28 @@ Result<bool> take(Storage& storage, FoundJournal& found) {
   auto opened = found.file->status();
   if (!opened) return pass_on(std::move(opened));
   auto is_there = is_at(storage, found.report.path, *opened);
-  if (!is_there || !*is_there) return is_there;
+  // What is in a dead owner's standing journal does not change; who settles it removes it.
+  if (!is_there || !*is_there || found.is_standing) return is_there;
   auto taken_back = is_void(*found.file, opened->identity.size_bytes);
   if (!taken_back) return taken_back;
   return !*taken_back || found.report.state == JournalState::Unfinished;
+}
+
+ByteRange heads_of(const FoundJournal& found) {
+  return found.is_standing ? kStandingHeads : kHead;
+}
+
+/// The other lane may have an earlier record: a crash while both are made void must not leave that one alone.
+Result<void> void_other_lanes(File& standing, const JournalRecord& record) {
+  const std::vector<std::byte> zeros(kBlockBytes);
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    if (lane == lane_of(record)) continue;
+    for (const std::size_t head : {lane, kLanes + lane}) {
+      if (auto written = standing.write(zeros, kStandingHeads.offset + head * kBlockBytes); !written)
+        return written;
+    }
+  }
+  return {};
 }
 
 /// Applies a committed journal, under the archive's locks first and the journal's own second: a committer
@@ -58,14 +78,18 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   auto still = take(storage, found);
   if (!still) return pass_on(std::move(still));
   if (!*still) return {};
+  if (found.is_standing) {
+    if (auto alone = void_other_lanes(*found.file, found.record); !alone) return alone;
+  }
   // Its owner may have died before the journal or its name was on stable storage; a crash now must find it.
   if (auto synced = found.file->sync(); !synced) return synced;
   if (auto synced = storage.sync_directory(archive_path.parent_path()); !synced) return synced;
   if (auto applied = apply_ranges(archive, *found.file, found.record.ranges); !applied) return applied;
   if (auto synced = archive.sync(); !synced) return synced;
+  if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
   if (auto removed = storage.remove(found.report.path); !removed) return removed;
   found.report.action = JournalAction::Applied;
-  return storage.sync_directory(archive_path.parent_path());
+  return {};
 }
 
 /// Does with one journal what its state asks for.
@@ -73,8 +97,9 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
                     FoundJournal& found, const RecoveryOptions& options) {
   JournalReport& report = found.report;
   // One in use that names blocks is as good as committed: with its owner's locks we see what became of it.
+  // A standing one's last commit is done, or its owner is about to do it.
   bool is_due = report.state == JournalState::Committed ||
-                (report.state == JournalState::InUse && !found.record.ranges.empty());
+                (report.state == JournalState::InUse && !found.is_standing && !found.record.ranges.empty());
   if (report.state == JournalState::Foreign && options.is_forced) {
     auto known = only_knows_its_blocks(archive, found.record);
     if (!known) return pass_on(std::move(known));
@@ -88,6 +113,10 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
     if (!still && still.error().code == ErrorCode::Busy) return {};
     if (!still) return pass_on(std::move(still));
     if (!*still) return {};
+    // On the disk it need not be void yet, nor after a sync of its owner's that has failed.
+    if (found.is_void) {
+      if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
+    }
     if (auto removed = storage.remove(report.path); !removed) return removed;
     report.action = JournalAction::Removed;
   }
@@ -127,9 +156,10 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
 }
 
 Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,
-                               const File& archive, std::span<const ByteRange> locked) {
+                               const File& archive, std::span<const ByteRange> locked,
+                               const std::filesystem::path& own) {
   return guard_memory([&]() -> Result<Obstacle> {
-    auto journals = scan_journals(storage, archive_path, archive);
+    auto journals = scan_journals(storage, archive_path, archive, own);
     if (!journals) return pass_on(std::move(journals));
     Obstacle obstacle = Obstacle::None;
     for (const FoundJournal& found : *journals) {
@@ -139,8 +169,14 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
                                 found.report.path.string(), found.report.explanation, archive_path.string()));
       }
       if (found.report.state == JournalState::Committed) return Obstacle::DeadOwner;
-      if (found.report.state == JournalState::InUse && names_any(found.record, locked)) {
-        obstacle = Obstacle::Recovery;
+      if (found.is_void) return Obstacle::DeadOwner;
+      if (found.report.state != JournalState::InUse) continue;
+      if (names_any(found.record, locked)) {
+        if (obstacle != Obstacle::Recovery)
+          obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;
+      } else if (found.is_standing) {
+        // What its owner has made void must be so on the disk before we rely on it.
+        if (auto synced = found.file->sync(); !synced) return pass_on(std::move(synced));
       }
     }
     return obstacle;

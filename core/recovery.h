@@ -30,10 +30,14 @@ enum class Obstacle : std::uint8_t {
   DeadOwner,  // a committed journal waits: give the locks up, recover(), begin again
   Recovery,   // somebody is at work on a journal that names bytes of `locked`, and no living committer can
               // be: a recovery that waits for our locks. Give them up for a moment.
+  Unsettled,  // a living owner's standing journal names bytes of `locked`. Keep the locks: he settles when he
+              // has nothing to commit, or meets them.
 };
 /// Fails (EIO) where a journal blocks commits.
+/// @param own  the caller's own standing journal; empty without one.
 Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,
-                               const File& archive, std::span<const ByteRange> locked);
+                               const File& archive, std::span<const ByteRange> locked,
+                               const std::filesystem::path& own = {});
 
 /// Looks at every journal of the archive and does what is due. The caller holds no lock on a range of this
 /// File: they are taken here, before the journal's own, as a committer takes them. What a living owner is

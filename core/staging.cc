@@ -11,6 +11,8 @@ namespace {
 // Large enough for the disk's full speed, small enough to begin early.
 constexpr std::uint64_t kWritebackBytes = 8 << 20;
 constexpr std::uint64_t kZeroesAtOnceBytes = 64 * 1024;
+constexpr std::uint64_t kReserveFromBytes = 4 << 20;
+constexpr std::uint64_t kReserveBytes = 256 << 20;
 
 }  // namespace
 
@@ -33,7 +35,8 @@ Result<void> Staging::write_unguarded(std::span<const std::byte> from, std::uint
                             target_.size_bytes));
   }
   if (from.empty()) return {};
-  if (auto written = journal_.file().write(from, place(offset)); !written) return written;
+  reserve_ahead(*range);
+  if (auto written = journal_.write(from, place(offset)); !written) return written;
   add_extent(range->offset, range->end());
   size_bytes_ = std::max(size_bytes_, range->end());
   is_dirty_ = true;
@@ -44,6 +47,18 @@ Result<void> Staging::write_unguarded(std::span<const std::byte> from, std::uint
         {place(end - std::min(end, kWritebackBytes)), std::min(end, kWritebackBytes)});
   }
   return {};
+}
+
+void Staging::reserve_ahead(ByteRange range) {
+  // Who writes much in order goes on: blocks that are reserved cost the file system far less than such as it
+  // has to find when they are written out. As much again as has come, so that a small patch stays small.
+  if (range.offset != run_.end()) run_ = {range.offset, 0};
+  run_.size_bytes += range.size_bytes;
+  if (run_.size_bytes < kReserveFromBytes || run_.end() <= reserved_end_) return;
+  const std::uint64_t begin = std::max(range.offset, reserved_end_);
+  reserved_end_ = std::min(run_.end() + std::min(run_.size_bytes, kReserveBytes), target_.size_bytes);
+  // Only a favour: where so much more does not fit, the write itself tells what does.
+  if (!journal_.reserve({place(begin), reserved_end_ - begin})) reserved_end_ = target_.size_bytes;
 }
 
 Result<void> Staging::resize(std::uint64_t size_bytes) {
@@ -58,7 +73,8 @@ Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
   // A no-op must stay one: tools that "truncate" to the present size have written nothing.
   if (size_bytes == size_bytes_) return {};
   if (size_bytes == 0) {
-    if (auto reserved = journal_.file().reserve({place(0), target_.size_bytes}); !reserved) return reserved;
+    if (auto reserved = journal_.reserve({place(0), target_.size_bytes}); !reserved) return reserved;
+    reserved_end_ = target_.size_bytes;
   }
   if (size_bytes < size_bytes_) {
     drop_extents_from(size_bytes);
@@ -146,7 +162,7 @@ Result<void> Staging::fill_gap(std::uint64_t begin, std::uint64_t end) {
   for (std::uint64_t at = begin; at < end; at += zeroes.size()) {
     const auto part =
         std::span(zeroes).first(std::min<std::size_t>(zeroes.size(), static_cast<std::size_t>(end - at)));
-    if (auto written = journal_.file().write(part, place(at)); !written) return written;
+    if (auto written = journal_.write(part, place(at)); !written) return written;
   }
   add_extent(begin, end);
   return {};

@@ -58,6 +58,7 @@ class Staging {
   Result<void> resize_unguarded(std::uint64_t size_bytes);
   Result<std::vector<ByteRange>> pieces_unguarded();
   Result<void> write_unguarded(std::span<const std::byte> from, std::uint64_t offset);
+  void reserve_ahead(ByteRange range);
   void add_extent(std::uint64_t begin, std::uint64_t end);
   void drop_extents_from(std::uint64_t begin);
   Result<void> fill_gap(std::uint64_t begin, std::uint64_t end);
@@ -71,6 +72,8 @@ class Staging {
   std::uint64_t size_bytes_ = 0;
   std::uint64_t kept_bytes_ = 0;                    // so far the old content shows through
   std::map<std::uint64_t, std::uint64_t> extents_;  // begin -> end, disjoint, never adjacent
+  ByteRange run_;                                   // what was written last, in order
+  std::uint64_t reserved_end_ = 0;                  // of the tensor
   bool is_dirty_ = false;
 };
 

@@ -2,10 +2,11 @@
 #include "core/transaction.h"
 
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 #include <atomic>
+#include <optional>
+#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -16,14 +17,17 @@
 namespace stfs {
 namespace {
 
-/// Larger than that of every earlier commit of the archive: an earlier one has set the archive's mtime from
-/// the same coarse clock after it took its own, and those of this process are counted.
+// From here on a thread's start is nothing beside what it saves.
+constexpr std::uint64_t kTwoThreadsFromBytes = 16 << 20;
+
+// Smaller ones are closed at once.
+constexpr std::uint64_t kSlowCloseBytes = 16 << 20;
+
+/// Larger than that of every earlier commit of the archive: theirs were taken from the same clock, or from
+/// the archive's mtime where that was ahead of it, and those of this process are counted.
 std::uint64_t next_sequence(std::int64_t archive_mtime_ns) {
   static std::atomic<std::uint64_t> last = 0;
-  struct timespec now {};
-  clock_gettime(CLOCK_REALTIME_COARSE, &now);
-  const std::int64_t now_ns = std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
-  const auto least = static_cast<std::uint64_t>(std::max(now_ns, archive_mtime_ns + 1));
+  const auto least = static_cast<std::uint64_t>(std::max(wall_clock_ns(Clock::Fine), archive_mtime_ns + 1));
   std::uint64_t before = last.load();
   std::uint64_t next = 0;
   do {
@@ -53,7 +57,9 @@ Result<Staging*> Transaction::stage(std::uint32_t tensor) {
 
 Result<Staging*> Transaction::begin_stage(std::uint32_t tensor) {
   if (!journal_) {
-    auto journal = Journal::create(archive_.storage(), archive_.real_path());
+    const bool is_kept = archive_.standing_journal().is_ready();
+    auto journal = Journal::create(archive_.storage(), archive_.real_path(),
+                                   is_kept ? Journal::Place::Memory : Journal::Place::Disk);
     if (!journal) return pass_on(std::move(journal));
     journal_ = std::move(*journal);
   }
@@ -84,6 +90,7 @@ Result<void> Transaction::commit(const CommitOptions& options, const LockOf& loc
       if (auto finished = finish(options, readers, std::move(*ranges)); !finished) return finished;
     }
     stages_.clear();
+    if (journal_ && journal_->size_bytes() >= kSlowCloseBytes) archive_.discard(journal_->take_file());
     journal_.reset();
     return {};
   });
@@ -124,8 +131,11 @@ Result<std::vector<JournalRange>> Transaction::prepare(const CommitOptions& opti
                        .owner_pid = 0,
                        .coordinator = {},
                        .ranges = *ranges};
-  if (auto sealed = journal_->seal(std::move(record), options.durability); !sealed)
+  if (auto sealed = journal_->seal(std::move(record), options.durability, &archive_.standing_journal());
+      !sealed) {
+    if (sealed.error().code == ErrorCode::CommitUnknown) archive_.stop_writing(sealed.error());
     return pass_on(std::move(sealed));
+  }
   if (auto published = journal_->publish(options.durability); !published) {
     if (published.error().code == ErrorCode::CommitUnknown) archive_.stop_writing(published.error());
     return pass_on(std::move(published));
@@ -137,6 +147,7 @@ Result<void> Transaction::finish(const CommitOptions& options, ReadersOut& reade
                                  std::vector<JournalRange> ranges) {
   const std::uint64_t total = total_bytes(ranges);
   std::uint64_t done = 0;
+  const std::int64_t since_ns = wall_clock_ns(Clock::Coarse);
   auto applied = guard_memory([&] {
     readers.take();
     return apply_ranges(archive_.file(), journal_->file(), ranges, [&](std::uint64_t bytes) {
@@ -151,46 +162,95 @@ Result<void> Transaction::finish(const CommitOptions& options, ReadersOut& reade
     if (options.durability == Durability::Power) {
       if (auto synced = archive_.file().sync(); !synced) return synced;
     }
-    if (auto adopted = archive_.adopt_identity(); !adopted) return adopted;
+    if (auto noted = archive_.note_own_change(since_ns, options.trust); !noted) return noted;
     // A journal that stayed would be applied again, over whatever is committed next.
-    return journal_->retire();
+    return journal_->retire(options.durability);
   });
   if (!settled) return stop(std::move(settled).error(), std::move(ranges));
+  if (total <= kLaneBlocks * kBlockBytes && !journal_->is_in_memory())
+    archive_.standing_journal().note_small_commit();
   return {};
 }
 
 Result<void> Transaction::hash(std::vector<JournalRange>& ranges, const CommitOptions& options) const {
   const std::uint64_t total = total_bytes(ranges);
-  std::uint64_t hashed = 0;
-  const auto on_bytes = [&](std::uint64_t bytes) {
-    hashed += bytes;
+  std::atomic<std::uint64_t> hashed = 0;
+  const auto count = [&](std::uint64_t bytes) { hashed += bytes; };
+  const auto tell = [&](std::uint64_t bytes) {
+    count(bytes);
     if (options.on_progress) options.on_progress(hashed / 4, total);  // half of the way, both hashes
   };
-  for (JournalRange& range : ranges) {
-    auto fresh = hash_blocks(journal_->file(), {range.journal_offset, range.archive.size_bytes}, on_bytes);
-    if (!fresh) return pass_on(std::move(fresh));
-    auto old = hash_blocks(archive_.file(), range.archive, on_bytes);
-    if (!old) return pass_on(std::move(old));
-    range.new_hashes = std::move(*fresh);
-    range.old_hashes = std::move(*old);
+  const auto hash_new = [&]() -> Result<void> {
+    for (JournalRange& range : ranges) {
+      auto hashes = hash_blocks(journal_->file(), {range.journal_offset, range.archive.size_bytes}, tell);
+      if (!hashes) return pass_on(std::move(hashes));
+      range.new_hashes = std::move(*hashes);
+    }
+    return {};
+  };
+  const auto hash_old = [&]() -> Result<void> {
+    for (JournalRange& range : ranges) {
+      auto hashes = hash_blocks(archive_.file(), range.archive, count);
+      if (!hashes) return pass_on(std::move(hashes));
+      range.old_hashes = std::move(*hashes);
+    }
+    return {};
+  };
+  if (total < kTwoThreadsFromBytes) {
+    auto hashed_new = hash_new();
+    return hashed_new ? hash_old() : hashed_new;
   }
-  return {};
+  Result<void> old;
+  std::optional<std::thread> other;
+  try {
+    other.emplace([&] { old = guard_memory(hash_old); });
+  } catch (const std::system_error&) {  // one after the other, then
+  }
+  auto hashed_new = guard_memory(hash_new);
+  if (other) {
+    other->join();
+  } else {
+    old = hash_old();
+  }
+  return hashed_new ? old : hashed_new;
 }
 
 Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, const CommitOptions& options) {
   constexpr std::chrono::milliseconds kPause{2};
   const auto deadline = std::chrono::steady_clock::now() + options.lock_patience;
+  StandingJournal& standing = archive_.standing_journal();
   bool has_recovered = false;
+  ArchiveLocks locks;
+  bool is_locked = false;
   for (;;) {
-    ArchiveLocks locks;
-    if (options.uses_locks) {
-      auto taken = ArchiveLocks::for_patch(archive_.file(), archive_.path(), ranges, options.lock_patience);
+    if (options.uses_locks && !is_locked) {
+      // Whoever is in our way may be waiting for us to settle.
+      const auto patience = standing.is_settled() ? options.lock_patience : std::chrono::milliseconds(0);
+      auto taken = ArchiveLocks::for_patch(archive_.file(), archive_.path(), ranges, patience);
+      if (!taken && taken.error().code == ErrorCode::Busy && !standing.is_settled()) {
+        if (auto settled = standing.settle(options.durability); !settled) return pass_on(std::move(settled));
+        continue;
+      }
       if (!taken) return taken;
       locks = std::move(*taken);
+      is_locked = true;
     }
-    auto obstacle = find_obstacle(archive_.storage(), archive_.real_path(), archive_.file(), ranges);
+    auto obstacle =
+        find_obstacle(archive_.storage(), archive_.real_path(), archive_.file(), ranges, standing.path());
     if (!obstacle) return pass_on(std::move(obstacle));
     if (*obstacle == Obstacle::None) return locks;
+    if (*obstacle == Obstacle::Unsettled) {
+      // He may be waiting for us in the same way.
+      if (auto settled = standing.settle(options.durability); !settled) return pass_on(std::move(settled));
+      if (std::chrono::steady_clock::now() >= deadline) {
+        return fail(ErrorCode::Busy, EBUSY,
+                    archive_.path().string() +
+                        ": another process has committed to these bytes and has not "
+                        "settled its journal");
+      }
+      std::this_thread::sleep_for(kPause);
+      continue;
+    }
     // A dead owner's journal is recovered however little patience there is; that failing, the next one waits.
     const bool has_tried = std::exchange(has_recovered, *obstacle == Obstacle::DeadOwner);
     if ((*obstacle == Obstacle::Recovery || has_tried) && std::chrono::steady_clock::now() >= deadline) {
@@ -199,6 +259,7 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
     }
     // Recovery locks what the journal names: with ours held, ours would end with them, or it would wait.
     locks.release();
+    is_locked = false;
     if (*obstacle == Obstacle::DeadOwner) {
       auto recovered = recover(archive_.storage(), archive_.real_path(), archive_.file());
       if (!recovered && recovered.error().code != ErrorCode::Busy) return pass_on(std::move(recovered));
@@ -231,7 +292,7 @@ Result<void> Transaction::check_sizes() const {
 }
 
 Result<void> Transaction::check_archive(const CommitOptions& options) const {
-  auto change = archive_.check_for_change();
+  auto change = archive_.check_for_change(options.trust);
   if (!change) return pass_on(std::move(change));
   const std::string path = archive_.path().string();
   if (change->is_replaced) {
@@ -242,12 +303,10 @@ Result<void> Transaction::check_archive(const CommitOptions& options) const {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 path + ": somebody else has changed the archive's header; mount it again");
   }
-  auto status = archive_.file().status();
-  if (!status) return pass_on(std::move(status));
-  if (status->identity.size_bytes != archive_.stamp().size_bytes) {
+  if (change->size_bytes != archive_.stamp().size_bytes) {
     return fail(ErrorCode::ArchiveCut, EIO,
                 fmt::format("{}: its size was {} bytes and is {} now", path, archive_.stamp().size_bytes,
-                            status->identity.size_bytes));
+                            change->size_bytes));
   }
   if (!change->is_touched) return {};
   auto allowed = options.on_foreign_change ? options.on_foreign_change() : Result<void>{};

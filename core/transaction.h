@@ -35,6 +35,9 @@ struct CommitOptions {
   bool uses_locks = true;
   /// How long another process's lock is waited for before EBUSY.
   std::chrono::milliseconds lock_patience{10'000};
+  /// So long a look at the archive's times counts for the commits that follow (File::size_bytes()). What
+  /// somebody else has changed within it shows at the next look.
+  std::chrono::milliseconds trust{0};
   /// Called under the locks when somebody else has changed the archive's bytes since the last look:
   /// whoever caches any must drop it. A failure is a veto: it ends the commit, with nothing changed. The
   /// archive's identity is adopted in any case.

@@ -45,6 +45,7 @@ Filesystem::Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions
                       if (!sum) return pass_on(std::move(sum));
                       return TransactionDirectory::TensorVersion{generation, std::move(*sum)};
                     }),
+      may_be_cached_(archive_->tensors().size()),
       // Beginning with the time of the last change, generations grow from one mount to the next too.
       common_state_{.generation = static_cast<std::uint64_t>(archive_->identity().mtime_ns),
                     .mtime = timespec_of(archive_->identity().mtime_ns)} {
@@ -150,6 +151,7 @@ Result<Bytes> Filesystem::read(Ino ino, std::uint64_t offset, std::size_t size_b
   const std::uint32_t tensor = tensor_of(ino);
   const std::uint64_t end = archive_->tensors()[tensor].data.size_bytes;
   if (offset >= end) return Bytes();
+  may_be_cached_[tensor] = true;
   return read_archive(tensor, {offset, std::min<std::uint64_t>(size_bytes, end - offset)});
 }
 
@@ -186,6 +188,8 @@ Result<Bytes> Filesystem::read_pending(PendingContent& content, std::uint64_t of
 
 Stale Filesystem::check_for_change() {
   const std::scoped_lock commit_lock(commit_mutex_);
+  // tidy() looks, when no further commit comes: a look after each of them makes the next one dearer.
+  if (archive_->has_unseen_change()) return {};
   return note_foreign_change();
 }
 

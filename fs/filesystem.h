@@ -121,11 +121,18 @@ class Filesystem {
 
   /// Looks whether somebody else has changed the archive; then every tensor may be another one now.
   Stale check_for_change();
-  /// Drops and logs what is still staged: at the end of the mount, when no other call is under way.
-  void abandon_pending();
+  /// After commits, when nobody waits any more: settles the journal that is kept for the next one, and closes
+  /// files.
+  void tidy();
+  /// Drops and logs what is still staged, and removes the journal that was kept: at the end of the mount,
+  /// when no other call is under way.
+  void end();
 
   /// Where caches that became stale without a call to answer are told; set before the first call.
   void tell_stale_to(std::function<void(Stale)> forget) { forget_ = std::move(forget); }
+
+  /// Who calls tidy() is told of each commit; set before the first call.
+  void tell_commits_to(std::function<void()> note) { note_commit_ = std::move(note); }
 
   [[nodiscard]] bool is_read_only() const { return options_.is_read_only; }
   [[nodiscard]] const Archive& archive() const { return *archive_; }
@@ -160,6 +167,10 @@ class Filesystem {
   Result<Stale> commit(const OpenFile& file);
   /// Notes that a tensor was committed just now.
   void note_commit(std::uint32_t tensor);
+  void abandon_pending();
+  /// With the commit's mutex held: makes the journal that further small commits go through, once they are
+  /// seen to come.
+  void keep_journal();
   /// For a commit: what others have changed in the meantime goes to `foreign`.
   CommitOptions commit_options(Stale& foreign);
   Result<Stale> commit_if_dirty(const OpenFile& file);
@@ -173,9 +184,13 @@ class Filesystem {
   std::unique_ptr<Archive> archive_;
   FilesystemOptions options_;
   std::function<void(Stale)> forget_ = [](Stale) {};
+  std::function<void()> note_commit_ = [] {};
   InodeTable inodes_;
   TransactionDirectory transactions_;
   mutable std::array<ReaderWriterLock, kTensorLocks> tensor_locks_;
+  // By tensor: the kernel's page cache may hold bytes of it. Set before they are read, under no lock; looked
+  // at after a commit, which keeps readers out.
+  mutable std::vector<std::atomic<bool>> may_be_cached_;
   std::mutex commit_mutex_;
   std::atomic<bool> is_broken_ = false;     // the header is another one
   std::atomic<bool> was_replaced_ = false;  // said so once

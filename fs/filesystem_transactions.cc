@@ -36,7 +36,9 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header was changed underneath");
   Stale foreign;
   const auto lock = [this](std::uint32_t tensor) -> ReaderWriterLock& { return lock_of(tensor); };
-  auto changed = transactions_.rename(parent, name, new_parent, new_name, commit_options(foreign), lock);
+  CommitOptions options = commit_options(foreign);
+  options.trust = {};  // a conflict must not be missed
+  auto changed = transactions_.rename(parent, name, new_parent, new_name, options, lock);
   if (!changed) {
     // What failed behind the commit point shows new bytes, out of the journal.
     const Ino first = InodeTable::ino_of_tensor(0);
@@ -45,6 +47,8 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
                changed.error().message);
     return tl::unexpected(changed.error());
   }
+  keep_journal();
+  note_commit_();
   std::vector<Stale> stale = {foreign};
   for (const std::uint32_t tensor : *changed) {
     note_commit(tensor);

@@ -10,6 +10,12 @@
 #include "fs/process.h"
 
 namespace stfs {
+namespace {
+
+// Twenty commits of 4 KiB: then a look for changes by others is a small part of what they take.
+constexpr std::chrono::milliseconds kTrust{5};
+
+}  // namespace
 
 Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
@@ -47,6 +53,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
     if (!shared) ++shared_count_;
     if (!shared || shared->has_failed) shared = file->content;
     file->content = shared;
+    may_be_cached_[file->content->tensor()] = true;
   }
   ++file->content->descriptors;
   file->opened_at = ++opens_;
@@ -67,6 +74,7 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
                                 Owner owner) {
   PendingContent& content = *file.content;
   file.is_untouched = false;
+  if (file.kind == FileKind::Shared) may_be_cached_[content.tensor()] = true;
   const std::scoped_lock lock(content.mutex);
   // The kernel's idea of the end is everybody's; a truncated, isolated content has its own.
   if (file.appends) offset = content.size_bytes();
@@ -79,6 +87,7 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
 Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset) {
   const auto content = shared_content(ino);
   if (!content) return fail(ErrorCode::InvalidArgument, EIO, "written back without a descriptor");
+  may_be_cached_[content->tensor()] = true;
   const std::scoped_lock lock(content->mutex);
   // Whole pages come back; what lies behind the tensor's end was never part of it.
   const std::uint64_t end = range_of(content->tensor()).size_bytes;
@@ -207,6 +216,8 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
 
 CommitOptions Filesystem::commit_options(Stale& foreign) {
   CommitOptions options = options_.commit;
+  // In a series of small commits.
+  if (archive_->standing_journal().is_ready()) options.trust = kTrust;
   // What somebody else has done must not pass for part of our own change.
   options.on_foreign_change = [this, &foreign]() -> Result<void> {
     foreign = note_foreign_change();
@@ -230,13 +241,17 @@ Result<Stale> Filesystem::commit(const OpenFile& file) {
   if (!committed && foreign.what != Stale::What::Nothing) forget_(foreign);
   if (!committed) return pass_on(std::move(committed));
   note_commit(content.tensor());
+  keep_journal();
+  note_commit_();
   if (foreign.what != Stale::What::Nothing) return foreign;
   // A shared content's bytes are in the page cache already, by the same writes.
-  return Stale::one(file.ino, file.kind == FileKind::Shared ? Stale::What::Attributes : Stale::What::Content);
+  const bool is_in_cache = file.kind != FileKind::Shared && may_be_cached_[content.tensor()].exchange(false);
+  return Stale::one(file.ino, is_in_cache ? Stale::What::Content : Stale::What::Attributes);
 }
 
 void Filesystem::note_commit(std::uint32_t tensor) {
-  const std::int64_t mtime_ns = archive_->identity().mtime_ns;
+  const std::int64_t mtime_ns =
+      archive_->has_unseen_change() ? wall_clock_ns(Clock::Coarse) : archive_->identity().mtime_ns;
   const std::scoped_lock lock(state_mutex_);
   State& state = changed_states_.try_emplace(tensor, common_state_).first->second;
   state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));
@@ -276,6 +291,32 @@ Stale Filesystem::release(OpenFile* file) {
   }
   open_files_.erase(file);
   return stale;
+}
+
+void Filesystem::tidy() {
+  const auto discarded = archive_->take_discarded();  // closed last, without the lock
+  const std::scoped_lock commit_lock(commit_mutex_);
+  StandingJournal& standing = archive_->standing_journal();
+  const auto settled = standing.settle(options_.commit.durability);
+  if (!settled) log::warning("{}: {}", archive_->path().string(), settled.error().message);
+  if (!archive_->has_unseen_change()) return;
+  const Stale stale = note_foreign_change();
+  if (stale.what != Stale::What::Nothing) forget_(stale);
+}
+
+void Filesystem::keep_journal() {
+  StandingJournal& standing = archive_->standing_journal();
+  if (!standing.is_wanted()) return;
+  const auto made = standing.prepare();
+  // Each commit has a journal of its own then.
+  if (!made) log::warning("{}: {}", archive_->path().string(), made.error().message);
+}
+
+void Filesystem::end() {
+  abandon_pending();
+  const std::scoped_lock commit_lock(commit_mutex_);
+  const auto retired = archive_->standing_journal().retire(options_.commit.durability);
+  if (!retired) log::warning("{}: {}", archive_->path().string(), retired.error().message);
 }
 
 void Filesystem::abandon_pending() {

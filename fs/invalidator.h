@@ -31,8 +31,9 @@ class Invalidator {
   /// Works off what is queued, then ends the thread.
   void stop();
 
-  /// Queues; `then` runs on the invalidator's thread after the caches have forgotten. That is how a
-  /// close is answered only when every other reader will see the new bytes.
+  /// Queues, but for the attributes of a single inode, which are told at once. `then` runs after the caches
+  /// have forgotten, on the invalidator's thread. That is how a close is answered only when every other
+  /// reader will see the new bytes.
   void forget(Stale stale, std::function<void()> then = {});
   /// Runs `work` on the invalidator's thread.
   void run(std::function<void()> work);

@@ -14,6 +14,7 @@
 #include "fs/ending_signals.h"
 #include "fs/fuse_ops.h"
 #include "fs/invalidator.h"
+#include "fs/janitor.h"
 #include "fs/log.h"
 #include "fs/mount_point.h"
 #include "fs/watcher.h"
@@ -112,6 +113,9 @@ Result<void> Session::serve() {
   if (auto started = watcher.start(filesystem.archive().path(), look); !started) {
     log::warning("{}; changes by others will show at the next commit only", started.error().message);
   }
+  Janitor janitor([&filesystem] { filesystem.tidy(); });
+  filesystem.tell_commits_to([&janitor] { janitor.note_commit(); });
+  janitor.start();
   log::info("{}: mounted on {}{}", filesystem.archive().path().string(), parts.options.mount_point.string(),
             filesystem.is_read_only() ? ", read-only" : "");
 
@@ -128,7 +132,8 @@ Result<void> Session::serve() {
   invalidator.stop();
   fuse_session_unmount(parts.session);
   parts.is_mounted = false;
-  filesystem.abandon_pending();
+  janitor.stop();
+  filesystem.end();
   log::info("{}: unmounted from {}", filesystem.archive().path().string(),
             parts.options.mount_point.string());
   if (ended < 0) return fail_system(-ended, parts.options.mount_point.string(), "serve");

@@ -46,7 +46,7 @@ TEST_CASE("a journal has no name before it is published, and none when it is ret
   CHECK(journal->path().filename().string().starts_with(".m.safetensors.stj."));
   CHECK(journal->path().extension() != ".safetensors");
   CHECK_FALSE(journal->spoiled());
-  REQUIRE(journal->retire());
+  REQUIRE(journal->retire(durability));
   CHECK(files_in(directory) == 0);
 }
 

@@ -137,7 +137,7 @@ History record(const Workload& workload, const std::vector<SeamCall>& lies) {
   const auto process = disk.start_process();
   LyingStorage storage(*process, lies);
   {
-    Writer writer(storage, *workload.archive, commit_options(workload.durability));
+    Writer writer(storage, *workload.archive, commit_options(workload.durability), workload.keeps_journal);
     for (; begun < workload.steps.size();) {
       const std::size_t number = begun++;
       if (auto committed = writer.run(workload.steps[number], number); !committed) {

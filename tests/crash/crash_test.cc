@@ -78,7 +78,8 @@ TEST_CASE("crash: every choice of whole blocks, sizes and names, at every moment
         RandomChoices choices(state++);
         const auto wrong = judge(history, moment, crashed, false, choices, counts);
         if (wrong)
-          FAIL(workload.name << " after \"" << moment.what << "\", choice " << state << ": " << *wrong);
+          FAIL(workload.name << " after \"" << moment.what << "\" (change "
+                             << &moment - history.moments.data() << "), choice " << state << ": " << *wrong);
       } while (state < kMostChoices && every.next());
     }
   }

@@ -58,6 +58,9 @@ struct Snapshot {
 /// The disk when the first step's journal was committed and its owner killed.
 DiskImage with_dead_journal(const Workload& workload) {
   const History history = record(workload);
+  if (workload.keeps_journal) {
+    return after_kill(std::ranges::find(history.moments, "commit returns", &Moment::what)->image);
+  }
   const auto published = std::ranges::find(history.moments, "publish", &Moment::what);
   const bool is_synced = workload.durability == Durability::Power;
   const auto committed =
@@ -86,7 +89,8 @@ class OrdealRun {
         if (has_been_hit(storage.plan())) snapshots_.push_back({image, possible_});
       });
       storage.plan().set(ordeal_.fault);
-      Writer writer(storage, *workload_.archive, commit_options(workload_.durability));
+      Writer writer(storage, *workload_.archive, commit_options(workload_.durability),
+                    workload_.keeps_journal);
       if (ordeal_.nth_allocation == 0 && writer.open()) look_through(writer, "it has just been opened", true);
       for (std::size_t number = ordeal_.finds_journal; number < workload_.steps.size() && !report_.wrong;
            ++number) {

@@ -111,7 +111,7 @@ class HostsRun {
       InterceptedStorage storage(*process, turn);
       CommitOptions options = commit_options(Durability::Power);
       options.lock_patience = patience_;
-      Writer archive(storage, small_archive(), options);
+      Writer archive(storage, small_archive(), options, scenario_.keeps_journal);
       while (commits_left > 0 && !process->is_dead() && !wrong_) {
         --commits_left;
         commit(archive, *process, writer);
@@ -133,6 +133,8 @@ class HostsRun {
       if (done.error().code != ErrorCode::Busy) break;
       ++counts_.refused;
     }
+    // As a mount does when nothing is to be committed for a while.
+    if (done && choices_.one_in(3)) static_cast<void>(archive.settle());
     if (done) {
       ++counts_.commits;
       tell(process, "has committed " + std::to_string(number));
@@ -219,6 +221,19 @@ const std::vector<HostsScenario>& hosts_scenarios() {
        .slots = 4,
        .kills_one_in = 80},
       {.name = "many writers", .writers = 6, .commits = 2, .kills_one_in = 200},
+      {.name = "kept journals, different bytes", .commits = 5, .each_its_own = true, .keeps_journal = true},
+      {.name = "kept journals, the same tensor", .commits = 5, .slots = 1, .keeps_journal = true},
+      {.name = "kept journals, the same tensor, with kills",
+       .commits = 5,
+       .slots = 1,
+       .kills_one_in = 40,
+       .keeps_journal = true},
+      {.name = "kept journals, few tensors, with kills and readers",
+       .readers = 2,
+       .commits = 6,
+       .slots = 4,
+       .kills_one_in = 80,
+       .keeps_journal = true},
       {.name = "without unnamed files", .commits = 4, .kills_one_in = 60, .disk = {.has_unnamed = false}},
   };
   return list;

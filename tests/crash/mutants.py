@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 # Not in the table, since a second line of defence hides each of them:
 #  - the hash of a journal's head: what it covers is compared with the record, or makes the record's hash fail;
 #  - that a journal in use is told from one whose owner has died: the locks on its ranges keep recovery out as well;
+#  - the order of journals in recovery: since a retired one's name is gone for good, no two of them name one block;
 #  - the locks on the ranges in recovery: a committer waits for a journal of his ranges that somebody holds.
 
 # So long a mutant may go unnoticed, in seconds of the explorer.
@@ -87,14 +88,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the journal is not retired",
-        "return journal_->retire();",
+        "return journal_->retire(options.durability);",
         "return {};",
-        ("crashes",),
-    ),
-    Mutant(
-        "journals are applied in any order",
-        "std::ranges::stable_sort(found, {}, [](const FoundJournal& journal) { return journal.record.sequence; });",
-        "",
         ("crashes",),
     ),
     Mutant(
@@ -142,13 +137,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another size is not noticed",
-        "if (status->identity.size_bytes != archive_.stamp().size_bytes) {",
+        "if (change->size_bytes != archive_.stamp().size_bytes) {",
         "if (false) {",
         ("journals",),
     ),
     Mutant(
         "the hash of the record is not checked",
-        "if (XXH3_64bits(text->data(), text->size()) != head->record_hash) {",
+        "if (XXH3_64bits(bytes.data(), bytes.size()) != head.record_hash) {",
         "if (false) {",
         ("journals",),
     ),
@@ -227,7 +222,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a journal that could not be committed is not taken back",
-        "const bool is_void = file_->write(std::as_bytes(std::span(nothing)), 0) && file_->sync();",
+        "const bool is_void = make_void(*file_, kHead).has_value();",
         "const bool is_void = true;",
         ("faults",),
     ),
@@ -242,6 +237,109 @@ MUTANTS: tuple[Mutant, ...] = (
         "if (pending) overlays_ = std::move(*pending);",
         "",
         ("crashes",),
+    ),
+    # --- standing journals ------------------------------------------------------------------------------
+    Mutant(
+        "a journal is retired with its record",
+        "    if (auto gone = make_void(*file_, kHead); !gone) return gone;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "recovery removes a journal with its record",
+        "  if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;\n  if (auto removed",
+        "  if (auto removed",
+        ("hosts",),
+    ),
+    Mutant(
+        "what is void is not made so on stable storage",
+        "  return done ? journal.sync() : done;",
+        "  return done;",
+        ("hosts",),
+    ),
+    Mutant(
+        "a commit through a standing journal is not synced",
+        "  if (done && durability == Durability::Power) done = file_->sync();",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "a standing journal is not synced before it is named",
+        "  if (auto synced = made->file->sync(); !synced) return synced;",
+        "",
+        ("crashes", "random"),
+    ),
+    Mutant(
+        "the directory is not synced after a standing journal was named",
+        "  if (auto synced = storage_.sync_directory(path_.parent_path()); !synced) {",
+        "  if (Result<void> synced; !synced) {",
+        ("crashes", "random"),
+    ),
+    Mutant(
+        "the same lane is used again and again",
+        "  lane_ = (lane_ + 1) % kLanes;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "the hashes of a lane's blocks are not checked",
+        "  if (agrees) return LaneVerdict::Sound;",
+        "  return LaneVerdict::Sound;",
+        ("crashes",),
+    ),
+    Mutant(
+        "a lane that was never committed counts as damaged",
+        "if (*hashes != range.old_hashes) return LaneVerdict::Damaged;",
+        "return LaneVerdict::Damaged;",
+        ("crashes",),
+    ),
+    Mutant(
+        "the earlier lane counts",
+        "std::ranges::sort(records, std::ranges::greater{}, &JournalRecord::sequence);",
+        "std::ranges::sort(records, std::ranges::less{}, &JournalRecord::sequence);",
+        ("crashes",),
+    ),
+    Mutant(
+        "a large commit leaves the standing journal's record",
+        "    if (auto settled = standing->settle(durability); !settled) return settled;",
+        "",
+        ("crashes", "random"),
+    ),
+    Mutant(
+        "a standing journal is removed with its record",
+        "  if (auto settled = settle(durability); !settled) return settled;\n  auto removed",
+        "  auto removed",
+        ("hosts",),
+    ),
+    Mutant(
+        "recovery leaves the other lane's record",
+        "    if (auto alone = void_other_lanes(*found.file, found.record); !alone) return alone;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "nobody waits for a standing journal that names his blocks",
+        "obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;",
+        "obstacle = found.is_standing ? Obstacle::None : Obstacle::Recovery;",
+        ("hosts",),
+    ),
+    Mutant(
+        "what the owner of a standing journal has made void is relied on before it is so on the disk",
+        "        if (auto synced = found.file->sync(); !synced) return pass_on(std::move(synced));",
+        "",
+        ("hosts",),
+    ),
+    Mutant(
+        "a dead owner's void journal is removed as it is",
+        "      if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;\n    }",
+        "    }",
+        ("hosts",),
+    ),
+    Mutant(
+        "a dead owner's void journal is nothing to recover before a commit",
+        "      if (found.is_void) return Obstacle::DeadOwner;",
+        "",
+        ("hosts",),
     ),
     # --- several hosts ---------------------------------------------------------------------------------
     Mutant(
@@ -264,14 +362,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the owner does not lock his journal",
-        "auto conflict = journal->file_->try_lock(kOwnerByte, LockKind::Exclusive);",
+        "auto conflict = made.file->try_lock(kOwnerByte, LockKind::Exclusive);",
         "Result<std::optional<LockConflict>> conflict;",
         ("hosts",),
     ),
     Mutant(
         "a journal that another recovery holds is nothing to wait for",
-        "obstacle = Obstacle::Recovery;",
-        "",
+        "obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;",
+        "obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::None;",
         ("hosts",),
     ),
     Mutant(

@@ -62,6 +62,33 @@ std::vector<Workload> make_workloads() {
   add("cloned", {{.pieces = {{"large"}, {"left"}, {"end"}}}}, {.has_clone = true});
   add("too large for one write", {{.pieces = {{"large", 100}, {"right"}}}});
   list[list.size() - 1].archive = list[list.size() - 2].archive = &large_archive();
+
+  const auto keep = [&](std::string_view name, std::vector<Step> steps, DiskOptions disk = {},
+                        Durability durability = Durability::Power) {
+    add(name, std::move(steps), disk, durability);
+    list.back().keeps_journal = true;
+  };
+  keep("kept: the same four times",
+       {{.pieces = {{"block"}}}, {.pieces = {{"block"}}}, {.pieces = {{"block"}}}, {.pieces = {{"block"}}}});
+  keep("kept: neighbours", {{.pieces = {{"left"}}}, {.pieces = {{"right"}}}, {.pieces = {{"across", 1, 1}}}});
+  keep(
+      "kept: overlapping sets",
+      {{.pieces = {{"block"}, {"left"}}}, {.pieces = {{"block"}, {"end"}}}, {.pieces = {{"left"}, {"end"}}}});
+  keep("kept: settled between",
+       {{.pieces = {{"block"}}, .settles = true}, {.pieces = {{"block"}, {"end"}}}, {.pieces = {{"end"}}}});
+  keep("kept: beside the header",
+       {{.pieces = {{"beside_the_header"}}}, {.pieces = {{"four_bytes"}}}, {.pieces = {{"unaligned"}}}});
+  keep("kept: wrong size first",
+       {{.pieces = {{"block"}}}, {.pieces = {{"several_blocks"}, {"end"}}, .tries_wrong_size = true}});
+  keep("kept: reopened", {{.pieces = {{"block"}}}, {.pieces = {{"block"}}, .reopens = true}});
+  keep("kept: without unnamed files", {{.pieces = {{"block"}}}, {.pieces = {{"block"}, {"end"}}}},
+       without_unnamed);
+  keep("kept: killed only",
+       {{.pieces = {{"unaligned"}}}, {.pieces = {{"unaligned"}}, .settles = true}, {.pieces = {{"end"}}}}, {},
+       Durability::Process);
+  keep("kept: a large one between",
+       {{.pieces = {{"left"}}}, {.pieces = {{"large"}, {"left"}}}, {.pieces = {{"left"}}}});
+  list.back().archive = &large_archive();
   return list;
 }
 
@@ -136,8 +163,12 @@ Workload random_workload(std::uint64_t seed) {
   Workload workload{.name = "random", .archive = &small_archive(), .steps = {}, .disk = {}};
   workload.disk.has_unnamed = !random.one_in(4);
   workload.disk.has_birth_times = !random.one_in(4);
+  workload.keeps_journal = random.one_in(2);
   for (std::size_t steps = 1 + random.below(3); steps > 0; --steps) {
-    Step step{.pieces = {}, .tries_wrong_size = random.one_in(8), .reopens = random.one_in(4)};
+    Step step{.pieces = {},
+              .tries_wrong_size = random.one_in(8),
+              .reopens = random.one_in(4),
+              .settles = random.one_in(4)};
     for (std::size_t pieces = 1 + random.below(6); pieces > 0; --pieces) {
       const auto& tensors = small_archive().tensors();
       const TestTensor& tensor = tensors[random.below(tensors.size())];
@@ -190,7 +221,16 @@ Result<void> Writer::open() {
   auto archive = Archive::open(kPath, Access::ReadWrite, storage_);
   if (!archive) return pass_on(std::move(archive));
   archive_ = std::move(*archive);
-  return {};
+  return keeps_journal_ ? archive_->standing_journal().prepare() : Result<void>{};
+}
+
+void Writer::close() {
+  if (archive_) static_cast<void>(archive_->standing_journal().retire(options_.durability));
+  archive_.reset();
+}
+
+Result<void> Writer::settle() {
+  return archive_ ? archive_->standing_journal().settle(options_.durability) : Result<void>{};
 }
 
 Result<void> Writer::stage(Transaction& transaction, std::span<const Piece> pieces, std::uint64_t number) {
@@ -224,6 +264,7 @@ Result<void> Writer::run(const Step& step, std::uint64_t number, unsigned retrie
   if (auto staged = stage(transaction, step.pieces, number); !staged) return staged;
   for (;; --retries) {
     auto committed = transaction.commit(options_, lock_of);
+    if (committed && step.settles) static_cast<void>(settle());  // a failure harms nobody: recovery settles
     if (committed || retries == 0) return committed;
   }
 }

@@ -63,6 +63,8 @@ struct Step {
   bool tries_wrong_size = false;
   /// A new Archive object for this step.
   bool reopens = false;
+  /// Settles the journal that is kept, afterwards.
+  bool settles = false;
 };
 
 struct Workload {
@@ -71,6 +73,8 @@ struct Workload {
   std::vector<Step> steps;
   DiskOptions disk;
   Durability durability = Durability::Power;
+  /// Small commits go through a standing journal.
+  bool keeps_journal = false;
 };
 
 const std::vector<Workload>& workloads();
@@ -89,12 +93,17 @@ std::vector<Content> contents_of(const Workload& workload);
 /// The seam as one program sees it, with an archive open.
 class Writer {
  public:
-  Writer(Storage& storage, const TestArchive& layout, CommitOptions options)
-      : storage_(storage), layout_(layout), options_(std::move(options)) {}
+  Writer(Storage& storage, const TestArchive& layout, CommitOptions options, bool keeps_journal = false)
+      : storage_(storage), layout_(layout), options_(std::move(options)), keeps_journal_(keeps_journal) {}
+  ~Writer() { close(); }
+  Writer(const Writer&) = delete;
+  Writer& operator=(const Writer&) = delete;
 
   /// Opens it where it is not open.
   Result<void> open();
-  void close() { archive_.reset(); }
+  /// Removes the journal that was kept; what can't be done is left to recovery.
+  void close();
+  Result<void> settle();
   [[nodiscard]] Archive& archive() const { return *archive_; }
   /// Stages and commits one step. A failed commit is tried again as often as told, on the same transaction.
   Result<void> run(const Step& step, std::uint64_t number, unsigned retries = 0);
@@ -105,6 +114,7 @@ class Writer {
   Storage& storage_;
   const TestArchive& layout_;
   CommitOptions options_;
+  const bool keeps_journal_;
   std::unique_ptr<Archive> archive_;
   ReaderWriterLock readers_;
 };

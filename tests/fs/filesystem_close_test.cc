@@ -75,7 +75,7 @@ TEST_CASE("any of several writers commits with its close", "[fs][filesystem][clo
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write("01", 0, this_process().owner));
   REQUIRE(writer.write("23", 2, child.owner));
-  CHECK(writer.flush(child)->what == Stale::What::Content);
+  CHECK(writer.flush(child)->what == Stale::What::Attributes);
   CHECK(mount.stored("first") == "0123AAAAAAAAAAAA");
 }
 
@@ -110,7 +110,7 @@ TEST_CASE("a part written by a child of the opener is completed by the next one"
   CHECK(descriptor.flush(head)->what == Stale::What::Nothing);
   CHECK(mount.stored("first") == kOld);
   REQUIRE(descriptor.write(kNew.substr(10), 10, cat.owner));
-  CHECK(descriptor.flush(cat)->what == Stale::What::Content);
+  CHECK(descriptor.flush(cat)->what == Stale::What::Attributes);
   CHECK(mount.stored("first") == kNew);
   CHECK(descriptor.flush(opener)->what == Stale::What::Nothing);
 }
@@ -252,12 +252,12 @@ TEST_CASE("the end of the mount drops what is pending and says so, once for each
   REQUIRE(isolated.write(kNew, 0));
   REQUIRE(shared.write("x", 0));
   const CapturedStderr captured;
-  mount->abandon_pending();
+  mount->end();
   const std::string text = captured.text();
   CHECK(std::count(text.begin(), text.end(), '\n') == 2);
   CHECK(captured.contains("tensor \"first\": dropped"));
   CHECK(mount.read("first") == kOld);
-  mount->abandon_pending();
+  mount->end();
   CHECK(captured.text() == text);
   CHECK(shared.release().what == Stale::What::Nothing);
   CHECK(mount.stored("first") == kOld);
