@@ -117,7 +117,7 @@ class Scan {
     found.file = std::move(*file);
     // Only a look: whoever keeps this lock without the archive's would pass for a committer.
     const auto conflict = found.file->try_lock(kOwnerByte, look);
-    const bool is_in_use = conflict && *conflict;
+    const bool is_in_use = found.is_in_use = conflict && *conflict;
     if (!is_in_use) found.file->unlock(kOwnerByte);
     auto opened = found.file->status();
     if (!opened) return pass_on(std::move(opened));
@@ -145,7 +145,7 @@ class Scan {
       // Looked at after the record: its owner makes it void when he is done.
       auto taken_back = is_void(*found.file, opened->identity.size_bytes);
       if (!taken_back) return pass_on(std::move(taken_back));
-      found.is_void = *taken_back && !is_in_use;
+      found.is_void = *taken_back;
       if (*taken_back) return is(JournalState::Unfinished, "taken back by its owner");
       const bool is_other_version = record.error().errno_value == EPROTONOSUPPORT;
       if (is_in_use && !is_other_version) return is(JournalState::InUse, "its owner is at work on it");

@@ -45,8 +45,10 @@ struct FoundJournal {
   JournalRecord record;
   /// standing_journal.h. In use, its record has the ranges of both lanes.
   bool is_standing = false;
-  /// Its owner has died and it holds no record; on the disk it may still hold one.
+  /// It holds no record as it looks here; on the disk it may still hold one.
   bool is_void = false;
+  /// Its owner, or somebody's recovery, is at work on it.
+  bool is_in_use = false;
 };
 
 /// The archive's stamp as it is now: status, length and hash of the header.

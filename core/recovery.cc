@@ -168,14 +168,16 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
                     fmt::format("{}: {}: nothing is written beside it; `stfs recover {}` explains",
                                 found.report.path.string(), found.report.explanation, archive_path.string()));
       }
-      if (found.report.state == JournalState::Committed) return Obstacle::DeadOwner;
-      if (found.is_void) return Obstacle::DeadOwner;
-      if (found.report.state != JournalState::InUse) continue;
+      const bool is_dead =
+          !found.is_in_use && (found.is_void || found.report.state == JournalState::Committed);
+      if (is_dead) return Obstacle::DeadOwner;
+      if (!found.is_in_use || (found.report.state != JournalState::InUse && !found.is_void)) continue;
       if (names_any(found.record, locked)) {
-        if (obstacle != Obstacle::Recovery)
+        if (obstacle != Obstacle::Recovery) {
           obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;
-      } else if (found.is_standing) {
-        // What its owner has made void must be so on the disk before we rely on it.
+        }
+      } else if (found.is_standing || found.is_void) {
+        // What was made void must be so on the disk before we rely on it.
         if (auto synced = found.file->sync(); !synced) return pass_on(std::move(synced));
       }
     }

@@ -337,8 +337,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a dead owner's void journal is nothing to recover before a commit",
-        "      if (found.is_void) return Obstacle::DeadOwner;",
-        "",
+        "!found.is_in_use && (found.is_void || found.report.state == JournalState::Committed);",
+        "!found.is_in_use && found.report.state == JournalState::Committed;",
         ("hosts",),
     ),
     # --- several hosts ---------------------------------------------------------------------------------
