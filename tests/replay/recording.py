@@ -88,12 +88,13 @@ def record_on(image, kind, directory, act):
     return log, begin, result
 
 
-def record_workload(kind, seed, commits, directory, lie=None, durability="power"):
+def record_workload(kind, seed, commits, directory, lie=None, durability="power", keeps_journal=False):
     """A series of commits to a new archive on a new file system."""
     base = loop_disk.make_image(directory / "base", kind)
     with loop_disk.mounted_image(base, kind, directory / "made") as mount:
         programs.create_archive(Path(mount) / programs.ARCHIVE, seed)
     options = ["--seed", seed, "--commits", commits, "--durability", durability] + (["--lie", lie] if lie else [])
+    options += ["--keep-journal"] if keeps_journal else []
     log, begin, story = record_on(base, kind, directory, lambda mount, position: programs.run_workload(
         mount / programs.ARCHIVE, *options, "--position", position))
     if not story.is_finished:

@@ -104,7 +104,8 @@ def run_long(arguments):
         for kind in arguments.file_system:
             with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
                 replayer = Replayer(directory)
-                recorded = recording_.record_workload(kind, seed, COMMITS, Path(directory))
+                recorded = recording_.record_workload(kind, seed, COMMITS, Path(directory),
+                                                      keeps_journal=seed % 2 == 0)
                 replayer.replay(recorded, arguments.each, seed)
                 replayer.replay_recoveries(4, arguments.each // 16, seed)
                 counts[kind].update(replayer.verdicts)

@@ -13,6 +13,8 @@ from mounted import MountFailed, unmount_by_force
 SEED = 7
 # Commits 3 and 4: a tensor of several MiB, which is cloned where that can be, and parts of three.
 SERIES = ["--seed", SEED, "--first", 3, "--commits", 2]
+# The same, and two more: commits 4, 5 and 7 go through a standing journal, which 6, a large one, settles.
+KEPT_SERIES = ["--seed", SEED, "--first", 3, "--commits", 5, "--keep-journal"]
 
 
 @pytest.fixture(autouse=True)
@@ -31,8 +33,9 @@ def directory(request, disk):
 class Series:
     """Archives, killed programs and verdicts. The commits before the third are taken as made."""
 
-    def __init__(self, directory):
+    def __init__(self, directory, series=SERIES):
         self.archive = directory / programs.ARCHIVE
+        self.series = series
         self.template = None
         self.verdicts = collections.Counter()
         self.wrong = []
@@ -50,7 +53,7 @@ class Series:
 
     def kill(self, call, number, *options):
         self.begin()
-        return programs.run_workload(self.archive, *SERIES, *options, before=kills.killed_at(call, number))
+        return programs.run_workload(self.archive, *self.series, *options, before=kills.killed_at(call, number))
 
     def judge(self, at_least, at_most, label, *options):
         report = programs.check_state(self.archive, SEED, at_least, at_most, *options)
@@ -63,12 +66,13 @@ class Series:
         """Every place where the series can be killed."""
         self.begin()
         log = scratch / "calls"
-        assert programs.run_workload(self.archive, *SERIES, *options, before=kills.traced(log)).is_finished
+        assert programs.run_workload(self.archive, *self.series, *options, before=kills.traced(log)).is_finished
         return kills.points(log, kills.openats_of_loader(log, programs.ARCHIVE)), log
 
 
-def test_a_killed_commit_is_whole_or_not_at_all(directory, scratch):
-    series = Series(directory)
+@pytest.mark.parametrize("commits", [SERIES, KEPT_SERIES], ids=["journals", "standing-journal"])
+def test_a_killed_commit_is_whole_or_not_at_all(commits, directory, scratch):
+    series = Series(directory, commits)
     places, _ = series.points(scratch)
     for call, number in places:
         story = series.kill(call, number)
