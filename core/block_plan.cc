@@ -10,6 +10,8 @@
 namespace stfs {
 namespace {
 
+constexpr std::uint64_t kMostBytes = 256 << 20;  // of a range
+
 class Plan {
  public:
   Plan(const File& archive, std::uint64_t archive_size_bytes, Journal& journal)
@@ -42,7 +44,20 @@ class Plan {
     return {};
   }
 
-  std::vector<JournalRange> take() { return std::move(ranges_); }
+  /// In pieces whose hashes fit into little memory.
+  std::vector<JournalRange> take() const {
+    std::vector<JournalRange> pieces;
+    for (const JournalRange& range : ranges_) {
+      for (std::uint64_t done = 0; done < range.archive.size_bytes; done += kMostBytes) {
+        pieces.push_back(
+            {.archive = {range.archive.offset + done, std::min(kMostBytes, range.archive.size_bytes - done)},
+             .journal_offset = range.journal_offset + done,
+             .new_hashes = {},
+             .old_hashes = {}});
+      }
+    }
+    return pieces;
+  }
 
  private:
   std::uint64_t place_of_last(std::uint64_t archive_offset) const {

@@ -4,10 +4,17 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <new>
 #include <string>
 #include <utility>
 
 namespace stfs {
+namespace {
+
+constexpr std::size_t kRecordPieceBytes = 256 << 10;
+
+}  // namespace
+
 Result<std::unique_ptr<Journal>> Journal::create(Storage& storage, const std::filesystem::path& archive_path,
                                                  Place place) {
   std::unique_ptr<Journal> journal(new Journal(storage, archive_path));
@@ -52,10 +59,14 @@ std::uint64_t Journal::allocate(std::uint64_t size_bytes) {
   return std::exchange(end_bytes_, end_bytes_ + round_up_to_block(size_bytes));
 }
 
-Result<void> Journal::seal(JournalRecord record, Durability durability, StandingJournal* standing) {
+Result<void> Journal::seal(JournalRecord record, Durability durability, const HashRange& hash,
+                           StandingJournal* standing) {
   if (spoiled_) return tl::unexpected(*spoiled_);
   record.owner_pid = ::getpid();
   if (memory_ != nullptr && standing != nullptr && standing->is_ready()) {
+    for (JournalRange& range : record.ranges) {
+      if (auto hashed = hash ? hash(range) : Result<void>{}; !hashed) return hashed;
+    }
     path_ = standing->path();
     auto committed = standing->commit(std::move(record), *file_, durability);
     if (committed) standing_ = standing;
@@ -69,17 +80,40 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, Standing
     if (auto settled = standing->settle(durability); !settled) return settled;
   }
   record.id = id_;
-  const std::string bytes = encode_record(record);
-  const JournalHead head{.id = id_,
-                         .record = {end_bytes_, bytes.size()},
-                         .record_hash = XXH3_64bits(bytes.data(), bytes.size())};
-  if (auto written = file_->write(std::as_bytes(std::span(bytes)), end_bytes_); !written) return written;
-  const std::string block = encode_head(head);
+  const auto head = write_record(std::move(record), hash);
+  if (!head) return tl::unexpected(head.error());
+  const std::string block = encode_head(*head);
   if (auto written = file_->write(std::as_bytes(std::span(block)), 0); !written) return written;
   if (durability == Durability::Process) return {};
   auto synced = file_->sync();
   if (!synced) spoiled_ = synced.error();
   return synced;
+}
+
+Result<JournalHead> Journal::write_record(JournalRecord record, const HashRange& hash) {
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hashing(XXH3_createState(),
+                                                                                &XXH3_freeState);
+  if (!hashing) throw std::bad_alloc();
+  XXH3_64bits_reset(hashing.get());
+  std::uint64_t end = end_bytes_;
+  std::string text = encode_beginning(record);
+  const auto write_out = [&]() -> Result<void> {
+    XXH3_64bits_update(hashing.get(), text.data(), text.size());
+    auto written = file_->write(std::as_bytes(std::span(text)), end);
+    end += text.size();
+    text.clear();
+    return written;
+  };
+  for (JournalRange& range : record.ranges) {
+    if (auto hashed = hash ? hash(range) : Result<void>{}; !hashed) return pass_on(std::move(hashed));
+    text += encode_range(range);
+    range.new_hashes = range.old_hashes = {};
+    if (text.size() < kRecordPieceBytes) continue;
+    if (auto written = write_out(); !written) return pass_on(std::move(written));
+  }
+  if (auto written = write_out(); !written) return pass_on(std::move(written));
+  return JournalHead{
+      .id = id_, .record = {end_bytes_, end - end_bytes_}, .record_hash = XXH3_64bits_digest(hashing.get())};
 }
 
 Result<void> Journal::publish(Durability durability) {

@@ -21,6 +21,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -57,10 +58,15 @@ class Journal {
   [[nodiscard]] bool is_in_memory() const { return memory_ != nullptr; }
   [[nodiscard]] const JournalId& id() const { return id_; }
 
+  /// Fills in a range's hashes.
+  using HashRange = std::function<Result<void>(JournalRange& range)>;
   /// Writes record and head, syncs them. May be repeated until publish(), but not after a failed sync: what
   /// the kernel calls clean then may never have reached the disk, so the journal is spoiled for good.
+  /// @param hash  called for each range when its turn comes, so that not all hashes are in memory at once;
+  ///              without it the record has them.
   /// @param standing  takes what is still in memory, where it is ready: then this is the commit point.
-  Result<void> seal(JournalRecord record, Durability durability, StandingJournal* standing = nullptr);
+  Result<void> seal(JournalRecord record, Durability durability, const HashRange& hash = {},
+                    StandingJournal* standing = nullptr);
   /// The commit point. After a failure the journal is spoiled and its name gone; where even that failed,
   /// the error's code is CommitUnknown.
   Result<void> publish(Durability durability);
@@ -81,6 +87,8 @@ class Journal {
   Journal(Storage& storage, std::filesystem::path archive_path)
       : storage_(storage), archive_path_(std::move(archive_path)) {}
   Result<void> move_to_disk();
+  /// Behind the regions; what a head tells of it.
+  Result<JournalHead> write_record(JournalRecord record, const HashRange& hash);
 
   Storage& storage_;
   const std::filesystem::path archive_path_;

@@ -9,18 +9,23 @@ namespace {
 
 // Large enough that a system call's cost vanishes, small enough to stay in the L2 cache.
 constexpr std::uint64_t kPieceBytes = 1 << 20;
-// From here on the disk may begin before the sync asks for it.
-constexpr std::uint64_t kWritebackFromBytes = 8 << 20;
+// So much at a time the disk begins with before the sync asks for it.
+constexpr std::uint64_t kWritebackBytes = 8 << 20;
 // Below this, one write is cheaper than the metadata of shared blocks (DURABILITY.md).
 constexpr std::uint64_t kCloneFromBytes = 1 << 20;
 
 Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::uint64_t from,
                         const OnBytes& on_bytes) {
+  std::uint64_t begun = to.offset;  // so far the disk has been asked to begin
   return for_each_piece(journal, {from, to.size_bytes},
                         [&](std::span<const std::byte> piece, std::uint64_t at) -> Result<void> {
-                          const ByteRange written{to.offset + (at - from), piece.size()};
-                          if (auto put = archive.write(piece, written.offset); !put) return put;
-                          if (to.size_bytes >= kWritebackFromBytes) archive.begin_writeback(written);
+                          const std::uint64_t offset = to.offset + (at - from);
+                          if (auto put = archive.write(piece, offset); !put) return put;
+                          const std::uint64_t end = offset + piece.size();
+                          if (end - begun >= kWritebackBytes) {
+                            archive.begin_writeback({begun, end - begun});
+                            begun = end;
+                          }
                           if (on_bytes) on_bytes(piece.size());
                           return {};
                         });

@@ -19,6 +19,7 @@ class Writer {
   void u32(std::uint32_t value) { number(value, 4); }
   void u64(std::uint64_t value) { number(value, 8); }
   void bytes(std::string_view value) { out_ += value; }
+  void reserve(std::size_t size_bytes) { out_.reserve(size_bytes); }
   std::string take() { return std::move(out_); }
 
  private:
@@ -128,6 +129,12 @@ void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint
 }
 
 std::string encode_record(const JournalRecord& record) {
+  std::string text = encode_beginning(record);
+  for (const JournalRange& range : record.ranges) text += encode_range(range);
+  return text;
+}
+
+std::string encode_beginning(const JournalRecord& record) {
   Writer out;
   out.bytes(text_of(record.id));
   out.u64(record.archive.device);
@@ -141,13 +148,17 @@ std::string encode_record(const JournalRecord& record) {
   out.u32(static_cast<std::uint32_t>(record.coordinator.size()));
   out.bytes(record.coordinator);
   out.u32(static_cast<std::uint32_t>(record.ranges.size()));
-  for (const JournalRange& range : record.ranges) {
-    out.u64(range.archive.offset);
-    out.u64(range.archive.size_bytes);
-    out.u64(range.journal_offset);
-    for (const std::uint64_t hash : range.new_hashes) out.u64(hash);
-    for (const std::uint64_t hash : range.old_hashes) out.u64(hash);
-  }
+  return out.take();
+}
+
+std::string encode_range(const JournalRange& range) {
+  Writer out;
+  out.reserve(8 * (3 + range.new_hashes.size() + range.old_hashes.size()));
+  out.u64(range.archive.offset);
+  out.u64(range.archive.size_bytes);
+  out.u64(range.journal_offset);
+  for (const std::uint64_t hash : range.new_hashes) out.u64(hash);
+  for (const std::uint64_t hash : range.old_hashes) out.u64(hash);
   return out.take();
 }
 

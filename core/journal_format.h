@@ -95,7 +95,10 @@ struct JournalRecord {
 /// Hash of each block of bytes that start at a multiple of 4096.
 void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint64_t>& hashes);
 
+/// The beginning, and then its ranges, one behind the other.
 std::string encode_record(const JournalRecord& record);
+std::string encode_beginning(const JournalRecord& record);
+std::string encode_range(const JournalRange& range);
 /// Any bytes are safe input: sizes and offsets are checked against the archive's size in the stamp and
 /// against journal_size_bytes before anything is believed.
 Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes);

@@ -117,7 +117,6 @@ Result<std::vector<JournalRange>> Transaction::prepare(const CommitOptions& opti
   if (auto same = check_archive(options); !same) return pass_on(std::move(same));
   auto ranges = plan_blocks(archive_.file(), archive_.stamp().size_bytes, *journal_, stages);
   if (!ranges) return ranges;
-  if (auto hashed = hash(*ranges, options); !hashed) return pass_on(std::move(hashed));
   // What a failure after the commit point needs is allocated before it.
   archive_.reserve_overlay();
   stopped_ = {
@@ -131,7 +130,16 @@ Result<std::vector<JournalRange>> Transaction::prepare(const CommitOptions& opti
                        .owner_pid = 0,
                        .coordinator = {},
                        .ranges = *ranges};
-  if (auto sealed = journal_->seal(std::move(record), options.durability, &archive_.standing_journal());
+  const std::uint64_t total = total_bytes(*ranges);
+  std::uint64_t hashed = 0;
+  const auto hash_range = [&](JournalRange& range) {
+    return hash(range, [&](std::uint64_t bytes) {
+      hashed += bytes;
+      if (options.on_progress) options.on_progress(hashed / 2, total);  // half of the way
+    });
+  };
+  if (auto sealed =
+          journal_->seal(std::move(record), options.durability, hash_range, &archive_.standing_journal());
       !sealed) {
     if (sealed.error().code == ErrorCode::CommitUnknown) archive_.stop_writing(sealed.error());
     return pass_on(std::move(sealed));
@@ -172,47 +180,31 @@ Result<void> Transaction::finish(const CommitOptions& options, ReadersOut& reade
   return {};
 }
 
-Result<void> Transaction::hash(std::vector<JournalRange>& ranges, const CommitOptions& options) const {
-  const std::uint64_t total = total_bytes(ranges);
-  std::atomic<std::uint64_t> hashed = 0;
-  const auto count = [&](std::uint64_t bytes) { hashed += bytes; };
-  const auto tell = [&](std::uint64_t bytes) {
-    count(bytes);
-    if (options.on_progress) options.on_progress(hashed / 4, total);  // half of the way, both hashes
-  };
-  const auto hash_new = [&]() -> Result<void> {
-    for (JournalRange& range : ranges) {
-      auto hashes = hash_blocks(journal_->file(), {range.journal_offset, range.archive.size_bytes}, tell);
-      if (!hashes) return pass_on(std::move(hashes));
-      range.new_hashes = std::move(*hashes);
-    }
+Result<void> Transaction::hash(JournalRange& range, const OnBytes& on_bytes) const {
+  const auto hash_into = [](std::vector<std::uint64_t>& hashes, const File& file, ByteRange blocks,
+                            const OnBytes& tell) -> Result<void> {
+    auto found = guard_memory([&] { return hash_blocks(file, blocks, tell); });
+    if (!found) return pass_on(std::move(found));
+    hashes = std::move(*found);
     return {};
   };
-  const auto hash_old = [&]() -> Result<void> {
-    for (JournalRange& range : ranges) {
-      auto hashes = hash_blocks(archive_.file(), range.archive, count);
-      if (!hashes) return pass_on(std::move(hashes));
-      range.old_hashes = std::move(*hashes);
-    }
-    return {};
-  };
-  if (total < kTwoThreadsFromBytes) {
-    auto hashed_new = hash_new();
-    return hashed_new ? hash_old() : hashed_new;
-  }
+  const ByteRange fresh = {range.journal_offset, range.archive.size_bytes};
   Result<void> old;
+  const auto hash_old = [&] { old = hash_into(range.old_hashes, archive_.file(), range.archive, {}); };
   std::optional<std::thread> other;
-  try {
-    other.emplace([&] { old = guard_memory(hash_old); });
-  } catch (const std::system_error&) {  // one after the other, then
+  if (range.archive.size_bytes >= kTwoThreadsFromBytes) {
+    try {
+      other.emplace(hash_old);
+    } catch (const std::system_error&) {  // one after the other, then
+    }
   }
-  auto hashed_new = guard_memory(hash_new);
+  auto hashed = hash_into(range.new_hashes, journal_->file(), fresh, on_bytes);
   if (other) {
     other->join();
-  } else {
-    old = hash_old();
+  } else if (hashed) {
+    hash_old();
   }
-  return hashed_new ? old : hashed_new;
+  return hashed ? old : hashed;
 }
 
 Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, const CommitOptions& options) {

@@ -25,6 +25,7 @@
 #include "core/archive.h"
 #include "core/file_lock.h"
 #include "core/journal.h"
+#include "core/journal_apply.h"
 #include "core/reader_writer_lock.h"
 #include "core/staging.h"
 
@@ -91,7 +92,8 @@ class Transaction {
   Result<void> finish(const CommitOptions& options, ReadersOut& readers, std::vector<JournalRange> ranges);
   [[nodiscard]] Result<void> check_sizes() const;
   [[nodiscard]] Result<void> check_archive(const CommitOptions& options) const;
-  [[nodiscard]] Result<void> hash(std::vector<JournalRange>& ranges, const CommitOptions& options) const;
+  /// The blocks of one range, old and new.
+  [[nodiscard]] Result<void> hash(JournalRange& range, const OnBytes& on_bytes) const;
   Result<ArchiveLocks> lock(const std::vector<ByteRange>& ranges, const CommitOptions& options);
   /// After a failure behind the commit point: reads go through the journal, writes end.
   Result<void> stop(Error why, std::vector<JournalRange> ranges);

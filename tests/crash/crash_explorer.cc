@@ -71,6 +71,22 @@ std::optional<std::string> crash_random(const Options&, std::uint64_t seed, std:
   return std::nullopt;
 }
 
+/// One workload in turn.
+std::optional<std::string> crash_every(const Options& options, std::uint64_t seed, std::uint64_t& states) {
+  std::vector<const Workload*> list;
+  for (const Workload& workload : workloads()) {
+    if (workload.archive != &small_archive() || workload.durability != Durability::Power) continue;
+    if (options.workload.empty() || options.workload == workload.name) list.push_back(&workload);
+  }
+  if (list.empty()) return std::nullopt;
+  // The kept ones, whose crashes are the most intricate, come first.
+  const Workload& workload = *list[list.size() - 1 - seed % list.size()];
+  CrashCounts counts;
+  const auto wrong = crash_every_way(record(workload), counts, seed / list.size());
+  states += counts.states;
+  return wrong;
+}
+
 std::optional<std::string> fault_any(const Options&, std::uint64_t seed, std::uint64_t& states) {
   constexpr std::size_t kMostCalls = 120;
   RandomChoices choices(seed);
@@ -117,11 +133,8 @@ struct Kind {
   std::string_view name;
   Round round;
 };
-constexpr Kind kKinds[] = {{"crashes", crash_all},
-                           {"random", crash_random},
-                           {"faults", fault_any},
-                           {"hosts", schedule_all},
-                           {"journals", bend_journals}};
+constexpr Kind kKinds[] = {{"crashes", crash_all}, {"random", crash_random}, {"choices", crash_every},
+                           {"faults", fault_any},  {"hosts", schedule_all},  {"journals", bend_journals}};
 
 void print(const Options& options, std::uint64_t states, Clock::time_point start, std::uint64_t next_seed) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();

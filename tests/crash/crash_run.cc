@@ -13,6 +13,7 @@ constexpr std::size_t kOneInRecovery = 12;  // so many recoveries are watched, t
 constexpr std::size_t kOneFollowUp = 64;
 constexpr std::size_t kOneReader = 16;  // so many times somebody reads before anything is recovered
 constexpr std::uint64_t kMostInARow = 4;
+constexpr std::uint64_t kMostChoices = 10'000;  // of a moment
 
 std::string text_of(const Error& error) {
   return std::string(name_of(error.code)) + ": " + error.message;
@@ -217,6 +218,23 @@ std::optional<std::string> crash_once(const History& history, Choices& choices, 
   return std::string(history.workload->name) + ", " + (loses_power ? "power lost" : "killed") + " after \"" +
          std::string(moment.what) + "\" (change " + std::to_string(&moment - history.moments.data()) +
          "): " + *wrong;
+}
+
+std::optional<std::string> crash_every_way(const History& history, CrashCounts& counts, std::uint64_t seed) {
+  for (const Moment& moment : history.moments) {
+    EveryChoice every;
+    std::uint64_t state = 0;
+    do {
+      const DiskImage crashed = after_power_loss(moment.image, every);
+      RandomChoices choices(seed * kMostChoices + state++);
+      if (const auto wrong = judge(history, moment, crashed, false, choices, counts)) {
+        return std::string(history.workload->name) + " after \"" + std::string(moment.what) + "\" (change " +
+               std::to_string(&moment - history.moments.data()) + "), choice " + std::to_string(state) +
+               ": " + *wrong;
+      }
+    } while (state < kMostChoices && every.next());
+  }
+  return std::nullopt;
 }
 
 }  // namespace stfs::test

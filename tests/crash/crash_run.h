@@ -46,6 +46,12 @@ struct CrashCounts {
 std::optional<std::string> crash_once(const History& history, Choices& choices, CrashCounts& counts,
                                       const std::vector<SeamCall>& lies = {});
 
+/// Every choice of whole blocks, sizes and names that a loss of power can make, at every moment of the
+/// history, as far as there are not too many.
+/// @param seed  of the crashes in recovery.
+std::optional<std::string> crash_every_way(const History& history, CrashCounts& counts,
+                                           std::uint64_t seed = 0);
+
 /// Recovers in this state, which a crash at that moment has left, and looks at what is left.
 /// @param was_killed  the processes were, and the power is still there: it is cut during recovery more often
 /// then.

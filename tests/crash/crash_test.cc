@@ -11,8 +11,7 @@
 namespace stfs::test {
 namespace {
 
-constexpr std::uint64_t kMostChoices = 10'000;  // of a moment
-constexpr std::uint64_t kStates = 100'000;      // of all workloads together (DURABILITY.md)
+constexpr std::uint64_t kStates = 100'000;  // of all workloads together (DURABILITY.md)
 
 /// So many random crashes of each workload.
 CrashCounts crash_everywhere(std::uint64_t crashes) {
@@ -69,19 +68,7 @@ TEST_CASE("crash: every choice of whole blocks, sizes and names, at every moment
   CrashCounts counts;
   for (const Workload& workload : workloads()) {
     if (workload.archive != &small_archive() || workload.durability != Durability::Power) continue;
-    const History history = record(workload);
-    for (const Moment& moment : history.moments) {
-      EveryChoice every;
-      std::uint64_t state = 0;
-      do {
-        const DiskImage crashed = after_power_loss(moment.image, every);
-        RandomChoices choices(state++);
-        const auto wrong = judge(history, moment, crashed, false, choices, counts);
-        if (wrong)
-          FAIL(workload.name << " after \"" << moment.what << "\" (change "
-                             << &moment - history.moments.data() << "), choice " << state << ": " << *wrong);
-      } while (state < kMostChoices && every.next());
-    }
+    if (const auto wrong = crash_every_way(record(workload), counts)) FAIL(*wrong);
   }
   WARN(counts.states << " states");
 }

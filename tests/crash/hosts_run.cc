@@ -14,8 +14,7 @@
 namespace stfs::test {
 namespace {
 
-constexpr unsigned kTries = 200;  // of one commit, while others hold the locks
-constexpr std::size_t kSnapshotOneIn = 50;
+constexpr unsigned kTries = 200;         // of one commit, while others hold the locks
 constexpr std::size_t kPowerLosses = 3;  // tried on each snapshot
 
 std::string text_of(const Error& error) {
@@ -83,7 +82,7 @@ class HostsRun {
   }
 
   void at_call(DiskProcess& process) {
-    if (choices_.one_in(kSnapshotOneIn)) snapshots_.push_back({disk_.image(), log_, calls_});
+    if (choices_.one_in(scenario_.snapshots_one_in)) snapshots_.push_back({disk_.image(), log_, calls_});
     if (scenario_.kills_one_in == 0 || process.is_dead() || !choices_.one_in(scenario_.kills_one_in)) return;
     ++counts_.kills;
     tell(process, "killed");
@@ -222,7 +221,17 @@ const std::vector<HostsScenario>& hosts_scenarios() {
        .kills_one_in = 80},
       {.name = "many writers", .writers = 6, .commits = 2, .kills_one_in = 200},
       {.name = "kept journals, different bytes", .commits = 5, .each_its_own = true, .keeps_journal = true},
-      {.name = "kept journals, the same tensor", .commits = 5, .slots = 1, .keeps_journal = true},
+      {.name = "kept journals, the same tensor",
+       .commits = 5,
+       .slots = 1,
+       .snapshots_one_in = 8,
+       .keeps_journal = true},
+      {.name = "kept journals, two writers of two tensors",
+       .writers = 2,
+       .commits = 8,
+       .slots = 2,
+       .snapshots_one_in = 4,
+       .keeps_journal = true},
       {.name = "kept journals, the same tensor, with kills",
        .commits = 5,
        .slots = 1,

@@ -16,11 +16,12 @@ struct HostsScenario {
   std::string_view name;
   std::size_t writers = 3;
   std::size_t readers = 0;
-  std::size_t commits = 3;       // of each writer
-  std::size_t slots = 0;         // that the writers fight for: only so many of them; 0: all
-  bool each_its_own = false;     // no two writers change the same bytes, if the same blocks
-  std::size_t kills_one_in = 0;  // at a call of the seam; 0: never
-  bool keeps_journal = false;    // small commits go through standing journals
+  std::size_t commits = 3;            // of each writer
+  std::size_t slots = 0;              // that the writers fight for: only so many of them; 0: all
+  bool each_its_own = false;          // no two writers change the same bytes, if the same blocks
+  std::size_t kills_one_in = 0;       // at a call of the seam; 0: never
+  std::size_t snapshots_one_in = 50;  // calls: then the power may be lost
+  bool keeps_journal = false;         // small commits go through standing journals
   DiskOptions disk = {};
   std::vector<SeamCall> lies = {};  // calls that the storage pretends to have done
 };
