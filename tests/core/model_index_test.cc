@@ -1,0 +1,281 @@
+// core/model_index.h
+#include "core/model_index.h"
+
+#include <chrono>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "support/catch.h"
+
+using namespace stfs;
+
+namespace {
+
+ModelIndex parsed(std::string_view json) {
+  auto index = parse_model_index(json);
+  INFO("index: " << json.substr(0, 300));
+  if (!index) FAIL(index.error().message);
+  return std::move(*index);
+}
+
+Error error_of(std::string_view json) {
+  const auto index = parse_model_index(json);
+  INFO("index: " << json.substr(0, 300));
+  REQUIRE(!index);
+  CHECK(index.error().errno_value == EINVAL);
+  CHECK(index.error().message.size() < 500);
+  return index.error();
+}
+
+std::string failure(std::string_view json) {
+  return error_of(json).message;
+}
+
+std::string weight_map(const std::string& entries) {
+  return R"({"weight_map":{)" + entries + "}}";
+}
+
+/// The message about a tensor "a" of that shard, behind the byte; the text is that of a JSON string.
+std::string shard_failure(const std::string& shard) {
+  const std::string message = failure(weight_map("\"a\":\"" + shard + "\""));
+  const std::string due = "byte 19: tensor \"a\": the shard ";
+  REQUIRE(message.substr(0, due.size()) == due);
+  return message.substr(due.size());
+}
+
+std::string total_size(const std::string& value) {
+  return R"({"metadata":{"total_size":)" + value + R"(},"weight_map":{}})";
+}
+
+}  // namespace
+
+TEST_CASE("a model index says which shard holds which tensor", "[core][model_index]") {
+  const ModelIndex index = parsed(R"({
+    "metadata": {"total_size": 1234567890123, "total_parameters": 17, "more": {"x": [1, "}"]}},
+    "weight_map": {
+      "b.weight": "model-00002-of-00002.safetensors",
+      "a.weight": "model-00001-of-00002.safetensors",
+      "a.bias": "model-00002-of-00002.safetensors"
+    }
+  })");
+  REQUIRE(index.size() == 3);
+  CHECK(index.shards() ==
+        std::vector<std::string>{"model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"});
+  CHECK(index.total_size_bytes() == 1234567890123U);
+  CHECK(index[0].tensor == "a.bias");
+  CHECK(index[0].shard == 1);
+  CHECK(index[1].tensor == "a.weight");
+  CHECK(index[1].shard == 0);
+  CHECK(index[2].tensor == "b.weight");
+  CHECK(index.find("b.weight") == 1U);
+  CHECK(index.find("a.weight") == 0U);
+  for (const char* missing : {"", "a", "a.weigh", "a.weights", "z"}) CHECK(!index.find(missing));
+}
+
+TEST_CASE("an index may be empty, and its keys may come in any order", "[core][model_index]") {
+  const ModelIndex index = parsed(R"( { "weight_map" : { } } )");
+  CHECK(index.size() == 0);
+  CHECK(index.shards().empty());
+  CHECK(!index.total_size_bytes());
+  CHECK(!index.find(""));
+  CHECK(parsed(R"({"weight_map":{"a":"s.safetensors"},"metadata":{"total_size":5}})").total_size_bytes() ==
+        5U);
+}
+
+TEST_CASE("keys that nobody knows are let through, twice too", "[core][model_index]") {
+  const ModelIndex index = parsed(R"({"x":[{"weight_map":1},[],"]\"}",-1.5e3,null,true],"x":{},"y":"\\",
+      "weight_map":{"a":"s.safetensors"},"metadata":{"weight_map":{"b":7},"format":"pt","format":{}}, "z" : 0 })");
+  CHECK(index.size() == 1);
+  CHECK(index.find("a") == 0U);
+}
+
+TEST_CASE("null stands for what is missing", "[core][model_index]") {
+  CHECK(!parsed(R"({"metadata":null,"weight_map":{}})").total_size_bytes());
+  CHECK(!parsed(total_size("null")).total_size_bytes());
+}
+
+TEST_CASE("total_size is a whole number, or is not there", "[core][model_index]") {
+  CHECK(parsed(total_size("0")).total_size_bytes() == 0U);
+  CHECK(parsed(total_size("18446744073709551615")).total_size_bytes() ==
+        std::numeric_limits<std::uint64_t>::max());
+  // json.dump of a float, which dtype_byte_size of transformers makes of it where a tensor is boolean.
+  CHECK(parsed(total_size("13476839424.0")).total_size_bytes() == 13476839424U);
+  CHECK(parsed(total_size("1e3")).total_size_bytes() == 1000U);
+  for (const char* other :
+       {"13476839424.5", "9007199254740993.0", "-1", "18446744073709551616", "1e400", "-0.5", "1e300"}) {
+    CAPTURE(other);
+    CHECK(!parsed(total_size(other)).total_size_bytes());
+  }
+  CHECK(failure(total_size("\"5\"")) == "byte 26: metadata.total_size is no number");
+  CHECK(failure(total_size("[5]")) == "byte 26: metadata.total_size is no number");
+  CHECK(failure(total_size("true")) == "byte 26: metadata.total_size is no number");
+}
+
+TEST_CASE("names of tensors are any text", "[core][model_index]") {
+  const ModelIndex index = parsed(weight_map(
+      R"("":"s.safetensors","../x":"s.safetensors","\u0000\"\\\n":"s.safetensors","\ud83d\ude00é":"s.safetensors")"));
+  REQUIRE(index.size() == 4);
+  CHECK(index[0].tensor.empty());
+  CHECK(index.find(std::string_view("\0\"\\\n", 4)) == 0U);
+  CHECK(index.find("../x") == 0U);
+  CHECK(index.find("\xf0\x9f\x98\x80\xc3\xa9") == 0U);
+  CHECK(parsed(weight_map(R"("a":"\u0073.safetensors","b":"s.safetensors")")).shards() ==
+        std::vector<std::string>{"s.safetensors"});
+}
+
+TEST_CASE("a shard is a file in the index's own directory", "[core][model_index]") {
+  const std::string way_out = " leads out of the index's own directory";
+  for (const char* shard :
+       {"../s.safetensors", "/s.safetensors", "/etc/passwd", "x/s.safetensors", "./s.safetensors",
+        "x/../s.safetensors", "/", "s.safetensors/", "..//../s.safetensors"}) {
+    CHECK(shard_failure(shard) == "\"" + std::string(shard) + "\"" + way_out);
+  }
+  CHECK(shard_failure("\\u002e\\u002e\\u002fs.safetensors") == "\"../s.safetensors\"" + way_out);
+  CHECK(shard_failure("\\/s.safetensors") == "\"/s.safetensors\"" + way_out);
+  CHECK(shard_failure("s\\u0000.safetensors") == "\"s\\u0000.safetensors\" holds a NUL byte");
+  for (const char* shard : {"", ".", "..", "s", "s.bin", "s.safetensors ", "s.SAFETENSORS", "safetensors",
+                            "s.safetensors.index.json"}) {
+    CHECK(shard_failure(shard) == "\"" + std::string(shard) + "\" does not end in .safetensors");
+  }
+  const std::string longest = std::string(243, 's') + ".safetensors";
+  CHECK(parsed(weight_map("\"a\":\"" + longest + "\"")).shards() == std::vector{longest});
+  CHECK(shard_failure("s" + longest).ends_with("(256 bytes) is longer than a file name can be"));
+  // A later one is looked at as well.
+  CHECK(failure(weight_map(R"("a":"s.safetensors","b":"s.safetensors","c":"../s.safetensors")"))
+            .find("\"c\"") != std::string::npos);
+  CHECK(parsed(weight_map(R"("a":"..s.safetensors","b":" .safetensors","c":"s\\t.safetensors")")).size() ==
+        3);
+}
+
+TEST_CASE("what is given twice is refused with both places", "[core][model_index]") {
+  const Error twins = error_of(weight_map(R"("b":"s.safetensors","a":"s.safetensors","b":"t.safetensors")"));
+  CHECK(twins.code == ErrorCode::DuplicateKey);
+  CHECK(twins.message == "byte 55: tensor \"b\" is given twice, first at byte 15");
+  std::string many;
+  for (int i = 0; i < 1000; ++i) many += R"("b":"s.safetensors",)";
+  CHECK(failure(weight_map(many + R"("a":"s.safetensors")")) ==
+        "byte 35: tensor \"b\" is given twice, first at byte 15");
+  CHECK(failure(weight_map(R"("a":"s.safetensors","\u0061":"s.safetensors")")) ==
+        "byte 35: tensor \"a\" is given twice, first at byte 15");
+  CHECK(error_of(R"({"weight_map":{},"weight_map":{}})").code == ErrorCode::DuplicateKey);
+  CHECK(failure(R"({"weight_map":{},"weight_map":{}})") == "byte 17: weight_map is given twice");
+  CHECK(failure(R"({"metadata":{},"metadata":null,"weight_map":{}})") == "byte 15: metadata is given twice");
+  CHECK(failure(R"({"metadata":{"total_size":1,"total_size":1},"weight_map":{}})") ==
+        "byte 28: metadata.total_size is given twice");
+}
+
+TEST_CASE("values of the wrong type are refused with their place", "[core][model_index]") {
+  for (const char* root : {"[]", "null", "7", "\"weight_map\"", "true"}) {
+    CHECK(failure(root) == "byte 0: the index is no JSON object");
+  }
+  CHECK(failure(" {}") == "byte 0: the index has no weight_map");
+  CHECK(failure(R"({"metadata":{"weight_map":{}}})") == "byte 0: the index has no weight_map");
+  CHECK(failure(R"({"weight_map":[]})") == "byte 14: weight_map is no object of file names");
+  CHECK(failure(R"({"weight_map":null})") == "byte 14: weight_map is no object of file names");
+  CHECK(failure(R"({"metadata":[],"weight_map":{}})") == "byte 12: metadata is no object");
+  for (const char* value : {"1", "null", "{}", "[\"s.safetensors\"]", "false"}) {
+    CHECK(failure(weight_map("\"a\": " + std::string(value))) ==
+          "byte 20: tensor \"a\": its shard is no string");
+  }
+}
+
+TEST_CASE("what is not JSON is refused with its place", "[core][model_index]") {
+  CHECK(failure("") == "byte 0: not JSON: it ends where a value is due");
+  CHECK(failure(R"({"weight_map":{}} x)").starts_with("byte 18: not JSON: something behind its end"));
+  CHECK(failure(std::string(R"({"weight_map":{}})") + '\0').starts_with("byte 17: not JSON"));
+  CHECK(failure(R"({"weight_map":{"a":"s.safetensors",}})").starts_with("byte 35: not JSON"));
+  CHECK(failure("{\"weight_map\":{\"\xff\":\"s.safetensors\"}}") == "byte 16: 0xff is not UTF-8 here");
+  CHECK(failure("\xEF\xBB\xBF{\"weight_map\":{}}").starts_with("byte 0: not JSON"));
+  CHECK(failure(R"({"weight_map":{"\ud800":"s.safetensors"}})").starts_with("byte 16: not JSON"));
+}
+
+TEST_CASE("an index that is cut at any byte is refused", "[core][model_index]") {
+  const std::string whole =
+      R"({"metadata":{"total_size":12,"x":[{}]},"weight_map":{"a\u0041":"s.safetensors"}})";
+  CHECK(parsed(whole).size() == 1);
+  for (std::size_t size = 0; size < whole.size(); ++size) {
+    CAPTURE(size);
+    CHECK(!parse_model_index(whole.substr(0, size)));
+  }
+}
+
+TEST_CASE("an index of random damage is read or refused, and never more", "[core][model_index]") {
+  const std::string whole =
+      R"({"metadata":{"total_size":12,"x":["\"",{"y":[]}]},"weight_map":{"a\\":"s.safetensors","b":"t.safetensors"}})";
+  const std::string pieces = "{}[]\",:\\ 0au\n";
+  std::mt19937 random(20261121);
+  int accepted = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    std::string damaged = whole;
+    for (unsigned i = 0; i <= random() % 3; ++i) {
+      const std::size_t at = random() % damaged.size();
+      if (random() % 2 == 0) {
+        damaged[at] = pieces[random() % pieces.size()];
+      } else {
+        damaged.insert(at, 1, pieces[random() % pieces.size()]);
+      }
+    }
+    const auto index = parse_model_index(damaged);
+    if (index) {
+      ++accepted;
+      for (const std::string& shard : index->shards()) REQUIRE(shard.find('/') == std::string::npos);
+      for (std::uint32_t i = 0; i < index->size(); ++i)
+        REQUIRE(index->find((*index)[i].tensor) == (*index)[i].shard);
+    } else {
+      REQUIRE(index.error().message.size() < 500);
+    }
+  }
+  CHECK(accepted > 500);
+}
+
+TEST_CASE("deep nesting, long strings and very many shards are survived", "[core][model_index]") {
+  for (const std::size_t levels : {200U, 1'000'000U}) {
+    const std::string deep = std::string(levels, '[') + std::string(levels, ']');
+    CHECK(failure("{\"x\":" + deep + ",\"weight_map\":{}}").find("nested too deeply") != std::string::npos);
+  }
+  const std::string unclosed = "{\"weight_map\":" + std::string(1'000'000, '{');
+  CHECK(failure(unclosed).starts_with("byte 15: not JSON"));
+  const std::string huge(10'000'000, 'x');
+  CHECK(shard_failure(huge + ".safetensors").find("is longer than") != std::string::npos);
+  CHECK(shard_failure(huge).find("does not end") != std::string::npos);
+  CHECK(parsed(weight_map("\"" + huge + "\":\"s.safetensors\"")).find(huge) == 0U);
+  CHECK(parsed("{\"" + huge + "\":\"" + huge + "\",\"weight_map\":{}}").size() == 0);
+  CHECK(failure("{\"" + huge).starts_with("byte 1: not JSON"));
+  std::string backslashes;
+  for (int i = 0; i < 1'000'000; ++i) backslashes += "\\\\";
+  CHECK(parsed(weight_map("\"" + backslashes + "\":\"s.safetensors\""))[0].tensor.size() == 1'000'000);
+  CHECK(parsed(std::string(10'000'000, ' ') + weight_map("")).size() == 0);
+  std::string shards;
+  for (std::uint32_t i = 0; i <= kMaxShards; ++i) {
+    shards += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":\"" + std::to_string(i) + ".safetensors\"";
+  }
+  CHECK(failure(weight_map(shards)).ends_with("the shard \"65536.safetensors\" is one too many"));
+  CHECK(failure(std::string(kMaxModelIndexBytes + 1, ' ')) ==
+        "byte 0: an index of 268435457 bytes, where at most 268435456 are allowed");
+}
+
+TEST_CASE("92,000 tensors in 163 shards are indexed", "[core][model_index]") {
+  std::string entries;
+  const auto name = [](int i) {
+    return "model.layers." + std::to_string(i / 1500) + ".mlp.experts." + std::to_string(i % 1500 / 6) +
+           ".down_proj." + std::to_string(i % 6) + ".weight_scale_inv";
+  };
+  const auto shard = [](int i) { return "model-" + std::to_string(10000 + i) + "-of-00163.safetensors"; };
+  for (int i = 0; i < 92'000; ++i) {
+    entries += (i == 0 ? "\"" : ",\n    \"") + name(i) + "\": \"" + shard(i % 163) + "\"";
+  }
+  const std::string json = weight_map(entries);
+  const auto start = std::chrono::steady_clock::now();
+  const ModelIndex index = parsed(json);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  CHECK(index.size() == 92'000);
+  CHECK(index.shards().size() == 163);
+  for (int i = 0; i < 92'000; ++i) {
+    const auto found = index.find(name(i));
+    REQUIRE(found);
+    REQUIRE(index.shards()[*found] == shard(i % 163));
+  }
+  CHECK(took.count() < 2);  // 0.03 s where nothing else runs; sanitizers and loaded machines are slower
+}
