@@ -6,6 +6,9 @@
 //        |                           |                              |
 //     (dies, or the process does: nothing is left)          (a crash: recovery applies it)
 //
+// A small one of a writer who keeps a standing journal stays in memory until seal() hands it over, which is
+// its commit point then.
+//
 // Invariants:
 //  1. The archive is not touched before the journal is committed.
 //  2. A journal has its final name only after all of its bytes are on stable storage.

@@ -7,7 +7,8 @@
 //   3. check that the path still names the archive that was opened, with the same header
 //   4. recover what dead owners have left
 //   5. fill the first and last blocks, hash new and old blocks, seal the journal (one fsync)
-//   6. publish the journal (fsync of the directory): THE COMMIT POINT
+//   6. publish the journal (fsync of the directory): THE COMMIT POINT; with a standing journal
+//      (standing_journal.h) the fsync of step 5 is
 //   7. apply: clone or write every block, fdatasync the archive
 //   8. retire the journal, unlock
 // After a failure in step 7 the journal stays and is the truth: the archive takes no more writes, and
