@@ -26,9 +26,6 @@ struct JournalFile {
 Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem::path& archive_path,
                                         std::string_view suffix = {});
 
-/// Where the heads of a journal lie.
-inline constexpr ByteRange kHead = {0, kBlockBytes};
-
 /// Makes a journal's heads zeros, on stable storage: only then is what it has promised to the archive gone
 /// for good. A name that is removed may come back after a loss of power, and with it what lies under it.
 Result<void> make_void(File& journal, ByteRange heads);

@@ -80,12 +80,13 @@ std::uint64_t blocks_in(std::uint64_t size_bytes) {
   return round_up_to_block(size_bytes) / kBlockBytes;
 }
 
-bool is_sound(const JournalRange& range, const ArchiveStamp& archive, std::uint64_t journal_size_bytes) {
+bool is_sound(const JournalRange& range, const ArchiveStamp& archive, std::uint64_t journal_size_bytes,
+              ByteRange heads) {
   const auto in_archive = ByteRange::checked(range.archive.offset, range.archive.size_bytes);
   const auto in_journal = ByteRange::checked(range.journal_offset, range.archive.size_bytes);
   if (!in_archive || !in_journal || range.archive.empty()) return false;
   if (range.archive.offset % kBlockBytes != 0 || range.journal_offset % kBlockBytes != 0) return false;
-  if (range.journal_offset < kBlockBytes) return false;  // the head
+  if (in_journal->overlaps(heads)) return false;
   if (in_archive->end() > archive.size_bytes || in_journal->end() > journal_size_bytes) return false;
   return in_archive->end() % kBlockBytes == 0 || in_archive->end() == archive.size_bytes;
 }
@@ -162,7 +163,8 @@ std::string encode_range(const JournalRange& range) {
   return out.take();
 }
 
-Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes) {
+Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes,
+                                    ByteRange heads) {
   Reader in(bytes);
   JournalRecord record;
   record.id = read_id(in);
@@ -185,7 +187,7 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
     range.archive.offset = in.u64();
     range.archive.size_bytes = in.u64();
     range.journal_offset = in.u64();
-    if (!in.is_ok() || !is_sound(range, record.archive, journal_size_bytes)) {
+    if (!in.is_ok() || !is_sound(range, record.archive, journal_size_bytes, heads)) {
       return damaged(fmt::format("range {} of the record makes no sense", at));
     }
     if (range.archive.offset < end_of_last) return damaged("the record's ranges overlap");
@@ -254,11 +256,11 @@ Result<JournalHead> decode_head(std::string_view block) {
 }
 
 Result<JournalRecord> decode_sealed_record(std::string_view bytes, const JournalHead& head,
-                                           std::uint64_t journal_size_bytes) {
+                                           std::uint64_t journal_size_bytes, ByteRange heads) {
   if (XXH3_64bits(bytes.data(), bytes.size()) != head.record_hash) {
     return damaged("its record's hash does not agree");
   }
-  auto record = decode_record(bytes, journal_size_bytes);
+  auto record = decode_record(bytes, journal_size_bytes, heads);
   if (record && record->id != head.id) return damaged("head and record are of different journals");
   return record;
 }

@@ -99,9 +99,13 @@ void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint
 std::string encode_record(const JournalRecord& record);
 std::string encode_beginning(const JournalRecord& record);
 std::string encode_range(const JournalRange& range);
+/// Where the head of a journal lies.
+inline constexpr ByteRange kHead = {0, kBlockBytes};
 /// Any bytes are safe input: sizes and offsets are checked against the archive's size in the stamp and
 /// against journal_size_bytes before anything is believed.
-Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes);
+/// @param heads  where no new bytes can lie: kHead or kStandingHeads.
+Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes,
+                                    ByteRange heads = kHead);
 
 struct JournalHead {
   JournalId id;
@@ -123,7 +127,7 @@ std::string encode_head(const JournalHead& head);
 Result<std::string> encode_head_with(const JournalRecord& record);
 /// The record of that head: its hash and its id agree with the head's, else InvalidArgument.
 Result<JournalRecord> decode_sealed_record(std::string_view bytes, const JournalHead& head,
-                                           std::uint64_t journal_size_bytes);
+                                           std::uint64_t journal_size_bytes, ByteRange heads = kHead);
 /// InvalidArgument: no journal, or damaged. EPROTONOSUPPORT: a journal of another version.
 Result<JournalHead> decode_head(std::string_view block);
 

@@ -17,8 +17,8 @@ std::optional<JournalRecord> record_in(std::string_view head_block) {
   if (!head) return std::nullopt;
   const auto place = ByteRange::checked(head->record.offset, head->record.size_bytes);
   if (!place || place->end() > head_block.size()) return std::nullopt;
-  auto record =
-      decode_sealed_record(head_block.substr(place->offset, place->size_bytes), *head, kStandingBytes);
+  auto record = decode_sealed_record(head_block.substr(place->offset, place->size_bytes), *head,
+                                     kStandingBytes, kStandingHeads);
   if (!record) return std::nullopt;
   return std::move(*record);
 }

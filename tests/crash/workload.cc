@@ -81,6 +81,9 @@ std::vector<Workload> make_workloads() {
   keep("kept: wrong size first",
        {{.pieces = {{"block"}}}, {.pieces = {{"several_blocks"}, {"end"}}, .tries_wrong_size = true}});
   keep("kept: reopened", {{.pieces = {{"block"}}}, {.pieces = {{"block"}}, .reopens = true}});
+  keep("kept: a lane full",
+       {{.pieces = {{"large"}}}, {.pieces = {{"large"}}}, {.pieces = {{"block"}}}, {.pieces = {{"large"}}}});
+  list.back().archive = &lane_archive();
   keep("kept: without unnamed files", {{.pieces = {{"block"}}}, {.pieces = {{"block"}, {"end"}}}},
        without_unnamed);
   keep("kept: killed only",
@@ -139,6 +142,11 @@ std::uint32_t TestArchive::position(std::string_view name) const {
 
 const TestArchive& small_archive() {
   static const TestArchive archive(10);
+  return archive;
+}
+
+const TestArchive& lane_archive() {
+  static const TestArchive archive(15 * kBlock + 496);  // begins 3500 bytes into its first block
   return archive;
 }
 

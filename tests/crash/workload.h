@@ -47,6 +47,8 @@ class TestArchive {
 };
 
 const TestArchive& small_archive();
+/// Its tensor "large" touches as many blocks as a lane of a standing journal has.
+const TestArchive& lane_archive();
 /// Its tensor "large" is one that is cloned, where the disk can.
 const TestArchive& large_archive();
 
