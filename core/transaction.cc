@@ -119,11 +119,13 @@ Result<std::vector<JournalRange>> Transaction::prepare(const CommitOptions& opti
   if (!ranges) return ranges;
   // What a failure after the commit point needs is allocated before it.
   archive_.reserve_overlay();
+  const std::filesystem::path& journal =
+      journal_->is_in_memory() ? archive_.standing_journal().path() : journal_->path();
   stopped_ = {
       ErrorCode::System, EIO,
       fmt::format("the change is committed in {} and shows here; the archive takes no more writes until "
                   "`stfs recover {}` has finished it",
-                  journal_->path().string(), archive_.path().string())};
+                  journal.string(), archive_.path().string())};
   JournalRecord record{.id = {},
                        .archive = archive_.stamp(),
                        .sequence = next_sequence(archive_.identity().mtime_ns),

@@ -38,6 +38,7 @@ Filesystem::Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions
     : archive_(std::move(archive)),
       options_(options),
       inodes_(archive_->tensors(), options.layout),
+      views_(std::make_unique<Views>(*archive_, inodes_, options.layout, view_source())),
       transactions_(*archive_,
                     [this](std::uint32_t tensor) -> Result<TransactionDirectory::TensorVersion> {
                       const std::uint64_t generation = state_of(tensor).generation;
@@ -53,14 +54,17 @@ Filesystem::Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions
 }
 
 bool Filesystem::exists(Ino ino) const {
+  if (Views::owns(ino)) return views_->exists(ino);
   return TransactionDirectory::owns(ino) ? transactions_.exists(ino) : inodes_.exists(ino);
 }
 
 bool Filesystem::is_directory(Ino ino) const {
+  if (Views::owns(ino)) return Views::is_directory(ino);
   return TransactionDirectory::owns(ino) ? transactions_.is_directory(ino) : inodes_.is_directory(ino);
 }
 
 std::uint32_t Filesystem::tensor_of(Ino ino) const {
+  if (Views::owns(ino)) return views_->tensor(ino).value_or(0);
   return TransactionDirectory::owns(ino) ? transactions_.tensor(ino) : inodes_.tensor(ino);
 }
 
@@ -68,6 +72,11 @@ Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const 
   if (!exists(parent) || !is_directory(parent)) return no_such_inode(parent);
   // Reachable by name, never listed: whoever copies the tree sees each tensor once.
   if (parent == kRootIno && name == kViewsDirectory) return stat_of(TransactionDirectory::kViews);
+  if (parent == TransactionDirectory::kViews || Views::owns(parent)) {
+    const auto view = views_->find(Views::owns(parent) ? parent : Views::kEntriesOf, name);
+    if (view) return attributes(*view);
+    if (Views::owns(parent)) return tl::unexpected(view.error());
+  }
   const auto ino =
       TransactionDirectory::owns(parent) ? transactions_.find(parent, name) : inodes_.find(parent, name);
   if (!ino) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
@@ -76,6 +85,7 @@ Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const 
 
 Result<struct stat> Filesystem::attributes(Ino ino) const {
   if (!exists(ino)) return no_such_inode(ino);
+  if (Views::owns(ino)) return stat_of_view(ino);
   return stat_of(ino);
 }
 
@@ -119,8 +129,12 @@ Result<void> Filesystem::read_directory(Ino directory, std::uint64_t position,
                                         const VisitEntry& visit) const {
   if (!exists(directory)) return no_such_inode(directory);
   if (!is_directory(directory)) return fail(ErrorCode::InvalidArgument, ENOTDIR, "not a directory");
+  if (Views::owns(directory)) return read_view_directory(directory, position, visit);
   if (TransactionDirectory::owns(directory)) {
-    const auto entries = transactions_.list(directory);
+    auto entries = transactions_.list(directory);
+    if (directory == TransactionDirectory::kViews) {
+      for (const Views::Entry& view : Views::kEntries) entries.emplace_back(view.name, view.ino);
+    }
     const Ino parent = transactions_.parent(directory);
     return visit_entries(position, entries.size(), directory, parent, visit,
                          [&](std::size_t at) { return std::pair<std::string_view, Ino>(entries[at]); });
@@ -147,6 +161,7 @@ struct statvfs Filesystem::statistics() const {
 Result<Bytes> Filesystem::read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const {
   if (!exists(ino)) return no_such_inode(ino);
   if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (Views::owns(ino)) return views_->read(ino, offset, size_bytes);
   if (const auto content = shared_content(ino)) return read_pending(*content, offset, size_bytes);
   const std::uint32_t tensor = tensor_of(ino);
   const std::uint64_t end = archive_->tensors()[tensor].data.size_bytes;
@@ -190,7 +205,9 @@ Stale Filesystem::check_for_change() {
   const std::scoped_lock commit_lock(commit_mutex_);
   // tidy() looks, when no further commit comes: a look after each of them makes the next one dearer.
   if (archive_->has_unseen_change()) return {};
-  return note_foreign_change();
+  const Stale stale = note_foreign_change();
+  for (const Stale& view : stale_views(stale)) forget_(view);
+  return stale;
 }
 
 Stale Filesystem::note_foreign_change() {
@@ -238,7 +255,7 @@ struct timespec Filesystem::timespec_of(std::int64_t ns) {
 }
 
 void Filesystem::set_mtime(Ino ino, struct timespec mtime) {
-  if (!exists(ino) || is_directory(ino)) return;
+  if (!exists(ino) || is_directory(ino) || is_view(ino)) return;
   const std::uint32_t tensor = tensor_of(ino);
   const std::scoped_lock lock(state_mutex_);
   changed_states_.try_emplace(tensor, common_state_).first->second.mtime = mtime;

@@ -29,9 +29,11 @@
 #include "core/archive.h"
 #include "core/reader_writer_lock.h"
 #include "core/transaction.h"
+#include "fs/bytes.h"
 #include "fs/inode_table.h"
 #include "fs/open_file.h"
 #include "fs/transaction_directory.h"
+#include "fs/views.h"
 
 namespace stfs {
 
@@ -44,37 +46,16 @@ struct FilesystemOptions {
   CommitOptions commit;
 };
 
-/// What the kernel's caches must forget after a call, before its caller is answered.
-struct Stale {
-  enum class What : std::uint8_t { Nothing, Attributes, Content };
-  Ino first = 0;  // the inodes from here
-  Ino last = 0;   // to here
-  What what = What::Nothing;
-
-  static Stale one(Ino ino, What what) { return {ino, ino, what}; }
-};
-
-/// The result of a read. Bytes of the map stay valid and untorn while this lives.
-class Bytes {
- public:
-  Bytes() = default;
-  Bytes(std::span<const std::byte> mapped, std::shared_lock<ReaderWriterLock> lock)
-      : mapped_(mapped), lock_(std::move(lock)) {}
-  explicit Bytes(std::vector<std::byte> owned) : owned_(std::move(owned)), mapped_(owned_) {}
-  [[nodiscard]] std::span<const std::byte> span() const { return mapped_; }
-
- private:
-  std::vector<std::byte> owned_;
-  std::span<const std::byte> mapped_;
-  std::shared_lock<ReaderWriterLock> lock_;
-};
-
 class Filesystem {
  public:
   Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions& options);
 
   // The tree. ENOENT where a name or a number does not exist.
+  /// Of a file that Views::is_counted(), forget() must follow in the end.
   [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
+  void forget(Ino ino, std::uint64_t lookups) { views_->forget(ino, lookups); }
+  /// Views::slice_to_forget().
+  std::optional<std::string> slice_to_forget() { return views_->slice_to_forget(); }
   [[nodiscard]] Result<struct stat> attributes(Ino ino) const;
   /// Calls visit for `.`, `..` and the children, from the position on that an earlier call ended at
   /// (0 at first), until visit returns false. `position` is the next one's.
@@ -128,11 +109,29 @@ class Filesystem {
   /// when no other call is under way.
   void end();
 
-  /// Where caches that became stale without a call to answer are told; set before the first call.
-  void tell_stale_to(std::function<void(Stale)> forget) { forget_ = std::move(forget); }
+  /// The views that show what has become stale: to be forgotten with it.
+  [[nodiscard]] std::vector<Stale> stale_views(const Stale& stale) const;
+  /// Where caches that became stale without a call to answer are told, their views first; set before the
+  /// first call.
+  void tell_stale_to(const std::function<void(Stale)>& forget) {
+    forget_ = [this, forget](Stale stale) {
+      for (const Stale& view : stale_views(stale)) forget(view);
+      forget(stale);
+    };
+  }
 
   /// Who calls tidy() is told of each commit; set before the first call.
-  void tell_commits_to(std::function<void()> note) { note_commit_ = std::move(note); }
+  void tell_commits_to(const std::function<void()>& note) {
+    note_commit_ = [this, note] {
+      views_->activity().note_commit();
+      note();
+    };
+  }
+  /// Where requests are counted, for `.safetensors/stats.json`.
+  [[nodiscard]] Activity& activity() const { return views_->activity(); }
+
+  /// A view: nobody may write to it, EROFS.
+  [[nodiscard]] static bool is_view(Ino ino) { return Views::owns(ino); }
 
   [[nodiscard]] bool is_read_only() const { return options_.is_read_only; }
   [[nodiscard]] const Archive& archive() const { return *archive_; }
@@ -158,6 +157,10 @@ class Filesystem {
   /// The pending content that the page cache of this file shows, if any.
   [[nodiscard]] std::shared_ptr<PendingContent> shared_content(Ino ino) const;
   [[nodiscard]] Result<Bytes> read_archive(std::uint32_t tensor, ByteRange part) const;
+  [[nodiscard]] ViewSource view_source() const;
+  // Of `.safetensors` (filesystem_views.cc).
+  [[nodiscard]] Result<struct stat> stat_of_view(Ino ino) const;
+  Result<void> read_view_directory(Ino directory, std::uint64_t position, const VisitEntry& visit) const;
   [[nodiscard]] Result<Bytes> read_pending(PendingContent& content, std::uint64_t offset,
                                            std::size_t size_bytes) const;
   /// check_for_change(), with the commit's mutex held.
@@ -184,8 +187,9 @@ class Filesystem {
   std::unique_ptr<Archive> archive_;
   FilesystemOptions options_;
   std::function<void(Stale)> forget_ = [](Stale) {};
-  std::function<void()> note_commit_ = [] {};
+  std::function<void()> note_commit_ = [this] { views_->activity().note_commit(); };
   InodeTable inodes_;
+  std::unique_ptr<Views> views_;
   TransactionDirectory transactions_;
   mutable std::array<ReaderWriterLock, kTensorLocks> tensor_locks_;
   // By tensor: the kernel's page cache may hold bytes of it. Set before they are read, under no lock; looked

@@ -33,6 +33,12 @@ Result<std::string> Filesystem::extended_attribute(Ino ino, std::string_view nam
   name.remove_prefix(kPrefix.size());
   if (ino == kRootIno) return root_attribute(name);
   if (is_directory(ino)) return no_attribute();
+  if (Views::owns(ino)) {
+    const auto tensor = views_->tensor(ino);
+    if (!tensor) return no_attribute();
+    if (const auto shape = views_->slice_shape(ino); shape && name == "shape") return shape_text(*shape);
+    return tensor_attribute(*tensor, name);
+  }
   return tensor_attribute(tensor_of(ino), name);
 }
 
@@ -47,7 +53,7 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
       if (name.size() > kMaxAttributeNameBytes || name.find('\0') != std::string::npos) continue;
       names.push_back(std::move(name));
     }
-  } else if (!is_directory(ino)) {
+  } else if (!is_directory(ino) && (!Views::owns(ino) || views_->tensor(ino))) {
     for (const std::string_view key : kTensorKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
   }
   return names;

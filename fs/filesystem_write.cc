@@ -22,6 +22,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   const int access = flags & O_ACCMODE;
   if (access == O_RDONLY) return nullptr;
+  if (is_view(ino)) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");
   if (is_broken_)
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header was changed underneath");
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
@@ -133,6 +134,7 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Owner 
 Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller) {
   if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (is_view(ino)) return fail(ErrorCode::ReadOnly, EPERM, "views are read-only");
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
   const std::uint64_t due = archive_->tensors()[tensor_of(ino)].data.size_bytes;
   if (size_bytes == due) return {};

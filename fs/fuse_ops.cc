@@ -7,57 +7,25 @@
 
 #include <fcntl.h>
 
-#include <cstdio>
-#include <cstring>
-#include <new>
 #include <string>
 
-#include "fs/log.h"
+#include "fs/fuse_handlers.h"
 
 namespace stfs {
 namespace {
 
-// "For ever": the tree changes only by our own hand, and then the kernel is told.
-constexpr double kForeverSeconds = 1e9;
 constexpr unsigned kMaxBackgroundRequests = 64;  // KERNEL-NOTES.md: the default of 12 is too few
 constexpr unsigned kCongestedRequests = 48;
 
-using Stat = struct stat;  // `stat` alone is the function
-
-Mount& mount_of(fuse_req_t req) {
-  return *static_cast<Mount*>(fuse_req_userdata(req));
-}
-Filesystem& filesystem_of(fuse_req_t req) {
-  return mount_of(req).filesystem;
-}
-
 OpenFile* open_file(const fuse_file_info* fi) {
   return fi == nullptr ? nullptr : reinterpret_cast<OpenFile*>(fi->fh);  // NOLINT: what open put there
-}
-
-void reply_error(fuse_req_t req, const Error& error) {
-  // Failures of the store, not of the request, are for the log: nobody may miss them.
-  if (error.errno_value == EIO) log::error("{}", error.message);
-  fuse_reply_err(req, error.errno_value);
-}
-
-/// The C boundary: no exception may pass it.
-template <class Handler>
-void guarded(fuse_req_t req, Handler&& handler) noexcept {
-  try {
-    handler();
-  } catch (const std::bad_alloc&) {
-    fuse_reply_err(req, ENOMEM);
-  } catch (const std::exception& exception) {
-    log::error("unexpected: {}", exception.what());
-    fuse_reply_err(req, EIO);
-  }
 }
 
 /// A close or a sync of a descriptor. When one of a shared content is refused, its bytes go from the page
 /// cache before the caller hears of it: nobody may take them for the tensor afterwards.
 void reply_done(fuse_req_t req, const OpenFile& file, const Result<Stale>& result) {
   if (!result) {
+    filesystem_of(req).activity().note_refused_commit();
     if (file.kind != FileKind::Shared) return reply_error(req, result.error());
     const Stale stale = Stale::one(file.ino, Stale::What::Content);
     mount_of(req).invalidator->forget(stale, [req, error = result.error()] { reply_error(req, error); });
@@ -67,7 +35,7 @@ void reply_done(fuse_req_t req, const OpenFile& file, const Result<Stale>& resul
     fuse_reply_err(req, 0);
     return;
   }
-  mount_of(req).invalidator->forget(*result, [req] { fuse_reply_err(req, 0); });
+  forget_stale(mount_of(req), *result, [req] { fuse_reply_err(req, 0); });
 }
 
 /// A refused write leaves its bytes in the page cache that all descriptors of the tensor share. Not
@@ -102,33 +70,8 @@ void on_init(void* userdata, fuse_conn_info* conn) {
       mount.filesystem.is_read_only() && (conn->capable & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
 }
 
-/// What lies in a transaction comes and goes with it, and its size with each write: not to be remembered.
-double timeout_of(Ino ino) {
-  return TransactionDirectory::owns(ino) ? 0 : kForeverSeconds;
-}
-
-fuse_entry_param entry_of(const struct stat& st) {
-  fuse_entry_param entry{};
-  entry.ino = st.st_ino;
-  entry.attr = st;
-  entry.attr_timeout = timeout_of(st.st_ino);
-  entry.entry_timeout = timeout_of(st.st_ino);
-  return entry;
-}
-
-void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded(req, [&] {
-    const auto found = filesystem_of(req).lookup(parent, name);
-    if (!found && found.error().errno_value != ENOENT) return reply_error(req, found.error());
-    // Inode 0 with a timeout: the kernel remembers that there is none.
-    fuse_entry_param entry = entry_of(found ? *found : Stat{});
-    if (!found) entry.entry_timeout = timeout_of(parent);
-    fuse_reply_entry(req, &entry);
-  });
-}
-
 void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
-  guarded(req, [&] {
+  guarded(req, Request::Getattr, [&] {
     const auto st = filesystem_of(req).attributes(ino);
     if (!st) return reply_error(req, st.error());
     fuse_reply_attr(req, &*st, timeout_of(ino));
@@ -136,12 +79,12 @@ void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
 }
 
 void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, fuse_file_info* fi) {
-  guarded(req, [&] {
+  guarded(req, Request::Setattr, [&] {
     Filesystem& filesystem = filesystem_of(req);
     const auto now = filesystem.attributes(ino);
     if (!now) return reply_error(req, now.error());
-    if (filesystem.is_read_only()) {
-      fuse_reply_err(req, EROFS);
+    if (filesystem.is_read_only() || Filesystem::is_view(ino)) {
+      fuse_reply_err(req, filesystem.is_read_only() ? EROFS : EPERM);
       return;
     }
     constexpr mode_t kPermissions = 07777;
@@ -176,7 +119,7 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
 }
 
 void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
-  guarded(req, [&] {
+  guarded(req, Request::Access, [&] {
     const auto st = filesystem_of(req).attributes(ino);
     if (!st) return reply_error(req, st.error());
     constexpr mode_t kExecute = 0111;
@@ -192,52 +135,17 @@ void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
   });
 }
 
-void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  fi->cache_readdir = TransactionDirectory::owns(ino) ? 0 : 1;
-  fi->keep_cache = 1;
-  fuse_reply_open(req, fi);
-}
-
-template <bool kWithAttributes>
-void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  guarded(req, [&] {
-    const Filesystem& filesystem = filesystem_of(req);
-    std::string buffer(size, '\0');
-    std::size_t used = 0;
-    const auto visit = [&](std::string_view name, Ino child, std::uint64_t next) {
-      const std::string terminated(name);
-      std::size_t needed = 0;
-      if constexpr (kWithAttributes) {
-        // `.` and `..` must not count as looked up: inode 0 tells the kernel so.
-        const bool is_dot = name == "." || name == "..";
-        fuse_entry_param entry = entry_of(filesystem.attributes(child).value_or(Stat{}));
-        if (is_dot) entry.ino = 0;
-        needed = fuse_add_direntry_plus(req, buffer.data() + used, size - used, terminated.c_str(), &entry,
-                                        static_cast<off_t>(next));
-      } else {
-        struct stat st {};
-        st.st_ino = child;
-        st.st_mode = filesystem.is_directory(child) ? S_IFDIR : S_IFREG;
-        needed = fuse_add_direntry(req, buffer.data() + used, size - used, terminated.c_str(), &st,
-                                   static_cast<off_t>(next));
-      }
-      if (needed > size - used) return false;
-      used += needed;
-      return true;
-    };
-    const auto read = filesystem.read_directory(ino, static_cast<std::uint64_t>(offset), visit);
-    if (!read) return reply_error(req, read.error());
-    fuse_reply_buf(req, buffer.data(), used);
-  });
-}
-
 void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  guarded(req, [&] {
+  guarded(req, Request::Open, [&] {
     Mount& mount = mount_of(req);
     std::call_once(mount.has_opened, mount.on_first_open);
     if (mount.kernel_keeps_open && (fi->flags & O_ACCMODE) == O_RDONLY) {
       // "Never ask again": no descriptor of a read-only mount has any state.
       fuse_reply_err(req, ENOSYS);
+      return;
+    }
+    if (Filesystem::is_view(ino) && (fi->flags & O_ACCMODE) != O_RDONLY) {
+      fuse_reply_err(req, EROFS);
       return;
     }
     const auto file = mount.filesystem.open(ino, fi->flags, fuse_req_ctx(req)->pid);
@@ -255,9 +163,10 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 }
 
 void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  guarded(req, [&] {
+  guarded(req, Request::Read, [&] {
     const auto bytes = filesystem_of(req).read(ino, static_cast<std::uint64_t>(offset), size);
     if (!bytes) return reply_error(req, bytes.error());
+    filesystem_of(req).activity().note_read(bytes->span().size());
     // Straight out of the map: the kernel copies once, into the reader's page.
     fuse_reply_buf(req, reinterpret_cast<const char*>(bytes->span().data()), bytes->span().size());  // NOLINT
   });
@@ -265,10 +174,11 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
 
 void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off_t offset,
               fuse_file_info* fi) {
-  guarded(req, [&] {
+  guarded(req, Request::Write, [&] {
     Filesystem& filesystem = filesystem_of(req);
     const auto bytes = std::as_bytes(std::span(data, size));
     const auto at = static_cast<std::uint64_t>(offset);
+    filesystem.activity().note_written(size);
     if (fi->writepage != 0) {
       // From a mapping: the kernel picks any descriptor that may write, so the inode decides.
       if (auto written = filesystem.write_back(ino, bytes, at); !written)
@@ -286,13 +196,13 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
       fuse_reply_write(req, size);
     } else {
       // A synchronous write of an isolated descriptor: past the page cache, so no page is locked.
-      mount_of(req).invalidator->forget(*written, [req, size] { fuse_reply_write(req, size); });
+      forget_stale(mount_of(req), *written, [req, size] { fuse_reply_write(req, size); });
     }
   });
 }
 
 void on_flush(fuse_req_t req, fuse_ino_t, fuse_file_info* fi) {
-  guarded(req, [&] {
+  guarded(req, Request::Flush, [&] {
     OpenFile* file = open_file(fi);
     if (file == nullptr) {
       // On a read-only mount: never ask again.
@@ -304,7 +214,7 @@ void on_flush(fuse_req_t req, fuse_ino_t, fuse_file_info* fi) {
 }
 
 void on_fsync(fuse_req_t req, fuse_ino_t, int, fuse_file_info* fi) {
-  guarded(req, [&] {
+  guarded(req, Request::Fsync, [&] {
     OpenFile* file = open_file(fi);
     if (file == nullptr) {
       fuse_reply_err(req, 0);  // nothing of a reader's is pending
@@ -315,19 +225,19 @@ void on_fsync(fuse_req_t req, fuse_ino_t, int, fuse_file_info* fi) {
 }
 
 void on_release(fuse_req_t req, fuse_ino_t, fuse_file_info* fi) {
-  guarded(req, [&] {
+  guarded(req, Request::Release, [&] {
     OpenFile* file = open_file(fi);
     if (file == nullptr) {
       fuse_reply_err(req, 0);
       return;
     }
     const Stale stale = filesystem_of(req).release(file);
-    mount_of(req).invalidator->forget(stale, [req] { fuse_reply_err(req, 0); });
+    forget_stale(mount_of(req), stale, [req] { fuse_reply_err(req, 0); });
   });
 }
 
 void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) {
-  guarded(req, [&] {
+  guarded(req, Request::Xattr, [&] {
     const auto value = filesystem_of(req).extended_attribute(ino, name);
     if (!value) return reply_error(req, value.error());
     if (size == 0) {
@@ -341,7 +251,7 @@ void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) 
 }
 
 void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
-  guarded(req, [&] {
+  guarded(req, Request::Xattr, [&] {
     const auto names = filesystem_of(req).list_extended_attributes(ino);
     if (!names) return reply_error(req, names.error());
     std::string list;
@@ -356,56 +266,11 @@ void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
   });
 }
 
-void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
-  guarded(req, [&] {
-    const auto made = filesystem_of(req).make_directory(parent, name);
-    if (!made) return reply_error(req, made.error());
-    const fuse_entry_param entry = entry_of(*made);
-    fuse_reply_entry(req, &entry);
-  });
-}
-
-void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded(req, [&] {
-    const auto removed = filesystem_of(req).remove_file(parent, name);
-    if (!removed) return reply_error(req, removed.error());
-    fuse_reply_err(req, 0);
-  });
-}
-
-void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded(req, [&] {
-    const auto removed = filesystem_of(req).remove_directory(parent, name);
-    if (!removed) return reply_error(req, removed.error());
-    fuse_reply_err(req, 0);
-  });
-}
-
-void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
-               const char* new_name, unsigned flags) {
-  guarded(req, [&] {
-    if ((flags & RENAME_EXCHANGE) != 0) {
-      fuse_reply_err(req, EINVAL);
-      return;
-    }
-    const auto renamed = filesystem_of(req).rename(parent, name, new_parent, new_name);
-    if (!renamed) return reply_error(req, renamed.error());
-    Invalidator& invalidator = *mount_of(req).invalidator;
-    for (const Stale& stale : *renamed) invalidator.forget(stale);
-    invalidator.run([req] { fuse_reply_err(req, 0); });
-  });
-}
-
 void on_statfs(fuse_req_t req, fuse_ino_t) {
-  guarded(req, [&] {
+  guarded(req, Request::Statfs, [&] {
     const struct statvfs st = filesystem_of(req).statistics();
     fuse_reply_statfs(req, &st);
   });
-}
-
-// What this file system never does. The kernel answers EROFS itself on a read-only mount.
-void refuse(fuse_req_t req) {
-  fuse_reply_err(req, filesystem_of(req).is_read_only() ? EROFS : EPERM);
 }
 
 // `cp -p` copies access control lists, and takes only this answer for "there are none here".
@@ -419,17 +284,26 @@ void refuse_attribute(fuse_req_t req, std::string_view name) {
 
 }  // namespace
 
+void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then) {
+  const auto views = mount.filesystem.stale_views(stale);
+  if (views.empty()) {
+    mount.invalidator->forget(stale, std::move(then));
+    return;
+  }
+  for (const Stale& view : views) mount.invalidator->forget(view);
+  // In line behind them, even where a stale attribute alone would be told at once.
+  mount.invalidator->forget(stale);
+  mount.invalidator->run(std::move(then));
+}
+
 const fuse_lowlevel_ops& fuse_operations() {
   static const fuse_lowlevel_ops operations = [] {
     fuse_lowlevel_ops ops{};
+    add_directory_operations(ops);
     ops.init = on_init;
-    ops.lookup = on_lookup;
     ops.getattr = on_getattr;
     ops.setattr = on_setattr;
     ops.access = on_access;
-    ops.opendir = on_opendir;
-    ops.readdir = on_readdir<false>;
-    ops.readdirplus = on_readdir<true>;
     ops.open = on_open;
     ops.read = on_read;
     ops.write = on_write;
@@ -440,13 +314,9 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.listxattr = on_listxattr;
     ops.statfs = on_statfs;
     ops.mknod = [](fuse_req_t req, fuse_ino_t, const char*, mode_t, dev_t) { refuse(req); };
-    ops.mkdir = on_mkdir;
     ops.create = [](fuse_req_t req, fuse_ino_t, const char*, mode_t, fuse_file_info*) { refuse(req); };
     ops.symlink = [](fuse_req_t req, const char*, fuse_ino_t, const char*) { refuse(req); };
     ops.link = [](fuse_req_t req, fuse_ino_t, fuse_ino_t, const char*) { refuse(req); };
-    ops.unlink = on_unlink;
-    ops.rmdir = on_rmdir;
-    ops.rename = on_rename;
     ops.setxattr = [](fuse_req_t req, fuse_ino_t, const char* name, const char*, size_t, int) {
       refuse_attribute(req, name);
     };

@@ -47,6 +47,12 @@ void Invalidator::forget(Stale stale, std::function<void()> then) {
   });
 }
 
+void Invalidator::forget_entry(Ino directory, std::string name) {
+  run([this, directory, name = std::move(name)] {
+    if (notifies_) fuse_lowlevel_notify_inval_entry(session_, directory, name.c_str(), name.size());
+  });
+}
+
 void Invalidator::run(std::function<void()> work) {
   {
     const std::scoped_lock lock(mutex_);

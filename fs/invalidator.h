@@ -8,6 +8,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 
 #include "fs/filesystem.h"
@@ -35,6 +36,8 @@ class Invalidator {
   /// have forgotten, on the invalidator's thread. That is how a close is answered only when every other
   /// reader will see the new bytes.
   void forget(Stale stale, std::function<void()> then = {});
+  /// Queues: the kernel forgets a name, and the file with it where nobody has it open.
+  void forget_entry(Ino directory, std::string name);
   /// Runs `work` on the invalidator's thread.
   void run(std::function<void()> work);
 

@@ -1,0 +1,88 @@
+// What `.safetensors/` takes from the file system: bytes, times and permissions (views.h).
+#include <fmt/format.h>
+
+#include "fs/filesystem.h"
+
+namespace stfs {
+
+ViewSource Filesystem::view_source() const {
+  const auto check_header = [this]() -> Result<void> {
+    if (!is_broken_) return {};
+    return fail(ErrorCode::ArchiveChanged, EIO,
+                archive_->path().string() + ": the archive's header was changed underneath; mount it again");
+  };
+  ViewSource source;
+  source.read = [this](std::uint32_t tensor, ByteRange part) { return read_archive(tensor, part); };
+  source.read_parts = [this, check_header](std::uint32_t tensor, const ViewSource::Work& work) {
+    if (auto checked = check_header(); !checked) return checked;
+    const std::shared_lock lock(lock_of(tensor));
+    std::vector<std::byte> scratch;
+    return work([&](ByteRange part) {
+      return archive_->read({range_of(tensor).offset + part.offset, part.size_bytes}, scratch);
+    });
+  };
+  source.read_header = [this, check_header](ByteRange range) -> Result<Bytes> {
+    if (auto checked = check_header(); !checked) return pass_on(std::move(checked));
+    std::vector<std::byte> scratch;
+    const auto bytes = archive_->read(range, scratch);
+    if (!bytes) return tl::unexpected(bytes.error());
+    return Bytes(std::vector<std::byte>(bytes->begin(), bytes->end()));
+  };
+  return source;
+}
+
+Result<struct stat> Filesystem::stat_of_view(Ino ino) const {
+  constexpr mode_t kWrite = 0222;
+  const FileStatus& archive = archive_->opened_status();
+  if (Views::is_directory(ino)) {
+    struct stat st = stat_of(TransactionDirectory::kViews);
+    st.st_ino = ino;
+    st.st_mode &= ~kWrite;
+    return st;
+  }
+  const auto size_bytes = views_->size_bytes(ino);
+  if (!size_bytes) return tl::unexpected(size_bytes.error());
+  constexpr mode_t kRead = 0444;
+  constexpr std::uint64_t kStatBlockBytes = 512;
+  struct stat st {};
+  st.st_ino = ino;
+  st.st_mode = S_IFREG | (archive.mode & kRead & ~options_.umask);
+  st.st_nlink = 1;
+  st.st_uid = options_.uid.value_or(archive.uid);
+  st.st_gid = options_.gid.value_or(archive.gid);
+  st.st_blksize = 1 << 20;
+  st.st_size = static_cast<off_t>(*size_bytes);
+  st.st_blocks = static_cast<blkcnt_t>((*size_bytes + kStatBlockBytes - 1) / kStatBlockBytes);
+  const auto tensor = views_->tensor(ino);
+  st.st_mtim = st.st_ctim = st.st_atim =
+      tensor ? state_of(*tensor).mtime : timespec_of(archive_->identity().mtime_ns);
+  return st;
+}
+
+Result<void> Filesystem::read_view_directory(Ino directory, std::uint64_t position,
+                                             const VisitEntry& visit) const {
+  constexpr std::uint64_t kDots = 2;
+  for (; position < kDots + views_->size(directory); ++position) {
+    bool goes_on = false;
+    if (position < kDots) {
+      goes_on = position == 0 ? visit(".", directory, 1) : visit("..", TransactionDirectory::kViews, 2);
+    } else {
+      const auto [name, ino] = views_->child(directory, static_cast<std::uint32_t>(position - kDots));
+      goes_on = visit(name, ino, position + 1);
+    }
+    if (!goes_on) break;
+  }
+  return {};
+}
+
+std::vector<Stale> Filesystem::stale_views(const Stale& stale) const {
+  const Ino first = InodeTable::ino_of_tensor(0);
+  const std::uint32_t tensors = archive_->tensors().size();
+  if (stale.what == Stale::What::Nothing || tensors == 0) return {};
+  if (stale.last < first || stale.first >= first + tensors) return {};
+  if (is_broken_) views_->note_broken();
+  return views_->stale(static_cast<std::uint32_t>(std::max(stale.first, first) - first),
+                       static_cast<std::uint32_t>(std::min(stale.last - first, std::uint64_t{tensors} - 1)));
+}
+
+}  // namespace stfs

@@ -1,0 +1,68 @@
+// What the handlers of fuse_ops.cc and fuse_directory_ops.cc share. For those two alone.
+#pragma once
+
+#include <fuse_lowlevel.h>
+
+#include <functional>
+#include <new>
+
+#include "fs/fuse_ops.h"
+#include "fs/log.h"
+
+namespace stfs {
+
+/// Enters the handlers that look up, list, make, move and remove.
+void add_directory_operations(fuse_lowlevel_ops& ops);
+
+/// Tells the caches what to forget, the views of it first; then `then`, on the invalidator's thread or at
+/// once.
+void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then);
+
+// "For ever": the tree changes only by our own hand, and then the kernel is told.
+inline constexpr double kForeverSeconds = 1e9;
+
+using Stat = struct stat;  // `stat` alone is the function
+
+inline Mount& mount_of(fuse_req_t req) {
+  return *static_cast<Mount*>(fuse_req_userdata(req));
+}
+inline Filesystem& filesystem_of(fuse_req_t req) {
+  return mount_of(req).filesystem;
+}
+
+inline void reply_error(fuse_req_t req, const Error& error) {
+  // Failures of the store, not of the request, are for the log: nobody may miss them.
+  if (error.errno_value == EIO) {
+    log::error("{}", error.message);
+    filesystem_of(req).activity().note_error();
+  }
+  fuse_reply_err(req, error.errno_value);
+}
+
+/// The C boundary: no exception may pass it.
+template <class Handler>
+void guarded(fuse_req_t req, Request kind, Handler&& handler) noexcept {
+  filesystem_of(req).activity().note_request(kind);
+  try {
+    handler();
+  } catch (const std::bad_alloc&) {
+    fuse_reply_err(req, ENOMEM);
+  } catch (const std::exception& exception) {
+    log::error("unexpected: {}", exception.what());
+    fuse_reply_err(req, EIO);
+  }
+}
+
+/// What lies in a transaction comes and goes with it, and its size with each write: not to be remembered. Nor
+/// is a view that exists only while somebody looks at it.
+inline double timeout_of(Ino ino) {
+  const bool is_passing = TransactionDirectory::owns(ino) || Views::is_counted(ino);
+  return is_passing && ino != TransactionDirectory::kViews ? 0 : kForeverSeconds;
+}
+
+// What this file system never does. The kernel answers EROFS itself on a read-only mount.
+inline void refuse(fuse_req_t req) {
+  fuse_reply_err(req, filesystem_of(req).is_read_only() ? EROFS : EPERM);
+}
+
+}  // namespace stfs

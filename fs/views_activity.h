@@ -1,0 +1,82 @@
+// What the mount has done so far, as `.safetensors/stats.json` tells it.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace stfs {
+
+enum class Request : std::uint8_t {
+  Lookup,
+  Getattr,
+  Setattr,
+  Access,
+  Readdir,
+  Open,
+  Read,
+  Write,
+  Flush,
+  Fsync,
+  Release,
+  Xattr,
+  Mkdir,
+  Unlink,
+  Rmdir,
+  Rename,
+  Statfs,
+};
+inline constexpr std::size_t kRequestKinds = 17;
+
+/// Any thread may count; nothing waits for anything.
+class Activity {
+ public:
+  struct Counts {
+    std::array<std::uint64_t, kRequestKinds> requests{};
+    std::uint64_t bytes_read = 0;
+    std::uint64_t bytes_written = 0;
+    std::uint64_t commits = 0;
+    std::uint64_t refused_commits = 0;
+    std::uint64_t errors = 0;
+  };
+
+  void note_request(Request kind) { add(requests_[static_cast<std::size_t>(kind)], 1); }
+  void note_read(std::uint64_t size_bytes) { add(bytes_read_, size_bytes); }
+  void note_written(std::uint64_t size_bytes) { add(bytes_written_, size_bytes); }
+  void note_commit() { add(commits_, 1); }
+  void note_refused_commit() { add(refused_commits_, 1); }
+  /// A request that failed because the store did, not because of what was asked.
+  void note_error() { add(errors_, 1); }
+
+  [[nodiscard]] Counts counts() const;
+  /// A JSON object: the counts, and per second what has come since the last snapshot (the first one: since
+  /// the mount began).
+  /// @param size_bytes  the text is padded with white space to this.
+  std::string snapshot(std::uint64_t tensors, std::uint64_t open_slices, bool is_broken,
+                       std::size_t size_bytes);
+
+ private:
+  using Counter = std::atomic<std::uint64_t>;
+  using Time = std::chrono::steady_clock::time_point;
+  static void add(Counter& counter, std::uint64_t more) {
+    counter.fetch_add(more, std::memory_order_relaxed);
+  }
+
+  std::array<Counter, kRequestKinds> requests_{};
+  Counter bytes_read_ = 0;
+  Counter bytes_written_ = 0;
+  Counter commits_ = 0;
+  Counter refused_commits_ = 0;
+  Counter errors_ = 0;
+  const Time began_ = std::chrono::steady_clock::now();
+
+  std::mutex mutex_;  // guards what follows
+  Counts last_;
+  Time last_at_ = began_;
+};
+
+}  // namespace stfs

@@ -1,0 +1,94 @@
+"""FUSE servers that a benchmark compares: in the foreground, found mounted, and gone at the end whatever happens."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mount"))
+from mounted import BINARY, BUILD, mount_entry, unescape_mount, unmount_by_force  # noqa: E402
+
+STFS = BUILD / "stfs"
+
+
+class Server:
+    """One FUSE server and its mount point. Starts with start(), so that its owner knows it before it runs."""
+
+    def __init__(self, command: Sequence[object], path: Path) -> None:
+        self.path = Path(path)
+        self.path.mkdir(exist_ok=True)
+        self.command = [str(word) for word in command]
+        self.process: subprocess.Popen[bytes] | None = None
+        self.seconds_to_mount = 0.0
+
+    def start(self) -> Server:
+        started = time.perf_counter()
+        # A session of its own: ^C on the terminal is the benchmark's, which then unmounts in order.
+        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE, start_new_session=True)
+        while mount_entry(self.path) is None and self.process.poll() is None:
+            time.sleep(0.0005)
+        if mount_entry(self.path) is None:
+            raise RuntimeError(f"{self.command[0]} does not mount: {self.process.stderr.read().decode()}")
+        os.stat(self.path)
+        self.seconds_to_mount = time.perf_counter() - started
+        return self
+
+    @property
+    def pid(self) -> int:
+        assert self.process is not None, "not started"
+        return self.process.pid
+
+    def _readahead_file(self) -> Path:
+        device = os.stat(self.path).st_dev
+        return Path(f"/sys/class/bdi/{os.major(device)}:{os.minor(device)}/read_ahead_kb")
+
+    def readahead(self, kib: int | None = None) -> int | None:
+        """The readahead in KiB, set first where it is given and we may."""
+        try:
+            if kib is not None:
+                self._readahead_file().write_text(str(kib))
+            return int(self._readahead_file().read_text())
+        except OSError:
+            return None
+
+    def stop(self) -> None:
+        """Unmounts in order, else by force. Does nothing where nothing runs."""
+        if self.process is None:
+            return
+        for _ in range(100):  # what was just closed may still be on its way
+            if mount_entry(self.path) is None or self._unmount():
+                break
+            time.sleep(0.05)
+        unmount_by_force(self.path)
+        try:
+            self.process.communicate(timeout=20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+        self.process = None
+
+    def _unmount(self) -> bool:
+        return any(subprocess.run(command, capture_output=True).returncode == 0
+                   for command in (["umount", self.path], ["fusermount3", "-u", self.path]))
+
+
+def ours(source: Path, path: Path, options: str = "") -> Server:
+    """safetensorsfs on an archive, not started yet."""
+    return Server([BINARY, source, path, "-f", *(["-o", options] if options else [])], path)
+
+
+def mounted_below(directory: Path) -> list[str]:
+    """What is mounted below a directory, the last mounted first."""
+    with open("/proc/self/mounts", encoding="utf-8", errors="surrogateescape") as table:
+        points = [unescape_mount(line.split(" ")[1]) for line in table]
+    return [point for point in reversed(points) if point.startswith(f"{directory}/")]
+
+
+def unmount_below(directory: Path) -> None:
+    """The net below everything else: after it nothing of ours is mounted there."""
+    for point in mounted_below(directory):
+        unmount_by_force(point)

@@ -1,0 +1,198 @@
+// `.safetensors/` without a kernel: what is found, listed, read, counted and told to caches.
+#include "fs/views.h"
+
+#include "core/npy.h"
+#include "fs/views_npy.h"
+#include "tests/fs/descriptor.h"
+#include "tests/support/captured_stderr.h"
+#include "tests/support/catch.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+struct Place {
+  Ino views, npy, slice, float32;
+};
+
+Place place_of(const DrivenFilesystem& mount) {
+  const Ino views = mount.ino(".safetensors");
+  return {views, mount.ino("npy", views), mount.ino("slice", views), mount.ino("float32", views)};
+}
+
+Result<std::string> content(const DrivenFilesystem& mount, Ino ino) {
+  const auto bytes = mount->read(ino, 0, 1 << 20);
+  if (!bytes) return tl::unexpected(bytes.error());
+  return text_of(bytes->span());
+}
+
+std::vector<std::string> listed(const DrivenFilesystem& mount, Ino directory) {
+  std::vector<std::string> names;
+  const auto visit = [&](std::string_view name, Ino, std::uint64_t) {
+    names.emplace_back(name);
+    return true;
+  };
+  REQUIRE(mount->read_directory(directory, 0, visit));
+  return names;
+}
+
+std::span<const std::byte> as_bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+}  // namespace
+
+TEST_CASE("an npy header is read back as what the tensor is, for every dtype", "[fs][views]") {
+  for (const Dtype dtype : all_dtypes()) {
+    for (const std::vector<std::uint64_t>& shape :
+         {std::vector<std::uint64_t>{}, {8}, {2, 3, 4}, {3, 8}, {0, 5}, {4, 6}, {2, 0}}) {
+      const auto size_bytes = data_size_bytes(dtype, shape);
+      if (!size_bytes) continue;  // a part of a byte
+      const std::string header = npy_header(npy_form(dtype, shape, *size_bytes));
+      CAPTURE(header);
+      CHECK(header.size() % 64 == 0);
+      CHECK(header.back() == '\n');
+      const auto parsed = parse_npy_header(as_bytes_of(header));
+      REQUIRE(parsed);
+      CHECK(parsed->data_offset == header.size());
+      CHECK(check_npy(*parsed, header.size() + *size_bytes, dtype, shape));
+    }
+  }
+}
+
+TEST_CASE("a shape too long for version 1 of the npy format takes version 2", "[fs][views]") {
+  const std::vector<std::uint64_t> ones(30'000, 1);
+  const std::string header = npy_header({.descr = "|u1", .shape = ones});
+  CHECK(header[6] == 2);
+  CHECK(header.size() % 64 == 0);
+}
+
+TEST_CASE("the name of a slice is split at its last bracket", "[fs][views]") {
+  const auto name = split_slice_name("w[0][1:2,3].npy");
+  REQUIRE(name);
+  CHECK(name->tensor == "w[0]");
+  CHECK(name->text == "1:2,3");
+  CHECK(name->is_npy);
+  CHECK(name->is_closed);
+  CHECK_FALSE(split_slice_name("w[1:2")->is_closed);
+  CHECK_FALSE(split_slice_name("w[1:2].np")->is_closed);
+  CHECK_FALSE(split_slice_name("w"));
+}
+
+TEST_CASE("npy lists every tensor under its flat name, from any position on", "[fs][views]") {
+  const FilesystemOptions& layout = GENERATE(FilesystemOptions{}, kTreeLayout);
+  const DrivenFilesystem mount({{"a.b", "xy"}, {"c/d", "z"}, {std::string(254, 'n'), "long"}}, layout);
+  const Place at = place_of(mount);
+  const auto names = listed(mount, at.npy);
+  REQUIRE(names.size() == 5);
+  CHECK(names[2] == "a.b.npy");
+  CHECK(names[3] == "c%2Fd.npy");
+  CHECK(names[4].size() <= 255);
+  for (std::size_t tensor = 2; tensor < 5; ++tensor) {
+    CHECK(content(mount, mount.ino(names[tensor], at.npy))->substr(128) ==
+          std::vector<std::string>{"xy", "z", "long"}[tensor - 2]);
+  }
+  std::vector<std::string> rest;
+  REQUIRE(mount->read_directory(at.npy, 3, [&](std::string_view name, Ino, std::uint64_t next) {
+    rest.emplace_back(name);
+    return next < 4;
+  }));
+  CHECK(rest == std::vector<std::string>{"c%2Fd.npy"});
+  CHECK(errno_of(mount->lookup(at.npy, "a.b")) == ENOENT);
+  CHECK(listed(mount, at.slice) == std::vector<std::string>{".", ".."});
+}
+
+TEST_CASE("slices read what they select; others are refused", "[fs][views]") {
+  const DrivenFilesystem mount({{"before", "xx"}, {"w", "abcdefgh"}});
+  const Place at = place_of(mount);
+  CHECK(content(mount, mount.ino("w[2:5]", at.slice)) == "cde");
+  CHECK(content(mount, mount.ino("w[::-3]", at.slice)) == "heb");
+  CHECK(content(mount, mount.ino("w[1::3].npy", at.slice))->substr(128) == "beh");
+  CHECK(errno_of(mount->lookup(at.slice, "w[8]")) == EINVAL);
+  CHECK(errno_of(mount->lookup(at.slice, "w[0")) == EINVAL);
+  CHECK(errno_of(mount->lookup(at.slice, "v[0]")) == ENOENT);
+  CHECK(errno_of(mount->lookup(at.slice, "w")) == ENOENT);
+}
+
+TEST_CASE("a slice lives as long as it has been looked up more often than forgotten", "[fs][views]") {
+  const DrivenFilesystem mount;
+  const Place at = place_of(mount);
+  const Ino ino = mount.ino("first[0:4]", at.slice);
+  CHECK(mount.ino("first[0:4]", at.slice) == ino);
+  mount->forget(ino, 1);
+  CHECK(content(mount, ino) == "AAAA");
+  mount->forget(ino, 1);
+  CHECK(errno_of(mount->read(ino, 0, 4)) == ENOENT);
+  CHECK(mount.ino("first[0:4]", at.slice) != ino);
+  mount->forget(at.npy, 5);
+  CHECK(mount->attributes(at.npy));
+}
+
+TEST_CASE("a commit tells the views that were looked at, each once", "[fs][views]") {
+  const DrivenFilesystem mount;
+  const Place at = place_of(mount);
+  const Ino npy = mount.ino("first.npy", at.npy);
+  const Ino other = mount.ino("second.npy", at.npy);
+  const Ino whole = mount.ino("archive.safetensors", at.views);
+  const Ino slice = mount.ino("first[0]", at.slice);
+  REQUIRE(content(mount, npy));
+  REQUIRE(content(mount, other));
+  REQUIRE(content(mount, whole));
+  Descriptor writer(mount, "first", O_WRONLY);
+  REQUIRE(writer.write(std::string(16, 'N'), 0));
+  const auto committed = writer.close();
+  REQUIRE(committed);
+  std::vector<Ino> told;
+  for (const Stale& stale : mount->stale_views(*committed)) told.push_back(stale.first);
+  CHECK(told == std::vector<Ino>{npy, whole, slice});
+  mount->forget(slice, 1);
+  CHECK(mount->stale_views(*committed).empty());
+  CHECK(content(mount, npy)->substr(128) == std::string(16, 'N'));
+  CHECK(mount->stale_views(Stale{}).empty());
+}
+
+TEST_CASE("a change underneath tells all views, and a changed header is EIO in them", "[fs][views]") {
+  const DrivenFilesystem mount;
+  const Place at = place_of(mount);
+  const Ino npy = mount.ino("second.npy", at.npy);
+  const Ino header = mount.ino("header.json", at.views);
+  const Ino whole = mount.ino("archive.safetensors", at.views);
+  REQUIRE(content(mount, npy));
+  REQUIRE(content(mount, header));
+  std::vector<Ino> told;
+  mount->tell_stale_to([&](Stale stale) { told.push_back(stale.first); });
+  mount.overwrite(10, "irst");
+  const CapturedStderr captured;
+  CHECK(mount.notices_change());
+  CHECK(told == std::vector<Ino>{npy, header});
+  CHECK(errno_of(content(mount, npy)) == EIO);
+  CHECK(errno_of(content(mount, header)) == EIO);
+  CHECK(errno_of(content(mount, whole)) == EIO);
+}
+
+TEST_CASE("the archive view parses, its data page-aligned and the same", "[fs][views]") {
+  const DrivenFilesystem mount({{"a", "AAAA"}, {"none", ""}, {"b", "BBB"}});
+  const auto bytes = content(mount, mount.ino("archive.safetensors", place_of(mount).views));
+  REQUIRE(bytes);
+  const auto length = header_length(as_bytes_of(*bytes), bytes->size());
+  REQUIRE(length);
+  CHECK((*length + 8) % 4096 == 0);
+  const auto header = parse_header(std::string_view(*bytes).substr(8, *length), bytes->size() - 8 - *length);
+  REQUIRE(header);
+  CHECK(header->tensors.size() == 3);
+  CHECK(bytes->substr(*length + 8) == "AAAABBB");
+}
+
+TEST_CASE("nothing is made, removed or timed among the views", "[fs][views]") {
+  const DrivenFilesystem mount;
+  const Place at = place_of(mount);
+  const Ino npy = mount.ino("first.npy", at.npy);
+  CHECK(errno_of(mount->make_directory(at.npy, "x")) == EPERM);
+  CHECK(errno_of(mount->remove_file(at.npy, "first.npy")) == EPERM);
+  CHECK(errno_of(mount->remove_file(at.views, "header.json")) == EPERM);
+  CHECK((mount->attributes(npy)->st_mode & 0222U) == 0);
+  const auto before = mount->attributes(npy)->st_mtim.tv_sec;
+  mount->set_mtime(npy, {.tv_sec = 1, .tv_nsec = 0});
+  CHECK(mount->attributes(npy)->st_mtim.tv_sec == before);
+}
