@@ -172,7 +172,7 @@ Result<void> Transaction::finish(const CommitOptions& options, ReadersOut& reade
     if (options.durability == Durability::Power) {
       if (auto synced = archive_.file().sync(); !synced) return synced;
     }
-    if (auto noted = archive_.note_own_change(since_ns, options.trust); !noted) return noted;
+    if (auto noted = archive_.note_own_change(since_ns, trust_); !noted) return noted;
     // A journal that stayed would be applied again, over whatever is committed next.
     return journal_->retire(options.durability);
   });
@@ -285,8 +285,12 @@ Result<void> Transaction::check_sizes() const {
   return {};
 }
 
-Result<void> Transaction::check_archive(const CommitOptions& options) const {
-  auto change = archive_.check_for_change(options.trust);
+Result<void> Transaction::check_archive(const CommitOptions& options) {
+  auto guests = archive_.standing_journal().has_guests();
+  if (!guests) return pass_on(std::move(guests));
+  trust_ = *guests ? std::chrono::milliseconds(0) : options.trust;
+  if (*guests && archive_.has_unseen_change()) archive_.doubt_own_changes();
+  auto change = archive_.check_for_change(trust_);
   if (!change) return pass_on(std::move(change));
   const std::string path = archive_.path().string();
   if (change->is_replaced) {

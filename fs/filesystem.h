@@ -174,6 +174,8 @@ class Filesystem {
   /// With the commit's mutex held: makes the journal that further small commits go through, once they are
   /// seen to come.
   void keep_journal();
+  /// With the commit's mutex held: where those who have committed beside us are done, we are alone again.
+  Result<void> forget_guests();
   /// For a commit: what others have changed in the meantime goes to `foreign`.
   CommitOptions commit_options(Stale& foreign);
   Result<Stale> commit_if_dirty(const OpenFile& file);

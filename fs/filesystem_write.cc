@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/file_lock.h"
 #include "core/transaction.h"
 #include "fs/filesystem.h"
 #include "fs/log.h"
@@ -301,9 +302,24 @@ void Filesystem::tidy() {
   StandingJournal& standing = archive_->standing_journal();
   const auto settled = standing.settle(options_.commit.durability);
   if (!settled) log::warning("{}: {}", archive_->path().string(), settled.error().message);
-  if (!archive_->has_unseen_change()) return;
+  const bool is_unseen = archive_->has_unseen_change();
+  if (const auto forgotten = forget_guests(); !forgotten) {
+    log::warning("{}: {}", archive_->path().string(), forgotten.error().message);
+  }
+  if (!is_unseen) return;
   const Stale stale = note_foreign_change();
   if (stale.what != Stale::What::Nothing) forget_(stale);
+}
+
+Result<void> Filesystem::forget_guests() {
+  StandingJournal& standing = archive_->standing_journal();
+  auto guests = standing.has_guests();
+  if (!guests) return pass_on(std::move(guests));
+  if (!*guests) return {};
+  archive_->doubt_own_changes();
+  auto others = ArchiveLocks::are_taken(archive_->file());
+  if (!others) return pass_on(std::move(others));
+  return *others ? Result<void>{} : standing.forget_guests();
 }
 
 void Filesystem::keep_journal() {
