@@ -93,7 +93,9 @@ struct JournalRecord {
   std::vector<JournalRange> ranges;
 };
 
-/// Hash of each block of bytes that start at a multiple of 4096.
+/// Hash of each block of bytes that start at a multiple of 4096, to the beginning of `hashes`. @return its
+/// rest.
+std::span<std::uint64_t> put_block_hashes(std::span<const std::byte> bytes, std::span<std::uint64_t> hashes);
 void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint64_t>& hashes);
 
 /// The beginning, and then its ranges, one behind the other.

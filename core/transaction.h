@@ -96,6 +96,8 @@ class Transaction {
   [[nodiscard]] Result<void> check_archive(const CommitOptions& options);
   /// The blocks of one range, old and new.
   [[nodiscard]] Result<void> hash(JournalRange& range, const OnBytes& on_bytes) const;
+  /// What the stages do not know of the new blocks is read and hashed.
+  [[nodiscard]] Result<void> hash_new(JournalRange& range, const OnBytes& on_bytes) const;
   Result<ArchiveLocks> lock(const std::vector<ByteRange>& ranges, const CommitOptions& options);
   /// After a failure behind the commit point: reads go through the journal, writes end.
   Result<void> stop(Error why, std::vector<JournalRange> ranges);
@@ -103,6 +105,7 @@ class Transaction {
   Archive& archive_;
   std::unique_ptr<Journal> journal_;
   std::map<std::uint32_t, std::unique_ptr<Staging>> stages_;  // by tensor, thus by offset
+  FileIdentity before_;                                       // of the archive, when the first stage began
   std::chrono::milliseconds trust_{0};                        // of the options, where nobody else commits
   Error stopped_;                                             // made ready for stop()
 };

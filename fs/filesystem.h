@@ -82,7 +82,11 @@ class Filesystem {
   /// Fewer bytes than asked for only at the end of the file.
   Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
   /// Stages. A synchronous descriptor commits too, as soon as the content is whole. EFBIG past the end.
-  Result<Stale> write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset, Owner owner);
+  /// @param accept  called where nothing but a failing disk can refuse the bytes any more, before they are
+  ///                staged: the writer may go on meanwhile, and hears of such a failure from its next call,
+  ///                its close at the latest. The file may be gone then when this returns.
+  Result<Stale> write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset, Owner owner,
+                      const std::function<void()>& accept = {});
   /// What the kernel writes back from a shared mapping, through whichever descriptor it found.
   Result<void> write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset);
   Result<void> resize(OpenFile& file, std::uint64_t size_bytes, Owner owner);

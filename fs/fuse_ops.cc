@@ -187,7 +187,14 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
       return;
     }
     OpenFile& file = *open_file(fi);
-    const auto written = filesystem.write(file, bytes, at, fi->lock_owner);
+    bool is_answered = false;
+    const auto accept = [&] {
+      is_answered = true;
+      fuse_reply_write(req, size);
+    };
+    const auto written =
+        guard_memory([&] { return filesystem.write(file, bytes, at, fi->lock_owner, accept); });
+    if (is_answered) return;
     if (!written) {
       forget_refused(req, file);
       return reply_error(req, written.error());
