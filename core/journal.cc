@@ -68,7 +68,7 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, const Ha
                            StandingJournal* standing) {
   if (spoiled_) return tl::unexpected(*spoiled_);
   record.owner_pid = ::getpid();
-  if (memory_ != nullptr && standing != nullptr && standing->is_ready()) {
+  if (memory_ != nullptr && standing != nullptr && standing->is_ready() && record.coordinator.empty()) {
     for (JournalRange& range : record.ranges) {
       if (auto hashed = hash ? hash(range) : Result<void>{}; !hashed) return hashed;
     }
@@ -149,6 +149,12 @@ std::unique_ptr<File> Journal::give_up() {
     file_->unlock(kOwnerByte);
   }
   return std::move(file_);
+}
+
+void Journal::take_back(Error why, Durability durability) {
+  spoiled_ = std::move(why);
+  // Whether or not it succeeds: without its coordinator it is no commit, and recovery removes it.
+  static_cast<void>(guard_memory([&] { return retire(durability); }));
 }
 
 Result<void> Journal::retire(Durability durability) {

@@ -70,9 +70,11 @@ class Journal {
   /// @param standing  takes what is still in memory, where it is ready: then this is the commit point.
   Result<void> seal(JournalRecord record, Durability durability, const HashRange& hash = {},
                     StandingJournal* standing = nullptr);
-  /// The commit point. After a failure the journal is spoiled and its name gone; where even that failed,
-  /// the error's code is CommitUnknown.
+  /// The commit point; where the record names a coordinator, only what that needs. After a failure the
+  /// journal is spoiled and its name gone; where even that failed, the error's code is CommitUnknown.
   Result<void> publish(Durability durability);
+  /// What was published waits for a coordinator that does not come: spoils it.
+  void take_back(Error why, Durability durability);
   /// Makes it void on stable storage and removes its name: one that came back with its record after a loss of
   /// power would be applied over what was committed since.
   Result<void> retire(Durability durability);

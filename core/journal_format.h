@@ -18,9 +18,8 @@
 //   block 20..35  lane 1's new bytes
 //   block 36      the guests' byte: not 0 once somebody else has committed to the archive
 //
-// A transaction over several archives (shards) will write one journal per archive and one record, in the
-// first archive's directory, that all of them name as their coordinator: they count as committed when
-// that record does. The field is here; a journal that names one is left alone by this version.
+// A transaction over several archives (shards) writes one journal per archive, which all name one coordinator
+// (coordinator.h): they count as committed when that does. None of them is a standing journal.
 #pragma once
 
 #include <sys/types.h>
@@ -89,7 +88,7 @@ struct JournalRecord {
   /// Later commits of an archive have larger ones: of two lanes of a standing journal the later one counts.
   std::uint64_t sequence = 0;
   std::int32_t owner_pid = 0;  // for messages
-  std::string coordinator;     // path relative to the archive's directory; empty: commits on its own
+  std::string coordinator;     // a name in the archive's directory; empty: commits on its own
   std::vector<JournalRange> ranges;
 };
 

@@ -10,6 +10,7 @@
 #include <iterator>
 #include <optional>
 
+#include "core/coordinator.h"
 #include "core/header.h"
 #include "core/journal_apply.h"
 #include "core/journal_file.h"
@@ -96,6 +97,8 @@ class Scan {
     if (is_staged) rest.remove_suffix(kStagedSuffix.size());
     found.is_standing = rest.ends_with(kStandingSuffix);
     if (found.is_standing) rest.remove_suffix(kStandingSuffix.size());
+    const bool is_group = !found.is_standing && rest.ends_with(kGroupSuffix);
+    if (is_group) rest.remove_suffix(kGroupSuffix.size());
     if (rest.size() != kIdDigits || !is_hexadecimal(rest))
       return is(JournalState::Unknown, "not a journal's name");
 
@@ -133,6 +136,16 @@ class Scan {
                             "process: recover it as that user",
                             opened->uid));
     }
+    if (is_group) {
+      auto rules = is_in_use ? Result<bool>(true) : has_journals(storage_, found.report.path);
+      if (!rules && rules.error().code == ErrorCode::InvalidArgument) {
+        return is(JournalState::Unknown, rules.error().message);
+      }
+      if (!rules) return pass_on(std::move(rules));
+      // Then its journals tell all that there is to tell.
+      if (*rules) return std::nullopt;
+      return is(JournalState::Unfinished, "a leftover of a transaction over several archives");
+    }
     if (is_staged && is_in_use) return is(JournalState::InUse, "being staged");
     if (is_staged) return is(JournalState::Unfinished, "a leftover of staging");
     if (found.is_standing) {
@@ -164,11 +177,22 @@ class Scan {
       found.report.blocks_commits = true;
       return is(JournalState::Damaged, sound.error().message);
     }
-    if (!found.record.coordinator.empty()) {
-      found.report.blocks_commits = true;
-      return is(JournalState::Unknown, kSeveral);
-    }
     if (is_in_use) return is(JournalState::InUse, "its owner or a recovery is at work");
+    if (found.record.coordinator.empty()) return is(JournalState::Committed, committed_by(found.record));
+    if (!is_coordinator_name(found.record.coordinator)) {
+      found.report.blocks_commits = true;
+      return is(JournalState::Unknown, fmt::format("{}, whose record can't be where it says", kSeveral));
+    }
+    const auto coordinator = archive_path_.parent_path() / found.record.coordinator;
+    auto group = look_at_coordinator(storage_, coordinator, name);
+    if (!group && group.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(group));
+    if (!group) {
+      found.report.blocks_commits = true;
+      return is(JournalState::Damaged, group.error().message);
+    }
+    if (*group == GroupState::Absent) {
+      return is(JournalState::Unfinished, fmt::format("{} that was never committed", kSeveral));
+    }
     return is(JournalState::Committed, committed_by(found.record));
   }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "core/coordinator.h"
 #include "core/file_lock.h"
 #include "core/journal_apply.h"
 #include "core/journal_file.h"
@@ -66,6 +67,20 @@ Result<void> void_other_lanes(File& standing, const JournalRecord& record) {
   return {};
 }
 
+/// The last journal of a group takes the coordinator with it.
+Result<void> remove_coordinator(Storage& storage, const std::filesystem::path& archive_path,
+                                const JournalRecord& record) {
+  if (record.coordinator.empty()) return {};
+  const auto coordinator = archive_path.parent_path() / record.coordinator;
+  auto others = has_journals(storage, coordinator);
+  if (!others) return pass_on(std::move(others));
+  if (*others) return {};
+  auto removed = storage.remove(coordinator);
+  // Another recovery of the group was as fast.
+  if (!removed && removed.error().errno_value == ENOENT) return {};
+  return removed;
+}
+
 /// Applies a committed journal, under the archive's locks first and the journal's own second: a committer
 /// who holds the archive's locks then knows that nobody else is about to apply anything to his bytes. One
 /// that has gone meanwhile was finished by its owner or by another recovery.
@@ -89,7 +104,7 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
   if (auto removed = storage.remove(found.report.path); !removed) return removed;
   found.report.action = JournalAction::Applied;
-  return {};
+  return remove_coordinator(storage, archive_path, found.record);
 }
 
 /// Does with one journal what its state asks for.

@@ -80,25 +80,18 @@ bool Transaction::is_dirty() const {
 
 Result<void> Transaction::commit(const CommitOptions& options, const LockOf& lock_of) {
   return guard_memory([&]() -> Result<void> {
-    if (auto writable = archive_.check_writable(); !writable) return writable;
-    if (journal_ && journal_->spoiled()) return tl::unexpected(*journal_->spoiled());
-    ArchiveLocks locks;
-    ReadersOut readers;
-    auto ranges = prepare(options, lock_of, locks, readers);
-    if (!ranges) return pass_on(std::move(ranges));
-    if (!ranges->empty()) {
-      if (auto finished = finish(options, readers, std::move(*ranges)); !finished) return finished;
-    }
-    stages_.clear();
-    if (journal_ && journal_->size_bytes() >= kSlowCloseBytes) archive_.discard(journal_->take_file());
-    journal_.reset();
-    return {};
+    auto prepared = prepare(options, lock_of);
+    if (!prepared) return pass_on(std::move(prepared));
+    if (auto published = publish(*prepared, options); !published) return published;
+    return finish(std::move(*prepared), options);
   });
 }
 
-Result<std::vector<JournalRange>> Transaction::prepare(const CommitOptions& options, const LockOf& lock_of,
-                                                       ArchiveLocks& locks, ReadersOut& readers) {
+Result<Transaction::Prepared> Transaction::prepare(const CommitOptions& options, const LockOf& lock_of) {
+  if (auto writable = archive_.check_writable(); !writable) return pass_on(std::move(writable));
+  if (journal_ && journal_->spoiled()) return tl::unexpected(*journal_->spoiled());
   if (auto sizes = check_sizes(); !sizes) return pass_on(std::move(sizes));
+  Prepared prepared;
   std::vector<Staging*> stages;
   std::vector<ByteRange> touched;
   for (const auto& [tensor, stage] : stages_) {
@@ -107,32 +100,40 @@ Result<std::vector<JournalRange>> Transaction::prepare(const CommitOptions& opti
     if (pieces->empty()) continue;
     stages.push_back(stage.get());
     touched.insert(touched.end(), pieces->begin(), pieces->end());
-    readers.add(lock_of(tensor));
+    prepared.readers.add(lock_of(tensor));
   }
-  if (stages.empty()) return std::vector<JournalRange>{};
+  if (stages.empty()) return prepared;
 
   auto taken = lock(touched, options);
   if (!taken) return pass_on(std::move(taken));
-  locks = std::move(*taken);
+  prepared.locks = std::move(*taken);
   if (auto same = check_archive(options); !same) return pass_on(std::move(same));
   auto ranges = plan_blocks(archive_.file(), archive_.stamp().size_bytes, *journal_, stages);
-  if (!ranges) return ranges;
+  if (!ranges) return pass_on(std::move(ranges));
+  prepared.ranges = std::move(*ranges);
   // What a failure after the commit point needs is allocated before it.
   archive_.reserve_overlay();
+  return prepared;
+}
+
+Result<void> Transaction::publish(const Prepared& prepared, const CommitOptions& options,
+                                  std::string coordinator) {
+  if (prepared.ranges.empty()) return {};
+  const bool goes_through_standing = journal_->is_in_memory() && coordinator.empty();
   const std::filesystem::path& journal =
-      journal_->is_in_memory() ? archive_.standing_journal().path() : journal_->path();
+      goes_through_standing ? archive_.standing_journal().path() : journal_->path();
   stopped_ = {
       ErrorCode::System, EIO,
       fmt::format("the change is committed in {} and shows here; the archive takes no more writes until "
                   "`stfs recover {}` has finished it",
-                  journal.string(), archive_.path().string())};
+                  journal.empty() ? "a journal" : journal.string(), archive_.path().string())};
   JournalRecord record{.id = {},
                        .archive = archive_.stamp(),
                        .sequence = next_sequence(archive_.identity().mtime_ns),
                        .owner_pid = 0,
-                       .coordinator = {},
-                       .ranges = *ranges};
-  const std::uint64_t total = total_bytes(*ranges);
+                       .coordinator = std::move(coordinator),
+                       .ranges = prepared.ranges};
+  const std::uint64_t total = total_bytes(prepared.ranges);
   std::uint64_t hashed = 0;
   const auto hash_range = [&](JournalRange& range) {
     return hash(range, [&](std::uint64_t bytes) {
@@ -140,21 +141,25 @@ Result<std::vector<JournalRange>> Transaction::prepare(const CommitOptions& opti
       if (options.on_progress) options.on_progress(hashed / 2, total);  // half of the way
     });
   };
-  if (auto sealed =
-          journal_->seal(std::move(record), options.durability, hash_range, &archive_.standing_journal());
-      !sealed) {
-    if (sealed.error().code == ErrorCode::CommitUnknown) archive_.stop_writing(sealed.error());
-    return pass_on(std::move(sealed));
-  }
-  if (auto published = journal_->publish(options.durability); !published) {
-    if (published.error().code == ErrorCode::CommitUnknown) archive_.stop_writing(published.error());
-    return pass_on(std::move(published));
-  }
-  return ranges;
+  auto done = journal_->seal(std::move(record), options.durability, hash_range, &archive_.standing_journal());
+  if (done) done = journal_->publish(options.durability);
+  if (!done && done.error().code == ErrorCode::CommitUnknown) archive_.stop_writing(done.error());
+  return done;
 }
 
-Result<void> Transaction::finish(const CommitOptions& options, ReadersOut& readers,
-                                 std::vector<JournalRange> ranges) {
+Result<void> Transaction::finish(Prepared prepared, const CommitOptions& options) {
+  if (!prepared.ranges.empty()) {
+    if (auto applied = apply(prepared, options); !applied) return applied;
+  }
+  stages_.clear();
+  if (journal_ && journal_->size_bytes() >= kSlowCloseBytes) archive_.discard(journal_->take_file());
+  journal_.reset();
+  return {};
+}
+
+Result<void> Transaction::apply(Prepared& prepared, const CommitOptions& options) {
+  std::vector<JournalRange>& ranges = prepared.ranges;
+  ReadersOut& readers = prepared.readers;
   const std::uint64_t total = total_bytes(ranges);
   std::uint64_t done = 0;
   const std::int64_t since_ns = wall_clock_ns(Clock::Coarse);

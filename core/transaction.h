@@ -86,12 +86,23 @@ class Transaction {
   Result<void> commit(const CommitOptions& options, const LockOf& lock_of);
 
  private:
+  friend class GroupCommit;  // takes the steps of several side by side
+
+  /// What a commit holds between its steps.
+  struct Prepared {
+    ArchiveLocks locks;
+    ReadersOut readers;
+    std::vector<JournalRange> ranges;  // none where nothing was staged
+  };
   Result<Staging*> begin_stage(std::uint32_t tensor);
-  /// Steps 1 to 6. The ranges that are committed then; none where nothing was staged.
-  Result<std::vector<JournalRange>> prepare(const CommitOptions& options, const LockOf& lock_of,
-                                            ArchiveLocks& locks, ReadersOut& readers);
+  /// Steps 1 to 4. After a failure the same may be tried again.
+  Result<Prepared> prepare(const CommitOptions& options, const LockOf& lock_of);
+  /// Steps 5 and 6.
+  /// @param coordinator  the name of what the commit waits for; empty: this is the commit point.
+  Result<void> publish(const Prepared& prepared, const CommitOptions& options, std::string coordinator = {});
   /// Steps 7 and 8. Nothing is undone any more; what can't be finished stays in the journal.
-  Result<void> finish(const CommitOptions& options, ReadersOut& readers, std::vector<JournalRange> ranges);
+  Result<void> finish(Prepared prepared, const CommitOptions& options);
+  Result<void> apply(Prepared& prepared, const CommitOptions& options);
   [[nodiscard]] Result<void> check_sizes() const;
   [[nodiscard]] Result<void> check_archive(const CommitOptions& options);
   /// The blocks of one range, old and new.
@@ -105,7 +116,6 @@ class Transaction {
   Archive& archive_;
   std::unique_ptr<Journal> journal_;
   std::map<std::uint32_t, std::unique_ptr<Staging>> stages_;  // by tensor, thus by offset
-  FileIdentity before_;                                       // of the archive, when the first stage began
   std::chrono::milliseconds trust_{0};                        // of the options, where nobody else commits
   Error stopped_;                                             // made ready for stop()
 };

@@ -10,6 +10,7 @@
 
 #include "tests/crash/crash_run.h"
 #include "tests/crash/fault_run.h"
+#include "tests/crash/group_run.h"
 #include "tests/crash/hosts_run.h"
 #include "tests/crash/journal_check.h"
 
@@ -129,12 +130,22 @@ std::optional<std::string> bend_journals(const Options&, std::uint64_t seed, std
   return std::nullopt;
 }
 
+std::optional<std::string> crash_groups(const Options&, std::uint64_t seed, std::uint64_t& states) {
+  constexpr std::uint64_t kRuns = 50;
+  GroupCounts counts;
+  std::optional<std::string> wrong;
+  for (std::uint64_t run = 0; run < kRuns && !wrong; ++run) wrong = run_groups(seed * kRuns + run, counts);
+  states += counts.states;
+  return wrong;
+}
+
 struct Kind {
   std::string_view name;
   Round round;
 };
-constexpr Kind kKinds[] = {{"crashes", crash_all}, {"random", crash_random}, {"choices", crash_every},
-                           {"faults", fault_any},  {"hosts", schedule_all},  {"journals", bend_journals}};
+constexpr Kind kKinds[] = {{"crashes", crash_all},  {"random", crash_random}, {"choices", crash_every},
+                           {"faults", fault_any},   {"hosts", schedule_all},  {"journals", bend_journals},
+                           {"groups", crash_groups}};
 
 void print(const Options& options, std::uint64_t states, Clock::time_point start, std::uint64_t next_seed) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();

@@ -9,6 +9,7 @@
 #include "core/journal_format.h"
 #include "core/recovery.h"
 #include "tests/crash/crash_run.h"
+#include "tests/support/journal_mutator.h"
 
 namespace stfs::test {
 namespace {
@@ -45,71 +46,6 @@ ValidJournal make_valid_journal(const DiskOptions& disk) {
   return journal;
 }
 
-/// The head and its hashes agree with the record at its place.
-void forge(Content& journal, const ValidJournal& valid) {
-  if (journal.size() < kBlockBytes || valid.record.offset >= journal.size()) return;
-  const std::uint64_t size = std::min(valid.record.size_bytes, journal.size() - valid.record.offset);
-  auto head = decode_head(text_of(std::span(valid.bytes).first(kBlockBytes)));
-  head->record.size_bytes = size;
-  head->record_hash = XXH3_64bits(journal.data() + valid.record.offset, size);
-  const std::string block = encode_head(*head);
-  std::memcpy(journal.data(), block.data(), block.size());
-}
-
-/// Reads numbers off the script; zeros when it has ended.
-class Script {
- public:
-  explicit Script(std::span<const std::byte> bytes) : bytes_(bytes) {}
-  [[nodiscard]] bool has_ended() const { return bytes_.empty(); }
-  [[nodiscard]] std::span<const std::byte> rest() const { return bytes_; }
-  std::uint64_t number(std::size_t size) {
-    std::uint64_t value = 0;
-    for (; size > 0 && !bytes_.empty(); --size, bytes_ = bytes_.subspan(1)) {
-      value = value << 8U | std::to_integer<std::uint64_t>(bytes_.front());
-    }
-    return value;
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-};
-
-/// One change; most of them in the head and the record, where the sense is.
-void bend(Content& journal, const ValidJournal& valid, Script& script) {
-  constexpr std::uint64_t kHeadBytes = 72;
-  const std::uint64_t what = script.number(1);
-  if (journal.empty()) return;
-  std::uint64_t at = script.number(3);
-  switch (what >> 6U) {
-    case 0: at %= kHeadBytes; break;
-    case 1:
-    case 2: at = valid.record.offset + at % valid.record.size_bytes; break;
-    default: break;
-  }
-  at %= journal.size();
-  const std::uint64_t left = journal.size() - at;
-  const auto place = journal.begin() + static_cast<std::ptrdiff_t>(at);
-  switch (what % 8) {
-    case 0: journal.resize(at); break;
-    case 1: *place ^= static_cast<std::byte>(1U << script.number(1) % 8); break;
-    case 2: std::fill_n(place, std::min<std::uint64_t>(left, 1 + script.number(1)), std::byte{0xff}); break;
-    case 3: std::fill_n(place, std::min<std::uint64_t>(left, 1 + script.number(2)), std::byte{0}); break;
-    case 4: {
-      const std::uint64_t value = script.number(8);
-      std::memcpy(&*place, &value, std::min<std::uint64_t>(left, sizeof value));
-      break;
-    }
-    case 5: {
-      const std::uint64_t from = script.number(3) % journal.size();
-      const std::uint64_t size = std::min({left, journal.size() - from, 1 + script.number(2)});
-      std::memmove(&*place, journal.data() + from, size);
-      break;
-    }
-    case 6: journal.resize(journal.size() + script.number(2)); break;
-    default: *place = static_cast<std::byte>(script.number(1)); break;
-  }
-}
-
 struct Recovered {
   bool is_applied = false;
   std::optional<std::string> wrong = {};
@@ -139,13 +75,10 @@ const ValidJournal& valid_journal_without_birth() {
   return journal;
 }
 
-MadeJournal make_journal(std::span<const std::byte> bytes) {
-  Script script(bytes);
-  const std::uint64_t kind = script.number(1) % 8;
-  if (kind == 0) return {{script.rest().begin(), script.rest().end()}};
-  MadeJournal made{valid_journal().bytes, kind >= 4};
-  while (!script.has_ended()) bend(made.bytes, valid_journal(), script);
-  if (made.is_forged) forge(made.bytes, valid_journal());
+MadeJournal make_journal(std::span<const std::byte> script) {
+  RandomChoices choices(XXH3_64bits(script.data(), script.size()));
+  MadeJournal made{valid_journal().bytes};
+  made.is_forged = mutate_journal(made.bytes, false, valid_journal().archive_before, choices);
   return made;
 }
 

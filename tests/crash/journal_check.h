@@ -1,5 +1,5 @@
-// Journals that no owner of ours wrote that way: damaged, forged, of another archive. Shared by the tests,
-// the fuzzer and the explorer.
+// Journals that no owner of ours wrote that way: damaged, forged, of another archive. Shared by the tests and
+// the explorer; tests/fuzz does the same a million times, without a disk that crashes.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +30,8 @@ const ValidJournal& valid_journal_without_birth();
 /// large as it was.
 std::optional<std::string> check_journal(std::span<const std::byte> journal, bool is_forged);
 
-/// Makes a journal of a fuzzer's bytes: raw, or changes of the valid one, with or without hashes that agree
-/// again.
+/// Changes the valid journal as tests/fuzz does, by a script that decides how; forged where hashes were made
+/// to agree again.
 struct MadeJournal {
   Content bytes;
   bool is_forged = false;

@@ -30,7 +30,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # So long a mutant may go unnoticed, in seconds of the explorer.
 PATIENCE = 20
-KINDS = ("crashes", "random", "choices", "faults", "hosts", "journals")
+KINDS = ("crashes", "random", "choices", "faults", "hosts", "journals", "groups")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -335,6 +335,37 @@ MUTANTS: tuple[Mutant, ...] = (
         "!found.is_in_use && (found.is_void || found.report.state == JournalState::Committed);",
         "!found.is_in_use && found.report.state == JournalState::Committed;",
         ("hosts",),
+    ),
+    # --- several archives ------------------------------------------------------------------------------
+    Mutant(
+        "the coordinator is not synced before it is named",
+        "if (auto synced = made_.file->sync(); !synced) return synced;",
+        "",
+        ("groups",),
+    ),
+    Mutant(
+        "the directory is not synced after the coordinator was named",
+        "auto done = storage_->sync_directory(directory);\n  if (done) return done;",
+        "Result<void> done;\n  if (done) return done;",
+        ("groups",),
+    ),
+    Mutant(
+        "a journal without its coordinator is committed",
+        "if (!*journals) return GroupState::Absent;",
+        "if (!*journals) return GroupState::Committed;",
+        ("groups",),
+    ),
+    Mutant(
+        "the coordinator goes before the last of its journals",
+        "if (*others) return {};\n  auto removed = storage.remove(coordinator);",
+        "auto removed = storage.remove(coordinator);",
+        ("groups",),
+    ),
+    Mutant(
+        "a group's journals do not name their coordinator",
+        "*(*part)->options, coordinator->name());",
+        "*(*part)->options, {});",
+        ("groups",),
     ),
     # --- several hosts ---------------------------------------------------------------------------------
     Mutant(

@@ -1,0 +1,140 @@
+// Names and a hash.
+#include "core/coordinator.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kMagic = "STFSGRP1";
+constexpr std::size_t kHashBytes = 8;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{kMaxGroupJournals} * 300;
+
+tl::unexpected<Error> damaged(const std::string& why) {
+  return fail(ErrorCode::InvalidArgument, EINVAL, "damaged: " + why);
+}
+
+std::string hash_text(std::string_view bytes) {
+  std::uint64_t hash = XXH3_64bits(bytes.data(), bytes.size());
+  std::string text;
+  for (std::size_t byte = 0; byte < kHashBytes; ++byte, hash >>= 8U) text += static_cast<char>(hash);
+  return text;
+}
+
+/// Nothing where there is no such file.
+Result<std::optional<std::vector<std::string>>> read_coordinator(Storage& storage,
+                                                                 const std::filesystem::path& path) {
+  std::optional<std::vector<std::string>> nothing;
+  auto file = storage.open_no_link(path, Access::ReadOnly);
+  if (!file && file.error().errno_value == ENOENT) return nothing;
+  if (!file) return pass_on(std::move(file));
+  auto size_bytes = (*file)->size_bytes();
+  if (!size_bytes) return pass_on(std::move(size_bytes));
+  if (*size_bytes > kMaxBytes) return damaged("it is longer than such a record can be");
+  std::string bytes(static_cast<std::size_t>(*size_bytes), '\0');
+  if (auto read = (*file)->read(std::as_writable_bytes(std::span(bytes)), 0); !read)
+    return pass_on(std::move(read));
+  // Taken back by its owner: one byte is never written by half.
+  if (bytes.starts_with('\0')) return nothing;
+  auto journals = decode_coordinator(bytes);
+  if (!journals) return pass_on(std::move(journals));
+  return std::optional(std::move(*journals));
+}
+
+}  // namespace
+
+std::string encode_coordinator(const std::vector<std::string>& journals) {
+  std::string bytes(kMagic);
+  bytes += '\0';
+  for (const std::string& journal : journals) bytes += journal + '\0';
+  return bytes + hash_text(bytes);
+}
+
+Result<std::vector<std::string>> decode_coordinator(std::string_view bytes) {
+  if (bytes.size() < kMagic.size() + 1 + kHashBytes) return damaged("it is too short");
+  const std::string_view text = bytes.substr(0, bytes.size() - kHashBytes);
+  if (bytes.substr(text.size()) != hash_text(text)) return damaged("its hash does not agree");
+  std::vector<std::string> names;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t end = rest.find('\0');
+    if (end == std::string_view::npos) return damaged("its last name has no end");
+    names.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(end + 1);
+  }
+  if (names.front() != kMagic) {
+    return fail(ErrorCode::InvalidArgument, EPROTONOSUPPORT,
+                "a record of several archives, of another version");
+  }
+  names.erase(names.begin());
+  const auto is_no_name = [](const std::string& name) {
+    return name.empty() || name.front() != '.' || name.find('/') != std::string::npos;
+  };
+  if (names.size() > kMaxGroupJournals || std::ranges::any_of(names, is_no_name)) {
+    return damaged("it names what is no journal");
+  }
+  return names;
+}
+
+bool is_coordinator_name(std::string_view name) {
+  return name.starts_with('.') && name.ends_with(kGroupSuffix) && name.find('/') == std::string_view::npos;
+}
+
+Result<GroupState> look_at_coordinator(Storage& storage, const std::filesystem::path& path,
+                                       const std::string& journal) {
+  auto journals = read_coordinator(storage, path);
+  if (!journals) return tl::unexpected(std::move(journals).error().within(path.string()));
+  if (!*journals) return GroupState::Absent;
+  if (std::ranges::find(**journals, journal) != (*journals)->end()) return GroupState::Committed;
+  return fail(ErrorCode::InvalidArgument, EINVAL, path.string() + ": damaged: it does not name " + journal);
+}
+
+Result<bool> has_journals(Storage& storage, const std::filesystem::path& path) {
+  auto journals = read_coordinator(storage, path);
+  if (!journals) return pass_on(std::move(journals));
+  if (!*journals) return false;
+  for (const std::string& journal : **journals) {
+    auto there = storage.status(path.parent_path() / journal);
+    if (there) return true;
+    if (there.error().errno_value != ENOENT) return pass_on(std::move(there));
+  }
+  return false;
+}
+
+Result<Coordinator> Coordinator::create(Storage& storage, const std::filesystem::path& archive_path) {
+  auto made = create_journal_file(storage, archive_path, kGroupSuffix);
+  if (!made) return pass_on(std::move(made));
+  return Coordinator(storage, std::move(*made));
+}
+
+Result<void> Coordinator::publish(const std::vector<std::string>& journals, Durability durability) {
+  const std::string bytes = encode_coordinator(journals);
+  if (auto written = made_.file->write(std::as_bytes(std::span(bytes)), 0); !written) return written;
+  if (durability == Durability::Power) {
+    if (auto synced = made_.file->sync(); !synced) return synced;
+  }
+  if (auto named = storage_->publish(*made_.file, made_.path); !named) return named;
+  if (durability == Durability::Process) return {};
+  const std::filesystem::path directory = made_.path.parent_path();
+  auto done = storage_->sync_directory(directory);
+  if (done) return done;
+  // Whether the name would survive a crash is not known: take back what it says, or the name.
+  const bool is_void = make_void(*made_.file, {0, 1}).has_value();
+  const bool is_removed = storage_->remove(made_.path).has_value();
+  if (is_void || (is_removed && storage_->sync_directory(directory))) return done;
+  return fail(
+      ErrorCode::CommitUnknown, EIO,
+      done.error().message +
+          "; the record of the transaction could not be taken back either: whether it is committed shows "
+          "at the next recovery");
+}
+
+Result<void> Coordinator::remove() {
+  return storage_->remove(made_.path);
+}
+
+}  // namespace stfs

@@ -1,0 +1,134 @@
+// The record that several journals wait for, and commits through it on real files.
+#include "core/coordinator.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/group_commit.h"
+#include "core/recovery.h"
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+const std::vector<std::string> kJournals = {".a.safetensors.stj.00", ".b\n.safetensors.stj.01"};
+
+std::string archive_text(char fill) {
+  return archive_bytes(R"({"t":{"dtype":"U8","shape":[5000],"data_offsets":[0,5000]}})",
+                       std::string(5000, fill));
+}
+
+/// Two archives with one tensor each, and what is to be written into both.
+class Pair {
+ public:
+  explicit Pair(const std::string& second_directory = "", Storage& storage = system_storage()) {
+    paths_.push_back(directory_.write("a.safetensors", archive_text('a')));
+    std::filesystem::create_directories(directory_.path() / second_directory);
+    paths_.push_back(directory_.write(second_directory + "b.safetensors", archive_text('b')));
+    for (const auto& path : paths_) {
+      archives_.push_back(Archive::open(path, Access::ReadWrite, storage).value());
+      transactions_.push_back(std::make_unique<Transaction>(*archives_.back()));
+    }
+  }
+
+  void stage(std::size_t at, char fill) {
+    const std::string bytes(5000, fill);
+    REQUIRE((*transactions_[at]->stage(0))->write(std::as_bytes(std::span(bytes)), 0));
+  }
+  Result<void> commit() {
+    GroupCommit group;
+    for (const auto& transaction : transactions_) group.add(*transaction, options_, lock_of_);
+    return group.commit();
+  }
+  /// The first byte of each tensor, in the files.
+  [[nodiscard]] std::string fills() const {
+    std::string fills;
+    for (const auto& path : paths_) fills += content_of(path).back();
+    return fills;
+  }
+  [[nodiscard]] std::size_t files() const {
+    std::size_t count = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_.path()))
+      count += entry.is_regular_file();
+    return count;
+  }
+  [[nodiscard]] bool is_staged(std::size_t at) const { return !transactions_[at]->is_empty(); }
+
+ private:
+  TemporaryDirectory directory_;
+  std::vector<std::filesystem::path> paths_;
+  std::vector<std::unique_ptr<Archive>> archives_;
+  std::vector<std::unique_ptr<Transaction>> transactions_;
+  CommitOptions options_;
+  ReaderWriterLock readers_;
+  Transaction::LockOf lock_of_ = [this](std::uint32_t) -> ReaderWriterLock& { return readers_; };
+};
+
+}  // namespace
+
+TEST_CASE("a coordinator comes back as it was, and nothing else passes for one", "[core][coordinator]") {
+  const std::string bytes = encode_coordinator(kJournals);
+  CHECK(decode_coordinator(bytes).value() == kJournals);
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    std::string flipped = bytes;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
+    CHECK_FALSE(decode_coordinator(flipped));
+    CHECK_FALSE(decode_coordinator(bytes.substr(0, at)));
+  }
+  CHECK_FALSE(decode_coordinator(encode_coordinator({"../elsewhere"})));
+  CHECK_FALSE(decode_coordinator(encode_coordinator({"..", "a"})));
+  CHECK_FALSE(decode_coordinator(encode_coordinator({""})));
+  CHECK_FALSE(is_coordinator_name("../.a.stj.00.group"));
+  CHECK_FALSE(is_coordinator_name("/tmp/.a.group"));
+  CHECK(is_coordinator_name(".a.stj.00.group"));
+}
+
+TEST_CASE("several archives change together, and nothing is left beside them", "[core][coordinator]") {
+  Pair pair;
+  pair.stage(0, 'x');
+  pair.stage(1, 'y');
+  REQUIRE(pair.commit());
+  CHECK(pair.fills() == "xy");
+  CHECK(pair.files() == 2);
+  CHECK_FALSE(pair.is_staged(0));
+  CHECK_FALSE(pair.is_staged(1));
+}
+
+TEST_CASE("a group of which one archive changes is a plain commit", "[core][coordinator]") {
+  Pair pair;
+  pair.stage(1, 'y');
+  REQUIRE(pair.commit());
+  CHECK(pair.fills() == "ay");
+  CHECK(pair.files() == 2);
+}
+
+TEST_CASE("archives in different directories are not committed together", "[core][coordinator]") {
+  Pair pair("elsewhere/");
+  pair.stage(0, 'x');
+  pair.stage(1, 'y');
+  const auto done = pair.commit();
+  REQUIRE_FALSE(done);
+  CHECK(done.error().errno_value == EXDEV);
+  CHECK(done.error().message.find("different directories") != std::string::npos);
+  CHECK(pair.fills() == "ab");
+  CHECK(pair.files() == 2);
+}
+
+TEST_CASE("a part that can't be locked leaves all as they were, to be tried again", "[core][coordinator]") {
+  FaultyStorage storage;
+  Pair faulty("", storage);
+  faulty.stage(0, 'x');
+  faulty.stage(1, 'y');
+  storage.plan().fail_call(FileCall::Lock, 3, EACCES);
+  CHECK_FALSE(faulty.commit());
+  CHECK(faulty.fills() == "ab");
+  storage.plan().fail_call(0, 0);
+  REQUIRE(faulty.commit());
+  CHECK(faulty.fills() == "xy");
+}

@@ -1,0 +1,227 @@
+// Groups on one disk, then what crashes leave of them.
+#include "tests/crash/group_run.h"
+
+#include <algorithm>
+#include <memory>
+#include <vector>
+
+#include "core/group_commit.h"
+#include "core/recovery.h"
+#include "tests/crash/workload.h"
+#include "tests/support/choices.h"
+#include "tests/support/disk_crash.h"
+#include "tests/support/faulty_storage.h"
+
+namespace stfs::test {
+namespace {
+
+constexpr std::size_t kGroups = 2;
+constexpr std::size_t kMoments = 8;  // that are crashed, of a run
+
+std::string text_of(const Error& error) {
+  return std::string(name_of(error.code)) + ": " + error.message;
+}
+
+class GroupRun {
+ public:
+  GroupRun(std::uint64_t seed, GroupCounts& counts) : counts_(counts), choices_(seed) {
+    disk_options_ = {.has_clone = choices_.one_in(3),
+                     .has_unnamed = !choices_.one_in(3),
+                     .has_birth_times = !choices_.one_in(4)};
+    for (std::size_t at = 2 + choices_.below(2); at-- > 0;) {
+      paths_.push_back("/models/" + std::string(1, static_cast<char>('a' + at)) + ".safetensors");
+    }
+    states_.emplace_back(paths_.size(), small_archive().content());
+  }
+
+  std::optional<std::string> run() {
+    record();
+    for (std::size_t times = 0; times < kMoments && !wrong_; ++times) {
+      // The end of the run as often as all the rest: there most has been promised.
+      const std::size_t at =
+          choices_.one_in(kMoments) ? moments_.size() - 1 : choices_.below(moments_.size());
+      crash(moments_[at]);
+    }
+    return wrong_;
+  }
+
+ private:
+  struct Moment {
+    DiskImage image;
+    std::size_t promised;  // so many groups were committed for sure
+    std::size_t begun;
+  };
+
+  void record() {
+    DiskModel disk(disk_options_);
+    for (const std::string& path : paths_) disk.put(path, small_archive().content());
+    std::size_t promised = 0;
+    std::size_t begun = 0;
+    const auto remember = [&](std::string_view, const DiskImage& image) {
+      moments_.push_back({image, promised, begun});
+    };
+    remember("beginning", disk.image());
+    disk.observe(remember);
+    const auto process = disk.start_process();
+    FaultyStorage storage(*process);
+    if (choices_.one_in(2)) {
+      const bool is_for_good = choices_.one_in(3);
+      storage.plan().set({.nth = static_cast<unsigned>(1 + choices_.below(250)),
+                          .errno_value = choices_.one_in(2) ? EIO : ENOSPC,
+                          .kind = {},
+                          .is_for_good = is_for_good,
+                          .cuts_short = is_for_good});
+    }
+    {
+      std::vector<std::unique_ptr<Archive>> archives;
+      for (const std::string& path : paths_) {
+        auto archive = Archive::open(path, Access::ReadWrite, storage);
+        if (!archive) return;  // a failing call
+        archives.push_back(std::move(*archive));
+      }
+      while (begun < kGroups) {
+        plan_next();
+        ++begun;
+        if (auto done = commit(archives); !done) {
+          ++counts_.failed;
+          break;
+        }
+        ++counts_.committed;
+        promised = begun;
+        remember("commit returns", disk.image());
+      }
+    }
+    process->kill();
+    disk.observe({});
+    remember("killed", disk.image());
+  }
+
+  /// What the next group writes into each archive, and what they hold then.
+  void plan_next() {
+    static constexpr std::array<std::string_view, 4> kNames = {"block", "end", "left", "several_blocks"};
+    std::vector<Step> steps;
+    std::vector<Content> after;
+    for (std::size_t archive = 0; archive < paths_.size(); ++archive) {
+      Step step;
+      // One archive in four has no part in it.
+      const bool takes_part = archive == 0 || !choices_.one_in(4);
+      for (const std::string_view name : kNames) {
+        if (takes_part && choices_.one_in(2)) step.pieces.push_back({name});
+      }
+      const std::size_t number = 10 * states_.size() + archive;
+      after.push_back(step.pieces.empty()
+                          ? states_.back()[archive]
+                          : content_after(small_archive(), states_.back()[archive], step, number));
+      steps.push_back(std::move(step));
+    }
+    states_.push_back(std::move(after));
+    steps_ = std::move(steps);
+  }
+
+  Result<void> commit(const std::vector<std::unique_ptr<Archive>>& archives) {
+    const CommitOptions options = commit_options(Durability::Power);
+    std::vector<std::unique_ptr<Transaction>> transactions;
+    ReaderWriterLock readers;
+    const Transaction::LockOf lock_of = [&](std::uint32_t) -> ReaderWriterLock& { return readers; };
+    GroupCommit group;
+    for (std::size_t at = 0; at < archives.size(); ++at) {
+      transactions.push_back(std::make_unique<Transaction>(*archives[at]));
+      for (const Piece& piece : steps_[at].pieces) {
+        auto stage = transactions.back()->stage(small_archive().position(piece.tensor));
+        if (!stage) return pass_on(std::move(stage));
+        const std::size_t number = 10 * (states_.size() - 1) + at;
+        if (auto written = (*stage)->write(piece_bytes(small_archive(), piece, number), piece.offset);
+            !written)
+          return written;
+      }
+      group.add(*transactions.back(), options, lock_of);
+    }
+    return group.commit();
+  }
+
+  void crash(const Moment& moment) {
+    DiskImage image =
+        choices_.one_in(3) ? after_kill(moment.image) : after_random_power_loss(moment.image, choices_);
+    for (int in_a_row = 0;; ++in_a_row) {
+      ++counts_.states;
+      counts_.in_recovery += in_a_row > 0;
+      DiskOptions options = disk_options_;
+      if (options.has_birth_times) options.device += static_cast<std::uint64_t>(in_a_row) + 1;
+      DiskModel disk(options, image);
+      std::vector<DiskImage> steps;
+      disk.observe([&](std::string_view, const DiskImage& now) { steps.push_back(now); });
+      if (!recover_all(disk)) return;
+      disk.observe({});
+      compare(disk, moment, in_a_row);
+      if (wrong_ || in_a_row >= 2 || steps.empty() || choices_.one_in(2)) return;
+      const DiskImage& amid = steps[choices_.below(steps.size())];
+      image = choices_.one_in(3) ? after_kill(amid) : after_random_power_loss(amid, choices_);
+    }
+  }
+
+  bool recover_all(DiskModel& disk) {
+    std::vector<std::string> order = paths_;
+    std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(choices_.below(order.size())));
+    for (const std::string& path : order) {
+      const auto process = disk.start_process();
+      auto file = process->open(path, Access::ReadWrite);
+      const auto recovered = recover(*process, path, **file);
+      if (recovered) {
+        for (const JournalReport& report : *recovered) {
+          last_report_ = report.path.filename().string() + " was " + std::string(name_of(report.state)) +
+                         ": " + report.explanation;
+        }
+        continue;
+      }
+      wrong_ = "recovery fails: " + text_of(recovered.error());
+      return false;
+    }
+    return true;
+  }
+
+  void compare(DiskModel& disk, const Moment& moment, int in_a_row) {
+    const DiskImage image = disk.image();
+    const auto process = disk.start_process();
+    for (std::size_t state = moment.promised; state <= moment.begun; ++state) {
+      bool is_it = true;
+      for (std::size_t at = 0; at < paths_.size(); ++at) {
+        is_it = is_it && image.has_content(image.inode_at(paths_[at]), states_[state][at]);
+      }
+      if (!is_it) continue;
+      // A coordinator may be found only by the next who looks at its archive.
+      if (!recover_all(disk)) return;
+      if (const auto left = process->list(kDirectory, "."); !left->empty()) {
+        wrong_ = "LEFT BEHIND: " + left->front() + "; " + last_report_;
+      }
+      return;
+    }
+    wrong_ = "TORN or LOST after " + std::to_string(in_a_row) + " crashes of recovery:";
+    for (std::size_t at = 0; at < paths_.size(); ++at) {
+      *wrong_ += " " + paths_[at] + " is";
+      for (std::size_t state = 0; state < states_.size(); ++state) {
+        if (image.has_content(image.inode_at(paths_[at]), states_[state][at]))
+          *wrong_ += " " + std::to_string(state);
+      }
+      *wrong_ += ";";
+    }
+    *wrong_ += " promised " + std::to_string(moment.promised) + ", begun " + std::to_string(moment.begun);
+  }
+
+  GroupCounts& counts_;
+  RandomChoices choices_;
+  DiskOptions disk_options_;
+  std::vector<std::string> paths_;
+  std::vector<std::vector<Content>> states_;  // of all archives, at first and after each group
+  std::vector<Step> steps_;                   // of the present group
+  std::vector<Moment> moments_;
+  std::string last_report_;
+  std::optional<std::string> wrong_;
+};
+
+}  // namespace
+
+std::optional<std::string> run_groups(std::uint64_t seed, GroupCounts& counts) {
+  return GroupRun(seed, counts).run();
+}
+
+}  // namespace stfs::test

@@ -1,0 +1,21 @@
+// Transactions over several archives, with losses of power, kills and failing calls at any place.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace stfs::test {
+
+struct GroupCounts {
+  std::uint64_t states = 0;
+  std::uint64_t in_recovery = 0;  // of these: after a crash of a recovery
+  std::uint64_t failed = 0;       // groups that a failing call has ended
+  std::uint64_t committed = 0;
+};
+
+/// Everything that one seed decides. @return what is wrong: archives that are not of one commit, something
+/// lost, something left behind.
+std::optional<std::string> run_groups(std::uint64_t seed, GroupCounts& counts);
+
+}  // namespace stfs::test

@@ -1,0 +1,41 @@
+// What is fuzzed. One function judges an input, whoever made it: our own mutator in every run of the tests
+// (fuzz_run.h), or libFuzzer (libfuzzer.h).
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "tests/support/mutator.h"
+
+namespace stfs::test {
+
+struct FuzzOutcome {
+  /// What became of it, in a word: counted, so that a test sees what its inputs reach.
+  std::string_view what;
+  /// Why that must not be; empty where all is well.
+  std::string wrong = {};
+};
+
+/// A target is used by one thread.
+struct FuzzTarget {
+  std::string_view name;
+  /// The bytes of an input: the same for the same choices, on every machine.
+  Bytes (*make)(Choices& choices);
+  /// Changes an input along its structure, for libFuzzer.
+  void (*mutate)(Bytes& input, Choices& choices);
+  /// Any bytes are allowed; depends on nothing but them.
+  FuzzOutcome (*fuzz_one)(std::span<const std::byte> input);
+};
+
+/// A whole file: the reader of headers takes what is an archive, and says why where it takes none.
+const FuzzTarget& header_target();
+/// A file beside an archive, and behind it a byte that says what lies around it: recovery does to the archive
+/// what a valid journal says, and nothing else.
+const FuzzTarget& journal_target();
+/// DELTA.safetensors, and behind it a byte of options: `stfs apply` changes what a delta that fits says, or
+/// nothing.
+const FuzzTarget& delta_target();
+
+}  // namespace stfs::test

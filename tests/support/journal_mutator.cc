@@ -1,0 +1,203 @@
+// Changes, then repairs.
+#include "tests/support/journal_mutator.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "core/journal_format.h"
+#include "tests/support/journal_oracle.h"
+#include "tests/support/journal_seeds.h"
+
+namespace stfs::test {
+namespace {
+
+using View = std::span<const std::byte>;
+
+// --- heads and records where they lie -------------------------------------------------------------------
+
+/// Places of all that could be a head.
+std::span<const std::uint64_t> head_places(bool is_standing) {
+  static constexpr std::uint64_t kOrdinary[] = {0};
+  return is_standing ? std::span<const std::uint64_t>(kStandingHeadAt) : kOrdinary;
+}
+
+/// Where the head at that place says that its record is, as far as there are bytes.
+ByteRange record_place(View journal, std::uint64_t head_at) {
+  const std::uint64_t offset = head_at + number_at(journal, head_at + head_field::kRecordOffset);
+  if (offset < head_at || offset > journal.size()) return {0, 0};
+  const std::uint64_t size = number_at(journal, head_at + head_field::kRecordSize);
+  return {offset, std::min(size, journal.size() - offset)};
+}
+
+void put_record(Bytes& journal, std::uint64_t head_at, ByteRange place, const JournalRecord& record,
+                bool is_standing) {
+  const std::string text = encode_record(record);
+  const std::uint64_t end = place.offset + text.size();
+  const bool is_last = place.end() == journal.size();
+  if (!is_standing && (is_last || end > journal.size())) journal.resize(end);
+  if (end > journal.size()) return;
+  put_text(journal, place.offset, text);
+  put_number(journal, head_at + head_field::kRecordSize, text.size());
+}
+
+// --- changes --------------------------------------------------------------------------------------------
+
+/// A number for a field of a record: at some edge of the archive or of the journal, or of no sense at all.
+std::uint64_t edge(std::uint64_t now, std::uint64_t archive_bytes, std::uint64_t journal_bytes,
+                   Choices& choices) {
+  switch (choices.below(6)) {
+    case 0: return archive_bytes - choices.below(2);
+    case 1: return round_up_to_block(archive_bytes) - kBlockBytes * choices.below(3);
+    case 2: return round_down_to_block(journal_bytes) - kBlockBytes * choices.below(4);
+    case 3: return kBlockBytes * choices.below(40);
+    default: return extreme_number(choices, now);
+  }
+}
+
+void change_range(std::vector<JournalRange>& ranges, std::uint64_t archive_bytes, std::uint64_t journal_bytes,
+                  Choices& choices) {
+  if (ranges.empty()) return;
+  const std::size_t at = choices.below(ranges.size());
+  JournalRange& range = ranges[at];
+  const auto new_edge = [&](std::uint64_t& number) {
+    number = edge(number, archive_bytes, journal_bytes, choices);
+  };
+  switch (choices.below(10)) {
+    case 0:
+    case 1: new_edge(range.archive.offset); return;
+    case 2: {
+      new_edge(range.archive.size_bytes);
+      // So many hashes as it takes; where that is too many, the record is cut short.
+      const std::uint64_t blocks = std::min<std::uint64_t>(range.archive.size_bytes / kBlockBytes + 1, 64);
+      range.new_hashes.resize(blocks);
+      range.old_hashes.resize(blocks);
+      return;
+    }
+    case 3:
+    case 4: new_edge(range.journal_offset); return;
+    case 5: std::swap(range, ranges.back()); return;
+    case 6: ranges.push_back(range); return;
+    case 7: ranges.erase(ranges.begin() + static_cast<std::ptrdiff_t>(at)); return;
+    case 8: {
+      auto& hashes = choices.below(2) == 0 ? range.new_hashes : range.old_hashes;
+      if (choices.below(2) == 0) hashes.push_back(0);
+      if (!hashes.empty()) hashes.pop_back();
+      if (!hashes.empty() && choices.below(2) == 0) hashes[choices.below(hashes.size())] ^= 1;
+      return;
+    }
+    default: {
+      // In two.
+      if (range.archive.size_bytes <= kBlockBytes || range.new_hashes.size() < 2) return;
+      JournalRange rest = range;
+      rest.archive = {range.archive.offset + kBlockBytes, range.archive.size_bytes - kBlockBytes};
+      rest.journal_offset += kBlockBytes;
+      rest.new_hashes.erase(rest.new_hashes.begin());
+      rest.old_hashes.erase(rest.old_hashes.begin());
+      range.archive.size_bytes = kBlockBytes;
+      range.new_hashes.resize(1);
+      range.old_hashes.resize(1);
+      ranges.insert(ranges.begin() + static_cast<std::ptrdiff_t>(at) + 1, std::move(rest));
+      return;
+    }
+  }
+}
+
+void change_stamp(JournalRecord& record, Choices& choices) {
+  ArchiveStamp& stamp = record.archive;
+  switch (choices.below(8)) {
+    case 0: stamp.device ^= 1; return;
+    case 1: stamp.inode ^= 1; return;
+    case 2: stamp.birth_ns = choices.below(2) == 0 ? 0 : stamp.birth_ns + 1; return;
+    case 3: stamp.size_bytes = extreme_number(choices, stamp.size_bytes); return;
+    case 4: stamp.header_size_bytes ^= std::uint64_t{1} << choices.below(64); return;
+    case 5: stamp.header_hash ^= std::uint64_t{1} << choices.below(64); return;
+    case 6: record.sequence = extreme_number(choices, record.sequence); return;
+    default:
+      record.coordinator.assign(choices.one_in(4) ? choices.below(5000) : choices.below(3), '/');
+      return;
+  }
+}
+
+void change_record(Bytes& journal, bool is_standing, std::uint64_t archive_bytes, Choices& choices) {
+  const std::uint64_t head_at = one_of(choices, head_places(is_standing));
+  const ByteRange place = record_place(journal, head_at);
+  auto plain = read_plain_record(View(journal).subspan(place.offset, place.size_bytes));
+  if (!plain) return;
+  JournalRecord& record = plain->record;
+  if (choices.below(4) != 0) {
+    change_range(record.ranges, archive_bytes, journal.size(), choices);
+  } else {
+    change_stamp(record, choices);
+  }
+  put_record(journal, head_at, place, record, is_standing);
+}
+
+void change_head(Bytes& journal, bool is_standing, Choices& choices) {
+  const std::uint64_t at = one_of(choices, head_places(is_standing));
+  constexpr std::array kFields = {std::uint64_t{0},          head_field::kVersion,    head_field::kId,
+                                  head_field::kRecordOffset, head_field::kRecordSize, head_field::kRecordHash,
+                                  head_field::kHash};
+  const std::uint64_t field = at + one_of(choices, kFields);
+  if (choices.below(2) == 0) {
+    put_number(journal, field, extreme_number(choices, number_at(journal, field)),
+               field == at + head_field::kVersion ? 4 : 8);
+  } else {
+    mutate_bytes(journal, {at, head_field::kEnd}, {}, choices, false);
+  }
+}
+
+/// Somewhere: most of them in a record, where the sense is.
+void change_bytes(Bytes& journal, bool is_standing, Choices& choices) {
+  ByteRange part{0, journal.size()};
+  if (!choices.one_in(4)) part = record_place(journal, one_of(choices, head_places(is_standing)));
+  const JournalSeed& other = one_of(choices, journal_seeds());
+  mutate_bytes(journal, part, other.bytes, choices, !is_standing || choices.one_in(10));
+}
+
+// --- repairs --------------------------------------------------------------------------------------------
+
+enum class Repair { Nothing, Record, NewBlocks, OldBlocks };
+
+void repair(Bytes& journal, bool is_standing, View archive, Repair what) {
+  if (what == Repair::Nothing) return;
+  for (const std::uint64_t head_at : head_places(is_standing)) {
+    // What has no head is not given one.
+    if (head_at + head_field::kEnd > journal.size() || number_at(journal, head_at) == 0) continue;
+    const ByteRange place = record_place(journal, head_at);
+    auto plain = read_plain_record(View(journal).subspan(place.offset, place.size_bytes));
+    if (plain && what >= Repair::NewBlocks) {
+      for (JournalRange& range : plain->record.ranges) {
+        auto hashes = block_hashes(journal, {range.journal_offset, range.archive.size_bytes});
+        if (hashes) range.new_hashes = std::move(*hashes);
+        auto old = block_hashes(archive, range.archive);
+        if (old && what == Repair::OldBlocks) range.old_hashes = std::move(*old);
+      }
+      put_text(journal, place.offset, encode_record(plain->record));  // as long as before
+    }
+    const std::uint64_t hash = hash_of(View(journal).subspan(place.offset, place.size_bytes));
+    put_number(journal, head_at + head_field::kRecordHash, hash);
+    put_number(journal, head_at + head_field::kHash,
+               hash_of(View(journal).subspan(head_at, head_field::kHash)));
+  }
+}
+
+}  // namespace
+
+bool mutate_journal(Bytes& journal, bool is_standing, View archive, Choices& choices) {
+  for (std::size_t changes = 1 + choices.below(3); changes > 0 && !journal.empty(); --changes) {
+    switch (choices.below(8)) {
+      case 0: change_head(journal, is_standing, choices); break;
+      case 1:
+      case 2: change_bytes(journal, is_standing, choices); break;
+      default: change_record(journal, is_standing, archive.size(), choices); break;
+    }
+  }
+  constexpr std::array kRepairs = {Repair::Nothing, Repair::Record, Repair::NewBlocks, Repair::NewBlocks,
+                                   Repair::OldBlocks};
+  const Repair what = one_of(choices, kRepairs);
+  repair(journal, is_standing, archive, what);
+  return what != Repair::Nothing;
+}
+
+}  // namespace stfs::test

@@ -1,0 +1,247 @@
+// Offsets and hashes, read a second time.
+#include "tests/support/journal_oracle.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <utility>
+
+namespace stfs::test {
+namespace {
+
+using View = std::span<const std::byte>;
+
+constexpr std::string_view kMagicText = "STFSJRNL";
+constexpr std::uint64_t kFixedBytes = 84;  // of a record without coordinator and ranges
+
+bool has_room(View bytes, std::uint64_t offset, std::uint64_t size_bytes) {
+  return offset <= bytes.size() && size_bytes <= bytes.size() - offset;
+}
+
+/// Of at most a block.
+bool is_zero(View bytes) {
+  static constexpr std::array<std::byte, kBlockBytes> kZeros{};
+  return is_same(bytes, std::span(kZeros).first(bytes.size()));
+}
+
+std::uint64_t blocks_of(std::uint64_t size_bytes) {
+  return size_bytes / kBlockBytes + (size_bytes % kBlockBytes != 0 ? 1 : 0);
+}
+
+enum class HeadKind { Damaged, OtherVersion, Sound };
+
+struct Head {
+  HeadKind kind = HeadKind::Damaged;
+  ByteRange record = {};
+  std::uint64_t record_hash = 0;
+};
+
+Head read_head(View block) {
+  if (block.size() < head_field::kEnd) return {};
+  if (!is_same(block.first(kMagicText.size()), std::as_bytes(std::span(kMagicText)))) return {};
+  const auto version = static_cast<std::uint32_t>(number_at(block, head_field::kVersion));
+  if (version != kJournalVersion) return {.kind = HeadKind::OtherVersion};
+  if (number_at(block, head_field::kHash) != hash_of(block.first(head_field::kHash))) return {};
+  return {.kind = HeadKind::Sound,
+          .record = {number_at(block, head_field::kRecordOffset), number_at(block, head_field::kRecordSize)},
+          .record_hash = number_at(block, head_field::kRecordHash)};
+}
+
+/// Every range lies where a range may lie, and comes behind the one before it.
+/// @param room  where in the journal the new bytes lie.
+bool makes_sense(const JournalRecord& record, ByteRange room) {
+  std::uint64_t end_of_last = 0;
+  for (const JournalRange& range : record.ranges) {
+    const ByteRange archive = range.archive;
+    const std::uint64_t size_bytes = archive.size_bytes;
+    if (size_bytes == 0 || archive.offset % kBlockBytes != 0 || range.journal_offset % kBlockBytes != 0) {
+      return false;
+    }
+    if (size_bytes > record.archive.size_bytes || archive.offset > record.archive.size_bytes - size_bytes) {
+      return false;
+    }
+    if (range.journal_offset < room.offset || size_bytes > room.size_bytes) return false;
+    if (range.journal_offset - room.offset > room.size_bytes - size_bytes) return false;
+    const std::uint64_t end = archive.offset + size_bytes;
+    if (end % kBlockBytes != 0 && end != record.archive.size_bytes) return false;
+    if (archive.offset < end_of_last) return false;
+    end_of_last = end;
+  }
+  return true;
+}
+
+/// The record of a sound head, where it is sound itself.
+/// @param bytes  where it lies: the whole journal, or the head's block.
+std::optional<JournalRecord> sealed_record(View bytes, View head_block, const Head& head, ByteRange room) {
+  if (head.kind != HeadKind::Sound || !has_room(bytes, head.record.offset, head.record.size_bytes)) {
+    return std::nullopt;
+  }
+  const View place = bytes.subspan(head.record.offset, head.record.size_bytes);
+  if (hash_of(place) != head.record_hash) return std::nullopt;
+  auto plain = read_plain_record(place);
+  if (!plain || plain->size_bytes != place.size()) return std::nullopt;
+  constexpr std::uint64_t kIdBytes = 16;
+  if (!is_same(place.first(kIdBytes), head_block.subspan(head_field::kId, kIdBytes))) return std::nullopt;
+  if (plain->record.coordinator.size() > kBlockBytes) return std::nullopt;
+  if (!makes_sense(plain->record, room)) return std::nullopt;
+  return std::move(plain->record);
+}
+
+bool is_of(const ArchiveStamp& ours, const ArchiveStamp& archive) {
+  if (ours.birth_ns == 0 && ours.device != archive.device) return false;
+  return ours.inode == archive.inode && ours.birth_ns == archive.birth_ns &&
+         ours.size_bytes == archive.size_bytes && ours.header_size_bytes == archive.header_size_bytes &&
+         ours.header_hash == archive.header_hash;
+}
+
+bool has_new_blocks(View journal, const JournalRecord& record) {
+  return std::ranges::all_of(record.ranges, [&](const JournalRange& range) {
+    return block_hashes(journal, {range.journal_offset, range.archive.size_bytes}) == range.new_hashes;
+  });
+}
+
+bool has_old_blocks(View archive, const JournalRecord& record) {
+  return std::ranges::all_of(record.ranges, [&](const JournalRange& range) {
+    return block_hashes(archive, range.archive) == range.old_hashes;
+  });
+}
+
+bool has_only_its_blocks(View archive, const JournalRecord& record) {
+  return std::ranges::all_of(record.ranges, [&](const JournalRange& range) {
+    const auto there = block_hashes(archive, range.archive);
+    if (!there) return false;
+    for (std::size_t block = 0; block < there->size(); ++block) {
+      if ((*there)[block] != range.old_hashes[block] && (*there)[block] != range.new_hashes[block])
+        return false;
+    }
+    return true;
+  });
+}
+
+Bytes applied(View journal, View archive, const JournalRecord& record) {
+  Bytes after(archive.begin(), archive.end());
+  for (const JournalRange& range : record.ranges) {
+    std::memcpy(after.data() + range.archive.offset, journal.data() + range.journal_offset,
+                range.archive.size_bytes);
+  }
+  return after;
+}
+
+/// Of a record that was written for another archive, or for another state of this one.
+JournalVerdict judge_foreign(View journal, const JournalSetting& setting, const JournalRecord& record) {
+  JournalVerdict verdict{.state = JournalState::Foreign};
+  const bool is_due = setting.is_forced && record.coordinator.empty();
+  if (is_due && has_only_its_blocks(setting.archive, record) && has_new_blocks(journal, record)) {
+    verdict.after = applied(journal, setting.archive, record);
+  }
+  return verdict;
+}
+
+JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
+  const JournalVerdict damaged{.state = JournalState::Damaged, .blocks_commits = true};
+  if (journal.size() < kBlockBytes) return damaged;
+  const View block = journal.first(kBlockBytes);
+  const Head head = read_head(block);
+  if (head.kind == HeadKind::OtherVersion) return {.state = JournalState::Unknown, .blocks_commits = true};
+  const auto record = sealed_record(journal, block, head, {kBlockBytes, journal.size() - kBlockBytes});
+  if (!record) return is_zero(block) ? JournalVerdict{.state = JournalState::Unfinished} : damaged;
+  if (!is_of(record->archive, setting.stamp)) return judge_foreign(journal, setting, *record);
+  if (!has_new_blocks(journal, *record)) return damaged;
+  if (!record->coordinator.empty()) return {.state = JournalState::Unknown, .blocks_commits = true};
+  return {.state = JournalState::Committed, .after = applied(journal, setting.archive, *record)};
+}
+
+JournalVerdict judge_standing(View journal, const JournalSetting& setting) {
+  if (journal.size() != kStandingBytes) return {.state = JournalState::Damaged, .blocks_commits = true};
+  std::vector<JournalRecord> records;
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    const ByteRange room{lane == 0 ? 0 : kStandingHeads.end(), kLaneBytes};
+    bool is_other_version = false;
+    std::optional<JournalRecord> record;
+    for (const std::size_t copy : {lane, kLanes + lane}) {
+      const View block = journal.subspan(kStandingHeadAt[copy], kBlockBytes);
+      const Head head = read_head(block);
+      is_other_version = is_other_version || head.kind == HeadKind::OtherVersion;
+      if (!record) record = sealed_record(block, block, head, room);
+    }
+    if (!record && is_other_version) return {.state = JournalState::Unknown, .blocks_commits = true};
+    if (record) records.push_back(std::move(*record));
+  }
+  if (records.size() == kLanes && records[0].sequence < records[1].sequence)
+    std::swap(records[0], records[1]);
+  for (const JournalRecord& record : records) {
+    if (!is_of(record.archive, setting.stamp)) return judge_foreign(journal, setting, record);
+    if (has_new_blocks(journal, record)) {
+      if (!record.coordinator.empty()) return {.state = JournalState::Unknown, .blocks_commits = true};
+      return {.state = JournalState::Committed, .after = applied(journal, setting.archive, record)};
+    }
+    if (!has_old_blocks(setting.archive, record)) {
+      return {.state = JournalState::Damaged, .blocks_commits = true};
+    }
+  }
+  return {.state = JournalState::Unfinished};
+}
+
+}  // namespace
+
+std::uint64_t hash_of(View bytes) {
+  return XXH3_64bits(bytes.data(), bytes.size());
+}
+
+std::optional<std::vector<std::uint64_t>> block_hashes(View bytes, ByteRange range) {
+  if (!has_room(bytes, range.offset, range.size_bytes)) return std::nullopt;
+  std::vector<std::uint64_t> hashes;
+  for (View rest = bytes.subspan(range.offset, range.size_bytes); !rest.empty();) {
+    const View block = rest.first(std::min<std::size_t>(rest.size(), kBlockBytes));
+    hashes.push_back(hash_of(block));
+    rest = rest.subspan(block.size());
+  }
+  return hashes;
+}
+
+std::optional<PlainRecord> read_plain_record(View bytes) {
+  PlainRecord plain;
+  JournalRecord& record = plain.record;
+  std::uint64_t at = 0;
+  const auto next = [&] { return number_at(bytes, std::exchange(at, at + 8)); };
+  const auto next_short = [&] {
+    return static_cast<std::uint32_t>(number_at(bytes, std::exchange(at, at + 4)));
+  };
+  if (!has_room(bytes, 0, kFixedBytes)) return std::nullopt;
+  for (std::uint8_t& byte : record.id.bytes) byte = std::to_integer<std::uint8_t>(bytes[at++]);
+  record.archive.device = next();
+  record.archive.inode = next();
+  record.archive.birth_ns = static_cast<std::int64_t>(next());
+  record.archive.size_bytes = next();
+  record.archive.header_size_bytes = next();
+  record.archive.header_hash = next();
+  record.sequence = next();
+  record.owner_pid = static_cast<std::int32_t>(next_short());
+  const std::uint64_t coordinator_bytes = next_short();
+  if (!has_room(bytes, at, coordinator_bytes + 4)) return std::nullopt;
+  for (; record.coordinator.size() < coordinator_bytes; ++at) {
+    record.coordinator += static_cast<char>(bytes[at]);
+  }
+  for (std::uint32_t ranges = next_short(); ranges > 0; --ranges) {
+    if (!has_room(bytes, at, 24)) return std::nullopt;
+    JournalRange range;
+    range.archive.offset = next();
+    range.archive.size_bytes = next();
+    range.journal_offset = next();
+    const std::uint64_t blocks = blocks_of(range.archive.size_bytes);
+    if (blocks > (bytes.size() - at) / 16) return std::nullopt;
+    for (std::uint64_t block = 0; block < blocks; ++block) range.new_hashes.push_back(next());
+    for (std::uint64_t block = 0; block < blocks; ++block) range.old_hashes.push_back(next());
+    record.ranges.push_back(std::move(range));
+  }
+  plain.size_bytes = at;
+  return plain;
+}
+
+JournalVerdict judge_journal(View journal, const JournalSetting& setting) {
+  return setting.is_standing ? judge_standing(journal, setting) : judge_ordinary(journal, setting);
+}
+
+}  // namespace stfs::test

@@ -1,0 +1,59 @@
+// What a journal's bytes allow, told by the text of core/journal_format.h and core/journal_scan.h and without
+// their code: a second opinion for the fuzzers, which compare recovery with it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "core/journal_format.h"
+#include "core/journal_scan.h"
+#include "tests/support/mutator.h"
+
+namespace stfs::test {
+
+/// A head's fields, each at its place; the record's place counts from the head's beginning.
+namespace head_field {
+inline constexpr std::uint64_t kVersion = 8;
+inline constexpr std::uint64_t kId = 12;
+inline constexpr std::uint64_t kRecordOffset = 28;
+inline constexpr std::uint64_t kRecordSize = 36;
+inline constexpr std::uint64_t kRecordHash = 44;
+inline constexpr std::uint64_t kHash = 52;
+inline constexpr std::uint64_t kEnd = 60;
+}  // namespace head_field
+
+/// Where the heads of lane 0 and 1 of a standing journal lie, and then their copies.
+inline constexpr std::uint64_t kStandingHeadAt[] = {16 * kBlockBytes, 17 * kBlockBytes, 18 * kBlockBytes,
+                                                    19 * kBlockBytes};
+
+std::uint64_t hash_of(std::span<const std::byte> bytes);
+/// Of each block of the range; nothing where the bytes end before it does.
+std::optional<std::vector<std::uint64_t>> block_hashes(std::span<const std::byte> bytes, ByteRange range);
+
+/// A record as it lies there, sensible or not.
+struct PlainRecord {
+  JournalRecord record;
+  std::uint64_t size_bytes = 0;
+};
+/// Nothing where the bytes end too early.
+std::optional<PlainRecord> read_plain_record(std::span<const std::byte> bytes);
+
+/// What lies around a journal whose owner is dead.
+struct JournalSetting {
+  std::span<const std::byte> archive;
+  ArchiveStamp stamp;
+  bool is_standing = false;
+  bool is_forced = false;
+};
+
+struct JournalVerdict {
+  JournalState state = JournalState::Unknown;
+  bool blocks_commits = false;
+  /// The archive after a recovery that has to apply the journal.
+  std::optional<Bytes> after = {};
+};
+JournalVerdict judge_journal(std::span<const std::byte> journal, const JournalSetting& setting);
+
+}  // namespace stfs::test

@@ -1,0 +1,152 @@
+// Records of some blocks, and the journals around them.
+#include "tests/support/journal_seeds.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "tests/support/archive_mutator.h"
+#include "tests/support/journal_oracle.h"
+
+namespace stfs::test {
+namespace {
+
+using View = std::span<const std::byte>;
+
+View view_of(std::string_view text) {
+  return std::as_bytes(std::span(text));
+}
+
+/// A record of these blocks of the scene's archive, {first, count}.
+JournalRecord record_of(std::span<const ByteRange> blocks, std::uint64_t sequence) {
+  JournalRecord record;
+  record.id.bytes.fill(0xab);
+  record.archive = journal_scene().stamp;
+  record.sequence = sequence;
+  record.owner_pid = 77;
+  const View archive = journal_scene().archive;
+  for (const ByteRange of : blocks) {
+    const std::uint64_t offset = of.offset * kBlockBytes;
+    const std::uint64_t size = std::min(of.size_bytes * kBlockBytes, archive.size() - offset);
+    JournalRange range;
+    range.archive = {offset, size};
+    range.old_hashes = *block_hashes(archive, range.archive);
+    record.ranges.push_back(std::move(range));
+  }
+  return record;
+}
+
+/// New bytes for a record's ranges, from `at` on, where they are noted.
+void lay_blocks(Bytes& journal, JournalRecord& record, std::uint64_t at) {
+  for (JournalRange& range : record.ranges) {
+    range.journal_offset = at;
+    for (std::uint64_t byte = 0; byte < range.archive.size_bytes; ++byte) {
+      journal[at + byte] = static_cast<std::byte>((byte >> 3U) * 31 + record.sequence + (at >> 12U));
+    }
+    range.new_hashes = *block_hashes(journal, {at, range.archive.size_bytes});
+    at += round_up_to_block(range.archive.size_bytes);
+  }
+}
+
+std::uint64_t room_for(const JournalRecord& record) {
+  std::uint64_t size = 0;
+  for (const JournalRange& range : record.ranges) size += round_up_to_block(range.archive.size_bytes);
+  return size;
+}
+
+Bytes ordinary(JournalRecord record) {
+  const std::uint64_t end = kBlockBytes + room_for(record);
+  Bytes journal(end);
+  lay_blocks(journal, record, kBlockBytes);
+  const std::string text = encode_record(record);
+  journal.resize(end + text.size());
+  put_text(journal, end, text);
+  put_text(journal, 0, encode_head({record.id, {end, text.size()}, hash_of(view_of(text))}));
+  return journal;
+}
+
+void lay_lane(Bytes& journal, std::size_t lane, JournalRecord record) {
+  const std::uint64_t end_of_heads = kStandingHeads.offset + kStandingHeads.size_bytes;
+  lay_blocks(journal, record, lane == 0 ? kStandingHeads.offset - room_for(record) : end_of_heads);
+  const std::string head = *encode_head_with(record);
+  put_text(journal, kStandingHeadAt[lane], head);
+  put_text(journal, kStandingHeadAt[kLanes + lane], head);
+}
+
+Bytes standing(std::optional<JournalRecord> lane_0, std::optional<JournalRecord> lane_1) {
+  Bytes journal(kStandingBytes);
+  if (lane_0) lay_lane(journal, 0, std::move(*lane_0));
+  if (lane_1) lay_lane(journal, 1, std::move(*lane_1));
+  return journal;
+}
+
+std::vector<JournalSeed> make_seeds() {
+  constexpr std::uint64_t kLast = 16;  // block of the archive, not a whole one
+  const std::array one = {ByteRange{3, 1}};
+  const std::array three = {ByteRange{1, 1}, ByteRange{5, 2}, ByteRange{kLast, 1}};
+  const std::array header = {ByteRange{0, 1}, ByteRange{9, 1}};
+  const std::array many = {ByteRange{0, kLast + 1}};
+  const std::array full_lane = {ByteRange{1, 10}, ByteRange{11, 6}};
+  JournalRecord foreign = record_of(three, 50);
+  foreign.archive.inode += 1;
+  JournalRecord part = record_of(one, 51);
+  part.coordinator = "other.stj.record";
+  Bytes taken_back = ordinary(record_of(three, 52));
+  std::fill_n(taken_back.begin(), kBlockBytes, std::byte{0});
+  std::vector<JournalSeed> seeds = {
+      {"one block", false, ordinary(record_of(one, 1))},
+      {"three ranges", false, ordinary(record_of(three, 2))},
+      {"the header", false, ordinary(record_of(header, 3))},
+      {"everything", false, ordinary(record_of(many, 4))},
+      {"nothing", false, ordinary(record_of({}, 5))},
+      {"foreign", false, ordinary(std::move(foreign))},
+      {"part of a whole", false, ordinary(std::move(part))},
+      {"taken back", false, std::move(taken_back)},
+      {"lane 0", true, standing(record_of(three, 7), {})},
+      {"lane 1", true, standing({}, record_of(one, 8))},
+      {"both lanes", true, standing(record_of(one, 9), record_of(three, 10))},
+      {"lane 0 is full", true, standing(record_of(full_lane, 11), {})},
+      {"lane 1 is full", true, standing({}, record_of(full_lane, 12))},
+      {"no lane", true, standing({}, {})},
+  };
+  // The later commit's blocks never came to the disk; and one head of it did not either.
+  Bytes torn = standing(record_of(one, 13), record_of(three, 14));
+  std::fill(torn.end() - kBlockBytes - kLaneBytes, torn.end() - kBlockBytes, std::byte{0});
+  seeds.push_back({"lane 1 is torn", true, std::move(torn)});
+  Bytes half = standing(record_of(three, 16), record_of(one, 15));
+  std::fill_n(half.begin() + static_cast<std::ptrdiff_t>(kStandingHeadAt[0]), kBlockBytes, std::byte{0});
+  seeds.push_back({"one head of two", true, std::move(half)});
+  return seeds;
+}
+
+}  // namespace
+
+const JournalScene& journal_scene() {
+  static const JournalScene scene = [] {
+    constexpr std::uint64_t kArchiveBytes = 16 * kBlockBytes + 700;
+    std::vector<TensorDraft> drafts = {{"a", "F32", {100, 30}}, {"b", "U8", {7}}, {"c", "U8", {}}};
+    // The last tensor takes what is left: a shape of as many digits changes no offset.
+    drafts[2].shape = {50'000};
+    const std::uint64_t size = write_archive(drafts, "", 1).size();
+    drafts[2].shape = {50'000 + kArchiveBytes - size};
+    JournalScene made{.archive = write_archive(drafts, "", 1), .stamp = {}};
+    const std::uint64_t header_bytes = number_at(made.archive, 0);
+    made.stamp = {.device = 1,
+                  .inode = 1,
+                  .birth_ns = 1'000'000'000,
+                  .size_bytes = made.archive.size(),
+                  .header_size_bytes = header_bytes,
+                  .header_hash = hash_of(View(made.archive).subspan(8, header_bytes))};
+    return made;
+  }();
+  return scene;
+}
+
+const std::vector<JournalSeed>& journal_seeds() {
+  static const std::vector<JournalSeed> seeds = make_seeds();
+  return seeds;
+}
+
+}  // namespace stfs::test

@@ -1,0 +1,28 @@
+// Journals to begin with, and the archive beside which they lie.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "core/journal_format.h"
+#include "tests/support/mutator.h"
+
+namespace stfs::test {
+
+/// The archive that fuzzed journals belong to, and what they must say to belong to it.
+struct JournalScene {
+  Bytes archive;
+  ArchiveStamp stamp;
+};
+/// The first file of a MemoryStorage.
+const JournalScene& journal_scene();
+
+/// A good journal of each kind, and those that a crash, another archive or a transaction over several leave.
+struct JournalSeed {
+  std::string_view name;
+  bool is_standing = false;
+  Bytes bytes;
+};
+const std::vector<JournalSeed>& journal_seeds();
+
+}  // namespace stfs::test

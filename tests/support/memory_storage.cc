@@ -1,0 +1,184 @@
+// Bytes that are copied when they are first written.
+#include "tests/support/memory_storage.h"
+
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <stdexcept>
+#include <utility>
+
+#include "core/unique_fd.h"
+
+namespace stfs::test {
+
+struct MemoryStorage::Node {
+  std::span<const std::byte> given;
+  std::vector<std::byte> own;  // once it was written
+  std::uint64_t writes = 0;
+  std::uint64_t inode = 0;
+  std::int64_t birth_ns = 0;
+  bool is_locked = false;
+  UniqueFd mapped;  // memory for who wants to map the file
+  bool has_given_bytes = false;
+
+  [[nodiscard]] std::span<const std::byte> bytes() const { return writes == 0 ? given : own; }
+
+  [[nodiscard]] FileStatus status() const {
+    static const std::uint32_t user = ::geteuid();
+    constexpr std::uint32_t kOwnerOnly = 0600;
+    return {.identity = {.device = 1,
+                         .inode = inode,
+                         .size_bytes = bytes().size(),
+                         .mtime_ns = birth_ns + static_cast<std::int64_t>(writes)},
+            .birth_ns = birth_ns,
+            .mode = S_IFREG | kOwnerOnly,
+            .uid = user,
+            .gid = user};
+  }
+
+  void write(std::span<const std::byte> from, std::uint64_t offset) {
+    if (writes == 0) own.assign(given.begin(), given.end());
+    if (own.size() < offset + from.size()) own.resize(offset + from.size());
+    if (!from.empty()) std::memcpy(own.data() + offset, from.data(), from.size());
+    ++writes;
+  }
+
+  int descriptor() {
+    if (!mapped) mapped = UniqueFd(::memfd_create("memory storage", MFD_CLOEXEC));
+    if (!has_given_bytes || writes != 0) {
+      const std::span<const std::byte> now = bytes();
+      const auto size = static_cast<off_t>(now.size());
+      const bool is_copied =
+          ::ftruncate(mapped.get(), size) == 0 && ::pwrite(mapped.get(), now.data(), now.size(), 0) == size;
+      has_given_bytes = is_copied && writes == 0;
+    }
+    return mapped.get();
+  }
+};
+
+namespace {
+
+class NodeFile final : public File {
+ public:
+  NodeFile(std::shared_ptr<MemoryStorage::Node> node, Access access)
+      : node_(std::move(node)), access_(access) {}
+
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override {
+    if (offset > node_->bytes().size() || to.size() > node_->bytes().size() - offset) {
+      return fail(ErrorCode::ArchiveCut, EIO, "the file ends early");
+    }
+    if (!to.empty()) std::memcpy(to.data(), node_->bytes().data() + offset, to.size());
+    return {};
+  }
+  Result<void> write(std::span<const std::byte> from, std::uint64_t offset) override {
+    if (access_ == Access::ReadOnly) return fail_system(EBADF, "a file in memory", "write");
+    if (offset > MemoryStorage::kMostBytes || from.size() > MemoryStorage::kMostBytes - offset) {
+      return fail_system(EFBIG, "a file in memory", "write");
+    }
+    node_->write(from, offset);
+    return {};
+  }
+  Result<void> clone_from(const File&, std::uint64_t, ByteRange) override {
+    return fail_system(EOPNOTSUPP, "a file in memory", "clone");
+  }
+  Result<void> reserve(ByteRange) override { return {}; }
+  Result<void> sync() override { return {}; }
+  [[nodiscard]] Result<FileStatus> status() const override { return node_->status(); }
+  Result<std::optional<LockConflict>> try_lock(ByteRange, LockKind kind) override {
+    if (kind == LockKind::Exclusive && access_ == Access::ReadOnly) {
+      return fail_system(EBADF, "a file in memory", "lock");
+    }
+    return node_->is_locked ? std::optional(LockConflict{}) : std::nullopt;
+  }
+  void unlock(ByteRange) override {}
+  [[nodiscard]] std::optional<pid_t> lock_holder(ByteRange) const override { return std::nullopt; }
+  [[nodiscard]] int descriptor() const override { return node_->descriptor(); }
+
+  [[nodiscard]] const std::shared_ptr<MemoryStorage::Node>& node() const { return node_; }
+
+ private:
+  std::shared_ptr<MemoryStorage::Node> node_;
+  const Access access_;
+};
+
+}  // namespace
+
+MemoryStorage::MemoryStorage() = default;
+MemoryStorage::~MemoryStorage() = default;
+
+std::shared_ptr<MemoryStorage::Node> MemoryStorage::make_node() {
+  auto node = std::make_shared<Node>();
+  node->inode = ++last_inode_;
+  if (has_birth_times_) node->birth_ns = 1'000'000'000;
+  return node;
+}
+
+void MemoryStorage::put(const std::string& path, std::span<const std::byte> content) {
+  std::shared_ptr<Node>& node = files_[path];
+  if (!node) node = make_node();
+  node->given = content;
+  node->writes = 0;
+  node->has_given_bytes = false;
+}
+
+void MemoryStorage::put_back(const std::string& path) {
+  files_.at(path)->writes = 0;
+}
+
+void MemoryStorage::set_locked(const std::string& path, bool is_locked) {
+  files_.at(path)->is_locked = is_locked;
+}
+
+std::span<const std::byte> MemoryStorage::content(const std::string& path) const {
+  return files_.at(path)->bytes();
+}
+
+std::uint64_t MemoryStorage::writes(const std::string& path) const {
+  return files_.at(path)->writes;
+}
+
+Result<std::unique_ptr<File>> MemoryStorage::open(const std::filesystem::path& path, Access access) {
+  const auto found = files_.find(path.native());
+  if (found == files_.end()) return fail_system(ENOENT, path.native(), "open");
+  return std::make_unique<NodeFile>(found->second, access);
+}
+
+Result<std::unique_ptr<File>> MemoryStorage::create_unnamed(const std::filesystem::path&) {
+  return std::make_unique<NodeFile>(make_node(), Access::ReadWrite);
+}
+
+Result<void> MemoryStorage::publish(File& file, const std::filesystem::path& path) {
+  if (files_.contains(path.native())) return fail_system(EEXIST, path.native(), "link");
+  files_.emplace(path.native(), dynamic_cast<NodeFile&>(file).node());
+  return {};
+}
+
+Result<void> MemoryStorage::remove(const std::filesystem::path& path) {
+  if (files_.erase(path.native()) == 0) return fail_system(ENOENT, path.native(), "remove");
+  return {};
+}
+
+Result<void> MemoryStorage::sync_directory(const std::filesystem::path&) {
+  return {};
+}
+
+Result<std::vector<std::string>> MemoryStorage::list(const std::filesystem::path& directory,
+                                                     const std::string& prefix) {
+  const std::string start = directory.native() + "/" + prefix;
+  std::vector<std::string> found;
+  for (auto file = files_.lower_bound(start); file != files_.end() && file->first.starts_with(start);
+       ++file) {
+    found.push_back(file->first.substr(directory.native().size() + 1));
+  }
+  return found;
+}
+
+Result<FileStatus> MemoryStorage::status(const std::filesystem::path& path) {
+  const auto found = files_.find(path.native());
+  if (found == files_.end()) return fail_system(ENOENT, path.native(), "stat");
+  return found->second->status();
+}
+
+}  // namespace stfs::test
