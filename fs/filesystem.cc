@@ -271,6 +271,13 @@ Stale Filesystem::note_foreign_change(std::uint32_t shard) {
           InodeTable::ino_of_tensor(model_->first_tensor(shard + 1)) - 1, Stale::What::Content};
 }
 
+void Filesystem::note_index_change() {
+  if (has_other_index_.exchange(true)) return;
+  log::warning(
+      "{}: the index was changed; this mount goes on with the old one: mount again to see the new one",
+      model_->path().string());
+}
+
 Filesystem::State Filesystem::state_of(std::uint32_t tensor) const {
   const std::scoped_lock lock(state_mutex_);
   const auto changed = changed_states_.find(tensor);

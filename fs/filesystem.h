@@ -49,6 +49,8 @@ struct FilesystemOptions {
 
 class Filesystem {
  public:
+  using Stat = struct stat;  // `stat` alone is the function
+
   Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& options);
   /// Of a single archive.
   Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions& options);
@@ -106,6 +108,8 @@ class Filesystem {
 
   /// Looks whether somebody else has changed a shard; then every tensor in it may be another one now.
   Stale check_for_change(std::uint32_t shard = 0);
+  /// Says, once, that somebody else has changed the index: the mount goes on with what it said.
+  void note_index_change();
   /// After commits, when nobody waits any more: settles the journal that is kept for the next one, and closes
   /// files.
   void tidy();
@@ -217,6 +221,7 @@ class Filesystem {
   std::mutex commit_mutex_;
   std::vector<std::uint32_t> untidy_;  // shards that tidy() is to look at; guarded by commit_mutex_
   std::atomic<bool> is_any_broken_ = false;
+  std::atomic<bool> has_other_index_ = false;  // said so once
 
   mutable std::mutex state_mutex_;  // guards what follows, but for the counter's unlocked look
   std::unordered_map<std::uint32_t, State> changed_states_;
