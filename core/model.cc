@@ -18,17 +18,19 @@ namespace {
 
 constexpr std::string_view kAnyIndexSuffix = ".index.json";
 
-Result<std::string> read_text(const std::filesystem::path& path, Storage& storage) {
+/// All of a file, and what it was then.
+Result<std::string> read_text(const std::filesystem::path& path, Storage& storage, FileIdentity& identity) {
   auto file = storage.open(path, Access::ReadOnly);
   if (!file) return pass_on(std::move(file));
-  const auto size_bytes = (*file)->size_bytes();
-  if (!size_bytes) return tl::unexpected(size_bytes.error());
-  if (*size_bytes > kMaxModelIndexBytes) {
+  const auto status = (*file)->status();
+  if (!status) return tl::unexpected(status.error());
+  identity = status->identity;
+  if (identity.size_bytes > kMaxModelIndexBytes) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("{}: an index of {} bytes, where at most {} are allowed", path.string(),
-                            *size_bytes, kMaxModelIndexBytes));
+                            identity.size_bytes, kMaxModelIndexBytes));
   }
-  std::string text(static_cast<std::size_t>(*size_bytes), '\0');
+  std::string text(static_cast<std::size_t>(identity.size_bytes), '\0');
   if (auto read = (*file)->read(std::as_writable_bytes(std::span(text)), 0); !read)
     return tl::unexpected(std::move(read).error().within(path.string()));
   return text;
@@ -70,7 +72,8 @@ Result<std::unique_ptr<Model>> Model::open_index(const std::filesystem::path& so
   model->path_ = std::filesystem::absolute(source, failed);
   if (failed) return fail_system(failed.value(), source.string(), "resolve");
   const std::string name = source.string();
-  auto text = read_text(model->path_, *options.storage);
+  model->storage_ = options.storage;
+  auto text = read_text(model->path_, *options.storage, model->index_identity_);
   if (!text) return pass_on(std::move(text));
   auto index = parse_model_index(*text);
   if (!index) return tl::unexpected(std::move(index).error().within(name));
@@ -191,6 +194,13 @@ Result<void> Model::check_strict() const {
   return fail(ErrorCode::InvalidArgument, EINVAL,
               fmt::format("index and shards disagree, which strict refuses, in {} place{}:{}", count,
                           count == 1 ? "" : "s", list));
+}
+
+bool Model::is_index_changed() const {
+  if (!is_sharded_) return false;
+  const auto file = storage_->open(path_, Access::ReadOnly);
+  const auto status = file ? (*file)->status() : tl::unexpected(file.error());
+  return !status || status->identity != index_identity_;
 }
 
 std::uint64_t Model::data_size_bytes() const {

@@ -78,6 +78,10 @@ class Model {
   /// The tensors of a shard lie side by side: position of the first one. Of shards().size(): their number.
   [[nodiscard]] std::uint32_t first_tensor(std::uint32_t shard) const { return first_tensors_[shard]; }
 
+  /// The index is another file now, or none, or was written to, since it was opened. Never of a single
+  /// archive.
+  [[nodiscard]] bool is_index_changed() const;
+
   /// What was wrong when it was opened. Shards first, then in order of name.
   [[nodiscard]] std::span<const ModelProblem> problems() const { return problems_; }
 
@@ -112,6 +116,8 @@ class Model {
   const TensorIndex* tensors_ = nullptr;  // the next, or the archive's
   const Metadata* metadata_ = nullptr;
   // Of a sharded model only:
+  Storage* storage_ = nullptr;
+  FileIdentity index_identity_;
   TensorIndex merged_;
   Metadata merged_metadata_;
   std::vector<TensorPlace> places_;

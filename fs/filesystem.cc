@@ -272,7 +272,7 @@ Stale Filesystem::note_foreign_change(std::uint32_t shard) {
 }
 
 void Filesystem::note_index_change() {
-  if (has_other_index_.exchange(true)) return;
+  if (has_other_index_ || !model_->is_index_changed() || has_other_index_.exchange(true)) return;
   log::warning(
       "{}: the index was changed; this mount goes on with the old one: mount again to see the new one",
       model_->path().string());

@@ -108,7 +108,8 @@ class Filesystem {
 
   /// Looks whether somebody else has changed a shard; then every tensor in it may be another one now.
   Stale check_for_change(std::uint32_t shard = 0);
-  /// Says, once, that somebody else has changed the index: the mount goes on with what it said.
+  /// Looks whether somebody else has changed the index, and says so once: the mount goes on with what it
+  /// said.
   void note_index_change();
   /// After commits, when nobody waits any more: settles the journal that is kept for the next one, and closes
   /// files.

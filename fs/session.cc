@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <mutex>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -124,6 +125,10 @@ Result<void> Session::serve() {
   if (auto started = watcher.start(files, look); !started) {
     log::warning("{}; changes by others will show at the next commit only", started.error().message);
   }
+  // What was changed between its opening and now.
+  std::vector<std::size_t> all(watched.size());
+  std::iota(all.begin(), all.end(), 0);
+  look(all);
   Janitor janitor([&forest] { forest.tidy(); });
   forest.tell_commits_to([&janitor] { janitor.note_commit(); });
   janitor.start();

@@ -133,6 +133,23 @@ TEST_CASE("a directory with one index is that model; with two it is refused by n
   CHECK(holds(refused.error().message, files.directory / "other.safetensors.index.json"));
 }
 
+TEST_CASE("an index that was replaced or removed is another one, one of another mode is not",
+          "[core][model]") {
+  const Files files;
+  const auto model = files.open();
+  CHECK_FALSE(model->is_index_changed());
+  std::filesystem::permissions(files.index_path(), std::filesystem::perms::owner_read);
+  CHECK_FALSE(model->is_index_changed());
+  SECTION("replaced") {
+    std::filesystem::copy(files.index_path(), files.directory / "new");
+    std::filesystem::rename(files.directory / "new", files.index_path());
+  }
+  SECTION("removed") {
+    std::filesystem::remove(files.index_path());
+  }
+  CHECK(model->is_index_changed());
+}
+
 TEST_CASE("a directory without an index is no model", "[core][model]") {
   const TemporaryDirectory directory;
   CHECK(Model::open(directory.path(), {}).error().errno_value == ENOENT);

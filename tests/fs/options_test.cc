@@ -53,6 +53,8 @@ TEST_CASE("each -o option means what --help says", "[fs][options]") {
   CHECK(with_options("umask=027").filesystem.umask == 027);
   CHECK(with_options("threads=1024").threads == 1024);
   CHECK(with_options("nonempty").may_cover_files);
+  CHECK(with_options("strict").is_strict);
+  CHECK_FALSE(with_options("ro").is_strict);
   CHECK(with_options("auto_unmount").unmounts_with_daemon);
   CHECK(with_options("default_permissions").checks_permissions);
   CHECK(with_options("allow_other").allows_other);
