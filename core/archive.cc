@@ -266,6 +266,11 @@ Result<void> Archive::note_own_change(std::int64_t since_ns, std::chrono::millis
   return adopt_identity();
 }
 
+void Archive::doubt_own_changes() {
+  const std::scoped_lock lock(mutex_);
+  unseen_since_ns_ = unseen_until_ns_ = 0;
+}
+
 bool Archive::has_unseen_change() const {
   const std::scoped_lock lock(mutex_);
   return unseen_since_ns_ != 0;

@@ -99,6 +99,8 @@ class Archive {
   /// next one, which takes a time of change between `since_ns` and now for ours.
   /// @param since_ns  from wall_clock_ns(), before the commit's first write.
   Result<void> note_own_change(std::int64_t since_ns, std::chrono::milliseconds trust);
+  /// Whatever the next look finds was done by somebody else: better too often than never.
+  void doubt_own_changes();
   /// Such a change has not been looked at yet.
   [[nodiscard]] bool has_unseen_change() const;
   /// The identity last known to be ours.

@@ -119,6 +119,23 @@ class SystemFile final : public File {
     return {};
   }
 
+  Result<void> copy_from(const File& source, std::uint64_t source_offset, ByteRange range) override {
+    constexpr std::uint64_t kFromBytes = 64 << 10;  // below, the pages' way through a pipe takes longer
+    while (range.size_bytes >= kFromBytes && source.descriptor() >= 0) {
+      auto from = static_cast<off_t>(source_offset);
+      auto to = static_cast<off_t>(range.offset);
+      const ssize_t copied =
+          ::copy_file_range(source.descriptor(), &from, fd_.get(), &to, range.size_bytes, 0);
+      if (copied < 0 && errno == EINTR) continue;
+      // Kernels and file systems that can't have many ways to say so; a real failure comes again below.
+      if (copied <= 0) break;
+      source_offset += static_cast<std::uint64_t>(copied);
+      range = {range.offset + static_cast<std::uint64_t>(copied),
+               range.size_bytes - static_cast<std::uint64_t>(copied)};
+    }
+    return File::copy_from(source, source_offset, range);
+  }
+
   Result<void> reserve(ByteRange range) override {
     if (range.empty()) return {};
     while (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(range.offset),
@@ -284,6 +301,19 @@ class SystemStorage final : public Storage {
 };
 
 }  // namespace
+
+Result<void> File::copy_from(const File& source, std::uint64_t source_offset, ByteRange range) {
+  constexpr std::uint64_t kPieceBytes = 1 << 20;  // stays in the processor's cache
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPieceBytes, range.size_bytes)));
+  while (!range.empty()) {
+    const auto piece = std::span(buffer).first(std::min<std::size_t>(buffer.size(), range.size_bytes));
+    if (auto read = source.read(piece, source_offset); !read) return read;
+    if (auto written = write(piece, range.offset); !written) return written;
+    source_offset += piece.size();
+    range = {range.offset + piece.size(), range.size_bytes - piece.size()};
+  }
+  return {};
+}
 
 Result<std::uint64_t> File::size_bytes() const {
   const auto at = status();

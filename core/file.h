@@ -64,6 +64,9 @@ class File {
   /// source_offset (FICLONERANGE); all three are multiples of 4096. EOPNOTSUPP where the file system
   /// can't: the caller copies then.
   virtual Result<void> clone_from(const File& source, std::uint64_t source_offset, ByteRange range) = 0;
+  /// Copies the same-sized range of `source` that starts at source_offset: without a detour through our
+  /// memory where the kernel can.
+  virtual Result<void> copy_from(const File& source, std::uint64_t source_offset, ByteRange range);
   /// Reserves disk space for the range without changing the file's size; EOPNOTSUPP is no failure here:
   /// where a file system can't reserve, a full disk shows at write.
   virtual Result<void> reserve(ByteRange range) = 0;

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t kLockBase = std::uint64_t{1} << 62U;
 constexpr ByteRange kHeaderByte = {kLockBase, 1};
+constexpr ByteRange kAll = {kLockBase, kLockBase - 1};  // as far as the offsets of locks go
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{50};
 
@@ -47,6 +48,13 @@ ArchiveLocks& ArchiveLocks::operator=(ArchiveLocks&& other) noexcept {
   std::swap(file_, other.file_);
   std::swap(held_, other.held_);
   return *this;
+}
+
+Result<bool> ArchiveLocks::are_taken(File& archive) {
+  auto conflict = archive.try_lock(kAll, LockKind::Exclusive);
+  if (!conflict) return pass_on(std::move(conflict));
+  if (!*conflict) archive.unlock(kAll);
+  return conflict->has_value();
 }
 
 void ArchiveLocks::release() {

@@ -31,6 +31,10 @@ class ArchiveLocks {
   static Result<ArchiveLocks> for_patch(File& archive, const std::filesystem::path& path,
                                         std::vector<ByteRange> ranges, std::chrono::milliseconds patience);
 
+  /// Somebody else holds a lock on some of the archive. Not while one is held through this File: it would
+  /// end.
+  static Result<bool> are_taken(File& archive);
+
   void release();
 
  private:

@@ -56,7 +56,12 @@ Result<void> Journal::reserve(ByteRange range) {
 }
 
 std::uint64_t Journal::allocate(std::uint64_t size_bytes) {
-  return std::exchange(end_bytes_, end_bytes_ + round_up_to_block(size_bytes));
+  // Large writes fill the page cache's largest folios then.
+  constexpr std::uint64_t kLargeBytes = 2 << 20;
+  const std::uint64_t alignment = size_bytes >= kLargeBytes ? kLargeBytes : kBlockBytes;
+  const std::uint64_t begin = (end_bytes_ + alignment - 1) / alignment * alignment;
+  end_bytes_ = begin + round_up_to_block(size_bytes);
+  return begin;
 }
 
 Result<void> Journal::seal(JournalRecord record, Durability durability, const HashRange& hash,

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "core/writeback.h"
+
 namespace stfs {
 namespace {
 
@@ -15,20 +17,16 @@ constexpr std::uint64_t kWritebackBytes = 8 << 20;
 constexpr std::uint64_t kCloneFromBytes = 1 << 20;
 
 Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::uint64_t from,
-                        const OnBytes& on_bytes) {
-  std::uint64_t begun = to.offset;  // so far the disk has been asked to begin
-  return for_each_piece(journal, {from, to.size_bytes},
-                        [&](std::span<const std::byte> piece, std::uint64_t at) -> Result<void> {
-                          const std::uint64_t offset = to.offset + (at - from);
-                          if (auto put = archive.write(piece, offset); !put) return put;
-                          const std::uint64_t end = offset + piece.size();
-                          if (end - begun >= kWritebackBytes) {
-                            archive.begin_writeback({begun, end - begun});
-                            begun = end;
-                          }
-                          if (on_bytes) on_bytes(piece.size());
-                          return {};
-                        });
+                        Writeback& writeback, const OnBytes& on_bytes) {
+  while (!to.empty()) {
+    const ByteRange piece = {to.offset, std::min(kWritebackBytes, to.size_bytes)};
+    if (auto copied = archive.copy_from(journal, from, piece); !copied) return copied;
+    if (piece.size_bytes == kWritebackBytes) writeback.begin(archive, piece);
+    if (on_bytes) on_bytes(piece.size_bytes);
+    from += piece.size_bytes;
+    to = {piece.end(), to.size_bytes - piece.size_bytes};
+  }
+  return {};
 }
 
 }  // namespace
@@ -44,22 +42,25 @@ Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on
   return {};
 }
 
-Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range, const OnBytes& on_bytes) {
-  std::vector<std::uint64_t> hashes;
-  hashes.reserve(round_up_to_block(range.size_bytes) / kBlockBytes);
-  auto read =
-      for_each_piece(file, range, [&](std::span<const std::byte> piece, std::uint64_t) -> Result<void> {
-        append_block_hashes(piece, hashes);
-        if (on_bytes) on_bytes(piece.size());
-        return {};
-      });
-  if (!read) return pass_on(std::move(read));
+Result<void> hash_blocks(const File& file, ByteRange range, std::span<std::uint64_t> hashes,
+                         const OnBytes& on_bytes) {
+  return for_each_piece(file, range, [&](std::span<const std::byte> piece, std::uint64_t) -> Result<void> {
+    hashes = put_block_hashes(piece, hashes);
+    if (on_bytes) on_bytes(piece.size());
+    return {};
+  });
+}
+
+Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range) {
+  std::vector<std::uint64_t> hashes(round_up_to_block(range.size_bytes) / kBlockBytes);
+  if (auto read = hash_blocks(file, range, hashes, {}); !read) return pass_on(std::move(read));
   return hashes;
 }
 
 Result<void> apply_ranges(File& archive, const File& journal, std::span<const JournalRange> ranges,
                           const OnBytes& on_bytes) {
   bool can_clone = true;
+  Writeback writeback;
   for (const JournalRange& range : ranges) {
     ByteRange rest = range.archive;
     std::uint64_t from = range.journal_offset;
@@ -74,7 +75,7 @@ Result<void> apply_ranges(File& archive, const File& journal, std::span<const Jo
         if (on_bytes) on_bytes(whole);
       }
     }
-    if (auto copied = copy_range(archive, journal, rest, from, on_bytes); !copied) return copied;
+    if (auto copied = copy_range(archive, journal, rest, from, writeback, on_bytes); !copied) return copied;
   }
   return {};
 }

@@ -24,7 +24,9 @@ using OnPiece = std::function<Result<void>(std::span<const std::byte> piece, std
 Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on_piece);
 
 /// Hash of each block of a range that starts at a multiple of 4096.
-Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range,
-                                               const OnBytes& on_bytes = {});
+Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range);
+/// The same, to the beginning of `hashes`.
+Result<void> hash_blocks(const File& file, ByteRange range, std::span<std::uint64_t> hashes,
+                         const OnBytes& on_bytes = {});
 
 }  // namespace stfs

@@ -121,12 +121,20 @@ bool ArchiveStamp::matches(const ArchiveStamp& other) const {
          header_hash == other.header_hash;
 }
 
-void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint64_t>& hashes) {
+std::span<std::uint64_t> put_block_hashes(std::span<const std::byte> bytes, std::span<std::uint64_t> hashes) {
   while (!bytes.empty()) {
     const auto block = bytes.first(std::min<std::size_t>(kBlockBytes, bytes.size()));
-    hashes.push_back(XXH3_64bits(block.data(), block.size()));
+    hashes.front() = XXH3_64bits(block.data(), block.size());
+    hashes = hashes.subspan(1);
     bytes = bytes.subspan(block.size());
   }
+  return hashes;
+}
+
+void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint64_t>& hashes) {
+  const std::size_t before = hashes.size();
+  hashes.resize(before + round_up_to_block(bytes.size()) / kBlockBytes);
+  put_block_hashes(bytes, std::span(hashes).subspan(before));
 }
 
 std::string encode_record(const JournalRecord& record) {

@@ -16,6 +16,7 @@
 //   block 16, 17  the heads of lane 0 and 1, each with its record inside
 //   block 18, 19  the same again: one of the two may be damaged or torn
 //   block 20..35  lane 1's new bytes
+//   block 36      the guests' byte: not 0 once somebody else has committed to the archive
 //
 // A transaction over several archives (shards) will write one journal per archive and one record, in the
 // first archive's directory, that all of them name as their coordinator: they count as committed when
@@ -92,7 +93,9 @@ struct JournalRecord {
   std::vector<JournalRange> ranges;
 };
 
-/// Hash of each block of bytes that start at a multiple of 4096.
+/// Hash of each block of bytes that start at a multiple of 4096, to the beginning of `hashes`. @return its
+/// rest.
+std::span<std::uint64_t> put_block_hashes(std::span<const std::byte> bytes, std::span<std::uint64_t> hashes);
 void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint64_t>& hashes);
 
 /// The beginning, and then its ranges, one behind the other.
@@ -118,8 +121,8 @@ inline constexpr std::size_t kLanes = 2;
 inline constexpr std::uint64_t kLaneBlocks = 16;
 inline constexpr std::uint64_t kLaneBytes = kLaneBlocks * kBlockBytes;
 inline constexpr ByteRange kStandingHeads = {kLaneBytes, 2 * kLanes* kBlockBytes};
-inline constexpr std::uint64_t kStandingBytes =
-    kStandingHeads.offset + kStandingHeads.size_bytes + kLaneBytes;
+inline constexpr ByteRange kGuestsByte = {kStandingHeads.offset + kStandingHeads.size_bytes + kLaneBytes, 1};
+inline constexpr std::uint64_t kStandingBytes = kGuestsByte.offset + kBlockBytes;
 
 /// Exactly kBlockBytes.
 std::string encode_head(const JournalHead& head);

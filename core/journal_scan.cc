@@ -19,6 +19,7 @@ namespace stfs {
 namespace {
 
 constexpr std::size_t kIdDigits = 32;
+constexpr const char* kSeveral = "part of a transaction over several archives";
 constexpr const char* kForeign = "written for another archive, or for another state of this one";
 
 bool is_hexadecimal(std::string_view text) {
@@ -165,7 +166,7 @@ class Scan {
     }
     if (!found.record.coordinator.empty()) {
       found.report.blocks_commits = true;
-      return is(JournalState::Unknown, "part of a transaction over several archives");
+      return is(JournalState::Unknown, kSeveral);
     }
     if (is_in_use) return is(JournalState::InUse, "its owner or a recovery is at work");
     return is(JournalState::Committed, committed_by(found.record));
@@ -182,6 +183,12 @@ class Scan {
       return {};
     }
     auto records = read_lanes(*found.file);
+    if (!records && records.error().errno_value == EPROTONOSUPPORT) {
+      report.state = JournalState::Unknown;
+      report.blocks_commits = true;
+      report.explanation = records.error().message;
+      return {};
+    }
     if (!records) return pass_on(std::move(records));
     if (is_in_use) {
       report.state = JournalState::InUse;
@@ -207,6 +214,12 @@ class Scan {
       if (!verdict) return pass_on(std::move(verdict));
       if (*verdict == LaneVerdict::Torn) continue;
       const bool is_sound = *verdict == LaneVerdict::Sound;
+      if (is_sound && !record.coordinator.empty()) {
+        report.state = JournalState::Unknown;
+        report.blocks_commits = true;
+        report.explanation = kSeveral;
+        return {};
+      }
       report.state = is_sound ? JournalState::Committed : JournalState::Damaged;
       report.blocks_commits = !is_sound;
       report.explanation =

@@ -103,9 +103,16 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
   if (report.state == JournalState::Foreign && options.is_forced) {
     auto known = only_knows_its_blocks(archive, found.record);
     if (!known) return pass_on(std::move(known));
-    is_due = *known && check_new_blocks(*found.file, found.record);
-    report.explanation += is_due ? "; every block is the old one or the new one"
-                                 : "; and blocks of the archive are neither the old ones nor the new ones";
+    // What several archives commit together is not for one of them to decide.
+    const bool is_alone = found.record.coordinator.empty();
+    is_due = is_alone && *known && check_new_blocks(*found.file, found.record);
+    if (is_due) {
+      report.explanation += "; every block is the old one or the new one";
+    } else if (!is_alone) {
+      report.explanation += "; and part of a transaction over several archives";
+    } else {
+      report.explanation += "; and blocks of the archive are neither the old ones nor the new ones";
+    }
   }
   if (options.is_dry_run) return {};
   if (report.state == JournalState::Unfinished) {
@@ -125,6 +132,15 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
   // A living owner who takes his time finishes it himself.
   if (!applied && applied.error().code == ErrorCode::Busy && report.state == JournalState::InUse) return {};
   return applied;
+}
+
+/// Its owner does not look at the archive's times for as long as he believes to be alone. Only a favour:
+/// where we may not write his file, he hears of us at his next look all the same.
+void tell_owner(File& standing) {
+  std::byte guests{};
+  if (standing.read(std::span(&guests, 1), kGuestsByte.offset) && guests != std::byte{0}) return;
+  guests = std::byte{1};
+  static_cast<void>(standing.write(std::span(&guests, 1), kGuestsByte.offset));
 }
 
 bool names_any(const JournalRecord& record, std::span<const ByteRange> ranges) {
@@ -180,6 +196,7 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
         // What was made void must be so on the disk before we rely on it.
         if (auto synced = found.file->sync(); !synced) return pass_on(std::move(synced));
       }
+      if (found.is_standing) tell_owner(*found.file);
     }
     return obstacle;
   });

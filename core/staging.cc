@@ -14,12 +14,18 @@ constexpr std::uint64_t kZeroesAtOnceBytes = 64 * 1024;
 constexpr std::uint64_t kReserveFromBytes = 4 << 20;
 constexpr std::uint64_t kReserveBytes = 256 << 20;
 
+constexpr ByteRange blocks_of(ByteRange range) {
+  const std::uint64_t begin = round_down_to_block(range.offset);
+  return {begin, round_up_to_block(range.end()) - begin};
+}
+
 }  // namespace
 
 Staging::Staging(Journal& journal, ByteRange target)
     : journal_(journal),
       target_(target),
-      region_(journal.allocate(round_up_to_block(target.end()) - round_down_to_block(target.offset))),
+      region_(journal.allocate(blocks_of(target).size_bytes)),
+      hashes_(journal, blocks_of(target)),
       size_bytes_(target.size_bytes),
       kept_bytes_(target.size_bytes) {}
 
@@ -37,14 +43,15 @@ Result<void> Staging::write_unguarded(std::span<const std::byte> from, std::uint
   if (from.empty()) return {};
   reserve_ahead(*range);
   if (auto written = journal_.write(from, place(offset)); !written) return written;
+  hashes_.note_write(from, target_.offset + offset);
   add_extent(range->offset, range->end());
   size_bytes_ = std::max(size_bytes_, range->end());
   is_dirty_ = true;
   // Let the disk begin while the rest still comes: the commit waits for it.
   if (range->end() / kWritebackBytes != range->offset / kWritebackBytes) {
     const std::uint64_t end = round_down_to_block(range->end());
-    journal_.file().begin_writeback(
-        {place(end - std::min(end, kWritebackBytes)), std::min(end, kWritebackBytes)});
+    const std::uint64_t size_bytes = std::min(end, kWritebackBytes);
+    writeback_.begin(journal_.file(), {place(end - size_bytes), size_bytes});
   }
   return {};
 }
@@ -54,11 +61,14 @@ void Staging::reserve_ahead(ByteRange range) {
   // has to find when they are written out. As much again as has come, so that a small patch stays small.
   if (range.offset != run_.end()) run_ = {range.offset, 0};
   run_.size_bytes += range.size_bytes;
-  if (run_.size_bytes < kReserveFromBytes || run_.end() <= reserved_end_) return;
-  const std::uint64_t begin = std::max(range.offset, reserved_end_);
-  reserved_end_ = std::min(run_.end() + std::min(run_.size_bytes, kReserveBytes), target_.size_bytes);
+  if (!may_reserve_ || run_.size_bytes < kReserveFromBytes || reserved_.contains(range)) return;
+  if (!reserved_.contains({range.offset, 0})) reserved_ = {range.offset, 0};
+  const std::uint64_t end =
+      std::min(run_.end() + std::min(run_.size_bytes, kReserveBytes), target_.size_bytes);
+  const std::uint64_t begin = reserved_.end();
   // Only a favour: where so much more does not fit, the write itself tells what does.
-  if (!journal_.reserve({place(begin), reserved_end_ - begin})) reserved_end_ = target_.size_bytes;
+  may_reserve_ = journal_.reserve({place(begin), end - begin}).has_value();
+  if (may_reserve_) reserved_.size_bytes = end - reserved_.offset;
 }
 
 Result<void> Staging::resize(std::uint64_t size_bytes) {
@@ -74,7 +84,7 @@ Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
   if (size_bytes == size_bytes_) return {};
   if (size_bytes == 0) {
     if (auto reserved = journal_.reserve({place(0), target_.size_bytes}); !reserved) return reserved;
-    reserved_end_ = target_.size_bytes;
+    reserved_ = {0, target_.size_bytes};
   }
   if (size_bytes < size_bytes_) {
     drop_extents_from(size_bytes);
@@ -120,6 +130,7 @@ Result<std::vector<ByteRange>> Staging::pieces() {
 }
 
 Result<std::vector<ByteRange>> Staging::pieces_unguarded() {
+  writeback_.finish();
   // Behind what is kept of the old content, a gap is a hole that the writer has left: its zeros must
   // reach the archive like any other byte.
   std::uint64_t at = kept_bytes_;
@@ -154,6 +165,7 @@ void Staging::add_extent(std::uint64_t begin, std::uint64_t end) {
 void Staging::drop_extents_from(std::uint64_t begin) {
   extents_.erase(extents_.lower_bound(begin), extents_.end());
   if (!extents_.empty() && extents_.rbegin()->second > begin) extents_.rbegin()->second = begin;
+  hashes_.forget({target_.offset + begin, target_.size_bytes - begin});
 }
 
 Result<void> Staging::fill_gap(std::uint64_t begin, std::uint64_t end) {
@@ -164,6 +176,7 @@ Result<void> Staging::fill_gap(std::uint64_t begin, std::uint64_t end) {
         std::span(zeroes).first(std::min<std::size_t>(zeroes.size(), static_cast<std::size_t>(end - at)));
     if (auto written = journal_.write(part, place(at)); !written) return written;
   }
+  hashes_.forget({target_.offset + begin, end - begin});
   add_extent(begin, end);
   return {};
 }

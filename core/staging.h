@@ -16,6 +16,8 @@
 #include "core/byte_range.h"
 #include "core/error.h"
 #include "core/journal.h"
+#include "core/staged_hashes.h"
+#include "core/writeback.h"
 
 namespace stfs {
 
@@ -28,6 +30,8 @@ class Staging {
 
   /// EFBIG, with nothing staged, where the bytes would pass the tensor's end.
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
+  /// Its space is reserved, where the file system can do that: a write there fails only with the disk.
+  [[nodiscard]] bool is_reserved(ByteRange range) const { return reserved_.contains(range); }
   /// As ftruncate: cuts, or lengthens with zeros; EFBIG past the tensor's size. Cutting to nothing
   /// announces a whole new content, so its space is reserved at once: ENOSPC, EDQUOT.
   Result<void> resize(std::uint64_t size_bytes);
@@ -48,6 +52,8 @@ class Staging {
   /// What a commit has to copy: absolute ranges of the archive, ascending, disjoint. Writes out the
   /// zeros of the holes first.
   [[nodiscard]] Result<std::vector<ByteRange>> pieces();
+  /// Of what is staged, as far as they are known.
+  [[nodiscard]] const StagedHashes& hashes() const { return hashes_; }
   /// Where in the journal the byte of that absolute offset of the archive has its place; defined for
   /// every whole block that the tensor touches.
   [[nodiscard]] std::uint64_t journal_offset(std::uint64_t archive_offset) const {
@@ -69,12 +75,15 @@ class Staging {
   Journal& journal_;
   ByteRange target_;
   std::uint64_t region_ = 0;  // in the journal; begins with the block that holds the tensor's first byte
+  StagedHashes hashes_;
   std::uint64_t size_bytes_ = 0;
   std::uint64_t kept_bytes_ = 0;                    // so far the old content shows through
   std::map<std::uint64_t, std::uint64_t> extents_;  // begin -> end, disjoint, never adjacent
   ByteRange run_;                                   // what was written last, in order
-  std::uint64_t reserved_end_ = 0;                  // of the tensor
+  ByteRange reserved_;
+  bool may_reserve_ = true;
   bool is_dirty_ = false;
+  Writeback writeback_;
 };
 
 }  // namespace stfs

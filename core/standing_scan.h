@@ -10,7 +10,7 @@
 namespace stfs {
 
 /// Of a file of kStandingBytes: the records whose head or its copy is sound, latest first. Their new blocks
-/// may be torn.
+/// may be torn. EPROTONOSUPPORT: a lane that this version can't read.
 Result<std::vector<JournalRecord>> read_lanes(const File& file);
 
 /// Which lane holds it.

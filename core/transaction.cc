@@ -172,7 +172,7 @@ Result<void> Transaction::finish(const CommitOptions& options, ReadersOut& reade
     if (options.durability == Durability::Power) {
       if (auto synced = archive_.file().sync(); !synced) return synced;
     }
-    if (auto noted = archive_.note_own_change(since_ns, options.trust); !noted) return noted;
+    if (auto noted = archive_.note_own_change(since_ns, trust_); !noted) return noted;
     // A journal that stayed would be applied again, over whatever is committed next.
     return journal_->retire(options.durability);
   });
@@ -183,30 +183,60 @@ Result<void> Transaction::finish(const CommitOptions& options, ReadersOut& reade
 }
 
 Result<void> Transaction::hash(JournalRange& range, const OnBytes& on_bytes) const {
-  const auto hash_into = [](std::vector<std::uint64_t>& hashes, const File& file, ByteRange blocks,
-                            const OnBytes& tell) -> Result<void> {
-    auto found = guard_memory([&] { return hash_blocks(file, blocks, tell); });
-    if (!found) return pass_on(std::move(found));
-    hashes = std::move(*found);
-    return {};
+  const std::uint64_t blocks = round_up_to_block(range.archive.size_bytes) / kBlockBytes;
+  range.new_hashes.resize(blocks);
+  range.old_hashes.resize(blocks);
+  // The second half of the old blocks is another thread's.
+  const std::uint64_t half =
+      range.archive.size_bytes < kTwoThreadsFromBytes ? 0 : round_down_to_block(range.archive.size_bytes / 2);
+  const auto hash_old = [&](std::uint64_t begin, std::uint64_t end) {
+    const std::span place = std::span(range.old_hashes).subspan(begin / kBlockBytes);
+    return guard_memory([&] {
+      return hash_blocks(archive_.file(), {range.archive.offset + begin, end - begin}, place);
+    });
   };
-  const ByteRange fresh = {range.journal_offset, range.archive.size_bytes};
-  Result<void> old;
-  const auto hash_old = [&] { old = hash_into(range.old_hashes, archive_.file(), range.archive, {}); };
+  Result<void> in_back;
   std::optional<std::thread> other;
-  if (range.archive.size_bytes >= kTwoThreadsFromBytes) {
+  const auto hash_back = [&] { in_back = hash_old(half, range.archive.size_bytes); };
+  if (half > 0) {
     try {
-      other.emplace(hash_old);
+      other.emplace(hash_back);
     } catch (const std::system_error&) {  // one after the other, then
     }
   }
-  auto hashed = hash_into(range.new_hashes, journal_->file(), fresh, on_bytes);
+  auto hashed = hash_new(range, on_bytes);
+  if (hashed && half > 0) hashed = hash_old(0, half);
   if (other) {
     other->join();
   } else if (hashed) {
-    hash_old();
+    hash_back();
   }
-  return hashed ? old : hashed;
+  return hashed ? in_back : hashed;
+}
+
+Result<void> Transaction::hash_new(JournalRange& range, const OnBytes& on_bytes) const {
+  const auto place_of = [&](std::uint64_t offset) {
+    return std::span(range.new_hashes).subspan((offset - range.archive.offset) / kBlockBytes);
+  };
+  std::uint64_t done = range.archive.offset;
+  const auto hash_up_to = [&](std::uint64_t end) {
+    const ByteRange unknown = {range.journal_offset + (done - range.archive.offset), end - done};
+    const auto place = place_of(done);
+    done = end;
+    return hash_blocks(journal_->file(), unknown, place, on_bytes);
+  };
+  // Where the range's blocks lie together with a stage's, in the same order, the stage may know them.
+  for (const auto& [tensor, stage] : stages_) {
+    if (stage->journal_offset(range.archive.offset) != range.journal_offset) continue;
+    while (const auto run = stage->hashes().first_run({done, range.archive.end() - done})) {
+      if (auto hashed = hash_up_to(run->offset); !hashed) return hashed;
+      const auto place = place_of(run->offset).first(run->size_bytes / kBlockBytes);
+      if (auto read = stage->hashes().read(*run, place); !read) return read;
+      if (on_bytes) on_bytes(run->size_bytes);
+      done = run->end();
+    }
+  }
+  return hash_up_to(range.archive.end());
 }
 
 Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, const CommitOptions& options) {
@@ -285,8 +315,12 @@ Result<void> Transaction::check_sizes() const {
   return {};
 }
 
-Result<void> Transaction::check_archive(const CommitOptions& options) const {
-  auto change = archive_.check_for_change(options.trust);
+Result<void> Transaction::check_archive(const CommitOptions& options) {
+  auto guests = archive_.standing_journal().has_guests();
+  if (!guests) return pass_on(std::move(guests));
+  trust_ = *guests ? std::chrono::milliseconds(0) : options.trust;
+  if (*guests && archive_.has_unseen_change()) archive_.doubt_own_changes();
+  auto change = archive_.check_for_change(trust_);
   if (!change) return pass_on(std::move(change));
   const std::string path = archive_.path().string();
   if (change->is_replaced) {

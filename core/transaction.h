@@ -37,8 +37,9 @@ struct CommitOptions {
   bool uses_locks = true;
   /// How long another process's lock is waited for before EBUSY.
   std::chrono::milliseconds lock_patience{10'000};
-  /// So long a look at the archive's times counts for the commits that follow (File::size_bytes()). What
-  /// somebody else has changed within it shows at the next look.
+  /// So long a look at the archive's times counts for the commits that follow (File::size_bytes()). That
+  /// somebody else has committed to the archive ends it (StandingJournal::has_guests()); what a process that
+  /// knows nothing of journals has written within it shows at the next look, unless we have committed since.
   std::chrono::milliseconds trust{0};
   /// Called under the locks when somebody else has changed the archive's bytes since the last look:
   /// whoever caches any must drop it. A failure is a veto: it ends the commit, with nothing changed. The
@@ -92,9 +93,11 @@ class Transaction {
   /// Steps 7 and 8. Nothing is undone any more; what can't be finished stays in the journal.
   Result<void> finish(const CommitOptions& options, ReadersOut& readers, std::vector<JournalRange> ranges);
   [[nodiscard]] Result<void> check_sizes() const;
-  [[nodiscard]] Result<void> check_archive(const CommitOptions& options) const;
+  [[nodiscard]] Result<void> check_archive(const CommitOptions& options);
   /// The blocks of one range, old and new.
   [[nodiscard]] Result<void> hash(JournalRange& range, const OnBytes& on_bytes) const;
+  /// What the stages do not know of the new blocks is read and hashed.
+  [[nodiscard]] Result<void> hash_new(JournalRange& range, const OnBytes& on_bytes) const;
   Result<ArchiveLocks> lock(const std::vector<ByteRange>& ranges, const CommitOptions& options);
   /// After a failure behind the commit point: reads go through the journal, writes end.
   Result<void> stop(Error why, std::vector<JournalRange> ranges);
@@ -102,6 +105,8 @@ class Transaction {
   Archive& archive_;
   std::unique_ptr<Journal> journal_;
   std::map<std::uint32_t, std::unique_ptr<Staging>> stages_;  // by tensor, thus by offset
+  FileIdentity before_;                                       // of the archive, when the first stage began
+  std::chrono::milliseconds trust_{0};                        // of the options, where nobody else commits
   Error stopped_;                                             // made ready for stop()
 };
 

@@ -88,7 +88,11 @@ class Filesystem {
   /// Fewer bytes than asked for only at the end of the file.
   Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
   /// Stages. A synchronous descriptor commits too, as soon as the content is whole. EFBIG past the end.
-  Result<Stale> write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset, Owner owner);
+  /// @param accept  called where nothing but a failing disk can refuse the bytes any more, before they are
+  ///                staged: the writer may go on meanwhile, and hears of such a failure from its next call,
+  ///                its close at the latest. The file may be gone then when this returns.
+  Result<Stale> write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset, Owner owner,
+                      const std::function<void()>& accept = {});
   /// What the kernel writes back from a shared mapping, through whichever descriptor it found.
   Result<void> write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset);
   Result<void> resize(OpenFile& file, std::uint64_t size_bytes, Owner owner);
@@ -195,6 +199,8 @@ class Filesystem {
   /// With the commit's mutex held: makes the journal that further small commits go through, once they are
   /// seen to come.
   void keep_journal(std::uint32_t shard);
+  /// With the commit's mutex held: where those who have committed beside us are done, we are alone again.
+  static Result<void> forget_guests(Archive& archive);
   /// For a commit, with its mutex held: what others have changed in the meantime goes to `foreign`. ESTALE
   /// where no offset in the shard can be trusted any more.
   Result<CommitOptions> commit_options(std::uint32_t shard, Stale& foreign);

@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "core/file_lock.h"
 #include "core/transaction.h"
 #include "fs/filesystem.h"
 #include "fs/log.h"
@@ -74,14 +75,22 @@ std::shared_ptr<PendingContent> Filesystem::shared_content(Ino ino) const {
 }
 
 Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
-                                Owner owner) {
-  PendingContent& content = *file.content;
+                                Owner owner, const std::function<void()>& accept) {
+  const std::shared_ptr<PendingContent> kept = file.content;
+  PendingContent& content = *kept;
   file.is_untouched = false;
   if (file.kind == FileKind::Shared) may_be_cached_[content.tensor()] = true;
   const std::scoped_lock lock(content.mutex);
   // The kernel's idea of the end is everybody's; a truncated, isolated content has its own.
   if (file.appends) offset = content.size_bytes();
+  const bool is_early = accept && file.kind == FileKind::Isolated && !file.is_synchronous &&
+                        content.is_reserved(offset, from.size());
+  if (is_early) {
+    content.note_writer(owner);
+    accept();
+  }
   if (auto staged = stage(content, from, offset); !staged) return pass_on(std::move(staged));
+  if (is_early) return Stale{};
   content.note_writer(owner);
   if (!file.is_synchronous || file.kind != FileKind::Isolated || !content.is_whole()) return Stale{};
   return commit_if_dirty(file);
@@ -108,11 +117,15 @@ Result<void> Filesystem::stage(PendingContent& content, std::span<const std::byt
   if (staged) return {};
   // A program that has been refused a byte may still close as if nothing were missing: what it has
   // written must then not pass for the whole.
-  Error why = staged.error();
+  // It is noted first: the writer may have been told already that all is well.
+  Error why = std::move(staged).error();
+  const int errno_value = why.errno_value;
   if (why.code == ErrorCode::WrongSize) why.errno_value = EINVAL;
-  log::warning("{}: write refused: {}", label_of(content.tensor()), why.message);
   content.fail(std::move(why));
-  return staged;
+  why = *content.failure;
+  why.errno_value = errno_value;
+  log::warning("{}: write refused: {}", label_of(content.tensor()), why.message);
+  return tl::unexpected(std::move(why));
 }
 
 Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Owner owner) {
@@ -310,10 +323,24 @@ void Filesystem::tidy() {
     std::ranges::move(archive.take_discarded(), std::back_inserter(discarded));
     const auto settled = archive.standing_journal().settle(options_.commit.durability);
     if (!settled) log::warning("{}: {}", archive.path().string(), settled.error().message);
-    if (!archive.has_unseen_change()) continue;
+    const bool is_unseen = archive.has_unseen_change();
+    if (const auto forgotten = forget_guests(archive); !forgotten)
+      log::warning("{}: {}", archive.path().string(), forgotten.error().message);
+    if (!is_unseen) continue;
     const Stale stale = note_foreign_change(shard);
     if (stale.what != Stale::What::Nothing) forget_(stale);
   }
+}
+
+Result<void> Filesystem::forget_guests(Archive& archive) {
+  StandingJournal& standing = archive.standing_journal();
+  auto guests = standing.has_guests();
+  if (!guests) return pass_on(std::move(guests));
+  if (!*guests) return {};
+  archive.doubt_own_changes();
+  auto others = ArchiveLocks::are_taken(archive.file());
+  if (!others) return pass_on(std::move(others));
+  return *others ? Result<void>{} : standing.forget_guests();
 }
 
 void Filesystem::keep_journal(std::uint32_t shard) {

@@ -151,8 +151,8 @@ Result<Bytes> Forest::read(Ino ino, std::uint64_t offset, std::size_t size_bytes
 // A descriptor, and a page that is written back, are always of a model.
 
 Result<Stale> Forest::write(Ino ino, OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
-                            Owner owner) {
-  return lift(member_of(ino)->write(file, from, offset, owner), ino);
+                            Owner owner, const std::function<void()>& accept) {
+  return lift(member_of(ino)->write(file, from, offset, owner, accept), ino);
 }
 
 Result<void> Forest::write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset) {

@@ -69,7 +69,7 @@ class Forest {
   Result<OpenFile*> open(Ino ino, int flags, pid_t opener);
   Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
   Result<Stale> write(Ino ino, OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
-                      Owner owner);
+                      Owner owner, const std::function<void()>& accept = {});
   Result<void> write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset);
   Result<void> resize(Ino ino, OpenFile& file, std::uint64_t size_bytes, Owner owner);
   Result<void> resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller);

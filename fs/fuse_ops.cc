@@ -189,7 +189,14 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
       return;
     }
     OpenFile& file = *open_file(fi);
-    const auto written = forest.write(ino, file, bytes, at, fi->lock_owner);
+    bool is_answered = false;
+    const auto accept = [&] {
+      is_answered = true;
+      fuse_reply_write(req, size);
+    };
+    const auto written =
+        guard_memory([&] { return forest.write(ino, file, bytes, at, fi->lock_owner, accept); });
+    if (is_answered) return;
     if (!written) {
       forget_refused(req, ino, file);
       return reply_error(req, ino, written.error());

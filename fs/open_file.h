@@ -61,6 +61,10 @@ class PendingContent {
   /// Null while nothing is pending.
   [[nodiscard]] Staging* staged() const { return staged_; }
   [[nodiscard]] std::uint64_t size_bytes() const { return staged_ ? staged_->size_bytes() : tensor_bytes_; }
+  /// Nothing but a failing disk can refuse these bytes.
+  [[nodiscard]] bool is_reserved(std::uint64_t offset, std::uint64_t size_bytes) const {
+    return !failure && staged_ != nullptr && staged_->is_reserved({offset, size_bytes});
+  }
   [[nodiscard]] bool is_dirty() const { return staged_ != nullptr && staged_->is_dirty(); }
   [[nodiscard]] bool is_whole() const { return staged_ == nullptr || staged_->is_whole(); }
 

@@ -151,6 +151,9 @@ Result<void> Session::serve() {
   janitor.stop();
   forest.end();
   log::info("{}: unmounted from {}", parts.source.string(), parts.options.mount_point.string());
+  // A request that was waiting when the connection ended: libfuse says ENODEV only where none was.
+  const bool is_mounted = mounted_at(parts.options.mount_point).has_value();
+  if (ended == -ECONNABORTED && !is_mounted) return {};
   if (ended < 0) return fail_system(-ended, parts.options.mount_point.string(), "serve");
   return {};
 }

@@ -134,6 +134,22 @@ class Sample {
   std::uint64_t next_sequence = 1;
 };
 
+/// Told of each call before it is made.
+class Observed final : private Interceptor, public InterceptedStorage {
+ public:
+  explicit Observed(std::function<void(const SeamCall&)> look)
+      : InterceptedStorage(system_storage(), static_cast<Interceptor&>(*this)), look_(std::move(look)) {}
+
+ private:
+  Verdict before(const SeamCall& call) override {
+    look_(call);
+    return {};
+  }
+  std::function<void(const SeamCall&)> look_;
+};
+
+constexpr std::uint64_t kVersionAt = 8;  // in a head
+
 /// Where a lane's head lies, and its copy.
 std::uint64_t head_at(std::size_t lane, bool is_copy) {
   return kStandingHeads.offset + (lane + (is_copy ? kLanes : 0)) * kBlockBytes;
@@ -172,7 +188,15 @@ TEST_CASE("a record is found as long as its head or the copy is sound", "[core][
   SECTION("both are damaged") {
     flip(sample.journal, head_at(lane, false) + at);
     flip(sample.journal, head_at(lane, true) + (at < 52 ? 140 : 30));
-    CHECK(sample.records().empty());
+    const auto records = read_lanes(*system_storage().open(sample.journal, Access::ReadOnly).value());
+    if (at == kVersionAt) {
+      // Perhaps it is no damage, and somebody's commit.
+      REQUIRE_FALSE(records);
+      CHECK(records.error().errno_value == EPROTONOSUPPORT);
+    } else {
+      REQUIRE(records);
+      CHECK(records->empty());
+    }
   }
   SECTION("the other lane's are no matter") {
     flip(sample.journal, head_at(1 - lane, false) + at);
@@ -405,30 +429,35 @@ TEST_CASE("of two lanes with a record the later commit counts", "[core][standing
   CHECK_FALSE(sample.has_journal());
 }
 
-TEST_CASE("a crash while two lanes are recovered never leaves the earlier one alone",
-          "[core][standing_scan]") {
-  for (unsigned nth = 1;; ++nth) {
-    CAPTURE(nth);
-    Sample sample;
-    sample.commit('1');
-    sample.apply('1');
-    const std::string first = content_of(sample.journal);
-    sample.commit('2');
-    sample.die();
-    for (const bool is_copy : {false, true}) {
-      overwrite(sample.journal, head_at(0, is_copy),
-                std::string_view(first).substr(head_at(0, is_copy), kBlockBytes));
-    }
-    FaultyStorage storage;
-    storage.plan().set({.nth = nth, .errno_value = EIO, .kind = {}, .is_for_good = true, .cuts_short = true});
-    const auto file = storage.open(sample.path, Access::ReadWrite);
-    if (file) static_cast<void>(recover(storage, sample.path, **file));
-    const bool has_failed = storage.plan().failed().has_value();
-    REQUIRE(sample.recover_all());
-    CHECK(sample.content() == sample.patched('2'));
-    CHECK(sample.recover_all()->empty());
-    if (!has_failed) break;
+TEST_CASE("while two lanes are recovered the earlier one is never left alone", "[core][standing_scan]") {
+  Sample sample;
+  sample.commit('1');
+  sample.apply('1');
+  const std::string first = content_of(sample.journal);
+  sample.commit('2');
+  sample.die();
+  for (const bool is_copy : {false, true}) {
+    overwrite(sample.journal, head_at(0, is_copy),
+              std::string_view(first).substr(head_at(0, is_copy), kBlockBytes));
   }
+  REQUIRE(sample.records().size() == 2);
+  // A loss of power while both are made void may keep any of their blocks: then the earlier one must be so on
+  // the disk already.
+  bool is_synced = false;
+  int writes = 0;
+  Observed storage([&](const SeamCall& call) {
+    if (call.role == FileRole::Journal && call.kind == FileCall::Sync) {
+      is_synced = sample.records().size() == 1;
+    } else if (call.role == FileRole::Archive && call.kind == FileCall::Write) {
+      ++writes;
+      CHECK(is_synced);
+      REQUIRE(sample.records().size() == 1);
+      CHECK(sample.records()[0].sequence == 2);
+    }
+  });
+  CHECK(sample.recover_one({}, storage).action == JournalAction::Applied);
+  CHECK(writes > 0);
+  CHECK(sample.content() == sample.patched('2'));
 }
 
 TEST_CASE("a standing journal of another archive is foreign: neither applied nor removed",
@@ -513,14 +542,16 @@ TEST_CASE("an archive opened read-only shows what a dead owner has committed, an
 TEST_CASE("recovery of a standing journal that fails at any call is finished by the next",
           "[core][standing_scan]") {
   const std::size_t lane = GENERATE(0, 1);
+  const bool is_for_good = GENERATE(false, true);
   for (unsigned nth = 1;; ++nth) {
-    CAPTURE(nth, lane);
+    CAPTURE(nth, lane, is_for_good);
     Sample sample;
     sample.commit_in(lane, 'n');
     sample.die();
     FaultyStorage storage;
     const auto file = storage.open(sample.path, Access::ReadWrite).value();
-    storage.plan().fail_call(nth, EIO);
+    storage.plan().set(
+        {.nth = nth, .errno_value = EIO, .kind = {}, .is_for_good = is_for_good, .cuts_short = is_for_good});
     static_cast<void>(recover(storage, sample.path, *file));
     const bool has_failed = storage.plan().failed().has_value();
     storage.plan().fail_call(0, 0);

@@ -16,6 +16,7 @@ namespace {
 
 constexpr unsigned kTries = 200;         // of one commit, while others hold the locks
 constexpr std::size_t kPowerLosses = 3;  // tried on each snapshot
+constexpr unsigned kLongTurns = 200;     // a commit has fewer calls
 
 std::string text_of(const Error& error) {
   return std::string(name_of(error.code)) + ": " + error.message;
@@ -66,6 +67,7 @@ class HostsRun {
       ++run_.calls_;
       run_.tell(process_, std::string(name_of(call.kind)) + " of the " + std::string(name_of(call.role)));
       run_.at_call(process_);
+      run_.dawdle(call);
       const bool is_lie = std::ranges::any_of(run_.scenario_.lies, [&](const SeamCall& lie) {
         return lie.kind == call.kind && lie.role == call.role;
       });
@@ -87,6 +89,12 @@ class HostsRun {
     ++counts_.kills;
     tell(process, "killed");
     process.kill();
+  }
+
+  void dawdle(const SeamCall& call) {
+    if (!scenario_.dawdles || call.kind != FileCall::Sync || call.role != FileRole::Journal) return;
+    if (!choices_.one_in(4)) return;
+    for (unsigned turn = 0; turn < kLongTurns; ++turn) Scheduler::pause();
   }
 
   std::vector<std::size_t> pick_slots(std::size_t writer) {
@@ -232,6 +240,13 @@ const std::vector<HostsScenario>& hosts_scenarios() {
        .slots = 2,
        .snapshots_one_in = 4,
        .keeps_journal = true},
+      {.name = "kept journals, two writers of one tensor, and a slow disk",
+       .writers = 2,
+       .commits = 6,
+       .slots = 1,
+       .snapshots_one_in = 4,
+       .keeps_journal = true,
+       .dawdles = true},
       {.name = "kept journals, the same tensor, with kills",
        .commits = 5,
        .slots = 1,

@@ -22,6 +22,7 @@ struct HostsScenario {
   std::size_t kills_one_in = 0;       // at a call of the seam; 0: never
   std::size_t snapshots_one_in = 50;  // calls: then the power may be lost
   bool keeps_journal = false;         // small commits go through standing journals
+  bool dawdles = false;               // a sync of a journal sometimes takes long, and the others go on
   DiskOptions disk = {};
   std::vector<SeamCall> lies = {};  // calls that the storage pretends to have done
 };

@@ -302,3 +302,43 @@ TEST_CASE("a commit that fails makes the tensor stale: it may show what was comm
   // It is the truth until somebody has recovered it.
   CHECK(journals(mount).size() == 1);
 }
+
+TEST_CASE("what another process commits during a series is noticed, by the next commit or when it is quiet",
+          "[fs][filesystem][journal]") {
+  const bool goes_on = GENERATE(true, false);
+  CAPTURE(goes_on);
+  const CapturedStderr captured;
+  // Not in one block: he would have to wait for tidy().
+  const DrivenFilesystem mount({{"first", kOld}, {"between", std::string(8192, '-')}, {"second", kOld}});
+  std::vector<Stale> told;
+  mount->tell_stale_to([&](Stale stale) { told.push_back(stale); });
+  CHECK(mount.read("first") == kOld);
+  commit_in_series(mount);
+  REQUIRE(told.empty());
+  {
+    const auto other = Archive::open(mount->archive().path(), Access::ReadWrite).value();
+    Transaction change(*other);
+    REQUIRE((*change.stage(other->tensors().find("first").value()))->write(bytes_of("from afar......."), 0));
+    ReaderWriterLock lock;
+    REQUIRE(change.commit({}, [&](std::uint32_t) -> ReaderWriterLock& { return lock; }));
+  }
+  Stale seen;
+  if (goes_on) {
+    seen = put(mount, "second", content(999));
+  } else {
+    mount->tidy();
+    REQUIRE(told.size() == 1);
+    seen = told[0];
+  }
+  CHECK(seen.what == Stale::What::Content);
+  CHECK(seen.first <= mount.ino("first"));
+  CHECK(seen.last >= mount.ino("first"));
+  CHECK(mount.read("first") == "from afar.......");
+
+  // Alone again: the next series is as fast as the first.
+  mount->tidy();
+  told.clear();
+  commit_in_series(mount);
+  mount->tidy();
+  CHECK(told.empty());
+}

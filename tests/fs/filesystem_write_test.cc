@@ -2,6 +2,7 @@
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -253,4 +254,39 @@ TEST_CASE("a page that comes back with no descriptor left is an error, not a cra
   const DrivenFilesystem mount;
   CHECK(errno_of(mount->write_back(mount.ino("first"), bytes_of("page"), 0)) == EIO);
   CHECK(mount.stored("first") == kOld);
+}
+
+TEST_CASE(
+    "a large write in order is accepted early once its space is reserved, and a failing disk tells later",
+    "[fs][filesystem]") {
+  constexpr std::size_t kPiece = 1 << 20;
+  const CapturedStderr captured;
+  FaultyStorage storage;
+  const DrivenFilesystem mount({{"large", std::string(16 * kPiece, '-')}}, {}, storage);
+  OpenFile* file = mount->open(mount.ino("large"), O_WRONLY, 1).value();
+  const std::string bytes(kPiece, 'x');
+  std::size_t accepted = 0;
+  const auto write = [&](std::size_t piece) {
+    return mount->write(*file, bytes_of(bytes), piece * kPiece, 1, [&] { ++accepted; });
+  };
+  REQUIRE(write(0));
+  CHECK(accepted == 0);  // nobody knows yet whether there is room
+  for (std::size_t piece = 1; piece < 6; ++piece) REQUIRE(write(piece));
+  const std::size_t before = accepted;
+  CHECK(before > 0);
+  SECTION("the rest comes, and all of it is committed") {
+    for (std::size_t piece = 6; piece < 16; ++piece) REQUIRE(write(piece));
+    REQUIRE(mount->flush(*file, 1, 1));
+    CHECK(mount.stored("large") == std::string(16 * kPiece, 'x'));
+  }
+  SECTION("the disk fails behind the writer's back") {
+    storage.plan().fail_call(FileCall::Write, 1, EIO);
+    CHECK(errno_of(write(6)) == EIO);
+    CHECK(accepted == before + 1);
+    storage.plan().fail_call(0, 0);
+    CHECK(errno_of(write(7)) == EIO);
+    CHECK(errno_of(mount->flush(*file, 1, 1)) == EIO);
+    CHECK(mount.stored("large") == std::string(16 * kPiece, '-'));
+  }
+  mount->release(file);
 }

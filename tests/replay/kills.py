@@ -11,8 +11,8 @@ import time
 from mounted import eventually
 
 # Whatever reaches an archive, a journal or their directory, and what may come between.
-CALLS = ["openat", "fcntl", "pread64", "pwrite64", "fdatasync", "fsync", "linkat", "unlink", "ioctl", "fallocate",
-         "statx", "getdents64"]
+CALLS = ["openat", "fcntl", "pread64", "pwrite64", "copy_file_range", "fdatasync", "fsync", "linkat", "unlink", "ioctl",
+         "fallocate", "statx", "getdents64"]
 _LINE = re.compile(r"^(\d+) +(\w+)\(")
 
 

@@ -1,0 +1,55 @@
+// A queue and its thread.
+#include "core/writeback.h"
+
+#include <new>
+#include <system_error>
+
+namespace stfs {
+
+Writeback::~Writeback() {
+  {
+    const std::scoped_lock lock(mutex_);
+    due_.clear();
+  }
+  finish();
+}
+
+void Writeback::begin(File& file, ByteRange range) {
+  try {
+    {
+      const std::scoped_lock lock(mutex_);
+      due_.push_back({&file, range});
+    }
+    has_work_.notify_one();
+    if (!thread_) thread_.emplace([this] { work(); });
+  } catch (const std::bad_alloc&) {  // the sync finds more to do
+  } catch (const std::system_error&) {
+  }
+}
+
+void Writeback::finish() {
+  if (!thread_) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    is_ending_ = true;
+  }
+  has_work_.notify_one();
+  thread_->join();
+  thread_.reset();
+  is_ending_ = false;
+}
+
+void Writeback::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    has_work_.wait(lock, [this] { return is_ending_ || !due_.empty(); });
+    if (due_.empty()) return;
+    const Due due = due_.front();
+    due_.pop_front();
+    lock.unlock();
+    due.file->begin_writeback(due.range);
+    lock.lock();
+  }
+}
+
+}  // namespace stfs
