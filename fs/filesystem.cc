@@ -35,22 +35,31 @@ Result<void> visit_entries(std::uint64_t position, std::size_t count, Ino direct
 }  // namespace
 
 Filesystem::Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions& options)
-    : archive_(std::move(archive)),
+    : Filesystem(std::make_unique<Model>(std::move(archive)), options) {}
+
+Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& options)
+    : model_(std::move(model)),
       options_(options),
-      inodes_(archive_->tensors(), options.layout),
-      views_(std::make_unique<Views>(*archive_, inodes_, options.layout, view_source())),
-      transactions_(*archive_,
+      inodes_(model_->tensors(), options.layout),
+      unserved_(*model_, options.layout),
+      shards_(model_->shards().size()),
+      views_(std::make_unique<Views>(*model_, inodes_, options.layout, view_source())),
+      transactions_(*model_,
                     [this](std::uint32_t tensor) -> Result<TransactionDirectory::TensorVersion> {
                       const std::uint64_t generation = state_of(tensor).generation;
                       auto sum = checksum(tensor);
                       if (!sum) return pass_on(std::move(sum));
                       return TransactionDirectory::TensorVersion{generation, std::move(*sum)};
                     }),
-      may_be_cached_(archive_->tensors().size()),
-      // Beginning with the time of the last change, generations grow from one mount to the next too.
-      common_state_{.generation = static_cast<std::uint64_t>(archive_->identity().mtime_ns),
-                    .mtime = timespec_of(archive_->identity().mtime_ns)} {
-  if (archive_->access() == Access::ReadOnly) options_.is_read_only = true;
+      may_be_cached_(model_->tensors().size()) {
+  if (model_->access() == Access::ReadOnly) options_.is_read_only = true;
+  for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
+    if (!model_->shards()[shard].archive) continue;
+    const std::int64_t mtime_ns = model_->shards()[shard].archive->identity().mtime_ns;
+    // Beginning with the time of the last change, generations grow from one mount to the next too.
+    shards_[shard].common = {.generation = static_cast<std::uint64_t>(mtime_ns),
+                             .mtime = timespec_of(mtime_ns)};
+  }
 }
 
 bool Filesystem::exists(Ino ino) const {
@@ -79,6 +88,10 @@ Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const 
   }
   const auto ino =
       TransactionDirectory::owns(parent) ? transactions_.find(parent, name) : inodes_.find(parent, name);
+  if (!ino && !TransactionDirectory::owns(parent)) {
+    if (const auto* unserved = unserved_.find(inodes_, parent, name))
+      return fail(ErrorCode::ArchiveChanged, EIO, model_->why_unserved(*unserved));
+  }
   if (!ino) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
   return stat_of(*ino);
 }
@@ -90,7 +103,7 @@ Result<struct stat> Filesystem::attributes(Ino ino) const {
 }
 
 struct stat Filesystem::stat_of(Ino ino) const {
-  const FileStatus& archive = archive_->opened_status();
+  const FileStatus& archive = model_->front().opened_status();
   constexpr mode_t kReadWrite = 0666;
   constexpr mode_t kWrite = 0222;
   constexpr unsigned kReadToSearch = 2;  // r is 4, x is 1: who may read a tensor may enter its directory
@@ -112,7 +125,7 @@ struct stat Filesystem::stat_of(Ino ino) const {
     return st;
   }
   const std::uint32_t tensor = tensor_of(ino);
-  std::uint64_t size_bytes = archive_->tensors()[tensor].data.size_bytes;
+  std::uint64_t size_bytes = model_->tensors()[tensor].data.size_bytes;
   if (const auto content = shared_content(ino)) {
     const std::scoped_lock lock(content->mutex);
     size_bytes = content->size_bytes();
@@ -151,7 +164,11 @@ struct statvfs Filesystem::statistics() const {
   struct statvfs st {};
   st.f_bsize = kFragmentBytes;
   st.f_frsize = kFragmentBytes;
-  st.f_blocks = (archive_->opened_status().identity.size_bytes + kFragmentBytes - 1) / kFragmentBytes;
+  for (const Shard& shard : model_->shards()) {
+    if (!shard.archive) continue;
+    const std::uint64_t size_bytes = shard.archive->opened_status().identity.size_bytes;
+    st.f_blocks += (size_bytes + kFragmentBytes - 1) / kFragmentBytes;
+  }
   st.f_files = inodes_.size();
   st.f_namemax = 255;
   if (options_.is_read_only) st.f_flag |= ST_RDONLY;
@@ -164,20 +181,23 @@ Result<Bytes> Filesystem::read(Ino ino, std::uint64_t offset, std::size_t size_b
   if (Views::owns(ino)) return views_->read(ino, offset, size_bytes);
   if (const auto content = shared_content(ino)) return read_pending(*content, offset, size_bytes);
   const std::uint32_t tensor = tensor_of(ino);
-  const std::uint64_t end = archive_->tensors()[tensor].data.size_bytes;
+  const std::uint64_t end = model_->tensors()[tensor].data.size_bytes;
   if (offset >= end) return Bytes();
   may_be_cached_[tensor] = true;
   return read_archive(tensor, {offset, std::min<std::uint64_t>(size_bytes, end - offset)});
 }
 
 Result<Bytes> Filesystem::read_archive(std::uint32_t tensor, ByteRange part) const {
-  if (is_broken_) {
+  const TensorPlace place = model_->place(tensor);
+  if (shards_[place.shard].is_broken) {
     return fail(ErrorCode::ArchiveChanged, EIO,
                 label_of(tensor) + ": the archive's header was changed underneath; mount it again");
   }
-  std::shared_lock lock(lock_of(tensor));
+  const Archive& archive = model_->archive(place.shard);
+  const std::uint64_t begin = archive.file_range(archive.tensors()[place.tensor].data).offset;
+  std::shared_lock lock(lock_of(place));
   std::vector<std::byte> scratch;
-  auto bytes = archive_->read({range_of(tensor).offset + part.offset, part.size_bytes}, scratch);
+  auto bytes = archive.read({begin + part.offset, part.size_bytes}, scratch);
   if (!bytes) return pass_on(std::move(bytes));
   if (!scratch.empty()) return Bytes(std::move(scratch));
   return Bytes(*bytes, std::move(lock));
@@ -201,23 +221,26 @@ Result<Bytes> Filesystem::read_pending(PendingContent& content, std::uint64_t of
   return Bytes(std::move(bytes));
 }
 
-Stale Filesystem::check_for_change() {
+Stale Filesystem::check_for_change(std::uint32_t shard) {
+  if (!model_->shards()[shard].archive) return {};
   const std::scoped_lock commit_lock(commit_mutex_);
   // tidy() looks, when no further commit comes: a look after each of them makes the next one dearer.
-  if (archive_->has_unseen_change()) return {};
-  const Stale stale = note_foreign_change();
+  if (model_->archive(shard).has_unseen_change()) return {};
+  const Stale stale = note_foreign_change(shard);
   for (const Stale& view : stale_views(stale)) forget_(view);
   return stale;
 }
 
-Stale Filesystem::note_foreign_change() {
-  const auto change = archive_->check_for_change();
-  const std::string path = archive_->path().string();
+Stale Filesystem::note_foreign_change(std::uint32_t shard) {
+  Archive& archive = model_->archive(shard);
+  ShardState& known = shards_[shard];
+  const auto change = archive.check_for_change();
+  const std::string path = archive.path().string();
   if (!change) {
     log::error("{}", change.error().message);
     return {};
   }
-  if (change->is_replaced && !was_replaced_.exchange(true)) {
+  if (change->is_replaced && !known.was_replaced.exchange(true)) {
     log::warning(
         "{}: replaced or deleted; this mount goes on with the old content and can't be written any more: "
         "mount again to see the new one",
@@ -226,27 +249,39 @@ Stale Filesystem::note_foreign_change() {
   if (!change->is_touched) return {};
   if (!change->is_broken) {
     log::info("{}: changed by somebody else; caches dropped", path);
-  } else if (!is_broken_.exchange(true)) {
+  } else if (!known.is_broken.exchange(true)) {
+    is_any_broken_ = true;
     log::error(
-        "{}: somebody else has changed the archive's header: every tensor gives EIO from now on; mount again",
+        "{}: somebody else has changed the archive's header: every tensor in it gives EIO from now on; mount "
+        "again",
         path);
   }
-  if (auto adopted = archive_->adopt_identity(); !adopted) log::error("{}", adopted.error().message);
+  if (auto adopted = archive.adopt_identity(); !adopted) log::error("{}", adopted.error().message);
   const std::scoped_lock state_lock(state_mutex_);
-  const std::int64_t mtime_ns = archive_->identity().mtime_ns;
-  std::uint64_t newest = common_state_.generation;
-  for (const auto& [tensor, state] : changed_states_) newest = std::max(newest, state.generation);
-  common_state_ = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),
-                   .mtime = timespec_of(mtime_ns)};
-  changed_states_.clear();
-  const Ino first = InodeTable::ino_of_tensor(0);
-  return {first, first + archive_->tensors().size() - 1, Stale::What::Content};
+  const std::int64_t mtime_ns = archive.identity().mtime_ns;
+  std::uint64_t newest = known.common.generation;
+  std::erase_if(changed_states_, [&](const auto& changed) {
+    if (model_->place(changed.first).shard != shard) return false;
+    newest = std::max(newest, changed.second.generation);
+    return true;
+  });
+  known.common = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),
+                  .mtime = timespec_of(mtime_ns)};
+  return {InodeTable::ino_of_tensor(model_->first_tensor(shard)),
+          InodeTable::ino_of_tensor(model_->first_tensor(shard + 1)) - 1, Stale::What::Content};
+}
+
+void Filesystem::note_index_change() {
+  if (has_other_index_ || !model_->is_index_changed() || has_other_index_.exchange(true)) return;
+  log::warning(
+      "{}: the index was changed; this mount goes on with the old one: mount again to see the new one",
+      model_->path().string());
 }
 
 Filesystem::State Filesystem::state_of(std::uint32_t tensor) const {
   const std::scoped_lock lock(state_mutex_);
   const auto changed = changed_states_.find(tensor);
-  return changed == changed_states_.end() ? common_state_ : changed->second;
+  return changed == changed_states_.end() ? shard_of(tensor).common : changed->second;
 }
 
 struct timespec Filesystem::timespec_of(std::int64_t ns) {
@@ -258,15 +293,16 @@ void Filesystem::set_mtime(Ino ino, struct timespec mtime) {
   if (!exists(ino) || is_directory(ino) || is_view(ino)) return;
   const std::uint32_t tensor = tensor_of(ino);
   const std::scoped_lock lock(state_mutex_);
-  changed_states_.try_emplace(tensor, common_state_).first->second.mtime = mtime;
+  changed_states_.try_emplace(tensor, shard_of(tensor).common).first->second.mtime = mtime;
 }
 
 ByteRange Filesystem::range_of(std::uint32_t tensor) const {
-  return archive_->file_range(archive_->tensors()[tensor].data);
+  return model_->file_range(tensor);
 }
 
 std::string Filesystem::label_of(std::uint32_t tensor) const {
-  return fmt::format("{}: tensor \"{}\"", archive_->path().string(), archive_->tensors()[tensor].name);
+  return fmt::format("{}: tensor \"{}\"", model_->archive_of(tensor).path().string(),
+                     model_->tensors()[tensor].name);
 }
 
 }  // namespace stfs

@@ -26,13 +26,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/archive.h"
+#include "core/model.h"
 #include "core/reader_writer_lock.h"
 #include "core/transaction.h"
 #include "fs/bytes.h"
 #include "fs/inode_table.h"
 #include "fs/open_file.h"
 #include "fs/transaction_directory.h"
+#include "fs/unserved_tensors.h"
 #include "fs/views.h"
 
 namespace stfs {
@@ -48,9 +49,14 @@ struct FilesystemOptions {
 
 class Filesystem {
  public:
+  using Stat = struct stat;  // `stat` alone is the function
+
+  Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& options);
+  /// Of a single archive.
   Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions& options);
 
-  // The tree. ENOENT where a name or a number does not exist.
+  // The tree. ENOENT where a name or a number does not exist; EIO for a tensor that the model's index names
+  // and none of its shards can serve.
   /// Of a file that Views::is_counted(), forget() must follow in the end.
   [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
   void forget(Ino ino, std::uint64_t lookups) { views_->forget(ino, lookups); }
@@ -104,8 +110,11 @@ class Filesystem {
   /// The last close. Commits what a mapping wrote late, drops what was never whole, and logs both.
   Stale release(OpenFile* file);
 
-  /// Looks whether somebody else has changed the archive; then every tensor may be another one now.
-  Stale check_for_change();
+  /// Looks whether somebody else has changed a shard; then every tensor in it may be another one now.
+  Stale check_for_change(std::uint32_t shard = 0);
+  /// Looks whether somebody else has changed the index, and says so once: the mount goes on with what it
+  /// said.
+  void note_index_change();
   /// After commits, when nobody waits any more: settles the journal that is kept for the next one, and closes
   /// files.
   void tidy();
@@ -138,7 +147,9 @@ class Filesystem {
   [[nodiscard]] static bool is_view(Ino ino) { return Views::owns(ino); }
 
   [[nodiscard]] bool is_read_only() const { return options_.is_read_only; }
-  [[nodiscard]] const Archive& archive() const { return *archive_; }
+  [[nodiscard]] const Model& model() const { return *model_; }
+  /// The first that can be used: of a single archive, that one.
+  [[nodiscard]] const Archive& archive() const { return model_->front(); }
 
  private:
   struct State {
@@ -147,8 +158,18 @@ class Filesystem {
   };
   static constexpr std::size_t kTensorLocks = 32;
 
-  [[nodiscard]] ReaderWriterLock& lock_of(std::uint32_t tensor) const {
-    return tensor_locks_[tensor % kTensorLocks];
+  /// What the mount knows of a shard.
+  struct ShardState {
+    std::atomic<bool> is_broken = false;     // the header is another one
+    std::atomic<bool> was_replaced = false;  // said so once
+    bool is_untidy = false;                  // in untidy_; guarded by commit_mutex_
+    State common;                            // of every tensor that no commit has changed; by state_mutex_
+  };
+  [[nodiscard]] const ShardState& shard_of(std::uint32_t tensor) const {
+    return shards_[model_->place(tensor).shard];
+  }
+  [[nodiscard]] ReaderWriterLock& lock_of(TensorPlace place) const {
+    return tensor_locks_[(place.shard + place.tensor) % kTensorLocks];
   }
   [[nodiscard]] bool exists(Ino ino) const;
   /// Position of the tensor that a file shows; only for what is no directory.
@@ -168,7 +189,7 @@ class Filesystem {
   [[nodiscard]] Result<Bytes> read_pending(PendingContent& content, std::uint64_t offset,
                                            std::size_t size_bytes) const;
   /// check_for_change(), with the commit's mutex held.
-  Stale note_foreign_change();
+  Stale note_foreign_change(std::uint32_t shard);
   // With the content's mutex held:
   Result<void> stage(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset);
   Result<Stale> commit(const OpenFile& file);
@@ -177,11 +198,12 @@ class Filesystem {
   void abandon_pending();
   /// With the commit's mutex held: makes the journal that further small commits go through, once they are
   /// seen to come.
-  void keep_journal();
+  void keep_journal(std::uint32_t shard);
   /// With the commit's mutex held: where those who have committed beside us are done, we are alone again.
-  Result<void> forget_guests();
-  /// For a commit: what others have changed in the meantime goes to `foreign`.
-  CommitOptions commit_options(Stale& foreign);
+  static Result<void> forget_guests(Archive& archive);
+  /// For a commit, with its mutex held: what others have changed in the meantime goes to `foreign`. ESTALE
+  /// where no offset in the shard can be trusted any more.
+  Result<CommitOptions> commit_options(std::uint32_t shard, Stale& foreign);
   Result<Stale> commit_if_dirty(const OpenFile& file);
   [[nodiscard]] Result<OpenFile*> just_opened(Ino ino, pid_t opener);
   [[nodiscard]] Error wrong_size(const PendingContent& content) const;
@@ -190,11 +212,13 @@ class Filesystem {
   [[nodiscard]] Result<std::string> root_attribute(std::string_view key) const;
   [[nodiscard]] Result<std::string> checksum(std::uint32_t tensor) const;
 
-  std::unique_ptr<Archive> archive_;
+  std::unique_ptr<Model> model_;
   FilesystemOptions options_;
   std::function<void(Stale)> forget_ = [](Stale) {};
   std::function<void()> note_commit_ = [this] { views_->activity().note_commit(); };
   InodeTable inodes_;
+  const UnservedTensors unserved_;
+  std::vector<ShardState> shards_;  // as the model's
   std::unique_ptr<Views> views_;
   TransactionDirectory transactions_;
   mutable std::array<ReaderWriterLock, kTensorLocks> tensor_locks_;
@@ -202,11 +226,11 @@ class Filesystem {
   // at after a commit, which keeps readers out.
   mutable std::vector<std::atomic<bool>> may_be_cached_;
   std::mutex commit_mutex_;
-  std::atomic<bool> is_broken_ = false;     // the header is another one
-  std::atomic<bool> was_replaced_ = false;  // said so once
+  std::vector<std::uint32_t> untidy_;  // shards that tidy() is to look at; guarded by commit_mutex_
+  std::atomic<bool> is_any_broken_ = false;
+  std::atomic<bool> has_other_index_ = false;  // said so once
 
   mutable std::mutex state_mutex_;  // guards what follows, but for the counter's unlocked look
-  State common_state_;              // of every tensor that no commit has changed
   std::unordered_map<std::uint32_t, State> changed_states_;
   std::unordered_map<OpenFile*, std::unique_ptr<OpenFile>> open_files_;
   std::uint64_t opens_ = 0;

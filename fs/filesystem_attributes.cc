@@ -47,7 +47,7 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
   std::vector<std::string> names;
   if (ino == kRootIno) {
     for (const std::string_view key : kRootKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
-    for (const auto& [key, value] : archive_->metadata()) {
+    for (const auto& [key, value] : model_->metadata()) {
       std::string name = fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key);
       // The kernel can't name those; `stfs info` shows them.
       if (name.size() > kMaxAttributeNameBytes || name.find('\0') != std::string::npos) continue;
@@ -60,11 +60,11 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
 }
 
 Result<std::string> Filesystem::tensor_attribute(std::uint32_t position, std::string_view key) const {
-  const Tensor tensor = archive_->tensors()[position];
+  const Tensor tensor = model_->tensors()[position];
   if (key == "name") return std::string(tensor.name);
   if (key == "dtype") return std::string(name_of(tensor.dtype));
   if (key == "shape") return shape_text(tensor.shape);
-  if (key == "archive") return archive_->path().string();
+  if (key == "archive") return model_->archive_of(position).path().string();
   if (key == "offset") return fmt::format("{}", range_of(position).offset);
   if (key == "generation") return fmt::format("{}", state_of(position).generation);
   if (key == "checksum") return checksum(position);
@@ -72,24 +72,25 @@ Result<std::string> Filesystem::tensor_attribute(std::uint32_t position, std::st
 }
 
 Result<std::string> Filesystem::root_attribute(std::string_view key) const {
-  if (key == "archive") return archive_->path().string();
-  if (key == "tensors") return fmt::format("{}", archive_->tensors().size());
-  if (key == "parameters") return fmt::format("{}", archive_->tensors().parameters());
+  if (key == "archive") return model_->path().string();
+  if (key == "tensors") return fmt::format("{}", model_->tensors().size());
+  if (key == "parameters") return fmt::format("{}", model_->tensors().parameters());
   if (!key.starts_with(kMetadataPrefix)) return no_attribute();
   key.remove_prefix(kMetadataPrefix.size());
-  const auto found = std::ranges::find(archive_->metadata(), key, &Metadata::value_type::first);
-  if (found == archive_->metadata().end()) return no_attribute();
+  const auto found = std::ranges::find(model_->metadata(), key, &Metadata::value_type::first);
+  if (found == model_->metadata().end()) return no_attribute();
   return std::string(found->second);
 }
 
 Result<std::string> Filesystem::checksum(std::uint32_t tensor) const {
   constexpr std::uint64_t kAtOnceBytes = 4 << 20;
-  if (is_broken_) {
+  const TensorPlace place = model_->place(tensor);
+  if (shards_[place.shard].is_broken) {
     return fail(ErrorCode::ArchiveChanged, EIO,
                 label_of(tensor) + ": the archive's header was changed underneath; mount it again");
   }
   // Held to the end: the sum of a tensor that changes in between would be nobody's.
-  const std::shared_lock tensor_lock(lock_of(tensor));
+  const std::shared_lock tensor_lock(lock_of(place));
   const std::uint64_t generation = state_of(tensor).generation;
   {
     // Asked for twice in a row, for its length and then for its value.
@@ -101,7 +102,7 @@ Result<std::string> Filesystem::checksum(std::uint32_t tensor) const {
   std::vector<std::byte> scratch;
   for (ByteRange rest = range_of(tensor); !rest.empty();) {
     const std::uint64_t part_bytes = std::min(kAtOnceBytes, rest.size_bytes);
-    const auto bytes = archive_->read({rest.offset, part_bytes}, scratch);
+    const auto bytes = model_->archive(place.shard).read({rest.offset, part_bytes}, scratch);
     if (!bytes) return tl::unexpected(bytes.error());
     sum.update(*bytes);
     rest = {rest.offset + part_bytes, rest.size_bytes - part_bytes};

@@ -32,25 +32,26 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
                                               std::string_view new_name) {
   if (!TransactionDirectory::owns(parent) || !TransactionDirectory::owns(new_parent)) return not_here();
   const std::scoped_lock commit_lock(commit_mutex_);
-  if (is_broken_)
-    return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header was changed underneath");
   Stale foreign;
-  const auto lock = [this](std::uint32_t tensor) -> ReaderWriterLock& { return lock_of(tensor); };
-  CommitOptions options = commit_options(foreign);
-  options.trust = {};  // a conflict must not be missed
-  auto changed = transactions_.rename(parent, name, new_parent, new_name, options, lock);
+  const auto options_of = [&](std::uint32_t shard) {
+    auto options = commit_options(shard, foreign);
+    if (options) options->trust = {};  // a conflict must not be missed
+    return options;
+  };
+  const auto lock = [this](TensorPlace place) -> ReaderWriterLock& { return lock_of(place); };
+  auto changed = transactions_.rename(parent, name, new_parent, new_name, options_of, lock);
   if (!changed) {
     // What failed behind the commit point shows new bytes, out of the journal.
     const Ino first = InodeTable::ino_of_tensor(0);
-    forget_({first, first + archive_->tensors().size() - 1, Stale::What::Content});
-    log::error("{}: transaction {}: not committed: {}", archive_->path().string(), name,
+    forget_({first, first + model_->tensors().size() - 1, Stale::What::Content});
+    log::error("{}: transaction {}: not committed: {}", model_->path().string(), name,
                changed.error().message);
     return tl::unexpected(changed.error());
   }
-  keep_journal();
   note_commit_();
   std::vector<Stale> stale = {foreign};
   for (const std::uint32_t tensor : *changed) {
+    if (tensor == changed->front()) keep_journal(model_->place(tensor).shard);  // all are of one shard
     note_commit(tensor);
     stale.push_back(Stale::one(InodeTable::ino_of_tensor(tensor), Stale::What::Content));
   }

@@ -6,25 +6,28 @@
 namespace stfs {
 
 ViewSource Filesystem::view_source() const {
-  const auto check_header = [this]() -> Result<void> {
-    if (!is_broken_) return {};
+  const auto check_header = [this](std::uint32_t shard) -> Result<void> {
+    if (!shards_[shard].is_broken) return {};
     return fail(ErrorCode::ArchiveChanged, EIO,
-                archive_->path().string() + ": the archive's header was changed underneath; mount it again");
+                model_->archive(shard).path().string() +
+                    ": the archive's header was changed underneath; mount it again");
   };
   ViewSource source;
   source.read = [this](std::uint32_t tensor, ByteRange part) { return read_archive(tensor, part); };
   source.read_parts = [this, check_header](std::uint32_t tensor, const ViewSource::Work& work) {
-    if (auto checked = check_header(); !checked) return checked;
-    const std::shared_lock lock(lock_of(tensor));
+    const TensorPlace place = model_->place(tensor);
+    if (auto checked = check_header(place.shard); !checked) return checked;
+    const std::shared_lock lock(lock_of(place));
     std::vector<std::byte> scratch;
     return work([&](ByteRange part) {
-      return archive_->read({range_of(tensor).offset + part.offset, part.size_bytes}, scratch);
+      return model_->archive(place.shard)
+          .read({range_of(tensor).offset + part.offset, part.size_bytes}, scratch);
     });
   };
   source.read_header = [this, check_header](ByteRange range) -> Result<Bytes> {
-    if (auto checked = check_header(); !checked) return pass_on(std::move(checked));
+    if (auto checked = check_header(0); !checked) return pass_on(std::move(checked));
     std::vector<std::byte> scratch;
-    const auto bytes = archive_->read(range, scratch);
+    const auto bytes = model_->front().read(range, scratch);
     if (!bytes) return tl::unexpected(bytes.error());
     return Bytes(std::vector<std::byte>(bytes->begin(), bytes->end()));
   };
@@ -33,7 +36,7 @@ ViewSource Filesystem::view_source() const {
 
 Result<struct stat> Filesystem::stat_of_view(Ino ino) const {
   constexpr mode_t kWrite = 0222;
-  const FileStatus& archive = archive_->opened_status();
+  const FileStatus& archive = model_->front().opened_status();
   if (Views::is_directory(ino)) {
     struct stat st = stat_of(TransactionDirectory::kViews);
     st.st_ino = ino;
@@ -55,7 +58,7 @@ Result<struct stat> Filesystem::stat_of_view(Ino ino) const {
   st.st_blocks = static_cast<blkcnt_t>((*size_bytes + kStatBlockBytes - 1) / kStatBlockBytes);
   const auto tensor = views_->tensor(ino);
   st.st_mtim = st.st_ctim = st.st_atim =
-      tensor ? state_of(*tensor).mtime : timespec_of(archive_->identity().mtime_ns);
+      tensor ? state_of(*tensor).mtime : timespec_of(model_->front().identity().mtime_ns);
   return st;
 }
 
@@ -77,10 +80,10 @@ Result<void> Filesystem::read_view_directory(Ino directory, std::uint64_t positi
 
 std::vector<Stale> Filesystem::stale_views(const Stale& stale) const {
   const Ino first = InodeTable::ino_of_tensor(0);
-  const std::uint32_t tensors = archive_->tensors().size();
+  const std::uint32_t tensors = model_->tensors().size();
   if (stale.what == Stale::What::Nothing || tensors == 0) return {};
   if (stale.last < first || stale.first >= first + tensors) return {};
-  if (is_broken_) views_->note_broken();
+  if (is_any_broken_) views_->note_broken();
   return views_->stale(static_cast<std::uint32_t>(std::max(stale.first, first) - first),
                        static_cast<std::uint32_t>(std::min(stale.last - first, std::uint64_t{tensors} - 1)));
 }

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
+#include <utility>
 
 #include "core/file_lock.h"
 #include "core/transaction.h"
@@ -24,7 +26,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   const int access = flags & O_ACCMODE;
   if (access == O_RDONLY) return nullptr;
   if (is_view(ino)) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");
-  if (is_broken_)
+  if (const std::uint32_t tensor = tensor_of(ino); shard_of(tensor).is_broken)
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header was changed underneath");
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
 
@@ -45,7 +47,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   }
   if (!file->content) {
     const std::uint32_t tensor = tensor_of(ino);
-    file->content = std::make_shared<PendingContent>(*archive_, tensor, range_of(tensor).size_bytes);
+    file->content = std::make_shared<PendingContent>(*model_, tensor);
   }
   const std::scoped_lock lock(state_mutex_);
   if (file->kind == FileKind::Shared) {
@@ -149,7 +151,7 @@ Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t
   if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (is_view(ino)) return fail(ErrorCode::ReadOnly, EPERM, "views are read-only");
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
-  const std::uint64_t due = archive_->tensors()[tensor_of(ino)].data.size_bytes;
+  const std::uint64_t due = model_->tensors()[tensor_of(ino)].data.size_bytes;
   if (size_bytes == due) return {};
   if (size_bytes == 0) {
     auto file = just_opened(ino, caller);
@@ -229,13 +231,19 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
   return committed;
 }
 
-CommitOptions Filesystem::commit_options(Stale& foreign) {
+Result<CommitOptions> Filesystem::commit_options(std::uint32_t shard, Stale& foreign) {
+  ShardState& state = shards_[shard];
+  if (state.is_broken) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                "somebody else has changed the archive's header; mount it again");
+  }
+  if (!std::exchange(state.is_untidy, true)) untidy_.push_back(shard);
   CommitOptions options = options_.commit;
   // In a series of small commits.
-  if (archive_->standing_journal().is_ready()) options.trust = kTrust;
+  if (model_->archive(shard).standing_journal().is_ready()) options.trust = kTrust;
   // What somebody else has done must not pass for part of our own change.
-  options.on_foreign_change = [this, &foreign]() -> Result<void> {
-    foreign = note_foreign_change();
+  options.on_foreign_change = [this, shard, &foreign]() -> Result<void> {
+    foreign = note_foreign_change(shard);
     return {};
   };
   return options;
@@ -244,19 +252,16 @@ CommitOptions Filesystem::commit_options(Stale& foreign) {
 Result<Stale> Filesystem::commit(const OpenFile& file) {
   PendingContent& content = *file.content;
   const std::scoped_lock commit_lock(commit_mutex_);
-  if (is_broken_) {
-    return fail(ErrorCode::ArchiveChanged, ESTALE,
-                "somebody else has changed the archive's header; mount it again");
-  }
   Stale foreign;
-  const auto lock = [this](std::uint32_t tensor) -> ReaderWriterLock& { return lock_of(tensor); };
-  auto committed = content.commit(commit_options(foreign), lock);
+  const auto options_of = [&](std::uint32_t shard) { return commit_options(shard, foreign); };
+  const auto lock = [this](TensorPlace place) -> ReaderWriterLock& { return lock_of(place); };
+  auto committed = content.commit(options_of, lock);
   // What failed behind the commit point shows new bytes, out of the journal.
   if (!committed) forget_(Stale::one(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));
   if (!committed && foreign.what != Stale::What::Nothing) forget_(foreign);
   if (!committed) return pass_on(std::move(committed));
   note_commit(content.tensor());
-  keep_journal();
+  keep_journal(model_->place(content.tensor()).shard);
   note_commit_();
   if (foreign.what != Stale::What::Nothing) return foreign;
   // A shared content's bytes are in the page cache already, by the same writes.
@@ -265,10 +270,11 @@ Result<Stale> Filesystem::commit(const OpenFile& file) {
 }
 
 void Filesystem::note_commit(std::uint32_t tensor) {
+  const Archive& archive = model_->archive_of(tensor);
   const std::int64_t mtime_ns =
-      archive_->has_unseen_change() ? wall_clock_ns(Clock::Coarse) : archive_->identity().mtime_ns;
+      archive.has_unseen_change() ? wall_clock_ns(Clock::Coarse) : archive.identity().mtime_ns;
   const std::scoped_lock lock(state_mutex_);
-  State& state = changed_states_.try_emplace(tensor, common_state_).first->second;
+  State& state = changed_states_.try_emplace(tensor, shard_of(tensor).common).first->second;
   state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));
   state.mtime = timespec_of(mtime_ns);
 }
@@ -309,50 +315,56 @@ Stale Filesystem::release(OpenFile* file) {
 }
 
 void Filesystem::tidy() {
-  const auto discarded = archive_->take_discarded();  // closed last, without the lock
+  std::vector<std::unique_ptr<File>> discarded;  // closed last, without the lock
   const std::scoped_lock commit_lock(commit_mutex_);
-  StandingJournal& standing = archive_->standing_journal();
-  const auto settled = standing.settle(options_.commit.durability);
-  if (!settled) log::warning("{}: {}", archive_->path().string(), settled.error().message);
-  const bool is_unseen = archive_->has_unseen_change();
-  if (const auto forgotten = forget_guests(); !forgotten) {
-    log::warning("{}: {}", archive_->path().string(), forgotten.error().message);
+  for (const std::uint32_t shard : std::exchange(untidy_, {})) {
+    shards_[shard].is_untidy = false;
+    Archive& archive = model_->archive(shard);
+    std::ranges::move(archive.take_discarded(), std::back_inserter(discarded));
+    const auto settled = archive.standing_journal().settle(options_.commit.durability);
+    if (!settled) log::warning("{}: {}", archive.path().string(), settled.error().message);
+    const bool is_unseen = archive.has_unseen_change();
+    if (const auto forgotten = forget_guests(archive); !forgotten)
+      log::warning("{}: {}", archive.path().string(), forgotten.error().message);
+    if (!is_unseen) continue;
+    const Stale stale = note_foreign_change(shard);
+    if (stale.what != Stale::What::Nothing) forget_(stale);
   }
-  if (!is_unseen) return;
-  const Stale stale = note_foreign_change();
-  if (stale.what != Stale::What::Nothing) forget_(stale);
 }
 
-Result<void> Filesystem::forget_guests() {
-  StandingJournal& standing = archive_->standing_journal();
+Result<void> Filesystem::forget_guests(Archive& archive) {
+  StandingJournal& standing = archive.standing_journal();
   auto guests = standing.has_guests();
   if (!guests) return pass_on(std::move(guests));
   if (!*guests) return {};
-  archive_->doubt_own_changes();
-  auto others = ArchiveLocks::are_taken(archive_->file());
+  archive.doubt_own_changes();
+  auto others = ArchiveLocks::are_taken(archive.file());
   if (!others) return pass_on(std::move(others));
   return *others ? Result<void>{} : standing.forget_guests();
 }
 
-void Filesystem::keep_journal() {
-  StandingJournal& standing = archive_->standing_journal();
-  if (!standing.is_wanted()) return;
-  const auto made = standing.prepare();
+void Filesystem::keep_journal(std::uint32_t shard) {
+  Archive& archive = model_->archive(shard);
+  if (!archive.standing_journal().is_wanted()) return;
+  const auto made = archive.standing_journal().prepare();
   // Each commit has a journal of its own then.
-  if (!made) log::warning("{}: {}", archive_->path().string(), made.error().message);
+  if (!made) log::warning("{}: {}", archive.path().string(), made.error().message);
 }
 
 void Filesystem::end() {
   abandon_pending();
   const std::scoped_lock commit_lock(commit_mutex_);
-  const auto retired = archive_->standing_journal().retire(options_.commit.durability);
-  if (!retired) log::warning("{}: {}", archive_->path().string(), retired.error().message);
+  for (const Shard& shard : model_->shards()) {
+    if (!shard.archive) continue;
+    const auto retired = shard.archive->standing_journal().retire(options_.commit.durability);
+    if (!retired) log::warning("{}: {}", shard.path.string(), retired.error().message);
+  }
 }
 
 void Filesystem::abandon_pending() {
   for (const std::string& name : transactions_.unfinished()) {
     log::warning("{}: transaction {} was not committed when the mount ended: rolled back",
-                 archive_->path().string(), name);
+                 model_->path().string(), name);
   }
   const std::scoped_lock lock(state_mutex_);
   for (const auto& [key, file] : open_files_) {
@@ -364,7 +376,7 @@ void Filesystem::abandon_pending() {
 }
 
 Error Filesystem::wrong_size(const PendingContent& content) const {
-  const Tensor tensor = archive_->tensors()[content.tensor()];
+  const Tensor tensor = model_->tensors()[content.tensor()];
   return {ErrorCode::WrongSize, EINVAL,
           fmt::format("{} bytes came, {} {} needs {}", content.size_bytes(), name_of(tensor.dtype),
                       shape_text(tensor.shape), tensor.data.size_bytes)};

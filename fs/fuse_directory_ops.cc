@@ -18,33 +18,33 @@ fuse_entry_param entry_of(const struct stat& st) {
 }
 
 void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded(req, Request::Lookup, [&] {
+  guarded(req, parent, Request::Lookup, [&] {
     // The request is gone once it is answered.
-    Filesystem& filesystem = filesystem_of(req);
+    Forest& forest = forest_of(req);
     Invalidator& invalidator = *mount_of(req).invalidator;
-    const auto found = filesystem.lookup(parent, name);
-    if (!found && found.error().errno_value != ENOENT) return reply_error(req, found.error());
+    const auto found = forest.lookup(parent, name);
+    if (!found && found.error().errno_value != ENOENT) return reply_error(req, parent, found.error());
     // Inode 0 with a timeout: the kernel remembers that there is none.
     fuse_entry_param entry = entry_of(found ? *found : Stat{});
-    if (!found) entry.entry_timeout = parent == Views::kSlice ? 0 : timeout_of(parent);
+    const bool is_slice = Forest::local(parent) == Views::kSlice;
+    if (!found) entry.entry_timeout = is_slice ? 0 : timeout_of(parent);
     // Who asked is gone: the kernel has not counted the look-up.
-    if (fuse_reply_entry(req, &entry) != 0) filesystem.forget(entry.ino, 1);
-    if (parent != Views::kSlice) return;
-    if (auto oldest = filesystem.slice_to_forget())
-      invalidator.forget_entry(Views::kSlice, std::move(*oldest));
+    if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
+    if (!is_slice) return;
+    if (auto oldest = forest.slice_to_forget(parent)) invalidator.forget_entry(parent, std::move(*oldest));
   });
 }
 
 void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  fi->cache_readdir = TransactionDirectory::owns(ino) ? 0 : 1;
+  fi->cache_readdir = TransactionDirectory::owns(Forest::local(ino)) ? 0 : 1;
   fi->keep_cache = 1;
   fuse_reply_open(req, fi);
 }
 
 template <bool kWithAttributes>
 void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  guarded(req, Request::Readdir, [&] {
-    const Filesystem& filesystem = filesystem_of(req);
+  guarded(req, ino, Request::Readdir, [&] {
+    const Forest& forest = forest_of(req);
     std::string buffer(size, '\0');
     std::size_t used = 0;
     const auto visit = [&](std::string_view name, Ino child, std::uint64_t next) {
@@ -53,19 +53,19 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       if constexpr (kWithAttributes) {
         // `.` and `..` must not count as looked up: inode 0 tells the kernel so. Nor may what only a look-up
         // makes.
-        const bool is_passed_over = name == "." || name == ".." || child == Views::kStatsJson;
-        fuse_entry_param entry = entry_of(filesystem.attributes(child).value_or(Stat{}));
+        const bool is_passed_over = name == "." || name == ".." || Forest::local(child) == Views::kStatsJson;
+        fuse_entry_param entry = entry_of(forest.attributes(child).value_or(Stat{}));
         if (is_passed_over) {
           entry.ino = 0;
           entry.attr.st_ino = child;
-          entry.attr.st_mode = filesystem.is_directory(child) ? S_IFDIR : S_IFREG;
+          entry.attr.st_mode = forest.is_directory(child) ? S_IFDIR : S_IFREG;
         }
         needed = fuse_add_direntry_plus(req, buffer.data() + used, size - used, terminated.c_str(), &entry,
                                         static_cast<off_t>(next));
       } else {
         struct stat st {};
         st.st_ino = child;
-        st.st_mode = filesystem.is_directory(child) ? S_IFDIR : S_IFREG;
+        st.st_mode = forest.is_directory(child) ? S_IFDIR : S_IFREG;
         needed = fuse_add_direntry(req, buffer.data() + used, size - used, terminated.c_str(), &st,
                                    static_cast<off_t>(next));
       }
@@ -73,48 +73,48 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       used += needed;
       return true;
     };
-    const auto read = filesystem.read_directory(ino, static_cast<std::uint64_t>(offset), visit);
-    if (!read) return reply_error(req, read.error());
+    const auto read = forest.read_directory(ino, static_cast<std::uint64_t>(offset), visit);
+    if (!read) return reply_error(req, ino, read.error());
     fuse_reply_buf(req, buffer.data(), used);
   });
 }
 
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
-  guarded(req, Request::Mkdir, [&] {
-    const auto made = filesystem_of(req).make_directory(parent, name);
-    if (!made) return reply_error(req, made.error());
+  guarded(req, parent, Request::Mkdir, [&] {
+    const auto made = forest_of(req).make_directory(parent, name);
+    if (!made) return reply_error(req, parent, made.error());
     const fuse_entry_param entry = entry_of(*made);
     fuse_reply_entry(req, &entry);
   });
 }
 
 void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded(req, Request::Unlink, [&] {
-    const auto removed = filesystem_of(req).remove_file(parent, name);
-    if (!removed) return reply_error(req, removed.error());
+  guarded(req, parent, Request::Unlink, [&] {
+    const auto removed = forest_of(req).remove_file(parent, name);
+    if (!removed) return reply_error(req, parent, removed.error());
     fuse_reply_err(req, 0);
   });
 }
 
 void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded(req, Request::Rmdir, [&] {
-    const auto removed = filesystem_of(req).remove_directory(parent, name);
-    if (!removed) return reply_error(req, removed.error());
+  guarded(req, parent, Request::Rmdir, [&] {
+    const auto removed = forest_of(req).remove_directory(parent, name);
+    if (!removed) return reply_error(req, parent, removed.error());
     fuse_reply_err(req, 0);
   });
 }
 
 void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
                const char* new_name, unsigned flags) {
-  guarded(req, Request::Rename, [&] {
+  guarded(req, parent, Request::Rename, [&] {
     if ((flags & RENAME_EXCHANGE) != 0) {
       fuse_reply_err(req, EINVAL);
       return;
     }
-    const auto renamed = filesystem_of(req).rename(parent, name, new_parent, new_name);
+    const auto renamed = forest_of(req).rename(parent, name, new_parent, new_name);
     if (!renamed) {
-      filesystem_of(req).activity().note_refused_commit();
-      return reply_error(req, renamed.error());
+      forest_of(req).activity(parent).note_refused_commit();
+      return reply_error(req, parent, renamed.error());
     }
     Mount& mount = mount_of(req);
     for (const Stale& stale : *renamed) forget_stale(mount, stale, [] {});
@@ -123,13 +123,13 @@ void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t n
 }
 
 void on_forget(fuse_req_t req, fuse_ino_t ino, std::uint64_t lookups) {
-  filesystem_of(req).forget(ino, lookups);
+  forest_of(req).forget(ino, lookups);
   fuse_reply_none(req);
 }
 
 void on_forget_multi(fuse_req_t req, size_t count, fuse_forget_data* forgets) {
   for (const fuse_forget_data& forgotten : std::span(forgets, count)) {
-    filesystem_of(req).forget(forgotten.ino, forgotten.nlookup);
+    forest_of(req).forget(forgotten.ino, forgotten.nlookup);
   }
   fuse_reply_none(req);
 }

@@ -26,23 +26,23 @@ using Stat = struct stat;  // `stat` alone is the function
 inline Mount& mount_of(fuse_req_t req) {
   return *static_cast<Mount*>(fuse_req_userdata(req));
 }
-inline Filesystem& filesystem_of(fuse_req_t req) {
-  return mount_of(req).filesystem;
+inline Forest& forest_of(fuse_req_t req) {
+  return mount_of(req).forest;
 }
 
-inline void reply_error(fuse_req_t req, const Error& error) {
+inline void reply_error(fuse_req_t req, Ino ino, const Error& error) {
   // Failures of the store, not of the request, are for the log: nobody may miss them.
   if (error.errno_value == EIO) {
     log::error("{}", error.message);
-    filesystem_of(req).activity().note_error();
+    forest_of(req).activity(ino).note_error();
   }
   fuse_reply_err(req, error.errno_value);
 }
 
 /// The C boundary: no exception may pass it.
 template <class Handler>
-void guarded(fuse_req_t req, Request kind, Handler&& handler) noexcept {
-  filesystem_of(req).activity().note_request(kind);
+void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept {
+  forest_of(req).activity(ino).note_request(kind);
   try {
     handler();
   } catch (const std::bad_alloc&) {
@@ -56,13 +56,14 @@ void guarded(fuse_req_t req, Request kind, Handler&& handler) noexcept {
 /// What lies in a transaction comes and goes with it, and its size with each write: not to be remembered. Nor
 /// is a view that exists only while somebody looks at it.
 inline double timeout_of(Ino ino) {
-  const bool is_passing = TransactionDirectory::owns(ino) || Views::is_counted(ino);
-  return is_passing && ino != TransactionDirectory::kViews ? 0 : kForeverSeconds;
+  const Ino local = Forest::local(ino);
+  const bool is_passing = TransactionDirectory::owns(local) || Views::is_counted(local);
+  return is_passing && local != TransactionDirectory::kViews ? 0 : kForeverSeconds;
 }
 
 // What this file system never does. The kernel answers EROFS itself on a read-only mount.
-inline void refuse(fuse_req_t req) {
-  fuse_reply_err(req, filesystem_of(req).is_read_only() ? EROFS : EPERM);
+inline void refuse(fuse_req_t req, Ino ino) {
+  fuse_reply_err(req, forest_of(req).is_read_only(ino) ? EROFS : EPERM);
 }
 
 }  // namespace stfs

@@ -1,4 +1,5 @@
-// Handlers: unpack the request, call the file system, reply. Semantics live in Filesystem.
+// Handlers: unpack the request, call the file system, reply. Semantics live in Filesystem;
+// Forest finds it.
 //
 // A handler whose call has made a kernel cache stale replies from the invalidator's thread, after the
 // cache has forgotten. Never so for WRITE through the page cache: the kernel holds the pages' locks
@@ -23,12 +24,13 @@ OpenFile* open_file(const fuse_file_info* fi) {
 
 /// A close or a sync of a descriptor. When one of a shared content is refused, its bytes go from the page
 /// cache before the caller hears of it: nobody may take them for the tensor afterwards.
-void reply_done(fuse_req_t req, const OpenFile& file, const Result<Stale>& result) {
+void reply_done(fuse_req_t req, Ino ino, const OpenFile& file, const Result<Stale>& result) {
   if (!result) {
-    filesystem_of(req).activity().note_refused_commit();
-    if (file.kind != FileKind::Shared) return reply_error(req, result.error());
-    const Stale stale = Stale::one(file.ino, Stale::What::Content);
-    mount_of(req).invalidator->forget(stale, [req, error = result.error()] { reply_error(req, error); });
+    forest_of(req).activity(ino).note_refused_commit();
+    if (file.kind != FileKind::Shared) return reply_error(req, ino, result.error());
+    const Stale stale = Stale::one(ino, Stale::What::Content);
+    mount_of(req).invalidator->forget(stale,
+                                      [req, ino, error = result.error()] { reply_error(req, ino, error); });
     return;
   }
   if (result->what == Stale::What::Nothing) {
@@ -40,9 +42,9 @@ void reply_done(fuse_req_t req, const OpenFile& file, const Result<Stale>& resul
 
 /// A refused write leaves its bytes in the page cache that all descriptors of the tensor share. Not
 /// waited for: the kernel holds the pages until the reply.
-void forget_refused(fuse_req_t req, const OpenFile& file) {
+void forget_refused(fuse_req_t req, Ino ino, const OpenFile& file) {
   if (file.kind != FileKind::Shared) return;
-  mount_of(req).invalidator->forget(Stale::one(file.ino, Stale::What::Content));
+  mount_of(req).invalidator->forget(Stale::one(ino, Stale::What::Content));
 }
 
 void on_init(void* userdata, fuse_conn_info* conn) {
@@ -66,25 +68,25 @@ void on_init(void* userdata, fuse_conn_info* conn) {
   want(FUSE_CAP_ATOMIC_O_TRUNC, false);
   conn->max_background = kMaxBackgroundRequests;
   conn->congestion_threshold = kCongestedRequests;
-  mount.kernel_keeps_open =
-      mount.filesystem.is_read_only() && (conn->capable & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
+  mount.kernel_keeps_open = mount.forest.is_read_only() && (conn->capable & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
 }
 
 void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
-  guarded(req, Request::Getattr, [&] {
-    const auto st = filesystem_of(req).attributes(ino);
-    if (!st) return reply_error(req, st.error());
+  guarded(req, ino, Request::Getattr, [&] {
+    const auto st = forest_of(req).attributes(ino);
+    if (!st) return reply_error(req, ino, st.error());
     fuse_reply_attr(req, &*st, timeout_of(ino));
   });
 }
 
 void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, fuse_file_info* fi) {
-  guarded(req, Request::Setattr, [&] {
-    Filesystem& filesystem = filesystem_of(req);
-    const auto now = filesystem.attributes(ino);
-    if (!now) return reply_error(req, now.error());
-    if (filesystem.is_read_only() || Filesystem::is_view(ino)) {
-      fuse_reply_err(req, filesystem.is_read_only() ? EROFS : EPERM);
+  guarded(req, ino, Request::Setattr, [&] {
+    Forest& forest = forest_of(req);
+    const auto now = forest.attributes(ino);
+    if (!now) return reply_error(req, ino, now.error());
+    const bool is_read_only = forest.is_read_only(ino);
+    if (is_read_only || Filesystem::is_view(Forest::local(ino))) {
+      fuse_reply_err(req, is_read_only ? EROFS : EPERM);
       return;
     }
     constexpr mode_t kPermissions = 07777;
@@ -101,30 +103,30 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
       const auto size_bytes = static_cast<std::uint64_t>(attr->st_size);
       const Owner owner = fi == nullptr ? 0 : fi->lock_owner;
       const pid_t caller = fuse_req_ctx(req)->pid;
-      const auto resized = file == nullptr ? filesystem.resize_by_name(ino, size_bytes, caller)
-                                           : filesystem.resize(*file, size_bytes, owner);
+      const auto resized = file == nullptr ? forest.resize_by_name(ino, size_bytes, caller)
+                                           : forest.resize(ino, *file, size_bytes, owner);
       if (!resized) {
-        if (file != nullptr) forget_refused(req, *file);
-        return reply_error(req, resized.error());
+        if (file != nullptr) forget_refused(req, ino, *file);
+        return reply_error(req, ino, resized.error());
       }
     }
-    if ((to_set & FUSE_SET_ATTR_MTIME) != 0) filesystem.set_mtime(ino, attr->st_mtim);
+    if ((to_set & FUSE_SET_ATTR_MTIME) != 0) forest.set_mtime(ino, attr->st_mtim);
     if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) {
       struct timespec present {};
       clock_gettime(CLOCK_REALTIME, &present);
-      filesystem.set_mtime(ino, present);
+      forest.set_mtime(ino, present);
     }
     on_getattr(req, ino, fi);
   });
 }
 
 void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
-  guarded(req, Request::Access, [&] {
-    const auto st = filesystem_of(req).attributes(ino);
-    if (!st) return reply_error(req, st.error());
+  guarded(req, ino, Request::Access, [&] {
+    const auto st = forest_of(req).attributes(ino);
+    if (!st) return reply_error(req, ino, st.error());
     constexpr mode_t kExecute = 0111;
     constexpr mode_t kWrite = 0222;
-    if ((mask & W_OK) != 0 && filesystem_of(req).is_read_only()) {
+    if ((mask & W_OK) != 0 && forest_of(req).is_read_only(ino)) {
       fuse_reply_err(req, EROFS);
     } else if (((mask & W_OK) != 0 && (st->st_mode & kWrite) == 0) ||
                ((mask & X_OK) != 0 && (st->st_mode & kExecute) == 0)) {
@@ -136,7 +138,7 @@ void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
 }
 
 void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  guarded(req, Request::Open, [&] {
+  guarded(req, ino, Request::Open, [&] {
     Mount& mount = mount_of(req);
     std::call_once(mount.has_opened, mount.on_first_open);
     if (mount.kernel_keeps_open && (fi->flags & O_ACCMODE) == O_RDONLY) {
@@ -144,29 +146,29 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
       fuse_reply_err(req, ENOSYS);
       return;
     }
-    if (Filesystem::is_view(ino) && (fi->flags & O_ACCMODE) != O_RDONLY) {
+    if (Filesystem::is_view(Forest::local(ino)) && (fi->flags & O_ACCMODE) != O_RDONLY) {
       fuse_reply_err(req, EROFS);
       return;
     }
-    const auto file = mount.filesystem.open(ino, fi->flags, fuse_req_ctx(req)->pid);
-    if (!file) return reply_error(req, file.error());
+    const auto file = mount.forest.open(ino, fi->flags, fuse_req_ctx(req)->pid);
+    if (!file) return reply_error(req, ino, file.error());
     fi->fh = reinterpret_cast<std::uint64_t>(*file);  // NOLINT: given back to us as it is
     const bool is_isolated = *file != nullptr && (*file)->kind == FileKind::Isolated;
     fi->direct_io = is_isolated ? 1 : 0;
-    fi->keep_cache = TransactionDirectory::owns(ino) ? 0 : 1;
+    fi->keep_cache = TransactionDirectory::owns(Forest::local(ino)) ? 0 : 1;
 #ifdef STFS_HAVE_FUSE_NOFLUSH
     fi->noflush = *file == nullptr ? 1 : 0;
 #endif
     // The opener is gone if this fails, and so is the descriptor: no RELEASE will come.
-    if (fuse_reply_open(req, fi) != 0 && *file != nullptr) mount.filesystem.release(*file);
+    if (fuse_reply_open(req, fi) != 0 && *file != nullptr) mount.forest.release(ino, *file);
   });
 }
 
 void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  guarded(req, Request::Read, [&] {
-    const auto bytes = filesystem_of(req).read(ino, static_cast<std::uint64_t>(offset), size);
-    if (!bytes) return reply_error(req, bytes.error());
-    filesystem_of(req).activity().note_read(bytes->span().size());
+  guarded(req, ino, Request::Read, [&] {
+    const auto bytes = forest_of(req).read(ino, static_cast<std::uint64_t>(offset), size);
+    if (!bytes) return reply_error(req, ino, bytes.error());
+    forest_of(req).activity(ino).note_read(bytes->span().size());
     // Straight out of the map: the kernel copies once, into the reader's page.
     fuse_reply_buf(req, reinterpret_cast<const char*>(bytes->span().data()), bytes->span().size());  // NOLINT
   });
@@ -174,15 +176,15 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
 
 void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off_t offset,
               fuse_file_info* fi) {
-  guarded(req, Request::Write, [&] {
-    Filesystem& filesystem = filesystem_of(req);
+  guarded(req, ino, Request::Write, [&] {
+    Forest& forest = forest_of(req);
     const auto bytes = std::as_bytes(std::span(data, size));
     const auto at = static_cast<std::uint64_t>(offset);
-    filesystem.activity().note_written(size);
+    forest.activity(ino).note_written(size);
     if (fi->writepage != 0) {
       // From a mapping: the kernel picks any descriptor that may write, so the inode decides.
-      if (auto written = filesystem.write_back(ino, bytes, at); !written)
-        return reply_error(req, written.error());
+      if (auto written = forest.write_back(ino, bytes, at); !written)
+        return reply_error(req, ino, written.error());
       fuse_reply_write(req, size);
       return;
     }
@@ -193,11 +195,11 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
       fuse_reply_write(req, size);
     };
     const auto written =
-        guard_memory([&] { return filesystem.write(file, bytes, at, fi->lock_owner, accept); });
+        guard_memory([&] { return forest.write(ino, file, bytes, at, fi->lock_owner, accept); });
     if (is_answered) return;
     if (!written) {
-      forget_refused(req, file);
-      return reply_error(req, written.error());
+      forget_refused(req, ino, file);
+      return reply_error(req, ino, written.error());
     }
     if (written->what == Stale::What::Nothing) {
       fuse_reply_write(req, size);
@@ -208,45 +210,45 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
   });
 }
 
-void on_flush(fuse_req_t req, fuse_ino_t, fuse_file_info* fi) {
-  guarded(req, Request::Flush, [&] {
+void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
+  guarded(req, ino, Request::Flush, [&] {
     OpenFile* file = open_file(fi);
     if (file == nullptr) {
       // On a read-only mount: never ask again.
-      fuse_reply_err(req, filesystem_of(req).is_read_only() ? ENOSYS : 0);
+      fuse_reply_err(req, forest_of(req).is_read_only(ino) ? ENOSYS : 0);
       return;
     }
-    reply_done(req, *file, filesystem_of(req).flush(*file, fi->lock_owner, fuse_req_ctx(req)->pid));
+    reply_done(req, ino, *file, forest_of(req).flush(ino, *file, fi->lock_owner, fuse_req_ctx(req)->pid));
   });
 }
 
-void on_fsync(fuse_req_t req, fuse_ino_t, int, fuse_file_info* fi) {
-  guarded(req, Request::Fsync, [&] {
+void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
+  guarded(req, ino, Request::Fsync, [&] {
     OpenFile* file = open_file(fi);
     if (file == nullptr) {
       fuse_reply_err(req, 0);  // nothing of a reader's is pending
       return;
     }
-    reply_done(req, *file, filesystem_of(req).sync(*file));
+    reply_done(req, ino, *file, forest_of(req).sync(ino, *file));
   });
 }
 
-void on_release(fuse_req_t req, fuse_ino_t, fuse_file_info* fi) {
-  guarded(req, Request::Release, [&] {
+void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
+  guarded(req, ino, Request::Release, [&] {
     OpenFile* file = open_file(fi);
     if (file == nullptr) {
       fuse_reply_err(req, 0);
       return;
     }
-    const Stale stale = filesystem_of(req).release(file);
+    const Stale stale = forest_of(req).release(ino, file);
     forget_stale(mount_of(req), stale, [req] { fuse_reply_err(req, 0); });
   });
 }
 
 void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) {
-  guarded(req, Request::Xattr, [&] {
-    const auto value = filesystem_of(req).extended_attribute(ino, name);
-    if (!value) return reply_error(req, value.error());
+  guarded(req, ino, Request::Xattr, [&] {
+    const auto value = forest_of(req).extended_attribute(ino, name);
+    if (!value) return reply_error(req, ino, value.error());
     if (size == 0) {
       fuse_reply_xattr(req, value->size());
     } else if (value->size() > size) {
@@ -258,9 +260,9 @@ void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) 
 }
 
 void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
-  guarded(req, Request::Xattr, [&] {
-    const auto names = filesystem_of(req).list_extended_attributes(ino);
-    if (!names) return reply_error(req, names.error());
+  guarded(req, ino, Request::Xattr, [&] {
+    const auto names = forest_of(req).list_extended_attributes(ino);
+    if (!names) return reply_error(req, ino, names.error());
     std::string list;
     for (const std::string& name : *names) list.append(name.c_str(), name.size() + 1);
     if (size == 0) {
@@ -274,25 +276,25 @@ void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
 }
 
 void on_statfs(fuse_req_t req, fuse_ino_t) {
-  guarded(req, Request::Statfs, [&] {
-    const struct statvfs st = filesystem_of(req).statistics();
+  guarded(req, kRootIno, Request::Statfs, [&] {
+    const struct statvfs st = forest_of(req).statistics();
     fuse_reply_statfs(req, &st);
   });
 }
 
 // `cp -p` copies access control lists, and takes only this answer for "there are none here".
-void refuse_attribute(fuse_req_t req, std::string_view name) {
+void refuse_attribute(fuse_req_t req, Ino ino, std::string_view name) {
   if (name.starts_with("system.")) {
     fuse_reply_err(req, EOPNOTSUPP);
   } else {
-    refuse(req);
+    refuse(req, ino);
   }
 }
 
 }  // namespace
 
 void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then) {
-  const auto views = mount.filesystem.stale_views(stale);
+  const auto views = mount.forest.stale_views(stale);
   if (views.empty()) {
     mount.invalidator->forget(stale, std::move(then));
     return;
@@ -320,14 +322,18 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.getxattr = on_getxattr;
     ops.listxattr = on_listxattr;
     ops.statfs = on_statfs;
-    ops.mknod = [](fuse_req_t req, fuse_ino_t, const char*, mode_t, dev_t) { refuse(req); };
-    ops.create = [](fuse_req_t req, fuse_ino_t, const char*, mode_t, fuse_file_info*) { refuse(req); };
-    ops.symlink = [](fuse_req_t req, const char*, fuse_ino_t, const char*) { refuse(req); };
-    ops.link = [](fuse_req_t req, fuse_ino_t, fuse_ino_t, const char*) { refuse(req); };
-    ops.setxattr = [](fuse_req_t req, fuse_ino_t, const char* name, const char*, size_t, int) {
-      refuse_attribute(req, name);
+    ops.mknod = [](fuse_req_t req, fuse_ino_t ino, const char*, mode_t, dev_t) { refuse(req, ino); };
+    ops.create = [](fuse_req_t req, fuse_ino_t ino, const char*, mode_t, fuse_file_info*) {
+      refuse(req, ino);
     };
-    ops.removexattr = [](fuse_req_t req, fuse_ino_t, const char* name) { refuse_attribute(req, name); };
+    ops.symlink = [](fuse_req_t req, const char*, fuse_ino_t ino, const char*) { refuse(req, ino); };
+    ops.link = [](fuse_req_t req, fuse_ino_t, fuse_ino_t ino, const char*) { refuse(req, ino); };
+    ops.setxattr = [](fuse_req_t req, fuse_ino_t ino, const char* name, const char*, size_t, int) {
+      refuse_attribute(req, ino, name);
+    };
+    ops.removexattr = [](fuse_req_t req, fuse_ino_t ino, const char* name) {
+      refuse_attribute(req, ino, name);
+    };
     return ops;
   }();
   return operations;

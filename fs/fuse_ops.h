@@ -6,14 +6,14 @@
 #include <functional>
 #include <mutex>
 
-#include "fs/filesystem.h"
+#include "fs/forest.h"
 #include "fs/invalidator.h"
 
 namespace stfs {
 
 /// What handlers reach through the session's user data. Lives as long as the session.
 struct Mount {
-  Filesystem& filesystem;
+  Forest& forest;
   Invalidator* invalidator = nullptr;     // set before the first request
   std::function<void()> on_first_open{};  // by then the kernel has taken our answer to INIT
   std::once_flag has_opened{};

@@ -11,7 +11,7 @@
 #include <string>
 #include <thread>
 
-#include "fs/filesystem.h"
+#include "fs/bytes.h"
 
 struct fuse_session;
 

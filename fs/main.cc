@@ -1,9 +1,14 @@
 // safetensorsfs SOURCE MOUNTPOINT: the start, step by step.
+#include <sys/resource.h>
+
 #include <cstdio>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "fs/ending_signals.h"
 #include "fs/filesystem.h"
+#include "fs/forest.h"
 #include "fs/mount_point.h"
 #include "fs/options.h"
 #include "fs/session.h"
@@ -26,18 +31,38 @@ int print(const stfs::CommandLine& line) {
   return is_wrong ? kWrongUsage : kDone;
 }
 
+/// A shard is a descriptor: there may be more of them than a shell's limit allows.
+void raise_limit_of_open_files() {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));
+}
+
+stfs::Forest forest_of(stfs::Source& source, const stfs::FilesystemOptions& options) {
+  const auto filesystem_of = [&](stfs::Source::Member& member) {
+    return std::make_unique<stfs::Filesystem>(std::move(member.model), options);
+  };
+  if (!source.is_directory_of_models()) return stfs::Forest(filesystem_of(source.members.front()));
+  std::vector<stfs::Forest::Member> members;
+  for (stfs::Source::Member& member : source.members)
+    members.push_back({std::move(member.name), filesystem_of(member)});
+  return stfs::Forest(std::move(members), std::move(source.absent));
+}
+
 int mount(stfs::Options& options) {
-  auto archive = stfs::open_source(options.source, options.filesystem.is_read_only);
-  if (!archive) return failed(archive.error());
-  options.filesystem.is_read_only = (*archive)->access() == stfs::Access::ReadOnly;
+  raise_limit_of_open_files();
+  auto source = stfs::open_source(
+      options.source, {.is_read_only = options.filesystem.is_read_only, .is_strict = options.is_strict});
+  if (!source) return failed(source.error());
   auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);
   if (!mount_point) return failed(mount_point.error());
   options.mount_point = *mount_point;
 
   // A signal that comes from here on finds a mount to end, and ends it in order.
   stfs::EndingSignals::block();
-  stfs::Filesystem filesystem(std::move(*archive), options.filesystem);
-  auto session = stfs::Session::mount(filesystem, options);
+  stfs::Forest forest = forest_of(*source, options.filesystem);
+  auto session = stfs::Session::mount(forest, source->path, options);
   if (!session) return failed(session.error());
   if (!options.stays_in_foreground) {
     if (auto away = (*session)->go_to_background(); !away) return failed(away.error());

@@ -8,19 +8,20 @@ namespace stfs {
 
 Result<Staging*> PendingContent::stage() {
   if (staged_ != nullptr) return staged_;
-  if (!group_) group_ = std::make_shared<TransactionGroup>(archive_);
+  if (!group_) group_ = std::make_shared<TransactionGroup>(model_);
   const std::scoped_lock lock(group_->mutex);
-  auto stage = group_->transaction.stage(tensor_);
+  auto stage = group_->stage(model_.place(tensor_));
   if (stage) staged_ = *stage;
   return stage;
 }
 
-Result<void> PendingContent::commit(const CommitOptions& options, const Transaction::LockOf& lock_of) {
+Result<void> PendingContent::commit(const TransactionGroup::OptionsOf& options_of,
+                                    const TransactionGroup::LockOf& lock_of) {
   if (staged_ == nullptr) return {};
-  auto committed = group_->transaction.commit(options, lock_of);
+  auto committed = group_->commit(options_of, lock_of);
   if (committed) {
     forget();
-  } else if (group_->transaction.is_empty()) {
+  } else if (group_->is_empty()) {
     end(committed.error());  // committed, but not applied: the journal has it
   }
   return committed;
@@ -37,7 +38,7 @@ void PendingContent::unpark() {
 void PendingContent::forget() {
   if (is_grouped_ && staged_ != nullptr) {
     const std::scoped_lock lock(group_->mutex);
-    group_->transaction.drop(tensor_);
+    group_->drop(model_.place(tensor_));
   } else if (!is_grouped_) {
     group_.reset();
   }

@@ -22,8 +22,10 @@
 #include <vector>
 
 #include "core/error.h"
+#include "core/model.h"
 #include "core/transaction.h"
 #include "fs/inode_table.h"
+#include "fs/transaction_group.h"
 
 namespace stfs {
 
@@ -33,22 +35,14 @@ enum class FileKind : std::uint8_t { Reader, Isolated, Shared, Grouped };
 /// per process. 0 where the kernel does not say (cached writes).
 using Owner = std::uint64_t;
 
-/// A transaction that several contents stage in.
-struct TransactionGroup {
-  explicit TransactionGroup(Archive& archive) : transaction(archive) {}
-  std::mutex mutex;  // guards the transaction; taken after a content's
-  Transaction transaction;
-};
-
 class PendingContent {
  public:
-  /// @param size_bytes  of the tensor; the archive must outlive the content.
+  /// @param tensor  its position in the model, which must outlive the content.
   /// @param group  what to stage in; null: a transaction of its own for each commit.
-  PendingContent(Archive& archive, std::uint32_t tensor, std::uint64_t size_bytes,
-                 std::shared_ptr<TransactionGroup> group = nullptr)
+  PendingContent(const Model& model, std::uint32_t tensor, std::shared_ptr<TransactionGroup> group = nullptr)
       : tensor_(tensor),
-        archive_(archive),
-        tensor_bytes_(size_bytes),
+        model_(model),
+        tensor_bytes_(model.tensors()[tensor].data.size_bytes),
         is_grouped_(group != nullptr),
         group_(std::move(group)) {}
 
@@ -75,7 +69,7 @@ class PendingContent {
   [[nodiscard]] bool is_whole() const { return staged_ == nullptr || staged_->is_whole(); }
 
   /// Of content on its own. After success nothing is pending; after a failure all of it still is.
-  Result<void> commit(const CommitOptions& options, const Transaction::LockOf& lock_of);
+  Result<void> commit(const TransactionGroup::OptionsOf& options_of, const TransactionGroup::LockOf& lock_of);
   /// Takes the stage out of sight while the group commits, which ends the stage; meanwhile the content reads
   /// as the archive's. unpark() brings it back after a refusal.
   void park();
@@ -95,7 +89,7 @@ class PendingContent {
 
  private:
   const std::uint32_t tensor_;
-  Archive& archive_;
+  const Model& model_;
   const std::uint64_t tensor_bytes_;
   const bool is_grouped_;
   std::shared_ptr<TransactionGroup> group_;

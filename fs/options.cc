@@ -27,12 +27,16 @@ constexpr std::string_view kFooter = R"(Options for -o, separated by commas:
                        without waiting for the disk
   nolock               take no locks on the archive: only where nobody else can write it
   threads=N            requests served at a time (default 16)
+  strict               refuse a model whose index and shards disagree, and a directory with a bad
+                       archive; without it what is whole is mounted, and the rest gives EIO
   nonempty             mount over a directory that holds files
   auto_unmount         unmount when the daemon dies
   noexec, noatime, ... mount(8)'s general options are accepted; nosuid and nodev are always on
 
 Examples:
   safetensorsfs model.safetensors /mnt/model
+  safetensorsfs model.safetensors.index.json /mnt/model
+  safetensorsfs -o ro ~/models /mnt/models
   ls -l /mnt/model
   getfattr -d /mnt/model/lm_head.weight
   dd if=new.bin of=/mnt/model/lm_head.weight bs=1M conv=notrunc
@@ -96,6 +100,8 @@ std::optional<std::string> apply(std::string_view option, Options& options) {
     options.checks_permissions = true;
   } else if (option == "nolock") {
     options.filesystem.commit.uses_locks = false;
+  } else if (option == "strict") {
+    options.is_strict = true;
   } else if (option == "nonempty") {
     options.may_cover_files = true;
   } else if (option == "auto_unmount") {
@@ -141,7 +147,7 @@ std::string escaped(std::string_view value) {
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
-  CLI::App app("Mounts a .safetensors archive: each tensor is a file.", "safetensorsfs");
+  CLI::App app("Mounts a .safetensors archive, or a model of many: each tensor is a file.", "safetensorsfs");
   app.footer(std::string(kFooter));
   CommandLine line;
   line.options.threads = kDefaultThreads;
@@ -149,7 +155,9 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   std::string mount_point;
   std::vector<std::string> lists;
   bool shows_version = false;
-  app.add_option("SOURCE", source, "the archive, a .safetensors file");
+  app.add_option("SOURCE", source,
+                 "a .safetensors file; the .safetensors.index.json of a sharded model; a directory that "
+                 "holds such an index, or else archives, each of which becomes a directory");
   app.add_option("MOUNTPOINT", mount_point, "an empty directory");
   app.add_option("-o", lists, "mount options, see below")->type_name("OPTIONS")->allow_extra_args(false);
   app.add_flag("-f", line.options.stays_in_foreground, "stay in the foreground, log to stderr");
@@ -163,7 +171,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
     return wrong_usage(error.what());
   }
   if (shows_version) return {CommandLine::Outcome::Print, "safetensorsfs " STFS_VERSION "\n", {}};
-  if (source.empty()) return wrong_usage("SOURCE is missing: the .safetensors file to mount");
+  if (source.empty())
+    return wrong_usage("SOURCE is missing: the .safetensors file, index or directory to mount");
   if (mount_point.empty()) return wrong_usage("MOUNTPOINT is missing: the directory to mount it on");
   for (const std::string& list : lists) {
     for (const std::string_view option : split_at_commas(list)) {
@@ -176,9 +185,10 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   return line;
 }
 
-std::vector<std::string> session_arguments(const Options& options, const std::filesystem::path& source) {
+std::vector<std::string> session_arguments(const Options& options, const std::filesystem::path& source,
+                                           bool is_read_only) {
   std::string list = "subtype=safetensorsfs,fsname=" + escaped(source.string()) + ",nosuid,nodev";
-  if (options.filesystem.is_read_only) list += ",ro";
+  if (is_read_only) list += ",ro";
   if (options.allows_other) list += ",allow_other";
   if (options.checks_permissions) list += ",default_permissions";
   if (options.unmounts_with_daemon) list += ",auto_unmount";

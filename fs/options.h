@@ -14,6 +14,7 @@ struct Options {
   std::filesystem::path source;
   std::filesystem::path mount_point;
   FilesystemOptions filesystem;
+  bool is_strict = false;             // -o strict
   bool allows_other = false;          // -o allow_other
   bool checks_permissions = false;    // -o default_permissions, or implied by allow_other
   bool may_cover_files = false;       // -o nonempty
@@ -36,6 +37,7 @@ struct CommandLine {
 CommandLine parse_command_line(int argc, const char* const* argv);
 
 /// The arguments that libfuse's session is made from: names and flags of the kernel's mount.
-std::vector<std::string> session_arguments(const Options& options, const std::filesystem::path& source);
+std::vector<std::string> session_arguments(const Options& options, const std::filesystem::path& source,
+                                           bool is_read_only);
 
 }  // namespace stfs

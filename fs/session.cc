@@ -7,8 +7,12 @@
 #include <chrono>
 #include <cstdarg>
 #include <cstdio>
+#include <filesystem>
 #include <mutex>
+#include <numeric>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fs/ending_signals.h"
@@ -50,9 +54,11 @@ int serve_requests(fuse_session* session, unsigned threads) {
 }  // namespace
 
 struct Session::Parts {
-  Parts(Filesystem& filesystem, const Options& opts) : mount{.filesystem = filesystem}, options(opts) {}
+  Parts(Forest& forest, std::filesystem::path from, const Options& opts)
+      : mount{.forest = forest}, source(std::move(from)), options(opts) {}
 
   Mount mount;
+  const std::filesystem::path source;
   const Options& options;
   fuse_session* session = nullptr;
   bool is_mounted = false;
@@ -60,11 +66,12 @@ struct Session::Parts {
 
 Session::Session(std::unique_ptr<Parts> parts) : parts_(std::move(parts)) {}
 
-Result<std::unique_ptr<Session>> Session::mount(Filesystem& filesystem, const Options& options) {
-  std::unique_ptr<Session> session(new Session(std::make_unique<Parts>(filesystem, options)));
+Result<std::unique_ptr<Session>> Session::mount(Forest& forest, const std::filesystem::path& source,
+                                                const Options& options) {
+  std::unique_ptr<Session> session(new Session(std::make_unique<Parts>(forest, source, options)));
   Parts& parts = *session->parts_;
   fuse_set_log_func(log_line_of_libfuse);
-  std::vector<std::string> words = session_arguments(options, filesystem.archive().path());
+  std::vector<std::string> words = session_arguments(options, source, forest.is_read_only());
   std::vector<char*> argv;
   argv.reserve(words.size());
   for (std::string& word : words) argv.push_back(word.data());
@@ -99,25 +106,34 @@ Result<void> Session::go_to_background() {
 
 Result<void> Session::serve() {
   Parts& parts = *parts_;
-  Filesystem& filesystem = parts.mount.filesystem;
+  Forest& forest = parts.mount.forest;
   Invalidator invalidator(parts.session);
   parts.mount.invalidator = &invalidator;
   parts.mount.on_first_open = [&parts] { raise_readahead(parts.options.mount_point); };
   invalidator.start();
-  filesystem.tell_stale_to([&invalidator](Stale stale) { invalidator.forget(stale); });
+  forest.tell_stale_to([&invalidator](Stale stale) { invalidator.forget(stale); });
   Watcher watcher;
-  const auto look = [&] {
-    const Stale stale = filesystem.check_for_change();
-    if (stale.what != Stale::What::Nothing) invalidator.forget(stale);
+  const auto watched = forest.watched_files();
+  std::vector<std::filesystem::path> files;
+  for (const Forest::WatchedFile& file : watched) files.push_back(file.path);
+  const auto look = [&](std::span<const std::size_t> changed) {
+    for (const std::size_t file : changed) {
+      const Stale stale = forest.check_for_change(watched[file]);
+      if (stale.what != Stale::What::Nothing) invalidator.forget(stale);
+    }
   };
-  if (auto started = watcher.start(filesystem.archive().path(), look); !started) {
+  if (auto started = watcher.start(files, look); !started) {
     log::warning("{}; changes by others will show at the next commit only", started.error().message);
   }
-  Janitor janitor([&filesystem] { filesystem.tidy(); });
-  filesystem.tell_commits_to([&janitor] { janitor.note_commit(); });
+  // What was changed between its opening and now.
+  std::vector<std::size_t> all(watched.size());
+  std::iota(all.begin(), all.end(), 0);
+  look(all);
+  Janitor janitor([&forest] { forest.tidy(); });
+  forest.tell_commits_to([&janitor] { janitor.note_commit(); });
   janitor.start();
-  log::info("{}: mounted on {}{}", filesystem.archive().path().string(), parts.options.mount_point.string(),
-            filesystem.is_read_only() ? ", read-only" : "");
+  log::info("{}: mounted on {}{}", parts.source.string(), parts.options.mount_point.string(),
+            forest.is_read_only() ? ", read-only" : "");
 
   EndingSignals signals;
   signals.start([&parts] { fuse_session_exit(parts.session); });
@@ -133,9 +149,8 @@ Result<void> Session::serve() {
   fuse_session_unmount(parts.session);
   parts.is_mounted = false;
   janitor.stop();
-  filesystem.end();
-  log::info("{}: unmounted from {}", filesystem.archive().path().string(),
-            parts.options.mount_point.string());
+  forest.end();
+  log::info("{}: unmounted from {}", parts.source.string(), parts.options.mount_point.string());
   // A request that was waiting when the connection ended: libfuse says ENODEV only where none was.
   const bool is_mounted = mounted_at(parts.options.mount_point).has_value();
   if (ended == -ECONNABORTED && !is_mounted) return {};

@@ -5,15 +5,17 @@
 #include <memory>
 
 #include "core/error.h"
-#include "fs/filesystem.h"
+#include "fs/forest.h"
 #include "fs/options.h"
 
 namespace stfs {
 
 class Session {
  public:
+  /// @param source  what is mounted, as the kernel's table shall name it.
   /// Mounts; requests wait until serve(). No thread is started yet, so the process may still fork.
-  static Result<std::unique_ptr<Session>> mount(Filesystem& filesystem, const Options& options);
+  static Result<std::unique_ptr<Session>> mount(Forest& forest, const std::filesystem::path& source,
+                                                const Options& options);
   /// Unmounts what is still mounted.
   ~Session();
   Session(const Session&) = delete;

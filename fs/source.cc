@@ -7,31 +7,15 @@
 #include <system_error>
 #include <vector>
 
+#include "core/json_string.h"
+#include "core/model_directory.h"
 #include "fs/log.h"
+#include "fs/names.h"
 
 namespace stfs {
 namespace {
 
-tl::unexpected<Error> refuse_directory(const std::filesystem::path& directory) {
-  constexpr std::size_t kShown = 5;
-  std::vector<std::string> archives;
-  std::error_code failed;
-  for (const auto& entry : std::filesystem::directory_iterator(directory, failed)) {
-    if (entry.path().extension() == ".safetensors") archives.push_back(entry.path().string());
-  }
-  const std::string name = directory.string();
-  if (failed) return fail_system(failed.value(), name, "list");
-  if (archives.empty()) {
-    return fail(ErrorCode::NotFound, ENOENT, name + ": is a directory without .safetensors archives");
-  }
-  std::ranges::sort(archives);
-  std::string list;
-  for (std::size_t at = 0; at < std::min(kShown, archives.size()); ++at) list += "\n  " + archives[at];
-  if (archives.size() > kShown) list += fmt::format("\n  ... and {} more", archives.size() - kShown);
-  return fail(ErrorCode::InvalidArgument, EISDIR,
-              fmt::format("{}: is a directory; one archive is mounted at a time, so name one of its {}:{}",
-                          name, archives.size(), list));
-}
+constexpr std::size_t kShown = 10;
 
 /// What recovery has found beside the archive, but for what living writers are at work on.
 void log_journals(const Archive& archive) {
@@ -51,25 +35,90 @@ void log_journals(const Archive& archive) {
   }
 }
 
+void log_problems(const Model& model) {
+  const std::string path = model.path().string();
+  const auto problems = model.problems();
+  for (const ModelProblem& problem : problems.first(std::min(kShown, problems.size())))
+    log::warning("{}: {}", path, problem.message);
+  if (problems.size() > kShown)
+    log::warning("{}: ... and {} more of the kind", path, problems.size() - kShown);
+  const auto unserved = model.unserved();
+  if (unserved.empty()) return;
+  std::string names;
+  for (const Model::Unserved& tensor : unserved.first(std::min(kShown, unserved.size())))
+    names += " " + in_quotes(tensor.name);
+  if (unserved.size() > kShown) names += fmt::format(" ... and {} more", unserved.size() - kShown);
+  log::error("{}: {} tensor{} can't be read (EIO):{}", path, unserved.size(), unserved.size() == 1 ? "" : "s",
+             names);
+}
+
+Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, const SourceOptions& options) {
+  ModelOptions how{.access = options.is_read_only ? Access::ReadOnly : Access::ReadWrite,
+                   .is_strict = options.is_strict};
+  auto model = Model::open(source, how);
+  std::string why_read_only;
+  if (!model && how.access == Access::ReadWrite && is_refusal_to_write(model.error())) {
+    why_read_only = std::generic_category().message(model.error().errno_value);
+    how.access = Access::ReadOnly;
+    model = Model::open(source, how);
+  }
+  if (!model) return model;
+  if (!why_read_only.empty()) log::info("{}: {}: mounted read-only", source.string(), why_read_only);
+  for (const Shard& shard : (*model)->shards()) {
+    if (shard.archive) log_journals(*shard.archive);
+  }
+  log_problems(**model);
+  return model;
+}
+
+Result<Source> open_directory(Source source, const std::vector<std::string>& archives,
+                              const SourceOptions& options) {
+  if (archives.empty()) {
+    return fail(ErrorCode::NotFound, ENOENT,
+                source.path.string() + ": is a directory without .safetensors archives");
+  }
+  if (archives.size() > Forest::kMostMembers) {
+    return fail(ErrorCode::InvalidArgument, E2BIG,
+                fmt::format("{}: is a directory of {} archives, where at most {} are mounted at a time",
+                            source.path.string(), archives.size(), Forest::kMostMembers));
+  }
+  for (const std::string& archive : archives) {
+    std::string name =
+        file_name_of(std::string_view(archive).substr(0, archive.size() - kArchiveSuffix.size()));
+    auto model = open_model(source.path / archive, options);
+    if (model) {
+      source.members.push_back({std::move(name), std::move(*model)});
+    } else if (options.is_strict) {
+      return pass_on(std::move(model));
+    } else {
+      log::error("{}: left out", model.error().message);
+      source.absent.push_back({std::move(name), std::move(model).error()});
+    }
+  }
+  if (!source.members.empty()) return source;
+  const Error& first = source.absent.front().why;
+  return fail(first.code, first.errno_value,
+              fmt::format("{}: none of its {} archives can be opened: {}", source.path.string(),
+                          archives.size(), first.message));
+}
+
 }  // namespace
 
-Result<std::unique_ptr<Archive>> open_source(const std::filesystem::path& source, bool is_read_only) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(source, ignored)) return refuse_directory(source);
-  if (is_read_only) return Archive::open(source, Access::ReadOnly);
-  auto archive = Archive::open(source, Access::ReadWrite);
-  if (archive) {
-    log_journals(**archive);
-    return archive;
+Result<Source> open_source(const std::filesystem::path& source, const SourceOptions& options) {
+  std::error_code failed;
+  Source opened;
+  opened.path = std::filesystem::absolute(source, failed);
+  if (failed) return fail_system(failed.value(), source.string(), "resolve");
+  if (std::filesystem::is_directory(source, failed)) {
+    const auto found = list_model_directory(source);
+    if (!found) return tl::unexpected(found.error());
+    if (found->indexes.empty()) return open_directory(std::move(opened), found->archives, options);
   }
-  const int why = archive.error().errno_value;
-  if (archive.error().code != ErrorCode::System) return archive;
-  if (why != EACCES && why != EROFS && why != EPERM && why != ETXTBSY) return archive;
-  auto read_only = Archive::open(source, Access::ReadOnly);
-  if (read_only) {
-    log::info("{}: {}: mounted read-only", source.string(), std::generic_category().message(why));
-  }
-  return read_only;
+  auto model = open_model(source, options);
+  if (!model) return pass_on(std::move(model));
+  opened.path = (*model)->path();
+  opened.members.push_back({"", std::move(*model)});
+  return opened;
 }
 
 }  // namespace stfs

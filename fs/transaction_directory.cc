@@ -18,16 +18,16 @@ tl::unexpected<Error> refuse(int errno_value, std::string_view why) {
 
 }  // namespace
 
-TransactionDirectory::TransactionDirectory(Archive& archive, VersionOf version_of)
-    : archive_(archive), version_of_(std::move(version_of)), flat_(archive.tensors(), Layout::Flat) {}
+TransactionDirectory::TransactionDirectory(const Model& model, VersionOf version_of)
+    : model_(model), version_of_(std::move(version_of)), flat_(model.tensors(), Layout::Flat) {}
 
 TransactionDirectory::Place TransactionDirectory::place_of(Ino ino) const {
-  const std::uint64_t run = std::uint64_t{archive_.tensors().size()} + 1;
+  const std::uint64_t run = std::uint64_t{model_.tensors().size()} + 1;
   return {(ino - kFirstRun) / run, (ino - kFirstRun) % run};
 }
 
 Ino TransactionDirectory::ino_of(std::uint64_t number, std::uint64_t in_run) const {
-  return kFirstRun + number * (std::uint64_t{archive_.tensors().size()} + 1) + in_run;
+  return kFirstRun + number * (std::uint64_t{model_.tensors().size()} + 1) + in_run;
 }
 
 bool TransactionDirectory::is_directory(Ino ino) const {
@@ -109,7 +109,7 @@ Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name) {
   const std::uint64_t number = next_number_++;
   Begun& begun = begun_[number];
   begun.name = name;
-  begun.group = std::make_shared<TransactionGroup>(archive_);
+  begun.group = std::make_shared<TransactionGroup>(model_);
   return ino_of(number, 0);
 }
 
@@ -145,8 +145,8 @@ Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view n
 
 Result<std::vector<std::uint32_t>> TransactionDirectory::rename(Ino from, std::string_view name, Ino to,
                                                                 std::string_view new_name,
-                                                                const CommitOptions& options,
-                                                                const Transaction::LockOf& lock_of) {
+                                                                const TransactionGroup::OptionsOf& options_of,
+                                                                const TransactionGroup::LockOf& lock_of) {
   if (from != kTransactions || (to != kTransactions && to != kCommitted)) {
     return refuse(EPERM, "only a transaction is renamed, and committed by a move to .safetensors/committed");
   }
@@ -167,13 +167,13 @@ Result<std::vector<std::uint32_t>> TransactionDirectory::rename(Ino from, std::s
     for (const auto& [tensor, member] : begun.members) {
       if (member.writers == 0) continue;
       return refuse(EBUSY,
-                    fmt::format("tensor \"{}\" is still open for writing", archive_.tensors()[tensor].name));
+                    fmt::format("tensor \"{}\" is still open for writing", model_.tensors()[tensor].name));
     }
     // The commit takes as long as the disk does, and others go on meanwhile.
     begun.is_committing = true;
     committing = begun;
   }
-  auto changed = commit(committing, options, lock_of);
+  auto changed = commit(committing, options_of, lock_of);
   const std::scoped_lock lock(mutex_);
   Begun& begun = begun_[number];
   begun.is_committing = false;
@@ -185,8 +185,8 @@ Result<std::vector<std::uint32_t>> TransactionDirectory::rename(Ino from, std::s
 }
 
 Result<std::vector<std::uint32_t>> TransactionDirectory::commit(const Begun& committing,
-                                                                const CommitOptions& options,
-                                                                const Transaction::LockOf& lock_of) {
+                                                                const TransactionGroup::OptionsOf& options_of,
+                                                                const TransactionGroup::LockOf& lock_of) {
   std::vector<std::uint32_t> changed;
   for (const auto& [tensor, member] : committing.members) {
     const std::scoped_lock content_lock(member.content->mutex);
@@ -195,11 +195,15 @@ Result<std::vector<std::uint32_t>> TransactionDirectory::commit(const Begun& com
   }
   const auto look = [&] { return check_for_conflicts(committing, changed); };
   if (auto same = look(); !same) return pass_on(std::move(same));
-  CommitOptions checked = options;
-  checked.on_foreign_change = [&]() -> Result<void> {
-    // Only now, with the archive's locks held, can nobody come between the look and the commit.
-    if (options.on_foreign_change) static_cast<void>(options.on_foreign_change());
-    return look();
+  const auto checked = [&](std::uint32_t shard) {
+    auto options = options_of(shard);
+    if (!options) return options;
+    options->on_foreign_change = [&, note = std::move(options->on_foreign_change)]() -> Result<void> {
+      // Only now, with the archive's locks held, can nobody come between the look and the commit.
+      if (note) static_cast<void>(note());
+      return look();
+    };
+    return options;
   };
   const auto each = [&](const auto& act) {
     for (const auto& [tensor, member] : committing.members) {
@@ -211,10 +215,10 @@ Result<std::vector<std::uint32_t>> TransactionDirectory::commit(const Begun& com
   Result<void> committed;
   {
     const std::scoped_lock group_lock(committing.group->mutex);
-    committed = committing.group->transaction.commit(checked, lock_of);
+    committed = committing.group->commit(checked, lock_of);
   }
   if (!committed) {
-    const bool has_ended = committing.group->transaction.is_empty();
+    const bool has_ended = committing.group->is_empty();
     each([&](PendingContent& content) {
       content.unpark();
       if (has_ended) content.end(committed.error());
@@ -238,7 +242,7 @@ Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,
     if (now->generation == member.base.generation || now->checksum == member.base.checksum) continue;
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("transaction {}: tensor \"{}\" was changed by somebody else since it was staged",
-                            begun.name, archive_.tensors()[tensor].name));
+                            begun.name, model_.tensors()[tensor].name));
   }
   return {};
 }
@@ -258,8 +262,7 @@ Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool
   if (begun->second.is_committing) return refuse(EBUSY, "the transaction is being committed");
   Member& member = begun->second.members[position];
   if (!member.content) {
-    const std::uint64_t size_bytes = archive_.tensors()[position].data.size_bytes;
-    member.content = std::make_shared<PendingContent>(archive_, position, size_bytes, begun->second.group);
+    member.content = std::make_shared<PendingContent>(model_, position, begun->second.group);
     member.base = std::move(*base);
   }
   ++member.writers;

@@ -23,15 +23,15 @@
 #include <string_view>
 #include <vector>
 
-#include "core/archive.h"
-#include "core/transaction.h"
+#include "core/model.h"
 #include "fs/inode_table.h"
 #include "fs/open_file.h"
+#include "fs/transaction_group.h"
 
 namespace stfs {
 
 /// Any thread may call. Takes its own mutex last, but for that of a TransactionGroup; commit() excepted,
-/// which its caller serializes with the other commits of the archive.
+/// which its caller serializes with the other commits of the model.
 class TransactionDirectory {
  public:
   static constexpr Ino kViews = Ino{1} << 48U;
@@ -46,7 +46,8 @@ class TransactionDirectory {
   };
   using VersionOf = std::function<Result<TensorVersion>(std::uint32_t tensor)>;
 
-  TransactionDirectory(Archive& archive, VersionOf version_of);
+  /// The model must outlive it.
+  TransactionDirectory(const Model& model, VersionOf version_of);
 
   static bool owns(Ino ino) { return ino >= kViews; }
   [[nodiscard]] bool is_directory(Ino ino) const;
@@ -68,8 +69,9 @@ class TransactionDirectory {
   /// rename. Between two names in transactions/, or from there to committed/: then it commits.
   /// @return the tensors that have changed.
   Result<std::vector<std::uint32_t>> rename(Ino from, std::string_view name, Ino to,
-                                            std::string_view new_name, const CommitOptions& options,
-                                            const Transaction::LockOf& lock_of);
+                                            std::string_view new_name,
+                                            const TransactionGroup::OptionsOf& options_of,
+                                            const TransactionGroup::LockOf& lock_of);
 
   /// The content that all descriptors of a file share; for writing, notes the tensor's version as the one
   /// that the transaction was made from.
@@ -99,8 +101,9 @@ class TransactionDirectory {
   };
 
   /// The commit of a transaction that is marked as committing. The tensors that have changed.
-  Result<std::vector<std::uint32_t>> commit(const Begun& committing, const CommitOptions& options,
-                                            const Transaction::LockOf& lock_of);
+  Result<std::vector<std::uint32_t>> commit(const Begun& committing,
+                                            const TransactionGroup::OptionsOf& options_of,
+                                            const TransactionGroup::LockOf& lock_of);
   [[nodiscard]] Place place_of(Ino ino) const;
   [[nodiscard]] Ino ino_of(std::uint64_t number, std::uint64_t in_run) const;
   [[nodiscard]] std::optional<std::uint64_t> number_named(Ino directory, std::string_view name) const;
@@ -108,7 +111,7 @@ class TransactionDirectory {
                                                  const std::vector<std::uint32_t>& changed) const;
   [[nodiscard]] std::optional<std::uint32_t> tensor_named(std::string_view file_name) const;
 
-  Archive& archive_;
+  const Model& model_;
   const VersionOf version_of_;
   const InodeTable flat_;  // names of files in a transaction, whatever the mount's layout
 

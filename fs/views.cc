@@ -37,24 +37,24 @@ Result<Bytes> part_of(std::string_view text, ByteRange range) {
 
 }  // namespace
 
-Views::Views(const Archive& archive, const InodeTable& tree, Layout layout, ViewSource source)
-    : archive_(archive),
-      names_(archive.tensors(), tree, layout),
+Views::Views(const Model& model, const InodeTable& tree, Layout layout, ViewSource source)
+    : model_(model),
+      names_(model.tensors(), tree, layout),
       source_(std::move(source)),
-      whole_(archive_, source_),
-      marks_(archive.tensors().size()) {
-  const TensorIndex& tensors = archive.tensors();
+      whole_(model_, source_),
+      marks_(model.tensors().size()) {
+  const TensorIndex& tensors = model.tensors();
   for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
     if (is_floating(tensors[tensor].dtype)) floating_.push_back(tensor);
   }
 }
 
 bool Views::exists(Ino ino) const {
-  const std::uint32_t tensors = archive_.tensors().size();
+  const std::uint32_t tensors = model_.tensors().size();
   if (is_npy(ino)) return ino - kNpyFiles < tensors;
   if (is_float32(ino)) {
     return ino - kFloat32Files < tensors &&
-           is_floating(archive_.tensors()[static_cast<std::uint32_t>(ino - kFloat32Files)].dtype);
+           is_floating(model_.tensors()[static_cast<std::uint32_t>(ino - kFloat32Files)].dtype);
   }
   if (!is_counted(ino)) return ino >= kNpy && ino <= kArchive;
   const std::scoped_lock lock(mutex_);
@@ -71,7 +71,7 @@ Result<Ino> Views::find(Ino directory, std::string_view name) {
   const auto tensor = names_.tensor_of_npy(name);
   if (!tensor) return not_found();
   if (directory == kNpy) return kNpyFiles + *tensor;
-  if (!is_floating(archive_.tensors()[*tensor].dtype)) return not_found();
+  if (!is_floating(model_.tensors()[*tensor].dtype)) return not_found();
   return kFloat32Files + *tensor;
 }
 
@@ -89,7 +89,7 @@ Result<Ino> Views::find_slice(std::string_view name) {
     if (!std::exchange(found.is_queued, true)) queue_.push_back(known->second);
     return known->second;
   }
-  auto file = slice_file(*parts, *tensor, archive_.tensors()[*tensor]);
+  auto file = slice_file(*parts, *tensor, model_.tensors()[*tensor]);
   if (!file) return pass_on(std::move(file));
   const Ino ino = next_++;
   Counted& made = counted_[ino];
@@ -133,7 +133,7 @@ std::optional<std::string> Views::slice_to_forget() {
 }
 
 std::uint32_t Views::size(Ino directory) const {
-  if (directory == kNpy) return archive_.tensors().size();
+  if (directory == kNpy) return model_.tensors().size();
   return directory == kFloat32 ? static_cast<std::uint32_t>(floating_.size()) : 0;
 }
 
@@ -162,7 +162,7 @@ std::optional<std::vector<std::uint64_t>> Views::slice_shape(Ino ino) const {
 }
 
 std::string Views::head_of(Ino ino) const {
-  const Tensor tensor = archive_.tensors()[*this->tensor(ino)];
+  const Tensor tensor = model_.tensors()[*this->tensor(ino)];
   return is_float32(ino) ? float32_header(tensor)
                          : npy_header(npy_form(tensor.dtype, tensor.shape, tensor.data.size_bytes));
 }
@@ -176,7 +176,7 @@ Result<std::uint64_t> Views::size_bytes(Ino ino) const {
     const auto slice = slice_of(ino);
     return slice ? slice->size_bytes() : kStatsBytes;
   }
-  const Tensor tensor = archive_.tensors()[*this->tensor(ino)];
+  const Tensor tensor = model_.tensors()[*this->tensor(ino)];
   const std::uint64_t data =
       is_float32(ino) ? element_count(tensor.shape) * sizeof(float) : tensor.data.size_bytes;
   return head_of(ino).size() + data;
@@ -198,7 +198,7 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
   const auto body = [&](ByteRange part) -> Result<Bytes> {
     if (slice) return read_slice(*slice, part, source_);
     const std::uint32_t tensor = *this->tensor(ino);
-    return is_float32(ino) ? read_float32(archive_.tensors()[tensor], tensor, part, source_)
+    return is_float32(ino) ? read_float32(model_.tensors()[tensor], tensor, part, source_)
                            : source_.read(tensor, part);
   };
   if (in_head.empty()) return body({range.offset - head.size(), range.size_bytes});
@@ -217,7 +217,7 @@ std::shared_ptr<const std::string> Views::stats_text(Ino ino) {
   const auto found = counted_.find(ino);
   if (found != counted_.end() && found->second.text) return found->second.text;
   auto text = std::make_shared<const std::string>(
-      activity_.snapshot(archive_.tensors().size(), slices_.size(), is_broken_, kStatsBytes));
+      activity_.snapshot(model_.tensors().size(), slices_.size(), is_broken_, kStatsBytes));
   if (found != counted_.end()) found->second.text = text;
   return text;
 }

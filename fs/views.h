@@ -26,7 +26,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/archive.h"
+#include "core/model.h"
 #include "fs/inode_table.h"
 #include "fs/views_activity.h"
 #include "fs/views_archive.h"
@@ -64,8 +64,8 @@ class Views {
                                                      {"stats.json", kStatsJson},
                                                      {"archive.safetensors", kArchive}}};
 
-  /// @param tree  of the mount; archive and tree must outlive the views.
-  Views(const Archive& archive, const InodeTable& tree, Layout layout, ViewSource source);
+  /// @param tree  of the mount; model and tree must outlive the views.
+  Views(const Model& model, const InodeTable& tree, Layout layout, ViewSource source);
 
   static bool owns(Ino ino) { return ino >= kNpy && ino < kEnd; }
   /// Its number is given back by forget(), and the kernel must not remember it by name.
@@ -119,7 +119,7 @@ class Views {
   /// Notes that the kernel may keep what it is about to hear of the view.
   void mark(Ino ino, ByteRange range) const;
 
-  const Archive& archive_;
+  const Model& model_;
   const ViewNames names_;
   const ViewSource source_;
   const ArchiveView whole_;

@@ -1,8 +1,8 @@
-# Completion of safetensorsfs for bash: an archive, a directory, and the options of -o one by one.
+# Completion of safetensorsfs for bash: an archive, an index or a directory, a mount point, and the options of -o one by one.
 
 _safetensorsfs() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} i arguments=0
-  local options="ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock threads= nonempty
+  local options="ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock threads= strict nonempty
     auto_unmount noexec noatime"
   COMPREPLY=()
   # readline breaks words at "=": what follows one belongs to the option before it.

@@ -53,6 +53,8 @@ TEST_CASE("each -o option means what --help says", "[fs][options]") {
   CHECK(with_options("umask=027").filesystem.umask == 027);
   CHECK(with_options("threads=1024").threads == 1024);
   CHECK(with_options("nonempty").may_cover_files);
+  CHECK(with_options("strict").is_strict);
+  CHECK_FALSE(with_options("ro").is_strict);
   CHECK(with_options("auto_unmount").unmounts_with_daemon);
   CHECK(with_options("default_permissions").checks_permissions);
   CHECK(with_options("allow_other").allows_other);
@@ -151,20 +153,20 @@ TEST_CASE("a path that begins with a dash comes after --", "[fs][options]") {
 }
 
 TEST_CASE("the kernel's mount is always nosuid and nodev, and named after the source", "[fs][options]") {
-  const auto arguments = session_arguments(Options{}, "/models/a.safetensors");
+  const auto arguments = session_arguments(Options{}, "/models/a.safetensors", false);
   REQUIRE(arguments.size() == 3);
   CHECK(arguments[1] == "-o");
   CHECK(arguments[2] == "subtype=safetensorsfs,fsname=/models/a.safetensors,nosuid,nodev");
 }
 
 TEST_CASE("commas and backslashes of the source's path do not end its name", "[fs][options]") {
-  CHECK(holds(session_arguments(Options{}, "/a,ro\\b")[2], "fsname=/a\\,ro\\\\b,nosuid"));
+  CHECK(holds(session_arguments(Options{}, "/a,ro\\b", false)[2], "fsname=/a\\,ro\\\\b,nosuid"));
 }
 
 TEST_CASE("the options for the kernel reach it", "[fs][options]") {
   Options options = with_options("ro,allow_other,auto_unmount,noexec");
   options.shows_requests = true;
-  const auto arguments = session_arguments(options, "/a");
+  const auto arguments = session_arguments(options, "/a", options.filesystem.is_read_only);
   CHECK(
       arguments[2] ==
       "subtype=safetensorsfs,fsname=/a,nosuid,nodev,ro,allow_other,default_permissions,auto_unmount,noexec");

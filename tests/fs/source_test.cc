@@ -39,18 +39,18 @@ class OrdinaryUser {
 TEST_CASE("an archive is opened for writing where that is allowed", "[fs][source]") {
   const TemporaryDirectory directory;
   const std::string path = directory.write("a.safetensors", archive_of(kTwoTensors));
-  const auto archive = open_source(path, false);
+  const auto archive = open_source(path, {});
   REQUIRE(archive);
-  CHECK((*archive)->access() == Access::ReadWrite);
-  CHECK((*archive)->tensors().size() == 2);
+  CHECK(archive->members[0].model->access() == Access::ReadWrite);
+  CHECK(archive->members[0].model->tensors().size() == 2);
 }
 
 TEST_CASE("ro opens for reading only", "[fs][source]") {
   const TemporaryDirectory directory;
   const std::string path = directory.write("a.safetensors", archive_of(kTwoTensors));
-  const auto archive = open_source(path, true);
+  const auto archive = open_source(path, {.is_read_only = true});
   REQUIRE(archive);
-  CHECK((*archive)->access() == Access::ReadOnly);
+  CHECK(archive->members[0].model->access() == Access::ReadOnly);
 }
 
 TEST_CASE("an archive that may not be written is opened for reading, and the log says why", "[fs][source]") {
@@ -61,10 +61,10 @@ TEST_CASE("an archive that may not be written is opened for reading, and the log
   const CapturedStderr captured;
   const auto archive = [&] {
     const OrdinaryUser user;
-    return open_source(path, false);
+    return open_source(path, {});
   }();
   REQUIRE(archive);
-  CHECK((*archive)->access() == Access::ReadOnly);
+  CHECK(archive->members[0].model->access() == Access::ReadOnly);
   CHECK(captured.contains(path + ": Permission denied: mounted read-only"));
 }
 
@@ -74,49 +74,88 @@ TEST_CASE("an archive that may not be read either is refused", "[fs][source]") {
   REQUIRE(::chmod(path.c_str(), 0) == 0);
   REQUIRE(::chmod(directory.path().c_str(), 0755) == 0);
   const OrdinaryUser user;
-  const auto archive = open_source(path, false);
+  const auto archive = open_source(path, {});
   REQUIRE_FALSE(archive);
   CHECK(archive.error().errno_value == EACCES);
 }
 
 TEST_CASE("a missing source and one that is no archive say so", "[fs][source]") {
   const TemporaryDirectory directory;
-  const auto missing = open_source(directory / "absent.safetensors", false);
+  const auto missing = open_source(directory / "absent.safetensors", {});
   REQUIRE_FALSE(missing);
   CHECK(missing.error().errno_value == ENOENT);
   CHECK(holds(missing.error().message, directory / "absent.safetensors"));
-  const auto text = open_source(directory.write("text", "no archive at all, just words"), false);
+  const auto text = open_source(directory.write("text", "no archive at all, just words"), {});
   REQUIRE_FALSE(text);
   CHECK(text.error().code == ErrorCode::HeaderTooLarge);
   CHECK(holds(text.error().message, directory / "text"));
 }
 
-TEST_CASE("a directory is refused with the archives that it holds", "[fs][source]") {
+TEST_CASE("a directory without an index shows each of its archives", "[fs][source]") {
   const TemporaryDirectory directory;
-  static_cast<void>(directory.write("b.safetensors", ""));
-  static_cast<void>(directory.write("a.safetensors", ""));
+  static_cast<void>(directory.write("b.safetensors", archive_of(kTwoTensors)));
+  static_cast<void>(directory.write("a.b.safetensors", archive_of(kTwoTensors)));
+  static_cast<void>(directory.write("..safetensors", archive_of(kTwoTensors)));
   static_cast<void>(directory.write("notes.txt", ""));
-  const auto refused = open_source(directory.path(), false);
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().errno_value == EISDIR);
-  CHECK(holds(refused.error().message,
-              "one of its 2:\n  " + (directory / "a.safetensors") + "\n  " + (directory / "b.safetensors")));
-  CHECK_FALSE(holds(refused.error().message, "notes.txt"));
-  CHECK_FALSE(holds(refused.error().message, "more"));
+  const auto source = open_source(directory.path(), {});
+  REQUIRE(source);
+  CHECK(source->is_directory_of_models());
+  REQUIRE(source->members.size() == 3);
+  CHECK(source->members[0].name == "%2E");
+  CHECK(source->members[1].name == "a.b");
+  CHECK(source->members[2].name == "b");
+  CHECK(source->path == directory.path());
 }
 
-TEST_CASE("of many archives the first five are named", "[fs][source]") {
+TEST_CASE("a bad archive of a directory is left out, with a log line; strict refuses it", "[fs][source]") {
   const TemporaryDirectory directory;
-  for (int at = 0; at < 7; ++at) static_cast<void>(directory.write(fmt::format("{}.safetensors", at), ""));
-  const std::string message = open_source(directory.path(), false).error().message;
-  CHECK(holds(message, directory / "4.safetensors"));
-  CHECK_FALSE(holds(message, directory / "5.safetensors"));
-  CHECK(holds(message, "... and 2 more"));
+  static_cast<void>(directory.write("b.safetensors", archive_of(kTwoTensors)));
+  static_cast<void>(directory.write("bad.safetensors", "words, words, words"));
+  const CapturedStderr captured;
+  const auto source = open_source(directory.path(), {});
+  REQUIRE(source);
+  CHECK(source->members.size() == 1);
+  REQUIRE(source->absent.size() == 1);
+  CHECK(source->absent[0].name == "bad");
+  CHECK(captured.contains(directory / "bad.safetensors"));
+  CHECK_FALSE(open_source(directory.path(), {.is_strict = true}));
+  std::filesystem::remove(directory / "b.safetensors");
+  CHECK(holds(open_source(directory.path(), {}).error().message, "none of its 1 archives"));
+}
+
+TEST_CASE("a directory with an index is that model, and its problems are logged by name", "[fs][source]") {
+  const TemporaryDirectory directory;
+  static_cast<void>(directory.write("a.safetensors", archive_of(kTwoTensors)));
+  const std::string index = directory.write(
+      "m.safetensors.index.json",
+      R"({"weight_map":{"first":"a.safetensors","second":"a.safetensors","gone":"b.safetensors"}})");
+  const CapturedStderr captured;
+  const auto source = open_source(directory.path(), {});
+  REQUIRE(source);
+  CHECK_FALSE(source->is_directory_of_models());
+  CHECK(source->path == index);
+  CHECK(source->members[0].model->access() == Access::ReadWrite);
+  CHECK(captured.contains("b.safetensors"));
+  CHECK(captured.contains("1 tensor can't be read (EIO): \"gone\""));
+  const auto strict = open_source(directory.path(), {.is_strict = true});
+  REQUIRE_FALSE(strict);
+  CHECK(holds(strict.error().message, "b.safetensors"));
+}
+
+TEST_CASE("of two indexes in a directory both are named", "[fs][source]") {
+  const TemporaryDirectory directory;
+  static_cast<void>(directory.write("a.safetensors.index.json", ""));
+  static_cast<void>(directory.write("b.safetensors.index.json", ""));
+  const auto refused = open_source(directory.path(), {});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().errno_value == EINVAL);
+  CHECK(holds(refused.error().message, directory / "a.safetensors.index.json"));
+  CHECK(holds(refused.error().message, directory / "b.safetensors.index.json"));
 }
 
 TEST_CASE("a directory without archives says so", "[fs][source]") {
   const TemporaryDirectory directory;
-  const auto refused = open_source(directory.path(), true);
+  const auto refused = open_source(directory.path(), {.is_read_only = true});
   REQUIRE_FALSE(refused);
   CHECK(refused.error().errno_value == ENOENT);
   CHECK(holds(refused.error().message, "is a directory without .safetensors archives"));

@@ -1,6 +1,7 @@
 // Changes by others are noticed, each burst of them at least once.
 #include "fs/watcher.h"
 
+#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
@@ -51,7 +52,7 @@ TEST_CASE("a write into the archive is noticed, and the next one too", "[fs][wat
   const std::string file = directory.write("a", "old");
   Heard heard;
   Watcher watcher;
-  REQUIRE(watcher.start(file, [&] { heard(); }));
+  REQUIRE(watcher.start(std::array{std::filesystem::path(file)}, [&](auto) { heard(); }));
   append(file, "new");
   REQUIRE(heard.more_than(0));
   const int before = heard.events();
@@ -64,7 +65,7 @@ TEST_CASE("cutting, replacing, moving and deleting the archive are noticed", "[f
   const std::string file = directory.write("a", "old");
   Heard heard;
   Watcher watcher;
-  REQUIRE(watcher.start(file, [&] { heard(); }));
+  REQUIRE(watcher.start(std::array{std::filesystem::path(file)}, [&](auto) { heard(); }));
   SECTION("cut") {
     std::filesystem::resize_file(file, 1);
   }
@@ -85,7 +86,7 @@ TEST_CASE("reading the archive is no change", "[fs][watcher]") {
   const std::string file = directory.write("a", "old");
   Heard heard;
   Watcher watcher;
-  REQUIRE(watcher.start(file, [&] { heard(); }));
+  REQUIRE(watcher.start(std::array{std::filesystem::path(file)}, [&](auto) { heard(); }));
   CHECK(stfs::test::content_of(file) == "old");
   append(file, "new");  // what is heard is this, once
   REQUIRE(heard.more_than(0));
@@ -100,7 +101,7 @@ TEST_CASE("a burst of a thousand writes is looked at a few times, the last one i
   std::uintmax_t seen_bytes = 0;
   int looks = 0;
   Watcher watcher;
-  REQUIRE(watcher.start(file, [&] {
+  REQUIRE(watcher.start(std::array{std::filesystem::path(file)}, [&](auto) {
     const std::scoped_lock lock(mutex);
     seen_bytes = std::filesystem::file_size(file);
     ++looks;
@@ -121,7 +122,7 @@ TEST_CASE("after stop nothing is heard, and stopping twice is harmless", "[fs][w
   Heard heard;
   Watcher watcher;
   watcher.stop();
-  REQUIRE(watcher.start(file, [&] { heard(); }));
+  REQUIRE(watcher.start(std::array{std::filesystem::path(file)}, [&](auto) { heard(); }));
   watcher.stop();
   append(file, "new");
   watcher.stop();
@@ -131,7 +132,7 @@ TEST_CASE("after stop nothing is heard, and stopping twice is harmless", "[fs][w
 TEST_CASE("what does not exist cannot be watched", "[fs][watcher]") {
   const TemporaryDirectory directory;
   Watcher watcher;
-  const auto started = watcher.start(directory / "absent", [] {});
+  const auto started = watcher.start(std::array{directory.path() / "absent"}, [](auto) {});
   REQUIRE_FALSE(started);
   CHECK(started.error().errno_value == ENOENT);
   CHECK(started.error().message.find("watch for changes") != std::string::npos);

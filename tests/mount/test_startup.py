@@ -225,8 +225,11 @@ def test_a_directory_without_archives(start, mountpoint, tmp_path):
     assert failed(start(tmp_path / "empty", mountpoint), "empty", "directory", "safetensors")
 
 
-def test_a_directory_with_archives_names_them(start, archive, mountpoint, tmp_path):
-    assert failed(start(tmp_path, mountpoint), tmp_path, "model.safetensors")
+def test_a_directory_of_bad_archives_says_why(start, mountpoint, tmp_path):
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "a.safetensors").write_bytes(b"short")
+    assert failed(start(tmp_path / "bad", mountpoint), tmp_path / "bad" / "a.safetensors", "header")
+    assert mount_entry(mountpoint) is None
 
 
 def test_sources_that_are_no_regular_file(start, mountpoint, tmp_path):

@@ -1,0 +1,40 @@
+// What changes together: a transaction for each shard that something is staged of.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <mutex>
+
+#include "core/model.h"
+#include "core/transaction.h"
+
+namespace stfs {
+
+/// Not synchronized: its users hold the mutex where they share it.
+class TransactionGroup {
+ public:
+  /// The model must outlive it.
+  explicit TransactionGroup(const Model& model) : model_(model) {}
+
+  std::mutex mutex;  // guards what follows; taken after a content's
+
+  /// Transaction::stage() of the tensor's shard.
+  Result<Staging*> stage(TensorPlace place);
+  void drop(TensorPlace place);
+  /// Transaction::is_empty() of every shard.
+  [[nodiscard]] bool is_empty() const;
+
+  /// How to commit to a shard, or why nothing can be committed there.
+  using OptionsOf = std::function<Result<CommitOptions>(std::uint32_t shard)>;
+  using LockOf = std::function<ReaderWriterLock&(TensorPlace place)>;
+  /// Transaction::commit() of the one shard of which bytes are staged. EXDEV where they are of several:
+  /// nothing yet makes two archives change at one moment.
+  Result<void> commit(const OptionsOf& options_of, const LockOf& lock_of);
+
+ private:
+  const Model& model_;
+  std::map<std::uint32_t, Transaction> transactions_;  // by shard
+};
+
+}  // namespace stfs

@@ -1,0 +1,332 @@
+// A model: what index and shards agree on is served, what they do not is told by name.
+#include "core/model.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "core/json_string.h"
+#include "core/model_directory.h"
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+using Kind = ModelProblem::Kind;
+
+namespace {
+
+using Tensors = std::vector<std::pair<std::string, std::string>>;
+
+std::string shard_of(const Tensors& tensors, std::string_view metadata = "") {
+  std::string header = "{";
+  std::string data;
+  if (!metadata.empty()) header += fmt::format("\"__metadata__\":{},", metadata);
+  for (const auto& [name, content] : tensors) {
+    append_json_string(header, name);
+    header += fmt::format(":{{\"dtype\":\"U8\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", content.size(),
+                          data.size(), data.size() + content.size());
+    data += content;
+  }
+  if (header.back() == ',') header.pop_back();
+  return archive_bytes(header + "}", data);
+}
+
+std::string index_of(const std::vector<std::pair<std::string, std::string>>& weights) {
+  std::string json = R"({"metadata":{"total_size":1},"weight_map":{)";
+  for (const auto& [name, shard] : weights) json += fmt::format("\"{}\":\"{}.safetensors\",", name, shard);
+  if (json.back() == ',') json.pop_back();
+  return json + "}}";
+}
+
+/// Two shards and their index in a directory.
+struct Files {
+  Files() {
+    directory.write("a.safetensors", shard_of({{"z", "zzz"}, {"b", "bb"}}, R"({"format":"pt"})"));
+    directory.write("b.safetensors", shard_of({{"a", "aaaa"}, {"c", ""}}, R"({"format":"pt","extra":"x"})"));
+    index({{"z", "a"}, {"b", "a"}, {"a", "b"}, {"c", "b"}});
+  }
+  void index(const std::vector<std::pair<std::string, std::string>>& weights) const {
+    directory.write("m.safetensors.index.json", index_of(weights));
+  }
+  [[nodiscard]] std::string index_path() const { return directory / "m.safetensors.index.json"; }
+  [[nodiscard]] std::unique_ptr<Model> open(Access access = Access::ReadOnly) const {
+    auto model = Model::open(index_path(), {.access = access});
+    if (!model) throw std::runtime_error(model.error().message);
+    return std::move(*model);
+  }
+  [[nodiscard]] Error refusal(bool is_strict = true) const {
+    auto model = Model::open(index_path(), {.is_strict = is_strict});
+    return model ? Error{} : std::move(model).error();
+  }
+
+  TemporaryDirectory directory;
+};
+
+std::vector<std::string> names_of(const Model& model) {
+  std::vector<std::string> names;
+  for (std::uint32_t at = 0; at < model.tensors().size(); ++at) names.emplace_back(model.tensors()[at].name);
+  return names;
+}
+
+std::string content_of(const Model& model, std::string_view name) {
+  const auto tensor = model.tensors().find(name);
+  if (!tensor) throw std::runtime_error("no tensor");
+  std::vector<std::byte> scratch;
+  const auto bytes = model.archive_of(*tensor).read(model.file_range(*tensor), scratch);
+  if (!bytes) throw std::runtime_error(bytes.error().message);
+  return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};  // NOLINT: bytes as characters
+}
+
+std::vector<Kind> kinds_of(const Model& model) {
+  std::vector<Kind> kinds;
+  for (const ModelProblem& problem : model.problems()) kinds.push_back(problem.kind);
+  return kinds;
+}
+
+bool holds(std::string_view text, std::string_view part) {
+  return text.find(part) != text.npos;
+}
+
+}  // namespace
+
+TEST_CASE("a single archive is a model of its own tensors", "[core][model]") {
+  const Files files;
+  const auto model = Model::open(files.directory / "a.safetensors", {});
+  REQUIRE(model);
+  CHECK_FALSE((*model)->is_sharded());
+  CHECK(&(*model)->tensors() == &(*model)->front().tensors());
+  CHECK((*model)->path() == files.directory / "a.safetensors");
+  CHECK(content_of(**model, "b") == "bb");
+  CHECK((*model)->shards().size() == 1);
+  CHECK((*model)->first_tensor(1) == 2);
+}
+
+TEST_CASE("the tensors of all shards lie back to back, shard after shard", "[core][model]") {
+  const Files files;
+  const auto model = files.open();
+  CHECK(model->is_sharded());
+  CHECK(names_of(*model) == std::vector<std::string>{"z", "b", "a", "c"});
+  CHECK(model->tensors()[2].data == ByteRange{5, 4});
+  CHECK(model->data_size_bytes() == 9);
+  CHECK(content_of(*model, "z") == "zzz");
+  CHECK(content_of(*model, "a") == "aaaa");
+  CHECK(content_of(*model, "c").empty());
+  CHECK(model->first_tensor(1) == 2);
+  CHECK(model->problems().empty());
+  CHECK(model->metadata() == Metadata{{"format", "pt"}, {"extra", "x"}});
+  CHECK(model->path() == files.index_path());
+}
+
+TEST_CASE("a directory with one index is that model; with two it is refused by name", "[core][model]") {
+  const Files files;
+  const auto model = Model::open(files.directory.path(), {});
+  REQUIRE(model);
+  CHECK((*model)->tensors().size() == 4);
+  files.directory.write("other.safetensors.index.json", "{}");
+  const auto refused = Model::open(files.directory.path(), {});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().errno_value == EINVAL);
+  CHECK(holds(refused.error().message, files.index_path()));
+  CHECK(holds(refused.error().message, files.directory / "other.safetensors.index.json"));
+}
+
+TEST_CASE("an index that was replaced or removed is another one, one of another mode is not",
+          "[core][model]") {
+  const Files files;
+  const auto model = files.open();
+  CHECK_FALSE(model->is_index_changed());
+  std::filesystem::permissions(files.index_path(), std::filesystem::perms::owner_read);
+  CHECK_FALSE(model->is_index_changed());
+  SECTION("replaced") {
+    std::filesystem::copy(files.index_path(), files.directory / "new");
+    std::filesystem::rename(files.directory / "new", files.index_path());
+  }
+  SECTION("removed") {
+    std::filesystem::remove(files.index_path());
+  }
+  CHECK(model->is_index_changed());
+}
+
+TEST_CASE("a directory without an index is no model", "[core][model]") {
+  const TemporaryDirectory directory;
+  CHECK(Model::open(directory.path(), {}).error().errno_value == ENOENT);
+}
+
+TEST_CASE("shards are found beside the link that the index is", "[core][model]") {
+  const Files files;
+  std::filesystem::create_directory(files.directory / "snapshot");
+  for (const char* name : {"a.safetensors", "b.safetensors", "m.safetensors.index.json"}) {
+    std::filesystem::rename(files.directory / name, files.directory / (std::string("blob-") + name));
+    std::filesystem::create_symlink(std::string("../blob-") + name,
+                                    files.directory.path() / "snapshot" / name);
+  }
+  const auto model = Model::open(files.directory / "snapshot", {});
+  REQUIRE(model);
+  CHECK(content_of(**model, "b") == "bb");
+  CHECK((*model)->archive_of(0).path() == files.directory / "snapshot/a.safetensors");
+}
+
+TEST_CASE("a tensor that its shard lacks is told and not served", "[core][model]") {
+  const Files files;
+  files.index({{"z", "a"}, {"b", "a"}, {"a", "b"}, {"c", "b"}, {"gone", "b"}});
+  const auto model = files.open();
+  CHECK(model->tensors().size() == 4);
+  CHECK(kinds_of(*model) == std::vector{Kind::TensorMissing});
+  CHECK(holds(model->problems()[0].message, "\"gone\": not in b.safetensors"));
+  REQUIRE(model->unserved().size() == 1);
+  CHECK(holds(model->why_unserved(model->unserved()[0]), "\"gone\""));
+  const Error refused = files.refusal();
+  CHECK(refused.errno_value == EINVAL);
+  CHECK(holds(refused.message, "\"gone\""));
+  CHECK(holds(refused.message, files.index_path()));
+}
+
+TEST_CASE("a tensor in another shard than the index says is served from there and told", "[core][model]") {
+  const Files files;
+  files.index({{"z", "a"}, {"b", "b"}, {"a", "b"}, {"c", "b"}});
+  const auto model = files.open();
+  CHECK(kinds_of(*model) == std::vector{Kind::TensorElsewhere});
+  CHECK(holds(model->problems()[0].message, "\"b\": in a.safetensors, and not in b.safetensors"));
+  CHECK(content_of(*model, "b") == "bb");
+  CHECK(holds(files.refusal().message, "\"b\""));
+}
+
+TEST_CASE("a tensor that the index does not name is served and told", "[core][model]") {
+  const Files files;
+  files.index({{"z", "a"}, {"a", "b"}, {"c", "b"}});
+  const auto model = files.open();
+  CHECK(kinds_of(*model) == std::vector{Kind::TensorUnlisted});
+  CHECK(content_of(*model, "b") == "bb");
+}
+
+TEST_CASE("of a tensor in two shards the one that the index names is served", "[core][model]") {
+  const Files files;
+  files.directory.write("b.safetensors", shard_of({{"before", "1"}, {"b", "other"}, {"a", "aaaa"}}));
+  files.index({{"z", "a"}, {"b", "a"}, {"before", "b"}, {"a", "b"}});
+  const auto model = files.open();
+  CHECK(kinds_of(*model) == std::vector{Kind::TensorTwice});
+  CHECK(names_of(*model) == std::vector<std::string>{"z", "b", "before", "a"});
+  CHECK(content_of(*model, "b") == "bb");
+  CHECK(content_of(*model, "a") == "aaaa");
+  CHECK(model->tensors()[3].data == ByteRange{6, 4});
+}
+
+TEST_CASE("a tensor in two shards of which the index names neither is not served", "[core][model]") {
+  const Files files;
+  files.directory.write("b.safetensors", shard_of({{"b", "other"}, {"a", "aaaa"}}));
+  files.index({{"z", "a"}, {"a", "b"}});
+  const auto model = files.open();
+  CHECK(kinds_of(*model) == std::vector{Kind::TensorTwice});
+  CHECK_FALSE(model->tensors().find("b"));
+}
+
+TEST_CASE("a shard that can't be used is told with the reason, and the others are served", "[core][model]") {
+  const Files files;
+  const std::string bad = files.directory / "b.safetensors";
+  std::string reason;
+  SECTION("missing") {
+    std::filesystem::remove(bad);
+    reason = "No such file";
+  }
+  SECTION("short") {
+    std::filesystem::resize_file(bad, std::filesystem::file_size(bad) - 1);
+    reason = "data";
+  }
+  SECTION("a loop of links") {
+    std::filesystem::remove(bad);
+    std::filesystem::create_symlink("b.safetensors", bad);
+    reason = "Too many levels of symbolic links";
+  }
+  SECTION("a directory") {
+    std::filesystem::remove(bad);
+    std::filesystem::create_directory(bad);
+    reason = "directory";
+  }
+  SECTION("the same file as another") {
+    std::filesystem::remove(bad);
+    std::filesystem::create_symlink("a.safetensors", bad);
+    reason = "is the same file as";
+  }
+  const auto model = files.open();
+  CHECK(names_of(*model) == std::vector<std::string>{"z", "b"});
+  CHECK(kinds_of(*model) == std::vector{Kind::ShardUnusable});
+  CAPTURE(model->problems()[0].message);
+  CHECK(holds(model->problems()[0].message, bad));
+  CHECK(holds(model->problems()[0].message, reason));
+  CHECK(holds(model->problems()[0].message, "2 tensors"));
+  REQUIRE(model->unserved().size() == 2);
+  CHECK(holds(model->why_unserved(model->unserved()[0]), reason));
+  CHECK(holds(files.refusal().message, reason));
+}
+
+TEST_CASE("a model of which no shard can be used is refused", "[core][model]") {
+  const Files files;
+  std::filesystem::remove(files.directory / "a.safetensors");
+  std::filesystem::remove(files.directory / "b.safetensors");
+  const Error refused = files.refusal(false);
+  CHECK(refused.errno_value == ENOENT);
+  CHECK(holds(refused.message, "none of its 2 shards"));
+  files.index({});
+  CHECK(files.refusal(false).errno_value == EINVAL);
+}
+
+TEST_CASE("an index that leads out of its directory is refused with its path", "[core][model]") {
+  const Files files;
+  files.index({{"z", "../a"}});
+  CHECK(files.refusal(false).errno_value == EINVAL);
+  CHECK(holds(files.refusal(false).message, files.index_path()));
+  files.index({{"z", "/etc/a"}});
+  CHECK(files.refusal(false).errno_value == EINVAL);
+}
+
+TEST_CASE("shards that differ in their metadata are told, not refused", "[core][model]") {
+  const Files files;
+  files.directory.write("b.safetensors", shard_of({{"a", "aaaa"}, {"c", ""}}, R"({"format":"np"})"));
+  const auto model = files.open();
+  CHECK(kinds_of(*model) == std::vector{Kind::MetadataConflict});
+  CHECK(model->metadata() == Metadata{{"format", "pt"}});
+  CHECK(Model::open(files.index_path(), {.is_strict = true}));
+}
+
+TEST_CASE("many disagreements are counted and the first of them named", "[core][model]") {
+  const Files files;
+  std::vector<std::pair<std::string, std::string>> weights = {{"z", "a"}, {"b", "a"}, {"a", "b"}, {"c", "b"}};
+  for (int at = 0; at < 50; ++at) weights.emplace_back(fmt::format("gone{:02}", at), "a");
+  files.index(weights);
+  const std::string message = files.refusal().message;
+  CHECK(holds(message, "in 50 places"));
+  CHECK(holds(message, "gone19"));
+  CHECK_FALSE(holds(message, "gone20"));
+  CHECK(holds(message, "... and 30 more"));
+}
+
+TEST_CASE("names that only end like an index or an archive are none", "[core][model]") {
+  const TemporaryDirectory directory;
+  for (const char* name : {".safetensors", ".safetensors.index.json", "a.safetensors", "b.txt",
+                           "m.safetensors.index.json", ".hidden.safetensors"})
+    static_cast<void>(directory.write(name, ""));
+  const auto found = list_model_directory(directory.path());
+  REQUIRE(found);
+  CHECK(found->archives == std::vector<std::string>{".hidden.safetensors", "a.safetensors"});
+  CHECK(found->indexes == std::vector<std::string>{"m.safetensors.index.json"});
+}
+
+TEST_CASE("a hundred shards are opened for writing, each for its own tensors", "[core][model]") {
+  const TemporaryDirectory directory;
+  std::vector<std::pair<std::string, std::string>> weights;
+  for (int at = 0; at < 100; ++at) {
+    directory.write(fmt::format("{}.safetensors", at),
+                    shard_of({{fmt::format("t{}", at), fmt::format("{}", at)}}));
+    weights.emplace_back(fmt::format("t{}", at), fmt::format("{}", at));
+  }
+  directory.write("m.safetensors.index.json", index_of(weights));
+  const auto model = Model::open(directory.path(), {.access = Access::ReadWrite});
+  REQUIRE(model);
+  CHECK((*model)->access() == Access::ReadWrite);
+  CHECK((*model)->tensors().size() == 100);
+  for (int at = 0; at < 100; ++at)
+    CHECK(content_of(**model, fmt::format("t{}", at)) == fmt::format("{}", at));
+}
