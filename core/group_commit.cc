@@ -51,7 +51,7 @@ Result<void> GroupCommit::commit_several(std::vector<Part*> parts) {
   for (const Part* part : parts) {
     const std::filesystem::path& path = part->transaction->archive_.real_path();
     if (path.parent_path() == directory) continue;
-    return fail(ErrorCode::InvalidArgument, EXDEV,
+    return fail(ErrorCode::InvalidArgument, EOPNOTSUPP,
                 fmt::format("{} and {} lie in different directories: one transaction can't span them",
                             first.real_path().string(), path.string()));
   }

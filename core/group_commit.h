@@ -23,7 +23,7 @@ class GroupCommit {
   /// A part without stages changes nothing. What is named here must outlive the commit.
   void add(Transaction& transaction, const CommitOptions& options, const Transaction::LockOf& lock_of);
 
-  /// The errors are Transaction::commit()'s. EXDEV (InvalidArgument): the archives lie in several
+  /// The errors are Transaction::commit()'s. EOPNOTSUPP (InvalidArgument): the archives lie in several
   /// directories, and no record could be found from all of them.
   Result<void> commit();
 

@@ -1,4 +1,6 @@
 // The directory operations that make, fill, commit and roll back transactions (transaction_directory.h).
+#include <map>
+
 #include "fs/filesystem.h"
 #include "fs/log.h"
 
@@ -32,9 +34,9 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
                                               std::string_view new_name) {
   if (!TransactionDirectory::owns(parent) || !TransactionDirectory::owns(new_parent)) return not_here();
   const std::scoped_lock commit_lock(commit_mutex_);
-  Stale foreign;
+  std::map<std::uint32_t, Stale> foreign;  // by shard
   const auto options_of = [&](std::uint32_t shard) {
-    auto options = commit_options(shard, foreign);
+    auto options = commit_options(shard, foreign[shard]);
     if (options) options->trust = {};  // a conflict must not be missed
     return options;
   };
@@ -49,9 +51,12 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
     return tl::unexpected(changed.error());
   }
   note_commit_();
-  std::vector<Stale> stale = {foreign};
+  std::vector<Stale> stale;
+  for (const auto& [shard, change] : foreign) {
+    stale.push_back(change);
+    keep_journal(shard);
+  }
   for (const std::uint32_t tensor : *changed) {
-    if (tensor == changed->front()) keep_journal(model_->place(tensor).shard);  // all are of one shard
     note_commit(tensor);
     stale.push_back(Stale::one(InodeTable::ino_of_tensor(tensor), Stale::What::Content));
   }

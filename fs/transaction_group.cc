@@ -1,9 +1,10 @@
-// One archive at a time.
+// One transaction for each shard, all in one commit.
 #include "fs/transaction_group.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
+#include <utility>
+
+#include "core/group_commit.h"
 
 namespace stfs {
 
@@ -22,32 +23,29 @@ bool TransactionGroup::is_empty() const {
 }
 
 Result<void> TransactionGroup::commit(const OptionsOf& options_of, const LockOf& lock_of) {
-  const auto is_dirty = [](const auto& entry) { return entry.second.is_dirty(); };
-  const auto dirty = std::ranges::find_if(transactions_, is_dirty);
-  if (dirty != transactions_.end()) {
-    const auto other = std::find_if(std::next(dirty), transactions_.end(), is_dirty);
-    if (other != transactions_.end()) {
-      return fail(
-          ErrorCode::InvalidArgument, EXDEV,
-          fmt::format("tensors of several shards are staged ({} and {}): commit those of each shard in a "
-                      "transaction of its own",
-                      model_.archive(dirty->first).path().string(),
-                      model_.archive(other->first).path().string()));
-    }
-    const std::uint32_t shard = dirty->first;
-    const auto options = options_of(shard);
-    if (!options) return tl::unexpected(options.error());
-    const auto lock_in_shard = [&](std::uint32_t tensor) -> ReaderWriterLock& {
-      return lock_of({shard, tensor});
+  struct Part {
+    CommitOptions options;
+    Transaction::LockOf lock_of;
+  };
+  std::map<std::uint32_t, Part> parts;
+  GroupCommit group;
+  for (auto& [shard, transaction] : transactions_) {
+    if (!transaction.is_dirty()) continue;
+    auto options = options_of(shard);
+    if (!options) return pass_on(std::move(options));
+    const auto lock_in_shard = [&lock_of, at = shard](std::uint32_t tensor) -> ReaderWriterLock& {
+      return lock_of({at, tensor});
     };
-    if (auto committed = dirty->second.commit(*options, lock_in_shard); !committed) {
-      // Behind the commit point: what only looks staged elsewhere ends with it.
-      if (dirty->second.is_empty()) transactions_.clear();
-      return committed;
-    }
+    const Part& part = parts.emplace(shard, Part{std::move(*options), lock_in_shard}).first->second;
+    group.add(transaction, part.options, part.lock_of);
   }
-  transactions_.clear();
-  return {};
+  auto committed = group.commit();
+  // Behind the commit point what only looks staged elsewhere ends as well.
+  const auto has_ended = [&](const auto& entry) {
+    return parts.contains(entry.first) && entry.second.is_empty();
+  };
+  if (committed || std::ranges::any_of(transactions_, has_ended)) transactions_.clear();
+  return committed;
 }
 
 }  // namespace stfs

@@ -28,8 +28,7 @@ class TransactionGroup {
   /// How to commit to a shard, or why nothing can be committed there.
   using OptionsOf = std::function<Result<CommitOptions>(std::uint32_t shard)>;
   using LockOf = std::function<ReaderWriterLock&(TensorPlace place)>;
-  /// Transaction::commit() of the one shard of which bytes are staged. EXDEV where they are of several:
-  /// nothing yet makes two archives change at one moment.
+  /// GroupCommit of the shards of which bytes are staged: all of them change, or none.
   Result<void> commit(const OptionsOf& options_of, const LockOf& lock_of);
 
  private:

@@ -1,6 +1,6 @@
 // The judges of target.h as libFuzzer wants them, with our mutator beside its own. Built by clang:
 //
-//   packaging/compile --preset fuzz -D STFS_FUZZ=ON
+//   packaging/compile --preset fuzz -D STFS_FUZZ=ON --target journal_fuzz
 //   build/fuzz/tests/journal_fuzz -max_total_time=60 -max_len=160000
 //
 // What fuzz_tests leaves of a failure is an input for it: `journal_fuzz FILE`.

@@ -3,6 +3,8 @@ import errno
 import json
 import os
 import shutil
+import threading
+import time
 
 import archive_file
 import numpy as np
@@ -183,6 +185,55 @@ def test_a_transaction_of_one_shard_commits(sharded):
     for seed, name in enumerate(names):
         assert model.stored(name) == random_bytes(model.tensors[name].nbytes, seed)
         assert (sharded / name).read_bytes() == model.stored(name)
+
+
+def stage_everywhere(mount, seed):
+    """One tensor of each shard, in a transaction that waits for its mv."""
+    model = mount.model
+    names = [next(name for name, shard in sorted(model.weight_map.items())
+                  if shard == each and model.tensors[name].nbytes > 4) for each in model.names]
+    directory = mount / ".safetensors" / "transactions" / "T"
+    directory.mkdir()
+    content = {name: random_bytes(model.tensors[name].nbytes, seed + at) for at, name in enumerate(names)}
+    for name, data in content.items():
+        (directory / name).write_bytes(data)
+    return directory, content
+
+
+def test_a_transaction_over_all_shards_commits(sharded):
+    model = sharded.model
+    directory, content = stage_everywhere(sharded, 1)
+    assert {model.weight_map[name] for name in content} == set(model.names) and len(model.names) > 1
+    done = shell(f"mv {directory} {sharded / '.safetensors' / 'committed'}/")
+    assert done.returncode == 0, done.stderr
+    for name, data in content.items():
+        assert model.stored(name) == data == (sharded / name).read_bytes()
+    check_tree(sharded, model)
+    assert sharded.unmount() == 0
+    assert sorted(os.listdir(model.directory)) == sorted([*model.names, model.index.name])
+
+
+def test_a_transaction_over_shards_that_is_killed_is_whole_or_not_at_all(model, mounts):
+    verdicts = {"old": 0, "new": 0}
+    for attempt in range(16):
+        mount = mounts(model.directory)
+        mount.model = model
+        before = {name: model.stored(name) for name in model.tensors}
+        directory, content = stage_everywhere(mount, 100 * attempt)
+        mover = threading.Thread(target=lambda: shell(f"mv {directory} {mount / '.safetensors' / 'committed'}/"))
+        mover.start()
+        time.sleep(0.0015 * attempt)
+        mount.kill()
+        mover.join()
+        # Another mount recovers every shard.
+        mount = mounts(model.directory)
+        found = {name: (mount / name).read_bytes() for name in content}
+        is_new = found == content
+        assert is_new or found == {name: before[name] for name in content}, f"torn in attempt {attempt}"
+        verdicts["new" if is_new else "old"] += 1
+        assert mount.unmount() == 0
+        assert sorted(os.listdir(model.directory)) == sorted([*model.names, model.index.name])
+    print(verdicts)
 
 
 # ---- what does not agree ----
