@@ -25,7 +25,7 @@
 #include "core/model.h"
 #include "core/transaction.h"
 #include "fs/inode_table.h"
-#include "fs/transaction_group.h"
+#include "core/transaction_group.h"
 
 namespace stfs {
 

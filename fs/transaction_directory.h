@@ -26,7 +26,7 @@
 #include "core/model.h"
 #include "fs/inode_table.h"
 #include "fs/open_file.h"
-#include "fs/transaction_group.h"
+#include "core/transaction_group.h"
 
 namespace stfs {
 

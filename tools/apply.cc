@@ -71,12 +71,13 @@ Plan plan_of(const TensorIndex& target, const TensorIndex& delta) {
   return plan;
 }
 
-Result<void> apply_plan(Change& change, const Plan& plan, const Archive& delta) {
+Result<void> apply_plan(Change& change, const Plan& plan, const Model& delta) {
   std::vector<std::byte> scratch;
   for (const Plan::Step& step : plan.steps) {
-    const std::uint64_t from = delta.file_range(delta.tensors()[step.delta].data).offset;
+    const Archive& archive = delta.archive_of(step.delta);
+    const std::uint64_t from = delta.file_range(step.delta).offset;
     auto staged = change.stage(step.target, [&](ByteRange piece) {
-      return delta.read({from + piece.offset, piece.size_bytes}, scratch);
+      return archive.read({from + piece.offset, piece.size_bytes}, scratch);
     });
     if (!staged) return staged;
   }
@@ -87,7 +88,7 @@ std::string count_text(const Plan& plan) {
   return fmt::format("{} tensor{}", grouped(plan.steps.size()), plan.steps.size() == 1 ? "" : "s");
 }
 
-void print_text(const Request& request, const Plan& plan, const Archive& delta, std::ostream& out) {
+void print_text(const Request& request, const Plan& plan, const Model& delta, std::ostream& out) {
   const std::string size = human_size(plan.size_bytes);
   if (!request.is_dry_run) {
     out << fmt::format("changed {} of {}, {}\n", count_text(plan), printable(request.target), size);
@@ -105,7 +106,7 @@ void print_text(const Request& request, const Plan& plan, const Archive& delta, 
   out << fmt::format("would change {} of {}, {}\n", count_text(plan), printable(request.target), size);
 }
 
-void print_json(const Request& request, const Plan& plan, const Archive& target, const Archive& delta,
+void print_json(const Request& request, const Plan& plan, const Model& target, const Model& delta,
                 std::ostream& out) {
   nlohmann::ordered_json document;
   document["path"] = target.path().string();
@@ -129,7 +130,7 @@ void print_json(const Request& request, const Plan& plan, const Archive& target,
   out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
 }
 
-int report_problems(const Request& request, const Plan& plan, const Archive& delta, Streams& streams) {
+int report_problems(const Request& request, const Plan& plan, const Model& delta, Streams& streams) {
   for (const Plan::Problem& problem : plan.problems) {
     report_failure(streams, "apply",
                    fmt::format("{}: {}: {}", request.delta,
@@ -141,15 +142,15 @@ int report_problems(const Request& request, const Plan& plan, const Archive& del
                   grouped(plan.problems.size()), grouped(plan.problems.size() + plan.steps.size())));
 }
 
-/// Opens a whole archive: what a tensor's file in a mount names is `stfs put`'s business.
-Result<std::unique_ptr<Archive>> open_archive(const std::string& named, Access access) {
+/// Opens a whole model: what a tensor's file in a mount names is `stfs put`'s business.
+Result<std::unique_ptr<Model>> open_model(const std::string& named, Access access) {
   auto target = open_target(named, read_mount_attribute, access);
   if (!target) return pass_on(std::move(target));
   if (target->tensor) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 named + ": is one tensor's file: name the mount or the archive, or use `stfs put`");
   }
-  return std::move(target->archive);
+  return std::move(target->model);
 }
 
 }  // namespace
@@ -157,16 +158,16 @@ Result<std::unique_ptr<Archive>> open_archive(const std::string& named, Access a
 int apply(const Arguments& arguments, Streams& streams) {
   Request request;
   CommandLine line("apply", "Change all tensors of a delta in the target at once, or none.", kExamples);
-  line.positional(request.target, "TARGET", "an archive, or the root of a mount");
-  line.positional(request.delta, "DELTA", "the archive that holds the new tensors");
+  line.positional(request.target, "TARGET", "an archive, a sharded model, or the root of a mount");
+  line.positional(request.delta, "DELTA", "the archive or the sharded model that holds the new tensors");
   line.flag(request.is_dry_run, "--dry-run", "check and show what would change, and change nothing");
   add_change_options(line, request.options);
   line.flag(request.json, "--json", "the result as a JSON object");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
-  const auto delta = open_archive(request.delta, Access::ReadOnly);
+  const auto delta = open_model(request.delta, Access::ReadOnly);
   if (!delta) return report_failure(streams, "apply", delta.error().message);
-  const auto target = open_archive(request.target, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
+  const auto target = open_model(request.target, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
   if (!target) return report_failure(streams, "apply", target.error().message);
   report_recovered(streams, "apply", **target);
   const Plan plan = plan_of((*target)->tensors(), (*delta)->tensors());

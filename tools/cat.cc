@@ -33,20 +33,20 @@ struct Request {
 };
 
 /// All names before the first byte: half of the output would be worse than none.
-Result<std::vector<Tensor>> find_all(const Target& target, const Request& request) {
-  const TensorIndex& tensors = target.archive->tensors();
-  if (target.tensor) return std::vector<Tensor>{tensors[*target.tensor]};
-  std::vector<Tensor> found;
+Result<std::vector<std::uint32_t>> find_all(const Target& target, const Request& request) {
+  if (target.tensor) return std::vector{*target.tensor};
+  std::vector<std::uint32_t> found;
   for (const std::string& name : request.names) {
-    auto position = find_tensor(*target.archive, request.target, name);
+    auto position = find_tensor(*target.model, request.target, name);
     if (!position) return pass_on(std::move(position));
-    found.push_back(tensors[*position]);
+    found.push_back(*position);
   }
   return found;
 }
 
-Result<void> write_tensor(const Archive& archive, const Tensor& tensor, std::ostream& out) {
-  const ByteRange range = archive.file_range(tensor.data);
+Result<void> write_tensor(const Model& model, std::uint32_t tensor, std::ostream& out) {
+  const Archive& archive = model.archive_of(tensor);
+  const ByteRange range = model.file_range(tensor);
   std::vector<std::byte> scratch;
   for (std::uint64_t offset = range.offset; out && offset < range.end(); offset += kSliceBytes) {
     const auto bytes = archive.read({offset, std::min(kSliceBytes, range.end() - offset)}, scratch);
@@ -61,7 +61,7 @@ Result<void> write_tensor(const Archive& archive, const Tensor& tensor, std::ost
 int cat(const Arguments& arguments, Streams& streams) {
   Request request;
   CommandLine line("cat", "Write the bytes of tensors to standard output.", kExamples);
-  line.positional(request.target, "TARGET", "an archive, or a path inside a mount");
+  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.positionals(request.names, "NAME", "tensors, in the order in which to write them");
   line.flag(request.force, "-f,--force", "write binary data even to a terminal");
   if (const auto code = line.parse(arguments, streams)) return *code;
@@ -83,8 +83,8 @@ int cat(const Arguments& arguments, Streams& streams) {
         streams, "cat",
         "standard output is a terminal: send the bytes to a file or a program, or use --force");
   }
-  for (const Tensor& tensor : *tensors) {
-    const auto written = write_tensor(*target->archive, tensor, streams.out);
+  for (const std::uint32_t tensor : *tensors) {
+    const auto written = write_tensor(*target->model, tensor, streams.out);
     if (!written) return report_failure(streams, "cat", written.error().message);
   }
   return streams.out ? kDone : kFailed;

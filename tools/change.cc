@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <ostream>
 
 #include "tools/diagnostic.h"
@@ -25,9 +26,9 @@ void add_change_options(CommandLine& line, ChangeOptions& options) {
       ->check(CLI::Range(0U, 86400U));
 }
 
-Change::Change(Streams& streams, std::string_view verb, Archive& archive, const ChangeOptions& options,
+Change::Change(Streams& streams, std::string_view verb, const Model& model, const ChangeOptions& options,
                std::uint64_t total_bytes)
-    : streams_(streams), verb_(verb), archive_(archive), total_bytes_(total_bytes), transaction_(archive) {
+    : streams_(streams), verb_(verb), model_(model), total_bytes_(total_bytes), transaction_(model) {
   options_.durability = options.durability == "process" ? Durability::Process : Durability::Power;
   options_.uses_locks = !options.has_no_locks;
   options_.lock_patience = std::chrono::seconds(options.wait_s);
@@ -37,7 +38,7 @@ Change::Change(Streams& streams, std::string_view verb, Archive& archive, const 
 }
 
 Result<void> Change::stage(std::uint32_t tensor, const ReadPiece& read_piece) {
-  auto staging = transaction_.stage(tensor);
+  auto staging = transaction_.stage(model_.place(tensor));
   if (!staging) return pass_on(std::move(staging));
   // A whole new content: no space for it shows now.
   if (auto emptied = (*staging)->resize(0); !emptied) return emptied;
@@ -46,8 +47,7 @@ Result<void> Change::stage(std::uint32_t tensor, const ReadPiece& read_piece) {
     const auto piece = read_piece({offset, std::min(kPieceBytes, size_bytes - offset)});
     // Before the error of a read that the signal itself has broken off.
     if (interrupted()) {
-      return fail(ErrorCode::System, EINTR,
-                  archive_.path().string() + ": interrupted: the archive is as it was");
+      return fail(ErrorCode::System, EINTR, model_.path().string() + ": interrupted: it is as it was");
     }
     if (!piece) return tl::unexpected(piece.error());
     if (auto written = (*staging)->write(*piece, offset); !written) return written;
@@ -61,19 +61,24 @@ Result<void> Change::commit() {
   // While it waits for locks and hashes blocks a signal may simply end the process: the journal has no
   // name yet and vanishes with it (core/journal.h).
   guard_.reset();
-  std::uint64_t shown_bytes = 0;
-  options_.on_progress = [&](std::uint64_t done_bytes, std::uint64_t in_all_bytes) {
-    // The first half is over when everything is hashed; what comes next must not be cut off.
-    if (!guard_ && done_bytes >= in_all_bytes / 2) guard_.emplace();
-    const double share =
-        static_cast<double>(done_bytes) / static_cast<double>(std::max<std::uint64_t>(in_all_bytes, 1));
-    const auto now_bytes = static_cast<std::uint64_t>(share * static_cast<double>(total_bytes_));
-    progress_->advance(now_bytes - std::min(shown_bytes, now_bytes));
-    shown_bytes = std::max(shown_bytes, now_bytes);
+  std::map<std::uint32_t, std::uint64_t> shown_bytes;  // by shard
+  std::uint64_t left_bytes = total_bytes_;             // whole blocks are more than their tensors
+  const auto options_of = [&](std::uint32_t shard) -> Result<CommitOptions> {
+    CommitOptions options = options_;
+    options.on_progress = [&, shard](std::uint64_t done_bytes, std::uint64_t in_all_bytes) {
+      // The first half is over when everything is hashed; what comes next must not be cut off.
+      if (!guard_ && done_bytes >= in_all_bytes / 2) guard_.emplace();
+      std::uint64_t& shown = shown_bytes[shard];
+      const std::uint64_t now = std::max(shown, done_bytes);
+      const std::uint64_t more = std::min(now - shown, left_bytes);
+      progress_->advance(more);
+      left_bytes -= more;
+      shown = now;
+    };
+    return options;
   };
   auto committed =
-      transaction_.commit(options_, [this](std::uint32_t) -> ReaderWriterLock& { return lock_; });
-  options_.on_progress = nullptr;
+      transaction_.commit(options_of, [this](TensorPlace) -> ReaderWriterLock& { return lock_; });
   progress_.reset();
   if (committed && guard_ && interrupted()) {
     streams_.err << fmt::format("stfs {}: the interrupt came after the commit: the change is complete\n",
@@ -82,13 +87,16 @@ Result<void> Change::commit() {
   return committed;
 }
 
-void report_recovered(Streams& streams, std::string_view verb, const Archive& archive) {
-  for (const JournalReport& report : archive.recovered()) {
-    const bool is_applied = report.action == JournalAction::Applied;
-    if (!is_applied && !is_left_undone(report)) continue;
-    report_failure(streams, verb,
-                   fmt::format("{}: {}: {}", report.path.string(), is_applied ? "applied" : "can't be used",
-                               explanation_of(report)));
+void report_recovered(Streams& streams, std::string_view verb, const Model& model) {
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive) continue;
+    for (const JournalReport& report : shard.archive->recovered()) {
+      const bool is_applied = report.action == JournalAction::Applied;
+      if (!is_applied && !is_left_undone(report)) continue;
+      report_failure(streams, verb,
+                     fmt::format("{}: {}: {}", report.path.string(), is_applied ? "applied" : "can't be used",
+                                 explanation_of(report)));
+    }
   }
 }
 

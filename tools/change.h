@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/reader_writer_lock.h"
-#include "core/transaction.h"
+#include "core/transaction_group.h"
 #include "tools/command_line.h"
 #include "tools/interrupt.h"
 #include "tools/progress.h"
@@ -27,12 +27,13 @@ struct ChangeOptions {
 /// Declares --durability, --nolock and --wait.
 void add_change_options(CommandLine& line, ChangeOptions& options);
 
-/// One Transaction. Before its commit point an interrupt ends it and leaves the archive as it was; one
-/// that comes later waits until the change is complete and this object gone, so that the verb can say so.
+/// One transaction, over all shards of a model. Before its commit point an interrupt ends it and leaves the
+/// model as it was; one that comes later waits until the change is complete and this object gone, so that the
+/// verb can say so.
 class Change {
  public:
   /// @param total_bytes  what will be staged, for the progress.
-  Change(Streams& streams, std::string_view verb, Archive& archive, const ChangeOptions& options,
+  Change(Streams& streams, std::string_view verb, const Model& model, const ChangeOptions& options,
          std::uint64_t total_bytes);
 
   /// Bytes of the new content, at most kPieceBytes and in ascending order: the span is valid until the
@@ -48,17 +49,17 @@ class Change {
  private:
   Streams& streams_;
   std::string verb_;
-  Archive& archive_;
+  const Model& model_;
   CommitOptions options_;
   std::uint64_t total_bytes_;
-  Transaction transaction_;
-  ReaderWriterLock lock_;                // nobody else reads this Archive object
+  TransactionGroup transaction_;
+  ReaderWriterLock lock_;                // nobody else reads this model
   std::optional<InterruptGuard> guard_;  // outlives progress_, which writes
   std::optional<Progress> progress_;
 };
 
-/// Says what recovery did beside an archive that was opened for writing: journals that were applied,
-/// and journals that can't be used.
-void report_recovered(Streams& streams, std::string_view verb, const Archive& archive);
+/// Says what recovery did beside the archives of a model that was opened for writing: journals that were
+/// applied, and journals that can't be used.
+void report_recovered(Streams& streams, std::string_view verb, const Model& model);
 
 }  // namespace stfs::tools

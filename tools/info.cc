@@ -43,9 +43,12 @@ struct Aligned {
 };
 
 struct Summary {
-  std::vector<Total> by_dtype;  // those present, largest first
+  std::uint64_t size_bytes = 0;  // of all files
+  std::uint64_t shards = 0;      // those that can be used
+  std::vector<Total> by_dtype;   // those present, largest first
   std::array<Aligned, 3> alignment = {{{8, 0}, {64, 0}, {4096, 0}}};
   std::uint64_t data_size_bytes = 0;
+  std::uint64_t header_size_bytes = 0;  // of all headers, as is the padding
   std::uint64_t padding_bytes = 0;
 };
 
@@ -61,14 +64,20 @@ Result<std::uint64_t> header_padding(const Archive& archive) {
   return static_cast<std::uint64_t>(last - header->rbegin());
 }
 
-Result<Summary> summarize(const Archive& archive) {
-  const auto padding = header_padding(archive);
-  if (!padding) return tl::unexpected(padding.error());
+Result<Summary> summarize(const Model& model) {
   Summary summary;
-  summary.padding_bytes = *padding;
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive) continue;
+    const auto padding = header_padding(*shard.archive);
+    if (!padding) return tl::unexpected(padding.error());
+    summary.padding_bytes += *padding;
+    summary.header_size_bytes += shard.archive->header_size_bytes();
+    summary.size_bytes += shard.archive->opened_status().identity.size_bytes;
+    summary.shards += 1;
+  }
   std::array<Total, kDtypeCount> totals;
-  for (std::uint32_t position = 0; position < archive.tensors().size(); ++position) {
-    const Tensor tensor = archive.tensors()[position];
+  for (std::uint32_t position = 0; position < model.tensors().size(); ++position) {
+    const Tensor tensor = model.tensors()[position];
     Total& total = totals[static_cast<std::size_t>(tensor.dtype)];
     total.dtype = tensor.dtype;
     total.tensors += 1;
@@ -76,7 +85,7 @@ Result<Summary> summarize(const Archive& archive) {
     total.size_bytes += tensor.data.size_bytes;
     summary.data_size_bytes += tensor.data.size_bytes;
     for (Aligned& aligned : summary.alignment) {
-      if (archive.file_range(tensor.data).offset % aligned.to_bytes == 0) aligned.tensors += 1;
+      if (model.file_range(position).offset % aligned.to_bytes == 0) aligned.tensors += 1;
     }
   }
   std::copy_if(totals.begin(), totals.end(), std::back_inserter(summary.by_dtype),
@@ -86,12 +95,16 @@ Result<Summary> summarize(const Archive& archive) {
   return summary;
 }
 
-void print_json(const Archive& archive, const Summary& summary, std::ostream& out) {
+void print_json(const Model& model, const Summary& summary, std::ostream& out) {
   nlohmann::ordered_json document;
-  document["path"] = archive.path().string();
-  document["size_bytes"] = archive.opened_status().identity.size_bytes;
-  document["tensors"] = archive.tensors().size();
-  document["parameters"] = archive.tensors().parameters();
+  document["path"] = model.path().string();
+  document["size_bytes"] = summary.size_bytes;
+  if (model.is_sharded()) {
+    document["shards"] = nlohmann::ordered_json::array();
+    for (const Shard& shard : model.shards()) document["shards"].push_back(shard.path.string());
+  }
+  document["tensors"] = model.tensors().size();
+  document["parameters"] = model.tensors().parameters();
   document["dtypes"] = nlohmann::ordered_json::array();
   for (const Total& total : summary.by_dtype) {
     nlohmann::ordered_json row;
@@ -102,10 +115,10 @@ void print_json(const Archive& archive, const Summary& summary, std::ostream& ou
     document["dtypes"].push_back(std::move(row));
   }
   document["metadata"] = nlohmann::ordered_json::object();
-  for (const auto& [key, value] : archive.metadata()) document["metadata"][key] = value;
-  document["header_size_bytes"] = archive.header_size_bytes();
+  for (const auto& [key, value] : model.metadata()) document["metadata"][key] = value;
+  document["header_size_bytes"] = summary.header_size_bytes;
   document["header_padding_bytes"] = summary.padding_bytes;
-  document["data_offset"] = archive.data_offset();
+  if (!model.is_sharded()) document["data_offset"] = model.front().data_offset();
   document["data_size_bytes"] = summary.data_size_bytes;
   for (const Aligned& aligned : summary.alignment) {
     document["tensors_aligned_to"][std::to_string(aligned.to_bytes)] = aligned.tensors;
@@ -156,24 +169,28 @@ void print_metadata(const Metadata& metadata, std::ostream& out) {
   for (const auto& entry : metadata) table.print(out, cells(entry));
 }
 
-void print_text(const Archive& archive, const Summary& summary, bool exact, std::ostream& out) {
-  const std::uint64_t size_bytes = archive.opened_status().identity.size_bytes;
-  const std::uint64_t parameters = archive.tensors().parameters();
-  const std::uint64_t tensors = archive.tensors().size();
-  out << "path        " << printable(archive.path().string()) << '\n';
+void print_text(const Model& model, const Summary& summary, bool exact, std::ostream& out) {
+  const std::uint64_t size_bytes = summary.size_bytes;
+  const std::uint64_t parameters = model.tensors().parameters();
+  const std::uint64_t tensors = model.tensors().size();
+  out << "path        " << printable(model.path().string()) << '\n';
+  if (model.is_sharded()) {
+    out << fmt::format("shards      {} of {}\n", grouped(summary.shards), grouped(model.shards().size()));
+  }
   out << "size        " << human_size(size_bytes) << " (" << plural(size_bytes, "byte") << ")\n";
   out << "tensors     " << grouped(tensors) << '\n';
   out << "parameters  " << grouped(parameters);
   if (const std::string count = human_count(parameters); !count.empty()) out << " (" << count << ')';
   out << '\n';
-  out << fmt::format("header      {}, {} of them padding\n", plural(archive.header_size_bytes(), "byte"),
+  out << fmt::format("header      {}, {} of them padding\n", plural(summary.header_size_bytes, "byte"),
                      grouped(summary.padding_bytes));
-  out << fmt::format("data        {} from offset {}\n", plural(summary.data_size_bytes, "byte"),
-                     grouped(archive.data_offset()));
+  out << "data        " << plural(summary.data_size_bytes, "byte");
+  if (!model.is_sharded()) out << " from offset " << grouped(model.front().data_offset());
+  out << '\n';
   out << fmt::format("alignment   of {}: {} at multiples of 8, {} of 64, {} of 4096\n",
                      plural(tensors, "tensor"), grouped(summary.alignment[0].tensors),
                      grouped(summary.alignment[1].tensors), grouped(summary.alignment[2].tensors));
-  print_metadata(archive.metadata(), out);
+  print_metadata(model.metadata(), out);
   if (tensors == 0) return;
   out << '\n';
   print_totals(summary, exact, out);
@@ -185,23 +202,24 @@ int info(const Arguments& arguments, Streams& streams) {
   std::string named;
   bool exact_bytes = false;
   bool json = false;
-  CommandLine line("info", "Show what an archive holds: totals by dtype, metadata, header, alignment.",
+  CommandLine line("info", "Show what a model holds: totals by dtype, metadata, header, alignment.",
                    kExamples);
-  line.positional(named, "TARGET", "an archive, or a path inside a mount");
+  line.positional(named, "TARGET", "an archive, a sharded model, or a path inside a mount");
   CLI::Option* bytes = line.flag(exact_bytes, "-b,--bytes", "sizes in the table as exact bytes");
   line.flag(json, "--json", "the same as a JSON object")->excludes(bytes);
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto target = open_target(named);
   if (!target) return report_failure(streams, "info", target.error().message);
-  const auto summary = summarize(*target->archive);
+  const auto summary = summarize(*target->model);
   if (!summary) return report_failure(streams, "info", summary.error().message);
   if (json) {
-    print_json(*target->archive, *summary, streams.out);
+    print_json(*target->model, *summary, streams.out);
   } else {
-    print_text(*target->archive, *summary, exact_bytes, streams.out);
+    print_text(*target->model, *summary, exact_bytes, streams.out);
   }
-  return streams.out ? kDone : kFailed;
+  const int code = report_problems(streams, "info", *target->model);
+  return streams.out ? code : kFailed;
 }
 
 }  // namespace stfs::tools

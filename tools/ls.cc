@@ -54,7 +54,7 @@ using Positions = std::vector<std::uint32_t>;
 
 /// The tensors that any glob matches, all of them without a glob; reports the globs that match none.
 Positions select(const Target& target, const Request& request, Streams& streams, int& code) {
-  const TensorIndex& tensors = target.archive->tensors();
+  const TensorIndex& tensors = target.model->tensors();
   Positions candidates(tensors.size());
   std::iota(candidates.begin(), candidates.end(), 0U);
   if (target.tensor) candidates = {*target.tensor};
@@ -95,17 +95,22 @@ void sort(Positions& positions, const TensorIndex& tensors, const Request& reque
   if (request.reverse) std::reverse(positions.begin(), positions.end());
 }
 
-void print_json(const Archive& archive, const Positions& positions, std::ostream& out) {
+std::string shard_of(const Model& model, std::uint32_t position) {
+  return model.shards()[model.place(position).shard].path.filename().string();
+}
+
+void print_json(const Model& model, const Positions& positions, std::ostream& out) {
   const char* separator = "[\n";
   for (const std::uint32_t position : positions) {
     if (!out) return;
-    const Tensor tensor = archive.tensors()[position];
+    const Tensor tensor = model.tensors()[position];
     nlohmann::ordered_json row;
     row["name"] = tensor.name;
     row["dtype"] = name_of(tensor.dtype);
     row["shape"] = std::vector<std::uint64_t>(tensor.shape.begin(), tensor.shape.end());
     row["size_bytes"] = tensor.data.size_bytes;
-    row["offset"] = archive.file_range(tensor.data).offset;
+    row["offset"] = model.file_range(position).offset;
+    if (model.is_sharded()) row["shard"] = shard_of(model, position);
     out << separator << row.dump();
     separator = ",\n";
   }
@@ -119,16 +124,15 @@ void print_names(const TensorIndex& tensors, const Positions& positions, std::os
   }
 }
 
-void print_table(const TensorIndex& tensors, const Positions& positions, const Request& request,
-                 std::ostream& out) {
+void print_table(const Model& model, const Positions& positions, const Request& request, std::ostream& out) {
   using Align = Table::Align;
   Table table({Align::Left, Align::Left, Align::Left, Align::Right});
   const auto cells = [&](std::uint32_t position) {
-    const Tensor tensor = tensors[position];
+    const Tensor tensor = model.tensors()[position];
     const std::uint64_t size_bytes = tensor.data.size_bytes;
-    return std::array<std::string, 4>{
-        printable_name(tensor.name), std::string(name_of(tensor.dtype)), shape_text(tensor.shape),
-        request.exact_bytes ? std::to_string(size_bytes) : human_size(size_bytes)};
+    std::string size = request.exact_bytes ? std::to_string(size_bytes) : human_size(size_bytes);
+    return std::array<std::string, 4>{printable_name(tensor.name), std::string(name_of(tensor.dtype)),
+                                      shape_text(tensor.shape), std::move(size)};
   };
   for (const std::uint32_t position : positions) table.fit(cells(position));
   for (const std::uint32_t position : positions) {
@@ -141,8 +145,8 @@ void print_table(const TensorIndex& tensors, const Positions& positions, const R
 
 int ls(const Arguments& arguments, Streams& streams) {
   Request request;
-  CommandLine line("ls", "List the tensors of an archive.", kExamples);
-  line.positional(request.target, "TARGET", "an archive, or a path inside a mount");
+  CommandLine line("ls", "List the tensors of an archive or a sharded model.", kExamples);
+  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.positionals(request.globs, "GLOB", "show only tensors whose name matches one of these");
   line.options()
       .add_option("--sort", request.sort, "name, size (largest first) or offset (the default)")
@@ -151,23 +155,24 @@ int ls(const Arguments& arguments, Streams& streams) {
   line.flag(request.reverse, "-r,--reverse", "the other way round");
   CLI::Option* bytes = line.flag(request.exact_bytes, "-b,--bytes", "sizes as exact bytes");
   CLI::Option* names = line.flag(request.names_only, "-n,--names", "names only, one per line");
-  line.flag(request.json, "--json", "an array of {name, dtype, shape, size_bytes, offset}")
+  line.flag(request.json, "--json",
+            "an array of {name, dtype, shape, size_bytes, offset}; of shards: and {shard}")
       ->excludes(bytes)
       ->excludes(names);
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto target = open_target(request.target);
   if (!target) return report_failure(streams, "ls", target.error().message);
-  int code = kDone;
+  int code = report_problems(streams, "ls", *target->model);
   Positions positions = select(*target, request, streams, code);
-  const TensorIndex& tensors = target->archive->tensors();
+  const TensorIndex& tensors = target->model->tensors();
   sort(positions, tensors, request);
   if (request.json) {
-    print_json(*target->archive, positions, streams.out);
+    print_json(*target->model, positions, streams.out);
   } else if (request.names_only) {
     print_names(tensors, positions, streams.out);
   } else {
-    print_table(tensors, positions, request, streams.out);
+    print_table(*target->model, positions, request, streams.out);
   }
   return streams.out ? code : kFailed;
 }

@@ -66,7 +66,7 @@ int put(const Arguments& arguments, Streams& streams) {
   Request request;
   std::string from_tensor;
   CommandLine line("put", "Give one tensor a new content, wholly or not at all.", kExamples);
-  line.positional(request.target, "TARGET", "an archive, or a path inside a mount");
+  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.positionals(request.name_and_file, "NAME FILE",
                    "the tensor and where its bytes come from; no NAME where TARGET is a tensor's file");
   CLI::Option* from = line.text(from_tensor, "--from-tensor", "NAME2",
@@ -83,7 +83,7 @@ int put(const Arguments& arguments, Streams& streams) {
 
   const auto target = open_target(request.target, read_mount_attribute, Access::ReadWrite);
   if (!target) return report_failure(streams, "put", target.error().message);
-  report_recovered(streams, "put", *target->archive);
+  report_recovered(streams, "put", *target->model);
   const bool has_name = request.name_and_file.size() == 2;
   if (target->tensor && has_name) {
     return report_wrong_usage(
@@ -93,19 +93,18 @@ int put(const Arguments& arguments, Streams& streams) {
     return report_wrong_usage(
         streams, "put", "NAME and FILE are required: `stfs ls " + request.target + "` prints the names");
   }
-  auto position = target->tensor
-                      ? Result<std::uint32_t>(*target->tensor)
-                      : find_tensor(*target->archive, request.target, request.name_and_file.front());
+  auto position = target->tensor ? Result<std::uint32_t>(*target->tensor)
+                                 : find_tensor(*target->model, request.target, request.name_and_file.front());
   if (!position) return report_failure(streams, "put", position.error().message);
-  const Tensor tensor = target->archive->tensors()[*position];
+  const Tensor tensor = target->model->tensors()[*position];
   auto source = TensorSource::open(request.source, tensor, streams.in);
   if (!source) return report_failure(streams, "put", source.error().message);
 
-  Change change(streams, "put", *target->archive, request.options, tensor.data.size_bytes);
+  Change change(streams, "put", *target->model, request.options, tensor.data.size_bytes);
   if (auto done = put_tensor(change, *position, *source); !done) {
     return report_failure(streams, "put", done.error().message);
   }
-  print(request, *target->archive, tensor, streams.out);
+  print(request, target->model->archive_of(*position), tensor, streams.out);
   streams.out.flush();  // an interrupt that came late ends the process with `change`
   return streams.out ? kDone : kFailed;
 }

@@ -10,6 +10,8 @@
 #include <system_error>
 #include <vector>
 
+#include "core/model.h"
+#include "core/model_directory.h"
 #include "core/recovery.h"
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
@@ -104,12 +106,25 @@ void print_json(const std::filesystem::path& path, const Request& request, const
   out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
 }
 
+/// The archive itself, or the shards of an index.
+Result<std::vector<std::filesystem::path>> archives_of(const std::filesystem::path& named) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(named, ignored) && !named.string().ends_with(kModelIndexSuffix)) {
+    return std::vector{named};
+  }
+  auto model = Model::open(named, {});
+  if (!model) return pass_on(std::move(model));
+  std::vector<std::filesystem::path> paths;
+  for (const Shard& shard : (*model)->shards()) paths.push_back(shard.path);
+  return paths;
+}
+
 }  // namespace
 
 int recover(const Arguments& arguments, Streams& streams) {
   Request request;
   CommandLine line("recover", "Finish what an interrupted writer has committed.", kExamples);
-  line.positional(request.target, "TARGET", "an archive, or a path inside a mount");
+  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.flag(request.options.is_dry_run, "--dry-run", "look and explain, and change nothing");
   line.flag(request.options.is_forced, "--force",
             "apply a journal of another archive too, where every block is one that it knows");
@@ -118,12 +133,21 @@ int recover(const Arguments& arguments, Streams& streams) {
 
   const auto located = locate_target(request.target);
   if (!located) return report_failure(streams, "recover", located.error().message);
-  // Journals lie where links end.
-  std::error_code is_gone;
-  const std::filesystem::path path = std::filesystem::canonical(located->archive, is_gone);
-  if (is_gone) return report_failure(streams, "recover", request.target + ": " + is_gone.message());
-  const auto reports = recover_at(path, request.options);
-  if (!reports) return report_failure(streams, "recover", reports.error().message);
+  const auto archives = archives_of(located->archive);
+  if (!archives) return report_failure(streams, "recover", archives.error().message);
+  std::vector<JournalReport> found;
+  std::filesystem::path path;
+  for (const std::filesystem::path& archive : *archives) {
+    // Journals lie where links end.
+    std::error_code is_gone;
+    path = std::filesystem::canonical(archive, is_gone);
+    if (is_gone) return report_failure(streams, "recover", archive.string() + ": " + is_gone.message());
+    auto reports = recover_at(path, request.options);
+    if (!reports) return report_failure(streams, "recover", reports.error().message);
+    std::ranges::move(*reports, std::back_inserter(found));
+  }
+  if (archives->size() > 1) path = located->archive;
+  const std::vector<JournalReport>* reports = &found;
   if (request.json) {
     print_json(path, request, *reports, streams.out);
   } else {

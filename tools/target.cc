@@ -13,6 +13,8 @@
 #include <system_error>
 #include <vector>
 
+#include "core/model_directory.h"
+#include "tools/diagnostic.h"
 #include "tools/near_names.h"
 #include "tools/printable.h"
 
@@ -23,7 +25,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kArchiveAttribute = "user.safetensors.archive";
 constexpr const char* kNameAttribute = "user.safetensors.name";
-constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 
 /// Whether the error speaks about what is in the file rather than about getting at it.
 bool is_about_format(ErrorCode code) {
@@ -99,14 +100,15 @@ Result<void> check_kind(const fs::path& named, const AttributeReader& attributes
     return fail(ErrorCode::System, errno,
                 fmt::format("{}: {}", named.string(), std::generic_category().message(errno)));
   }
-  if (S_ISDIR(status.st_mode)) return directory_is_no_target(named, attributes);
+  if (S_ISDIR(status.st_mode)) {
+    const auto index = find_model_index(named);
+    if (index) return {};
+    if (index.error().errno_value == EINVAL) return tl::unexpected(index.error());
+    return directory_is_no_target(named, attributes);
+  }
   if (!S_ISREG(status.st_mode)) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("{}: is no regular file: an archive has to be mapped", named.string()));
-  }
-  if (named.string().ends_with(kIndexSuffix)) {
-    return fail(ErrorCode::InvalidArgument, EINVAL,
-                fmt::format("{}: is the index of a sharded model: name one of its shards", named.string()));
   }
   return {};
 }
@@ -144,11 +146,13 @@ Result<Target> open_target(const fs::path& named, const AttributeReader& attribu
                 fmt::format("{}: lies in a read-only mount: to change its archive all the same, name {}",
                             named.string(), path->archive.string()));
   }
-  auto archive = Archive::open(path->archive, access);
-  if (!archive) return tl::unexpected(told_about(std::move(archive).error(), path->archive, named));
-  Target target{std::move(*archive), std::nullopt};
+  ModelOptions options;
+  options.access = access;
+  auto model = Model::open(path->archive, options);
+  if (!model) return tl::unexpected(told_about(std::move(model).error(), path->archive, named));
+  Target target{std::move(*model), std::nullopt};
   if (!path->tensor) return target;
-  target.tensor = target.archive->tensors().find(*path->tensor);
+  target.tensor = target.model->tensors().find(*path->tensor);
   if (!target.tensor) {
     return fail(ErrorCode::NotFound, ENOENT,
                 fmt::format("{}: its archive {}: has no tensor {} any more", named.string(),
@@ -157,13 +161,20 @@ Result<Target> open_target(const fs::path& named, const AttributeReader& attribu
   return target;
 }
 
-Result<std::uint32_t> find_tensor(const Archive& archive, const fs::path& named, const std::string& name) {
-  const TensorIndex& tensors = archive.tensors();
+Result<std::uint32_t> find_tensor(const Model& model, const fs::path& named, const std::string& name) {
+  const TensorIndex& tensors = model.tensors();
   if (const auto position = tensors.find(name)) return *position;
   NearNames near(name);
   for (std::uint32_t position = 0; position < tensors.size(); ++position) near.offer(tensors[position].name);
   return fail(ErrorCode::NotFound, ENOENT,
               fmt::format("{}: {}: no such tensor{}", named.string(), printable_name(name), near.question()));
+}
+
+int report_problems(Streams& streams, std::string_view verb, const Model& model) {
+  for (const ModelProblem& problem : model.problems()) {
+    report_failure(streams, verb, fmt::format("{}: {}", model.path().string(), problem.message));
+  }
+  return model.problems().empty() ? kDone : kFailed;
 }
 
 }  // namespace stfs::tools

@@ -1,4 +1,4 @@
-// What the user named: an archive, or a path inside a mount of one.
+// What the user named: an archive, a sharded model, or a path inside a mount of one.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 
-#include "core/archive.h"
 #include "core/error.h"
+#include "core/model.h"
+#include "tools/verb.h"
 
 namespace stfs::tools {
 
@@ -22,12 +24,12 @@ using AttributeReader =
 std::optional<std::string> read_mount_attribute(const std::filesystem::path& path, const char* name);
 
 struct Target {
-  std::unique_ptr<Archive> archive;
-  /// Position of the tensor whose file in a mount was named; nothing where the whole archive was.
+  std::unique_ptr<Model> model;
+  /// Position of the tensor whose file in a mount was named; nothing where the whole model was.
   std::optional<std::uint32_t> tensor;
 };
 
-/// Where the archive lies that the user named, and the tensor whose file in a mount was named.
+/// Where the archive or the index lies that the user named, and the tensor whose file in a mount was named.
 struct TargetPath {
   std::filesystem::path archive;
   std::optional<std::string> tensor;
@@ -45,7 +47,10 @@ Result<Target> open_target(const std::filesystem::path& named,
                            Access access = Access::ReadOnly);
 
 /// Position of the tensor of that exact name; the message of NotFound suggests near ones.
-Result<std::uint32_t> find_tensor(const Archive& archive, const std::filesystem::path& named,
+Result<std::uint32_t> find_tensor(const Model& model, const std::filesystem::path& named,
                                   const std::string& name);
+
+/// Names what an index and its shards disagree on. @return kFailed then, else kDone.
+int report_problems(Streams& streams, std::string_view verb, const Model& model);
 
 }  // namespace stfs::tools

@@ -58,18 +58,18 @@ Result<void> TensorSource::open_archive(const SourceName& name, const Tensor& wa
   if (target->tensor && !name.from_tensor) {
     position = *target->tensor;
   } else {
-    auto found =
-        find_tensor(*target->archive, name.file, name.from_tensor.value_or(std::string(wanted.name)));
+    auto found = find_tensor(*target->model, name.file, name.from_tensor.value_or(std::string(wanted.name)));
     if (!found) return pass_on(std::move(found));
     position = *found;
   }
-  archive_ = std::move(target->archive);
-  const Tensor tensor = archive_->tensors()[position];
+  model_ = std::move(target->model);
+  const Tensor tensor = model_->tensors()[position];
   if (const Mismatch mismatch = mismatch_of(tensor, wanted); !mismatch.kinds.empty()) {
     return fail(ErrorCode::WrongSize, EINVAL,
                 fmt::format("{}: {}: {}", path_, printable_name(tensor.name), mismatch.text));
   }
-  data_offset_ = archive_->file_range(tensor.data).offset;
+  archive_ = &model_->archive_of(position);
+  data_offset_ = model_->file_range(position).offset;
   return {};
 }
 

@@ -41,7 +41,8 @@ class TensorSource {
   std::string path_;
   std::istream* in_ = nullptr;  // one of these three
   std::unique_ptr<File> file_;
-  std::unique_ptr<Archive> archive_;
+  const Archive* archive_ = nullptr;  // of the model
+  std::unique_ptr<Model> model_;
   std::uint64_t data_offset_ = 0;  // in the file or the archive's file
   std::uint64_t due_bytes_ = 0;
   std::vector<std::byte> buffer_;

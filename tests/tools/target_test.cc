@@ -41,7 +41,7 @@ TEST_CASE("target opens an archive", "[tools][target]") {
   const test::TemporaryDirectory directory;
   const auto target = open_target(directory.write("m.safetensors", kArchive));
   REQUIRE(target);
-  CHECK(target->archive->tensors().size() == 2);
+  CHECK(target->model->tensors().size() == 2);
   CHECK_FALSE(target->tensor);
 }
 
@@ -59,7 +59,7 @@ TEST_CASE("target finds the archive behind a mount's root and the tensor behind 
   const auto file = open_target("/mnt/m/b", mount);
   REQUIRE(file);
   REQUIRE(file->tensor);
-  CHECK(file->archive->tensors()[*file->tensor].name == "b");
+  CHECK(file->model->tensors()[*file->tensor].name == "b");
   const auto gone = open_target("/mnt/m/c", mount);
   REQUIRE_FALSE(gone);
   CHECK(gone.error().message == "/mnt/m/c: its archive " + archive + ": has no tensor c any more");
@@ -97,7 +97,7 @@ TEST_CASE("target does not follow attributes that were copied out of a mount", "
   }
   const auto target = open_target(copy);
   REQUIRE(target);
-  CHECK(target->archive->path() == copy);
+  CHECK(target->model->path() == copy);
 }
 
 TEST_CASE("target tells a missing file, a special file and an empty name apart", "[tools][target]") {
@@ -141,8 +141,19 @@ TEST_CASE("target says why a file is no archive", "[tools][target]") {
   }
 }
 
-TEST_CASE("target explains that the index of a sharded model is no archive", "[tools][target]") {
+TEST_CASE("target takes an index, and a directory that holds one, for the model", "[tools][target]") {
   const test::TemporaryDirectory directory;
-  const std::string path = directory.write("model.safetensors.index.json", "{}");
-  CHECK(failure(path) == path + ": is the index of a sharded model: name one of its shards");
+  directory.write("one.safetensors", kArchive);
+  const std::string index =
+      directory.write("model.safetensors.index.json", R"({"weight_map":{"b":"one.safetensors"}})");
+  for (const std::string& named : {index, directory.path().string()}) {
+    const auto target = open_target(named);
+    REQUIRE(target);
+    CHECK(target->model->is_sharded());
+    CHECK(target->model->tensors().find("b"));
+  }
+  const std::string empty = directory.write("empty.safetensors.index.json", "{}");
+  CHECK(failure(empty) == empty + ": byte 0: the index has no weight_map");
+  // Which of the two?
+  CHECK(failure(directory.path().string()).find("empty.safetensors.index.json") != std::string::npos);
 }

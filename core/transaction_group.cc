@@ -1,5 +1,5 @@
 // One transaction for each shard, all in one commit.
-#include "fs/transaction_group.h"
+#include "core/transaction_group.h"
 
 #include <algorithm>
 #include <utility>
