@@ -24,8 +24,8 @@
 #include "core/error.h"
 #include "core/model.h"
 #include "core/transaction.h"
-#include "fs/inode_table.h"
 #include "core/transaction_group.h"
+#include "fs/inode_table.h"
 
 namespace stfs {
 

@@ -24,9 +24,9 @@
 #include <vector>
 
 #include "core/model.h"
+#include "core/transaction_group.h"
 #include "fs/inode_table.h"
 #include "fs/open_file.h"
-#include "core/transaction_group.h"
 
 namespace stfs {
 
