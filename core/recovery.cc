@@ -33,7 +33,8 @@ Result<bool> only_knows_its_blocks(const File& archive, const JournalRecord& rec
   return true;
 }
 
-/// Takes the journal's own lock. False where it has gone meanwhile, or was taken back.
+/// Takes the journal's own lock. False where it has gone meanwhile, was taken back, or is a part of a
+/// transaction over several archives whose owner, alive at the look, died before he committed it.
 Result<bool> take(Storage& storage, FoundJournal& found) {
   auto owner = found.file->try_lock(kOwnerByte, LockKind::Exclusive);
   if (!owner && !lacks_locks(owner.error())) return pass_on(std::move(owner));
@@ -47,7 +48,15 @@ Result<bool> take(Storage& storage, FoundJournal& found) {
   if (!is_there || !*is_there || found.is_standing) return is_there;
   auto taken_back = is_void(*found.file, opened->identity.size_bytes);
   if (!taken_back) return taken_back;
-  return !*taken_back || found.report.state == JournalState::Unfinished;
+  if (*taken_back) return found.report.state == JournalState::Unfinished;
+  if (found.report.state != JournalState::InUse || found.record.coordinator.empty()) return true;
+  if (!is_coordinator_name(found.record.coordinator)) return false;
+  const auto& path = found.report.path;
+  auto group = look_at_coordinator(storage, path.parent_path() / found.record.coordinator, path.filename());
+  // The next look tells what is wrong with it.
+  if (!group && group.error().code == ErrorCode::InvalidArgument) return false;
+  if (!group) return pass_on(std::move(group));
+  return *group != GroupState::Absent;
 }
 
 ByteRange heads_of(const FoundJournal& found) {

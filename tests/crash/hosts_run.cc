@@ -66,7 +66,7 @@ class HostsRun {
       Scheduler::pause();
       ++run_.calls_;
       run_.tell(process_, std::string(name_of(call.kind)) + " of the " + std::string(name_of(call.role)));
-      run_.at_call(process_);
+      run_.at_call(process_, call);
       run_.dawdle(call);
       const bool is_lie = std::ranges::any_of(run_.scenario_.lies, [&](const SeamCall& lie) {
         return lie.kind == call.kind && lie.role == call.role;
@@ -83,17 +83,25 @@ class HostsRun {
     if (trace_ != nullptr) *trace_ << calls_ << " " << process.id() << ": " << what << "\n";
   }
 
-  void at_call(DiskProcess& process) {
+  static bool is_journal_sync(const SeamCall& call) {
+    return call.kind == FileCall::Sync && call.role == FileRole::Journal;
+  }
+
+  void at_call(DiskProcess& process, const SeamCall& call) {
     if (choices_.one_in(scenario_.snapshots_one_in)) snapshots_.push_back({disk_.image(), log_, calls_});
-    if (scenario_.kills_one_in == 0 || process.is_dead() || !choices_.one_in(scenario_.kills_one_in)) return;
+    if (scenario_.kills_one_in == 0 || process.is_dead()) return;
+    if (scenario_.dies_in_syncs && !is_journal_sync(call)) return;
+    if (!choices_.one_in(scenario_.kills_one_in)) return;
     ++counts_.kills;
     tell(process, "killed");
     process.kill();
   }
 
   void dawdle(const SeamCall& call) {
-    if (!scenario_.dawdles || call.kind != FileCall::Sync || call.role != FileRole::Journal) return;
-    if (!choices_.one_in(4)) return;
+    if (scenario_.dawdles && is_journal_sync(call) && choices_.one_in(4)) rest();
+  }
+
+  static void rest() {
     for (unsigned turn = 0; turn < kLongTurns; ++turn) Scheduler::pause();
   }
 
@@ -123,6 +131,7 @@ class HostsRun {
         --commits_left;
         commit(archive, *process, writer);
       }
+      if (scenario_.dawdles && process->is_dead()) rest();
     }
   }
 
@@ -244,6 +253,15 @@ const std::vector<HostsScenario>& hosts_scenarios() {
        .writers = 2,
        .commits = 6,
        .slots = 1,
+       .snapshots_one_in = 4,
+       .keeps_journal = true,
+       .dawdles = true},
+      {.name = "kept journals, two writers of one tensor, killed in syncs",
+       .writers = 2,
+       .commits = 6,
+       .slots = 1,
+       .kills_one_in = 8,
+       .dies_in_syncs = true,
        .snapshots_one_in = 4,
        .keeps_journal = true,
        .dawdles = true},

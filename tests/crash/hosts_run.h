@@ -20,6 +20,7 @@ struct HostsScenario {
   std::size_t slots = 0;              // that the writers fight for: only so many of them; 0: all
   bool each_its_own = false;          // no two writers change the same bytes, if the same blocks
   std::size_t kills_one_in = 0;       // at a call of the seam; 0: never
+  bool dies_in_syncs = false;         // of journals only: what it wrote before may never be on the disk
   std::size_t snapshots_one_in = 50;  // calls: then the power may be lost
   bool keeps_journal = false;         // small commits go through standing journals
   bool dawdles = false;               // a sync of a journal sometimes takes long, and the others go on

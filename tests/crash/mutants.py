@@ -41,6 +41,7 @@ class Mutant:
     # In these a round of the explorer notices it soonest; all the same, each mutant fails one of the tests.
     kinds: tuple[str, ...] = KINDS
     more: tuple[tuple[str, str], ...] = ()  # further texts of the same file
+    scenario: str = ""  # of hosts: the one that shows it soonest
 
     def apply(self, core: Path) -> tuple[Path, str]:
         """The file of that directory that changes, and its new content."""
@@ -180,7 +181,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "insisting applies a journal over bytes that it does not know",
-        "is_due = *known && check_new_blocks(*found.file, found.record);",
+        "is_due = is_alone && *known && check_new_blocks(*found.file, found.record);",
         "is_due = check_new_blocks(*found.file, found.record).has_value();",
         ("journals",),
     ),
@@ -211,7 +212,7 @@ MUTANTS: tuple[Mutant, ...] = (
     # --- failures --------------------------------------------------------------------------------------
     Mutant(
         "commits go on after a failed sync of the archive",
-        "if (auto writable = archive_.check_writable(); !writable) return writable;",
+        "if (auto writable = archive_.check_writable(); !writable) return pass_on(std::move(writable));",
         "",
         ("faults",),
     ),
@@ -323,18 +324,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "        if (auto synced = found.file->sync(); !synced) return pass_on(std::move(synced));",
         "",
         ("hosts",),
+        scenario="kept journals, two writers of one tensor, and a slow disk",
     ),
     Mutant(
         "a dead owner's void journal is removed as it is",
         "      if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;\n    }",
         "    }",
         ("hosts",),
+        scenario="kept journals, two writers of one tensor, killed in syncs",
     ),
     Mutant(
         "a dead owner's void journal is nothing to recover before a commit",
         "!found.is_in_use && (found.is_void || found.report.state == JournalState::Committed);",
         "!found.is_in_use && found.report.state == JournalState::Committed;",
         ("hosts",),
+        scenario="kept journals, two writers of one tensor, killed in syncs",
     ),
     # --- several archives ------------------------------------------------------------------------------
     Mutant(
@@ -462,8 +466,10 @@ class Workshop:
             errors = [line for line in done.stdout.splitlines() if "error" in line]
             raise RuntimeError("\n".join(errors[:10]) or done.stdout[-3000:])
 
-    def explore(self, kinds, seconds, states=10**12) -> subprocess.CompletedProcess:
+    def explore(self, kinds, seconds, states=10**12, scenario="") -> subprocess.CompletedProcess:
         command = [self.explorer, "--states", str(states), "--seconds", str(seconds)]
+        if scenario:
+            command += ["--workload", scenario]
         for kind in kinds:
             command += ["--kind", kind]
         return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=10 * seconds)
@@ -487,7 +493,7 @@ class Workshop:
             self.compile()
             # A crash or a hang of the mutant is a way of being caught.
             try:
-                done = self.explore(mutant.kinds, PATIENCE)
+                done = self.explore(mutant.kinds, PATIENCE, scenario=mutant.scenario)
             except subprocess.TimeoutExpired:
                 return "it hangs"
         finally:

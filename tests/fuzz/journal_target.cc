@@ -1,7 +1,9 @@
 // Recovery beside a file that anybody may have written, compared with what the oracle says of it.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
+#include <utility>
 
 #include "core/archive.h"
 #include "core/header.h"
@@ -24,16 +26,49 @@ enum Setting : unsigned {
   kIsInUse = 4,   // its owner lives
   kIsStaged = 8,  // it has the name of one that is still being written
   kIsBadlyNamed = 16,
+  kHasCoordinator = 32,  // it lies behind the journal, and behind it its size in two bytes
+  kOwnerDies = 64,       // where it is in use: while recovery waits
+};
+constexpr unsigned kSettings = 128;
+
+const std::string kDirectory = "/models/";
+const std::string kArchive = kDirectory + "m.safetensors";
+const std::string kCoordinator = kDirectory + std::string(kCoordinatorName);
+
+struct Input {
+  View journal;
+  std::optional<View> coordinator;
+  unsigned setting = 0;
 };
 
-const std::string kDirectory = "/models";
-const std::string kArchive = kDirectory + "/m.safetensors";
+/// @param input  not empty.
+Input split(View input) {
+  Input parts{.journal = input.first(input.size() - 1),
+              .coordinator = {},
+              .setting = std::to_integer<unsigned>(input.back())};
+  if ((parts.setting & kHasCoordinator) == 0 || parts.journal.size() < 2) return parts;
+  const std::size_t left = parts.journal.size() - 2;
+  const std::size_t size = std::min<std::size_t>(number_at(parts.journal, left), left);
+  parts.coordinator = parts.journal.subspan(left - size, size);
+  parts.journal = parts.journal.first(left - size);
+  return parts;
+}
 
-std::string journal_path(unsigned setting) {
-  const std::string name = kDirectory + "/.m.safetensors.stj.";
+Bytes join(Bytes journal, const std::optional<Bytes>& coordinator, unsigned setting) {
+  if (coordinator) {
+    journal.insert(journal.end(), coordinator->begin(), coordinator->end());
+    journal.resize(journal.size() + 2);
+    put_number(journal, journal.size() - 2, coordinator->size());
+  }
+  setting = coordinator ? setting | kHasCoordinator : setting & ~unsigned{kHasCoordinator};
+  journal.push_back(static_cast<std::byte>(setting));
+  return journal;
+}
+
+std::string journal_name(unsigned setting) {
   std::string id = "0123456789abcdef0123456789abcdef";
   if ((setting & kIsBadlyNamed) != 0) id.back() = 'x';
-  return name + id + ((setting & kIsStanding) != 0 ? ".standing" : "") +
+  return ".m.safetensors.stj." + id + ((setting & kIsStanding) != 0 ? ".standing" : "") +
          ((setting & kIsStaged) != 0 ? ".staged" : "");
 }
 
@@ -45,15 +80,17 @@ Bytes make(Choices& choices) {
   unsigned setting = seed.is_standing ? kIsStanding : 0U;
   if (choices.one_in(3)) setting |= kIsForced;
   if (choices.one_in(16)) setting |= kIsInUse;
+  if (choices.one_in(2)) setting |= kOwnerDies;
   if (choices.one_in(64)) setting |= kIsStaged;
   if (choices.one_in(64)) setting |= kIsBadlyNamed;
   if (choices.one_in(64)) setting ^= kIsStanding;
-  Bytes input;
-  input.reserve(seed.bytes.size() + kBlockBytes);  // what is put in seldom makes it move
-  input = seed.bytes;
-  mutate_journal(input, (setting & kIsStanding) != 0, journal_scene().archive, choices);
-  input.push_back(static_cast<std::byte>(setting));
-  return input;
+  Bytes journal;
+  journal.reserve(seed.bytes.size() + kBlockBytes);  // what is put in seldom makes it move
+  journal = seed.bytes;
+  mutate_journal(journal, (setting & kIsStanding) != 0, journal_scene().archive, choices);
+  std::optional<Bytes> coordinator;
+  if (seed.is_part && !choices.one_in(4)) coordinator = make_coordinator(journal_name(setting), choices);
+  return join(std::move(journal), coordinator, setting);
 }
 
 void mutate(Bytes& input, Choices& choices) {
@@ -61,35 +98,44 @@ void mutate(Bytes& input, Choices& choices) {
     input = make(choices);
     return;
   }
-  const std::byte setting = choices.one_in(8) ? static_cast<std::byte>(choices.below(32)) : input.back();
-  input.pop_back();
-  mutate_journal(input, (std::to_integer<unsigned>(setting) & kIsStanding) != 0, journal_scene().archive,
-                 choices);
-  input.push_back(setting);
+  const Input parts = split(input);
+  unsigned setting = parts.setting;
+  if (choices.one_in(8)) setting = static_cast<unsigned>(choices.below(kSettings));
+  Bytes journal(parts.journal.begin(), parts.journal.end());
+  std::optional<Bytes> coordinator;
+  if (parts.coordinator) coordinator.emplace(parts.coordinator->begin(), parts.coordinator->end());
+  if (choices.one_in(8)) coordinator = make_coordinator(journal_name(setting), choices);
+  mutate_journal(journal, (setting & kIsStanding) != 0, journal_scene().archive, choices);
+  input = join(std::move(journal), coordinator, setting);
 }
 
 /// One journal beside the archive, and all that may happen to both.
 class Execution {
  public:
-  Execution(MemoryStorage& storage, unsigned setting, View journal)
+  Execution(MemoryStorage& storage, const Input& input)
       : storage_(storage),
-        path_(journal_path(setting)),
-        setting_(setting),
-        is_sampled_(!journal.empty() && std::to_integer<unsigned>(journal.back()) % 8 == 0) {
+        path_(kDirectory + journal_name(input.setting)),
+        coordinator_(input.coordinator),
+        setting_(input.setting),
+        is_sampled_(!input.journal.empty() && std::to_integer<unsigned>(input.journal.back()) % 8 == 0) {
     storage_.put_back(kArchive);
-    storage_.put(path_, journal);
-    storage_.set_locked(path_, has(kIsInUse));
-    verdict_ = judge_journal(journal, {.archive = journal_scene().archive,
-                                       .stamp = journal_scene().stamp,
-                                       .is_standing = has(kIsStanding),
-                                       .is_forced = has(kIsForced)});
+    storage_.put(path_, input.journal);
+    if (coordinator_) storage_.put(kCoordinator, *coordinator_);
+    if (has(kIsInUse)) storage_.set_locked(path_);
+    verdict_ = judge_journal(input.journal, {.archive = journal_scene().archive,
+                                             .stamp = journal_scene().stamp,
+                                             .is_standing = has(kIsStanding),
+                                             .is_forced = has(kIsForced),
+                                             .name = journal_name(input.setting),
+                                             .coordinator_name = std::string(kCoordinatorName),
+                                             .coordinator = coordinator_});
     if (has(kIsStaged)) verdict_ = {.state = JournalState::Unfinished};
     if (has(kIsBadlyNamed)) verdict_ = {.state = JournalState::Unknown};
-    // Nobody but its owner does anything about it.
-    if (has(kIsInUse)) verdict_.after.reset();
   }
   ~Execution() {
-    if (storage_.has(path_)) static_cast<void>(storage_.remove(path_));
+    for (const std::string& path : {path_, kCoordinator}) {
+      if (storage_.has(path)) static_cast<void>(storage_.remove(path));
+    }
   }
   Execution(const Execution&) = delete;
   Execution& operator=(const Execution&) = delete;
@@ -99,15 +145,20 @@ class Execution {
     if (wrong.empty()) wrong = read();
     if (wrong.empty()) wrong = commit_beside();
     if (wrong.empty() && is_changed()) wrong = "the archive was changed before its recovery";
-    if (wrong.empty()) wrong = recover_it();
-    if (verdict_.after)
-      return {verdict_.state == JournalState::Foreign ? "insisted" : "applied", std::move(wrong)};
-    return {has(kIsInUse) ? "in use" : name_of(verdict_.state), std::move(wrong)};
+    if (wrong.empty()) wrong = has(kIsInUse) ? recover_beside_owner() : recover_it();
+    return {outcome(), std::move(wrong)};
   }
 
  private:
   [[nodiscard]] bool has(Setting bit) const { return (setting_ & bit) != 0; }
   [[nodiscard]] bool is_changed() const { return storage_.writes(kArchive) != 0; }
+
+  [[nodiscard]] std::string_view outcome() const {
+    if (has(kIsInUse)) return "in use";
+    if (verdict_.is_part) return "applied as a part";
+    if (verdict_.after) return verdict_.state == JournalState::Foreign ? "insisted" : "applied";
+    return name_of(verdict_.state);
+  }
 
   std::unique_ptr<File> open() { return std::move(*storage_.open(kArchive, Access::ReadWrite)); }
 
@@ -132,7 +183,7 @@ class Execution {
 
   /// Who may only read sees the archive as it will be after its recovery.
   std::string read() {
-    const bool is_pending = verdict_.after && verdict_.state == JournalState::Committed;
+    const bool is_pending = !has(kIsInUse) && verdict_.after && verdict_.state == JournalState::Committed;
     // What comes straight from the file needs no look each time.
     if (!is_pending && !is_sampled_) return "";
     const View due = is_pending ? View(*verdict_.after) : View(journal_scene().archive);
@@ -164,33 +215,56 @@ class Execution {
     return is_due && *obstacle != Obstacle::DeadOwner ? "a commit does not recover it first" : "";
   }
 
+  Result<std::vector<JournalReport>> recover_for_good() {
+    return recover(storage_, kArchive, *open(), {.is_dry_run = false, .is_forced = has(kIsForced)});
+  }
+
   /// The archive is as it was, or as the oracle says; what is left of the journal is what must be left.
   std::string recover_it() {
-    const auto archive = open();
-    const auto reports =
-        recover(storage_, kArchive, *archive, {.is_dry_run = false, .is_forced = has(kIsForced)});
-    if (!reports && has(kIsInUse) && has(kIsForced) && reports.error().code == ErrorCode::Busy) {
-      return is_changed() ? "the archive was changed" : "";  // who insists is told of the owner
-    }
+    const auto reports = recover_for_good();
     if (!reports) return "recovery fails: " + reports.error().message;
-    const JournalAction action = reports->front().action;
     if (!verdict_.after && is_changed()) return "the archive was changed";
     if (verdict_.after && !is_same(storage_.content(kArchive), *verdict_.after)) {
       return is_changed() ? "the archive is not what the journal says"
                           : "a committed journal was not applied";
     }
-    const bool is_removed = !has(kIsInUse) && verdict_.state == JournalState::Unfinished;
-    const JournalAction due = verdict_.after ? JournalAction::Applied
-                              : is_removed   ? JournalAction::Removed
-                                             : JournalAction::None;
-    if (action != due) return "recovery says that it has done something else";
-    if (storage_.has(path_) != (due == JournalAction::None))
-      return "the journal is there, or is gone, by mistake";
-    return storage_.files() == (due == JournalAction::None ? 2U : 1U) ? "" : "a file was left behind";
+    const JournalAction due = verdict_.after                               ? JournalAction::Applied
+                              : verdict_.state == JournalState::Unfinished ? JournalAction::Removed
+                                                                           : JournalAction::None;
+    if (reports->front().action != due) return "recovery says that it has done something else";
+    const bool has_journal = due == JournalAction::None;
+    if (storage_.has(path_) != has_journal) return "the journal is there, or is gone, by mistake";
+    const bool has_coordinator = coordinator_ && !(verdict_.is_part && is_last());
+    if (storage_.has(kCoordinator) != has_coordinator)
+      return "the coordinator is there, or is gone, by mistake";
+    const std::size_t files = 1U + (has_journal ? 1U : 0U) + (has_coordinator ? 1U : 0U);
+    return storage_.files() == files ? "" : "a file was left behind";
+  }
+
+  /// None of the coordinator's journals is there any more.
+  [[nodiscard]] bool is_last() const {
+    const auto names = read_plain_coordinator(*coordinator_);
+    return names && std::ranges::none_of(
+                        *names, [this](const std::string& name) { return storage_.has(kDirectory + name); });
+  }
+
+  /// A living owner's journal is his. Where he dies meanwhile, nothing is done, or what his death asks for.
+  std::string recover_beside_owner() {
+    if (has(kOwnerDies)) storage_.set_locked(path_, 1);
+    const auto reports = recover_for_good();
+    // Who insists is told of the owner.
+    const bool is_told = !reports && has(kIsForced) && reports.error().code == ErrorCode::Busy;
+    if (!reports && !is_told) return "recovery fails: " + reports.error().message;
+    const bool is_over = verdict_.after ? is_same(storage_.content(kArchive), *verdict_.after)
+                                        : verdict_.state == JournalState::Unfinished && !is_changed();
+    if (has(kOwnerDies) && is_over) return "";
+    if (is_changed()) return "the archive was changed";
+    return storage_.has(path_) ? "" : "an owner's journal was removed";
   }
 
   MemoryStorage& storage_;
   const std::string path_;
+  const std::optional<View> coordinator_;
   const unsigned setting_;
   const bool is_sampled_;
   JournalVerdict verdict_;
@@ -201,8 +275,7 @@ FuzzOutcome fuzz_one(View input) {
   if (input.empty()) return {"nothing"};
   static MemoryStorage storage;
   if (!storage.has(kArchive)) storage.put(kArchive, journal_scene().archive);
-  const auto setting = std::to_integer<unsigned>(input.back());
-  return Execution(storage, setting, input.first(input.size() - 1)).judge();
+  return Execution(storage, split(input)).judge();
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <array>
 #include <utility>
 
+#include "core/coordinator.h"
 #include "core/journal_format.h"
 #include "tests/support/journal_oracle.h"
 #include "tests/support/journal_seeds.h"
@@ -198,6 +199,24 @@ bool mutate_journal(Bytes& journal, bool is_standing, View archive, Choices& cho
   const Repair what = one_of(choices, kRepairs);
   repair(journal, is_standing, archive, what);
   return what != Repair::Nothing;
+}
+
+Bytes make_coordinator(const std::string& journal_name, Choices& choices) {
+  std::vector<std::string> names = {".first.safetensors.stj.0123456789abcdef"};
+  if (!choices.one_in(6)) names.push_back(journal_name);
+  if (choices.one_in(6)) names.emplace_back(kCoordinatorName);  // which is there as long as itself
+  const std::string text = encode_coordinator(names);
+  const View view = std::as_bytes(std::span(text));
+  Bytes bytes(view.begin(), view.end());
+  if (choices.one_in(8)) bytes[0] = std::byte{0};  // as if taken back
+  if (choices.below(2) == 0) return bytes;
+  mutate_bytes(bytes, {0, bytes.size()}, {}, choices, true);
+  constexpr std::size_t kHashBytes = 8;
+  if (choices.below(2) == 0 && bytes.size() > kHashBytes) {
+    const std::size_t end = bytes.size() - kHashBytes;
+    put_number(bytes, end, hash_of(View(bytes).first(end)));
+  }
+  return bytes;
 }
 
 }  // namespace stfs::test

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "tests/support/mutator.h"
 
@@ -13,5 +14,8 @@ namespace stfs::test {
 /// the old ones too.
 /// @return whether any was.
 bool mutate_journal(Bytes& journal, bool is_standing, std::span<const std::byte> archive, Choices& choices);
+
+/// A coordinator that names that journal, or nearly.
+Bytes make_coordinator(const std::string& journal_name, Choices& choices);
 
 }  // namespace stfs::test

@@ -139,6 +139,21 @@ JournalVerdict judge_foreign(View journal, const JournalSetting& setting, const 
   return verdict;
 }
 
+/// Of one that waits for a coordinator; nothing where that has come.
+std::optional<JournalVerdict> judge_part(std::string_view coordinator, const JournalSetting& setting) {
+  const bool is_name = coordinator.starts_with('.') && coordinator.ends_with(".group") &&
+                       coordinator.find('/') == std::string_view::npos;
+  if (!is_name) return JournalVerdict{.state = JournalState::Unknown, .blocks_commits = true};
+  const bool is_there = setting.coordinator && coordinator == setting.coordinator_name;
+  // Its owner takes it back by its first byte.
+  if (!is_there || (!setting.coordinator->empty() && setting.coordinator->front() == std::byte{0})) {
+    return JournalVerdict{.state = JournalState::Unfinished};
+  }
+  const auto names = read_plain_coordinator(*setting.coordinator);
+  if (names && std::ranges::count(*names, setting.name) != 0) return std::nullopt;
+  return JournalVerdict{.state = JournalState::Damaged, .blocks_commits = true};
+}
+
 JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
   const JournalVerdict damaged{.state = JournalState::Damaged, .blocks_commits = true};
   if (journal.size() < kBlockBytes) return damaged;
@@ -149,8 +164,13 @@ JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
   if (!record) return is_zero(block) ? JournalVerdict{.state = JournalState::Unfinished} : damaged;
   if (!is_of(record->archive, setting.stamp)) return judge_foreign(journal, setting, *record);
   if (!has_new_blocks(journal, *record)) return damaged;
-  if (!record->coordinator.empty()) return {.state = JournalState::Unknown, .blocks_commits = true};
-  return {.state = JournalState::Committed, .after = applied(journal, setting.archive, *record)};
+  if (!record->coordinator.empty()) {
+    const auto waiting = judge_part(record->coordinator, setting);
+    if (waiting) return *waiting;
+  }
+  return {.state = JournalState::Committed,
+          .after = applied(journal, setting.archive, *record),
+          .is_part = !record->coordinator.empty()};
 }
 
 JournalVerdict judge_standing(View journal, const JournalSetting& setting) {
@@ -238,6 +258,28 @@ std::optional<PlainRecord> read_plain_record(View bytes) {
   }
   plain.size_bytes = at;
   return plain;
+}
+
+std::optional<std::vector<std::string>> read_plain_coordinator(View bytes) {
+  constexpr std::string_view kMagic = "STFSGRP1";
+  constexpr std::size_t kHashBytes = 8;
+  if (bytes.size() <= kMagic.size() + kHashBytes) return std::nullopt;
+  const View text = bytes.first(bytes.size() - kHashBytes);
+  if (number_at(bytes, text.size()) != hash_of(text) || text.back() != std::byte{0}) return std::nullopt;
+  std::vector<std::string> names(1);
+  for (const std::byte byte : text.first(text.size() - 1)) {
+    if (byte == std::byte{0}) {
+      names.emplace_back();
+    } else {
+      names.back() += static_cast<char>(byte);
+    }
+  }
+  if (names.front() != kMagic) return std::nullopt;
+  names.erase(names.begin());
+  const auto is_name = [](const std::string& name) {
+    return name.starts_with('.') && name.find('/') == std::string::npos;
+  };
+  return std::ranges::all_of(names, is_name) ? std::optional(std::move(names)) : std::nullopt;
 }
 
 JournalVerdict judge_journal(View journal, const JournalSetting& setting) {

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "core/journal_format.h"
 #include "core/journal_scan.h"
@@ -40,12 +42,19 @@ struct PlainRecord {
 /// Nothing where the bytes end too early.
 std::optional<PlainRecord> read_plain_record(std::span<const std::byte> bytes);
 
+/// The names in a coordinator (core/coordinator.h); nothing where it is damaged.
+std::optional<std::vector<std::string>> read_plain_coordinator(std::span<const std::byte> bytes);
+
 /// What lies around a journal whose owner is dead.
 struct JournalSetting {
   std::span<const std::byte> archive;
   ArchiveStamp stamp;
   bool is_standing = false;
   bool is_forced = false;
+  std::string name = {};
+  /// In the same directory; nothing where there is none.
+  std::string coordinator_name = {};
+  std::optional<std::span<const std::byte>> coordinator = {};
 };
 
 struct JournalVerdict {
@@ -53,6 +62,8 @@ struct JournalVerdict {
   bool blocks_commits = false;
   /// The archive after a recovery that has to apply the journal.
   std::optional<Bytes> after = {};
+  /// It is committed by the coordinator, which goes with the last of its journals.
+  bool is_part = false;
 };
 JournalVerdict judge_journal(std::span<const std::byte> journal, const JournalSetting& setting);
 

@@ -92,7 +92,8 @@ std::vector<JournalSeed> make_seeds() {
   JournalRecord foreign = record_of(three, 50);
   foreign.archive.inode += 1;
   JournalRecord part = record_of(one, 51);
-  part.coordinator = "other.stj.record";
+  JournalRecord large_part = record_of(three, 53);
+  part.coordinator = large_part.coordinator = kCoordinatorName;
   Bytes taken_back = ordinary(record_of(three, 52));
   std::fill_n(taken_back.begin(), kBlockBytes, std::byte{0});
   std::vector<JournalSeed> seeds = {
@@ -102,7 +103,8 @@ std::vector<JournalSeed> make_seeds() {
       {"everything", false, ordinary(record_of(many, 4))},
       {"nothing", false, ordinary(record_of({}, 5))},
       {"foreign", false, ordinary(std::move(foreign))},
-      {"part of a whole", false, ordinary(std::move(part))},
+      {"part of a whole", false, ordinary(std::move(part)), true},
+      {"large part of a whole", false, ordinary(std::move(large_part)), true},
       {"taken back", false, std::move(taken_back)},
       {"lane 0", true, standing(record_of(three, 7), {})},
       {"lane 1", true, standing({}, record_of(one, 8))},

@@ -22,7 +22,12 @@ struct JournalSeed {
   std::string_view name;
   bool is_standing = false;
   Bytes bytes;
+  /// It waits for the coordinator of this name.
+  bool is_part = false;
 };
 const std::vector<JournalSeed>& journal_seeds();
+
+inline constexpr std::string_view kCoordinatorName =
+    ".first.safetensors.stj.00112233445566778899aabbccddeeff.group";
 
 }  // namespace stfs::test

@@ -19,7 +19,7 @@ struct MemoryStorage::Node {
   std::uint64_t writes = 0;
   std::uint64_t inode = 0;
   std::int64_t birth_ns = 0;
-  bool is_locked = false;
+  std::uint64_t locked_tries = 0;
   UniqueFd mapped;  // memory for who wants to map the file
   bool has_given_bytes = false;
 
@@ -90,7 +90,9 @@ class NodeFile final : public File {
     if (kind == LockKind::Exclusive && access_ == Access::ReadOnly) {
       return fail_system(EBADF, "a file in memory", "lock");
     }
-    return node_->is_locked ? std::optional(LockConflict{}) : std::nullopt;
+    if (node_->locked_tries == 0) return std::nullopt;
+    --node_->locked_tries;
+    return LockConflict{};
   }
   void unlock(ByteRange) override {}
   [[nodiscard]] std::optional<pid_t> lock_holder(ByteRange) const override { return std::nullopt; }
@@ -127,8 +129,8 @@ void MemoryStorage::put_back(const std::string& path) {
   files_.at(path)->writes = 0;
 }
 
-void MemoryStorage::set_locked(const std::string& path, bool is_locked) {
-  files_.at(path)->is_locked = is_locked;
+void MemoryStorage::set_locked(const std::string& path, std::uint64_t tries) {
+  files_.at(path)->locked_tries = tries;
 }
 
 std::span<const std::byte> MemoryStorage::content(const std::string& path) const {

@@ -29,8 +29,8 @@ class MemoryStorage final : public Storage {
   void put(const std::string& path, std::span<const std::byte> content);
   /// What was put there last is there again. A file that was mapped once need not be copied for it once more.
   void put_back(const std::string& path);
-  /// Somebody else holds every lock on it from now on, or none any more.
-  void set_locked(const std::string& path, bool is_locked);
+  /// Somebody else holds every lock on it, until so many have tried to take one.
+  void set_locked(const std::string& path, std::uint64_t tries = UINT64_MAX);
   /// Files that were created come to birth at no time that is recorded, as on some file systems.
   void set_birth_times(bool are_known) { has_birth_times_ = are_known; }
 
