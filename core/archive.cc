@@ -184,6 +184,7 @@ Result<Archive::Change> Archive::look_for_change(std::chrono::milliseconds trust
   if (!at_path && at_path.error().errno_value != ENOENT && at_path.error().errno_value != ENOTDIR) {
     return tl::unexpected(at_path.error());
   }
+  change.is_gone = !at_path;
   change.is_replaced = !at_path || !at_path->identity.same_file(known);
   return change;
 }

@@ -69,6 +69,7 @@ class Archive {
     bool is_broken = false;        // ... and the header is another one: no offset can be trusted any more
     std::uint64_t size_bytes = 0;  // of the file, now
     bool is_replaced = false;      // another file lies at the path, or none: ours lives on until it is closed
+    bool is_gone = false;          // ... none
   };
   /// @param trust  where the last look is no older than this, only what lies at the path and the size are
   ///               looked at: File::size_bytes() says why.

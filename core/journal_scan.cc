@@ -218,6 +218,8 @@ class Scan {
       report.state = JournalState::InUse;
       report.explanation = "its owner keeps it for his next commit";
       for (JournalRecord& record : *records) {
+        // Of an archive that was replaced under its owner: none of our bytes.
+        if (!record.archive.matches(stamp)) continue;
         std::ranges::move(record.ranges, std::back_inserter(found.record.ranges));
         found.record.owner_pid = record.owner_pid;
       }

@@ -198,9 +198,11 @@ Result<void> Model::check_strict() const {
 
 bool Model::is_index_changed() const {
   if (!is_sharded_) return false;
-  const auto file = storage_->open(path_, Access::ReadOnly);
-  const auto status = file ? (*file)->status() : tl::unexpected(file.error());
-  return !status || status->identity != index_identity_;
+  return identity_at(path_, *storage_) != index_identity_;
+}
+
+bool Model::is_refused_shard_changed(std::uint32_t shard) const {
+  return identity_at(shards_[shard].path, *storage_) != shards_[shard].before;
 }
 
 std::uint64_t Model::data_size_bytes() const {

@@ -81,6 +81,8 @@ class Model {
   /// The index is another file now, or none, or was written to, since it was opened. Never of a single
   /// archive.
   [[nodiscard]] bool is_index_changed() const;
+  /// Of a shard that could not be used: another file lies there now, or it was written to.
+  [[nodiscard]] bool is_refused_shard_changed(std::uint32_t shard) const;
 
   /// What was wrong when it was opened. Shards first, then in order of name.
   [[nodiscard]] std::span<const ModelProblem> problems() const { return problems_; }

@@ -17,6 +17,7 @@ namespace {
 constexpr std::size_t kMostThreads = 8;
 
 void open_shard(Shard& shard, Access access, Storage& storage) {
+  shard.before = identity_at(shard.path, storage);
   auto archive = Archive::open(shard.path, access, storage);
   if (archive) {
     shard.archive = std::move(*archive);
@@ -47,6 +48,12 @@ void refuse_twins(std::vector<Shard>& shards) {
 
 }  // namespace
 
+std::optional<FileIdentity> identity_at(const std::filesystem::path& path, Storage& storage) {
+  const auto file = storage.open(path, Access::ReadOnly);
+  const auto status = file ? (*file)->status() : tl::unexpected(file.error());
+  return status ? std::optional(status->identity) : std::nullopt;
+}
+
 bool is_refusal_to_write(const Error& error) {
   const int why = error.errno_value;
   return error.code == ErrorCode::System && (why == EACCES || why == EROFS || why == EPERM || why == ETXTBSY);
@@ -56,8 +63,7 @@ Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
                                        std::span<const std::string> names, Access access, Storage& storage) {
   std::vector<Shard> shards;
   shards.reserve(names.size());
-  for (const std::string& name : names)
-    shards.push_back({.path = directory / name, .archive = nullptr, .failure = std::nullopt});
+  for (const std::string& name : names) shards.push_back({.path = directory / name});
 
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {

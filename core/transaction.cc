@@ -330,11 +330,10 @@ Result<void> Transaction::check_archive(const CommitOptions& options) {
   const std::string path = archive_.path().string();
   if (change->is_replaced) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
-                path + ": the archive was replaced or deleted while it was open; mount it again");
+                path + ": the archive was replaced or deleted while it was open");
   }
   if (change->is_broken) {
-    return fail(ErrorCode::ArchiveChanged, ESTALE,
-                path + ": somebody else has changed the archive's header; mount it again");
+    return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": somebody else has changed the archive's header");
   }
   if (change->size_bytes != archive_.stamp().size_bytes) {
     return fail(ErrorCode::ArchiveCut, EIO,

@@ -40,10 +40,11 @@ Filesystem::Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions
 Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& options)
     : model_(std::move(model)),
       options_(options),
+      activity_(options.activity ? options.activity : std::make_shared<Activity>()),
       inodes_(model_->tensors(), options.layout),
       unserved_(*model_, options.layout),
       shards_(model_->shards().size()),
-      views_(std::make_unique<Views>(*model_, inodes_, options.layout, view_source())),
+      views_(std::make_unique<Views>(*model_, inodes_, options.layout, view_source(), *activity_)),
       transactions_(*model_,
                     [this](std::uint32_t tensor) -> Result<TransactionDirectory::TensorVersion> {
                       const std::uint64_t generation = state_of(tensor).generation;
@@ -57,8 +58,9 @@ Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& op
     if (!model_->shards()[shard].archive) continue;
     const std::int64_t mtime_ns = model_->shards()[shard].archive->identity().mtime_ns;
     // Beginning with the time of the last change, generations grow from one mount to the next too.
-    shards_[shard].common = {.generation = static_cast<std::uint64_t>(mtime_ns),
-                             .mtime = timespec_of(mtime_ns)};
+    shards_[shard].common = {
+        .generation = std::max(options.least_generation, static_cast<std::uint64_t>(mtime_ns)),
+        .mtime = timespec_of(mtime_ns)};
   }
 }
 
@@ -78,6 +80,17 @@ std::uint32_t Filesystem::tensor_of(Ino ino) const {
 }
 
 Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const {
+  auto found = lookup_unrefused(parent, name);
+  if (!is_refused_ || !found) return found;
+  // What the model is like stays to be seen.
+  const Ino ino = found->st_ino;
+  if (is_directory(ino) || (Views::owns(ino) && !views_->tensor(ino) && ino != Views::kArchive)) return found;
+  if (Views::is_counted(ino)) views_->forget(ino, 1);
+  const std::scoped_lock lock(state_mutex_);
+  return fail(ErrorCode::ArchiveChanged, EIO, why_refused_);
+}
+
+Result<struct stat> Filesystem::lookup_unrefused(Ino parent, std::string_view name) const {
   if (!exists(parent) || !is_directory(parent)) return no_such_inode(parent);
   // Reachable by name, never listed: whoever copies the tree sees each tensor once.
   if (parent == kRootIno && name == kViewsDirectory) return stat_of(TransactionDirectory::kViews);
@@ -191,7 +204,7 @@ Result<Bytes> Filesystem::read_archive(std::uint32_t tensor, ByteRange part) con
   const TensorPlace place = model_->place(tensor);
   if (shards_[place.shard].is_broken) {
     return fail(ErrorCode::ArchiveChanged, EIO,
-                label_of(tensor) + ": the archive's header was changed underneath; mount it again");
+                label_of(tensor) + ": the archive's header was changed underneath");
   }
   const Archive& archive = model_->archive(place.shard);
   const std::uint64_t begin = archive.file_range(archive.tensors()[place.tensor].data).offset;
@@ -221,41 +234,39 @@ Result<Bytes> Filesystem::read_pending(PendingContent& content, std::uint64_t of
   return Bytes(std::move(bytes));
 }
 
-Stale Filesystem::check_for_change(std::uint32_t shard) {
+Filesystem::Change Filesystem::check_for_change(std::uint32_t shard) {
   if (!model_->shards()[shard].archive) return {};
   const std::scoped_lock commit_lock(commit_mutex_);
-  // tidy() looks, when no further commit comes: a look after each of them makes the next one dearer.
-  if (model_->archive(shard).has_unseen_change()) return {};
-  const Stale stale = note_foreign_change(shard);
-  for (const Stale& view : stale_views(stale)) forget_(view);
-  return stale;
+  // Then tidy() looks, when no further commit comes: a look at the times after each of them makes the next
+  // one dearer.
+  constexpr std::chrono::hours kAtThePathOnly{24};
+  const bool is_unseen = model_->archive(shard).has_unseen_change();
+  const Change change = note_foreign_change(shard, is_unseen ? kAtThePathOnly : std::chrono::hours(0));
+  for (const Stale& view : stale_views(change.stale)) forget_(view);
+  return change;
 }
 
-Stale Filesystem::note_foreign_change(std::uint32_t shard) {
+Filesystem::Change Filesystem::note_foreign_change(std::uint32_t shard, std::chrono::milliseconds trust) {
   Archive& archive = model_->archive(shard);
   ShardState& known = shards_[shard];
-  const auto change = archive.check_for_change();
+  const auto change = archive.check_for_change(trust);
   const std::string path = archive.path().string();
   if (!change) {
     log::error("{}", change.error().message);
     return {};
   }
-  if (change->is_replaced && !known.was_replaced.exchange(true)) {
-    log::warning(
-        "{}: replaced or deleted; this mount goes on with the old content and can't be written any more: "
-        "mount again to see the new one",
-        path);
+  if (change->is_gone && !known.is_gone.exchange(true)) {
+    log::warning("{}: deleted; this mount goes on with its content, and nothing can be written to it", path);
   }
-  if (!change->is_touched) return {};
+  Change found{.stale = {}, .is_outdated = (change->is_replaced && !change->is_gone) || known.is_broken};
+  if (!change->is_touched) return found;
   if (!change->is_broken) {
     log::info("{}: changed by somebody else; caches dropped", path);
   } else if (!known.is_broken.exchange(true)) {
     is_any_broken_ = true;
-    log::error(
-        "{}: somebody else has changed the archive's header: every tensor in it gives EIO from now on; mount "
-        "again",
-        path);
+    log::warning("{}: somebody else has changed the archive's header: what is open of it gives EIO", path);
   }
+  found.is_outdated = found.is_outdated || known.is_broken;
   if (auto adopted = archive.adopt_identity(); !adopted) log::error("{}", adopted.error().message);
   const std::scoped_lock state_lock(state_mutex_);
   const std::int64_t mtime_ns = archive.identity().mtime_ns;
@@ -267,15 +278,32 @@ Stale Filesystem::note_foreign_change(std::uint32_t shard) {
   });
   known.common = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),
                   .mtime = timespec_of(mtime_ns)};
-  return {InodeTable::ino_of_tensor(model_->first_tensor(shard)),
-          InodeTable::ino_of_tensor(model_->first_tensor(shard + 1)) - 1, Stale::What::Content};
+  found.stale = {InodeTable::ino_of_tensor(model_->first_tensor(shard)),
+                 InodeTable::ino_of_tensor(model_->first_tensor(shard + 1)) - 1, Stale::What::Content};
+  return found;
 }
 
-void Filesystem::note_index_change() {
-  if (has_other_index_ || !model_->is_index_changed() || has_other_index_.exchange(true)) return;
-  log::warning(
-      "{}: the index was changed; this mount goes on with the old one: mount again to see the new one",
-      model_->path().string());
+void Filesystem::refuse(std::string why) {
+  const std::scoped_lock lock(state_mutex_);
+  why_refused_ = std::move(why);
+  is_refused_ = true;
+}
+
+void Filesystem::visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const {
+  const auto [first, end] = inodes_.directories();
+  for (Ino directory = end; directory-- > first;) {
+    for (const Ino child : inodes_.children(directory)) visit(directory, inodes_.file_name(child));
+  }
+  views_->visit_known(visit);
+  for (const Views::Entry& view : Views::kEntries) visit(TransactionDirectory::kViews, view.name);
+}
+
+std::uint64_t Filesystem::newest_generation() const {
+  const std::scoped_lock lock(state_mutex_);
+  std::uint64_t newest = 0;
+  for (const ShardState& shard : shards_) newest = std::max(newest, shard.common.generation);
+  for (const auto& [tensor, state] : changed_states_) newest = std::max(newest, state.generation);
+  return newest;
 }
 
 Filesystem::State Filesystem::state_of(std::uint32_t tensor) const {

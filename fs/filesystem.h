@@ -45,6 +45,9 @@ struct FilesystemOptions {
   std::optional<gid_t> gid;
   mode_t umask = 0;
   CommitOptions commit;
+  /// What has been counted of the model so far; its own, new, without.
+  std::shared_ptr<Activity> activity;
+  std::uint64_t least_generation = 0;  // of every tensor
 };
 
 class Filesystem {
@@ -110,11 +113,22 @@ class Filesystem {
   /// The last close. Commits what a mapping wrote late, drops what was never whole, and logs both.
   Stale release(OpenFile* file);
 
+  /// What a look for others' changes has found.
+  struct Change {
+    Stale stale;
+    /// Another archive lies at the path, or the header is another one: the model is to be opened anew.
+    bool is_outdated = false;
+  };
   /// Looks whether somebody else has changed a shard; then every tensor in it may be another one now.
-  Stale check_for_change(std::uint32_t shard = 0);
-  /// Looks whether somebody else has changed the index, and says so once: the mount goes on with what it
-  /// said.
-  void note_index_change();
+  Change check_for_change(std::uint32_t shard = 0);
+  /// From now on every look-up of what shows tensors fails with EIO and this message. Who has something open
+  /// goes on with it.
+  void refuse(std::string why);
+  [[nodiscard]] bool is_refused() const { return is_refused_; }
+  /// Entries that the kernel may know, but for those of the root; what lies in a directory comes before it.
+  void visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const;
+  /// No tensor has a later one.
+  [[nodiscard]] std::uint64_t newest_generation() const;
   /// After commits, when nobody waits any more: settles the journal that is kept for the next one, and closes
   /// files.
   void tidy();
@@ -136,12 +150,12 @@ class Filesystem {
   /// Who calls tidy() is told of each commit; set before the first call.
   void tell_commits_to(const std::function<void()>& note) {
     note_commit_ = [this, note] {
-      views_->activity().note_commit();
+      activity_->note_commit();
       note();
     };
   }
   /// Where requests are counted, for `.safetensors/stats.json`.
-  [[nodiscard]] Activity& activity() const { return views_->activity(); }
+  [[nodiscard]] const std::shared_ptr<Activity>& activity() const { return activity_; }
 
   /// A view: nobody may write to it, EROFS.
   [[nodiscard]] static bool is_view(Ino ino) { return Views::owns(ino); }
@@ -160,10 +174,10 @@ class Filesystem {
 
   /// What the mount knows of a shard.
   struct ShardState {
-    std::atomic<bool> is_broken = false;     // the header is another one
-    std::atomic<bool> was_replaced = false;  // said so once
-    bool is_untidy = false;                  // in untidy_; guarded by commit_mutex_
-    State common;                            // of every tensor that no commit has changed; by state_mutex_
+    std::atomic<bool> is_broken = false;  // the header is another one
+    std::atomic<bool> is_gone = false;    // no file lies at the path: said so once
+    bool is_untidy = false;               // in untidy_; guarded by commit_mutex_
+    State common;                         // of every tensor that no commit has changed; by state_mutex_
   };
   [[nodiscard]] const ShardState& shard_of(std::uint32_t tensor) const {
     return shards_[model_->place(tensor).shard];
@@ -176,6 +190,7 @@ class Filesystem {
   [[nodiscard]] std::uint32_t tensor_of(Ino ino) const;
   [[nodiscard]] static struct timespec timespec_of(std::int64_t ns);
   [[nodiscard]] struct stat stat_of(Ino ino) const;
+  [[nodiscard]] Result<struct stat> lookup_unrefused(Ino parent, std::string_view name) const;
   [[nodiscard]] State state_of(std::uint32_t tensor) const;
   [[nodiscard]] ByteRange range_of(std::uint32_t tensor) const;
   [[nodiscard]] std::string label_of(std::uint32_t tensor) const;
@@ -189,7 +204,8 @@ class Filesystem {
   [[nodiscard]] Result<Bytes> read_pending(PendingContent& content, std::uint64_t offset,
                                            std::size_t size_bytes) const;
   /// check_for_change(), with the commit's mutex held.
-  Stale note_foreign_change(std::uint32_t shard);
+  /// @param trust  as Archive::check_for_change().
+  Change note_foreign_change(std::uint32_t shard, std::chrono::milliseconds trust = {});
   // With the content's mutex held:
   Result<void> stage(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset);
   Result<Stale> commit(const OpenFile& file);
@@ -215,7 +231,8 @@ class Filesystem {
   std::unique_ptr<Model> model_;
   FilesystemOptions options_;
   std::function<void(Stale)> forget_ = [](Stale) {};
-  std::function<void()> note_commit_ = [this] { views_->activity().note_commit(); };
+  std::shared_ptr<Activity> activity_;
+  std::function<void()> note_commit_ = [this] { activity_->note_commit(); };
   InodeTable inodes_;
   const UnservedTensors unserved_;
   std::vector<ShardState> shards_;  // as the model's
@@ -228,9 +245,10 @@ class Filesystem {
   std::mutex commit_mutex_;
   std::vector<std::uint32_t> untidy_;  // shards that tidy() is to look at; guarded by commit_mutex_
   std::atomic<bool> is_any_broken_ = false;
-  std::atomic<bool> has_other_index_ = false;  // said so once
+  std::atomic<bool> is_refused_ = false;
 
   mutable std::mutex state_mutex_;  // guards what follows, but for the counter's unlocked look
+  std::string why_refused_;
   std::unordered_map<std::uint32_t, State> changed_states_;
   std::unordered_map<OpenFile*, std::unique_ptr<OpenFile>> open_files_;
   std::uint64_t opens_ = 0;

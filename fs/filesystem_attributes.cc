@@ -87,7 +87,7 @@ Result<std::string> Filesystem::checksum(std::uint32_t tensor) const {
   const TensorPlace place = model_->place(tensor);
   if (shards_[place.shard].is_broken) {
     return fail(ErrorCode::ArchiveChanged, EIO,
-                label_of(tensor) + ": the archive's header was changed underneath; mount it again");
+                label_of(tensor) + ": the archive's header was changed underneath");
   }
   // Held to the end: the sum of a tensor that changes in between would be nobody's.
   const std::shared_lock tensor_lock(lock_of(place));

@@ -9,8 +9,7 @@ ViewSource Filesystem::view_source() const {
   const auto check_header = [this](std::uint32_t shard) -> Result<void> {
     if (!shards_[shard].is_broken) return {};
     return fail(ErrorCode::ArchiveChanged, EIO,
-                model_->archive(shard).path().string() +
-                    ": the archive's header was changed underneath; mount it again");
+                model_->archive(shard).path().string() + ": the archive's header was changed underneath");
   };
   ViewSource source;
   source.read = [this](std::uint32_t tensor, ByteRange part) { return read_archive(tensor, part); };

@@ -234,8 +234,7 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
 Result<CommitOptions> Filesystem::commit_options(std::uint32_t shard, Stale& foreign) {
   ShardState& state = shards_[shard];
   if (state.is_broken) {
-    return fail(ErrorCode::ArchiveChanged, ESTALE,
-                "somebody else has changed the archive's header; mount it again");
+    return fail(ErrorCode::ArchiveChanged, ESTALE, "somebody else has changed the archive's header");
   }
   if (!std::exchange(state.is_untidy, true)) untidy_.push_back(shard);
   CommitOptions options = options_.commit;
@@ -243,7 +242,7 @@ Result<CommitOptions> Filesystem::commit_options(std::uint32_t shard, Stale& for
   if (model_->archive(shard).standing_journal().is_ready()) options.trust = kTrust;
   // What somebody else has done must not pass for part of our own change.
   options.on_foreign_change = [this, shard, &foreign]() -> Result<void> {
-    foreign = note_foreign_change(shard);
+    foreign = note_foreign_change(shard).stale;
     return {};
   };
   return options;
@@ -327,7 +326,7 @@ void Filesystem::tidy() {
     if (const auto forgotten = forget_guests(archive); !forgotten)
       log::warning("{}: {}", archive.path().string(), forgotten.error().message);
     if (!is_unseen) continue;
-    const Stale stale = note_foreign_change(shard);
+    const Stale stale = note_foreign_change(shard).stale;
     if (stale.what != Stale::What::Nothing) forget_(stale);
   }
 }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <mutex>
 
 namespace stfs {
 namespace {
@@ -16,235 +17,281 @@ tl::unexpected<Error> not_here() {
   return fail(ErrorCode::InvalidArgument, EPERM, "models are neither made, moved nor removed");
 }
 
-}  // namespace
-
-Forest::Forest(std::unique_ptr<Filesystem> only) {
-  members_.push_back({"", std::move(only)});
-  by_number_ = {members_.front().filesystem.get()};
+tl::unexpected<Error> is_a_directory() {
+  return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
 }
 
-Forest::Forest(std::vector<Member> members, std::vector<Absent> absent)
-    : members_(std::move(members)), absent_(std::move(absent)), by_number_{nullptr} {
-  for (const Member& member : members_) by_number_.push_back(member.filesystem.get());
+constexpr Editions::Number kNumbers = Editions::Number{1} << Forest::kNumberBits;
+
+}  // namespace
+
+Forest::Forest(Member only) : is_lone_(true), editions_(0, kNumbers) {
+  add(std::move(only));
+}
+
+Forest::Forest(std::vector<Member> members) : is_lone_(false), editions_(1, kNumbers - 1) {
+  for (Member& member : members) add(std::move(member));
+}
+
+void Forest::add(Member member) {
+  auto tree = std::make_unique<Tree>();
+  tree->name = std::move(member.name);
+  tree->path = std::move(member.path);
+  tree->open = std::move(member.open);
+  tree->why_absent = std::move(member.why_absent);
+  tree->activity = member.filesystem ? member.filesystem->activity() : std::make_shared<Activity>();
+  if (member.filesystem) {
+    is_read_only_ = is_read_only_ && member.filesystem->is_read_only();
+    tree->current = editions_.add(std::move(member.filesystem)).value();
+  }
+  trees_.push_back(std::move(tree));
+}
+
+Forest::Pin Forest::pin(Ino ino) const {
+  if (ino != kRootIno) return editions_.pin(static_cast<Number>(ino >> kLocalBits));
+  return is_lone_ ? pin_current(*trees_.front()) : Pin();
+}
+
+Forest::Pin Forest::pin_current(const Tree& tree) const {
+  const std::shared_lock lock(mutex_);
+  return editions_.pin(tree.current);
+}
+
+Forest::Pin Forest::pin_any() const {
+  for (const auto& tree : trees_) {
+    if (Pin found = pin_current(*tree)) return found;
+  }
+  return {};
 }
 
 Result<struct stat> Forest::lookup(Ino parent, std::string_view name) const {
-  if (const Filesystem* member = member_of(parent)) return lift(member->lookup(local(parent), name), parent);
-  if (parent != kRootIno) return no_such_inode(parent);
-  const auto found = std::ranges::find(members_, name, &Member::name);
-  if (found != members_.end()) {
-    const auto number = static_cast<std::size_t>(found - members_.begin()) + 1;
-    return lift(found->filesystem->attributes(kRootIno), root_of(number));
+  if (const Pin member = pin(parent)) {
+    auto found = lift(member->lookup(local(parent), name), member);
+    if (found) member.note_lookup();
+    return found;
   }
-  const auto absent = std::ranges::find(absent_, name, &Absent::name);
-  if (absent != absent_.end()) return fail(absent->why.code, EIO, absent->why.message);
-  return fail(ErrorCode::NotFound, ENOENT, "no such model");
+  if (parent != kRootIno) return no_such_inode(parent);
+  const auto found = std::ranges::find(trees_, name, [](const auto& tree) { return tree->name; });
+  if (found == trees_.end()) return fail(ErrorCode::NotFound, ENOENT, "no such model");
+  if (const Pin member = pin_current(**found)) {
+    member.note_lookup();
+    return lift(member->attributes(kRootIno), member);
+  }
+  const std::shared_lock lock(mutex_);
+  return fail((*found)->why_absent->code, EIO, (*found)->why_absent->message);
 }
 
-void Forest::forget(Ino ino, std::uint64_t lookups) {
-  if (Filesystem* member = member_of(ino)) member->forget(local(ino), lookups);
+void Forest::note_lookup(Ino ino) const {
+  if (ino == kRootIno) return;
+  if (const Pin member = pin(ino)) member.note_lookup();
+}
+
+void Forest::forget(Ino ino, std::uint64_t lookups) const {
+  if (ino == kRootIno) return;
+  const Pin member = pin(ino);
+  if (!member) return;
+  member->forget(local(ino), lookups);
+  editions_.let_go(member.number(), lookups);
 }
 
 std::optional<std::string> Forest::slice_to_forget(Ino directory) {
-  Filesystem* member = member_of(directory);
-  return member == nullptr ? std::nullopt : member->slice_to_forget();
+  const Pin member = pin(directory);
+  return member ? member->slice_to_forget() : std::nullopt;
 }
 
 Result<struct stat> Forest::attributes(Ino ino) const {
-  if (const Filesystem* member = member_of(ino)) return lift(member->attributes(local(ino)), ino);
+  if (const Pin member = pin(ino)) return lift(member->attributes(local(ino)), member);
   if (ino != kRootIno) return no_such_inode(ino);
   return stat_of_root();
 }
 
 struct stat Forest::stat_of_root() const {
+  struct stat st {};
   // Who may read the first model may list them all.
-  struct stat st = members_.front().filesystem->attributes(kRootIno).value_or(Filesystem::Stat{});
-  st.st_nlink = 2 + members_.size();
+  if (const Pin first = pin_any()) st = first->attributes(kRootIno).value_or(st);
+  st.st_ino = kRootIno;
+  const std::shared_lock lock(mutex_);
+  st.st_nlink = 2 + static_cast<nlink_t>(std::ranges::count_if(
+                        trees_, [](const auto& tree) { return tree->current != kNone; }));
   return st;
 }
 
 Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
                                     const Filesystem::VisitEntry& visit) const {
-  if (const Filesystem* member = member_of(directory)) {
-    return member->read_directory(local(directory), position,
-                                  [&](std::string_view name, Ino ino, std::uint64_t next) {
-                                    const bool leads_out = name == ".." && local(directory) == kRootIno;
-                                    return visit(name, leads_out ? kRootIno : lift(ino, directory), next);
-                                  });
+  if (const Pin member = pin(directory)) {
+    return member->read_directory(
+        local(directory), position, [&](std::string_view name, Ino ino, std::uint64_t next) {
+          const bool leads_out = name == ".." && local(directory) == kRootIno;
+          return visit(name, leads_out ? kRootIno : lift(ino, member.number()), next);
+        });
   }
   if (directory != kRootIno) return no_such_inode(directory);
   constexpr std::uint64_t kDots = 2;
-  for (; position < kDots + members_.size(); ++position) {
-    const bool goes_on = position < kDots ? visit(position == 0 ? "." : "..", kRootIno, position + 1)
-                                          : visit(members_[position - kDots].name,
-                                                  root_of(position - kDots + 1), position + 1);
-    if (!goes_on) break;
+  for (; position < kDots + trees_.size(); ++position) {
+    if (position < kDots) {
+      if (!visit(position == 0 ? "." : "..", kRootIno, position + 1)) break;
+      continue;
+    }
+    const Tree& tree = *trees_[position - kDots];
+    const Pin member = pin_current(tree);
+    if (member && !visit(tree.name, lift(kRootIno, member.number()), position + 1)) break;
   }
   return {};
 }
 
 bool Forest::is_directory(Ino ino) const {
-  const Filesystem* member = member_of(ino);
-  return member == nullptr || member->is_directory(local(ino));
+  const Pin member = pin(ino);
+  return !member || member->is_directory(local(ino));
 }
 
 struct statvfs Forest::statistics() const {
-  struct statvfs all = members_.front().filesystem->statistics();
-  for (const Member& member : std::span(members_).subspan(1)) {
-    const struct statvfs one = member.filesystem->statistics();
-    all.f_blocks += one.f_blocks;
-    all.f_files += one.f_files;
+  struct statvfs all {};
+  for (const auto& tree : trees_) {
+    const Pin member = pin_current(*tree);
+    if (!member) continue;
+    const struct statvfs one = member->statistics();
+    const auto blocks = all.f_blocks + one.f_blocks;
+    const auto files = all.f_files + one.f_files;
+    all = one;
+    all.f_blocks = blocks;
+    all.f_files = files;
   }
   return all;
 }
 
 Result<struct stat> Forest::make_directory(Ino parent, std::string_view name) {
-  Filesystem* member = member_of(parent);
-  if (member == nullptr) return not_here();
-  return lift(member->make_directory(local(parent), name), parent);
+  const Pin member = pin(parent);
+  if (!member) return not_here();
+  auto made = lift(member->make_directory(local(parent), name), member);
+  if (made) member.note_lookup();
+  return made;
 }
 
 Result<void> Forest::remove_directory(Ino parent, std::string_view name) {
-  Filesystem* member = member_of(parent);
-  if (member == nullptr) return not_here();
-  return member->remove_directory(local(parent), name);
+  const Pin member = pin(parent);
+  return member ? member->remove_directory(local(parent), name) : not_here();
 }
 
 Result<void> Forest::remove_file(Ino parent, std::string_view name) {
-  Filesystem* member = member_of(parent);
-  if (member == nullptr) return not_here();
-  return member->remove_file(local(parent), name);
+  const Pin member = pin(parent);
+  return member ? member->remove_file(local(parent), name) : not_here();
 }
 
 Result<std::vector<Stale>> Forest::rename(Ino parent, std::string_view name, Ino new_parent,
                                           std::string_view new_name) {
-  Filesystem* member = member_of(parent);
-  if (member == nullptr) return not_here();
-  if (member_of(new_parent) != member)
+  const Pin member = pin(parent);
+  const Pin there = pin(new_parent);
+  if (!member) return not_here();
+  if (!there || there.number() != member.number())
     return fail(ErrorCode::InvalidArgument, EXDEV, "a transaction belongs to one model");
   auto renamed = member->rename(local(parent), name, local(new_parent), new_name);
   if (!renamed) return renamed;
-  for (Stale& stale : *renamed) stale = lift(stale, parent);
+  for (Stale& stale : *renamed) stale = lift(stale, member.number());
   return renamed;
 }
 
 Result<std::string> Forest::extended_attribute(Ino ino, std::string_view name) const {
-  if (const Filesystem* member = member_of(ino)) return member->extended_attribute(local(ino), name);
+  if (const Pin member = pin(ino)) return member->extended_attribute(local(ino), name);
   return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
 }
 
 Result<std::vector<std::string>> Forest::list_extended_attributes(Ino ino) const {
-  if (const Filesystem* member = member_of(ino)) return member->list_extended_attributes(local(ino));
+  if (const Pin member = pin(ino)) return member->list_extended_attributes(local(ino));
   return std::vector<std::string>{};
 }
 
 Result<OpenFile*> Forest::open(Ino ino, int flags, pid_t opener) {
-  if (Filesystem* member = member_of(ino)) return member->open(local(ino), flags, opener);
-  return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (const Pin member = pin(ino)) return member->open(local(ino), flags, opener);
+  return is_a_directory();
 }
 
 Result<Bytes> Forest::read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const {
-  if (const Filesystem* member = member_of(ino)) return member->read(local(ino), offset, size_bytes);
-  return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (const Pin member = pin(ino)) return member->read(local(ino), offset, size_bytes);
+  return is_a_directory();
 }
 
-// A descriptor, and a page that is written back, are always of a model.
+// A descriptor, and a page that is written back, are always of a model, which the kernel's look-up holds.
 
 Result<Stale> Forest::write(Ino ino, OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
                             Owner owner, const std::function<void()>& accept) {
-  return lift(member_of(ino)->write(file, from, offset, owner, accept), ino);
+  const Pin member = pin(ino);
+  return lift(member->write(file, from, offset, owner, accept), member);
 }
 
 Result<void> Forest::write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset) {
-  return member_of(ino)->write_back(local(ino), from, offset);
+  return pin(ino)->write_back(local(ino), from, offset);
 }
 
 Result<void> Forest::resize(Ino ino, OpenFile& file, std::uint64_t size_bytes, Owner owner) {
-  return member_of(ino)->resize(file, size_bytes, owner);
+  return pin(ino)->resize(file, size_bytes, owner);
 }
 
 Result<void> Forest::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller) {
-  if (Filesystem* member = member_of(ino)) return member->resize_by_name(local(ino), size_bytes, caller);
-  return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (const Pin member = pin(ino)) return member->resize_by_name(local(ino), size_bytes, caller);
+  return is_a_directory();
 }
 
 void Forest::set_mtime(Ino ino, struct timespec mtime) {
-  if (Filesystem* member = member_of(ino)) member->set_mtime(local(ino), mtime);
+  if (const Pin member = pin(ino)) member->set_mtime(local(ino), mtime);
 }
 
 Result<Stale> Forest::flush(Ino ino, OpenFile& file, Owner owner, pid_t closer) {
-  return lift(member_of(ino)->flush(file, owner, closer), ino);
+  const Pin member = pin(ino);
+  return lift(member->flush(file, owner, closer), member);
 }
 
 Result<Stale> Forest::sync(Ino ino, OpenFile& file) {
-  return lift(member_of(ino)->sync(file), ino);
+  const Pin member = pin(ino);
+  return lift(member->sync(file), member);
 }
 
 Stale Forest::release(Ino ino, OpenFile* file) {
-  return lift(member_of(ino)->release(file), ino);
-}
-
-std::vector<Forest::WatchedFile> Forest::watched_files() const {
-  std::vector<WatchedFile> files;
-  for (std::size_t at = 0; at < members_.size(); ++at) {
-    const Model& model = members_[at].filesystem->model();
-    if (model.is_sharded()) files.push_back({model.path(), at, std::nullopt});
-    for (std::uint32_t shard = 0; shard < model.shards().size(); ++shard) {
-      if (model.shards()[shard].archive) files.push_back({model.shards()[shard].path, at, shard});
-    }
-  }
-  return files;
-}
-
-Stale Forest::check_for_change(const WatchedFile& file) {
-  Filesystem& member = *members_[file.member].filesystem;
-  const Ino like = root_of(file.member + by_number_.size() - members_.size());
-  if (file.shard) return lift(member.check_for_change(*file.shard), like);
-  member.note_index_change();
-  return {};
+  const Pin member = pin(ino);
+  return lift(member->release(file), member.number());
 }
 
 void Forest::tidy() {
-  for (const Member& member : members_) member.filesystem->tidy();
+  for (const Pin& edition : editions_.all()) edition->tidy();
+  for (const auto& ended : editions_.take_ended()) ended->end();
 }
 
 void Forest::end() {
-  for (const Member& member : members_) member.filesystem->end();
+  for (const auto& ended : editions_.take_ended()) ended->end();
+  for (const Pin& edition : editions_.all()) edition->end();
 }
 
 std::vector<Stale> Forest::stale_views(const Stale& stale) const {
-  const Filesystem* member = member_of(stale.first);
-  if (member == nullptr) return {};
+  const Pin member = pin(stale.first);
+  if (!member) return {};
   auto views = member->stale_views({local(stale.first), local(stale.last), stale.what});
-  for (Stale& view : views) view = lift(view, stale.first);
+  for (Stale& view : views) view = lift(view, member.number());
   return views;
 }
 
-void Forest::tell_stale_to(const std::function<void(Stale)>& forget) {
-  for (std::size_t number = 0; number < by_number_.size(); ++number) {
-    if (by_number_[number] == nullptr) continue;
-    by_number_[number]->tell_stale_to(
-        [forget, number](Stale stale) { forget(lift(stale, root_of(number))); });
+void Forest::connect(Filesystem& filesystem, Number number) const {
+  filesystem.tell_stale_to([this, number](const Stale& stale) { forget_(lift(stale, number)); });
+  filesystem.tell_commits_to(note_commit_);
+}
+
+void Forest::connect_to(std::function<void(Stale)> forget, std::function<void()> note_commit) {
+  forget_ = std::move(forget);
+  note_commit_ = std::move(note_commit);
+  editions_.tell_ends_to(note_commit_);
+  for (const auto& tree : trees_) {
+    if (const Pin member = pin_current(*tree)) connect(*member.operator->(), member.number());
   }
 }
 
-void Forest::tell_commits_to(const std::function<void()>& note) {
-  for (const Member& member : members_) member.filesystem->tell_commits_to(note);
-}
-
 Activity& Forest::activity(Ino ino) const {
-  const Filesystem* member = member_of(ino);
-  return member == nullptr ? members_.front().filesystem->activity() : member->activity();
-}
-
-bool Forest::is_read_only() const {
-  return std::ranges::all_of(members_,
-                             [](const Member& member) { return member.filesystem->is_read_only(); });
+  // That of a model outlives its file systems.
+  if (is_lone_) return *trees_.front()->activity;
+  const Pin member = pin(ino);
+  return member ? *member->activity() : *trees_.front()->activity;
 }
 
 bool Forest::is_read_only(Ino ino) const {
-  const Filesystem* member = member_of(ino);
-  return member == nullptr ? is_read_only() : member->is_read_only();
+  const Pin member = pin(ino);
+  return member ? member->is_read_only() : is_read_only_;
 }
 
 }  // namespace stfs

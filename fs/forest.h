@@ -1,10 +1,11 @@
 // All that one mount shows: a model at its root, or a directory of several models, each with its own
 // `.safetensors/`, transactions and inode numbers. The one place where an inode number finds its file system.
 //
-//   bits 52 to 63   which model, counted from 1; 0 where the mount shows one model at its root
-//   bits 0 to 51    the number in that model's file system: trees, views and transactions never reach bit 52
+//   bits 50 to 63   which file system (fs/editions.h). Where the mount shows one model at its root, its first
+//                   one is 0; of a directory of models the first is 1
+//   bits 0 to 49    the number in that file system: trees, views and transactions never reach bit 50
 //
-// The root of a directory of models is number 1 as well, which the kernel wants (FUSE_ROOT_ID).
+// The root is number 1 (FUSE_ROOT_ID), whichever file system it shows now.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +13,12 @@
 #include <functional>
 #include <memory>
 #include <optional>
-#include <span>
+#include <shared_mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "fs/editions.h"
 #include "fs/filesystem.h"
 
 namespace stfs {
@@ -26,27 +28,38 @@ namespace stfs {
 /// attribute.
 class Forest {
  public:
+  /// What a model keeps when it is opened anew.
+  struct Heritage {
+    std::shared_ptr<Activity> activity;
+    std::uint64_t least_generation = 0;
+  };
+  /// Opens what lies at a model's path now.
+  using Open = std::function<Result<std::unique_ptr<Filesystem>>(const Heritage&)>;
   struct Member {
     std::string name;  // a file name
-    std::unique_ptr<Filesystem> filesystem;
+    std::filesystem::path path{};
+    /// Null where it can't be opened: looking it up gives the error's message in the log, and EIO.
+    std::unique_ptr<Filesystem> filesystem{};
+    std::optional<Error> why_absent{};
+    /// None: a model that is replaced stays as it is.
+    Open open{};
   };
-  /// One that could not be opened: looking it up gives this error's message in the log, and EIO.
-  struct Absent {
-    std::string name;
-    Error why;
-  };
-  static constexpr unsigned kMemberBits = 12;
-  static constexpr std::size_t kMostMembers = (std::size_t{1} << kMemberBits) - 1;
+  static constexpr unsigned kNumberBits = 14;
+  static constexpr std::size_t kMostMembers = 4095;
 
-  explicit Forest(std::unique_ptr<Filesystem> only);
-  /// @param members  one to kMostMembers, of different names.
-  Forest(std::vector<Member> members, std::vector<Absent> absent);
+  /// @param only  with a file system; its name does not matter.
+  explicit Forest(Member only);
+  /// @param members  one to kMostMembers, of different names, one of them with a file system.
+  explicit Forest(std::vector<Member> members);
 
   /// The number within its model of any number of the mount: what it says of the kind of file is there.
   static Ino local(Ino ino) { return ino & kLocalMask; }
 
+  /// To be forgotten, once for each success.
   [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
-  void forget(Ino ino, std::uint64_t lookups);
+  /// Of what was listed: the same as a look-up.
+  void note_lookup(Ino ino) const;
+  void forget(Ino ino, std::uint64_t lookups) const;
   /// @param directory  where the look-up was.
   std::optional<std::string> slice_to_forget(Ino directory);
   [[nodiscard]] Result<struct stat> attributes(Ino ino) const;
@@ -82,50 +95,88 @@ class Forest {
   struct WatchedFile {
     std::filesystem::path path;
     std::size_t member = 0;
-    std::optional<std::uint32_t> shard;  // none: the index
+    std::optional<std::uint32_t> shard;  // none: the index, or what could not be opened
   };
   [[nodiscard]] std::vector<WatchedFile> watched_files() const;
-  Stale check_for_change(const WatchedFile& file);
+  /// What is not as it was.
+  struct Change {
+    std::vector<Stale> stale;
+    /// Entries of the root, and its listing.
+    std::vector<std::string> entries;
+    bool is_reopened = false;   // watched_files() are others now
+    bool is_due_again = false;  // the model could not be opened just now: look at it again in a while
+  };
+  /// Looks at files that have changed, and opens the models anew that were replaced. One thread at a time.
+  Change check_for_change(const WatchedFile& file);
+  /// Entries below those of the root, to be forgotten in no hurry: nobody finds them any more, but the kernel
+  /// would keep them, and so the file of a model that nobody uses.
+  [[nodiscard]] std::vector<std::pair<Ino, std::string>> leftovers() const;
+  /// Also ends the models that were replaced and that nobody uses any more.
   void tidy();
   void end();
 
   [[nodiscard]] std::vector<Stale> stale_views(const Stale& stale) const;
-  void tell_stale_to(const std::function<void(Stale)>& forget);
-  void tell_commits_to(const std::function<void()>& note);
+  /// Where caches that became stale without a call to answer are told, and who calls tidy() of each commit;
+  /// set before the first call.
+  void connect_to(std::function<void(Stale)> forget, std::function<void()> note_commit);
 
   /// Where requests on that file are counted; of the root of a directory, at its first model.
   [[nodiscard]] Activity& activity(Ino ino) const;
-  /// Nothing in the mount can be written.
-  [[nodiscard]] bool is_read_only() const;
+  /// Nothing in the mount can be written, ever.
+  [[nodiscard]] bool is_read_only() const { return is_read_only_; }
   [[nodiscard]] bool is_read_only(Ino ino) const;
 
  private:
-  static constexpr unsigned kLocalBits = 64 - kMemberBits;
+  using Number = Editions::Number;
+  using Pin = Editions::Pin;
+  static constexpr unsigned kLocalBits = 64 - kNumberBits;
   static constexpr Ino kLocalMask = (Ino{1} << kLocalBits) - 1;
+  static constexpr Number kNone = ~Number{0};
 
-  /// Null for the root of a directory of models, and for numbers of no model.
-  [[nodiscard]] Filesystem* member_of(Ino ino) const {
-    const std::size_t number = ino >> kLocalBits;
-    return number < by_number_.size() ? by_number_[number] : nullptr;
+  struct Tree {
+    std::string name;
+    std::filesystem::path path;
+    Open open;
+    std::shared_ptr<Activity> activity;
+    // Guarded by mutex_:
+    Number current = kNone;
+    std::optional<Error> why_absent;
+  };
+
+  /// Nothing for the root of a directory of models, and for numbers of no model.
+  [[nodiscard]] Pin pin(Ino ino) const;
+  [[nodiscard]] Pin pin_current(const Tree& tree) const;
+  /// The first model that there is.
+  [[nodiscard]] Pin pin_any() const;
+  void add(Member member);
+  /// Of a file system that is not current yet.
+  void connect(Filesystem& filesystem, Number number) const;
+  Change open_anew(Tree& tree, const Pin& old);
+  [[nodiscard]] Change entries_of(const Tree& tree, const Pin& old, const Pin& present) const;
+
+  [[nodiscard]] Ino lift(Ino ino, Number number) const {
+    return is_lone_ && ino == kRootIno ? kRootIno : ino | Ino{number} << kLocalBits;
   }
-  static Ino lift(Ino ino, Ino like) { return ino | (like & ~kLocalMask); }
-  static Stale lift(Stale stale, Ino like) {
-    return {lift(stale.first, like), lift(stale.last, like), stale.what};
+  [[nodiscard]] Stale lift(const Stale& stale, Number number) const {
+    return {lift(stale.first, number), lift(stale.last, number), stale.what};
   }
-  static Result<struct stat> lift(Result<struct stat> st, Ino like) {
-    if (st) st->st_ino = lift(st->st_ino, like);
+  [[nodiscard]] Result<struct stat> lift(Result<struct stat> st, const Pin& pin) const {
+    if (st) st->st_ino = lift(st->st_ino, pin.number());
     return st;
   }
-  static Result<Stale> lift(Result<Stale> stale, Ino like) {
-    if (stale) *stale = lift(*stale, like);
+  [[nodiscard]] Result<Stale> lift(Result<Stale> stale, const Pin& pin) const {
+    if (stale) *stale = lift(*stale, pin.number());
     return stale;
   }
-  [[nodiscard]] static Ino root_of(std::size_t number) { return Ino{number} << kLocalBits | kRootIno; }
   [[nodiscard]] struct stat stat_of_root() const;
 
-  std::vector<Member> members_;
-  std::vector<Absent> absent_;
-  std::vector<Filesystem*> by_number_;
+  const bool is_lone_;
+  bool is_read_only_ = true;
+  std::vector<std::unique_ptr<Tree>> trees_;
+  mutable Editions editions_;
+  std::function<void(Stale)> forget_ = [](const Stale&) {};
+  std::function<void()> note_commit_ = [] {};
+  mutable std::shared_mutex mutex_;  // guards what each tree says; taken before that of the editions
 };
 
 }  // namespace stfs

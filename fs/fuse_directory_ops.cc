@@ -50,6 +50,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
     const auto visit = [&](std::string_view name, Ino child, std::uint64_t next) {
       const std::string terminated(name);
       std::size_t needed = 0;
+      bool is_looked_up = false;
       if constexpr (kWithAttributes) {
         // `.` and `..` must not count as looked up: inode 0 tells the kernel so. Nor may what only a look-up
         // makes.
@@ -60,6 +61,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
           entry.attr.st_ino = child;
           entry.attr.st_mode = forest.is_directory(child) ? S_IFDIR : S_IFREG;
         }
+        is_looked_up = entry.ino != 0;
         needed = fuse_add_direntry_plus(req, buffer.data() + used, size - used, terminated.c_str(), &entry,
                                         static_cast<off_t>(next));
       } else {
@@ -71,6 +73,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       }
       if (needed > size - used) return false;
       used += needed;
+      if (is_looked_up) forest.note_lookup(child);
       return true;
     };
     const auto read = forest.read_directory(ino, static_cast<std::uint64_t>(offset), visit);

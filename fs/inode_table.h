@@ -11,6 +11,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/tensor_index.h"
@@ -44,6 +45,10 @@ class InodeTable {
   /// Directories below this one, which a directory's link count tells.
   [[nodiscard]] std::uint32_t subdirectories(Ino ino) const;
   [[nodiscard]] std::uint64_t size() const { return nodes_.size(); }
+  /// The directories' numbers but for the root's, each after the one that it lies in: [first, second).
+  [[nodiscard]] std::pair<Ino, Ino> directories() const {
+    return {ino_of_tensor(tensor_count_), nodes_.size() + 1};
+  }
 
  private:
   static constexpr std::uint32_t kNoTensor = ~std::uint32_t{0};

@@ -3,7 +3,10 @@
 
 #include <fuse_lowlevel.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
+
 namespace stfs {
 
 void Invalidator::start() {
@@ -53,6 +56,31 @@ void Invalidator::forget_entry(Ino directory, std::string name) {
   });
 }
 
+void Invalidator::forget_entries(Ino directory, std::vector<std::string> names) {
+  run([this, directory, names = std::move(names)] {
+    for (const std::string& name : names) {
+      if (notifies_) fuse_lowlevel_notify_inval_entry(session_, directory, name.c_str(), name.size());
+    }
+    if (notifies_) fuse_lowlevel_notify_inval_inode(session_, directory, 0, 0);
+  });
+}
+
+void Invalidator::forget_leftovers(std::vector<std::pair<Ino, std::string>> entries) {
+  {
+    const std::scoped_lock lock(mutex_);
+    std::ranges::move(entries, std::back_inserter(leftovers_));
+  }
+  wakes_.notify_one();
+}
+
+void Invalidator::forget_a_leftover(std::unique_lock<std::mutex>& lock) {
+  const auto [directory, name] = std::move(leftovers_.front());
+  leftovers_.pop_front();
+  lock.unlock();
+  if (notifies_) fuse_lowlevel_notify_inval_entry(session_, directory, name.c_str(), name.size());
+  lock.lock();
+}
+
 void Invalidator::run(std::function<void()> work) {
   {
     const std::scoped_lock lock(mutex_);
@@ -64,7 +92,11 @@ void Invalidator::run(std::function<void()> work) {
 void Invalidator::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    wakes_.wait(lock, [this] { return is_stopping_ || !jobs_.empty(); });
+    wakes_.wait(lock, [this] { return is_stopping_ || !jobs_.empty() || !leftovers_.empty(); });
+    if (jobs_.empty() && !is_stopping_) {
+      forget_a_leftover(lock);
+      continue;
+    }
     if (jobs_.empty()) {
       is_done_ = true;
       done_.notify_all();

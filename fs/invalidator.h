@@ -10,6 +10,8 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
+#include <vector>
 
 #include "fs/bytes.h"
 
@@ -38,17 +40,24 @@ class Invalidator {
   void forget(Stale stale, std::function<void()> then = {});
   /// Queues: the kernel forgets a name, and the file with it where nobody has it open.
   void forget_entry(Ino directory, std::string name);
+  /// Queues: the same for many, and the directory's listing.
+  void forget_entries(Ino directory, std::vector<std::string> names);
+  /// The same when there is nothing else to do.
+  void forget_leftovers(std::vector<std::pair<Ino, std::string>> entries);
   /// Runs `work` on the invalidator's thread.
   void run(std::function<void()> work);
 
  private:
   void serve();
+  /// With the mutex held, which it gives up meanwhile.
+  void forget_a_leftover(std::unique_lock<std::mutex>& lock);
 
   fuse_session* session_;
   std::mutex mutex_;  // guards what follows; nothing is called with it held
   std::condition_variable wakes_;
   std::condition_variable done_;
   std::deque<std::function<void()>> jobs_;
+  std::deque<std::pair<Ino, std::string>> leftovers_;
   bool is_stopping_ = false;
   bool is_done_ = false;
   std::atomic<bool> notifies_ = true;

@@ -1,7 +1,9 @@
 // safetensorsfs SOURCE MOUNTPOINT: the start, step by step.
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,21 +41,42 @@ void raise_limit_of_open_files() {
   static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));
 }
 
-stfs::Forest forest_of(stfs::Source& source, const stfs::FilesystemOptions& options) {
-  const auto filesystem_of = [&](stfs::Source::Member& member) {
-    return std::make_unique<stfs::Filesystem>(std::move(member.model), options);
+/// Each model with the way to open it once more, when it was replaced.
+std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::FilesystemOptions& options,
+                                        stfs::SourceOptions how) {
+  // The kernel was told once and for all that nothing can be written.
+  const auto may_write = [](const auto& member) {
+    return member.model && member.model->access() == stfs::Access::ReadWrite;
   };
-  if (!source.is_directory_of_models()) return stfs::Forest(filesystem_of(source.members.front()));
+  how.is_read_only = how.is_read_only || std::ranges::none_of(source.members, may_write);
+  const bool is_lone = !source.is_directory_of_models();
   std::vector<stfs::Forest::Member> members;
-  for (stfs::Source::Member& member : source.members)
-    members.push_back({std::move(member.name), filesystem_of(member)});
-  return stfs::Forest(std::move(members), std::move(source.absent));
+  for (stfs::Source::Member& opened : source.members) {
+    stfs::Forest::Member member{.name = std::move(opened.name), .path = opened.path};
+    if (opened.model)
+      member.filesystem = std::make_unique<stfs::Filesystem>(std::move(opened.model), options);
+    member.why_absent = std::move(opened.why_absent);
+    member.open =
+        [path = opened.path, options,
+         how](const stfs::Forest::Heritage& heritage) -> stfs::Result<std::unique_ptr<stfs::Filesystem>> {
+      auto model = stfs::open_model(path, how);
+      if (!model) return stfs::pass_on(std::move(model));
+      stfs::FilesystemOptions its = options;
+      its.activity = heritage.activity;
+      its.least_generation = heritage.least_generation;
+      return std::make_unique<stfs::Filesystem>(std::move(*model), its);
+    };
+    members.push_back(std::move(member));
+  }
+  return is_lone ? std::make_unique<stfs::Forest>(std::move(members.front()))
+                 : std::make_unique<stfs::Forest>(std::move(members));
 }
 
 int mount(stfs::Options& options) {
   raise_limit_of_open_files();
-  auto source = stfs::open_source(
-      options.source, {.is_read_only = options.filesystem.is_read_only, .is_strict = options.is_strict});
+  const stfs::SourceOptions how{.is_read_only = options.filesystem.is_read_only,
+                                .is_strict = options.is_strict};
+  auto source = stfs::open_source(options.source, how);
   if (!source) return failed(source.error());
   auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);
   if (!mount_point) return failed(mount_point.error());
@@ -61,8 +84,8 @@ int mount(stfs::Options& options) {
 
   // A signal that comes from here on finds a mount to end, and ends it in order.
   stfs::EndingSignals::block();
-  stfs::Forest forest = forest_of(*source, options.filesystem);
-  auto session = stfs::Session::mount(forest, source->path, options);
+  const auto forest = forest_of(*source, options.filesystem, how);
+  auto session = stfs::Session::mount(*forest, source->path, options);
   if (!session) return failed(session.error());
   if (!options.stays_in_foreground) {
     if (auto away = (*session)->go_to_background(); !away) return failed(away.error());

@@ -8,8 +8,8 @@
 #include <cstdarg>
 #include <cstdio>
 #include <filesystem>
+#include <memory>
 #include <mutex>
-#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -49,6 +49,36 @@ int serve_requests(fuse_session* session, unsigned threads) {
   config.max_idle_threads = threads;
   return fuse_session_loop_mt(session, &config);
 #endif
+}
+
+/// Looks at what has changed and tells the kernel.
+Result<void> start_watching(Watcher& watcher, Forest& forest, Invalidator& invalidator) {
+  auto watched = std::make_shared<std::vector<Forest::WatchedFile>>();
+  const auto files = [watched, &forest] {
+    *watched = forest.watched_files();
+    std::vector<std::filesystem::path> paths;
+    for (const Forest::WatchedFile& file : *watched) paths.push_back(file.path);
+    return paths;
+  };
+  // Once more a while later: somebody may have been on his way through the old tree.
+  auto has_leftovers = std::make_shared<int>(0);
+  const auto look = [watched, has_leftovers, &forest, &invalidator](std::span<const std::size_t> changed) {
+    Watcher::Next next = Watcher::Next::Wait;
+    for (const std::size_t file : changed) {
+      Forest::Change change = forest.check_for_change((*watched)[file]);
+      for (const Stale& stale : change.stale) invalidator.forget(stale);
+      if (!change.entries.empty()) {
+        invalidator.forget_entries(kRootIno, std::move(change.entries));
+        *has_leftovers = 2;
+      }
+      if (change.is_reopened) return Watcher::Next::WatchAnew;
+      if (change.is_due_again) next = Watcher::Next::LookAgain;
+    }
+    if (*has_leftovers == 0) return next;
+    invalidator.forget_leftovers(forest.leftovers());
+    return --*has_leftovers == 0 ? next : Watcher::Next::LookAgain;
+  };
+  return watcher.start(files, look);
 }
 
 }  // namespace
@@ -111,27 +141,14 @@ Result<void> Session::serve() {
   parts.mount.invalidator = &invalidator;
   parts.mount.on_first_open = [&parts] { raise_readahead(parts.options.mount_point); };
   invalidator.start();
-  forest.tell_stale_to([&invalidator](Stale stale) { invalidator.forget(stale); });
+  Janitor janitor([&forest] { forest.tidy(); });
+  forest.connect_to([&invalidator](Stale stale) { invalidator.forget(stale); },
+                    [&janitor] { janitor.note_commit(); });
+  janitor.start();
   Watcher watcher;
-  const auto watched = forest.watched_files();
-  std::vector<std::filesystem::path> files;
-  for (const Forest::WatchedFile& file : watched) files.push_back(file.path);
-  const auto look = [&](std::span<const std::size_t> changed) {
-    for (const std::size_t file : changed) {
-      const Stale stale = forest.check_for_change(watched[file]);
-      if (stale.what != Stale::What::Nothing) invalidator.forget(stale);
-    }
-  };
-  if (auto started = watcher.start(files, look); !started) {
+  if (auto started = start_watching(watcher, forest, invalidator); !started) {
     log::warning("{}; changes by others will show at the next commit only", started.error().message);
   }
-  // What was changed between its opening and now.
-  std::vector<std::size_t> all(watched.size());
-  std::iota(all.begin(), all.end(), 0);
-  look(all);
-  Janitor janitor([&forest] { forest.tidy(); });
-  forest.tell_commits_to([&janitor] { janitor.note_commit(); });
-  janitor.start();
   log::info("{}: mounted on {}{}", parts.source.string(), parts.options.mount_point.string(),
             forest.is_read_only() ? ", read-only" : "");
 

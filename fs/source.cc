@@ -9,6 +9,7 @@
 
 #include "core/json_string.h"
 #include "core/model_directory.h"
+#include "fs/forest.h"
 #include "fs/log.h"
 #include "fs/names.h"
 
@@ -52,6 +53,42 @@ void log_problems(const Model& model) {
              names);
 }
 
+Result<Source> open_directory(Source source, const std::vector<std::string>& archives,
+                              const SourceOptions& options) {
+  if (archives.empty()) {
+    return fail(ErrorCode::NotFound, ENOENT,
+                source.path.string() + ": is a directory without .safetensors archives");
+  }
+  if (archives.size() > Forest::kMostMembers) {
+    return fail(ErrorCode::InvalidArgument, E2BIG,
+                fmt::format("{}: is a directory of {} archives, where at most {} are mounted at a time",
+                            source.path.string(), archives.size(), Forest::kMostMembers));
+  }
+  for (const std::string& archive : archives) {
+    std::string name =
+        file_name_of(std::string_view(archive).substr(0, archive.size() - kArchiveSuffix.size()));
+    Source::Member member{.name = std::move(name), .path = source.path / archive};
+    auto model = open_model(member.path, options);
+    if (model) {
+      member.model = std::move(*model);
+    } else if (options.is_strict) {
+      return pass_on(std::move(model));
+    } else {
+      log::error("{}: left out", model.error().message);
+      member.why_absent = std::move(model).error();
+    }
+    source.members.push_back(std::move(member));
+  }
+  if (std::ranges::any_of(source.members, [](const auto& member) { return member.model != nullptr; }))
+    return source;
+  const Error& first = *source.members.front().why_absent;
+  return fail(first.code, first.errno_value,
+              fmt::format("{}: none of its {} archives can be opened: {}", source.path.string(),
+                          archives.size(), first.message));
+}
+
+}  // namespace
+
 Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, const SourceOptions& options) {
   ModelOptions how{.access = options.is_read_only ? Access::ReadOnly : Access::ReadWrite,
                    .is_strict = options.is_strict};
@@ -71,39 +108,6 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
   return model;
 }
 
-Result<Source> open_directory(Source source, const std::vector<std::string>& archives,
-                              const SourceOptions& options) {
-  if (archives.empty()) {
-    return fail(ErrorCode::NotFound, ENOENT,
-                source.path.string() + ": is a directory without .safetensors archives");
-  }
-  if (archives.size() > Forest::kMostMembers) {
-    return fail(ErrorCode::InvalidArgument, E2BIG,
-                fmt::format("{}: is a directory of {} archives, where at most {} are mounted at a time",
-                            source.path.string(), archives.size(), Forest::kMostMembers));
-  }
-  for (const std::string& archive : archives) {
-    std::string name =
-        file_name_of(std::string_view(archive).substr(0, archive.size() - kArchiveSuffix.size()));
-    auto model = open_model(source.path / archive, options);
-    if (model) {
-      source.members.push_back({std::move(name), std::move(*model)});
-    } else if (options.is_strict) {
-      return pass_on(std::move(model));
-    } else {
-      log::error("{}: left out", model.error().message);
-      source.absent.push_back({std::move(name), std::move(model).error()});
-    }
-  }
-  if (!source.members.empty()) return source;
-  const Error& first = source.absent.front().why;
-  return fail(first.code, first.errno_value,
-              fmt::format("{}: none of its {} archives can be opened: {}", source.path.string(),
-                          archives.size(), first.message));
-}
-
-}  // namespace
-
 Result<Source> open_source(const std::filesystem::path& source, const SourceOptions& options) {
   std::error_code failed;
   Source opened;
@@ -114,10 +118,12 @@ Result<Source> open_source(const std::filesystem::path& source, const SourceOpti
     if (!found) return tl::unexpected(found.error());
     if (found->indexes.empty()) return open_directory(std::move(opened), found->archives, options);
   }
-  auto model = open_model(source, options);
+  auto model = open_model(opened.path, options);
   if (!model) return pass_on(std::move(model));
+  Source::Member member{.name = "", .path = opened.path};
   opened.path = (*model)->path();
-  opened.members.push_back({"", std::move(*model)});
+  member.model = std::move(*model);
+  opened.members.push_back(std::move(member));
   return opened;
 }
 

@@ -37,11 +37,12 @@ Result<Bytes> part_of(std::string_view text, ByteRange range) {
 
 }  // namespace
 
-Views::Views(const Model& model, const InodeTable& tree, Layout layout, ViewSource source)
+Views::Views(const Model& model, const InodeTable& tree, Layout layout, ViewSource source, Activity& activity)
     : model_(model),
       names_(model.tensors(), tree, layout),
       source_(std::move(source)),
       whole_(model_, source_),
+      activity_(activity),
       marks_(model.tensors().size()) {
   const TensorIndex& tensors = model.tensors();
   for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
@@ -130,6 +131,16 @@ std::optional<std::string> Views::slice_to_forget() {
     return oldest->second.name;
   }
   return std::nullopt;
+}
+
+void Views::visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const {
+  for (std::uint32_t tensor = 0; tensor < marks_.size(); ++tensor) {
+    const std::uint8_t marks = marks_[tensor];
+    if ((marks & kNpyName) != 0) visit(kNpy, names_.npy_name(tensor));
+    if ((marks & kFloat32Name) != 0) visit(kFloat32, names_.npy_name(tensor));
+  }
+  const std::scoped_lock lock(mutex_);
+  for (const auto& [name, ino] : slices_) visit(kSlice, name);
 }
 
 std::uint32_t Views::size(Ino directory) const {
@@ -224,9 +235,9 @@ std::shared_ptr<const std::string> Views::stats_text(Ino ino) {
 
 void Views::mark(Ino ino, ByteRange range) const {
   if (is_npy(ino)) {
-    marks_[ino - kNpyFiles] |= kNpyMark;
+    marks_[ino - kNpyFiles] |= kNpyMark | kNpyName;
   } else if (is_float32(ino)) {
-    marks_[ino - kFloat32Files] |= kFloat32Mark;
+    marks_[ino - kFloat32Files] |= kFloat32Mark | kFloat32Name;
   } else if (ino == kArchive) {
     whole_.for_each_tensor(range, [this](std::uint32_t tensor) { marks_[tensor] |= kArchiveMark; });
   }
@@ -237,8 +248,9 @@ std::vector<Stale> Views::stale(std::uint32_t first_tensor, std::uint32_t last_t
   const auto add = [&stale](Ino ino) { stale.push_back(Stale::one(ino, Stale::What::Content)); };
   std::uint8_t all = 0;
   for (std::uint32_t tensor = first_tensor; tensor <= last_tensor; ++tensor) {
-    if (marks_[tensor].load() == 0) continue;
-    const std::uint8_t marks = marks_[tensor].exchange(0);
+    constexpr std::uint8_t kNames = kNpyName | kFloat32Name;
+    if ((marks_[tensor].load() & ~kNames) == 0) continue;
+    const std::uint8_t marks = marks_[tensor].fetch_and(kNames);
     if ((marks & kNpyMark) != 0) add(kNpyFiles + tensor);
     if ((marks & kFloat32Mark) != 0) add(kFloat32Files + tensor);
     all |= marks;

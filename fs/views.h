@@ -18,6 +18,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -64,8 +65,8 @@ class Views {
                                                      {"stats.json", kStatsJson},
                                                      {"archive.safetensors", kArchive}}};
 
-  /// @param tree  of the mount; model and tree must outlive the views.
-  Views(const Model& model, const InodeTable& tree, Layout layout, ViewSource source);
+  /// @param tree  of the mount; model, tree and activity must outlive the views.
+  Views(const Model& model, const InodeTable& tree, Layout layout, ViewSource source, Activity& activity);
 
   static bool owns(Ino ino) { return ino >= kNpy && ino < kEnd; }
   /// Its number is given back by forget(), and the kernel must not remember it by name.
@@ -82,6 +83,9 @@ class Views {
   /// by itself it forgets only when memory runs short. To be asked after each look-up there.
   std::optional<std::string> slice_to_forget();
 
+  /// Entries of our directories that the kernel may know.
+  void visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const;
+
   // Listings: npy/ names each tensor, float32/ the floating ones, slice/ nothing.
   [[nodiscard]] std::uint32_t size(Ino directory) const;
   [[nodiscard]] std::pair<std::string, Ino> child(Ino directory, std::uint32_t at) const;
@@ -97,11 +101,17 @@ class Views {
   /// The views of those tensors that the kernel may have in its caches, which it must now forget.
   std::vector<Stale> stale(std::uint32_t first_tensor, std::uint32_t last_tensor);
 
-  Activity& activity() { return activity_; }
   void note_broken() { is_broken_ = true; }
 
  private:
-  enum Mark : std::uint8_t { kNpyMark = 1, kFloat32Mark = 2, kArchiveMark = 4 };
+  // What the kernel may have in its caches; the last two for as long as there is the view.
+  enum Mark : std::uint8_t {
+    kNpyMark = 1,
+    kFloat32Mark = 2,
+    kArchiveMark = 4,
+    kNpyName = 8,
+    kFloat32Name = 16
+  };
   struct Counted {
     std::uint64_t lookups = 0;
     std::string name;                         // of a slice
@@ -123,7 +133,7 @@ class Views {
   const ViewNames names_;
   const ViewSource source_;
   const ArchiveView whole_;
-  Activity activity_;
+  Activity& activity_;
   std::atomic<bool> is_broken_ = false;
   mutable std::vector<std::atomic<std::uint8_t>> marks_;  // by tensor; set before its bytes are read
   std::vector<std::uint32_t> floating_;                   // tensors that float32/ has

@@ -4,6 +4,10 @@
 #include <fmt/format.h>
 
 #include <numeric>
+#include <utility>
+
+#include "core/json_string.h"
+#include "core/utf8.h"
 
 namespace stfs {
 namespace {
@@ -26,7 +30,17 @@ Activity::Counts Activity::counts() const {
   counts.commits = commits_;
   counts.refused_commits = refused_commits_;
   counts.errors = errors_;
+  counts.replacements = replacements_;
   return counts;
+}
+
+void Activity::set_problem(std::string why) {
+  // Escaped, a byte is six at most; the rest of the text needs its place, too.
+  constexpr std::size_t kLongestBytes = 400;
+  if (why.size() > kLongestBytes) why.resize(kLongestBytes);
+  why.resize(valid_utf8_prefix(why));
+  const std::scoped_lock lock(mutex_);
+  problem_ = std::move(why);
 }
 
 std::string Activity::snapshot(std::uint64_t tensors, std::uint64_t open_slices, bool is_broken,
@@ -49,8 +63,10 @@ std::string Activity::snapshot(std::uint64_t tensors, std::uint64_t open_slices,
   }
   text += fmt::format(
       "}},\n  \"bytes_read\": {},\n  \"bytes_written\": {},\n  \"commits\": {},\n  \"refused_commits\": {},\n"
-      "  \"errors\": {},\n",
-      now.bytes_read, now.bytes_written, now.commits, now.refused_commits, now.errors);
+      "  \"errors\": {},\n  \"replacements\": {},\n  \"problem\": ",
+      now.bytes_read, now.bytes_written, now.commits, now.refused_commits, now.errors, now.replacements);
+  append_json_string(text, problem_);
+  text += ",\n";
   text += fmt::format(
       "  \"since_last_read\": {{\"seconds\": {:.6f}, \"requests_per_second\": {:.1f}, "
       "\"bytes_read_per_second\": {:.1f}, \"bytes_written_per_second\": {:.1f}, "

@@ -42,6 +42,7 @@ class Activity {
     std::uint64_t commits = 0;
     std::uint64_t refused_commits = 0;
     std::uint64_t errors = 0;
+    std::uint64_t replacements = 0;
   };
 
   void note_request(Request kind) { add(requests_[static_cast<std::size_t>(kind)], 1); }
@@ -51,6 +52,11 @@ class Activity {
   void note_refused_commit() { add(refused_commits_, 1); }
   /// A request that failed because the store did, not because of what was asked.
   void note_error() { add(errors_, 1); }
+
+  /// The model was replaced by another one, which the mount shows now.
+  void note_replacement() { add(replacements_, 1); }
+  /// Why what lies at the model's path can't be shown; empty: it can.
+  void set_problem(std::string why);
 
   [[nodiscard]] Counts counts() const;
   /// A JSON object: the counts, and per second what has come since the last snapshot (the first one: since
@@ -72,9 +78,11 @@ class Activity {
   Counter commits_ = 0;
   Counter refused_commits_ = 0;
   Counter errors_ = 0;
+  Counter replacements_ = 0;
   const Time began_ = std::chrono::steady_clock::now();
 
   std::mutex mutex_;  // guards what follows
+  std::string problem_;
   Counts last_;
   Time last_at_ = began_;
 };

@@ -114,7 +114,7 @@ class DrivenFilesystem {
 
   /// Looks for a foreign change. True where every tensor's content may be another one now.
   [[nodiscard]] bool notices_change() const {
-    const Stale stale = filesystem_->check_for_change();
+    const Stale stale = filesystem_->check_for_change().stale;
     return stale.what == Stale::What::Content && stale.first == kRootIno + 1 &&
            stale.last == kRootIno + tensors_.size();
   }

@@ -171,7 +171,7 @@ TEST_CASE("between commits a foreign change is noticed when the mount tidies", "
   CHECK(told.empty());
   const std::uint64_t before = mount.generation("first");
   mount.overwrite(mount.offset_of("first"), "foreign");
-  CHECK(mount->check_for_change().what == Stale::What::Nothing);  // left to tidy()
+  CHECK(mount->check_for_change().stale.what == Stale::What::Nothing);  // left to tidy()
   mount->tidy();
   REQUIRE(told.size() == 1);
   CHECK(told[0].what == Stale::What::Content);

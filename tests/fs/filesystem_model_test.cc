@@ -96,14 +96,14 @@ TEST_CASE("a foreign header in one shard is EIO there, and the other shards go o
       << R"({"__METADATA__)";
   std::filesystem::last_write_time(mount.directory() / "one.safetensors",
                                    std::filesystem::file_time_type::clock::now() + std::chrono::seconds(9));
-  const Stale stale = mount->check_for_change(0);
+  const Stale stale = mount->check_for_change(0).stale;
   CHECK(stale.first == mount.ino("a.x"));
   CHECK(stale.last == mount.ino("b"));
   CHECK(errno_of(mount.read("b")) == EIO);
   CHECK(errno_of(mount.overwrite(mount.ino("b"), "bbbbbb")) == ESTALE);
   CHECK(mount.read("c") == "CCCCC");
   REQUIRE(mount.overwrite(mount.ino("c"), "12345"));
-  CHECK(mount->check_for_change(1).what == Stale::What::Nothing);
+  CHECK(mount->check_for_change(1).stale.what == Stale::What::Nothing);
 }
 
 TEST_CASE("a change in one shard makes that shard's tensors new", "[fs][model]") {
@@ -117,7 +117,7 @@ TEST_CASE("a change in one shard makes that shard's tensors new", "[fs][model]")
       << "!";
   std::filesystem::last_write_time(file,
                                    std::filesystem::file_time_type::clock::now() + std::chrono::seconds(9));
-  CHECK(mount->check_for_change(1).first == mount.ino("a.y"));
+  CHECK(mount->check_for_change(1).stale.first == mount.ino("a.y"));
   CHECK(mount.read("c") == "CCCC!");
   CHECK(mount.attribute("a.x", "generation") == before);
   CHECK(std::stoull(mount.attribute("c", "generation")) > std::stoull(other));

@@ -12,11 +12,10 @@ namespace {
 struct TwoModels {
   TwoModels() {
     std::vector<Forest::Member> members;
-    members.push_back({"one", first.take()});
-    members.push_back({"two", second.take()});
-    forest = std::make_unique<Forest>(
-        std::move(members),
-        std::vector<Forest::Absent>{{"bad", Error{ErrorCode::System, ENOENT, "bad: gone"}}});
+    members.push_back({.name = "one", .filesystem = first.take()});
+    members.push_back({.name = "two", .filesystem = second.take()});
+    members.push_back({.name = "bad", .why_absent = Error{ErrorCode::System, ENOENT, "bad: gone"}});
+    forest = std::make_unique<Forest>(std::move(members));
   }
   [[nodiscard]] Ino ino(std::initializer_list<std::string_view> path) const {
     Ino at = kRootIno;
@@ -37,10 +36,10 @@ struct TwoModels {
 TEST_CASE("a lone model has the numbers of its file system", "[fs][forest]") {
   DrivenModel model;
   const Ino c = model.ino("c");
-  Forest forest(model.take());
+  Forest forest({.name = "", .filesystem = model.take()});
   CHECK(forest.lookup(kRootIno, "c")->st_ino == c);
   CHECK(forest.attributes(kRootIno)->st_ino == kRootIno);
-  CHECK(errno_of(forest.attributes(Ino{1} << 52U | kRootIno)) == ENOENT);
+  CHECK(errno_of(forest.attributes(Ino{1} << 50U | kRootIno)) == ENOENT);
 }
 
 TEST_CASE("each model of a directory has its own tree, views and transactions", "[fs][forest]") {
@@ -100,7 +99,117 @@ TEST_CASE("the root of a directory of models lists them and does nothing else", 
     CHECK(ino == kRootIno);
     return false;
   }));
-  CHECK(forest.watched_files().size() == 6);
+  CHECK(forest.watched_files().size() == 7);
   forest.tidy();
   forest.end();
+}
+
+namespace {
+
+/// A lone model that is opened anew as often as it is replaced.
+struct Replaced {
+  Replaced() {
+    forest = std::make_unique<Forest>(
+        Forest::Member{.name = "", .path = path(), .filesystem = filesystem({}).value(), .open = opener()});
+    forest->connect_to([](Stale) {}, [this] { ++notes; });
+  }
+  [[nodiscard]] std::filesystem::path path() const { return directory.path() / "m.safetensors"; }
+  Result<std::unique_ptr<Filesystem>> filesystem(const Forest::Heritage& heritage) const {
+    auto archive = Archive::open(path(), Access::ReadWrite);
+    if (!archive) return pass_on(std::move(archive));
+    FilesystemOptions options;
+    options.activity = heritage.activity;
+    options.least_generation = heritage.least_generation;
+    return std::make_unique<Filesystem>(std::move(*archive), options);
+  }
+  Forest::Open opener() {
+    return [this](const Forest::Heritage& heritage) { return filesystem(heritage); };
+  }
+  /// As a program that saves with care.
+  void replace(std::string_view bytes) const {
+    std::filesystem::rename(directory.write("new", bytes), path());
+  }
+  Forest::Change look() const {
+    Forest::Change all;
+    for (const auto& file : forest->watched_files()) {
+      Forest::Change change = forest->check_for_change(file);
+      if (change.is_reopened || !change.entries.empty()) return change;
+    }
+    return all;
+  }
+  [[nodiscard]] Result<std::string> content(Ino ino) const {
+    const auto bytes = forest->read(ino, 0, 1 << 20);
+    if (!bytes) return tl::unexpected(bytes.error());
+    return text_of(bytes->span());
+  }
+  [[nodiscard]] std::uint64_t generation(Ino ino) const {
+    return std::stoull(forest->extended_attribute(ino, "user.safetensors.generation").value());
+  }
+
+  const TemporaryDirectory directory;
+  const std::string written = directory.write("m.safetensors", archive_of(DrivenModel::kOne));
+  int notes = 0;
+  std::unique_ptr<Forest> forest;
+};
+
+using Names = std::vector<std::string>;
+
+}  // namespace
+
+TEST_CASE("a replaced model is shown; who has the old one open keeps it, to its end", "[fs][forest]") {
+  Replaced mount;
+  Forest& forest = *mount.forest;
+  const Ino old = forest.lookup(kRootIno, "b")->st_ino;
+  const auto generation = mount.generation(old);
+  CHECK_FALSE(mount.look().is_reopened);
+  mount.replace(archive_of(DrivenModel::kTwo));
+  std::filesystem::last_write_time(mount.path(), std::filesystem::file_time_type());
+  const auto change = mount.look();
+  CHECK(change.is_reopened);
+  CHECK(change.entries == Names{".safetensors", "a.x", "a.y", "b", "c", "none"});
+  CHECK(mount.notes == 0);
+  CHECK_FALSE(mount.look().is_reopened);
+
+  CHECK(errno_of(forest.lookup(kRootIno, "b")) == ENOENT);
+  const Ino c = forest.lookup(kRootIno, "c")->st_ino;
+  CHECK(mount.content(c) == "CCCCC");
+  CHECK(mount.generation(c) > generation);  // though the new file is older
+  CHECK(mount.content(old).value().starts_with('B'));
+  forest.tidy();
+  CHECK(mount.content(old).value().starts_with('B'));
+
+  forest.forget(old, 1);
+  CHECK(mount.notes == 1);
+  CHECK(errno_of(forest.attributes(old)) == ENOENT);
+  forest.tidy();
+  CHECK(mount.content(c) == "CCCCC");
+}
+
+TEST_CASE("a model that is replaced by something else is refused until it is mended", "[fs][forest]") {
+  const Replaced mount;
+  Forest& forest = *mount.forest;
+  const Ino old = forest.lookup(kRootIno, "b")->st_ino;
+  mount.replace("no archive");
+  const auto change = mount.look();
+  CHECK_FALSE(change.is_reopened);
+  CHECK_FALSE(change.entries.empty());
+  CHECK(mount.look().entries.empty());  // said once
+  CHECK(errno_of(forest.lookup(kRootIno, "b")) == EIO);
+  CHECK(mount.content(old).value().starts_with('B'));
+  const Ino views = forest.lookup(kRootIno, ".safetensors")->st_ino;
+  CHECK(errno_of(forest.lookup(views, "archive.safetensors")) == EIO);
+  CHECK(errno_of(forest.lookup(forest.lookup(views, "slice")->st_ino, "b[0]")) == EIO);
+  const Ino stats = forest.lookup(views, "stats.json")->st_ino;
+  CHECK(mount.content(stats).value().find("m.safetensors") != std::string::npos);
+
+  mount.replace(archive_of(DrivenModel::kTwo));
+  CHECK(mount.look().is_reopened);
+  CHECK(forest.lookup(kRootIno, "c"));
+}
+
+TEST_CASE("a deleted model is read to its end", "[fs][forest]") {
+  const Replaced mount;
+  std::filesystem::remove(mount.path());
+  CHECK(mount.look().entries.empty());
+  CHECK(mount.forest->lookup(kRootIno, "b"));
 }

@@ -114,9 +114,11 @@ TEST_CASE("a bad archive of a directory is left out, with a log line; strict ref
   const CapturedStderr captured;
   const auto source = open_source(directory.path(), {});
   REQUIRE(source);
-  CHECK(source->members.size() == 1);
-  REQUIRE(source->absent.size() == 1);
-  CHECK(source->absent[0].name == "bad");
+  REQUIRE(source->members.size() == 2);
+  CHECK(source->members[0].model);
+  CHECK(source->members[1].name == "bad");
+  CHECK_FALSE(source->members[1].model);
+  CHECK(source->members[1].why_absent);
   CHECK(captured.contains(directory / "bad.safetensors"));
   CHECK_FALSE(open_source(directory.path(), {.is_strict = true}));
   std::filesystem::remove(directory / "b.safetensors");

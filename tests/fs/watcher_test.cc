@@ -17,13 +17,26 @@ namespace {
 
 constexpr auto kLongEnough = std::chrono::seconds(20);  // for a machine that is busy with other things
 
-/// Counts what the watcher says.
+Watcher::Files these(std::vector<std::filesystem::path> files) {
+  return [files = std::move(files)] { return files; };
+}
+
+/// Counts what the watcher says, after its first look at everything.
 class Heard {
  public:
-  void operator()() {
+  Watcher::Next operator()() {
     const std::scoped_lock lock(mutex_);
     ++events_;
     changed_.notify_all();
+    return std::exchange(next_, Watcher::Next::Wait);
+  }
+  /// What the next event is answered with.
+  void answer(Watcher::Next next) {
+    const std::scoped_lock lock(mutex_);
+    next_ = next;
+  }
+  Watcher::OnEvent counting() {
+    return [this](auto) { return (*this)(); };
   }
   /// True once more than `before` events were heard.
   bool more_than(int before) {
@@ -38,7 +51,8 @@ class Heard {
  private:
   std::mutex mutex_;
   std::condition_variable changed_;
-  int events_ = 0;
+  int events_ = -1;
+  Watcher::Next next_ = Watcher::Next::Wait;
 };
 
 void append(const std::string& file, std::string_view text) {
@@ -52,7 +66,8 @@ TEST_CASE("a write into the archive is noticed, and the next one too", "[fs][wat
   const std::string file = directory.write("a", "old");
   Heard heard;
   Watcher watcher;
-  REQUIRE(watcher.start(std::array{std::filesystem::path(file)}, [&](auto) { heard(); }));
+  REQUIRE(watcher.start(these({file}), heard.counting()));
+  REQUIRE(heard.more_than(-1));
   append(file, "new");
   REQUIRE(heard.more_than(0));
   const int before = heard.events();
@@ -65,7 +80,8 @@ TEST_CASE("cutting, replacing, moving and deleting the archive are noticed", "[f
   const std::string file = directory.write("a", "old");
   Heard heard;
   Watcher watcher;
-  REQUIRE(watcher.start(std::array{std::filesystem::path(file)}, [&](auto) { heard(); }));
+  REQUIRE(watcher.start(these({file}), heard.counting()));
+  REQUIRE(heard.more_than(-1));
   SECTION("cut") {
     std::filesystem::resize_file(file, 1);
   }
@@ -86,7 +102,8 @@ TEST_CASE("reading the archive is no change", "[fs][watcher]") {
   const std::string file = directory.write("a", "old");
   Heard heard;
   Watcher watcher;
-  REQUIRE(watcher.start(std::array{std::filesystem::path(file)}, [&](auto) { heard(); }));
+  REQUIRE(watcher.start(these({file}), heard.counting()));
+  REQUIRE(heard.more_than(-1));
   CHECK(stfs::test::content_of(file) == "old");
   append(file, "new");  // what is heard is this, once
   REQUIRE(heard.more_than(0));
@@ -101,11 +118,12 @@ TEST_CASE("a burst of a thousand writes is looked at a few times, the last one i
   std::uintmax_t seen_bytes = 0;
   int looks = 0;
   Watcher watcher;
-  REQUIRE(watcher.start(std::array{std::filesystem::path(file)}, [&](auto) {
+  REQUIRE(watcher.start(these({file}), [&](auto) {
     const std::scoped_lock lock(mutex);
     seen_bytes = std::filesystem::file_size(file);
     ++looks;
     changed.notify_all();
+    return Watcher::Next::Wait;
   }));
   {
     std::ofstream out(file, std::ios::binary);
@@ -122,18 +140,61 @@ TEST_CASE("after stop nothing is heard, and stopping twice is harmless", "[fs][w
   Heard heard;
   Watcher watcher;
   watcher.stop();
-  REQUIRE(watcher.start(std::array{std::filesystem::path(file)}, [&](auto) { heard(); }));
+  REQUIRE(watcher.start(these({file}), heard.counting()));
+  REQUIRE(heard.more_than(-1));
   watcher.stop();
   append(file, "new");
   watcher.stop();
   CHECK(heard.events() == 0);
 }
 
-TEST_CASE("what does not exist cannot be watched", "[fs][watcher]") {
+TEST_CASE("what does not exist is noticed when it comes", "[fs][watcher]") {
   const TemporaryDirectory directory;
+  Heard heard;
   Watcher watcher;
-  const auto started = watcher.start(std::array{directory.path() / "absent"}, [](auto) {});
+  REQUIRE(watcher.start(these({directory.path() / "absent"}), heard.counting()));
+  REQUIRE(heard.more_than(-1));
+  static_cast<void>(directory.write("absent", "here"));
+  CHECK(heard.more_than(0));
+}
+
+TEST_CASE("what has no directory cannot be watched, the others can", "[fs][watcher]") {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("a", "old");
+  Heard heard;
+  Watcher watcher;
+  const auto started = watcher.start(these({directory.path() / "no" / "absent", file}), heard.counting());
   REQUIRE_FALSE(started);
   CHECK(started.error().errno_value == ENOENT);
   CHECK(started.error().message.find("watch for changes") != std::string::npos);
+  REQUIRE(heard.more_than(-1));
+  append(file, "new");
+  CHECK(heard.more_than(0));
+}
+
+TEST_CASE("other files are watched once they are asked for, and looked at first", "[fs][watcher]") {
+  const TemporaryDirectory directory;
+  const std::string one = directory.write("a", "old");
+  const std::string two = directory.write("b", "old");
+  std::vector<std::filesystem::path> files = {one};
+  Heard heard;
+  Watcher watcher;
+  REQUIRE(watcher.start([&] { return files; }, heard.counting()));
+  REQUIRE(heard.more_than(-1));
+  files = {two};
+  heard.answer(Watcher::Next::WatchAnew);
+  append(one, "new");
+  REQUIRE(heard.more_than(1));  // the event, and the look at the other file
+  const int before = heard.events();
+  append(two, "new");
+  CHECK(heard.more_than(before));
+}
+
+TEST_CASE("who asks to look again is called without an event", "[fs][watcher]") {
+  const TemporaryDirectory directory;
+  Heard heard;
+  heard.answer(Watcher::Next::LookAgain);
+  Watcher watcher;
+  REQUIRE(watcher.start(these({directory.write("a", "old")}), heard.counting()));
+  CHECK(heard.more_than(0));
 }

@@ -133,6 +133,23 @@ class Mount:
     def generation(self, name):
         return int(self.attribute(name, "generation"))
 
+    @property
+    def pid(self):
+        return self.process.pid
+
+    def deleted_files(self):
+        """Files that the daemon has open or mapped and that have no name any more."""
+        directory = f"/proc/{self.pid}/fd"
+        found = []
+        for name in os.listdir(directory):
+            try:
+                found.append(os.readlink(f"{directory}/{name}"))
+            except FileNotFoundError:  # closed meanwhile
+                continue
+        with open(f"/proc/{self.pid}/maps") as maps:
+            found += maps.read().splitlines()
+        return [file for file in found if file.endswith("(deleted)") and ".safetensors" in file]
+
     def kill(self):
         """As a crash or the kernel's out-of-memory killer would."""
         self.may_die = True

@@ -1,0 +1,364 @@
+# What is mounted is replaced: the tree follows, open files stay what they were, nothing is torn, nothing leaks.
+import errno
+import json
+import mmap
+import os
+import random
+import shutil
+import struct
+import threading
+
+import numpy as np
+import pytest
+from archive_file import random_bytes, sample_tensors, save_with_reference, write_bytes_tensors
+from mounted import PATIENCE, eventually
+from sharded_model import ShardedModel
+
+REPLACEMENTS = int(os.environ.get("STFS_REPLACEMENTS", 1000))
+
+
+def errno_of(action, *arguments):
+    try:
+        action(*arguments)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
+def exists(path):
+    return os.path.lexists(path)
+
+
+def replace(path, tensors):
+    write_bytes_tensors(f"{path}.new", tensors)
+    os.replace(f"{path}.new", path)
+
+
+def names_of(path):
+    return sorted(os.listdir(path))
+
+
+@pytest.fixture(params=["", "layout=tree"])
+def mount(request, tmp_path, mounts):
+    path = tmp_path / "m.safetensors"
+    write_bytes_tensors(path, {"layer.a": b"old a", "layer.b": b"old b", "gone": b"old"})
+    mount = mounts(path, options=request.param)
+    mount.separator = "/" if request.param else "."
+    return mount
+
+
+def in_tree(mount, name):
+    return mount / name.replace(".", mount.separator)
+
+
+# ---- by rename ----
+
+def test_the_tree_shows_the_new_archive(mount):
+    assert in_tree(mount, "layer.a").read_bytes() == b"old a"
+    assert not exists(in_tree(mount, "layer.new")) and not exists(mount / "added")  # remembered by the kernel
+    names_of(mount.path)
+    generation = mount.generation(in_tree(mount, "layer.a"))
+    replace(mount.source, {"layer.a": b"new, and longer", "layer.new": b"!", "added": b"more"})
+    assert eventually(lambda: exists(mount / "added"))
+    assert in_tree(mount, "layer.a").read_bytes() == b"new, and longer"
+    assert in_tree(mount, "layer.new").read_bytes() == b"!"
+    assert not exists(mount / "gone") and not exists(in_tree(mount, "layer.b"))
+    top = ["added", "layer"] if mount.separator == "/" else ["added", "layer.a", "layer.new"]
+    assert names_of(mount.path) == top
+    assert mount.generation(in_tree(mount, "layer.a")) > generation
+    assert (mount / ".safetensors" / "npy" / "added.npy").read_bytes().endswith(b"more")
+    assert b"more" in (mount / ".safetensors" / "archive.safetensors").read_bytes()
+    assert os.getxattr(mount.path, "user.safetensors.tensors") == b"3"
+    assert "was replaced" in mount.log()
+    assert json.loads((mount / ".safetensors" / "stats.json").read_text())["replacements"] == 1
+
+
+def test_who_has_the_old_one_open_keeps_it(mount):
+    path = in_tree(mount, "layer.a")
+    fd = os.open(path, os.O_RDONLY)
+    mapped = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+    unread = os.open(mount / "gone", os.O_RDONLY)
+    replace(mount.source, {"layer.a": b"new a"})
+    assert eventually(lambda: path.read_bytes() == b"new a")
+    assert os.pread(fd, 100, 0) == mapped[:] == b"old a"
+    assert os.pread(unread, 100, 0) == b"old"
+    mapped.close()
+    for descriptor in (fd, unread):
+        os.close(descriptor)
+
+
+def test_a_write_goes_to_the_new_archive_and_one_that_was_begun_fails(mount):
+    begun = os.open(in_tree(mount, "layer.a"), os.O_WRONLY)
+    os.write(begun, b"lost!")
+    replace(mount.source, {"layer.a": b"new a"})
+    assert eventually(lambda: in_tree(mount, "layer.a").read_bytes() == b"new a")
+    assert errno_of(os.close, begun) == errno.ESTALE
+    in_tree(mount, "layer.a").write_bytes(b"mine!")
+    assert in_tree(mount, "layer.a").read_bytes() == b"mine!"
+    assert open(mount.source, "rb").read().endswith(b"mine!")
+
+
+def test_what_ends_is_let_go_of(mount):
+    fd = os.open(in_tree(mount, "layer.a"), os.O_RDONLY)
+    replace(mount.source, {"layer.a": b"new a"})
+    assert eventually(lambda: in_tree(mount, "layer.a").read_bytes() == b"new a")
+    assert mount.deleted_files() != []
+    os.close(fd)
+    assert eventually(lambda: mount.deleted_files() == []), mount.deleted_files()
+
+
+def test_journals_of_the_old_archive_go_with_it(mount):
+    for turn in range(5):  # a series of small commits keeps one
+        in_tree(mount, "layer.a").write_bytes(b"%05d" % turn)
+    replace(mount.source, {"layer.a": b"new a"})
+    assert eventually(lambda: in_tree(mount, "layer.a").read_bytes() == b"new a")
+    directory = os.path.dirname(mount.source)
+    assert eventually(lambda: [name for name in os.listdir(directory) if ".stj." in name] == [])
+    in_tree(mount, "layer.a").write_bytes(b"again")
+    assert mount.unmount() == 0
+    assert open(mount.source, "rb").read().endswith(b"again")
+
+
+# ---- by what is no archive ----
+
+def test_an_invalid_archive_is_eio_with_its_reason_until_it_is_mended(mount):
+    fd = os.open(in_tree(mount, "layer.a"), os.O_RDONLY)
+    assert (mount / "gone").read_bytes() == b"old"
+    with open(f"{mount.source}.new", "w") as file:
+        file.write("no archive at all")
+    os.replace(f"{mount.source}.new", mount.source)
+    assert eventually(lambda: errno_of((mount / "gone").read_bytes) == errno.EIO)
+    assert errno_of(in_tree(mount, "layer.b").read_bytes) == errno.EIO
+    assert errno_of((mount / ".safetensors" / "archive.safetensors").read_bytes) == errno.EIO
+    assert errno_of((mount / ".safetensors" / "slice" / "gone[0]").read_bytes) == errno.EIO
+    assert os.pread(fd, 100, 0) == b"old a"
+    os.close(fd)
+    assert mount.source in json.loads((mount / ".safetensors" / "stats.json").read_text())["problem"]
+    assert f"{mount.source}: a header of" in mount.log()
+    replace(mount.source, {"layer.a": b"mended"})
+    assert eventually(lambda: errno_of(in_tree(mount, "layer.a").read_bytes) == 0)
+    assert in_tree(mount, "layer.a").read_bytes() == b"mended"
+    assert json.loads((mount / ".safetensors" / "stats.json").read_text())["problem"] == ""
+
+
+def test_an_archive_that_comes_back_is_served_again(mount):
+    os.rename(mount.source, f"{mount.source}.kept")
+    with open(mount.source, "w") as file:
+        file.write("no archive at all")
+    assert eventually(lambda: errno_of((mount / "gone").read_bytes) == errno.EIO)
+    os.rename(f"{mount.source}.kept", mount.source)
+    assert eventually(lambda: errno_of((mount / "gone").read_bytes) == 0)
+    assert (mount / "gone").read_bytes() == b"old"
+
+
+def test_an_archive_written_over_in_place_is_shown_when_it_is_whole(mount, tmp_path):
+    write_bytes_tensors(tmp_path / "other", {"other": b"x" * 50_000})
+    whole = (tmp_path / "other").read_bytes()
+    with open(mount.source, "r+b") as file:  # as `cp` does
+        file.truncate()
+        for at in range(0, len(whole), 10_000):
+            file.write(whole[at:at + 10_000])
+            file.flush()
+    assert eventually(lambda: exists(mount / "other"))
+    assert eventually(lambda: (mount / "other").read_bytes() == b"x" * 50_000)
+    (mount / "other").write_bytes(b"y" * 50_000)
+    assert open(mount.source, "rb").read().endswith(b"y" * 50_000)
+
+
+def test_deleted_and_made_again(mount):
+    os.unlink(mount.source)
+    assert eventually(lambda: "deleted" in mount.log())
+    assert (mount / "gone").read_bytes() == b"old"
+    replace(mount.source, {"again": b"here"})
+    assert eventually(lambda: exists(mount / "again"))
+    assert (mount / "again").read_bytes() == b"here"
+
+
+def test_a_read_only_mount_follows_and_stays_read_only(tmp_path, mounts):
+    path = tmp_path / "m.safetensors"
+    write_bytes_tensors(path, {"a": b"old"})
+    mount = mounts(path, options="ro")
+    assert (mount / "a").read_bytes() == b"old"
+    replace(path, {"a": b"newer"})
+    assert eventually(lambda: (mount / "a").read_bytes() == b"newer")
+    assert errno_of((mount / "a").write_bytes, b"12345") == errno.EROFS
+
+
+# ---- models of several files ----
+
+def test_a_model_saved_anew_shard_by_shard_is_shown(tmp_path, mounts):
+    model = ShardedModel(tmp_path / "model")
+    mount = mounts(model.directory)
+    assert (mount / "odd").read_bytes() == model.stored("odd")
+    tensors = {name: np.roll(array.reshape(-1).view(np.uint8), 1).view(array.dtype).reshape(array.shape)
+               for name, array in sample_tensors().items()}
+    tensors["added"] = np.arange(7, dtype=np.int32)
+    new = ShardedModel(tmp_path / "new", shards=4, tensors=tensors)
+    for name in [*new.names, new.index.name]:
+        os.replace(new.directory / name, model.directory / name)
+    new.directory = model.directory
+    assert eventually(lambda: exists(mount / "added"))
+    expected = new.reference()
+    assert sorted(os.listdir(mount.path)) == sorted(os.listdir(mount.path))
+    for name, (_, _, data) in expected.items():
+        assert eventually(lambda: errno_of((mount / name).read_bytes) == 0), name
+        assert (mount / name).read_bytes() == data, name
+    data = random_bytes(len(expected["odd"][2]), 5)
+    (mount / "odd").write_bytes(data)
+    assert new.stored("odd") == data
+
+
+def test_a_shard_that_was_missing_is_served_when_it_comes(tmp_path, mounts):
+    model = ShardedModel(tmp_path / "model")
+    shard = model.shard_of("odd")
+    os.rename(shard, tmp_path / "kept")
+    mount = mounts(model.directory)
+    assert errno_of((mount / "odd").read_bytes) == errno.EIO
+    os.rename(tmp_path / "kept", shard)
+    assert eventually(lambda: errno_of((mount / "odd").read_bytes) == 0)
+    assert (mount / "odd").read_bytes() == model.stored("odd")
+
+
+def test_an_index_that_becomes_invalid_is_eio_until_it_is_mended(tmp_path, mounts):
+    model = ShardedModel(tmp_path / "model")
+    mount = mounts(model.index)
+    text = model.index.read_text()
+    model.index.write_text("{")
+    assert eventually(lambda: errno_of((mount / "odd").read_bytes) == errno.EIO)
+    assert str(model.index) in mount.log()
+    model.index.write_text(text)
+    assert eventually(lambda: errno_of((mount / "odd").read_bytes) == 0)
+
+
+def test_each_archive_of_a_directory_follows_its_own_file(tmp_path, mounts):
+    directory = tmp_path / "models"
+    directory.mkdir()
+    for name in ("one", "two"):
+        write_bytes_tensors(directory / f"{name}.safetensors", {"t": name.encode()})
+    (directory / "bad.safetensors").write_text("no archive at all")
+    mount = mounts(directory)
+    assert (mount / "one" / "t").read_bytes() == b"one"
+    assert errno_of(os.listdir, mount / "bad") == errno.EIO
+    fd = os.open(mount / "two" / "t", os.O_RDONLY)
+    replace(directory / "two.safetensors", {"t": b"other", "u": b"more"})
+    assert eventually(lambda: exists(mount / "two" / "u"))
+    assert (mount / "one" / "t").read_bytes() == b"one"
+    assert (mount / "two" / "t").read_bytes() == b"other"
+    assert os.pread(fd, 10, 0) == b"two"
+    os.close(fd)
+    replace(directory / "bad.safetensors", {"t": b"mended"})
+    assert eventually(lambda: errno_of(os.listdir, mount / "bad") == 0)
+    assert (mount / "bad" / "t").read_bytes() == b"mended"
+    assert names_of(mount.path) == ["bad", "one", "two"]
+
+
+# ---- under load ----
+
+def one_value(data):
+    """The number that all of it repeats."""
+    numbers = set(np.frombuffer(data, dtype=np.uint32))
+    assert len(numbers) == 1, f"torn: {sorted(numbers)[:4]} in {len(data)} bytes"
+    return int(numbers.pop())
+
+
+class Saved:
+    """An archive that says which save it is from, in each of its bytes and in the size of its tensors."""
+
+    WRITTEN = 1 << 31  # by one of the mount's writers, not by a save
+
+    def __init__(self, path):
+        self.path = path
+
+    @staticmethod
+    def words(save):
+        return 1000 + save % 5 * 3000
+
+    def save(self, save):
+        data = struct.pack("<I", save) * self.words(save)
+        replace(self.path, {"weight": data, "even" if save % 2 == 0 else "odd": data})
+
+
+def test_readers_and_writers_while_the_archive_is_replaced(tmp_path, mounts):
+    saved = Saved(tmp_path / "m.safetensors")
+    saved.save(0)
+    mount = mounts(saved.path)
+    descriptors = len(os.listdir(f"/proc/{mount.pid}/fd"))
+    wrong, stop, counts = [], threading.Event(), {"reads": 0, "commits": 0, "refused": 0}
+
+    def watched(work):
+        def run():
+            try:
+                while not stop.is_set():
+                    work()
+            except Exception as error:  # noqa: BLE001: whatever it is, the test must fail
+                wrong.append(repr(error))
+                stop.set()
+        return threading.Thread(target=run)
+
+    def check(data):
+        value = one_value(data)
+        if value < Saved.WRITTEN:
+            assert len(data) == 4 * Saved.words(value), "of one save the size, of another the bytes"
+        return value
+
+    newest = {"value": 0}
+
+    def read():
+        before = newest["value"]
+        with open(mount / "weight", "rb") as file:
+            value = check(file.read())
+        counts["reads"] += 1
+        if value < Saved.WRITTEN:
+            assert value >= before, "an older save after a newer one"
+            newest["value"] = max(newest["value"], value)
+
+    def read_what_comes_and_goes():
+        for name in ("even", "odd"):
+            try:
+                value = check((mount / name).read_bytes())
+            except FileNotFoundError:
+                continue
+            assert value >= Saved.WRITTEN or value % 2 == (name == "odd"), "a tensor of the wrong save"
+        assert set(os.listdir(mount.path)) <= {"weight", "even", "odd"}
+        (mount / ".safetensors" / "stats.json").read_bytes()
+
+    def hold():
+        fd = os.open(mount / "weight", os.O_RDONLY)
+        with mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ) as mapped:
+            stop.wait(random.random() / 20)
+            check(mapped[:])
+        os.close(fd)
+
+    def write():
+        fd = os.open(mount / "weight", os.O_WRONLY)
+        try:
+            value = Saved.WRITTEN + random.randrange(1000)
+            os.write(fd, struct.pack("<I", value) * (os.fstat(fd).st_size // 4))
+        finally:
+            why = errno_of(os.close, fd)
+        assert why in (0, errno.ESTALE), os.strerror(why)
+        counts["refused" if why else "commits"] += 1
+
+    threads = [watched(work) for work in (read, read, read_what_comes_and_goes, hold, write)]
+    for thread in threads:
+        thread.start()
+    for save in range(1, REPLACEMENTS + 1):
+        saved.save(save)
+        if save % 20 == 0 and not stop.is_set():
+            is_here = eventually(lambda: os.stat(mount / "weight").st_size == 4 * Saved.words(save), 30)
+            if not is_here:
+                wrong.append(f"save {save} is not shown")
+        if stop.is_set():
+            break
+    stop.set()
+    for thread in threads:
+        thread.join(60 * PATIENCE)
+        assert not thread.is_alive(), "a deadlock"
+    print(counts)
+    assert wrong == []
+    assert counts["reads"] > 0 and counts["commits"] > 0
+    assert eventually(lambda: mount.deleted_files() == []), mount.deleted_files()
+    assert eventually(lambda: len(os.listdir(f"/proc/{mount.pid}/fd")) <= descriptors + 2)
+    check((mount / "weight").read_bytes())
+    assert mount.unmount() == 0
+    assert [name for name in os.listdir(tmp_path) if ".stj." in name] == []
