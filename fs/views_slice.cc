@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "fs/views_npy.h"
+#include "core/npy_writer.h"
 
 namespace stfs {
 namespace {
