@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <limits>
@@ -129,6 +130,7 @@ Result<void> NewFile::reserve(std::uint64_t size_bytes) {
   if (!file_) return fail_system(EBADF, path_.native(), "reserve");
   auto ok = stfs::reserve(file_.get(), size_bytes, path_);
   if (!ok) discard();
+  reserved_bytes_ = std::max(reserved_bytes_, size_bytes);
   return ok;
 }
 
@@ -136,6 +138,7 @@ Result<void> NewFile::append(std::span<const std::byte> bytes) {
   if (!file_) return fail_system(EBADF, path_.native(), "append to a file that is closed");
   auto ok = write(bytes);
   if (!ok) discard();
+  appended_bytes_ += bytes.size();
   return ok;
 }
 
@@ -163,6 +166,10 @@ Result<void> NewFile::finish() {
 
 Result<void> NewFile::complete() {
   if (auto ok = write_gathered(); !ok) return ok;
+  if (reserved_bytes_ > appended_bytes_ &&
+      ::ftruncate(file_.get(), static_cast<off_t>(appended_bytes_)) != 0) {
+    return fail_system(errno, path_.native(), "give back reserved space");
+  }
   if (replace_) {  // else rename_file sees, with no gap in time, whether a file has appeared
     const Result<bool> replaces = check_target(path_, replace_);
     if (!replaces) return tl::unexpected(replaces.error());

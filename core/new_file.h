@@ -26,7 +26,8 @@ class NewFile {
   /// Removes the temporary file where finish() has not succeeded.
   ~NewFile();
 
-  /// Takes disk space for so many bytes in all: a full disk shows here, where the file system can tell.
+  /// Takes disk space for so many bytes in all: a full disk shows here, where the file system can tell. What
+  /// is not appended is given back.
   Result<void> reserve(std::uint64_t size_bytes);
   /// After a failure here, in reserve() or in finish() the temporary file is gone, and so is the use of this.
   Result<void> append(std::span<const std::byte> bytes);
@@ -49,6 +50,8 @@ class NewFile {
   std::filesystem::path temporary_path_;
   UniqueFd file_;  // open until the file is finished or given up
   std::vector<std::byte> gathered_;
+  std::uint64_t reserved_bytes_ = 0;
+  std::uint64_t appended_bytes_ = 0;
   bool replace_ = false;
 };
 
