@@ -183,7 +183,8 @@ int slice(const Arguments& arguments, Streams& streams) {
   line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.positional(request.selected, "NAME[TEXT]",
                   "the tensor and which of its elements; [TEXT] alone where TARGET is a tensor's file");
-  line.text(request.output, "-o,--output", "FILE", "write there when all is read, replacing what was there");
+  line.text(request.output, "-o,--output", "FILE",
+            "write there when all is read, replacing what was there; - is standard output");
   CLI::Option* npy =
       line.flag(request.is_npy, "--npy", "with the header of a NumPy file before the elements");
   line.flag(request.is_raw, "--raw", "bare elements, whatever FILE's name")->excludes(npy);
@@ -191,6 +192,7 @@ int slice(const Arguments& arguments, Streams& streams) {
   line.flag(request.json, "--json",
             "say what was written as a JSON object; without -o, say what the slice is and write no data");
   if (const auto code = line.parse(arguments, streams)) return *code;
+  if (request.output == "-") request.output.clear();
   request.is_npy = request.is_npy || (!request.is_raw && request.output.ends_with(".npy"));
 
   const auto target = open_target(request.target);
