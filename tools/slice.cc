@@ -120,7 +120,6 @@ Result<void> write_stream(const Model& model, const Found& found, std::ostream& 
 }
 
 Result<void> write_file(const Model& model, const Found& found, const Request& request, Streams& streams) {
-  const InterruptGuard guard;
   auto file = create_output(request.output, model);
   if (!file) return pass_on(std::move(file));
   if (auto ok = file->reserve(found.head.size() + found.slice.size_bytes); !ok) return ok;
@@ -211,6 +210,8 @@ int slice(const Arguments& arguments, Streams& streams) {
         "standard output is a terminal: send the bytes to a file or a program, or use -o or --force");
   }
   const Model& model = *target->model;
+  std::optional<InterruptGuard> guard;  // only where something would be left behind
+  if (!request.output.empty()) guard.emplace();
   Result<void> written;
   if (has_data_on_stream) written = write_stream(model, *found, streams.out);
   if (!request.output.empty()) written = write_file(model, *found, request, streams);

@@ -122,7 +122,6 @@ Result<Verdict> judge(const Target& target, const Request& request, Streams& str
   Result<Sums> recorded;
   if (!request.against.empty()) recorded = read_sums(request.against);
   if (!recorded) return pass_on(std::move(recorded));
-  const InterruptGuard guard;
   std::optional<NewFile> record;
   if (!request.record.empty()) {
     auto file = create_output(request.record, model);
@@ -263,8 +262,10 @@ int verify(const Arguments& arguments, Streams& streams) {
     return report_wrong_usage(
         streams, "verify", request.target + ": is one tensor's file already: NAME goes with a whole archive");
   }
+  std::optional<InterruptGuard> guard(std::in_place);
   const auto verdict = judge(*target, request, streams);
   if (!verdict) return report_failure(streams, "verify", verdict.error().message);
+  guard.reset();
   const int code = report(request, *target->model, *verdict, streams);
   if (request.json) {
     print_json(*target->model, *verdict, streams.out);

@@ -3,7 +3,9 @@ import io
 import json
 import os
 import random
+import signal
 import subprocess
+import time
 
 import archive_file
 import ml_dtypes
@@ -138,3 +140,34 @@ def test_slice_into_a_pipe_that_closes_ends_quietly(tmp_path):
     path = archive_file.save_with_reference(tmp_path / "m.safetensors", {"t": np.zeros((3000, 3000), "f4")})
     result = mounted.shell('"$1" slice "$2" "t[:, ::-1]" | head -c 10 | wc -c', STFS, path)
     assert (result.stdout.strip(), result.stderr) == ("10", "")
+
+
+def sparse_archive(path, size_bytes):
+    """One tensor of zeros that takes no space."""
+    header = json.dumps({"t": {"dtype": "F32", "shape": [size_bytes // 4], "data_offsets": [0, size_bytes]}}).encode()
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size_bytes)
+    return path
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path):
+    path = sparse_archive(tmp_path / "m.safetensors", 1 << 40)
+    for verb in (["slice", path, "t[::-3]", "--raw", "-o"], ["verify", path, "--record"]):
+        process = subprocess.Popen([STFS, *verb, tmp_path / "out"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        # A slice of that size may not fit the disk: then it fails by itself.
+        time.sleep(0.5 * mounted.PATIENCE)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=30 * mounted.PATIENCE)[1].decode()
+        assert process.returncode == -signal.SIGINT or "reserve" in errors
+        assert os.listdir(tmp_path) == ["m.safetensors"], errors
+
+
+def test_memory_does_not_grow_with_the_model(tmp_path):
+    path = sparse_archive(tmp_path / "m.safetensors", 256 << 20)
+    process = subprocess.Popen([STFS, "verify", path], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    if not mounted.is_sanitized():
+        assert usage.ru_maxrss < 64 << 10  # KiB
