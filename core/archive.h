@@ -62,6 +62,9 @@ class Archive {
   /// lock first (fs/filesystem.h).
   [[nodiscard]] Result<std::span<const std::byte>> read(ByteRange file_range,
                                                         std::vector<std::byte>& scratch) const;
+  /// The same, copied out of the file: for who goes through all of it and would have all of it mapped.
+  /// @param offset  in the file.
+  [[nodiscard]] Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const;
 
   /// What has become of the file since it was opened or since our own last commit.
   struct Change {
@@ -117,7 +120,6 @@ class Archive {
   Result<void> recover_journals();
   /// What check 1 to 10 are made of, journals included.
   Result<void> load();
-  Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const;
   [[nodiscard]] Result<std::string> header_text(std::uint64_t file_size_bytes) const;
 
   std::filesystem::path path_;

@@ -1,104 +1,16 @@
-// A new archive, step by step: temporary file, header, data, sync, rename, sync of the directory.
-//
-// The rename is the one moment at which the archive's name changes its meaning, and everything that it
-// makes visible is on stable storage before it.
+// The header's promise, and that exactly it is kept.
 #include "core/archive_writer.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <limits>
 #include <utility>
-
-#include "core/file_attributes.h"
 
 namespace stfs {
 namespace {
 
 constexpr std::uint64_t kDataAlignment = 4096;
 constexpr std::uint64_t kHeaderSlackBytes = 64 * 1024;
-// Small tensors are gathered before they are written: a million of them are not a million system calls.
-constexpr std::size_t kGatheredBytes = 256 * 1024;
-
-std::filesystem::path directory_of(const std::filesystem::path& path) {
-  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-}
-
-// What lies at the path now: may an archive take its place?
-Result<bool> check_target(const std::filesystem::path& path, bool replace) {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT) return false;
-    return fail_system(errno, path.native(), "create");
-  }
-  if (!replace) return fail_system(EEXIST, path.native(), "create");
-  if (::stat(path.c_str(), &status) != 0) return false;  // a link to nothing
-  if (S_ISDIR(status.st_mode)) return fail_system(EISDIR, path.native(), "replace");
-  if (!S_ISREG(status.st_mode)) {
-    return fail(ErrorCode::InvalidArgument, EINVAL,
-                fmt::format("{}: replace: not a regular file", path.native()));
-  }
-  return true;
-}
-
-// A file of its own beside the archive. Its name is short, as the archive's may be of the greatest
-// length already, and does not end in .safetensors, so that nobody takes it for an archive.
-Result<UniqueFd> create_temporary(const std::filesystem::path& archive, mode_t mode,
-                                  std::filesystem::path& temporary) {
-  constexpr int kAttempts = 1000;  // others may be at work here, and killed ones have left theirs
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    temporary = directory_of(archive) / fmt::format(".stfs-{}-{}.tmp", ::getpid(), attempt);
-    UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-    if (file) return file;
-    if (errno != EEXIST) break;
-  }
-  return fail_system(errno, archive.native(), "create a temporary file beside it");
-}
-
-Result<void> write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return fail_system(errno, path.native(), "write");
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-  return {};
-}
-
-// A full disk shows here, before the caller has produced a byte. File systems that can't reserve say
-// EOPNOTSUPP; there it shows at write.
-Result<void> reserve(int fd, std::uint64_t size_bytes, const std::filesystem::path& path) {
-  if (size_bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max())) {
-    return fail_system(EFBIG, path.native(), fmt::format("reserve {} bytes", size_bytes));
-  }
-  while (::fallocate(fd, 0, 0, static_cast<off_t>(size_bytes)) != 0) {
-    if (errno == EINTR) continue;
-    if (errno == EOPNOTSUPP || errno == ENOSYS) break;
-    return fail_system(errno, path.native(), fmt::format("reserve {} bytes", size_bytes));
-  }
-  return {};
-}
-
-// rename(2), or where `replace` is false the same without ever taking an existing file's name.
-int rename_file(const std::filesystem::path& from, const std::filesystem::path& to, bool replace) {
-  if (replace) return ::rename(from.c_str(), to.c_str());
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
-  if (errno != EINVAL && errno != ENOSYS) return -1;
-  // Some network file systems don't know the flag; link(2) refuses an existing name everywhere.
-  if (::link(from.c_str(), to.c_str()) != 0) return -1;
-  ::unlink(from.c_str());
-  return 0;
-}
-
-Result<void> sync_directory(const std::filesystem::path& directory) {
-  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || ::fsync(fd.get()) != 0) return fail_system(errno, directory.native(), "sync the directory");
-  return {};
-}
 
 }  // namespace
 
@@ -107,93 +19,37 @@ Result<ArchiveWriter> ArchiveWriter::create(const std::filesystem::path& path,
                                             bool replace) {
   Result<std::string> header = format_header(tensors, metadata, kDataAlignment, kHeaderSlackBytes);
   if (!header) return tl::unexpected(std::move(header).error().within(path.native()));
-  ArchiveWriter writer;
-  writer.path_ = path;
-  writer.replace_ = replace;
+  std::uint64_t expected_bytes = 0;
   for (const TensorSpec& tensor : tensors) {  // format_header has shown that none of this overflows
-    writer.expected_bytes_ += data_size_bytes(tensor.dtype, tensor.shape).value_or(0);
+    expected_bytes += data_size_bytes(tensor.dtype, tensor.shape).value_or(0);
   }
-
-  const Result<bool> replaces = check_target(path, replace);
-  if (!replaces) return tl::unexpected(replaces.error());
-  // Until it has the mode of the file that it replaces, nobody else may look into it.
-  Result<UniqueFd> file = create_temporary(path, *replaces ? 0600 : 0666, writer.temporary_path_);
+  Result<NewFile> file = NewFile::create(path, replace);
   if (!file) return pass_on(std::move(file));
-  writer.file_ = std::move(*file);
-  if (auto ok = reserve(writer.file_.get(), header->size() + writer.expected_bytes_, path); !ok) {
-    return pass_on(std::move(ok));
-  }
-  writer.gathered_.reserve(kGatheredBytes);
-  if (auto ok = writer.write(std::as_bytes(std::span(*header))); !ok) return pass_on(std::move(ok));
-  return writer;
-}
-
-ArchiveWriter::~ArchiveWriter() {
-  discard();
-}
-
-void ArchiveWriter::discard() {
-  // A writer moved from has no descriptor, whatever its paths still say.
-  if (!file_) return;
-  ::unlink(temporary_path_.c_str());
-  UniqueFd closed = std::move(file_);
-}
-
-Result<void> ArchiveWriter::write(std::span<const std::byte> bytes) {
-  if (gathered_.size() + bytes.size() > kGatheredBytes) {
-    if (auto ok = write_gathered(); !ok) return ok;
-    if (bytes.size() >= kGatheredBytes) return write_all(file_.get(), bytes, path_);
-  }
-  gathered_.insert(gathered_.end(), bytes.begin(), bytes.end());
-  return {};
-}
-
-Result<void> ArchiveWriter::write_gathered() {
-  auto ok = write_all(file_.get(), gathered_, path_);
-  gathered_.clear();
-  return ok;
+  // A full disk shows before the caller has produced a byte.
+  if (auto ok = file->reserve(header->size() + expected_bytes); !ok) return pass_on(std::move(ok));
+  if (auto ok = file->append(std::as_bytes(std::span(*header))); !ok) return pass_on(std::move(ok));
+  return ArchiveWriter(path, std::move(*file), expected_bytes);
 }
 
 Result<void> ArchiveWriter::append(std::span<const std::byte> bytes) {
-  if (!file_) return fail_system(EBADF, path_.native(), "append to an archive that is closed");
-  if (bytes.size() > expected_bytes_ - written_bytes_) {
-    discard();
+  if (file_.is_open() && bytes.size() > expected_bytes_ - written_bytes_) {
+    file_.discard();
     return fail(ErrorCode::WrongSize, EFBIG,
                 fmt::format("{}: write: more than the {} bytes of data that its header promises",
                             path_.native(), expected_bytes_));
   }
   written_bytes_ += bytes.size();
-  auto ok = write(bytes);
-  if (!ok) discard();
-  return ok;
+  return file_.append(bytes);
 }
 
 Result<void> ArchiveWriter::finish() {
-  if (!file_) return fail_system(EBADF, path_.native(), "finish an archive that is closed");
-  auto ok = complete();
-  if (!ok) discard();
-  return ok;
-}
-
-Result<void> ArchiveWriter::complete() {
-  if (written_bytes_ != expected_bytes_) {
+  if (file_.is_open() && written_bytes_ != expected_bytes_) {
+    file_.discard();
     return fail(ErrorCode::WrongSize, EINVAL,
                 fmt::format("{}: finish: {} bytes of data came, where {} are due", path_.native(),
                             written_bytes_, expected_bytes_));
   }
-  if (auto ok = write_gathered(); !ok) return ok;
-  if (replace_) {  // else rename_file sees, with no gap in time, whether a file has appeared
-    const Result<bool> replaces = check_target(path_, replace_);
-    if (!replaces) return tl::unexpected(replaces.error());
-    if (*replaces) {
-      if (auto ok = copy_file_attributes(path_, file_.get()); !ok) return ok;
-    }
-  }
-  if (::fsync(file_.get()) != 0) return fail_system(errno, path_.native(), "sync");
-  if (rename_file(temporary_path_, path_, replace_) != 0) return fail_system(errno, path_.native(), "rename");
-  // From here on the archive stands under its name: there is no temporary file to remove.
-  UniqueFd closed = std::move(file_);
-  return sync_directory(directory_of(path_));
+  return file_.finish();
 }
 
 }  // namespace stfs

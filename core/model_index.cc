@@ -9,8 +9,8 @@
 #include <functional>
 #include <limits>
 #include <map>
-#include <nlohmann/json.hpp>
 
+#include "core/json_cursor.h"
 #include "core/json_string.h"
 #include "core/json_syntax.h"
 #include "core/utf8.h"
@@ -58,14 +58,13 @@ std::optional<std::uint64_t> whole_number(std::string_view token) {
 /// Reads text that is known to be JSON.
 class ModelIndexReader {
  public:
-  explicit ModelIndexReader(std::string_view json) : text_(json) {}
+  explicit ModelIndexReader(std::string_view json) : json_(json) {}
 
   Result<ModelIndex> read() {
-    skip_space();
-    if (peek() != '{') return refuse(at_, "the index is no JSON object");
+    if (json_.peek() != '{') return refuse(json_.position(), "the index is no JSON object");
     bool has_metadata = false;
     bool has_weight_map = false;
-    auto read = for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
+    auto read = json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
       if (key == "metadata") {
         if (std::exchange(has_metadata, true)) return given_twice(key, key_at);
         return read_metadata();
@@ -74,7 +73,7 @@ class ModelIndexReader {
         if (std::exchange(has_weight_map, true)) return given_twice(key, key_at);
         return read_weight_map();
       }
-      skip_value();
+      json_.take_value();
       return {};
     });
     if (!read) return pass_on(std::move(read));
@@ -88,18 +87,17 @@ class ModelIndexReader {
   }
 
   Result<void> read_metadata() {
-    if (peek() == 'n') {
-      skip_value();
+    if (json_.peek() == 'n') {
+      json_.take_value();
       return {};
     }
-    if (peek() != '{') return refuse(at_, "metadata is no object");
+    if (json_.peek() != '{') return refuse(json_.position(), "metadata is no object");
     bool has_total_size = false;
-    return for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
-      const std::size_t value_at = at_;
-      skip_value();
+    return json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
+      const std::size_t value_at = json_.position();
+      const std::string_view value = json_.take_value();
       if (key != "total_size") return {};
       if (std::exchange(has_total_size, true)) return given_twice("metadata.total_size", key_at);
-      const std::string_view value = text_.substr(value_at, at_ - value_at);
       const bool is_number = value.front() == '-' || (value.front() >= '0' && value.front() <= '9');
       if (!is_number && value != "null") return refuse(value_at, "metadata.total_size is no number");
       index_.total_size_bytes_ = whole_number(value);
@@ -108,11 +106,12 @@ class ModelIndexReader {
   }
 
   Result<void> read_weight_map() {
-    if (peek() != '{') return refuse(at_, "weight_map is no object of file names");
-    return for_each_member([&](std::string_view tensor, std::size_t key_at) -> Result<void> {
-      if (peek() != '"') return refuse(at_, "tensor {}: its shard is no string", in_quotes(tensor));
-      const std::size_t value_at = at_;
-      const std::string_view shard = take_string(shard_text_);
+    if (json_.peek() != '{') return refuse(json_.position(), "weight_map is no object of file names");
+    return json_.for_each_member([&](std::string_view tensor, std::size_t key_at) -> Result<void> {
+      if (json_.peek() != '"')
+        return refuse(json_.position(), "tensor {}: its shard is no string", in_quotes(tensor));
+      const std::size_t value_at = json_.position();
+      const std::string_view shard = json_.take_string(shard_text_);
       const auto number = intern(shard);
       if (!number) {
         const std::string_view fault = shard_fault(shard);
@@ -153,75 +152,9 @@ class ModelIndexReader {
     return std::move(index_);
   }
 
-  /// Calls with each key and its position, at_ standing at its value, which the callback takes.
-  template <class Callback>
-  Result<void> for_each_member(Callback&& callback) {
-    ++at_;
-    skip_space();
-    while (peek() != '}') {
-      const std::size_t key_at = at_;
-      std::string decoded;
-      const std::string_view key = take_string(decoded);
-      skip_space();
-      ++at_;  // the colon
-      skip_space();
-      if (auto taken = callback(key, key_at); !taken) return taken;
-      skip_space();
-      if (peek() == ',') ++at_;
-      skip_space();
-    }
-    ++at_;
-    return {};
-  }
-
-  /// The string at at_: a part of the text, or of `decoded` where it has escapes.
-  std::string_view take_string(std::string& decoded) {
-    const std::size_t begin = at_;
-    skip_string();
-    const std::string_view token = text_.substr(begin, at_ - begin);
-    if (token.find('\\') == token.npos) return token.substr(1, token.size() - 2);
-    decoded = nlohmann::json::parse(token).get<std::string>();
-    return decoded;
-  }
-
-  void skip_string() {
-    const std::size_t begin = at_;
-    std::size_t backslashes = 0;
-    do {
-      at_ = text_.find('"', at_ + 1);
-      // One that belongs to the string follows an odd number of them.
-      for (backslashes = 0; text_[at_ - 1 - backslashes] == '\\' && at_ - 1 - backslashes > begin;)
-        ++backslashes;
-    } while (backslashes % 2 != 0);
-    ++at_;
-  }
-
-  void skip_value() {
-    std::size_t depth = 0;
-    do {
-      switch (peek()) {
-        case '"': skip_string(); break;
-        case '{':
-        case '[': ++depth, ++at_; break;
-        case '}':
-        case ']': --depth, ++at_; break;
-        case ',':
-        case ':': ++at_; break;
-        default: at_ = std::min(text_.find_first_of(",:]} \t\n\r", at_), text_.size()); break;
-      }
-      if (depth != 0) skip_space();
-    } while (depth != 0);
-  }
-
-  [[nodiscard]] char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
-  void skip_space() {
-    while (at_ < text_.size() && static_cast<unsigned char>(text_[at_]) <= ' ') ++at_;
-  }
-
   using Numbers = std::map<std::string, std::uint32_t, std::less<>>;
 
-  std::string_view text_;
-  std::size_t at_ = 0;
+  JsonCursor json_;
   ModelIndex index_;
   Numbers numbers_;
   Numbers::iterator last_ = numbers_.end();

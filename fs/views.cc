@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "core/float_conversion.h"
+#include "core/npy_writer.h"
 #include "fs/views_float32.h"
-#include "fs/views_npy.h"
 
 namespace stfs {
 namespace {

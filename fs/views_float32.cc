@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "core/float_conversion.h"
-#include "fs/views_npy.h"
+#include "core/npy_writer.h"
 
 namespace stfs {
 

@@ -42,6 +42,8 @@ std::string help(std::span<const Verb> verbs) {
       "  stfs ls model.safetensors '*.q_proj.*'    some of them\n"
       "  stfs info model.safetensors               totals, metadata, alignment\n"
       "  stfs cat model.safetensors lm_head.weight > lm_head.bin\n"
+      "  stfs slice model.safetensors 'lm_head.weight[:10]' -o first.npy\n"
+      "  stfs verify model.safetensors             checksums, NaNs\n"
       "  stfs put model.safetensors lm_head.weight lm_head.bin\n"
       "  stfs apply model.safetensors delta.safetensors\n"
       "\n"

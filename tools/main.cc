@@ -16,6 +16,8 @@ int main(int argc, char** argv) {
       Verb{"ls", "list the tensors: name, dtype, shape, size", ls},
       Verb{"info", "what an archive holds: totals by dtype, metadata, alignment", info},
       Verb{"cat", "write the bytes of tensors to standard output", cat},
+      Verb{"slice", "write some elements of a tensor, selected as in NumPy", slice},
+      Verb{"verify", "read every byte: checksums, NaNs, what differs from a record", verify},
       Verb{"put", "change one tensor: from bytes, a .npy file or another archive", put},
       Verb{"apply", "change all tensors of a delta at once, or none", apply},
       Verb{"recover", "finish what an interrupted writer has committed", recover},

@@ -1,4 +1,4 @@
-# Completion of stfs for bash. Verbs, options, files, and for `cat`, `ls` and `put` the names of the tensors.
+# Completion of stfs for bash. Verbs, options, files, and for `cat`, `ls`, `slice`, `verify` and `put` the names of the tensors.
 
 # Puts the names of the tensors of an archive that start with the current word into COMPREPLY, quoted for
 # the shell. Names with a backslash are left out: they are escaped in this output and would not be found.
@@ -11,7 +11,7 @@ _stfs_tensors() {
 
 _stfs() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} verb=${COMP_WORDS[1]}
-  local verbs="ls info cat put apply recover sample help" options="" word target="" given=0 i
+  local verbs="ls info cat slice verify put apply recover sample help" options="" word target="" given=0 i
   COMPREPLY=()
   if ((COMP_CWORD == 1)); then
     mapfile -t COMPREPLY < <(compgen -W "$verbs --help --version" -- "$current")
@@ -21,18 +21,23 @@ _stfs() {
     ls) options="--sort --reverse --bytes --names --json --help" ;;
     info) options="--bytes --json --help" ;;
     cat) options="--force --help" ;;
+    slice) options="--output --npy --raw --force --json --help" ;;
+    verify) options="--record --against --finite --threads --json --help" ;;
     put) options="--from-tensor --raw --durability --nolock --wait --json --help" ;;
     apply) options="--dry-run --durability --nolock --wait --json --help" ;;
     recover) options="--dry-run --force --json --help" ;;
     sample) options="--layers --hidden --size --seed --force --json --help" ;;
-    help) mapfile -t COMPREPLY < <(compgen -W "ls info cat put apply recover sample" -- "$current"); return ;;
+    help) mapfile -t COMPREPLY < <(compgen -W "ls info cat slice verify put apply recover sample" -- "$current"); return ;;
     *) return ;;
   esac
   case $verb:$previous in
     ls:--sort) mapfile -t COMPREPLY < <(compgen -W "name size offset" -- "$current"); return ;;
     put:--durability | apply:--durability)
       mapfile -t COMPREPLY < <(compgen -W "power process" -- "$current"); return ;;
-    put:--wait | apply:--wait | put:--from-tensor) return ;;
+    slice:-o | slice:--output | verify:--record | verify:--against)
+      compopt -o filenames 2>/dev/null
+      mapfile -t COMPREPLY < <(compgen -f -- "$current"); return ;;
+    put:--wait | apply:--wait | put:--from-tensor | verify:--threads) return ;;
     sample:--layers | sample:--hidden | sample:--size | sample:--seed) return ;;
   esac
   if [[ $current == -* ]]; then
@@ -42,7 +47,7 @@ _stfs() {
   # The first word that is no option, nor the value of one, is the target.
   for ((i = 2; i < COMP_CWORD; ++i)); do
     word=${COMP_WORDS[i]}
-    [[ $word == -* || ${COMP_WORDS[i-1]} == --@(sort|from-tensor|durability|wait) ]] && continue
+    [[ $word == -* || ${COMP_WORDS[i-1]} == @(-o|--@(sort|from-tensor|durability|wait|output|record|against|threads)) ]] && continue
     [[ -z $target ]] && target=$word
     ((++given))
   done
@@ -50,7 +55,7 @@ _stfs() {
   if [[ -z $target || $verb == apply || ($verb == put && given -gt 1) ]]; then
     compopt -o filenames 2>/dev/null
     mapfile -t COMPREPLY < <(compgen -f -- "$current")
-  elif [[ $verb == cat || $verb == ls || $verb == put ]]; then
+  elif [[ $verb == @(cat|ls|slice|verify|put) ]]; then
     # As it was typed, so that quotes and a tilde mean what they mean to the shell.
     target=${target/#\~\//$HOME/}
     target=${target//\\/}

@@ -1,6 +1,6 @@
-# Completion of stfs for fish. Verbs, options, files, and for `cat`, `ls` and `put` the names of the tensors.
+# Completion of stfs for fish. Verbs, options, files, and for `cat`, `ls`, `slice`, `verify` and `put` the names of the tensors.
 
-set -l verbs ls info cat put apply recover sample help
+set -l verbs ls info cat slice verify put apply recover sample help
 
 # The first argument after the verb that is no option, nor the value of one.
 function __stfs_target
@@ -9,7 +9,7 @@ function __stfs_target
     for word in $words[3..-1]
         if test $skip = 1
             set skip 0
-        else if contains -- $word --sort --from-tensor --durability --wait
+        else if contains -- $word --sort --from-tensor --durability --wait -o --output --record --against --threads
             set skip 1
         else if not string match -q -- '-*' $word
             echo (string replace -r '^~/' "$HOME/" -- $word)
@@ -31,21 +31,30 @@ complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -s V -l version -d 
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a ls -d 'List the tensors: name, dtype, shape, size'
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a info -d 'What an archive holds: totals, metadata, alignment'
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a cat -d 'Write the bytes of tensors to standard output'
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a slice -d 'Write some elements of a tensor, selected as in NumPy'
+complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a verify -d 'Read every byte: checksums, NaNs, what differs'
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a put -d 'Change one tensor: from bytes, a .npy file or another archive'
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a apply -d 'Change all tensors of a delta at once, or none'
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a recover -d 'Finish what an interrupted writer has committed'
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a sample -d 'Write a small model to try things on'
 complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a help -d 'Explain a verb'
-complete -c stfs -n "__fish_seen_subcommand_from help" -f -a "ls info cat put apply recover sample"
+complete -c stfs -n "__fish_seen_subcommand_from help" -f -a "ls info cat slice verify put apply recover sample"
 
-complete -c stfs -n "__fish_seen_subcommand_from ls info cat put apply recover sample" -s h -l help -d 'Help'
-complete -c stfs -n "__fish_seen_subcommand_from ls cat; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
+complete -c stfs -n "__fish_seen_subcommand_from ls info cat slice verify put apply recover sample" -s h -l help -d 'Help'
+complete -c stfs -n "__fish_seen_subcommand_from ls cat slice verify; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
 complete -c stfs -n "__fish_seen_subcommand_from ls" -l sort -x -a "name size offset" -d 'Sort by'
 complete -c stfs -n "__fish_seen_subcommand_from ls" -s r -l reverse -d 'The other way round'
 complete -c stfs -n "__fish_seen_subcommand_from ls info" -s b -l bytes -d 'Sizes as exact bytes'
 complete -c stfs -n "__fish_seen_subcommand_from ls" -s n -l names -d 'Names only, one per line'
-complete -c stfs -n "__fish_seen_subcommand_from ls info put apply recover sample" -l json -d 'Print JSON'
-complete -c stfs -n "__fish_seen_subcommand_from cat" -s f -l force -d 'Write even to a terminal'
+complete -c stfs -n "__fish_seen_subcommand_from ls info slice verify put apply recover sample" -l json -d 'Print JSON'
+complete -c stfs -n "__fish_seen_subcommand_from cat slice" -s f -l force -d 'Write even to a terminal'
+complete -c stfs -n "__fish_seen_subcommand_from slice" -s o -l output -r -F -d 'Write to a file'
+complete -c stfs -n "__fish_seen_subcommand_from slice" -l npy -d 'A NumPy file'
+complete -c stfs -n "__fish_seen_subcommand_from slice" -l raw -d 'Bare elements, whatever the name'
+complete -c stfs -n "__fish_seen_subcommand_from verify" -l record -r -F -d 'Write a record'
+complete -c stfs -n "__fish_seen_subcommand_from verify" -l against -r -F -d 'Compare with a record'
+complete -c stfs -n "__fish_seen_subcommand_from verify" -l finite -d 'NaNs and infinities are problems'
+complete -c stfs -n "__fish_seen_subcommand_from verify" -l threads -x -d 'Read so many tensors at a time'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l layers -x -d 'Layers of the transformer'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l hidden -x -d 'Its width, a multiple of 8'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l size -x -d 'As many layers as make this much data'

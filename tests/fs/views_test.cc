@@ -1,8 +1,6 @@
 // `.safetensors/` without a kernel: what is found, listed, read, counted and told to caches.
 #include "fs/views.h"
 
-#include "core/npy.h"
-#include "fs/views_npy.h"
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
@@ -42,31 +40,6 @@ std::span<const std::byte> as_bytes_of(const std::string& text) {
 }
 
 }  // namespace
-
-TEST_CASE("an npy header is read back as what the tensor is, for every dtype", "[fs][views]") {
-  for (const Dtype dtype : all_dtypes()) {
-    for (const std::vector<std::uint64_t>& shape :
-         {std::vector<std::uint64_t>{}, {8}, {2, 3, 4}, {3, 8}, {0, 5}, {4, 6}, {2, 0}}) {
-      const auto size_bytes = data_size_bytes(dtype, shape);
-      if (!size_bytes) continue;  // a part of a byte
-      const std::string header = npy_header(npy_form(dtype, shape, *size_bytes));
-      CAPTURE(header);
-      CHECK(header.size() % 64 == 0);
-      CHECK(header.back() == '\n');
-      const auto parsed = parse_npy_header(as_bytes_of(header));
-      REQUIRE(parsed);
-      CHECK(parsed->data_offset == header.size());
-      CHECK(check_npy(*parsed, header.size() + *size_bytes, dtype, shape));
-    }
-  }
-}
-
-TEST_CASE("a shape too long for version 1 of the npy format takes version 2", "[fs][views]") {
-  const std::vector<std::uint64_t> ones(30'000, 1);
-  const std::string header = npy_header({.descr = "|u1", .shape = ones});
-  CHECK(header[6] == 2);
-  CHECK(header.size() % 64 == 0);
-}
 
 TEST_CASE("the name of a slice is split at its last bracket", "[fs][views]") {
   const auto name = split_slice_name("w[0][1:2,3].npy");

@@ -56,6 +56,24 @@ def test_every_manual_and_completion_of_the_sources_is_installed(installed):
             assert installed_as in names
 
 
+def test_every_verb_is_in_the_manual_and_the_completions(installed):
+    help_text = subprocess.run([BUILD / "stfs", "--help"], capture_output=True, text=True, timeout=60).stdout
+    listed = help_text.split("\nVerbs:\n")[1].split("\n\n")[0]
+    verbs = [line.split()[0] for line in listed.splitlines()]
+    assert {"ls", "slice", "verify"} <= set(verbs)
+    manual = (REPOSITORY / "packaging/man/stfs.1").read_text()
+    completions = REPOSITORY / "packaging/completions"
+    for verb in verbs:
+        assert f"\n.SH STFS {verb.upper()}\n" in manual
+        assert f'\n.SY "stfs {verb}"\n' in manual
+        assert f"\n    {verb}) options=" in (completions / "stfs.bash").read_text()
+        assert f"\n    '{verb}:" in (completions / "_stfs").read_text()
+        assert f'" -a {verb} -d ' in (completions / "stfs.fish").read_text()
+    everything = f"{' '.join(verbs)} help"
+    for name in ("stfs.bash", "stfs.fish"):
+        assert everything in (completions / name).read_text()
+
+
 def test_no_template_is_left_unfilled(installed):
     root, prefix = installed
     for path in (root / "sbin" / "mount.safetensorsfs", prefix / "lib/systemd/system/safetensorsfs@.service"):

@@ -1,5 +1,5 @@
 // Types, shapes and the dictionary.
-#include "fs/views_npy.h"
+#include "core/npy_writer.h"
 
 #include <fmt/format.h>
 

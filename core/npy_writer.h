@@ -1,8 +1,8 @@
-// How NumPy sees a tensor: the header of the `.npy` file that a view puts before its bytes.
+// How NumPy sees a tensor: the header of an `.npy` file that holds its bytes.
 //
 // NumPy has no bfloat16, no fp8 and nothing smaller than a byte. Those appear as unsigned integers of their
-// size, elements of 4 and 6 bits as the bytes that they are packed in; the attribute
-// `user.safetensors.dtype` has the true type.
+// size, elements of 4 and 6 bits as the bytes that they are packed in; only the archive has the true type
+// (in a mount: the attribute `user.safetensors.dtype`).
 #pragma once
 
 #include <cstdint>

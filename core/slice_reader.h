@@ -1,0 +1,28 @@
+// A slice of a tensor that lies in a file: what is read of it, and in which pieces.
+//
+// Bytes are made ready in windows that lie around the slice's runs, so that neither a small slice of a large
+// tensor reads the tensor, nor a slice of many small runs asks for each of them.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+
+#include "core/byte_range.h"
+#include "core/error.h"
+#include "core/slice.h"
+
+namespace stfs {
+
+/// A range of the tensor's bytes, inside slice.extent; what it gives is valid until its next call.
+using TensorReader = std::function<Result<std::span<const std::byte>>(ByteRange range)>;
+
+/// Copies a range of the slice's own bytes. Reads at a time at most 512 KiB, or, where more of the range lies
+/// together in the tensor, exactly that.
+/// @param range  inside the slice.
+/// @param to     at least range.size_bytes.
+/// @return the reader's error.
+Result<void> read_slice(const Slice& slice, ByteRange range, const TensorReader& read_tensor,
+                        std::span<std::byte> to);
+
+}  // namespace stfs

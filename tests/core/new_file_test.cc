@@ -1,0 +1,69 @@
+// core/new_file.h. What an archive needs of it is in archive_writer_test.cc.
+#include "core/new_file.h"
+
+#include <filesystem>
+#include <string>
+
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+
+namespace {
+
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
+
+std::size_t count_files(const test::TemporaryDirectory& directory) {
+  const std::filesystem::directory_iterator files(directory.path());
+  return static_cast<std::size_t>(std::distance(begin(files), end(files)));
+}
+
+}  // namespace
+
+TEST_CASE("a new file has its name when it is finished, and all its bytes", "[core][new_file]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write("file", "old");
+  const std::string small = "small";
+  const std::string large(1'000'000, 'x');
+  {
+    auto file = NewFile::create(path, true);
+    REQUIRE(file);
+    REQUIRE(file->reserve(3'000'000));
+    for (const std::string& piece : {small, large, small, small, large})
+      REQUIRE(file->append(bytes_of(piece)));
+    CHECK(test::content_of(path) == "old");
+    REQUIRE(file->finish());
+    CHECK_FALSE(file->is_open());
+    CHECK_FALSE(file->append(bytes_of(small)));
+  }
+  CHECK((test::content_of(path) == small + large + small + small + large));
+  CHECK(count_files(directory) == 1);
+}
+
+TEST_CASE("space that was reserved and not needed is no part of the file", "[core][new_file]") {
+  const test::TemporaryDirectory directory;
+  auto file = NewFile::create(directory / "file", false);
+  REQUIRE(file);
+  REQUIRE(file->reserve(1 << 20));
+  REQUIRE(file->append(bytes_of("abc")));
+  REQUIRE(file->finish());
+  CHECK(test::content_of(directory / "file") == "abc");
+}
+
+TEST_CASE("a new file that is given up leaves nothing", "[core][new_file]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write("file", "old");
+  {
+    auto file = NewFile::create(path, true);
+    REQUIRE(file);
+    REQUIRE(file->append(bytes_of("new")));
+    CHECK(count_files(directory) == 2);
+    NewFile moved = std::move(*file);
+  }
+  CHECK(count_files(directory) == 1);
+  CHECK(test::content_of(path) == "old");
+  CHECK_FALSE(NewFile::create(path, false));
+  CHECK_FALSE(NewFile::create(directory / "none/file", true));
+}

@@ -1,0 +1,173 @@
+# `stfs slice` and `stfs verify` on archives, sharded models and mounts of both, against NumPy and the attributes.
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import time
+
+import archive_file
+import ml_dtypes
+import mounted
+import numpy as np
+import pytest
+from sharded_model import ShardedModel
+from test_slices import random_index
+
+STFS = mounted.BUILD / "stfs"
+SLICES = 40
+
+
+def stfs(*arguments, wanted=0):
+    result = subprocess.run([STFS, *map(str, arguments)], capture_output=True, timeout=60 * mounted.PATIENCE)
+    assert result.returncode == wanted, (arguments, result.stderr.decode())
+    return result
+
+
+def values():
+    """Tensors of several ranks and sizes of element, with NaNs and infinities where there are any."""
+    numbers = np.random.default_rng(5)
+    tensors = {
+        "a.f32": numbers.standard_normal((40, 30, 20), np.float32), "a.f16": numbers.standard_normal((700, 33)).astype("f2"),
+        "a.bf16": numbers.standard_normal((64, 65)).astype(ml_dtypes.bfloat16), "a.i64": numbers.integers(-9, 9, (5, 6, 7, 8)),
+        "a.e4m3": numbers.standard_normal((31, 17)).astype(ml_dtypes.float8_e4m3fn),
+        "a.e5m2": numbers.standard_normal((31, 17)).astype(ml_dtypes.float8_e5m2), "a.bool": numbers.random((9, 11)) < 0.5,
+        "a.c64": (numbers.standard_normal((12, 3)) + 1j).astype("c8"), "a.f64": numbers.standard_normal((3, 999)),
+        "scalar": np.array(7, "u2"), "empty": np.zeros((0, 4), "f4")}
+    for name in ("a.f32", "a.f16", "a.bf16", "a.e5m2", "a.f64"):
+        flat = tensors[name].reshape(-1)
+        flat[numbers.integers(0, flat.size, 5)] = np.nan
+        flat[numbers.integers(0, flat.size, 3)] = np.inf
+        flat[-1] = -np.inf
+    tensors["a.e4m3"][3, 3] = np.nan
+    tensors["a.c64"][2, 1] = complex(np.nan, np.inf)
+    return tensors
+
+
+@pytest.fixture(params=["archive", "mount", "index", "directory", "sharded mount"])
+def model(request, tmp_path, mounts):
+    """What to name, its tensors, and the mount's root where it is one."""
+    tensors = values()
+    if request.param in ("archive", "mount"):
+        path = archive_file.save_with_reference(tmp_path / "m.safetensors", tensors)
+        mount = mounts(path) if request.param == "mount" else None
+    else:
+        sharded = ShardedModel(tmp_path / "sharded", tensors=tensors)
+        path = sharded.directory if request.param == "directory" else sharded.index
+        mount = mounts(path) if request.param == "sharded mount" else None
+    return (mount.path if mount else path), tensors, mount
+
+
+def test_slices_are_numpys(model, tmp_path):
+    target, tensors, mount = model
+    choices = random.Random(int(os.environ.get("STFS_SEED", "9")))
+    output = tmp_path / "out.npy"
+    for round_ in range(SLICES):
+        name, array = choices.choice(list(tensors.items()))
+        text, index = random_index(choices, array.shape)
+        wanted = np.asarray(array[index])
+        # A tensor's file in a mount needs no name.
+        at = [mount / name, f"[{text}]"] if mount and round_ % 2 else [target, f"{name}[{text}]"]
+        assert stfs("slice", *at).stdout == wanted.tobytes(), (name, text)
+        stfs("slice", *at, "-o", output)
+        loaded = np.load(output)
+        assert loaded.shape == wanted.shape, (name, text)
+        assert loaded.tobytes() == wanted.tobytes(), (name, text)
+        assert np.load(io.BytesIO(stfs("slice", "--npy", *at).stdout)).tobytes() == wanted.tobytes()
+
+
+def test_what_verify_says_is_what_numpy_and_the_attributes_say(model):
+    target, tensors, mount = model
+    document = json.loads(stfs("verify", "--json", target).stdout)
+    assert document["problems"] == []
+    assert sorted(row["name"] for row in document["tensors"]) == sorted(tensors)
+    for row in document["tensors"]:
+        array = tensors[row["name"]]
+        assert (row["shape"], row["size_bytes"]) == (list(array.shape), array.nbytes)
+        if row["nan"] is None:
+            assert array.dtype.kind in "biu", row
+        else:
+            assert row["nan"] == np.isnan(array).sum(), row
+            assert (row["infinite"] or 0) == np.isinf(array).sum(), row
+        if mount:
+            assert row["checksum"] == mount.attribute(row["name"], "checksum"), row
+    assert stfs("verify", "--finite", target, wanted=1).stderr.count(b": not finite: ") == 7
+
+
+def test_a_record_of_a_model_fits_a_mount_of_it_until_it_is_written_to(tmp_path, mounts):
+    sharded = ShardedModel(tmp_path / "sharded", tensors=values())
+    record = tmp_path / "sums.json"
+    stfs("verify", sharded.index, "--record", record)
+    mount = mounts(sharded.index)
+    stfs("verify", mount.path, "--against", record)
+    stfs("verify", mount / "a.i64", "--against", record)
+
+    changed = np.array(sharded.tensors["a.i64"])
+    changed[4, 5, 6, 7] += 1
+    (mount / "a.i64").write_bytes(changed.tobytes())
+    for target in (mount.path, sharded.directory, mount / "a.i64"):
+        result = stfs("verify", target, "--against", record, wanted=1)
+        assert result.stderr.decode().count("\n") == 1
+        assert ": a.i64: other checksum: " in result.stderr.decode()
+    stfs("verify", mount / "a.f32", "--against", record)
+    assert stfs("slice", mount / "a.i64", "[-1, -1, -1, -1]").stdout == changed[-1, -1, -1, -1].tobytes()
+
+
+def test_verify_names_the_tensors_of_a_shard_that_is_gone(tmp_path):
+    sharded = ShardedModel(tmp_path / "sharded", tensors=values())
+    record = tmp_path / "sums.json"
+    stfs("verify", sharded.index, "--record", record)
+    os.unlink(sharded.shard_of("a.f32"))
+    errors = stfs("verify", sharded.index, "--against", record, wanted=1).stderr.decode()
+    gone = [name for name, shard in sharded.weight_map.items() if shard == sharded.weight_map["a.f32"]]
+    assert len(gone) > 1
+    for name in gone:
+        assert f": {name}: was recorded and is missing\n" in errors
+
+
+def test_no_slice_is_written_into_a_mount_or_over_the_model(tmp_path, mounts):
+    path = archive_file.save_with_reference(tmp_path / "m.safetensors", values())
+    before = path.read_bytes()
+    mount = mounts(path)
+    for output in (path, mount / "a.f32", mount / "new.npy"):
+        stfs("slice", mount.path, "a.f32[0]", "-o", output, wanted=1)
+    assert path.read_bytes() == before
+    assert sorted(os.listdir(mount.path)) == sorted(values())
+
+
+def test_slice_into_a_pipe_that_closes_ends_quietly(tmp_path):
+    path = archive_file.save_with_reference(tmp_path / "m.safetensors", {"t": np.zeros((3000, 3000), "f4")})
+    result = mounted.shell('"$1" slice "$2" "t[:, ::-1]" | head -c 10 | wc -c', STFS, path)
+    assert (result.stdout.strip(), result.stderr) == ("10", "")
+
+
+def sparse_archive(path, size_bytes):
+    """One tensor of zeros that takes no space."""
+    header = json.dumps({"t": {"dtype": "F32", "shape": [size_bytes // 4], "data_offsets": [0, size_bytes]}}).encode()
+    with open(path, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size_bytes)
+    return path
+
+
+def test_an_interrupt_leaves_nothing_behind(tmp_path):
+    path = sparse_archive(tmp_path / "m.safetensors", 1 << 40)
+    for verb in (["slice", path, "t[::-3]", "--raw", "-o"], ["verify", path, "--record"]):
+        process = subprocess.Popen([STFS, *verb, tmp_path / "out"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        # A slice of that size may not fit the disk: then it fails by itself.
+        time.sleep(0.5 * mounted.PATIENCE)
+        process.send_signal(signal.SIGINT)
+        errors = process.communicate(timeout=30 * mounted.PATIENCE)[1].decode()
+        assert process.returncode == -signal.SIGINT or "reserve" in errors
+        assert os.listdir(tmp_path) == ["m.safetensors"], errors
+
+
+def test_memory_does_not_grow_with_the_model(tmp_path):
+    path = sparse_archive(tmp_path / "m.safetensors", 256 << 20)
+    process = subprocess.Popen([STFS, "verify", path], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    assert process.returncode == 0
+    if not mounted.is_sanitized():
+        assert usage.ru_maxrss < 64 << 10  # KiB
