@@ -29,7 +29,8 @@ struct Shard {
 /// where that says nothing of the shard: too many open files, no memory, and, for ReadWrite, a file that may
 /// not be written (EACCES, EPERM, EROFS, ETXTBSY: the caller decides whether to try ReadOnly then).
 Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
-                                       std::span<const std::string> names, Access access, Storage& storage);
+                                       std::span<const std::string> names, Access access, Storage& storage,
+                                       Io io);
 
 /// The file was found, but may not be written by us.
 bool is_refusal_to_write(const Error& error);

@@ -53,7 +53,8 @@ stfs::Forest forest_of(stfs::Source& source, const stfs::FilesystemOptions& opti
 int mount(stfs::Options& options) {
   raise_limit_of_open_files();
   auto source = stfs::open_source(
-      options.source, {.is_read_only = options.filesystem.is_read_only, .is_strict = options.is_strict});
+      options.source,
+      {.is_read_only = options.filesystem.is_read_only, .is_strict = options.is_strict, .io = options.io});
   if (!source) return failed(source.error());
   auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);
   if (!mount_point) return failed(mount_point.error());
