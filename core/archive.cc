@@ -20,12 +20,12 @@ std::int64_t wall_clock_ns(Clock clock) {
 }
 
 Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path, Access access,
-                                               Storage& storage) {
-  return guard_memory([&] { return open_unguarded(path, access, storage); });
+                                               Storage& storage, Io io) {
+  return guard_memory([&] { return open_unguarded(path, access, storage, io); });
 }
 
 Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::path& path, Access access,
-                                                         Storage& storage) {
+                                                         Storage& storage, Io io) {
   std::unique_ptr<Archive> archive(new Archive());
   std::error_code no_directory;
   archive->path_ = std::filesystem::absolute(path, no_directory);
@@ -42,7 +42,7 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
   if (auto recovered = archive->recover_journals(); !recovered) {
     return tl::unexpected(std::move(recovered).error().within(path.string()));
   }
-  if (auto loaded = archive->load(); !loaded) {
+  if (auto loaded = archive->load(io); !loaded) {
     return tl::unexpected(std::move(loaded).error().within(path.string()));
   }
   return archive;
@@ -63,7 +63,7 @@ Result<void> Archive::recover_journals() {
   return {};
 }
 
-Result<void> Archive::load() {
+Result<void> Archive::load(Io io) {
   auto status = file_->status();
   if (!status) return pass_on(std::move(status));
   status_ = *status;
@@ -76,9 +76,9 @@ Result<void> Archive::load() {
   auto header = parse_header(*json, size_bytes - data_offset());
   if (!header) return pass_on(std::move(header));
   header_ = std::move(*header);
-  auto map = MappedRegion::map(*file_, size_bytes);
-  if (!map) return pass_on(std::move(map));
-  map_ = std::move(*map);
+  auto bytes = ByteSource::open(*file_, size_bytes, io);
+  if (!bytes) return pass_on(std::move(bytes));
+  bytes_ = std::move(*bytes);
   return {};
 }
 
@@ -124,24 +124,9 @@ Result<std::span<const std::byte>> Archive::read(ByteRange file_range,
     if (!read) return pass_on(std::move(read));
     return std::span<const std::byte>(scratch);
   }
-  auto populated = map_.populate(file_range, *file_);
-  // A page that the new end of the file cuts reads as zeros behind that end, without an error
-  // (KERNEL-NOTES.md), so a successful touch proves nothing about it: the size does. A file that is
-  // cut after this line, before the kernel has copied the bytes, is seen one request later.
-  auto status = file_->status();
-  if (!status) return pass_on(std::move(status));
-  const std::uint64_t size_bytes = status->identity.size_bytes;
-  if (file_range.end() > size_bytes) {
-    return fail(ErrorCode::ArchiveCut, EIO,
-                fmt::format("{}: cut short: the file ends at byte {}, the bytes [{}, {}) are gone",
-                            path_.string(), size_bytes, file_range.offset, file_range.end()));
-  }
-  if (!populated) {
-    return fail(ErrorCode::System, EIO,
-                fmt::format("{}: bytes [{}, {}) can't be read: {}", path_.string(), file_range.offset,
-                            file_range.end(), populated.error().message));
-  }
-  return map_.bytes(file_range);
+  auto bytes = bytes_->read(file_range, scratch);
+  if (!bytes) return tl::unexpected(std::move(bytes).error().within(path_.string()));
+  return bytes;
 }
 
 Result<Archive::Change> Archive::check_for_change(std::chrono::milliseconds trust) {

@@ -1,4 +1,4 @@
-// One `.safetensors` file, open, mapped, parsed and indexed.
+// One `.safetensors` file, open, parsed and indexed.
 #pragma once
 
 #include <atomic>
@@ -12,10 +12,10 @@
 #include <span>
 #include <vector>
 
+#include "core/byte_source.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/header.h"
-#include "core/mapped_region.h"
 #include "core/recovery.h"
 #include "core/standing_journal.h"
 #include "core/tensor_index.h"
@@ -31,10 +31,10 @@ std::int64_t wall_clock_ns(Clock clock);
 class Archive {
  public:
   /// Opens, finishes what dead writers have committed (ReadWrite) or reads it out of their journals
-  /// (ReadOnly), checks every rule of the format and maps the data. ReadWrite fails with EACCES or EROFS
-  /// where the file can't be written; the caller decides whether to try ReadOnly then.
+  /// (ReadOnly), checks every rule of the format and makes the data readable. ReadWrite fails with EACCES or
+  /// EROFS where the file can't be written; the caller decides whether to try ReadOnly then.
   static Result<std::unique_ptr<Archive>> open(const std::filesystem::path& path, Access access,
-                                               Storage& storage = system_storage());
+                                               Storage& storage = system_storage(), Io io = Io::Auto);
 
   /// Absolute, as given otherwise: links are not resolved, so that a replacement is seen.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
@@ -56,15 +56,18 @@ class Archive {
   /// Size, owner and mode of the file as they were when it was opened.
   [[nodiscard]] const FileStatus& opened_status() const { return status_; }
 
-  /// The bytes of an absolute range, in memory and safe to touch now: in the map, or, where a journal
-  /// that could not be applied covers a part of them, in `scratch`. EIO with code ArchiveCut where the
-  /// file has become too short. Holds no lock: who must not see a commit half done takes the tensor's
-  /// lock first (fs/filesystem.h).
+  /// The bytes of an absolute range, in memory and safe to touch now: in the map, or, where there is none or
+  /// a journal that could not be applied may cover a part of them, in `scratch`. EIO with code ArchiveCut
+  /// where the file has become too short. Holds no lock: who must not see a commit half done takes the
+  /// tensor's lock first (fs/filesystem.h).
   [[nodiscard]] Result<std::span<const std::byte>> read(ByteRange file_range,
                                                         std::vector<std::byte>& scratch) const;
   /// The same, copied out of the file: for who goes through all of it and would have all of it mapped.
   /// @param offset  in the file.
   [[nodiscard]] Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const;
+
+  /// Whether there is a map, and why not.
+  [[nodiscard]] const ByteSource& bytes() const { return *bytes_; }
 
   /// What has become of the file since it was opened or since our own last commit.
   struct Change {
@@ -113,13 +116,13 @@ class Archive {
  private:
   Archive() = default;
   static Result<std::unique_ptr<Archive>> open_unguarded(const std::filesystem::path& path, Access access,
-                                                         Storage& storage);
+                                                         Storage& storage, Io io);
   [[nodiscard]] Result<Change> look_for_change(std::chrono::milliseconds trust);
   /// With the mutex held.
   [[nodiscard]] bool has_looked_within(std::chrono::milliseconds trust) const;
   Result<void> recover_journals();
   /// What check 1 to 10 are made of, journals included.
-  Result<void> load();
+  Result<void> load(Io io);
   [[nodiscard]] Result<std::string> header_text(std::uint64_t file_size_bytes) const;
 
   std::filesystem::path path_;
@@ -128,7 +131,7 @@ class Archive {
   Storage* storage_ = nullptr;
   std::unique_ptr<File> file_;
   FileStatus status_;
-  MappedRegion map_;
+  std::unique_ptr<ByteSource> bytes_;
   Header header_;
   std::uint64_t header_size_bytes_ = 0;
   std::uint64_t header_hash_ = 0;

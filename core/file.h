@@ -76,6 +76,10 @@ class File {
   /// Asks the kernel to begin writing the range to the disk, so that a later sync finds less to do. Promises
   /// nothing and reports nothing.
   virtual void begin_writeback(ByteRange range) { static_cast<void>(range); }
+  /// Asks the kernel to fetch the range, without waiting for it. Promises nothing and reports nothing.
+  virtual void prefetch(ByteRange range) const { static_cast<void>(range); }
+  /// f_type of statfs(2); 0 where that is not known.
+  [[nodiscard]] virtual std::uint64_t filesystem_type() const { return 0; }
   [[nodiscard]] virtual Result<FileStatus> status() const = 0;
   /// Asks for no times. Where timestamps are as fine as they are asked for (Linux 6.13), each question makes
   /// the next write change the inode too, and the sync behind it write the inode out.

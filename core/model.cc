@@ -51,7 +51,7 @@ Result<std::unique_ptr<Model>> Model::open_unguarded(const std::filesystem::path
     return open_index(*index, options);
   }
   if (source.native().ends_with(kAnyIndexSuffix)) return open_index(source, options);
-  auto archive = Archive::open(source, options.access, *options.storage);
+  auto archive = Archive::open(source, options.access, *options.storage, options.io);
   if (!archive) return pass_on(std::move(archive));
   return std::make_unique<Model>(std::move(*archive));
 }
@@ -81,7 +81,8 @@ Result<std::unique_ptr<Model>> Model::open_index(const std::filesystem::path& so
   if (index->shards().empty())
     return fail(ErrorCode::InvalidArgument, EINVAL, name + ": names no tensor and no shard");
 
-  auto shards = open_shards(model->path_.parent_path(), index->shards(), options.access, *options.storage);
+  auto shards =
+      open_shards(model->path_.parent_path(), index->shards(), options.access, *options.storage, options.io);
   if (!shards) return pass_on(std::move(shards));
   model->shards_ = std::move(*shards);
   const auto usable =

@@ -27,6 +27,7 @@ struct ModelOptions {
   /// Refuse a model whose index and shards disagree, with all that they disagree on in the error.
   bool is_strict = false;
   Storage* storage = &system_storage();  // must outlive the model
+  Io io = Io::Auto;
 };
 
 /// Owns its archives. What is declared const here never changes after open(): any number of threads may read

@@ -31,7 +31,9 @@ tl::unexpected<Error> refuse(std::size_t at, fmt::format_string<Parts...> format
 /// Why a shard may not have that name, or "".
 std::string_view shard_fault(std::string_view name) {
   if (name.find('/') != name.npos) return "leads out of the index's own directory";
-  if (name.find('\0') != name.npos) return "holds a NUL byte";
+  // No file can have a NUL in its name; the others would reach terminals with messages that name the file.
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\x7f'; };
+  if (std::ranges::any_of(name, is_control)) return "holds a control character";
   if (!name.ends_with(kSuffix)) return "does not end in .safetensors";
   if (name.size() > kMaxFileNameBytes) return "is longer than a file name can be";
   return "";

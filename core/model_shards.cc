@@ -16,9 +16,9 @@ namespace {
 // Headers lie in the page cache or wait for a disk: more threads than cores help with the second.
 constexpr std::size_t kMostThreads = 8;
 
-void open_shard(Shard& shard, Access access, Storage& storage) {
+void open_shard(Shard& shard, Access access, Storage& storage, Io io) {
   shard.before = identity_at(shard.path, storage);
-  auto archive = Archive::open(shard.path, access, storage);
+  auto archive = Archive::open(shard.path, access, storage, io);
   if (archive) {
     shard.archive = std::move(*archive);
   } else {
@@ -60,14 +60,16 @@ bool is_refusal_to_write(const Error& error) {
 }
 
 Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
-                                       std::span<const std::string> names, Access access, Storage& storage) {
+                                       std::span<const std::string> names, Access access, Storage& storage,
+                                       Io io) {
   std::vector<Shard> shards;
   shards.reserve(names.size());
   for (const std::string& name : names) shards.push_back({.path = directory / name});
 
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
-    for (std::size_t at = next++; at < shards.size(); at = next++) open_shard(shards[at], access, storage);
+    for (std::size_t at = next++; at < shards.size(); at = next++)
+      open_shard(shards[at], access, storage, io);
   };
   std::vector<std::thread> threads;
   threads.reserve(kMostThreads);

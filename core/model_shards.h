@@ -31,7 +31,8 @@ struct Shard {
 /// where that says nothing of the shard: too many open files, no memory, and, for ReadWrite, a file that may
 /// not be written (EACCES, EPERM, EROFS, ETXTBSY: the caller decides whether to try ReadOnly then).
 Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
-                                       std::span<const std::string> names, Access access, Storage& storage);
+                                       std::span<const std::string> names, Access access, Storage& storage,
+                                       Io io);
 
 /// Of the file at that path, with its time; nothing where none can be opened.
 std::optional<FileIdentity> identity_at(const std::filesystem::path& path, Storage& storage);

@@ -30,9 +30,22 @@ class Bytes {
   Bytes(std::span<const std::byte> mapped, std::shared_lock<ReaderWriterLock> lock)
       : mapped_(mapped), lock_(std::move(lock)) {}
   explicit Bytes(std::vector<std::byte> owned) : owned_(std::move(owned)), mapped_(owned_) {}
+  Bytes(Bytes&&) noexcept = default;
+  Bytes& operator=(Bytes&&) noexcept = default;
+  ~Bytes() {
+    if (owned_.size() >= kLeastKeptBytes && owned_.size() <= kMostKeptBytes) spare_ = std::move(owned_);
+  }
+  /// Of any size and content: what this thread's last large reply was made in. A new one is filled with zeros
+  /// first, which takes as long as a read of what is cached.
+  static std::vector<std::byte> take_spare() { return std::exchange(spare_, {}); }
+
   [[nodiscard]] std::span<const std::byte> span() const { return mapped_; }
 
  private:
+  static constexpr std::size_t kLeastKeptBytes = 64 << 10;
+  static constexpr std::size_t kMostKeptBytes = 1 << 20;  // the largest request
+  inline static thread_local std::vector<std::byte> spare_;
+
   std::vector<std::byte> owned_;
   std::span<const std::byte> mapped_;
   std::shared_lock<ReaderWriterLock> lock_;

@@ -209,10 +209,10 @@ Result<Bytes> Filesystem::read_archive(std::uint32_t tensor, ByteRange part) con
   const Archive& archive = model_->archive(place.shard);
   const std::uint64_t begin = archive.file_range(archive.tensors()[place.tensor].data).offset;
   std::shared_lock lock(lock_of(place));
-  std::vector<std::byte> scratch;
+  std::vector<std::byte> scratch = Bytes::take_spare();
   auto bytes = archive.read({begin + part.offset, part.size_bytes}, scratch);
   if (!bytes) return pass_on(std::move(bytes));
-  if (!scratch.empty()) return Bytes(std::move(scratch));
+  if (bytes->data() == scratch.data()) return Bytes(std::move(scratch));
   return Bytes(*bytes, std::move(lock));
 }
 

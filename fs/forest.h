@@ -98,6 +98,8 @@ class Forest {
     std::optional<std::uint32_t> shard;  // none: the index, or what could not be opened
   };
   [[nodiscard]] std::vector<WatchedFile> watched_files() const;
+  /// One of them lies where other hosts may write to it, which nobody tells us of.
+  [[nodiscard]] bool has_remote_files() const;
   /// What is not as it was.
   struct Change {
     std::vector<Stale> stale;

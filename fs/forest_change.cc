@@ -42,6 +42,16 @@ std::vector<Forest::WatchedFile> Forest::watched_files() const {
   return files;
 }
 
+bool Forest::has_remote_files() const {
+  const auto is_remote = [](const Shard& shard) {
+    return shard.archive && !shard.archive->bytes().why_not_mapped().empty();
+  };
+  return std::ranges::any_of(trees_, [&](const auto& tree) {
+    const Pin member = pin_current(*tree);
+    return member && std::ranges::any_of(member->model().shards(), is_remote);
+  });
+}
+
 Forest::Change Forest::check_for_change(const WatchedFile& file) {
   Tree& tree = *trees_[file.member];
   const Pin member = pin_current(tree);

@@ -74,8 +74,8 @@ std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::Filesy
 
 int mount(stfs::Options& options) {
   raise_limit_of_open_files();
-  const stfs::SourceOptions how{.is_read_only = options.filesystem.is_read_only,
-                                .is_strict = options.is_strict};
+  const stfs::SourceOptions how{
+      .is_read_only = options.filesystem.is_read_only, .is_strict = options.is_strict, .io = options.io};
   auto source = stfs::open_source(options.source, how);
   if (!source) return failed(source.error());
   auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);

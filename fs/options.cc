@@ -26,6 +26,8 @@ constexpr std::string_view kFooter = R"(Options for -o, separated by commas:
   durability=power|process  what a commit survives: power loss (default), or only a killed process,
                        without waiting for the disk
   nolock               take no locks on the archive: only where nobody else can write it
+  io=auto|mmap|pread   how the archive is read: mapped, or by reads, which network and cluster file systems
+                       and FUSE want; auto (default) looks where it lies
   threads=N            requests served at a time (default 16)
   strict               refuse a model whose index and shards disagree, and a directory with a bad
                        archive; without it what is whole is mounted, and the rest gives EIO
@@ -51,6 +53,13 @@ constexpr std::array<std::string_view, 20> kIgnored = {
     "nosuid", "nodev",    "relatime", "async",  "noiversion", "norelatime"};
 constexpr std::array<std::string_view, 7> kKernelOptions = {"noexec",   "noatime", "atime",  "nodiratime",
                                                             "diratime", "sync",    "dirsync"};
+
+struct IoChoice {
+  std::string_view name;
+  Io io;
+};
+constexpr std::array kIoChoices = {IoChoice{"auto", Io::Auto}, IoChoice{"mmap", Io::Mmap},
+                                   IoChoice{"pread", Io::Pread}};
 
 template <class Array>
 bool contains(const Array& names, std::string_view name) {
@@ -85,6 +94,10 @@ std::optional<std::string> apply(std::string_view option, Options& options) {
   } else if (key == "durability") {
     if (value != "power" && value != "process") return wants("durability is power or process");
     options.filesystem.commit.durability = value == "power" ? Durability::Power : Durability::Process;
+  } else if (key == "io") {
+    const auto choice = std::ranges::find(kIoChoices, value, &IoChoice::name);
+    if (choice == kIoChoices.end()) return wants("io is auto, mmap or pread");
+    options.io = choice->io;
   } else if (key == "threads") {
     const auto threads = number(value, 10);
     if (!threads || *threads == 0 || *threads > kMaxThreads)

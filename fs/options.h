@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "core/byte_source.h"
 #include "core/error.h"
 #include "fs/filesystem.h"
 
@@ -15,6 +16,7 @@ struct Options {
   std::filesystem::path mount_point;
   FilesystemOptions filesystem;
   bool is_strict = false;             // -o strict
+  Io io = Io::Auto;                   // -o io=
   bool allows_other = false;          // -o allow_other
   bool checks_permissions = false;    // -o default_permissions, or implied by allow_other
   bool may_cover_files = false;       // -o nonempty

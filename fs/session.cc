@@ -63,7 +63,7 @@ Result<void> start_watching(Watcher& watcher, Forest& forest, Invalidator& inval
   // Once more a while later: somebody may have been on his way through the old tree.
   auto has_leftovers = std::make_shared<int>(0);
   const auto look = [watched, has_leftovers, &forest, &invalidator](std::span<const std::size_t> changed) {
-    Watcher::Next next = Watcher::Next::Wait;
+    Watcher::Next next = forest.has_remote_files() ? Watcher::Next::LookAgain : Watcher::Next::Wait;
     for (const std::size_t file : changed) {
       Forest::Change change = forest.check_for_change((*watched)[file]);
       for (const Stale& stale : change.stale) invalidator.forget(stale);

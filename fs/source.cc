@@ -53,6 +53,16 @@ void log_problems(const Model& model) {
              names);
 }
 
+/// Shards lie in one directory, mostly: one line.
+void log_io(const Model& model) {
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive || shard.archive->bytes().why_not_mapped().empty()) continue;
+    log::info("{}: lies on {}: read, not mapped (io=pread)", shard.archive->path().string(),
+              shard.archive->bytes().why_not_mapped());
+    return;
+  }
+}
+
 Result<Source> open_directory(Source source, const std::vector<std::string>& archives,
                               const SourceOptions& options) {
   if (archives.empty()) {
@@ -91,7 +101,8 @@ Result<Source> open_directory(Source source, const std::vector<std::string>& arc
 
 Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, const SourceOptions& options) {
   ModelOptions how{.access = options.is_read_only ? Access::ReadOnly : Access::ReadWrite,
-                   .is_strict = options.is_strict};
+                   .is_strict = options.is_strict,
+                   .io = options.io};
   auto model = Model::open(source, how);
   std::string why_read_only;
   if (!model && how.access == Access::ReadWrite && is_refusal_to_write(model.error())) {
@@ -105,6 +116,7 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
     if (shard.archive) log_journals(*shard.archive);
   }
   log_problems(**model);
+  log_io(**model);
   return model;
 }
 

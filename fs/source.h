@@ -27,6 +27,7 @@ struct Source {
 struct SourceOptions {
   bool is_read_only = false;
   bool is_strict = false;  // -o strict
+  Io io = Io::Auto;        // -o io=
 };
 
 /// Opens an archive, an index, a directory with one index (its model), or a directory without (each of its

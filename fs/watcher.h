@@ -1,9 +1,9 @@
 // Notices that somebody else writes into, cuts, replaces or deletes a file of the model while it is mounted.
 //
 // inotify sees every write(2), truncate and rename on this host, not the stores of a foreign mapping
-// and not other hosts of a network file system: those show at the next commit of ours. Watched are the files
-// themselves, and the names of each directory that one of them lies in, or a link to it: also names of files
-// that do not exist.
+// and not other hosts of a network file system: there who watches has to look again and again. Watched are
+// the files themselves, and the names of each directory that one of them lies in, or a link to it: also names
+// of files that do not exist.
 #pragma once
 
 #include <cstdint>

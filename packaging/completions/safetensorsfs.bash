@@ -2,13 +2,14 @@
 
 _safetensorsfs() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} i arguments=0
-  local options="ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock threads= strict nonempty
+  local options="ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock io=auto io=mmap io=pread threads= strict nonempty
     auto_unmount noexec noatime"
   COMPREPLY=()
   # readline breaks words at "=": what follows one belongs to the option before it.
   if [[ $previous == "=" || $current == "=" ]]; then
     [[ $current == "=" ]] && current="" && previous=${COMP_WORDS[COMP_CWORD-1]} || previous=${COMP_WORDS[COMP_CWORD-2]}
     [[ $previous == *layout ]] && mapfile -t COMPREPLY < <(compgen -W "flat tree" -- "$current")
+    [[ $previous == *io ]] && mapfile -t COMPREPLY < <(compgen -W "auto mmap pread" -- "$current")
     return
   fi
   if [[ $previous == -o ]]; then

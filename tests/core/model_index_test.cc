@@ -134,7 +134,9 @@ TEST_CASE("a shard is a file in the index's own directory", "[core][model_index]
   }
   CHECK(shard_failure("\\u002e\\u002e\\u002fs.safetensors") == "\"../s.safetensors\"" + way_out);
   CHECK(shard_failure("\\/s.safetensors") == "\"/s.safetensors\"" + way_out);
-  CHECK(shard_failure("s\\u0000.safetensors") == "\"s\\u0000.safetensors\" holds a NUL byte");
+  CHECK(shard_failure("s\\u0000.safetensors") == "\"s\\u0000.safetensors\" holds a control character");
+  CHECK(shard_failure("\\u001b]0;.safetensors") == "\"\\u001b]0;.safetensors\" holds a control character");
+  CHECK(shard_failure("\\ns\x7f.safetensors").ends_with("holds a control character"));
   for (const char* shard : {"", ".", "..", "s", "s.bin", "s.safetensors ", "s.SAFETENSORS", "safetensors",
                             "s.safetensors.index.json"}) {
     CHECK(shard_failure(shard) == "\"" + std::string(shard) + "\" does not end in .safetensors");

@@ -55,6 +55,10 @@ TEST_CASE("each -o option means what --help says", "[fs][options]") {
   CHECK(with_options("nonempty").may_cover_files);
   CHECK(with_options("strict").is_strict);
   CHECK_FALSE(with_options("ro").is_strict);
+  CHECK(with_options("ro").io == Io::Auto);
+  CHECK(with_options("io=pread,io=auto").io == Io::Auto);
+  CHECK(with_options("io=mmap").io == Io::Mmap);
+  CHECK(with_options("io=pread").io == Io::Pread);
   CHECK(with_options("auto_unmount").unmounts_with_daemon);
   CHECK(with_options("default_permissions").checks_permissions);
   CHECK(with_options("allow_other").allows_other);
@@ -96,6 +100,9 @@ TEST_CASE("a wrong -o option is refused, named, with what was due", "[fs][option
       {"umask=9", "octal"},
       {"umask=1000", "octal"},
       {"umask=", "octal"},
+      {"io", "auto, mmap or pread"},
+      {"io=", "auto, mmap or pread"},
+      {"io=read", "auto, mmap or pread"},
       {"threads=0", "1 to 1024"},
       {"threads=1025", "1 to 1024"},
       {"threads=many", "1 to 1024"},

@@ -53,6 +53,24 @@ TEST_CASE("ro opens for reading only", "[fs][source]") {
   CHECK(archive->members[0].model->access() == Access::ReadOnly);
 }
 
+TEST_CASE("io decides for each archive whether it is mapped", "[fs][source]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("a.safetensors", archive_of(kTwoTensors));
+  static_cast<void>(directory.write("b.safetensors", archive_of(kTwoTensors)));
+  for (const bool is_read_only : {false, true}) {
+    for (const Io io : {Io::Mmap, Io::Pread}) {
+      const CapturedStderr captured;
+      for (const std::string& place : {path, directory.path().string()}) {
+        const auto source = open_source(place, {.is_read_only = is_read_only, .io = io});
+        REQUIRE(source);
+        for (const Source::Member& member : source->members)
+          CHECK(member.model->front().bytes().is_mapped() == (io == Io::Mmap));
+      }
+      CHECK_FALSE(captured.contains("lies on"));
+    }
+  }
+}
+
 TEST_CASE("an archive that may not be written is opened for reading, and the log says why", "[fs][source]") {
   const TemporaryDirectory directory;
   const std::string path = directory.write("a.safetensors", archive_of(kTwoTensors));

@@ -37,5 +37,8 @@ const FuzzTarget& journal_target();
 /// DELTA.safetensors, and behind it a byte of options: `stfs apply` changes what a delta that fits says, or
 /// nothing.
 const FuzzTarget& delta_target();
+/// The text of an index beside two shards: what it says and they hold is served, nothing else, and no path
+/// that leads out of its directory is so much as asked for.
+const FuzzTarget& index_target();
 
 }  // namespace stfs::test

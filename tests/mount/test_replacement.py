@@ -362,3 +362,21 @@ def test_readers_and_writers_while_the_archive_is_replaced(tmp_path, mounts):
     check((mount / "weight").read_bytes())
     assert mount.unmount() == 0
     assert [name for name in os.listdir(tmp_path) if ".stj." in name] == []
+
+
+# ---- where inotify does not see it ----
+
+def test_a_change_on_a_store_that_tells_nobody_is_shown(tmp_path, mounts):
+    """A mount on a file of another mount, which changes there without an event."""
+    path = tmp_path / "m.safetensors"
+    write_bytes_tensors(path, {"weight": b"old bytes"})
+    store = mounts(path)
+    mount = mounts(store / ".safetensors" / "archive.safetensors")
+    assert "io=pread" in mount.log()
+    assert (mount / "weight").read_bytes() == b"old bytes"
+    (store / "weight").write_bytes(b"new bytes")
+    assert eventually(lambda: (mount / "weight").read_bytes() == b"new bytes")
+    replace(path, {"other": b"another model"})
+    assert eventually(lambda: exists(mount / "other"))
+    assert (mount / "other").read_bytes() == b"another model"
+    assert mount.unmount() == 0

@@ -1,0 +1,70 @@
+# A real framework on what a mount shows: PyTorch loads a model through the reference library from
+# `.safetensors/archive.safetensors`, and computes with it to the bit what it computes from the plain files.
+import json
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+import pytest
+from mounted import PATIENCE
+
+PROGRAM = Path(__file__).resolve().parent / "torch_model.py"
+HOW_TO_GET_IT = "apt-get install python3-torch, or .venv/bin/pip install torch"
+
+
+@pytest.fixture(scope="session")
+def torch():
+    """torch(arguments...): what torch_model.py prints, run by a Python that has torch. The distribution's torch
+    is for the distribution's python3, which borrows the reference library of the tests' own."""
+    environment = {**os.environ, "PYTHONPATH": sysconfig.get_path("platlib")}
+
+    def start(python, *arguments):
+        return subprocess.run([python, *map(str, arguments)], capture_output=True, text=True, env=environment,
+                              timeout=120 * PATIENCE)
+
+    pythons = [sys.executable, shutil.which("python3"), "/usr/bin/python3"]
+    python = next((python for python in pythons if python and Path(python).exists() and start(
+        python, "-c", "import torch, safetensors.torch").returncode == 0), None)
+    if python is None:
+        pytest.skip(f"no Python here has torch ({HOW_TO_GET_IT})")
+
+    def run(*arguments):
+        done = start(python, PROGRAM, *arguments)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return run
+
+
+@pytest.fixture
+def model(torch, tmp_path):
+    """Saved whole and as three shards; .due is what torch_model.py says of it."""
+    directory = tmp_path / "saved"
+    directory.mkdir()
+    due = torch("make", directory, 3)
+    assert due["logits"] != due["patched_logits"]
+    return directory, due
+
+
+@pytest.mark.parametrize("saved, options", [("whole.safetensors", ""), ("sharded", "layout=tree")])
+def test_pytorch_computes_the_same_through_the_mount_before_and_after_a_patch(torch, model, mounts, saved, options):
+    directory, due = model
+    mount = mounts(directory / saved, options)
+    merged = mount / ".safetensors" / "archive.safetensors"
+    assert torch("run", merged) == {"load_file": due["logits"], "safe_open": due["logits"]}
+
+    file = mount / due["patched"].replace(".", "/" if options == "layout=tree" else ".")
+    with open(file, "r+b") as tensor:
+        tensor.write((directory / due["patch_file"]).read_bytes())
+    patched = {"load_file": due["patched_logits"], "safe_open": due["patched_logits"]}
+    assert torch("run", merged) == patched
+
+    # And so says another mount, of what is on the disk; of the plain file, every other reader.
+    assert mount.unmount() == 0
+    again = mounts(directory / saved, "ro") / ".safetensors" / "archive.safetensors"
+    assert torch("run", again) == patched
+    if saved == "whole.safetensors":
+        assert torch("run", directory / saved) == patched

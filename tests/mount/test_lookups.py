@@ -1,0 +1,59 @@
+# Names that do not exist, by the million: a program that searches a path, a crawler, a guess. Nothing of them may stay
+# in the daemon.
+import json
+import os
+
+import pytest
+from mounted import is_sanitized
+
+PROCESSES = 4
+WARM_UP, LOOKUPS = 40_000, 500_000
+MIB = 1 << 20
+
+
+def resident_bytes(process):
+    with open(f"/proc/{process.pid}/status") as status:
+        pages = {line.split()[0]: int(line.split()[1]) for line in status if line.startswith("RssAnon")}
+    return pages["RssAnon:"] * 1024
+
+
+def look_for(mount, first, end):
+    """Each name is another one, so that the kernel can't know; from several processes, and in every place where names
+    are looked up in a way of its own."""
+    places = [("", "gone.{}.weight"), ("", ".{}"), (".safetensors", "gone{}"), (".safetensors/npy", "gone.{}.npy"),
+              (".safetensors/npy", "odd{}"), (".safetensors/float32", "gone.{}.npy"),
+              (".safetensors/slice", "gone.{}[0:1]"), (".safetensors/slice", "odd[{}:"),
+              (".safetensors/slice", "odd[99999{}]"), (".safetensors/transactions", "T{}"),
+              (".safetensors/committed", "T{}")]
+    children = []
+    for process in range(PROCESSES):
+        child = os.fork()
+        if child == 0:
+            found = 0
+            directories = [os.open(mount / place, os.O_RDONLY) for place, _ in places]
+            for number in range(first + process, end, PROCESSES):
+                at = number % len(places)
+                found += os.access(places[at][1].format(number), os.F_OK, dir_fd=directories[at])
+            os._exit(min(found, 100))
+        children.append(child)
+    found = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert found == [0] * PROCESSES
+
+
+def asked(mount):
+    return json.loads((mount / ".safetensors" / "stats.json").read_text())["requests"]["lookup"]
+
+
+@pytest.mark.parametrize("layout", ["flat", "tree"])
+def test_half_a_million_names_that_are_not_there_leave_no_trace(archive, mounts, layout):
+    # A sanitizer keeps freed memory for a while: no measure of ours then, but its own reports.
+    lookups = LOOKUPS // 10 if is_sanitized() else LOOKUPS
+    mount = mounts(archive.path, f"layout={layout}")
+    look_for(mount, 0, WARM_UP)
+    before, asked_before = resident_bytes(mount.process), asked(mount)
+    look_for(mount, WARM_UP, WARM_UP + lookups)
+    assert asked(mount) - asked_before >= lookups
+    grown = resident_bytes(mount.process) - before
+    assert grown < 4 * MIB or is_sanitized(), f"{before} bytes at first, {grown} more behind {lookups} names"
+    for name in ("scalar", "odd"):
+        assert (mount / name).read_bytes() == archive.tensor(name)
