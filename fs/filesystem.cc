@@ -97,7 +97,13 @@ Result<struct stat> Filesystem::lookup_unrefused(Ino parent, std::string_view na
   if (parent == TransactionDirectory::kViews || Views::owns(parent)) {
     const auto view = views_->find(Views::owns(parent) ? parent : Views::kEntriesOf, name);
     if (view) return attributes(*view);
-    if (Views::owns(parent)) return tl::unexpected(view.error());
+    if (Views::owns(parent)) {
+      const auto flat = Views::flat_name_in(parent, name);
+      if (const auto* unserved = flat ? unserved_.find_flat(*flat) : nullptr) {
+        return fail(ErrorCode::ArchiveChanged, EIO, model_->why_unserved(*unserved));
+      }
+      return tl::unexpected(view.error());
+    }
   }
   const auto ino =
       TransactionDirectory::owns(parent) ? transactions_.find(parent, name) : inodes_.find(parent, name);

@@ -22,7 +22,13 @@ TensorIndex UnservedTensors::index_of(const Model& model) {
 }
 
 UnservedTensors::UnservedTensors(const Model& model, Layout layout)
-    : model_(model), names_(index_of(model)), table_(names_, layout) {}
+    : model_(model), names_(index_of(model)), table_(names_, layout), flat_(names_, Layout::Flat) {}
+
+const Model::Unserved* UnservedTensors::find_flat(std::string_view file_name) const {
+  if (names_.size() == 0) return nullptr;
+  const auto at = flat_.find(kRootIno, file_name);
+  return at ? &model_.unserved()[flat_.tensor(*at)] : nullptr;
+}
 
 const Model::Unserved* UnservedTensors::find(const InodeTable& tree, Ino directory,
                                              std::string_view file_name) const {

@@ -20,6 +20,8 @@ class UnservedTensors {
   /// the name would be a directory; else null.
   [[nodiscard]] const Model::Unserved* find(const InodeTable& tree, Ino directory,
                                             std::string_view file_name) const;
+  /// The one of that flat file name, whatever the layout; else null.
+  [[nodiscard]] const Model::Unserved* find_flat(std::string_view file_name) const;
 
  private:
   static TensorIndex index_of(const Model& model);
@@ -27,6 +29,7 @@ class UnservedTensors {
   const Model& model_;
   const TensorIndex names_;  // empty tensors, in the model's order of unserved ones
   const InodeTable table_;
+  const InodeTable flat_;
 };
 
 }  // namespace stfs

@@ -76,6 +76,16 @@ Result<Ino> Views::find(Ino directory, std::string_view name) {
   return kFloat32Files + *tensor;
 }
 
+std::optional<std::string_view> Views::flat_name_in(Ino directory, std::string_view name) {
+  if (directory == kSlice) {
+    const auto parts = split_slice_name(name);
+    return parts ? std::optional(parts->tensor) : std::nullopt;
+  }
+  constexpr std::string_view kNpySuffix = ".npy";
+  if (!name.ends_with(kNpySuffix)) return std::nullopt;
+  return name.substr(0, name.size() - kNpySuffix.size());
+}
+
 Result<Ino> Views::find_slice(std::string_view name) {
   const auto parts = split_slice_name(name);
   if (!parts) return not_found();

@@ -78,6 +78,9 @@ class Views {
   /// @param directory  one of ours, or kEntriesOf for what lies in `.safetensors` itself.
   static constexpr Ino kEntriesOf = 0;
   Result<Ino> find(Ino directory, std::string_view name);
+  /// The tensor's flat file name in the name of a view of it; nothing where there is none. Not of names that
+  /// `.npy` makes too long.
+  static std::optional<std::string_view> flat_name_in(Ino directory, std::string_view name);
   void forget(Ino ino, std::uint64_t lookups);
   /// The name in slice/ that the kernel should be asked to forget, because it knows more than enough of them:
   /// by itself it forgets only when memory runs short. To be asked after each look-up there.

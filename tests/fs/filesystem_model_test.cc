@@ -136,6 +136,12 @@ TEST_CASE("a tensor that no shard serves is EIO by name, others are ENOENT", "[f
     CHECK(errno_of(mount->lookup(kRootIno, "other")) == ENOENT);
     CHECK(errno_of(mount->lookup(kRootIno, layout == Layout::Flat ? "gone.w" : "gone")) == EIO);
     CHECK(errno_of(mount->lookup(kRootIno, layout == Layout::Flat ? "gone" : "gone.w")) == ENOENT);
+    for (const auto& [view, name] : {std::pair("npy", "gone.w.npy"), std::pair("float32", "lost.npy"),
+                                     std::pair("slice", "gone.w[0]"), std::pair("slice", "lost[...].npy")}) {
+      const Ino directory = mount.ino(view, mount.ino(".safetensors"));
+      CHECK(errno_of(mount->lookup(directory, name)) == EIO);
+      CHECK(errno_of(mount->lookup(directory, "other.npy")) == ENOENT);
+    }
     std::size_t listed = 0;
     REQUIRE(mount->read_directory(kRootIno, 0, [&](auto, auto, auto) { return ++listed > 0; }));
     CHECK(listed == 2 + (layout == Layout::Flat ? 5 : 4));
