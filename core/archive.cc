@@ -95,6 +95,17 @@ Result<std::string> Archive::header_text(std::uint64_t file_size_bytes) const {
   return json;
 }
 
+Result<std::span<const std::byte>> Archive::read_piece(ByteRange file_range,
+                                                       std::vector<std::byte>& scratch) const {
+  constexpr std::uint64_t kSmallBytes = 4096;
+  if (file_range.size_bytes > kSmallBytes) return read(file_range, scratch);
+  return guard_memory([&]() -> Result<std::span<const std::byte>> {
+    scratch.resize(static_cast<std::size_t>(file_range.size_bytes));
+    if (auto done = read_through(scratch, file_range.offset); !done) return read(file_range, scratch);
+    return std::span<const std::byte>(scratch);
+  });
+}
+
 Result<void> Archive::read_through(std::span<std::byte> to, std::uint64_t offset) const {
   if (auto read = file_->read(to, offset); !read) return read;
   if (!has_overlays_) return {};

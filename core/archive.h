@@ -62,6 +62,10 @@ class Archive {
   /// tensor's lock first (fs/filesystem.h).
   [[nodiscard]] Result<std::span<const std::byte>> read(ByteRange file_range,
                                                         std::vector<std::byte>& scratch) const;
+  /// The same for one of many pieces that lie apart: a small one is read, in one system call where making
+  /// sure of the map takes two.
+  [[nodiscard]] Result<std::span<const std::byte>> read_piece(ByteRange file_range,
+                                                              std::vector<std::byte>& scratch) const;
   /// The same, copied out of the file: for who goes through all of it and would have all of it mapped.
   /// @param offset  in the file.
   [[nodiscard]] Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const;

@@ -8,9 +8,9 @@
 namespace stfs {
 namespace {
 
-// Memory is made ready in windows, for two system calls each: what lies closer together than this is cheaper
-// had along than asked for apart.
-constexpr std::uint64_t kWorthSkippingBytes = 64 << 10;
+// What lies closer together than this is cheaper had along than asked for apart: a page of a map that is made
+// sure of takes 0.17 us, a small read 0.3.
+constexpr std::uint64_t kWorthSkippingBytes = 8 << 10;
 constexpr std::uint64_t kWindowBytes = 256 << 10;
 
 /// What is had at once around a run of the slice.

@@ -20,7 +20,7 @@ ViewSource Filesystem::view_source() const {
     std::vector<std::byte> scratch;
     return work([&](ByteRange part) {
       return model_->archive(place.shard)
-          .read({range_of(tensor).offset + part.offset, part.size_bytes}, scratch);
+          .read_piece({range_of(tensor).offset + part.offset, part.size_bytes}, scratch);
     });
   };
   source.read_header = [this, check_header](ByteRange range) -> Result<Bytes> {

@@ -93,7 +93,7 @@ Result<void> read_pieces(const Model& model, const Found& found, Write&& write) 
   const Slice& slice = found.slice;
   std::vector<std::byte> scratch;
   const TensorReader read_tensor = [&](ByteRange range) {
-    return archive.read({begin + range.offset, range.size_bytes}, scratch);
+    return archive.read_piece({begin + range.offset, range.size_bytes}, scratch);
   };
   std::vector<std::byte> gathered;
   for (std::uint64_t offset = 0; offset < slice.size_bytes; offset += kPieceBytes) {
