@@ -8,6 +8,7 @@
 // The root is number 1 (FUSE_ROOT_ID), whichever file system it shows now.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -140,6 +141,9 @@ class Forest {
     std::filesystem::path path;
     Open open;
     std::shared_ptr<Activity> activity;
+    // Of the thread that looks for changes:
+    unsigned failures = 0;  // to open it anew, one after the other
+    std::chrono::steady_clock::time_point tried_at{};
     // Guarded by mutex_:
     Number current = kNone;
     std::optional<Error> why_absent;
@@ -154,6 +158,8 @@ class Forest {
   /// Of a file system that is not current yet.
   void connect(Filesystem& filesystem, Number number) const;
   Change open_anew(Tree& tree, const Pin& old);
+  /// What it is refused for from now on.
+  Change refuse(Tree& tree, const Pin& old, const Error& why);
   [[nodiscard]] Change entries_of(const Tree& tree, const Pin& old, const Pin& present) const;
 
   [[nodiscard]] Ino lift(Ino ino, Number number) const {

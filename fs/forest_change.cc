@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <mutex>
 #include <set>
+#include <utility>
 
 #include "fs/forest.h"
 #include "fs/log.h"
@@ -80,26 +81,23 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
 
 Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
   if (!tree.open) return {};
+  // A large file that is written over in place is whole after minutes, and no better at each of its writes.
+  constexpr unsigned kFailuresAtOnce = 3;
+  constexpr std::chrono::milliseconds kPause{200};
+  const auto now = std::chrono::steady_clock::now();
+  if (tree.failures >= kFailuresAtOnce && now - tree.tried_at < kPause)
+    return {.stale = {}, .entries = {}, .is_due_again = true};
+  tree.tried_at = now;
+
   Heritage heritage{.activity = tree.activity};
   if (old) heritage.least_generation = old->newest_generation() + 1;
   auto opened = tree.open(heritage);
   auto number = opened ? editions_.add(std::move(*opened)) : tl::unexpected(opened.error());
   if (!number) {
-    const Error& why = number.error();
-    if (may_pass(why)) return {.stale = {}, .entries = {}, .is_due_again = true};
-    // What is gone is shown to its end, as by an open file.
-    if (why.errno_value == ENOENT) return {};
-    {
-      const std::scoped_lock lock(mutex_);
-      if (tree.why_absent && tree.why_absent->message == why.message) return {};
-      tree.why_absent = why;
-    }
-    log::error("{}: nothing of it is served (EIO) until it is mended", why.message);
-    tree.activity->set_problem(why.message);
-    if (!old) return {};
-    old->refuse(why.message);
-    return entries_of(tree, old, old);
+    ++tree.failures;
+    return refuse(tree, old, number.error());
   }
+  tree.failures = 0;
   const Pin present = editions_.pin(*number);
   connect(*present.operator->(), *number);
   {
@@ -115,6 +113,23 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
   Change change = entries_of(tree, old, present);
   change.is_reopened = true;
   return change;
+}
+
+Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
+  if (may_pass(why)) return {.stale = {}, .entries = {}, .is_due_again = true};
+  // What is gone is shown to its end, as by an open file.
+  if (why.errno_value == ENOENT) return {};
+  bool is_new = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    is_new = !std::exchange(tree.why_absent, why).has_value();
+  }
+  tree.activity->set_problem(why.message);
+  if (old) old->refuse(why.message);
+  // While it is written over, the reason is another one each time: said once, and in stats.json.
+  if (!is_new) return {};
+  log::error("{}: nothing of it is served (EIO) until it is mended", why.message);
+  return old ? entries_of(tree, old, old) : Change();
 }
 
 Forest::Change Forest::entries_of(const Tree& tree, const Pin& old, const Pin& present) const {

@@ -7,6 +7,7 @@ import random
 import shutil
 import struct
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -163,6 +164,28 @@ def test_an_archive_written_over_in_place_is_shown_when_it_is_whole(mount, tmp_p
     assert eventually(lambda: (mount / "other").read_bytes() == b"x" * 50_000)
     (mount / "other").write_bytes(b"y" * 50_000)
     assert open(mount.source, "rb").read().endswith(b"y" * 50_000)
+
+
+def test_an_archive_that_is_slowly_written_over_costs_little(mount, tmp_path):
+    write_bytes_tensors(tmp_path / "other", {"other": b"x" * 3_000_000})
+    whole = (tmp_path / "other").read_bytes()
+
+    def seconds_used():
+        with open(f"/proc/{mount.pid}/stat") as file:
+            fields = file.read().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    before = seconds_used()
+    with open(mount.source, "r+b") as file:
+        file.truncate()
+        for at in range(0, len(whole), 10_000):
+            file.write(whole[at:at + 10_000])
+            file.flush()
+            time.sleep(0.002)
+    assert eventually(lambda: exists(mount / "other"))
+    assert (mount / "other").read_bytes() == b"x" * 3_000_000
+    assert seconds_used() - before < 0.5 * PATIENCE
+    assert mount.log().count("nothing of it is served") == 1
 
 
 def test_deleted_and_made_again(mount):
