@@ -66,6 +66,10 @@ class Archive {
   /// sure of the map takes two.
   [[nodiscard]] Result<std::span<const std::byte>> read_piece(ByteRange file_range,
                                                               std::vector<std::byte>& scratch) const;
+  /// As ByteSource::copy_from().
+  [[nodiscard]] bool copy_from(ByteRange file_range, const ByteSource::Copy& copy) const {
+    return !has_overlays_ && !file_range.empty() && bytes_->copy_from(file_range, copy);
+  }
   /// The same, copied out of the file: for who goes through all of it and would have all of it mapped.
   /// @param offset  in the file.
   [[nodiscard]] Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const;

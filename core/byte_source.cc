@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "core/bus_guard.h"
 #include "core/mapped_region.h"
 #include "core/readahead.h"
 #include "core/store.h"
@@ -37,6 +38,13 @@ class MappedBytes final : public ByteSource {
     if (!populated) return unreadable(populated.error(), range);
     return map_.bytes(range);
   }
+  [[nodiscard]] bool copy_from(ByteRange range, const Copy& copy) const override {
+    const std::span<const std::byte> bytes = map_.bytes(range);
+    if (!copy_guarded(bytes, [&] { copy(bytes); })) return false;
+    // As above.
+    const auto size_bytes = file_.size_bytes();
+    return size_bytes && range.end() <= *size_bytes;
+  }
   [[nodiscard]] bool is_mapped() const override { return true; }
 
  private:
@@ -58,6 +66,7 @@ class ReadBytes final : public ByteSource {
     file_.prefetch(readahead_.after(range).intersection(whole_));
     return std::span<const std::byte>(scratch);
   }
+  [[nodiscard]] bool copy_from(ByteRange, const Copy&) const override { return false; }
   [[nodiscard]] bool is_mapped() const override { return false; }
 
  private:

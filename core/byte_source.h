@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -32,6 +33,12 @@ class ByteSource {
   /// bytes can't be had.
   [[nodiscard]] virtual Result<std::span<const std::byte>> read(ByteRange range,
                                                                 std::vector<std::byte>& scratch) const = 0;
+
+  /// Lets `copy` take what it wants out of such a range, as it lies in the map: for who touches little of it
+  /// here and there, and would have all of it made sure of. The rules of copy_guarded() hold for it.
+  /// @return false where there is no map or some of the range is gone: read() tells.
+  using Copy = std::function<void(std::span<const std::byte> bytes)>;
+  [[nodiscard]] virtual bool copy_from(ByteRange range, const Copy& copy) const = 0;
 
   [[nodiscard]] virtual bool is_mapped() const = 0;
   /// Why Auto has decided for reads, for a person; empty where it has not.

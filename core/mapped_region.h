@@ -14,7 +14,7 @@ class MappedRegion {
  public:
   /// Maps the first size_bytes of the file; 0 gives an empty region. The mapping keeps the file's
   /// inode alive, not its length: a range that the file no longer covers raises SIGBUS when touched,
-  /// so touch only what populate() has just answered for.
+  /// so touch only what populate() has just answered for, or in copy_guarded() (bus_guard.h).
   static Result<MappedRegion> map(const File& file, std::uint64_t size_bytes);
 
   MappedRegion() = default;

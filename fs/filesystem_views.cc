@@ -23,6 +23,12 @@ ViewSource Filesystem::view_source() const {
           .read_piece({range_of(tensor).offset + part.offset, part.size_bytes}, scratch);
     });
   };
+  source.copy_from = [this, check_header](std::uint32_t tensor, const ViewSource::Copy& copy) {
+    const TensorPlace place = model_->place(tensor);
+    if (!check_header(place.shard)) return false;
+    const std::shared_lock lock(lock_of(place));
+    return model_->archive(place.shard).copy_from(range_of(tensor), copy);
+  };
   source.read_header = [this, check_header](ByteRange range) -> Result<Bytes> {
     if (auto checked = check_header(0); !checked) return pass_on(std::move(checked));
     std::vector<std::byte> scratch;

@@ -21,6 +21,10 @@ struct ViewSource {
   using Part = std::function<Result<std::span<const std::byte>>(ByteRange range)>;
   using Work = std::function<Result<void>(const Part& part)>;
   std::function<Result<void>(std::uint32_t tensor, const Work& work)> read_parts;
+  /// Lets `copy` take what it wants out of all of a tensor, as it lies in memory; the rules of copy_guarded()
+  /// hold for it (core/bus_guard.h). False where it does not lie there, or not all of it: read_parts tells.
+  using Copy = std::function<void(std::span<const std::byte> tensor)>;
+  std::function<bool(std::uint32_t tensor, const Copy& copy)> copy_from;
   /// A range of the archive's header, counted from the beginning of the file.
   std::function<Result<Bytes>(ByteRange range)> read_header;
 };

@@ -7,6 +7,7 @@ import os
 import signal
 import struct
 import threading
+import time
 
 import pytest
 from archive_file import (ArchiveFile, Expectation, random_bytes,
@@ -90,6 +91,44 @@ def test_a_cut_archive_gives_eio_where_it_is_cut_and_bytes_elsewhere(in_order):
             assert buffer[:count] == due[at:at + 4096], f"wrong bytes at {at}"
             assert begin + at + count <= cut_at
     os.close(fd)
+
+
+def test_slices_of_what_is_cut_are_eio_and_of_the_rest_right(in_order):
+    """They are gathered out of the map, where a page that is gone is a signal."""
+    slices = in_order / ".safetensors" / "slice"
+    os.truncate(in_order.source, 500_000)
+    for turn in range(3):
+        assert (slices / f"t0[{turn}::7]").read_bytes() == in_order.contents["t0"][turn::7]
+        assert errno_of((slices / f"t9[{turn}::7]").read_bytes) == errno.EIO
+        assert errno_of((slices / f"t9[:{turn}:-7]").read_bytes) == errno.EIO
+    assert in_order.process.poll() is None
+
+
+def test_slices_while_the_archive_is_cut_are_right_or_eio(in_order):
+    slices = in_order / ".safetensors" / "slice"
+    wrong, stop = [], threading.Event()
+
+    def read_on(step):
+        while not stop.is_set():
+            for name, due in in_order.contents.items():
+                try:
+                    if read_direct(slices / f"{name}[::{step}]") != due[::step]:
+                        wrong.append(name)
+                except OSError as error:
+                    if error.errno != errno.EIO:
+                        wrong.append(str(error))
+
+    readers = [threading.Thread(target=read_on, args=(step,)) for step in (3, 70, 5000)]
+    for reader in readers:
+        reader.start()
+    size_bytes = os.stat(in_order.source).st_size
+    for step in range(40):
+        os.truncate(in_order.source, size_bytes - step * 20_011)
+        time.sleep(0.005)
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert wrong == []
 
 
 def test_the_log_says_that_the_archive_was_cut(in_order):
