@@ -128,5 +128,9 @@ def test_lookups_leave_nothing_behind(arrays):
         # Sanitizers keep what was freed.
         if not mounted.is_sanitized():
             assert resident_bytes(mount) - before < 4 << 20  # malloc has an arena for each thread
-        stats = json.loads((mount / ".safetensors" / "stats.json").read_text())
-        assert 1 <= stats["open_slices"] <= 1100
+
+        def open_slices():
+            return json.loads((mount / ".safetensors" / "stats.json").read_text())["open_slices"]
+
+        # A thread of its own asks the kernel to forget, which a busy machine lets wait.
+        assert mounted.eventually(lambda: 1 <= open_slices() <= 1100), open_slices()
