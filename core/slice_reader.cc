@@ -12,6 +12,8 @@ namespace {
 // sure of takes 0.17 us, a small read 0.3.
 constexpr std::uint64_t kWorthSkippingBytes = 8 << 10;
 constexpr std::uint64_t kWindowBytes = 256 << 10;
+// From here on a run's pages are better made ready in one go than touched.
+constexpr std::uint64_t kLongRunBytes = 16 << 10;
 
 /// What is had at once around a run of the slice.
 struct Window {
@@ -40,9 +42,11 @@ Window window_of(const Slice& slice) {
 
 }  // namespace
 
-Result<void> read_slice(const Slice& slice, ByteRange range, const TensorReader& read_tensor,
+Result<void> read_slice(const Slice& slice, ByteRange range, const TensorBytes& tensor,
                         std::span<std::byte> to) {
   assert(range.end() <= slice.size_bytes && range.size_bytes <= to.size());
+  const auto gather_all = [&](std::span<const std::byte> bytes) { gather(slice, range, bytes, to); };
+  if (slice.run_bytes < kLongRunBytes && tensor.copy_from && tensor.copy_from(gather_all)) return {};
   const Window around = window_of(slice);
   ByteRange window;
   std::span<const std::byte> bytes;
@@ -53,7 +57,7 @@ Result<void> read_slice(const Slice& slice, ByteRange range, const TensorReader&
       const std::uint64_t begin = run.offset - std::min(run.offset, around.before_bytes);
       const std::uint64_t end = run.offset + std::max(around.after_bytes, run.size_bytes);
       window = ByteRange{begin, end - begin}.intersection(slice.extent);
-      auto had = read_tensor(window);
+      auto had = tensor.read(window);
       if (!had) {
         failed = pass_on(std::move(had));
         return false;

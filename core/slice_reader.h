@@ -9,20 +9,26 @@
 #include <span>
 
 #include "core/byte_range.h"
+#include "core/byte_source.h"
 #include "core/error.h"
 #include "core/slice.h"
 
 namespace stfs {
 
-/// A range of the tensor's bytes, inside slice.extent; what it gives is valid until its next call.
-using TensorReader = std::function<Result<std::span<const std::byte>>(ByteRange range)>;
+/// Where a tensor's bytes come from.
+struct TensorBytes {
+  /// A range of them, inside slice.extent; what it gives is valid until its next call.
+  std::function<Result<std::span<const std::byte>>(ByteRange range)> read;
+  /// ByteSource::copy_from() of all of them; none where they do not lie in memory.
+  std::function<bool(const ByteSource::Copy& copy)> copy_from{};
+};
 
-/// Copies a range of the slice's own bytes. Reads at a time at most 512 KiB, or, where more of the range lies
-/// together in the tensor, exactly that.
+/// Copies a range of the slice's own bytes. Short runs are taken from where they lie; else it reads at a time
+/// at most 512 KiB, or, where more of the range lies together in the tensor, exactly that.
 /// @param range  inside the slice.
 /// @param to     at least range.size_bytes.
 /// @return the reader's error.
-Result<void> read_slice(const Slice& slice, ByteRange range, const TensorReader& read_tensor,
+Result<void> read_slice(const Slice& slice, ByteRange range, const TensorBytes& tensor,
                         std::span<std::byte> to);
 
 }  // namespace stfs

@@ -17,17 +17,14 @@ ViewSource Filesystem::view_source() const {
     const TensorPlace place = model_->place(tensor);
     if (auto checked = check_header(place.shard); !checked) return checked;
     const std::shared_lock lock(lock_of(place));
+    const Archive& archive = model_->archive(place.shard);
+    const ByteRange whole = range_of(tensor);
     std::vector<std::byte> scratch;
-    return work([&](ByteRange part) {
-      return model_->archive(place.shard)
-          .read_piece({range_of(tensor).offset + part.offset, part.size_bytes}, scratch);
-    });
-  };
-  source.copy_from = [this, check_header](std::uint32_t tensor, const ViewSource::Copy& copy) {
-    const TensorPlace place = model_->place(tensor);
-    if (!check_header(place.shard)) return false;
-    const std::shared_lock lock(lock_of(place));
-    return model_->archive(place.shard).copy_from(range_of(tensor), copy);
+    return work({.read =
+                     [&](ByteRange part) {
+                       return archive.read_piece({whole.offset + part.offset, part.size_bytes}, scratch);
+                     },
+                 .copy_from = [&](const ByteSource::Copy& copy) { return archive.copy_from(whole, copy); }});
   };
   source.read_header = [this, check_header](ByteRange range) -> Result<Bytes> {
     if (auto checked = check_header(0); !checked) return pass_on(std::move(checked));

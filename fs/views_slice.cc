@@ -2,7 +2,6 @@
 #include "fs/views_slice.h"
 
 #include "core/npy_writer.h"
-#include "core/slice_reader.h"
 
 namespace stfs {
 
@@ -38,13 +37,8 @@ Result<Bytes> read_slice(const SliceFile& file, ByteRange range, const ViewSourc
     return source.read(file.tensor, {slice.first_byte + range.offset, range.size_bytes});
   }
   std::vector<std::byte> gathered(static_cast<std::size_t>(range.size_bytes));
-  // Short runs are touched where they lie; of long ones the pages are better made ready in one go.
-  constexpr std::uint64_t kLongRunBytes = 16 << 10;
-  const auto copy = [&](std::span<const std::byte> tensor) { gather(slice, range, tensor, gathered); };
-  if (slice.run_bytes < kLongRunBytes && source.copy_from(file.tensor, copy))
-    return Bytes(std::move(gathered));
-  const auto gather_parts = [&](const ViewSource::Part& part) {
-    return stfs::read_slice(slice, range, part, gathered);
+  const auto gather_parts = [&](const TensorBytes& tensor) {
+    return stfs::read_slice(slice, range, tensor, gathered);
   };
   if (auto read = source.read_parts(file.tensor, gather_parts); !read) return pass_on(std::move(read));
   return Bytes(std::move(gathered));

@@ -89,23 +89,26 @@ Result<Found> find(const Target& target, const Request& request, const Selection
 template <class Write>
 Result<void> read_pieces(const Model& model, const Found& found, Write&& write) {
   const Archive& archive = model.archive_of(found.tensor);
-  const std::uint64_t begin = model.file_range(found.tensor).offset;
+  const ByteRange whole = model.file_range(found.tensor);
   const Slice& slice = found.slice;
   std::vector<std::byte> scratch;
-  const TensorReader read_tensor = [&](ByteRange range) {
-    return archive.read_piece({begin + range.offset, range.size_bytes}, scratch);
-  };
+  const TensorBytes tensor = {
+      .read =
+          [&](ByteRange range) {
+            return archive.read_piece({whole.offset + range.offset, range.size_bytes}, scratch);
+          },
+      .copy_from = [&](const ByteSource::Copy& copy) { return archive.copy_from(whole, copy); }};
   std::vector<std::byte> gathered;
   for (std::uint64_t offset = 0; offset < slice.size_bytes; offset += kPieceBytes) {
     const ByteRange piece{offset, std::min(kPieceBytes, slice.size_bytes - offset)};
     if (slice.is_contiguous()) {
-      const auto bytes = read_tensor({slice.first_byte + offset, piece.size_bytes});
+      const auto bytes = tensor.read({slice.first_byte + offset, piece.size_bytes});
       if (!bytes) return tl::unexpected(bytes.error());
       if (!write(*bytes)) return {};
       continue;
     }
     gathered.resize(static_cast<std::size_t>(piece.size_bytes));
-    if (auto read = read_slice(slice, piece, read_tensor, gathered); !read) return read;
+    if (auto read = read_slice(slice, piece, tensor, gathered); !read) return read;
     if (!write(std::span<const std::byte>(gathered))) return {};
   }
   return {};

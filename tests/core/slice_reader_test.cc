@@ -71,7 +71,7 @@ TEST_CASE("a slice read in pieces is what gather copies of the whole tensor", "[
       std::vector<std::byte> came(slice.size_bytes);
       for (std::uint64_t at = 0; at < came.size(); at += piece_bytes) {
         const ByteRange range{at, std::min(piece_bytes, came.size() - at)};
-        REQUIRE(read_slice(slice, range, std::ref(reads), std::span(came).subspan(at)));
+        REQUIRE(read_slice(slice, range, {std::ref(reads)}, std::span(came).subspan(at)));
       }
       CHECK((came == due));
       CHECK(std::ranges::all_of(reads.ranges, [&](ByteRange range) {
@@ -87,7 +87,7 @@ TEST_CASE("a piece of a long run is read without the rest of the run", "[core][s
   REQUIRE(slice.run_bytes == 3'000'000);
   Reads reads{matrix, {}, {}};
   std::vector<std::byte> came(1000);
-  REQUIRE(read_slice(slice, {100, 1000}, std::ref(reads), came));
+  REQUIRE(read_slice(slice, {100, 1000}, {std::ref(reads)}, came));
   CHECK(reads.bytes() <= kMostBytes);
 }
 
@@ -96,12 +96,12 @@ TEST_CASE("what lies between far runs is not read, what lies between near ones i
   const Matrix matrix({40, 500'000});
   std::vector<std::byte> came(1 << 20);
   Reads far{matrix, {}, {}};
-  REQUIRE(read_slice(parsed(":, 7:9", matrix), {0, 80}, std::ref(far), came));
+  REQUIRE(read_slice(parsed(":, 7:9", matrix), {0, 80}, {std::ref(far)}, came));
   CHECK(far.ranges.size() == 40);
   CHECK(far.bytes() == 80);
 
   Reads near{matrix, {}, {}};
-  REQUIRE(read_slice(parsed("3, ::50", matrix), {0, 10'000}, std::ref(near), came));
+  REQUIRE(read_slice(parsed("3, ::50", matrix), {0, 10'000}, {std::ref(near)}, came));
   CHECK(near.ranges.size() == 2);
 }
 
@@ -109,14 +109,36 @@ TEST_CASE("a slice's reader stops at the first error", "[core][slice_reader]") {
   const Matrix matrix({40, 500'000});
   int calls = 0;
   std::vector<std::byte> came(80);
-  const auto read = read_slice(
-      parsed(":, 7:9", matrix), {0, 80},
-      [&](ByteRange) -> Result<std::span<const std::byte>> {
-        ++calls;
-        return fail(ErrorCode::ArchiveCut, EIO, "gone");
-      },
-      came);
+  const auto read =
+      read_slice(parsed(":, 7:9", matrix), {0, 80}, {[&](ByteRange) -> Result<std::span<const std::byte>> {
+                   ++calls;
+                   return fail(ErrorCode::ArchiveCut, EIO, "gone");
+                 }},
+                 came);
   REQUIRE_FALSE(read);
   CHECK(read.error().message == "gone");
   CHECK(calls == 1);
+}
+
+TEST_CASE("short runs are taken from where they lie, long ones and what does not lie there are read",
+          "[core][slice_reader]") {
+  const Matrix matrix({40, 500'000});
+  const auto bytes_of = [&](const char* text, bool lies_there, std::size_t reads_due) {
+    const Slice slice = parsed(text, matrix);
+    std::vector<std::byte> due(slice.size_bytes);
+    gather(slice, {0, slice.size_bytes}, matrix.bytes, due);
+    Reads reads{matrix, {}, {}};
+    std::vector<std::byte> came(slice.size_bytes);
+    const TensorBytes tensor = {std::ref(reads), [&](const ByteSource::Copy& copy) {
+                                  // As far as it came, where a page is gone.
+                                  copy(matrix.bytes);
+                                  return lies_there;
+                                }};
+    REQUIRE(read_slice(slice, {0, slice.size_bytes}, tensor, came));
+    CHECK((came == due));
+    CHECK(reads.ranges.size() == reads_due);
+  };
+  bytes_of(":, 7:9", true, 0);
+  bytes_of(":, 7:9", false, 40);
+  bytes_of("::20, 100000:200000", true, 2);
 }

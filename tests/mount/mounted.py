@@ -57,6 +57,15 @@ def eventually(condition, seconds=10):
         time.sleep(0.01)
 
 
+def errno_of(action, *arguments, **kwargs):
+    """0 where it succeeds."""
+    try:
+        action(*arguments, **kwargs)
+    except OSError as error:
+        return error.errno
+    return 0
+
+
 def unmount_by_force(path):
     if mount_entry(path) is None:
         return

@@ -12,7 +12,7 @@ import time
 import pytest
 from archive_file import (ArchiveFile, Expectation, random_bytes,
                           write_bytes_tensors)
-from mounted import eventually, run_python
+from mounted import errno_of, eventually, run_python
 
 T = "layers.0.weight"
 BLOCK = 1 << 16
@@ -29,14 +29,6 @@ def read_direct(path):
             return buffer[:done]
     finally:
         os.close(fd)
-
-
-def errno_of(action, *arguments):
-    try:
-        action(*arguments)
-    except OSError as error:
-        return error.errno
-    return 0
 
 
 @pytest.fixture

@@ -12,18 +12,10 @@ import time
 import numpy as np
 import pytest
 from archive_file import random_bytes, sample_tensors, save_with_reference, write_bytes_tensors
-from mounted import PATIENCE, eventually
+from mounted import PATIENCE, errno_of, eventually
 from sharded_model import ShardedModel
 
 REPLACEMENTS = int(os.environ.get("STFS_REPLACEMENTS", 1000))
-
-
-def errno_of(action, *arguments):
-    try:
-        action(*arguments)
-    except OSError as error:
-        return error.errno
-    return 0
 
 
 def exists(path):

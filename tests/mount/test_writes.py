@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 from archive_file import ArchiveFile, Expectation, random_bytes, save_with_reference, write_bytes_tensors
-from mounted import eventually, shell
+from mounted import errno_of, eventually, shell
 
 libc = ctypes.CDLL(None, use_errno=True)
 T = "layers.0.weight"  # 308,224 bytes, amid others
@@ -46,14 +46,6 @@ def check_shown(mount, expected):
     expected.check()
     for name in expected.layout:
         assert read(mount / name) == expected.tensor(name), name
-
-
-def errno_of(action, *arguments, **kwargs):
-    try:
-        action(*arguments, **kwargs)
-    except OSError as error:
-        return error.errno
-    return 0
 
 
 # ---- the ways that people write ----
