@@ -64,6 +64,17 @@ std::uint64_t Journal::allocate(std::uint64_t size_bytes) {
   return begin;
 }
 
+Result<std::optional<std::uint64_t>> Journal::share(const File& archive, ByteRange blocks) {
+  const std::uint64_t end_before = end_bytes_;
+  const std::uint64_t region = allocate(blocks.size_bytes);
+  auto shared = file_->clone_from(archive, blocks.offset, {region, blocks.size_bytes});
+  if (shared) return region;
+  end_bytes_ = end_before;
+  const int why = shared.error().errno_value;
+  if (why == EOPNOTSUPP || why == ENOSPC || why == EDQUOT) return std::nullopt;
+  return pass_on(std::move(shared));
+}
+
 Result<void> Journal::seal(JournalRecord record, Durability durability, const HashRange& hash,
                            StandingJournal* standing) {
   if (spoiled_) return tl::unexpected(*spoiled_);

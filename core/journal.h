@@ -52,6 +52,11 @@ class Journal {
 
   /// A new region of whole blocks; returns where it starts. Nothing is written or reserved yet.
   std::uint64_t allocate(std::uint64_t size_bytes);
+  /// The same, with the archive's blocks in it, shared and not copied: they stay as they are when the
+  /// archive's change.
+  /// @param blocks  whole ones.
+  /// @return nothing where the file system does not share blocks, or has no room for what that takes.
+  Result<std::optional<std::uint64_t>> share(const File& archive, ByteRange blocks);
   /// Of head and regions.
   [[nodiscard]] std::uint64_t size_bytes() const { return end_bytes_; }
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);

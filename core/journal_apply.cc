@@ -13,8 +13,6 @@ namespace {
 constexpr std::uint64_t kPieceBytes = 1 << 20;
 // So much at a time the disk begins with before the sync asks for it.
 constexpr std::uint64_t kWritebackBytes = 8 << 20;
-// Below this, one write is cheaper than the metadata of shared blocks (DURABILITY.md).
-constexpr std::uint64_t kCloneFromBytes = 1 << 20;
 
 Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::uint64_t from,
                         Writeback& writeback, const OnBytes& on_bytes) {

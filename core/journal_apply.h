@@ -11,6 +11,9 @@
 
 namespace stfs {
 
+/// From here on sharing blocks is cheaper than writing or reading them (DURABILITY.md).
+inline constexpr std::uint64_t kCloneFromBytes = 1 << 20;
+
 /// Called with the number of bytes that have just been done.
 using OnBytes = std::function<void(std::uint64_t)>;
 

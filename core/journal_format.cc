@@ -80,14 +80,23 @@ std::uint64_t blocks_in(std::uint64_t size_bytes) {
   return round_up_to_block(size_bytes) / kBlockBytes;
 }
 
+/// Whether blocks may lie there in a journal.
+bool has_room(std::uint64_t offset, std::uint64_t size_bytes, std::uint64_t journal_size_bytes,
+              ByteRange heads) {
+  const auto range = ByteRange::checked(offset, size_bytes);
+  return range && offset % kBlockBytes == 0 && !range->overlaps(heads) && range->end() <= journal_size_bytes;
+}
+
 bool is_sound(const JournalRange& range, const ArchiveStamp& archive, std::uint64_t journal_size_bytes,
               ByteRange heads) {
   const auto in_archive = ByteRange::checked(range.archive.offset, range.archive.size_bytes);
-  const auto in_journal = ByteRange::checked(range.journal_offset, range.archive.size_bytes);
-  if (!in_archive || !in_journal || range.archive.empty()) return false;
-  if (range.archive.offset % kBlockBytes != 0 || range.journal_offset % kBlockBytes != 0) return false;
-  if (in_journal->overlaps(heads)) return false;
-  if (in_archive->end() > archive.size_bytes || in_journal->end() > journal_size_bytes) return false;
+  if (!in_archive || in_archive->empty() || in_archive->offset % kBlockBytes != 0) return false;
+  if (!has_room(range.journal_offset, in_archive->size_bytes, journal_size_bytes, heads)) return false;
+  // Old blocks do not change when the new ones are written: a standing journal has no place for them.
+  if (range.old_offset != 0 &&
+      (heads.offset != 0 || !has_room(range.old_offset, in_archive->size_bytes, journal_size_bytes, heads)))
+    return false;
+  if (in_archive->end() > archive.size_bytes) return false;
   return in_archive->end() % kBlockBytes == 0 || in_archive->end() == archive.size_bytes;
 }
 
@@ -162,10 +171,11 @@ std::string encode_beginning(const JournalRecord& record) {
 
 std::string encode_range(const JournalRange& range) {
   Writer out;
-  out.reserve(8 * (3 + range.new_hashes.size() + range.old_hashes.size()));
+  out.reserve(8 * (4 + range.new_hashes.size() + range.old_hashes.size()));
   out.u64(range.archive.offset);
   out.u64(range.archive.size_bytes);
   out.u64(range.journal_offset);
+  out.u64(range.old_offset);
   for (const std::uint64_t hash : range.new_hashes) out.u64(hash);
   for (const std::uint64_t hash : range.old_hashes) out.u64(hash);
   return out.take();
@@ -195,17 +205,20 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
     range.archive.offset = in.u64();
     range.archive.size_bytes = in.u64();
     range.journal_offset = in.u64();
+    range.old_offset = in.u64();
     if (!in.is_ok() || !is_sound(range, record.archive, journal_size_bytes, heads)) {
       return damaged(fmt::format("range {} of the record makes no sense", at));
     }
     if (range.archive.offset < end_of_last) return damaged("the record's ranges overlap");
     end_of_last = range.archive.end();
     const std::uint64_t blocks = blocks_in(range.archive.size_bytes);
-    if (blocks > in.left() / 16) return damaged("the record is cut short");
+    const std::uint64_t old_hashes = range.old_offset == 0 ? blocks : 0;
+    if (blocks > in.left() / 8 || blocks + old_hashes > in.left() / 8)
+      return damaged("the record is cut short");
     range.new_hashes.reserve(blocks);
-    range.old_hashes.reserve(blocks);
+    range.old_hashes.reserve(old_hashes);
     for (std::uint64_t block = 0; block < blocks; ++block) range.new_hashes.push_back(in.u64());
-    for (std::uint64_t block = 0; block < blocks; ++block) range.old_hashes.push_back(in.u64());
+    for (std::uint64_t block = 0; block < old_hashes; ++block) range.old_hashes.push_back(in.u64());
     record.ranges.push_back(std::move(range));
   }
   if (!in.is_ok() || in.left() != 0) return damaged("the record has not the length that it promises");

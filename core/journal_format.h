@@ -3,7 +3,10 @@
 //   block 0   head: magic, version, id, where the record lies, hashes of the record and of the head
 //   regions   new bytes, in whole 4096-byte blocks, each at a multiple of 4096
 //   record    whose archive it is, and per range of it: where the new blocks lie, a hash of every new
-//             block and of every old one
+//             block, and what the old ones were: a hash of each, or where in the journal they lie
+//
+// The old blocks lie in the journal where the file system lets files share blocks: that costs nothing, and
+// the archive need not be read for their hashes. A journal that was copied elsewhere still has them.
 //
 // All numbers are little-endian. Hashes are XXH3-64. A journal whose hashes do not agree was not
 // committed, or has been damaged since; nothing of it may be used (DURABILITY.md: without the hashes
@@ -37,7 +40,7 @@
 namespace stfs {
 
 inline constexpr std::uint64_t kBlockBytes = 4096;
-inline constexpr std::uint32_t kJournalVersion = 1;
+inline constexpr std::uint32_t kJournalVersion = 2;
 
 constexpr std::uint64_t round_down_to_block(std::uint64_t offset) {
   return offset - offset % kBlockBytes;
@@ -78,8 +81,9 @@ struct ArchiveStamp {
 struct JournalRange {
   ByteRange archive;
   std::uint64_t journal_offset = 0;
+  std::uint64_t old_offset = 0;           // in the journal, of the old blocks; 0: their hashes tell
   std::vector<std::uint64_t> new_hashes;  // one per block, the last one over what there is of it
-  std::vector<std::uint64_t> old_hashes;
+  std::vector<std::uint64_t> old_hashes;  // none with old_offset
 };
 
 struct JournalRecord {

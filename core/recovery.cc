@@ -18,15 +18,19 @@ namespace {
 constexpr std::chrono::seconds kLockPatience{10};
 
 /// Every block of the archive is the old one or the new one: applying can't destroy anything else.
-Result<bool> only_knows_its_blocks(const File& archive, const JournalRecord& record) {
+Result<bool> only_knows_its_blocks(const File& archive, const File& journal, const JournalRecord& record) {
   auto status = archive.status();
   if (!status) return pass_on(std::move(status));
   for (const JournalRange& range : record.ranges) {
     if (range.archive.end() > status->identity.size_bytes) return false;
     auto hashes = hash_blocks(archive, range.archive);
     if (!hashes) return pass_on(std::move(hashes));
+    auto old_hashes = range.old_offset == 0
+                          ? Result<std::vector<std::uint64_t>>(range.old_hashes)
+                          : hash_blocks(journal, {range.old_offset, range.archive.size_bytes});
+    if (!old_hashes) return pass_on(std::move(old_hashes));
     for (std::size_t block = 0; block < hashes->size(); ++block) {
-      if ((*hashes)[block] != range.old_hashes[block] && (*hashes)[block] != range.new_hashes[block])
+      if ((*hashes)[block] != (*old_hashes)[block] && (*hashes)[block] != range.new_hashes[block])
         return false;
     }
   }
@@ -125,7 +129,7 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
   bool is_due = report.state == JournalState::Committed ||
                 (report.state == JournalState::InUse && !found.is_standing && !found.record.ranges.empty());
   if (report.state == JournalState::Foreign && options.is_forced) {
-    auto known = only_knows_its_blocks(archive, found.record);
+    auto known = only_knows_its_blocks(archive, *found.file, found.record);
     if (!known) return pass_on(std::move(known));
     // What several archives commit together is not for one of them to decide.
     const bool is_alone = found.record.coordinator.empty();

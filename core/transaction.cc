@@ -133,6 +133,7 @@ Result<void> Transaction::publish(const Prepared& prepared, const CommitOptions&
                        .owner_pid = 0,
                        .coordinator = std::move(coordinator),
                        .ranges = prepared.ranges};
+  if (auto shared = share_old(record.ranges); !shared) return shared;
   const std::uint64_t total = total_bytes(prepared.ranges);
   std::uint64_t hashed = 0;
   const auto hash_range = [&](JournalRange& range) {
@@ -187,9 +188,37 @@ Result<void> Transaction::apply(Prepared& prepared, const CommitOptions& options
   return {};
 }
 
+Result<void> Transaction::share_old(std::vector<JournalRange>& ranges) const {
+  std::vector<JournalRange> shared;
+  shared.reserve(ranges.size() + 1);
+  bool can_share = true;
+  for (JournalRange& range : ranges) {
+    // The end of the archive may be no whole block.
+    const std::uint64_t whole_bytes = round_down_to_block(range.archive.size_bytes);
+    if (can_share && whole_bytes >= kCloneFromBytes) {
+      auto region = journal_->share(archive_.file(), {range.archive.offset, whole_bytes});
+      if (!region) return pass_on(std::move(region));
+      can_share = region->has_value();
+      if (can_share) {
+        shared.push_back({.archive = {range.archive.offset, whole_bytes},
+                          .journal_offset = range.journal_offset,
+                          .old_offset = **region,
+                          .new_hashes = {},
+                          .old_hashes = {}});
+        range.archive = {range.archive.offset + whole_bytes, range.archive.size_bytes - whole_bytes};
+        range.journal_offset += whole_bytes;
+      }
+    }
+    if (!range.archive.empty()) shared.push_back(std::move(range));
+  }
+  ranges = std::move(shared);
+  return {};
+}
+
 Result<void> Transaction::hash(JournalRange& range, const OnBytes& on_bytes) const {
   const std::uint64_t blocks = round_up_to_block(range.archive.size_bytes) / kBlockBytes;
   range.new_hashes.resize(blocks);
+  if (range.old_offset != 0) return hash_new(range, on_bytes);
   range.old_hashes.resize(blocks);
   // The second half of the old blocks is another thread's.
   const std::uint64_t half =

@@ -6,7 +6,8 @@
 //   2. lock: shared on the header byte, exclusive on the blocks, in ascending order
 //   3. check that the path still names the archive that was opened, with the same header
 //   4. recover what dead owners have left
-//   5. fill the first and last blocks, hash new and old blocks, seal the journal (one fsync)
+//   5. fill the first and last blocks, hash the new blocks, share or hash the old ones, seal the journal
+//      (one fsync)
 //   6. publish the journal (fsync of the directory): THE COMMIT POINT; with a standing journal
 //      (standing_journal.h) the fsync of step 5 is
 //   7. apply: clone or write every block, fdatasync the archive
@@ -105,7 +106,9 @@ class Transaction {
   Result<void> apply(Prepared& prepared, const CommitOptions& options);
   [[nodiscard]] Result<void> check_sizes() const;
   [[nodiscard]] Result<void> check_archive(const CommitOptions& options);
-  /// The blocks of one range, old and new.
+  /// Old blocks that lie together by the many go into the journal, where files can share blocks.
+  [[nodiscard]] Result<void> share_old(std::vector<JournalRange>& ranges) const;
+  /// The new blocks of one range, and the old ones where they are not in the journal.
   [[nodiscard]] Result<void> hash(JournalRange& range, const OnBytes& on_bytes) const;
   /// What the stages do not know of the new blocks is read and hashed.
   [[nodiscard]] Result<void> hash_new(JournalRange& range, const OnBytes& on_bytes) const;

@@ -55,6 +55,19 @@ TEST_CASE("a record is read as it was written", "[core][journal_format]") {
   CHECK(read->ranges[1].old_hashes == record.ranges[1].old_hashes);
 }
 
+TEST_CASE("a range whose old blocks lie in the journal needs no hashes of them", "[core][journal_format]") {
+  JournalRecord record = sample_record();
+  record.ranges[1].old_offset = 4 * kBlockBytes;
+  record.ranges[1].old_hashes.clear();
+  const auto read = decode_record(encode_record(record), kJournalBytes);
+  REQUIRE(read);
+  CHECK(read->ranges[0].old_offset == 0);
+  CHECK(read->ranges[1].old_offset == 4 * kBlockBytes);
+  CHECK(read->ranges[1].old_hashes.empty());
+  // Where the heads lie amid the blocks there is no place for them.
+  CHECK_FALSE(decode_record(encode_record(record), kJournalBytes, {kJournalBytes, kBlockBytes}));
+}
+
 TEST_CASE("a record that is cut anywhere is refused", "[core][journal_format]") {
   const std::string bytes = encode_record(sample_record());
   for (std::size_t size = 0; size < bytes.size(); ++size) {
@@ -78,7 +91,13 @@ TEST_CASE("whatever bytes come as a record, every range that is believed lies in
         REQUIRE(range.journal_offset <= kJournalBytes);
         REQUIRE(range.archive.size_bytes <= kJournalBytes - range.journal_offset);
         REQUIRE(range.new_hashes.size() == round_up_to_block(range.archive.size_bytes) / kBlockBytes);
-        REQUIRE(range.old_hashes.size() == range.new_hashes.size());
+        if (range.old_offset == 0) {
+          REQUIRE(range.old_hashes.size() == range.new_hashes.size());
+        } else {
+          REQUIRE(range.old_hashes.empty());
+          REQUIRE(range.old_offset <= kJournalBytes);
+          REQUIRE(range.archive.size_bytes <= kJournalBytes - range.old_offset);
+        }
       }
     }
   }
@@ -108,6 +127,17 @@ TEST_CASE("a record with a range that can't be is refused", "[core][journal_form
   }
   SECTION("far behind it") {
     last.journal_offset = ~std::uint64_t{0} - kBlockBytes + 1;
+  }
+  SECTION("with its old blocks off the journal's") {
+    last.old_offset = 2 * kBlockBytes + 1;
+    last.old_hashes.clear();
+  }
+  SECTION("with its old blocks behind the journal's end") {
+    last.old_offset = kJournalBytes;
+    last.old_hashes.clear();
+  }
+  SECTION("with its old blocks in the journal and hashes of them as well") {
+    last.old_offset = 2 * kBlockBytes;
   }
   SECTION("twice the same blocks") {
     last.archive.offset = 0;

@@ -1,4 +1,5 @@
 // Whose archive it is: journals beside another one than theirs, and archives replaced under a transaction.
+#include <algorithm>
 #include <string>
 
 #include "core/recovery.h"
@@ -32,11 +33,22 @@ std::optional<std::string> check_foreign(std::string_view what, const Content& a
   return std::nullopt;
 }
 
+/// The ranges in a journal whose old blocks lie there, too.
+std::size_t with_old_blocks(const ValidJournal& journal) {
+  const std::span record = std::span(journal.bytes).subspan(journal.record.offset, journal.record.size_bytes);
+  const auto read =
+      decode_record({reinterpret_cast<const char*>(record.data()), record.size()},  // NOLINT: bytes
+                    journal.bytes.size());
+  return static_cast<std::size_t>(
+      std::ranges::count_if(read->ranges, [](const JournalRange& range) { return range.old_offset != 0; }));
+}
+
 /// A foreign journal is applied where somebody insists, and only where its blocks are known.
-std::optional<std::string> check_forced(bool has_other_bytes) {
-  const ValidJournal& valid = valid_journal();
+/// @param other_byte  of the archive, that neither commit nor journal knows; 0: none.
+std::optional<std::string> check_forced(const ValidJournal& valid, std::uint64_t other_byte) {
+  const bool has_other_bytes = other_byte != 0;
   Content archive = valid.archive_before;
-  if (has_other_bytes) archive[small_archive()["block"].offset + 7] ^= std::byte{1};
+  if (has_other_bytes) archive[other_byte] ^= std::byte{1};
   DiskModel disk;
   disk.put("/models/other", archive);
   disk.put(kArchivePath, archive);
@@ -132,8 +144,13 @@ std::optional<std::string> check_identities() {
   const DiskOptions other_disk{.has_birth_times = false, .device = 2};
   if (auto wrong = check_foreign("another disk, without birth times", same, false, other_disk, without))
     return wrong;
-  for (const bool has_other_bytes : {false, true}) {
-    if (auto wrong = check_forced(has_other_bytes)) return wrong;
+  for (const std::uint64_t other_byte : {std::uint64_t{0}, small_archive()["block"].offset + 7}) {
+    if (auto wrong = check_forced(valid_journal(), other_byte)) return wrong;
+  }
+  const ValidJournal& with_old = valid_journal_with_old_blocks();
+  if (with_old_blocks(with_old) != 1) return "the old blocks are not in the journal";
+  for (const std::uint64_t other_byte : {std::uint64_t{0}, large_archive()["large"].offset + 99'999}) {
+    if (auto wrong = check_forced(with_old, other_byte)) return wrong;
   }
   if (auto wrong = check_damaged_stops_commits()) return wrong;
   for (const auto replacement :

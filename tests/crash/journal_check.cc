@@ -28,9 +28,7 @@ const Moment& committed_moment(const History& history) {
   return *std::ranges::find(published, history.moments.end(), "sync directory", &Moment::what);
 }
 
-ValidJournal make_valid_journal(const DiskOptions& disk) {
-  Workload made = workload("far apart");
-  made.disk = disk;
+ValidJournal make_valid_journal(Workload made) {
   const History history = record(made);
   const DiskImage image = committed_moment(history).image;
   const auto named = std::ranges::find_if(image.names(), [](const DiskName& name) {
@@ -44,6 +42,12 @@ ValidJournal make_valid_journal(const DiskOptions& disk) {
   const auto head = decode_head(text_of(std::span(journal.bytes).first(kBlockBytes)));
   journal.record = head->record;
   return journal;
+}
+
+Workload far_apart(const DiskOptions& disk) {
+  Workload made = workload("far apart");
+  made.disk = disk;
+  return made;
 }
 
 struct Recovered {
@@ -66,12 +70,17 @@ Recovered recover_once(Storage& storage, const RecoveryOptions& options) {
 }  // namespace
 
 const ValidJournal& valid_journal() {
-  static const ValidJournal journal = make_valid_journal({});
+  static const ValidJournal journal = make_valid_journal(far_apart({}));
   return journal;
 }
 
 const ValidJournal& valid_journal_without_birth() {
-  static const ValidJournal journal = make_valid_journal({.has_birth_times = false});
+  static const ValidJournal journal = make_valid_journal(far_apart({.has_birth_times = false}));
+  return journal;
+}
+
+const ValidJournal& valid_journal_with_old_blocks() {
+  static const ValidJournal journal = make_valid_journal(workload("cloned"));
   return journal;
 }
 

@@ -24,6 +24,8 @@ struct ValidJournal {
 const ValidJournal& valid_journal();
 /// The same, from a disk whose files have no birth times.
 const ValidJournal& valid_journal_without_birth();
+/// Of another archive, large_archive(), on a disk whose files share blocks: it holds old ones, too.
+const ValidJournal& valid_journal_with_old_blocks();
 
 /// Recovers with these bytes as the journal: looking, for real, and once more, as writer and as reader. The
 /// archive must be as it was, or as the valid journal says; where the hashes were forged too, at least as

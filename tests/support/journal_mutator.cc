@@ -72,11 +72,15 @@ void change_range(std::vector<JournalRange>& ranges, std::uint64_t archive_bytes
       // So many hashes as it takes; where that is too many, the record is cut short.
       const std::uint64_t blocks = std::min<std::uint64_t>(range.archive.size_bytes / kBlockBytes + 1, 64);
       range.new_hashes.resize(blocks);
-      range.old_hashes.resize(blocks);
+      if (range.old_offset == 0) range.old_hashes.resize(blocks);
       return;
     }
-    case 3:
-    case 4: new_edge(range.journal_offset); return;
+    case 3: new_edge(range.journal_offset); return;
+    case 4: {
+      new_edge(choices.below(2) == 0 ? range.journal_offset : range.old_offset);
+      range.old_hashes.resize(range.old_offset == 0 ? range.new_hashes.size() : 0);
+      return;
+    }
     case 5: std::swap(range, ranges.back()); return;
     case 6: ranges.push_back(range); return;
     case 7: ranges.erase(ranges.begin() + static_cast<std::ptrdiff_t>(at)); return;
@@ -94,10 +98,14 @@ void change_range(std::vector<JournalRange>& ranges, std::uint64_t archive_bytes
       rest.archive = {range.archive.offset + kBlockBytes, range.archive.size_bytes - kBlockBytes};
       rest.journal_offset += kBlockBytes;
       rest.new_hashes.erase(rest.new_hashes.begin());
-      rest.old_hashes.erase(rest.old_hashes.begin());
       range.archive.size_bytes = kBlockBytes;
       range.new_hashes.resize(1);
-      range.old_hashes.resize(1);
+      if (range.old_offset != 0) {
+        rest.old_offset += kBlockBytes;
+      } else {
+        rest.old_hashes.erase(rest.old_hashes.begin());
+        range.old_hashes.resize(1);
+      }
       ranges.insert(ranges.begin() + static_cast<std::ptrdiff_t>(at) + 1, std::move(rest));
       return;
     }
@@ -172,7 +180,13 @@ void repair(Bytes& journal, bool is_standing, View archive, Repair what) {
         auto hashes = block_hashes(journal, {range.journal_offset, range.archive.size_bytes});
         if (hashes) range.new_hashes = std::move(*hashes);
         auto old = block_hashes(archive, range.archive);
-        if (old && what == Repair::OldBlocks) range.old_hashes = std::move(*old);
+        if (!old || what != Repair::OldBlocks) continue;
+        if (range.old_offset == 0) {
+          range.old_hashes = std::move(*old);
+        } else if (block_hashes(journal, {range.old_offset, range.archive.size_bytes})) {
+          std::ranges::copy(archive.subspan(range.archive.offset, range.archive.size_bytes),
+                            journal.begin() + static_cast<std::ptrdiff_t>(range.old_offset));
+        }
       }
       put_text(journal, place.offset, encode_record(plain->record));  // as long as before
     }

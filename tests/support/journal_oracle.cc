@@ -62,8 +62,14 @@ bool makes_sense(const JournalRecord& record, ByteRange room) {
     if (size_bytes > record.archive.size_bytes || archive.offset > record.archive.size_bytes - size_bytes) {
       return false;
     }
-    if (range.journal_offset < room.offset || size_bytes > room.size_bytes) return false;
-    if (range.journal_offset - room.offset > room.size_bytes - size_bytes) return false;
+    const auto lies_in_room = [&](std::uint64_t offset) {
+      return offset % kBlockBytes == 0 && offset >= room.offset && size_bytes <= room.size_bytes &&
+             offset - room.offset <= room.size_bytes - size_bytes;
+    };
+    if (!lies_in_room(range.journal_offset)) return false;
+    // Only what has its head in front has old blocks.
+    if (range.old_offset != 0 && (room.offset != kBlockBytes || !lies_in_room(range.old_offset)))
+      return false;
     const std::uint64_t end = archive.offset + size_bytes;
     if (end % kBlockBytes != 0 && end != record.archive.size_bytes) return false;
     if (archive.offset < end_of_last) return false;
@@ -108,13 +114,15 @@ bool has_old_blocks(View archive, const JournalRecord& record) {
   });
 }
 
-bool has_only_its_blocks(View archive, const JournalRecord& record) {
+bool has_only_its_blocks(View archive, View journal, const JournalRecord& record) {
   return std::ranges::all_of(record.ranges, [&](const JournalRange& range) {
     const auto there = block_hashes(archive, range.archive);
     if (!there) return false;
+    const auto old = range.old_offset == 0
+                         ? std::optional(range.old_hashes)
+                         : block_hashes(journal, {range.old_offset, range.archive.size_bytes});
     for (std::size_t block = 0; block < there->size(); ++block) {
-      if ((*there)[block] != range.old_hashes[block] && (*there)[block] != range.new_hashes[block])
-        return false;
+      if ((*there)[block] != (*old)[block] && (*there)[block] != range.new_hashes[block]) return false;
     }
     return true;
   });
@@ -133,7 +141,7 @@ Bytes applied(View journal, View archive, const JournalRecord& record) {
 JournalVerdict judge_foreign(View journal, const JournalSetting& setting, const JournalRecord& record) {
   JournalVerdict verdict{.state = JournalState::Foreign};
   const bool is_due = setting.is_forced && record.coordinator.empty();
-  if (is_due && has_only_its_blocks(setting.archive, record) && has_new_blocks(journal, record)) {
+  if (is_due && has_only_its_blocks(setting.archive, journal, record) && has_new_blocks(journal, record)) {
     verdict.after = applied(journal, setting.archive, record);
   }
   return verdict;
@@ -245,15 +253,17 @@ std::optional<PlainRecord> read_plain_record(View bytes) {
     record.coordinator += static_cast<char>(bytes[at]);
   }
   for (std::uint32_t ranges = next_short(); ranges > 0; --ranges) {
-    if (!has_room(bytes, at, 24)) return std::nullopt;
+    if (!has_room(bytes, at, 32)) return std::nullopt;
     JournalRange range;
     range.archive.offset = next();
     range.archive.size_bytes = next();
     range.journal_offset = next();
+    range.old_offset = next();
     const std::uint64_t blocks = blocks_of(range.archive.size_bytes);
-    if (blocks > (bytes.size() - at) / 16) return std::nullopt;
+    const std::uint64_t hashes = range.old_offset == 0 ? 2 : 1;
+    if (blocks > (bytes.size() - at) / (8 * hashes)) return std::nullopt;
     for (std::uint64_t block = 0; block < blocks; ++block) range.new_hashes.push_back(next());
-    for (std::uint64_t block = 0; block < blocks; ++block) range.old_hashes.push_back(next());
+    for (std::uint64_t block = 0; hashes == 2 && block < blocks; ++block) range.old_hashes.push_back(next());
     record.ranges.push_back(std::move(range));
   }
   plain.size_bytes = at;

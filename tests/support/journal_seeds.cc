@@ -56,15 +56,37 @@ std::uint64_t room_for(const JournalRecord& record) {
   return size;
 }
 
-Bytes ordinary(JournalRecord record) {
-  const std::uint64_t end = kBlockBytes + room_for(record);
-  Bytes journal(end);
-  lay_blocks(journal, record, kBlockBytes);
+/// With the record behind what is there, and the head in front.
+Bytes sealed(Bytes journal, const JournalRecord& record) {
+  const std::uint64_t end = journal.size();
   const std::string text = encode_record(record);
   journal.resize(end + text.size());
   put_text(journal, end, text);
   put_text(journal, 0, encode_head({record.id, {end, text.size()}, hash_of(view_of(text))}));
   return journal;
+}
+
+Bytes ordinary(JournalRecord record) {
+  Bytes journal(kBlockBytes + room_for(record));
+  lay_blocks(journal, record, kBlockBytes);
+  return sealed(std::move(journal), record);
+}
+
+/// The old blocks of its long ranges lie in it.
+Bytes with_old_blocks(JournalRecord record) {
+  const std::uint64_t end_of_new = kBlockBytes + room_for(record);
+  Bytes journal(end_of_new + room_for(record));
+  lay_blocks(journal, record, kBlockBytes);
+  std::uint64_t at = end_of_new;
+  for (JournalRange& range : record.ranges) {
+    if (range.archive.size_bytes <= kBlockBytes) continue;
+    range.old_offset = at;
+    range.old_hashes.clear();
+    const View old = View(journal_scene().archive).subspan(range.archive.offset, range.archive.size_bytes);
+    std::ranges::copy(old, journal.begin() + static_cast<std::ptrdiff_t>(at));
+    at += round_up_to_block(range.archive.size_bytes);
+  }
+  return sealed(std::move(journal), record);
 }
 
 void lay_lane(Bytes& journal, std::size_t lane, JournalRecord record) {
@@ -91,6 +113,7 @@ std::vector<JournalSeed> make_seeds() {
   const std::array full_lane = {ByteRange{1, 10}, ByteRange{11, 6}};
   JournalRecord foreign = record_of(three, 50);
   foreign.archive.inode += 1;
+  JournalRecord foreign_with_old = foreign;
   JournalRecord part = record_of(one, 51);
   JournalRecord large_part = record_of(three, 53);
   part.coordinator = large_part.coordinator = kCoordinatorName;
@@ -103,6 +126,8 @@ std::vector<JournalSeed> make_seeds() {
       {"everything", false, ordinary(record_of(many, 4))},
       {"nothing", false, ordinary(record_of({}, 5))},
       {"foreign", false, ordinary(std::move(foreign))},
+      {"old blocks inside", false, with_old_blocks(record_of(three, 6))},
+      {"foreign, old blocks inside", false, with_old_blocks(std::move(foreign_with_old))},
       {"part of a whole", false, ordinary(std::move(part)), true},
       {"large part of a whole", false, ordinary(std::move(large_part)), true},
       {"taken back", false, std::move(taken_back)},
