@@ -74,6 +74,8 @@ class Archive {
   /// @param offset  in the file.
   [[nodiscard]] Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const;
 
+  /// No journal lies over the file's own bytes.
+  [[nodiscard]] bool is_as_in_file() const { return !has_overlays_; }
   /// Whether there is a map, and why not.
   [[nodiscard]] const ByteSource& bytes() const { return *bytes_; }
 

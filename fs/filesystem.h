@@ -90,6 +90,10 @@ class Filesystem {
   Result<OpenFile*> open(Ino ino, int flags, pid_t opener);
   /// Fewer bytes than asked for only at the end of the file.
   Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
+  /// The descriptor of a file that holds the same bytes at the same offsets and will, whatever we do: of
+  /// `archive.safetensors`, of a single archive whose data begin at a page, where nothing of ours can write
+  /// to it.
+  [[nodiscard]] std::optional<int> same_file(Ino ino) const;
   /// Stages. A synchronous descriptor commits too, as soon as the content is whole. EFBIG past the end.
   /// @param accept  called where nothing but a failing disk can refuse the bytes any more, before they are
   ///                staged: the writer may go on meanwhile, and hears of such a failure from its next call,

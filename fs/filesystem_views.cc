@@ -5,6 +5,13 @@
 
 namespace stfs {
 
+std::optional<int> Filesystem::same_file(Ino ino) const {
+  const Archive& archive = model_->front();
+  const bool is_same = is_read_only() && is_view(ino) && views_->is_the_archive(ino) &&
+                       archive.is_as_in_file() && archive.bytes().is_mapped() && !is_refused_;
+  return is_same ? std::optional(model_->front().file().descriptor()) : std::nullopt;
+}
+
 ViewSource Filesystem::view_source() const {
   const auto check_header = [this](std::uint32_t shard) -> Result<void> {
     if (!shards_[shard].is_broken) return {};

@@ -210,6 +210,11 @@ Result<Bytes> Forest::read(Ino ino, std::uint64_t offset, std::size_t size_bytes
   return is_a_directory();
 }
 
+std::optional<int> Forest::same_file(Ino ino) const {
+  const Pin member = pin(ino);
+  return member ? member->same_file(local(ino)) : std::nullopt;
+}
+
 // A descriptor, and a page that is written back, are always of a model, which the kernel's look-up holds.
 
 Result<Stale> Forest::write(Ino ino, OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,

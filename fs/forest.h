@@ -82,6 +82,7 @@ class Forest {
   // `ino` is what the descriptor was opened on.
   Result<OpenFile*> open(Ino ino, int flags, pid_t opener);
   Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
+  [[nodiscard]] std::optional<int> same_file(Ino ino) const;
   Result<Stale> write(Ino ino, OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
                       Owner owner, const std::function<void()>& accept = {});
   Result<void> write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset);

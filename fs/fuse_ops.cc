@@ -68,7 +68,10 @@ void on_init(void* userdata, fuse_conn_info* conn) {
   want(FUSE_CAP_ATOMIC_O_TRUNC, false);
   conn->max_background = kMaxBackgroundRequests;
   conn->congestion_threshold = kCongestedRequests;
-  mount.kernel_keeps_open = mount.forest.is_read_only() && (conn->capable & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
+  // What passes through has to be said at each open.
+  const bool passes_through = mount.wants_passthrough && mount.passthrough.ask_for(conn);
+  mount.kernel_keeps_open =
+      mount.forest.is_read_only() && !passes_through && (conn->capable & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
 }
 
 void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
@@ -137,6 +140,23 @@ void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
   });
 }
 
+/// Replies to an open of a file that the kernel can read in our place. @return false where it can't.
+bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] fuse_ino_t ino,
+                  [[maybe_unused]] fuse_file_info* fi) {
+#ifdef STFS_HAVE_FUSE_PASSTHROUGH
+  Mount& mount = mount_of(req);
+  const auto descriptor = mount.forest.same_file(ino);
+  const int backing = descriptor ? mount.passthrough.open(req, ino, *descriptor) : 0;
+  if (backing == 0) return false;
+  fi->backing_id = backing;
+  fi->keep_cache = 0;  // there is none
+  if (fuse_reply_open(req, fi) != 0) mount.passthrough.release(req, ino);
+  return true;
+#else
+  return false;
+#endif
+}
+
 void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   guarded(req, ino, Request::Open, [&] {
     Mount& mount = mount_of(req);
@@ -159,6 +179,7 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 #ifdef STFS_HAVE_FUSE_NOFLUSH
     fi->noflush = *file == nullptr ? 1 : 0;
 #endif
+    if (mount.wants_passthrough && pass_through(req, ino, fi)) return;
     // The opener is gone if this fails, and so is the descriptor: no RELEASE will come.
     if (fuse_reply_open(req, fi) != 0 && *file != nullptr) mount.forest.release(ino, *file);
   });
@@ -237,6 +258,7 @@ void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   guarded(req, ino, Request::Release, [&] {
     OpenFile* file = open_file(fi);
     if (file == nullptr) {
+      if (mount_of(req).wants_passthrough) mount_of(req).passthrough.release(req, ino);
       fuse_reply_err(req, 0);
       return;
     }

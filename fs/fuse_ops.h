@@ -8,6 +8,7 @@
 
 #include "fs/forest.h"
 #include "fs/invalidator.h"
+#include "fs/passthrough.h"
 
 namespace stfs {
 
@@ -17,6 +18,8 @@ struct Mount {
   Invalidator* invalidator = nullptr;     // set before the first request
   std::function<void()> on_first_open{};  // by then the kernel has taken our answer to INIT
   std::once_flag has_opened{};
+  bool wants_passthrough = false;  // the same
+  Passthrough passthrough{};
   bool kernel_keeps_open = false;  // no OPEN need be sent twice (set in init)
 };
 

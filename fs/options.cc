@@ -28,6 +28,8 @@ constexpr std::string_view kFooter = R"(Options for -o, separated by commas:
   nolock               take no locks on the archive: only where nobody else can write it
   io=auto|mmap|pread   how the archive is read: mapped, or by reads, which network and cluster file systems
                        and FUSE want; auto (default) looks where it lies
+  passthrough          of a read-only mount: the kernel reads .safetensors/archive.safetensors from the
+                       archive itself, where that begins its data at a page (root, kernel 6.9, libfuse 3.17)
   threads=N            requests served at a time (default 16)
   strict               refuse a model whose index and shards disagree, and a directory with a bad
                        archive; without it what is whole is mounted, and the rest gives EIO
@@ -113,6 +115,8 @@ std::optional<std::string> apply(std::string_view option, Options& options) {
     options.checks_permissions = true;
   } else if (option == "nolock") {
     options.filesystem.commit.uses_locks = false;
+  } else if (option == "passthrough") {
+    options.wants_passthrough = true;
   } else if (option == "strict") {
     options.is_strict = true;
   } else if (option == "nonempty") {

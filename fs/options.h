@@ -17,6 +17,7 @@ struct Options {
   FilesystemOptions filesystem;
   bool is_strict = false;             // -o strict
   Io io = Io::Auto;                   // -o io=
+  bool wants_passthrough = false;     // -o passthrough
   bool allows_other = false;          // -o allow_other
   bool checks_permissions = false;    // -o default_permissions, or implied by allow_other
   bool may_cover_files = false;       // -o nonempty

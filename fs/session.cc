@@ -81,6 +81,23 @@ Result<void> start_watching(Watcher& watcher, Forest& forest, Invalidator& inval
   return watcher.start(files, look);
 }
 
+Result<void> decide_passthrough(Mount& mount, const Options& options) {
+  if (!options.wants_passthrough) return {};
+  if (!mount.forest.is_read_only()) {
+    return fail(
+        ErrorCode::InvalidArgument, EINVAL,
+        "passthrough: only for read-only mounts (-o ro,passthrough): the kernel would show commits half "
+        "done");
+  }
+  const auto possible = Passthrough::check_possible();
+  mount.wants_passthrough = possible.has_value();
+  if (!possible) {
+    log::warning("passthrough: {}: what reads archive.safetensors goes through this program",
+                 possible.error().message);
+  }
+  return {};
+}
+
 }  // namespace
 
 struct Session::Parts {
@@ -100,6 +117,7 @@ Result<std::unique_ptr<Session>> Session::mount(Forest& forest, const std::files
                                                 const Options& options) {
   std::unique_ptr<Session> session(new Session(std::make_unique<Parts>(forest, source, options)));
   Parts& parts = *session->parts_;
+  if (auto decided = decide_passthrough(parts.mount, options); !decided) return pass_on(std::move(decided));
   fuse_set_log_func(log_line_of_libfuse);
   std::vector<std::string> words = session_arguments(options, source, forest.is_read_only());
   std::vector<char*> argv;

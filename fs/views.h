@@ -96,6 +96,8 @@ class Views {
   /// Also notes that the kernel may keep what the view says of its tensors.
   [[nodiscard]] Result<std::uint64_t> size_bytes(Ino ino) const;
   Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t wanted_bytes);
+  /// Whether it shows the file of a single archive as it is.
+  [[nodiscard]] bool is_the_archive(Ino ino) const { return ino == kArchive && whole_.is_the_archive(); }
   /// The tensor that a view is made of; nothing for a view of the whole model.
   [[nodiscard]] std::optional<std::uint32_t> tensor(Ino ino) const;
   /// The shape of what a slice selects.

@@ -41,6 +41,12 @@ Result<std::uint64_t> ArchiveView::data_offset() const {
   return aligned - kHeaderLengthBytes <= kMaxHeaderBytes ? aligned : as_it_is;
 }
 
+bool ArchiveView::is_the_archive() const {
+  if (model_.is_sharded()) return false;
+  const auto data_at = data_offset();
+  return data_at && *data_at == model_.front().data_offset();
+}
+
 Result<std::uint64_t> ArchiveView::size_bytes() const {
   const auto data_at = data_offset();
   if (!data_at) return data_at;

@@ -24,6 +24,8 @@ class ArchiveView {
 
   /// EFBIG where the model has so many tensors that no reader would take their header.
   [[nodiscard]] Result<std::uint64_t> size_bytes() const;
+  /// Byte for byte the file of a single archive.
+  [[nodiscard]] bool is_the_archive() const;
   /// @param range  inside the file.
   [[nodiscard]] Result<Bytes> read(ByteRange range) const;
   /// Calls visit(tensor) for those whose bytes lie in a range of the file; none where that has no size.

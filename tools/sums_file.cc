@@ -87,7 +87,7 @@ class SumsReader {
       const std::size_t at = json_.position();
       if (key == "dtype") {
         std::string decoded;
-        dtype = json_.peek() == '"' ? dtype_named(json_.take_string(decoded)) : std::nullopt;
+        if (json_.peek() == '"') dtype = dtype_named(json_.take_string(decoded));
         if (!dtype) return wrong(at, "dtype is none of the format");
         return {};
       }

@@ -2,7 +2,7 @@
 
 _safetensorsfs() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} i arguments=0
-  local options="ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock io=auto io=mmap io=pread threads= strict nonempty
+  local options="ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock io=auto io=mmap io=pread passthrough threads= strict nonempty
     auto_unmount noexec noatime"
   COMPREPLY=()
   # readline breaks words at "=": what follows one belongs to the option before it.

@@ -1,6 +1,6 @@
 # Completion of safetensorsfs for fish: an archive, an index or a directory, a mount point, and the options of -o one by one.
 
-set -l options ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock io=auto io=mmap io=pread threads= strict nonempty \
+set -l options ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock io=auto io=mmap io=pread passthrough threads= strict nonempty \
     auto_unmount noexec noatime
 
 complete -c safetensorsfs -s o -x -a "(__fish_append , $options)" -d 'Mount options'
