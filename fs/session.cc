@@ -60,23 +60,25 @@ Result<void> start_watching(Watcher& watcher, Forest& forest, Invalidator& inval
     for (const Forest::WatchedFile& file : *watched) paths.push_back(file.path);
     return paths;
   };
-  // Once more a while later: somebody may have been on his way through the old tree.
-  auto has_leftovers = std::make_shared<int>(0);
-  const auto look = [watched, has_leftovers, &forest, &invalidator](std::span<const std::size_t> changed) {
+  // Leftovers are forgotten at the change and once more a while later: somebody may have been on his way
+  // through the old tree.
+  constexpr int kTimesForgotten = 2;
+  auto times_left = std::make_shared<int>(0);
+  const auto look = [watched, times_left, &forest, &invalidator](std::span<const std::size_t> changed) {
     Watcher::Next next = forest.has_remote_files() ? Watcher::Next::LookAgain : Watcher::Next::Wait;
     for (const std::size_t file : changed) {
       Forest::Change change = forest.check_for_change((*watched)[file]);
       for (const Stale& stale : change.stale) invalidator.forget(stale);
       if (!change.entries.empty()) {
         invalidator.forget_entries(kRootIno, std::move(change.entries));
-        *has_leftovers = 2;
+        *times_left = kTimesForgotten;
       }
       if (change.is_reopened) return Watcher::Next::WatchAnew;
       if (change.is_due_again) next = Watcher::Next::LookAgain;
     }
-    if (*has_leftovers == 0) return next;
+    if (*times_left == 0) return next;
     invalidator.forget_leftovers(forest.leftovers());
-    return --*has_leftovers == 0 ? next : Watcher::Next::LookAgain;
+    return --*times_left == 0 ? next : Watcher::Next::LookAgain;
   };
   return watcher.start(files, look);
 }

@@ -59,6 +59,8 @@ TEST_CASE("each -o option means what --help says", "[fs][options]") {
   CHECK(with_options("io=pread,io=auto").io == Io::Auto);
   CHECK(with_options("io=mmap").io == Io::Mmap);
   CHECK(with_options("io=pread").io == Io::Pread);
+  CHECK_FALSE(with_options("ro").wants_passthrough);
+  CHECK(with_options("ro,passthrough").wants_passthrough);
   CHECK(with_options("auto_unmount").unmounts_with_daemon);
   CHECK(with_options("default_permissions").checks_permissions);
   CHECK(with_options("allow_other").allows_other);

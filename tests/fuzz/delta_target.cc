@@ -208,7 +208,12 @@ void mutate(Bytes& input, Choices& choices) {
 }  // namespace
 
 const FuzzTarget& delta_target() {
-  static constexpr FuzzTarget target{"delta", make, mutate, fuzz_one};
+  static constexpr FuzzShare shares[] = {
+      {"no archive", 10},
+      {"misfit", 10},
+      {"fits", 10},
+  };
+  static constexpr FuzzTarget target{"delta", shares, make, mutate, fuzz_one};
   return target;
 }
 

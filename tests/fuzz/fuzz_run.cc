@@ -96,7 +96,7 @@ std::string describe(const FuzzTarget& target, std::uint64_t seed, std::string_v
       .write(reinterpret_cast<const char*>(input.data()),  // NOLINT: bytes as characters
              static_cast<std::streamsize>(input.size()));
   return fmt::format(
-      "{}: seed {}: {}\nThe input is in {}.\nSTFS_FUZZ_SEED={} fuzz_tests '[{}]~[.]' replays it.",
+      "{}: seed {}: {}\nThe input is in {}.\nSTFS_FUZZ_SEED={} fuzz_tests '[fuzz]~[.]' -c {} replays it.",
       target.name, seed, why, path.string(), seed, target.name);
 }
 

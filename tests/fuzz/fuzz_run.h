@@ -7,7 +7,7 @@
 //   STFS_FUZZ_SEED=N       only that seed, in this process; in the long tests the one to begin with
 //   STFS_FUZZ_SECONDS=N    how long each of the long tests goes on (1200)
 //
-//   STFS_FUZZ_SEED=217 build/release/tests/fuzz_tests '[journal]~[.]'
+//   STFS_FUZZ_SEED=217 build/release/tests/fuzz_tests '[fuzz]~[.]' -c journal
 #pragma once
 
 #include <cstdint>

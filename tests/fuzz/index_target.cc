@@ -422,7 +422,11 @@ void mutate(Bytes& input, Choices& choices) {
 }  // namespace
 
 const FuzzTarget& index_target() {
-  static constexpr FuzzTarget target{"index", make, mutate, fuzz_one};
+  static constexpr FuzzShare shares[] = {
+      // Each way that an index can go is gone often.
+      {"whole", 10}, {"at odds", 10}, {"refused", 10}, {"way out", 3}, {"no shard", 1}, {"not sure", 0, 1},
+  };
+  static constexpr FuzzTarget target{"index", shares, make, mutate, fuzz_one};
   return target;
 }
 

@@ -281,7 +281,13 @@ FuzzOutcome fuzz_one(View input) {
 }  // namespace
 
 const FuzzTarget& journal_target() {
-  static constexpr FuzzTarget target{"journal", make, mutate, fuzz_one};
+  static constexpr FuzzShare shares[] = {
+      // Damage must get past the hashes, or nothing behind them is tried.
+      {"applied", 10}, {"insisted", 0.3}, {"applied as a part", 0.3},
+      {"damaged", 1},  {"foreign", 1},    {"unfinished", 1},
+      {"unknown", 1},  {"in use", 1},
+  };
+  static constexpr FuzzTarget target{"journal", shares, make, mutate, fuzz_one};
   return target;
 }
 

@@ -18,9 +18,18 @@ struct FuzzOutcome {
   std::string wrong = {};
 };
 
+/// How often an outcome comes, of 100 executions: what is tried too rarely is not tested.
+struct FuzzShare {
+  std::string_view what;
+  double least = 0;
+  double most = 100;
+};
+
 /// A target is used by one thread.
 struct FuzzTarget {
   std::string_view name;
+  /// Of many inputs that make() has made.
+  std::span<const FuzzShare> shares;
   /// The bytes of an input: the same for the same choices, on every machine.
   Bytes (*make)(Choices& choices);
   /// Changes an input along its structure, for libFuzzer.
