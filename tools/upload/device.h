@@ -1,0 +1,48 @@
+// Which device is meant, and which ones are there.
+//
+// `cpu` means the CPU, always. A bare `cuda` is refused with the list of what is there: nothing here asks a
+// framework or a driver for a default.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.h"
+
+namespace stfs::upload {
+
+struct Device {
+  enum class Kind : std::uint8_t { Cpu, Cuda };
+  Kind kind = Kind::Cpu;
+  int index = 0;     // of a GPU, in the driver's order
+  std::string uuid;  // of a GPU, "GPU-..." where it was named so or is known
+
+  /// "cpu", "cuda:1".
+  [[nodiscard]] std::string name() const;
+  friend bool operator==(const Device&, const Device&) = default;
+};
+
+/// Understands `cpu`, `cuda:N` and `cuda:GPU-uuid`. Does not look whether it is there, but for a UUID, which
+/// only the driver can turn into an index.
+/// @return InvalidArgument (EINVAL) with what is wrong and which devices there are; ENODEV for a UUID that no
+///         device has.
+Result<Device> parse_device(std::string_view text);
+
+struct DeviceInfo {
+  Device device;
+  std::string description;  // "NVIDIA H200", or the processor's name
+  std::uint64_t total_bytes = 0;
+  std::uint64_t free_bytes = 0;
+};
+
+struct DeviceList {
+  std::vector<DeviceInfo> devices;  // the CPU first, always
+  std::string why_no_cuda;          // empty where there is a GPU; else one sentence for a person
+};
+
+/// Asks the driver; takes what that takes (up to seconds at its first start), and never fails.
+DeviceList list_devices();
+
+}  // namespace stfs::upload
