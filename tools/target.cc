@@ -138,7 +138,8 @@ Result<TargetPath> locate_target(const fs::path& named, const AttributeReader& a
   return TargetPath{named, std::nullopt};
 }
 
-Result<Target> open_target(const fs::path& named, const AttributeReader& attributes, Access access) {
+Result<Target> open_target(const fs::path& named, const AttributeReader& attributes, Access access,
+                           Storage& storage) {
   auto path = locate_target(named, attributes);
   if (!path) return pass_on(std::move(path));
   if (access == Access::ReadWrite && path->archive != named && is_on_read_only_mount(named)) {
@@ -148,6 +149,7 @@ Result<Target> open_target(const fs::path& named, const AttributeReader& attribu
   }
   ModelOptions options;
   options.access = access;
+  options.storage = &storage;
   auto model = Model::open(path->archive, options);
   if (!model) return tl::unexpected(told_about(std::move(model).error(), path->archive, named));
   Target target{std::move(*model), std::nullopt};
