@@ -15,9 +15,12 @@
 #include "core/byte_range.h"
 #include "core/dtype.h"
 #include "core/error.h"
+#include "core/unique_fd.h"
 #include "tools/upload/arena.h"
 
 namespace stfs::upload {
+
+struct ReceivedMessage;
 
 struct LeasedTensor {
   std::string name;
@@ -78,6 +81,7 @@ class Lease {
  private:
   class Connection;
   Lease() = default;
+  static Result<Lease> take_over(ReceivedMessage& granted, UniqueFd socket);
 
   std::filesystem::path socket_;
   std::uint64_t generation_ = 0;

@@ -2,7 +2,8 @@
 //
 // A Unix socket of type SOCK_SEQPACKET: the kernel keeps packets whole, so there is no half message to wait
 // for, and one peer can't hold up another. Everything large travels as a descriptor (SCM_RIGHTS): the arenas,
-// and the documents (JSON) as sealed memfds, which nobody can change or cut while they are read.
+// and the documents (JSON) as sealed memfds, which nobody can change or cut while they are read; by pread(2),
+// for all who have one share its position.
 //
 //     client                         server
 //     Attach               ->                    the first packet of a connection, and its only one
