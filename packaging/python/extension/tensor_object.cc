@@ -246,13 +246,20 @@ PyObject* read_into(PyObject* self, PyObject* arguments, PyObject* keywords) {
   return failed != 0 ? raise(error) : PyLong_FromSize_t(count);
 }
 
+/// A pair of small numbers; TypeError where it is none.
+bool take_pair(PyObject* pair, const char* what, unsigned int& first, unsigned int& second) {
+  if (PyTuple_Check(pair) != 0) return PyArg_ParseTuple(pair, "II", &first, &second) != 0;
+  PyErr_Format(PyExc_TypeError, "%s is no pair of numbers", what);
+  return false;
+}
+
 bool has_device(const stfs_tensor_info& info, PyObject* wanted) {
-  int type = 0;
-  int id = 0;
-  if (PyArg_ParseTuple(wanted, "ii;dl_device is a pair of numbers", &type, &id) == 0) return false;
-  const int own = info.device_kind == STFS_CPU ? dlpack::kCpu : dlpack::kCuda;
-  if (type == own && id == info.device_index) return true;
-  PyErr_Format(PyExc_BufferError, "the tensor is on device (%d, %d) and can't be had on (%d, %d)", own,
+  unsigned int type = 0;
+  unsigned int id = 0;
+  if (!take_pair(wanted, "dl_device", type, id)) return false;
+  const auto own = static_cast<unsigned int>(info.device_kind == STFS_CPU ? dlpack::kCpu : dlpack::kCuda);
+  if (type == own && id == static_cast<unsigned int>(info.device_index)) return true;
+  PyErr_Format(PyExc_BufferError, "the tensor is on device (%u, %d) and can't be had on (%u, %u)", own,
                info.device_index, type, id);
   return false;
 }
@@ -270,10 +277,7 @@ PyObject* dlpack_capsule(PyObject* self, PyObject* arguments, PyObject* keywords
   DlpackRequest request;
   if (max_version != Py_None) {
     unsigned int major = 0;
-    if (PyArg_ParseTuple(max_version, "II;max_version is a pair of numbers", &major,
-                         &request.minor_version) == 0) {
-      return nullptr;
-    }
+    if (!take_pair(max_version, "max_version", major, request.minor_version)) return nullptr;
     request.major_version = major;
   }
   if (copy != Py_None) {
