@@ -21,6 +21,8 @@ int main(int argc, char** argv) {
       Verb{"put", "change one tensor: from bytes, a .npy file or another archive", put},
       Verb{"apply", "change all tensors of a delta at once, or none", apply},
       Verb{"recover", "finish what an interrupted writer has committed", recover},
+      Verb{"upload", "move tensors into the memory of devices", upload},
+      Verb{"devices", "the devices that upload can move to, and why there is no GPU", devices},
       Verb{"sample", "write a small model to try things on", sample},
   };
 

@@ -138,9 +138,11 @@ Result<TargetPath> locate_target(const fs::path& named, const AttributeReader& a
   return TargetPath{named, std::nullopt};
 }
 
-Result<Target> open_target(const fs::path& named, const AttributeReader& attributes, Access access) {
+Result<Target> open_target(const fs::path& named, const AttributeReader& attributes, Access access,
+                           Storage& storage) {
   ModelOptions options;
   options.access = access;
+  options.storage = &storage;
   return open_target(named, attributes, options);
 }
 

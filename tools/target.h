@@ -44,7 +44,7 @@ Result<TargetPath> locate_target(const std::filesystem::path& named,
 /// the archive behind it might be writable: whoever mounted it so has said what he wants.
 Result<Target> open_target(const std::filesystem::path& named,
                            const AttributeReader& attributes = read_mount_attribute,
-                           Access access = Access::ReadOnly);
+                           Access access = Access::ReadOnly, Storage& storage = system_storage());
 Result<Target> open_target(const std::filesystem::path& named, const AttributeReader& attributes,
                            const ModelOptions& options);
 

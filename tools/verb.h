@@ -37,6 +37,8 @@ int verify(const Arguments& arguments, Streams& streams);
 int put(const Arguments& arguments, Streams& streams);
 int apply(const Arguments& arguments, Streams& streams);
 int recover(const Arguments& arguments, Streams& streams);
+int upload(const Arguments& arguments, Streams& streams);
+int devices(const Arguments& arguments, Streams& streams);
 int sample(const Arguments& arguments, Streams& streams);
 
 }  // namespace stfs::tools

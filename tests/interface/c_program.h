@@ -14,12 +14,17 @@ const char* points_into_the_map(const char* path);
 const char* reads_slices(const char* path);
 const char* keeps_a_tensor_when_its_model_is_closed(const char* path);
 const char* keeps_what_is_written_to_itself(const char* path);
+const char* forgives_writes(const char* path);
 const char* reads_where_no_map_is_wanted(const char* path);
 const char* works_on_many_threads(const char* path);
 const char* tells_errors(const char* path);
 const char* knows_older_and_newer_structures(const char* path);
 /* Cuts the archive short. */
 const char* survives_a_cut(const char* path);
+const char* uploads_to_the_cpu(const char* path);
+/* Cuts the archive short. */
+const char* tells_what_is_wrong_with_an_upload(const char* path);
+const char* lists_devices(const char* path);
 /* The archive's "big" begins with 4096 bytes 'J' in a journal alone. */
 const char* reads_out_of_a_journal(const char* path);
 

@@ -68,10 +68,11 @@ TEST_CASE("interface keeps a tensor's data when its model is closed and its file
   expect_success(keeps_a_tensor_when_its_model_is_closed);
 }
 
-TEST_CASE("interface keeps what is written to a private tensor from the archive", "[interface]") {
+TEST_CASE("interface keeps what is written to a tensor from the archive", "[interface]") {
+  const auto program = GENERATE(keeps_what_is_written_to_itself, forgives_writes);
   const Archive archive;
   const std::string before = test::content_of(archive.path);
-  const char* wrong = keeps_what_is_written_to_itself(archive.path.c_str());
+  const char* wrong = program(archive.path.c_str());
   INFO((wrong == nullptr ? "nothing is wrong" : wrong));
   CHECK(wrong == nullptr);
   CHECK(test::content_of(archive.path) == before);
@@ -95,6 +96,18 @@ TEST_CASE("interface knows older and newer structures", "[interface]") {
 
 TEST_CASE("interface gives EIO for what an archive has lost", "[interface]") {
   expect_success(survives_a_cut);
+}
+
+TEST_CASE("interface uploads to the CPU", "[interface]") {
+  expect_success(uploads_to_the_cpu);
+}
+
+TEST_CASE("interface tells what is wrong with an upload", "[interface]") {
+  expect_success(tells_what_is_wrong_with_an_upload);
+}
+
+TEST_CASE("interface lists devices", "[interface]") {
+  expect_success(lists_devices);
 }
 
 TEST_CASE("interface reads what a journal holds for the archive", "[interface]") {

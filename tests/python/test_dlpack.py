@@ -1,4 +1,5 @@
 # Which memory goes to consumers of DLPack, under which type, and that it comes back.
+import ctypes
 import gc
 import threading
 
@@ -102,7 +103,6 @@ def test_old_consumers_write_to_themselves(model, archive_path):
     assert maps_of(archive_path) == mapped_before + 2, "they are maps of the archive and no copies"
     due = tensor.tobytes()
     assert one.bytes(tensor.nbytes) == due and len({one.data, other.data, tensor.address}) == 3
-    import ctypes
     ctypes.memset(one.data, 0, tensor.nbytes)
     assert one.bytes(tensor.nbytes) == bytes(tensor.nbytes)
     assert other.bytes(tensor.nbytes) == tensor.tobytes() == bytes(tensor) == due
@@ -119,6 +119,21 @@ def test_old_consumers_write_to_themselves(model, archive_path):
         with pytest.raises(BufferError, match="copy=False"):
             copied.__dlpack__(copy=False)
     assert archive_path.read_bytes() == before and tensor.tobytes() == due
+
+
+def test_new_consumers_that_write_all_the_same_harm_nobody_else(model, archive_path):
+    """PyTorch takes no notice of the flag that says read-only: that must not end the process, nor change an archive."""
+    before = archive_path.read_bytes()
+    tensor = model["layers.0.weight"]
+    taken = Taken(tensor.__dlpack__(max_version=(1, 0)))
+    assert taken.flags == READ_ONLY and taken.data == tensor.address
+    ctypes.memset(taken.data, 0, tensor.nbytes)
+    assert taken.bytes(tensor.nbytes) == bytes(tensor) == bytes(tensor.nbytes)
+    taken.free()
+    assert tensor.tobytes() == tensor.copy().tobytes() != bytes(tensor.nbytes)
+    with stfs.open(archive_path) as other:
+        assert bytes(other["layers.0.weight"]) == tensor.tobytes()
+    assert archive_path.read_bytes() == before
 
 
 def test_what_is_not_mapped_is_read_once_for_all(archive_path, tensors):
@@ -139,12 +154,12 @@ def test_a_capsule_that_nobody_takes_gives_its_memory_back(tmp_path):
     tensor = model["t"]
     for version in (None, (1, 0)):
         capsules = [tensor.__dlpack__(max_version=version) for _ in range(50)]
-        assert maps_of(path) == (51 if version is None else 1)
+        assert maps_of(path) == (52 if version is None else 2)
         del capsules
         gc.collect()
-        assert maps_of(path) == 1
+        assert maps_of(path) == 2
     model.close()
-    assert maps_of(path) == 1
+    assert maps_of(path) == 2
     del tensor
     gc.collect()
     assert maps_of(path) == 0

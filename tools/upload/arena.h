@@ -16,8 +16,8 @@ namespace stfs::upload {
 /// Where tensors begin in an arena, in bytes: what GPUs read fastest, and DLPack asks for.
 inline constexpr std::uint64_t kTensorAlignment = 256;
 
-/// Owned by whoever needs it last: uploads, tensors handed out, leases. Its memory goes with it. Any number of
-/// threads may ask.
+/// Owned by whoever needs it last: uploads, tensors handed out, leases. Its memory goes with it. Any number
+/// of threads may ask.
 class Arena {
  public:
   virtual ~Arena() = default;

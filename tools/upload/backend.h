@@ -1,7 +1,8 @@
 // What the engine asks of a device: memory, copies that go on by themselves, and a few kernels.
 //
 // Two of them: `cpu` (cpu_backend.cc), a real device with queues of its own that every test runs on, and
-// `cuda` (cuda_backend.cc). A backend that is not built in, or whose driver is missing, says so when it is opened.
+// `cuda` (cuda_backend.cc). A backend that is not built in, or whose driver is missing, says so when it is
+// opened.
 #pragma once
 
 #include <cstddef>
@@ -30,8 +31,8 @@ class Staging {
   [[nodiscard]] virtual std::span<std::byte> bytes() = 0;
 };
 
-/// Work of one device, done in order, beside the caller. One thread at a time. Its destructor waits for what is
-/// under way.
+/// Work of one device, done in order, beside the caller. One thread at a time. Its destructor waits for what
+/// is under way.
 class Queue {
  public:
   virtual ~Queue() = default;
@@ -39,10 +40,10 @@ class Queue {
   /// Starts a copy into an arena of the same device. `from` must stay as it is until a later mark is passed;
   /// it should lie in a Staging, else the copy may wait.
   virtual Result<void> copy(std::span<const std::byte> from, Arena& to, std::uint64_t to_offset) = 0;
-  /// Starts a conversion inside an arena (conversion.h), element by element. The ranges don't overlap.
-  /// Elements that the target cannot hold are added to the count that overflows() tells.
-  virtual Result<void> convert(Arena& arena, ByteRange from, Dtype from_dtype, std::uint64_t to_offset,
-                               Dtype to_dtype) = 0;
+  /// Starts a conversion (conversion.h), element by element. The ranges don't overlap and begin at a whole
+  /// element. Elements that the target cannot hold are added to the count that overflows() tells.
+  virtual Result<void> convert(Arena& from, ByteRange range, Dtype from_dtype, Arena& to,
+                               std::uint64_t to_offset, Dtype to_dtype) = 0;
   /// Starts taking the digest (digest.h) of a range; it is in *to once a later mark is passed.
   virtual Result<void> digest(Arena& arena, ByteRange range, std::uint64_t* to) = 0;
 

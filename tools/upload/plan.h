@@ -23,10 +23,11 @@ namespace stfs::upload {
 
 /// One thing that the user named.
 struct SourceRequest {
-  /// An archive, a model's index or directory, a mount, or the file of a tensor in a mount: what lies in a mount is
-  /// resolved through its attributes, so that no byte passes through FUSE.
+  /// An archive, a model's index or directory, a mount, or the file of a tensor in a mount: what lies in a
+  /// mount is resolved through its attributes, so that no byte passes through FUSE.
   std::filesystem::path path;
-  /// Of tensors' names, as fnmatch(3), each with a slice at its end or without: `*.q_proj.weight[:128]`. None: all.
+  /// Of tensors' names, as fnmatch(3), each with a slice at its end or without: `*.q_proj.weight[:128]`.
+  /// None: all.
   std::vector<std::string> patterns;
 };
 
@@ -35,20 +36,21 @@ struct PlanRequest {
   DeviceRules rules;
   /// Convert every floating tensor to it; others stay.
   std::optional<Dtype> dtype;
+  Storage* storage = &system_storage();  // must outlive the plan
 };
 
 /// A tensor, or a part of it, on one device. A replica is a PlannedTensor of its own.
 struct PlannedTensor {
   std::string name;
-  std::uint32_t model = 0;   // in Plan::models
-  std::uint32_t tensor = 0;  // in that model
+  std::uint32_t model = 0;     // in Plan::models
+  std::uint32_t tensor = 0;    // in that model
   std::optional<Slice> slice;  // of the tensor, or all of it; a shard is a slice
   Dtype source_dtype = Dtype::U8;
-  Dtype dtype = Dtype::U8;            // on the device
-  std::vector<std::uint64_t> shape;   // on the device
-  std::uint64_t source_bytes = 0;     // before conversion
-  std::uint32_t device = 0;           // in Plan::devices
-  ByteRange place;                    // in that device's arena
+  Dtype dtype = Dtype::U8;           // on the device
+  std::vector<std::uint64_t> shape;  // on the device
+  std::uint64_t source_bytes = 0;    // before conversion
+  std::uint32_t device = 0;          // in Plan::devices
+  ByteRange place;                   // in that device's arena
 };
 
 struct PlannedDevice {
@@ -58,7 +60,7 @@ struct PlannedDevice {
 
 struct Plan {
   std::vector<std::shared_ptr<const Model>> models;
-  /// The generation that a mount showed, or the file's identity then: grows or differs after a change.
+  /// The identities of its files then: another text after any change.
   std::vector<std::string> model_versions;
   std::vector<PlannedDevice> devices;
   /// In the order in which they are read: by archive, then by offset.
@@ -69,7 +71,11 @@ struct Plan {
   [[nodiscard]] std::uint64_t read_bytes() const;
 };
 
-/// @return EINVAL, ENOENT and the models' own errors, each with the path, pattern or name that is wrong: a pattern
+/// A directory without an index stands for all archives in it. Of a model as a whole nothing may be wrong; a
+/// tensor may be selected once only, and no two of one name may lie on one device. A rule's shard does not go
+/// with a slice.
+/// @return EINVAL, ENOENT and the models' own errors, each with the path, pattern or name that is wrong: a
+/// pattern
 ///         that fits nothing, a shard that does not divide, a dtype that can't be converted to.
 Result<Plan> make_plan(const PlanRequest& request);
 

@@ -114,6 +114,10 @@ typedef struct stfs_open_options {
   size_t struct_bytes;
   int32_t io;        /* stfs_io */
   int32_t is_strict; /* 1: refuse a model whose index and shards disagree */
+  /* 1: hand out a map that may be written to by mistake. Without it that is a SIGSEGV; with it, what is
+   * written stays in this process, where all tensors of this model have it: for those who hand data on to
+   * libraries that know no read-only memory. Where such a map can't be had, it is the ordinary one. */
+  int32_t is_forgiving;
 } stfs_open_options;
 
 /* Opens an archive, a model's index, a directory with one index, a mount of safetensorsfs (its bytes are then
@@ -232,6 +236,115 @@ STFS_API stfs_tensor* stfs_tensor_copy(const stfs_tensor* tensor, stfs_error* er
  * archive, with no more than 4 KiB before and behind the tensor. What is written stays with this handle.
  * Copies at once where the tensor is smaller than 64 KiB, or not one run of bytes in a map. */
 STFS_API stfs_tensor* stfs_tensor_private(const stfs_tensor* tensor, stfs_error* error);
+
+/* --- devices
+ * ------------------------------------------------------------------------------------------------ */
+
+typedef struct stfs_device_list stfs_device_list;
+
+typedef struct stfs_device_info {
+  size_t struct_bytes;     /* the only field that the caller sets */
+  int32_t kind;            /* stfs_device_kind */
+  int32_t index;           /* of a GPU, in the driver's order */
+  const char* name;        /* "cpu", "cuda:0": how it is named below */
+  const char* uuid;        /* of a GPU, "GPU-..."; else "" */
+  const char* description; /* "NVIDIA H200", or the processor's name */
+  uint64_t total_bytes;    /* of memory */
+  uint64_t free_bytes;
+} stfs_device_info;
+
+/* What is there: the CPU first, always. May take seconds where a GPU's driver starts. */
+STFS_API stfs_device_list* stfs_list_devices(stfs_error* error);
+STFS_API void stfs_device_list_close(stfs_device_list* list);
+STFS_API uint64_t stfs_device_count(const stfs_device_list* list);
+/* What info points to lives as long as the list. */
+STFS_API int stfs_device(const stfs_device_list* list, uint64_t position, stfs_device_info* info,
+                         stfs_error* error);
+/* One sentence for a person where there is no GPU; else "". */
+STFS_API const char* stfs_why_no_cuda(const stfs_device_list* list);
+
+/* --- uploads: tensors into the memory of devices
+ * ------------------------------------------------------------ */
+
+typedef struct stfs_plan stfs_plan;
+typedef struct stfs_upload stfs_upload;
+typedef struct stfs_resident stfs_resident;
+
+typedef struct stfs_plan_options {
+  size_t struct_bytes;
+  /* One of these two says where tensors go. A device is "cpu", "cuda:N" or "cuda:GPU-uuid"; none is a
+   * default. */
+  const char* devices; /* of all tensors; several, with commas: a replica on each, read once */
+  const char* rules; /* lines "PATTERN DEVICE[,DEVICE...] [shard(DIMENSION,PART/PARTS)]", the first that fits
+                        a name decides; '#' begins a comment. Names that none fits are left out. */
+  /* Of tensors' names, as fnmatch(3), each with a slice at its end or without: "*.q_proj.weight[:128]". None:
+   * all. */
+  const char* const* patterns;
+  size_t pattern_count;
+  const char* dtype; /* convert every floating tensor to it: "BF16", "F32", ...; NULL: none */
+} stfs_plan_options;
+
+/* What an upload will do. Opens the model's path anew, and reads headers alone. */
+STFS_API stfs_plan* stfs_plan_make(const stfs_model* model, const stfs_plan_options* options,
+                                   stfs_error* error);
+STFS_API void stfs_plan_close(stfs_plan* plan);
+/* Tensors, or parts of them, on devices: a replica counts for itself. In the order in which they are read. */
+STFS_API uint64_t stfs_plan_count(const stfs_plan* plan);
+/* As it will be on its device. What info points to lives as long as the plan. */
+STFS_API int stfs_plan_describe(const stfs_plan* plan, uint64_t position, stfs_tensor_info* info,
+                                stfs_error* error);
+STFS_API uint64_t stfs_plan_read_bytes(const stfs_plan* plan);
+STFS_API uint64_t stfs_plan_left_out_count(const stfs_plan* plan);
+STFS_API int stfs_plan_left_out(const stfs_plan* plan, uint64_t position, stfs_text* name, stfs_error* error);
+
+typedef struct stfs_upload_options {
+  size_t struct_bytes;
+  uint32_t readers;    /* threads; 0: one for each core, 8 at most */
+  int32_t must_verify; /* 1: compare a digest of each tensor's bytes on the device with the archive's */
+} stfs_upload_options;
+
+/* Begins to move what the plan says, on threads of its own. What does not fit is said before a byte moves:
+ * ENOMEM. The plan may be closed. options: may be NULL. */
+STFS_API stfs_upload* stfs_start(const stfs_plan* plan, const stfs_upload_options* options,
+                                 stfs_error* error);
+
+typedef struct stfs_progress {
+  size_t struct_bytes;  /* the only field that the caller sets */
+  uint64_t done_bytes;  /* that have arrived */
+  uint64_t total_bytes; /* to be read */
+  int32_t is_done;      /* stfs_wait() will not wait; how it ended only that tells */
+} stfs_progress;
+STFS_API int stfs_poll(const stfs_upload* upload, stfs_progress* progress, stfs_error* error);
+/* The rest is not read: stfs_wait() gives ECANCELED, if it was not done already. */
+STFS_API void stfs_cancel(stfs_upload* upload);
+/* Waits for the end; once for each upload. Nothing is kept on a device where it fails: ECANCELED, ESTALE
+ * where an archive has changed since the plan, EIO, EBADMSG where a digest differs, the device's errors.
+ * progress: may be NULL; called on this thread now and then, and once with all at the end; what is not 0
+ * cancels. */
+STFS_API stfs_resident* stfs_wait(stfs_upload* upload,
+                                  int (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes),
+                                  void* context, stfs_error* error);
+/* Cancels what is still under way, and waits for its threads. */
+STFS_API void stfs_upload_close(stfs_upload* upload);
+
+typedef struct stfs_upload_report {
+  size_t struct_bytes;     /* the only field that the caller sets */
+  uint64_t duration_ns;    /* of moving the bytes alone */
+  uint64_t read_bytes;     /* from archives */
+  uint64_t cached_bytes;   /* of them in the page cache when it began */
+  uint64_t overflow_count; /* elements that the new dtype could not hold */
+  uint64_t verified_bytes;
+} stfs_upload_report;
+
+/* What has arrived, in the order of the plan. */
+STFS_API uint64_t stfs_resident_count(const stfs_resident* resident);
+/* A tensor in its device's memory: it keeps the memory of all that was uploaded to that device with it. Data
+ * on a GPU have a CUDA device pointer for an address, and are complete: any stream may use them. */
+STFS_API stfs_tensor* stfs_resident_tensor(const stfs_resident* resident, uint64_t position,
+                                           stfs_error* error);
+STFS_API int stfs_resident_report(const stfs_resident* resident, stfs_upload_report* report,
+                                  stfs_error* error);
+STFS_API void stfs_resident_close(stfs_resident* resident);
 
 #ifdef __cplusplus
 }

@@ -3,12 +3,14 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "core/error.h"
 #include "tools/upload/arena.h"
+#include "tools/upload/backend.h"
 #include "tools/upload/plan.h"
 
 namespace stfs::upload {
@@ -21,18 +23,22 @@ struct UploadOptions {
   bool verify = false;
   /// Arenas that Arena::share() can hand to other processes.
   bool is_shareable = false;
+  /// Where backends come from, and how large the ring is: for the tests.
+  std::function<Result<std::shared_ptr<Backend>>(const Device&)> open_backend = Backend::open;
+  std::uint64_t slot_bytes = 2U << 20U;  // a multiple of kTensorAlignment
+  unsigned slots = 16;
 };
 
 struct UploadProgress {
-  std::uint64_t done_bytes = 0;   // that have arrived, read bytes
+  std::uint64_t done_bytes = 0;  // that have arrived, read bytes
   std::uint64_t total_bytes = 0;
 };
 
 struct UploadReport {
-  std::chrono::nanoseconds duration{};   // of moving the bytes alone; ends when all devices are done
+  std::chrono::nanoseconds duration{};  // of moving the bytes alone; ends when all devices are done
   std::uint64_t read_bytes = 0;
-  std::uint64_t cached_bytes = 0;        // of them in the page cache when it began
-  std::uint64_t overflows = 0;           // elements that the new dtype could not hold
+  std::uint64_t cached_bytes = 0;  // of them in the page cache when it began
+  std::uint64_t overflows = 0;     // elements that the new dtype could not hold
   std::uint64_t verified_bytes = 0;
 };
 

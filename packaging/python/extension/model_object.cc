@@ -6,6 +6,7 @@
 
 #include "packaging/python/extension/python_error.h"
 #include "packaging/python/extension/tensor_object.h"
+#include "packaging/python/extension/upload_object.h"
 #include "tools/upload/stfs.h"
 
 namespace stfs::python {
@@ -62,6 +63,7 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   }
   const Object owned_path(path);
   options.is_strict = is_strict;
+  options.is_forgiving = 1;  // PyTorch writes to what it was told is read-only
   const char* path_bytes = PyBytes_AsString(path);
   stfs_error error;
   stfs_model* handle = nullptr;
@@ -199,6 +201,11 @@ PyObject* check_current(PyObject* self, PyObject*) {
   Py_RETURN_NONE;
 }
 
+PyObject* upload(PyObject* self, PyObject* arguments) {
+  const Use use(self);
+  return use ? start_upload(use.handle(), arguments) : nullptr;
+}
+
 PyObject* is_closed(PyObject* self, void*) {
   return PyBool_FromLong(of(self).is_closed ? 1 : 0);
 }
@@ -214,6 +221,8 @@ PyMethodDef kMethods[] = {{"close", as_method(close), METH_NOARGS, "close()\n--\
                           {"metadata", as_method(metadata), METH_NOARGS, "metadata()\n--\n\n"},
                           {"tensor", as_method(tensor), METH_VARARGS, "tensor(type, position)\n--\n\n"},
                           {"generation", as_method(generation), METH_NOARGS, "generation()\n--\n\n"},
+                          {"start_upload", as_method(upload), METH_VARARGS,
+                           "start_upload(devices, rules, patterns, dtype, readers, must_verify)\n--\n\n"},
                           {"check_current", as_method(check_current), METH_NOARGS, "check_current()\n--\n\n"},
                           {nullptr, nullptr, 0, nullptr}};
 

@@ -8,6 +8,8 @@
         torch.from_dlpack(weight)                       # shares the archive's pages
         np.from_dlpack(weight[:10, ::2])                # so do slices
         model.metadata["format"]
+        weights = model.upload(device="cuda:0")         # or "cpu": into memory of a device, in one pass
+        torch.from_dlpack(weights["lm_head.weight"])    # on the GPU; nothing is copied there
 
 A tensor keeps what it needs: it, and what was made of it, go on living when the model is closed.
 
@@ -23,5 +25,7 @@ from ._model import Model, open
 from ._stfs import FormatError
 from ._stfs import version as __version__
 from ._tensor import Tensor
+from ._upload import Device, Resident, Upload, UploadReport, devices, why_no_cuda
 
-__all__ = ["FormatError", "Model", "Tensor", "open"]
+__all__ = ["Device", "FormatError", "Model", "Resident", "Tensor", "Upload", "UploadReport", "devices", "open",
+           "why_no_cuda"]

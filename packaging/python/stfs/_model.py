@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, KeysView, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Union
 
 from . import _stfs
 from ._tensor import Tensor
+from ._upload import Resident, Upload
 
 if TYPE_CHECKING:
+    from ._upload import Progress
+
     StrPath = Union[str, "os.PathLike[str]"]
 
 _IO = {"auto": 0, "mmap": 1, "pread": 2}
@@ -87,6 +90,41 @@ class Model(Mapping[str, Tensor]):
         ESTALE: another file lies at the path, or the header is another one. EIO: it was cut short.
         """
         self._handle.check_current()
+
+    def start_upload(self, names: str | Iterable[str] | None = None, *, device: str | Iterable[str] | None = None,
+                     rules: str | None = None, dtype: str | None = None, verify: bool = False,
+                     readers: int = 0) -> Upload:
+        """Begins what upload() does, and returns at once."""
+        if (device is None) == (rules is None):
+            raise ValueError("where the tensors go: device= or rules=, and not both; nothing is a default")
+        devices = device if device is None or isinstance(device, str) else ",".join(device)
+        patterns = None if names is None else [names] if isinstance(names, str) else list(names)
+        if patterns == []:
+            raise ValueError("names=[] selects nothing; names=None selects all")
+        return Upload(self._handle.start_upload(devices, rules, patterns, dtype, readers, verify))
+
+    def upload(self, names: str | Iterable[str] | None = None, *, device: str | Iterable[str] | None = None,
+               rules: str | None = None, dtype: str | None = None, verify: bool = False, readers: int = 0,
+               progress: Progress | None = None) -> Resident:
+        """Copies tensors into the memory of a device, and waits until they are there.
+
+        names     of tensors, or patterns as of fnmatch(3), each with a slice at its end or without
+                  ("*.q_proj.weight[:128]"); None: all
+        device    "cpu", "cuda:0", "cuda:GPU-uuid"; several: a replica on each, read once. None is a default.
+        rules     in place of device: lines "PATTERN DEVICE[,DEVICE...] [shard(DIMENSION,PART/PARTS)]", of which the
+                  first that fits a name decides
+        dtype     convert every floating tensor to it ("BF16", "F32", ...); others stay
+        verify    compare a digest of each tensor's bytes on the device with the archive's
+        readers   threads that read; 0: one for each core, 8 at most
+        progress  as of Upload.wait()
+
+        Raises what Upload.wait() raises; ValueError for a device or a rule that makes no sense, OSError (ENODEV) for a
+        device that is not there, KeyError never: a pattern that fits nothing is OSError (ENOENT).
+
+        >>> weights = model.upload("model.layers.*", device="cuda:0", dtype="BF16")
+        """
+        upload = self.start_upload(names, device=device, rules=rules, dtype=dtype, verify=verify, readers=readers)
+        return upload.wait(progress)
 
     @property
     def closed(self) -> bool:

@@ -15,18 +15,15 @@ using namespace stfs::interface;
 
 namespace {
 
-Result<ModelOptions> options_of(const stfs_open_options* given) {
+Result<ModelOptions> model_options(const stfs_open_options& given) {
   ModelOptions options;
-  if (given == nullptr) return options;
-  auto known = take_struct(given);
-  if (!known) return pass_on(std::move(known));
-  switch (known->io) {
+  switch (given.io) {
     case STFS_IO_AUTO: options.io = Io::Auto; break;
     case STFS_IO_MMAP: options.io = Io::Mmap; break;
     case STFS_IO_PREAD: options.io = Io::Pread; break;
-    default: return refuse(fmt::format("stfs_open: no such way to read: {}", known->io));
+    default: return refuse(fmt::format("stfs_open: no such way to read: {}", given.io));
   }
-  options.is_strict = known->is_strict != 0;
+  options.is_strict = given.is_strict != 0;
   return options;
 }
 
@@ -66,11 +63,18 @@ Result<void> check_current(Archive& archive) {
 stfs_model* stfs_open(const char* path, const stfs_open_options* options, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_model*> {
     if (path == nullptr) return refuse("stfs_open: no path");
-    auto known = options_of(options);
-    if (!known) return pass_on(std::move(known));
+    auto given = options == nullptr ? Result<stfs_open_options>() : take_struct(options);
+    if (!given) return pass_on(std::move(given));
+    const auto known = model_options(*given);
+    if (!known) return tl::unexpected(known.error());
     auto target = tools::open_target(path, tools::read_mount_attribute, *known);
     if (!target) return pass_on(std::move(target));
-    return new stfs_model{path, std::move(target->model), target->tensor};
+    auto model = std::make_unique<stfs_model>();
+    model->named = std::filesystem::absolute(path);
+    model->model = std::move(target->model);
+    model->only = target->tensor;
+    if (given->is_forgiving != 0) model->maps = std::make_shared<const ForgivingMaps>(*model->model);
+    return model.release();
   });
 }
 

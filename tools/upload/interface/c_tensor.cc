@@ -52,7 +52,7 @@ stfs_tensor* stfs_tensor_open(const stfs_model* model, std::uint64_t position, s
     tensor->archive = model->model->archive_of(at).path().string();
     tensor->offset = model->model->file_range(at).offset;
     tensor->view = StridedView::whole(known.dtype, known.shape, known.data.size_bytes);
-    tensor->memory = archive_memory(model->model, at);
+    tensor->memory = archive_memory(model->model, model->maps, at);
     return tensor.release();
   });
 }

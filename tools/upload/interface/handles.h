@@ -1,6 +1,7 @@
 // What the handles of stfs.h are. Shared by the files that implement it, and nobody else's.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -11,13 +12,16 @@
 #include "core/model.h"
 #include "tools/upload/interface/strided_view.h"
 #include "tools/upload/interface/tensor_memory.h"
+#include "tools/upload/plan.h"
 #include "tools/upload/stfs.h"
+#include "tools/upload/upload.h"
 
 /// Never changes once opened.
 struct stfs_model {
-  std::filesystem::path named;  // by the user
+  std::filesystem::path named;  // by the user, made absolute: plans open it anew
   std::shared_ptr<const stfs::Model> model;
-  std::optional<std::uint32_t> only;  // the tensor whose file in a mount was named
+  std::shared_ptr<const stfs::interface::ForgivingMaps> maps;  // null where they are not wanted
+  std::optional<std::uint32_t> only;                           // the tensor whose file in a mount was named
 
   [[nodiscard]] std::uint64_t count() const { return only ? 1 : model->tensors().size(); }
   /// @param position  below count().
@@ -38,4 +42,17 @@ struct stfs_tensor {
 
   mutable std::mutex mutex;  // guards what follows
   mutable std::shared_ptr<stfs::interface::TensorMemory> gathered;
+};
+
+struct stfs_plan {
+  stfs::upload::Plan plan;
+};
+
+struct stfs_upload {
+  std::unique_ptr<stfs::upload::Upload> upload;
+  std::atomic<bool> is_taken = false;  // by stfs_wait()
+};
+
+struct stfs_resident {
+  stfs::upload::Resident resident;
 };

@@ -8,10 +8,12 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "core/error.h"
 #include "core/model.h"
 #include "core/slice.h"
+#include "tools/upload/arena.h"
 #include "tools/upload/device.h"
 
 namespace stfs::interface {
@@ -39,8 +41,36 @@ class TensorMemory {
   [[nodiscard]] virtual bool is_writable() const { return false; }
 };
 
+/// A second map of each of a model's archives, to be handed to those who know no read-only memory: what they
+/// write to it by mistake stays in this process, where it would be a SIGSEGV in the archive's own map. Never
+/// changes once made; any number of threads.
+class ForgivingMaps {
+ public:
+  explicit ForgivingMaps(const Model& model);
+  ForgivingMaps(const ForgivingMaps&) = delete;
+  ForgivingMaps& operator=(const ForgivingMaps&) = delete;
+  ~ForgivingMaps();
+
+  /// Of the first byte of a shard's file, or null where it could not be mapped so.
+  [[nodiscard]] std::byte* address(std::uint32_t shard) const {
+    return static_cast<std::byte*>(maps_[shard].address);
+  }
+
+ private:
+  struct Map {
+    void* address = nullptr;
+    std::size_t size_bytes = 0;
+  };
+  std::vector<Map> maps_;  // of each shard
+};
+
 /// The bytes of a tensor of a model; has an address where the archive is mapped and no journal lies over it.
-std::shared_ptr<TensorMemory> archive_memory(std::shared_ptr<const Model> model, std::uint32_t tensor);
+/// @param maps  of the model, for that address to lie in; or null.
+std::shared_ptr<TensorMemory> archive_memory(std::shared_ptr<const Model> model,
+                                             std::shared_ptr<const ForgivingMaps> maps, std::uint32_t tensor);
+
+/// A tensor in a device's memory.
+std::shared_ptr<TensorMemory> arena_memory(std::shared_ptr<upload::Arena> arena, ByteRange place);
 
 /// What the slice selects of it, packed, in memory of its own.
 Result<std::shared_ptr<TensorMemory>> copy_of(const TensorMemory& memory, const Slice& slice);

@@ -1,0 +1,182 @@
+// stfs upload: tensors into the memory of devices.
+#include "tools/upload/upload.h"
+
+#include <algorithm>
+#include <chrono>
+#include <optional>
+#include <ostream>
+#include <thread>
+
+#include "tools/command_line.h"
+#include "tools/diagnostic.h"
+#include "tools/interrupt.h"
+#include "tools/progress.h"
+#include "tools/quantity.h"
+#include "tools/upload/ceiling.h"
+#include "tools/upload/conversion.h"
+#include "tools/upload_report.h"
+#include "tools/verb.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr std::chrono::milliseconds kLookEvery{20};
+
+constexpr const char* kExamples =
+    "Reads what was selected from its archives (of what lies in a mount too: no byte passes through FUSE) "
+    "and\n"
+    "moves it into one piece of memory on each device, in bounded memory of this process. The memory is "
+    "given\n"
+    "back at the end: this verb tells that it works, and how fast; `stfs serve` keeps it.\n"
+    "\n"
+    "DEVICE is cpu, cuda:0, cuda:GPU-UUID, or several with commas: a copy on each, read once. @FILE is a "
+    "file\n"
+    "of rules, one a line: PATTERN DEVICE [shard(DIMENSION, PART/PARTS)]. The first one whose PATTERN "
+    "matches\n"
+    "a name decides; # begins a comment; what no rule names stays where it is:\n"
+    "  *.q_proj.weight   cuda:0 shard(0, 1/2)    the first half of its rows\n"
+    "  *.norm.weight     cuda:0,cuda:1           a copy on each\n"
+    "  *                 cpu\n"
+    "\n"
+    "PATTERN is matched against whole names, * matches dots too; a slice as in NumPy may follow it.\n"
+    "DTYPE is one of BF16, F16, F32, F8_E4M3, F8_E5M2 and their FNUZ kinds; rounded to the nearest, what is "
+    "too\n"
+    "large becomes infinity or NaN and is counted.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs upload model.safetensors --device cuda:0 --verify\n"
+    "  stfs upload model/ --device @tp.rules --dry-run              where what would go, and whether it "
+    "fits\n"
+    "  stfs upload /mnt/model/lm_head.weight --device cpu           one tensor of a mount\n"
+    "  stfs upload model.safetensors --device cpu --select '*.k_proj.weight[:, :64]'\n"
+    "  stfs upload model.safetensors --device cuda:0 --dtype BF16 --json | jq .bytes_per_second";
+
+struct Request {
+  std::vector<std::string> sources;
+  std::vector<std::string> patterns;
+  std::string device;
+  std::string dtype;
+  bool is_dry_run = false;
+  bool verify = false;
+  bool json = false;
+};
+
+/// Why no upload can be planned, and whether that is for want of a correct command line.
+struct Refusal {
+  std::string message;
+  bool is_wrong_usage = false;
+};
+
+tl::unexpected<Refusal> wrong_usage(std::string message) {
+  return tl::unexpected(Refusal{std::move(message), true});
+}
+
+tl::expected<upload::PlanRequest, Refusal> plan_request(const Request& request) {
+  upload::PlanRequest to;
+  if (request.sources.empty()) return wrong_usage("SOURCE is required");
+  for (const std::string& source : request.sources) to.sources.push_back({source, request.patterns});
+  if (request.device.empty()) return wrong_usage("--device is required: `stfs devices` lists them");
+  if (!request.dtype.empty()) {
+    std::string name = request.dtype;
+    std::ranges::transform(name, name.begin(),
+                           [](char c) { return c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c; });
+    to.dtype = dtype_named(name);
+    if (!to.dtype || !upload::is_conversion_target(*to.dtype)) {
+      return wrong_usage("--dtype " + request.dtype +
+                         ": nothing is converted to this; its help has the list");
+    }
+  }
+  const bool is_file = request.device.starts_with('@');
+  auto rules = is_file ? upload::DeviceRules::read_file(request.device.substr(1))
+                       : upload::DeviceRules::parse_device_list(request.device);
+  if (!rules) {
+    const bool is_misspelled = !is_file && rules.error().code == ErrorCode::InvalidArgument;
+    return tl::unexpected(Refusal{(is_file ? "" : "--device: ") + rules.error().message, is_misspelled});
+  }
+  to.rules = std::move(*rules);
+  return to;
+}
+
+/// Shows the plan, and says of each device whether it could hold its part.
+int show(const upload::Plan& plan, const Request& request, Streams& streams) {
+  PlanMemory memory;
+  for (const upload::PlannedDevice& planned : plan.devices) {
+    auto backend = upload::Backend::open(planned.device);
+    memory.push_back(backend ? (*backend)->memory() : tl::unexpected(backend.error()));
+  }
+  const UploadOutcome outcome{plan, &memory, nullptr, std::nullopt};
+  request.json ? print_upload_json(outcome, streams.out) : print_upload_text(outcome, streams.out);
+  int code = kDone;
+  for (std::size_t at = 0; at < memory.size(); ++at) {
+    const upload::PlannedDevice& planned = plan.devices[at];
+    if (!memory[at]) {
+      code = report_failure(streams, "upload", memory[at].error().message);
+    } else if (planned.arena_bytes > memory[at]->free_bytes) {
+      code = report_failure(streams, "upload",
+                            planned.device.name() + ": " + human_size(planned.arena_bytes) +
+                                " are needed and " + human_size(memory[at]->free_bytes) + " are free");
+    }
+  }
+  return streams.out ? code : kFailed;
+}
+
+Result<upload::Resident> carry_out(upload::Plan plan, const Request& request, Streams& streams) {
+  upload::UploadOptions options;
+  options.verify = request.verify;
+  auto started = upload::Upload::start(std::move(plan), options);
+  if (!started) return pass_on(std::move(started));
+  upload::Upload& upload = **started;
+  Progress progress(streams, "upload", upload.progress().total_bytes);
+  std::uint64_t shown_bytes = 0;
+  while (!upload.is_done()) {
+    std::this_thread::sleep_for(kLookEvery);
+    if (interrupted()) upload.cancel();
+    const std::uint64_t done_bytes = upload.progress().done_bytes;
+    progress.advance(done_bytes - shown_bytes);
+    shown_bytes = done_bytes;
+  }
+  return upload.wait();
+}
+
+}  // namespace
+
+int upload(const Arguments& arguments, Streams& streams) {
+  Request request;
+  CommandLine line("upload", "Move tensors into the memory of devices.", kExamples);
+  line.positionals(
+      request.sources, "SOURCE",
+      "archives, sharded models, directories of archives, mounts, or files of tensors in a mount");
+  line.text(request.device, "-d,--device", "DEVICE",
+            "where to: cpu, cuda:0, several with commas, or @FILE of rules");
+  line.options()
+      .add_option("--select", request.patterns, "only tensors that it matches; may be repeated")
+      ->option_text("PATTERN")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+  line.text(request.dtype, "--dtype", "DTYPE", "convert floating tensors to it on the way");
+  line.flag(request.verify, "--verify", "then read all again and compare what lies on the devices");
+  line.flag(request.is_dry_run, "-n,--dry-run", "show what would go where, and move nothing");
+  line.flag(request.json, "--json", "the plan and what was done as a JSON object");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+
+  auto plan_from = plan_request(request);
+  if (!plan_from) {
+    return plan_from.error().is_wrong_usage ? report_wrong_usage(streams, "upload", plan_from.error().message)
+                                            : report_failure(streams, "upload", plan_from.error().message);
+  }
+  auto plan = upload::make_plan(*plan_from);
+  if (!plan) return report_failure(streams, "upload", plan.error().message);
+  if (request.is_dry_run) return show(*plan, request, streams);
+
+  const InterruptGuard guard;
+  const auto resident = carry_out(std::move(*plan), request, streams);
+  if (!resident) return report_failure(streams, "upload", resident.error().message);
+  const UploadOutcome outcome{
+      resident->plan, nullptr, &resident->report,
+      upload::measure_ceiling(*resident, std::max(std::thread::hardware_concurrency(), 1U))};
+  request.json ? print_upload_json(outcome, streams.out) : print_upload_text(outcome, streams.out);
+  return streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

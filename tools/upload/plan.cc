@@ -1,0 +1,314 @@
+// From requests to places.
+#include "tools/upload/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+
+#include "core/float_conversion.h"
+#include "tools/near_names.h"
+#include "tools/printable.h"
+#include "tools/upload/arena.h"
+#include "tools/upload/conversion.h"
+#include "tools/upload/selection.h"
+#include "tools/upload/sources.h"
+
+namespace stfs::upload {
+namespace {
+
+/// No file is larger; sums of a few of them still fit 64 bits.
+constexpr std::uint64_t kMaxArenaBytes = std::uint64_t{1} << 62U;
+
+tl::unexpected<Error> refuse(const std::string& subject, std::string_view why) {
+  return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("{}: {}", subject, why));
+}
+
+/// A tensor that was selected, before it is known where it goes.
+struct Chosen {
+  std::uint32_t model = 0;
+  std::uint32_t tensor = 0;
+  std::optional<std::string> slice;
+};
+
+/// Whether each pattern has fitted, in whatever source.
+struct PatternUse {
+  std::filesystem::path path;  // of the first source that it was asked of
+  bool is_used = false;
+};
+
+class Planner {
+ public:
+  explicit Planner(const PlanRequest& request) : request_(request), sources_(*request.storage) {}
+
+  Result<Plan> run() {
+    if (auto dtype = check_dtype(); !dtype) return pass_on(std::move(dtype));
+    for (const SourceRequest& source : request_.sources) {
+      if (auto chosen = choose(source); !chosen) return pass_on(std::move(chosen));
+    }
+    if (auto used = check_patterns(); !used) return pass_on(std::move(used));
+    if (auto once = drop_repeated(); !once) return pass_on(std::move(once));
+    name_devices();
+    for (const Chosen& chosen : chosen_) {
+      if (auto placed = place(chosen); !placed) return pass_on(std::move(placed));
+    }
+    plan_.models = sources_.models();
+    for (const auto& model : plan_.models) plan_.model_versions.push_back(version_of(*model));
+    return std::move(plan_);
+  }
+
+ private:
+  Result<void> check_dtype() const {
+    if (!request_.dtype || is_conversion_target(*request_.dtype)) return {};
+    std::string targets;
+    for (const Dtype dtype : all_dtypes()) {
+      if (is_conversion_target(dtype))
+        targets += fmt::format("{}{}", targets.empty() ? "" : ", ", name_of(dtype));
+    }
+    return refuse(std::string(name_of(*request_.dtype)), "nothing is converted to this: one of " + targets);
+  }
+
+  [[nodiscard]] const Model& model(std::uint32_t at) const { return *sources_.models()[at]; }
+  [[nodiscard]] std::string subject(const Chosen& chosen) const {
+    const Model& from = model(chosen.model);
+    return fmt::format("{}: {}", from.path().string(),
+                       tools::printable_name(from.tensors()[chosen.tensor].name));
+  }
+
+  Result<void> choose(const SourceRequest& request) {
+    auto sources = sources_.open(request.path);
+    if (!sources) return pass_on(std::move(sources));
+    for (const std::string& pattern : request.patterns)
+      uses_.try_emplace(pattern, PatternUse{request.path, false});
+    for (const Source& source : *sources) {
+      if (source.tensor) {
+        choose_tensor(source.model, *source.tensor, request.patterns, true);
+        continue;
+      }
+      const Model& from = model(source.model);
+      if (request.patterns.empty() && !from.problems().empty()) {
+        return refuse(from.path().string(), from.problems().front().message);
+      }
+      for (std::uint32_t tensor = 0; tensor < from.tensors().size(); ++tensor) {
+        choose_tensor(source.model, tensor, request.patterns, false);
+      }
+    }
+    return {};
+  }
+
+  /// @param is_named  its own file was: a slice needs no name before it.
+  void choose_tensor(std::uint32_t from, std::uint32_t tensor, const std::vector<std::string>& patterns,
+                     bool is_named) {
+    if (patterns.empty()) chosen_.push_back({from, tensor, std::nullopt});
+    const std::string_view name = model(from).tensors()[tensor].name;
+    for (const std::string& pattern : patterns) {
+      const Selection& selection = selection_of(pattern);
+      std::optional<std::string> slice;
+      if (pattern != name) {
+        const bool is_bare = is_named && selection.slice && selection.pattern.empty();
+        if (!is_bare && !matches_name(selection.pattern, name)) continue;
+        slice = selection.slice;
+      }
+      uses_[pattern].is_used = true;
+      chosen_.push_back({from, tensor, slice});
+    }
+  }
+
+  const Selection& selection_of(const std::string& pattern) {
+    const auto known = selections_.find(pattern);
+    return known != selections_.end() ? known->second
+                                      : selections_.emplace(pattern, parse_selection(pattern)).first->second;
+  }
+
+  Result<void> check_patterns() const {
+    for (const auto& [pattern, use] : uses_) {
+      if (use.is_used) continue;
+      tools::NearNames near(pattern);
+      for (const auto& from : sources_.models()) {
+        for (std::uint32_t tensor = 0; tensor < from->tensors().size(); ++tensor) {
+          near.offer(from->tensors()[tensor].name);
+        }
+      }
+      return fail(ErrorCode::NotFound, ENOENT,
+                  fmt::format("{}: {}: no tensor matches{}", use.path.string(),
+                              tools::printable_name(pattern), near.question()));
+    }
+    return {};
+  }
+
+  Result<void> drop_repeated() {
+    const auto key = [](const Chosen& chosen) { return std::tuple(chosen.model, chosen.tensor); };
+    std::ranges::stable_sort(chosen_, {}, key);
+    const auto is_same = [&](const Chosen& a, const Chosen& b) {
+      return key(a) == key(b) && a.slice == b.slice;
+    };
+    chosen_.erase(std::ranges::unique(chosen_, is_same).begin(), chosen_.end());
+    const auto is_other_part = [&](const Chosen& a, const Chosen& b) { return key(a) == key(b); };
+    const auto twice = std::ranges::adjacent_find(chosen_, is_other_part);
+    if (twice != chosen_.end()) return refuse(subject(*twice), "is selected twice, with two slices");
+    return {};
+  }
+
+  /// All that the rules name, in their order: one that is not there shall not go unnoticed.
+  void name_devices() {
+    for (const DeviceRule& rule : request_.rules.rules()) {
+      for (const Device& device : rule.devices) static_cast<void>(device_at(device));
+    }
+  }
+
+  std::uint32_t device_at(const Device& device) {
+    const auto found = std::ranges::find_if(plan_.devices, [&](const PlannedDevice& known) {
+      return known.device.kind == device.kind && known.device.index == device.index;
+    });
+    if (found != plan_.devices.end()) return static_cast<std::uint32_t>(found - plan_.devices.begin());
+    plan_.devices.push_back({device, 0});
+    names_.emplace_back();
+    return static_cast<std::uint32_t>(plan_.devices.size() - 1);
+  }
+
+  Result<void> place(const Chosen& chosen) {
+    const Tensor tensor = model(chosen.model).tensors()[chosen.tensor];
+    const std::string name(tensor.name);
+    const DeviceRule* const rule = request_.rules.rule_for(name);
+    if (rule == nullptr) {
+      plan_.left_out.push_back(name);
+      return {};
+    }
+    PlannedTensor planned{.name = name,
+                          .model = chosen.model,
+                          .tensor = chosen.tensor,
+                          .slice = {},
+                          .source_dtype = tensor.dtype,
+                          .dtype = tensor.dtype,
+                          .shape = {tensor.shape.begin(), tensor.shape.end()},
+                          .source_bytes = tensor.data.size_bytes,
+                          .device = 0,
+                          .place = {}};
+    if (auto cut = cut_out(chosen, *rule, tensor, planned); !cut) return cut;
+    std::uint64_t size_bytes = planned.source_bytes;
+    if (request_.dtype && is_floating(tensor.dtype) && tensor.dtype != *request_.dtype) {
+      if (!float_format_of(tensor.dtype)) {
+        return refuse(subject(chosen), fmt::format("{} can't be converted to {}", name_of(tensor.dtype),
+                                                   name_of(*request_.dtype)));
+      }
+      planned.dtype = *request_.dtype;
+      size_bytes = size_bytes / (bits_of(tensor.dtype) / 8) * (bits_of(planned.dtype) / 8);
+    }
+    for (const Device& device : rule->devices) {
+      planned.device = device_at(device);
+      if (auto given = give_place(chosen, size_bytes, planned); !given) return given;
+      plan_.tensors.push_back(planned);
+    }
+    return {};
+  }
+
+  Result<void> cut_out(const Chosen& chosen, const DeviceRule& rule, const Tensor& tensor,
+                       PlannedTensor& planned) {
+    std::optional<std::string> text = chosen.slice;
+    if (rule.shard) {
+      if (text) return refuse(subject(chosen), "a slice does not go with the shard of its rule");
+      auto shard = shard_text(*rule.shard, tensor);
+      if (!shard) return tl::unexpected(std::move(shard).error().within(subject(chosen)));
+      text = std::move(*shard);
+    }
+    if (!text) return {};
+    auto slice = parse_slice(*text, tensor.dtype, tensor.shape);
+    if (!slice) {
+      return tl::unexpected(
+          std::move(slice).error().within(fmt::format("{}[{}]", subject(chosen), tools::printable(*text))));
+    }
+    planned.shape = slice->shape;
+    planned.source_bytes = slice->size_bytes;
+    planned.slice = std::move(*slice);
+    return {};
+  }
+
+  /// ":,128:256" is the second half of dimension 1 of [64,256].
+  static Result<std::string> shard_text(const ShardRule& shard, const Tensor& tensor) {
+    const std::string shape = shape_text(tensor.shape);
+    if (shard.dimension >= tensor.shape.size()) {
+      return fail(ErrorCode::InvalidArgument, EINVAL,
+                  fmt::format("shard({},{}/{}): its shape {} has no dimension {}", shard.dimension,
+                              shard.part, shard.parts, shape, shard.dimension));
+    }
+    const std::uint64_t extent = tensor.shape[shard.dimension];
+    if (extent % shard.parts != 0) {
+      return fail(ErrorCode::InvalidArgument, EINVAL,
+                  fmt::format("shard({},{}/{}): dimension {} of its shape {} does not divide by {}",
+                              shard.dimension, shard.part, shard.parts, shard.dimension, shape, shard.parts));
+    }
+    std::string text;
+    for (std::uint32_t at = 0; at < shard.dimension; ++at) text += ":,";
+    const std::uint64_t share = extent / shard.parts;
+    return text + fmt::format("{}:{}", share * (shard.part - 1), share * shard.part);
+  }
+
+  Result<void> give_place(const Chosen& chosen, std::uint64_t size_bytes, PlannedTensor& planned) {
+    PlannedDevice& device = plan_.devices[planned.device];
+    const std::uint64_t offset =
+        (device.arena_bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+    if (size_bytes > kMaxArenaBytes || offset > kMaxArenaBytes - size_bytes) {
+      return fail(ErrorCode::OutOfMemory, ENOMEM,
+                  fmt::format("{}: {}: no memory is that large", subject(chosen), device.device.name()));
+    }
+    const auto [known, is_new] = names_[planned.device].try_emplace(planned.name, planned.model);
+    if (!is_new) {
+      return refuse(subject(chosen), fmt::format("{} has a tensor of this name on {} already",
+                                                 model(known->second).path().string(), device.device.name()));
+    }
+    planned.place = {offset, size_bytes};
+    device.arena_bytes = offset + size_bytes;
+    return {};
+  }
+
+  const PlanRequest& request_;
+  Sources sources_;
+  std::map<std::string, PatternUse> uses_;
+  std::unordered_map<std::string, Selection> selections_;
+  std::vector<Chosen> chosen_;
+  std::vector<std::unordered_map<std::string, std::uint32_t>> names_;  // of each device: name -> model
+  Plan plan_;
+};
+
+tl::unexpected<Error> changed(const std::filesystem::path& path, std::string_view how) {
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              fmt::format("{}: {} since the upload was planned: plan it again", path.string(), how));
+}
+
+}  // namespace
+
+std::uint64_t Plan::read_bytes() const {
+  // A replica is read once: it follows the one that it is a copy of.
+  std::uint64_t total = 0;
+  const PlannedTensor* before = nullptr;
+  for (const PlannedTensor& tensor : tensors) {
+    const bool is_replica =
+        before != nullptr && before->model == tensor.model && before->tensor == tensor.tensor;
+    if (!is_replica) total += tensor.source_bytes;
+    before = &tensor;
+  }
+  return total;
+}
+
+Result<Plan> make_plan(const PlanRequest& request) {
+  return guard_memory([&] { return Planner(request).run(); });
+}
+
+Result<void> check_unchanged(const Plan& plan) {
+  for (const auto& model : plan.models) {
+    if (model->is_index_changed()) return changed(model->path(), "was changed");
+    for (const Shard& shard : model->shards()) {
+      if (!shard.archive) continue;
+      const auto change = shard.archive->check_for_change();
+      if (!change) return tl::unexpected(change.error());
+      if (change->is_gone) return changed(shard.path, "was removed");
+      if (change->is_replaced) return changed(shard.path, "was replaced");
+      if (change->is_touched) return changed(shard.path, "was written to");
+    }
+  }
+  return {};
+}
+
+}  // namespace stfs::upload

@@ -1,0 +1,442 @@
+// The engine: a conductor, readers, and a submitter for each device.
+//
+//   conductor   checks that nothing has changed, runs the others, checks again, verifies
+//   readers     fill slots of the ring; or, where the host's own memory is all that a piece goes to, the
+//   arena itself submitter   starts the copies of one device, conversions behind them, and gives slots back
+//   when these are done
+//
+// Whoever fails first says why; everybody else stops at the next piece.
+#include "tools/upload/upload.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <deque>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+
+#include "tools/quantity.h"
+#include "tools/upload/conversion.h"
+#include "tools/upload/page_cache.h"
+#include "tools/upload/piece_reader.h"
+#include "tools/upload/ring.h"
+#include "tools/upload/transfers.h"
+#include "tools/upload/verification.h"
+
+namespace stfs::upload {
+namespace {
+
+constexpr unsigned kMostReaders = 8;
+/// So many pieces ahead of what is read, a disk is asked for them.
+constexpr std::size_t kPiecesAhead = 8;
+/// Two streams, so that one's copies run while the other's conversions do.
+constexpr std::size_t kQueues = 2;
+
+unsigned default_readers() {
+  return std::clamp(std::thread::hardware_concurrency(), 1U, kMostReaders);
+}
+
+tl::unexpected<Error> cancelled() {
+  return fail(ErrorCode::System, ECANCELED, "cancelled: nothing is kept");
+}
+
+class Job final : public Upload {
+ public:
+  Job(Plan plan, const UploadOptions& options)
+      : plan_(std::move(plan)),
+        options_(options),
+        list_(cut_into_transfers(plan_, options.slot_bytes)),
+        readers_(options.readers > 0 ? options.readers : default_readers()) {
+    for (const Read& read : list_.reads) total_bytes_ += read.size_bytes;
+  }
+  ~Job() override {
+    cancel();
+    if (conductor_.joinable()) conductor_.join();
+  }
+
+  /// Everything that needs memory, before a byte moves.
+  Result<void> prepare() {
+    for (const PlannedDevice& device : plan_.devices) {
+      auto backend = options_.open_backend(device.device);
+      if (!backend) return pass_on(std::move(backend));
+      backends_.push_back(std::move(*backend));
+    }
+    if (auto fits = check_room(); !fits) return fits;
+    for (std::size_t at = 0; at < backends_.size(); ++at) {
+      auto arena = backends_[at]->allocate(plan_.devices[at].arena_bytes, options_.is_shareable);
+      if (!arena) return pass_on(std::move(arena));
+      arenas_.push_back(std::move(*arena));
+    }
+    scratch_.resize(backends_.size());
+    for (const Transfer& transfer : list_.transfers) {
+      if (is_direct(transfer)) continue;
+      if (auto ready = prepare_ring(transfer); !ready) return ready;
+    }
+    return {};
+  }
+
+  Result<void> start() {
+    try {
+      conductor_ = std::thread([this] { conduct(); });
+    } catch (const std::system_error& error) {
+      return fail_system(error.code().value(), "upload", "start a thread");
+    }
+    return {};
+  }
+
+  UploadProgress progress() const override { return {done_bytes_, total_bytes_}; }
+  bool is_done() const override { return is_done_; }
+
+  void cancel() override {
+    if (!is_done_) stop(cancelled().value());
+  }
+
+  Result<Resident> wait() override {
+    if (conductor_.joinable()) conductor_.join();
+    const std::scoped_lock lock(mutex_);
+    if (failure_) {
+      arenas_.clear();
+      return tl::unexpected(*failure_);
+    }
+    return Resident{std::move(arenas_), std::move(plan_), report_};
+  }
+
+ private:
+  // --- before -----------------------------------------------------------------------------------------
+
+  /// Both figures, of the first device where it does not fit. What shares the host's memory shares it.
+  Result<void> check_room() {
+    for (std::size_t at = 0; at < backends_.size(); ++at) {
+      const auto memory = backends_[at]->memory();
+      if (!memory) return tl::unexpected(memory.error());
+      const std::uint64_t needed = plan_.devices[at].arena_bytes;
+      if (needed <= memory->free_bytes) continue;
+      return fail(ErrorCode::OutOfMemory, ENOMEM,
+                  fmt::format("{}: {} ({} bytes) are needed and {} ({} bytes) are free",
+                              plan_.devices[at].device.name(), tools::human_size(needed), needed,
+                              tools::human_size(memory->free_bytes), memory->free_bytes));
+    }
+    return {};
+  }
+
+  /// The slots, and where pieces wait on a device for their conversion: behind each slot one of the same
+  /// size.
+  Result<void> prepare_ring(const Transfer& transfer) {
+    const std::uint64_t size_bytes = options_.slot_bytes * options_.slots;
+    if (!ring_) {
+      // Memory that a GPU reads at full speed, if there is one: others don't care.
+      const auto gpu =
+          std::ranges::find_if(backends_, [](const auto& backend) { return !backend->is_host(); });
+      Backend& owner = gpu != backends_.end() ? **gpu : *backends_.front();
+      auto staging = owner.allocate_staging(size_bytes);
+      if (!staging) return pass_on(std::move(staging));
+      staging_ = std::move(*staging);
+      ring_.emplace(staging_->bytes(), options_.slot_bytes, options_.slots, backends_.size());
+    }
+    if (!transfer.is_converted) return {};
+    for (const PlannedTensor& target : targets(transfer)) {
+      if (scratch_[target.device]) continue;
+      auto scratch = backends_[target.device]->allocate(size_bytes, false);
+      if (!scratch) return pass_on(std::move(scratch));
+      scratch_[target.device] = std::move(*scratch);
+    }
+    return {};
+  }
+
+  // --- what goes where --------------------------------------------------------------------------------
+
+  [[nodiscard]] std::span<const PlannedTensor> targets_of(const Read& read) const {
+    return std::span(plan_.tensors).subspan(read.first_target, read.targets);
+  }
+  [[nodiscard]] std::span<const Part> parts(const Transfer& transfer) const {
+    return std::span(list_.parts).subspan(transfer.first_part, transfer.parts);
+  }
+  /// Of its first part: the others go to the same devices.
+  [[nodiscard]] std::span<const PlannedTensor> targets(const Transfer& transfer) const {
+    return targets_of(list_.reads[parts(transfer).front().read]);
+  }
+  [[nodiscard]] bool is_direct(const Transfer& transfer) const {
+    const auto to = targets(transfer);
+    return !options_.force_ring && to.size() == 1 && backends_[to.front().device]->is_host();
+  }
+  /// Where a part's bytes begin on a device, after conversion.
+  [[nodiscard]] static std::uint64_t place_of(const Part& part, const PlannedTensor& target) {
+    if (target.dtype == target.source_dtype) return target.place.offset + part.bytes.offset;
+    return target.place.offset +
+           part.bytes.offset / (bits_of(target.source_dtype) / 8) * (bits_of(target.dtype) / 8);
+  }
+
+  // --- the conductor ----------------------------------------------------------------------------------
+
+  void conduct() {
+    auto done = guard_memory([&] { return try_conduct(); });
+    if (!done) stop(std::move(done).error());
+    // An archive that is being changed fails in many ways: the change itself is the reason to give.
+    const std::scoped_lock lock(mutex_);
+    if (failure_ && failure_->errno_value != ECANCELED) {
+      if (auto unchanged = check_unchanged(plan_); !unchanged && unchanged.error().errno_value == ESTALE) {
+        failure_ = std::move(unchanged).error();
+      }
+    }
+    is_done_ = true;
+  }
+
+  Result<void> try_conduct() {
+    if (auto unchanged = check_unchanged(plan_); !unchanged) return unchanged;
+    look_at_cache();
+    const auto begin = std::chrono::steady_clock::now();
+    move_all();
+    report_.duration = std::chrono::steady_clock::now() - begin;
+    if (is_stopped_) return {};
+    report_.read_bytes = total_bytes_;
+    report_.overflows = overflows_;
+    if (options_.verify) {
+      auto verified = verify_arenas(plan_, list_, backends_, arenas_, readers_, is_stopped_);
+      if (!verified) return pass_on(std::move(verified));
+      report_.verified_bytes = *verified;
+    }
+    return check_unchanged(plan_);
+  }
+
+  void move_all() {
+    std::vector<std::thread> submitters;
+    std::vector<std::thread> readers;
+    try {
+      if (ring_) {
+        for (std::uint32_t device = 0; device < backends_.size(); ++device) {
+          submitters.emplace_back([this, device] { work([&] { return submit(device); }); });
+        }
+      }
+      while (readers.size() < std::min<std::size_t>(readers_, list_.transfers.size())) {
+        readers.emplace_back([this] { work([&] { return read_all(); }); });
+      }
+    } catch (const std::system_error& error) {
+      // Fewer readers do; without a submitter a device gets nothing.
+      const bool has_all_submitters = !ring_ || submitters.size() == backends_.size();
+      if (!has_all_submitters || readers.empty()) {
+        stop(fail_system(error.code().value(), "upload", "start a thread").value());
+      }
+    }
+    for (std::thread& reader : readers) reader.join();
+    if (ring_) ring_->end();
+    for (std::thread& submitter : submitters) submitter.join();
+  }
+
+  template <class Work>
+  void work(Work&& part) {
+    auto done = guard_memory(part);
+    if (!done) stop(std::move(done).error());
+  }
+
+  /// The first reason counts.
+  void stop(Error why) {
+    {
+      const std::scoped_lock lock(mutex_);
+      if (!failure_) failure_ = std::move(why);
+    }
+    is_stopped_ = true;
+    if (ring_) ring_->stop();
+  }
+
+  void look_at_cache() {
+    ByteRange run;
+    const Archive* archive = nullptr;
+    const auto count = [&] {
+      if (archive != nullptr)
+        report_.cached_bytes += cached_bytes(const_cast<Archive*>(archive)->file().descriptor(), run);
+    };
+    for (const Read& read : list_.reads) {
+      const ByteRange range{read.file_offset + (read.slice != nullptr ? read.slice->extent.offset : 0),
+                            read.slice != nullptr ? read.slice->extent.size_bytes : read.size_bytes};
+      if (read.archive == archive && run.end() == range.offset) {
+        run.size_bytes += range.size_bytes;
+        continue;
+      }
+      count();
+      archive = read.archive;
+      run = range;
+    }
+    count();
+    report_.cached_bytes = std::min(report_.cached_bytes, total_bytes_);
+    is_cold_ = report_.cached_bytes < total_bytes_ / 10 * 9;
+  }
+
+  // --- readers ----------------------------------------------------------------------------------------
+
+  Result<void> read_all() {
+    PieceReader reader(list_);
+    std::vector<std::byte> buffer;  // for what is converted on the spot
+    while (!is_stopped_) {
+      const std::size_t at = next_++;
+      if (at >= list_.transfers.size()) break;
+      const Transfer& transfer = list_.transfers[at];
+      prefetch(at + kPiecesAhead);
+      if (is_direct(transfer)) {
+        if (auto read = read_to_arena(reader, transfer, buffer); !read) return read;
+        continue;
+      }
+      const auto slot = ring_->acquire();
+      if (!slot) break;
+      const auto bytes = ring_->bytes(*slot).first(static_cast<std::size_t>(transfer.size_bytes));
+      if (auto read = reader.read(transfer, bytes); !read) return read;
+      std::vector<std::uint32_t> devices;
+      for (const PlannedTensor& target : targets(transfer)) devices.push_back(target.device);
+      ring_->fill({*slot, static_cast<std::uint32_t>(at)}, devices);
+    }
+    return {};
+  }
+
+  Result<void> read_to_arena(PieceReader& reader, const Transfer& transfer, std::vector<std::byte>& buffer) {
+    const PlannedTensor& first = targets(transfer).front();
+    const std::span<std::byte> arena = arenas_[first.device]->host_bytes();
+    if (!transfer.is_converted) {
+      const auto place = arena.subspan(static_cast<std::size_t>(place_of(parts(transfer).front(), first)),
+                                       static_cast<std::size_t>(transfer.size_bytes));
+      if (auto read = reader.read(transfer, place); !read) return read;
+      done_bytes_ += transfer.source_bytes;
+      return {};
+    }
+    buffer.resize(static_cast<std::size_t>(options_.slot_bytes));
+    if (auto read =
+            reader.read(transfer, std::span(buffer).first(static_cast<std::size_t>(transfer.size_bytes)));
+        !read) {
+      return read;
+    }
+    for (const Part& part : parts(transfer)) {
+      const PlannedTensor& target = targets_of(list_.reads[part.read]).front();
+      const auto from = std::span<const std::byte>(buffer).subspan(
+          static_cast<std::size_t>(part.offset), static_cast<std::size_t>(part.bytes.size_bytes));
+      overflows_ += convert_elements(target.source_dtype, from, target.dtype,
+                                     arena.subspan(static_cast<std::size_t>(place_of(part, target))));
+    }
+    done_bytes_ += transfer.source_bytes;
+    return {};
+  }
+
+  void prefetch(std::size_t at) {
+    if (!is_cold_ || at >= list_.transfers.size()) return;
+    for (const Part& part : parts(list_.transfers[at])) {
+      const Read& read = list_.reads[part.read];
+      if (read.slice == nullptr) {
+        read.archive->file().prefetch({read.file_offset + part.bytes.offset, part.bytes.size_bytes});
+      }
+    }
+  }
+
+  // --- submitters -------------------------------------------------------------------------------------
+
+  struct UnderWay {
+    Ring::Filled filled;
+    std::size_t queue = 0;
+    Queue::Mark mark = 0;
+  };
+
+  Result<void> submit(std::uint32_t device) {
+    std::array<std::unique_ptr<Queue>, kQueues> queues;
+    for (auto& queue : queues) {
+      auto opened = backends_[device]->open_queue();
+      if (!opened) return pass_on(std::move(opened));
+      queue = std::move(*opened);
+    }
+    std::deque<UnderWay> under_way;
+    for (std::size_t turn = 0; !is_stopped_;) {
+      if (const auto filled = ring_->next(device, under_way.empty())) {
+        Queue& queue = *queues[turn];
+        if (auto started = start_copies(queue, *filled, device); !started) return started;
+        const auto mark = queue.mark();
+        if (!mark) return tl::unexpected(mark.error());
+        under_way.push_back({*filled, turn, *mark});
+        turn = (turn + 1) % kQueues;
+      } else if (!under_way.empty()) {
+        const UnderWay& oldest = under_way.front();
+        if (auto passed = queues[oldest.queue]->wait_for(oldest.mark); !passed) return passed;
+      } else {
+        break;
+      }
+      if (auto freed = give_back(queues, under_way); !freed) return freed;
+    }
+    for (const auto& queue : queues) {
+      const auto overflows = queue->overflows();
+      if (!overflows) return tl::unexpected(overflows.error());
+      overflows_ += *overflows;
+    }
+    return {};
+  }
+
+  Result<void> give_back(std::array<std::unique_ptr<Queue>, kQueues>& queues,
+                         std::deque<UnderWay>& under_way) {
+    while (!under_way.empty()) {
+      const UnderWay oldest = under_way.front();
+      const auto passed = queues[oldest.queue]->is_passed(oldest.mark);
+      if (!passed) return tl::unexpected(passed.error());
+      if (!*passed) break;
+      under_way.pop_front();
+      if (ring_->release(oldest.filled.slot))
+        done_bytes_ += list_.transfers[oldest.filled.transfer].source_bytes;
+    }
+    return {};
+  }
+
+  Result<void> start_copies(Queue& queue, Ring::Filled filled, std::uint32_t device) {
+    const Transfer& transfer = list_.transfers[filled.transfer];
+    const auto bytes = ring_->bytes(filled.slot).first(static_cast<std::size_t>(transfer.size_bytes));
+    const Part& first = parts(transfer).front();
+    if (!transfer.is_converted) {
+      return queue.copy(bytes, *arenas_[device], place_of(first, target_on(first, device)));
+    }
+    const std::uint64_t begin = options_.slot_bytes * filled.slot;
+    if (auto copied = queue.copy(bytes, *scratch_[device], begin); !copied) return copied;
+    for (const Part& part : parts(transfer)) {
+      const PlannedTensor& target = target_on(part, device);
+      auto converted =
+          queue.convert(*scratch_[device], {begin + part.offset, part.bytes.size_bytes}, target.source_dtype,
+                        *arenas_[device], place_of(part, target), target.dtype);
+      if (!converted) return converted;
+    }
+    return {};
+  }
+
+  [[nodiscard]] const PlannedTensor& target_on(const Part& part, std::uint32_t device) const {
+    const auto to = targets_of(list_.reads[part.read]);
+    return *std::ranges::find(to, device, &PlannedTensor::device);
+  }
+
+  Plan plan_;
+  UploadOptions options_;
+  TransferList list_;  // refers to the plan
+  unsigned readers_;
+  std::uint64_t total_bytes_ = 0;
+  std::vector<std::shared_ptr<Backend>> backends_;
+  std::vector<std::shared_ptr<Arena>> arenas_;
+  std::vector<std::shared_ptr<Arena>> scratch_;  // null where a device needs none
+  std::unique_ptr<Staging> staging_;
+  std::optional<Ring> ring_;  // where some piece is not direct
+  bool is_cold_ = false;
+  UploadReport report_;  // the conductor's until it is done
+
+  std::atomic<std::size_t> next_ = 0;
+  std::atomic<std::uint64_t> done_bytes_ = 0;
+  std::atomic<std::uint64_t> overflows_ = 0;
+  std::atomic<bool> is_stopped_ = false;
+  std::atomic<bool> is_done_ = false;
+  std::mutex mutex_;  // guards the next; innermost
+  std::optional<Error> failure_;
+  std::thread conductor_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Upload>> Upload::start(Plan plan, const UploadOptions& options) {
+  return guard_memory([&]() -> Result<std::unique_ptr<Upload>> {
+    auto job = std::make_unique<Job>(std::move(plan), options);
+    if (auto ready = job->prepare(); !ready) return pass_on(std::move(ready));
+    if (auto started = job->start(); !started) return pass_on(std::move(started));
+    return job;
+  });
+}
+
+}  // namespace stfs::upload
