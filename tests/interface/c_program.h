@@ -28,6 +28,10 @@ const char* lists_devices(const char* path);
 /* The archive's "big" begins with 4096 bytes 'J' in a journal alone. */
 const char* reads_out_of_a_journal(const char* path);
 
+/* The server at the socket has generation 1, "a" U8 [5] "hello" and "b" F32 [2] 1, 2; then, when there is one
+ * lease, generation 2; when there are two, it ends. */
+const char* leases_what_a_server_keeps(const char* socket);
+
 #ifdef __cplusplus
 }
 #endif

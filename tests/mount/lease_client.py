@@ -184,4 +184,6 @@ class Server:
         self.reader.join(10)
         self.process.stdout.close()
         self.process.stderr.close()
+        if self.process.returncode in (-signal.SIGSEGV, -signal.SIGBUS, -signal.SIGABRT):
+            return f"the server crashed: {self.process.returncode}\n{self.errors}"
         return self.errors if mounted.SANITIZER_REPORT.search(self.errors) else None

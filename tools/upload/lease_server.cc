@@ -66,8 +66,10 @@ void LeaseServer::welcome() {
 
 void LeaseServer::attend_all() {
   const auto now = Clock::now();
-  // A generation may go with the last connection that holds it.
-  std::erase_if(connections_, [&](const auto& connection) { return !connection->attend(state_, now); });
+  for (const auto& connection : connections_) connection->attend(state_, now);
+  // Not while they are attended: a report tells of all of them. A generation may go with the last of its
+  // leases.
+  std::erase_if(connections_, [](const auto& connection) { return connection->is_over(); });
 }
 
 void LeaseServer::publish(std::shared_ptr<const ServedModel> model) {

@@ -27,12 +27,11 @@ ServeConnection::ServeConnection(ServeSocket::Connection connection, std::option
       refusal_(std::move(refusal)),
       greet_until_(greet_until) {}
 
-bool ServeConnection::attend(const ServeState& state, Clock::time_point now) {
+void ServeConnection::attend(const ServeState& state, Clock::time_point now) {
   take_request(state);
   if (stage_ == Stage::Greeting && now >= greet_until_) stage_ = Stage::Over;
   if (stage_ == Stage::Waiting && state.newest) grant(state.newest);
   if (stage_ == Stage::Leased) tell_news(state);
-  return stage_ != Stage::Over;
 }
 
 void ServeConnection::take_request(const ServeState& state) {

@@ -45,11 +45,11 @@ class ServeConnection {
   [[nodiscard]] Clock::time_point since() const { return since_; }
   /// The generation that it holds, or null.
   [[nodiscard]] const std::shared_ptr<const ServedModel>& leased() const { return leased_; }
-  [[nodiscard]] bool is_refused() const { return refusal_.has_value(); }
 
   /// Takes one packet where there is one, then tells what the peer has not been told.
-  /// @return false: it is over, to be dropped.
-  bool attend(const ServeState& state, Clock::time_point now);
+  void attend(const ServeState& state, Clock::time_point now);
+  /// To be dropped.
+  [[nodiscard]] bool is_over() const { return stage_ == Stage::Over; }
   /// Ends a wait for a generation that will never be there.
   void give_up(const Error& why);
 

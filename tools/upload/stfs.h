@@ -15,10 +15,10 @@
  * and no NUL at its end, for a tensor's name may hold any character.
  *
  * OWNERSHIP. What a function returns as a pointer to a handle (stfs_model, stfs_tensor, stfs_plan,
- * stfs_upload, stfs_resident, stfs_device_list) is the caller's, who closes it once with the function of that
- * type; NULL is let through. All else that is pointed to belongs to the handle that was asked and goes with
- * it. Handles keep what they need: a tensor's data stay until stfs_tensor_close(), whether its model, plan or
- * resident is closed or not.
+ * stfs_upload, stfs_resident, stfs_lease, stfs_device_list) is the caller's, who closes it once with the
+ * function of that type; NULL is let through. All else that is pointed to belongs to the handle that was
+ * asked and goes with it. Handles keep what they need: a tensor's data stay until stfs_tensor_close(),
+ * whether its model, plan, resident or lease is closed or not.
  *
  * THREADS. Any number of threads may use one handle at a time, but for its closing, which must be the last
  * call.
@@ -345,6 +345,47 @@ STFS_API stfs_tensor* stfs_resident_tensor(const stfs_resident* resident, uint64
 STFS_API int stfs_resident_report(const stfs_resident* resident, stfs_upload_report* report,
                                   stfs_error* error);
 STFS_API void stfs_resident_close(stfs_resident* resident);
+
+/* --- leases: tensors that `stfs serve` keeps in the memory of devices, mapped by this process
+ * ------------------ */
+
+typedef struct stfs_lease stfs_lease;
+
+typedef struct stfs_attach_options {
+  size_t struct_bytes;
+  uint64_t patience_ns; /* how long a server that is still uploading is waited for; 0: 60 seconds */
+} stfs_attach_options;
+
+/* A lease of the newest generation that the server at that socket has. No byte is copied. The tensors are
+ * read-only: writing to their data raises SIGSEGV. ENOENT, ECONNREFUSED: nobody serves there; EACCES, EPERM:
+ * another user does; ETIMEDOUT: it is still uploading; EBUSY: it has as many leases as it gives. options: may
+ * be NULL. */
+STFS_API stfs_lease* stfs_attach(const char* socket, const stfs_attach_options* options, stfs_error* error);
+/* The server counts the lease until the last of its tensors is closed, too. */
+STFS_API void stfs_lease_close(stfs_lease* lease);
+
+STFS_API uint64_t stfs_lease_count(const stfs_lease* lease);
+/* In the order in which the tensors lie in their archives; a replica counts for itself. Its info names no
+ * archive: "" and 0. */
+STFS_API stfs_tensor* stfs_lease_tensor(const stfs_lease* lease, uint64_t position, stfs_error* error);
+/* From 1 on, by one for each change of the archives that the server has uploaded. */
+STFS_API uint64_t stfs_lease_generation(const stfs_lease* lease);
+/* What the server serves: absolute paths. */
+STFS_API uint64_t stfs_lease_source_count(const stfs_lease* lease);
+STFS_API const char* stfs_lease_source(const stfs_lease* lease, uint64_t position); /* NULL: there is none */
+
+/* For poll(2): readable when there is news. Belongs to the lease. -1 once the server has gone. */
+STFS_API int stfs_lease_descriptor(const stfs_lease* lease);
+
+typedef struct stfs_lease_news {
+  size_t struct_bytes;       /* the only field that the caller sets */
+  uint64_t newer_generation; /* that is there since the last call: attach anew to have it; 0: none */
+  int32_t is_server_gone;    /* it has ended. What is mapped stays */
+  char why_stuck[4097]; /* why a change of the archives has led to no newer generation; "": no such news */
+} stfs_lease_news;
+
+/* Takes the news that is there; never waits. Each is told once, but for is_server_gone. */
+STFS_API int stfs_lease_take_news(stfs_lease* lease, stfs_lease_news* news, stfs_error* error);
 
 #ifdef __cplusplus
 }

@@ -11,6 +11,9 @@
         weights = model.upload(device="cuda:0")         # or "cpu": into memory of a device, in one pass
         torch.from_dlpack(weights["lm_head.weight"])    # on the GPU; nothing is copied there
 
+    lease = stfs.attach("/tmp/model.sock")              # what `stfs serve` keeps: in milliseconds, without a copy
+    torch.from_dlpack(lease["lm_head.weight"])
+
 A tensor keeps what it needs: it, and what was made of it, go on living when the model is closed.
 
 Memory is the archive's own pages. So what others commit to the archive shows in it (`Model.generation` tells), and
@@ -21,11 +24,12 @@ Errors are Python's own: KeyError for a tensor that is not there, IndexError for
 the right errno for files, and `FormatError`, a ValueError, for a file that is no archive.
 """
 
+from ._lease import Lease, News, attach
 from ._model import Model, open
 from ._stfs import FormatError
 from ._stfs import version as __version__
 from ._tensor import Tensor
 from ._upload import Device, Resident, Upload, UploadReport, devices, why_no_cuda
 
-__all__ = ["Device", "FormatError", "Model", "Resident", "Tensor", "Upload", "UploadReport", "devices", "open",
-           "why_no_cuda"]
+__all__ = ["Device", "FormatError", "Lease", "Model", "News", "Resident", "Tensor", "Upload", "UploadReport", "attach",
+           "devices", "open", "why_no_cuda"]

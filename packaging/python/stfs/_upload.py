@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Union
 
 from . import _stfs
+from ._on_devices import OnDevices
 from ._tensor import Tensor
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class UploadReport:
     verified_bytes: int
 
 
-class Resident(Mapping[str, Tensor]):
+class Resident(OnDevices):
     """Tensors in the memory of devices, by their names, in the order in which they were read.
 
     Each keeps the memory of its device alive, which is one piece for all of an upload. Of a tensor with replicas this
@@ -59,39 +60,10 @@ class Resident(Mapping[str, Tensor]):
     """
 
     def __init__(self, tensors: list[Tensor], report: UploadReport, left_out: list[str]) -> None:
+        super().__init__(tensors)
         self.report = report
         #: Names that no rule had a device for.
         self.left_out = left_out
-        self._on: dict[str, dict[str, Tensor]] = {}
-        self._first: dict[str, Tensor] = {}
-        for tensor in tensors:
-            self._on.setdefault(tensor.device, {})[tensor.name] = tensor
-            self._first.setdefault(tensor.name, tensor)
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self._first[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._first)
-
-    def __len__(self) -> int:
-        return len(self._first)
-
-    # As a mapping it would compare all tensors.
-    __eq__ = object.__eq__
-    __hash__ = object.__hash__
-
-    @property
-    def devices(self) -> list[str]:
-        """That something is on."""
-        return list(self._on)
-
-    def on(self, device: str) -> dict[str, Tensor]:
-        """The tensors on one device; KeyError where nothing is."""
-        return dict(self._on[device])
-
-    def __repr__(self) -> str:
-        return f"<stfs.Resident {len(self)} tensors on {', '.join(self.devices) or 'no device'}>"
 
 
 class Upload:

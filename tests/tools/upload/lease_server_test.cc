@@ -243,6 +243,32 @@ TEST_CASE("no descriptor leaks, whatever becomes of the peers", "[tools][serve]"
   CHECK(test::open_descriptors() == before);
 }
 
+TEST_CASE("a report that is asked for in the moment in which leases end is whole", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  auto socket = ServeSocket::listen(directory / "s");
+  REQUIRE(socket);
+  LeaseServer server(std::move(*socket), {});
+  server.publish(served_model(1, "hello"));
+  const auto connect = [&](ServeKind request) {
+    auto peer = connect_to_server(directory / "s");
+    REQUIRE(peer);
+    REQUIRE(send_message(peer->get(), ServeMessage{request}));
+    return std::move(*peer);
+  };
+  std::vector<UniqueFd> leases;
+  for (int at = 0; at < 3; ++at) leases.push_back(connect(ServeKind::Attach));
+  REQUIRE(server.serve_once(std::chrono::seconds(1)));
+  CHECK(server.lease_count() == 3);
+  leases.erase(leases.begin(), leases.begin() + 2);
+  const UniqueFd asking = connect(ServeKind::Query);
+  // Both in one round.
+  REQUIRE(server.serve_once(std::chrono::seconds(1)));
+  CHECK(server.lease_count() == 1);
+  const auto report = next_message(asking.get());
+  REQUIRE(report);
+  CHECK(report->message.kind == ServeKind::Report);
+}
+
 TEST_CASE("peers that talk nonsense are refused, and nobody else is disturbed", "[tools][serve]") {
   const test::TemporaryDirectory directory;
   RunningServer server(directory / "s");

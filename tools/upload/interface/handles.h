@@ -13,6 +13,7 @@
 #include "tools/upload/interface/strided_view.h"
 #include "tools/upload/interface/tensor_memory.h"
 #include "tools/upload/plan.h"
+#include "tools/upload/serve_client.h"
 #include "tools/upload/stfs.h"
 #include "tools/upload/upload.h"
 
@@ -55,4 +56,9 @@ struct stfs_upload {
 
 struct stfs_resident {
   stfs::upload::Resident resident;
+};
+
+struct stfs_lease {
+  mutable std::mutex mutex;  // guards the connection of the lease; all else never changes
+  stfs::upload::Lease lease;
 };
