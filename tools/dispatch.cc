@@ -47,6 +47,7 @@ std::string help(std::span<const Verb> verbs) {
       "  stfs verify model.safetensors             checksums, NaNs\n"
       "  stfs put model.safetensors lm_head.weight lm_head.bin\n"
       "  stfs apply model.safetensors delta.safetensors\n"
+      "  stfs upload model.safetensors --device cuda:0\n"
       "\n"
       "Exit codes: 0 done, 1 failed, 2 wrong usage.\n";
   return text;

@@ -51,6 +51,7 @@ STFS_ON_DEVICES constexpr UnpackedFloat unpack_float(const FloatFormat& format, 
   UnpackedFloat to;
   to.is_negative = format.special != Special::Power && (bits >> format.sign_at() & 1) != 0;
   if (format.special == Special::MinusZero && to.is_negative && magnitude == 0) {
+    to.is_negative = false;
     to.kind = Kind::Nan;
     return to;
   }
@@ -105,7 +106,7 @@ STFS_ON_DEVICES constexpr std::uint64_t pack_float(const FloatFormat& format, co
   }
   // The leading one, where there still is one, counts the exponent up by one; so does a carry of the
   // rounding.
-  if (exponent > 1) magnitude += static_cast<std::uint64_t>(exponent - 1) << format.mantissa_bits;
+  if (exponent > 1 && from.mantissa != 0) magnitude += static_cast<std::uint64_t>(exponent - 1) << format.mantissa_bits;
   std::uint64_t largest = format.magnitude_mask();
   if (format.special == Special::Ieee) largest = infinity - 1;
   if (format.special == Special::AllOnes) largest -= 1;

@@ -1,0 +1,76 @@
+// Rules: the first that fits decides, and a mistake is told with its line.
+#include "tools/upload/device_rules.h"
+
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+#include "tools/upload/selection.h"
+
+using namespace stfs;
+using namespace stfs::upload;
+
+TEST_CASE("the first rule that fits a name decides, and none leaves it where it is", "[tools][upload]") {
+  const test::TemporaryDirectory directory;
+  const auto rules =
+      DeviceRules::read_file(directory.write("rules",
+                                             "# where what goes\n"
+                                             "\n"
+                                             "*.q_proj.weight  cuda:0 shard(1, 2/4)  # a quarter\r\n"
+                                             "*.norm#1\tcuda:0, cuda:1\n"
+                                             "layers.[0-3].*   cpu"));
+  REQUIRE(rules);
+  REQUIRE(rules->rules().size() == 3);
+  const DeviceRule& shard = *rules->rule_for("layers.1.q_proj.weight");
+  CHECK(shard.shard->dimension == 1);
+  CHECK(shard.shard->part == 2);
+  CHECK(shard.shard->parts == 4);
+  CHECK(shard.devices.front().name() == "cuda:0");
+  CHECK(rules->rule_for("a.norm#1")->devices.size() == 2);
+  CHECK_FALSE(rules->rule_for("a.norm#1")->shard);
+  CHECK(rules->rule_for("layers.3.mlp")->devices.front().name() == "cpu");
+  CHECK(rules->rule_for("layers.4.mlp") == nullptr);
+}
+
+TEST_CASE("a device list is one rule for every name", "[tools][upload]") {
+  const auto rules = DeviceRules::parse_device_list("cuda:1,cpu");
+  REQUIRE(rules);
+  CHECK(rules->rule_for("anything")->devices[1].name() == "cpu");
+  CHECK(rules->rule_for("")->devices[0].index == 1);
+  CHECK(DeviceRules::parse_device_list("cpu,cpu").error().message == "cpu: is named twice");
+  CHECK_FALSE(DeviceRules::parse_device_list("cpu,"));
+}
+
+TEST_CASE("a mistake in a file of rules is told with file and line", "[tools][upload]") {
+  const test::TemporaryDirectory directory;
+  const auto refused = [&](const std::string& line, const std::string& why) {
+    const std::string path = directory.write("rules", "* cpu\n" + line + "\n");
+    const auto rules = DeviceRules::read_file(path);
+    CAPTURE(line);
+    REQUIRE_FALSE(rules);
+    CHECK(rules.error().message.starts_with(path + ": line 2: "));
+    CHECK(rules.error().message.find(why) != std::string::npos);
+  };
+  refused("w", "no device is named");
+  refused("w cuda", "which GPU?");
+  refused("w cpu shard", "is no shard(");
+  refused("w cpu shard(0,1/2", "is no shard(");
+  refused("w cpu shard(0,1/2) x", "is no shard(");
+  refused("w cpu shard(-1,1/2)", "is no shard(");
+  refused("w cpu shard(0,0/2)", "parts count from 1");
+  refused("w cpu shard(0,3/2)", "parts count from 1");
+  refused("w cpu shard(0,1/0)", "parts count from 1");
+  CHECK(DeviceRules::read_file(directory / "none").error().errno_value == ENOENT);
+  CHECK(DeviceRules::read_file(directory.path()).error().errno_value == EISDIR);
+  CHECK(DeviceRules::read_file(directory.write("empty", "# nothing\n")).error().errno_value == EINVAL);
+}
+
+TEST_CASE("brackets at the end of a pattern are a slice where they hold one", "[tools][upload]") {
+  CHECK(parse_selection("w[:10]").slice == ":10");
+  CHECK(parse_selection("w[:10]").pattern == "w");
+  CHECK(parse_selection("*.w[-1, ...]").slice == "-1, ...");
+  CHECK(parse_selection("[0]").pattern.empty());
+  CHECK_FALSE(parse_selection("layer[0-9]").slice);
+  CHECK_FALSE(parse_selection("layer[qk]").slice);
+  CHECK_FALSE(parse_selection("layer[0-9].w").slice);
+  CHECK(parse_selection("layer[0-9][0]").pattern == "layer[0-9]");
+  CHECK_FALSE(parse_selection("w[]").slice);
+}
