@@ -42,6 +42,16 @@ CLI::Option* CommandLine::text(std::string& to, const std::string& name, const s
   return app_.add_option(name, to, description)->option_text(value);
 }
 
+void CommandLine::texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
+                        const std::string& description) {
+  lists_.push_back(&to);
+  app_.add_option(name, to, description)
+      ->option_text(value)
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
 void CommandLine::positional(std::string& to, const std::string& name, const std::string& description) {
   ones_.push_back(&to);
   app_.add_option(name, to, description)->required()->option_text(" ");
@@ -49,7 +59,7 @@ void CommandLine::positional(std::string& to, const std::string& name, const std
 
 void CommandLine::positionals(std::vector<std::string>& to, const std::string& name,
                               const std::string& description) {
-  all_ = &to;
+  lists_.push_back(&to);
   app_.add_option(name, to, description)->option_text(" ");
 }
 
@@ -65,7 +75,7 @@ std::optional<int> CommandLine::parse(const Arguments& arguments, Streams& strea
     return report_wrong_usage(streams, verb_, unguarded(error.what()));
   }
   for (std::string* one : ones_) *one = unguarded(*one);
-  if (all_ != nullptr) std::transform(all_->begin(), all_->end(), all_->begin(), unguarded);
+  for (auto* list : lists_) std::transform(list->begin(), list->end(), list->begin(), unguarded);
   return std::nullopt;
 }
 

@@ -25,6 +25,10 @@ class CommandLine {
   CLI::Option* text(std::string& to, const std::string& name, const std::string& value,
                     const std::string& description);
 
+  /// An option that may be given several times, each with a value of its own.
+  void texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
+             const std::string& description);
+
   /// The first positional argument, required. What is filled in must outlive parse(), here and below.
   void positional(std::string& to, const std::string& name, const std::string& description);
   /// All positional arguments after it.
@@ -38,7 +42,7 @@ class CommandLine {
   std::string verb_;
   CLI::App app_;
   std::vector<std::string*> ones_;
-  std::vector<std::string>* all_ = nullptr;
+  std::vector<std::vector<std::string>*> lists_;
 };
 
 }  // namespace stfs::tools

@@ -148,12 +148,7 @@ int upload(const Arguments& arguments, Streams& streams) {
       "archives, sharded models, directories of archives, mounts, or files of tensors in a mount");
   line.text(request.device, "-d,--device", "DEVICE",
             "where to: cpu, cuda:0, several with commas, or @FILE of rules");
-  line.options()
-      .add_option("--select", request.patterns, "only tensors that it matches; may be repeated")
-      ->option_text("PATTERN")
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);
+  line.texts(request.patterns, "--select", "PATTERN", "only tensors that it matches; may be repeated");
   line.text(request.dtype, "--dtype", "DTYPE", "convert floating tensors to it on the way");
   line.flag(request.verify, "--verify", "then read all again and compare what lies on the devices");
   line.flag(request.is_dry_run, "-n,--dry-run", "show what would go where, and move nothing");
