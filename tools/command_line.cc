@@ -42,13 +42,14 @@ CLI::Option* CommandLine::text(std::string& to, const std::string& name, const s
   return app_.add_option(name, to, description)->option_text(value);
 }
 
-CLI::Option* CommandLine::texts(std::vector<std::string>& to, const std::string& name,
-                                const std::string& value, const std::string& description) {
-  many_.push_back(&to);
-  return app_.add_option(name, to, description)
+void CommandLine::texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
+                        const std::string& description) {
+  lists_.push_back(&to);
+  app_.add_option(name, to, description)
       ->option_text(value)
       ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      ->take_all()
+      ->allow_extra_args(false);
 }
 
 void CommandLine::positional(std::string& to, const std::string& name, const std::string& description) {
@@ -58,7 +59,7 @@ void CommandLine::positional(std::string& to, const std::string& name, const std
 
 void CommandLine::positionals(std::vector<std::string>& to, const std::string& name,
                               const std::string& description) {
-  many_.push_back(&to);
+  lists_.push_back(&to);
   app_.add_option(name, to, description)->option_text(" ");
 }
 
@@ -74,7 +75,7 @@ std::optional<int> CommandLine::parse(const Arguments& arguments, Streams& strea
     return report_wrong_usage(streams, verb_, unguarded(error.what()));
   }
   for (std::string* one : ones_) *one = unguarded(*one);
-  for (auto* many : many_) std::transform(many->begin(), many->end(), many->begin(), unguarded);
+  for (auto* list : lists_) std::transform(list->begin(), list->end(), list->begin(), unguarded);
   return std::nullopt;
 }
 

@@ -25,9 +25,9 @@ class CommandLine {
   CLI::Option* text(std::string& to, const std::string& name, const std::string& value,
                     const std::string& description);
 
-  /// The same, to be given as often as wanted.
-  CLI::Option* texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
-                     const std::string& description);
+  /// An option that may be given several times, each with a value of its own.
+  void texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
+             const std::string& description);
 
   /// The first positional argument, required. What is filled in must outlive parse(), here and below.
   void positional(std::string& to, const std::string& name, const std::string& description);
@@ -42,7 +42,7 @@ class CommandLine {
   std::string verb_;
   CLI::App app_;
   std::vector<std::string*> ones_;
-  std::vector<std::vector<std::string>*> many_;
+  std::vector<std::vector<std::string>*> lists_;
 };
 
 }  // namespace stfs::tools

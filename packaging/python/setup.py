@@ -2,6 +2,8 @@
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -24,11 +26,16 @@ def version():
 
 class CMakeBuild(build_ext):
     def build_extension(self, extension):
+        built = os.environ.get("STFS_BUILT_MODULE")  # by the same sources already
+        if built:
+            Path(self.get_ext_fullpath(extension.name)).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(built, self.get_ext_fullpath(extension.name))
+            return
         build = Path(self.build_temp).resolve() / "cmake"
         package = Path(self.get_ext_fullpath(extension.name)).resolve().parent
-        subprocess.run(["cmake", "-S", ROOT, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DSTFS_TESTS=OFF",
+        subprocess.run(["cmake", "-S", ROOT, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release", "-DSTFS_TESTS=OFF",
                         "-DSTFS_STANDALONE=ON", f"-DPython3_EXECUTABLE={sys.executable}",
-                        f"-DSTFS_PYTHON_PACKAGE={package}"], check=True)
+                        f"-DSTFS_PYTHON_PACKAGE={package}", *shlex.split(os.environ.get("CMAKE_ARGS", ""))], check=True)
         jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL") or str(os.cpu_count() or 1)
         subprocess.run(["cmake", "--build", build, "--target", "stfs_python", "--parallel", jobs], check=True)
 

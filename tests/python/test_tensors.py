@@ -1,4 +1,5 @@
 # What a model and its tensors say, and their bytes, against the reference library.
+import ctypes
 import hashlib
 
 import ml_dtypes
@@ -112,6 +113,41 @@ def test_the_buffer_protocol(model, tensors):
     writable = model["odd"].copy()
     memoryview(writable)[0] = 0
     assert not memoryview(writable).readonly and writable.tobytes()[0] == 0 != model["odd"].tobytes()[0]
+
+
+class Buffer(ctypes.Structure):
+    _fields_ = [("buf", ctypes.c_void_p), ("obj", ctypes.py_object), ("len", ctypes.c_ssize_t), ("itemsize", ctypes.c_ssize_t),
+                ("readonly", ctypes.c_int), ("ndim", ctypes.c_int), ("format", ctypes.c_char_p),
+                ("shape", ctypes.POINTER(ctypes.c_ssize_t)), ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
+                ("suboffsets", ctypes.POINTER(ctypes.c_ssize_t)), ("internal", ctypes.c_void_p)]
+
+
+WRITABLE, FORMAT, ND, STRIDES, C_CONTIGUOUS, F_CONTIGUOUS, ANY_CONTIGUOUS = 1, 4, 8, 0x18, 0x38, 0x58, 0x98
+
+
+@pytest.mark.parametrize("flags, packed, strided", [
+    (0, True, False), (FORMAT, True, False), (ND, True, False), (ND | FORMAT, True, False), (STRIDES, True, True),
+    (STRIDES | FORMAT, True, True), (C_CONTIGUOUS, True, False), (F_CONTIGUOUS, False, False),
+    (ANY_CONTIGUOUS, True, False), (WRITABLE, False, False), (WRITABLE | STRIDES, False, False)])
+def test_the_buffer_protocol_gives_what_is_asked_for(model, flags, packed, strided):
+    weight = model["layers.0.weight"]
+    for tensor, is_given in ((weight, packed), (weight[::2, 3:], strided)):
+        buffer = Buffer()
+        try:
+            ctypes.pythonapi.PyObject_GetBuffer(ctypes.py_object(tensor), ctypes.byref(buffer), flags)
+        except BufferError:
+            assert not is_given
+            continue
+        assert is_given and buffer.buf == tensor.address and buffer.len == tensor.nbytes and buffer.itemsize == 4
+        assert buffer.format == (b"f" if flags & FORMAT else None) and buffer.readonly
+        # Without a shape: so many bytes.
+        assert bool(buffer.shape) == bool(flags & ND) and buffer.ndim == (2 if flags & ND else 1)
+        assert bool(buffer.strides) == (flags & STRIDES == STRIDES)
+        if buffer.shape:
+            assert tuple(buffer.shape[:2]) == tensor.shape
+        if buffer.strides:
+            assert tuple(buffer.strides[:2]) == tensor.strides
+        ctypes.pythonapi.PyBuffer_Release(ctypes.byref(buffer))
 
 
 def test_a_file_takes_a_tensor_as_it_is(model, tensors, tmp_path):

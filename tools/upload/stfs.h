@@ -130,7 +130,8 @@ STFS_API void stfs_close(stfs_model* model);
 STFS_API uint64_t stfs_tensor_count(const stfs_model* model);
 /* The absolute path of the archive or of the index. */
 STFS_API const char* stfs_path(const stfs_model* model);
-/* Position of the tensor of that exact name. STFS_NOT_FOUND suggests near ones. */
+/* Position of the tensor of that exact name. STFS_NOT_FOUND suggests near ones, which takes a look at all of
+ * them: not where error is NULL. */
 STFS_API int stfs_find(const stfs_model* model, const char* name, size_t name_bytes, uint64_t* position,
                        stfs_error* error);
 

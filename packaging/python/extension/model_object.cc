@@ -108,27 +108,50 @@ PyObject* text_of(stfs_text text) {
   return PyUnicode_DecodeUTF8(text.data, static_cast<Py_ssize_t>(text.size_bytes), "surrogatepass");
 }
 
-PyObject* find(PyObject* self, PyObject* name) {
+/// A name as libstfs has it; empty with an exception where it is no text.
+class Name {
+ public:
+  explicit Name(PyObject* name) : text_(PyUnicode_AsEncodedString(name, "utf-8", "surrogatepass")) {
+    if (text_) PyBytes_AsStringAndSize(text_.get(), &bytes_, &size_bytes_);
+  }
+  explicit operator bool() const { return bytes_ != nullptr; }
+  int find(const stfs_model* model, std::uint64_t& position, stfs_error* error) const {
+    return stfs_find(model, bytes_, static_cast<std::size_t>(size_bytes_), &position, error);
+  }
+
+ private:
+  Object text_;
+  char* bytes_ = nullptr;
+  Py_ssize_t size_bytes_ = 0;
+};
+
+PyObject* find(PyObject* self, PyObject* key) {
   const Use use(self);
   if (!use) return nullptr;
-  if (PyUnicode_Check(name) == 0) {
-    PyErr_SetObject(PyExc_KeyError, name);
+  if (PyUnicode_Check(key) == 0) {
+    PyErr_SetObject(PyExc_KeyError, key);
     return nullptr;
   }
-  const Object text(PyUnicode_AsEncodedString(name, "utf-8", "surrogatepass"));
-  char* bytes = nullptr;
-  Py_ssize_t size_bytes = 0;
-  if (!text || PyBytes_AsStringAndSize(text.get(), &bytes, &size_bytes) != 0) return nullptr;
+  const Name name(key);
+  if (!name) return nullptr;
   std::uint64_t position = 0;
   stfs_error error;
-  if (stfs_find(use.handle(), bytes, static_cast<std::size_t>(size_bytes), &position, &error) == 0) {
-    return PyLong_FromUnsignedLongLong(position);
-  }
+  if (name.find(use.handle(), position, &error) == 0) return PyLong_FromUnsignedLongLong(position);
   if (error.code != STFS_NOT_FOUND) return raise(error);
   const Object message(
       PyUnicode_DecodeUTF8(error.message, static_cast<Py_ssize_t>(std::strlen(error.message)), "replace"));
   if (message) PyErr_SetObject(PyExc_KeyError, message.get());
   return nullptr;
+}
+
+PyObject* contains(PyObject* self, PyObject* key) {
+  const Use use(self);
+  if (!use) return nullptr;
+  if (PyUnicode_Check(key) == 0) Py_RETURN_FALSE;
+  const Name name(key);
+  if (!name) return nullptr;
+  std::uint64_t position = 0;
+  return PyBool_FromLong(name.find(use.handle(), position, nullptr) == 0 ? 1 : 0);
 }
 
 PyObject* names(PyObject* self, PyObject*) {
@@ -217,6 +240,7 @@ PyMethodDef kMethods[] = {{"close", as_method(close), METH_NOARGS, "close()\n--\
                           {"count", as_method(count), METH_NOARGS, "count()\n--\n\n"},
                           {"path", as_method(path), METH_NOARGS, "path()\n--\n\n"},
                           {"find", as_method(find), METH_O, "find(name)\n--\n\nIts position; KeyError."},
+                          {"contains", as_method(contains), METH_O, "contains(name)\n--\n\n"},
                           {"names", as_method(names), METH_NOARGS, "names()\n--\n\nIn order of position."},
                           {"metadata", as_method(metadata), METH_NOARGS, "metadata()\n--\n\n"},
                           {"tensor", as_method(tensor), METH_VARARGS, "tensor(type, position)\n--\n\n"},

@@ -99,7 +99,8 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   if ((flags & PyBUF_WRITABLE) != 0 && is_read_only)
     return refuse("the tensor is read-only: take its copy()");
   const bool wants_strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
-  const bool wants_packed = (flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS || !wants_strides;
+  const bool wants_packed = (flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS ||
+                            (flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS || !wants_strides;
   if (wants_packed && !layout.is_packed) return refuse("the slice is not one run of bytes: take its copy()");
   if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && layout.shape.size() > 1) {
     return refuse("the tensor's order is C");
@@ -119,8 +120,10 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   view->readonly = is_read_only ? 1 : 0;
   view->itemsize = layout.element_bytes;
   view->format = (flags & PyBUF_FORMAT) != 0 ? const_cast<char*>(layout.format) : nullptr;
-  view->ndim = static_cast<int>(layout.shape.size());
-  view->shape = (flags & PyBUF_ND) != 0 ? const_cast<Py_ssize_t*>(layout.shape.data()) : nullptr;
+  // Who wants no shape sees bytes in a row: memoryview would look for the shape of more than one dimension.
+  const bool wants_shape = (flags & PyBUF_ND) != 0;
+  view->ndim = wants_shape ? static_cast<int>(layout.shape.size()) : 1;
+  view->shape = wants_shape ? const_cast<Py_ssize_t*>(layout.shape.data()) : nullptr;
   view->strides = wants_strides ? const_cast<Py_ssize_t*>(layout.strides.data()) : nullptr;
   view->suboffsets = nullptr;
   view->internal = nullptr;

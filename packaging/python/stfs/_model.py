@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from . import _stfs
 from ._tensor import Tensor
@@ -49,17 +49,17 @@ class Model(Mapping[str, Tensor]):
         return self._handle.tensor(Tensor, self._handle.find(name))
 
     def __contains__(self, name: object) -> bool:
-        try:
-            self._handle.find(name)
-        except KeyError:
-            return False
-        return True
+        return self._handle.contains(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._handle.names())
 
     def __len__(self) -> int:
         return self._handle.count()
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The tensor of that name, or the default."""
+        return self[name] if name in self else default
 
     def keys(self) -> KeysView[str]:
         """The names, in the order in which the tensors lie in their files."""

@@ -94,6 +94,8 @@ int stfs_find(const stfs_model* model, const char* name, std::size_t name_bytes,
               stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const std::string wanted(name, name_bytes);
+    // Near names take a look at every tensor: not for those who only ask whether there is one.
+    if (error == nullptr && !model->model->tensors().find(wanted)) return refuse({});
     auto found = tools::find_tensor(*model->model, model->named, wanted);
     if (!found) return pass_on(std::move(found));
     if (model->only && *found != *model->only) {
