@@ -60,17 +60,14 @@ Result<void> PieceReader::read_part(const Part& part, std::span<std::byte> to) {
   const auto place =
       to.subspan(static_cast<std::size_t>(part.offset), static_cast<std::size_t>(part.bytes.size_bytes));
   if (read.slice == nullptr) return read.archive->read_through(place, read.file_offset + part.bytes.offset);
-  const Archive& archive = *read.archive;
-  const ByteRange extent = read.slice->extent;
-  const TensorBytes tensor = {
-      .read =
-          [&](ByteRange range) {
-            return archive.read_piece({read.file_offset + range.offset, range.size_bytes}, scratch_);
-          },
-      .copy_from =
-          [&](const ByteSource::Copy& copy) {
-            return archive.copy_from({read.file_offset, extent.end()}, copy);
-          }};
+  // Through reads, not the map: what is touched of a map counts as our memory, and would grow with the model.
+  const TensorBytes tensor = {.read = [&](ByteRange range) -> Result<std::span<const std::byte>> {
+    scratch_.resize(static_cast<std::size_t>(range.size_bytes));
+    if (auto done = read.archive->read_through(scratch_, read.file_offset + range.offset); !done) {
+      return pass_on(std::move(done));
+    }
+    return std::span<const std::byte>(scratch_);
+  }};
   return read_slice(*read.slice, part.bytes, tensor, place);
 }
 
