@@ -106,7 +106,8 @@ STFS_ON_DEVICES constexpr std::uint64_t pack_float(const FloatFormat& format, co
   }
   // The leading one, where there still is one, counts the exponent up by one; so does a carry of the
   // rounding.
-  if (exponent > 1 && from.mantissa != 0) magnitude += static_cast<std::uint64_t>(exponent - 1) << format.mantissa_bits;
+  if (exponent > 1 && from.mantissa != 0)
+    magnitude += static_cast<std::uint64_t>(exponent - 1) << format.mantissa_bits;
   std::uint64_t largest = format.magnitude_mask();
   if (format.special == Special::Ieee) largest = infinity - 1;
   if (format.special == Special::AllOnes) largest -= 1;

@@ -143,6 +143,22 @@ TEST_CASE("generations that nobody has asked for are told as one", "[tools][serv
   CHECK(report_of(directory / "s")["generations"].size() == 2);
 }
 
+TEST_CASE("a newer generation is told in one message, however much else is asked", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  RunningServer server(directory / "s");
+  server.publish(served_model(1, "1"));
+  const auto peer = connect_to_server(directory / "s");
+  REQUIRE(peer);
+  REQUIRE(send_message(peer->get(), ServeMessage{ServeKind::Attach}));
+  CHECK(next_message(peer->get())->message.kind == ServeKind::Grant);
+  server.publish(served_model(2, "2"));
+  CHECK(next_message(peer->get())->message.kind == ServeKind::Newer);
+  for (int round = 0; round < 3; ++round) report_of(directory / "s");
+  const auto more = receive_message(peer->get(), Incoming::NoDescriptors);
+  REQUIRE_FALSE(more);
+  CHECK(more.error().errno_value == EAGAIN);
+}
+
 TEST_CASE("those who hold a lease are told why there is no newer generation, each reason once",
           "[tools][serve]") {
   const test::TemporaryDirectory directory;

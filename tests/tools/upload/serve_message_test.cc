@@ -172,6 +172,11 @@ TEST_CASE("packets that are too long and descriptors that nobody wants are refus
   REQUIRE_FALSE(endless);
   CHECK(endless.error().errno_value == EPROTO);
 
+  // What was cut may look whole.
+  const Error why{ErrorCode::System, EIO, std::string(kMaxServeTextBytes, 'x')};
+  REQUIRE(test::send_bytes(pair.one.get(), encode(message_of(ServeKind::Stuck, why), 0) + "x"));
+  CHECK_FALSE(receive_message(pair.other.get(), Incoming::NoDescriptors));
+
   const std::vector<int> many(kMaxServeArenas + 2, descriptor.get());
   for (const std::size_t count : {std::size_t{1}, many.size()}) {
     for (const Incoming incoming : {Incoming::NoDescriptors, Incoming::Descriptors}) {
