@@ -26,6 +26,7 @@ import numpy as np  # noqa: E402
 from bench_session import Session, parse_size, parser_for, wanted  # noqa: E402
 from bench_table import Found, Goal, Way  # noqa: E402
 from mounts import STFS, ours  # noqa: E402
+from warm_memory import gives_pages_back  # noqa: E402
 from safetensors.numpy import load_file, save_file  # noqa: E402
 
 MEASURES = ("cpu", "small", "cuda")
@@ -204,6 +205,9 @@ def main() -> int:
     arguments = parser.parse_args()
     measures = wanted(parser, arguments, MEASURES)
     with Session(arguments.rounds or 5, arguments.directory, arguments.quick) as session:
+        if arguments.quick and gives_pages_back():
+            session.note("--quick, and free pages go back to a host: the way that finds new memory is the slow one, whichever "
+                         "it is; the ratios judge nothing")
         large, small = session.directory / "large.safetensors", session.directory / "small.safetensors"
         if measures & {"cpu", "cuda"}:
             write_model(large, 64, arguments.size)
