@@ -23,6 +23,7 @@ int main(int argc, char** argv) {
       Verb{"recover", "finish what an interrupted writer has committed", recover},
       Verb{"upload", "move tensors into the memory of devices", upload},
       Verb{"devices", "the devices that upload can move to, and why there is no GPU", devices},
+      Verb{"serve", "keep tensors in the memory of devices, for other processes", serve},
       Verb{"sample", "write a small model to try things on", sample},
   };
 

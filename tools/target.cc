@@ -140,16 +140,21 @@ Result<TargetPath> locate_target(const fs::path& named, const AttributeReader& a
 
 Result<Target> open_target(const fs::path& named, const AttributeReader& attributes, Access access,
                            Storage& storage) {
+  ModelOptions options;
+  options.access = access;
+  options.storage = &storage;
+  return open_target(named, attributes, options);
+}
+
+Result<Target> open_target(const fs::path& named, const AttributeReader& attributes,
+                           const ModelOptions& options) {
   auto path = locate_target(named, attributes);
   if (!path) return pass_on(std::move(path));
-  if (access == Access::ReadWrite && path->archive != named && is_on_read_only_mount(named)) {
+  if (options.access == Access::ReadWrite && path->archive != named && is_on_read_only_mount(named)) {
     return fail(ErrorCode::ReadOnly, EROFS,
                 fmt::format("{}: lies in a read-only mount: to change its archive all the same, name {}",
                             named.string(), path->archive.string()));
   }
-  ModelOptions options;
-  options.access = access;
-  options.storage = &storage;
   auto model = Model::open(path->archive, options);
   if (!model) return tl::unexpected(told_about(std::move(model).error(), path->archive, named));
   Target target{std::move(*model), std::nullopt};

@@ -45,6 +45,8 @@ Result<TargetPath> locate_target(const std::filesystem::path& named,
 Result<Target> open_target(const std::filesystem::path& named,
                            const AttributeReader& attributes = read_mount_attribute,
                            Access access = Access::ReadOnly, Storage& storage = system_storage());
+Result<Target> open_target(const std::filesystem::path& named, const AttributeReader& attributes,
+                           const ModelOptions& options);
 
 /// Position of the tensor of that exact name; the message of NotFound suggests near ones.
 Result<std::uint32_t> find_tensor(const Model& model, const std::filesystem::path& named,

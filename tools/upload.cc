@@ -13,8 +13,8 @@
 #include "tools/progress.h"
 #include "tools/quantity.h"
 #include "tools/upload/ceiling.h"
-#include "tools/upload/conversion.h"
 #include "tools/upload_report.h"
+#include "tools/upload_request.h"
 #include "tools/verb.h"
 
 namespace stfs::tools {
@@ -51,51 +51,11 @@ constexpr const char* kExamples =
     "  stfs upload model.safetensors --device cpu --select '*.k_proj.weight[:, :64]'\n"
     "  stfs upload model.safetensors --device cuda:0 --dtype BF16 --json | jq .bytes_per_second";
 
-struct Request {
-  std::vector<std::string> sources;
-  std::vector<std::string> patterns;
-  std::string device;
-  std::string dtype;
+struct Request : UploadRequest {
   bool is_dry_run = false;
   bool verify = false;
   bool json = false;
 };
-
-/// Why no upload can be planned, and whether that is for want of a correct command line.
-struct Refusal {
-  std::string message;
-  bool is_wrong_usage = false;
-};
-
-tl::unexpected<Refusal> wrong_usage(std::string message) {
-  return tl::unexpected(Refusal{std::move(message), true});
-}
-
-tl::expected<upload::PlanRequest, Refusal> plan_request(const Request& request) {
-  upload::PlanRequest to;
-  if (request.sources.empty()) return wrong_usage("SOURCE is required");
-  for (const std::string& source : request.sources) to.sources.push_back({source, request.patterns});
-  if (request.device.empty()) return wrong_usage("--device is required: `stfs devices` lists them");
-  if (!request.dtype.empty()) {
-    std::string name = request.dtype;
-    std::ranges::transform(name, name.begin(),
-                           [](char c) { return c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c; });
-    to.dtype = dtype_named(name);
-    if (!to.dtype || !upload::is_conversion_target(*to.dtype)) {
-      return wrong_usage("--dtype " + request.dtype +
-                         ": nothing is converted to this; its help has the list");
-    }
-  }
-  const bool is_file = request.device.starts_with('@');
-  auto rules = is_file ? upload::DeviceRules::read_file(request.device.substr(1))
-                       : upload::DeviceRules::parse_device_list(request.device);
-  if (!rules) {
-    const bool is_misspelled = !is_file && rules.error().code == ErrorCode::InvalidArgument;
-    return tl::unexpected(Refusal{(is_file ? "" : "--device: ") + rules.error().message, is_misspelled});
-  }
-  to.rules = std::move(*rules);
-  return to;
-}
 
 /// Shows the plan, and says of each device whether it could hold its part.
 int show(const upload::Plan& plan, const Request& request, Streams& streams) {
@@ -143,23 +103,14 @@ Result<upload::Resident> carry_out(upload::Plan plan, const Request& request, St
 int upload(const Arguments& arguments, Streams& streams) {
   Request request;
   CommandLine line("upload", "Move tensors into the memory of devices.", kExamples);
-  line.positionals(
-      request.sources, "SOURCE",
-      "archives, sharded models, directories of archives, mounts, or files of tensors in a mount");
-  line.text(request.device, "-d,--device", "DEVICE",
-            "where to: cpu, cuda:0, several with commas, or @FILE of rules");
-  line.texts(request.patterns, "--select", "PATTERN", "only tensors that it matches; may be repeated");
-  line.text(request.dtype, "--dtype", "DTYPE", "convert floating tensors to it on the way");
+  add_upload_options(line, request);
   line.flag(request.verify, "--verify", "then read all again and compare what lies on the devices");
   line.flag(request.is_dry_run, "-n,--dry-run", "show what would go where, and move nothing");
   line.flag(request.json, "--json", "the plan and what was done as a JSON object");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
-  auto plan_from = plan_request(request);
-  if (!plan_from) {
-    return plan_from.error().is_wrong_usage ? report_wrong_usage(streams, "upload", plan_from.error().message)
-                                            : report_failure(streams, "upload", plan_from.error().message);
-  }
+  const auto plan_from = plan_request(request);
+  if (!plan_from) return report_refusal(streams, "upload", plan_from.error());
   auto plan = upload::make_plan(*plan_from);
   if (!plan) return report_failure(streams, "upload", plan.error().message);
   if (request.is_dry_run) return show(*plan, request, streams);

@@ -39,6 +39,7 @@ int apply(const Arguments& arguments, Streams& streams);
 int recover(const Arguments& arguments, Streams& streams);
 int upload(const Arguments& arguments, Streams& streams);
 int devices(const Arguments& arguments, Streams& streams);
+int serve(const Arguments& arguments, Streams& streams);
 int sample(const Arguments& arguments, Streams& streams);
 
 }  // namespace stfs::tools

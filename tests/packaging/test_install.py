@@ -38,6 +38,14 @@ def test_is_installed(installed, path):
     assert (installed[1] / path).is_file()
 
 
+def test_the_library_is_installed_for_those_who_run_and_those_who_build(installed):
+    library = installed[1] / cache_value("CMAKE_INSTALL_LIBDIR")
+    assert (library / "libstfs.so.0").resolve().is_file() and (library / "libstfs.so").resolve().is_file()
+    assert (installed[1] / "include" / "stfs.h").read_bytes() == (REPOSITORY / "tools/upload/stfs.h").read_bytes()
+    config = (library / "pkgconfig" / "stfs.pc").read_text()
+    assert f"prefix={cache_value('CMAKE_INSTALL_PREFIX')}\n" in config and "-lstfs" in config and "@" not in config
+
+
 def test_the_mount_helper_is_in_sbin_and_finds_the_program(installed):
     root, prefix = installed
     helper = root / "sbin" / "mount.safetensorsfs"
@@ -123,3 +131,4 @@ def test_the_debian_package_names_what_it_depends_on(tmp_path):
     assert "libfuse3-" in depends
     contents = subprocess.run(["dpkg-deb", "--contents", package], capture_output=True, text=True, check=True).stdout
     assert "./sbin/mount.safetensorsfs" in contents
+    assert "/libstfs.so.0 -> libstfs.so" in contents and "/include/stfs.h" in contents

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <charconv>
 #include <fstream>
+#include <iterator>
+#include <string>
 
 #include "tools/printable.h"
 #include "tools/upload/selection.h"
@@ -115,25 +117,30 @@ Result<DeviceRules> DeviceRules::parse_device_list(std::string_view text) {
   return rules;
 }
 
+Result<DeviceRules> DeviceRules::parse(std::string_view text, const std::string& origin) {
+  DeviceRules rules;
+  for (std::size_t begin = 0, number = 1; begin <= text.size(); ++number) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = trimmed(without_comment(text.substr(begin, end - begin)));
+    begin = end + 1;
+    if (line.empty()) continue;
+    auto rule = parse_rule(line);
+    if (!rule)
+      return tl::unexpected(std::move(rule).error().within(fmt::format("{}: line {}", origin, number)));
+    rules.rules_.push_back(std::move(*rule));
+  }
+  if (rules.rules_.empty()) return refuse(origin + ": holds no rule: one a line, PATTERN DEVICE");
+  return rules;
+}
+
 Result<DeviceRules> DeviceRules::read_file(const std::filesystem::path& path) {
   std::error_code failed;
   if (std::filesystem::is_directory(path, failed)) return fail_system(EISDIR, path.string(), "read rules");
   std::ifstream in(path);
   if (!in) return fail_system(errno, path.string(), "read rules");
-  DeviceRules rules;
-  std::string line;
-  for (std::size_t number = 1; std::getline(in, line); ++number) {
-    const std::string_view text = trimmed(without_comment(line));
-    if (text.empty()) continue;
-    auto rule = parse_rule(text);
-    if (!rule)
-      return tl::unexpected(
-          std::move(rule).error().within(fmt::format("{}: line {}", path.string(), number)));
-    rules.rules_.push_back(std::move(*rule));
-  }
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
   if (in.bad()) return fail_system(EIO, path.string(), "read rules");
-  if (rules.rules_.empty()) return refuse(path.string() + ": holds no rule: one a line, PATTERN DEVICE");
-  return rules;
+  return parse(text, path.string());
 }
 
 const DeviceRule* DeviceRules::rule_for(const std::string& name) const {

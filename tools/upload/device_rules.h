@@ -35,7 +35,10 @@ class DeviceRules {
  public:
   /// `--device`: one device or several with commas, for every tensor.
   static Result<DeviceRules> parse_device_list(std::string_view text);
-  /// A file of rules, one a line; `#` begins a comment. Errors name file and line.
+  /// Rules, one a line; `#` begins a comment.
+  /// @param origin  where the text is from: errors name it and the line.
+  static Result<DeviceRules> parse(std::string_view text, const std::string& origin);
+  /// A file of them.
   static Result<DeviceRules> read_file(const std::filesystem::path& path);
 
   /// The first rule that fits, or null: the tensor stays where it is.

@@ -1,0 +1,131 @@
+// The methods of _stfs.Lease.
+#include "packaging/python/extension/lease_object.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "packaging/python/extension/python_error.h"
+#include "packaging/python/extension/tensor_object.h"
+
+namespace stfs::python {
+namespace {
+
+struct LeaseObject {
+  PyObject_HEAD  //
+      stfs_lease* handle;
+};
+
+PyTypeObject* lease_type = nullptr;  // owned, as long as the process
+
+stfs_lease* of(PyObject* object) {
+  return reinterpret_cast<LeaseObject*>(object)->handle;
+}
+
+void deallocate(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  stfs_lease_close(of(self));
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
+  PyErr_SetString(PyExc_TypeError, "leases come from a server: stfs.attach(socket)");
+  return nullptr;
+}
+
+PyObject* tensors(PyObject* self, PyObject* type) {
+  Object list(PyList_New(0));
+  for (std::uint64_t at = 0; list && at < stfs_lease_count(of(self)); ++at) {
+    stfs_error error;
+    stfs_tensor* handle = stfs_lease_tensor(of(self), at, &error);
+    if (handle == nullptr) return raise(error);
+    const Object tensor(new_tensor(type, handle));
+    if (!tensor || PyList_Append(list.get(), tensor.get()) != 0) return nullptr;
+  }
+  return list.release();
+}
+
+PyObject* sources(PyObject* self, PyObject*) {
+  Object list(PyList_New(0));
+  for (std::uint64_t at = 0; list && at < stfs_lease_source_count(of(self)); ++at) {
+    const Object source(PyUnicode_DecodeFSDefault(stfs_lease_source(of(self), at)));
+    if (!source || PyList_Append(list.get(), source.get()) != 0) return nullptr;
+  }
+  return list.release();
+}
+
+PyObject* generation(PyObject* self, PyObject*) {
+  return PyLong_FromUnsignedLongLong(stfs_lease_generation(of(self)));
+}
+
+PyObject* descriptor(PyObject* self, PyObject*) {
+  return PyLong_FromLong(stfs_lease_descriptor(of(self)));
+}
+
+PyObject* take_news(PyObject* self, PyObject*) {
+  stfs_lease_news news{};
+  news.struct_bytes = sizeof news;
+  stfs_error error;
+  if (stfs_lease_take_news(of(self), &news, &error) != 0) return raise(error);
+  PyObject* why =
+      PyUnicode_DecodeUTF8(news.why_stuck, static_cast<Py_ssize_t>(std::strlen(news.why_stuck)), "replace");
+  if (why == nullptr) return nullptr;
+  return Py_BuildValue("(KNN)", static_cast<unsigned long long>(news.newer_generation), why,
+                       PyBool_FromLong(news.is_server_gone));
+}
+
+PyMethodDef kMethods[] = {
+    {"tensors", as_method(tensors), METH_O, "tensors(type)\n--\n\n"},
+    {"sources", as_method(sources), METH_NOARGS, "sources()\n--\n\n"},
+    {"generation", as_method(generation), METH_NOARGS, "generation()\n--\n\n"},
+    {"descriptor", as_method(descriptor), METH_NOARGS, "descriptor()\n--\n\n"},
+    {"take_news", as_method(take_news), METH_NOARGS,
+     "take_news()\n--\n\n(newer generation or 0, why stuck or '', whether the server has gone)."},
+    {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot kSlots[] = {{Py_tp_new, as_slot(refuse_new)},
+                        {Py_tp_dealloc, as_slot(deallocate)},
+                        {Py_tp_methods, kMethods},
+                        {Py_tp_doc, const_cast<char*>("A lease as libstfs has it.")},
+                        {0, nullptr}};
+
+PyType_Spec kSpec = {"stfs._stfs.Lease", sizeof(LeaseObject), 0, static_cast<unsigned>(Py_TPFLAGS_DEFAULT),
+                     kSlots};
+
+}  // namespace
+
+bool add_lease_type(PyObject* module) {
+  lease_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&kSpec));
+  return lease_type != nullptr &&
+         PyModule_AddObjectRef(module, "Lease", reinterpret_cast<PyObject*>(lease_type)) == 0;
+}
+
+PyObject* attach(PyObject*, PyObject* arguments) {
+  PyObject* path = nullptr;
+  double seconds = 0;
+  if (PyArg_ParseTuple(arguments, "O&d:attach", PyUnicode_FSConverter, &path, &seconds) == 0) return nullptr;
+  const Object socket(path);
+  if (std::isnan(seconds) || seconds < 0) {
+    PyErr_SetString(PyExc_ValueError, "timeout is a number of seconds, from 0 on");
+    return nullptr;
+  }
+  stfs_attach_options options{};
+  options.struct_bytes = sizeof options;
+  // 0 would be the default: a nanosecond is as short. Ten years are for ever.
+  options.patience_ns = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::min(seconds, 3e8) * 1e9));
+  const char* text = PyBytes_AsString(socket.get());
+  Object self(PyType_GenericAlloc(lease_type, 0));
+  if (!self) return nullptr;
+  stfs_error error;
+  stfs_lease* handle = nullptr;
+  {
+    const WithoutPython unlocked;
+    handle = stfs_attach(text, &options, &error);
+  }
+  if (handle == nullptr) return raise(error);
+  reinterpret_cast<LeaseObject*>(self.get())->handle = handle;
+  return self.release();
+}
+
+}  // namespace stfs::python

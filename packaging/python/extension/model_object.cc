@@ -1,0 +1,270 @@
+// The methods of _stfs.Model.
+#include "packaging/python/extension/model_object.h"
+
+#include <cstring>
+#include <utility>
+
+#include "packaging/python/extension/python_error.h"
+#include "packaging/python/extension/tensor_object.h"
+#include "packaging/python/extension/upload_object.h"
+#include "tools/upload/stfs.h"
+
+namespace stfs::python {
+namespace {
+
+// Guarded by the interpreter's lock, as all that is Python's.
+struct ModelObject {
+  PyObject_HEAD  //
+      stfs_model* handle;
+  Py_ssize_t use_count;  // by threads that have let go of the interpreter's lock
+  bool is_closed;
+};
+
+ModelObject& of(PyObject* object) {
+  return *reinterpret_cast<ModelObject*>(object);
+}
+
+/// The handle for as long as this lives: a close() on another thread meanwhile takes effect behind it.
+class Use {
+ public:
+  explicit Use(PyObject* self) : self_(of(self)) {
+    if (self_.is_closed) {
+      PyErr_SetString(PyExc_ValueError, "the model is closed");
+    } else {
+      ++self_.use_count;
+      is_open_ = true;
+    }
+  }
+  Use(const Use&) = delete;
+  Use& operator=(const Use&) = delete;
+  ~Use() {
+    if (is_open_ && --self_.use_count == 0 && self_.is_closed)
+      stfs_close(std::exchange(self_.handle, nullptr));
+  }
+
+  /// False with ValueError where the model is closed.
+  explicit operator bool() const { return is_open_; }
+  [[nodiscard]] stfs_model* handle() const { return self_.handle; }
+
+ private:
+  ModelObject& self_;
+  bool is_open_ = false;
+};
+
+PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
+  static const char* names[] = {"path", "io", "strict", nullptr};
+  PyObject* path = nullptr;
+  stfs_open_options options{};
+  options.struct_bytes = sizeof options;
+  int is_strict = 0;
+  if (PyArg_ParseTupleAndKeywords(arguments, keywords, "O&|ip:Model", const_cast<char**>(names),
+                                  PyUnicode_FSConverter, &path, &options.io, &is_strict) == 0) {
+    return nullptr;
+  }
+  const Object owned_path(path);
+  options.is_strict = is_strict;
+  options.is_forgiving = 1;  // PyTorch writes to what it was told is read-only
+  const char* path_bytes = PyBytes_AsString(path);
+  stfs_error error;
+  stfs_model* handle = nullptr;
+  {
+    const WithoutPython unlocked;
+    handle = stfs_open(path_bytes, &options, &error);
+  }
+  if (handle == nullptr) return raise(error);
+  PyObject* self = PyType_GenericAlloc(type, 0);
+  if (self == nullptr) {
+    stfs_close(handle);
+    return nullptr;
+  }
+  of(self).handle = handle;
+  return self;
+}
+
+void deallocate(PyObject* self) {
+  PyTypeObject* type = Py_TYPE(self);
+  stfs_close(of(self).handle);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+PyObject* close(PyObject* self, PyObject*) {
+  of(self).is_closed = true;
+  if (of(self).use_count == 0) stfs_close(std::exchange(of(self).handle, nullptr));
+  Py_RETURN_NONE;
+}
+
+PyObject* count(PyObject* self, PyObject*) {
+  const Use use(self);
+  return use ? PyLong_FromUnsignedLongLong(stfs_tensor_count(use.handle())) : nullptr;
+}
+
+PyObject* path(PyObject* self, PyObject*) {
+  const Use use(self);
+  return use ? PyUnicode_DecodeFSDefault(stfs_path(use.handle())) : nullptr;
+}
+
+PyObject* text_of(stfs_text text) {
+  return PyUnicode_DecodeUTF8(text.data, static_cast<Py_ssize_t>(text.size_bytes), "surrogatepass");
+}
+
+/// A name as libstfs has it; empty with an exception where it is no text.
+class Name {
+ public:
+  explicit Name(PyObject* name) : text_(PyUnicode_AsEncodedString(name, "utf-8", "surrogatepass")) {
+    if (text_) PyBytes_AsStringAndSize(text_.get(), &bytes_, &size_bytes_);
+  }
+  explicit operator bool() const { return bytes_ != nullptr; }
+  int find(const stfs_model* model, std::uint64_t& position, stfs_error* error) const {
+    return stfs_find(model, bytes_, static_cast<std::size_t>(size_bytes_), &position, error);
+  }
+
+ private:
+  Object text_;
+  char* bytes_ = nullptr;
+  Py_ssize_t size_bytes_ = 0;
+};
+
+PyObject* find(PyObject* self, PyObject* key) {
+  const Use use(self);
+  if (!use) return nullptr;
+  if (PyUnicode_Check(key) == 0) {
+    PyErr_SetObject(PyExc_KeyError, key);
+    return nullptr;
+  }
+  const Name name(key);
+  if (!name) return nullptr;
+  std::uint64_t position = 0;
+  stfs_error error;
+  if (name.find(use.handle(), position, &error) == 0) return PyLong_FromUnsignedLongLong(position);
+  if (error.code != STFS_NOT_FOUND) return raise(error);
+  const Object message(
+      PyUnicode_DecodeUTF8(error.message, static_cast<Py_ssize_t>(std::strlen(error.message)), "replace"));
+  if (message) PyErr_SetObject(PyExc_KeyError, message.get());
+  return nullptr;
+}
+
+PyObject* contains(PyObject* self, PyObject* key) {
+  const Use use(self);
+  if (!use) return nullptr;
+  if (PyUnicode_Check(key) == 0) Py_RETURN_FALSE;
+  const Name name(key);
+  if (!name) return nullptr;
+  std::uint64_t position = 0;
+  return PyBool_FromLong(name.find(use.handle(), position, nullptr) == 0 ? 1 : 0);
+}
+
+PyObject* names(PyObject* self, PyObject*) {
+  const Use use(self);
+  if (!use) return nullptr;
+  const std::uint64_t number = stfs_tensor_count(use.handle());
+  Object list(PyList_New(static_cast<Py_ssize_t>(number)));
+  for (std::uint64_t at = 0; list && at < number; ++at) {
+    stfs_tensor_info info{};
+    info.struct_bytes = sizeof info;
+    stfs_error error;
+    if (stfs_describe(use.handle(), at, &info, &error) != 0) return raise(error);
+    PyObject* name = text_of(info.name);
+    if (name == nullptr || PyList_SetItem(list.get(), static_cast<Py_ssize_t>(at), name) != 0) return nullptr;
+  }
+  return list.release();
+}
+
+PyObject* metadata(PyObject* self, PyObject*) {
+  const Use use(self);
+  if (!use) return nullptr;
+  Object pairs(PyDict_New());
+  const std::uint64_t number = stfs_metadata_count(use.handle());
+  for (std::uint64_t at = 0; pairs && at < number; ++at) {
+    stfs_text key{};
+    stfs_text value{};
+    stfs_error error;
+    if (stfs_metadata_entry(use.handle(), at, &key, &value, &error) != 0) return raise(error);
+    const Object its_key(text_of(key));
+    const Object its_value(text_of(value));
+    if (!its_key || !its_value || PyDict_SetItem(pairs.get(), its_key.get(), its_value.get()) != 0)
+      return nullptr;
+  }
+  return pairs.release();
+}
+
+PyObject* tensor(PyObject* self, PyObject* arguments) {
+  const Use use(self);
+  PyObject* type = nullptr;
+  unsigned long long position = 0;
+  if (!use || PyArg_ParseTuple(arguments, "OK:tensor", &type, &position) == 0) return nullptr;
+  stfs_error error;
+  stfs_tensor* handle = stfs_tensor_open(use.handle(), position, &error);
+  return handle == nullptr ? raise(error) : new_tensor(type, handle);
+}
+
+PyObject* generation(PyObject* self, PyObject*) {
+  const Use use(self);
+  if (!use) return nullptr;
+  std::uint64_t number = 0;
+  stfs_error error;
+  int failed = 0;
+  {
+    const WithoutPython unlocked;
+    failed = stfs_generation(use.handle(), &number, &error);
+  }
+  return failed != 0 ? raise(error) : PyLong_FromUnsignedLongLong(number);
+}
+
+PyObject* check_current(PyObject* self, PyObject*) {
+  const Use use(self);
+  if (!use) return nullptr;
+  stfs_error error;
+  int failed = 0;
+  {
+    const WithoutPython unlocked;
+    failed = stfs_check_current(use.handle(), &error);
+  }
+  if (failed != 0) return raise(error);
+  Py_RETURN_NONE;
+}
+
+PyObject* upload(PyObject* self, PyObject* arguments) {
+  const Use use(self);
+  return use ? start_upload(use.handle(), arguments) : nullptr;
+}
+
+PyObject* is_closed(PyObject* self, void*) {
+  return PyBool_FromLong(of(self).is_closed ? 1 : 0);
+}
+
+PyGetSetDef kAttributes[] = {{"is_closed", is_closed, nullptr, "Whether close() was called.", nullptr},
+                             {nullptr, nullptr, nullptr, nullptr, nullptr}};
+
+PyMethodDef kMethods[] = {{"close", as_method(close), METH_NOARGS, "close()\n--\n\n"},
+                          {"count", as_method(count), METH_NOARGS, "count()\n--\n\n"},
+                          {"path", as_method(path), METH_NOARGS, "path()\n--\n\n"},
+                          {"find", as_method(find), METH_O, "find(name)\n--\n\nIts position; KeyError."},
+                          {"contains", as_method(contains), METH_O, "contains(name)\n--\n\n"},
+                          {"names", as_method(names), METH_NOARGS, "names()\n--\n\nIn order of position."},
+                          {"metadata", as_method(metadata), METH_NOARGS, "metadata()\n--\n\n"},
+                          {"tensor", as_method(tensor), METH_VARARGS, "tensor(type, position)\n--\n\n"},
+                          {"generation", as_method(generation), METH_NOARGS, "generation()\n--\n\n"},
+                          {"start_upload", as_method(upload), METH_VARARGS,
+                           "start_upload(devices, rules, patterns, dtype, readers, must_verify)\n--\n\n"},
+                          {"check_current", as_method(check_current), METH_NOARGS, "check_current()\n--\n\n"},
+                          {nullptr, nullptr, 0, nullptr}};
+
+PyType_Slot kSlots[] = {{Py_tp_new, as_slot(make)},
+                        {Py_tp_dealloc, as_slot(deallocate)},
+                        {Py_tp_getset, kAttributes},
+                        {Py_tp_methods, kMethods},
+                        {Py_tp_doc, const_cast<char*>("A model as libstfs has it.")},
+                        {0, nullptr}};
+
+PyType_Spec kSpec = {"stfs._stfs.Model", sizeof(ModelObject), 0, static_cast<unsigned>(Py_TPFLAGS_DEFAULT),
+                     kSlots};
+
+}  // namespace
+
+bool add_model_type(PyObject* module) {
+  Object type(PyType_FromSpec(&kSpec));
+  return type && PyModule_AddObjectRef(module, "Model", type.get()) == 0;
+}
+
+}  // namespace stfs::python

@@ -1,0 +1,42 @@
+// The module stfs._stfs: libstfs for Python.
+//
+// An extension and not ctypes on libstfs.so: before Python 3.12 only C can offer the buffer protocol, and
+// what a consumer of DLPack frees must be freed without Python, on any thread. It holds the library in
+// itself, so that the package needs nothing beside it.
+#include "packaging/python/extension/lease_object.h"
+#include "packaging/python/extension/model_object.h"
+#include "packaging/python/extension/python.h"
+#include "packaging/python/extension/python_error.h"
+#include "packaging/python/extension/tensor_object.h"
+#include "packaging/python/extension/upload_object.h"
+#include "tools/upload/stfs.h"
+
+namespace {
+
+using namespace stfs::python;
+
+PyMethodDef kFunctions[] = {{"devices", as_method(list_devices), METH_NOARGS, "devices()\n--\n\n"},
+                            {"attach", as_method(attach), METH_VARARGS, "attach(socket, seconds)\n--\n\n"},
+                            {nullptr, nullptr, 0, nullptr}};
+
+PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
+                       "stfs._stfs",
+                       "libstfs for Python; use the package stfs.",
+                       -1,
+                       kFunctions,
+                       nullptr,
+                       nullptr,
+                       nullptr,
+                       nullptr};
+
+}  // namespace
+
+PyMODINIT_FUNC PyInit__stfs() {
+  Object module(PyModule_Create(&kModule));
+  if (!module || !add_format_error(module.get()) || !add_tensor_type(module.get()) ||
+      !add_model_type(module.get()) || !add_upload_type(module.get()) || !add_lease_type(module.get()) ||
+      PyModule_AddStringConstant(module.get(), "version", stfs_version()) != 0) {
+    return nullptr;
+  }
+  return module.release();
+}

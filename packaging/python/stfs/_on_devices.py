@@ -1,0 +1,43 @@
+"""Tensors in the memory of devices, by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ._tensor import Tensor
+
+
+class OnDevices(Mapping[str, Tensor]):
+    """Of a tensor with replicas this has the one on the first device; `on()` has the others."""
+
+    def __init__(self, tensors: list[Tensor]) -> None:
+        self._on: dict[str, dict[str, Tensor]] = {}
+        self._first: dict[str, Tensor] = {}
+        for tensor in tensors:
+            self._on.setdefault(tensor.device, {})[tensor.name] = tensor
+            self._first.setdefault(tensor.name, tensor)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self._first[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._first)
+
+    def __len__(self) -> int:
+        return len(self._first)
+
+    # As a mapping it would compare all tensors.
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__
+
+    @property
+    def devices(self) -> list[str]:
+        """That something is on."""
+        return list(self._on)
+
+    def on(self, device: str) -> dict[str, Tensor]:
+        """The tensors on one device; KeyError where nothing is."""
+        return dict(self._on[device])
+
+    def __repr__(self) -> str:
+        return f"<stfs.{type(self).__name__} {len(self)} tensors on {', '.join(self.devices) or 'no device'}>"

@@ -1,0 +1,39 @@
+/* What a program in C does with libstfs. Compiled as C11; interface_test.cc calls each function and expects
+ * NULL, else it is what went wrong. */
+#ifndef STFS_TESTS_C_PROGRAM_H
+#define STFS_TESTS_C_PROGRAM_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The archive: "m" U8 [3,4] of the bytes 10 * row + column, "big" F32 [256,256] of 0, 1, 2, ..., "empty" I64
+ * [0,2], "four" F4 [2,4] of the bytes 0x10 0x32 0x54 0x76; the metadata a=b. */
+const char* describes_a_model(const char* path);
+const char* points_into_the_map(const char* path);
+const char* reads_slices(const char* path);
+const char* keeps_a_tensor_when_its_model_is_closed(const char* path);
+const char* keeps_what_is_written_to_itself(const char* path);
+const char* forgives_writes(const char* path);
+const char* reads_where_no_map_is_wanted(const char* path);
+const char* works_on_many_threads(const char* path);
+const char* tells_errors(const char* path);
+const char* knows_older_and_newer_structures(const char* path);
+/* Cuts the archive short. */
+const char* survives_a_cut(const char* path);
+const char* uploads_to_the_cpu(const char* path);
+/* Cuts the archive short. */
+const char* tells_what_is_wrong_with_an_upload(const char* path);
+const char* lists_devices(const char* path);
+/* The archive's "big" begins with 4096 bytes 'J' in a journal alone. */
+const char* reads_out_of_a_journal(const char* path);
+
+/* The server at the socket has generation 1, "a" U8 [5] "hello" and "b" F32 [2] 1, 2; then, when there is one
+ * lease, generation 2; when there are two, it ends. */
+const char* leases_what_a_server_keeps(const char* socket);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

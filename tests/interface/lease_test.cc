@@ -1,0 +1,27 @@
+// Leases as C has them (c_program.c), of a server on a thread of this test.
+#include <string>
+#include <thread>
+
+#include "tests/interface/c_program.h"
+#include "tests/support/catch.h"
+#include "tests/support/running_server.h"
+#include "tests/support/served.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+
+TEST_CASE("interface leases what a server keeps", "[interface][serve]") {
+  const test::TemporaryDirectory directory;
+  test::RunningServer server(directory / "s");
+  server.publish(test::served_model(1, "hello"));
+  std::thread changes([&] {
+    test::eventually([&] { return server.leases() == 1; });
+    server.publish(test::served_model(2, "again"));
+    test::eventually([&] { return server.leases() == 2; });
+    server.end();
+  });
+  const char* wrong = leases_what_a_server_keeps((directory / "s").c_str());
+  changes.join();
+  INFO((wrong == nullptr ? "nothing is wrong" : wrong));
+  CHECK(wrong == nullptr);
+}

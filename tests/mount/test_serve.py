@@ -1,0 +1,472 @@
+# `stfs serve` and its clients as processes: leases, changes of the archive, and the death of either side.
+import errno
+import json
+import mmap
+import os
+import select
+import shutil
+import signal
+import socket
+import stat
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import archive_file
+import lease_client
+import mounted
+import numpy as np
+import pytest
+from lease_client import NEWER, STFS, STUCK, Gone, Lease, Refused, Server, query
+from mounted import eventually
+
+TENSORS = {"w": np.arange(3000, dtype="f4"), "b": np.arange(7, dtype="u1"), "none": np.zeros((0, 3), "f4")}
+
+HOLD = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from lease_client import Lease
+lease = Lease(sys.argv[2])
+print("ready")
+time.sleep(1000)
+"""
+
+
+def stfs(*arguments, wanted=0, before=(), **kwargs):
+    result = subprocess.run([*before, STFS, *map(str, arguments)], capture_output=True, text=True,
+                            timeout=60 * mounted.PATIENCE, **kwargs)
+    assert result.returncode == wanted, (arguments, result.stderr)
+    return result
+
+
+@pytest.fixture
+def directory():
+    """Paths of sockets are short; pytest's own directories are not."""
+    path = Path(tempfile.mkdtemp(prefix="stfs-serve-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def path(directory):
+    return directory / "s"
+
+
+@pytest.fixture
+def source(directory):
+    return archive_file.save_with_reference(directory / "m.safetensors", TENSORS)
+
+
+@pytest.fixture
+def serve(path):
+    """serve(SOURCE, ...) -> Server, not waited for."""
+    made = []
+
+    def make(*arguments, at=path, **kwargs):
+        made.append(Server(at, *arguments, **kwargs))
+        return made[-1]
+
+    yield make
+    wrong = [problem for problem in (server.finish() for server in made) if problem]
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.fixture
+def holders():
+    """Processes that hold a lease each."""
+    made = []
+
+    def make(path):
+        process = mounted.start_python(HOLD, Path(__file__).parent, path)
+        made.append(process)
+        mounted.wait_ready(process)
+        return process
+
+    yield make
+    for process in made:
+        process.kill()
+        process.communicate()
+
+
+def test_clients_map_the_archives_bytes(serve, source, path):
+    server = serve(source)
+    event = server.event()
+    assert (event["event"], event["generation"], event["tensors"]) == ("serving", 1, 3)
+    assert event["pid"] == server.pid
+    leases = [Lease(path) for _ in range(3)]
+    for lease in leases:
+        assert lease.manifest["sources"] == [str(source)]
+        assert [arena["device"] for arena in lease.manifest["arenas"]] == ["cpu"]
+        for name, array in TENSORS.items():
+            assert lease[name] == array.tobytes()
+            assert lease.tensors[name]["shape"] == list(array.shape)
+            assert lease.tensors[name]["offset"] % 256 == 0
+    # The same memory, not three copies.
+    assert len({os.fstat(lease.descriptors[0]).st_ino for lease in leases}) == 1
+    report = query(path)
+    assert [lease["pid"] for lease in report["leases"]] == [os.getpid()] * 3
+    assert report["generations"][0]["leases"] == 3
+    leases.pop().close()
+    assert eventually(lambda: len(query(path)["leases"]) == 2)
+
+
+def test_what_is_said_to_people(source, path):
+    process = subprocess.Popen([STFS, "serve", source, "--device", "cpu", "--socket", path], text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    line = process.stdout.readline()
+    assert line.startswith(f"serving 3 tensors, ") and f" on {path}: generation 1, uploaded in " in line
+    lease = Lease(path)
+    status = stfs("serve", "--status", path).stdout
+    assert f"process     {process.pid}, for 0 s\n" in status
+    assert f"source      {source}\n" in status
+    assert "generation  1: 3 tensors, " in status and " on cpu, 1 lease\n" in status
+    assert f"lease  {os.getpid()}  " in status
+    assert json.loads(stfs("serve", "--status", path, "--json").stdout)["leases"][0]["generation"] == 1
+    lease.close()
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[1] == ""
+    assert "nobody serves there: start `stfs serve" in stfs("serve", "--status", path, wanted=1).stderr
+
+
+def test_select_dtype_and_rules(serve, source, path, directory):
+    serve(source, "--select", "[w]*", "--select", "b", "--dtype", "F16", "--verify").ready()
+    lease = Lease(path)
+    assert set(lease.tensors) == {"w", "b"}
+    assert lease.tensors["w"]["dtype"] == "F16"
+    assert lease["w"] == TENSORS["w"].astype("f2").tobytes()
+    assert lease["b"] == TENSORS["b"].tobytes()
+    lease.close()
+
+    rules = directory / "rules"
+    rules.write_text("w cpu shard(0,1/2)\n")
+    other = directory / "t"
+    process = subprocess.Popen([STFS, "serve", source, "--device", f"@{rules}", "--socket", other],
+                               stdout=subprocess.PIPE)
+    try:
+        process.stdout.readline()
+        lease = Lease(other)
+        assert set(lease.tensors) == {"w"}
+        assert lease["w"] == TENSORS["w"][:1500].tobytes()
+        lease.close()
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_it_and_nothing_is_left(serve, source, path, directory, number):
+    server = serve(source).ready()
+    assert stat.S_IMODE(os.lstat(path).st_mode) == 0o600
+    lease = Lease(path)
+    assert server.end(number) == -number
+    assert sorted(os.listdir(directory)) == ["m.safetensors"]
+    assert lease["w"] == TENSORS["w"].tobytes()
+    with pytest.raises(Gone):
+        lease.wait_news()
+    assert server.errors == ""
+
+
+def test_clients_outlive_a_killed_server_and_its_socket_is_taken_over(serve, source, path, directory):
+    server = serve(source).ready()
+    lease = Lease(path)
+    server.kill()
+    with pytest.raises(Gone):
+        lease.wait_news()
+    assert lease["w"] == TENSORS["w"].tobytes()
+    assert os.path.exists(path)
+    error = stfs("serve", "--status", path, wanted=1).stderr
+    assert "the server has died; start `stfs serve` again" in error
+    serve(source).ready()
+    newer = Lease(path)
+    assert newer["w"] == lease["w"]
+    assert newer.generation == 1
+
+
+def test_leases_of_killed_clients_end(serve, source, path, holders):
+    server = serve(source).ready()
+    before = server.descriptor_count()
+    clients = [holders(path) for _ in range(4)]
+    assert sorted(lease["pid"] for lease in query(path)["leases"]) == sorted(client.pid for client in clients)
+    for client in clients:
+        client.kill()
+    assert eventually(lambda: query(path)["leases"] == [])
+    assert eventually(lambda: server.descriptor_count() == before)
+
+
+def test_two_servers_on_one_socket(serve, source, path):
+    first = serve(source).ready()
+    second = serve(source)
+    assert second.wait() == 1
+    assert second.errors == (f"stfs serve: {path}: another stfs serve (process {first.pid}) serves there: "
+                             "end it first, or choose another --socket\n")
+    assert Lease(path)["b"] == TENSORS["b"].tobytes()
+
+
+def test_one_of_many_servers_that_start_at_once_over_a_dead_socket(serve, source, path):
+    serve(source).ready().kill()
+    servers = [serve(source) for _ in range(5)]
+    assert eventually(lambda: sum(server.process.poll() is None for server in servers) == 1, 60)
+    (survivor,) = [server for server in servers if server.process.poll() is None]
+    survivor.ready()
+    assert query(path)["pid"] == survivor.pid
+    for server in servers:
+        if server is not survivor:
+            assert server.wait() == 1 and "serves there" in server.errors
+
+
+def test_it_does_not_start_over_what_is_no_socket_of_a_server(serve, source, path):
+    path.write_text("precious")
+    assert serve(source).wait() == 1
+    assert path.read_text() == "precious"
+    path.unlink()
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(path))
+        other.listen()
+        server = serve(source)
+        assert server.wait() == 1
+        assert "another program listens there" in server.errors
+        assert "is the socket of another program" in stfs("serve", "--status", path, wanted=1).stderr
+
+
+@pytest.mark.needs_root
+def test_other_users_are_refused(serve, source, path, directory, nobody):
+    program = nobody.directory / "stfs"
+    shutil.copy2(STFS, program)
+    os.chmod(directory, 0o755)
+    serve(source).ready()
+    ask = [program, "serve", "--status", path]
+    refused = subprocess.run([*nobody.before, *ask], capture_output=True, text=True)
+    assert refused.returncode == 1 and "it serves another user" in refused.stderr
+    # Where somebody has opened the socket to all, the server still looks who comes: and so does a client.
+    os.chmod(path, 0o666)
+    code = ("import sys; sys.path.insert(0, sys.argv[1]); import lease_client\n"
+            "try: lease_client.Lease(sys.argv[2])\n"
+            "except lease_client.Refused as refused: print(refused.errno, refused)\n")
+    readable = nobody.directory / "python"
+    readable.mkdir()
+    for name in ("lease_client.py", "mounted.py"):
+        shutil.copy2(Path(__file__).parent / name, readable)
+        os.chmod(readable / name, 0o644)
+    os.chmod(readable, 0o755)
+    refused = subprocess.run([*nobody.before, "/usr/bin/python3", "-B", "-c", code, readable, path],
+                             capture_output=True, text=True)
+    assert refused.stdout == f"{errno.EPERM} {path}: serves another user\n", refused.stderr
+    assert query(path)["leases"] == []
+
+
+@pytest.mark.needs_root
+def test_root_may_attach_to_a_users_server(serve, source, nobody):
+    program = nobody.directory / "stfs"
+    shutil.copy2(STFS, program)
+    shutil.copy2(source, nobody.directory / "m.safetensors")
+    os.chmod(nobody.directory / "m.safetensors", 0o644)
+    at = nobody.directory / "s"
+    serve(nobody.directory / "m.safetensors", at=at, before=nobody.before, program=program).ready()
+    assert os.lstat(at).st_uid == nobody.uid
+    assert f"uid {os.geteuid()}" in stfs("serve", "--status", at).stdout or query(at)["leases"] == []
+    lease = Lease(at)
+    assert lease["b"] == TENSORS["b"].tobytes()
+    assert query(at)["leases"][0]["uid"] == 0
+
+
+def test_a_put_leads_to_a_new_generation_and_the_old_one_stays(serve, source, path, directory):
+    server = serve(source).ready()
+    lease = Lease(path)
+    raw = directory / "b.bin"
+    raw.write_bytes(b"changed")
+    stfs("put", source, "b", raw)
+    event = server.event()
+    assert (event["event"], event["generation"]) == ("generation", 2)
+    assert lease.wait_news() == (NEWER, 2)
+    assert lease["b"] == TENSORS["b"].tobytes()
+    newer = Lease(path)
+    assert (newer.generation, newer["b"]) == (2, b"changed")
+    assert newer["w"] == TENSORS["w"].tobytes()
+    assert [(row["generation"], row["leases"]) for row in query(path)["generations"]] == [(1, 1), (2, 1)]
+    assert len(server.arenas()) == 2
+    lease.close()
+    assert eventually(lambda: len(query(path)["generations"]) == 1)
+    assert eventually(lambda: len(server.arenas()) == 1)
+
+
+def test_a_commit_through_a_mount_leads_to_a_new_generation(serve, source, path, mounts):
+    mount = mounts(source)
+    server = serve(mount.path).ready()
+    lease = Lease(path)
+    assert lease["b"] == TENSORS["b"].tobytes()
+    (mount / "b").write_bytes(b"changed")
+    assert lease.wait_news() == (NEWER, 2)
+    assert Lease(path)["b"] == b"changed"
+    assert server.event()["generation"] == 2
+
+
+def test_an_archive_that_is_replaced_is_served_anew_with_other_tensors(serve, source, path, directory):
+    serve(source).ready()
+    lease = Lease(path)
+    other = archive_file.save_with_reference(directory / "n.safetensors", {"new": np.arange(5, dtype="i8")})
+    os.replace(other, source)
+    assert lease.wait_news() == (NEWER, 2)
+    newer = Lease(path)
+    assert set(newer.tensors) == {"new"}
+    assert set(lease.tensors) == set(TENSORS)
+
+
+def test_a_failed_reload_keeps_the_old_generation_and_says_so(serve, source, path, directory):
+    server = serve(source).ready()
+    lease = Lease(path)
+    whole = source.read_bytes()
+    (directory / "bad").write_bytes(b"this is no archive at all")
+    os.replace(directory / "bad", source)
+    kind, why = lease.wait_news()
+    assert kind == STUCK and str(source) in why
+    event = server.event()
+    assert (event["event"], event["why"]) == ("stuck", why)
+    assert eventually(lambda: "the generation before stays, and this is tried again" in server.errors)
+    assert query(path)["stuck"] == why
+    late = Lease(path)
+    assert (late.generation, late["b"]) == (1, TENSORS["b"].tobytes())
+    assert "stuck       " in stfs("serve", "--status", path).stdout
+
+    (directory / "good").write_bytes(whole)
+    os.replace(directory / "good", source)
+    assert lease.wait_news() == (NEWER, 2)
+    assert Lease(path)["b"] == TENSORS["b"].tobytes()
+    assert query(path)["stuck"] is None
+
+
+def test_a_deleted_archive_stays_served(serve, source, path):
+    serve(source).ready()
+    lease = Lease(path)
+    source.unlink()
+    kind, why = lease.wait_news()
+    assert kind == STUCK and "m.safetensors" in why
+    assert Lease(path)["w"] == TENSORS["w"].tobytes()
+
+
+def test_the_memory_of_an_arena_is_freed_when_the_last_side_lets_go(serve, directory, path):
+    size = 64 << 20
+    source = archive_file.save_with_reference(directory / "big.safetensors",
+                                              {"t": np.arange(size // 8, dtype="u8"), "b": TENSORS["b"]})
+
+    def shared_kib():
+        for line in open("/proc/meminfo"):
+            if line.startswith("Shmem:"):
+                return int(line.split()[1])
+
+    server = serve(source).ready()
+    assert sum(server.arenas()) >= size
+    lease = Lease(path)
+    raw = directory / "b.bin"
+    raw.write_bytes(b"changed")
+    stfs("put", source, "b", raw)
+    assert lease.wait_news() == (NEWER, 2)
+    assert sum(server.arenas()) >= 2 * size
+    held = shared_kib()
+    lease.close()
+    assert eventually(lambda: sum(server.arenas()) < size + (size >> 2))
+    # Other programs use shared memory, too: only most of it must be back.
+    assert eventually(lambda: shared_kib() < held - (size >> 11))
+    newer = Lease(path)
+    server.kill()
+    held = shared_kib()
+    assert len(newer["t"]) == size
+    newer.close()
+    assert eventually(lambda: shared_kib() < held - (size >> 11))
+
+
+def test_clients_cannot_write(serve, source, path):
+    serve(source).ready()
+    lease = Lease(path)
+    descriptor = lease.descriptors[0]
+    with pytest.raises(PermissionError):
+        mmap.mmap(descriptor, 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+    with pytest.raises(PermissionError):
+        os.pwrite(descriptor, b"x", 0)
+    with pytest.raises(PermissionError):
+        os.ftruncate(descriptor, 0)
+    died = mounted.run_python(
+        "import sys, ctypes; sys.path.insert(0, sys.argv[1]); from lease_client import Lease\n"
+        "import numpy\n"
+        "lease = Lease(sys.argv[2])\n"
+        "at = numpy.frombuffer(lease.arenas[0], 'u1').ctypes.data\n"
+        "assert ctypes.string_at(at, 1) == lease.arenas[0][:1]\n"
+        "ctypes.memset(at, 1, 1)\n", Path(__file__).parent, path)
+    assert died.returncode == -signal.SIGSEGV, died.stderr
+    assert lease["w"] == TENSORS["w"].tobytes()
+
+
+def test_a_start_can_be_cancelled(serve, directory, path):
+    source = directory / "m.safetensors"
+    # The source can't be read faster than this; a client that waits is told that nothing comes.
+    size = 8 << 30
+    header = json.dumps({"t": {"dtype": "U8", "shape": [size], "data_offsets": [0, size]}}).encode()
+    with open(source, "wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)
+    server = serve(source)
+    assert eventually(lambda: os.path.exists(path))
+    waiting = lease_client.Connection(path)
+    waiting.socket.send(lease_client.packet(lease_client.ATTACH))
+    time.sleep(0.3)
+    if server.process.poll() is not None:
+        pytest.skip("no room for 8 GiB here: " + server.errors)
+    assert query(path)["generation"] == 0
+    began = time.monotonic()
+    assert server.end(signal.SIGINT) == -signal.SIGINT
+    assert time.monotonic() - began < 10 * mounted.PATIENCE
+    with pytest.raises(Gone):
+        waiting.receive()
+    assert os.listdir(directory) == ["m.safetensors"]
+
+
+def test_a_start_that_fails_says_why_and_leaves_nothing(serve, directory, path):
+    server = serve(directory / "none.safetensors")
+    assert server.wait() == 1
+    assert server.errors.count("\n") == 1 and "none.safetensors" in server.errors
+    assert os.listdir(directory) == []
+    for arguments, what in ((["--device", "cpu"], "--socket is required"),
+                            (["--socket", path], "--device is required")):
+        assert what in stfs("serve", directory, *arguments, wanted=2).stderr
+    assert "SOURCE is required" in stfs("serve", "--device", "cpu", "--socket", path, wanted=2).stderr
+    assert "--status takes no SOURCE" in stfs("serve", directory, "--status", path, wanted=2).stderr
+
+
+def test_a_reader_of_its_output_that_goes_is_no_reason_to_end(source, path, directory):
+    process = subprocess.Popen([STFS, "serve", source, "--device", "cpu", "--socket", path],
+                               stdout=subprocess.PIPE)
+    try:
+        process.stdout.readline()
+        process.stdout.close()
+        lease = Lease(path)
+        raw = directory / "b.bin"
+        raw.write_bytes(b"changed")
+        stfs("put", source, "b", raw)
+        assert lease.wait_news() == (NEWER, 2)
+        assert Lease(path)["b"] == b"changed"
+    finally:
+        process.terminate()
+        assert process.wait(30) != -signal.SIGPIPE
+
+
+def test_nonsense_disturbs_nobody(serve, source, path):
+    server = serve(source).ready()
+    lease = Lease(path)
+    before = server.descriptor_count()
+    for data in (b"", b"x", os.urandom(40), os.urandom(8000), lease_client.packet(9), lease_client.packet(1)[:-1]):
+        connection = lease_client.Connection(path)
+        connection.socket.send(data)
+        with pytest.raises((Refused, Gone)):
+            connection.receive()
+        connection.close()
+    with pytest.raises(Refused) as refused:
+        connection = lease_client.Connection(path)
+        connection.socket.send(lease_client.packet(lease_client.ATTACH, version=2))
+        connection.receive()
+    assert refused.value.errno == errno.EPROTONOSUPPORT and "version 2" in str(refused.value)
+    connection.close()
+    silent = [lease_client.Connection(path) for _ in range(20)]
+    assert Lease(path)["b"] == TENSORS["b"].tobytes()
+    assert eventually(lambda: all(select.select([peer.socket], [], [], 0)[0] for peer in silent), 20)
+    assert eventually(lambda: server.descriptor_count() <= before + 1)
+    assert lease.news() is None

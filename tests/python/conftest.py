@@ -1,0 +1,64 @@
+# What every test of the Python module starts from: the package out of the build tree, and a sample archive.
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+BUILD = Path(os.environ.get("STFS_BUILD_DIR", HERE.parents[1] / "build" / "release")).resolve()
+# The archives and the mounts of tests/mount serve here too.
+sys.path[:0] = [str(BUILD / "python"), str(HERE.parent / "mount"), str(HERE)]
+import archive_file  # noqa: E402
+import mounted  # noqa: E402
+
+
+def why_not_importable():
+    if not list((BUILD / "python" / "stfs").glob("_stfs.*so")):
+        return "the module stfs is not built (apt-get install python3-dev, then build again)"
+    if mounted.is_sanitized():
+        return "a module with a sanitizer can't be loaded into a Python without"
+    return None
+
+
+# test_package.py says so then.
+if why_not_importable() is not None:
+    collect_ignore_glob = ["test_[!p]*.py"]
+
+
+@pytest.fixture
+def tensors():
+    """{name: array} of the sample."""
+    return archive_file.sample_tensors()
+
+
+@pytest.fixture
+def archive_path(tmp_path, tensors):
+    """The sample, written by the reference library."""
+    return archive_file.save_with_reference(tmp_path / "model.safetensors", tensors)
+
+
+@pytest.fixture
+def model(archive_path):
+    import stfs
+
+    with stfs.open(archive_path) as model:
+        yield model
+
+
+@pytest.fixture
+def mounts(tmp_path):
+    """mounts(SOURCE) -> Mount, as many as a test wants; skips where nothing can be mounted."""
+    if not os.path.exists("/dev/fuse") or not mounted.BINARY.exists():
+        pytest.skip("nothing can be mounted here")
+    made = []
+
+    def make(source, options=""):
+        path = tmp_path / f"mnt{len(made)}"
+        path.mkdir()
+        made.append(mounted.Mount(source, path, tmp_path / f"daemon{len(made)}.log", options))
+        return made[-1]
+
+    yield make
+    wrong = [problem for problem in (mount.finish() for mount in reversed(made)) if problem]
+    assert not wrong, "\n".join(wrong)

@@ -1,0 +1,105 @@
+// The manifest: what is written is read, and nothing that would lead outside of an arena is.
+#include "tools/upload/serve_manifest.h"
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "tests/support/catch.h"
+
+using namespace stfs;
+using namespace stfs::upload;
+
+namespace {
+
+ServeManifest sample() {
+  ServeManifest manifest{3, {"/models/m.safetensors"}, {{"cpu", 1024}, {"cuda:GPU-1", 512}}, {}};
+  manifest.tensors = {{"a", Dtype::F32, {2, 3}, 0, {256, 24}},
+                      {"b\n\"\xc3\xa9", Dtype::F4, {4}, 1, {510, 2}},
+                      {"", Dtype::U8, {}, 0, {1023, 1}},
+                      {"none", Dtype::I64, {0, 7}, 1, {512, 0}}};
+  return manifest;
+}
+
+/// The sample with one member changed.
+template <class Change>
+int errno_of(Change&& change) {
+  auto document = nlohmann::ordered_json::parse(manifest_text(sample()));
+  change(document);
+  const auto manifest = parse_manifest(document.dump());
+  return manifest ? 0 : manifest.error().errno_value;
+}
+
+}  // namespace
+
+TEST_CASE("a manifest is read as it was written", "[tools][serve]") {
+  const auto manifest = parse_manifest(manifest_text(sample()));
+  REQUIRE(manifest);
+  CHECK(manifest->generation == 3);
+  CHECK(manifest->sources == sample().sources);
+  REQUIRE(manifest->arenas.size() == 2);
+  CHECK(manifest->arenas[1].device == "cuda:GPU-1");
+  CHECK(manifest->arenas[1].size_bytes == 512);
+  REQUIRE(manifest->tensors.size() == 4);
+  for (std::size_t at = 0; at < 4; ++at) {
+    const LeasedTensor wanted = sample().tensors[at];
+    const LeasedTensor& tensor = manifest->tensors[at];
+    CHECK(tensor.name == wanted.name);
+    CHECK(tensor.dtype == wanted.dtype);
+    CHECK(tensor.shape == wanted.shape);
+    CHECK(tensor.arena == wanted.arena);
+    CHECK(tensor.place == wanted.place);
+  }
+}
+
+TEST_CASE("a manifest that leads out of an arena, or lies, is refused", "[tools][serve]") {
+  using Json = nlohmann::ordered_json;
+  CHECK(errno_of([](Json&) {}) == 0);
+  for (const char* member : {"generation", "sources", "arenas", "tensors"}) {
+    CHECK(errno_of([&](Json& document) { document.erase(member); }) == EPROTO);
+    CHECK(errno_of([&](Json& document) { document[member] = "x"; }) == EPROTO);
+    CHECK(errno_of([&](Json& document) { document[member] = {{"x", 1}}; }) == EPROTO);
+  }
+  for (const char* member : {"name", "dtype", "shape", "arena", "offset", "size_bytes"}) {
+    CHECK(errno_of([&](Json& document) { document["tensors"][0].erase(member); }) == EPROTO);
+    CHECK(errno_of([&](Json& document) { document["tensors"][0][member] = -1; }) == EPROTO);
+    CHECK(errno_of([&](Json& document) { document["tensors"][0][member] = nullptr; }) == EPROTO);
+    CHECK(errno_of([&](Json& document) { document["tensors"][0][member] = 0.5; }) == EPROTO);
+  }
+  const auto with = [](const char* member, const Json& value) {
+    return errno_of([&](Json& document) { document["tensors"][0][member] = value; });
+  };
+  CHECK(with("dtype", "F33") == EPROTO);
+  CHECK(with("shape", {2, 4}) == EPROTO);
+  CHECK(with("shape", {2, "3"}) == EPROTO);
+  CHECK(with("shape", {std::uint64_t{1} << 63U, 4}) == EPROTO);  // 2^65 elements: 0 where it wraps
+  CHECK(with("arena", 2) == EPROTO);
+  CHECK(with("arena", std::uint64_t{1} << 32U) == EPROTO);  // 0 where it is cut
+  CHECK(with("offset", 1001) == EPROTO);
+  CHECK(with("offset", ~std::uint64_t{0}) == EPROTO);
+  CHECK(with("offset", 1000) == 0);
+  CHECK(errno_of([](Json& document) { document["arenas"][0].erase("device"); }) == EPROTO);
+  CHECK(errno_of([](Json& document) { document["arenas"][0]["size_bytes"] = 100; }) == EPROTO);
+  CHECK(errno_of([](Json& document) { document["sources"][0] = 1; }) == EPROTO);
+  for (const char* text : {"", "x", "[]", "null", "{", "{\"generation\": 1"})
+    CHECK_FALSE(parse_manifest(text));
+  CHECK_FALSE(parse_manifest(std::string(1'000'000, '[')));
+}
+
+TEST_CASE("a manifest with random damage is refused or sound", "[tools][serve][fuzz]") {
+  std::mt19937_64 random(7);
+  const std::string whole = manifest_text(sample());
+  for (int round = 0; round < 30'000; ++round) {
+    std::string text = whole;
+    for (std::uint64_t flips = 1 + random() % 3; flips > 0; --flips) {
+      const std::string_view likely = "0123456789[]{},:\"";
+      text[random() % text.size()] =
+          random() % 2 == 0 ? likely[random() % likely.size()] : static_cast<char>(random());
+    }
+    const auto manifest = parse_manifest(text);
+    if (!manifest) continue;
+    for (const LeasedTensor& tensor : manifest->tensors) {
+      REQUIRE(tensor.arena < manifest->arenas.size());
+      REQUIRE(tensor.place.end() <= manifest->arenas[tensor.arena].size_bytes);
+    }
+  }
+}

@@ -1,0 +1,208 @@
+// The socket of a server: one at a time, and what is left behind is no obstacle.
+#include "tools/upload/serve_socket.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/open_descriptors.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::upload;
+
+namespace {
+
+/// Listens as some other program would.
+UniqueFd foreign_listener(const std::string& path, int type) {
+  UniqueFd socket(::socket(AF_UNIX, type | SOCK_CLOEXEC, 0));
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+  REQUIRE(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+  REQUIRE(::listen(socket.get(), 1) == 0);
+  return socket;
+}
+
+}  // namespace
+
+TEST_CASE("a server's socket is for its owner alone, and is gone with the server", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory / "s";
+  const auto before = test::open_descriptors();
+  {
+    auto socket = ServeSocket::listen(path);
+    REQUIRE(socket);
+    struct stat status {};
+    REQUIRE(::lstat(path.c_str(), &status) == 0);
+    CHECK(status.st_mode == (S_IFSOCK | 0600U));
+    const auto client = connect_to_server(path);
+    REQUIRE(client);
+    const auto accepted = socket->accept();
+    REQUIRE(accepted);
+    REQUIRE(*accepted);
+    CHECK((*accepted)->peer.pid == ::getpid());
+    CHECK((*accepted)->peer.uid == ::geteuid());
+    CHECK(is_welcome((*accepted)->peer));
+    CHECK_FALSE(*socket->accept());
+  }
+  CHECK(std::filesystem::is_empty(directory.path()));
+  CHECK(test::open_descriptors() == before);
+}
+
+TEST_CASE("root and the owner are welcome, others are not", "[tools][serve]") {
+  CHECK(is_welcome({1, 0, 0}));
+  CHECK(is_welcome({1, ::geteuid(), 0}));
+  CHECK_FALSE(is_welcome({1, ::geteuid() + 1, 0}));
+}
+
+TEST_CASE("a second server on the same socket is refused and told by whom", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  const auto first = ServeSocket::listen(directory / "s");
+  REQUIRE(first);
+  const auto second = ServeSocket::listen(directory / "s");
+  REQUIRE_FALSE(second);
+  CHECK(second.error().errno_value == EADDRINUSE);
+  CHECK(second.error().message.find("process " + std::to_string(::getpid())) != std::string::npos);
+  CHECK(connect_to_server(directory / "s"));
+}
+
+TEST_CASE("the socket of a killed server is taken over", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory / "s";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const auto socket = ServeSocket::listen(path);
+    ::_exit(socket ? 0 : 1);  // without destructors, as after kill -9
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(status == 0);
+  REQUIRE(std::filesystem::exists(path));
+  const auto dead = connect_to_server(path);
+  REQUIRE_FALSE(dead);
+  CHECK(dead.error().errno_value == ECONNREFUSED);
+  CHECK(dead.error().message.find("the server has died") != std::string::npos);
+  {
+    const auto socket = ServeSocket::listen(path);
+    REQUIRE(socket);
+    CHECK(connect_to_server(path));
+  }
+  CHECK(std::filesystem::is_empty(directory.path()));
+}
+
+TEST_CASE("of many servers that start at once over a dead socket, one serves", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory / "s";
+  for (int round = 0; round < 50; ++round) {
+    { const UniqueFd dead = foreign_listener(path, SOCK_SEQPACKET); }
+    std::atomic<int> served = 0;
+    std::atomic<int> refused = 0;
+    std::atomic<int> waiting = 4;
+    std::vector<std::thread> threads;
+    for (int at = 0; at < 4; ++at) {
+      threads.emplace_back([&] {
+        --waiting;
+        while (waiting > 0) std::this_thread::yield();
+        const auto socket = ServeSocket::listen(path);
+        if (socket) ++served;
+        if (!socket && socket.error().errno_value == EADDRINUSE) ++refused;
+        // Who serves goes on until the others have tried.
+        while (served + refused < 4 && socket) std::this_thread::yield();
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    REQUIRE(served == 1);
+    REQUIRE(refused == 3);
+    REQUIRE(std::filesystem::is_empty(directory.path()));
+  }
+}
+
+TEST_CASE("servers that come and go never leave two at a time, or none that can", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory / "s";
+  std::atomic<int> serving = 0;
+  std::atomic<int> served = 0;
+  std::atomic<bool> was_double = false;
+  std::atomic<bool> was_wrong = false;
+  std::vector<std::thread> threads;
+  for (int at = 0; at < 4; ++at) {
+    threads.emplace_back([&] {
+      for (int round = 0; round < 300; ++round) {
+        const auto socket = ServeSocket::listen(path);
+        if (!socket) {
+          if (socket.error().errno_value != EADDRINUSE) was_wrong = true;
+          continue;
+        }
+        if (++serving > 1) was_double = true;
+        if (!connect_to_server(path)) was_wrong = true;
+        ++served;
+        --serving;
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK_FALSE(was_double);
+  CHECK_FALSE(was_wrong);
+  CHECK(served > 0);
+  CHECK(std::filesystem::is_empty(directory.path()));
+}
+
+TEST_CASE("what is no dead socket is left alone", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  const std::string file = directory.write("file", "precious");
+  const auto at_file = ServeSocket::listen(file);
+  REQUIRE_FALSE(at_file);
+  CHECK(at_file.error().errno_value == EEXIST);
+  CHECK(test::content_of(file) == "precious");
+  for (const int type : {SOCK_SEQPACKET, SOCK_STREAM}) {
+    const std::string path = directory / ("other" + std::to_string(type));
+    const UniqueFd other = foreign_listener(path, type);
+    const auto socket = ServeSocket::listen(path);
+    REQUIRE_FALSE(socket);
+    CHECK(socket.error().errno_value == EADDRINUSE);
+    CHECK(std::filesystem::exists(path));
+    CHECK_FALSE(std::filesystem::exists(path + ".lock"));
+  }
+  std::filesystem::create_symlink(file, directory / "t.lock");
+  const auto linked = ServeSocket::listen(directory / "t");
+  REQUIRE_FALSE(linked);
+  CHECK(linked.error().errno_value == ELOOP);
+}
+
+TEST_CASE("a server that was replaced by hand removes nothing of its successor", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory / "s";
+  {
+    const auto socket = ServeSocket::listen(path);
+    REQUIRE(socket);
+    std::filesystem::rename(path, path + ".old");  // its inode is not free to be used again
+    std::ofstream(path) << "new";
+    std::filesystem::rename(path + ".lock", path + ".lock.old");
+    std::ofstream(path + ".lock") << "new";
+  }
+  CHECK(test::content_of(path) == "new");
+  CHECK(test::content_of(path + ".lock") == "new");
+}
+
+TEST_CASE("paths that can't be a socket's are told", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  const auto endless = ServeSocket::listen(directory / std::string(120, 'x'));
+  REQUIRE_FALSE(endless);
+  CHECK(endless.error().errno_value == ENAMETOOLONG);
+  CHECK(endless.error().message.find("107 bytes") != std::string::npos);
+  CHECK(ServeSocket::listen("").error().errno_value == EINVAL);
+  CHECK(ServeSocket::listen(directory / "none/s").error().errno_value == ENOENT);
+  CHECK(connect_to_server(directory / "none").error().errno_value == ENOENT);
+  CHECK(connect_to_server(directory / "none").error().message.find("stfs serve SOURCE") != std::string::npos);
+  CHECK(connect_to_server(directory.write("file", "")).error().message.find("is no socket") !=
+        std::string::npos);
+}

@@ -1,0 +1,14 @@
+// What a server says about itself, for people.
+#pragma once
+
+#include <iosfwd>
+#include <string_view>
+
+#include "core/error.h"
+
+namespace stfs::tools {
+
+/// @param report  the JSON of upload::query_server(). @return EPROTO where it is something else.
+Result<void> print_server_status(std::string_view report, std::ostream& out);
+
+}  // namespace stfs::tools

@@ -1,0 +1,61 @@
+// From the command line to a PlanRequest.
+#include "tools/upload_request.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "tools/diagnostic.h"
+#include "tools/upload/conversion.h"
+
+namespace stfs::tools {
+namespace {
+
+tl::unexpected<UploadRefusal> wrong_usage(std::string message) {
+  return tl::unexpected(UploadRefusal{std::move(message), true});
+}
+
+}  // namespace
+
+void add_upload_options(CommandLine& line, UploadRequest& request) {
+  line.positionals(
+      request.sources, "SOURCE",
+      "archives, sharded models, directories of archives, mounts, or files of tensors in a mount");
+  line.text(request.device, "-d,--device", "DEVICE",
+            "where to: cpu, cuda:0, several with commas, or @FILE of rules");
+  line.texts(request.patterns, "--select", "PATTERN", "only tensors that it matches; may be repeated");
+  line.text(request.dtype, "--dtype", "DTYPE", "convert floating tensors to it on the way");
+}
+
+tl::expected<upload::PlanRequest, UploadRefusal> plan_request(const UploadRequest& request) {
+  upload::PlanRequest to;
+  if (request.sources.empty()) return wrong_usage("SOURCE is required");
+  for (const std::string& source : request.sources) to.sources.push_back({source, request.patterns});
+  if (request.device.empty()) return wrong_usage("--device is required: `stfs devices` lists them");
+  if (!request.dtype.empty()) {
+    std::string name = request.dtype;
+    std::ranges::transform(name, name.begin(),
+                           [](char c) { return c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c; });
+    to.dtype = dtype_named(name);
+    if (!to.dtype || !upload::is_conversion_target(*to.dtype)) {
+      return wrong_usage("--dtype " + request.dtype +
+                         ": nothing is converted to this; its help has the list");
+    }
+  }
+  const bool is_file = request.device.starts_with('@');
+  auto rules = is_file ? upload::DeviceRules::read_file(request.device.substr(1))
+                       : upload::DeviceRules::parse_device_list(request.device);
+  if (!rules) {
+    const bool is_misspelled = !is_file && rules.error().code == ErrorCode::InvalidArgument;
+    return tl::unexpected(
+        UploadRefusal{(is_file ? "" : "--device: ") + rules.error().message, is_misspelled});
+  }
+  to.rules = std::move(*rules);
+  return to;
+}
+
+int report_refusal(Streams& streams, std::string_view verb, const UploadRefusal& refusal) {
+  return refusal.is_wrong_usage ? report_wrong_usage(streams, verb, refusal.message)
+                                : report_failure(streams, verb, refusal.message);
+}
+
+}  // namespace stfs::tools
