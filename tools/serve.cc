@@ -26,9 +26,8 @@ namespace {
 constexpr const char* kExamples =
     "Uploads the tensors once and keeps them. Other processes of the same user map them through the socket\n"
     "within milliseconds, without a copy, and read-only: stfs.attach(PATH) in Python, stfs_attach() in C.\n"
-    "Each connection is a lease. When the archive changes, its new state is uploaded beside the old one, "
-    "and\n"
-    "the holders of leases are told; the old one goes with its last lease.\n"
+    "Each connection is a lease. When the archive changes, its new state is uploaded beside the old one,\n"
+    "and the holders of leases are told; the old one goes with its last lease.\n"
     "Stays in the foreground until Ctrl-C or SIGTERM. What clients have mapped outlives it.\n"
     "\n"
     "DEVICE, @FILE, PATTERN and DTYPE (BF16, F16, F32, F8_E4M3, F8_E5M2 and their FNUZ kinds) are as with\n"

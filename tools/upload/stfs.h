@@ -1,11 +1,15 @@
+/* clang-format off */
 /* libstfs: the tensors of .safetensors archives for any language that can call C.
  *
  *     stfs_error error;
  *     stfs_model *model = stfs_open("model.safetensors", NULL, &error);
  *     uint64_t at;
- *     if (!model || stfs_find(model, "lm_head.weight", 14, &at, &error) != 0) { puts(error.message); exit(1);
- * } stfs_tensor *tensor = stfs_tensor_open(model, at, &error); const void *data = stfs_tensor_data(tensor,
- * &error);    // in the archive's map: nothing is copied
+ *     if (!model || stfs_find(model, "lm_head.weight", 14, &at, &error) != 0) {
+ *       puts(error.message);
+ *       exit(1);
+ *     }
+ *     stfs_tensor *tensor = stfs_tensor_open(model, at, &error);
+ *     const void *data = stfs_tensor_data(tensor, &error);    // in the archive's map: nothing is copied
  *     ...
  *     stfs_tensor_close(tensor);
  *     stfs_close(model);
@@ -35,6 +39,7 @@
  * VERSIONS. A function keeps its meaning while the library is libstfs.so.0. Structures that may grow begin
  * with struct_bytes, which the caller sets to sizeof: fields that the caller does not know are not touched,
  * fields that the library does not know must be 0. */
+/* clang-format on */
 #ifndef STFS_H
 #define STFS_H
 
@@ -62,8 +67,7 @@ typedef struct stfs_text {
 /* The version of the library, "0.1.0". */
 STFS_API const char* stfs_version(void);
 
-/* --- errors
- * ------------------------------------------------------------------------------------------------- */
+/* --- errors --- */
 
 typedef enum stfs_code {
   STFS_OK = 0,
@@ -101,8 +105,7 @@ typedef struct stfs_error {
 /* "ArchiveCut"; "Unknown" for what is no code. Static. */
 STFS_API const char* stfs_code_name(int32_t code);
 
-/* --- models
- * ------------------------------------------------------------------------------------------------- */
+/* --- models --- */
 
 typedef enum stfs_io {
   STFS_IO_AUTO = 0, /* map, but read on stores where a map is no good (NFS, FUSE, ...) */
@@ -147,8 +150,7 @@ STFS_API int stfs_generation(const stfs_model* model, uint64_t* generation, stfs
  * that were read: -1 with ESTALE, or EIO where one was cut short. Changed bytes of tensors are no failure. */
 STFS_API int stfs_check_current(const stfs_model* model, stfs_error* error);
 
-/* --- tensors
- * ------------------------------------------------------------------------------------------------ */
+/* --- tensors --- */
 
 /* In the order of the format's own list. */
 typedef enum stfs_dtype {
@@ -238,8 +240,7 @@ STFS_API stfs_tensor* stfs_tensor_copy(const stfs_tensor* tensor, stfs_error* er
  * Copies at once where the tensor is smaller than 64 KiB, or not one run of bytes in a map. */
 STFS_API stfs_tensor* stfs_tensor_private(const stfs_tensor* tensor, stfs_error* error);
 
-/* --- devices
- * ------------------------------------------------------------------------------------------------ */
+/* --- devices --- */
 
 typedef struct stfs_device_list stfs_device_list;
 
@@ -264,8 +265,7 @@ STFS_API int stfs_device(const stfs_device_list* list, uint64_t position, stfs_d
 /* One sentence for a person where there is no GPU; else "". */
 STFS_API const char* stfs_why_no_cuda(const stfs_device_list* list);
 
-/* --- uploads: tensors into the memory of devices
- * ------------------------------------------------------------ */
+/* --- uploads: tensors into the memory of devices --- */
 
 typedef struct stfs_plan stfs_plan;
 typedef struct stfs_upload stfs_upload;
@@ -347,8 +347,7 @@ STFS_API int stfs_resident_report(const stfs_resident* resident, stfs_upload_rep
                                   stfs_error* error);
 STFS_API void stfs_resident_close(stfs_resident* resident);
 
-/* --- leases: tensors that `stfs serve` keeps in the memory of devices, mapped by this process
- * ------------------ */
+/* --- leases: tensors that `stfs serve` keeps in the memory of devices, mapped by this process --- */
 
 typedef struct stfs_lease stfs_lease;
 
