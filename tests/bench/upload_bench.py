@@ -3,18 +3,16 @@
 the reference library.
 
 On the CPU: our three ways in (the archive, its mount, plain reads of the mount's files) against as many threads that
-copy the mapped archive into fresh memory, and against load_file. On a machine with a GPU the same for cuda:0, against
-copies of page-locked memory, which the tool measures in the same run, and load_file to that device. Every byte is
-verified once before the clock runs. Random data; the page cache is warm.
+copy the mapped archive into fresh memory, and against load_file. On a machine with a GPU the same to cuda:0, against
+copies of page-locked memory, which the tool measures in the same run, and every loader that is installed
+(cuda_loaders.py). Every byte is verified once before the clock runs. Random data; the page cache is warm.
 
     tests/bench/upload_bench.py [--size 1G] [--small 20000] [--rounds 5] [--quick] [--directory DIR] [--json FILE]
 """
 from __future__ import annotations
 
-import json
 import mmap
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -24,8 +22,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import numpy as np  # noqa: E402
 from bench_session import Session, parse_size, parser_for, wanted  # noqa: E402
-from bench_table import Found, Goal, Way  # noqa: E402
-from mounts import STFS, ours  # noqa: E402
+from bench_table import Goal, Way  # noqa: E402
+from cuda_upload import measure_cuda  # noqa: E402
+from mounts import ours  # noqa: E402
+from upload_runs import upload_speed, verify  # noqa: E402
 from warm_memory import gives_pages_back  # noqa: E402
 from safetensors.numpy import load_file, save_file  # noqa: E402
 
@@ -98,20 +98,6 @@ def read_files(mount: Path) -> float:
     return begin / (time.perf_counter() - started) / GIB
 
 
-def upload(source: Path, device: str, *more: str) -> dict:
-    done = subprocess.run([STFS, "upload", source, "--device", device, "--json", *more], check=True, capture_output=True)
-    return json.loads(done.stdout)
-
-
-def upload_speed(source: Path, device: str) -> float:
-    return upload(source, device)["bytes_per_second"] / GIB
-
-
-def verify(source: Path, device: str) -> None:
-    report = upload(source, device, "--verify")
-    assert report["verified_bytes"] == report["read_bytes"] > 0
-
-
 def load_with_reference(path: Path) -> float:
     """GiB/s of the reference library's way to memory; every page of what it gives is looked at outside the clock."""
     started = time.perf_counter()
@@ -158,43 +144,6 @@ def measure_small(session: Session, path: Path) -> None:
             Goal(0.8), Goal(1.5, "safetensors load_file"))),
         "safetensors load_file": Way(lambda: load_with_reference(path)),
     })
-
-
-def measure_cuda(session: Session, path: Path) -> None:
-    devices = json.loads(subprocess.run([STFS, "devices", "--json"], check=True, capture_output=True).stdout)
-    if devices["why_no_cuda"]:
-        session.skip("cuda", devices["why_no_cuda"])
-        return
-    verify(path, "cuda:0")
-    bus = Found([], "page-locked copies alone")
-    ours_found = Found([], "page-locked copies alone", (Goal(0.9), Goal(2.0, "safetensors load_file")))
-    theirs = Found([], "page-locked copies alone")
-    try:
-        import torch
-        from safetensors.torch import load_file as load_to_device
-    except ImportError as error:
-        load_to_device = None
-        session.skip("load_file to cuda:0", str(error))
-    for number in range(session.table.rounds + 1):
-        report = upload(path, "cuda:0")
-        if load_to_device:
-            torch.cuda.synchronize()
-            started = time.perf_counter()
-            tensors = load_to_device(path, device="cuda:0")
-            torch.cuda.synchronize()
-            seconds = time.perf_counter() - started
-            del tensors
-            torch.cuda.empty_cache()
-        if number == 0:
-            continue  # warms up
-        bus.values.append(report["ceiling_bytes_per_second"] / GIB)
-        ours_found.values.append(report["bytes_per_second"] / GIB)
-        if load_to_device:
-            theirs.values.append(report["read_bytes"] / seconds / GIB)
-    found = {"page-locked copies alone": bus, "stfs upload ARCHIVE": ours_found}
-    if load_to_device:
-        found["safetensors load_file"] = theirs
-    session.table.add("upload to cuda:0, page cache warm", "GiB/s", found)
 
 
 def main() -> int:
