@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <vector>
 
 #include "fs/fuse_handlers.h"
 
@@ -47,6 +48,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
     const Forest& forest = forest_of(req);
     std::string buffer(size, '\0');
     std::size_t used = 0;
+    std::vector<Ino> looked_up;
     const auto visit = [&](std::string_view name, Ino child, std::uint64_t next) {
       const std::string terminated(name);
       std::size_t needed = 0;
@@ -73,21 +75,26 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       }
       if (needed > size - used) return false;
       used += needed;
-      if (is_looked_up) forest.note_lookup(child);
+      if (is_looked_up) {
+        looked_up.push_back(child);
+        forest.note_lookup(child);
+      }
       return true;
     };
     const auto read = forest.read_directory(ino, static_cast<std::uint64_t>(offset), visit);
     if (!read) return reply_error(req, ino, read.error());
-    fuse_reply_buf(req, buffer.data(), used);
+    if (fuse_reply_buf(req, buffer.data(), used) == 0) return;
+    for (const Ino child : looked_up) forest.forget(child, 1);
   });
 }
 
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
   guarded(req, parent, Request::Mkdir, [&] {
-    const auto made = forest_of(req).make_directory(parent, name);
+    Forest& forest = forest_of(req);
+    const auto made = forest.make_directory(parent, name);
     if (!made) return reply_error(req, parent, made.error());
     const fuse_entry_param entry = entry_of(*made);
-    fuse_reply_entry(req, &entry);
+    if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
   });
 }
 

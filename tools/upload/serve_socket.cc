@@ -8,14 +8,18 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
+#include <chrono>
 #include <cstring>
 #include <system_error>
+#include <thread>
 
 namespace stfs::upload {
 namespace {
 
 constexpr mode_t kMode = S_IRUSR | S_IWUSR;
 constexpr int kBacklog = 128;
+constexpr int kTriesWhileFull = 500;
+constexpr std::chrono::milliseconds kPauseWhileFull{2};
 
 Result<sockaddr_un> address_of(const std::filesystem::path& path) {
   sockaddr_un address{};
@@ -212,7 +216,12 @@ Result<UniqueFd> connect_to_server(const std::filesystem::path& path) {
   if (!address) return tl::unexpected(address.error());
   auto socket = open_socket();
   if (!socket) return pass_on(std::move(socket));
-  const int error = connect_errno(socket->get(), *address);
+  int error = connect_errno(socket->get(), *address);
+  // So many wait to be let in that there is no place in the queue: a server takes them in moments.
+  for (int tries = 0; error == EAGAIN && tries < kTriesWhileFull; ++tries) {
+    std::this_thread::sleep_for(kPauseWhileFull);
+    error = connect_errno(socket->get(), *address);
+  }
   if (error != 0) return fail(ErrorCode::System, error, why_not_connected(path, error));
   return std::move(*socket);
 }
