@@ -486,7 +486,7 @@ class Workshop:
         self.configure()
         self.compile()
         for kind in KINDS:
-            done = self.explore([kind], 5)
+            done = self.explore([kind], 2)
             if done.returncode != 0:
                 raise RuntimeError(f"without a mutant, {kind} fail already: {done.stdout}")
 

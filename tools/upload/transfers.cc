@@ -113,4 +113,14 @@ TransferList cut_into_transfers(const Plan& plan, std::uint64_t slot_bytes) {
   return Cutter(plan, slot_bytes).run();
 }
 
+std::span<const PlannedTensor> targets_of(const Plan& plan, const Read& read) {
+  return std::span(plan.tensors).subspan(read.first_target, read.targets);
+}
+
+std::uint64_t place_of(const Part& part, const PlannedTensor& target) {
+  if (target.dtype == target.source_dtype) return target.place.offset + part.bytes.offset;
+  return target.place.offset +
+         part.bytes.offset / (bits_of(target.source_dtype) / 8) * (bits_of(target.dtype) / 8);
+}
+
 }  // namespace stfs::upload

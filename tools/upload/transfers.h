@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "core/archive.h"
@@ -45,7 +46,16 @@ struct TransferList {
   std::vector<Read> reads;
   std::vector<Part> parts;
   std::vector<Transfer> transfers;
+
+  [[nodiscard]] std::span<const Part> parts_of(const Transfer& transfer) const {
+    return std::span(parts).subspan(transfer.first_part, transfer.parts);
+  }
 };
+
+/// A tensor and its replicas.
+std::span<const PlannedTensor> targets_of(const Plan& plan, const Read& read);
+/// Where a part's bytes begin in the arena of one of them, after conversion.
+std::uint64_t place_of(const Part& part, const PlannedTensor& target);
 
 /// @param plan        must outlive what is returned, as do its models.
 /// @param slot_bytes  a multiple of kTensorAlignment.

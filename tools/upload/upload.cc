@@ -1,9 +1,8 @@
 // The engine: a conductor, readers, and a submitter for each device.
 //
 //   conductor   checks that nothing has changed, runs the others, checks again, verifies
-//   readers     fill slots of the ring; or, where the host's own memory is all that a piece goes to, the
-//   arena itself submitter   starts the copies of one device, conversions behind them, and gives slots back
-//   when these are done
+//   readers     fill slots of the ring; or, where a piece goes to the host's own memory alone, the arena
+//   submitter   starts the copies of one device and gives slots back when these are done (submitter.h)
 //
 // Whoever fails first says why; everybody else stops at the next piece.
 #include "tools/upload/upload.h"
@@ -11,9 +10,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <deque>
 #include <mutex>
 #include <optional>
 #include <system_error>
@@ -24,6 +21,7 @@
 #include "tools/upload/page_cache.h"
 #include "tools/upload/piece_reader.h"
 #include "tools/upload/ring.h"
+#include "tools/upload/submitter.h"
 #include "tools/upload/transfers.h"
 #include "tools/upload/verification.h"
 
@@ -33,8 +31,6 @@ namespace {
 constexpr unsigned kMostReaders = 8;
 /// So many pieces ahead of what is read, a disk is asked for them.
 constexpr std::size_t kPiecesAhead = 8;
-/// Two streams, so that one's copies run while the other's conversions do.
-constexpr std::size_t kQueues = 2;
 
 unsigned default_readers() {
   return std::clamp(std::thread::hardware_concurrency(), 1U, kMostReaders);
@@ -149,25 +145,13 @@ class Job final : public Upload {
 
   // --- what goes where --------------------------------------------------------------------------------
 
-  [[nodiscard]] std::span<const PlannedTensor> targets_of(const Read& read) const {
-    return std::span(plan_.tensors).subspan(read.first_target, read.targets);
-  }
-  [[nodiscard]] std::span<const Part> parts(const Transfer& transfer) const {
-    return std::span(list_.parts).subspan(transfer.first_part, transfer.parts);
-  }
   /// Of its first part: the others go to the same devices.
   [[nodiscard]] std::span<const PlannedTensor> targets(const Transfer& transfer) const {
-    return targets_of(list_.reads[parts(transfer).front().read]);
+    return targets_of(plan_, list_.reads[list_.parts_of(transfer).front().read]);
   }
   [[nodiscard]] bool is_direct(const Transfer& transfer) const {
     const auto to = targets(transfer);
     return !options_.force_ring && to.size() == 1 && backends_[to.front().device]->is_host();
-  }
-  /// Where a part's bytes begin on a device, after conversion.
-  [[nodiscard]] static std::uint64_t place_of(const Part& part, const PlannedTensor& target) {
-    if (target.dtype == target.source_dtype) return target.place.offset + part.bytes.offset;
-    return target.place.offset +
-           part.bytes.offset / (bits_of(target.source_dtype) / 8) * (bits_of(target.dtype) / 8);
   }
 
   // --- the conductor ----------------------------------------------------------------------------------
@@ -294,8 +278,9 @@ class Job final : public Upload {
     const PlannedTensor& first = targets(transfer).front();
     const std::span<std::byte> arena = arenas_[first.device]->host_bytes();
     if (!transfer.is_converted) {
-      const auto place = arena.subspan(static_cast<std::size_t>(place_of(parts(transfer).front(), first)),
-                                       static_cast<std::size_t>(transfer.size_bytes));
+      const auto place =
+          arena.subspan(static_cast<std::size_t>(place_of(list_.parts_of(transfer).front(), first)),
+                        static_cast<std::size_t>(transfer.size_bytes));
       if (auto read = reader.read(transfer, place); !read) return read;
       done_bytes_ += transfer.source_bytes;
       return {};
@@ -306,8 +291,8 @@ class Job final : public Upload {
         !read) {
       return read;
     }
-    for (const Part& part : parts(transfer)) {
-      const PlannedTensor& target = targets_of(list_.reads[part.read]).front();
+    for (const Part& part : list_.parts_of(transfer)) {
+      const PlannedTensor& target = targets_of(plan_, list_.reads[part.read]).front();
       const auto from = std::span<const std::byte>(buffer).subspan(
           static_cast<std::size_t>(part.offset), static_cast<std::size_t>(part.bytes.size_bytes));
       overflows_ += convert_elements(target.source_dtype, from, target.dtype,
@@ -317,92 +302,29 @@ class Job final : public Upload {
     return {};
   }
 
+  Result<void> submit(std::uint32_t device) {
+    Submitter submitter({.plan = plan_,
+                         .list = list_,
+                         .ring = *ring_,
+                         .backend = *backends_[device],
+                         .arena = *arenas_[device],
+                         .scratch = scratch_[device].get(),
+                         .slot_bytes = options_.slot_bytes,
+                         .device = device});
+    const auto overflows = submitter.run(is_stopped_, done_bytes_);
+    if (!overflows) return tl::unexpected(overflows.error());
+    overflows_ += *overflows;
+    return {};
+  }
+
   void prefetch(std::size_t at) {
     if (!is_cold_ || at >= list_.transfers.size()) return;
-    for (const Part& part : parts(list_.transfers[at])) {
+    for (const Part& part : list_.parts_of(list_.transfers[at])) {
       const Read& read = list_.reads[part.read];
       if (read.slice == nullptr) {
         read.archive->file().prefetch({read.file_offset + part.bytes.offset, part.bytes.size_bytes});
       }
     }
-  }
-
-  // --- submitters -------------------------------------------------------------------------------------
-
-  struct UnderWay {
-    Ring::Filled filled;
-    std::size_t queue = 0;
-    Queue::Mark mark = 0;
-  };
-
-  Result<void> submit(std::uint32_t device) {
-    std::array<std::unique_ptr<Queue>, kQueues> queues;
-    for (auto& queue : queues) {
-      auto opened = backends_[device]->open_queue();
-      if (!opened) return pass_on(std::move(opened));
-      queue = std::move(*opened);
-    }
-    std::deque<UnderWay> under_way;
-    for (std::size_t turn = 0; !is_stopped_;) {
-      if (const auto filled = ring_->next(device, under_way.empty())) {
-        Queue& queue = *queues[turn];
-        if (auto started = start_copies(queue, *filled, device); !started) return started;
-        const auto mark = queue.mark();
-        if (!mark) return tl::unexpected(mark.error());
-        under_way.push_back({*filled, turn, *mark});
-        turn = (turn + 1) % kQueues;
-      } else if (!under_way.empty()) {
-        const UnderWay& oldest = under_way.front();
-        if (auto passed = queues[oldest.queue]->wait_for(oldest.mark); !passed) return passed;
-      } else {
-        break;
-      }
-      if (auto freed = give_back(queues, under_way); !freed) return freed;
-    }
-    for (const auto& queue : queues) {
-      const auto overflows = queue->overflows();
-      if (!overflows) return tl::unexpected(overflows.error());
-      overflows_ += *overflows;
-    }
-    return {};
-  }
-
-  Result<void> give_back(std::array<std::unique_ptr<Queue>, kQueues>& queues,
-                         std::deque<UnderWay>& under_way) {
-    while (!under_way.empty()) {
-      const UnderWay oldest = under_way.front();
-      const auto passed = queues[oldest.queue]->is_passed(oldest.mark);
-      if (!passed) return tl::unexpected(passed.error());
-      if (!*passed) break;
-      under_way.pop_front();
-      if (ring_->release(oldest.filled.slot))
-        done_bytes_ += list_.transfers[oldest.filled.transfer].source_bytes;
-    }
-    return {};
-  }
-
-  Result<void> start_copies(Queue& queue, Ring::Filled filled, std::uint32_t device) {
-    const Transfer& transfer = list_.transfers[filled.transfer];
-    const auto bytes = ring_->bytes(filled.slot).first(static_cast<std::size_t>(transfer.size_bytes));
-    const Part& first = parts(transfer).front();
-    if (!transfer.is_converted) {
-      return queue.copy(bytes, *arenas_[device], place_of(first, target_on(first, device)));
-    }
-    const std::uint64_t begin = options_.slot_bytes * filled.slot;
-    if (auto copied = queue.copy(bytes, *scratch_[device], begin); !copied) return copied;
-    for (const Part& part : parts(transfer)) {
-      const PlannedTensor& target = target_on(part, device);
-      auto converted =
-          queue.convert(*scratch_[device], {begin + part.offset, part.bytes.size_bytes}, target.source_dtype,
-                        *arenas_[device], place_of(part, target), target.dtype);
-      if (!converted) return converted;
-    }
-    return {};
-  }
-
-  [[nodiscard]] const PlannedTensor& target_on(const Part& part, std::uint32_t device) const {
-    const auto to = targets_of(list_.reads[part.read]);
-    return *std::ranges::find(to, device, &PlannedTensor::device);
   }
 
   Plan plan_;

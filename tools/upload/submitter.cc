@@ -1,0 +1,81 @@
+// One loop: start what is there, else wait for the oldest.
+#include "tools/upload/submitter.h"
+
+#include <algorithm>
+#include <span>
+
+namespace stfs::upload {
+
+Result<std::uint64_t> Submitter::run(const std::atomic<bool>& is_stopped,
+                                     std::atomic<std::uint64_t>& done_bytes) {
+  for (auto& queue : queues_) {
+    auto opened = parts_.backend.open_queue();
+    if (!opened) return pass_on(std::move(opened));
+    queue = std::move(*opened);
+  }
+  for (std::size_t turn = 0; !is_stopped;) {
+    if (const auto filled = parts_.ring.next(parts_.device, under_way_.empty())) {
+      Queue& queue = *queues_[turn];
+      if (auto started = start_copies(queue, *filled); !started) return pass_on(std::move(started));
+      const auto mark = queue.mark();
+      if (!mark) return tl::unexpected(mark.error());
+      under_way_.push_back({*filled, turn, *mark});
+      turn = (turn + 1) % kQueues;
+    } else if (!under_way_.empty()) {
+      const UnderWay& oldest = under_way_.front();
+      if (auto passed = queues_[oldest.queue]->wait_for(oldest.mark); !passed) {
+        return pass_on(std::move(passed));
+      }
+    } else {
+      break;
+    }
+    if (auto freed = give_back(done_bytes); !freed) return pass_on(std::move(freed));
+  }
+  std::uint64_t overflows = 0;
+  for (const auto& queue : queues_) {
+    const auto counted = queue->overflows();
+    if (!counted) return tl::unexpected(counted.error());
+    overflows += *counted;
+  }
+  return overflows;
+}
+
+Result<void> Submitter::give_back(std::atomic<std::uint64_t>& done_bytes) {
+  while (!under_way_.empty()) {
+    const UnderWay oldest = under_way_.front();
+    const auto passed = queues_[oldest.queue]->is_passed(oldest.mark);
+    if (!passed) return tl::unexpected(passed.error());
+    if (!*passed) break;
+    under_way_.pop_front();
+    if (parts_.ring.release(oldest.filled.slot)) {
+      done_bytes += parts_.list.transfers[oldest.filled.transfer].source_bytes;
+    }
+  }
+  return {};
+}
+
+Result<void> Submitter::start_copies(Queue& queue, Ring::Filled filled) {
+  const Transfer& transfer = parts_.list.transfers[filled.transfer];
+  const auto bytes = parts_.ring.bytes(filled.slot).first(static_cast<std::size_t>(transfer.size_bytes));
+  const auto pieces = parts_.list.parts_of(transfer);
+  if (!transfer.is_converted) {
+    return queue.copy(bytes, parts_.arena, place_of(pieces.front(), target_of(pieces.front())));
+  }
+  // Behind each slot of the ring one of the same size waits on the device.
+  const std::uint64_t begin = parts_.slot_bytes * filled.slot;
+  if (auto copied = queue.copy(bytes, *parts_.scratch, begin); !copied) return copied;
+  for (const Part& part : pieces) {
+    const PlannedTensor& target = target_of(part);
+    auto converted = queue.convert(*parts_.scratch, {begin + part.offset, part.bytes.size_bytes},
+                                   target.source_dtype, parts_.arena, place_of(part, target), target.dtype);
+    if (!converted) return converted;
+  }
+  return {};
+}
+
+const PlannedTensor& Submitter::target_of(const Part& part) const {
+  const auto to = targets_of(parts_.plan, parts_.list.reads[part.read]);
+  return *std::ranges::find(to, parts_.device, &PlannedTensor::device);
+}
+
+}  // namespace stfs::upload
