@@ -146,8 +146,8 @@ class Mount:
     def pid(self):
         return self.process.pid
 
-    def deleted_files(self):
-        """Files that the daemon has open or mapped and that have no name any more."""
+    def descriptors(self):
+        """What the daemon has open."""
         directory = f"/proc/{self.pid}/fd"
         found = []
         for name in os.listdir(directory):
@@ -155,6 +155,11 @@ class Mount:
                 found.append(os.readlink(f"{directory}/{name}"))
             except FileNotFoundError:  # closed meanwhile
                 continue
+        return found
+
+    def deleted_files(self):
+        """Files that the daemon has open or mapped and that have no name any more."""
+        found = self.descriptors()
         with open(f"/proc/{self.pid}/maps") as maps:
             found += maps.read().splitlines()
         return [file for file in found if file.endswith("(deleted)") and ".safetensors" in file]

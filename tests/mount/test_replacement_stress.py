@@ -42,7 +42,7 @@ def test_readers_and_writers_while_the_archive_is_replaced(tmp_path, mounts):
     saved = Saved(tmp_path / "m.safetensors")
     saved.save(0)
     mount = mounts(saved.path)
-    descriptors = len(os.listdir(f"/proc/{mount.pid}/fd"))
+    descriptors = len(mount.descriptors())
     wrong, stop, counts = [], threading.Event(), {"reads": 0, "commits": 0, "refused": 0}
 
     def watched(work):
@@ -118,7 +118,8 @@ def test_readers_and_writers_while_the_archive_is_replaced(tmp_path, mounts):
     assert wrong == []
     assert counts["reads"] > 0 and counts["commits"] > 0
     assert eventually(lambda: mount.deleted_files() == []), mount.deleted_files()
-    assert eventually(lambda: len(os.listdir(f"/proc/{mount.pid}/fd")) <= descriptors + 2)
+    # What leaks with each replacement or each refused commit leaks by the hundred.
+    assert eventually(lambda: len(mount.descriptors()) <= descriptors + 16), mount.descriptors()
     check((mount / "weight").read_bytes())
     assert mount.unmount() == 0
     assert [name for name in os.listdir(tmp_path) if ".stj." in name] == []
