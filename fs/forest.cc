@@ -274,14 +274,13 @@ std::vector<Stale> Forest::stale_views(const Stale& stale) const {
 }
 
 void Forest::connect(Filesystem& filesystem, Number number) const {
-  filesystem.tell_stale_to([this, number](const Stale& stale) { forget_(lift(stale, number)); });
-  filesystem.tell_commits_to(note_commit_);
+  filesystem.tell_stale_to([this, number](const Stale& stale) { surroundings_.forget(lift(stale, number)); });
+  filesystem.tell_commits_to(surroundings_.note_commit);
 }
 
-void Forest::connect_to(std::function<void(Stale)> forget, std::function<void()> note_commit) {
-  forget_ = std::move(forget);
-  note_commit_ = std::move(note_commit);
-  editions_.tell_ends_to(note_commit_);
+void Forest::connect_to(Surroundings surroundings) {
+  surroundings_ = std::move(surroundings);
+  editions_.tell_ends_to(surroundings_.note_commit);
   for (const auto& tree : trees_) {
     if (const Pin member = pin_current(*tree)) connect(*member.operator->(), member.number());
   }

@@ -120,9 +120,17 @@ class Forest {
   void end();
 
   [[nodiscard]] std::vector<Stale> stale_views(const Stale& stale) const;
-  /// Where caches that became stale without a call to answer are told, and who calls tidy() of each commit;
-  /// set before the first call.
-  void connect_to(std::function<void(Stale)> forget, std::function<void()> note_commit);
+  /// What a mount has to do for it; set before the first call.
+  struct Surroundings {
+    /// Tells caches that became stale without a call to answer.
+    std::function<void(Stale)> forget = [](const Stale&) {};
+    /// Calls tidy() in a while.
+    std::function<void()> note_commit = [] {};
+    /// Runs what changes the entries of the root, and returns then. No listing of the root that has begun
+    /// before may make the kernel know entries afterwards: they would hide the new ones.
+    std::function<void(const std::function<void()>&)> change_root = [](const auto& change) { change(); };
+  };
+  void connect_to(Surroundings surroundings);
 
   /// Where requests on that file are counted; of the root of a directory, at its first model.
   [[nodiscard]] Activity& activity(Ino ino) const;
@@ -183,8 +191,7 @@ class Forest {
   bool is_read_only_ = true;
   std::vector<std::unique_ptr<Tree>> trees_;
   mutable Editions editions_;
-  std::function<void(Stale)> forget_ = [](const Stale&) {};
-  std::function<void()> note_commit_ = [] {};
+  Surroundings surroundings_;
   mutable std::shared_mutex mutex_;  // guards what each tree says; taken before that of the editions
 };
 

@@ -100,11 +100,11 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
   tree.failures = 0;
   const Pin present = editions_.pin(*number);
   connect(*present.operator->(), *number);
-  {
+  surroundings_.change_root([&] {
     const std::scoped_lock lock(mutex_);
     tree.current = *number;
     tree.why_absent.reset();
-  }
+  });
   if (old) editions_.let_go(old.number(), 1);
   tree.activity->set_problem("");
   tree.activity->note_replacement();

@@ -46,6 +46,7 @@ template <bool kWithAttributes>
 void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
   guarded(req, ino, Request::Readdir, [&] {
     const Forest& forest = forest_of(req);
+    const bool links_listed = ino != kRootIno || mount_of(req).links_listed_root;
     std::string buffer(size, '\0');
     std::size_t used = 0;
     std::vector<Ino> looked_up;
@@ -56,7 +57,8 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       if constexpr (kWithAttributes) {
         // `.` and `..` must not count as looked up: inode 0 tells the kernel so. Nor may what only a look-up
         // makes.
-        const bool is_passed_over = name == "." || name == ".." || Forest::local(child) == Views::kStatsJson;
+        const bool is_passed_over =
+            !links_listed || name == "." || name == ".." || Forest::local(child) == Views::kStatsJson;
         fuse_entry_param entry = entry_of(forest.attributes(child).value_or(Stat{}));
         if (is_passed_over) {
           entry.ino = 0;

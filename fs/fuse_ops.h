@@ -3,6 +3,7 @@
 
 #include <fuse_lowlevel.h>
 
+#include <atomic>
 #include <functional>
 #include <mutex>
 
@@ -21,6 +22,8 @@ struct Mount {
   bool wants_passthrough = false;  // the same
   Passthrough passthrough{};
   bool kernel_keeps_open = false;  // no OPEN need be sent twice (set in init)
+  /// False while the root's entries change: its listings then make the kernel know none of them.
+  std::atomic<bool> links_listed_root = true;
 };
 
 const fuse_lowlevel_ops& fuse_operations();

@@ -7,6 +7,8 @@
 #include <iterator>
 #include <utility>
 
+#include "fs/names.h"
+
 namespace stfs {
 
 void Invalidator::start() {
@@ -51,16 +53,12 @@ void Invalidator::forget(Stale stale, std::function<void()> then) {
 }
 
 void Invalidator::forget_entry(Ino directory, std::string name) {
-  run([this, directory, name = std::move(name)] {
-    if (notifies_) fuse_lowlevel_notify_inval_entry(session_, directory, name.c_str(), name.size());
-  });
+  run([this, directory, name = std::move(name)] { forget_at_once(directory, name); });
 }
 
 void Invalidator::forget_entries(Ino directory, std::vector<std::string> names) {
   run([this, directory, names = std::move(names)] {
-    for (const std::string& name : names) {
-      if (notifies_) fuse_lowlevel_notify_inval_entry(session_, directory, name.c_str(), name.size());
-    }
+    for (const std::string& name : names) forget_at_once(directory, name);
     if (notifies_) fuse_lowlevel_notify_inval_inode(session_, directory, 0, 0);
   });
 }
@@ -77,15 +75,28 @@ void Invalidator::forget_a_leftover(std::unique_lock<std::mutex>& lock) {
   const auto [directory, name] = std::move(leftovers_.front());
   leftovers_.pop_front();
   lock.unlock();
-  if (notifies_) fuse_lowlevel_notify_inval_entry(session_, directory, name.c_str(), name.size());
+  forget_at_once(directory, name);
   lock.lock();
 }
 
+void Invalidator::forget_at_once(Ino directory, const std::string& name) const {
+  if (notifies_) fuse_lowlevel_notify_inval_entry(session_, directory, name.c_str(), name.size());
+}
+
+void Invalidator::wait_for_listings(Ino directory) {
+  // An entry is forgotten under the directory's lock, which listings and look-ups hold until they have made
+  // entries of what they were told. One that is asked for again does no harm.
+  forget_at_once(directory, std::string(kViewsDirectory));
+}
+
 void Invalidator::run(std::function<void()> work) {
-  {
-    const std::scoped_lock lock(mutex_);
-    jobs_.push_back(std::move(work));
+  std::unique_lock lock(mutex_);
+  if (is_done_) {
+    lock.unlock();
+    return work();  // somebody may be waiting for it
   }
+  jobs_.push_back(std::move(work));
+  lock.unlock();
   wakes_.notify_one();
 }
 

@@ -44,11 +44,15 @@ class Invalidator {
   void forget_entries(Ino directory, std::vector<std::string> names);
   /// The same when there is nothing else to do.
   void forget_leftovers(std::vector<std::pair<Ino, std::string>> entries);
-  /// Runs `work` on the invalidator's thread.
+  /// Returns when the listings and look-ups in the directory that were under way have ended in the kernel,
+  /// too. For work on the invalidator's thread.
+  void wait_for_listings(Ino directory);
+  /// Runs `work` on the invalidator's thread; after its end, at once.
   void run(std::function<void()> work);
 
  private:
   void serve();
+  void forget_at_once(Ino directory, const std::string& name) const;
   /// With the mutex held, which it gives up meanwhile.
   void forget_a_leftover(std::unique_lock<std::mutex>& lock);
 

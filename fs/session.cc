@@ -8,6 +8,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <filesystem>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -51,8 +52,21 @@ int serve_requests(fuse_session* session, unsigned threads) {
 #endif
 }
 
+/// Runs `change` on the invalidator's thread, and returns then.
+void change_root(Mount& mount, const std::function<void()>& change) {
+  const auto done = std::make_shared<std::promise<void>>();
+  mount.invalidator->run([&mount, &change, done] {
+    mount.links_listed_root = false;
+    mount.invalidator->wait_for_listings(kRootIno);
+    change();
+    done->set_value();
+  });
+  done->get_future().wait();
+}
+
 /// Looks at what has changed and tells the kernel.
-Result<void> start_watching(Watcher& watcher, Forest& forest, Invalidator& invalidator) {
+Result<void> start_watching(Watcher& watcher, Mount& mount) {
+  Forest& forest = mount.forest;
   auto watched = std::make_shared<std::vector<Forest::WatchedFile>>();
   const auto files = [watched, &forest] {
     *watched = forest.watched_files();
@@ -64,13 +78,15 @@ Result<void> start_watching(Watcher& watcher, Forest& forest, Invalidator& inval
   // through the old tree.
   constexpr int kTimesForgotten = 2;
   auto times_left = std::make_shared<int>(0);
-  const auto look = [watched, times_left, &forest, &invalidator](std::span<const std::size_t> changed) {
+  const auto look = [watched, times_left, &mount, &forest](std::span<const std::size_t> changed) {
+    Invalidator& invalidator = *mount.invalidator;
     Watcher::Next next = forest.has_remote_files() ? Watcher::Next::LookAgain : Watcher::Next::Wait;
     for (const std::size_t file : changed) {
       Forest::Change change = forest.check_for_change((*watched)[file]);
       for (const Stale& stale : change.stale) invalidator.forget(stale);
       if (!change.entries.empty()) {
         invalidator.forget_entries(kRootIno, std::move(change.entries));
+        invalidator.run([&mount] { mount.links_listed_root = true; });
         *times_left = kTimesForgotten;
       }
       if (change.is_reopened) return Watcher::Next::WatchAnew;
@@ -162,11 +178,13 @@ Result<void> Session::serve() {
   parts.mount.on_first_open = [&parts] { raise_readahead(parts.options.mount_point); };
   invalidator.start();
   Janitor janitor([&forest] { forest.tidy(); });
-  forest.connect_to([&invalidator](Stale stale) { invalidator.forget(stale); },
-                    [&janitor] { janitor.note_commit(); });
+  forest.connect_to(
+      {.forget = [&invalidator](Stale stale) { invalidator.forget(stale); },
+       .note_commit = [&janitor] { janitor.note_commit(); },
+       .change_root = [&parts](const std::function<void()>& change) { change_root(parts.mount, change); }});
   janitor.start();
   Watcher watcher;
-  if (auto started = start_watching(watcher, forest, invalidator); !started) {
+  if (auto started = start_watching(watcher, parts.mount); !started) {
     log::warning("{}; changes by others will show at the next commit only", started.error().message);
   }
   log::info("{}: mounted on {}{}", parts.source.string(), parts.options.mount_point.string(),
@@ -177,12 +195,13 @@ Result<void> Session::serve() {
   const int ended = serve_requests(parts.session, parts.options.threads);
   signals.stop();
 
-  watcher.stop();
-  // The kernel may be waiting for a page that nobody serves any more: then the connection must break
-  // before the thread can end, and the thread must end before the descriptor is closed.
+  // The kernel may be waiting for a page or a listing that nobody serves any more: then the connection must
+  // break before the thread can end, and the thread must end before the descriptor is closed. The watcher may
+  // be waiting for the thread.
   constexpr std::chrono::seconds kPatience{1};
   if (!invalidator.finish_within(kPatience)) abort_connection(parts.options.mount_point);
   invalidator.stop();
+  watcher.stop();
   fuse_session_unmount(parts.session);
   parts.is_mounted = false;
   janitor.stop();

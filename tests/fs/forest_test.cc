@@ -111,7 +111,7 @@ struct Replaced {
   Replaced() {
     forest = std::make_unique<Forest>(
         Forest::Member{.name = "", .path = path(), .filesystem = filesystem({}).value(), .open = opener()});
-    forest->connect_to([](Stale) {}, [this] { ++notes; });
+    forest->connect_to({.note_commit = [this] { ++notes; }});
   }
   [[nodiscard]] std::filesystem::path path() const { return directory.path() / "m.safetensors"; }
   Result<std::unique_ptr<Filesystem>> filesystem(const Forest::Heritage& heritage) const {

@@ -42,6 +42,7 @@ def test_readers_and_writers_while_the_archive_is_replaced(tmp_path, mounts):
     saved = Saved(tmp_path / "m.safetensors")
     saved.save(0)
     mount = mounts(saved.path)
+    assert eventually(lambda: "anon_inode:inotify" in mount.descriptors())  # else it would count as a leak
     descriptors = len(mount.descriptors())
     wrong, stop, counts = [], threading.Event(), {"reads": 0, "commits": 0, "refused": 0}
 
@@ -69,9 +70,7 @@ def test_readers_and_writers_while_the_archive_is_replaced(tmp_path, mounts):
             value = check(file.read())
         counts["reads"] += 1
         if value < Saved.WRITTEN:
-            # A look-up that was under way during the change may find the old one once more, for a second at most.
-            if value < before:
-                assert eventually(lambda: check((mount / "weight").read_bytes()) >= before), "an older save stays"
+            assert value >= before, "an older save after a newer one"
             newest["value"] = max(newest["value"], value)
 
     def read_what_comes_and_goes():
@@ -120,8 +119,8 @@ def test_readers_and_writers_while_the_archive_is_replaced(tmp_path, mounts):
     assert wrong == []
     assert counts["reads"] > 0 and counts["commits"] > 0
     assert eventually(lambda: mount.deleted_files() == []), mount.deleted_files()
-    # What leaks with each replacement or each refused commit leaks by the hundred.
-    assert eventually(lambda: len(mount.descriptors()) <= descriptors + 16), mount.descriptors()
+    # One is the journal that stays beside its archive between small commits.
+    assert eventually(lambda: len(mount.descriptors()) <= descriptors + 1), mount.descriptors()
     check((mount / "weight").read_bytes())
     assert mount.unmount() == 0
     assert [name for name in os.listdir(tmp_path) if ".stj." in name] == []
