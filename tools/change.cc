@@ -13,17 +13,13 @@
 namespace stfs::tools {
 
 void add_change_options(CommandLine& line, ChangeOptions& options) {
-  line.options()
-      .add_option("--durability", options.durability,
-                  "what the change survives: power (loss of power, the default) or process (a killed "
-                  "process, faster)")
-      ->option_text("power|process")
-      ->check(CLI::IsMember({"power", "process"}));
+  line.choice(options.durability, "--durability", "power|process",
+              "what the change survives: power (loss of power, the default) or process (a killed process, "
+              "faster)",
+              {"power", "process"});
   line.flag(options.has_no_locks, "--nolock", "take no locks: nobody else writes the archive");
-  line.options()
-      .add_option("--wait", options.wait_s, "wait so long for the locks of others; 10 by default")
-      ->option_text("SECONDS")
-      ->check(CLI::Range(0U, 86400U));
+  line.number(options.wait_s, "--wait", "SECONDS", "wait so long for the locks of others; 10 by default", 0,
+              86400);
 }
 
 Change::Change(Streams& streams, std::string_view verb, const Model& model, const ChangeOptions& options,

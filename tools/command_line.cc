@@ -1,7 +1,13 @@
 // Parsing and its errors.
 #include "tools/command_line.h"
 
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <charconv>
+#include <system_error>
+#include <utility>
 
 #include "tools/diagnostic.h"
 
@@ -20,32 +26,82 @@ std::string unguarded(const std::string& argument) {
   return argument.starts_with(kGuard) ? argument.substr(1) : argument;
 }
 
+template <class Number>
+CLI::Option* add_number(CLI::App& app, Number& to, const std::string& name, const std::string& description,
+                        Number least, Number most) {
+  // CLI11 2 takes -1 for the largest number, and so what is larger.
+  const auto mistake_in = [least, most](const std::string& text) -> std::string {
+    Number value = 0;
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool is_number = failed == std::errc() && end == text.data() + text.size();
+    if (is_number && value >= least && value <= most) return {};
+    return fmt::format("{}: must be a whole number from {} to {}", text, least, most);
+  };
+  return app.add_option(name, to, description)->check(CLI::Validator(mistake_in, ""));
+}
+
 }  // namespace
 
+struct CommandLine::Parser {
+  Parser(std::string its, const std::string& summary)
+      : verb(std::move(its)), app(summary + "\n", "stfs " + verb) {}
+  std::string verb;
+  CLI::App app;
+  std::vector<std::string*> ones;
+  std::vector<std::vector<std::string>*> lists;
+};
+
 CommandLine::CommandLine(std::string verb, const std::string& summary, const std::string& examples)
-    : verb_(std::move(verb)), app_(summary + "\n", "stfs " + verb_) {
-  app_.set_help_flag("-h,--help", "this help");
-  app_.footer(examples);
-  app_.get_formatter()->column_width(22);
-  app_.get_formatter()->label("Positionals", "Arguments");
-  app_.get_formatter()->label("REQUIRED", "");
+    : parser_(std::make_unique<Parser>(std::move(verb), summary)) {
+  CLI::App& app = parser_->app;
+  app.set_help_flag("-h,--help", "this help");
+  app.footer(examples);
+  app.get_formatter()->column_width(22);
+  app.get_formatter()->label("Positionals", "Arguments");
+  app.get_formatter()->label("REQUIRED", "");
 }
 
-CLI::Option* CommandLine::flag(bool& to, const std::string& name, const std::string& description) {
+CommandLine::~CommandLine() = default;
+
+const CommandLine::Option& CommandLine::Option::excludes(const std::string& other) const {
+  option_->excludes(other);
+  return *this;
+}
+
+CommandLine::Option CommandLine::flag(bool& to, const std::string& name, const std::string& description) {
   // The text keeps "Excludes: --json" and the like out of the help.
-  return app_.add_flag(name, to, description)->option_text(" ");
+  return Option(parser_->app.add_flag(name, to, description)->option_text(" "));
 }
 
-CLI::Option* CommandLine::text(std::string& to, const std::string& name, const std::string& value,
-                               const std::string& description) {
-  ones_.push_back(&to);
-  return app_.add_option(name, to, description)->option_text(value);
+CommandLine::Option CommandLine::text(std::string& to, const std::string& name, const std::string& value,
+                                      const std::string& description) {
+  parser_->ones.push_back(&to);
+  return Option(parser_->app.add_option(name, to, description)->option_text(value));
+}
+
+CommandLine::Option CommandLine::choice(std::string& to, const std::string& name, const std::string& value,
+                                        const std::string& description, std::vector<std::string> words) {
+  const Option option = text(to, name, value, description);
+  option.option_->check(CLI::IsMember(std::move(words)));
+  return option;
+}
+
+CommandLine::Option CommandLine::number(std::uint32_t& to, const std::string& name, const std::string& value,
+                                        const std::string& description, std::uint32_t least,
+                                        std::uint32_t most) {
+  return Option(add_number(parser_->app, to, name, description, least, most)->option_text(value));
+}
+
+CommandLine::Option CommandLine::number(std::uint64_t& to, const std::string& name, const std::string& value,
+                                        const std::string& description, std::uint64_t least,
+                                        std::uint64_t most) {
+  return Option(add_number(parser_->app, to, name, description, least, most)->option_text(value));
 }
 
 void CommandLine::texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
                         const std::string& description) {
-  lists_.push_back(&to);
-  app_.add_option(name, to, description)
+  parser_->lists.push_back(&to);
+  parser_->app.add_option(name, to, description)
       ->option_text(value)
       ->expected(1)
       ->take_all()
@@ -53,30 +109,34 @@ void CommandLine::texts(std::vector<std::string>& to, const std::string& name, c
 }
 
 void CommandLine::positional(std::string& to, const std::string& name, const std::string& description) {
-  ones_.push_back(&to);
-  app_.add_option(name, to, description)->required()->option_text(" ");
+  parser_->ones.push_back(&to);
+  parser_->app.add_option(name, to, description)->required()->option_text(" ");
 }
 
 void CommandLine::positionals(std::vector<std::string>& to, const std::string& name,
                               const std::string& description) {
-  lists_.push_back(&to);
-  app_.add_option(name, to, description)->option_text(" ");
+  parser_->lists.push_back(&to);
+  parser_->app.add_option(name, to, description)->option_text(" ");
 }
 
 std::optional<int> CommandLine::parse(const Arguments& arguments, Streams& streams) {
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   std::transform(reversed.begin(), reversed.end(), reversed.begin(), guarded);
   try {
-    app_.parse(reversed);
+    parser_->app.parse(reversed);
   } catch (const CLI::CallForHelp&) {
-    streams.out << app_.help();
+    streams.out << parser_->app.help();
     return kDone;
   } catch (const CLI::ParseError& error) {
-    return report_wrong_usage(streams, verb_, unguarded(error.what()));
+    return report_wrong_usage(streams, parser_->verb, unguarded(error.what()));
   }
-  for (std::string* one : ones_) *one = unguarded(*one);
-  for (auto* list : lists_) std::transform(list->begin(), list->end(), list->begin(), unguarded);
+  for (std::string* one : parser_->ones) *one = unguarded(*one);
+  for (auto* list : parser_->lists) std::transform(list->begin(), list->end(), list->begin(), unguarded);
   return std::nullopt;
+}
+
+bool CommandLine::has(const std::string& name) const {
+  return parser_->app.count(name) > 0;
 }
 
 }  // namespace stfs::tools

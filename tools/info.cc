@@ -205,8 +205,8 @@ int info(const Arguments& arguments, Streams& streams) {
   CommandLine line("info", "Show what a model holds: totals by dtype, metadata, header, alignment.",
                    kExamples);
   line.positional(named, "TARGET", "an archive, a sharded model, or a path inside a mount");
-  CLI::Option* bytes = line.flag(exact_bytes, "-b,--bytes", "sizes in the table as exact bytes");
-  line.flag(json, "--json", "the same as a JSON object")->excludes(bytes);
+  line.flag(exact_bytes, "-b,--bytes", "sizes in the table as exact bytes");
+  line.flag(json, "--json", "the same as a JSON object").excludes("--bytes");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto target = open_target(named);

@@ -148,17 +148,15 @@ int ls(const Arguments& arguments, Streams& streams) {
   CommandLine line("ls", "List the tensors of an archive or a sharded model.", kExamples);
   line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.positionals(request.globs, "GLOB", "show only tensors whose name matches one of these");
-  line.options()
-      .add_option("--sort", request.sort, "name, size (largest first) or offset (the default)")
-      ->option_text("KEY")
-      ->check(CLI::IsMember({"name", "size", "offset"}));
+  line.choice(request.sort, "--sort", "KEY", "name, size (largest first) or offset (the default)",
+              {"name", "size", "offset"});
   line.flag(request.reverse, "-r,--reverse", "the other way round");
-  CLI::Option* bytes = line.flag(request.exact_bytes, "-b,--bytes", "sizes as exact bytes");
-  CLI::Option* names = line.flag(request.names_only, "-n,--names", "names only, one per line");
+  line.flag(request.exact_bytes, "-b,--bytes", "sizes as exact bytes");
+  line.flag(request.names_only, "-n,--names", "names only, one per line");
   line.flag(request.json, "--json",
             "an array of {name, dtype, shape, size_bytes, offset}; of shards: and {shard}")
-      ->excludes(bytes)
-      ->excludes(names);
+      .excludes("--bytes")
+      .excludes("--names");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto target = open_target(request.target);

@@ -69,9 +69,9 @@ int put(const Arguments& arguments, Streams& streams) {
   line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.positionals(request.name_and_file, "NAME FILE",
                    "the tensor and where its bytes come from; no NAME where TARGET is a tensor's file");
-  CLI::Option* from = line.text(from_tensor, "--from-tensor", "NAME2",
-                                "FILE is an archive: take this tensor of it; NAME by default");
-  line.flag(request.source.is_raw, "--raw", "FILE is raw bytes, whatever its name")->excludes(from);
+  line.text(from_tensor, "--from-tensor", "NAME2",
+            "FILE is an archive: take this tensor of it; NAME by default");
+  line.flag(request.source.is_raw, "--raw", "FILE is raw bytes, whatever its name").excludes("--from-tensor");
   add_change_options(line, request.options);
   line.flag(request.json, "--json", "say what was changed as a JSON object");
   if (const auto code = line.parse(arguments, streams)) return *code;
@@ -79,7 +79,7 @@ int put(const Arguments& arguments, Streams& streams) {
     return report_wrong_usage(streams, "put", "NAME and FILE are required, and nothing after them");
   }
   request.source.file = request.name_and_file.back();
-  if (from->count() > 0) request.source.from_tensor = from_tensor;
+  if (line.has("--from-tensor")) request.source.from_tensor = from_tensor;
 
   const auto target = open_target(request.target, read_mount_attribute, Access::ReadWrite);
   if (!target) return report_failure(streams, "put", target.error().message);

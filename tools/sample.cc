@@ -2,7 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <ostream>
 #include <vector>
@@ -118,28 +120,16 @@ int sample(const Arguments& arguments, Streams& streams) {
   CommandLine line("sample", "Write a small model that looks real and holds everything that is rare.",
                    kExamples);
   line.positional(request.path, "PATH", "the archive to write");
-  CLI::Option* layers =
-      line.options()
-          .add_option("--layers", request.size.layers, "layers of the transformer; 2 by default")
-          ->option_text("N")
-          ->check(CLI::Range(1U, 100000U));
-  CLI::Option* hidden =
-      line.options()
-          .add_option("--hidden", request.size.hidden, "its width, a multiple of 8; 64 by default")
-          ->option_text("N")
-          ->check(CLI::Range(8U, 65536U));
-  line.options()
-      .add_option("--size", request.data_size, "as many layers as make about this much data")
-      ->option_text("SIZE")
-      ->excludes(layers);
-  line.options()
-      .add_option("--seed", request.seed, "another seed, other values; 0 by default")
-      ->option_text("N")
-      ->check(CLI::NonNegativeNumber);
+  line.number(request.size.layers, "--layers", "N", "layers of the transformer; 2 by default", 1, 100000);
+  line.number(request.size.hidden, "--hidden", "N", "its width, a multiple of 8; 64 by default", 8, 65536);
+  line.text(request.data_size, "--size", "SIZE", "as many layers as make about this much data")
+      .excludes("--layers");
+  line.number(request.seed, "--seed", "N", "another seed, other values; 0 by default", 0,
+              std::numeric_limits<std::uint64_t>::max());
   line.flag(request.force, "-f,--force", "replace PATH where it exists");
   line.flag(request.json, "--json", "say what was written as a JSON object");
   if (const auto code = line.parse(arguments, streams)) return *code;
-  if (const std::string mistake = mistake_in(request, hidden->count() > 0); !mistake.empty()) {
+  if (const std::string mistake = mistake_in(request, line.has("--hidden")); !mistake.empty()) {
     return report_wrong_usage(streams, "sample", mistake);
   }
 

@@ -208,8 +208,8 @@ int serve(const Arguments& arguments, Streams& streams) {
   line.text(request.socket, "--socket", "PATH", "where clients connect; made with mode 0600");
   line.flag(request.is_verified, "--verify", "compare every byte on the device with the archive's");
   line.text(request.status, "--status", "SOCKET", "ask the server there what it holds, and for whom")
-      ->excludes("--socket")
-      ->excludes("--device");
+      .excludes("--socket")
+      .excludes("--device");
   line.flag(request.json, "--json", "events, or the status, as JSON: an object in each line");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (!request.status.empty()) {

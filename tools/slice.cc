@@ -187,9 +187,8 @@ int slice(const Arguments& arguments, Streams& streams) {
                   "the tensor and which of its elements; [TEXT] alone where TARGET is a tensor's file");
   line.text(request.output, "-o,--output", "FILE",
             "write there when all is read, replacing what was there; - is standard output");
-  CLI::Option* npy =
-      line.flag(request.is_npy, "--npy", "with the header of a NumPy file before the elements");
-  line.flag(request.is_raw, "--raw", "bare elements, whatever FILE's name")->excludes(npy);
+  line.flag(request.is_npy, "--npy", "with the header of a NumPy file before the elements");
+  line.flag(request.is_raw, "--raw", "bare elements, whatever FILE's name").excludes("--npy");
   line.flag(request.force, "-f,--force", "write binary data even to a terminal");
   line.flag(request.json, "--json",
             "say what was written as a JSON object; without -o, say what the slice is and write no data");

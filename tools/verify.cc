@@ -245,14 +245,11 @@ int verify(const Arguments& arguments, Streams& streams) {
   CommandLine line("verify", "Read every byte: checksums, NaNs, and what differs from a record.", kExamples);
   line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.positionals(request.names, "NAME", "these tensors only");
-  CLI::Option* record =
-      line.text(request.record, "--record", "FILE", "write a record of dtypes, shapes and checksums (JSON)");
-  line.text(request.against, "--against", "FILE", "compare with a record")->excludes(record);
+  line.text(request.record, "--record", "FILE", "write a record of dtypes, shapes and checksums (JSON)");
+  line.text(request.against, "--against", "FILE", "compare with a record").excludes("--record");
   line.flag(request.is_finite, "--finite", "NaNs and infinities are problems too");
-  line.options()
-      .add_option("--threads", request.threads, "read so many tensors at a time; as many as cores by default")
-      ->option_text("N")
-      ->check(CLI::Range(1U, 1024U));
+  line.number(request.threads, "--threads", "N",
+              "read so many tensors at a time; as many as cores by default", 1, 1024);
   line.flag(request.json, "--json", "tensors and problems as a JSON object");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
