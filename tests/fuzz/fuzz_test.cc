@@ -7,7 +7,8 @@ namespace {
 
 template <class Fuzz>
 void check_each(const Fuzz& fuzz_target) {
-  for (const FuzzTarget* target : {&header_target(), &journal_target(), &delta_target(), &index_target()}) {
+  for (const FuzzTarget* target :
+       {&header_target(), &journal_target(), &delta_target(), &index_target(), &serve_target()}) {
     DYNAMIC_SECTION(target->name) {
       const FuzzReport report = fuzz_target(*target);
       INFO(report.text());
