@@ -1,5 +1,7 @@
 # What every test of the Python module starts from: the package out of the build tree, and a sample archive.
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -62,3 +64,16 @@ def mounts(tmp_path):
     yield make
     wrong = [problem for problem in (mount.finish() for mount in reversed(made)) if problem]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.fixture(scope="session")
+def torch_python():
+    """A Python that has torch, and the environment in which it finds stfs."""
+    environment = {**os.environ, "PYTHONPATH": str(BUILD / "python")}
+    pythons = [sys.executable, shutil.which("python3"), "/usr/bin/python3"]
+    for python in pythons:
+        if python and Path(python).exists():
+            probe = subprocess.run([python, "-c", "import torch, stfs"], capture_output=True, env=environment, timeout=120)
+            if probe.returncode == 0:
+                return python, environment
+    pytest.skip("no Python here has torch (apt-get install python3-torch, or .venv/bin/pip install torch)")

@@ -1,16 +1,7 @@
 # PyTorch takes tensors by DLPack, whichever Python here has it: shared memory, the right types and values.
 import json
-import os
-import shutil
 import subprocess
-import sys
-from pathlib import Path
 
-import pytest
-
-from conftest import BUILD
-
-HOW_TO_GET_IT = "apt-get install python3-torch, or .venv/bin/pip install torch"
 PROGRAM = r"""
 import gc, hashlib, json, sys, torch, stfs
 said = {"torch": torch.__version__}
@@ -43,18 +34,6 @@ gc.collect()
 said["maps left"] = sum(sys.argv[1] in line for line in open("/proc/self/maps"))
 print(json.dumps(said))
 """
-
-
-@pytest.fixture(scope="session")
-def torch_python():
-    environment = {**os.environ, "PYTHONPATH": str(BUILD / "python")}
-    pythons = [sys.executable, shutil.which("python3"), "/usr/bin/python3"]
-    for python in pythons:
-        if python and Path(python).exists():
-            probe = subprocess.run([python, "-c", "import torch, stfs"], capture_output=True, env=environment, timeout=120)
-            if probe.returncode == 0:
-                return python, environment
-    pytest.skip(f"no Python here has torch ({HOW_TO_GET_IT})")
 
 
 def test_torch_takes_every_tensor(torch_python, archive_path, tensors):
