@@ -1,4 +1,5 @@
 # `cmake --install` and the Debian package put every file where the system looks for it.
+import json
 import os
 import shutil
 import stat
@@ -31,8 +32,9 @@ def installed(tmp_path_factory):
 
 @pytest.mark.parametrize("path", [
     "bin/safetensorsfs", "bin/stfs", "share/man/man8/safetensorsfs.8", "share/man/man8/mount.safetensorsfs.8",
-    "lib/systemd/system/safetensorsfs@.service", "share/doc/safetensorsfs/examples/fstab",
-    "share/doc/safetensorsfs/examples/service.conf", "share/doc/safetensorsfs/copyright",
+    "lib/systemd/system/safetensorsfs@.service", "lib/systemd/user/stfs-serve@.service",
+    "share/doc/safetensorsfs/examples/fstab", "share/doc/safetensorsfs/examples/service.conf",
+    "share/doc/safetensorsfs/examples/serve.conf", "share/doc/safetensorsfs/copyright",
 ])
 def test_is_installed(installed, path):
     assert (installed[1] / path).is_file()
@@ -84,7 +86,8 @@ def test_every_verb_is_in_the_manual_and_the_completions(installed):
 
 def test_no_template_is_left_unfilled(installed):
     root, prefix = installed
-    for path in (root / "sbin" / "mount.safetensorsfs", prefix / "lib/systemd/system/safetensorsfs@.service"):
+    for path in (root / "sbin" / "mount.safetensorsfs", prefix / "lib/systemd/system/safetensorsfs@.service",
+                 prefix / "lib/systemd/user/stfs-serve@.service"):
         assert "@CMAKE" not in path.read_text()
 
 
@@ -95,16 +98,34 @@ def test_the_installed_programs_run(installed):
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
-def test_the_unit_is_valid(installed, tmp_path):
-    unit = installed[1] / "lib/systemd/system/safetensorsfs@.service"
+@pytest.mark.parametrize(("kind", "name", "program"), [("system", "safetensorsfs@.service", "safetensorsfs"),
+                                                       ("user", "stfs-serve@.service", "stfs")])
+def test_the_unit_is_valid(installed, tmp_path, kind, name, program):
+    unit = installed[1] / "lib/systemd" / kind / name
     # The program itself is not installed at its place here: a directive's line numbers are what counts.
-    copy = tmp_path / "safetensorsfs@.service"
+    copy = tmp_path / name
     copy.write_text(unit.read_text().replace(
-        "/" + str((installed[1] / "bin" / "safetensorsfs").relative_to(installed[0])), "/bin/true"))
-    result = subprocess.run(["systemd-analyze", "verify", "--man=no", copy],
+        "/" + str((installed[1] / "bin" / program).relative_to(installed[0])), "/bin/true"))
+    result = subprocess.run(["systemd-analyze", f"--{kind}", "verify", "--man=no", copy],
                             capture_output=True, text=True, timeout=60)
-    complaints = [line for line in result.stderr.splitlines() if "safetensorsfs@" in line]
+    complaints = [line for line in result.stderr.splitlines() if name.partition(".")[0] in line]
     assert complaints == []
+
+
+def test_a_server_starts_as_its_unit_says(installed, tmp_path):
+    # No systemd here: the unit's command, with the example's settings and systemd's specifiers filled in.
+    unit = (installed[1] / "lib/systemd/user/stfs-serve@.service").read_text()
+    example = (installed[1] / "share/doc/safetensorsfs/examples/serve.conf").read_text()
+    settings = dict(line.split("=", 1) for line in example.splitlines() if not line.startswith("#"))
+    subprocess.run([BUILD / "stfs", "sample", tmp_path / "m.safetensors"], check=True, capture_output=True)
+    settings["SOURCE"] = str(tmp_path / "m.safetensors")
+    words = next(line for line in unit.splitlines() if line.startswith("ExecStart=")).partition("=")[2].split()
+    for name, value in (*((f"${{{key}}}", text) for key, text in settings.items()), ("%t", str(tmp_path)), ("%i", "m")):
+        words = [word.replace(name, value) for word in words]
+    with subprocess.Popen([BUILD / "stfs", *words[1:]], stdout=subprocess.PIPE, text=True) as server:
+        assert json.loads(server.stdout.readline())["generation"] == 1
+        assert (tmp_path / "stfs-m.sock").is_socket()
+        server.terminate()
 
 
 @pytest.mark.skipif(shutil.which("man") is None, reason="man is not installed")
