@@ -25,6 +25,7 @@ struct DeviceFaults {
   std::atomic<std::uint64_t> free_bytes = ~std::uint64_t{0};
   std::atomic<int> copies = 0;
   std::atomic<int> arenas = 0;  // alive
+  std::atomic<std::uint64_t> staging_bytes = 0;
 };
 
 class FaultyArena final : public upload::Arena {
@@ -125,6 +126,7 @@ class FaultyBackend final : public upload::Backend {
   }
   Result<std::unique_ptr<upload::Staging>> allocate_staging(std::uint64_t size_bytes) override {
     if (faults_->fails_staging) return fail(ErrorCode::OutOfMemory, ENOMEM, "device: page-lock: no memory");
+    faults_->staging_bytes = size_bytes;
     return inner_->allocate_staging(size_bytes);
   }
   Result<std::unique_ptr<upload::Queue>> open_queue() override {

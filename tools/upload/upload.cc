@@ -29,6 +29,9 @@ namespace stfs::upload {
 namespace {
 
 constexpr unsigned kMostReaders = 8;
+// 32 MiB stay in the processor's cache; a disk is slower than that, and wants more under way (GPU-NOTES.md).
+constexpr unsigned kSlots = 16;
+constexpr unsigned kColdSlots = 32;
 /// So many pieces ahead of what is read, a disk is asked for them.
 constexpr std::size_t kPiecesAhead = 8;
 
@@ -62,6 +65,8 @@ class Job final : public Upload {
       backends_.push_back(std::move(*backend));
     }
     if (auto fits = check_room(); !fits) return fits;
+    look_at_cache();
+    if (options_.slots == 0) options_.slots = is_cold_ ? kColdSlots : kSlots;
     for (std::size_t at = 0; at < backends_.size(); ++at) {
       auto arena = backends_[at]->allocate(plan_.devices[at].arena_bytes, options_.is_shareable);
       if (!arena) return pass_on(std::move(arena));
@@ -171,7 +176,6 @@ class Job final : public Upload {
 
   Result<void> try_conduct() {
     if (auto unchanged = check_unchanged(plan_); !unchanged) return unchanged;
-    look_at_cache();
     const auto begin = std::chrono::steady_clock::now();
     move_all();
     report_.duration = std::chrono::steady_clock::now() - begin;

@@ -26,7 +26,7 @@ struct UploadOptions {
   /// Where backends come from, and how large the ring is: for the tests.
   std::function<Result<std::shared_ptr<Backend>>(const Device&)> open_backend = Backend::open;
   std::uint64_t slot_bytes = 2U << 20U;  // a multiple of kTensorAlignment
-  unsigned slots = 16;
+  unsigned slots = 0;                    // 0: 16, where the disk has to be waited for 32
 };
 
 struct UploadProgress {

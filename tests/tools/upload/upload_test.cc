@@ -1,6 +1,9 @@
 // The engine on the CPU and on devices that fail: every byte where it belongs, or nothing and why.
 #include "tools/upload/upload.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -328,6 +331,23 @@ TEST_CASE("a device that is slow holds the readers back: the ring is all the mem
   REQUIRE(resident);
   check_bytes(*resident, faulty.model);
   CHECK((*started)->progress().done_bytes == (*started)->progress().total_bytes);
+}
+
+TEST_CASE("the ring is twice as large where the disk has to be waited for", "[tools][upload]") {
+  FaultyUpload faulty;
+  faulty.options.slots = 0;
+  REQUIRE(run_upload(faulty.plan(), faulty.options));  // written just now, so it is in the page cache
+  CHECK(faulty.faults->staging_bytes == 16 * kSlotBytes);
+
+  const UniqueFd file(::open(faulty.model.path.c_str(), O_RDONLY | O_CLOEXEC));
+  REQUIRE(::fsync(file.get()) == 0);
+  REQUIRE(::posix_fadvise(file.get(), 0, 0, POSIX_FADV_DONTNEED) == 0);
+  const auto resident = run_upload(faulty.plan(), faulty.options);
+  REQUIRE(resident);
+  // A file system in memory keeps its pages.
+  const bool is_cold = resident->report.cached_bytes < resident->report.read_bytes / 10 * 9;
+  CHECK(faulty.faults->staging_bytes == (is_cold ? 32U : 16U) * kSlotBytes);
+  check_bytes(*resident, faulty.model);
 }
 
 TEST_CASE("small tensors travel together: as many copies as slots of bytes", "[tools][upload]") {
