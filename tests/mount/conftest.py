@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import archive_file  # noqa: E402
 import mounted  # noqa: E402
+import written_tensor  # noqa: E402
 
 
 def why_not_mountable():
@@ -89,6 +90,22 @@ def mount(archive, mounts):
 def expected(mount):
     """What the archive of `mount` must hold, to be changed along with it."""
     return archive_file.Expectation(mount.archive)
+
+
+@pytest.fixture
+def fresh(tmp_path, expected):
+    """fresh(N) -> (bytes, path of a plain file with them): new content of N bytes, T's size by default."""
+    made = []
+
+    def make(size_bytes=None):
+        size_bytes = expected.size(written_tensor.T) if size_bytes is None else size_bytes
+        data = archive_file.random_bytes(size_bytes, 1000 + len(made))
+        path = tmp_path / f"fresh{len(made)}"
+        path.write_bytes(data)
+        made.append(path)
+        return data, path
+
+    return make
 
 
 @pytest.fixture
