@@ -12,8 +12,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+pytest.register_assert_rewrite("sharded_model", "written_tensor")  # what they check is told as if the test did
 import archive_file  # noqa: E402
 import mounted  # noqa: E402
+import sharded_model  # noqa: E402
 import written_tensor  # noqa: E402
 
 
@@ -106,6 +108,11 @@ def fresh(tmp_path, expected):
         return data, path
 
     return make
+
+
+@pytest.fixture
+def model(tmp_path):
+    return sharded_model.ShardedModel(tmp_path / "sharded")
 
 
 @pytest.fixture
