@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-pytest.register_assert_rewrite("sharded_model", "written_tensor")  # what they check is told as if the test did
+pytest.register_assert_rewrite("served_archive", "sharded_model", "written_tensor")  # told as if the test checked
 import archive_file  # noqa: E402
 import mounted  # noqa: E402
 import sharded_model  # noqa: E402
