@@ -11,13 +11,24 @@
 using namespace stfs;
 using namespace stfs::test;
 
-TEST_CASE("two writers of one tensor who settle in between lose no update",
-          "[core][transaction][standing_journal]") {
+namespace {
+
+/// Of one archive, each with its journal.
+struct TwoWriters {
+  TwoWriters() {
+    one.warm_up();
+    two.warm_up();
+  }
+
   Place place;
-  Writer one(place.path);
-  Writer two(place.path);
-  one.warm_up();
-  two.warm_up();
+  Writer one{place.path};
+  Writer two{place.path};
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(TwoWriters, "two writers of one tensor who settle in between lose no update",
+                 "[core][transaction][standing_journal]") {
   CHECK(place.names().size() == 3);
   for (std::uint64_t round = 0; round < 8; ++round) {
     CAPTURE(round);
@@ -32,13 +43,8 @@ TEST_CASE("two writers of one tensor who settle in between lose no update",
   }
 }
 
-TEST_CASE("who does not settle keeps others waiting for their patience, and no longer",
-          "[core][transaction][standing_journal]") {
-  Place place;
-  Writer one(place.path);
-  Writer two(place.path);
-  one.warm_up();
-  two.warm_up();
+TEST_CASE_METHOD(TwoWriters, "who does not settle keeps others waiting for their patience, and no longer",
+                 "[core][transaction][standing_journal]") {
   REQUIRE(one.put("a", "one"));
   place.expect("one", 0);
   REQUIRE(two.put("b", "elsewhere"));  // other blocks are no matter
@@ -63,12 +69,8 @@ TEST_CASE("who does not settle keeps others waiting for their patience, and no l
   CHECK(place.content() == place.expected);
 }
 
-TEST_CASE("who waits goes on as soon as the other settles", "[core][transaction][standing_journal]") {
-  Place place;
-  Writer one(place.path);
-  Writer two(place.path);
-  one.warm_up();
-  two.warm_up();
+TEST_CASE_METHOD(TwoWriters, "who waits goes on as soon as the other settles",
+                 "[core][transaction][standing_journal]") {
   two.options.lock_patience = std::chrono::seconds(20);
   REQUIRE(one.put("a", "one"));
   place.expect("one", 0);
@@ -86,16 +88,13 @@ TEST_CASE("who waits goes on as soon as the other settles", "[core][transaction]
   CHECK(waited < std::chrono::seconds(10));
 }
 
-TEST_CASE("two who commit to the same bytes at the same time lose no update and wait for nobody for long",
-          "[core][transaction][standing_journal]") {
+TEST_CASE_METHOD(
+    TwoWriters,
+    "two who commit to the same bytes at the same time lose no update and wait for nobody for long",
+    "[core][transaction][standing_journal]") {
   constexpr std::uint64_t kRounds = 40;
-  Place place;
   std::atomic<int> failures = 0;
   std::atomic<std::int64_t> longest_ms = 0;
-  Writer one(place.path);
-  Writer two(place.path);
-  one.warm_up();
-  two.warm_up();
   const auto write = [&](Writer& writer, std::uint64_t first, char fill) {
     writer.options.lock_patience = std::chrono::seconds(20);
     for (std::uint64_t round = 0; round < kRounds; ++round) {
