@@ -9,19 +9,12 @@
 #include "tools/upload/lease_server.h"
 
 using namespace stfs;
+using namespace stfs::test;
 using namespace stfs::upload;
-using test::content_of;
-using test::eventually;
-using test::HelloServer;
-using test::LeasedServer;
-using test::next_message;
-using test::next_news;
-using test::RunningServer;
-using test::served_model;
 
 TEST_CASE("no descriptor leaks, whatever becomes of the peers", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  const auto before = test::open_descriptors();
+  const TemporaryDirectory directory;
+  const auto before = open_descriptors();
   {
     RunningServer server(directory / "s");
     server.publish(served_model(1, "hello"));
@@ -32,16 +25,16 @@ TEST_CASE("no descriptor leaks, whatever becomes of the peers", "[tools][serve]"
       REQUIRE(report);
       const auto rude = connect_to_server(directory / "s");
       REQUIRE(rude);
-      test::send_bytes(rude->get(), "nonsense");
+      send_bytes(rude->get(), "nonsense");
       server.publish(served_model(static_cast<std::uint64_t>(round) + 2, "x"));
     }
     CHECK(eventually([&] { return server.leases() == 0; }));
   }
-  CHECK(test::open_descriptors() == before);
+  CHECK(open_descriptors() == before);
 }
 
 TEST_CASE("a report that is asked for in the moment in which leases end is whole", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   auto socket = ServeSocket::listen(directory / "s");
   REQUIRE(socket);
   LeaseServer server(std::move(*socket), {});
@@ -78,7 +71,7 @@ TEST_CASE_METHOD(LeasedServer, "peers that talk nonsense are refused, and nobody
         std::string(kMaxServePacketBytes, '\0'), std::string(100'000, 'x')}) {
     const auto peer = connect_to_server(directory / "s");
     REQUIRE(peer);
-    REQUIRE(test::send_bytes(peer->get(), packet));
+    REQUIRE(send_bytes(peer->get(), packet));
     const auto answer = next_message(peer->get());
     REQUIRE(answer);
     CHECK(answer->message.kind == ServeKind::Refusal);
@@ -88,9 +81,9 @@ TEST_CASE_METHOD(LeasedServer, "peers that talk nonsense are refused, and nobody
   // A lease is not asked for twice.
   const auto peer = connect_to_server(directory / "s");
   REQUIRE(peer);
-  REQUIRE(test::send_bytes(peer->get(), attach));
+  REQUIRE(send_bytes(peer->get(), attach));
   CHECK(next_message(peer->get())->message.kind == ServeKind::Grant);
-  REQUIRE(test::send_bytes(peer->get(), attach));
+  REQUIRE(send_bytes(peer->get(), attach));
   CHECK(next_message(peer->get())->message.kind == ServeKind::Refusal);
   CHECK(eventually([&] { return server.leases() == 1; }));
   server.publish(served_model(2, "new"));
@@ -98,7 +91,7 @@ TEST_CASE_METHOD(LeasedServer, "peers that talk nonsense are refused, and nobody
 }
 
 TEST_CASE("a peer that says nothing is dropped, and makes nobody wait", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   LeaseServerOptions options;
   options.greeting_patience = std::chrono::milliseconds(300);
   RunningServer server(directory / "s", options);
@@ -130,7 +123,7 @@ TEST_CASE_METHOD(HelloServer, "a peer that reads nothing costs nothing, and make
 
 TEST_CASE("more connections than allowed are refused, and taken again when others have gone",
           "[tools][serve]") {
-  const test::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   LeaseServerOptions options;
   options.max_connections = 3;
   RunningServer server(directory / "s", options);
@@ -150,7 +143,7 @@ TEST_CASE("more connections than allowed are refused, and taken again when other
 
 TEST_CASE("a crowd of silent peers does not keep others out for longer than they may be silent",
           "[tools][serve]") {
-  const test::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   LeaseServerOptions options;
   options.max_connections = 8;
   options.greeting_patience = std::chrono::milliseconds(300);
@@ -176,7 +169,7 @@ TEST_CASE_METHOD(HelloServer, "random packets never stop the server", "[tools][s
       for (std::uint64_t flips = random() % 3; flips > 0; --flips) {
         packet[random() % packet.size()] = static_cast<char>(random());
       }
-      test::send_bytes(peer->get(), packet);
+      send_bytes(peer->get(), packet);
     }
   }
   const auto lease = Lease::attach(directory / "s");

@@ -9,16 +9,8 @@
 #include "tests/tools/upload/leased_server.h"
 
 using namespace stfs;
+using namespace stfs::test;
 using namespace stfs::upload;
-using test::content_of;
-using test::eventually;
-using test::HelloServer;
-using test::LeasedServer;
-using test::next_message;
-using test::next_news;
-using test::report_of;
-using test::RunningServer;
-using test::served_model;
 
 TEST_CASE_METHOD(LeasedServer, "a client maps what the server holds", "[tools][serve]") {
   CHECK(lease->generation() == 1);
@@ -50,7 +42,7 @@ TEST_CASE_METHOD(HelloServer, "a lease lasts until the last of its arenas is gon
 
 TEST_CASE("those who hold a lease are told of a newer generation, once, and keep the old one",
           "[tools][serve]") {
-  const test::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   RunningServer server(directory / "s");
   std::weak_ptr<const ServedModel> first;
   {
@@ -131,7 +123,7 @@ TEST_CASE_METHOD(LeasedServer,
 }
 
 TEST_CASE("who comes before the first generation waits for it, as long as it wants to", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   RunningServer server(directory / "s");
   const auto hasty = Lease::attach(directory / "s", {.patience = std::chrono::milliseconds(50)});
   REQUIRE_FALSE(hasty);
@@ -148,7 +140,7 @@ TEST_CASE("who comes before the first generation waits for it, as long as it wan
 }
 
 TEST_CASE("who waits for a generation that will never be there is told why", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   RunningServer server(directory / "s");
   auto patient = std::async(std::launch::async, [&] { return Lease::attach(directory / "s"); });
   const auto client = connect_to_server(directory / "s");
