@@ -1,5 +1,4 @@
-/* Tensors as C has them: in the map, as slices, private, forgiving, read, gathered, cut, and on many threads.
- */
+/* Tensors as C has them: mapped, sliced, private, forgiving, read, gathered, cut, and on many threads. */
 #include <errno.h>
 #include <pthread.h>
 #include <string.h>
