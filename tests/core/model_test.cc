@@ -5,34 +5,17 @@
 
 #include <filesystem>
 
-#include "core/json_string.h"
 #include "core/model_directory.h"
-#include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/text_archive.h"
 
 using namespace stfs;
 using namespace stfs::test;
 using Kind = ModelProblem::Kind;
 
 namespace {
-
-using Tensors = std::vector<std::pair<std::string, std::string>>;
-
-std::string shard_of(const Tensors& tensors, std::string_view metadata = "") {
-  std::string header = "{";
-  std::string data;
-  if (!metadata.empty()) header += fmt::format("\"__metadata__\":{},", metadata);
-  for (const auto& [name, content] : tensors) {
-    append_json_string(header, name);
-    header += fmt::format(":{{\"dtype\":\"U8\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", content.size(),
-                          data.size(), data.size() + content.size());
-    data += content;
-  }
-  if (header.back() == ',') header.pop_back();
-  return archive_bytes(header + "}", data);
-}
 
 std::string index_of(const std::vector<std::pair<std::string, std::string>>& weights) {
   std::string json = R"({"metadata":{"total_size":1},"weight_map":{)";
@@ -44,8 +27,9 @@ std::string index_of(const std::vector<std::pair<std::string, std::string>>& wei
 /// Two shards and their index in a directory.
 struct Files {
   Files() {
-    directory.write("a.safetensors", shard_of({{"z", "zzz"}, {"b", "bb"}}, R"({"format":"pt"})"));
-    directory.write("b.safetensors", shard_of({{"a", "aaaa"}, {"c", ""}}, R"({"format":"pt","extra":"x"})"));
+    directory.write("a.safetensors", archive_of({{"z", "zzz"}, {"b", "bb"}}, R"({"format":"pt"})"));
+    directory.write("b.safetensors",
+                    archive_of({{"a", "aaaa"}, {"c", ""}}, R"({"format":"pt","extra":"x"})"));
     index({{"z", "a"}, {"b", "a"}, {"a", "b"}, {"c", "b"}});
   }
   void index(const std::vector<std::pair<std::string, std::string>>& weights) const {
@@ -204,7 +188,7 @@ TEST_CASE("a tensor that the index does not name is served and told", "[core][mo
 
 TEST_CASE("of a tensor in two shards the one that the index names is served", "[core][model]") {
   const Files files;
-  files.directory.write("b.safetensors", shard_of({{"before", "1"}, {"b", "other"}, {"a", "aaaa"}}));
+  files.directory.write("b.safetensors", archive_of({{"before", "1"}, {"b", "other"}, {"a", "aaaa"}}));
   files.index({{"z", "a"}, {"b", "a"}, {"before", "b"}, {"a", "b"}});
   const auto model = files.open();
   CHECK(kinds_of(*model) == std::vector{Kind::TensorTwice});
@@ -216,7 +200,7 @@ TEST_CASE("of a tensor in two shards the one that the index names is served", "[
 
 TEST_CASE("a tensor in two shards of which the index names neither is not served", "[core][model]") {
   const Files files;
-  files.directory.write("b.safetensors", shard_of({{"b", "other"}, {"a", "aaaa"}}));
+  files.directory.write("b.safetensors", archive_of({{"b", "other"}, {"a", "aaaa"}}));
   files.index({{"z", "a"}, {"a", "b"}});
   const auto model = files.open();
   CHECK(kinds_of(*model) == std::vector{Kind::TensorTwice});
@@ -284,7 +268,7 @@ TEST_CASE("an index that leads out of its directory is refused with its path", "
 
 TEST_CASE("shards that differ in their metadata are told, not refused", "[core][model]") {
   const Files files;
-  files.directory.write("b.safetensors", shard_of({{"a", "aaaa"}, {"c", ""}}, R"({"format":"np"})"));
+  files.directory.write("b.safetensors", archive_of({{"a", "aaaa"}, {"c", ""}}, R"({"format":"np"})"));
   const auto model = files.open();
   CHECK(kinds_of(*model) == std::vector{Kind::MetadataConflict});
   CHECK(model->metadata() == Metadata{{"format", "pt"}});
@@ -319,7 +303,7 @@ TEST_CASE("a hundred shards are opened for writing, each for its own tensors", "
   std::vector<std::pair<std::string, std::string>> weights;
   for (int at = 0; at < 100; ++at) {
     directory.write(fmt::format("{}.safetensors", at),
-                    shard_of({{fmt::format("t{}", at), fmt::format("{}", at)}}));
+                    archive_of({{fmt::format("t{}", at), fmt::format("{}", at)}}));
     weights.emplace_back(fmt::format("t{}", at), fmt::format("{}", at));
   }
   directory.write("m.safetensors.index.json", index_of(weights));

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 import mutants
+from mutant import Mutant
+from mutant_table import MUTANTS
 
 BUILD = Path(os.environ.get("STFS_BUILD_DIR", mutants.ROOT / "build" / "release"))
 
@@ -17,11 +19,11 @@ def workshop() -> mutants.Workshop:
     return shop
 
 
-@pytest.mark.parametrize("mutant", mutants.MUTANTS, ids=lambda mutant: mutant.name)
-def test_mutant_is_caught(workshop: mutants.Workshop, mutant: mutants.Mutant):
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_mutant_is_caught(workshop: mutants.Workshop, mutant: Mutant):
     print(workshop.try_mutant(mutant))
 
 
 def test_names_tell_mutants_apart():
-    names = [mutant.name for mutant in mutants.MUTANTS]
+    names = [mutant.name for mutant in MUTANTS]
     assert len(names) == len(set(names))

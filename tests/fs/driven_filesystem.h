@@ -15,10 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/json_string.h"
 #include "fs/filesystem.h"
-#include "tests/support/archive_bytes.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/text_archive.h"
 
 namespace stfs::test {
 
@@ -36,24 +35,10 @@ inline std::string text_of(std::span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
 }
 
-/// Tensors of U8, in the order of the archive.
-using Tensors = std::vector<std::pair<std::string, std::string>>;
-
-inline std::string archive_of(const Tensors& tensors, std::string_view metadata = "") {
-  std::string header = "{";
-  std::string data;
-  if (!metadata.empty()) header += fmt::format("\"__metadata__\":{},", metadata);
-  for (const auto& [name, content] : tensors) {
-    append_json_string(header, name);
-    header += fmt::format(":{{\"dtype\":\"U8\",\"shape\":[{}],\"data_offsets\":[{},{}]}},", content.size(),
-                          data.size(), data.size() + content.size());
-    data += content;
-  }
-  if (header.back() == ',') header.pop_back();
-  return archive_bytes(header + "}", data);
-}
-
-inline const Tensors kTwoTensors = {{"first", "AAAAAAAAAAAAAAAA"}, {"second", "BBBBBBBBBBBBBBBB"}};
+inline const std::string kOld(16, 'A');     // of "first"
+inline const std::string kSecond(16, 'B');  // of "second"
+inline const std::string kNew = "0123456789abcdef";
+inline const Tensors kTwoTensors = {{"first", kOld}, {"second", kSecond}};
 
 inline const FilesystemOptions kTreeLayout = [] {
   FilesystemOptions options;

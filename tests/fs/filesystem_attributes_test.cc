@@ -12,8 +12,6 @@ using namespace stfs::test;
 
 namespace {
 
-const std::string kNew = "0123456789abcdef";
-
 std::string checksum_of(std::string_view content) {
   Checksum sum;
   sum.update(bytes_of(content));

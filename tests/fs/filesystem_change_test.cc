@@ -8,8 +8,6 @@ using namespace stfs::test;
 
 namespace {
 
-const std::string kNew = "0123456789abcdef";
-
 /// Another archive takes the place of the mounted one, as the reference library saves.
 std::string replace_archive(const DrivenFilesystem& mount) {
   const std::string bytes = archive_of({{"first", "replacement!!!!!"}, {"second", "BBBBBBBBBBBBBBBB"}});

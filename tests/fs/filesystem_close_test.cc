@@ -7,13 +7,6 @@
 using namespace stfs;
 using namespace stfs::test;
 
-namespace {
-
-const std::string kOld(16, 'A');
-const std::string kNew = "0123456789abcdef";
-
-}  // namespace
-
 TEST_CASE("content of the wrong size fails the close with EINVAL and the log says what was due",
           "[fs][filesystem][close]") {
   const DrivenFilesystem mount;

@@ -10,13 +10,16 @@ using namespace stfs::test;
 
 namespace {
 
-const std::string kOld(16, 'A');
-const std::string kNew = "0123456789abcdef";
-const std::string kSecond(16, 'B');
-
 std::ptrdiff_t files_in(const TemporaryDirectory& directory) {
   return std::distance(std::filesystem::directory_iterator(directory.path()), {});
 }
+
+/// On a store that does as it is told, and what the mount says of it.
+struct FailingMount {
+  FaultyStorage storage;
+  DrivenFilesystem mount{kTwoTensors, {}, storage};
+  CapturedStderr captured;
+};
 
 enum class Way { Close, Sync, SynchronousWrite, Release };
 
@@ -107,10 +110,7 @@ TEST_CASE("a write that fails half way is an error like others", "[fs][filesyste
   sweep(O_RDWR, Way::Sync, ENOSPC, true);
 }
 
-TEST_CASE("errors come as the store gave them", "[fs][filesystem][fault]") {
-  FaultyStorage storage;
-  const DrivenFilesystem mount(kTwoTensors, {}, storage);
-  const CapturedStderr captured;
+TEST_CASE_METHOD(FailingMount, "errors come as the store gave them", "[fs][filesystem][fault]") {
   const int errno_value = GENERATE(EIO, ENOSPC, EDQUOT);
   SECTION("the first write, which begins the journal") {
     storage.plan().fail_call(FileCall::CreateUnnamed, 1, errno_value);
@@ -137,11 +137,9 @@ TEST_CASE("errors come as the store gave them", "[fs][filesystem][fault]") {
   }
 }
 
-TEST_CASE("content that was whole and could not be committed is not said to be of the wrong size",
-          "[fs][filesystem][fault]") {
-  FaultyStorage storage;
-  const DrivenFilesystem mount(kTwoTensors, {}, storage);
-  const CapturedStderr captured;
+TEST_CASE_METHOD(FailingMount,
+                 "content that was whole and could not be committed is not said to be of the wrong size",
+                 "[fs][filesystem][fault]") {
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write(kNew, 0));
   storage.plan().fail_call(FileCall::Sync, 1, EIO);
@@ -150,11 +148,8 @@ TEST_CASE("content that was whole and could not be committed is not said to be o
   CHECK_FALSE(captured.contains("16 bytes came, U8 [16] needs 16"));
 }
 
-TEST_CASE("a commit that failed before anything was synced may be tried again by fsync",
-          "[fs][filesystem][fault]") {
-  FaultyStorage storage;
-  const DrivenFilesystem mount(kTwoTensors, {}, storage);
-  const CapturedStderr captured;
+TEST_CASE_METHOD(FailingMount, "a commit that failed before anything was synced may be tried again by fsync",
+                 "[fs][filesystem][fault]") {
   Descriptor writer(mount, "first", O_RDWR);
   REQUIRE(writer.write(kNew, 0));
   storage.plan().fail_call(FileCall::List, 1, EIO);
@@ -165,11 +160,8 @@ TEST_CASE("a commit that failed before anything was synced may be tried again by
   CHECK(writer.close());
 }
 
-TEST_CASE("after a failed sync of what is staged no retry succeeds, a new writer does",
-          "[fs][filesystem][fault]") {
-  FaultyStorage storage;
-  const DrivenFilesystem mount(kTwoTensors, {}, storage);
-  const CapturedStderr captured;
+TEST_CASE_METHOD(FailingMount, "after a failed sync of what is staged no retry succeeds, a new writer does",
+                 "[fs][filesystem][fault]") {
   {
     Descriptor writer(mount, "first", O_RDWR);
     REQUIRE(writer.write(kNew, 0));
@@ -186,11 +178,9 @@ TEST_CASE("after a failed sync of what is staged no retry succeeds, a new writer
   CHECK(mount.stored("first") == kNew);
 }
 
-TEST_CASE("after a failed sync of the archive the new content shows, and nothing is written any more",
-          "[fs][filesystem][fault]") {
-  FaultyStorage storage;
-  DrivenFilesystem mount(kTwoTensors, {}, storage);
-  const CapturedStderr captured;
+TEST_CASE_METHOD(FailingMount,
+                 "after a failed sync of the archive the new content shows, and nothing is written any more",
+                 "[fs][filesystem][fault]") {
   {
     Descriptor writer(mount, "first", O_WRONLY);
     REQUIRE(writer.write(kNew, 0));
@@ -225,10 +215,8 @@ TEST_CASE("a failing look at the archive is a failing read, and the next one goe
   CHECK(mount.read("first") == "newAAAAAAAAAAAAA");
 }
 
-TEST_CASE("a look for changes that fails changes nothing and is logged", "[fs][filesystem][fault]") {
-  FaultyStorage storage;
-  const DrivenFilesystem mount(kTwoTensors, {}, storage);
-  const CapturedStderr captured;
+TEST_CASE_METHOD(FailingMount, "a look for changes that fails changes nothing and is logged",
+                 "[fs][filesystem][fault]") {
   storage.plan().fail_call(FileCall::Status, 1, EIO);
   CHECK_FALSE(mount.notices_change());
   CHECK(captured.contains("injected fault"));

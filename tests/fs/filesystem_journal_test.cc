@@ -18,8 +18,6 @@ using namespace stfs::test;
 
 namespace {
 
-const std::string kOld(16, 'A');
-
 std::string content(int round) {
   return fmt::format("round {:10}", round);
 }

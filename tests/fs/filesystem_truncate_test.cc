@@ -9,8 +9,6 @@ using namespace stfs::test;
 
 namespace {
 
-const std::string kOld(16, 'A');
-const std::string kNew = "0123456789abcdef";
 constexpr pid_t kThread = 4242;
 
 Process thread(pid_t pid) {

@@ -7,14 +7,6 @@
 using namespace stfs;
 using namespace stfs::test;
 
-namespace {
-
-const std::string kOld(16, 'A');
-const std::string kNew = "0123456789abcdef";
-const std::string kSecond(16, 'B');
-
-}  // namespace
-
 TEST_CASE("the archive is untouched until close, and then has all of it", "[fs][filesystem][write]") {
   const DrivenFilesystem mount;
   Descriptor writer(mount, "first", O_WRONLY);

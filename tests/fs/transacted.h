@@ -7,9 +7,6 @@
 
 namespace stfs::test {
 
-inline const std::string kOldFirst(16, 'A');
-inline const std::string kOldSecond(16, 'B');
-inline const std::string kNew = "0123456789abcdef";
 inline constexpr Ino kViews = TransactionDirectory::kViews;
 inline constexpr Ino kTransactions = TransactionDirectory::kTransactions;
 inline constexpr Ino kCommitted = TransactionDirectory::kCommitted;
@@ -75,7 +72,7 @@ struct Transacted {
     return names;
   }
   [[nodiscard]] bool is_untouched() const {
-    return mount.stored("first") == kOldFirst && mount.stored("second") == kOldSecond;
+    return mount.stored("first") == kOld && mount.stored("second") == kSecond;
   }
 
   DrivenFilesystem mount;

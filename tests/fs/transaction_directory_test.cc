@@ -31,12 +31,12 @@ TEST_CASE("a transaction lists what is staged, and shows every tensor", "[fs][tr
   const Ino directory = t.begin();
   CHECK(t.list(kTransactions) == Names{"T"});
   CHECK(t.list(directory).empty());
-  CHECK(t.read(directory, "first") == kOldFirst);
+  CHECK(t.read(directory, "first") == kOld);
   CHECK(t.list(directory).empty());
   CHECK(t.stage(directory, "second") == 0);
   CHECK(t.list(directory) == Names{"second"});
   CHECK(t.read(directory, "second") == kNew);
-  CHECK(t.mount.read("second") == kOldSecond);
+  CHECK(t.mount.read("second") == kSecond);
   CHECK(t.is_untouched());
 }
 
@@ -72,7 +72,7 @@ TEST_CASE("without O_TRUNC a file starts as the tensor is: a part can be patched
   CHECK(t.read(directory, "first") == "AAAxyAAAAxyAAAAA");
   CHECK(t.commit() == 0);
   CHECK(t.mount.stored("first") == "AAAxyAAAAxyAAAAA");
-  CHECK(t.mount.stored("second") == kOldSecond);
+  CHECK(t.mount.stored("second") == kSecond);
 }
 
 TEST_CASE("a short tensor fails at its close and at the commit, and may be completed",
@@ -120,7 +120,7 @@ TEST_CASE("files removed one by one and their directory are a rollback", "[fs][t
   CHECK(errno_of(t.mount->remove_directory(kTransactions, "T")) == ENOTEMPTY);
   CHECK(errno_of(t.mount->remove_file(directory, "second")) == ENOENT);
   CHECK(errno_of(t.mount->remove_file(directory, "first")) == 0);
-  CHECK(t.read(directory, "first") == kOldFirst);
+  CHECK(t.read(directory, "first") == kOld);
   CHECK(errno_of(t.mount->remove_directory(kTransactions, "T")) == 0);
   CHECK(errno_of(t.mount->lookup(kTransactions, "T")) == ENOENT);
   CHECK(errno_of(t.mount->attributes(directory)) == ENOENT);
@@ -135,7 +135,7 @@ TEST_CASE("a tensor taken out of a transaction is not committed", "[fs][transact
   CHECK(t.stage(directory, "second") == 0);
   CHECK(errno_of(t.mount->remove_file(directory, "first")) == 0);
   CHECK(t.commit() == 0);
-  CHECK(t.mount.stored("first") == kOldFirst);
+  CHECK(t.mount.stored("first") == kOld);
   CHECK(t.mount.stored("second") == kNew);
 }
 
@@ -164,7 +164,7 @@ TEST_CASE("a tensor that others have changed since is a conflict", "[fs][transac
   }
   CHECK(t.commit() == ESTALE);
   CHECK(t.mount.stored("first") == other);
-  CHECK(t.mount.stored("second") == kOldSecond);
+  CHECK(t.mount.stored("second") == kSecond);
   CHECK(t.list(kTransactions) == Names{"T"});
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("a change that changes nothing, or another tensor, is no conflict", "[
   const Transacted t;
   const Ino directory = t.begin();
   CHECK(t.stage(directory, "first") == 0);
-  t.mount.overwrite(t.mount.offset_of("first"), kOldFirst);
+  t.mount.overwrite(t.mount.offset_of("first"), kOld);
   t.mount.overwrite(t.mount.offset_of("second"), kNew);
   CHECK(t.mount.notices_change());
   CHECK(t.commit() == 0);
@@ -226,7 +226,7 @@ TEST_CASE("a transaction that is committed and can't be applied shows whole, and
   CHECK(t.mount.read("first") == kNew);
   CHECK(t.mount.read("second") == kNew);
   const Ino other = t.begin("U");
-  CHECK(t.stage(other, "first", kOldFirst) == 0);
+  CHECK(t.stage(other, "first", kOld) == 0);
   CHECK(t.commit("U") == EIO);
   CHECK(t.mount.read("first") == kNew);
   t.mount.close();

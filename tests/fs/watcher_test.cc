@@ -59,15 +59,23 @@ void append(const std::string& file, std::string_view text) {
   std::ofstream(file, std::ios::app | std::ios::binary) << text;
 }
 
-}  // namespace
+/// A file, and a watcher of it that is started by the test.
+struct WatchedFile {
+  void start() {
+    REQUIRE(watcher.start(these({file}), heard.counting()));
+    REQUIRE(heard.more_than(-1));
+  }
 
-TEST_CASE("a write into the archive is noticed, and the next one too", "[fs][watcher]") {
-  const TemporaryDirectory directory;
-  const std::string file = directory.write("a", "old");
+  TemporaryDirectory directory;
+  std::string file = directory.write("a", "old");
   Heard heard;
   Watcher watcher;
-  REQUIRE(watcher.start(these({file}), heard.counting()));
-  REQUIRE(heard.more_than(-1));
+};
+
+}  // namespace
+
+TEST_CASE_METHOD(WatchedFile, "a write into the archive is noticed, and the next one too", "[fs][watcher]") {
+  start();
   append(file, "new");
   REQUIRE(heard.more_than(0));
   const int before = heard.events();
@@ -75,13 +83,9 @@ TEST_CASE("a write into the archive is noticed, and the next one too", "[fs][wat
   CHECK(heard.more_than(before));
 }
 
-TEST_CASE("cutting, replacing, moving and deleting the archive are noticed", "[fs][watcher]") {
-  const TemporaryDirectory directory;
-  const std::string file = directory.write("a", "old");
-  Heard heard;
-  Watcher watcher;
-  REQUIRE(watcher.start(these({file}), heard.counting()));
-  REQUIRE(heard.more_than(-1));
+TEST_CASE_METHOD(WatchedFile, "cutting, replacing, moving and deleting the archive are noticed",
+                 "[fs][watcher]") {
+  start();
   SECTION("cut") {
     std::filesystem::resize_file(file, 1);
   }
@@ -97,13 +101,8 @@ TEST_CASE("cutting, replacing, moving and deleting the archive are noticed", "[f
   CHECK(heard.more_than(0));
 }
 
-TEST_CASE("reading the archive is no change", "[fs][watcher]") {
-  const TemporaryDirectory directory;
-  const std::string file = directory.write("a", "old");
-  Heard heard;
-  Watcher watcher;
-  REQUIRE(watcher.start(these({file}), heard.counting()));
-  REQUIRE(heard.more_than(-1));
+TEST_CASE_METHOD(WatchedFile, "reading the archive is no change", "[fs][watcher]") {
+  start();
   CHECK(stfs::test::content_of(file) == "old");
   append(file, "new");  // what is heard is this, once
   REQUIRE(heard.more_than(0));
@@ -134,14 +133,10 @@ TEST_CASE("a burst of a thousand writes is looked at a few times, the last one i
   CHECK(looks < 500);
 }
 
-TEST_CASE("after stop nothing is heard, and stopping twice is harmless", "[fs][watcher]") {
-  const TemporaryDirectory directory;
-  const std::string file = directory.write("a", "old");
-  Heard heard;
-  Watcher watcher;
+TEST_CASE_METHOD(WatchedFile, "after stop nothing is heard, and stopping twice is harmless",
+                 "[fs][watcher]") {
   watcher.stop();
-  REQUIRE(watcher.start(these({file}), heard.counting()));
-  REQUIRE(heard.more_than(-1));
+  start();
   watcher.stop();
   append(file, "new");
   watcher.stop();
@@ -158,11 +153,7 @@ TEST_CASE("what does not exist is noticed when it comes", "[fs][watcher]") {
   CHECK(heard.more_than(0));
 }
 
-TEST_CASE("what has no directory cannot be watched, the others can", "[fs][watcher]") {
-  const TemporaryDirectory directory;
-  const std::string file = directory.write("a", "old");
-  Heard heard;
-  Watcher watcher;
+TEST_CASE_METHOD(WatchedFile, "what has no directory cannot be watched, the others can", "[fs][watcher]") {
   const auto started = watcher.start(these({directory.path() / "no" / "absent", file}), heard.counting());
   REQUIRE_FALSE(started);
   CHECK(started.error().errno_value == ENOENT);

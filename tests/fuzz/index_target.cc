@@ -6,8 +6,6 @@
 #include <array>
 #include <cerrno>
 #include <map>
-#include <mutex>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 
@@ -15,210 +13,15 @@
 #include "core/model.h"
 #include "core/model_index.h"
 #include "core/utf8.h"
+#include "tests/fuzz/guarded_storage.h"
+#include "tests/fuzz/index_oracle.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/archive_mutator.h"
-#include "tests/support/memory_storage.h"
 
 namespace stfs::test {
 namespace {
 
 using namespace std::string_view_literals;
-
-// On no disk: whoever asks the system instead of the storage finds nothing.
-constexpr std::string_view kDirectory = "/nonexistent/model";
-constexpr std::string_view kIndex = "/nonexistent/model/model.safetensors.index.json";
-constexpr unsigned kMaxDepth = 127;
-
-std::string in_directory(std::string_view name) {
-  return fmt::format("{}/{}", kDirectory, name);
-}
-
-// ---- the files around the index ----
-
-using Shards = std::map<std::string, std::vector<TensorDraft>, std::less<>>;
-
-/// Those that are whole. "both" is in two, of which the true index names one; "z" is empty.
-const Shards& whole_shards() {
-  static const Shards shards = {
-      {"a.safetensors", {{"x", "F32", {2, 3}}, {"both", "U8", {5}}, {"\u00e9/\n\"", "I16", {1, 2}}}},
-      {"b.safetensors", {{"u", "BF16", {7}}, {"z", "F64", {0, 3}}, {"", "U8", {1}}}},
-      {"c.safetensors", {{"both", "U8", {5}}, {"c", "I8", {3}}}}};
-  return shards;
-}
-
-/// Passes on what lies in the directory, and remembers the first path that does not. Archives are only read
-/// here, which MemoryStorage allows several threads at a time.
-class GuardedStorage final : public Storage {
- public:
-  GuardedStorage() {
-    for (const auto& [name, drafts] : whole_shards()) {
-      contents_[in_directory(name)] =
-          write_archive(drafts, R"({"format":"pt"})", static_cast<unsigned char>(name.front()));
-    }
-    const std::vector<TensorDraft> secret = {{"secret", "U8", {6}}};
-    for (const std::string path :
-         {"/nonexistent/secret.safetensors", "/nonexistent/model/sub/secret.safetensors"})
-      contents_[path] = write_archive(secret, "", 0);
-    contents_[in_directory("broken.safetensors")] = Bytes(20, std::byte{'?'});
-    for (const auto& [path, content] : contents_) files_.put(path, content);
-  }
-
-  void put_index(std::span<const std::byte> text) { files_.put(std::string(kIndex), text); }
-  [[nodiscard]] std::span<const std::byte> content(const std::string& name) const {
-    return contents_.at(in_directory(name));
-  }
-  [[nodiscard]] std::string take_trespass() {
-    const std::scoped_lock lock(mutex_);
-    return std::exchange(trespass_, {});
-  }
-
-  Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override {
-    if (access != Access::ReadOnly) note("is opened for writing", path);
-    check(path);
-    return files_.open(path, access);
-  }
-  Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override {
-    return open(path, access);
-  }
-  Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override {
-    note("is created", fallback);
-    return fail_system(EROFS, fallback.native(), "create");
-  }
-  Result<void> publish(File&, const std::filesystem::path& path) override {
-    note("is created", path);
-    return fail_system(EROFS, path.native(), "link");
-  }
-  Result<void> remove(const std::filesystem::path& path) override {
-    note("is removed", path);
-    return fail_system(EROFS, path.native(), "remove");
-  }
-  Result<void> sync_directory(const std::filesystem::path&) override { return {}; }
-  Result<std::vector<std::string>> list(const std::filesystem::path& directory,
-                                        const std::string& prefix) override {
-    if (directory != kDirectory) note("is listed", directory);
-    return files_.list(directory, prefix);
-  }
-  Result<FileStatus> status(const std::filesystem::path& path) override {
-    check(path);
-    return files_.status(path);
-  }
-
- private:
-  /// By the text: what the kernel would make of `..` must not matter.
-  void check(const std::filesystem::path& path) {
-    const std::string& text = path.native();
-    const bool is_inside =
-        text.starts_with(kDirectory) && text.size() > kDirectory.size() + 1 &&
-        text[kDirectory.size()] == '/' && text.find('/', kDirectory.size() + 1) == std::string::npos &&
-        text.find('\0') == std::string::npos && path.filename() != ".." && path.filename() != ".";
-    if (!is_inside) note("is asked for", path);
-  }
-  void note(std::string_view what, const std::filesystem::path& path) {
-    const std::scoped_lock lock(mutex_);
-    if (trespass_.empty()) trespass_ = fmt::format("{} {}", in_quotes(path.native()), what);
-  }
-
-  std::map<std::string, Bytes> contents_;
-  MemoryStorage files_;
-  std::mutex mutex_;  // guards what follows
-  std::string trespass_;
-};
-
-bool has_control(std::string_view text) {
-  return std::ranges::any_of(text,
-                             [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\x7f'; });
-}
-
-// ---- a second reader ----
-
-using WeightMap = std::map<std::string, std::string>;
-
-/// What an index says, read event by event: a document would hide what is given twice.
-class Oracle final : public nlohmann::json_sax<nlohmann::json> {
- public:
-  /// Nothing where the text must be refused.
-  static std::optional<WeightMap> read(std::string_view text, bool& is_sure) {
-    Oracle oracle;
-    // nlohmann_json takes a NUL for the end of the text, and passes over a byte order mark.
-    const bool is_odd = text.find('\0') != text.npos || text.starts_with("\xef\xbb\xbf");
-    const bool is_json = !is_odd && nlohmann::json::sax_parse(text, &oracle);
-    is_sure = !oracle.is_number_too_large_;
-    if (!is_json || oracle.is_wrong_ || oracle.weight_maps_ != 1) return std::nullopt;
-    return std::move(oracle.map_);
-  }
-
-  bool null() override { return value(Kind::Null); }
-  bool boolean(bool) override { return value(Kind::Other); }
-  bool number_integer(number_integer_t) override { return value(Kind::Number); }
-  bool number_unsigned(number_unsigned_t) override { return value(Kind::Number); }
-  bool number_float(number_float_t, const string_t&) override { return value(Kind::Number); }
-  bool binary(binary_t&) override { return value(Kind::Other); }
-  bool string(string_t& text) override {
-    if (is_in_weight_map()) {
-      const bool is_good = !has_control(text) && text.find('/') == text.npos && text.size() <= 255 &&
-                           std::string_view(text).ends_with(".safetensors");
-      is_wrong_ |= !is_good || !map_.emplace(key_, text).second;
-    }
-    return value(Kind::String);
-  }
-  bool start_object(std::size_t) override {
-    value(Kind::Object);
-    return open(true);
-  }
-  bool start_array(std::size_t) override {
-    value(Kind::Other);
-    return open(false);
-  }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
-  bool key(string_t& text) override {
-    key_ = text;
-    if (depth_ == 1) {
-      top_ = text;
-      if (text == "weight_map") is_wrong_ |= ++weight_maps_ > 1;
-      if (text == "metadata") is_wrong_ |= ++metadata_ > 1;
-    }
-    if (is_in_metadata() && text == "total_size") is_wrong_ |= ++total_sizes_ > 1;
-    return true;
-  }
-  bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception& why) override {
-    constexpr int kNumberOverflow = 406;  // json.exception.out_of_range.406: we look at the form alone
-    is_number_too_large_ = why.id == kNumberOverflow;
-    return false;
-  }
-
- private:
-  enum class Kind : std::uint8_t { Null, Number, String, Object, Other };
-
-  [[nodiscard]] bool is_in_weight_map() const { return depth_ == 2 && top_ == "weight_map"; }
-  [[nodiscard]] bool is_in_metadata() const { return depth_ == 2 && top_ == "metadata"; }
-  bool value(Kind kind) {
-    if (depth_ == 0) is_wrong_ |= kind != Kind::Object;
-    if (depth_ == 1 && top_ == "weight_map") is_wrong_ |= kind != Kind::Object;
-    if (depth_ == 1 && top_ == "metadata") is_wrong_ |= kind != Kind::Object && kind != Kind::Null;
-    if (is_in_weight_map()) is_wrong_ |= kind != Kind::String;
-    if (is_in_metadata() && key_ == "total_size") is_wrong_ |= kind != Kind::Number && kind != Kind::Null;
-    return true;
-  }
-  bool open(bool is_object) {
-    is_wrong_ |= ++depth_ > kMaxDepth || (depth_ == 1 && !is_object);
-    return true;
-  }
-  bool close() {
-    --depth_;
-    return true;
-  }
-
-  WeightMap map_;
-  std::string key_;
-  std::string top_;
-  unsigned depth_ = 0;
-  unsigned weight_maps_ = 0;
-  unsigned metadata_ = 0;
-  unsigned total_sizes_ = 0;
-  bool is_wrong_ = false;
-  bool is_number_too_large_ = false;
-};
 
 /// Which shard serves a tensor. Nothing: none can, and the index names it.
 using Served = std::map<std::string, std::optional<std::string>>;
@@ -305,7 +108,7 @@ std::string judge_strict(const Model& model, const ModelOptions& options) {
 FuzzOutcome judge(std::span<const std::byte> input, GuardedStorage& storage) {
   const std::string_view text(reinterpret_cast<const char*>(input.data()), input.size());  // NOLINT: text
   bool is_sure = true;
-  const auto due = Oracle::read(text, is_sure);
+  const auto due = read_index(text, is_sure);
   const auto index = parse_model_index(text);
   if (is_sure && index.has_value() != due.has_value()) {
     return {"parsed", index ? "accepted, and must not be" : "refused: " + index.error().message};

@@ -1,5 +1,5 @@
-/* What a program in C does with libstfs. Compiled as C11; interface_test.cc calls each function and expects
- * NULL, else it is what went wrong. */
+/* What a program in C does with libstfs: every function of stfs.h. Compiled as C11; interface_test.cc calls
+ * each function and expects NULL, else it is what went wrong. */
 #ifndef STFS_TESTS_C_PROGRAM_H
 #define STFS_TESTS_C_PROGRAM_H
 

@@ -1,4 +1,4 @@
-// libstfs as C uses it (c_program.c), on archives that are built here.
+// libstfs as C uses it (c_program.h), on archives that are built here.
 #include <cstdint>
 #include <cstring>
 #include <string>

@@ -1,4 +1,4 @@
-// Leases as C has them (c_program.c), of a server on a thread of this test.
+// Leases as C has them (c_lease.c), of a server on a thread of this test.
 #include <string>
 #include <thread>
 

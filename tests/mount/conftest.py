@@ -12,8 +12,12 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+pytest.register_assert_rewrite("served_archive", "sharded_model", "written_tensor")  # told as if the test checked
 import archive_file  # noqa: E402
+import mount_set  # noqa: E402
 import mounted  # noqa: E402
+import sharded_model  # noqa: E402
+import written_tensor  # noqa: E402
 
 
 def why_not_mountable():
@@ -57,24 +61,10 @@ def archive(archive_path):
 
 
 @pytest.fixture
-def mounts(tmp_path, request):
+def mounts(tmp_path):
     """mounts(SOURCE, options) -> Mount, as many as a test wants."""
-    made = []
-
-    def make(source, options="", **kwargs):
-        number = len(made)
-        path = kwargs.pop("path", None)
-        if path is None:
-            path = tmp_path / f"mnt{number}"
-            path.mkdir()
-        mount = mounted.Mount(source, path, tmp_path / f"daemon{number}.log", options, **kwargs)
-        made.append(mount)
-        return mount
-
-    yield make
-    wrong = [problem for problem in (mount.finish() for mount in reversed(made)) if problem]
-    if wrong:
-        pytest.fail("\n".join(wrong), pytrace=False)
+    with mount_set.mounts_below(tmp_path) as make:
+        yield make
 
 
 @pytest.fixture
@@ -89,6 +79,27 @@ def mount(archive, mounts):
 def expected(mount):
     """What the archive of `mount` must hold, to be changed along with it."""
     return archive_file.Expectation(mount.archive)
+
+
+@pytest.fixture
+def fresh(tmp_path, expected):
+    """fresh(N) -> (bytes, path of a plain file with them): new content of N bytes, T's size by default."""
+    made = []
+
+    def make(size_bytes=None):
+        size_bytes = expected.size(written_tensor.T) if size_bytes is None else size_bytes
+        data = archive_file.random_bytes(size_bytes, 1000 + len(made))
+        path = tmp_path / f"fresh{len(made)}"
+        path.write_bytes(data)
+        made.append(path)
+        return data, path
+
+    return make
+
+
+@pytest.fixture
+def model(tmp_path):
+    return sharded_model.ShardedModel(tmp_path / "sharded")
 
 
 @pytest.fixture

@@ -34,6 +34,9 @@ class ShardedModel:
     def shard_of(self, name):
         return self.directory / self.weight_map[name]
 
+    def tensors_of(self, shard):
+        return [name for name, holder in self.weight_map.items() if holder == shard]
+
     def archive_of(self, name):
         return archive_file.ArchiveFile(self.shard_of(name))
 
@@ -70,3 +73,17 @@ def read_archive_view(path):
 def is_equal(one, other):
     return one.dtype == other.dtype and one.shape == other.shape and np.array_equal(
         np.ascontiguousarray(one).reshape(-1).view(np.uint8), np.ascontiguousarray(other).reshape(-1).view(np.uint8))
+
+
+def check_tree(mount, model):
+    """The mount shows every tensor of the model, and where it lies."""
+    reference = model.reference()
+    assert sorted(os.listdir(mount.path)) == sorted(reference)
+    for name, (dtype, shape, data) in reference.items():
+        assert (mount / name).read_bytes() == data, name
+        assert mount.attribute(name, "dtype") == dtype
+        assert json.loads(mount.attribute(name, "shape")) == shape
+        assert mount.attribute(name, "archive") == str(model.shard_of(name))
+        begin = int(mount.attribute(name, "offset"))
+        assert begin == model.archive_of(name).layout()[name][2]
+    assert mount.attribute(None, "tensors") == str(len(reference))

@@ -1,4 +1,5 @@
-# Models of many shards, and directories of many archives, through a real mount and the reference library.
+# Models of many shards through a real mount and the reference library: what is mounted, views, writes, changes
+# underneath.
 import errno
 import json
 import os
@@ -6,18 +7,12 @@ import shutil
 import threading
 import time
 
-import archive_file
 import numpy as np
 import pytest
 import safetensors
-from archive_file import ArchiveFile, random_bytes, save_with_reference
-from mounted import MountFailed, eventually, in_child, shell
-from sharded_model import ShardedModel, hub_cache, is_equal, read_archive_view
-
-
-@pytest.fixture
-def model(tmp_path):
-    return ShardedModel(tmp_path / "sharded")
+from archive_file import random_bytes, save_with_reference
+from mounted import errno_of, eventually, in_child, shell
+from sharded_model import check_tree, hub_cache, is_equal, read_archive_view
 
 
 @pytest.fixture
@@ -25,25 +20,6 @@ def sharded(model, mounts):
     mount = mounts(model.index)
     mount.model = model
     return mount
-
-
-def errno_of(function):
-    with pytest.raises(OSError) as raised:
-        function()
-    return raised.value.errno
-
-
-def check_tree(mount, model):
-    reference = model.reference()
-    assert sorted(os.listdir(mount.path)) == sorted(reference)
-    for name, (dtype, shape, data) in reference.items():
-        assert (mount / name).read_bytes() == data, name
-        assert mount.attribute(name, "dtype") == dtype
-        assert json.loads(mount.attribute(name, "shape")) == shape
-        assert mount.attribute(name, "archive") == str(model.shard_of(name))
-        begin = int(mount.attribute(name, "offset"))
-        assert begin == model.archive_of(name).layout()[name][2]
-    assert mount.attribute(None, "tensors") == str(len(reference))
 
 
 # ---- what is mounted ----
@@ -236,138 +212,11 @@ def test_a_transaction_over_shards_that_is_killed_is_whole_or_not_at_all(model, 
     print(verdicts)
 
 
-# ---- what does not agree ----
-
-def missing_tensor(model):
-    model.weight_map["gone.weight"] = model.names[1]
-    model.write_index()
-    return ["gone.weight", "not in", model.names[1]], ["gone.weight"]
-
-
-def elsewhere(model):
-    model.write_index({**model.weight_map, "odd": model.names[0]})
-    assert model.weight_map["odd"] != model.names[0]
-    return ["odd", model.weight_map["odd"], "and not in"], []
-
-
-def unlisted(model):
-    model.write_index({name: shard for name, shard in model.weight_map.items() if name != "odd"})
-    return ["odd", model.weight_map["odd"], "not in the index"], []
-
-
-def twice(model):
-    other = next(name for name in model.names if name != model.weight_map["odd"])
-    mine = {name: array for name, array in model.tensors.items() if model.weight_map[name] == other}
-    save_with_reference(model.directory / other, {**mine, "odd": model.tensors["odd"][::-1].copy()})
-    return ["odd", other, "too"], []
-
-
-def tensors_of(model, shard):
-    return [name for name, holder in model.weight_map.items() if holder == shard]
-
-
-def missing_shard(model):
-    os.remove(model.directory / model.names[1])
-    return [model.names[1], "No such file"], tensors_of(model, model.names[1])
-
-
-def short_shard(model):
-    path = model.directory / model.names[2]
-    os.truncate(path, path.stat().st_size - 1)
-    return [model.names[2]], tensors_of(model, model.names[2])
-
-
-def garbage(model):
-    (model.directory / model.names[0]).write_bytes(b"no archive, just words")
-    return [model.names[0], "header"], tensors_of(model, model.names[0])
-
-
-def loop(model):
-    path = model.directory / model.names[1]
-    os.remove(path)
-    os.symlink(path.name, path)
-    return [model.names[1], "Too many levels of symbolic links"], tensors_of(model, model.names[1])
-
-
-def same_file(model):
-    path = model.directory / model.names[1]
-    os.remove(path)
-    os.link(model.directory / model.names[0], path)
-    return [model.names[1], "the same file as", model.names[0]], tensors_of(model, model.names[1])
-
-
-DISAGREEMENTS = [missing_tensor, elsewhere, unlisted, twice, missing_shard, short_shard, garbage, loop, same_file]
-
-
-@pytest.mark.parametrize("disagree", DISAGREEMENTS)
-def test_what_does_not_agree_is_told_by_name_and_the_rest_is_mounted(model, mounts, disagree):
-    words, unserved = disagree(model)
-    stored = {name: model.tensors[name].tobytes() for name in model.tensors if name not in unserved}
-    mount = mounts(model.index)
-    for word in words:
-        assert word in mount.log(), mount.log()
-    assert sorted(os.listdir(mount.path)) == sorted(stored)
-    for name, data in stored.items():
-        assert (mount / name).read_bytes() == data
-    for name in unserved:
-        assert errno_of(lambda path=mount / name: path.read_bytes()) == errno.EIO
-        assert f'"{name}"' in mount.log()
-    assert errno_of(lambda: (mount / "never").read_bytes()) == errno.ENOENT
-    found = read_archive_view(mount / ".safetensors" / "archive.safetensors")
-    assert {name: data for name, (_, _, data) in found.items()} == stored
-
-
-@pytest.mark.parametrize("disagree", DISAGREEMENTS)
-def test_strict_refuses_it(model, mounts, disagree):
-    words, _ = disagree(model)
-    with pytest.raises(MountFailed) as refused:
-        mounts(model.index, "strict")
-    assert refused.value.status == 1
-    assert str(model.index) in refused.value.log
-    for word in words:
-        assert word in refused.value.log
-
-
-def test_strict_takes_what_agrees(model, mounts):
-    check_tree(mounts(model.index, "strict"), model)
-
-
-@pytest.mark.parametrize("entry", ["../secret.safetensors", "/etc/secret.safetensors", "sub/a.safetensors", "..",
-                                   "a\u0000.safetensors", "a.bin"])
-def test_an_index_that_leads_elsewhere_is_refused(model, mounts, tmp_path, entry):
-    save_with_reference(tmp_path / "secret.safetensors")
-    model.write_index({**model.weight_map, "odd": entry})
-    with pytest.raises(MountFailed) as refused:
-        mounts(model.index)
-    assert refused.value.status == 1
-    assert str(model.index) in refused.value.log and "byte" in refused.value.log and "odd" in refused.value.log
-
-
-@pytest.mark.parametrize("text", ["", "{}", "[]", "{\"weight_map\":{}}", "{\"weight_map\":[]}", "\xff",
-                                  "{\"weight_map\":{\"a\":1}}", "[" * 100000])
-def test_a_bad_index_is_refused_with_its_name(model, mounts, text):
-    model.index.write_bytes(text.encode("latin-1"))
-    with pytest.raises(MountFailed) as refused:
-        mounts(model.index)
-    assert refused.value.status == 1 and str(model.index) in refused.value.log
-
-
-def test_two_indexes_in_a_directory_are_named(model, mounts, tmp_path):
-    shutil.copy(model.index, model.directory / "other.safetensors.index.json")
-    with pytest.raises(MountFailed) as refused:
-        mounts(model.directory)
-    assert refused.value.status == 1
-    assert str(model.index) in refused.value.log
-    assert str(model.directory / "other.safetensors.index.json") in refused.value.log
-    (tmp_path / "other").mkdir()
-    check_tree(mounts(model.directory / "other.safetensors.index.json", path=tmp_path / "other"), model)
-
-
 # ---- change underneath ----
 
 def test_a_shard_that_is_cut_hits_its_tensors_alone(sharded):
     model = sharded.model
-    name = max(tensors_of(model, model.names[0]), key=lambda name: model.archive_of(name).layout()[name][2])
+    name = max(model.tensors_of(model.names[0]), key=lambda name: model.archive_of(name).layout()[name][2])
     assert model.archive_of(name).layout()[name][3] > 1
     path = model.shard_of(name)
     rest = {other: model.stored(other) for other in model.tensors if model.shard_of(other) != path}
@@ -397,89 +246,3 @@ def test_a_foreign_write_into_a_shard_is_seen(sharded):
         file.seek(begin)
         file.write(b"foreign")
     assert eventually(lambda: (sharded / "odd").read_bytes().startswith(b"foreign"))
-
-
-# ---- a directory of archives ----
-
-@pytest.fixture
-def zoo(tmp_path):
-    directory = tmp_path / "zoo"
-    directory.mkdir()
-    for number, name in enumerate(["tiger", "owl.v2"]):
-        tensors = {"w": archive_file.random_array("f4", (10, 20), number),
-                   "b": archive_file.random_array("f2", (7,), number)}
-        save_with_reference(directory / f"{name}.safetensors", tensors)
-    (directory / "README").write_text("no archive")
-    return directory
-
-
-def test_each_archive_of_a_directory_is_a_directory(zoo, mounts):
-    mount = mounts(zoo)
-    assert sorted(os.listdir(mount.path)) == ["owl.v2", "tiger"]
-    assert mount.entry()[0] == str(zoo)
-    inodes = set()
-    for name in os.listdir(mount.path):
-        archive = ArchiveFile(zoo / f"{name}.safetensors")
-        assert sorted(os.listdir(mount / name)) == ["b", "w"]
-        for tensor in ("b", "w"):
-            assert (mount / name / tensor).read_bytes() == archive.tensor(tensor)
-            assert mount.attribute(f"{name}/{tensor}", "archive") == archive.path
-            inodes.add((mount / name / tensor).stat().st_ino)
-        views = mount / name / ".safetensors"
-        assert read_archive_view(views / "archive.safetensors") == archive.reference()
-        want = np.frombuffer(archive.tensor("w"), "<f4").reshape(10, 20)
-        found = np.load(views / "slice" / "w[2:4].npy")
-        np.testing.assert_array_equal(found.view("u4"), want[2:4].copy().view("u4"))
-    assert len(inodes) == 4
-    done = shell('find "$1" -type f | wc -l; ls -lR "$1" >/dev/null', mount.path)
-    assert done.stdout.split() == ["4"] and done.stderr == ""
-
-
-def test_writes_and_transactions_stay_in_their_archive(zoo, mounts):
-    mount = mounts(zoo)
-    other = (zoo / "owl.v2.safetensors").read_bytes()
-    data = random_bytes(800, 5)
-    (mount / "tiger" / "w").write_bytes(data)
-    assert (mount / "tiger" / "w").read_bytes() == data
-    directory = mount / "tiger" / ".safetensors" / "transactions" / "T"
-    directory.mkdir()
-    (directory / "b").write_bytes(b"12345678901234")
-    (directory / "w").write_bytes(random_bytes(800, 6))
-    assert errno_of(lambda: os.rename(directory, mount / "owl.v2" / ".safetensors" / "committed" / "T")) == errno.EXDEV
-    os.rename(directory, mount / "tiger" / ".safetensors" / "committed" / "T")
-    archive = ArchiveFile(zoo / "tiger.safetensors")
-    assert archive.tensor("b") == b"12345678901234" and archive.tensor("w") == random_bytes(800, 6)
-    assert (mount / "tiger" / "b").read_bytes() == b"12345678901234"
-    assert (zoo / "owl.v2.safetensors").read_bytes() == other
-    for act in (lambda: os.mkdir(mount / "new"), lambda: os.rmdir(mount / "tiger"),
-                lambda: os.rename(mount / "tiger", mount / "lion"), lambda: (mount / "file").write_bytes(b"x")):
-        assert errno_of(act) == errno.EPERM
-
-
-def test_a_foreign_write_is_seen_in_its_directory(zoo, mounts):
-    mount = mounts(zoo)
-    assert (mount / "tiger" / "w").read_bytes() == ArchiveFile(zoo / "tiger.safetensors").tensor("w")
-    begin = int(mount.attribute("tiger/w", "offset"))
-    with open(zoo / "tiger.safetensors", "r+b") as file:
-        file.seek(begin)
-        file.write(b"foreign!")
-    assert eventually(lambda: (mount / "tiger" / "w").read_bytes().startswith(b"foreign!"))
-
-
-def test_a_bad_archive_is_left_out_with_a_log_line(zoo, mounts):
-    (zoo / "bad.safetensors").write_bytes(b"words, words, words")
-    mount = mounts(zoo)
-    assert sorted(os.listdir(mount.path)) == ["owl.v2", "tiger"]
-    assert str(zoo / "bad.safetensors") in mount.log()
-    assert errno_of(lambda: os.listdir(mount / "bad")) == errno.EIO
-    assert errno_of(lambda: os.listdir(mount / "never")) == errno.ENOENT
-    with pytest.raises(MountFailed) as refused:
-        mounts(zoo, "strict")
-    assert refused.value.status == 1 and "bad.safetensors" in refused.value.log
-
-
-def test_a_directory_read_only(zoo, mounts):
-    mount = mounts(zoo, "ro")
-    assert "ro" in mount.entry()[2]
-    assert errno_of(lambda: (mount / "tiger" / "w").write_bytes(b"x" * 800)) == errno.EROFS
-    assert (mount / "tiger" / "w").read_bytes() == ArchiveFile(zoo / "tiger.safetensors").tensor("w")

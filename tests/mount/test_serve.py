@@ -1,4 +1,4 @@
-# `stfs serve` and its clients as processes: leases, changes of the archive, and the death of either side.
+# `stfs serve` and its clients as processes: leases, whom it serves, and the death of either side.
 import errno
 import json
 import mmap
@@ -9,19 +9,15 @@ import signal
 import socket
 import stat
 import subprocess
-import tempfile
 import time
 from pathlib import Path
 
-import archive_file
 import lease_client
 import mounted
-import numpy as np
 import pytest
-from lease_client import NEWER, STFS, STUCK, Gone, Lease, Refused, Server, query
+from lease_client import NEWER, STFS, Gone, Lease, Refused, query
 from mounted import eventually
-
-TENSORS = {"w": np.arange(3000, dtype="f4"), "b": np.arange(7, dtype="u1"), "none": np.zeros((0, 3), "f4")}
+from served_archive import TENSORS, directory, path, serve, source, stfs  # noqa: F401
 
 HOLD = """
 import sys, time
@@ -31,45 +27,6 @@ lease = Lease(sys.argv[2])
 print("ready")
 time.sleep(1000)
 """
-
-
-def stfs(*arguments, wanted=0, before=(), **kwargs):
-    result = subprocess.run([*before, STFS, *map(str, arguments)], capture_output=True, text=True,
-                            timeout=60 * mounted.PATIENCE, **kwargs)
-    assert result.returncode == wanted, (arguments, result.stderr)
-    return result
-
-
-@pytest.fixture
-def directory():
-    """Paths of sockets are short; pytest's own directories are not."""
-    path = Path(tempfile.mkdtemp(prefix="stfs-serve-"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
-
-
-@pytest.fixture
-def path(directory):
-    return directory / "s"
-
-
-@pytest.fixture
-def source(directory):
-    return archive_file.save_with_reference(directory / "m.safetensors", TENSORS)
-
-
-@pytest.fixture
-def serve(path):
-    """serve(SOURCE, ...) -> Server, not waited for."""
-    made = []
-
-    def make(*arguments, at=path, **kwargs):
-        made.append(Server(at, *arguments, **kwargs))
-        return made[-1]
-
-    yield make
-    wrong = [problem for problem in (server.finish() for server in made) if problem]
-    assert not wrong, "\n".join(wrong)
 
 
 @pytest.fixture
@@ -268,111 +225,6 @@ def test_root_may_attach_to_a_users_server(serve, source, nobody):
     lease = Lease(at)
     assert lease["b"] == TENSORS["b"].tobytes()
     assert query(at)["leases"][0]["uid"] == 0
-
-
-def test_a_put_leads_to_a_new_generation_and_the_old_one_stays(serve, source, path, directory):
-    server = serve(source).ready()
-    lease = Lease(path)
-    raw = directory / "b.bin"
-    raw.write_bytes(b"changed")
-    stfs("put", source, "b", raw)
-    event = server.event()
-    assert (event["event"], event["generation"]) == ("generation", 2)
-    assert lease.wait_news() == (NEWER, 2)
-    assert lease["b"] == TENSORS["b"].tobytes()
-    newer = Lease(path)
-    assert (newer.generation, newer["b"]) == (2, b"changed")
-    assert newer["w"] == TENSORS["w"].tobytes()
-    assert [(row["generation"], row["leases"]) for row in query(path)["generations"]] == [(1, 1), (2, 1)]
-    assert len(server.arenas()) == 2
-    lease.close()
-    assert eventually(lambda: len(query(path)["generations"]) == 1)
-    assert eventually(lambda: len(server.arenas()) == 1)
-
-
-def test_a_commit_through_a_mount_leads_to_a_new_generation(serve, source, path, mounts):
-    mount = mounts(source)
-    server = serve(mount.path).ready()
-    lease = Lease(path)
-    assert lease["b"] == TENSORS["b"].tobytes()
-    (mount / "b").write_bytes(b"changed")
-    assert lease.wait_news() == (NEWER, 2)
-    assert Lease(path)["b"] == b"changed"
-    assert server.event()["generation"] == 2
-
-
-def test_an_archive_that_is_replaced_is_served_anew_with_other_tensors(serve, source, path, directory):
-    serve(source).ready()
-    lease = Lease(path)
-    other = archive_file.save_with_reference(directory / "n.safetensors", {"new": np.arange(5, dtype="i8")})
-    os.replace(other, source)
-    assert lease.wait_news() == (NEWER, 2)
-    newer = Lease(path)
-    assert set(newer.tensors) == {"new"}
-    assert set(lease.tensors) == set(TENSORS)
-
-
-def test_a_failed_reload_keeps_the_old_generation_and_says_so(serve, source, path, directory):
-    server = serve(source).ready()
-    lease = Lease(path)
-    whole = source.read_bytes()
-    (directory / "bad").write_bytes(b"this is no archive at all")
-    os.replace(directory / "bad", source)
-    kind, why = lease.wait_news()
-    assert kind == STUCK and str(source) in why
-    event = server.event()
-    assert (event["event"], event["why"]) == ("stuck", why)
-    assert eventually(lambda: "the generation before stays, and this is tried again" in server.errors)
-    assert query(path)["stuck"] == why
-    late = Lease(path)
-    assert (late.generation, late["b"]) == (1, TENSORS["b"].tobytes())
-    assert "stuck       " in stfs("serve", "--status", path).stdout
-
-    (directory / "good").write_bytes(whole)
-    os.replace(directory / "good", source)
-    assert lease.wait_news() == (NEWER, 2)
-    assert Lease(path)["b"] == TENSORS["b"].tobytes()
-    assert query(path)["stuck"] is None
-
-
-def test_a_deleted_archive_stays_served(serve, source, path):
-    serve(source).ready()
-    lease = Lease(path)
-    source.unlink()
-    kind, why = lease.wait_news()
-    assert kind == STUCK and "m.safetensors" in why
-    assert Lease(path)["w"] == TENSORS["w"].tobytes()
-
-
-def test_the_memory_of_an_arena_is_freed_when_the_last_side_lets_go(serve, directory, path):
-    size = 64 << 20
-    source = archive_file.save_with_reference(directory / "big.safetensors",
-                                              {"t": np.arange(size // 8, dtype="u8"), "b": TENSORS["b"]})
-
-    def shared_kib():
-        for line in open("/proc/meminfo"):
-            if line.startswith("Shmem:"):
-                return int(line.split()[1])
-
-    server = serve(source).ready()
-    assert sum(server.arenas()) >= size
-    lease = Lease(path)
-    raw = directory / "b.bin"
-    raw.write_bytes(b"changed")
-    stfs("put", source, "b", raw)
-    assert lease.wait_news() == (NEWER, 2)
-    assert sum(server.arenas()) >= 2 * size
-    held = shared_kib()
-    lease.close()
-    assert eventually(lambda: sum(server.arenas()) < size + (size >> 2))
-    # Other programs use shared memory, too: only most of it must be back.
-    assert eventually(lambda: shared_kib() < held - (size >> 11))
-    newer = Lease(path)
-    server.kill()
-    held = shared_kib()
-    assert len(newer["t"]) == size
-    newer.close()
-    assert eventually(lambda: shared_kib() < held - (size >> 11))
 
 
 def test_clients_cannot_write(serve, source, path):

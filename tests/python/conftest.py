@@ -12,6 +12,7 @@ BUILD = Path(os.environ.get("STFS_BUILD_DIR", HERE.parents[1] / "build" / "relea
 # The archives and the mounts of tests/mount serve here too.
 sys.path[:0] = [str(BUILD / "python"), str(HERE.parent / "mount"), str(HERE)]
 import archive_file  # noqa: E402
+import mount_set  # noqa: E402
 import mounted  # noqa: E402
 
 
@@ -53,17 +54,8 @@ def mounts(tmp_path):
     """mounts(SOURCE) -> Mount, as many as a test wants; skips where nothing can be mounted."""
     if not os.path.exists("/dev/fuse") or not mounted.BINARY.exists():
         pytest.skip("nothing can be mounted here")
-    made = []
-
-    def make(source, options=""):
-        path = tmp_path / f"mnt{len(made)}"
-        path.mkdir()
-        made.append(mounted.Mount(source, path, tmp_path / f"daemon{len(made)}.log", options))
-        return made[-1]
-
-    yield make
-    wrong = [problem for problem in (mount.finish() for mount in reversed(made)) if problem]
-    assert not wrong, "\n".join(wrong)
+    with mount_set.mounts_below(tmp_path) as make:
+        yield make
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,4 @@
 # Whatever these tests leave behind is taken down here: mounts, loop devices, processes, images.
-import itertools
 import os
 import shutil
 import signal
@@ -13,7 +12,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 import loop_disk  # noqa: E402
 import programs  # noqa: E402
-from mounted import Mount, unescape_mount  # noqa: E402
+from mount_set import mounts_below  # noqa: E402
+from mounted import unescape_mount  # noqa: E402
 
 ENOUGH_BYTES = 2 << 30
 
@@ -85,18 +85,5 @@ def processes():
 @pytest.fixture
 def mounts(scratch):
     """mounts(SOURCE, options) -> Mount, as in tests/mount."""
-    made = []
-    numbers = itertools.count()  # those that failed to mount have had one too
-
-    def make(source, options="", **kwargs):
-        number = next(numbers)
-        path = scratch / f"mnt{number}"
-        path.mkdir()
-        mount = Mount(source, path, scratch / f"daemon{number}.log", options, **kwargs)
-        made.append(mount)
-        return mount
-
-    yield make
-    wrong = [problem for problem in (mount.finish() for mount in reversed(made)) if problem]
-    if wrong:
-        pytest.fail("\n".join(wrong), pytrace=False)
+    with mounts_below(scratch) as make:
+        yield make

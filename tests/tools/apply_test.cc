@@ -11,28 +11,17 @@
 #include "tests/support/catch.h"
 #include "tests/support/header_text.h"
 #include "tests/support/lock_owner.h"
-#include "tests/support/temporary_directory.h"
 #include "tests/support/tool_run.h"
+#include "tests/tools/sample_model.h"
 
 using namespace stfs;
 using test::content_of;
+using test::kLockBase;
 using test::run_verb;
 
 namespace {
 
-constexpr std::uint64_t kLockBase = std::uint64_t{1} << 62U;
-
-struct Model {
-  test::TemporaryDirectory directory;
-  std::string header = R"({"f":{"dtype":"F32","shape":[2,3],"data_offsets":[0,24]},)"
-                       R"("b":{"dtype":"BF16","shape":[4],"data_offsets":[24,32]},)"
-                       R"("x":{"dtype":"U8","shape":[3],"data_offsets":[32,35]}})";
-  std::string path = directory.write("m.safetensors", archive(std::string(35, '.')));
-
-  [[nodiscard]] std::string archive(const std::string& data) const {
-    return test::archive_bytes(header, data);
-  }
-  [[nodiscard]] bool is_untouched() const { return content_of(path) == archive(std::string(35, '.')); }
+struct Model : test::SampleModel {
   [[nodiscard]] std::string delta(const std::string& delta_header, const std::string& data) const {
     return directory.write("d.safetensors", test::archive_bytes(delta_header, data));
   }

@@ -1,66 +1,18 @@
-// The server against peers of every kind: those who hold leases, those who say nonsense, those who say
-// nothing.
+// The server and those who hold leases: what they map, what they are told, and until when.
 #include "tools/upload/lease_server.h"
 
-#include <poll.h>
-
-#include <nlohmann/json.hpp>
-#include <random>
+#include <future>
+#include <memory>
+#include <thread>
 
 #include "tests/support/catch.h"
-#include "tests/support/open_descriptors.h"
-#include "tests/support/running_server.h"
-#include "tests/support/served.h"
-#include "tests/support/socket_pair.h"
-#include "tests/support/temporary_directory.h"
-#include "tools/upload/serve_client.h"
+#include "tests/tools/upload/leased_server.h"
 
 using namespace stfs;
+using namespace stfs::test;
 using namespace stfs::upload;
-using test::eventually;
-using test::RunningServer;
-using test::served_model;
 
-namespace {
-
-std::string content_of(const Lease& lease, std::size_t at) {
-  const LeasedTensor& tensor = lease.tensors()[at];
-  const auto bytes =
-      lease.arenas()[tensor.arena]->host_bytes().subspan(tensor.place.offset, tensor.place.size_bytes);
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
-}
-
-/// What a peer is told next; fails the test where that takes too long.
-std::optional<ReceivedMessage> next_message(int socket) {
-  pollfd polled{socket, POLLIN, 0};
-  REQUIRE(::poll(&polled, 1, 20'000) == 1);
-  auto received = receive_message(socket, Incoming::Descriptors);
-  REQUIRE(received);
-  return std::move(*received);
-}
-
-LeaseNews next_news(Lease& lease) {
-  pollfd polled{lease.descriptor(), POLLIN, 0};
-  REQUIRE(::poll(&polled, 1, 20'000) == 1);
-  auto news = lease.take_news();
-  REQUIRE(news);
-  return *news;
-}
-
-nlohmann::json report_of(const std::string& path) {
-  const auto text = query_server(path);
-  REQUIRE(text);
-  return nlohmann::json::parse(*text);
-}
-
-}  // namespace
-
-TEST_CASE("a client maps what the server holds", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  RunningServer server(directory / "s");
-  server.publish(served_model(1, "hello"));
-  const auto lease = Lease::attach(directory / "s");
-  REQUIRE(lease);
+TEST_CASE_METHOD(LeasedServer, "a client maps what the server holds", "[tools][serve]") {
   CHECK(lease->generation() == 1);
   CHECK(lease->sources() == std::vector<std::string>{"/models/m.safetensors"});
   REQUIRE(lease->tensors().size() == 2);
@@ -74,10 +26,7 @@ TEST_CASE("a client maps what the server holds", "[tools][serve]") {
   CHECK(server.leases() == 1);
 }
 
-TEST_CASE("a lease lasts until the last of its arenas is gone", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  RunningServer server(directory / "s");
-  server.publish(served_model(1, "hello"));
+TEST_CASE_METHOD(HelloServer, "a lease lasts until the last of its arenas is gone", "[tools][serve]") {
   std::shared_ptr<Arena> arena;
   {
     const auto lease = Lease::attach(directory / "s");
@@ -93,7 +42,7 @@ TEST_CASE("a lease lasts until the last of its arenas is gone", "[tools][serve]"
 
 TEST_CASE("those who hold a lease are told of a newer generation, once, and keep the old one",
           "[tools][serve]") {
-  const test::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   RunningServer server(directory / "s");
   std::weak_ptr<const ServedModel> first;
   {
@@ -131,22 +80,15 @@ TEST_CASE("those who hold a lease are told of a newer generation, once, and keep
   CHECK(report_of(directory / "s")["generations"].size() == 1);
 }
 
-TEST_CASE("generations that nobody has asked for are told as one", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  RunningServer server(directory / "s");
-  server.publish(served_model(1, "1"));
-  auto lease = Lease::attach(directory / "s");
-  REQUIRE(lease);
+TEST_CASE_METHOD(LeasedServer, "generations that nobody has asked for are told as one", "[tools][serve]") {
   for (std::uint64_t generation = 2; generation < 6; ++generation)
     server.publish(served_model(generation, "x"));
   CHECK(next_news(*lease).newer_generation == 5);
   CHECK(report_of(directory / "s")["generations"].size() == 2);
 }
 
-TEST_CASE("a newer generation is told in one message, however much else is asked", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  RunningServer server(directory / "s");
-  server.publish(served_model(1, "1"));
+TEST_CASE_METHOD(HelloServer, "a newer generation is told in one message, however much else is asked",
+                 "[tools][serve]") {
   const auto peer = connect_to_server(directory / "s");
   REQUIRE(peer);
   REQUIRE(send_message(peer->get(), ServeMessage{ServeKind::Attach}));
@@ -159,13 +101,9 @@ TEST_CASE("a newer generation is told in one message, however much else is asked
   CHECK(more.error().errno_value == EAGAIN);
 }
 
-TEST_CASE("those who hold a lease are told why there is no newer generation, each reason once",
-          "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  RunningServer server(directory / "s");
-  server.publish(served_model(1, "old"));
-  auto lease = Lease::attach(directory / "s");
-  REQUIRE(lease);
+TEST_CASE_METHOD(LeasedServer,
+                 "those who hold a lease are told why there is no newer generation, each reason once",
+                 "[tools][serve]") {
   const Error why{ErrorCode::OutOfMemory, ENOMEM, "cpu: 2 GiB are needed"};
   CHECK(server.with([&](LeaseServer& it) { return it.tell_stuck(why); }));
   CHECK_FALSE(server.with([&](LeaseServer& it) { return it.tell_stuck(why); }));
@@ -185,7 +123,7 @@ TEST_CASE("those who hold a lease are told why there is no newer generation, eac
 }
 
 TEST_CASE("who comes before the first generation waits for it, as long as it wants to", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   RunningServer server(directory / "s");
   const auto hasty = Lease::attach(directory / "s", {.patience = std::chrono::milliseconds(50)});
   REQUIRE_FALSE(hasty);
@@ -202,7 +140,7 @@ TEST_CASE("who comes before the first generation waits for it, as long as it wan
 }
 
 TEST_CASE("who waits for a generation that will never be there is told why", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
+  const TemporaryDirectory directory;
   RunningServer server(directory / "s");
   auto patient = std::async(std::launch::async, [&] { return Lease::attach(directory / "s"); });
   const auto client = connect_to_server(directory / "s");
@@ -221,12 +159,8 @@ TEST_CASE("who waits for a generation that will never be there is told why", "[t
   CHECK(lease.error().message == (directory / "s") + ": m.safetensors: no such file");
 }
 
-TEST_CASE("a client sees that the server has ended, and keeps what it has mapped", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  RunningServer server(directory / "s");
-  server.publish(served_model(1, "hello"));
-  auto lease = Lease::attach(directory / "s");
-  REQUIRE(lease);
+TEST_CASE_METHOD(LeasedServer, "a client sees that the server has ended, and keeps what it has mapped",
+                 "[tools][serve]") {
   auto waiting = Lease::attach(directory / "s");
   server.end();
   CHECK(next_news(*lease).is_server_gone);
@@ -236,179 +170,4 @@ TEST_CASE("a client sees that the server has ended, and keeps what it has mapped
   const auto again = lease->refresh();
   REQUIRE_FALSE(again);
   CHECK(again.error().errno_value == ENOENT);
-}
-
-TEST_CASE("no descriptor leaks, whatever becomes of the peers", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  const auto before = test::open_descriptors();
-  {
-    RunningServer server(directory / "s");
-    server.publish(served_model(1, "hello"));
-    for (int round = 0; round < 20; ++round) {
-      const auto lease = Lease::attach(directory / "s");
-      REQUIRE(lease);
-      const auto report = query_server(directory / "s");
-      REQUIRE(report);
-      const auto rude = connect_to_server(directory / "s");
-      REQUIRE(rude);
-      test::send_bytes(rude->get(), "nonsense");
-      server.publish(served_model(static_cast<std::uint64_t>(round) + 2, "x"));
-    }
-    CHECK(eventually([&] { return server.leases() == 0; }));
-  }
-  CHECK(test::open_descriptors() == before);
-}
-
-TEST_CASE("a report that is asked for in the moment in which leases end is whole", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  auto socket = ServeSocket::listen(directory / "s");
-  REQUIRE(socket);
-  LeaseServer server(std::move(*socket), {});
-  server.publish(served_model(1, "hello"));
-  const auto connect = [&](ServeKind request) {
-    auto peer = connect_to_server(directory / "s");
-    REQUIRE(peer);
-    REQUIRE(send_message(peer->get(), ServeMessage{request}));
-    return std::move(*peer);
-  };
-  std::vector<UniqueFd> leases;
-  for (int at = 0; at < 3; ++at) leases.push_back(connect(ServeKind::Attach));
-  REQUIRE(server.serve_once(std::chrono::seconds(1)));
-  CHECK(server.lease_count() == 3);
-  leases.erase(leases.begin(), leases.begin() + 2);
-  const UniqueFd asking = connect(ServeKind::Query);
-  // Both in one round.
-  REQUIRE(server.serve_once(std::chrono::seconds(1)));
-  CHECK(server.lease_count() == 1);
-  const auto report = next_message(asking.get());
-  REQUIRE(report);
-  CHECK(report->message.kind == ServeKind::Report);
-}
-
-TEST_CASE("peers that talk nonsense are refused, and nobody else is disturbed", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  RunningServer server(directory / "s");
-  server.publish(served_model(1, "hello"));
-  auto lease = Lease::attach(directory / "s");
-  REQUIRE(lease);
-  const std::string attach = encode(ServeMessage{ServeKind::Attach}, 0);
-  ServeMessage newer{ServeKind::Newer};
-  newer.generation = 9;
-  std::string other_version = attach;
-  other_version[4] = 9;
-  for (const std::string& packet :
-       {std::string("x"), attach.substr(0, 39), attach + "x", encode(newer, 0), other_version,
-        std::string(kMaxServePacketBytes, '\0'), std::string(100'000, 'x')}) {
-    const auto peer = connect_to_server(directory / "s");
-    REQUIRE(peer);
-    REQUIRE(test::send_bytes(peer->get(), packet));
-    const auto answer = next_message(peer->get());
-    REQUIRE(answer);
-    CHECK(answer->message.kind == ServeKind::Refusal);
-    CHECK(answer->message.errno_value == (packet == other_version ? EPROTONOSUPPORT : EPROTO));
-    CHECK_FALSE(next_message(peer->get()));
-  }
-  // A lease is not asked for twice.
-  const auto peer = connect_to_server(directory / "s");
-  REQUIRE(peer);
-  REQUIRE(test::send_bytes(peer->get(), attach));
-  CHECK(next_message(peer->get())->message.kind == ServeKind::Grant);
-  REQUIRE(test::send_bytes(peer->get(), attach));
-  CHECK(next_message(peer->get())->message.kind == ServeKind::Refusal);
-  CHECK(eventually([&] { return server.leases() == 1; }));
-  server.publish(served_model(2, "new"));
-  CHECK(next_news(*lease).newer_generation == 2);
-}
-
-TEST_CASE("a peer that says nothing is dropped, and makes nobody wait", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  LeaseServerOptions options;
-  options.greeting_patience = std::chrono::milliseconds(300);
-  RunningServer server(directory / "s", options);
-  server.publish(served_model(1, "hello"));
-  const auto silent = connect_to_server(directory / "s");
-  REQUIRE(silent);
-  CHECK(Lease::attach(directory / "s", {.patience = std::chrono::milliseconds(250)}));
-  CHECK_FALSE(next_message(silent->get()));
-}
-
-TEST_CASE("a peer that reads nothing costs nothing, and makes nobody wait", "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  RunningServer server(directory / "s");
-  server.publish(served_model(1, "1"));
-  auto deaf = Lease::attach(directory / "s");
-  auto lease = Lease::attach(directory / "s");
-  REQUIRE(deaf);
-  REQUIRE(lease);
-  // More than its socket takes: what it missed is told as one when it reads.
-  constexpr std::uint64_t kGenerations = 3000;
-  for (std::uint64_t generation = 2; generation <= kGenerations; ++generation) {
-    server.publish(served_model(generation, "x"));
-    if (generation % 100 == 0) CHECK(next_news(*lease).newer_generation == generation);
-  }
-  std::uint64_t newest = 0;
-  CHECK(eventually([&] {
-    newest = std::max(newest, deaf->take_news()->newer_generation);
-    return newest == kGenerations;
-  }));
-}
-
-TEST_CASE("more connections than allowed are refused, and taken again when others have gone",
-          "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  LeaseServerOptions options;
-  options.max_connections = 3;
-  RunningServer server(directory / "s", options);
-  server.publish(served_model(1, "x"));
-  std::vector<Lease> leases;
-  for (int at = 0; at < 3; ++at) {
-    auto lease = Lease::attach(directory / "s");
-    REQUIRE(lease);
-    leases.push_back(std::move(*lease));
-  }
-  const auto refused = Lease::attach(directory / "s");
-  REQUIRE_FALSE(refused);
-  CHECK(refused.error().errno_value == EBUSY);
-  leases.pop_back();
-  CHECK(eventually([&] { return Lease::attach(directory / "s").has_value(); }));
-}
-
-TEST_CASE("a crowd of silent peers does not keep others out for longer than they may be silent",
-          "[tools][serve]") {
-  const test::TemporaryDirectory directory;
-  LeaseServerOptions options;
-  options.max_connections = 8;
-  options.greeting_patience = std::chrono::milliseconds(300);
-  RunningServer server(directory / "s", options);
-  server.publish(served_model(1, "x"));
-  std::vector<UniqueFd> silent;
-  for (int at = 0; at < 60; ++at) {
-    if (auto socket = connect_to_server(directory / "s")) silent.push_back(std::move(*socket));
-  }
-  CHECK(eventually([&] { return Lease::attach(directory / "s").has_value(); }));
-}
-
-TEST_CASE("random packets never stop the server", "[tools][serve][fuzz]") {
-  const test::TemporaryDirectory directory;
-  RunningServer server(directory / "s");
-  server.publish(served_model(1, "hello"));
-  std::mt19937_64 random(3);
-  for (int round = 0; round < 3000; ++round) {
-    const auto peer = connect_to_server(directory / "s");
-    if (!peer) {
-      REQUIRE(peer.error().errno_value == EAGAIN);
-      continue;
-    }
-    for (std::uint64_t packets = random() % 4; packets > 0; --packets) {
-      std::string packet = encode(ServeMessage{static_cast<ServeKind>(random() % 8)}, random() % 2);
-      for (std::uint64_t flips = random() % 3; flips > 0; --flips) {
-        packet[random() % packet.size()] = static_cast<char>(random());
-      }
-      test::send_bytes(peer->get(), packet);
-    }
-  }
-  const auto lease = Lease::attach(directory / "s");
-  REQUIRE(lease);
-  CHECK(content_of(*lease, 0) == "hello");
-  CHECK(eventually([&] { return server.leases() == 1; }));
 }

@@ -1,0 +1,123 @@
+// What the tests of a standing journal start from: an archive, its journal, and storage that counts and
+// fails.
+#pragma once
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/memory_file.h"
+#include "core/recovery.h"
+#include "core/standing_journal.h"
+#include "core/standing_scan.h"
+#include "tests/support/archive_bytes.h"
+#include "tests/support/intercepted_storage.h"
+#include "tests/support/temporary_directory.h"
+
+namespace stfs::test {
+
+/// Counts the calls, and fails the kinds that it is told to, for good.
+class Counted final : private Interceptor, public InterceptedStorage {
+ public:
+  Counted() : InterceptedStorage(system_storage(), static_cast<Interceptor&>(*this)) {}
+  std::set<FileCall> failing;
+  int errno_value = EIO;
+  std::vector<FileCall> calls;
+
+  [[nodiscard]] std::ptrdiff_t count(FileCall kind) const { return std::ranges::count(calls, kind); }
+
+ private:
+  Verdict before(const SeamCall& call) override {
+    calls.push_back(call.kind);
+    if (!failing.contains(call.kind)) return {};
+    return {.kind = Verdict::Kind::Fail, .errno_value = errno_value};
+  }
+};
+
+/// One tensor over 20 blocks and a bit, behind a header of exactly one.
+class JournaledArchive {
+ public:
+  explicit JournaledArchive(Storage& storage = system_storage()) {
+    const std::string data(20 * kBlockBytes + 100, 'o');
+    std::string header = R"({"t":{"dtype":"U8","shape":[82020],"data_offsets":[0,82020]}})";
+    header.resize(kBlockBytes - 8, ' ');
+    path = directory.write("m.safetensors", archive_bytes(header, data));
+    before = content_of(path);
+    standing.emplace(storage, path);
+  }
+
+  void prepare() {
+    const auto prepared = standing->prepare();
+    if (!prepared) throw std::runtime_error(prepared.error().message);
+    file = standing->path();
+    std::filesystem::create_hard_link(file, kept());
+  }
+  /// A commit of these bytes at those offsets, each a multiple of 4096. The archive is not changed.
+  Result<void> commit(const std::vector<std::pair<std::uint64_t, std::string>>& changes,
+                      Durability durability = Durability::Power) {
+    MemoryFile staged;
+    JournalRecord record;
+    const auto archive = system_storage().open(path, Access::ReadOnly).value();
+    record.archive = stamp_of(*archive).value();
+    record.sequence = ++sequence;
+    std::uint64_t at = kBlockBytes;
+    for (const auto& [offset, bytes] : changes) {
+      JournalRange range{
+          .archive = {offset, bytes.size()}, .journal_offset = at, .new_hashes = {}, .old_hashes = {}};
+      append_block_hashes(std::as_bytes(std::span(bytes)), range.new_hashes);
+      append_block_hashes(std::as_bytes(std::span(before).subspan(offset, bytes.size())), range.old_hashes);
+      if (auto written = staged.write(std::as_bytes(std::span(bytes)), at); !written) return written;
+      record.ranges.push_back(std::move(range));
+      at += round_up_to_block(bytes.size());
+    }
+    return standing->commit(std::move(record), staged, durability);
+  }
+  Result<void> commit_block(char fill, Durability durability = Durability::Power) {
+    return commit({{kBlockBytes, std::string(kBlockBytes, fill)}}, durability);
+  }
+
+  /// The bytes of the journal's file, even where its name has gone.
+  [[nodiscard]] std::string kept() const { return directory / "kept"; }
+  /// The records that somebody else finds in it.
+  [[nodiscard]] std::vector<JournalRecord> records() const {
+    const auto opened = system_storage().open(kept(), Access::ReadOnly).value();
+    return read_lanes(*opened).value();
+  }
+  /// Nobody who looks takes its owner for a living one.
+  [[nodiscard]] bool is_free() const {
+    const auto opened = system_storage().open(kept(), Access::ReadWrite).value();
+    return !opened->try_lock({0, 1}, LockKind::Exclusive)->has_value();
+  }
+  [[nodiscard]] bool is_named() const { return std::filesystem::exists(file); }
+  /// What is beside the archive, the link that a test keeps left out.
+  [[nodiscard]] std::ptrdiff_t journals() const {
+    const std::ptrdiff_t all = std::distance(std::filesystem::directory_iterator(directory.path()), {});
+    return all - 1 - (std::filesystem::exists(kept()) ? 1 : 0);
+  }
+  /// The archive after the owner's death and a recovery.
+  [[nodiscard]] std::string recovered() {
+    standing.reset();
+    const auto archive = system_storage().open(path, Access::ReadWrite).value();
+    if (auto done = recover(system_storage(), path, *archive); !done)
+      throw std::runtime_error(done.error().message);
+    return content_of(path);
+  }
+  [[nodiscard]] std::string patched(char fill) const {
+    return std::string(before).replace(kBlockBytes, kBlockBytes, std::string(kBlockBytes, fill));
+  }
+
+  TemporaryDirectory directory;
+  std::string path;
+  std::string before;
+  std::filesystem::path file;
+  std::optional<StandingJournal> standing;
+  std::uint64_t sequence = 0;
+};
+
+}  // namespace stfs::test

@@ -1,0 +1,143 @@
+// What the tests of standing journals that are found beside an archive start from: an archive with an owner
+// who commits and does not apply, and the places in his journal that they damage.
+#pragma once
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/memory_file.h"
+#include "core/recovery.h"
+#include "core/standing_journal.h"
+#include "core/standing_scan.h"
+#include "tests/support/archive_bytes.h"
+#include "tests/support/temporary_directory.h"
+
+namespace stfs::test {
+
+/// Of the archive: behind a header of one block. The change is of the last two of them.
+inline constexpr std::uint64_t kDataBlocks = 4;
+inline constexpr std::uint64_t kChangedAt = 3 * kBlockBytes;
+inline constexpr std::uint64_t kChangedBytes = 2 * kBlockBytes;
+
+inline void overwrite(const std::filesystem::path& file, std::uint64_t offset, std::string_view bytes) {
+  std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
+  stream.seekp(static_cast<std::streamoff>(offset));
+  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (!stream.flush()) throw std::runtime_error("overwrite");
+}
+
+inline void flip(const std::filesystem::path& file, std::uint64_t offset) {
+  std::ifstream stream(file, std::ios::binary);
+  stream.seekg(static_cast<std::streamoff>(offset));
+  const char flipped = static_cast<char>(stream.get() ^ 0x55);
+  overwrite(file, offset, std::string_view(&flipped, 1));
+}
+
+/// An archive, and the owner of a standing journal who commits without applying.
+class OwnedArchive {
+ public:
+  OwnedArchive() {
+    std::string header = R"({"t":{"dtype":"U8","shape":[16384],"data_offsets":[0,16384]}})";
+    header.resize(kBlockBytes - 8, ' ');
+    path =
+        directory.write("m.safetensors", archive_bytes(header, std::string(kDataBlocks * kBlockBytes, 'o')));
+    before = content_of(path);
+    owner.emplace(system_storage(), path);
+    if (!owner->prepare()) throw std::runtime_error("prepare");
+    journal = owner->path();
+  }
+
+  /// Over what the archive holds now.
+  void commit(char fill) {
+    MemoryFile staged;
+    const std::string fresh(kChangedBytes, fill);
+    const std::string old = content_of(path).substr(kChangedAt, kChangedBytes);
+    JournalRecord record;
+    const auto archive = system_storage().open(path, Access::ReadOnly).value();
+    record.archive = stamp_of(*archive).value();
+    record.sequence = next_sequence++;
+    record.owner_pid = ::getpid();
+    record.ranges = {{.archive = {kChangedAt, kChangedBytes},
+                      .journal_offset = kBlockBytes,
+                      .new_hashes = {},
+                      .old_hashes = {}}};
+    append_block_hashes(std::as_bytes(std::span(fresh)), record.ranges[0].new_hashes);
+    append_block_hashes(std::as_bytes(std::span(old)), record.ranges[0].old_hashes);
+    const bool is_done = staged.write(std::as_bytes(std::span(fresh)), kBlockBytes) &&
+                         owner->commit(std::move(record), staged, Durability::Process);
+    if (!is_done) throw std::runtime_error("commit");
+  }
+  /// As the owner would behind his commit.
+  void apply(char fill) const { overwrite(path, kChangedAt, std::string(kChangedBytes, fill)); }
+  /// One commit, in that lane.
+  void commit_in(std::size_t lane, char fill) {
+    if (lane == 1) {
+      commit('x');
+      apply('x');
+      before = content_of(path);
+    }
+    commit(fill);
+  }
+  void die() { owner.reset(); }
+
+  [[nodiscard]] std::string patched(char fill) const {
+    return std::string(before).replace(kChangedAt, kChangedBytes, std::string(kChangedBytes, fill));
+  }
+  [[nodiscard]] std::string content() const { return content_of(path); }
+  [[nodiscard]] bool has_journal() const { return std::filesystem::exists(journal); }
+
+  [[nodiscard]] std::vector<JournalRecord> records() const {
+    const auto file = system_storage().open(journal, Access::ReadOnly).value();
+    return read_lanes(*file).value();
+  }
+  Result<std::vector<JournalReport>> recover_all(const RecoveryOptions& options = {},
+                                                 Storage& storage = system_storage()) const {
+    const auto file = storage.open(path, Access::ReadWrite).value();
+    return recover(storage, path, *file, options);
+  }
+  [[nodiscard]] JournalReport recover_one(const RecoveryOptions& options = {},
+                                          Storage& storage = system_storage()) const {
+    auto reports = recover_all(options, storage);
+    if (!reports) throw std::runtime_error(reports.error().message);
+    if (reports->size() != 1) throw std::runtime_error("one journal expected");
+    return reports->front();
+  }
+  [[nodiscard]] Result<Obstacle> obstacle(std::vector<ByteRange> locked,
+                                          const std::filesystem::path& own = {}) const {
+    const auto file = system_storage().open(path, Access::ReadWrite).value();
+    return find_obstacle(system_storage(), path, *file, locked, own);
+  }
+  /// Nothing is committed beside it, whatever the blocks, and the reason is given.
+  [[nodiscard]] bool blocks_commits() const {
+    const auto found = obstacle({{kBlockBytes, 1}});
+    return !found && found.error().errno_value == EIO &&
+           found.error().message.find("stfs recover") != std::string::npos;
+  }
+
+  TemporaryDirectory directory;
+  std::string path;
+  std::string before;
+  std::optional<StandingJournal> owner;
+  std::filesystem::path journal;
+  std::uint64_t next_sequence = 1;
+};
+
+/// Where a lane's head lies, and its copy.
+inline std::uint64_t head_at(std::size_t lane, bool is_copy) {
+  return kStandingHeads.offset + (lane + (is_copy ? kLanes : 0)) * kBlockBytes;
+}
+
+/// In the journal, behind a commit of the sample.
+inline std::uint64_t new_bytes_at(std::size_t lane) {
+  return lane == 0 ? kStandingHeads.offset - kChangedBytes : kStandingHeads.end();
+}
+
+}  // namespace stfs::test

@@ -1,0 +1,382 @@
+"""The steps of the protocol that mutants.py removes, one at a time.
+
+Each mutant is a table's row: a name, the text that must be in the core exactly once, and what takes its place. A row
+whose text is no longer there fails: the table has to follow the code.
+"""
+
+from mutant import Mutant
+
+# Not in the table, since a second line of defence hides each of them:
+#  - the hash of a journal's head: what it covers is compared with the record, or makes the record's hash fail;
+#  - that a journal in use is told from one whose owner has died: the locks on its ranges keep recovery out as well;
+#  - which of two sound lanes counts: the later one was not promised to anybody while the earlier one is there;
+#  - the order of journals in recovery: since a retired one's name is gone for good, no two of them name one block;
+#  - the locks on the ranges in recovery: a committer waits for a journal of his ranges that somebody holds.
+
+MUTANTS: tuple[Mutant, ...] = (
+    # --- the order of the steps ------------------------------------------------------------------------
+    Mutant(
+        "the journal is not synced before it is named",
+        "auto synced = file_->sync();",
+        "auto synced = Result<void>{};",
+        ("crashes",),
+    ),
+    Mutant(
+        "the directory is not synced after the journal was named",
+        "if (done && durability == Durability::Power) done = storage_.sync_directory(directory);",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "the archive is not synced before the journal is retired",
+        "if (auto synced = archive_.file().sync(); !synced) return synced;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "recovery does not sync the archive before it removes the journal",
+        "if (auto synced = archive.sync(); !synced) return synced;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "recovery does not sync the directory before it applies a journal",
+        "  if (auto synced = storage.sync_directory(archive_path.parent_path()); !synced) return synced;\n",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "the journal is not retired",
+        "return journal_->retire(options.durability);",
+        "return {};",
+        ("crashes",),
+    ),
+    Mutant(
+        "the first block is not filled with the archive's bytes",
+        "if (auto filled = fill(begin, piece.offset, staging); !filled) return filled;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "the last block is not filled with the archive's bytes",
+        "if (auto filled = fill(piece.end(), std::min(end, next), staging); !filled) return filled;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "two stages in one block are not put together",
+        "if (!is_in_place) {",
+        "if (false) {",
+        ("crashes",),
+    ),
+    # --- what is checked -------------------------------------------------------------------------------
+    Mutant(
+        "the sizes are not checked",
+        "if (auto sizes = check_sizes(); !sizes) return pass_on(std::move(sizes));",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "the archive is not checked again before the commit",
+        "if (auto same = check_archive(options); !same) return pass_on(std::move(same));",
+        "",
+        ("journals",),
+    ),
+    Mutant(
+        "another file at the path is not noticed",
+        "if (change->is_replaced) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "another header is not noticed",
+        "if (change->is_broken) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "another size is not noticed",
+        "if (change->size_bytes != archive_.stamp().size_bytes) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "the hash of the record is not checked",
+        "if (XXH3_64bits(bytes.data(), bytes.size()) != head.record_hash) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "the hashes of the new blocks are not checked",
+        "if (*hashes != range.new_hashes) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "the old blocks that lie in a journal are not compared",
+        ": hash_blocks(journal, {range.old_offset, range.archive.size_bytes});",
+        ": hash_blocks(archive, range.archive);",
+        ("journals",),
+    ),
+    Mutant(
+        "a journal's archive is not checked",
+        "if (!found.record.archive.matches(stamp)) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "a journal's inode is not checked",
+        "inode == other.inode && ",
+        "",
+        ("journals",),
+    ),
+    Mutant(
+        "a journal's birth time is not checked",
+        "birth_ns == other.birth_ns &&",
+        "true &&",
+        ("journals",),
+    ),
+    Mutant(
+        "the hash of a journal's header is not checked",
+        "header_hash == other.header_hash;",
+        "true;",
+        ("journals",),
+    ),
+    Mutant(
+        "insisting applies a journal over bytes that it does not know",
+        "is_due = is_alone && *known && check_new_blocks(*found.file, found.record);",
+        "is_due = check_new_blocks(*found.file, found.record).has_value();",
+        ("journals",),
+    ),
+    Mutant(
+        "ranges of a record may pass the archive's end",
+        "if (in_archive->end() > archive.size_bytes) return false;",
+        "",
+        ("journals",),
+    ),
+    Mutant(
+        "a damaged journal does not stop commits",
+        "if (found.report.blocks_commits) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "a journal that cannot be read counts as damaged",
+        "if (!record && record.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(record));",
+        "",
+        ("faults",),
+    ),
+    Mutant(
+        "a journal that was taken back counts as damaged",
+        'if (*taken_back) return is(JournalState::Unfinished, "taken back by its owner");',
+        "",
+        ("faults",),
+    ),
+    # --- failures --------------------------------------------------------------------------------------
+    Mutant(
+        "commits go on after a failed sync of the archive",
+        "if (auto writable = archive_.check_writable(); !writable) return pass_on(std::move(writable));",
+        "",
+        ("faults",),
+    ),
+    Mutant(
+        "a journal whose sync failed is used again",
+        "if (!synced) spoiled_ = synced.error();",
+        "",
+        ("faults",),
+    ),
+    Mutant(
+        "a journal that could not be committed is not taken back",
+        "const bool is_void = make_void(*file_, kHead).has_value();",
+        "const bool is_void = true;",
+        ("faults",),
+    ),
+    Mutant(
+        "reads do not come from the journal after a failed apply",
+        "archive_.overlay({journal_->give_up(), std::move(ranges)});",
+        "",
+        ("faults",),
+    ),
+    Mutant(
+        "readers do not see a committed journal that is not applied",
+        "if (pending) overlays_ = std::move(*pending);",
+        "",
+        ("crashes",),
+    ),
+    # --- standing journals ------------------------------------------------------------------------------
+    Mutant(
+        "a journal is retired with its record",
+        "    if (auto gone = make_void(*file_, kHead); !gone) return gone;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "recovery removes a journal with its record",
+        "  if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;\n  if (auto removed",
+        "  if (auto removed",
+        ("hosts",),
+    ),
+    Mutant(
+        "what is void is not made so on stable storage",
+        "  return done ? journal.sync() : done;",
+        "  return done;",
+        ("hosts",),
+    ),
+    Mutant(
+        "a commit through a standing journal is not synced",
+        "  if (done && durability == Durability::Power) done = file_->sync();",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "a standing journal is not synced before it is named",
+        "  if (auto synced = made->file->sync(); !synced) return synced;",
+        "",
+        ("crashes", "random"),
+    ),
+    Mutant(
+        "the directory is not synced after a standing journal was named",
+        "  if (auto synced = storage_.sync_directory(path_.parent_path()); !synced) {",
+        "  if (Result<void> synced; !synced) {",
+        ("crashes", "random"),
+    ),
+    Mutant(
+        "the same lane is used again and again",
+        "  lane_ = (lane_ + 1) % kLanes;",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "the hashes of a lane's blocks are not checked",
+        "  if (agrees) return LaneVerdict::Sound;",
+        "  return LaneVerdict::Sound;",
+        ("crashes",),
+    ),
+    Mutant(
+        "a lane that was never committed counts as damaged",
+        "if (*hashes != range.old_hashes) return LaneVerdict::Damaged;",
+        "return LaneVerdict::Damaged;",
+        ("crashes",),
+    ),
+    Mutant(
+        "a large commit leaves the standing journal's record",
+        "    if (auto settled = standing->settle(durability); !settled) return settled;",
+        "",
+        ("crashes", "random"),
+    ),
+    Mutant(
+        "a standing journal is removed with its record",
+        "  if (auto settled = settle(durability); !settled) return settled;\n  auto removed",
+        "  auto removed",
+        ("hosts",),
+    ),
+    Mutant(
+        "recovery leaves the other lane's record",
+        "    if (auto alone = void_other_lanes(*found.file, found.record); !alone) return alone;",
+        "",
+        ("choices",),
+    ),
+    Mutant(
+        "nobody waits for a standing journal that names his blocks",
+        "obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;",
+        "obstacle = found.is_standing ? Obstacle::None : Obstacle::Recovery;",
+        ("hosts",),
+    ),
+    Mutant(
+        "what the owner of a standing journal has made void is relied on before it is so on the disk",
+        "        if (auto synced = found.file->sync(); !synced) return pass_on(std::move(synced));",
+        "",
+        ("hosts",),
+        scenario="kept journals, two writers of one tensor, and a slow disk",
+    ),
+    Mutant(
+        "a dead owner's void journal is removed as it is",
+        "      if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;\n    }",
+        "    }",
+        ("hosts",),
+        scenario="kept journals, two writers of one tensor, killed in syncs",
+    ),
+    Mutant(
+        "a dead owner's void journal is nothing to recover before a commit",
+        "!found.is_in_use && (found.is_void || found.report.state == JournalState::Committed);",
+        "!found.is_in_use && found.report.state == JournalState::Committed;",
+        ("hosts",),
+        scenario="kept journals, two writers of one tensor, killed in syncs",
+    ),
+    # --- several archives ------------------------------------------------------------------------------
+    Mutant(
+        "the coordinator is not synced before it is named",
+        "if (auto synced = made_.file->sync(); !synced) return synced;",
+        "",
+        ("groups",),
+    ),
+    Mutant(
+        "the directory is not synced after the coordinator was named",
+        "auto done = storage_->sync_directory(directory);\n  if (done) return done;",
+        "Result<void> done;\n  if (done) return done;",
+        ("groups",),
+    ),
+    Mutant(
+        "a journal without its coordinator is committed",
+        "if (!*journals) return GroupState::Absent;",
+        "if (!*journals) return GroupState::Committed;",
+        ("groups",),
+    ),
+    Mutant(
+        "the coordinator goes before the last of its journals",
+        "if (*others) return {};\n  auto removed = storage.remove(coordinator);",
+        "auto removed = storage.remove(coordinator);",
+        ("groups",),
+    ),
+    Mutant(
+        "a group's journals do not name their coordinator",
+        "*(*part)->options, coordinator->name());",
+        "*(*part)->options, {});",
+        ("groups",),
+    ),
+    # --- several hosts ---------------------------------------------------------------------------------
+    Mutant(
+        "no locks are taken",
+        "if (options.uses_locks && !is_locked) {",
+        "if (false) {",
+        ("hosts",),
+    ),
+    Mutant(
+        "nothing is recovered before a commit",
+        "if (*obstacle == Obstacle::None) return locks;",
+        "return locks;",
+        ("hosts",),
+    ),
+    Mutant(
+        "recovery takes a journal that somebody holds",
+        "if (owner && *owner) {",
+        "if (false) {",
+        ("hosts",),
+    ),
+    Mutant(
+        "the owner does not lock his journal",
+        "auto conflict = made.file->try_lock(kOwnerByte, LockKind::Exclusive);",
+        "Result<std::optional<LockConflict>> conflict;",
+        ("hosts",),
+    ),
+    Mutant(
+        "a journal that another recovery holds is nothing to wait for",
+        "obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;",
+        "obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::None;",
+        ("hosts",),
+    ),
+    Mutant(
+        "recovery applies a journal that has gone meanwhile",
+        "if (!is_there || !*is_there || found.is_standing) return is_there;",
+        "if (found.is_standing) return is_there;",
+        ("hosts",),
+    ),
+    Mutant(
+        "locks are not rounded out to blocks",
+        "const std::uint64_t end = kLockBase + round_up_to_block(range.end());",
+        "const std::uint64_t end = kLockBase + range.end();",
+        ("hosts",),
+        # Either end alone is enough for neighbours to meet.
+        more=(("std::max<std::uint64_t>(round_down_to_block(range.offset), 1)", "std::max<std::uint64_t>(range.offset, 1)"),),
+    ),
+)

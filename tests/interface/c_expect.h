@@ -1,0 +1,32 @@
+/* What the functions of c_program.h look at tensors with. A condition that does not hold ends them, and is
+ * their result. */
+#ifndef STFS_TESTS_C_EXPECT_H
+#define STFS_TESTS_C_EXPECT_H
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "stfs.h"
+
+#define TEXT_OF(number) #number
+#define LINE_OF(number) TEXT_OF(number)
+#define EXPECT(condition) \
+  if (!(condition)) return __FILE__ ":" LINE_OF(__LINE__) ": " #condition
+
+static inline stfs_tensor* open_tensor(const stfs_model* model, const char* name) {
+  uint64_t position = 0;
+  if (stfs_find(model, name, strlen(name), &position, NULL) != 0) return NULL;
+  return stfs_tensor_open(model, position, NULL);
+}
+
+static inline stfs_tensor_info info_of(const stfs_tensor* tensor) {
+  stfs_tensor_info info = {.struct_bytes = sizeof info};
+  if (stfs_tensor_describe(tensor, &info, NULL) != 0) abort();
+  return info;
+}
+
+static inline int is_text(stfs_text text, const char* due) {
+  return text.size_bytes == strlen(due) && memcmp(text.data, due, text.size_bytes) == 0;
+}
+
+#endif

@@ -1,0 +1,94 @@
+# A directory of archives: each is a directory of the mount, and what happens to one is no matter of the others.
+import errno
+import os
+
+import archive_file
+import numpy as np
+import pytest
+from archive_file import ArchiveFile, random_bytes, save_with_reference
+from mounted import MountFailed, errno_of, eventually, shell
+from sharded_model import read_archive_view
+
+
+@pytest.fixture
+def zoo(tmp_path):
+    directory = tmp_path / "zoo"
+    directory.mkdir()
+    for number, name in enumerate(["tiger", "owl.v2"]):
+        tensors = {"w": archive_file.random_array("f4", (10, 20), number),
+                   "b": archive_file.random_array("f2", (7,), number)}
+        save_with_reference(directory / f"{name}.safetensors", tensors)
+    (directory / "README").write_text("no archive")
+    return directory
+
+
+def test_each_archive_of_a_directory_is_a_directory(zoo, mounts):
+    mount = mounts(zoo)
+    assert sorted(os.listdir(mount.path)) == ["owl.v2", "tiger"]
+    assert mount.entry()[0] == str(zoo)
+    inodes = set()
+    for name in os.listdir(mount.path):
+        archive = ArchiveFile(zoo / f"{name}.safetensors")
+        assert sorted(os.listdir(mount / name)) == ["b", "w"]
+        for tensor in ("b", "w"):
+            assert (mount / name / tensor).read_bytes() == archive.tensor(tensor)
+            assert mount.attribute(f"{name}/{tensor}", "archive") == archive.path
+            inodes.add((mount / name / tensor).stat().st_ino)
+        views = mount / name / ".safetensors"
+        assert read_archive_view(views / "archive.safetensors") == archive.reference()
+        want = np.frombuffer(archive.tensor("w"), "<f4").reshape(10, 20)
+        found = np.load(views / "slice" / "w[2:4].npy")
+        np.testing.assert_array_equal(found.view("u4"), want[2:4].copy().view("u4"))
+    assert len(inodes) == 4
+    done = shell('find "$1" -type f | wc -l; ls -lR "$1" >/dev/null', mount.path)
+    assert done.stdout.split() == ["4"] and done.stderr == ""
+
+
+def test_writes_and_transactions_stay_in_their_archive(zoo, mounts):
+    mount = mounts(zoo)
+    other = (zoo / "owl.v2.safetensors").read_bytes()
+    data = random_bytes(800, 5)
+    (mount / "tiger" / "w").write_bytes(data)
+    assert (mount / "tiger" / "w").read_bytes() == data
+    directory = mount / "tiger" / ".safetensors" / "transactions" / "T"
+    directory.mkdir()
+    (directory / "b").write_bytes(b"12345678901234")
+    (directory / "w").write_bytes(random_bytes(800, 6))
+    assert errno_of(lambda: os.rename(directory, mount / "owl.v2" / ".safetensors" / "committed" / "T")) == errno.EXDEV
+    os.rename(directory, mount / "tiger" / ".safetensors" / "committed" / "T")
+    archive = ArchiveFile(zoo / "tiger.safetensors")
+    assert archive.tensor("b") == b"12345678901234" and archive.tensor("w") == random_bytes(800, 6)
+    assert (mount / "tiger" / "b").read_bytes() == b"12345678901234"
+    assert (zoo / "owl.v2.safetensors").read_bytes() == other
+    for act in (lambda: os.mkdir(mount / "new"), lambda: os.rmdir(mount / "tiger"),
+                lambda: os.rename(mount / "tiger", mount / "lion"), lambda: (mount / "file").write_bytes(b"x")):
+        assert errno_of(act) == errno.EPERM
+
+
+def test_a_foreign_write_is_seen_in_its_directory(zoo, mounts):
+    mount = mounts(zoo)
+    assert (mount / "tiger" / "w").read_bytes() == ArchiveFile(zoo / "tiger.safetensors").tensor("w")
+    begin = int(mount.attribute("tiger/w", "offset"))
+    with open(zoo / "tiger.safetensors", "r+b") as file:
+        file.seek(begin)
+        file.write(b"foreign!")
+    assert eventually(lambda: (mount / "tiger" / "w").read_bytes().startswith(b"foreign!"))
+
+
+def test_a_bad_archive_is_left_out_with_a_log_line(zoo, mounts):
+    (zoo / "bad.safetensors").write_bytes(b"words, words, words")
+    mount = mounts(zoo)
+    assert sorted(os.listdir(mount.path)) == ["owl.v2", "tiger"]
+    assert str(zoo / "bad.safetensors") in mount.log()
+    assert errno_of(lambda: os.listdir(mount / "bad")) == errno.EIO
+    assert errno_of(lambda: os.listdir(mount / "never")) == errno.ENOENT
+    with pytest.raises(MountFailed) as refused:
+        mounts(zoo, "strict")
+    assert refused.value.status == 1 and "bad.safetensors" in refused.value.log
+
+
+def test_a_directory_read_only(zoo, mounts):
+    mount = mounts(zoo, "ro")
+    assert "ro" in mount.entry()[2]
+    assert errno_of(lambda: (mount / "tiger" / "w").write_bytes(b"x" * 800)) == errno.EROFS
+    assert (mount / "tiger" / "w").read_bytes() == ArchiveFile(zoo / "tiger.safetensors").tensor("w")

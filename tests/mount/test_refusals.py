@@ -1,0 +1,123 @@
+# What is not a write of a tensor: changes of the structure, space set aside, and mounts that do not write.
+import ctypes
+import errno
+import os
+import subprocess
+
+import numpy as np
+import pytest
+from archive_file import save_with_reference
+from mounted import errno_of
+from written_tensor import T, check_shown, run
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def refusals(mount):
+    t, new = mount / T, mount / "new"
+    return {
+        "rename": lambda: os.rename(t, new), "rename over": lambda: os.rename(t, mount / "odd"),
+        "rename in": lambda: os.rename(mount.archive.path + ".x", new), "unlink": lambda: os.unlink(t),
+        "create": lambda: os.close(os.open(new, os.O_WRONLY | os.O_CREAT)),
+        "create exclusive": lambda: os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)),
+        "mkdir": lambda: os.mkdir(new), "symlink": lambda: os.symlink("x", new), "link": lambda: os.link(t, new),
+        "mknod": lambda: os.mknod(new), "mkfifo": lambda: os.mkfifo(new),
+        "chmod": lambda: os.chmod(t, 0o4755), "chmod root": lambda: os.chmod(mount.path, 0o1777),
+        "chown": lambda: os.chown(t, 4242, 4242),
+    }
+
+
+REFUSED = ["rename", "rename over", "unlink", "create", "create exclusive", "mkdir", "symlink", "link", "mknod",
+           "mkfifo", "chmod", "chmod root", "chown"]
+
+
+@pytest.mark.parametrize("action", REFUSED)
+def test_changes_of_the_structure_are_eperm(mount, expected, action):
+    assert errno_of(refusals(mount)[action]) == errno.EPERM
+    assert sorted(os.listdir(mount.path)) == sorted(expected.layout)
+    expected.check()
+
+
+@pytest.mark.parametrize("action", REFUSED)
+def test_changes_of_the_structure_of_a_read_only_mount_are_erofs(archive, mounts, action):
+    mount = mounts(archive.path, "ro")
+    mount.archive = archive
+    before = archive.content()
+    assert errno_of(refusals(mount)[action]) == errno.EROFS
+    assert archive.content() == before
+
+
+def test_rmdir_is_refused(archive, mounts):
+    mount = mounts(archive.path, "layout=tree")
+    assert errno_of(os.rmdir, mount / "layers") in (errno.EPERM, errno.ENOTEMPTY)
+
+
+def test_creating_a_name_that_exists_is_opening_it(mount, expected, fresh):
+    data, _ = fresh()
+    fd = os.open(mount / T, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.write(fd, data)
+    os.close(fd)
+    expected.change(T, data)
+    check_shown(mount, expected)
+    assert errno_of(os.open, mount / T, os.O_WRONLY | os.O_CREAT | os.O_EXCL) == errno.EEXIST
+
+
+def test_what_cp_p_and_touch_do_is_accepted(mount, expected):
+    status = os.stat(mount / T)
+    os.chmod(mount / T, status.st_mode & 0o7777)
+    os.chown(mount / T, status.st_uid, status.st_gid)
+    os.utime(mount / T)
+    os.utime(mount / T, (1, 2))
+    assert run("touch", mount / T).returncode == 0
+    expected.check()
+
+
+@pytest.mark.parametrize("mode", [0, 1, 3, 0x10])
+def test_fallocate_is_eopnotsupp(mount, expected, open_fd, mode):
+    fd = open_fd(mount / T, os.O_RDWR)
+    libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long]
+    assert libc.fallocate(fd, mode, 0, 4096) == -1
+    assert ctypes.get_errno() == errno.EOPNOTSUPP
+    os.close(fd)
+    expected.check()
+
+
+def test_posix_fallocate_of_the_whole_tensor_changes_nothing(mount, expected, open_fd):
+    fd = open_fd(mount / T, os.O_RDWR)
+    os.posix_fallocate(fd, 0, expected.size(T))  # glibc does it by hand where the system can't
+    os.close(fd)
+    check_shown(mount, expected)
+
+
+def test_sed_in_place_and_saving_under_a_new_name_fail_understandably(mount, expected):
+    done = run("sed", "-i", "s/a/b/", mount / T)
+    assert done.returncode != 0 and "Operation not permitted" in done.stderr
+    with pytest.raises(PermissionError):
+        np.save(mount / "new.npy", np.zeros(3))
+    done = run("mv", mount.archive.path + "", mount / "elsewhere")
+    assert done.returncode != 0 and "Operation not permitted" in done.stderr
+    assert os.path.exists(mount.archive.path)
+    done = run("rm", "-f", mount / T)
+    assert done.returncode != 0 and "Operation not permitted" in done.stderr
+    check_shown(mount, expected)
+
+
+# ---- mounts that do not write ----
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_WRONLY | os.O_APPEND])
+def test_opening_for_writing_on_a_read_only_mount_is_erofs(archive, mounts, flags):
+    mount = mounts(archive.path, "ro")
+    before, status = archive.content(), os.stat(archive.path)
+    assert errno_of(os.open, mount / T, flags) == errno.EROFS
+    assert errno_of(os.truncate, mount / T, 0) == errno.EROFS
+    assert archive.content() == before
+    assert os.stat(archive.path).st_mtime_ns == status.st_mtime_ns
+
+
+def test_a_mount_with_default_permissions_follows_the_mode(nobody, mounts):
+    path = save_with_reference(nobody.directory / "m.safetensors")
+    os.chmod(path, 0o666)
+    mount = mounts(path, "allow_other,umask=0022,uid=0,gid=0", path=nobody.make_mount_point())
+    assert subprocess.run([*nobody.before, "cat", mount / "odd"], capture_output=True).returncode == 0
+    done = subprocess.run([*nobody.before, "sh", "-c", f"echo > '{mount / 'odd'}'"], capture_output=True, text=True)
+    assert done.returncode != 0 and "Permission denied" in done.stderr
