@@ -97,18 +97,18 @@ Result<std::filesystem::path> check_mount_point(const std::filesystem::path& pat
   return absolute;
 }
 
-void abort_connection(const std::filesystem::path& mount_point) {
+void abort_connection(const std::filesystem::path& mount_point, std::string_view type) {
   const auto mount = mounted_at(mount_point);
-  if (!mount || mount->type != "fuse.safetensorsfs") return;
+  if (!mount || mount->type != type) return;
   // The owner of the mount may write here; umount2 is for root, and for where fusectl is not mounted.
   const std::string number = mount->device.substr(mount->device.find(':') + 1);
   std::ofstream(fmt::format("/sys/fs/fuse/connections/{}/abort", number)) << 1;
   ::umount2(mount_point.c_str(), MNT_FORCE | MNT_DETACH);
 }
 
-void raise_readahead(const std::filesystem::path& mount_point) {
+void raise_readahead(const std::filesystem::path& mount_point, std::string_view type) {
   const auto mount = mounted_at(mount_point);
-  if (!mount || mount->type != "fuse.safetensorsfs") return;
+  if (!mount || mount->type != type) return;
   std::ofstream setting(fmt::format("/sys/class/bdi/{}/read_ahead_kb", mount->device));
   setting << kReadaheadKib;
 }
