@@ -64,9 +64,10 @@ std::string mistake_in_extra(const CLI::App& app) {
 
 /// What is wrong with an option that has too many or too few values.
 std::string mistake_in_values(const CLI::App& app, const std::string& message) {
-  const std::string name = message.substr(0, message.find(": "));
+  const std::string name = message.substr(0, message.find_first_of(": "));
   const CLI::Option* option = app.get_option_no_throw(name);
-  if (option == nullptr) return message;
+  // Of a flag with a value the name comes without its dashes.
+  if (option == nullptr) return (name.size() == 1 ? "-" : "--") + name + ": takes no value";
   if (option->count() > 1) return name + ": is given twice";
   return fmt::format("{}: its {} is missing", name, option->get_option_text());
 }
@@ -101,7 +102,7 @@ const CommandLine::Option& CommandLine::Option::excludes(const std::string& othe
 
 CommandLine::Option CommandLine::flag(bool& to, const std::string& name, const std::string& description) {
   // The text keeps "Excludes: --json" and the like out of the help.
-  return Option(parser_->app.add_flag(name, to, description)->option_text(" "));
+  return Option(parser_->app.add_flag(name, to, description)->option_text(" ")->disable_flag_override());
 }
 
 CommandLine::Option CommandLine::text(std::string& to, const std::string& name, const std::string& value,

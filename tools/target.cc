@@ -48,15 +48,9 @@ Error told_about(Error error, const fs::path& archive, const fs::path& named) {
   return error;
 }
 
-/// The archives that lie in a directory, for a message: "a.safetensors, b.safetensors and 3 more".
-std::string archives_in(const fs::path& directory) {
+/// For a message: "a.safetensors, b.safetensors and 3 more".
+std::string listed(std::vector<std::string> names) {
   constexpr std::size_t kShown = 3;
-  std::vector<std::string> names;
-  std::error_code error;
-  for (auto entry = fs::directory_iterator(directory, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    if (entry->path().extension() == ".safetensors") names.push_back(entry->path().filename().string());
-  }
   std::sort(names.begin(), names.end());
   std::string text;
   for (std::size_t at = 0; at < std::min(names.size(), kShown); ++at) {
@@ -64,6 +58,23 @@ std::string archives_in(const fs::path& directory) {
   }
   if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
   return text;
+}
+
+/// The names of a directory's entries of which `is_wanted` holds.
+template <class Predicate>
+std::vector<std::string> names_in(const fs::path& directory, Predicate is_wanted) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(directory, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    if (is_wanted(entry->path())) names.push_back(entry->path().filename().string());
+  }
+  return names;
+}
+
+bool is_served_by_a_program(const fs::path& path) {
+  struct statfs status {};
+  return ::statfs(path.c_str(), &status) == 0 && status.f_type == FUSE_SUPER_MAGIC;
 }
 
 /// The root of the mount that a directory without attributes of its own lies in, or nothing.
@@ -82,14 +93,25 @@ tl::unexpected<Error> directory_is_no_target(const fs::path& named, const Attrib
                 fmt::format("{}: is a directory of a mount: name the mount, {}, or the file of a tensor",
                             named.string(), mount->string()));
   }
-  const std::string archives = archives_in(named);
+  // Elsewhere the entries may be mounts of others, that do not answer.
+  if (is_served_by_a_program(named)) {
+    const auto models = names_in(
+        named, [&](const fs::path& entry) { return attributes(entry, kArchiveAttribute).has_value(); });
+    if (!models.empty()) {
+      return fail(ErrorCode::InvalidArgument, EISDIR,
+                  fmt::format("{}: is a mount of several models: name the directory of one in it: {}",
+                              named.string(), listed(models)));
+    }
+  }
+  const auto archives =
+      names_in(named, [](const fs::path& entry) { return entry.extension() == ".safetensors"; });
   if (archives.empty()) {
     return fail(ErrorCode::InvalidArgument, EISDIR,
                 fmt::format("{}: is a directory: it is no mount of safetensorsfs and holds no archive",
                             named.string()));
   }
   return fail(ErrorCode::InvalidArgument, EISDIR,
-              fmt::format("{}: is a directory: name an archive in it: {}", named.string(), archives));
+              fmt::format("{}: is a directory: name an archive in it: {}", named.string(), listed(archives)));
 }
 
 /// Refuses what can't be an archive before anything is opened: a FIFO would block for ever.
@@ -121,8 +143,7 @@ bool is_on_read_only_mount(const fs::path& path) {
 }  // namespace
 
 std::optional<std::string> read_mount_attribute(const fs::path& path, const char* name) {
-  struct statfs status {};
-  if (::statfs(path.c_str(), &status) < 0 || status.f_type != FUSE_SUPER_MAGIC) return std::nullopt;
+  if (!is_served_by_a_program(path)) return std::nullopt;
   std::string value(64 * 1024, '\0');  // the most that the kernel passes on (XATTR_SIZE_MAX)
   const ssize_t size_bytes = ::getxattr(path.c_str(), name, value.data(), value.size());
   if (size_bytes < 0) return std::nullopt;

@@ -59,6 +59,8 @@ TEST_CASE("an option that is given twice, or without its value, says so", "[tool
   CHECK(mistake_in({"x", "--sort"}) == "--sort: its KEY is missing");
   CHECK(mistake_in({"x", "--threads"}) == "--threads: its N is missing");
   CHECK(mistake_in({"x", "--select"}) == "--select: its PATTERN is missing");
+  CHECK(mistake_in({"x", "--reverse=yes"}) == "--reverse: takes no value");
+  CHECK(mistake_in({"x", "--reverse=false"}) == "--reverse: takes no value");
   CHECK(test::run_verb(list, {"x", "-r", "-r", "--select", "a", "--select", "b"}).code == 0);
   CHECK(given.rest == std::vector<std::string>{"a", "b"});
 }
