@@ -13,6 +13,7 @@
 #include <system_error>
 #include <vector>
 
+#include "core/absolute_path.h"
 #include "core/model_directory.h"
 #include "tools/diagnostic.h"
 #include "tools/near_names.h"
@@ -34,8 +35,8 @@ bool is_about_format(ErrorCode code) {
 /// The error of opening `archive`, told about the path that the user gave for it.
 Error told_about(Error error, const fs::path& archive, const fs::path& named) {
   std::string_view why = error.message;
-  std::error_code ignored;
-  for (const std::string& prefix : {archive.string(), fs::absolute(archive, ignored).string()}) {
+  const auto absolute = absolute_path(archive);
+  for (const std::string& prefix : {archive.string(), absolute ? absolute->string() : std::string()}) {
     if (why.starts_with(prefix + ": ")) {
       why.remove_prefix(prefix.size() + 2);
       break;
