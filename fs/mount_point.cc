@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -60,7 +61,9 @@ std::optional<MountEntry> mounted_at(const std::filesystem::path& path) {
 Result<std::filesystem::path> check_mount_point(const std::filesystem::path& path, bool may_cover_files) {
   const std::string name = path.string();
   struct stat st {};
-  if (::stat(path.c_str(), &st) != 0) {
+  struct statvfs store {};
+  // Of a dead mount stat(2) may still be answered from the kernel's caches, statvfs(2) is not.
+  if (::stat(path.c_str(), &st) != 0 || (::statvfs(path.c_str(), &store) != 0 && errno == ENOTCONN)) {
     const int why = errno;
     if (why == ENOTCONN) {
       return fail(

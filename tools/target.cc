@@ -119,6 +119,13 @@ tl::unexpected<Error> directory_is_no_target(const fs::path& named, const Attrib
 Result<void> check_kind(const fs::path& named, const AttributeReader& attributes) {
   struct stat status {};
   if (named.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the target is empty");
+  // stat(2) may still be answered from the kernel's caches.
+  if (struct statfs mount{}; ::statfs(named.c_str(), &mount) < 0 && errno == ENOTCONN) {
+    return fail(
+        ErrorCode::System, ENOTCONN,
+        fmt::format("{}: lies in a dead mount (its daemon is gone): unmount that with `fusermount3 -u`",
+                    named.string()));
+  }
   if (::stat(named.c_str(), &status) < 0) {
     return fail(ErrorCode::System, errno,
                 fmt::format("{}: {}", named.string(), std::generic_category().message(errno)));
@@ -193,6 +200,11 @@ Result<Target> open_target(const fs::path& named, const AttributeReader& attribu
 Result<std::uint32_t> find_tensor(const Model& model, const fs::path& named, const std::string& name) {
   const TensorIndex& tensors = model.tensors();
   if (const auto position = tensors.find(name)) return *position;
+  for (const Model::Unserved& tensor : model.unserved()) {
+    if (tensor.name != name) continue;
+    return fail(ErrorCode::NotFound, ENOENT,
+                fmt::format("{}: {}", named.string(), model.why_unserved(tensor)));
+  }
   NearNames near(name);
   for (std::uint32_t position = 0; position < tensors.size(); ++position) near.offer(tensors[position].name);
   return fail(ErrorCode::NotFound, ENOENT,

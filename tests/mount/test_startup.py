@@ -308,6 +308,16 @@ def test_a_dead_mount_point_says_how_to_unmount(start, archive, mounts):
     assert failed(start(archive.path, mount.path), mount.path, "umount")
 
 
+def test_a_mount_that_died_just_now_is_no_live_one(start, archive, mounts):
+    mount = mounts(archive.path)
+    os.stat(mount.path)  # into the kernel's cache
+    mount.kill()
+    assert failed(start(archive.path, mount.path), mount.path, "dead mount", "umount")
+    for path in (mount.path, mount.path / "odd"):
+        told = subprocess.run([BINARY.parent / "stfs", "ls", path], capture_output=True, text=True)
+        assert told.returncode == 1 and f"{path}: lies in a dead mount" in told.stderr, told.stderr
+
+
 def test_a_mount_below_a_mount_of_ours(start, archive, mounts):
     mount = mounts(archive.path)
     assert failed(start(archive.path, mount / "odd"), mount / "odd", "directory")
