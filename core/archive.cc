@@ -9,6 +9,7 @@
 #include <array>
 #include <string>
 
+#include "core/absolute_path.h"
 #include "core/file_lock.h"
 
 namespace stfs {
@@ -27,9 +28,10 @@ Result<std::unique_ptr<Archive>> Archive::open(const std::filesystem::path& path
 Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::path& path, Access access,
                                                          Storage& storage, Io io) {
   std::unique_ptr<Archive> archive(new Archive());
+  auto absolute = absolute_path(path);
+  if (!absolute) return pass_on(std::move(absolute));
+  archive->path_ = std::move(*absolute);
   std::error_code no_directory;
-  archive->path_ = std::filesystem::absolute(path, no_directory);
-  if (no_directory) return fail_system(no_directory.value(), path.string(), "resolve");
   // Where the links end, for there the journals lie: whoever comes by another link must find them.
   archive->real_path_ = std::filesystem::canonical(archive->path_, no_directory);
   if (no_directory) archive->real_path_ = archive->path_;  // opening it says what is wrong

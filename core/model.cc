@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "core/absolute_path.h"
 #include "core/json_string.h"
 #include "core/model_directory.h"
 #include "core/model_index.h"
@@ -67,10 +68,10 @@ Model::Model(std::unique_ptr<Archive> archive) : path_(archive->path()) {
 
 Result<std::unique_ptr<Model>> Model::open_index(const std::filesystem::path& source,
                                                  const ModelOptions& options) {
-  std::error_code failed;
   std::unique_ptr<Model> model(new Model());
-  model->path_ = std::filesystem::absolute(source, failed);
-  if (failed) return fail_system(failed.value(), source.string(), "resolve");
+  auto absolute = absolute_path(source);
+  if (!absolute) return pass_on(std::move(absolute));
+  model->path_ = std::move(*absolute);
   const std::string name = source.string();
   model->storage_ = options.storage;
   auto text = read_text(model->path_, *options.storage, model->index_identity_);

@@ -43,11 +43,11 @@ Result<std::filesystem::path> find_model_index(const std::filesystem::path& dire
   }
   std::string list;
   for (std::size_t at = 0; at < std::min(kShown, indexes.size()); ++at)
-    list += "\n  " + (directory / indexes[at]).string();
-  if (indexes.size() > kShown) list += fmt::format("\n  ... and {} more", indexes.size() - kShown);
+    list += (at > 0 ? ", " : "") + (directory / indexes[at]).string();
+  if (indexes.size() > kShown) list += fmt::format(" and {} more", indexes.size() - kShown);
   return fail(ErrorCode::InvalidArgument, EINVAL,
-              fmt::format("{}: is a directory of {} models; name one of their indexes:{}", directory.string(),
-                          indexes.size(), list));
+              fmt::format("{}: is a directory of {} models; name one of their indexes: {}",
+                          directory.string(), indexes.size(), list));
 }
 
 }  // namespace stfs

@@ -2,6 +2,7 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <memory>
 #include <string>
@@ -30,7 +31,9 @@ int failed(const stfs::Error& error) {
 int print(const stfs::CommandLine& line) {
   const bool is_wrong = line.outcome == stfs::CommandLine::Outcome::WrongUsage;
   std::fputs(line.text.c_str(), is_wrong ? stderr : stdout);
-  return is_wrong ? kWrongUsage : kDone;
+  if (is_wrong) return kWrongUsage;
+  if (std::fflush(stdout) == 0) return kDone;
+  return failed(stfs::fail_system(errno, "standard output", "write").value());
 }
 
 /// A shard is a descriptor: there may be more of them than a shell's limit allows.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -60,7 +61,9 @@ std::optional<MountEntry> mounted_at(const std::filesystem::path& path) {
 Result<std::filesystem::path> check_mount_point(const std::filesystem::path& path, bool may_cover_files) {
   const std::string name = path.string();
   struct stat st {};
-  if (::stat(path.c_str(), &st) != 0) {
+  struct statvfs store {};
+  // Of a dead mount stat(2) may still be answered from the kernel's caches, statvfs(2) is not.
+  if (::stat(path.c_str(), &st) != 0 || (::statvfs(path.c_str(), &store) != 0 && errno == ENOTCONN)) {
     const int why = errno;
     if (why == ENOTCONN) {
       return fail(
@@ -97,18 +100,18 @@ Result<std::filesystem::path> check_mount_point(const std::filesystem::path& pat
   return absolute;
 }
 
-void abort_connection(const std::filesystem::path& mount_point) {
+void abort_connection(const std::filesystem::path& mount_point, std::string_view type) {
   const auto mount = mounted_at(mount_point);
-  if (!mount || mount->type != "fuse.safetensorsfs") return;
+  if (!mount || mount->type != type) return;
   // The owner of the mount may write here; umount2 is for root, and for where fusectl is not mounted.
   const std::string number = mount->device.substr(mount->device.find(':') + 1);
   std::ofstream(fmt::format("/sys/fs/fuse/connections/{}/abort", number)) << 1;
   ::umount2(mount_point.c_str(), MNT_FORCE | MNT_DETACH);
 }
 
-void raise_readahead(const std::filesystem::path& mount_point) {
+void raise_readahead(const std::filesystem::path& mount_point, std::string_view type) {
   const auto mount = mounted_at(mount_point);
-  if (!mount || mount->type != "fuse.safetensorsfs") return;
+  if (!mount || mount->type != type) return;
   std::ofstream setting(fmt::format("/sys/class/bdi/{}/read_ahead_kb", mount->device));
   setting << kReadaheadKib;
 }

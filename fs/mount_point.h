@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "core/error.h"
 
@@ -26,11 +27,13 @@ Result<std::filesystem::path> check_mount_point(const std::filesystem::path& pat
 
 /// Breaks the connection of a mount of ours, as `umount -f` does: every request and every notification that
 /// is under way ends with an error.
-void abort_connection(const std::filesystem::path& mount_point);
+/// @param type  ours, as in MountEntry; what else lies there is left alone.
+void abort_connection(const std::filesystem::path& mount_point, std::string_view type);
 
 /// Lets the kernel read ahead by 1 MiB instead of 128 KiB, where we are root: 40% more speed on the first
 /// read of a tensor (KERNEL-NOTES.md). Call when INIT is over: the kernel resets the setting then. Does
 /// nothing where it is not allowed, and never touches the mount, which may be unmounted at any time.
-void raise_readahead(const std::filesystem::path& mount_point);
+/// @param type  as with abort_connection().
+void raise_readahead(const std::filesystem::path& mount_point, std::string_view type);
 
 }  // namespace stfs

@@ -16,14 +16,32 @@ namespace {
 constexpr unsigned kDefaultThreads = 16;
 constexpr unsigned kMaxThreads = 1024;
 
-constexpr std::string_view kFooter = R"(Options for -o, separated by commas:
+constexpr std::string_view kHelp =
+    R"(Mounts a .safetensors archive, or a model of many: each tensor is a file.
+
+Usage: safetensorsfs [OPTIONS] SOURCE MOUNTPOINT
+
+Arguments:
+  SOURCE               a .safetensors file; the .safetensors.index.json of a sharded model; a directory that
+                       holds such an index, or else archives, each of which becomes a directory
+  MOUNTPOINT           an empty directory
+
+Options:
+  -o OPTION[,OPTION..] mount options, see below; may be repeated
+  -f                   stay in the foreground, log to stderr
+  -d                   the same, and show every request of the kernel
+  -h, --help           this help
+  -V, --version        the version
+
+Options for -o, separated by commas:
   ro                   refuse every write (also where the archive can't be written)
   layout=flat|tree     flat: one directory of all tensors (default); tree: dots become directories
   allow_other          other users may enter; implies default_permissions
   default_permissions  let the kernel check owner and mode
   uid=N, gid=N         owner and group of all files (default: the archive's)
   umask=OCTAL          permission bits to take away
-  durability=power|process  what a commit survives: power loss (default), or only a killed process,
+  durability=power|process
+                       what a commit survives: power loss (default), or only a killed process,
                        without waiting for the disk
   nolock               take no locks on the archive: only where nobody else can write it
   io=auto|mmap|pread   how the archive is read: mapped, or by reads, which network and cluster file systems
@@ -35,6 +53,8 @@ constexpr std::string_view kFooter = R"(Options for -o, separated by commas:
                        archive; without it what is whole is mounted, and the rest gives EIO
   nonempty             mount over a directory that holds files
   auto_unmount         unmount when the daemon dies
+  fsname=NAME          what mount and df show as the source (default: the path of SOURCE)
+  subtype=NAME         what they show as the type, after "fuse." (default: safetensorsfs)
   noexec, noatime, ... mount(8)'s general options are accepted; nosuid and nodev are always on
 
 Examples:
@@ -46,7 +66,9 @@ Examples:
   dd if=new.bin of=/mnt/model/lm_head.weight bs=1M conv=notrunc
   fusermount3 -u /mnt/model
 
-Log lines go to stderr with -f, to syslog otherwise. More in safetensorsfs(8).)";
+Exit codes: 0 mounted, 1 failed, 2 wrong usage.
+Log lines go to stderr with -f, to syslog otherwise. More in safetensorsfs(8).
+)";
 
 // Of no meaning here, or always so; mount(8) and fstab lines carry them along.
 constexpr std::array<std::string_view, 20> kIgnored = {
@@ -66,6 +88,12 @@ constexpr std::array kIoChoices = {IoChoice{"auto", Io::Auto}, IoChoice{"mmap", 
 template <class Array>
 bool contains(const Array& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
+}
+
+/// What the kernel shows in its lists as it is, without escapes.
+bool is_plain_name(std::string_view text) {
+  constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
+  return !text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos;
 }
 
 std::optional<std::uint32_t> number(std::string_view text, int base) {
@@ -105,6 +133,12 @@ std::optional<std::string> apply(std::string_view option, Options& options) {
     if (!threads || *threads == 0 || *threads > kMaxThreads)
       return wants("a number from 1 to 1024 is needed");
     options.threads = *threads;
+  } else if (key == "fsname") {
+    if (value.empty()) return wants("a name is needed");
+    options.source_name = value;
+  } else if (key == "subtype") {
+    if (!is_plain_name(value)) return wants("a name of letters, digits, '.', '_' and '-' is needed");
+    options.subtype = value;
   } else if (equals != std::string_view::npos && !option.starts_with("x-") && key != "comment") {
     return wants("no such option; --help lists them");
   } else if (option == "ro") {
@@ -164,26 +198,30 @@ std::string escaped(std::string_view value) {
 }  // namespace
 
 CommandLine parse_command_line(int argc, const char* const* argv) {
-  CLI::App app("Mounts a .safetensors archive, or a model of many: each tensor is a file.", "safetensorsfs");
-  app.footer(std::string(kFooter));
+  CLI::App app;
   CommandLine line;
   line.options.threads = kDefaultThreads;
   std::string source;
   std::string mount_point;
   std::vector<std::string> lists;
   bool shows_version = false;
-  app.add_option("SOURCE", source,
-                 "a .safetensors file; the .safetensors.index.json of a sharded model; a directory that "
-                 "holds such an index, or else archives, each of which becomes a directory");
-  app.add_option("MOUNTPOINT", mount_point, "an empty directory");
-  app.add_option("-o", lists, "mount options, see below")->type_name("OPTIONS")->allow_extra_args(false);
-  app.add_flag("-f", line.options.stays_in_foreground, "stay in the foreground, log to stderr");
-  app.add_flag("-d", line.options.shows_requests, "the same, and show every request of the kernel");
-  app.add_flag("-V,--version", shows_version, "print the version");
+  app.add_option("SOURCE", source);
+  app.add_option("MOUNTPOINT", mount_point);
+  app.add_option("-o", lists)->allow_extra_args(false);
+  app.add_flag("-f", line.options.stays_in_foreground);
+  app.add_flag("-d", line.options.shows_requests);
+  app.add_flag("-V,--version", shows_version);
   try {
     app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
-    return {CommandLine::Outcome::Print, app.help(), {}};
+    return {CommandLine::Outcome::Print, std::string(kHelp), {}};
+  } catch (const CLI::ExtrasError&) {
+    const std::string extra = app.remaining().front();
+    return wrong_usage(extra.starts_with('-')
+                           ? extra + ": no such option"
+                           : extra + ": one argument too many: SOURCE and MOUNTPOINT are all");
+  } catch (const CLI::ArgumentMismatch&) {
+    return wrong_usage("-o: the options are missing that belong after it");
   } catch (const CLI::ParseError& error) {
     return wrong_usage(error.what());
   }
@@ -204,7 +242,8 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
 
 std::vector<std::string> session_arguments(const Options& options, const std::filesystem::path& source,
                                            bool is_read_only) {
-  std::string list = "subtype=safetensorsfs,fsname=" + escaped(source.string()) + ",nosuid,nodev";
+  const std::string name = options.source_name.empty() ? source.string() : options.source_name;
+  std::string list = "subtype=" + options.subtype + ",fsname=" + escaped(name) + ",nosuid,nodev";
   if (is_read_only) list += ",ro";
   if (options.allows_other) list += ",allow_other";
   if (options.checks_permissions) list += ",default_permissions";

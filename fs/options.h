@@ -27,6 +27,13 @@ struct Options {
   unsigned threads = 0;               // -o threads=N
   /// noexec, noatime and the like: passed to the kernel as they are.
   std::vector<std::string> kernel_options;
+  /// -o fsname=: what the kernel shows as the source; empty: its path.
+  std::string source_name;
+  /// -o subtype=: what it shows as the type, after "fuse.".
+  std::string subtype = "safetensorsfs";
+
+  /// What the kernel calls the mount's type.
+  [[nodiscard]] std::string kernel_type() const { return "fuse." + subtype; }
 };
 
 /// What to do after the command line was read: mount, or print a text and leave with an exit code.

@@ -175,7 +175,9 @@ Result<void> Session::serve() {
   Forest& forest = parts.mount.forest;
   Invalidator invalidator(parts.session);
   parts.mount.invalidator = &invalidator;
-  parts.mount.on_first_open = [&parts] { raise_readahead(parts.options.mount_point); };
+  parts.mount.on_first_open = [&parts] {
+    raise_readahead(parts.options.mount_point, parts.options.kernel_type());
+  };
   invalidator.start();
   Janitor janitor([&forest] { forest.tidy(); });
   forest.connect_to(
@@ -199,7 +201,8 @@ Result<void> Session::serve() {
   // break before the thread can end, and the thread must end before the descriptor is closed. The watcher may
   // be waiting for the thread.
   constexpr std::chrono::seconds kPatience{1};
-  if (!invalidator.finish_within(kPatience)) abort_connection(parts.options.mount_point);
+  if (!invalidator.finish_within(kPatience))
+    abort_connection(parts.options.mount_point, parts.options.kernel_type());
   invalidator.stop();
   watcher.stop();
   fuse_session_unmount(parts.session);

@@ -7,6 +7,7 @@
 #include <system_error>
 #include <vector>
 
+#include "core/absolute_path.h"
 #include "core/json_string.h"
 #include "core/model_directory.h"
 #include "fs/forest.h"
@@ -123,8 +124,9 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
 Result<Source> open_source(const std::filesystem::path& source, const SourceOptions& options) {
   std::error_code failed;
   Source opened;
-  opened.path = std::filesystem::absolute(source, failed);
-  if (failed) return fail_system(failed.value(), source.string(), "resolve");
+  auto absolute = absolute_path(source);
+  if (!absolute) return pass_on(std::move(absolute));
+  opened.path = std::move(*absolute);
   if (std::filesystem::is_directory(source, failed)) {
     const auto found = list_model_directory(source);
     if (!found) return tl::unexpected(found.error());

@@ -14,8 +14,7 @@ namespace stfs::tools {
 
 void add_change_options(CommandLine& line, ChangeOptions& options) {
   line.choice(options.durability, "--durability", "power|process",
-              "what the change survives: power (loss of power, the default) or process (a killed process, "
-              "faster)",
+              "what the change survives: loss of power (the default), or a killed process only",
               {"power", "process"});
   line.flag(options.has_no_locks, "--nolock", "take no locks: nobody else writes the archive");
   line.number(options.wait_s, "--wait", "SECONDS", "wait so long for the locks of others; 10 by default", 0,

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tools/diagnostic.h"
+#include "tools/near_names.h"
 
 namespace stfs::tools {
 namespace {
@@ -38,6 +39,37 @@ CLI::Option* add_number(CLI::App& app, Number& to, const std::string& name, cons
     return fmt::format("{}: must be a whole number from {} to {}", text, least, most);
   };
   return app.add_option(name, to, description)->check(CLI::Validator(mistake_in, ""));
+}
+
+/// "a", "a or b", "a, b or c".
+std::string alternatives(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t at = 0; at < words.size(); ++at) {
+    if (at > 0) text += at + 1 == words.size() ? " or " : ", ";
+    text += words[at];
+  }
+  return text;
+}
+
+/// What is wrong with the first argument that belongs to nothing.
+std::string mistake_in_extra(const CLI::App& app) {
+  const std::string extra = unguarded(app.remaining().front());
+  if (!extra.starts_with('-')) return extra + ": one argument too many";
+  NearNames near(extra);
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) near.offer("--" + name);
+  }
+  return extra + ": no such option" + near.question();
+}
+
+/// What is wrong with an option that has too many or too few values.
+std::string mistake_in_values(const CLI::App& app, const std::string& message) {
+  const std::string name = message.substr(0, message.find_first_of(": "));
+  const CLI::Option* option = app.get_option_no_throw(name);
+  // Of a flag with a value the name comes without its dashes.
+  if (option == nullptr) return (name.size() == 1 ? "-" : "--") + name + ": takes no value";
+  if (option->count() > 1) return name + ": is given twice";
+  return fmt::format("{}: its {} is missing", name, option->get_option_text());
 }
 
 }  // namespace
@@ -70,7 +102,7 @@ const CommandLine::Option& CommandLine::Option::excludes(const std::string& othe
 
 CommandLine::Option CommandLine::flag(bool& to, const std::string& name, const std::string& description) {
   // The text keeps "Excludes: --json" and the like out of the help.
-  return Option(parser_->app.add_flag(name, to, description)->option_text(" "));
+  return Option(parser_->app.add_flag(name, to, description)->option_text(" ")->disable_flag_override());
 }
 
 CommandLine::Option CommandLine::text(std::string& to, const std::string& name, const std::string& value,
@@ -82,7 +114,11 @@ CommandLine::Option CommandLine::text(std::string& to, const std::string& name, 
 CommandLine::Option CommandLine::choice(std::string& to, const std::string& name, const std::string& value,
                                         const std::string& description, std::vector<std::string> words) {
   const Option option = text(to, name, value, description);
-  option.option_->check(CLI::IsMember(std::move(words)));
+  const auto mistake_in = [words = std::move(words)](const std::string& word) -> std::string {
+    if (std::find(words.begin(), words.end(), word) != words.end()) return {};
+    return fmt::format("{}: must be {}", word, alternatives(words));
+  };
+  option.option_->check(CLI::Validator(mistake_in, ""));
   return option;
 }
 
@@ -127,6 +163,10 @@ std::optional<int> CommandLine::parse(const Arguments& arguments, Streams& strea
   } catch (const CLI::CallForHelp&) {
     streams.out << parser_->app.help();
     return kDone;
+  } catch (const CLI::ExtrasError&) {
+    return report_wrong_usage(streams, parser_->verb, mistake_in_extra(parser_->app));
+  } catch (const CLI::ArgumentMismatch& error) {
+    return report_wrong_usage(streams, parser_->verb, mistake_in_values(parser_->app, error.what()));
   } catch (const CLI::ParseError& error) {
     return report_wrong_usage(streams, parser_->verb, unguarded(error.what()));
   }

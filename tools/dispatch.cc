@@ -85,7 +85,14 @@ int dispatch(std::span<const Verb> verbs, const Arguments& arguments, Streams& s
   }
   const std::string& first = arguments.front();
   Arguments rest(arguments.begin() + 1, arguments.end());
-  if (first == "-h" || first == "--help" || (first == "help" && rest.empty())) {
+  const bool asks_help = first == "help";
+  if (asks_help && rest.size() > 1) {
+    streams.err << fmt::format("stfs: help: {}: one argument too many\nTry 'stfs --help'.\n",
+                               printable_name(rest[1]));
+    return kWrongUsage;
+  }
+  const auto is_help = [](const std::string& word) { return word == "-h" || word == "--help"; };
+  if (is_help(first) || (asks_help && (rest.empty() || is_help(rest.front())))) {
     streams.out << help(verbs);
     return kDone;
   }
@@ -93,7 +100,6 @@ int dispatch(std::span<const Verb> verbs, const Arguments& arguments, Streams& s
     streams.out << "stfs " STFS_VERSION "\n";
     return kDone;
   }
-  const bool asks_help = first == "help";
   const std::string& name = asks_help ? rest.front() : first;
   const Verb* verb = find(verbs, name);
   if (verb == nullptr) return unknown(verbs, name, streams);

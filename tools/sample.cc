@@ -103,6 +103,7 @@ void print(const Request& request, const std::vector<TensorSpec>& tensors, Strea
 
 /// What the numbers on the command line contradict, or nothing.
 std::string mistake_in(Request& request, bool hidden_given) {
+  if (request.path.empty()) return "PATH is empty: name the archive to write";
   if (request.size.hidden % 8 != 0) return "--hidden: must be a multiple of 8";
   if (request.data_size.empty()) return {};
   const auto data_bytes = parse_size(request.data_size);

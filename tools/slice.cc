@@ -193,6 +193,9 @@ int slice(const Arguments& arguments, Streams& streams) {
   line.flag(request.json, "--json",
             "say what was written as a JSON object; without -o, say what the slice is and write no data");
   if (const auto code = line.parse(arguments, streams)) return *code;
+  if (request.output == "-" && request.json) {
+    return report_wrong_usage(streams, "slice", "--json and --output -: only one can have standard output");
+  }
   if (request.output == "-") request.output.clear();
   request.is_npy = request.is_npy || (!request.is_raw && request.output.ends_with(".npy"));
 

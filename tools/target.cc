@@ -13,6 +13,7 @@
 #include <system_error>
 #include <vector>
 
+#include "core/absolute_path.h"
 #include "core/model_directory.h"
 #include "tools/diagnostic.h"
 #include "tools/near_names.h"
@@ -34,8 +35,8 @@ bool is_about_format(ErrorCode code) {
 /// The error of opening `archive`, told about the path that the user gave for it.
 Error told_about(Error error, const fs::path& archive, const fs::path& named) {
   std::string_view why = error.message;
-  std::error_code ignored;
-  for (const std::string& prefix : {archive.string(), fs::absolute(archive, ignored).string()}) {
+  const auto absolute = absolute_path(archive);
+  for (const std::string& prefix : {archive.string(), absolute ? absolute->string() : std::string()}) {
     if (why.starts_with(prefix + ": ")) {
       why.remove_prefix(prefix.size() + 2);
       break;
@@ -48,15 +49,9 @@ Error told_about(Error error, const fs::path& archive, const fs::path& named) {
   return error;
 }
 
-/// The archives that lie in a directory, for a message: "a.safetensors, b.safetensors and 3 more".
-std::string archives_in(const fs::path& directory) {
+/// For a message: "a.safetensors, b.safetensors and 3 more".
+std::string listed(std::vector<std::string> names) {
   constexpr std::size_t kShown = 3;
-  std::vector<std::string> names;
-  std::error_code error;
-  for (auto entry = fs::directory_iterator(directory, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    if (entry->path().extension() == ".safetensors") names.push_back(entry->path().filename().string());
-  }
   std::sort(names.begin(), names.end());
   std::string text;
   for (std::size_t at = 0; at < std::min(names.size(), kShown); ++at) {
@@ -64,6 +59,23 @@ std::string archives_in(const fs::path& directory) {
   }
   if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
   return text;
+}
+
+/// The names of a directory's entries of which `is_wanted` holds.
+template <class Predicate>
+std::vector<std::string> names_in(const fs::path& directory, Predicate is_wanted) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(directory, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    if (is_wanted(entry->path())) names.push_back(entry->path().filename().string());
+  }
+  return names;
+}
+
+bool is_served_by_a_program(const fs::path& path) {
+  struct statfs status {};
+  return ::statfs(path.c_str(), &status) == 0 && status.f_type == FUSE_SUPER_MAGIC;
 }
 
 /// The root of the mount that a directory without attributes of its own lies in, or nothing.
@@ -82,20 +94,38 @@ tl::unexpected<Error> directory_is_no_target(const fs::path& named, const Attrib
                 fmt::format("{}: is a directory of a mount: name the mount, {}, or the file of a tensor",
                             named.string(), mount->string()));
   }
-  const std::string archives = archives_in(named);
+  // Elsewhere the entries may be mounts of others, that do not answer.
+  if (is_served_by_a_program(named)) {
+    const auto models = names_in(
+        named, [&](const fs::path& entry) { return attributes(entry, kArchiveAttribute).has_value(); });
+    if (!models.empty()) {
+      return fail(ErrorCode::InvalidArgument, EISDIR,
+                  fmt::format("{}: is a mount of several models: name the directory of one in it: {}",
+                              named.string(), listed(models)));
+    }
+  }
+  const auto archives =
+      names_in(named, [](const fs::path& entry) { return entry.extension() == ".safetensors"; });
   if (archives.empty()) {
     return fail(ErrorCode::InvalidArgument, EISDIR,
                 fmt::format("{}: is a directory: it is no mount of safetensorsfs and holds no archive",
                             named.string()));
   }
   return fail(ErrorCode::InvalidArgument, EISDIR,
-              fmt::format("{}: is a directory: name an archive in it: {}", named.string(), archives));
+              fmt::format("{}: is a directory: name an archive in it: {}", named.string(), listed(archives)));
 }
 
 /// Refuses what can't be an archive before anything is opened: a FIFO would block for ever.
 Result<void> check_kind(const fs::path& named, const AttributeReader& attributes) {
   struct stat status {};
   if (named.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the target is empty");
+  // stat(2) may still be answered from the kernel's caches.
+  if (struct statfs mount{}; ::statfs(named.c_str(), &mount) < 0 && errno == ENOTCONN) {
+    return fail(
+        ErrorCode::System, ENOTCONN,
+        fmt::format("{}: lies in a dead mount (its daemon is gone): unmount that with `fusermount3 -u`",
+                    named.string()));
+  }
   if (::stat(named.c_str(), &status) < 0) {
     return fail(ErrorCode::System, errno,
                 fmt::format("{}: {}", named.string(), std::generic_category().message(errno)));
@@ -121,8 +151,7 @@ bool is_on_read_only_mount(const fs::path& path) {
 }  // namespace
 
 std::optional<std::string> read_mount_attribute(const fs::path& path, const char* name) {
-  struct statfs status {};
-  if (::statfs(path.c_str(), &status) < 0 || status.f_type != FUSE_SUPER_MAGIC) return std::nullopt;
+  if (!is_served_by_a_program(path)) return std::nullopt;
   std::string value(64 * 1024, '\0');  // the most that the kernel passes on (XATTR_SIZE_MAX)
   const ssize_t size_bytes = ::getxattr(path.c_str(), name, value.data(), value.size());
   if (size_bytes < 0) return std::nullopt;
@@ -171,6 +200,11 @@ Result<Target> open_target(const fs::path& named, const AttributeReader& attribu
 Result<std::uint32_t> find_tensor(const Model& model, const fs::path& named, const std::string& name) {
   const TensorIndex& tensors = model.tensors();
   if (const auto position = tensors.find(name)) return *position;
+  for (const Model::Unserved& tensor : model.unserved()) {
+    if (tensor.name != name) continue;
+    return fail(ErrorCode::NotFound, ENOENT,
+                fmt::format("{}: {}", named.string(), model.why_unserved(tensor)));
+  }
   NearNames near(name);
   for (std::uint32_t position = 0; position < tensors.size(); ++position) near.offer(tensors[position].name);
   return fail(ErrorCode::NotFound, ENOENT,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <filesystem>
 #include <istream>
 
@@ -42,6 +43,7 @@ Result<TensorSource> TensorSource::open(const SourceName& name, const Tensor& wa
     opened = source.open_archive(name, wanted);
   } else {
     auto file = system_storage().open(name.file, Access::ReadOnly);
+    if (!file && file.error().errno_value == EINVAL) file.error().message += ": - reads standard input";
     if (!file) return pass_on(std::move(file));
     source.file_ = std::move(*file);
     opened =

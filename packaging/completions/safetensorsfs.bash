@@ -3,7 +3,7 @@
 _safetensorsfs() {
   local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} i arguments=0
   local options="ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock io=auto io=mmap io=pread passthrough threads= strict nonempty
-    auto_unmount noexec noatime"
+    auto_unmount fsname= subtype= noexec noatime"
   COMPREPLY=()
   # readline breaks words at "=": what follows one belongs to the option before it.
   if [[ $previous == "=" || $current == "=" ]]; then
@@ -20,7 +20,7 @@ _safetensorsfs() {
     return
   fi
   if [[ $current == -* ]]; then
-    mapfile -t COMPREPLY < <(compgen -W "-o -f -d --help --version" -- "$current")
+    mapfile -t COMPREPLY < <(compgen -W "-o -f -d -h --help -V --version" -- "$current")
     return
   fi
   for ((i = 1; i < COMP_CWORD; ++i)); do

@@ -1,7 +1,7 @@
 # Completion of safetensorsfs for fish: an archive, an index or a directory, a mount point, and the options of -o one by one.
 
 set -l options ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock io=auto io=mmap io=pread passthrough threads= strict nonempty \
-    auto_unmount noexec noatime
+    auto_unmount fsname= subtype= noexec noatime
 
 complete -c safetensorsfs -s o -x -a "(__fish_append , $options)" -d 'Mount options'
 complete -c safetensorsfs -s f -d 'Stay in the foreground, log to stderr'

@@ -80,6 +80,6 @@ complete -c stfs -n "__fish_seen_subcommand_from recover" -l force -d 'Apply jou
 complete -c stfs -n "__fish_seen_subcommand_from serve" -s d -l device -x -a "cpu cuda:0" -d 'Where to'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l socket -r -F -d 'Where clients connect'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l select -x -d 'Only tensors that it matches'
-complete -c stfs -n "__fish_seen_subcommand_from serve" -l dtype -x -a "BF16 F16 F32 F8_E4M3 F8_E5M2" -d 'Convert floating tensors'
+complete -c stfs -n "__fish_seen_subcommand_from serve" -l dtype -x -a "BF16 F16 F32 F8_E4M3 F8_E5M2 F8_E4M3FNUZ F8_E5M2FNUZ" -d 'Convert floating tensors'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l verify -d 'Compare what lies on the devices'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l status -r -F -d 'Ask the server there'

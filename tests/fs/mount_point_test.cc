@@ -129,8 +129,8 @@ TEST_CASE("a directory below a mount is not a mount", "[fs][mount_point]") {
 
 TEST_CASE("read-ahead is left alone where nothing of ours is mounted", "[fs][mount_point]") {
   const TemporaryDirectory directory;
-  raise_readahead(directory.path());
-  raise_readahead(directory / "absent");
-  raise_readahead("/proc");
+  raise_readahead(directory.path(), "fuse.safetensorsfs");
+  raise_readahead(directory / "absent", "fuse.safetensorsfs");
+  raise_readahead("/proc", "fuse.safetensorsfs");
   SUCCEED("nothing was touched, nothing failed");
 }

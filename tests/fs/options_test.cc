@@ -172,6 +172,19 @@ TEST_CASE("commas and backslashes of the source's path do not end its name", "[f
   CHECK(holds(session_arguments(Options{}, "/a,ro\\b", false)[2], "fsname=/a\\,ro\\\\b,nosuid"));
 }
 
+TEST_CASE("-o fsname and subtype take the place of the source's path and of safetensorsfs", "[fs][options]") {
+  const Options options = with_options("fsname=my model,subtype=model.v2");
+  CHECK(session_arguments(options, "/a", false)[2] == "subtype=model.v2,fsname=my model,nosuid,nodev");
+  CHECK(options.kernel_type() == "fuse.model.v2");
+  CHECK(Options{}.kernel_type() == "fuse.safetensorsfs");
+  for (const char* wrong : {"fsname=", "fsname", "subtype=", "subtype", "subtype=a b", "subtype=a/b"}) {
+    CAPTURE(wrong);
+    const CommandLine line = parse({"a", "b", "-o", wrong});
+    CHECK(line.outcome == CommandLine::Outcome::WrongUsage);
+    CHECK(holds(line.text, wrong));
+  }
+}
+
 TEST_CASE("the options for the kernel reach it", "[fs][options]") {
   Options options = with_options("ro,allow_other,auto_unmount,noexec");
   options.shows_requests = true;

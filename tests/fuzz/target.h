@@ -49,8 +49,8 @@ const FuzzTarget& delta_target();
 /// The text of an index beside two shards: what it says and they hold is served, nothing else, and no path
 /// that leads out of its directory is so much as asked for.
 const FuzzTarget& index_target();
-/// A packet to `stfs serve` or its client, or the manifest of a generation, and behind it a byte that says which:
-/// what is taken means what was sent, and no tensor leads out of its arena.
+/// A packet to `stfs serve` or its client, or the manifest of a generation, and behind it a byte that says
+/// which: what is taken means what was sent, and no tensor leads out of its arena.
 const FuzzTarget& serve_target();
 
 }  // namespace stfs::test

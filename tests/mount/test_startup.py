@@ -136,7 +136,14 @@ def test_help_and_version_go_to_stdout_with_status_0():
         assert option in shown, f"--help does not name {option}"
 
 
-MAY_BE_REFUSED = {"fsname=mine", "subtype=other", "user", ",", "sync", "relatime",
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full is not there")
+def test_help_that_nobody_gets_is_a_failure():
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([BINARY, "--help"], stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "No space left on device" in done.stderr
+
+
+MAY_BE_REFUSED = {"user", ",", "sync", "relatime",
                   "noauto,nofail,_netdev,x-systemd.x=1"}
 
 
@@ -151,6 +158,13 @@ def test_options_that_are_accepted(start, archive, mountpoint, options):
         pytest.skip(f"refused, which no document forbids: {outcome.text.strip()[:100]}")
     assert outcome.status == 0, outcome.text
     assert (mountpoint / ("scalar")).read_bytes() == archive.tensor("scalar")
+
+
+def test_the_source_and_the_type_that_are_shown_can_be_chosen(start, archive, mountpoint):
+    assert start(archive.path, mountpoint, "-o", "fsname=my model\\1,subtype=other").status == 0
+    source, kind, options = mount_entry(mountpoint)
+    assert (source, kind) == ("my model\\1", "fuse.other")
+    assert (mountpoint / "scalar").read_bytes() == archive.tensor("scalar")
 
 
 def test_options_may_come_before_and_more_than_once(start, archive, mountpoint):
@@ -173,7 +187,7 @@ def test_auto_unmount_takes_the_mount_down_after_a_crash(archive, mounts):
     ("threads=0", "threads"), ("threads=-1", "threads"), ("threads=x", "threads"), ("threads=1x", "threads"),
     ("threads=99999999999999999999", "threads"),
     ("umask=9", "umask"), ("umask=", "umask"), ("umask=-1", "umask"), ("umask=77777", "umask"), ("uid=x", "uid"),
-    ("uid=-2", "uid"), ("gid=", "gid"), ("gid=4294967296", "gid"), ("ro=1", "ro"), ("durability=maybe", "durability"),
+    ("uid=-2", "uid"), ("gid=", "gid"), ("gid=4294967296", "gid"), ("fsname=", "fsname"), ("subtype", "subtype"), ("subtype=a b", "subtype"), ("ro=1", "ro"), ("durability=maybe", "durability"),
     ("Layout=flat", "Layout"), ("ro,nonsense=1,rw", "nonsense")])
 def test_a_wrong_option_is_status_2_and_named(start, archive, mountpoint, options, word):
     outcome = start(archive.path, mountpoint, "-o", options)
@@ -292,6 +306,16 @@ def test_a_dead_mount_point_says_how_to_unmount(start, archive, mounts):
     with pytest.raises(OSError):
         os.listdir(mount.path)
     assert failed(start(archive.path, mount.path), mount.path, "umount")
+
+
+def test_a_mount_that_died_just_now_is_no_live_one(start, archive, mounts):
+    mount = mounts(archive.path)
+    os.stat(mount.path)  # into the kernel's cache
+    mount.kill()
+    assert failed(start(archive.path, mount.path), mount.path, "dead mount", "umount")
+    for path in (mount.path, mount.path / "odd"):
+        told = subprocess.run([BINARY.parent / "stfs", "ls", path], capture_output=True, text=True)
+        assert told.returncode == 1 and f"{path}: lies in a dead mount" in told.stderr, told.stderr
 
 
 def test_a_mount_below_a_mount_of_ours(start, archive, mounts):

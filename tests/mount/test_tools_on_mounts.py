@@ -126,6 +126,16 @@ def test_verify_names_the_tensors_of_a_shard_that_is_gone(tmp_path):
         assert f": {name}: was recorded and is missing\n" in errors
 
 
+def test_a_mount_of_several_models_names_them(tmp_path, mounts):
+    (tmp_path / "models").mkdir()
+    for name in ("b", "a"):
+        archive_file.save_with_reference(tmp_path / "models" / f"{name}.safetensors", {"t": np.zeros(3, "f4")})
+    mount = mounts(tmp_path / "models")
+    for arguments in (["ls", mount.path], ["upload", mount.path, "--device", "cpu"]):
+        assert "is a mount of several models: name the directory of one in it: a, b" in stfs(*arguments, wanted=1).stderr.decode()
+    assert stfs("ls", "-n", mount.path / "a").stdout == b"t\n"
+
+
 def test_no_slice_is_written_into_a_mount_or_over_the_model(tmp_path, mounts):
     path = archive_file.save_with_reference(tmp_path / "m.safetensors", values())
     before = path.read_bytes()

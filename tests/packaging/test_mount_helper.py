@@ -51,7 +51,7 @@ def test_names_with_blanks_and_stars_stay_whole(helper):
 
 
 def test_our_options_are_passed_on_in_order(helper):
-    options = "rw,layout=tree,allow_other,default_permissions,uid=1,gid=2,umask=022,threads=4,nonempty,auto_unmount,noexec,noatime,sync"
+    options = "rw,layout=tree,allow_other,default_permissions,uid=1,gid=2,umask=022,threads=4,nonempty,auto_unmount,fsname=a,subtype=b,noexec,noatime,sync"
     helper.run("a", "b", "-o", options)
     assert helper.called_with() == ["a", "b", "-o", options]
 

@@ -37,7 +37,8 @@ TEST_CASE("dispatch gives the verb its arguments and returns its code", "[tools]
 }
 
 TEST_CASE("dispatch lists the verbs for --help, help and nothing", "[tools][dispatch]") {
-  for (const tools::Arguments& arguments : {tools::Arguments{"--help"}, {"-h"}, {"help"}}) {
+  for (const tools::Arguments& arguments :
+       {tools::Arguments{"--help"}, {"-h"}, {"help"}, {"help", "--help"}}) {
     const auto run = test::run_verb(run_top, arguments);
     CHECK(run.code == 0);
     CHECK(run.out.find("prints its arguments") != std::string::npos);
@@ -52,6 +53,8 @@ TEST_CASE("dispatch lists the verbs for --help, help and nothing", "[tools][disp
 TEST_CASE("dispatch answers help VERB by the verb's own help", "[tools][dispatch]") {
   CHECK(test::run_verb(run_top, {"help", "echo"}).out == "<--help>");
   CHECK(test::run_verb(run_top, {"help", "none"}).code == 2);
+  CHECK(test::run_verb(run_top, {"help", "echo", "swell"}).err ==
+        "stfs: help: swell: one argument too many\nTry 'stfs --help'.\n");
 }
 
 TEST_CASE("dispatch prints the version", "[tools][dispatch]") {

@@ -62,6 +62,7 @@ TEST_CASE("slice writes the elements that NumPy's indexing selects", "[tools][sl
   CHECK(slice("m[...]").size() == 12);
   CHECK(slice("m[5:]").empty());
   CHECK(run_verb(tools::slice, {model.path, "m[1]", "-o", "-"}).out == bytes({10, 11, 12, 13}));
+  CHECK(run_verb(tools::slice, {"--json", model.path, "m[1]", "-o", "-"}).code == 2);
   CHECK(slice("half[1:]") == bytes({0, 2}));
   CHECK(slice("four[:, 2:]") == "bd");
 }

@@ -141,6 +141,21 @@ TEST_CASE("target says why a file is no archive", "[tools][target]") {
   }
 }
 
+TEST_CASE("a tensor that the index names and no shard has is told apart from a wrong name",
+          "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  directory.write("one.safetensors", kArchive);
+  const std::string index = directory.write(
+      "model.safetensors.index.json", R"({"weight_map":{"b":"one.safetensors","z":"two.safetensors"}})");
+  const auto target = open_target(index);
+  REQUIRE(target);
+  const auto lost = tools::find_tensor(*target->model, index, "z");
+  REQUIRE_FALSE(lost);
+  CHECK(lost.error().message.starts_with(index + ": tensor \"z\": " + (directory / "two.safetensors")));
+  CHECK(tools::find_tensor(*target->model, index, "y").error().message.find("no such tensor") !=
+        std::string::npos);
+}
+
 TEST_CASE("target takes an index, and a directory that holds one, for the model", "[tools][target]") {
   const test::TemporaryDirectory directory;
   directory.write("one.safetensors", kArchive);

@@ -29,8 +29,9 @@ std::string devices_text() {
 }
 
 tl::unexpected<Error> refuse(std::string_view text, std::string_view why) {
+  const std::string subject = text.empty() ? "" : tools::printable_name(text) + ": ";
   return fail(ErrorCode::InvalidArgument, EINVAL,
-              fmt::format("{}: {}; there are: {}", tools::printable_name(text), why, devices_text()));
+              fmt::format("{}{}; there are: {}", subject, why, devices_text()));
 }
 
 Result<Device> find_uuid(std::string_view text, std::string_view uuid) {

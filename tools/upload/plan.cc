@@ -190,8 +190,9 @@ class Planner {
     std::uint64_t size_bytes = planned.source_bytes;
     if (request_.dtype && is_floating(tensor.dtype) && tensor.dtype != *request_.dtype) {
       if (!float_format_of(tensor.dtype)) {
-        return refuse(subject(chosen), fmt::format("{} can't be converted to {}", name_of(tensor.dtype),
-                                                   name_of(*request_.dtype)));
+        return refuse(subject(chosen),
+                      fmt::format("{} can't be converted to {}: select the others, or convert none",
+                                  name_of(tensor.dtype), name_of(*request_.dtype)));
       }
       planned.dtype = *request_.dtype;
       size_bytes = size_bytes / (bits_of(tensor.dtype) / 8) * (bits_of(planned.dtype) / 8);

@@ -103,7 +103,8 @@ TEST_CASE("a dtype is planned for floating tensors alone, and refused where it c
   CHECK(error_of(request).starts_with("I32: nothing is converted to this: one of F8_E5M2, F8_E4M3"));
   model.write({{"four", Dtype::F4, {4}}});
   request.dtype = Dtype::BF16;
-  CHECK(error_of(request).ends_with("four: F4 can't be converted to BF16"));
+  CHECK(
+      error_of(request).ends_with("four: F4 can't be converted to BF16: select the others, or convert none"));
 }
 
 TEST_CASE("what no rule names is left out, and every device that is named is planned for",

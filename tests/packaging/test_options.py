@@ -1,0 +1,209 @@
+# What --help says, the manuals, the completions and the README know the same options, with the same defaults.
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("STFS_BUILD_DIR", REPOSITORY / "build" / "release")).resolve()
+PACKAGING = REPOSITORY / "packaging"
+pytestmark = pytest.mark.skipif(not (BUILD / "stfs").exists(), reason=f"{BUILD} is not built")
+
+# For mount(8) or the kernel, and the same with every file system.
+GENERAL = {"noexec", "noatime", "nosuid", "nodev", "rw"}
+
+
+def help_of(*command):
+    result = subprocess.run([BUILD / command[0], *command[1:], "--help"], capture_output=True, text=True, timeout=60)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
+
+
+def verbs():
+    listed = help_of("stfs").split("\nVerbs:\n")[1].split("\n\n")[0]
+    return [line.split()[0] for line in listed.splitlines()]
+
+
+VERBS = verbs() if (BUILD / "stfs").exists() else []
+COMMANDS = [["safetensorsfs"], ["stfs"], *(["stfs", verb] for verb in VERBS)]
+
+
+def options_in(text):
+    """{"-r", "--reverse"} and the like, of the lines below Options: of a help."""
+    listed = text.split("\nOptions:\n")[1].split("\n\n")[0]
+    return {name for line in listed.splitlines()
+            if (found := re.match(r"  (-{1,2}[\w-]+)(?:, ?(-{1,2}[\w-]+))?", line)) for name in found.groups() if name}
+
+
+def mount_options_of_help():
+    """The names of the mount options, each with the values that it takes: {"layout": {"flat", "tree"}, "ro": set()}."""
+    listed = help_of("safetensorsfs").split("\nOptions for -o, separated by commas:\n")[1].split("\n\n")[0]
+    options = {}
+    for line in listed.splitlines():
+        found = re.match(r"  (\S.*?)(?:  |$)", line)
+        if not found or "..." in found[1]:
+            continue
+        for part in found[1].split(", "):
+            name, _, values = part.partition("=")
+            options[name] = set() if values.isupper() else set(filter(None, values.split("|")))
+    assert {"ro", "layout", "threads"} <= set(options)
+    return options
+
+
+def plain(troff):
+    """A manual without its fonts and escapes."""
+    text = re.sub(r"\\f.", "", troff)
+    return text.replace("\\-", "-").replace("\\~", " ").replace("\\|", "")
+
+
+def manual_section(verb):
+    text = plain((PACKAGING / "man/stfs.1").read_text())
+    return text.split(f"\n.SH STFS {verb.upper()}\n")[1].split("\n.SH ")[0]
+
+
+def tags(section):
+    """The options that have a paragraph of their own: those of the line after each .TP."""
+    lines = [after for before, after in zip(section.splitlines(), section.splitlines()[1:])
+             if re.match(r"\.T[PQ]\b", before)]
+    return {name for line in lines for name in re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", line)}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids="-".join)
+def test_help_is_whole_lines_that_fit(command):
+    text = help_of(*command)
+    assert text.endswith("\n") and not text.endswith("\n\n")
+    assert [line for line in text.splitlines() if len(line) > 112 or line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_manual_has_the_options_of_each_verb(verb):
+    in_help = options_in(help_of("stfs", verb)) - {"-h", "--help"}
+    section = manual_section(verb)
+    assert tags(section) == in_help
+    synopsis = plain((PACKAGING / "man/stfs.1").read_text()).split(".SH DESCRIPTION")[0]
+    own = "\n".join(re.findall(rf'\n\.SY "stfs {verb}"\n(.*?)(?=\n\.SY|\n\.YS)', synopsis, re.S))
+    shown = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", own))
+    assert shown <= in_help
+    # Of an option with two names one is enough there.
+    pairs = re.findall(r"^  (-\w),(--[\w-]+)", help_of("stfs", verb), re.M)
+    for option in in_help - shown:
+        assert any(option in pair and shown & set(pair) for pair in pairs), f"{option} is not in the synopsis"
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_completions_have_the_options_of_each_verb(verb):
+    in_help = options_in(help_of("stfs", verb))
+    long_ones = {name for name in in_help if name.startswith("--")}
+    bash = re.search(rf'^    {verb}\) options="(.*)" ;;', (PACKAGING / "completions/stfs.bash").read_text(), re.M)
+    assert set(bash[1].split()) == long_ones
+    zsh = (PACKAGING / "completions/_stfs").read_text()
+    body = re.search(rf"^        {verb}\)(.*?);;", zsh, re.M | re.S)[1]
+    without_exclusions = re.sub(r"'\([^)]*\)", "'", body)
+    assert set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", re.sub(r"\[[^]]*\]", "", without_exclusions))) == in_help
+    fish = set()
+    for line in (PACKAGING / "completions/stfs.fish").read_text().splitlines():
+        seen = re.search(r'__fish_seen_subcommand_from ([\w ]+)', line)
+        if seen and verb in seen[1].split() and not line.startswith("complete -c stfs -n \"not"):
+            fish |= {f"-{name}" for name in re.findall(r" -s (\w)(?= )", line)}
+            fish |= {f"--{name}" for name in re.findall(r" -l ([\w-]+)", line)}
+    assert fish == in_help
+
+
+def test_options_of_safetensorsfs_are_in_its_manual_and_completions():
+    in_help = options_in(help_of("safetensorsfs"))
+    assert {"-o", "-f", "-d", "-h", "--help", "-V", "--version"} == in_help
+    manual = plain((PACKAGING / "man/safetensorsfs.8").read_text())
+    section = manual.split("\n.SH OPTIONS\n")[1].split("\n.SS Mount options\n")[0]
+    assert tags(section) == in_help
+    bash = (PACKAGING / "completions/safetensorsfs.bash").read_text()
+    assert set(re.search(r'compgen -W "(-o .*?)"', bash)[1].split()) == in_help
+    zsh = (PACKAGING / "completions/_safetensorsfs").read_text().split("_arguments ")[1]
+    assert set(re.findall(r"(?<![\w-])--?[a-zA-Z][\w-]*", re.sub(r"\[[^]]*\]|'\(.*?\)'|_files -/", "", zsh))) == in_help
+    fish = re.sub(r"(?m)^set .*$", "", (PACKAGING / "completions/safetensorsfs.fish").read_text())
+    assert {*(f"-{name}" for name in re.findall(r" -s (\w)", fish)),
+            *(f"--{name}" for name in re.findall(r" -l ([\w-]+)", fish))} == in_help
+
+
+def completed(words):
+    """The options of a completion: {"layout": {"flat", "tree"}, "ro": set()} of "layout=flat layout=tree ro uid="."""
+    options = {}
+    for word in words.split():
+        name, _, value = word.partition("=")
+        options.setdefault(name, set()).update(filter(None, [value]))
+    return {name: values for name, values in options.items() if name not in GENERAL}
+
+
+def test_mount_options_are_in_the_completions():
+    expected = mount_options_of_help()
+    bash = (PACKAGING / "completions/safetensorsfs.bash").read_text()
+    assert completed(re.search(r'local options="(.*?)"', bash, re.S)[1]) == expected
+    fish = (PACKAGING / "completions/safetensorsfs.fish").read_text().replace("\\\n", " ")
+    assert completed(re.search(r"^set -l options (.*)$", fish, re.M)[1]) == expected
+    zsh = re.findall(r"^    '([\w-]+)\[(?:[^]\\]|\\.)*\](?::[^:']*:(?:\(([\w ]+)\))?)?'",
+                     (PACKAGING / "completions/_safetensorsfs").read_text(), re.M)
+    assert {name: set(values.split()) for name, values in zsh if name not in GENERAL} == expected
+
+
+def documented(cells):
+    """The same of the first column of a table: "layout=flat", "uid=N, gid=N"."""
+    options = {}
+    for cell in cells:
+        for part in cell.split(", "):
+            name, _, value = part.partition("=")
+            options.setdefault(name, set()).update(filter(None, [] if value.isupper() else [value]))
+    return {name: values for name, values in options.items() if name not in GENERAL and name != "..."}
+
+
+def test_mount_options_are_in_the_manual_and_the_readme():
+    expected = mount_options_of_help()
+    manual = plain((PACKAGING / "man/safetensorsfs.8").read_text())
+    table = manual.split("\n.SS Mount options\n")[1].split("\n.TE")[0]
+    assert documented(re.findall(r"^([\w=, ]+)\|T\{$", table, re.M)) == expected
+    readme = (REPOSITORY / "README.md").read_text()
+    rows = readme.split("\nOptions follow `-o`")[1].split("\n\n")[1].splitlines()[2:]
+    assert documented([row.split(" | ")[0].strip("| ").replace("`", "") for row in rows]) == expected
+
+
+@pytest.mark.parametrize("option, default", [("layout", "flat"), ("durability", "power"), ("io", "auto")])
+def test_the_default_of_a_mount_option_is_the_same_everywhere(option, default):
+    texts = [line for line in help_of("safetensorsfs").split("  " + option + "=")[1].split("\n  ")]
+    assert "default" in " ".join(" ".join(texts).split()[:40])
+    manual = plain((PACKAGING / "man/safetensorsfs.8").read_text())
+    row = re.search(rf"^{option}={default}\|T\{{\n(.*?)T\}}", manual, re.M | re.S)
+    assert "(the default)" in row[1]
+
+
+def test_the_number_of_threads_is_the_same_everywhere():
+    default = re.search(r"threads=N .*\(default (\d+)\)", help_of("safetensorsfs"))[1]
+    assert f"({default} if not given)" in (PACKAGING / "man/safetensorsfs.8").read_text()
+    assert re.search(rf"\| `threads=N` \|.*; {default} if not given \|", (REPOSITORY / "README.md").read_text())
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_defaults_in_help_are_in_the_manual(verb):
+    for option, default in re.findall(r"^  .*?(--[\w-]+)[ \w]* .*?(\d+) by default", help_of("stfs", verb), re.M):
+        after = manual_section(verb).split(option)[1:]
+        if referred := re.match(r"[^\n]*\nAs with\n\.BR \"?stfs (\w+)", after[-1]):
+            after = manual_section(referred[1]).split(option)[1:]
+        assert any(re.search(rf"\b{default}\b", text[:400]) for text in after), f"{option}: {default} is not in stfs(1)"
+
+
+def used_options(text):
+    """Of every command in a text: (program or verb, option)."""
+    for line in text.splitlines():
+        line = re.split(r"\s{3,}#|#\s", line)[0]
+        for verb, rest in re.findall(r"(?<![\w/.-])(?:build/release/)?stfs (\w+)((?: [^|&;<>`]*)?)", line):
+            for option in re.findall(r"(?<= )--?[a-zA-Z][\w-]*", rest):
+                yield verb, option
+
+
+@pytest.mark.parametrize("document", ["README.md", "packaging/man/stfs.1", "packaging/man/safetensorsfs.8"])
+def test_every_option_in_an_example_exists(document):
+    known = {verb: options_in(help_of("stfs", verb)) for verb in VERBS}
+    text = plain((REPOSITORY / document).read_text())
+    used = [(verb, option) for verb, option in used_options(text) if verb in known]
+    for verb, option in used:
+        assert option in known[verb], f"stfs {verb} {option}"
+    assert document != "README.md" or len(used) > 10

@@ -1,0 +1,72 @@
+// What every verb says to a wrong command line, in the words of the house and not of the library.
+#include "tools/command_line.h"
+
+#include "tests/support/catch.h"
+#include "tests/support/tool_run.h"
+
+using namespace stfs;
+
+namespace {
+
+struct Given {
+  std::string target;
+  std::string sort;
+  std::vector<std::string> rest;
+  bool reverse = false;
+  std::uint32_t threads = 0;
+};
+Given given;
+
+int list(const tools::Arguments& arguments, tools::Streams& streams) {
+  given = {};
+  tools::CommandLine line("list", "Lists.", "Examples:\n  stfs list x");
+  line.positional(given.target, "TARGET", "what to list");
+  line.choice(given.sort, "--sort", "KEY", "in which order", {"name", "size", "offset"});
+  line.flag(given.reverse, "-r,--reverse", "the other way round");
+  line.number(given.threads, "--threads", "N", "how many", 1, 8);
+  line.texts(given.rest, "--select", "PATTERN", "which");
+  return line.parse(arguments, streams).value_or(0);
+}
+
+std::string mistake_in(const tools::Arguments& arguments) {
+  const auto run = test::run_verb(list, arguments);
+  CHECK(run.code == 2);
+  CHECK(run.out.empty());
+  const std::string before = "stfs list: ";
+  const std::string after = "\nTry 'stfs list --help'.\n";
+  REQUIRE(run.err.starts_with(before));
+  REQUIRE(run.err.ends_with(after));
+  return run.err.substr(before.size(), run.err.size() - before.size() - after.size());
+}
+
+}  // namespace
+
+TEST_CASE("a wrong option is named, and the nearest one offered", "[tools][command_line]") {
+  CHECK(mistake_in({"--sotr", "name", "x"}) == "--sotr: no such option, did you mean --sort?");
+  CHECK(mistake_in({"x", "--quick"}) == "--quick: no such option");
+  CHECK(mistake_in({"x", "-q"}) == "-q: no such option");
+}
+
+TEST_CASE("an argument too many is named", "[tools][command_line]") {
+  CHECK(mistake_in({"x", "y"}) == "y: one argument too many");
+  CHECK(mistake_in({"x", "[y]", "z"}) == "[y]: one argument too many");
+  CHECK(mistake_in({}) == "TARGET is required");
+}
+
+TEST_CASE("an option that is given twice, or without its value, says so", "[tools][command_line]") {
+  CHECK(mistake_in({"x", "--sort", "name", "--sort", "size"}) == "--sort: is given twice");
+  CHECK(mistake_in({"x", "--threads", "1", "--threads", "1"}) == "--threads: is given twice");
+  CHECK(mistake_in({"x", "--sort"}) == "--sort: its KEY is missing");
+  CHECK(mistake_in({"x", "--threads"}) == "--threads: its N is missing");
+  CHECK(mistake_in({"x", "--select"}) == "--select: its PATTERN is missing");
+  CHECK(mistake_in({"x", "--reverse=yes"}) == "--reverse: takes no value");
+  CHECK(mistake_in({"x", "--reverse=false"}) == "--reverse: takes no value");
+  CHECK(test::run_verb(list, {"x", "-r", "-r", "--select", "a", "--select", "b"}).code == 0);
+  CHECK(given.rest == std::vector<std::string>{"a", "b"});
+}
+
+TEST_CASE("a word or a number that an option does not take names those that it does",
+          "[tools][command_line]") {
+  CHECK(mistake_in({"x", "--sort", "colour"}) == "--sort: colour: must be name, size or offset");
+  CHECK(mistake_in({"x", "--threads", "9"}) == "--threads: 9: must be a whole number from 1 to 8");
+}
