@@ -7,6 +7,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -55,7 +56,13 @@ Result<UniqueFd> create_temporary(const std::filesystem::path& path, mode_t mode
     if (file) return file;
     if (errno != EEXIST) break;
   }
-  return fail_system(errno, path.native(), "create a temporary file beside it");
+  const int why = errno;
+  const bool is_mount = ::getxattr(directory_of(path).c_str(), "user.safetensors.archive", nullptr, 0) >= 0;
+  if (is_mount) {
+    return fail(ErrorCode::System, why,
+                path.native() + ": a mount of tensors takes no new files: name a place outside of it");
+  }
+  return fail_system(why, path.native(), "create a temporary file beside it");
 }
 
 Result<void> write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path) {

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
+#include <utility>
 
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
@@ -135,7 +136,7 @@ class Service {
       streams_.out << fmt::format("{} elements did not fit {}\n", grouped(loaded.report.overflows),
                                   request_.dtype);
     }
-    streams_.out.flush();
+    flush();
   }
 
   /// @return false: there is nothing to serve, and will not be.
@@ -154,7 +155,13 @@ class Service {
 
   void print_event(const nlohmann::ordered_json& event) {
     streams_.out << event.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
-    streams_.out.flush();
+    flush();
+  }
+
+  /// Who reads may go, and a disk may be full: no reason to end, but said once.
+  void flush() {
+    if (streams_.out.flush() || std::exchange(is_mute_, true)) return;
+    report_failure(streams_, "serve", "standard output can't be written any more: serving goes on, untold");
   }
 
   void draw() {
@@ -173,6 +180,7 @@ class Service {
   std::optional<Progress> progress_;
   std::uint64_t drawn_bytes_ = 0;
   bool is_serving_ = false;
+  bool is_mute_ = false;
 };
 
 int print_status(const Request& request, Streams& streams) {

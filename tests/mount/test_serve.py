@@ -301,6 +301,23 @@ def test_a_reader_of_its_output_that_goes_is_no_reason_to_end(source, path, dire
         assert process.wait(30) != -signal.SIGPIPE
 
 
+def test_an_output_that_is_full_is_said_once_and_is_no_reason_to_end(source, path, directory):
+    with open("/dev/full", "w") as full:
+        process = subprocess.Popen([STFS, "serve", source, "--device", "cpu", "--socket", path, "--json"],
+                                   stdout=full, stderr=subprocess.PIPE, text=True)
+    try:
+        assert "standard output can't be written" in process.stderr.readline()
+        lease = Lease(path)
+        raw = directory / "b.bin"
+        raw.write_bytes(b"changed")
+        stfs("put", source, "b", raw)
+        assert lease.wait_news() == (NEWER, 2)
+    finally:
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM
+        assert process.stderr.read() == ""
+
+
 def test_nonsense_disturbs_nobody(serve, source, path):
     server = serve(source).ready()
     lease = Lease(path)

@@ -142,6 +142,9 @@ def test_no_slice_is_written_into_a_mount_or_over_the_model(tmp_path, mounts):
     mount = mounts(path)
     for output in (path, mount / "a.f32", mount / "new.npy"):
         stfs("slice", mount.path, "a.f32[0]", "-o", output, wanted=1)
+    for command in (["slice", mount.path, "a.f32[0]", "-o", mount / "new.npy"], ["sample", mount / "new.safetensors"],
+                    ["verify", mount.path, "--record", mount / "new.json"]):
+        assert b"a mount of tensors takes no new files" in stfs(*command, wanted=1).stderr
     assert path.read_bytes() == before
     assert sorted(os.listdir(mount.path)) == sorted(values())
 
