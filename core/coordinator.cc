@@ -117,9 +117,10 @@ Result<void> Coordinator::publish(const std::vector<std::string>& journals, Dura
   if (durability == Durability::Power) {
     if (auto synced = made_.file->sync(); !synced) return synced;
   }
+  // What needs memory comes before the name, as in Journal::publish().
+  const std::filesystem::path directory = made_.path.parent_path();
   if (auto named = storage_->publish(*made_.file, made_.path); !named) return named;
   if (durability == Durability::Process) return {};
-  const std::filesystem::path directory = made_.path.parent_path();
   auto done = storage_->sync_directory(directory);
   if (done) return done;
   // Whether the name would survive a crash is not known: take back what it says, or the name.

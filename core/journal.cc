@@ -135,9 +135,10 @@ Result<JournalHead> Journal::write_record(JournalRecord record, const HashRange&
 Result<void> Journal::publish(Durability durability) {
   if (spoiled_) return tl::unexpected(*spoiled_);
   if (standing_ != nullptr) return {};
+  // What needs memory comes before the name: a commit must not fail for want of it afterwards.
+  const std::filesystem::path directory = path_.parent_path();
   auto done = storage_.publish(*file_, path_);
   const bool is_named = done.has_value();
-  const std::filesystem::path directory = path_.parent_path();
   if (done && durability == Durability::Power) done = storage_.sync_directory(directory);
   if (done) return done;
   spoiled_ = done.error();

@@ -22,7 +22,8 @@ from mutant_table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
 # So long a mutant may go unnoticed, in seconds of the explorer.
-PATIENCE = 20
+PATIENCE = 120
+HANGS = 60  # so much longer than it was told to take
 
 
 class Workshop:
@@ -78,7 +79,7 @@ class Workshop:
             command += ["--workload", scenario]
         for kind in kinds:
             command += ["--kind", kind]
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=10 * seconds)
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds + HANGS)
 
     def prepare(self):
         """The sources as they are must pass: a mutant that fails like them proves nothing."""
