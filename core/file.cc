@@ -16,6 +16,7 @@
 #include <string>
 #include <string_view>
 
+#include "core/disk_space.h"
 #include "core/lock_holder.h"
 #include "core/unique_fd.h"
 
@@ -139,14 +140,9 @@ class SystemFile final : public File {
   }
 
   Result<void> reserve(ByteRange range) override {
-    if (range.empty()) return {};
-    while (::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, static_cast<off_t>(range.offset),
-                       static_cast<off_t>(range.size_bytes)) < 0) {
-      if (errno == EINTR) continue;
-      if (errno == EOPNOTSUPP || errno == ENOSYS) return {};
-      return fail_system(errno, name_, "reserve space");
-    }
-    return {};
+    const int why = reserve_space(fd_.get(), range, GrowsFile::No);
+    if (why == 0 || why == EOPNOTSUPP) return {};
+    return fail_system(why, name_, "reserve space");
   }
 
   Result<void> sync() override {

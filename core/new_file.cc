@@ -13,9 +13,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <limits>
 #include <utility>
 
+#include "core/disk_space.h"
 #include "core/file_attributes.h"
 
 namespace stfs {
@@ -78,15 +78,9 @@ Result<void> write_all(int fd, std::span<const std::byte> bytes, const std::file
 // A full disk shows here, before the caller has produced a byte. File systems that can't reserve say
 // EOPNOTSUPP; there it shows at write.
 Result<void> reserve(int fd, std::uint64_t size_bytes, const std::filesystem::path& path) {
-  if (size_bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max())) {
-    return fail_system(EFBIG, path.native(), fmt::format("reserve {} bytes", size_bytes));
-  }
-  while (::fallocate(fd, 0, 0, static_cast<off_t>(size_bytes)) != 0) {
-    if (errno == EINTR) continue;
-    if (errno == EOPNOTSUPP || errno == ENOSYS) break;
-    return fail_system(errno, path.native(), fmt::format("reserve {} bytes", size_bytes));
-  }
-  return {};
+  const int why = reserve_space(fd, {0, size_bytes}, GrowsFile::Yes);
+  if (why == 0 || why == EOPNOTSUPP) return {};
+  return fail_system(why, path.native(), fmt::format("reserve {} bytes", size_bytes));
 }
 
 // rename(2), or where `replace` is false the same without ever taking an existing file's name.

@@ -1,0 +1,43 @@
+// Looking before asking.
+#include "core/disk_space.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+
+namespace stfs {
+namespace {
+
+/// Whether more blocks are needed than are free, whoever may take them. What the file has already may lie in
+/// the range.
+bool is_hopeless(int fd, std::uint64_t size_bytes) {
+  struct stat file {};
+  struct statvfs disk {};
+  if (::fstat(fd, &file) != 0 || ::fstatvfs(fd, &disk) != 0) return false;
+  const std::uint64_t has_blocks =
+      static_cast<std::uint64_t>(file.st_blocks) * 512 / std::max<std::uint64_t>(disk.f_frsize, 1);
+  return size_bytes / std::max<std::uint64_t>(disk.f_frsize, 1) > disk.f_bfree + has_blocks;
+}
+
+}  // namespace
+
+int reserve_space(int fd, ByteRange range, GrowsFile grows) {
+  if (range.empty()) return 0;
+  const auto most = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
+  if (range.offset > most || range.size_bytes > most - range.offset) return EFBIG;
+  const int mode = grows == GrowsFile::Yes ? 0 : FALLOC_FL_KEEP_SIZE;
+  // A file system that can't reserve may hold more than it has blocks: it is asked for one byte.
+  const bool has_no_room = is_hopeless(fd, range.size_bytes);
+  const std::uint64_t asked_bytes = has_no_room ? 1 : range.size_bytes;
+  while (::fallocate(fd, mode, static_cast<off_t>(range.offset), static_cast<off_t>(asked_bytes)) != 0) {
+    if (errno == EINTR) continue;
+    return errno == ENOSYS ? EOPNOTSUPP : errno;
+  }
+  return has_no_room ? ENOSPC : 0;
+}
+
+}  // namespace stfs
