@@ -76,7 +76,8 @@ void Watcher::stop() {
 }
 
 void Watcher::serve(const Files& files, const OnEvent& on_event) {
-  for (std::set<std::size_t> changed = all();;) {
+  // Files that are replaced without a pause leave nothing to wait for.
+  for (std::set<std::size_t> changed = all(); !must_stop();) {
     const std::vector<std::size_t> positions(changed.begin(), changed.end());
     const Next next = positions.empty() ? Next::Wait : on_event(positions);
     if (next != Next::WatchAnew) {
@@ -89,6 +90,11 @@ void Watcher::serve(const Files& files, const OnEvent& on_event) {
     }
     changed = all();
   }
+}
+
+bool Watcher::must_stop() const {
+  pollfd told = {stop_.get(), POLLIN, 0};
+  return ::poll(&told, 1, 0) > 0;
 }
 
 bool Watcher::wait_for_events(Next next, std::set<std::size_t>& files) const {

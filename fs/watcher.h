@@ -50,6 +50,7 @@ class Watcher {
   Result<void> watch(const std::filesystem::path& file, std::size_t position);
   bool watch_name(const std::filesystem::path& file, std::size_t position);
   void serve(const Files& files, const OnEvent& on_event);
+  [[nodiscard]] bool must_stop() const;
   /// False at the end.
   [[nodiscard]] bool wait_for_events(Next next, std::set<std::size_t>& files) const;
   /// Adds the files of the events that wait.

@@ -189,3 +189,15 @@ TEST_CASE("who asks to look again is called without an event", "[fs][watcher]") 
   REQUIRE(watcher.start(these({directory.write("a", "old")}), heard.counting()));
   CHECK(heard.more_than(0));
 }
+
+TEST_CASE_METHOD(WatchedFile, "files that change without a pause do not keep it from its end",
+                 "[fs][watcher]") {
+  REQUIRE(watcher.start(these({file}), [this](auto) {
+    static_cast<void>(heard());
+    return Watcher::Next::WatchAnew;
+  }));
+  REQUIRE(heard.more_than(5));
+  watcher.stop();  // else for ever
+  const int at_the_end = heard.events();
+  CHECK(heard.events() == at_the_end);
+}
