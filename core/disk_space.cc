@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <limits>
 
@@ -18,9 +17,10 @@ bool is_hopeless(int fd, std::uint64_t size_bytes) {
   struct stat file {};
   struct statvfs disk {};
   if (::fstat(fd, &file) != 0 || ::fstatvfs(fd, &disk) != 0) return false;
-  const std::uint64_t has_blocks =
-      static_cast<std::uint64_t>(file.st_blocks) * 512 / std::max<std::uint64_t>(disk.f_frsize, 1);
-  return size_bytes / std::max<std::uint64_t>(disk.f_frsize, 1) > disk.f_bfree + has_blocks;
+  // Some file systems of programs do not say how large they are.
+  if (disk.f_blocks == 0 || disk.f_frsize == 0) return false;
+  const std::uint64_t has_blocks = static_cast<std::uint64_t>(file.st_blocks) * 512 / disk.f_frsize;
+  return size_bytes / disk.f_frsize > disk.f_bfree + has_blocks;
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <utility>
 
+#include "core/attribute_names.h"
 #include "core/disk_space.h"
 #include "core/file_attributes.h"
 
@@ -57,7 +58,7 @@ Result<UniqueFd> create_temporary(const std::filesystem::path& path, mode_t mode
     if (errno != EEXIST) break;
   }
   const int why = errno;
-  const bool is_mount = ::getxattr(directory_of(path).c_str(), "user.safetensors.archive", nullptr, 0) >= 0;
+  const bool is_mount = ::getxattr(directory_of(path).c_str(), kArchiveAttribute, nullptr, 0) >= 0;
   if (is_mount) {
     return fail(ErrorCode::System, why,
                 path.native() + ": a mount of tensors takes no new files: name a place outside of it");

@@ -4,13 +4,14 @@
 #include <algorithm>
 #include <array>
 
+#include "core/attribute_names.h"
 #include "core/checksum.h"
 #include "fs/filesystem.h"
 
 namespace stfs {
 namespace {
 
-constexpr std::string_view kPrefix = "user.safetensors.";
+constexpr std::string_view kPrefix = kAttributePrefix;
 constexpr std::string_view kMetadataPrefix = "metadata.";
 constexpr std::size_t kMaxAttributeNameBytes = 255;  // XATTR_NAME_MAX, linux/limits.h
 

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/absolute_path.h"
+#include "core/attribute_names.h"
 #include "core/model_directory.h"
 #include "tools/diagnostic.h"
 #include "tools/near_names.h"
@@ -24,7 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kArchiveAttribute = "user.safetensors.archive";
 constexpr const char* kNameAttribute = "user.safetensors.name";
 
 /// Whether the error speaks about what is in the file rather than about getting at it.

@@ -3,6 +3,7 @@
 #include "fs/invalidator.h"
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -72,4 +73,13 @@ TEST_CASE("an invalidator that was never started stops", "[fs][invalidator]") {
   Invalidator invalidator(nullptr);
   invalidator.stop();
   SUCCEED("no thread to wait for");
+}
+
+TEST_CASE("what comes after the end is done at once: somebody may be waiting for it", "[fs][invalidator]") {
+  Invalidator invalidator(nullptr);
+  invalidator.start();
+  REQUIRE(invalidator.finish_within(std::chrono::seconds(20)));
+  int done = 0;
+  invalidator.run([&] { ++done; });
+  CHECK(done == 1);
 }

@@ -197,7 +197,5 @@ TEST_CASE_METHOD(WatchedFile, "files that change without a pause do not keep it 
     return Watcher::Next::WatchAnew;
   }));
   REQUIRE(heard.more_than(5));
-  watcher.stop();  // else for ever
-  const int at_the_end = heard.events();
-  CHECK(heard.events() == at_the_end);
+  watcher.stop();  // fails by never coming back
 }

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <thread>
 
+#include "core/attribute_names.h"
 #include "core/model_directory.h"
 #include "tools/printable.h"
 #include "tools/target.h"
@@ -21,7 +22,7 @@ std::vector<fs::path> loose_archives(const fs::path& named) {
   std::vector<fs::path> archives;
   std::error_code error;
   if (!fs::is_directory(named, error) || find_model_index(named)) return archives;
-  if (tools::read_mount_attribute(named, "user.safetensors.archive")) return archives;
+  if (tools::read_mount_attribute(named, kArchiveAttribute)) return archives;
   for (auto entry = fs::directory_iterator(named, error); !error && entry != fs::directory_iterator();
        entry.increment(error)) {
     std::error_code ignored;

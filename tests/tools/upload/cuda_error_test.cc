@@ -1,0 +1,43 @@
+// Each way in which there is no GPU has a sentence of its own, with CUDA's number and what to do.
+#include "tools/upload/cuda_error.h"
+
+#include <cerrno>
+#include <set>
+#include <string>
+#include <utility>
+
+#include "tests/support/catch.h"
+
+using namespace stfs;
+using namespace stfs::upload;
+
+TEST_CASE("CUDA's complaints of a missing GPU are told apart, with their numbers", "[tools][upload]") {
+  const std::pair<cudaError_t, std::string> known[] = {{cudaErrorStubLibrary, "stub"},
+                                                       {cudaErrorInsufficientDriver, "driver"},
+                                                       {cudaErrorDevicesUnavailable, "is taken"},
+                                                       {cudaErrorNoDevice, "finds no GPU"},
+                                                       {cudaErrorSystemNotReady, "fabric"},
+                                                       {cudaErrorSystemDriverMismatch, "two versions"},
+                                                       {cudaErrorCompatNotSupportedOnDevice, "compat"}};
+  std::set<std::string> sentences;
+  for (const auto& [error, word] : known) {
+    const std::string sentence = explain_cuda(error);
+    INFO(sentence);
+    // Where a GPU's files are shut to us, that is what 100 means.
+    CHECK((sentence.find(word) != std::string::npos || sentence.find("no access") != std::string::npos));
+    CHECK(sentence.find("(CUDA error " + std::to_string(static_cast<int>(error)) + ")") != std::string::npos);
+    CHECK(fail_cuda("cuda:0", "open", error).value().errno_value == ENODEV);
+    sentences.insert(sentence);
+  }
+  CHECK(sentences.size() == std::size(known));
+}
+
+TEST_CASE("other complaints of CUDA keep its words, and say which device and what was tried",
+          "[tools][upload]") {
+  const Error no_memory = fail_cuda("cuda:1", "allocate", cudaErrorMemoryAllocation).value();
+  CHECK(no_memory.errno_value == ENOMEM);
+  CHECK(no_memory.message.starts_with("cuda:1: allocate: "));
+  CHECK(no_memory.message.find("out of memory (CUDA error 2)") != std::string::npos);
+  CHECK(fail_cuda("cuda:1", "copy", cudaErrorIllegalAddress).value().errno_value == EIO);
+  CHECK(fail_cuda("cuda:9", "open", cudaErrorInvalidDevice).value().errno_value == ENODEV);
+}
