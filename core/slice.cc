@@ -1,10 +1,8 @@
-// From the text to a range of positions per dimension, from those to loops over bytes, and the copying.
+// From the text to a range of positions per dimension, and from those to loops over bytes.
 #include "core/slice.h"
 
 #include <fmt/format.h>
 
-#include <cassert>
-#include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
@@ -277,41 +275,6 @@ Result<Slice> slice_of(std::string_view text, Dtype dtype, std::span<const std::
   return slice;
 }
 
-/// Copies `count` runs of run_bytes, stride_bytes apart.
-using CopyRuns = void (*)(const std::byte* from, std::int64_t stride_bytes, std::byte* to,
-                          std::uint64_t count, std::uint64_t run_bytes);
-
-// kWidth is run_bytes where the compiler shall know it, so that a run is one load and one store; else 0.
-// Always from low to high addresses of the tensor, which is what processors fetch ahead: rows that are read
-// backwards, one after the other, came at a seventh of the speed.
-template <std::size_t kWidth>
-void copy_runs_of(const std::byte* from, std::int64_t stride_bytes, std::byte* to, std::uint64_t count,
-                  std::uint64_t run_bytes) {
-  const std::size_t width = kWidth != 0 ? kWidth : run_bytes;
-  auto to_stride_bytes = static_cast<std::int64_t>(width);
-  if (stride_bytes < 0) {
-    const auto last = static_cast<std::int64_t>(count - 1);
-    from += last * stride_bytes;
-    to += last * to_stride_bytes;
-    stride_bytes = -stride_bytes;
-    to_stride_bytes = -to_stride_bytes;
-  }
-  for (std::int64_t i = 0; i < static_cast<std::int64_t>(count); ++i) {
-    std::memcpy(to + i * to_stride_bytes, from + i * stride_bytes, width);
-  }
-}
-
-CopyRuns copier_of(std::uint64_t run_bytes) {
-  switch (run_bytes) {
-    case 1: return copy_runs_of<1>;
-    case 2: return copy_runs_of<2>;
-    case 4: return copy_runs_of<4>;
-    case 8: return copy_runs_of<8>;
-    case 16: return copy_runs_of<16>;
-    default: return copy_runs_of<0>;
-  }
-}
-
 }  // namespace
 
 Result<Slice> parse_slice(std::string_view text, Dtype dtype, std::span<const std::uint64_t> shape) {
@@ -341,35 +304,6 @@ void SliceCursor::next_row() {
     offset_ -= loop.count * static_cast<std::uint64_t>(loop.stride_bytes);
     positions_[i] = 0;
   }
-}
-
-std::uint64_t gather(const Slice& slice, ByteRange range, std::span<const std::byte> tensor,
-                     std::span<std::byte> to) {
-  range = range.intersection({0, slice.size_bytes});
-  if (range.empty()) return 0;
-  assert(slice.extent.end() <= tensor.size() && range.size_bytes <= to.size());
-  SliceCursor cursor(slice, range.offset / slice.run_bytes);
-  std::byte* out = to.data();
-  std::uint64_t left_bytes = range.size_bytes;
-  if (const std::uint64_t skip_bytes = range.offset % slice.run_bytes; skip_bytes != 0) {
-    const std::uint64_t part_bytes = std::min(slice.run_bytes - skip_bytes, left_bytes);
-    std::memcpy(out, tensor.data() + cursor.source_offset() + skip_bytes, part_bytes);
-    cursor.advance(1);
-    out += part_bytes;
-    left_bytes -= part_bytes;
-  }
-  const CopyRuns copy_runs = copier_of(slice.run_bytes);
-  std::uint64_t left_runs = left_bytes / slice.run_bytes;
-  left_bytes %= slice.run_bytes;
-  while (left_runs != 0) {
-    const std::uint64_t runs = std::min(cursor.runs_in_row(), left_runs);
-    copy_runs(tensor.data() + cursor.source_offset(), cursor.stride_bytes(), out, runs, slice.run_bytes);
-    cursor.advance(runs);
-    out += runs * slice.run_bytes;
-    left_runs -= runs;
-  }
-  if (left_bytes != 0) std::memcpy(out, tensor.data() + cursor.source_offset(), left_bytes);
-  return range.size_bytes;
 }
 
 }  // namespace stfs

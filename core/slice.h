@@ -107,12 +107,4 @@ bool for_each_run(const Slice& slice, ByteRange range, Callback&& callback) {
   return callback(piece);
 }
 
-/// Copies a range of the slice's own bytes; what it reads of the tensor lies within slice.extent.
-/// @param range   clipped to the slice.
-/// @param tensor  all bytes of the tensor, mapped: a failing page is the caller's to catch.
-/// @param to      at least range.size_bytes.
-/// @return bytes copied.
-std::uint64_t gather(const Slice& slice, ByteRange range, std::span<const std::byte> tensor,
-                     std::span<std::byte> to);
-
 }  // namespace stfs

@@ -5,6 +5,8 @@
 #include <cassert>
 #include <cstring>
 
+#include "core/gather.h"
+
 namespace stfs {
 namespace {
 

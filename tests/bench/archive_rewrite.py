@@ -86,8 +86,8 @@ class LargeArchive:
         self.path = session.path("large.safetensors")
         large_bytes = GIB if gib >= 4 else GIB // 4
         layers = (gib * GIB - large_bytes) // LAYER_BYTES
-        plan = [PlannedTensor("embed", Content(large_bytes, 1), "F16", 2)]
-        plan += [PlannedTensor(f"layers.{number}.weight", Content(LAYER_BYTES, 2 + number), "F16", 2)
+        plan = [PlannedTensor("embed", Content(large_bytes, 1), "F16", (large_bytes // 2,))]
+        plan += [PlannedTensor(f"layers.{number}.weight", Content(LAYER_BYTES, 2 + number), "F16", (LAYER_BYTES // 2,))
                  for number in range(layers)]
         self.contents = {tensor.name: tensor.content for tensor in plan}
         self.offsets = write_archive(self.path, plan)

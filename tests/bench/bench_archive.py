@@ -78,10 +78,10 @@ class PlannedTensor:
     name: str
     content: Content
     dtype: str = "U8"
-    item_bytes: int = 1
+    shape: tuple[int, ...] | None = None  # as many bytes as the content where none is given
 
     def entry(self, begin: int) -> dict[str, object]:
-        return {"dtype": self.dtype, "shape": [self.content.size_bytes // self.item_bytes],
+        return {"dtype": self.dtype, "shape": self.shape or [self.content.size_bytes],
                 "data_offsets": [begin, begin + self.content.size_bytes]}
 
 

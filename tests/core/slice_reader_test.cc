@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/gather.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "core/gather.h"
 #include "tests/core/sliced.h"
 #include "tests/support/catch.h"
 

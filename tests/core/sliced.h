@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/gather.h"
 #include "core/slice.h"
 #include "tests/support/catch.h"
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/checksum.h"
+#include "core/gather.h"
 #include "core/header.h"
 #include "core/json_string.h"
 #include "core/slice.h"

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/gather.h"
 #include "core/slice_reader.h"
 
 namespace stfs::interface {
