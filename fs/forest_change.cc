@@ -101,13 +101,14 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
   const Pin present = editions_.pin(*number);
   connect(*present.operator->(), *number);
   surroundings_.change_root([&] {
+    // Before anybody can see the new one: then stats.json tells of it.
+    tree.activity->set_problem("");
+    tree.activity->note_replacement();
     const std::scoped_lock lock(mutex_);
     tree.current = *number;
     tree.why_absent.reset();
   });
   if (old) editions_.let_go(old.number(), 1);
-  tree.activity->set_problem("");
-  tree.activity->note_replacement();
   log::info("{}: was replaced: the mount shows the new one, {} tensors; what is open stays the old one",
             present->model().path().string(), present->model().tensors().size());
   Change change = entries_of(tree, old, present);

@@ -4,8 +4,10 @@ import errno
 import json
 import os
 import shutil
+import sys
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,6 +15,9 @@ import safetensors
 from archive_file import random_bytes, save_with_reference
 from mounted import errno_of, eventually, in_child, shell
 from sharded_model import check_tree, hub_cache, is_equal, read_archive_view
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "bench"))
+from page_cache import cached_share, drop  # noqa: E402
 
 
 @pytest.fixture
@@ -29,6 +34,27 @@ def test_an_index_mounts_as_one_tree(sharded):
     assert sharded.attribute(None, "archive") == str(sharded.model.index)
     assert sharded.attribute(None, "metadata.title") == "a sample"
     assert sharded.entry()[0] == str(sharded.model.index)
+
+
+def test_a_mount_reads_the_headers_and_nothing_else(tmp_path, mounts):
+    data_bytes = 24 << 20
+    names = [f"layers.{number}.weight" for number in range(4)]
+    index = {"weight_map": {}}
+    for number, name in enumerate(names):
+        file = f"model-{number + 1:05}-of-00004.safetensors"
+        save_with_reference(tmp_path / file, {name: np.frombuffer(random_bytes(data_bytes, number), np.uint8)})
+        index["weight_map"][name] = file
+        drop(tmp_path / file)
+        if cached_share(tmp_path / file) != 0:
+            pytest.skip("the temporary directory lies in memory, so nothing of a file can be evicted")
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    mount = mounts(tmp_path / "model.safetensors.index.json")
+    assert {entry.name: entry.stat().st_size for entry in os.scandir(mount.path)} == dict.fromkeys(names, data_bytes)
+    shares = [cached_share(tmp_path / file) for file in sorted(index["weight_map"].values())]
+    assert 0 < max(shares) < 0.1  # a header, and what the kernel reads ahead
+    (mount / names[2]).read_bytes()
+    shares = [cached_share(tmp_path / file) for file in sorted(index["weight_map"].values())]
+    assert shares[2] > 0.9 and max(shares[0], shares[1], shares[3]) < 0.1
 
 
 def test_a_directory_with_an_index_is_that_model(model, mounts):
