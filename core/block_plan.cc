@@ -29,8 +29,8 @@ class Plan {
       if (!is_in_place) {
         // Another stage's, completed from the archive: lay our bytes over it.
         const ByteRange shared = piece.intersection({begin, kBlockBytes});
-        if (auto moved = copy(journal_.file(), staging.journal_offset(shared.offset),
-                              place_of_last(shared.offset), shared.size_bytes);
+        if (auto moved = copy(journal_, staging.journal_offset(shared.offset), place_of_last(shared.offset),
+                              shared.size_bytes);
             !moved) {
           return moved;
         }
@@ -81,7 +81,8 @@ class Plan {
     return copy(archive_, begin, staging.journal_offset(begin), end - begin);
   }
 
-  Result<void> copy(const File& from, std::uint64_t offset, std::uint64_t to, std::uint64_t size_bytes) {
+  template <class Source>
+  Result<void> copy(const Source& from, std::uint64_t offset, std::uint64_t to, std::uint64_t size_bytes) {
     std::array<std::byte, kBlockBytes> block;
     const auto part = std::span(block).first(static_cast<std::size_t>(size_bytes));
     if (auto read = from.read(part, offset); !read) return read;

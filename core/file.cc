@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <linux/fs.h>
+#include <linux/magic.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
@@ -15,6 +16,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "core/disk_space.h"
 #include "core/lock_holder.h"
@@ -155,6 +157,11 @@ class SystemFile final : public File {
                       SYNC_FILE_RANGE_WRITE);
   }
 
+  void evict(ByteRange range) override {
+    ::posix_fadvise(fd_.get(), static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes),
+                    POSIX_FADV_DONTNEED);
+  }
+
   void prefetch(ByteRange range) const override {
     // The kernel cuts each request to the readahead of the device (force_page_cache_ra() in mm/readahead.c),
     // which is this on every file system whose administrator has not set it.
@@ -200,6 +207,18 @@ class SystemFile final : public File {
   void unlock(ByteRange range) override {
     struct flock lock = lock_request(range, F_UNLCK);
     ::fcntl(fd_.get(), F_OFD_SETLK, &lock);
+  }
+
+  Striping striping() const override {
+    // btrfs takes a page at a time, which is slower than the pages come. xfs is faster with one file.
+    if (filesystem_type() != BTRFS_SUPER_MAGIC) return {};
+    constexpr std::uint64_t kStripeBytes = 1 << 20;  // what comes at most in one write
+    constexpr std::uint64_t kFromBytes = 4 << 20;
+    constexpr unsigned kMostFiles = 8;
+    const unsigned cores = std::thread::hardware_concurrency();
+    const unsigned files =
+        cores < 2 ? 1 : std::min(2 * cores, kMostFiles);  // seldom two writers want the same one
+    return {.files = files, .stripe_bytes = kStripeBytes, .from_bytes = kFromBytes};
   }
 
   bool has_staged_name() const override { return !staged_path_.empty(); }

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -51,6 +52,14 @@ inline bool lacks_locks(const Error& error) {
   return error.errno_value == ENOLCK || error.errno_value == ENOSYS || error.errno_value == EOPNOTSUPP;
 }
 
+/// How a large content is best written where blocks can be shared afterwards: a stripe to each of several
+/// files in turn.
+struct Striping {
+  std::uint32_t files = 1;
+  std::uint64_t stripe_bytes = 0;
+  std::uint64_t from_bytes = std::numeric_limits<std::uint64_t>::max();  // what is smaller is not worth it
+};
+
 /// One open file. Its calls may come from several threads at once; none moves a file position.
 class File {
  public:
@@ -76,10 +85,14 @@ class File {
   /// Asks the kernel to begin writing the range to the disk, so that a later sync finds less to do. Promises
   /// nothing and reports nothing.
   virtual void begin_writeback(ByteRange range) { static_cast<void>(range); }
+  /// Asks the kernel to forget what it has cached of the range. Promises nothing and reports nothing.
+  virtual void evict(ByteRange range) { static_cast<void>(range); }
   /// Asks the kernel to fetch the range, without waiting for it. Promises nothing and reports nothing.
   virtual void prefetch(ByteRange range) const { static_cast<void>(range); }
   /// f_type of statfs(2); 0 where that is not known.
   [[nodiscard]] virtual std::uint64_t filesystem_type() const { return 0; }
+  /// Of its file system.
+  [[nodiscard]] virtual Striping striping() const { return {}; }
   [[nodiscard]] virtual Result<FileStatus> status() const = 0;
   /// Asks for no times. Where timestamps are as fine as they are asked for (Linux 6.13), each question makes
   /// the next write change the inode too, and the sync behind it write the inode out.

@@ -4,6 +4,10 @@
 #include <unistd.h>
 #include <xxhash.h>
 
+#include <algorithm>
+#include <array>
+#include <iterator>
+#include <limits>
 #include <new>
 #include <string>
 #include <utility>
@@ -38,27 +42,107 @@ Result<void> Journal::move_to_disk() {
   id_ = made->id;
   memory_ = nullptr;
   file_ = std::move(made->file);
+  worth_spreading_bytes_ = file_->striping().from_bytes;
   return {};
 }
 
 Result<void> Journal::write(std::span<const std::byte> from, std::uint64_t offset) {
+  const std::scoped_lock lock(mutex_);
   if (memory_ != nullptr && memory_->blocks_with({offset, from.size()}) > kLaneBlocks) {
     if (auto moved = move_to_disk(); !moved) return moved;
   }
-  return file_->write(from, offset);
+  return for_each_part({offset, from.size()}, [&](ByteRange part, bool is_spread) {
+    const auto bytes = from.subspan(part.offset - offset, part.size_bytes);
+    return is_spread ? stripes_->write(bytes, part.offset) : file_->write(bytes, part.offset);
+  });
+}
+
+Result<void> Journal::read(std::span<std::byte> to, std::uint64_t offset) const {
+  const std::scoped_lock lock(mutex_);
+  return for_each_part({offset, to.size()}, [&](ByteRange part, bool is_spread) {
+    const auto bytes = to.subspan(part.offset - offset, part.size_bytes);
+    return is_spread ? stripes_->read(bytes, part.offset) : file_->read(bytes, part.offset);
+  });
 }
 
 Result<void> Journal::reserve(ByteRange range) {
+  const std::scoped_lock lock(mutex_);
   if (memory_ != nullptr && memory_->blocks_with(range) > kLaneBlocks) {
     if (auto moved = move_to_disk(); !moved) return moved;
   }
-  return file_->reserve(range);
+  return for_each_part(range, [&](ByteRange part, bool is_spread) {
+    return is_spread ? stripes_->reserve(part) : file_->reserve(part);
+  });
+}
+
+/// Calls `Result<void> visit(ByteRange part, bool is_spread)` for what lies together, in order.
+template <class Visit>
+Result<void> Journal::for_each_part(ByteRange range, const Visit& visit) const {
+  auto next = spread_.upper_bound(range.offset);
+  if (next != spread_.begin() && std::prev(next)->second > range.offset) --next;
+  while (!range.empty()) {
+    const bool is_spread = next != spread_.end() && next->first <= range.offset;
+    std::uint64_t end = range.end();
+    if (is_spread) {
+      end = std::min(end, next->second);
+    } else if (next != spread_.end()) {
+      end = std::min(end, next->first);
+    }
+    if (auto visited = visit(ByteRange{range.offset, end - range.offset}, is_spread); !visited)
+      return visited;
+    if (is_spread) ++next;
+    range = {end, range.end() - end};
+  }
+  return {};
+}
+
+Result<Stripes*> Journal::spread(ByteRange blocks) {
+  const std::scoped_lock lock(mutex_);
+  if (memory_ != nullptr && blocks.size_bytes > kLaneBytes) {
+    if (auto moved = move_to_disk(); !moved) return pass_on(std::move(moved));
+  }
+  if (memory_ != nullptr || blocks.size_bytes < worth_spreading_bytes_) return nullptr;
+  if (!stripes_) {
+    auto opened = Stripes::open(storage_, *file_, path_, blocks.offset);
+    if (!opened || !*opened) worth_spreading_bytes_ = std::numeric_limits<std::uint64_t>::max();
+    if (!opened) return pass_on(std::move(opened));
+    if (!*opened) return nullptr;
+    stripes_ = std::move(*opened);
+  }
+  spread_.emplace(blocks.offset, blocks.end());
+  return stripes_.get();
+}
+
+Result<void> Journal::gather(const JournalRecord& record) {
+  for (const JournalRange& range : record.ranges) {
+    auto gathered = for_each_part({range.journal_offset, range.archive.size_bytes},
+                                  [&](ByteRange part, bool is_spread) -> Result<void> {
+                                    if (!is_spread) return {};
+                                    // The archive's last block may end before its end.
+                                    const std::uint64_t whole_bytes = round_down_to_block(part.size_bytes);
+                                    auto shared = stripes_->share_with(*file_, {part.offset, whole_bytes});
+                                    std::array<std::byte, kBlockBytes> block;
+                                    const auto rest = std::span(block).first(part.size_bytes - whole_bytes);
+                                    if (!shared || rest.empty()) return shared;
+                                    if (auto read = stripes_->read(rest, part.offset + whole_bytes); !read)
+                                      return read;
+                                    return file_->write(rest, part.offset + whole_bytes);
+                                  });
+    if (!gathered) return gathered;
+  }
+  return {};
+}
+
+std::unique_ptr<File> Journal::take_file() {
+  auto file = stripes_ ? stripes_->take_file() : nullptr;
+  return file ? std::move(file) : std::move(file_);
 }
 
 std::uint64_t Journal::allocate(std::uint64_t size_bytes) {
   // Large writes fill the page cache's largest folios then.
   constexpr std::uint64_t kLargeBytes = 2 << 20;
   const std::uint64_t alignment = size_bytes >= kLargeBytes ? kLargeBytes : kBlockBytes;
+  const std::scoped_lock lock(mutex_);
   const std::uint64_t begin = (end_bytes_ + alignment - 1) / alignment * alignment;
   end_bytes_ = begin + round_up_to_block(size_bytes);
   return begin;
@@ -96,14 +180,24 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, const Ha
     if (auto settled = standing->settle(durability); !settled) return settled;
   }
   record.id = id_;
+  // Sharing writes out what is dirty, so it fails as a sync does.
+  if (auto gathered = gather(record); !gathered) return spoil(std::move(gathered));
   const auto head = write_record(std::move(record), hash);
   if (!head) return tl::unexpected(head.error());
   const std::string block = encode_head(*head);
   if (auto written = file_->write(std::as_bytes(std::span(block)), 0); !written) return written;
   if (durability == Durability::Process) return {};
   auto synced = file_->sync();
-  if (!synced) spoiled_ = synced.error();
-  return synced;
+  return synced ? synced : spoil(std::move(synced));
+}
+
+Result<void> Journal::spoil(Result<void> failed) {
+  // Spoiled even where there is no memory for the reason.
+  Error& why = spoiled_.emplace();
+  why.code = failed.error().code;
+  why.errno_value = failed.error().errno_value;
+  why.message = failed.error().message;
+  return failed;
 }
 
 Result<JournalHead> Journal::write_record(JournalRecord record, const HashRange& hash) {

@@ -25,7 +25,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 
@@ -36,10 +38,12 @@
 #include "core/journal_format.h"
 #include "core/memory_file.h"
 #include "core/standing_journal.h"
+#include "core/stripes.h"
 
 namespace stfs {
 
-/// Used by one thread at a time.
+/// The staging of several tensors may go on in several threads: allocate(), write(), read(), reserve() and
+/// spread() may be called by any. All else is for one thread, while nobody stages.
 class Journal {
  public:
   enum class Place : std::uint8_t {
@@ -60,16 +64,28 @@ class Journal {
   /// Of head and regions.
   [[nodiscard]] std::uint64_t size_bytes() const { return end_bytes_; }
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
+  /// What was written.
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
   Result<void> reserve(ByteRange range);
-  /// For reading, and for begin_writeback(). Another one after the next write().
+  /// From here on what is written there goes into stripes, until it is sealed.
+  /// @param blocks  whole ones of a region, where nothing was written yet.
+  /// @return the journal's; several threads may write to these blocks through them. Null where that can't be.
+  Result<Stripes*> spread(ByteRange blocks);
+  /// From which size on spreading is worth it.
+  [[nodiscard]] std::uint64_t worth_spreading_bytes() const {
+    const std::scoped_lock lock(mutex_);
+    return worth_spreading_bytes_;
+  }
+  /// For begin_writeback(), and once it is sealed for reading. Another one after the next write().
   [[nodiscard]] File& file() const { return *file_; }
   [[nodiscard]] bool is_in_memory() const { return memory_ != nullptr; }
   [[nodiscard]] const JournalId& id() const { return id_; }
 
   /// Fills in a range's hashes.
   using HashRange = std::function<Result<void>(JournalRange& range)>;
-  /// Writes record and head, syncs them. May be repeated until publish(), but not after a failed sync: what
-  /// the kernel calls clean then may never have reached the disk, so the journal is spoiled for good.
+  /// Writes record and head, syncs them. May be repeated until publish(), but not after a failed sync or
+  /// sharing of blocks: what the kernel calls clean then may never have reached the disk, so the journal is
+  /// spoiled for good.
   /// @param hash  called for each range when its turn comes, so that not all hashes are in memory at once;
   ///              without it the record has them.
   /// @param standing  takes what is still in memory, where it is ready: then this is the commit point.
@@ -83,8 +99,9 @@ class Journal {
   /// Makes it void on stable storage and removes its name: one that came back with its record after a loss of
   /// power would be applied over what was committed since.
   Result<void> retire(Durability durability);
-  /// What is left of a retired one. Closing it gives its space back, which takes its time.
-  [[nodiscard]] std::unique_ptr<File> take_file() { return std::move(file_); }
+  /// What is left of a retired one: files, then null. Closing them gives their space back, which takes its
+  /// time.
+  [[nodiscard]] std::unique_ptr<File> take_file();
 
   /// The error that has spoiled it, if any.
   [[nodiscard]] const std::optional<Error>& spoiled() const { return spoiled_; }
@@ -97,18 +114,28 @@ class Journal {
   Journal(Storage& storage, std::filesystem::path archive_path)
       : storage_(storage), archive_path_(std::move(archive_path)) {}
   Result<void> move_to_disk();
+  template <class Visit>
+  Result<void> for_each_part(ByteRange range, const Visit& visit) const;
+  /// Nothing may be sealed after that failure, which it gives back.
+  Result<void> spoil(Result<void> failed);
+  /// What the record names and lies in stripes.
+  Result<void> gather(const JournalRecord& record);
   /// Behind the regions; what a head tells of it.
   Result<JournalHead> write_record(JournalRecord record, const HashRange& hash);
 
   Storage& storage_;
   const std::filesystem::path archive_path_;
   std::filesystem::path path_;           // the final name
+  mutable std::mutex mutex_;             // guards what staging uses of the rest
   MemoryFile* memory_ = nullptr;         // file_, while it is in memory
   StandingJournal* standing_ = nullptr;  // that the commit went through
   std::unique_ptr<File> file_;
   JournalId id_;
   std::optional<Error> spoiled_;
   std::uint64_t end_bytes_ = kBlockBytes;  // of the regions
+  std::unique_ptr<Stripes> stripes_;
+  std::uint64_t worth_spreading_bytes_ = kLaneBytes;  // while it is in memory
+  std::map<std::uint64_t, std::uint64_t> spread_;     // begin -> end, disjoint: what lies in them
 };
 
 }  // namespace stfs

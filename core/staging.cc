@@ -21,8 +21,9 @@ constexpr ByteRange blocks_of(ByteRange range) {
 
 }  // namespace
 
-Staging::Staging(Journal& journal, ByteRange target)
+Staging::Staging(Journal& journal, ByteRange target, File* archive)
     : journal_(journal),
+      archive_(archive),
       target_(target),
       region_(journal.allocate(blocks_of(target).size_bytes)),
       hashes_(journal, blocks_of(target)),
@@ -41,14 +42,12 @@ Result<void> Staging::write_unguarded(std::span<const std::byte> from, std::uint
                             target_.size_bytes));
   }
   if (from.empty()) return {};
+  if (offset == run_.end() && run_.size_bytes >= journal_.worth_spreading_bytes()) spread_ahead(offset);
   reserve_ahead(*range);
   if (auto written = journal_.write(from, place(offset)); !written) return written;
-  hashes_.note_write(from, target_.offset + offset);
-  add_extent(range->offset, range->end());
-  size_bytes_ = std::max(size_bytes_, range->end());
-  is_dirty_ = true;
-  // Let the disk begin while the rest still comes: the commit waits for it.
-  if (range->end() / kWritebackBytes != range->offset / kWritebackBytes) {
+  note_unguarded(from, offset);
+  // Let the disk begin while the rest still comes: the commit waits for it. Stripes do so by themselves.
+  if (!striped_.contains(*range) && range->end() / kWritebackBytes != range->offset / kWritebackBytes) {
     const std::uint64_t end = round_down_to_block(range->end());
     const std::uint64_t size_bytes = std::min(end, kWritebackBytes);
     writeback_.begin(journal_.file(), {place(end - size_bytes), size_bytes});
@@ -56,11 +55,57 @@ Result<void> Staging::write_unguarded(std::span<const std::byte> from, std::uint
   return {};
 }
 
+Result<void> Staging::note(std::span<const std::byte> from, std::uint64_t offset) {
+  return guard_memory([&]() -> Result<void> {
+    note_run({offset, from.size()});
+    note_unguarded(from, offset);
+    return {};
+  });
+}
+
+void Staging::note_unguarded(std::span<const std::byte> from, std::uint64_t offset) {
+  const std::uint64_t end = offset + from.size();
+  hashes_.note_write(from, target_.offset + offset);
+  add_extent(offset, end);
+  size_bytes_ = std::max(size_bytes_, end);
+  is_dirty_ = true;
+  // The commit puts shared blocks in the place of the cached pages. With small ones that takes a quarter as
+  // long as the writing, while everybody waits.
+  if (archive_ != nullptr && striped_.contains({offset, from.size()}) &&
+      end / kWritebackBytes != offset / kWritebackBytes) {
+    const std::uint64_t size_bytes = std::min(end, kWritebackBytes);
+    writeback_.evict(*archive_, {target_.offset + end - size_bytes, size_bytes});
+  }
+}
+
+void Staging::note_run(ByteRange range) {
+  if (range.offset != run_.end()) run_ = {range.offset, 0};
+  run_.size_bytes += range.size_bytes;
+}
+
+void Staging::spread_ahead(std::uint64_t begin) {
+  const auto next = extents_.lower_bound(begin);
+  const bool is_staged = next != extents_.begin() && std::prev(next)->second > begin;
+  if (!may_spread_ || is_staged) return;
+  may_spread_ = false;
+  // Up to what is staged already; what is staged of the block here stays where it is.
+  const std::uint64_t first = round_up_to_block(place(begin));
+  const std::uint64_t last = next == extents_.end() ? round_up_to_block(place(target_.size_bytes))
+                                                    : round_down_to_block(place(next->first));
+  if (first >= last) return;
+  // Only a favour.
+  const auto stripes = journal_.spread({first, last - first});
+  if (!stripes || *stripes == nullptr) return;
+  stripes_ = *stripes;
+  const std::uint64_t origin = place(0);
+  const std::uint64_t offset = first - std::min(first, origin);
+  striped_ = {offset, std::min(last - origin, target_.size_bytes) - offset};
+}
+
 void Staging::reserve_ahead(ByteRange range) {
   // Who writes much in order goes on: blocks that are reserved cost the file system far less than such as it
   // has to find when they are written out. As much again as has come, so that a small patch stays small.
-  if (range.offset != run_.end()) run_ = {range.offset, 0};
-  run_.size_bytes += range.size_bytes;
+  note_run(range);
   if (!may_reserve_ || run_.size_bytes < kReserveFromBytes || reserved_.contains(range)) return;
   if (!reserved_.contains({range.offset, 0})) reserved_ = {range.offset, 0};
   const std::uint64_t end =
@@ -83,6 +128,7 @@ Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
   // A no-op must stay one: tools that "truncate" to the present size have written nothing.
   if (size_bytes == size_bytes_) return {};
   if (size_bytes == 0) {
+    if (extents_.empty() && target_.size_bytes >= journal_.worth_spreading_bytes()) spread_ahead(0);
     if (auto reserved = journal_.reserve({place(0), target_.size_bytes}); !reserved) return reserved;
     reserved_ = {0, target_.size_bytes};
   }
@@ -111,7 +157,7 @@ Result<void> Staging::read(std::span<std::byte> to, std::uint64_t offset, const 
     const std::span<std::byte> part = to.first(static_cast<std::size_t>(end - offset));
     Result<void> read;
     if (is_staged) {
-      read = journal_.file().read(part, place(offset));
+      read = journal_.read(part, place(offset));
     } else if (offset < kept_bytes_) {
       read = read_base(part, offset);
     } else {

@@ -24,12 +24,25 @@ namespace stfs {
 /// Not synchronized: its owner serializes the calls. Offsets are relative to the tensor.
 class Staging {
  public:
-  /// The journal must outlive it.
-  /// @param target  the tensor's absolute range in the archive.
-  Staging(Journal& journal, ByteRange target);
+  /// The journal and the archive must outlive it.
+  /// @param target   the tensor's absolute range in the archive.
+  /// @param archive  whose cached pages a commit replaces, to be told so ahead; may be null.
+  Staging(Journal& journal, ByteRange target, File* archive = nullptr);
 
   /// EFBIG, with nothing staged, where the bytes would pass the tensor's end.
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
+
+  /// A write there can be done in two halves: note() by who owns the staging, then put() of the same bytes,
+  /// beside other put()s to other places and beside notes and writes, if nobody reads or commits before it is
+  /// back.
+  [[nodiscard]] bool takes_halves(ByteRange range) const {
+    return is_reserved(range) && striped_.contains(range);
+  }
+  Result<void> note(std::span<const std::byte> from, std::uint64_t offset);
+  Result<void> put(std::span<const std::byte> from, std::uint64_t offset) const {
+    return stripes_->write(from, place(offset));
+  }
+
   /// Its space is reserved, where the file system can do that: a write there fails only with the disk.
   [[nodiscard]] bool is_reserved(ByteRange range) const { return reserved_.contains(range); }
   /// As ftruncate: cuts, or lengthens with zeros; EFBIG past the tensor's size. Cutting to nothing
@@ -64,6 +77,9 @@ class Staging {
   Result<void> resize_unguarded(std::uint64_t size_bytes);
   Result<std::vector<ByteRange>> pieces_unguarded();
   Result<void> write_unguarded(std::span<const std::byte> from, std::uint64_t offset);
+  void note_unguarded(std::span<const std::byte> from, std::uint64_t offset);
+  void note_run(ByteRange range);
+  void spread_ahead(std::uint64_t begin);
   void reserve_ahead(ByteRange range);
   void add_extent(std::uint64_t begin, std::uint64_t end);
   void drop_extents_from(std::uint64_t begin);
@@ -73,6 +89,7 @@ class Staging {
   }
 
   Journal& journal_;
+  File* archive_;
   ByteRange target_;
   std::uint64_t region_ = 0;  // in the journal; begins with the block that holds the tensor's first byte
   StagedHashes hashes_;
@@ -82,6 +99,9 @@ class Staging {
   ByteRange run_;                                   // what was written last, in order
   ByteRange reserved_;
   bool may_reserve_ = true;
+  Stripes* stripes_ = nullptr;  // the journal's
+  ByteRange striped_;           // what lies in them
+  bool may_spread_ = true;
   bool is_dirty_ = false;
   Writeback writeback_;
 };

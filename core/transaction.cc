@@ -65,7 +65,8 @@ Result<Staging*> Transaction::begin_stage(std::uint32_t tensor) {
   }
   std::unique_ptr<Staging>& stage = stages_[tensor];
   if (!stage) {
-    stage = std::make_unique<Staging>(*journal_, archive_.file_range(archive_.tensors()[tensor].data));
+    stage = std::make_unique<Staging>(*journal_, archive_.file_range(archive_.tensors()[tensor].data),
+                                      &archive_.file());
   }
   return stage.get();
 }
@@ -153,7 +154,9 @@ Result<void> Transaction::finish(Prepared prepared, const CommitOptions& options
     if (auto applied = apply(prepared, options); !applied) return applied;
   }
   stages_.clear();
-  if (journal_ && journal_->size_bytes() >= kSlowCloseBytes) archive_.discard(journal_->take_file());
+  if (journal_ && journal_->size_bytes() >= kSlowCloseBytes) {
+    while (auto file = journal_->take_file()) archive_.discard(std::move(file));
+  }
   journal_.reset();
   return {};
 }

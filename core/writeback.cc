@@ -14,12 +14,10 @@ Writeback::~Writeback() {
   finish();
 }
 
-void Writeback::begin(File& file, ByteRange range) {
+void Writeback::ask(Call call, File& file, ByteRange range) {
   try {
-    {
-      const std::scoped_lock lock(mutex_);
-      due_.push_back({&file, range});
-    }
+    const std::scoped_lock lock(mutex_);
+    due_.push_back({call, &file, range});
     has_work_.notify_one();
     if (!thread_) thread_.emplace([this] { work(); });
   } catch (const std::bad_alloc&) {  // the sync finds more to do
@@ -47,7 +45,7 @@ void Writeback::work() {
     const Due due = due_.front();
     due_.pop_front();
     lock.unlock();
-    due.file->begin_writeback(due.range);
+    (due.file->*due.call)(due.range);
     lock.lock();
   }
 }

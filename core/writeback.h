@@ -1,5 +1,6 @@
-// Asks the disk to begin with what was written, from a thread of its own: the asking takes half as long as
-// the writing, and whoever syncs later waits for less.
+// Asks the kernel for what will have to be done anyway, from a thread of its own: to begin writing what was
+// written, which takes half as long as the writing, and to forget what is about to be replaced. Whoever
+// commits later waits for less.
 #pragma once
 
 #include <condition_variable>
@@ -14,8 +15,7 @@
 
 namespace stfs {
 
-/// Promises nothing and reports nothing (File::begin_writeback()). Begins without a thread. Used by one
-/// thread at a time.
+/// Promises nothing and reports nothing, as File's calls of the same names. Begins without a thread.
 class Writeback {
  public:
   Writeback() = default;
@@ -24,16 +24,20 @@ class Writeback {
   Writeback(const Writeback&) = delete;
   Writeback& operator=(const Writeback&) = delete;
 
-  /// The file must live until finish().
-  void begin(File& file, ByteRange range);
-  /// All of it was asked for.
+  /// The file must live until finish(). Any thread may call.
+  void begin(File& file, ByteRange range) { ask(&File::begin_writeback, file, range); }
+  void evict(File& file, ByteRange range) { ask(&File::evict, file, range); }
+  /// All of it was asked for. While nobody begins more.
   void finish();
 
  private:
+  using Call = void (File::*)(ByteRange);
   struct Due {
+    Call call = nullptr;
     File* file = nullptr;
     ByteRange range;
   };
+  void ask(Call call, File& file, ByteRange range);
   void work();
 
   std::optional<std::thread> thread_;

@@ -210,7 +210,14 @@ class Filesystem {
   /// check_for_change(), with the commit's mutex held.
   /// @param trust  as Archive::check_for_change().
   Change note_foreign_change(std::uint32_t shard, std::chrono::milliseconds trust = {});
+  /// Where the bytes go beside others' and nothing but a failing disk can refuse them: accepts them first,
+  /// and lets further writes to other places come while it stages them. @return false where not: nothing was
+  /// done.
+  bool write_beside(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset,
+                    Owner owner, const std::function<void()>& accept);
   // With the content's mutex held:
+  /// Notes that bytes were refused. @return why, for who has sent them.
+  tl::unexpected<Error> refuse(PendingContent& content, Error why);
   Result<void> stage(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset);
   Result<Stale> commit(const OpenFile& file);
   /// Notes that a tensor was committed just now.

@@ -25,6 +25,7 @@
 #include "core/model.h"
 #include "core/transaction.h"
 #include "core/transaction_group.h"
+#include "fs/content_lock.h"
 #include "fs/inode_table.h"
 
 namespace stfs {
@@ -51,7 +52,7 @@ class PendingContent {
   unsigned descriptors = 0;
 
   /// Guards what follows. Taken before the commit lock and the tensor's lock (filesystem.h).
-  std::mutex mutex;
+  ContentLock mutex;
   std::optional<Error> failure;
   std::atomic<bool> has_failed = false;  // the same, for a look without the mutex
   std::vector<Owner> writers;

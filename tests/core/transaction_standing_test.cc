@@ -1,7 +1,10 @@
 // Commits through the journal that stays, on a real archive: one writer's, and what becomes of them when a
 // call fails.
 #include <algorithm>
+#include <atomic>
+#include <future>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -233,4 +236,46 @@ TEST_CASE_METHOD(WarmWriter, "a commit that nobody can take back ends the writin
   storage.failing = {};
   CHECK_FALSE(writer.archive->check_writable());
   CHECK_FALSE(writer.put("a", "later"));
+}
+
+TEST_CASE("two tensors of one transaction are staged side by side, also while it moves to the disk",
+          "[core][transaction][standing]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("m.safetensors", archive_text());
+  Writer writer(path);
+  REQUIRE(writer.standing().prepare());
+  std::string expected = content_of(path);
+  for (int times = 0; times < 50; ++times) {
+    writer.begin();
+    const std::string small(16'384, static_cast<char>('a' + times % 26));
+    const std::string large(kLargeBytes, static_cast<char>('A' + times % 26));
+    const auto write = [](Staging& staging, const std::string& bytes, std::size_t piece_bytes) {
+      for (std::size_t at = 0; at < bytes.size(); at += piece_bytes) {
+        const auto piece =
+            std::as_bytes(std::span(bytes)).subspan(at, std::min(piece_bytes, bytes.size() - at));
+        if (!staging.write(piece, at)) return false;
+      }
+      return true;
+    };
+    Staging& a = writer.stage("a");
+    Staging& b = writer.stage("b");
+    Staging& other = writer.stage("large");
+    std::atomic<int> ready = 0;
+    const auto write_with_others = [&](Staging& staging, const std::string& bytes, std::size_t piece_bytes) {
+      return std::async(std::launch::async, [&, piece_bytes] {
+        for (++ready; ready < 3;) std::this_thread::yield();
+        return write(staging, bytes, piece_bytes);
+      });
+    };
+    auto first = write_with_others(a, small, 64);
+    auto second = write_with_others(b, small, 64);
+    auto third = write_with_others(other, large, 1500);
+    REQUIRE(first.get());
+    REQUIRE(second.get());
+    REQUIRE(third.get());
+    REQUIRE(writer.commit());
+    expected.replace(kData, 2 * small.size(), small + small);
+    expected.replace(kData + 2 * small.size(), large.size(), large);
+    REQUIRE(content_of(path) == expected);
+  }
 }

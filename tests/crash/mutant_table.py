@@ -52,6 +52,18 @@ MUTANTS: tuple[Mutant, ...] = (
         ("crashes",),
     ),
     Mutant(
+        "what was staged in stripes is not shared with the journal",
+        "if (auto gathered = gather(record); !gathered) return spoil(std::move(gathered));",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "stripes hide what was staged before",
+        "if (!may_spread_ || is_staged) return;",
+        "if (!may_spread_) return;",
+        ("crashes",),
+    ),
+    Mutant(
         "the first block is not filled with the archive's bytes",
         "if (auto filled = fill(begin, piece.offset, staging); !filled) return filled;",
         "",
@@ -181,8 +193,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a journal whose sync failed is used again",
-        "if (!synced) spoiled_ = synced.error();",
-        "",
+        "return synced ? synced : spoil(std::move(synced));",
+        "return synced;",
         ("faults",),
     ),
     Mutant(

@@ -4,11 +4,13 @@
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -90,7 +92,15 @@ Result<void> stage(Transaction& transaction, const Archive& archive, const Reque
     if (request.fill.empty()) fill_bytes(bytes, request.seed, number, tensor.offset + patch.begin);
     auto staging = transaction.stage(*archive.tensors().find(tensor.name));
     if (!staging) return pass_on(std::move(staging));
-    if (auto written = (*staging)->write(bytes, patch.begin); !written) return written;
+    // As `dd of=` does.
+    constexpr std::size_t kWriteBytes = 1 << 20;
+    if (bytes.size() == tensor.size_bytes) {
+      if (auto cut = (*staging)->resize(0); !cut) return cut;
+    }
+    for (std::size_t at = 0; at < bytes.size(); at += kWriteBytes) {
+      const auto part = std::span(bytes).subspan(at, std::min(kWriteBytes, bytes.size() - at));
+      if (auto written = (*staging)->write(part, patch.begin + at); !written) return written;
+    }
   }
   return {};
 }

@@ -114,6 +114,7 @@ class DiskFile final : public File, public LossyFile {
     return model_.locks_.holder(inode_, description_, range);
   }
 
+  Striping striping() const override { return model_.options_.striping; }
   bool has_staged_name() const override { return naming_ == Naming::Fallback; }
 
   int descriptor() const override {

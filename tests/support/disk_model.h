@@ -22,7 +22,8 @@
 namespace stfs::test {
 
 struct DiskOptions {
-  bool has_clone = false;       // FICLONERANGE, as xfs and btrfs
+  bool has_clone = false;  // FICLONERANGE, as xfs and btrfs
+  Striping striping{};
   bool has_unnamed = true;      // O_TMPFILE; else files have their fallback name from the start
   bool has_birth_times = true;  // statx tells them
   bool has_locks = true;

@@ -1,0 +1,136 @@
+// fs/content_lock.h: who waits for whom.
+#include "fs/content_lock.h"
+
+#include <atomic>
+#include <chrono>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "tests/support/catch.h"
+
+using namespace stfs;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr ByteRange kFirst = {0, 100};
+constexpr ByteRange kSecond = {100, 100};
+
+template <class Work>
+std::future<void> in_background(const Work& work) {
+  return std::async(std::launch::async, work);
+}
+
+bool is_waiting(const std::future<void>& work) {
+  return work.wait_for(20ms) == std::future_status::timeout;
+}
+
+}  // namespace
+
+TEST_CASE("a write elsewhere may come while one is aside", "[fs][content_lock]") {
+  ContentLock lock;
+  lock.lock_beside(kFirst);
+  auto second = in_background([&] {
+    lock.lock_beside(kSecond);
+    lock.step_aside(kSecond);
+    lock.rejoin(kSecond);
+    lock.unlock();
+  });
+  CHECK(is_waiting(second));  // it has not stepped aside yet
+  lock.step_aside(kFirst);
+  second.get();
+  lock.rejoin(kFirst);
+  lock.unlock();
+}
+
+TEST_CASE("a write to the same place waits for the one that is aside", "[fs][content_lock]") {
+  ContentLock lock;
+  lock.lock_beside(kFirst);
+  lock.step_aside(kFirst);
+  auto second = in_background([&] {
+    lock.lock_beside({99, 2});
+    lock.unlock();
+  });
+  CHECK(is_waiting(second));
+  lock.rejoin(kFirst);
+  CHECK(is_waiting(second));
+  lock.unlock();
+  second.get();
+}
+
+TEST_CASE("who is alone has waited for all that are aside, and keeps further ones out",
+          "[fs][content_lock]") {
+  ContentLock lock;
+  lock.lock_beside(kFirst);
+  lock.step_aside(kFirst);
+  std::atomic<bool> is_alone = false;
+  auto alone = in_background([&] {
+    lock.lock();
+    is_alone = true;
+    lock.unlock();
+  });
+  CHECK(is_waiting(alone));
+  // Else a steady stream of writes would keep it out for ever.
+  auto next = in_background([&] {
+    lock.lock_beside(kSecond);
+    CHECK(is_alone);
+    lock.unlock();
+  });
+  CHECK(is_waiting(next));
+  lock.rejoin(kFirst);
+  CHECK(is_waiting(alone));
+  lock.unlock();
+  alone.get();
+  next.get();
+}
+
+TEST_CASE("a write that comes back waits for who holds the lock", "[fs][content_lock]") {
+  ContentLock lock;
+  lock.lock_beside(kFirst);
+  lock.step_aside(kFirst);
+  lock.lock_beside(kSecond);
+  auto back = in_background([&] {
+    lock.rejoin(kFirst);
+    lock.unlock();
+  });
+  CHECK(is_waiting(back));
+  lock.unlock();
+  back.get();
+}
+
+TEST_CASE("many threads beside and alone: nobody is let in wrongly, and all come through",
+          "[fs][content_lock]") {
+  ContentLock lock;
+  constexpr std::size_t kPlaces = 4;
+  int alone = 0;                      // guarded by the lock
+  std::atomic<int> aside[kPlaces]{};  // writes to one place at a time
+  std::atomic<unsigned> wrong = 0;
+  std::vector<std::thread> threads;
+  for (std::size_t thread = 0; thread < 2 * kPlaces; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (std::size_t times = 0; times < 2000; ++times) {
+        if (times % 16 == thread) {
+          lock.lock();
+          ++alone;
+          for (const auto& place : aside) wrong += place != 0 ? 1 : 0;
+          lock.unlock();
+          continue;
+        }
+        const std::size_t place = (thread + times) % kPlaces;
+        const ByteRange range = {place * 10, 10};
+        lock.lock_beside(range);
+        ++alone;
+        lock.step_aside(range);
+        wrong += aside[place]++ != 0 ? 1 : 0;
+        --aside[place];
+        lock.rejoin(range);
+        ++alone;
+        lock.unlock();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
+  CHECK(alone == static_cast<int>(2 * kPlaces * (2000 - 125) * 2 + 2 * kPlaces * 125));
+}
