@@ -42,9 +42,14 @@ Result<void> LeaseServer::serve_once(std::chrono::milliseconds patience, int wak
   return {};
 }
 
-/// One round takes all that wait, so that a crowd is no slower than one peer; room is looked at each time.
+/// One round takes all that wait, so that a crowd is no slower than one peer. Nobody is refused for the sake
+/// of peers that are gone: those who hold the room were heard before, in this round or in the one that let
+/// them in.
 void LeaseServer::welcome() {
+  if (is_full()) attend_all();
+  const bool was_full = is_full();
   while (connections_.size() < options_.max_connections + kMaxRefused) {
+    if (is_full() && !was_full) return;
     auto accepted = socket_.accept();
     if (!accepted) {
       accept_again_ = Clock::now() + kAcceptPause;
@@ -54,7 +59,7 @@ void LeaseServer::welcome() {
     std::optional<Error> refusal;
     if (!is_welcome((*accepted)->peer)) {
       refusal = Error{ErrorCode::System, EPERM, path().native() + ": serves another user"};
-    } else if (connections_.size() >= options_.max_connections) {
+    } else if (is_full()) {
       refusal = Error{ErrorCode::Busy, EBUSY,
                       fmt::format("{}: {} connections are open already, as many as it serves",
                                   path().native(), options_.max_connections)};

@@ -51,6 +51,7 @@ class LeaseServer {
   [[nodiscard]] std::string report() const;
 
  private:
+  [[nodiscard]] bool is_full() const { return connections_.size() >= options_.max_connections; }
   void welcome();
   void attend_all();
   [[nodiscard]] std::vector<std::shared_ptr<const ServedModel>> living_generations() const;

@@ -141,6 +141,28 @@ TEST_CASE("more connections than allowed are refused, and taken again when other
   CHECK(eventually([&] { return Lease::attach(directory / "s").has_value(); }));
 }
 
+TEST_CASE("peers that are gone already do not keep others out", "[tools][serve]") {
+  const TemporaryDirectory directory;
+  auto socket = ServeSocket::listen(directory / "s");
+  REQUIRE(socket);
+  LeaseServer server(std::move(*socket), {.max_connections = 4});
+  server.publish(served_model(1, "hello"));
+  // All wait in one queue before the server looks at it; the first of them fill it and more.
+  for (int at = 0; at < 9; ++at) {
+    const auto gone = connect_to_server(directory / "s");
+    REQUIRE(gone);
+    if (at % 2 == 0) send_bytes(gone->get(), "nonsense");
+  }
+  const auto peer = connect_to_server(directory / "s");
+  REQUIRE(peer);
+  REQUIRE(send_message(peer->get(), ServeMessage{ServeKind::Attach}));
+  for (int round = 0; round < 4; ++round) REQUIRE(server.serve_once(std::chrono::seconds(1)));
+  const auto granted = next_message(peer->get());
+  REQUIRE(granted);
+  CHECK(granted->message.kind == ServeKind::Grant);
+  CHECK(server.lease_count() == 1);
+}
+
 TEST_CASE("a crowd of silent peers does not keep others out for longer than they may be silent",
           "[tools][serve]") {
   const TemporaryDirectory directory;
