@@ -53,7 +53,10 @@ Result<void> Journal::write(std::span<const std::byte> from, std::uint64_t offse
   }
   return for_each_part({offset, from.size()}, [&](ByteRange part, bool is_spread) {
     const auto bytes = from.subspan(part.offset - offset, part.size_bytes);
-    return is_spread ? stripes_->write(bytes, part.offset) : file_->write(bytes, part.offset);
+    auto written = is_spread ? stripes_->write(bytes, part.offset) : file_->write(bytes, part.offset);
+    // Let the disk begin while the rest still comes: the commit waits for it. Stripes do so by themselves.
+    if (written && !is_spread && memory_ == nullptr) writeback_.follow(*file_, part);
+    return written;
   });
 }
 
@@ -180,6 +183,7 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, const Ha
     if (auto settled = standing->settle(durability); !settled) return settled;
   }
   record.id = id_;
+  writeback_.finish();
   // Sharing writes out what is dirty, so it fails as a sync does.
   if (auto gathered = gather(record); !gathered) return spoil(std::move(gathered));
   const auto head = write_record(std::move(record), hash);

@@ -39,11 +39,12 @@
 #include "core/memory_file.h"
 #include "core/standing_journal.h"
 #include "core/stripes.h"
+#include "core/writeback.h"
 
 namespace stfs {
 
-/// The staging of several tensors may go on in several threads: allocate(), write(), read(), reserve() and
-/// spread() may be called by any. All else is for one thread, while nobody stages.
+/// The staging of several tensors may go on in several threads: allocate(), write(), read(), reserve(),
+/// spread() and evict() may be called by any. All else is for one thread, while nobody stages.
 class Journal {
  public:
   enum class Place : std::uint8_t {
@@ -76,7 +77,9 @@ class Journal {
     const std::scoped_lock lock(mutex_);
     return worth_spreading_bytes_;
   }
-  /// For begin_writeback(), and once it is sealed for reading. Another one after the next write().
+  /// What was replaced in the archive by then leaves the page cache while the rest still comes.
+  void evict(File& archive, ByteRange range) { writeback_.evict(archive, range); }
+  /// Once it is sealed, for reading.
   [[nodiscard]] File& file() const { return *file_; }
   [[nodiscard]] bool is_in_memory() const { return memory_ != nullptr; }
   [[nodiscard]] const JournalId& id() const { return id_; }
@@ -136,6 +139,7 @@ class Journal {
   std::unique_ptr<Stripes> stripes_;
   std::uint64_t worth_spreading_bytes_ = kLaneBytes;  // while it is in memory
   std::map<std::uint64_t, std::uint64_t> spread_;     // begin -> end, disjoint: what lies in them
+  Writeback writeback_;                               // ends before the files
 };
 
 }  // namespace stfs

@@ -11,15 +11,13 @@ namespace {
 
 // Large enough that a system call's cost vanishes, small enough to stay in the L2 cache.
 constexpr std::uint64_t kPieceBytes = 1 << 20;
-// So much at a time the disk begins with before the sync asks for it.
-constexpr std::uint64_t kWritebackBytes = 8 << 20;
 
 Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::uint64_t from,
                         Writeback& writeback, const OnBytes& on_bytes) {
   while (!to.empty()) {
-    const ByteRange piece = {to.offset, std::min(kWritebackBytes, to.size_bytes)};
+    const ByteRange piece = {to.offset, std::min(Writeback::kWindowBytes, to.size_bytes)};
     if (auto copied = archive.copy_from(journal, from, piece); !copied) return copied;
-    if (piece.size_bytes == kWritebackBytes) writeback.begin(archive, piece);
+    writeback.follow(archive, piece);
     if (on_bytes) on_bytes(piece.size_bytes);
     from += piece.size_bytes;
     to = {piece.end(), to.size_bytes - piece.size_bytes};

@@ -75,7 +75,7 @@ std::optional<ByteRange> StagedHashes::first_run(ByteRange range) const {
 }
 
 Result<void> StagedHashes::read(ByteRange run, std::span<std::uint64_t> hashes) const {
-  return journal_.file().read(std::as_writable_bytes(hashes), place_of(run.offset));
+  return journal_.read(std::as_writable_bytes(hashes), place_of(run.offset));
 }
 
 }  // namespace stfs

@@ -8,8 +8,7 @@
 namespace stfs {
 namespace {
 
-// Large enough for the disk's full speed, small enough to begin early.
-constexpr std::uint64_t kWritebackBytes = 8 << 20;
+constexpr std::uint64_t kEvictBytes = 8 << 20;
 constexpr std::uint64_t kZeroesAtOnceBytes = 64 * 1024;
 constexpr std::uint64_t kReserveFromBytes = 4 << 20;
 constexpr std::uint64_t kReserveBytes = 256 << 20;
@@ -44,15 +43,15 @@ Result<void> Staging::write_unguarded(std::span<const std::byte> from, std::uint
   if (from.empty()) return {};
   if (offset == run_.end() && run_.size_bytes >= journal_.worth_spreading_bytes()) spread_ahead(offset);
   reserve_ahead(*range);
-  if (auto written = journal_.write(from, place(offset)); !written) return written;
+  if (auto written = put(from, offset); !written) return written;
   note_unguarded(from, offset);
-  // Let the disk begin while the rest still comes: the commit waits for it. Stripes do so by themselves.
-  if (!striped_.contains(*range) && range->end() / kWritebackBytes != range->offset / kWritebackBytes) {
-    const std::uint64_t end = round_down_to_block(range->end());
-    const std::uint64_t size_bytes = std::min(end, kWritebackBytes);
-    writeback_.begin(journal_.file(), {place(end - size_bytes), size_bytes});
-  }
   return {};
+}
+
+Result<void> Staging::put(std::span<const std::byte> from, std::uint64_t offset) {
+  // The journal itself takes one at a time.
+  if (striped_.contains({offset, from.size()})) return stripes_->write(from, place(offset));
+  return guard_memory([&] { return journal_.write(from, place(offset)); });
 }
 
 Result<void> Staging::note(std::span<const std::byte> from, std::uint64_t offset) {
@@ -72,9 +71,9 @@ void Staging::note_unguarded(std::span<const std::byte> from, std::uint64_t offs
   // The commit puts shared blocks in the place of the cached pages. With small ones that takes a quarter as
   // long as the writing, while everybody waits.
   if (archive_ != nullptr && striped_.contains({offset, from.size()}) &&
-      end / kWritebackBytes != offset / kWritebackBytes) {
-    const std::uint64_t size_bytes = std::min(end, kWritebackBytes);
-    writeback_.evict(*archive_, {target_.offset + end - size_bytes, size_bytes});
+      end / kEvictBytes != offset / kEvictBytes) {
+    const std::uint64_t size_bytes = std::min(end, kEvictBytes);
+    journal_.evict(*archive_, {target_.offset + end - size_bytes, size_bytes});
   }
 }
 
@@ -98,7 +97,7 @@ void Staging::spread_ahead(std::uint64_t begin) {
   if (!stripes || *stripes == nullptr) return;
   stripes_ = *stripes;
   const std::uint64_t origin = place(0);
-  const std::uint64_t offset = first - std::min(first, origin);
+  const std::uint64_t offset = first - origin;
   striped_ = {offset, std::min(last - origin, target_.size_bytes) - offset};
 }
 
@@ -176,7 +175,6 @@ Result<std::vector<ByteRange>> Staging::pieces() {
 }
 
 Result<std::vector<ByteRange>> Staging::pieces_unguarded() {
-  writeback_.finish();
   // Behind what is kept of the old content, a gap is a hole that the writer has left: its zeros must
   // reach the archive like any other byte.
   std::uint64_t at = kept_bytes_;

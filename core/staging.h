@@ -17,7 +17,6 @@
 #include "core/error.h"
 #include "core/journal.h"
 #include "core/staged_hashes.h"
-#include "core/writeback.h"
 
 namespace stfs {
 
@@ -32,19 +31,15 @@ class Staging {
   /// EFBIG, with nothing staged, where the bytes would pass the tensor's end.
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
 
-  /// A write there can be done in two halves: note() by who owns the staging, then put() of the same bytes,
-  /// beside other put()s to other places and beside notes and writes, if nobody reads or commits before it is
-  /// back.
+  /// Its space is reserved, where the file system can do that, so that a write there fails only with the
+  /// disk. It can be done in two halves: note() by who owns the staging, then put() of the same bytes, beside
+  /// put()s to other places and their notes. All other calls have to wait until it is back.
   [[nodiscard]] bool takes_halves(ByteRange range) const {
-    return is_reserved(range) && striped_.contains(range);
+    return !range.empty() && reserved_.contains(range);
   }
   Result<void> note(std::span<const std::byte> from, std::uint64_t offset);
-  Result<void> put(std::span<const std::byte> from, std::uint64_t offset) const {
-    return stripes_->write(from, place(offset));
-  }
+  Result<void> put(std::span<const std::byte> from, std::uint64_t offset);
 
-  /// Its space is reserved, where the file system can do that: a write there fails only with the disk.
-  [[nodiscard]] bool is_reserved(ByteRange range) const { return reserved_.contains(range); }
   /// As ftruncate: cuts, or lengthens with zeros; EFBIG past the tensor's size. Cutting to nothing
   /// announces a whole new content, so its space is reserved at once: ENOSPC, EDQUOT.
   Result<void> resize(std::uint64_t size_bytes);
@@ -103,7 +98,6 @@ class Staging {
   ByteRange striped_;           // what lies in them
   bool may_spread_ = true;
   bool is_dirty_ = false;
-  Writeback writeback_;
 };
 
 }  // namespace stfs

@@ -8,12 +8,6 @@
 #include "core/journal_format.h"
 
 namespace stfs {
-namespace {
-
-// Large enough for the disk's full speed, small enough to begin early.
-constexpr std::uint64_t kWritebackBytes = 8 << 20;
-
-}  // namespace
 
 Result<std::unique_ptr<Stripes>> Stripes::open(Storage& storage, File& journal,
                                                const std::filesystem::path& journal_path,
@@ -64,11 +58,7 @@ Result<void> Stripes::write(std::span<const std::byte> from, std::uint64_t offse
       if (!written) return written;
     }
     from = from.subspan(size_bytes);
-    const std::uint64_t end = place.offset + size_bytes;
-    if (end / kWritebackBytes != place.offset / kWritebackBytes) {
-      const std::uint64_t begin = end / kWritebackBytes * kWritebackBytes - kWritebackBytes;
-      place.member->writeback.begin(*place.member->file, {begin, kWritebackBytes});
-    }
+    place.member->writeback.follow(*place.member->file, {place.offset, size_bytes});
     return {};
   });
 }

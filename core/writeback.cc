@@ -14,6 +14,12 @@ Writeback::~Writeback() {
   finish();
 }
 
+void Writeback::follow(File& file, ByteRange written) {
+  const std::uint64_t begin = written.offset / kWindowBytes * kWindowBytes;
+  const std::uint64_t end = written.end() / kWindowBytes * kWindowBytes;
+  if (begin < end) ask(&File::begin_writeback, file, {begin, end - begin});
+}
+
 void Writeback::ask(Call call, File& file, ByteRange range) {
   try {
     const std::scoped_lock lock(mutex_);

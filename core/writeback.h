@@ -15,17 +15,21 @@
 
 namespace stfs {
 
-/// Promises nothing and reports nothing, as File's calls of the same names. Begins without a thread.
+/// Promises nothing and reports nothing, as File::begin_writeback() and evict(). Begins without a thread.
 class Writeback {
  public:
+  /// Large enough for the disk's full speed, small enough to begin early.
+  static constexpr std::uint64_t kWindowBytes = 8 << 20;
+
   Writeback() = default;
   /// Drops what is still due.
   ~Writeback();
   Writeback(const Writeback&) = delete;
   Writeback& operator=(const Writeback&) = delete;
 
-  /// The file must live until finish(). Any thread may call.
-  void begin(File& file, ByteRange range) { ask(&File::begin_writeback, file, range); }
+  /// Files must live until finish(). Any thread may call.
+  /// Bytes were written, after those before them: begins with each window of the file that is whole by that.
+  void follow(File& file, ByteRange written);
   void evict(File& file, ByteRange range) { ask(&File::evict, file, range); }
   /// All of it was asked for. While nobody begins more.
   void finish();

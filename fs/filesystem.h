@@ -211,10 +211,11 @@ class Filesystem {
   /// @param trust  as Archive::check_for_change().
   Change note_foreign_change(std::uint32_t shard, std::chrono::milliseconds trust = {});
   /// Where the bytes go beside others' and nothing but a failing disk can refuse them: accepts them first,
-  /// and lets further writes to other places come while it stages them. @return false where not: nothing was
-  /// done.
-  bool write_beside(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset,
-                    Owner owner, const std::function<void()>& accept);
+  /// and lets further writes to other places come while it stages them.
+  /// @return nothing where not: nothing was done.
+  std::optional<Result<void>> write_beside(PendingContent& content, std::span<const std::byte> from,
+                                           std::uint64_t offset, Owner owner,
+                                           const std::function<void()>& accept);
   // With the content's mutex held:
   /// Notes that bytes were refused. @return why, for who has sent them.
   tl::unexpected<Error> refuse(PendingContent& content, Error why);

@@ -69,18 +69,16 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
   PendingContent& content = *kept;
   file.is_untouched = false;
   if (file.kind == FileKind::Shared) may_be_cached_[content.tensor()] = true;
-  const bool may_be_early = accept && file.kind == FileKind::Isolated && !file.is_synchronous;
-  if (may_be_early && !file.appends && write_beside(content, from, offset, owner, accept)) return Stale{};
+  if (accept && file.kind == FileKind::Isolated && !file.is_synchronous && !file.appends) {
+    if (auto written = write_beside(content, from, offset, owner, accept)) {
+      if (!*written) return pass_on(std::move(*written));
+      return Stale{};
+    }
+  }
   const std::scoped_lock lock(content.mutex);
   // The kernel's idea of the end is everybody's; a truncated, isolated content has its own.
   if (file.appends) offset = content.size_bytes();
-  const bool is_early = may_be_early && content.is_reserved(offset, from.size());
-  if (is_early) {
-    content.note_writer(owner);
-    accept();
-  }
   if (auto staged = stage(content, from, offset); !staged) return pass_on(std::move(staged));
-  if (is_early) return Stale{};
   content.note_writer(owner);
   if (!file.is_synchronous || file.kind != FileKind::Isolated || !content.is_whole()) return Stale{};
   return commit_if_dirty(file);
@@ -99,24 +97,30 @@ Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, st
                offset);
 }
 
-bool Filesystem::write_beside(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset,
-                              Owner owner, const std::function<void()>& accept) {
-  const ByteRange range = {offset, from.size()};
-  content.mutex.lock_beside(range);
+std::optional<Result<void>> Filesystem::write_beside(PendingContent& content, std::span<const std::byte> from,
+                                                     std::uint64_t offset, Owner owner,
+                                                     const std::function<void()>& accept) {
+  const auto range = ByteRange::checked(offset, from.size());
+  if (!range) return std::nullopt;
+  content.mutex.lock_beside(*range);
   std::unique_lock lock(content.mutex, std::adopt_lock);
   Staging* const stage = content.failure ? nullptr : content.staged();
-  if (stage == nullptr || !stage->takes_halves(range)) return false;
+  if (stage == nullptr || !stage->takes_halves(*range)) return std::nullopt;
   content.note_writer(owner);
   accept();
   auto done = stage->note(from, offset);
   if (done) {
-    lock.release()->step_aside(range);
-    done = guard_memory([&] { return stage->put(from, offset); });
-    content.mutex.rejoin(range);
+    lock.release()->step_aside(*range);
+    done = stage->put(from, offset);
+    content.mutex.rejoin(*range);
     lock = std::unique_lock(content.mutex, std::adopt_lock);
   }
-  if (!done) static_cast<void>(refuse(content, std::move(done).error()));  // the close tells
-  return true;
+  if (done) return done;
+  // The stage ends with its failure, but not under those who still write into it.
+  content.note_failure(std::move(done).error());
+  lock.unlock();
+  const std::scoped_lock alone(content.mutex);
+  return refuse(content, std::move(*content.failure));
 }
 
 Result<void> Filesystem::stage(PendingContent& content, std::span<const std::byte> from,

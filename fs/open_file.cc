@@ -46,10 +46,14 @@ void PendingContent::forget() {
   writers.clear();
 }
 
-void PendingContent::fail(Error why) {
-  forget();
+void PendingContent::note_failure(Error why) {
   failure = std::move(why);
   has_failed = true;
+}
+
+void PendingContent::fail(Error why) {
+  forget();
+  note_failure(std::move(why));
 }
 
 void PendingContent::end(Error why) {

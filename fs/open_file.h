@@ -62,10 +62,6 @@ class PendingContent {
   /// Null while nothing is pending.
   [[nodiscard]] Staging* staged() const { return staged_; }
   [[nodiscard]] std::uint64_t size_bytes() const { return staged_ ? staged_->size_bytes() : tensor_bytes_; }
-  /// Nothing but a failing disk can refuse these bytes.
-  [[nodiscard]] bool is_reserved(std::uint64_t offset, std::uint64_t size_bytes) const {
-    return !failure && staged_ != nullptr && staged_->is_reserved({offset, size_bytes});
-  }
   [[nodiscard]] bool is_dirty() const { return staged_ != nullptr && staged_->is_dirty(); }
   [[nodiscard]] bool is_whole() const { return staged_ == nullptr || staged_->is_whole(); }
 
@@ -77,7 +73,9 @@ class PendingContent {
   void unpark();
   /// Back to what the archive holds.
   void forget();
-  /// The same, for good: every later call gives this error.
+  /// From now on every later call gives this error. What is staged stays until fail(): others may be at it.
+  void note_failure(Error why);
+  /// Back to what the archive holds, for good: every later call gives this error.
   void fail(Error why);
 
   /// As fail(), where the commit has taken the stage away already.

@@ -1,10 +1,13 @@
 // Any thread may call anything: run this under ThreadSanitizer.
 #include <atomic>
+#include <chrono>
+#include <future>
 #include <thread>
 
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
+#include "tests/support/intercepted_storage.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -127,4 +130,60 @@ TEST_CASE("attributes, checksums, listings and looks for change go on beside the
       }),
   });
   CHECK(failures == 0);
+}
+
+namespace {
+
+/// Fails the first write into a journal once it is armed, but not before another write was accepted; the next
+/// one takes its time.
+class FailsUnderAnother final : public Interceptor {
+ public:
+  Verdict before(const SeamCall& call) override {
+    if (!is_armed || call.kind != FileCall::Write || call.role != FileRole::Journal) return {};
+    if (writes_++ == 0) {
+      fails_now.set_value();
+      other_is_accepted.get_future().wait();
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));  // until it waits for the journal
+      return {.kind = Verdict::Kind::Fail, .errno_value = EIO};
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    other_was_written = true;
+    return {};
+  }
+
+  std::atomic<bool> is_armed = false;
+  std::promise<void> fails_now;
+  std::promise<void> other_is_accepted;
+  std::atomic<bool> other_was_written = false;
+
+ private:
+  std::atomic<unsigned> writes_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("a write that fails drops the content only when those beside it are back",
+          "[fs][filesystem][concurrency]") {
+  const CapturedStderr captured;
+  FailsUnderAnother interceptor;
+  InterceptedStorage storage(system_storage(), interceptor);
+  const DrivenFilesystem mount({{"one", std::string(kSizeBytes, '-')}}, {}, storage);
+  Descriptor writer(mount, "one", O_WRONLY | O_TRUNC);
+  // Less than a block: no hashes are kept, so a write into the journal is one of bytes.
+  const std::string part(64, 'n');
+  interceptor.is_armed = true;
+  bool came_back_last = false;
+  auto failing = std::async(std::launch::async, [&] {
+    const auto written = mount->write(writer.file(), bytes_of(part), 0, 1, [] {});
+    came_back_last = interceptor.other_was_written;
+    return errno_of(written);
+  });
+  interceptor.fails_now.get_future().wait();
+  CHECK(
+      mount->write(writer.file(), bytes_of(part), 64, 1, [&] { interceptor.other_is_accepted.set_value(); }));
+  CHECK(failing.get() == EIO);
+  CHECK(came_back_last);
+  CHECK(errno_of(writer.write(part, 128)) == EIO);
+  CHECK(errno_of(writer.close()) == EIO);
+  CHECK(mount.stored("one") == std::string(kSizeBytes, '-'));
 }
