@@ -214,11 +214,12 @@ class SystemFile final : public File {
     if (filesystem_type() != BTRFS_SUPER_MAGIC) return {};
     constexpr std::uint64_t kStripeBytes = 1 << 20;  // what comes at most in one write
     constexpr std::uint64_t kFromBytes = 4 << 20;
+    constexpr std::uint32_t kSlots = 16;  // two windows (core/writeback.h): one is filled, one written out
     constexpr unsigned kMostFiles = 8;
     const unsigned cores = std::thread::hardware_concurrency();
     const unsigned files =
         cores < 2 ? 1 : std::min(2 * cores, kMostFiles);  // seldom two writers want the same one
-    return {.files = files, .stripe_bytes = kStripeBytes, .from_bytes = kFromBytes};
+    return {.files = files, .stripe_bytes = kStripeBytes, .slots = kSlots, .from_bytes = kFromBytes};
   }
 
   bool has_staged_name() const override { return !staged_path_.empty(); }

@@ -52,11 +52,11 @@ inline bool lacks_locks(const Error& error) {
   return error.errno_value == ENOLCK || error.errno_value == ENOSYS || error.errno_value == EOPNOTSUPP;
 }
 
-/// How a large content is best written where blocks can be shared afterwards: a stripe to each of several
-/// files in turn.
+/// How a large content is best written where blocks can be shared afterwards (core/stripes.h).
 struct Striping {
   std::uint32_t files = 1;
   std::uint64_t stripe_bytes = 0;
+  std::uint32_t slots = 1;  // stripes that a file holds at a time
   std::uint64_t from_bytes = std::numeric_limits<std::uint64_t>::max();  // what is smaller is not worth it
 };
 

@@ -4,9 +4,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <algorithm>
-#include <array>
-#include <iterator>
 #include <limits>
 #include <new>
 #include <string>
@@ -42,7 +39,7 @@ Result<void> Journal::move_to_disk() {
   id_ = made->id;
   memory_ = nullptr;
   file_ = std::move(made->file);
-  worth_spreading_bytes_ = file_->striping().from_bytes;
+  worth_striping_bytes_ = file_->striping().from_bytes;
   return {};
 }
 
@@ -51,21 +48,15 @@ Result<void> Journal::write(std::span<const std::byte> from, std::uint64_t offse
   if (memory_ != nullptr && memory_->blocks_with({offset, from.size()}) > kLaneBlocks) {
     if (auto moved = move_to_disk(); !moved) return moved;
   }
-  return for_each_part({offset, from.size()}, [&](ByteRange part, bool is_spread) {
-    const auto bytes = from.subspan(part.offset - offset, part.size_bytes);
-    auto written = is_spread ? stripes_->write(bytes, part.offset) : file_->write(bytes, part.offset);
-    // Let the disk begin while the rest still comes: the commit waits for it. Stripes do so by themselves.
-    if (written && !is_spread && memory_ == nullptr) writeback_.follow(*file_, part);
-    return written;
-  });
+  auto written = file_->write(from, offset);
+  // Let the disk begin while the rest still comes: the commit waits for it.
+  if (written && memory_ == nullptr) writeback_.follow(*file_, {offset, from.size()});
+  return written;
 }
 
 Result<void> Journal::read(std::span<std::byte> to, std::uint64_t offset) const {
   const std::scoped_lock lock(mutex_);
-  return for_each_part({offset, to.size()}, [&](ByteRange part, bool is_spread) {
-    const auto bytes = to.subspan(part.offset - offset, part.size_bytes);
-    return is_spread ? stripes_->read(bytes, part.offset) : file_->read(bytes, part.offset);
-  });
+  return file_->read(to, offset);
 }
 
 Result<void> Journal::reserve(ByteRange range) {
@@ -73,67 +64,30 @@ Result<void> Journal::reserve(ByteRange range) {
   if (memory_ != nullptr && memory_->blocks_with(range) > kLaneBlocks) {
     if (auto moved = move_to_disk(); !moved) return moved;
   }
-  return for_each_part(range, [&](ByteRange part, bool is_spread) {
-    return is_spread ? stripes_->reserve(part) : file_->reserve(part);
-  });
+  return file_->reserve(range);
 }
 
-/// Calls `Result<void> visit(ByteRange part, bool is_spread)` for what lies together, in order.
-template <class Visit>
-Result<void> Journal::for_each_part(ByteRange range, const Visit& visit) const {
-  auto next = spread_.upper_bound(range.offset);
-  if (next != spread_.begin() && std::prev(next)->second > range.offset) --next;
-  while (!range.empty()) {
-    const bool is_spread = next != spread_.end() && next->first <= range.offset;
-    std::uint64_t end = range.end();
-    if (is_spread) {
-      end = std::min(end, next->second);
-    } else if (next != spread_.end()) {
-      end = std::min(end, next->first);
-    }
-    if (auto visited = visit(ByteRange{range.offset, end - range.offset}, is_spread); !visited)
-      return visited;
-    if (is_spread) ++next;
-    range = {end, range.end() - end};
-  }
-  return {};
-}
-
-Result<Stripes*> Journal::spread(ByteRange blocks) {
+Result<Stripes*> Journal::lend_stripes(std::uint64_t offset, std::uint64_t size_bytes) {
   const std::scoped_lock lock(mutex_);
-  if (memory_ != nullptr && blocks.size_bytes > kLaneBytes) {
+  if (memory_ != nullptr && size_bytes > kLaneBytes) {
     if (auto moved = move_to_disk(); !moved) return pass_on(std::move(moved));
   }
-  if (memory_ != nullptr || blocks.size_bytes < worth_spreading_bytes_) return nullptr;
+  if (memory_ != nullptr || size_bytes < worth_striping_bytes_ || are_lent_) return nullptr;
   if (!stripes_) {
-    auto opened = Stripes::open(storage_, *file_, path_, blocks.offset);
-    if (!opened || !*opened) worth_spreading_bytes_ = std::numeric_limits<std::uint64_t>::max();
+    auto opened = Stripes::open(storage_, *file_, path_);
+    if (!opened || !*opened) worth_striping_bytes_ = std::numeric_limits<std::uint64_t>::max();
     if (!opened) return pass_on(std::move(opened));
     if (!*opened) return nullptr;
     stripes_ = std::move(*opened);
   }
-  spread_.emplace(blocks.offset, blocks.end());
+  stripes_->begin(offset);
+  are_lent_ = true;
   return stripes_.get();
 }
 
-Result<void> Journal::gather(const JournalRecord& record) {
-  for (const JournalRange& range : record.ranges) {
-    auto gathered = for_each_part({range.journal_offset, range.archive.size_bytes},
-                                  [&](ByteRange part, bool is_spread) -> Result<void> {
-                                    if (!is_spread) return {};
-                                    // The archive's last block may end before its end.
-                                    const std::uint64_t whole_bytes = round_down_to_block(part.size_bytes);
-                                    auto shared = stripes_->share_with(*file_, {part.offset, whole_bytes});
-                                    std::array<std::byte, kBlockBytes> block;
-                                    const auto rest = std::span(block).first(part.size_bytes - whole_bytes);
-                                    if (!shared || rest.empty()) return shared;
-                                    if (auto read = stripes_->read(rest, part.offset + whole_bytes); !read)
-                                      return read;
-                                    return file_->write(rest, part.offset + whole_bytes);
-                                  });
-    if (!gathered) return gathered;
-  }
-  return {};
+void Journal::return_stripes() {
+  const std::scoped_lock lock(mutex_);
+  are_lent_ = false;
 }
 
 std::unique_ptr<File> Journal::take_file() {
@@ -184,24 +138,19 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, const Ha
   }
   record.id = id_;
   writeback_.finish();
-  // Sharing writes out what is dirty, so it fails as a sync does.
-  if (auto gathered = gather(record); !gathered) return spoil(std::move(gathered));
   const auto head = write_record(std::move(record), hash);
   if (!head) return tl::unexpected(head.error());
   const std::string block = encode_head(*head);
   if (auto written = file_->write(std::as_bytes(std::span(block)), 0); !written) return written;
   if (durability == Durability::Process) return {};
   auto synced = file_->sync();
-  return synced ? synced : spoil(std::move(synced));
-}
-
-Result<void> Journal::spoil(Result<void> failed) {
+  if (synced) return {};
   // Spoiled even where there is no memory for the reason.
   Error& why = spoiled_.emplace();
-  why.code = failed.error().code;
-  why.errno_value = failed.error().errno_value;
-  why.message = failed.error().message;
-  return failed;
+  why.code = synced.error().code;
+  why.errno_value = synced.error().errno_value;
+  why.message = synced.error().message;
+  return synced;
 }
 
 Result<JournalHead> Journal::write_record(JournalRecord record, const HashRange& hash) {

@@ -25,7 +25,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -44,7 +43,8 @@
 namespace stfs {
 
 /// The staging of several tensors may go on in several threads: allocate(), write(), read(), reserve(),
-/// spread() and evict() may be called by any. All else is for one thread, while nobody stages.
+/// lend_stripes(), return_stripes() and evict() may be called by any. All else is for one thread, while
+/// nobody stages.
 class Journal {
  public:
   enum class Place : std::uint8_t {
@@ -68,15 +68,10 @@ class Journal {
   /// What was written.
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
   Result<void> reserve(ByteRange range);
-  /// From here on what is written there goes into stripes, until it is sealed.
-  /// @param blocks  whole ones of a region, where nothing was written yet.
-  /// @return the journal's; several threads may write to these blocks through them. Null where that can't be.
-  Result<Stripes*> spread(ByteRange blocks);
-  /// From which size on spreading is worth it.
-  [[nodiscard]] std::uint64_t worth_spreading_bytes() const {
-    const std::scoped_lock lock(mutex_);
-    return worth_spreading_bytes_;
-  }
+  /// For a content of that size from there on, where it is worth it: begun, and the caller's until it gives
+  /// them back. Null where not, or where somebody else has them.
+  Result<Stripes*> lend_stripes(std::uint64_t offset, std::uint64_t size_bytes);
+  void return_stripes();
   /// What was replaced in the archive by then leaves the page cache while the rest still comes.
   void evict(File& archive, ByteRange range) { writeback_.evict(archive, range); }
   /// Once it is sealed, for reading.
@@ -86,9 +81,8 @@ class Journal {
 
   /// Fills in a range's hashes.
   using HashRange = std::function<Result<void>(JournalRange& range)>;
-  /// Writes record and head, syncs them. May be repeated until publish(), but not after a failed sync or
-  /// sharing of blocks: what the kernel calls clean then may never have reached the disk, so the journal is
-  /// spoiled for good.
+  /// Writes record and head, syncs them. May be repeated until publish(), but not after a failed sync: what
+  /// the kernel calls clean then may never have reached the disk, so the journal is spoiled for good.
   /// @param hash  called for each range when its turn comes, so that not all hashes are in memory at once;
   ///              without it the record has them.
   /// @param standing  takes what is still in memory, where it is ready: then this is the commit point.
@@ -117,12 +111,6 @@ class Journal {
   Journal(Storage& storage, std::filesystem::path archive_path)
       : storage_(storage), archive_path_(std::move(archive_path)) {}
   Result<void> move_to_disk();
-  template <class Visit>
-  Result<void> for_each_part(ByteRange range, const Visit& visit) const;
-  /// Nothing may be sealed after that failure, which it gives back.
-  Result<void> spoil(Result<void> failed);
-  /// What the record names and lies in stripes.
-  Result<void> gather(const JournalRecord& record);
   /// Behind the regions; what a head tells of it.
   Result<JournalHead> write_record(JournalRecord record, const HashRange& hash);
 
@@ -137,9 +125,9 @@ class Journal {
   std::optional<Error> spoiled_;
   std::uint64_t end_bytes_ = kBlockBytes;  // of the regions
   std::unique_ptr<Stripes> stripes_;
-  std::uint64_t worth_spreading_bytes_ = kLaneBytes;  // while it is in memory
-  std::map<std::uint64_t, std::uint64_t> spread_;     // begin -> end, disjoint: what lies in them
-  Writeback writeback_;                               // ends before the files
+  bool are_lent_ = false;
+  std::uint64_t worth_striping_bytes_ = kLaneBytes;  // while it is in memory
+  Writeback writeback_;                              // ends before the files
 };
 
 }  // namespace stfs

@@ -29,6 +29,10 @@ Staging::Staging(Journal& journal, ByteRange target, File* archive)
       size_bytes_(target.size_bytes),
       kept_bytes_(target.size_bytes) {}
 
+Staging::~Staging() {
+  if (stripes_ != nullptr) journal_.return_stripes();
+}
+
 Result<void> Staging::write(std::span<const std::byte> from, std::uint64_t offset) {
   return guard_memory([&] { return write_unguarded(from, offset); });
 }
@@ -41,16 +45,20 @@ Result<void> Staging::write_unguarded(std::span<const std::byte> from, std::uint
                             target_.size_bytes));
   }
   if (from.empty()) return {};
-  if (offset == run_.end() && run_.size_bytes >= journal_.worth_spreading_bytes()) spread_ahead(offset);
   reserve_ahead(*range);
+  if (stripes_ != nullptr && !is_next(offset)) {
+    if (auto ended = end_striping(); !ended) return ended;
+  }
+  if (stripes_ == nullptr) begin_striping(offset, run_.size_bytes);
+  if (stripes_ != nullptr) stripes_->expect(from.size());
   if (auto written = put(from, offset); !written) return written;
   note_unguarded(from, offset);
-  return {};
+  return stripes_ != nullptr && is_next(target_.size_bytes) ? end_striping() : Result<void>{};
 }
 
 Result<void> Staging::put(std::span<const std::byte> from, std::uint64_t offset) {
   // The journal itself takes one at a time.
-  if (striped_.contains({offset, from.size()})) return stripes_->write(from, place(offset));
+  if (stripes_ != nullptr) return stripes_->write(from, place(offset));
   return guard_memory([&] { return journal_.write(from, place(offset)); });
 }
 
@@ -58,6 +66,7 @@ Result<void> Staging::note(std::span<const std::byte> from, std::uint64_t offset
   return guard_memory([&]() -> Result<void> {
     note_run({offset, from.size()});
     note_unguarded(from, offset);
+    if (stripes_ != nullptr) stripes_->expect(from.size());
     return {};
   });
 }
@@ -70,8 +79,7 @@ void Staging::note_unguarded(std::span<const std::byte> from, std::uint64_t offs
   is_dirty_ = true;
   // The commit puts shared blocks in the place of the cached pages. With small ones that takes a quarter as
   // long as the writing, while everybody waits.
-  if (archive_ != nullptr && striped_.contains({offset, from.size()}) &&
-      end / kEvictBytes != offset / kEvictBytes) {
+  if (archive_ != nullptr && stripes_ != nullptr && end / kEvictBytes != offset / kEvictBytes) {
     const std::uint64_t size_bytes = std::min(end, kEvictBytes);
     journal_.evict(*archive_, {target_.offset + end - size_bytes, size_bytes});
   }
@@ -82,23 +90,19 @@ void Staging::note_run(ByteRange range) {
   run_.size_bytes += range.size_bytes;
 }
 
-void Staging::spread_ahead(std::uint64_t begin) {
-  const auto next = extents_.lower_bound(begin);
-  const bool is_staged = next != extents_.begin() && std::prev(next)->second > begin;
-  if (!may_spread_ || is_staged) return;
-  may_spread_ = false;
-  // Up to what is staged already; what is staged of the block here stays where it is.
-  const std::uint64_t first = round_up_to_block(place(begin));
-  const std::uint64_t last = next == extents_.end() ? round_up_to_block(place(target_.size_bytes))
-                                                    : round_down_to_block(place(next->first));
-  if (first >= last) return;
+void Staging::begin_striping(std::uint64_t offset, std::uint64_t size_bytes) {
   // Only a favour.
-  const auto stripes = journal_.spread({first, last - first});
-  if (!stripes || *stripes == nullptr) return;
-  stripes_ = *stripes;
-  const std::uint64_t origin = place(0);
-  const std::uint64_t offset = first - origin;
-  striped_ = {offset, std::min(last - origin, target_.size_bytes) - offset};
+  const auto stripes = journal_.lend_stripes(place(offset), size_bytes);
+  if (stripes) stripes_ = *stripes;
+}
+
+Result<void> Staging::end_striping() {
+  if (stripes_ == nullptr) return {};
+  if (auto finished = stripes_->finish(); !finished) return finished;
+  journal_.return_stripes();
+  stripes_ = nullptr;
+  run_ = {run_.end(), 0};
+  return {};
 }
 
 void Staging::reserve_ahead(ByteRange range) {
@@ -126,10 +130,11 @@ Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
   }
   // A no-op must stay one: tools that "truncate" to the present size have written nothing.
   if (size_bytes == size_bytes_) return {};
+  if (auto ended = end_striping(); !ended) return ended;
   if (size_bytes == 0) {
-    if (extents_.empty() && target_.size_bytes >= journal_.worth_spreading_bytes()) spread_ahead(0);
     if (auto reserved = journal_.reserve({place(0), target_.size_bytes}); !reserved) return reserved;
     reserved_ = {0, target_.size_bytes};
+    begin_striping(0, target_.size_bytes);
   }
   if (size_bytes < size_bytes_) {
     drop_extents_from(size_bytes);
@@ -140,7 +145,8 @@ Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
   return {};
 }
 
-Result<void> Staging::read(std::span<std::byte> to, std::uint64_t offset, const ReadBase& read_base) const {
+Result<void> Staging::read(std::span<std::byte> to, std::uint64_t offset, const ReadBase& read_base) {
+  if (auto ended = end_striping(); !ended) return ended;
   auto extent = extents_.upper_bound(offset);
   if (extent != extents_.begin() && std::prev(extent)->second > offset) --extent;
   while (!to.empty()) {
@@ -175,6 +181,7 @@ Result<std::vector<ByteRange>> Staging::pieces() {
 }
 
 Result<std::vector<ByteRange>> Staging::pieces_unguarded() {
+  if (auto ended = end_striping(); !ended) return pass_on(std::move(ended));
   // Behind what is kept of the old content, a gap is a hole that the writer has left: its zeros must
   // reach the archive like any other byte.
   std::uint64_t at = kept_bytes_;

@@ -27,6 +27,9 @@ class Staging {
   /// @param target   the tensor's absolute range in the archive.
   /// @param archive  whose cached pages a commit replaces, to be told so ahead; may be null.
   Staging(Journal& journal, ByteRange target, File* archive = nullptr);
+  ~Staging();
+  Staging(const Staging&) = delete;
+  Staging& operator=(const Staging&) = delete;
 
   /// EFBIG, with nothing staged, where the bytes would pass the tensor's end.
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
@@ -35,7 +38,7 @@ class Staging {
   /// disk. It can be done in two halves: note() by who owns the staging, then put() of the same bytes, beside
   /// put()s to other places and their notes. All other calls have to wait until it is back.
   [[nodiscard]] bool takes_halves(ByteRange range) const {
-    return !range.empty() && reserved_.contains(range);
+    return !range.empty() && reserved_.contains(range) && (stripes_ == nullptr || is_next(range.offset));
   }
   Result<void> note(std::span<const std::byte> from, std::uint64_t offset);
   Result<void> put(std::span<const std::byte> from, std::uint64_t offset);
@@ -47,7 +50,7 @@ class Staging {
   /// Reads the tensor's old bytes at an offset relative to the tensor.
   using ReadBase = std::function<Result<void>(std::span<std::byte> to, std::uint64_t offset)>;
   /// The content as the writer sees it. The range must lie below size_bytes().
-  Result<void> read(std::span<std::byte> to, std::uint64_t offset, const ReadBase& read_base) const;
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset, const ReadBase& read_base);
 
   /// Length of the content now.
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
@@ -74,7 +77,9 @@ class Staging {
   Result<void> write_unguarded(std::span<const std::byte> from, std::uint64_t offset);
   void note_unguarded(std::span<const std::byte> from, std::uint64_t offset);
   void note_run(ByteRange range);
-  void spread_ahead(std::uint64_t begin);
+  void begin_striping(std::uint64_t offset, std::uint64_t size_bytes);
+  Result<void> end_striping();
+  [[nodiscard]] bool is_next(std::uint64_t offset) const { return place(offset) == stripes_->next(); }
   void reserve_ahead(ByteRange range);
   void add_extent(std::uint64_t begin, std::uint64_t end);
   void drop_extents_from(std::uint64_t begin);
@@ -94,9 +99,7 @@ class Staging {
   ByteRange run_;                                   // what was written last, in order
   ByteRange reserved_;
   bool may_reserve_ = true;
-  Stripes* stripes_ = nullptr;  // the journal's
-  ByteRange striped_;           // what lies in them
-  bool may_spread_ = true;
+  Stripes* stripes_ = nullptr;  // the journal's, while what comes goes through them
   bool is_dirty_ = false;
 };
 

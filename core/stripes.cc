@@ -10,82 +10,155 @@
 namespace stfs {
 
 Result<std::unique_ptr<Stripes>> Stripes::open(Storage& storage, File& journal,
-                                               const std::filesystem::path& journal_path,
-                                               std::uint64_t probe) {
+                                               const std::filesystem::path& journal_path) {
   const Striping form = journal.striping();
   // A name would have to be removed again, by whoever finds it after a crash.
   if (form.files < 2 || journal.has_staged_name()) return nullptr;
-  std::unique_ptr<Stripes> stripes(new Stripes(form));
+  std::unique_ptr<Stripes> stripes(new Stripes(form, journal));
   while (stripes->members_.size() < form.files) {
     auto opened = storage.create_unnamed(journal_path);
     if (!opened) return pass_on(std::move(opened));
     File& file = **opened;
     stripes->members_.push_back(std::make_unique<Member>());
     stripes->members_.back()->file = std::move(*opened);
+    stripes->members_.back()->filled.resize(form.slots);
+    // What is handed over gives back as much of what was reserved for it in the journal.
+    if (auto room = file.reserve({0, form.slots * form.stripe_bytes}); !room) return pass_on(std::move(room));
     if (stripes->members_.size() > 1) continue;
     // Only the file system itself knows.
     const std::array<std::byte, kBlockBytes> zeros{};
     if (auto written = file.write(zeros, 0); !written) return pass_on(std::move(written));
-    const auto shared = journal.clone_from(file, 0, {probe, kBlockBytes});
+    const auto shared = journal.clone_from(file, 0, {0, kBlockBytes});
     if (!shared && shared.error().errno_value == EOPNOTSUPP) return nullptr;
     if (!shared) return tl::unexpected(shared.error());
   }
   return stripes;
 }
 
-Stripes::Place Stripes::place_of(std::uint64_t offset) const {
-  const std::uint64_t stripe = offset / form_.stripe_bytes;
-  return {members_[stripe % members_.size()].get(),
-          stripe / members_.size() * form_.stripe_bytes + offset % form_.stripe_bytes};
+void Stripes::begin(std::uint64_t offset) {
+  begin_ = next_ = offset;
+  has_failed_ = false;
+  failure_.reset();
+  const std::uint64_t first = offset / form_.stripe_bytes;
+  for (std::size_t at = 0; at < members_.size(); ++at) {
+    members_[at]->oldest = (first + members_.size() - 1 - at) / members_.size();
+    std::ranges::fill(members_[at]->filled, 0);
+  }
 }
 
-template <class Visit>
-Result<void> Stripes::for_each_stripe(ByteRange range, const Visit& visit) const {
-  while (!range.empty()) {
-    const std::uint64_t size_bytes =
-        std::min(form_.stripe_bytes - range.offset % form_.stripe_bytes, range.size_bytes);
-    if (auto visited = visit(place_of(range.offset), size_bytes); !visited) return visited;
-    range = {range.offset + size_bytes, range.size_bytes - size_bytes};
-  }
-  return {};
+Stripes::Stripe Stripes::stripe_of(std::size_t file, std::uint64_t number) const {
+  const std::uint64_t first = (number * members_.size() + file) * form_.stripe_bytes;
+  const std::uint64_t begin = std::max(first, begin_);
+  return {file, number, {begin, first + form_.stripe_bytes - begin}};
+}
+
+Stripes::Stripe Stripes::stripe_at(std::uint64_t offset) const {
+  const std::uint64_t stripe = offset / form_.stripe_bytes;
+  return stripe_of(stripe % members_.size(), stripe / members_.size());
 }
 
 Result<void> Stripes::write(std::span<const std::byte> from, std::uint64_t offset) {
-  return for_each_stripe({offset, from.size()}, [&](Place place, std::uint64_t size_bytes) -> Result<void> {
-    {
-      const std::scoped_lock turn(place.member->turn);
-      auto written = place.member->file->write(from.first(size_bytes), place.offset);
-      if (!written) return written;
-    }
-    from = from.subspan(size_bytes);
-    place.member->writeback.follow(*place.member->file, {place.offset, size_bytes});
-    return {};
-  });
-}
-
-Result<void> Stripes::read(std::span<std::byte> to, std::uint64_t offset) const {
-  return for_each_stripe({offset, to.size()}, [&](Place place, std::uint64_t size_bytes) -> Result<void> {
-    if (auto read = place.member->file->read(to.first(size_bytes), place.offset); !read) return read;
-    to = to.subspan(size_bytes);
-    return {};
-  });
-}
-
-Result<void> Stripes::reserve(ByteRange range) {
-  // Of each file, what the range has of it lies together.
-  std::vector<ByteRange> parts(members_.size());
-  static_cast<void>(for_each_stripe(range, [&](Place place, std::uint64_t size_bytes) -> Result<void> {
-    const auto member = std::ranges::find(members_, place.member, &std::unique_ptr<Member>::get);
-    ByteRange& part = parts[static_cast<std::size_t>(member - members_.begin())];
-    if (part.empty()) part.offset = place.offset;
-    part.size_bytes = place.offset + size_bytes - part.offset;
-    return {};
-  }));
-  for (std::size_t member = 0; member < parts.size(); ++member) {
-    if (parts[member].empty()) continue;
-    if (auto reserved = members_[member]->file->reserve(parts[member]); !reserved) return reserved;
+  while (!from.empty()) {
+    const Stripe stripe = stripe_at(offset);
+    const auto part = from.first(std::min<std::size_t>(stripe.range.end() - offset, from.size()));
+    if (auto done = guard_memory([&] { return put(stripe, part, offset); }); !done)
+      return fail(std::move(done));
+    from = from.subspan(part.size());
+    offset += part.size();
   }
   return {};
+}
+
+Result<void> Stripes::put(const Stripe& stripe, std::span<const std::byte> from, std::uint64_t offset) {
+  Member& member = *members_[stripe.file];
+  const std::uint64_t place = place_of(stripe, offset);
+  {
+    std::unique_lock turn(member.turn);
+    if (auto room = make_room(stripe, turn); !room) return room;
+    if (auto written = member.file->write(from, place); !written) return written;
+    std::uint64_t& filled = member.filled[slot_of(stripe)];
+    filled += from.size();
+    if (filled == stripe.range.size_bytes) member.changed.notify_all();
+  }
+  member.writeback.follow(*member.file, {place, from.size()});
+  return {};
+}
+
+Result<void> Stripes::make_room(const Stripe& stripe, std::unique_lock<std::mutex>& turn) {
+  Member& member = *members_[stripe.file];
+  while (stripe.number >= member.oldest + form_.slots) {
+    if (has_failed_) return failure();
+    const Stripe oldest = stripe_of(stripe.file, member.oldest);
+    std::uint64_t& filled = member.filled[slot_of(oldest)];
+    if (filled < oldest.range.size_bytes) {
+      member.changed.wait(turn);
+      continue;
+    }
+    if (auto handed = hand_over(oldest, oldest.range); !handed) return handed;
+    filled = 0;
+    ++member.oldest;
+    member.changed.notify_all();
+  }
+  return {};
+}
+
+/// The whole blocks are shared. What there is of a block at either end is copied: the rest of it may be
+/// somebody else's.
+Result<void> Stripes::hand_over(const Stripe& stripe, ByteRange range) {
+  const std::uint64_t first = std::min(round_up_to_block(range.offset), range.end());
+  const std::uint64_t last = std::max(round_down_to_block(range.end()), first);
+  if (auto copied = copy(stripe, {range.offset, first - range.offset}); !copied) return copied;
+  if (first < last) {
+    auto shared =
+        journal_.clone_from(*members_[stripe.file]->file, place_of(stripe, first), {first, last - first});
+    if (!shared) return shared;
+  }
+  return copy(stripe, {last, range.end() - last});
+}
+
+Result<void> Stripes::copy(const Stripe& stripe, ByteRange range) {
+  if (range.empty()) return {};
+  std::array<std::byte, kBlockBytes> block;
+  const auto bytes = std::span(block).first(range.size_bytes);
+  if (auto read = members_[stripe.file]->file->read(bytes, place_of(stripe, range.offset)); !read)
+    return read;
+  return journal_.write(bytes, range.offset);
+}
+
+Result<void> Stripes::finish() {
+  if (has_failed_) return failure();
+  for (std::size_t at = 0; at < members_.size(); ++at) {
+    Member& member = *members_[at];
+    member.writeback.finish();
+    for (;; ++member.oldest) {
+      const Stripe stripe = stripe_of(at, member.oldest);
+      if (stripe.range.offset >= next_) break;
+      auto handed = guard_memory([&] {
+        return hand_over(stripe, stripe.range.intersection({begin_, next_ - begin_}));
+      });
+      if (!handed) return fail(std::move(handed));
+    }
+  }
+  return {};
+}
+
+Result<void> Stripes::fail(Result<void> failed) {
+  static_cast<void>(guard_memory([&]() -> Result<void> {
+    const std::scoped_lock lock(failure_mutex_);
+    if (!has_failed_) failure_ = failed.error();
+    return {};
+  }));
+  has_failed_ = true;
+  for (const auto& member : members_) {
+    { const std::scoped_lock turn(member->turn); }  // whoever has looked waits by now
+    member->changed.notify_all();
+  }
+  return failed;
+}
+
+Result<void> Stripes::failure() const {
+  const std::scoped_lock lock(failure_mutex_);
+  return tl::unexpected(failure_.value_or(Error{ErrorCode::OutOfMemory, ENOMEM, "out of memory"}));
 }
 
 std::unique_ptr<File> Stripes::take_file() {
@@ -93,16 +166,6 @@ std::unique_ptr<File> Stripes::take_file() {
   auto file = std::move(members_.back()->file);
   members_.pop_back();
   return file;
-}
-
-Result<void> Stripes::share_with(File& journal, ByteRange blocks) {
-  for (const auto& member : members_) member->writeback.finish();
-  std::uint64_t at = blocks.offset;
-  return for_each_stripe(blocks, [&](Place place, std::uint64_t size_bytes) {
-    const ByteRange to = {at, size_bytes};
-    at += size_bytes;
-    return journal.clone_from(*place.member->file, place.offset, to);
-  });
 }
 
 }  // namespace stfs

@@ -31,13 +31,13 @@ class Staged {
   Staging* operator->() { return &staging_; }
   [[nodiscard]] const TemporaryDirectory& directory() const { return directory_; }
 
-  [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset) const {
+  [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset) {
     return staging_.read(to, offset, [this](std::span<std::byte> part, std::uint64_t at) -> Result<void> {
       std::copy_n(old_.begin() + static_cast<std::ptrdiff_t>(at), part.size(), part.begin());
       return {};
     });
   }
-  [[nodiscard]] std::string content() const {
+  [[nodiscard]] std::string content() {
     std::string text(static_cast<std::size_t>(staging_.size_bytes()), '?');
     if (!read(std::as_writable_bytes(std::span(text)), 0)) return "read failed";
     return text;

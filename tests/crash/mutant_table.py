@@ -52,15 +52,21 @@ MUTANTS: tuple[Mutant, ...] = (
         ("crashes",),
     ),
     Mutant(
-        "what was staged in stripes is not shared with the journal",
-        "if (auto gathered = gather(record); !gathered) return spoil(std::move(gathered));",
+        "what is left in stripes at the end is not shared with the journal",
+        "      if (stripe.range.offset >= next_) break;",
+        "      break;",
+        ("crashes",),
+    ),
+    Mutant(
+        "a stripe's pages are written anew before the journal has it",
+        "if (auto handed = hand_over(oldest, oldest.range); !handed) return handed;",
         "",
         ("crashes",),
     ),
     Mutant(
-        "stripes hide what was staged before",
-        "if (!may_spread_ || is_staged) return;",
-        "if (!may_spread_) return;",
+        "a write elsewhere does not wait for what is in stripes",
+        "if (stripes_ != nullptr && !is_next(offset)) {",
+        "if (false) {",
         ("crashes",),
     ),
     Mutant(

@@ -16,7 +16,7 @@ constexpr std::uint64_t kBlock = kDiskBlockBytes;
 const std::filesystem::path kPath(kArchivePath);
 constexpr std::uint64_t kDataOffset = 1600;  // the header shares its block with the first tensors
 
-/// One that shares blocks, and wants what is larger than a block in two files.
+/// One that shares blocks, and wants what is larger than a block through two files with a slot each.
 DiskOptions striped_disk(std::uint64_t stripe_bytes) {
   return {.has_clone = true, .striping = {.files = 2, .stripe_bytes = stripe_bytes, .from_bytes = kBlock}};
 }
