@@ -105,10 +105,12 @@ std::uint64_t Journal::allocate(std::uint64_t size_bytes) {
   return begin;
 }
 
-Result<std::optional<std::uint64_t>> Journal::share(const File& archive, ByteRange blocks) {
+Result<std::optional<std::uint64_t>> Journal::share(File& archive, ByteRange blocks) {
   const std::uint64_t end_before = end_bytes_;
   const std::uint64_t region = allocate(blocks.size_bytes);
   auto shared = file_->clone_from(archive, blocks.offset, {region, blocks.size_bytes});
+  // New blocks will take their place in the same way, which has to clear the page cache of the old ones.
+  if (shared) writeback_.evict(archive, blocks);
   if (shared) return region;
   end_bytes_ = end_before;
   const int why = shared.error().errno_value;
@@ -137,7 +139,6 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, const Ha
     if (auto settled = standing->settle(durability); !settled) return settled;
   }
   record.id = id_;
-  writeback_.finish();
   const auto head = write_record(std::move(record), hash);
   if (!head) return tl::unexpected(head.error());
   const std::string block = encode_head(*head);
@@ -182,6 +183,7 @@ Result<JournalHead> Journal::write_record(JournalRecord record, const HashRange&
 Result<void> Journal::publish(Durability durability) {
   if (spoiled_) return tl::unexpected(*spoiled_);
   if (standing_ != nullptr) return {};
+  writeback_.finish();
   // What needs memory comes before the name: a commit must not fail for want of it afterwards.
   const std::filesystem::path directory = path_.parent_path();
   auto done = storage_.publish(*file_, path_);

@@ -61,7 +61,7 @@ class Journal {
   /// archive's change.
   /// @param blocks  whole ones.
   /// @return nothing where the file system does not share blocks, or has no room for what that takes.
-  Result<std::optional<std::uint64_t>> share(const File& archive, ByteRange blocks);
+  Result<std::optional<std::uint64_t>> share(File& archive, ByteRange blocks);
   /// Of head and regions.
   [[nodiscard]] std::uint64_t size_bytes() const { return end_bytes_; }
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
