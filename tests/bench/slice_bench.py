@@ -24,8 +24,11 @@ from page_cache import cached_share, drop
 
 GOAL_PERCENT = 2.0  # of reading it all, for one per cent of it
 ROW = 6400  # elements: a hundredth of a row is whole cache lines
-HUNDREDTHS = {"[{part}]": "rows together", "[::100]": "each hundredth row", "[:,0:64]": "a part of each row",
-              "[...,7::100]": "each hundredth element", "[::-10,::10]": "each tenth of each tenth row, backwards"}
+HUNDREDTHS = ("[{part}]",       # rows together
+              "[::100]",        # each hundredth row
+              "[:,0:64]",       # a part of each row
+              "[...,7::100]",   # each hundredth element
+              "[::-10,::10]")   # each tenth of each tenth row, backwards
 WHOLE, ONE, LIMIT = "all of it, ms", "one element, ms", "[...,7::100] by NumPy, mapped, no FUSE"
 
 

@@ -32,10 +32,11 @@ def directory(request, tmp_path):
 @pytest.fixture
 def archive(directory):
     """A large tensor at an odd offset between two small ones."""
-    path = archive_file.write_bytes_tensors(directory / "model.safetensors", {
+    path = directory / "model.safetensors"
+    archive_file.write_bytes_tensors(path, {
         "before": archive_file.random_bytes(4099, 1), "large": archive_file.random_bytes(LARGE_BYTES, 2),
         "last": archive_file.random_bytes(100, 3)})
-    return archive_file.ArchiveFile(path or directory / "model.safetensors")
+    return archive_file.ArchiveFile(path)
 
 
 def staged_files(mount, directory):

@@ -94,7 +94,7 @@ Result<void> stage(Transaction& transaction, const Archive& archive, const Reque
     if (!staging) return pass_on(std::move(staging));
     // As `dd of=` does.
     constexpr std::size_t kWriteBytes = 1 << 20;
-    if (bytes.size() == tensor.size_bytes) {
+    if (bytes.size() == tensor.size_bytes && bytes.size() > kWriteBytes) {
       if (auto cut = (*staging)->resize(0); !cut) return cut;
     }
     for (std::size_t at = 0; at < bytes.size(); at += kWriteBytes) {
