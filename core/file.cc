@@ -68,6 +68,9 @@ Result<void> refuse_what_is_no_file(const std::string& name, std::uint32_t mode)
   return fail(ErrorCode::System, EINVAL, name + ": is not a regular file");
 }
 
+// Where space is reserved for stripes.
+constexpr std::uint64_t kExtentBytes = 8 << 20;
+
 class SystemFile final : public File {
  public:
   /// @param staged_path  the name that an "unnamed" file has for want of unnamed files; else empty.
@@ -142,7 +145,10 @@ class SystemFile final : public File {
   }
 
   Result<void> reserve(ByteRange range) override {
-    const int why = reserve_space(fd_.get(), range, GrowsFile::No);
+    // btrfs gives space back by whole extents, and stripes hand over a little at a time.
+    constexpr auto kAll = std::numeric_limits<std::uint64_t>::max();
+    const bool is_striped = filesystem_type() == BTRFS_SUPER_MAGIC;
+    const int why = reserve_space(fd_.get(), range, GrowsFile::No, is_striped ? kExtentBytes : kAll);
     if (why == 0 || why == EOPNOTSUPP) return {};
     return fail_system(why, name_, "reserve space");
   }
@@ -209,17 +215,22 @@ class SystemFile final : public File {
     ::fcntl(fd_.get(), F_OFD_SETLK, &lock);
   }
 
+  std::uint64_t free_bytes() const override { return stfs::free_bytes(fd_.get()); }
   Striping striping() const override {
     // btrfs takes a page at a time, which is slower than the pages come. xfs is faster with one file.
     if (filesystem_type() != BTRFS_SUPER_MAGIC) return {};
     constexpr std::uint64_t kStripeBytes = 1 << 20;  // what comes at most in one write
     constexpr std::uint64_t kFromBytes = 4 << 20;
-    constexpr std::uint32_t kSlots = 16;  // two windows (core/writeback.h): one is filled, one written out
+    constexpr std::uint32_t kSlots = 4;  // two are filled, two written out
     constexpr unsigned kMostFiles = 8;
     const unsigned cores = std::thread::hardware_concurrency();
     const unsigned files =
         cores < 2 ? 1 : std::min(2 * cores, kMostFiles);  // seldom two writers want the same one
-    return {.files = files, .stripe_bytes = kStripeBytes, .slots = kSlots, .from_bytes = kFromBytes};
+    return {.files = files,
+            .stripe_bytes = kStripeBytes,
+            .slots = kSlots,
+            .from_bytes = kFromBytes,
+            .spare_bytes = 2 * (files * kSlots * kStripeBytes + kExtentBytes)};
   }
 
   bool has_staged_name() const override { return !staged_path_.empty(); }

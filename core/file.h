@@ -58,6 +58,7 @@ struct Striping {
   std::uint64_t stripe_bytes = 0;
   std::uint32_t slots = 1;  // stripes that a file holds at a time
   std::uint64_t from_bytes = std::numeric_limits<std::uint64_t>::max();  // what is smaller is not worth it
+  std::uint64_t spare_bytes = 0;  // that have to be free besides the content's
 };
 
 /// One open file. Its calls may come from several threads at once; none moves a file position.
@@ -77,7 +78,8 @@ class File {
   /// memory where the kernel can.
   virtual Result<void> copy_from(const File& source, std::uint64_t source_offset, ByteRange range);
   /// Reserves disk space for the range without changing the file's size; EOPNOTSUPP is no failure here:
-  /// where a file system can't reserve, a full disk shows at write.
+  /// where a file system can't reserve, a full disk shows at write. Blocks that are shared, or never written
+  /// in place, have it for their first write only.
   virtual Result<void> reserve(ByteRange range) = 0;
   /// fdatasync. After a failure the kernel calls the pages clean that never reached the disk
   /// (DURABILITY.md), so no later success may be trusted.
@@ -93,6 +95,8 @@ class File {
   [[nodiscard]] virtual std::uint64_t filesystem_type() const { return 0; }
   /// Of its file system.
   [[nodiscard]] virtual Striping striping() const { return {}; }
+  /// Of its file system; the largest number where nobody says.
+  [[nodiscard]] virtual std::uint64_t free_bytes() const { return std::numeric_limits<std::uint64_t>::max(); }
   [[nodiscard]] virtual Result<FileStatus> status() const = 0;
   /// Asks for no times. Where timestamps are as fine as they are asked for (Linux 6.13), each question makes
   /// the next write change the inode too, and the sync behind it write the inode out.

@@ -25,6 +25,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -68,11 +69,15 @@ class Journal {
   /// What was written.
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
   Result<void> reserve(ByteRange range);
-  /// For a content of that size from there on, where it is worth it: begun, and the caller's until it gives
-  /// them back. Null where not, or where somebody else has them.
-  Result<Stripes*> lend_stripes(std::uint64_t offset, std::uint64_t size_bytes);
+  /// For a content that begins there: the caller's until it gives them back. Null where they are not worth
+  /// it, where somebody else has them, or where the disk is nearly full. A failure changes nothing.
+  /// @param in_order_bytes    so much came in order, or is about to.
+  /// @param rest_bytes        so much may still come.
+  /// @param unreserved_bytes  so much of that has no space reserved.
+  Result<Stripes*> lend_stripes(std::uint64_t offset, std::uint64_t in_order_bytes, std::uint64_t rest_bytes,
+                                std::uint64_t unreserved_bytes);
   void return_stripes();
-  /// What was replaced in the archive by then leaves the page cache while the rest still comes.
+  /// What will be replaced in the archive leaves the page cache while the rest still comes.
   void evict(File& archive, ByteRange range) { writeback_.evict(archive, range); }
   /// Once it is sealed, for reading.
   [[nodiscard]] File& file() const { return *file_; }
@@ -126,8 +131,8 @@ class Journal {
   std::uint64_t end_bytes_ = kBlockBytes;  // of the regions
   std::unique_ptr<Stripes> stripes_;
   bool are_lent_ = false;
-  std::uint64_t worth_striping_bytes_ = kLaneBytes;  // while it is in memory
-  Writeback writeback_;                              // ends before the files
+  std::uint64_t worth_striping_bytes_ = std::numeric_limits<std::uint64_t>::max();
+  Writeback writeback_;  // ends before the files
 };
 
 }  // namespace stfs

@@ -8,7 +8,6 @@
 namespace stfs {
 namespace {
 
-constexpr std::uint64_t kEvictBytes = 8 << 20;
 constexpr std::uint64_t kZeroesAtOnceBytes = 64 * 1024;
 constexpr std::uint64_t kReserveFromBytes = 4 << 20;
 constexpr std::uint64_t kReserveBytes = 256 << 20;
@@ -30,7 +29,7 @@ Staging::Staging(Journal& journal, ByteRange target, File* archive)
       kept_bytes_(target.size_bytes) {}
 
 Staging::~Staging() {
-  if (stripes_ != nullptr) journal_.return_stripes();
+  drop_stripes();
 }
 
 Result<void> Staging::write(std::span<const std::byte> from, std::uint64_t offset) {
@@ -77,10 +76,16 @@ void Staging::note_unguarded(std::span<const std::byte> from, std::uint64_t offs
   add_extent(offset, end);
   size_bytes_ = std::max(size_bytes_, end);
   is_dirty_ = true;
+  // Where a block was written, a second write may need another one.
+  if (end > reserved_.offset && offset < reserved_.end()) {
+    const std::uint64_t begin = std::min(end, reserved_.end());
+    reserved_ = {begin, reserved_.end() - begin};
+  }
   // The commit puts shared blocks in the place of the cached pages. With small ones that takes a quarter as
   // long as the writing, while everybody waits.
-  if (archive_ != nullptr && stripes_ != nullptr && end / kEvictBytes != offset / kEvictBytes) {
-    const std::uint64_t size_bytes = std::min(end, kEvictBytes);
+  if (archive_ != nullptr && stripes_ != nullptr &&
+      end / Writeback::kWindowBytes != offset / Writeback::kWindowBytes) {
+    const std::uint64_t size_bytes = std::min(end, Writeback::kWindowBytes);
     journal_.evict(*archive_, {target_.offset + end - size_bytes, size_bytes});
   }
 }
@@ -92,17 +97,26 @@ void Staging::note_run(ByteRange range) {
 
 void Staging::begin_striping(std::uint64_t offset, std::uint64_t size_bytes) {
   // Only a favour.
-  const auto stripes = journal_.lend_stripes(place(offset), size_bytes);
+  const auto stripes = guard_memory([&] {
+    const std::uint64_t rest_bytes = target_.size_bytes - offset;
+    return journal_.lend_stripes(place(offset), size_bytes, rest_bytes,
+                                 rest_bytes - std::min(reserved_.size_bytes, rest_bytes));
+  });
   if (stripes) stripes_ = *stripes;
 }
 
 Result<void> Staging::end_striping() {
   if (stripes_ == nullptr) return {};
   if (auto finished = stripes_->finish(); !finished) return finished;
+  drop_stripes();
+  return {};
+}
+
+void Staging::drop_stripes() {
+  if (stripes_ == nullptr) return;
   journal_.return_stripes();
   stripes_ = nullptr;
   run_ = {run_.end(), 0};
-  return {};
 }
 
 void Staging::reserve_ahead(ByteRange range) {
@@ -111,8 +125,10 @@ void Staging::reserve_ahead(ByteRange range) {
   note_run(range);
   if (!may_reserve_ || run_.size_bytes < kReserveFromBytes || reserved_.contains(range)) return;
   if (!reserved_.contains({range.offset, 0})) reserved_ = {range.offset, 0};
-  const std::uint64_t end =
-      std::min(run_.end() + std::min(run_.size_bytes, kReserveBytes), target_.size_bytes);
+  // Up to what was written already.
+  const auto next = extents_.lower_bound(range.end());
+  const std::uint64_t limit = next == extents_.end() ? target_.size_bytes : next->first;
+  const std::uint64_t end = std::min(run_.end() + std::min(run_.size_bytes, kReserveBytes), limit);
   const std::uint64_t begin = reserved_.end();
   // Only a favour: where so much more does not fit, the write itself tells what does.
   may_reserve_ = journal_.reserve({place(begin), end - begin}).has_value();
@@ -130,13 +146,21 @@ Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
   }
   // A no-op must stay one: tools that "truncate" to the present size have written nothing.
   if (size_bytes == size_bytes_) return {};
-  if (auto ended = end_striping(); !ended) return ended;
   if (size_bytes == 0) {
+    drop_stripes();
     if (auto reserved = journal_.reserve({place(0), target_.size_bytes}); !reserved) return reserved;
-    reserved_ = {0, target_.size_bytes};
-    begin_striping(0, target_.size_bytes);
+    if (extents_.empty() && may_reserve_) {
+      reserved_ = {0, target_.size_bytes};
+      begin_striping(0, target_.size_bytes);
+    }
+  } else if (auto ended = end_striping(); !ended) {
+    return ended;
   }
   if (size_bytes < size_bytes_) {
+    if (!extents_.empty()) {  // nobody remembers what was written there
+      may_reserve_ = false;
+      reserved_ = {};
+    }
     drop_extents_from(size_bytes);
     kept_bytes_ = std::min(kept_bytes_, size_bytes);
   }

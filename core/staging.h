@@ -34,9 +34,9 @@ class Staging {
   /// EFBIG, with nothing staged, where the bytes would pass the tensor's end.
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
 
-  /// Its space is reserved, where the file system can do that, so that a write there fails only with the
-  /// disk. It can be done in two halves: note() by who owns the staging, then put() of the same bytes, beside
-  /// put()s to other places and their notes. All other calls have to wait until it is back.
+  /// Its space is reserved, where the file system can do that, and was never written: so a write there fails
+  /// only with the disk. It can be done in two halves: note() by who owns the staging, then put() of the same
+  /// bytes, beside put()s to other places and their notes. All other calls have to wait until it is back.
   [[nodiscard]] bool takes_halves(ByteRange range) const {
     return !range.empty() && reserved_.contains(range) && (stripes_ == nullptr || is_next(range.offset));
   }
@@ -79,6 +79,7 @@ class Staging {
   void note_run(ByteRange range);
   void begin_striping(std::uint64_t offset, std::uint64_t size_bytes);
   Result<void> end_striping();
+  void drop_stripes();
   [[nodiscard]] bool is_next(std::uint64_t offset) const { return place(offset) == stripes_->next(); }
   void reserve_ahead(ByteRange range);
   void add_extent(std::uint64_t begin, std::uint64_t end);
@@ -97,7 +98,7 @@ class Staging {
   std::uint64_t kept_bytes_ = 0;                    // so far the old content shows through
   std::map<std::uint64_t, std::uint64_t> extents_;  // begin -> end, disjoint, never adjacent
   ByteRange run_;                                   // what was written last, in order
-  ByteRange reserved_;
+  ByteRange reserved_;                              // and never written
   bool may_reserve_ = true;
   Stripes* stripes_ = nullptr;  // the journal's, while what comes goes through them
   bool is_dirty_ = false;

@@ -10,7 +10,8 @@
 namespace stfs {
 
 Result<std::unique_ptr<Stripes>> Stripes::open(Storage& storage, File& journal,
-                                               const std::filesystem::path& journal_path) {
+                                               const std::filesystem::path& journal_path,
+                                               std::uint64_t content_bytes) {
   const Striping form = journal.striping();
   // A name would have to be removed again, by whoever finds it after a crash.
   if (form.files < 2 || journal.has_staged_name()) return nullptr;
@@ -22,11 +23,14 @@ Result<std::unique_ptr<Stripes>> Stripes::open(Storage& storage, File& journal,
     stripes->members_.push_back(std::make_unique<Member>());
     stripes->members_.back()->file = std::move(*opened);
     stripes->members_.back()->filled.resize(form.slots);
-    // What is handed over gives back as much of what was reserved for it in the journal.
-    if (auto room = file.reserve({0, form.slots * form.stripe_bytes}); !room) return pass_on(std::move(room));
+    // From the second round on, what was handed over has given back as much as was reserved for it in the
+    // journal.
+    const std::uint64_t share_bytes = content_bytes / form.files + form.stripe_bytes;
+    const std::uint64_t room_bytes = std::min(form.slots * form.stripe_bytes, share_bytes);
+    if (auto room = file.reserve({0, room_bytes}); !room) return pass_on(std::move(room));
     if (stripes->members_.size() > 1) continue;
-    // Only the file system itself knows.
-    const std::array<std::byte, kBlockBytes> zeros{};
+    // Only the file system itself knows. Not up to the file's end, where less is asked of it.
+    const std::array<std::byte, 2 * kBlockBytes> zeros{};
     if (auto written = file.write(zeros, 0); !written) return pass_on(std::move(written));
     const auto shared = journal.clone_from(file, 0, {0, kBlockBytes});
     if (!shared && shared.error().errno_value == EOPNOTSUPP) return nullptr;
@@ -74,13 +78,16 @@ Result<void> Stripes::put(const Stripe& stripe, std::span<const std::byte> from,
   const std::uint64_t place = place_of(stripe, offset);
   {
     std::unique_lock turn(member.turn);
+    if (has_failed_) return failure();
     if (auto room = make_room(stripe, turn); !room) return room;
     if (auto written = member.file->write(from, place); !written) return written;
     std::uint64_t& filled = member.filled[slot_of(stripe)];
     filled += from.size();
     if (filled == stripe.range.size_bytes) member.changed.notify_all();
   }
-  member.writeback.follow(*member.file, {place, from.size()});
+  // Half of the ring is written out while the other half is filled.
+  const std::uint64_t half_bytes = std::max(form_.slots / 2, 1U) * form_.stripe_bytes;
+  member.writeback.follow(*member.file, {place, from.size()}, half_bytes);
   return {};
 }
 
@@ -126,17 +133,20 @@ Result<void> Stripes::copy(const Stripe& stripe, ByteRange range) {
 }
 
 Result<void> Stripes::finish() {
-  if (has_failed_) return failure();
+  if (has_failed_) return guard_memory([&] { return failure(); });
+  auto done = guard_memory([&] { return hand_over_rest(); });
+  return done ? done : fail(std::move(done));
+}
+
+Result<void> Stripes::hand_over_rest() {
   for (std::size_t at = 0; at < members_.size(); ++at) {
     Member& member = *members_[at];
     member.writeback.finish();
     for (;; ++member.oldest) {
       const Stripe stripe = stripe_of(at, member.oldest);
       if (stripe.range.offset >= next_) break;
-      auto handed = guard_memory([&] {
-        return hand_over(stripe, stripe.range.intersection({begin_, next_ - begin_}));
-      });
-      if (!handed) return fail(std::move(handed));
+      auto handed = hand_over(stripe, stripe.range.intersection({begin_, next_ - begin_}));
+      if (!handed) return handed;
     }
   }
   return {};

@@ -28,16 +28,18 @@
 
 namespace stfs {
 
-/// Offsets are those of the journal. For one content at a time, from begin() to finish(). After an error all
-/// calls give it, until the next content begins.
+/// Offsets are those of the journal. For one content at a time, from begin() to finish(); all calls but
+/// write() are one thread's at a time. After an error all give it, until the next content begins.
 class Stripes {
  public:
   /// @param journal  outlives it, and has no head yet: that block is changed.
+  /// @param content_bytes  for so much space is reserved, at most once round the ring.
   /// @return null where its file system does not share blocks, has no unnamed files, or wants one file.
   static Result<std::unique_ptr<Stripes>> open(Storage& storage, File& journal,
-                                               const std::filesystem::path& journal_path);
+                                               const std::filesystem::path& journal_path,
+                                               std::uint64_t content_bytes);
 
-  /// What was not finished is forgotten.
+  /// What was not finished is forgotten, as far as the journal does not have it.
   void begin(std::uint64_t offset);
   /// Where the next byte belongs.
   [[nodiscard]] std::uint64_t next() const { return next_; }
@@ -78,6 +80,7 @@ class Stripes {
   }
   Result<void> put(const Stripe& stripe, std::span<const std::byte> from, std::uint64_t offset);
   Result<void> make_room(const Stripe& stripe, std::unique_lock<std::mutex>& turn);
+  Result<void> hand_over_rest();
   Result<void> hand_over(const Stripe& stripe, ByteRange range);
   Result<void> copy(const Stripe& stripe, ByteRange range);
   Result<void> fail(Result<void> failed);

@@ -63,12 +63,11 @@ Result<Staging*> Transaction::begin_stage(std::uint32_t tensor) {
     if (!journal) return pass_on(std::move(journal));
     journal_ = std::move(*journal);
   }
-  std::unique_ptr<Staging>& stage = stages_[tensor];
-  if (!stage) {
-    stage = std::make_unique<Staging>(*journal_, archive_.file_range(archive_.tensors()[tensor].data),
-                                      &archive_.file());
-  }
-  return stage.get();
+  const auto found = stages_.find(tensor);
+  if (found != stages_.end()) return found->second.get();
+  auto stage = std::make_unique<Staging>(*journal_, archive_.file_range(archive_.tensors()[tensor].data),
+                                         &archive_.file());
+  return stages_.emplace(tensor, std::move(stage)).first->second.get();
 }
 
 void Transaction::drop(std::uint32_t tensor) {

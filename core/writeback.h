@@ -28,10 +28,10 @@ class Writeback {
   Writeback& operator=(const Writeback&) = delete;
 
   /// Files must live until finish(). Any thread may call.
-  /// Bytes were written, after those before them: begins with each window of the file that is whole by that.
-  void follow(File& file, ByteRange written);
+  /// Bytes were written, more or less in order: begins with each window of the file that they have ended.
+  void follow(File& file, ByteRange written, std::uint64_t window_bytes = kWindowBytes);
   void evict(File& file, ByteRange range) { ask(&File::evict, file, range); }
-  /// All of it was asked for. While nobody begins more.
+  /// All of it was asked for, where there was a thread to do so. While nobody begins more.
   void finish();
 
  private:

@@ -8,7 +8,7 @@ namespace stfs {
 void ContentLock::lock() {
   std::unique_lock lock(mutex_);
   ++waiting_;
-  changed_.wait(lock, [this] { return !is_held_ && beside_.empty(); });
+  changed_.wait(lock, [this] { return !is_held_ && beside_count_ == 0; });
   --waiting_;
   is_held_ = true;
 }
@@ -24,17 +24,17 @@ void ContentLock::unlock() {
 void ContentLock::lock_beside(ByteRange range) {
   std::unique_lock lock(mutex_);
   const auto is_free = [&] {
-    return std::ranges::none_of(beside_, [&](ByteRange other) { return !other.intersection(range).empty(); });
+    return std::ranges::none_of(beside(),
+                                [&](ByteRange other) { return !other.intersection(range).empty(); });
   };
-  changed_.wait(lock, [&] { return !is_held_ && waiting_ == 0 && is_free(); });
-  beside_.reserve(beside_.size() + 1);
+  changed_.wait(lock, [&] { return !is_held_ && waiting_ == 0 && beside_count_ < kMostBeside && is_free(); });
   is_held_ = true;
 }
 
 void ContentLock::step_aside(ByteRange range) {
   {
     const std::scoped_lock lock(mutex_);
-    beside_.push_back(range);
+    beside_[beside_count_++] = range;
     is_held_ = false;
   }
   changed_.notify_all();
@@ -45,7 +45,7 @@ void ContentLock::rejoin(ByteRange range) {
   // Whoever waits to be alone waits for us too.
   changed_.wait(lock, [this] { return !is_held_; });
   is_held_ = true;
-  beside_.erase(std::ranges::find(beside_, range));
+  *std::ranges::find(beside_, range) = beside_[--beside_count_];
 }
 
 }  // namespace stfs

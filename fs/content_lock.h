@@ -8,9 +8,11 @@
 //     those aside        may come          beginning
 #pragma once
 
+#include <array>
 #include <condition_variable>
+#include <cstddef>
 #include <mutex>
-#include <vector>
+#include <span>
 
 #include "core/byte_range.h"
 
@@ -22,19 +24,23 @@ class ContentLock {
   void lock();
   void unlock();
 
-  /// Waits for writes to the same place, and for whoever waits to be alone. May throw std::bad_alloc,
-  /// unlocked.
+  /// Waits for writes to the same place, for room among those aside, and for whoever waits to be alone.
   void lock_beside(ByteRange range);
   /// Lets others in, but to that place: unlocked, and nobody is alone before rejoin().
   void step_aside(ByteRange range);
   void rejoin(ByteRange range);
 
  private:
+  [[nodiscard]] std::span<const ByteRange> beside() const { return std::span(beside_).first(beside_count_); }
+
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   bool is_held_ = false;
-  unsigned waiting_ = 0;           // to be alone
-  std::vector<ByteRange> beside_;  // disjoint; has room for one more while it is held beside
+  unsigned waiting_ = 0;  // to be alone
+  // Disjoint. Each keeps a thread of the mount's: one writer of a slow disk must not have them all.
+  static constexpr std::size_t kMostBeside = 4;
+  std::array<ByteRange, kMostBeside> beside_;
+  std::size_t beside_count_ = 0;
 };
 
 }  // namespace stfs

@@ -106,9 +106,14 @@ std::optional<Result<void>> Filesystem::write_beside(PendingContent& content, st
   std::unique_lock lock(content.mutex, std::adopt_lock);
   Staging* const stage = content.failure ? nullptr : content.staged();
   if (stage == nullptr || !stage->takes_halves(*range)) return std::nullopt;
-  content.note_writer(owner);
-  accept();
-  auto done = stage->note(from, offset);
+  auto done = guard_memory([&]() -> Result<void> {
+    content.note_writer(owner);
+    return {};
+  });
+  if (done) {
+    accept();
+    done = stage->note(from, offset);
+  }
   if (done) {
     lock.release()->step_aside(*range);
     done = stage->put(from, offset);

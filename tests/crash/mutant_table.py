@@ -199,8 +199,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a journal whose sync failed is used again",
-        "return synced ? synced : spoil(std::move(synced));",
-        "return synced;",
+        "  Error& why = spoiled_.emplace();",
+        "  Error why;",
         ("faults",),
     ),
     Mutant(
