@@ -146,9 +146,9 @@ class SystemFile final : public File {
 
   Result<void> reserve(ByteRange range) override {
     // btrfs gives space back by whole extents, and stripes hand over a little at a time.
-    constexpr auto kAll = std::numeric_limits<std::uint64_t>::max();
+    constexpr auto kAtOnce = std::numeric_limits<std::uint64_t>::max();
     const bool is_striped = filesystem_type() == BTRFS_SUPER_MAGIC;
-    const int why = reserve_space(fd_.get(), range, GrowsFile::No, is_striped ? kExtentBytes : kAll);
+    const int why = reserve_space(fd_.get(), range, GrowsFile::No, is_striped ? kExtentBytes : kAtOnce);
     if (why == 0 || why == EOPNOTSUPP) return {};
     return fail_system(why, name_, "reserve space");
   }
