@@ -85,6 +85,23 @@ TEST_CASE("who is alone has waited for all that are aside, and keeps further one
   next.get();
 }
 
+TEST_CASE("only so many are aside at a time", "[fs][content_lock]") {
+  ContentLock lock;
+  const auto place = [](std::uint64_t number) { return ByteRange{number * 10, 10}; };
+  for (std::uint64_t number = 0; number < 4; ++number) {
+    lock.lock_beside(place(number));
+    lock.step_aside(place(number));
+  }
+  auto fifth = in_background([&] {
+    lock.lock_beside(place(4));
+    lock.unlock();
+  });
+  CHECK(is_waiting(fifth));
+  lock.rejoin(place(1));
+  lock.unlock();
+  fifth.get();
+}
+
 TEST_CASE("a write that comes back waits for who holds the lock", "[fs][content_lock]") {
   ContentLock lock;
   lock.lock_beside(kFirst);
