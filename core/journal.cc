@@ -67,21 +67,21 @@ Result<void> Journal::reserve(ByteRange range) {
   return file_->reserve(range);
 }
 
-Result<Stripes*> Journal::lend_stripes(std::uint64_t offset, std::uint64_t in_order_bytes,
-                                       std::uint64_t rest_bytes, std::uint64_t unreserved_bytes) {
+Result<Stripes*> Journal::lend_stripes(ByteRange place, std::uint64_t in_order_bytes,
+                                       std::uint64_t unreserved_bytes) {
   const std::scoped_lock lock(mutex_);
   if (in_order_bytes < worth_striping_bytes_ || are_lent_) return nullptr;
   const std::uint64_t spare_bytes = file_->striping().spare_bytes;
   const std::uint64_t free_bytes = file_->free_bytes();
   if (free_bytes < spare_bytes || free_bytes - spare_bytes < unreserved_bytes) return nullptr;
   if (!stripes_) {
-    auto opened = Stripes::open(storage_, *file_, path_, rest_bytes);
+    auto opened = Stripes::open(storage_, *file_, path_, place.size_bytes);
     if (!opened || !*opened) worth_striping_bytes_ = std::numeric_limits<std::uint64_t>::max();
     if (!opened) return pass_on(std::move(opened));
     if (!*opened) return nullptr;
     stripes_ = std::move(*opened);
   }
-  stripes_->begin(offset);
+  stripes_->begin(place.offset);
   are_lent_ = true;
   return stripes_.get();
 }

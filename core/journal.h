@@ -69,12 +69,12 @@ class Journal {
   /// What was written.
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
   Result<void> reserve(ByteRange range);
-  /// For a content that begins there: the caller's until it gives them back. Null where they are not worth
-  /// it, where somebody else has them, or where the disk is nearly full. A failure changes nothing.
+  /// For a content: the caller's until it gives them back. Null where they are not worth it, where somebody
+  /// else has them, or where the disk is nearly full. A failure changes nothing.
+  /// @param place             where it begins, and as much as may come.
   /// @param in_order_bytes    so much came in order, or is about to.
-  /// @param rest_bytes        so much may still come.
-  /// @param unreserved_bytes  so much of that has no space reserved.
-  Result<Stripes*> lend_stripes(std::uint64_t offset, std::uint64_t in_order_bytes, std::uint64_t rest_bytes,
+  /// @param unreserved_bytes  so much of the place has no space reserved.
+  Result<Stripes*> lend_stripes(ByteRange place, std::uint64_t in_order_bytes,
                                 std::uint64_t unreserved_bytes);
   void return_stripes();
   /// What will be replaced in the archive leaves the page cache while the rest still comes.

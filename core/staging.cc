@@ -95,12 +95,12 @@ void Staging::note_run(ByteRange range) {
   run_.size_bytes += range.size_bytes;
 }
 
-void Staging::begin_striping(std::uint64_t offset, std::uint64_t size_bytes) {
+void Staging::begin_striping(std::uint64_t offset, std::uint64_t in_order_bytes) {
   // Only a favour.
   const auto stripes = guard_memory([&] {
-    const std::uint64_t rest_bytes = target_.size_bytes - offset;
-    return journal_.lend_stripes(place(offset), size_bytes, rest_bytes,
-                                 rest_bytes - std::min(reserved_.size_bytes, rest_bytes));
+    const ByteRange rest = {place(offset), target_.size_bytes - offset};
+    return journal_.lend_stripes(rest, in_order_bytes,
+                                 rest.size_bytes - std::min(reserved_.size_bytes, rest.size_bytes));
   });
   if (stripes) stripes_ = *stripes;
 }
@@ -124,10 +124,12 @@ void Staging::reserve_ahead(ByteRange range) {
   // has to find when they are written out. As much again as has come, so that a small patch stays small.
   note_run(range);
   if (!may_reserve_ || run_.size_bytes < kReserveFromBytes || reserved_.contains(range)) return;
-  if (!reserved_.contains({range.offset, 0})) reserved_ = {range.offset, 0};
-  // Up to what was written already.
-  const auto next = extents_.lower_bound(range.end());
+  // Up to what was written already: space is reserved for a first write only.
+  const auto next = extents_.upper_bound(range.offset);
+  if (next != extents_.begin() && std::prev(next)->second > range.offset) return;
   const std::uint64_t limit = next == extents_.end() ? target_.size_bytes : next->first;
+  if (limit < range.end()) return;
+  if (!reserved_.contains({range.offset, 0})) reserved_ = {range.offset, 0};
   const std::uint64_t end = std::min(run_.end() + std::min(run_.size_bytes, kReserveBytes), limit);
   const std::uint64_t begin = reserved_.end();
   // Only a favour: where so much more does not fit, the write itself tells what does.
@@ -147,8 +149,8 @@ Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
   // A no-op must stay one: tools that "truncate" to the present size have written nothing.
   if (size_bytes == size_bytes_) return {};
   if (size_bytes == 0) {
-    drop_stripes();
     if (auto reserved = journal_.reserve({place(0), target_.size_bytes}); !reserved) return reserved;
+    drop_stripes();
     if (extents_.empty() && may_reserve_) {
       reserved_ = {0, target_.size_bytes};
       begin_striping(0, target_.size_bytes);

@@ -77,7 +77,7 @@ class Staging {
   Result<void> write_unguarded(std::span<const std::byte> from, std::uint64_t offset);
   void note_unguarded(std::span<const std::byte> from, std::uint64_t offset);
   void note_run(ByteRange range);
-  void begin_striping(std::uint64_t offset, std::uint64_t size_bytes);
+  void begin_striping(std::uint64_t offset, std::uint64_t in_order_bytes);
   Result<void> end_striping();
   void drop_stripes();
   [[nodiscard]] bool is_next(std::uint64_t offset) const { return place(offset) == stripes_->next(); }

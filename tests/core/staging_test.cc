@@ -187,6 +187,44 @@ TEST_CASE("cutting to nothing reserves the space of the whole tensor", "[core][s
   REQUIRE(staged->resize(0));
 }
 
+TEST_CASE("only bytes whose space is reserved and was never written can be promised before they are staged",
+          "[core][staging]") {
+  constexpr std::size_t kMib = 1 << 20;
+  Staged staged(10, std::string(12 * kMib, '-'));
+  const std::string piece(2 * kMib, 'x');
+  const auto write = [&](std::size_t at, std::size_t size) {
+    return staged->write(bytes_of(piece).first(size), at).has_value();
+  };
+  SECTION("in order, up to what was written before") {
+    REQUIRE(write(8 * kMib, kMib));
+    for (std::size_t at = 0; at < 4; ++at) {
+      CHECK_FALSE(staged->takes_halves({at * kMib, kMib}));
+      REQUIRE(write(at * kMib, kMib));
+    }
+    CHECK(staged->takes_halves({4 * kMib, kMib}));
+    CHECK_FALSE(staged->takes_halves({4 * kMib, 0}));
+    CHECK_FALSE(staged->takes_halves({3 * kMib, kMib}));
+    CHECK_FALSE(staged->takes_halves({8 * kMib, kMib}));
+    for (std::size_t at = 4; at < 7; ++at) REQUIRE(write(at * kMib, kMib));
+    CHECK(staged->takes_halves({7 * kMib, kMib}));
+    REQUIRE(write(7 * kMib, kMib + kMib / 2));
+    CHECK_FALSE(staged->takes_halves({8 * kMib + kMib / 2, 100}));
+    REQUIRE(write(8 * kMib + kMib / 2, kMib / 2));
+    REQUIRE(write(9 * kMib, kMib));
+    CHECK(staged->takes_halves({10 * kMib, kMib}));
+  }
+  SECTION("all of it once it is cut to nothing, and no longer when that comes again") {
+    REQUIRE(staged->resize(0));
+    CHECK(staged->takes_halves({5 * kMib, kMib}));
+    REQUIRE(write(0, kMib));
+    CHECK_FALSE(staged->takes_halves({0, kMib}));
+    CHECK(staged->takes_halves({kMib, kMib}));
+    REQUIRE(staged->resize(0));
+    CHECK_FALSE(staged->takes_halves({0, kMib}));
+    CHECK_FALSE(staged->takes_halves({kMib, kMib}));
+  }
+}
+
 TEST_CASE("a failure of the store is the caller's, and a failed write is no piece", "[core][staging]") {
   FaultyStorage storage;
   Staged staged(0, "0123456789", storage);

@@ -8,22 +8,14 @@
 #include <random>
 #include <thread>
 
-#include "core/staging.h"
+#include "tests/crash/striped_disk.h"
 #include "tests/support/catch.h"
-#include "tests/support/disk_model.h"
 #include "tests/support/faulty_storage.h"
 
 using namespace stfs;
 using namespace stfs::test;
 
 namespace {
-
-constexpr std::uint64_t kStripe = 2 * kDiskBlockBytes;
-
-DiskOptions disk_of(std::uint32_t files, std::uint32_t slots = 2) {
-  return {.has_clone = true,
-          .striping = {.files = files, .stripe_bytes = kStripe, .slots = slots, .from_bytes = 0}};
-}
 
 /// A journal's file, and its stripes.
 class Striped {
@@ -60,13 +52,6 @@ class Striped {
   std::unique_ptr<File> journal_;
   Result<std::unique_ptr<Stripes>> opened_ = nullptr;
 };
-
-std::vector<std::byte> some_bytes(std::size_t size, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<std::byte> bytes(size);
-  std::ranges::generate(bytes, [&] { return static_cast<std::byte>(random()); });
-  return bytes;
-}
 
 }  // namespace
 
@@ -203,74 +188,4 @@ TEST_CASE("who waits for the ring hears of a failure before it", "[stripes]") {
   waiter.join();
   REQUIRE_FALSE(waiting);
   CHECK(waiting.error().errno_value == EDQUOT);
-}
-
-namespace {
-
-/// Random writes, cuts and reads of one tensor. @return how many writes were done in halves.
-unsigned stage_at_random(unsigned seed) {
-  CAPTURE(seed);
-  std::mt19937 random(seed);
-  const auto below = [&](std::size_t limit) { return random() % limit; };
-  DiskModel disk({.has_clone = true,
-                  .striping = {.files = 2 + static_cast<std::uint32_t>(below(2)),
-                               .stripe_bytes = kStripe,
-                               .slots = 1 + static_cast<std::uint32_t>(below(2)),
-                               .from_bytes = kDiskBlockBytes}});
-  const auto process = disk.start_process();
-  const auto journal = Journal::create(*process, "/models/model.safetensors").value();
-  const std::size_t size = 1 + below(60'000);
-  Staging staging(*journal, {below(10'000), size});
-  std::vector<std::byte> expected = some_bytes(size, seed);
-  const std::vector<std::byte> old = expected;
-  const auto read_base = [&](std::span<std::byte> to, std::uint64_t at) -> Result<void> {
-    std::copy_n(old.begin() + static_cast<std::ptrdiff_t>(at), to.size(), to.begin());
-    return {};
-  };
-
-  if (seed % 2 == 0) {  // as O_TRUNC does
-    REQUIRE(staging.resize(0));
-    expected.clear();
-  }
-  std::size_t next = 0;  // where what comes in order goes on
-  unsigned halves = 0;
-  constexpr int kSteps = 120;
-  for (int step = 0; step < kSteps; ++step) {
-    const std::size_t action = below(12);
-    if (action == 0) {
-      const std::size_t to = below(2) == 0 ? 0 : below(size + 1);
-      REQUIRE(staging.resize(to));
-      expected.resize(to);
-      if (to == 0) next = 0;
-    } else if (action < 9) {
-      const bool is_in_order = action > 2 && next < size;
-      const std::size_t at = is_in_order ? next : below(size);
-      const auto part =
-          some_bytes(1 + below(std::min<std::size_t>(size - at, 9000)), seed + static_cast<unsigned>(step));
-      if (is_in_order) next = at + part.size();
-      if (expected.size() < at + part.size()) expected.resize(at + part.size());
-      std::ranges::copy(part, expected.begin() + static_cast<std::ptrdiff_t>(at));
-      if (staging.takes_halves({at, part.size()})) {
-        ++halves;
-        REQUIRE(staging.note(part, at));
-        REQUIRE(staging.put(part, at));
-      } else {
-        REQUIRE(staging.write(part, at));
-      }
-    }
-    REQUIRE(staging.size_bytes() == expected.size());
-    if (below(6) != 0 && step + 1 < kSteps) continue;  // what is read leaves the stripes
-    std::vector<std::byte> found(expected.size());
-    REQUIRE(staging.read(found, 0, read_base));
-    REQUIRE((found == expected));
-  }
-  return halves;
-}
-
-}  // namespace
-
-TEST_CASE("a tensor staged in stripes, also in halves, reads as a plain vector does", "[stripes]") {
-  unsigned halves = 0;
-  for (unsigned seed = 1; seed <= 80; ++seed) halves += stage_at_random(seed);
-  CHECK(halves > 200);
 }

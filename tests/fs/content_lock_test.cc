@@ -22,6 +22,11 @@ std::future<void> in_background(const Work& work) {
   return std::async(std::launch::async, work);
 }
 
+void put_aside(ContentLock& lock, ByteRange range) {
+  lock.lock_beside(range);
+  lock.step_aside(range);
+}
+
 bool is_waiting(const std::future<void>& work) {
   return work.wait_for(20ms) == std::future_status::timeout;
 }
@@ -32,8 +37,7 @@ TEST_CASE("a write elsewhere may come while one is aside", "[fs][content_lock]")
   ContentLock lock;
   lock.lock_beside(kFirst);
   auto second = in_background([&] {
-    lock.lock_beside(kSecond);
-    lock.step_aside(kSecond);
+    put_aside(lock, kSecond);
     lock.rejoin(kSecond);
     lock.unlock();
   });
@@ -46,8 +50,7 @@ TEST_CASE("a write elsewhere may come while one is aside", "[fs][content_lock]")
 
 TEST_CASE("a write to the same place waits for the one that is aside", "[fs][content_lock]") {
   ContentLock lock;
-  lock.lock_beside(kFirst);
-  lock.step_aside(kFirst);
+  put_aside(lock, kFirst);
   auto second = in_background([&] {
     lock.lock_beside({99, 2});
     lock.unlock();
@@ -62,8 +65,7 @@ TEST_CASE("a write to the same place waits for the one that is aside", "[fs][con
 TEST_CASE("who is alone has waited for all that are aside, and keeps further ones out",
           "[fs][content_lock]") {
   ContentLock lock;
-  lock.lock_beside(kFirst);
-  lock.step_aside(kFirst);
+  put_aside(lock, kFirst);
   std::atomic<bool> is_alone = false;
   auto alone = in_background([&] {
     lock.lock();
@@ -89,8 +91,7 @@ TEST_CASE("only so many are aside at a time", "[fs][content_lock]") {
   ContentLock lock;
   const auto place = [](std::uint64_t number) { return ByteRange{number * 10, 10}; };
   for (std::uint64_t number = 0; number < 4; ++number) {
-    lock.lock_beside(place(number));
-    lock.step_aside(place(number));
+    put_aside(lock, place(number));
   }
   auto fifth = in_background([&] {
     lock.lock_beside(place(4));
@@ -104,8 +105,7 @@ TEST_CASE("only so many are aside at a time", "[fs][content_lock]") {
 
 TEST_CASE("a write that comes back waits for who holds the lock", "[fs][content_lock]") {
   ContentLock lock;
-  lock.lock_beside(kFirst);
-  lock.step_aside(kFirst);
+  put_aside(lock, kFirst);
   lock.lock_beside(kSecond);
   auto back = in_background([&] {
     lock.rejoin(kFirst);

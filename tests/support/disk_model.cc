@@ -115,6 +115,7 @@ class DiskFile final : public File, public LossyFile {
   }
 
   Striping striping() const override { return model_.options_.striping; }
+  std::uint64_t free_bytes() const override { return model_.options_.free_bytes; }
   bool has_staged_name() const override { return naming_ == Naming::Fallback; }
 
   int descriptor() const override {

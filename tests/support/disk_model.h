@@ -6,6 +6,7 @@
 #pragma once
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -24,6 +25,7 @@ namespace stfs::test {
 struct DiskOptions {
   bool has_clone = false;  // FICLONERANGE, as xfs and btrfs
   Striping striping{};
+  std::uint64_t free_bytes = std::numeric_limits<std::uint64_t>::max();
   bool has_unnamed = true;      // O_TMPFILE; else files have their fallback name from the start
   bool has_birth_times = true;  // statx tells them
   bool has_locks = true;
