@@ -93,6 +93,19 @@ Result<GroupState> look_at_coordinator(Storage& storage, const std::filesystem::
   return fail(ErrorCode::InvalidArgument, EINVAL, path.string() + ": damaged: it does not name " + journal);
 }
 
+Result<std::filesystem::path> find_coordinator(Storage& storage, const std::filesystem::path& journal) {
+  auto names = storage.list(journal.parent_path(), ".");
+  if (!names) return pass_on(std::move(names));
+  for (const std::string& name : *names) {
+    if (!is_coordinator_name(name)) continue;
+    std::filesystem::path path = journal.parent_path() / name;
+    // One that can't be read rules over nothing.
+    auto state = look_at_coordinator(storage, path, journal.filename());
+    if (state && *state == GroupState::Committed) return path;
+  }
+  return std::filesystem::path();
+}
+
 Result<bool> has_journals(Storage& storage, const std::filesystem::path& path) {
   auto journals = read_coordinator(storage, path);
   if (!journals) return pass_on(std::move(journals));

@@ -36,6 +36,8 @@ enum class GroupState : std::uint8_t {
 /// What the coordinator at that path says of a journal. InvalidArgument: it is damaged, or names others.
 Result<GroupState> look_at_coordinator(Storage& storage, const std::filesystem::path& path,
                                        const std::string& journal);
+/// The coordinator that names a journal which can't say itself any more; empty where none does.
+Result<std::filesystem::path> find_coordinator(Storage& storage, const std::filesystem::path& journal);
 /// One of its journals has its name still.
 Result<bool> has_journals(Storage& storage, const std::filesystem::path& path);
 

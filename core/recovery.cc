@@ -80,15 +80,24 @@ Result<void> void_other_lanes(File& standing, const JournalRecord& record) {
   return {};
 }
 
+/// The coordinator that has committed it; empty where none has.
+Result<std::filesystem::path> coordinator_of(Storage& storage, const FoundJournal& found) {
+  const std::filesystem::path& path = found.report.path;
+  if (found.is_void && !found.is_standing) return find_coordinator(storage, path);
+  if (found.report.state == JournalState::Unfinished || found.record.coordinator.empty()) return {};
+  return path.parent_path() / found.record.coordinator;
+}
+
 /// The last journal of a group takes the coordinator with it.
-Result<void> remove_coordinator(Storage& storage, const std::filesystem::path& archive_path,
-                                const JournalRecord& record) {
-  if (record.coordinator.empty()) return {};
-  const auto coordinator = archive_path.parent_path() / record.coordinator;
-  auto others = has_journals(storage, coordinator);
+Result<void> remove_journal(Storage& storage, const FoundJournal& found) {
+  auto coordinator = coordinator_of(storage, found);
+  if (!coordinator) return pass_on(std::move(coordinator));
+  auto removed = storage.remove(found.report.path);
+  if (!removed || coordinator->empty()) return removed;
+  auto others = has_journals(storage, *coordinator);
   if (!others) return pass_on(std::move(others));
   if (*others) return {};
-  auto removed = storage.remove(coordinator);
+  removed = storage.remove(*coordinator);
   // Another recovery of the group was as fast.
   if (!removed && removed.error().errno_value == ENOENT) return {};
   return removed;
@@ -115,9 +124,8 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   if (auto applied = apply_ranges(archive, *found.file, found.record.ranges); !applied) return applied;
   if (auto synced = archive.sync(); !synced) return synced;
   if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
-  if (auto removed = storage.remove(found.report.path); !removed) return removed;
   found.report.action = JournalAction::Applied;
-  return remove_coordinator(storage, archive_path, found.record);
+  return remove_journal(storage, found);
 }
 
 /// Does with one journal what its state asks for.
@@ -152,7 +160,7 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
     if (found.is_void) {
       if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
     }
-    if (auto removed = storage.remove(report.path); !removed) return removed;
+    if (auto removed = remove_journal(storage, found); !removed) return removed;
     report.action = JournalAction::Removed;
   }
   if (!is_due) return {};

@@ -132,3 +132,22 @@ TEST_CASE("a part that can't be locked leaves all as they were, to be tried agai
   REQUIRE(faulty.commit());
   CHECK(faulty.fills() == "xy");
 }
+
+TEST_CASE("the last journal of a group takes the coordinator with it, though it was made void",
+          "[core][coordinator]") {
+  const TemporaryDirectory directory;
+  const std::string id(32, '0');
+  const std::string voided = ".b.safetensors.stj." + id;
+  const std::string other = ".a.safetensors.stj." + id;
+  const std::filesystem::path archive = directory.write("b.safetensors", archive_text('b'));
+  directory.write(voided, std::string(kBlockBytes, '\0'));
+  const std::filesystem::path coordinator =
+      directory.write(other + "1.group", encode_coordinator({other, voided}));
+  directory.write(".damaged.group", "no coordinator");
+  const bool has_another = GENERATE(false, true);
+  if (has_another) directory.write(other, "");
+  const auto file = system_storage().open(archive, Access::ReadWrite).value();
+  REQUIRE(recover(system_storage(), archive, *file));
+  CHECK_FALSE(std::filesystem::exists(directory.path() / voided));
+  CHECK(std::filesystem::exists(coordinator) == has_another);
+}

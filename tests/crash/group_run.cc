@@ -190,8 +190,6 @@ class GroupRun {
         is_it = is_it && image.has_content(image.inode_at(paths_[at]), states_[state][at]);
       }
       if (!is_it) continue;
-      // A coordinator may be found only by the next who looks at its archive.
-      if (!recover_all(disk)) return;
       if (const auto left = process->list(kDirectory, "."); !left->empty()) {
         wrong_ = "LEFT BEHIND: " + left->front() + "; " + last_report_;
       }
