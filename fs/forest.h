@@ -109,11 +109,14 @@ class Forest {
     std::vector<std::string> entries;
     bool is_reopened = false;   // watched_files() are others now
     bool is_due_again = false;  // the model could not be opened just now: look at it again in a while
+    /// Says what the mount shows now; for when the kernel has forgotten the rest. May be empty.
+    std::function<void()> tell{};
   };
   /// Looks at files that have changed, and opens the models anew that were replaced. One thread at a time.
   Change check_for_change(const WatchedFile& file);
-  /// Entries below those of the root, to be forgotten in no hurry: nobody finds them any more, but the kernel
-  /// would keep them, and so the file of a model that nobody uses.
+  /// Entries below those of the root, of models that were replaced or are refused. Nobody finds those of a
+  /// replaced one any more, but the kernel would keep them, and so the file of a model that nobody uses.
+  /// Those of a refused one are still found.
   [[nodiscard]] std::vector<std::pair<Ino, std::string>> leftovers() const;
   /// Also ends the models that were replaced and that nobody uses any more.
   void tidy();

@@ -109,10 +109,12 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
     tree.why_absent.reset();
   });
   if (old) editions_.let_go(old.number(), 1);
-  log::info("{}: was replaced: the mount shows the new one, {} tensors; what is open stays the old one",
-            present->model().path().string(), present->model().tensors().size());
   Change change = entries_of(tree, old, present);
   change.is_reopened = true;
+  change.tell = [path = present->model().path().string(), count = present->model().tensors().size()] {
+    log::info("{}: was replaced: the mount shows the new one, {} tensors; what is open stays the old one",
+              path, count);
+  };
   return change;
 }
 
@@ -129,8 +131,11 @@ Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
   if (old) old->refuse(why.message);
   // While it is written over, the reason is another one each time: said once, and in stats.json.
   if (!is_new) return {};
-  log::error("{}: nothing of it is served (EIO) until it is mended", why.message);
-  return old ? entries_of(tree, old, old) : Change();
+  Change change = old ? entries_of(tree, old, old) : Change();
+  change.tell = [message = why.message] {
+    log::error("{}: nothing of it is served (EIO) until it is mended", message);
+  };
+  return change;
 }
 
 Forest::Change Forest::entries_of(const Tree& tree, const Pin& old, const Pin& present) const {

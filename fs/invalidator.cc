@@ -63,7 +63,13 @@ void Invalidator::forget_entries(Ino directory, std::vector<std::string> names) 
   });
 }
 
-void Invalidator::forget_leftovers(std::vector<std::pair<Ino, std::string>> entries) {
+void Invalidator::forget_entries(std::vector<Entry> entries) {
+  run([this, entries = std::move(entries)] {
+    for (const auto& [directory, name] : entries) forget_at_once(directory, name);
+  });
+}
+
+void Invalidator::forget_leftovers(std::vector<Entry> entries) {
   {
     const std::scoped_lock lock(mutex_);
     std::ranges::move(entries, std::back_inserter(leftovers_));

@@ -42,8 +42,12 @@ class Invalidator {
   void forget_entry(Ino directory, std::string name);
   /// Queues: the same for many, and the directory's listing.
   void forget_entries(Ino directory, std::vector<std::string> names);
+  /// A directory, and a name in it.
+  using Entry = std::pair<Ino, std::string>;
+  /// Queues: the same for entries of several directories, without their listings.
+  void forget_entries(std::vector<Entry> entries);
   /// The same when there is nothing else to do.
-  void forget_leftovers(std::vector<std::pair<Ino, std::string>> entries);
+  void forget_leftovers(std::vector<Entry> entries);
   /// Returns when the listings and look-ups in the directory that were under way have ended in the kernel,
   /// too. For work on the invalidator's thread.
   void wait_for_listings(Ino directory);
@@ -61,7 +65,7 @@ class Invalidator {
   std::condition_variable wakes_;
   std::condition_variable done_;
   std::deque<std::function<void()>> jobs_;
-  std::deque<std::pair<Ino, std::string>> leftovers_;
+  std::deque<Entry> leftovers_;
   bool is_stopping_ = false;
   bool is_done_ = false;
   std::atomic<bool> notifies_ = true;

@@ -86,9 +86,12 @@ Result<void> start_watching(Watcher& watcher, Mount& mount) {
       for (const Stale& stale : change.stale) invalidator.forget(stale);
       if (!change.entries.empty()) {
         invalidator.forget_entries(kRootIno, std::move(change.entries));
+        // What is refused is so in all directories before that is said.
+        if (!change.is_reopened) invalidator.forget_entries(forest.leftovers());
         invalidator.run([&mount] { mount.links_listed_root = true; });
         *times_left = kTimesForgotten;
       }
+      if (change.tell) invalidator.run(std::move(change.tell));
       if (change.is_reopened) return Watcher::Next::WatchAnew;
       if (change.is_due_again) next = Watcher::Next::LookAgain;
     }

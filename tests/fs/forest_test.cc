@@ -1,7 +1,10 @@
 // Several models in one mount: every number leads to its own.
 #include "fs/forest.h"
 
+#include <algorithm>
+
 #include "tests/fs/driven_model.h"
+#include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;
@@ -190,9 +193,15 @@ TEST_CASE("a model that is replaced by something else is refused until it is men
   Forest& forest = *mount.forest;
   const Ino old = forest.lookup(kRootIno, "b")->st_ino;
   mount.replace("no archive");
+  const CapturedStderr captured;
   const auto change = mount.look();
   CHECK_FALSE(change.is_reopened);
   CHECK_FALSE(change.entries.empty());
+  CHECK(std::ranges::count(forest.leftovers(), "archive.safetensors", &std::pair<Ino, std::string>::second) ==
+        1);
+  CHECK_FALSE(captured.contains("nothing of it is served"));  // not before the kernel has forgotten it
+  change.tell();
+  CHECK(captured.contains("nothing of it is served"));
   CHECK(mount.look().entries.empty());  // said once
   CHECK(errno_of(forest.lookup(kRootIno, "b")) == EIO);
   CHECK(mount.content(old).value().starts_with('B'));

@@ -47,7 +47,7 @@ class Halted:
 
     def __enter__(self):
         os.kill(self.pid, signal.SIGSTOP)
-        eventually(lambda: open(f"/proc/{self.pid}/stat").read().rsplit(")", 1)[1].split()[0] == "T")
+        assert eventually(lambda: open(f"/proc/{self.pid}/stat").read().rsplit(")", 1)[1].split()[0] == "T")
 
     def __exit__(self, *_):
         os.kill(self.pid, signal.SIGCONT)
@@ -87,10 +87,10 @@ def test_a_replaced_archive_is_the_new_one_and_the_old_ones_space_comes_back(pas
     new = tmp_path / "new"
     write_aligned(new, seed=2)
     os.replace(new, passing.source_path)
-    eventually(lambda: whole(passing).read_bytes() == passing.source_path.read_bytes())
+    assert eventually(lambda: whole(passing).read_bytes() == passing.source_path.read_bytes())
     assert os.pread(old.fileno(), 5 * MIB, 0) == before
     old.close()
-    eventually(lambda: not passing.deleted_files())
+    assert eventually(lambda: not passing.deleted_files())
     assert os.stat(passing.source_path).st_ino != inode
 
 
@@ -109,7 +109,7 @@ def test_the_files_space_comes_back(tmp_path, mounts, passing):
         free = os.statvfs(place).f_bfree
         write_aligned(place / "new", size=20 * MIB, seed=3)
         os.replace(place / "new", path)
-        eventually(lambda: os.statvfs(place).f_bfree == free)
+        assert eventually(lambda: os.statvfs(place).f_bfree == free)
         mount.unmount()
     finally:
         subprocess.run(["umount", "-l", str(place)], check=True)
