@@ -50,7 +50,7 @@ void die_with_two_records(OwnedArchive& sample, std::size_t later_lane) {
 }  // namespace
 
 TEST_CASE("no flipped byte of a standing journal makes recovery write anything but the new bytes",
-          "[core][standing_scan]") {
+          "[core][standing_scan][exhaustive]") {
   // Each byte of the heads, and some of the lanes; the disk does its syncs elsewhere.
   using enum FileCall;
   LyingStorage storage(

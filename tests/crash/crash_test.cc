@@ -64,7 +64,7 @@ TEST_CASE("crash: nothing is torn or lost in 100,000 states", "[crash][exhaustiv
                      << " with another commit afterwards");
 }
 
-TEST_CASE("crash: every choice of whole blocks, sizes and names, at every moment", "[crash]") {
+TEST_CASE("crash: every choice of whole blocks, sizes and names, at every moment", "[crash][exhaustive]") {
   CrashCounts counts;
   for (const Workload& workload : workloads()) {
     if (workload.archive != &small_archive() || workload.durability != Durability::Power) continue;
