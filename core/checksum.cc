@@ -2,7 +2,8 @@
 #include "core/checksum.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
+
+#include "core/xxh3.h"
 
 namespace stfs {
 

@@ -2,10 +2,11 @@
 #include "core/journal_format.h"
 
 #include <fmt/format.h>
-#include <xxhash.h>
 
 #include <algorithm>
 #include <random>
+
+#include "core/xxh3.h"
 
 namespace stfs {
 namespace {
