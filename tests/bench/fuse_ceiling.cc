@@ -1,9 +1,11 @@
-// fuse_ceiling SIZE THREADS MOUNTPOINT: the fastest that a FUSE server can be, for the benchmark to
+// fuse_ceiling SIZE THREADS MOUNTPOINT [rw]: the fastest that a FUSE server can be, for the benchmarks to
 // compare with. One file, `data`, of SIZE bytes; every read is answered at once from a buffer that is
-// always in memory. The options of the session are those of the driver (fs/fuse_ops.cc, on_init).
-// Runs in the foreground until it is unmounted. Read-only, for measurement, not for people.
+// always in memory, and with rw every write at once, too: what it brings is kept nowhere. The options of the
+// session are those of the driver (fs/fuse_ops.cc, on_init). Runs in the foreground until it is unmounted.
+// For measurement, not for people.
 #define FUSE_USE_VERSION 312
 
+#include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <sys/stat.h>
 
@@ -36,7 +38,7 @@ Ceiling& ceiling_of(fuse_req_t req) {
 struct stat stat_of(const Ceiling& ceiling, fuse_ino_t ino) {
   struct stat st {};
   st.st_ino = ino;
-  st.st_mode = ino == kRoot ? S_IFDIR | 0755 : S_IFREG | 0444;
+  st.st_mode = ino == kRoot ? S_IFDIR | 0755 : S_IFREG | 0644;
   st.st_nlink = ino == kRoot ? 2 : 1;
   st.st_size = ino == kRoot ? 0 : static_cast<off_t>(ceiling.size_bytes);
   return st;
@@ -71,6 +73,7 @@ void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
 
 void on_open(fuse_req_t req, fuse_ino_t, fuse_file_info* fi) {
   fi->keep_cache = 1;
+  fi->direct_io = (fi->flags & O_ACCMODE) == O_WRONLY ? 1 : 0;
   fuse_reply_open(req, fi);
 }
 
@@ -79,6 +82,14 @@ void on_read(fuse_req_t req, fuse_ino_t, std::size_t size, off_t offset, fuse_fi
   const auto at = static_cast<std::uint64_t>(offset);
   const std::uint64_t left = at < ceiling.size_bytes ? ceiling.size_bytes - at : 0;
   fuse_reply_buf(req, ceiling.buffer.data(), std::min<std::uint64_t>({size, left, ceiling.buffer.size()}));
+}
+
+void on_write(fuse_req_t req, fuse_ino_t, const char*, std::size_t size, off_t, fuse_file_info*) {
+  fuse_reply_write(req, size);
+}
+
+void on_fsync(fuse_req_t req, fuse_ino_t, int, fuse_file_info*) {
+  fuse_reply_err(req, 0);
 }
 
 void on_getxattr(fuse_req_t req, fuse_ino_t, const char*, std::size_t) {
@@ -92,12 +103,15 @@ const fuse_lowlevel_ops kOperations = [] {
   ops.getattr = on_getattr;
   ops.open = on_open;
   ops.read = on_read;
+  ops.write = on_write;
+  ops.fsync = on_fsync;
   ops.getxattr = on_getxattr;
   return ops;
 }();
 
-int serve(Ceiling& ceiling, unsigned threads, const char* mount_point) {
-  std::vector<std::string> words{"fuse_ceiling", "-o", "ro,nosuid,nodev,fsname=ceiling,subtype=ceiling"};
+int serve(Ceiling& ceiling, unsigned threads, const char* mount_point, const std::string& access) {
+  std::vector<std::string> words{"fuse_ceiling", "-o",
+                                 access + ",nosuid,nodev,fsname=ceiling,subtype=ceiling"};
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   fuse_args arguments = FUSE_ARGS_INIT(static_cast<int>(argv.size()), argv.data());
@@ -121,8 +135,9 @@ int serve(Ceiling& ceiling, unsigned threads, const char* mount_point) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 4) {
-    std::fprintf(stderr, "usage: fuse_ceiling SIZE_BYTES THREADS MOUNTPOINT\n");
+  const bool may_write = argc == 5 && std::strcmp(argv[4], "rw") == 0;
+  if (argc != 4 && !may_write) {
+    std::fprintf(stderr, "usage: fuse_ceiling SIZE_BYTES THREADS MOUNTPOINT [rw]\n");
     return 2;
   }
   Ceiling ceiling;
@@ -130,5 +145,6 @@ int main(int argc, char** argv) {
   ceiling.buffer.resize(kLargestRequestBytes);
   std::mt19937_64 random(1);
   for (char& byte : ceiling.buffer) byte = static_cast<char>(random());
-  return serve(ceiling, static_cast<unsigned>(std::strtoul(argv[2], nullptr, 10)), argv[3]);
+  return serve(ceiling, static_cast<unsigned>(std::strtoul(argv[2], nullptr, 10)), argv[3],
+               may_write ? "rw" : "ro");
 }

@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mount"))
 from mounted import BINARY, BUILD, mount_entry, unescape_mount, unmount_by_force  # noqa: E402
 
 STFS = BUILD / "stfs"
+THREADS = 16  # the driver's default, given to the ceiling too
 
 
 class Server:
@@ -74,6 +75,13 @@ class Server:
     def _unmount(self) -> bool:
         return any(subprocess.run(command, capture_output=True).returncode == 0
                    for command in (["umount", self.path], ["fusermount3", "-u", self.path]))
+
+
+def fuse_ceiling(path: Path, size_bytes: int, access: str = "ro") -> Server | None:
+    """The fastest that a FUSE server can be; its file is `data`. None where it is not built."""
+    program = BUILD / "tests" / "fuse_ceiling"
+    words = [program, size_bytes, THREADS, path]
+    return Server(words if access == "ro" else [*words, access], path) if program.exists() else None
 
 
 def ours(source: Path, path: Path, options: str = "") -> Server:

@@ -17,7 +17,7 @@ from bench_archive import Content, SourceFiles, write_large_tensor
 from bench_disk import has_reflink
 from bench_session import Session
 from bench_table import Goal, Way
-from mounts import Server, ours
+from mounts import Server, fuse_ceiling, ours
 from page_cache import cached_share
 from readers import read_sequentially
 
@@ -27,11 +27,12 @@ SMALL_BYTES = 4096
 
 @dataclass(frozen=True)
 class Target:
-    """A place to write to, and the file in which the bytes must be found: the same one but for mounts."""
+    """A place to write to, and the file in which the bytes must be found: the same one but for mounts, and none
+    for a server that keeps nothing."""
     path: Path
     offset: int
-    file: Path
-    file_offset: int
+    file: Path | None
+    file_offset: int = 0
 
 
 class Archives:
@@ -60,6 +61,15 @@ class Archives:
             write_large_tensor(copy, self.size_bytes, self.is_aligned)
             self.servers.append(self.session.serve(ours(copy, point, f"durability={durability}")))
         return Target(point / tensor, 0, copy, self.offsets[tensor])
+
+    def ceiling(self) -> Target | None:
+        """Of a server that answers every write at once."""
+        server = fuse_ceiling(self.session.path("ceiling"), self.size_bytes, "rw")
+        if server is None:
+            self.session.skip("FUSE ceiling", "it is not built")
+            return None
+        self.servers.append(self.session.serve(server))
+        return Target(server.path / "data", 0, None)
 
     def close(self) -> None:
         for server in self.servers:
@@ -92,7 +102,8 @@ class LargeWrites:
         started = time.perf_counter()
         subprocess.run(words, check=True)
         seconds = time.perf_counter() - started
-        content.check(target.file, target.file_offset)
+        if target.file:
+            content.check(target.file, target.file_offset)
         return content.size_bytes / seconds / 1e9
 
     def dd(self, target: Target, conversions: str) -> Callable[[], float]:
@@ -108,7 +119,8 @@ class LargeWrites:
 
 def measure_large(session: Session, directory: Path, where: str, size_bytes: int, is_aligned: bool,
                   is_complete: bool) -> None:
-    """One row; the complete one has every way to write a tensor and both durabilities, the other what has a goal."""
+    """One row; the complete one has every way to write a tensor and both durabilities, the other what has a goal and
+    how fast FUSE itself is."""
     archives = Archives(session, directory, size_bytes, is_aligned)
     sources = SourceFiles(session.directory, "source", size_bytes)
     goal = Goal(GOAL_LARGE_REFLINK if has_reflink(directory) else GOAL_LARGE)
@@ -116,6 +128,8 @@ def measure_large(session: Session, directory: Path, where: str, size_bytes: int
     plain, power = archives.plain(), archives.mounted("power")
     ways = {"plain file, dd notrunc,fsync": Way(writes.dd(plain, "notrunc,fsync")),
             "safetensorsfs, dd notrunc,fsync": Way(writes.dd(power, "notrunc,fsync"), goals=(goal,))}
+    if ceiling := archives.ceiling():
+        ways["FUSE ceiling, which keeps nothing"] = Way(writes.dd(ceiling, "notrunc,fsync"))
     if is_complete:
         process, unsynced = archives.mounted("process"), "plain file, dd notrunc, no fsync"
         ways |= {"safetensorsfs, dd notrunc": Way(writes.dd(power, "notrunc")),

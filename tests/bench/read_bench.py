@@ -23,7 +23,7 @@ from bench_archive import Content, PlannedTensor, write_archive, write_file
 from bench_disk import file_system_of
 from bench_session import Session, parse_size, parser_for, wanted
 from bench_table import Goal, Way
-from mounts import BUILD, Server, ours
+from mounts import Server, fuse_ceiling, ours
 from overwrites import measure_large, measure_small
 from page_cache import cached_share, drop, drop_inodes
 from readers import (microseconds_to_open, random_reads_per_second, read_sequentially, sum_mapped)
@@ -34,7 +34,6 @@ from mounted import eventually  # noqa: E402
 
 MEASURES = ("read", "mapped", "random", "open", "list", "write")
 READERS = {"read", "mapped", "random", "open"}
-THREADS = 16  # the driver's default, given to the ceiling too
 MANY = 100_000
 PLAIN, OURS, OURS_RW, CEILING, SQUASH = ("plain file", "safetensorsfs, ro", "safetensorsfs, rw", "FUSE ceiling",
                                          "squashfuse_ll")
@@ -73,13 +72,11 @@ class LargeFile:
         self._mount(OURS_RW, ours(self.archive, self.session.path("ours-rw")), "large")
 
     def _mount_ceiling(self) -> None:
-        program = BUILD / "tests" / "fuse_ceiling"
-        if not program.exists():
+        server = fuse_ceiling(self.session.path("ceiling"), self.size_bytes)
+        if server is None:
             self.session.skip(CEILING, "it is not built")
             return
-        point = self.session.path("ceiling")
-        server = self._mount(CEILING, Server([program, self.size_bytes, THREADS, point], point), "data")
-        server.readahead(self.readahead_kib)
+        self._mount(CEILING, server, "data").readahead(self.readahead_kib)
 
     def _mount_squashfs(self) -> None:
         if shutil.which("mksquashfs") is None or shutil.which("squashfuse_ll") is None:

@@ -10,11 +10,12 @@ in the archive afterwards. Twins lie on one file system.
   overwrite    1 GiB through the mount by dd and cp, at an odd offset and at a multiple of 4096
   small        4 KiB and fsync; and what each durability costs
   transaction  1000 tensors of 4 KiB together, beside as many single changes
-  loops        overwrite on xfs and btrfs, which share blocks, on loop devices; needs root
+  loops        overwrite on xfs and btrfs, which share blocks, on loop devices; as fast as those are, and at the speed
+               of a good disk (disk_speed.py); needs root
   memory       what the daemon holds while 1 GiB and 4 GiB are overwritten
   archive      one tensor of a 16 GiB archive by `stfs put`, beside the rewrite by the reference library
 
-Wants 40 GiB of disk and 24 GiB of memory, and takes what there is, in about ten minutes. Where a virtual machine
+Wants 40 GiB of disk and 24 GiB of memory, and takes what there is, in about fifteen minutes. Where a virtual machine
 gives free memory back to its host, the page cache is filled before each large write (warm_memory.py).
 STFS_BUILD_DIR names the build to measure, build/release by default.
 Exit status: 0 all was measured or skipped with its reason, 1 something failed. A missed goal is a finding.
@@ -29,11 +30,13 @@ from archive_rewrite import measure_one_tensor
 from bench_disk import file_system_of, loop_file_system, why_no_loop, why_no_room
 from bench_session import Session, parser_for, wanted
 from daemon_memory import measure_memory
+from disk_speed import limited, why_no_limit
 from many_patches import measure_many
 from overwrites import measure_large, measure_small
 
 MEASURES = ("overwrite", "small", "transaction", "loops", "memory", "archive")
 MIB, GIB = 1 << 20, 1 << 30
+DISK_BYTES_PER_SECOND = 1_500_000_000
 
 
 @dataclass(frozen=True)
@@ -71,9 +74,17 @@ def overwrite_on_loops(session: Session, scale: Scale) -> None:
 
 def overwrite_on_loop(session: Session, kind: str, room_bytes: int, scale: Scale) -> None:
     with loop_file_system(session.directory, kind, room_bytes) as directory:
-        for is_aligned in (False, True):
-            measure_large(session, directory, f"{kind} on a loop device", scale.large_bytes, is_aligned,
-                          is_complete=False)
+        def measure(where: str) -> None:
+            for is_aligned in (False, True):
+                measure_large(session, directory, where, scale.large_bytes, is_aligned, is_complete=False)
+
+        measure(f"{kind} on a loop device")
+        where = f"{kind} on a disk of {DISK_BYTES_PER_SECOND / 1e9} GB/s"
+        if why := why_no_limit():
+            session.skip(f"overwrite, {where}", why)
+            return
+        with limited(directory, DISK_BYTES_PER_SECOND):
+            measure(where)
 
 
 def memory(session: Session, scale: Scale) -> None:
