@@ -230,8 +230,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recovery removes a journal with its record",
-        "  if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;\n  if (auto removed",
-        "  if (auto removed",
+        "  if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;\n  found.report",
+        "  found.report",
         ("hosts",),
     ),
     Mutant(
@@ -342,8 +342,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the coordinator goes before the last of its journals",
-        "if (*others) return {};\n  auto removed = storage.remove(coordinator);",
-        "auto removed = storage.remove(coordinator);",
+        "if (*others) return {};\n  removed = storage.remove(*coordinator);",
+        "removed = storage.remove(*coordinator);",
         ("groups",),
     ),
     Mutant(

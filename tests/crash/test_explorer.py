@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-BUILD = Path(os.environ.get("STFS_BUILD_DIR", Path(__file__).parents[2] / "build" / "release"))
+BUILD = Path(os.environ.get("STFS_BUILD_DIR", Path(__file__).parents[2] / "build" / "release")).resolve()
 
 
 def explore(kind: str, states: int, seed: int = 0) -> subprocess.CompletedProcess:

@@ -9,7 +9,7 @@ import mutants
 from mutant import Mutant
 from mutant_table import MUTANTS
 
-BUILD = Path(os.environ.get("STFS_BUILD_DIR", mutants.ROOT / "build" / "release"))
+BUILD = Path(os.environ.get("STFS_BUILD_DIR", mutants.ROOT / "build" / "release")).resolve()
 
 
 @pytest.fixture(scope="module")
