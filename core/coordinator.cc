@@ -99,7 +99,7 @@ Result<std::filesystem::path> find_coordinator(Storage& storage, const std::file
   for (const std::string& name : *names) {
     if (!is_coordinator_name(name)) continue;
     std::filesystem::path path = journal.parent_path() / name;
-    // One that can't be read rules over nothing.
+    // One that can't be read is for the recovery of the archive beside which it lies.
     auto state = look_at_coordinator(storage, path, journal.filename());
     if (state && *state == GroupState::Committed) return path;
   }

@@ -81,13 +81,15 @@ Result<void> start_watching(Watcher& watcher, Mount& mount) {
   const auto look = [watched, times_left, &mount, &forest](std::span<const std::size_t> changed) {
     Invalidator& invalidator = *mount.invalidator;
     Watcher::Next next = forest.has_remote_files() ? Watcher::Next::LookAgain : Watcher::Next::Wait;
+    bool is_refused = false;
     for (const std::size_t file : changed) {
       Forest::Change change = forest.check_for_change((*watched)[file]);
       for (const Stale& stale : change.stale) invalidator.forget(stale);
       if (!change.entries.empty()) {
         invalidator.forget_entries(kRootIno, std::move(change.entries));
         // What is refused is so in all directories before that is said.
-        if (!change.is_reopened) invalidator.forget_entries(forest.leftovers());
+        is_refused = !change.is_reopened;
+        if (is_refused) invalidator.forget_entries(forest.leftovers());
         invalidator.run([&mount] { mount.links_listed_root = true; });
         *times_left = kTimesForgotten;
       }
@@ -96,7 +98,7 @@ Result<void> start_watching(Watcher& watcher, Mount& mount) {
       if (change.is_due_again) next = Watcher::Next::LookAgain;
     }
     if (*times_left == 0) return next;
-    invalidator.forget_leftovers(forest.leftovers());
+    if (!is_refused) invalidator.forget_leftovers(forest.leftovers());
     return --*times_left == 0 ? next : Watcher::Next::LookAgain;
   };
   return watcher.start(files, look);
