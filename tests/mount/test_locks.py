@@ -1,4 +1,5 @@
 # Several writers of one archive: mounts beside each other, and a process that holds a lock.
+import contextlib
 import errno
 import threading
 import time
@@ -92,12 +93,23 @@ def test_a_commit_over_a_commit_of_the_other_mount_keeps_it(archive, two):
     expected.check()
 
 
-def test_a_lock_held_by_somebody_is_ebusy_with_his_pid_in_the_log(archive, mount):
-    expected = Expectation(archive)
-    _, _, begin, end = archive.layout()["embed"]
+@contextlib.contextmanager
+def held_by_another(archive, name):
+    """The process that holds the lock on a tensor's bytes."""
+    _, _, begin, end = archive.layout()[name]
     holder = start_python(HOLD, archive.path, LOCK_BASE + begin, end - begin)
     try:
         wait_ready(holder)
+        yield holder
+    finally:
+        holder.kill()
+        holder.wait()
+
+
+def test_a_lock_held_by_somebody_is_ebusy_with_his_pid_in_the_log(archive, mount):
+    expected = Expectation(archive)
+    begin = archive.layout()["embed"][2]
+    with held_by_another(archive, "embed") as holder:
         started = time.monotonic()
         with pytest.raises(OSError) as raised:
             (mount / "embed").write_bytes(random_bytes(expected.size("embed"), 1))
@@ -110,10 +122,17 @@ def test_a_lock_held_by_somebody_is_ebusy_with_his_pid_in_the_log(archive, mount
         data = random_bytes(expected.size(name), 2)
         (mount / name).write_bytes(data)
         expected.change(name, data)
-    finally:
-        holder.kill()
-        holder.wait()
     data = random_bytes(expected.size("embed"), 3)
     (mount / "embed").write_bytes(data)
+    expected.change("embed", data)
+    expected.check()
+
+
+def test_nolock_asks_nobody(archive, mounts):
+    expected = Expectation(archive)
+    mount = mounts(archive.path, "nolock")
+    data = random_bytes(expected.size("embed"), 4)
+    with held_by_another(archive, "embed"):
+        (mount / "embed").write_bytes(data)
     expected.change("embed", data)
     expected.check()
