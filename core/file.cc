@@ -11,7 +11,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <memory>
 #include <string>
@@ -21,6 +23,7 @@
 #include "core/disk_space.h"
 #include "core/lock_holder.h"
 #include "core/unique_fd.h"
+#include "core/xxh3.h"
 
 namespace stfs {
 namespace {
@@ -34,7 +37,8 @@ std::int64_t ns_of(const Time& time) {
 }
 
 /// statx, since it tells the birth time; an empty path means the descriptor itself.
-constexpr unsigned kWithoutTimes = STATX_TYPE | STATX_MODE | STATX_UID | STATX_GID | STATX_INO | STATX_SIZE;
+constexpr unsigned kWithoutTimes =
+    STATX_TYPE | STATX_MODE | STATX_UID | STATX_GID | STATX_INO | STATX_SIZE | STATX_NLINK;
 constexpr unsigned kAll = kWithoutTimes | STATX_MTIME | STATX_BTIME;
 
 Result<FileStatus> query_status(int directory_fd, const char* path, int flags, unsigned mask,
@@ -50,7 +54,8 @@ Result<FileStatus> query_status(int directory_fd, const char* path, int flags, u
                     .birth_ns = (stx.stx_mask & STATX_BTIME) != 0 ? ns_of(stx.stx_btime) : 0,
                     .mode = stx.stx_mode,
                     .uid = stx.stx_uid,
-                    .gid = stx.stx_gid};
+                    .gid = stx.stx_gid,
+                    .links = stx.stx_nlink};
 }
 
 struct flock lock_request(ByteRange range, short type) {
@@ -66,6 +71,20 @@ Result<void> refuse_what_is_no_file(const std::string& name, std::uint32_t mode)
   if (S_ISREG(mode)) return {};
   if (S_ISDIR(mode)) return fail(ErrorCode::System, EISDIR, name + ": is a directory, not an archive");
   return fail(ErrorCode::System, EINVAL, name + ": is not a regular file");
+}
+
+/// Zeros where the kernel does not tell.
+Boot this_boot() {
+  Boot boot;
+  std::string text;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> text;
+  std::erase(text, '-');
+  for (std::size_t at = 0; text.size() == 2 * boot.id.size() && at < boot.id.size(); ++at) {
+    std::from_chars(text.data() + 2 * at, text.data() + 2 * at + 2, boot.id[at], 16);
+  }
+  std::string machine;
+  if (std::ifstream("/etc/machine-id") >> machine) boot.host = XXH3_64bits(machine.data(), machine.size());
+  return boot;
 }
 
 // Where space is reserved for stripes.
@@ -205,6 +224,14 @@ class SystemFile final : public File {
     return std::optional<LockConflict>{};
   }
 
+  Result<bool> is_locked_by_other(ByteRange range, LockKind kind) const override {
+    struct flock lock = lock_request(range, kind == LockKind::Shared ? F_RDLCK : F_WRLCK);
+    while (::fcntl(fd_.get(), F_OFD_GETLK, &lock) < 0) {
+      if (errno != EINTR) return fail_system(errno, name_, "look for a lock");
+    }
+    return lock.l_type != F_UNLCK;
+  }
+
   std::optional<pid_t> lock_holder(ByteRange range) const override {
     const auto at = status();
     return at ? find_lock_holder(at->identity, range) : std::nullopt;
@@ -213,6 +240,16 @@ class SystemFile final : public File {
   void unlock(ByteRange range) override {
     struct flock lock = lock_request(range, F_UNLCK);
     ::fcntl(fd_.get(), F_OFD_SETLK, &lock);
+  }
+
+  Result<void> set_owner(std::uint32_t uid, std::uint32_t gid) override {
+    if (::fchown(fd_.get(), uid, gid) < 0) return fail_system(errno, name_, "give to another owner");
+    return {};
+  }
+
+  Result<void> set_mode(std::uint32_t permissions) override {
+    if (::fchmod(fd_.get(), permissions & 07777U) < 0) return fail_system(errno, name_, "set the mode");
+    return {};
   }
 
   std::uint64_t free_bytes() const override { return stfs::free_bytes(fd_.get()); }
@@ -318,6 +355,11 @@ class SystemStorage final : public Storage {
     return query_status(AT_FDCWD, path.c_str(), 0, kWithoutTimes, path.string());
   }
 
+  Boot boot() const override {
+    static const Boot now = this_boot();
+    return now;
+  }
+
  private:
   static Result<std::unique_ptr<File>> open_with(const std::filesystem::path& path, Access access,
                                                  int more_flags) {
@@ -359,6 +401,22 @@ Result<void> File::copy_from(const File& source, std::uint64_t source_offset, By
     range = {range.offset + piece.size(), range.size_bytes - piece.size()};
   }
   return {};
+}
+
+Result<bool> File::is_locked_by_other(ByteRange, LockKind) const {
+  return fail_system(ENOLCK, "a file without locks", "look for a lock");
+}
+
+Result<void> File::set_owner(std::uint32_t, std::uint32_t) {
+  return fail_system(EPERM, "a file without an owner", "give to another owner");
+}
+
+Result<void> File::set_mode(std::uint32_t) {
+  return fail_system(EPERM, "a file without a mode", "set the mode");
+}
+
+std::uint32_t Storage::user() const {
+  return ::geteuid();
 }
 
 Result<std::uint64_t> File::size_bytes() const {

@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -40,6 +41,16 @@ struct FileStatus {
   std::uint32_t mode = 0;     // type and permissions, as st_mode
   std::uint32_t uid = 0;
   std::uint32_t gid = 0;
+  std::uint32_t links = 1;  // names that the file has
+};
+
+/// One run of one host's kernel. What is not synced is lost when it ends.
+struct Boot {
+  std::array<std::uint8_t, 16> id{};  // random at every start of the kernel; zeros where that is not known
+  std::uint64_t host = 0;             // the same at every start of this host; 0 where that is not known
+
+  [[nodiscard]] bool is_known() const { return id != std::array<std::uint8_t, 16>{}; }
+  friend bool operator==(const Boot&, const Boot&) = default;
 };
 
 enum class LockKind : std::uint8_t { Shared, Exclusive };
@@ -107,8 +118,17 @@ class File {
   /// EOPNOTSUPP mean that the file system has no locks.
   virtual Result<std::optional<LockConflict>> try_lock(ByteRange range, LockKind kind) = 0;
   virtual void unlock(ByteRange range) = 0;
+  /// Another open file description holds a lock on the range that a lock of this kind would conflict with
+  /// (F_OFD_GETLK). Takes no lock, so that nobody else sees a conflict. Works on a file that was opened
+  /// for reading too. The errors are try_lock()'s.
+  [[nodiscard]] virtual Result<bool> is_locked_by_other(ByteRange range, LockKind kind) const;
   /// A process that holds such a lock on the range, where that can be found out: slow, for messages.
   [[nodiscard]] virtual std::optional<pid_t> lock_holder(ByteRange range) const = 0;
+
+  /// fchown. EPERM where this process may not give the file to that user or that group.
+  virtual Result<void> set_owner(std::uint32_t uid, std::uint32_t gid);
+  /// fchmod: permissions only, and the umask does not count.
+  virtual Result<void> set_mode(std::uint32_t permissions);
 
   /// A file of create_unnamed() that has the fallback name for want of unnamed files.
   [[nodiscard]] virtual bool has_staged_name() const { return false; }
@@ -127,8 +147,9 @@ class Storage {
   /// may write to the directory could have planted.
   virtual Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) = 0;
   /// A new file in the directory that vanishes with its last descriptor, killed process included, unless
-  /// publish() gives it a name. Where the file system has no such thing (EOPNOTSUPP in the seam's own
-  /// terms), it has the name `fallback` from the start, which must not exist.
+  /// publish() gives it a name. Only its owner may read and write it at first. Where the file system has no
+  /// such thing (EOPNOTSUPP in the seam's own terms), it has the name `fallback` from the start, which must
+  /// not exist.
   virtual Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) = 0;
   /// Gives a file of create_unnamed() its name, atomically; EEXIST where that is taken. Durable after
   /// sync_directory().
@@ -141,6 +162,10 @@ class Storage {
                                                 const std::string& prefix) = 0;
   /// What lies at the path now, following links; without times (File::size_bytes()), its mtime is 0.
   virtual Result<FileStatus> status(const std::filesystem::path& path) = 0;
+  /// This kernel's run.
+  [[nodiscard]] virtual Boot boot() const { return {}; }
+  /// The effective user that this process has.
+  [[nodiscard]] virtual std::uint32_t user() const;
 };
 
 /// The operating system's.

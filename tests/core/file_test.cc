@@ -161,3 +161,52 @@ TEST_CASE("an unnamed file can be used and leaves nothing in its directory", "[c
   CHECK(std::filesystem::is_empty(directory.path()));
   CHECK(errno_of(system_storage().create_unnamed(directory / "absent/journal")) == ENOENT);
 }
+
+TEST_CASE("a look at a lock takes none, and works on a file opened for reading", "[core][file]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("f", "0123456789");
+  const auto owner = system_storage().open(path, Access::ReadWrite);
+  const auto reader = system_storage().open(path, Access::ReadOnly);
+  const auto other = system_storage().open(path, Access::ReadWrite);
+  const ByteRange byte{0, 1};
+  for (const LockKind kind : {LockKind::Shared, LockKind::Exclusive}) {
+    CHECK_FALSE((*reader)->is_locked_by_other(byte, kind).value());
+    CHECK_FALSE((*owner)->is_locked_by_other(byte, kind).value());
+  }
+  // Nobody sees the looks.
+  REQUIRE_FALSE((*owner)->try_lock(byte, LockKind::Exclusive).value());
+  for (const LockKind kind : {LockKind::Shared, LockKind::Exclusive}) {
+    CHECK((*reader)->is_locked_by_other(byte, kind).value());
+    CHECK((*other)->is_locked_by_other(byte, kind).value());
+    // One's own lock is in nobody's way.
+    CHECK_FALSE((*owner)->is_locked_by_other(byte, kind).value());
+    CHECK_FALSE((*reader)->is_locked_by_other({5, 1}, kind).value());
+  }
+  (*owner)->unlock(byte);
+  REQUIRE_FALSE((*reader)->try_lock(byte, LockKind::Shared).value());
+  CHECK_FALSE((*other)->is_locked_by_other(byte, LockKind::Shared).value());
+  CHECK((*other)->is_locked_by_other(byte, LockKind::Exclusive).value());
+}
+
+TEST_CASE("mode, names and owner of a new file are what was asked for, whatever the umask", "[core][file]") {
+  const TemporaryDirectory directory;
+  const mode_t before = ::umask(0077);
+  auto file = system_storage().create_unnamed(directory / "staged");
+  REQUIRE(file);
+  CHECK(((*file)->status().value().mode & 07777U) == 0600);
+  REQUIRE((*file)->set_mode(0664));
+  ::umask(before);
+  CHECK(((*file)->status().value().mode & 07777U) == 0664);
+  CHECK((*file)->status().value().links == ((*file)->has_staged_name() ? 1U : 0U));
+  REQUIRE(system_storage().publish(**file, directory / "named"));
+  std::filesystem::create_hard_link(directory / "named", directory / "second");
+  CHECK(system_storage().status(directory / "named").value().links == 2);
+  const FileStatus own = (*file)->status().value();
+  CHECK((*file)->set_owner(own.uid, own.gid));
+}
+
+TEST_CASE("a boot has an id that stays", "[core][file]") {
+  const Boot boot = system_storage().boot();
+  CHECK(boot.is_known());
+  CHECK(boot == system_storage().boot());
+}

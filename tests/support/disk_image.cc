@@ -113,6 +113,11 @@ InodeNumber DiskImage::inode_at(std::string_view path) const {
   return known == names_.end() ? 0 : known->inode;
 }
 
+std::uint32_t DiskImage::links(InodeNumber inode) const {
+  return static_cast<std::uint32_t>(std::ranges::count_if(
+      names_, [&](const DiskName& name) { return name.path.now() && name.inode == inode; }));
+}
+
 void DiskImage::link(InodeNumber inode, std::string_view path) {
   names_.push_back({.path = {}, .inode = inode});
   names_.back().path.set(std::make_shared<const std::string>(path));

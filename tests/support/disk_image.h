@@ -75,6 +75,9 @@ struct DiskInode {
   Unsettled<std::uint64_t> size_bytes;
   std::int64_t birth_ns = 0;
   std::int64_t mtime_ns = 0;
+  std::uint32_t permissions = 0600;
+  std::uint32_t uid = 0;
+  std::uint32_t gid = 0;
 };
 
 /// A name that a file has. That a rename is atomic is promised, so both names are versions of one entry.
@@ -101,6 +104,8 @@ class DiskImage {
   void remove(std::string_view path);
   void sync_names(std::string_view directory);
   [[nodiscard]] InodeNumber inode_at(std::string_view path) const;
+  /// Names that programs see.
+  [[nodiscard]] std::uint32_t links(InodeNumber inode) const;
 
   [[nodiscard]] std::uint64_t size_bytes(InodeNumber inode) const { return at(inode).size_bytes.now(); }
   [[nodiscard]] bool has_content(InodeNumber inode, std::span<const std::byte> content) const;

@@ -109,6 +109,31 @@ class DiskFile final : public File, public LossyFile {
     if (!process_.is_dead_) model_.locks_.give_back(inode_, description_, range);
   }
 
+  Result<bool> is_locked_by_other(ByteRange range, LockKind kind) const override {
+    const NoAllocationFaults pause;
+    const std::scoped_lock lock(model_.mutex_);
+    if (auto ok = process_.alive("look for a lock"); !ok) return pass_on(std::move(ok));
+    if (!model_.options_.has_locks) return fail_system(ENOLCK, path_, "look for a lock");
+    return model_.locks_.has_conflict(inode_, description_, range, kind);
+  }
+  Result<void> set_owner(std::uint32_t uid, std::uint32_t gid) override {
+    const NoAllocationFaults pause;
+    const std::scoped_lock lock(model_.mutex_);
+    if (auto ok = process_.alive("chown"); !ok) return ok;
+    model_.image_.change(inode_).uid = uid;
+    model_.image_.change(inode_).gid = gid;
+    model_.changed("chown");
+    return {};
+  }
+  Result<void> set_mode(std::uint32_t permissions) override {
+    const NoAllocationFaults pause;
+    const std::scoped_lock lock(model_.mutex_);
+    if (auto ok = process_.alive("chmod"); !ok) return ok;
+    model_.image_.change(inode_).permissions = permissions;
+    model_.changed("chmod");
+    return {};
+  }
+
   std::optional<pid_t> lock_holder(ByteRange range) const override {
     const std::scoped_lock lock(model_.mutex_);
     return model_.locks_.holder(inode_, description_, range);
@@ -198,15 +223,15 @@ int DiskModel::descriptor(InodeNumber inode) {
 
 FileStatus DiskModel::status(InodeNumber inode) const {
   const DiskInode& file = image_.at(inode);
-  constexpr std::uint32_t kOwnerOnly = 0600;
   return {.identity = {.device = options_.device,
                        .inode = inode,
                        .size_bytes = file.size_bytes.now(),
                        .mtime_ns = file.mtime_ns},
           .birth_ns = options_.has_birth_times ? file.birth_ns : 0,
-          .mode = S_IFREG | kOwnerOnly,
-          .uid = ::getuid(),
-          .gid = ::getgid()};
+          .mode = S_IFREG | file.permissions,
+          .uid = file.uid,
+          .gid = file.gid,
+          .links = image_.links(inode)};
 }
 
 void DiskProcess::kill() {

@@ -30,6 +30,7 @@ struct DiskOptions {
   bool has_birth_times = true;  // statx tells them
   bool has_locks = true;
   std::uint64_t device = 1;
+  Boot boot{.id = {1}, .host = 1};
 };
 
 class DiskProcess;
@@ -97,6 +98,8 @@ class DiskProcess final : public Storage {
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;
   Result<FileStatus> status(const std::filesystem::path& path) override;
+  [[nodiscard]] Boot boot() const override { return model_.options_.boot; }
+  [[nodiscard]] std::uint32_t user() const override { return 0; }
 
  private:
   friend class DiskModel;

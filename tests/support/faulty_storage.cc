@@ -13,6 +13,8 @@ bool changes_something(FileCall kind) {
     case FileCall::Write:
     case FileCall::Clone:
     case FileCall::Reserve:
+    case FileCall::SetOwner:
+    case FileCall::SetMode:
     case FileCall::Sync: return true;
     default: return false;
   }

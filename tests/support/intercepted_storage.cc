@@ -90,6 +90,22 @@ class InterceptedFile final : public File {
   void unlock(ByteRange range) override {
     if (!ask(FileCall::Unlock).is_lie()) inner_->unlock(range);
   }
+  Result<bool> is_locked_by_other(ByteRange range, LockKind kind) const override {
+    const Question question = ask(FileCall::TestLock);
+    if (question.is_lie()) return false;
+    if (!question.passes()) return question.failure();
+    return inner_->is_locked_by_other(range, kind);
+  }
+  Result<void> set_owner(std::uint32_t uid, std::uint32_t gid) override {
+    const Question question = ask(FileCall::SetOwner);
+    if (question.is_lie()) return {};
+    return question.passes() ? inner_->set_owner(uid, gid) : question.failure();
+  }
+  Result<void> set_mode(std::uint32_t permissions) override {
+    const Question question = ask(FileCall::SetMode);
+    if (question.is_lie()) return {};
+    return question.passes() ? inner_->set_mode(permissions) : question.failure();
+  }
   std::optional<pid_t> lock_holder(ByteRange range) const override { return inner_->lock_holder(range); }
   void prefetch(ByteRange range) const override { inner_->prefetch(range); }
   std::uint64_t filesystem_type() const override { return inner_->filesystem_type(); }
@@ -118,11 +134,24 @@ Result<std::unique_ptr<File>> wrapped(Result<std::unique_ptr<File>> file, FileRo
 }  // namespace
 
 std::string_view name_of(FileCall kind) {
-  constexpr std::array<std::string_view, 15> kNames = {"open",    "create",  "status of the path",
-                                                       "publish", "remove",  "sync of the directory",
-                                                       "list",    "read",    "write",
-                                                       "clone",   "reserve", "sync",
-                                                       "status",  "lock",    "unlock"};
+  constexpr std::array<std::string_view, 18> kNames = {"open",
+                                                       "create",
+                                                       "status of the path",
+                                                       "publish",
+                                                       "remove",
+                                                       "sync of the directory",
+                                                       "list",
+                                                       "read",
+                                                       "write",
+                                                       "clone",
+                                                       "reserve",
+                                                       "sync",
+                                                       "status",
+                                                       "lock",
+                                                       "unlock",
+                                                       "test of a lock",
+                                                       "change of owner",
+                                                       "change of mode"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 

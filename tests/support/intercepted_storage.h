@@ -27,7 +27,10 @@ enum class FileCall : std::uint8_t {
   Sync,
   Status,
   Lock,
-  Unlock  // of a file
+  Unlock,
+  TestLock,
+  SetOwner,
+  SetMode  // of a file
 };
 std::string_view name_of(FileCall kind);
 
@@ -68,6 +71,8 @@ class InterceptedStorage : public Storage {
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;
   Result<FileStatus> status(const std::filesystem::path& path) override;
+  [[nodiscard]] Boot boot() const override { return inner_.boot(); }
+  [[nodiscard]] std::uint32_t user() const override { return inner_.user(); }
 
  private:
   Storage& inner_;

@@ -3,11 +3,16 @@
 
 namespace stfs::test {
 
-bool LockTable::take(InodeNumber inode, Description owner, pid_t process, ByteRange range, LockKind kind) {
+bool LockTable::has_conflict(InodeNumber inode, Description owner, ByteRange range, LockKind kind) const {
   for (const Lock& lock : locks_) {
     if (lock.inode != inode || lock.owner == owner || !lock.range.overlaps(range)) continue;
-    if (lock.kind == LockKind::Exclusive || kind == LockKind::Exclusive) return false;
+    if (lock.kind == LockKind::Exclusive || kind == LockKind::Exclusive) return true;
   }
+  return false;
+}
+
+bool LockTable::take(InodeNumber inode, Description owner, pid_t process, ByteRange range, LockKind kind) {
+  if (has_conflict(inode, owner, range, kind)) return false;
   give_back(inode, owner, range);
   locks_.push_back({inode, owner, process, range, kind});
   return true;

@@ -19,6 +19,8 @@ class LockTable {
   /// Takes the lock, in place of what the description held there. @return false where another one is in the
   /// way.
   bool take(InodeNumber inode, Description owner, pid_t process, ByteRange range, LockKind kind);
+  /// take() would not get it.
+  [[nodiscard]] bool has_conflict(InodeNumber inode, Description owner, ByteRange range, LockKind kind) const;
   void give_back(InodeNumber inode, Description owner, ByteRange range);
   /// A process with a lock of another description on the range.
   [[nodiscard]] std::optional<pid_t> holder(InodeNumber inode, Description asking, ByteRange range) const;

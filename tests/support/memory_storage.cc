@@ -20,22 +20,25 @@ struct MemoryStorage::Node {
   std::uint64_t inode = 0;
   std::int64_t birth_ns = 0;
   std::uint64_t locked_tries = 0;
+  std::uint32_t uid = ::geteuid();
+  std::uint32_t gid = ::geteuid();
+  std::uint32_t permissions = 0600;
+  std::uint32_t links = 1;
   UniqueFd mapped;  // memory for who wants to map the file
   bool has_given_bytes = false;
 
   [[nodiscard]] std::span<const std::byte> bytes() const { return writes == 0 ? given : own; }
 
   [[nodiscard]] FileStatus status() const {
-    static const std::uint32_t user = ::geteuid();
-    constexpr std::uint32_t kOwnerOnly = 0600;
     return {.identity = {.device = 1,
                          .inode = inode,
                          .size_bytes = bytes().size(),
                          .mtime_ns = birth_ns + static_cast<std::int64_t>(writes)},
             .birth_ns = birth_ns,
-            .mode = S_IFREG | kOwnerOnly,
-            .uid = user,
-            .gid = user};
+            .mode = S_IFREG | permissions,
+            .uid = uid,
+            .gid = gid,
+            .links = links};
   }
 
   void write(std::span<const std::byte> from, std::uint64_t offset) {
@@ -95,6 +98,21 @@ class NodeFile final : public File {
     return LockConflict{};
   }
   void unlock(ByteRange) override {}
+  /// A look counts as a try.
+  [[nodiscard]] Result<bool> is_locked_by_other(ByteRange, LockKind) const override {
+    if (node_->locked_tries == 0) return false;
+    --node_->locked_tries;
+    return true;
+  }
+  Result<void> set_owner(std::uint32_t uid, std::uint32_t gid) override {
+    node_->uid = uid;
+    node_->gid = gid;
+    return {};
+  }
+  Result<void> set_mode(std::uint32_t permissions) override {
+    node_->permissions = permissions;
+    return {};
+  }
   [[nodiscard]] std::optional<pid_t> lock_holder(ByteRange) const override { return std::nullopt; }
   [[nodiscard]] int descriptor() const override { return node_->descriptor(); }
 
@@ -131,6 +149,18 @@ void MemoryStorage::put_back(const std::string& path) {
 
 void MemoryStorage::set_locked(const std::string& path, std::uint64_t tries) {
   files_.at(path)->locked_tries = tries;
+}
+
+void MemoryStorage::set_access(const std::string& path, std::uint32_t uid, std::uint32_t gid,
+                               std::uint32_t permissions) {
+  Node& node = *files_.at(path);
+  node.uid = uid;
+  node.gid = gid;
+  node.permissions = permissions;
+}
+
+void MemoryStorage::set_links(const std::string& path, std::uint32_t links) {
+  files_.at(path)->links = links;
 }
 
 std::span<const std::byte> MemoryStorage::content(const std::string& path) const {
