@@ -10,12 +10,16 @@ namespace {
 constexpr std::size_t kBeginning = 0;  // the commit that wrote every slot at first
 
 std::span<const std::byte> bytes_of(const Content& content, const Piece& slot) {
-  const TestTensor& tensor = small_archive()[slot.tensor];
-  return std::span(content).subspan(tensor.offset + slot.offset,
-                                    slot.size_bytes.value_or(tensor.size_bytes - slot.offset));
+  const ByteRange place = bytes_of(slot);
+  return std::span(content).subspan(place.offset, place.size_bytes);
 }
 
 }  // namespace
+
+ByteRange bytes_of(const Piece& slot) {
+  const TestTensor& tensor = small_archive()[slot.tensor];
+  return {tensor.offset + slot.offset, slot.size_bytes.value_or(tensor.size_bytes - slot.offset)};
+}
 
 const std::vector<Piece>& slots() {
   static const std::vector<Piece> list = {{"four_bytes"},
@@ -33,10 +37,11 @@ const std::vector<Piece>& slots() {
   return list;
 }
 
-std::size_t CommitLog::begin(std::vector<std::size_t> written) {
+std::size_t CommitLog::begin(std::vector<std::size_t> written, Durability durability) {
   LoggedCommit commit;
   commit.slots = std::move(written);
   commit.begin = ++clock_;
+  commit.durability = durability;
   commits_.push_back(std::move(commit));
   return commits_.size() - 1;
 }
@@ -44,6 +49,21 @@ std::size_t CommitLog::begin(std::vector<std::size_t> written) {
 void CommitLog::end(std::size_t number, LoggedCommit::Fate fate) {
   commits_[number].fate = fate;
   commits_[number].end = ++clock_;
+}
+
+void CommitLog::lose_power(const Content& content, const std::vector<std::size_t>& settled) {
+  ++clock_;
+  for (LoggedCommit& commit : commits_) {
+    commit.end = std::min(commit.end, clock_);
+    const bool is_safe = commit.durability == Durability::Power || commit.fate == LoggedCommit::Fate::Refused;
+    if (!is_safe) commit.is_at_risk = true;
+  }
+  for (const std::size_t slot : settled) {
+    const auto writer = writer_of(slot, content);
+    if (!writer) continue;
+    LoggedCommit& commit = commits_[*writer];
+    if (commit.is_at_risk && commit.fate == LoggedCommit::Fate::Done) commit.safe_slots.push_back(slot);
+  }
 }
 
 std::optional<std::size_t> CommitLog::writer_of(std::size_t slot, const Content& content) const {
@@ -56,24 +76,59 @@ std::optional<std::size_t> CommitLog::writer_of(std::size_t slot, const Content&
   return std::nullopt;
 }
 
-bool CommitLog::comes_before(std::size_t one, std::size_t other,
-                             const std::vector<std::size_t>& shown) const {
+std::vector<CommitLog::Node> CommitLog::nodes() const {
+  std::vector<Node> nodes;
+  for (std::size_t number = 0; number < commits_.size(); ++number) {
+    const LoggedCommit& commit = commits_[number];
+    if (!commit.is_at_risk) {
+      nodes.push_back({number, commit.slots, commit.fate == LoggedCommit::Fate::Done});
+      continue;
+    }
+    for (const std::size_t slot : commit.slots) {
+      const bool is_safe = std::ranges::find(commit.safe_slots, slot) != commit.safe_slots.end();
+      nodes.push_back({number, {slot}, is_safe});
+    }
+  }
+  return nodes;
+}
+
+bool CommitLog::comes_before(const std::vector<Node>& nodes, std::size_t one, std::size_t other,
+                             const Shown& shown) const {
+  const std::size_t first = nodes[one].commit;
+  const std::size_t second = nodes[other].commit;
   if (one == other) return false;
-  if (one == kBeginning || commits_[one].end < commits_[other].begin) return true;
-  return std::ranges::any_of(commits_[one].slots, [&](std::size_t slot) { return shown[slot] == other; });
+  if (first != second && (first == kBeginning || commits_[first].end < commits_[second].begin)) return true;
+  return std::ranges::any_of(nodes[one].slots, [&](std::size_t slot) { return shown[slot] == other; });
+}
+
+bool CommitLog::may_be_torn(const std::vector<Node>& nodes, std::size_t slot) const {
+  const auto writes = [slot](const Node& node) {
+    return std::ranges::find(node.slots, slot) != node.slots.end();
+  };
+  return std::ranges::any_of(nodes, [&](const Node& node) {
+    if (!commits_[node.commit].is_at_risk || node.is_due || !writes(node)) return false;
+    return std::ranges::none_of(nodes, [&](const Node& later) {
+      return later.is_due && writes(later) && commits_[node.commit].end < commits_[later.commit].begin;
+    });
+  });
 }
 
 std::optional<std::string> CommitLog::explain(const Content& content) const {
-  std::vector<std::size_t> shown;
+  const std::vector<Node> all = nodes();
+  Shown shown;
   Content outside = content;
   for (std::size_t slot = 0; slot < slots().size(); ++slot) {
     const auto writer = writer_of(slot, content);
     const std::string name = std::string(slots()[slot].tensor) + "+" + std::to_string(slots()[slot].offset);
-    if (!writer) return "TORN: " + name + " is nobody's";
-    if (commits_[*writer].fate == LoggedCommit::Fate::Refused) {
+    if (!writer && !may_be_torn(all, slot)) return "TORN: " + name + " is nobody's";
+    if (writer && commits_[*writer].fate == LoggedCommit::Fate::Refused) {
       return name + " is there from commit " + std::to_string(*writer) + ", which was refused";
     }
-    shown.push_back(*writer);
+    shown.emplace_back();
+    for (std::size_t node = 0; writer && node < all.size(); ++node) {
+      const bool has_slot = std::ranges::find(all[node].slots, slot) != all[node].slots.end();
+      if (all[node].commit == *writer && (has_slot || *writer == kBeginning)) shown.back() = node;
+    }
     const auto first = bytes_of(small_archive().content(), slots()[slot]);
     std::ranges::copy(first, outside.begin() + (first.data() - small_archive().content().data()));
   }
@@ -81,18 +136,18 @@ std::optional<std::string> CommitLog::explain(const Content& content) const {
 
   // Takes away whoever nothing that is left must follow, until nobody is left.
   std::vector<std::size_t> left;
-  for (std::size_t number = 0; number < commits_.size(); ++number) {
-    const bool is_shown = std::ranges::find(shown, number) != shown.end();
-    if (is_shown || commits_[number].fate == LoggedCommit::Fate::Done) left.push_back(number);
+  for (std::size_t node = 0; node < all.size(); ++node) {
+    const bool is_shown = std::ranges::find(shown, node) != shown.end();
+    if (is_shown || all[node].is_due) left.push_back(node);
   }
   while (!left.empty()) {
-    const auto last = std::ranges::find_if(left, [&](std::size_t number) {
+    const auto last = std::ranges::find_if(left, [&](std::size_t node) {
       return std::ranges::none_of(left,
-                                  [&](std::size_t other) { return comes_before(number, other, shown); });
+                                  [&](std::size_t other) { return comes_before(all, node, other, shown); });
     });
     if (last == left.end()) {
       std::string text = "LOST or TORN: no order explains commits";
-      for (const std::size_t number : left) text += " " + std::to_string(number);
+      for (const std::size_t node : left) text += " " + std::to_string(all[node].commit);
       return text;
     }
     left.erase(last);

@@ -102,15 +102,36 @@ std::optional<std::string> fault_any(const Options&, std::uint64_t seed, std::ui
   return about(workload.name, about(kind.name, about(report.hit, *report.wrong)));
 }
 
-std::optional<std::string> schedule_all(const Options& options, std::uint64_t seed, std::uint64_t& states) {
-  for (const HostsScenario& scenario : hosts_scenarios()) {
+std::optional<std::string> crash_groups_in(GroupWorld world, std::uint64_t seed, std::uint64_t& states) {
+  constexpr std::uint64_t kRuns = 50;
+  GroupCounts counts;
+  std::optional<std::string> wrong;
+  for (std::uint64_t run = 0; run < kRuns && !wrong; ++run)
+    wrong = run_groups(seed * kRuns + run, counts, world);
+  states += counts.states;
+  return wrong;
+}
+
+std::optional<std::string> schedule(const std::vector<HostsScenario>& scenarios, const Options& options,
+                                    std::uint64_t seed, std::uint64_t& states) {
+  for (const HostsScenario& scenario : scenarios) {
     if (!options.workload.empty() && options.workload != scenario.name) continue;
     HostsCounts counts;
     const auto wrong = run_hosts(scenario, seed, counts, options.traces ? &std::cout : nullptr);
-    states += counts.schedules + counts.power_losses;
+    states += counts.states();
     if (wrong) return about(scenario.name, *wrong);
   }
   return std::nullopt;
+}
+
+std::optional<std::string> schedule_hosts(const Options& options, std::uint64_t seed, std::uint64_t& states) {
+  return schedule(hosts_scenarios(), options, seed, states);
+}
+
+std::optional<std::string> schedule_edges(const Options& options, std::uint64_t seed, std::uint64_t& states) {
+  auto wrong = schedule(edge_scenarios(), options, seed, states);
+  if (wrong || !options.workload.empty()) return wrong;
+  return crash_groups_in(GroupWorld::Edges, seed, states);
 }
 
 std::optional<std::string> bend_journals(const Options&, std::uint64_t seed, std::uint64_t& states) {
@@ -131,21 +152,16 @@ std::optional<std::string> bend_journals(const Options&, std::uint64_t seed, std
 }
 
 std::optional<std::string> crash_groups(const Options&, std::uint64_t seed, std::uint64_t& states) {
-  constexpr std::uint64_t kRuns = 50;
-  GroupCounts counts;
-  std::optional<std::string> wrong;
-  for (std::uint64_t run = 0; run < kRuns && !wrong; ++run) wrong = run_groups(seed * kRuns + run, counts);
-  states += counts.states;
-  return wrong;
+  return crash_groups_in(GroupWorld::Simple, seed, states);
 }
 
 struct Kind {
   std::string_view name;
   Round round;
 };
-constexpr Kind kKinds[] = {{"crashes", crash_all},  {"random", crash_random}, {"choices", crash_every},
-                           {"faults", fault_any},   {"hosts", schedule_all},  {"journals", bend_journals},
-                           {"groups", crash_groups}};
+constexpr Kind kKinds[] = {{"crashes", crash_all},      {"random", crash_random},  {"choices", crash_every},
+                           {"faults", fault_any},       {"hosts", schedule_hosts}, {"edges", schedule_edges},
+                           {"journals", bend_journals}, {"groups", crash_groups}};
 
 void print(const Options& options, std::uint64_t states, Clock::time_point start, std::uint64_t next_seed) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();
@@ -203,8 +219,9 @@ int main(int argc, char** argv) {
   app.add_option("--states", options.states, "stop after so many states")->capture_default_str();
   app.add_option("--seed", options.seed, "begin with this seed")->capture_default_str();
   app.add_option("--seconds", options.seconds, "stop after so long; 0: never")->capture_default_str();
-  app.add_option("--workload", options.workload, "only the workload, or the scenario of hosts, of that name");
-  app.add_flag("--trace", options.traces, "print every call of hosts");
+  app.add_option("--workload", options.workload,
+                 "only the workload, or the scenario of hosts or edges, of that name");
+  app.add_flag("--trace", options.traces, "print every call of hosts and edges");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -8,6 +8,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/disk_crash.h"
+#include "tests/support/lossy.h"
 
 namespace stfs::test {
 namespace {
@@ -218,6 +219,172 @@ TEST_CASE("disk model: cloned blocks are the source's at that moment", "[crash][
   CHECK(states_of(disk.image()) == States{"a", "s"});
   REQUIRE((*file)->sync());
   CHECK(states_of(disk.image()) == States{"s"});
+}
+
+TEST_CASE("disk model: permissions count for the first of owner, group and others that fits",
+          "[crash][model]") {
+  const DiskUser owner{.uid = 1, .gid = 10};
+  const DiskUser member{.uid = 2, .gid = 20, .groups = {30}};
+  const DiskUser other{.uid = 3, .gid = 40};
+  struct Row {
+    std::uint32_t permissions;
+    std::string may;  // of root, owner, member and others: r, w, both or nothing
+  };
+  const Row rows[] = {{0600, "b b - -"}, {0660, "b b b -"}, {0644, "b b r r"},
+                      {0666, "b b b b"}, {0060, "b - b -"}, {0006, "b - - b"}};
+  for (const Row& row : rows) {
+    DiskModel disk;
+    disk.put(kFile, bytes(1, 'a'), {.uid = 1, .gid = 30, .permissions = row.permissions});
+    std::string may;
+    for (const DiskUser& user : {DiskUser{}, owner, member, other}) {
+      const auto process = disk.start_process(user);
+      const auto reads = process->open(kFile, Access::ReadOnly);
+      const auto writes = process->open(kFile, Access::ReadWrite);
+      if (!reads) CHECK(reads.error().errno_value == EACCES);
+      if (!writes) CHECK(writes.error().errno_value == EACCES);
+      may += may.empty() ? "" : " ";
+      may += writes ? "b" : reads ? "r" : "-";
+    }
+    CHECK(may == row.may);
+  }
+}
+
+TEST_CASE("disk model: a new file is its maker's, and only he gives it away", "[crash][model]") {
+  const DiskUser maker{.uid = 1, .gid = 10, .groups = {30}};
+  const DiskUser member{.uid = 2, .gid = 20, .groups = {30}};
+  DiskModel disk;
+  const auto process = disk.start_process(maker);
+  auto file = process->create_unnamed("/d/fallback");
+  REQUIRE(process->publish(**file, kFile));
+  const auto other = disk.start_process(member);
+  CHECK(other->open(kFile, Access::ReadOnly).error().errno_value == EACCES);
+  CHECK((*file)->set_owner(2, 30).error().errno_value == EPERM);
+  CHECK((*file)->set_owner(1, 20).error().errno_value == EPERM);
+  REQUIRE((*file)->set_owner(1, 30));
+  REQUIRE((*file)->set_mode(0660));
+  auto theirs = other->open(kFile, Access::ReadWrite);
+  REQUIRE(theirs);
+  CHECK((*theirs)->set_mode(0666).error().errno_value == EPERM);
+  CHECK((*theirs)->set_owner(2, 30).error().errno_value == EPERM);
+  const auto status = other->status(kFile);
+  CHECK(status->uid == 1);
+  CHECK(status->gid == 30);
+  CHECK((status->mode & 07777) == 0660);
+  auto root = disk.start_process();
+  auto roots = root->open(kFile, Access::ReadWrite);
+  REQUIRE((*roots)->set_owner(7, 8));
+  CHECK(root->status(kFile)->uid == 7);
+  CHECK(process->user() == 1);
+}
+
+TEST_CASE("disk model: the directory's permissions decide about names", "[crash][model]") {
+  const DiskUser owner{.uid = 1, .gid = 10};
+  const DiskUser member{.uid = 2, .gid = 20, .groups = {30}};
+  const DiskUser other{.uid = 3, .gid = 40};
+  DiskModel disk({.directory = {.uid = 1, .gid = 30, .permissions = 03751}});
+  disk.put(kFile, bytes(1, 'a'), {.uid = 1, .gid = 1, .permissions = 0666});
+  const auto reads = disk.start_process(member);
+  CHECK(reads->list("/d", "f"));
+  CHECK(reads->sync_directory("/d"));
+  CHECK(reads->create_unnamed("/d/fallback").error().errno_value == EACCES);
+  CHECK(reads->remove(kFile).error().errno_value == EACCES);
+  const auto searches = disk.start_process(other);
+  CHECK(searches->list("/d", "f").error().errno_value == EACCES);
+  CHECK(searches->sync_directory("/d").error().errno_value == EACCES);
+  CHECK(searches->open(kFile, Access::ReadWrite));
+  CHECK(searches->status(kFile));
+  const auto writes = disk.start_process(owner);
+  auto made = writes->create_unnamed("/d/fallback");
+  REQUIRE(made);
+  CHECK((*made)->status()->gid == 30);  // set-group-ID of the directory
+  CHECK(writes->remove(kFile));
+
+  // In a sticky directory, others' files stay.
+  DiskModel sticky({.directory = {.uid = 9, .gid = 9, .permissions = 01777}});
+  sticky.put(kFile, bytes(1, 'a'), {.uid = 1, .gid = 1, .permissions = 0666});
+  CHECK(sticky.start_process(other)->remove(kFile).error().errno_value == EPERM);
+  CHECK(sticky.start_process(owner)->remove(kFile));
+}
+
+TEST_CASE("disk model: each host has its own view of device, birth and boot", "[crash][model]") {
+  DiskModel disk;
+  disk.put(kFile, bytes(1, 'a'));
+  const DiskMount here{.device = 5, .has_birth_times = true, .boot = {.id = {1}, .host = 1}};
+  const DiskMount there{.device = 6, .has_birth_times = false, .boot = {.id = {2}, .host = 2}};
+  const auto one = disk.start_process({}, here);
+  const auto two = disk.start_process({}, there);
+  CHECK(one->status(kFile)->identity.device == 5);
+  CHECK(one->status(kFile)->birth_ns != 0);
+  CHECK(two->status(kFile)->identity.device == 6);
+  CHECK(two->status(kFile)->birth_ns == 0);
+  CHECK(one->status(kFile)->identity.inode == two->status(kFile)->identity.inode);
+  CHECK(one->boot() == here.boot);
+  CHECK(two->boot() == there.boot);
+  // Locks are the disk's.
+  auto first = one->open(kFile, Access::ReadWrite);
+  auto second = two->open(kFile, Access::ReadWrite);
+  REQUIRE((*first)->try_lock({0, 1}, LockKind::Exclusive));
+  CHECK((*second)->try_lock({0, 1}, LockKind::Exclusive)->has_value());
+}
+
+TEST_CASE("disk model: a look for a lock takes none, and needs no permission to write", "[crash][model]") {
+  DiskModel disk;
+  disk.put(kFile, bytes(1, 'a'));
+  const auto process = disk.start_process();
+  auto holder = process->open(kFile, Access::ReadWrite);
+  auto reader = process->open(kFile, Access::ReadOnly);
+  CHECK_FALSE(*(*reader)->is_locked_by_other({0, 1}, LockKind::Exclusive));
+  CHECK_FALSE(disk.has_locks_held());
+  REQUIRE((*holder)->try_lock({0, 1}, LockKind::Shared));
+  CHECK(*(*reader)->is_locked_by_other({0, 1}, LockKind::Exclusive));
+  CHECK_FALSE(*(*reader)->is_locked_by_other({0, 1}, LockKind::Shared));
+  CHECK_FALSE(*(*reader)->is_locked_by_other({1, 1}, LockKind::Exclusive));
+  CHECK_FALSE(*(*holder)->is_locked_by_other({0, 1}, LockKind::Exclusive));
+}
+
+TEST_CASE("disk model: a file may have several names", "[crash][model]") {
+  DiskModel disk;
+  const InodeNumber inode = disk.put(kFile, bytes(1, 'a'));
+  const auto process = disk.start_process();
+  CHECK(process->status(kFile)->links == 1);
+  disk.link(inode, "/d/other");
+  CHECK(process->status(kFile)->links == 2);
+  CHECK(process->status("/d/other")->identity == process->status(kFile)->identity);
+  auto file = process->open("/d/other", Access::ReadWrite);
+  REQUIRE((*file)->write(bytes(1, 'b'), 0));
+  std::vector<std::byte> read(1);
+  auto same = process->open(kFile, Access::ReadOnly);
+  REQUIRE((*same)->read(read, 0));
+  CHECK(read == bytes(1, 'b'));
+  REQUIRE(process->remove(kFile));
+  REQUIRE(process->sync_directory("/d"));
+  RandomChoices choices(1);
+  const DiskImage after = after_random_power_loss(disk.image(), choices);
+  CHECK(after.inode_at("/d/other") == inode);
+  CHECK(process->status("/d/other")->links == 1);
+}
+
+TEST_CASE("disk model: what is removed is gone for who had it open, where the disk is of that kind",
+          "[crash][model]") {
+  for (const int why : {0, ENOENT, ESTALE}) {
+    DiskModel disk({.removed_errno = why});
+    disk.put(kFile, bytes(1, 'a'));
+    const auto process = disk.start_process();
+    auto file = process->open(kFile, Access::ReadWrite);
+    auto made = process->create_unnamed("/d/fallback");
+    REQUIRE(process->publish(**made, "/d/made"));
+    REQUIRE(process->remove(kFile));
+    REQUIRE(process->remove("/d/made"));
+    std::vector<std::byte> read(1);
+    const auto errno_of = [](const auto& result) { return result ? 0 : result.error().errno_value; };
+    CHECK(errno_of((*file)->read(read, 0)) == why);
+    CHECK(errno_of((*file)->write(read, 0)) == why);
+    CHECK(errno_of((*file)->status()) == why);
+    CHECK(errno_of((*file)->sync()) == why);
+    CHECK(errno_of((*file)->try_lock({0, 1}, LockKind::Shared)) == why);
+    CHECK(errno_of((*file)->is_locked_by_other({0, 1}, LockKind::Shared)) == why);
+    CHECK((*made)->write(read, 0));  // its maker has it as long as he keeps it open
+  }
 }
 
 }  // namespace stfs::test

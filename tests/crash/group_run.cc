@@ -18,13 +18,17 @@ namespace {
 constexpr std::size_t kGroups = 2;
 constexpr std::size_t kMoments = 8;  // that are crashed, of a run
 
+const DiskUser kMember{.uid = 1001, .gid = 101, .groups = {200}};
+const DiskUser kOwner{.uid = 1000, .gid = 100, .groups = {200}};
+const DiskAccess kTheirs{.uid = 1000, .gid = 200, .permissions = 0660};
+
 std::string text_of(const Error& error) {
   return std::string(name_of(error.code)) + ": " + error.message;
 }
 
 class GroupRun {
  public:
-  GroupRun(std::uint64_t seed, GroupCounts& counts) : counts_(counts), choices_(seed) {
+  GroupRun(std::uint64_t seed, GroupCounts& counts, GroupWorld world) : counts_(counts), choices_(seed) {
     disk_options_ = {.has_clone = choices_.one_in(3),
                      .has_unnamed = !choices_.one_in(3),
                      .has_birth_times = !choices_.one_in(4)};
@@ -34,6 +38,8 @@ class GroupRun {
       paths_.push_back("/models/" + std::string(1, static_cast<char>('a' + at)) + ".safetensors");
     }
     states_.emplace_back(paths_.size(), small_archive().content());
+    mounts_ = {disk_options_.mount()};
+    if (world == GroupWorld::Edges) add_edges();
   }
 
   std::optional<std::string> run() {
@@ -54,9 +60,30 @@ class GroupRun {
     std::size_t begun;
   };
 
+  void add_edges() {
+    has_edges_ = true;
+    users_ = {{}, kOwner, kMember};
+    if (choices_.one_in(2)) {
+      mounts_.front().has_birth_times = false;
+      mounts_.push_back({.device = 100, .has_birth_times = false, .boot = {.id = {2}, .host = 2}});
+    }
+    if (choices_.one_in(3)) durability_ = Durability::Process;
+  }
+
+  /// @param boot  how often the power has come back.
+  std::unique_ptr<DiskProcess> start_process(DiskModel& disk, std::uint64_t boot) {
+    DiskMount mount = mounts_[choices_.below(mounts_.size())];
+    mount.boot.id[1] = static_cast<std::uint8_t>(boot);
+    // Without birth times it counted as another disk.
+    if (has_edges_ || mount.has_birth_times) mount.device += boot;
+    return disk.start_process(users_[choices_.below(users_.size())], mount);
+  }
+
+  bool loses_power() { return durability_ == Durability::Power && !choices_.one_in(3); }
+
   void record() {
     DiskModel disk(disk_options_);
-    for (const std::string& path : paths_) disk.put(path, small_archive().content());
+    for (const std::string& path : paths_) disk.put(path, small_archive().content(), kTheirs);
     std::size_t promised = 0;
     std::size_t begun = 0;
     const auto remember = [&](std::string_view, const DiskImage& image) {
@@ -64,7 +91,7 @@ class GroupRun {
     };
     remember("beginning", disk.image());
     disk.observe(remember);
-    const auto process = disk.start_process();
+    const auto process = start_process(disk, 0);
     FaultyStorage storage(*process);
     if (choices_.one_in(2)) {
       const bool is_for_good = choices_.one_in(3);
@@ -121,7 +148,7 @@ class GroupRun {
   }
 
   Result<void> commit(const std::vector<std::unique_ptr<Archive>>& archives) {
-    const CommitOptions options = commit_options(Durability::Power);
+    const CommitOptions options = commit_options(durability_);
     std::vector<std::unique_ptr<Transaction>> transactions;
     ReaderWriterLock readers;
     const Transaction::LockOf lock_of = [&](std::uint32_t) -> ReaderWriterLock& { return readers; };
@@ -142,30 +169,33 @@ class GroupRun {
   }
 
   void crash(const Moment& moment) {
-    DiskImage image =
-        choices_.one_in(3) ? after_kill(moment.image) : after_random_power_loss(moment.image, choices_);
+    std::uint64_t boot = 0;
+    const auto crashed = [&](const DiskImage& there) {
+      if (!loses_power()) return after_kill(there);
+      ++boot;
+      return after_random_power_loss(there, choices_);
+    };
+    DiskImage image = crashed(moment.image);
     for (int in_a_row = 0;; ++in_a_row) {
       ++counts_.states;
       counts_.in_recovery += in_a_row > 0;
-      DiskOptions options = disk_options_;
-      if (options.has_birth_times) options.device += static_cast<std::uint64_t>(in_a_row) + 1;
-      DiskModel disk(options, image);
+      DiskModel disk(disk_options_, image);
       std::vector<DiskImage> steps;
       disk.observe([&](std::string_view, const DiskImage& now) { steps.push_back(now); });
-      if (!recover_all(disk)) return;
+      if (!recover_all(disk, boot)) return;
       disk.observe({});
       compare(disk, moment, in_a_row);
       if (wrong_ || in_a_row >= 2 || steps.empty() || choices_.one_in(2)) return;
       const DiskImage& amid = steps[choices_.below(steps.size())];
-      image = choices_.one_in(3) ? after_kill(amid) : after_random_power_loss(amid, choices_);
+      image = crashed(amid);
     }
   }
 
-  bool recover_all(DiskModel& disk) {
+  bool recover_all(DiskModel& disk, std::uint64_t boot) {
     std::vector<std::string> order = paths_;
     std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(choices_.below(order.size())));
     for (const std::string& path : order) {
-      const auto process = disk.start_process();
+      const auto process = start_process(disk, boot);
       auto file = process->open(path, Access::ReadWrite);
       const auto recovered = recover(*process, path, **file);
       if (recovered) {
@@ -210,6 +240,10 @@ class GroupRun {
   GroupCounts& counts_;
   RandomChoices choices_;
   DiskOptions disk_options_;
+  bool has_edges_ = false;
+  std::vector<DiskUser> users_ = {{}};
+  std::vector<DiskMount> mounts_;
+  Durability durability_ = Durability::Power;
   std::vector<std::string> paths_;
   std::vector<std::vector<Content>> states_;  // of all archives, at first and after each group
   std::vector<Step> steps_;                   // of the present group
@@ -220,8 +254,8 @@ class GroupRun {
 
 }  // namespace
 
-std::optional<std::string> run_groups(std::uint64_t seed, GroupCounts& counts) {
-  return GroupRun(seed, counts).run();
+std::optional<std::string> run_groups(std::uint64_t seed, GroupCounts& counts, GroupWorld world) {
+  return GroupRun(seed, counts, world).run();
 }
 
 }  // namespace stfs::test

@@ -14,8 +14,15 @@ struct GroupCounts {
   std::uint64_t committed = 0;
 };
 
+/// Who commits and who recovers.
+enum class GroupWorld : std::uint8_t {
+  Simple,  // one user on one host
+  Edges,   // users of a group, hosts without birth times, devices and boots that change, durabilities
+};
+
 /// Everything that one seed decides. @return what is wrong: archives that are not of one commit, something
 /// lost, something left behind.
-std::optional<std::string> run_groups(std::uint64_t seed, GroupCounts& counts);
+std::optional<std::string> run_groups(std::uint64_t seed, GroupCounts& counts,
+                                      GroupWorld world = GroupWorld::Simple);
 
 }  // namespace stfs::test

@@ -14,39 +14,51 @@
 namespace stfs::test {
 namespace {
 
-constexpr unsigned kTries = 200;         // of one commit, while others hold the locks
-constexpr std::size_t kPowerLosses = 3;  // tried on each snapshot
-constexpr unsigned kLongTurns = 200;     // a commit has fewer calls
+constexpr unsigned kTries = 200;             // of one commit, while others hold the locks
+constexpr std::size_t kPowerLosses = 3;      // tried on each snapshot
+constexpr unsigned kLongTurns = 200;         // a commit has fewer calls
+constexpr std::size_t kOneReader = 4;        // so many times somebody reads before anything is recovered
+constexpr std::size_t kOneFollowUp = 8;      // so many times one more commit is made afterwards
+constexpr std::uint64_t kDevicesABoot = 16;  // a start of the machine gives other numbers
 
 std::string text_of(const Error& error) {
   return std::string(name_of(error.code)) + ": " + error.message;
 }
 
+bool is_journal_sync(const SeamCall& call) {
+  return call.kind == FileCall::Sync && call.role == FileRole::Journal;
+}
+
+/// What a scan of journals is made of.
+bool is_look(const SeamCall& call) {
+  switch (call.kind) {
+    case FileCall::List: return true;
+    case FileCall::Open:
+    case FileCall::PathStatus:
+    case FileCall::Read:
+    case FileCall::Status:
+    case FileCall::TestLock: return call.role == FileRole::Journal;
+    default: return false;
+  }
+}
+
 class HostsRun {
  public:
   HostsRun(const HostsScenario& scenario, std::uint64_t seed, HostsCounts& counts, std::ostream* trace)
-      : scenario_(scenario), counts_(counts), trace_(trace), choices_(seed), disk_(scenario.disk) {}
+      : scenario_(scenario), counts_(counts), trace_(trace), choices_(seed) {}
 
   std::optional<std::string> run() {
     ++counts_.schedules;
-    put_archive(disk_);
-    {
-      Scheduler scheduler(choices_, 1 + choices_.below(6));
-      patience_ = std::chrono::seconds(choices_.one_in(2) ? 0 : 10);
-      for (std::size_t writer = 0; writer < scenario_.writers; ++writer) {
-        scheduler.add([this, writer] { write(writer); });
-      }
-      for (std::size_t reader = 0; reader < scenario_.readers; ++reader) scheduler.add([this] { read(); });
-      scheduler.run();
+    disk_ = std::make_unique<DiskModel>(scenario_.disk);
+    const InodeNumber inode = disk_->put(kArchivePath, small_archive().content(), scenario_.archive);
+    for (const std::string_view path : scenario_.paths) {
+      if (path != kArchivePath) disk_->link(inode, path);
     }
-    if (wrong_) return wrong_;
-    if (disk_.has_locks_held()) return "a lock is held after everybody has gone";
-    check(disk_.image(), log_, "at the end");
-    for (const auto& [image, log, call] : snapshots_) {
-      for (std::size_t times = 0; times < kPowerLosses && !wrong_; ++times) {
-        ++counts_.power_losses;
-        check(after_random_power_loss(image, choices_), log, "power lost at call " + std::to_string(call));
-      }
+    if (scenario_.begins_with_journal) leave_journal();
+    for (boot_ = 0; boot_ < scenario_.boots && !wrong_; ++boot_) {
+      if (boot_ > 0) start_again();
+      work();
+      judge();
     }
     return wrong_;
   }
@@ -58,7 +70,7 @@ class HostsRun {
     std::uint64_t call;
   };
 
-  /// Turns, kills and snapshots, at each call of one process.
+  /// Turns, failures, kills and snapshots, at each call of one process.
   class Turn final : public Interceptor {
    public:
     Turn(HostsRun& run, DiskProcess& process) : run_(run), process_(process) {}
@@ -71,7 +83,8 @@ class HostsRun {
       const bool is_lie = std::ranges::any_of(run_.scenario_.lies, [&](const SeamCall& lie) {
         return lie.kind == call.kind && lie.role == call.role;
       });
-      return {.kind = is_lie ? Verdict::Kind::Lie : Verdict::Kind::Pass};
+      if (is_lie) return {.kind = Verdict::Kind::Lie};
+      return run_.fails(process_, call);
     }
 
    private:
@@ -79,16 +92,26 @@ class HostsRun {
     DiskProcess& process_;
   };
 
+  template <class T>
+  const T& one_of(const std::vector<T>& list) {
+    return list[choices_.below(list.size())];
+  }
+
+  std::unique_ptr<DiskProcess> start_process(DiskModel& disk, std::size_t boot,
+                                             Access access = Access::ReadWrite) {
+    DiskMount mount = one_of(scenario_.mounts);
+    mount.boot.id[1] = static_cast<std::uint8_t>(boot);
+    mount.device += boot * kDevicesABoot;
+    const bool is_onlooker = access == Access::ReadOnly && !scenario_.onlookers.empty();
+    return disk.start_process(one_of(is_onlooker ? scenario_.onlookers : scenario_.users), mount);
+  }
+
   void tell(const DiskProcess& process, const std::string& what) {
     if (trace_ != nullptr) *trace_ << calls_ << " " << process.id() << ": " << what << "\n";
   }
 
-  static bool is_journal_sync(const SeamCall& call) {
-    return call.kind == FileCall::Sync && call.role == FileRole::Journal;
-  }
-
   void at_call(DiskProcess& process, const SeamCall& call) {
-    if (choices_.one_in(scenario_.snapshots_one_in)) snapshots_.push_back({disk_.image(), log_, calls_});
+    if (choices_.one_in(scenario_.snapshots_one_in)) snapshots_.push_back({disk_->image(), log_, calls_});
     if (scenario_.kills_one_in == 0 || process.is_dead()) return;
     if (scenario_.dies_in_syncs && !is_journal_sync(call)) return;
     if (!choices_.one_in(scenario_.kills_one_in)) return;
@@ -97,12 +120,59 @@ class HostsRun {
     process.kill();
   }
 
+  Verdict fails(const DiskProcess& process, const SeamCall& call) {
+    if (scenario_.fails_one_in == 0 || !is_look(call)) return {};
+    if (process.is_dead() || !choices_.one_in(scenario_.fails_one_in)) return {};
+    tell(process, "that fails");
+    static const std::vector<int> kReasons = {EIO, EMFILE, ENOMEM};
+    return {.kind = Verdict::Kind::Fail, .errno_value = one_of(kReasons)};
+  }
+
   void dawdle(const SeamCall& call) {
     if (scenario_.dawdles && is_journal_sync(call) && choices_.one_in(4)) rest();
   }
 
   static void rest() {
     for (unsigned turn = 0; turn < kLongTurns; ++turn) Scheduler::pause();
+  }
+
+  /// Everybody at once, until all have done what they had to do.
+  void work() {
+    Scheduler scheduler(choices_, 1 + choices_.below(6));
+    patience_ = std::chrono::seconds(choices_.one_in(2) ? 0 : 10);
+    for (std::size_t writer = 0; writer < scenario_.writers; ++writer) {
+      scheduler.add([this, writer] { write(writer); });
+    }
+    for (std::size_t reader = 0; reader < scenario_.readers; ++reader)
+      scheduler.add([this] { read(Access::ReadOnly); });
+    for (std::size_t opener = 0; opener < scenario_.openers; ++opener)
+      scheduler.add([this] { read(Access::ReadWrite); });
+    scheduler.run();
+  }
+
+  /// The power was lost at some time of what was.
+  void start_again() {
+    if (snapshots_.empty()) snapshots_.push_back({disk_->image(), log_, calls_});
+    Snapshot& there = snapshots_[choices_.below(snapshots_.size())];
+    log_ = there.log;
+    lose_power(log_, there.image);
+    const DiskImage left = after_random_power_loss(there.image, choices_);
+    snapshots_.clear();
+    disk_ = std::make_unique<DiskModel>(scenario_.disk, left);
+  }
+
+  static void lose_power(CommitLog& log, const DiskImage& image) {
+    const InodeNumber inode = image.inode_at(kArchivePath);
+    std::vector<std::size_t> settled;
+    for (std::size_t slot = 0; slot < slots().size(); ++slot) {
+      const ByteRange bytes = bytes_of(slots()[slot]);
+      bool is_settled = true;
+      for (std::uint64_t at = bytes.offset / kDiskBlockBytes; at * kDiskBlockBytes < bytes.end(); ++at) {
+        is_settled = is_settled && image.at(inode).blocks[at].versions() == 1;
+      }
+      if (is_settled) settled.push_back(slot);
+    }
+    log.lose_power(image.content(inode), settled);
   }
 
   std::vector<std::size_t> pick_slots(std::size_t writer) {
@@ -118,28 +188,58 @@ class HostsRun {
     return picked;
   }
 
+  static Step step_of(const std::vector<std::size_t>& picked) {
+    Step step;
+    for (const std::size_t slot : picked) step.pieces.push_back(slots()[slot]);
+    return step;
+  }
+
+  /// One who is killed with his first write to the archive.
+  void leave_journal() {
+    class Killer final : public Interceptor {
+     public:
+      explicit Killer(DiskProcess& process) : process_(process) {}
+      Verdict before(const SeamCall& call) override {
+        if (call.role == FileRole::Archive && call.kind == FileCall::Write) process_.kill();
+        return {};
+      }
+
+     private:
+      DiskProcess& process_;
+    };
+    const auto process = start_process(*disk_, 0);
+    Killer killer(*process);
+    InterceptedStorage storage(*process, killer);
+    const CommitOptions options = commit_options(one_of(scenario_.durabilities));
+    const std::vector<std::size_t> picked = pick_slots(0);
+    const std::size_t number = log_.begin(picked, options.durability);
+    Writer archive(storage, small_archive(), options, scenario_.keeps_journal, one_of(scenario_.paths));
+    static_cast<void>(archive.run(step_of(picked), number));
+    if (!process->is_dead()) wrong_ = "nobody dies behind the commit point";
+    log_.end(number, LoggedCommit::Fate::Done);
+  }
+
   void write(std::size_t writer) {
     std::size_t commits_left = scenario_.commits;
     while (commits_left > 0 && !wrong_) {
-      const auto process = disk_.start_process();
+      const auto process = start_process(*disk_, boot_);
       Turn turn(*this, *process);
       InterceptedStorage storage(*process, turn);
-      CommitOptions options = commit_options(Durability::Power);
+      CommitOptions options = commit_options(one_of(scenario_.durabilities));
       options.lock_patience = patience_;
-      Writer archive(storage, small_archive(), options, scenario_.keeps_journal);
+      Writer archive(storage, small_archive(), options, scenario_.keeps_journal, one_of(scenario_.paths));
       while (commits_left > 0 && !process->is_dead() && !wrong_) {
         --commits_left;
-        commit(archive, *process, writer);
+        commit(archive, *process, writer, options.durability);
       }
       if (scenario_.dawdles && process->is_dead()) rest();
     }
   }
 
-  void commit(Writer& archive, DiskProcess& process, std::size_t writer) {
-    Step step;
+  void commit(Writer& archive, DiskProcess& process, std::size_t writer, Durability durability) {
     const std::vector<std::size_t> picked = pick_slots(writer);
-    for (const std::size_t slot : picked) step.pieces.push_back(slots()[slot]);
-    const std::size_t number = log_.begin(picked);
+    const Step step = step_of(picked);
+    const std::size_t number = log_.begin(picked, durability);
     tell(process, "begins commit " + std::to_string(number) + " of " + std::to_string(picked.size()) +
                       " slots from " + std::to_string(picked.front()));
     Result<void> done;
@@ -155,65 +255,157 @@ class HostsRun {
       ++counts_.commits;
       tell(process, "has committed " + std::to_string(number));
       log_.end(number, LoggedCommit::Fate::Done);
-    } else if (process.is_dead()) {
-      log_.end(number, LoggedCommit::Fate::Unknown);
-    } else {
-      log_.end(number, LoggedCommit::Fate::Refused);
-      if (done.error().code != ErrorCode::Busy)
-        wrong_ = "commit " + std::to_string(number) + ": " + text_of(done.error());
-      archive.close();
+      return;
     }
+    if (!process.is_dead()) {
+      tell(process, "can't commit " + std::to_string(number) + ": " + text_of(done.error()));
+      if (!is_expected(done.error()))
+        wrong_ = "commit " + std::to_string(number) + ": " + text_of(done.error());
+    }
+    const bool is_unknown =
+        process.is_dead() || done.error().code == ErrorCode::CommitUnknown || archive.has_stopped();
+    log_.end(number, is_unknown ? LoggedCommit::Fate::Unknown : LoggedCommit::Fate::Refused);
+    if (!process.is_dead()) archive.close();
   }
 
-  /// Opens, stays a while, reads, goes. What it reads while others write is not promised.
-  void read() {
+  bool is_expected(const Error& error) {
+    if (error.code == ErrorCode::Busy) return true;
+    const int why = error.errno_value;
+    const bool has_failed = scenario_.fails_one_in != 0 && (why == EIO || why == EMFILE || why == ENOMEM);
+    const bool is_refused = scenario_.are_refused && (why == EPERM || why == EMLINK);
+    if (has_failed || is_refused) ++counts_.refused;
+    return has_failed || is_refused;
+  }
+
+  /// Opens, stays a while, reads, goes. What it reads while others write is not promised, but without writers
+  /// it sees what is committed: one who opens it for writing since it has recovered, others from the journal,
+  /// as long as nobody recovers.
+  void read(Access access) {
+    const bool is_promised =
+        scenario_.writers == 0 && (access == Access::ReadWrite || scenario_.openers == 0);
     for (std::size_t times = 0; times < scenario_.commits && !wrong_; ++times) {
-      const auto process = disk_.start_process();
+      const auto process = start_process(*disk_, boot_, access);
       Turn turn(*this, *process);
       InterceptedStorage storage(*process, turn);
-      auto archive = Archive::open(kArchivePath, Access::ReadOnly, storage);
+      auto archive = Archive::open(one_of(scenario_.paths), access, storage);
       if (process->is_dead()) continue;
       if (!archive) {
-        wrong_ = "a reader can't open: " + text_of(archive.error());
-        return;
+        tell(*process, "can't open: " + text_of(archive.error()));
+        if (archive.error().code == ErrorCode::Busy || !is_expected(archive.error()))
+          wrong_ = "a reader can't open: " + text_of(archive.error());
+        continue;
       }
       std::vector<std::byte> scratch;
       for (std::size_t stays = choices_.below(30); stays-- > 0;) {
         const auto bytes = (*archive)->read({0, small_archive().content().size()}, scratch);
-        if (!bytes && !process->is_dead()) wrong_ = "a reader can't read: " + text_of(bytes.error());
+        if (!bytes && !process->is_dead() && !is_expected(bytes.error()))
+          wrong_ = "a reader can't read: " + text_of(bytes.error());
+        if (!bytes || !is_promised) continue;
+        ++counts_.looks;
+        if (auto wrong = log_.explain({bytes->begin(), bytes->end()}))
+          wrong_ = "A READER sees what is " + *wrong;
       }
     }
   }
 
-  void check(const DiskImage& image, const CommitLog& log, const std::string& when) {
+  void judge() {
+    if (wrong_) return;
+    if (disk_->has_locks_held()) {
+      wrong_ = "a lock is held after everybody has gone";
+      return;
+    }
+    check(disk_->image(), log_, boot_, "at the end");
+    for (const auto& [image, log, call] : snapshots_) {
+      for (std::size_t times = 0; times < kPowerLosses && !wrong_; ++times) {
+        ++counts_.power_losses;
+        CommitLog lost = log;
+        lose_power(lost, image);
+        check(after_random_power_loss(image, choices_), lost, boot_ + 1,
+              "power lost at call " + std::to_string(call));
+      }
+    }
+  }
+
+  /// What is seen before recovery, what recovery makes of it, and whether work goes on.
+  void check(const DiskImage& image, const CommitLog& log, std::size_t boot, const std::string& when) {
     if (wrong_) return;
     DiskModel disk(scenario_.disk, after_kill(image));
-    const auto process = disk.start_process();
-    auto file = process->open(kArchivePath, Access::ReadWrite);
-    const auto recovered = recover(*process, kArchivePath, **file);
-    if (!recovered) {
-      wrong_ = "recovery fails: " + text_of(recovered.error());
-    } else if (const auto left = process->list(kDirectory, "."); !left->empty()) {
-      wrong_ = "LEFT BEHIND: " + left->front() + ": " + recovered->front().explanation;
-    } else {
-      const DiskImage after = disk.image();
-      wrong_ = log.explain(after.content(after.inode_at(kArchivePath)));
+    if (choices_.one_in(kOneReader)) look(disk, log, boot);
+    std::vector<JournalReport> reports;
+    std::vector<std::string_view> paths = scenario_.paths;
+    std::ranges::rotate(paths, paths.begin() + static_cast<std::ptrdiff_t>(choices_.below(paths.size())));
+    for (const std::string_view path : paths) {
+      if (!wrong_) recover_all(disk, path, boot, reports);
     }
+    const DiskImage after = disk.image();
+    const auto anybody = disk.start_process();
+    if (!wrong_) wrong_ = log.explain(after.content(after.inode_at(kArchivePath)));
+    if (const auto left = anybody->list(kDirectory, "."); !wrong_ && !left->empty())
+      wrong_ = "LEFT BEHIND: " + left->front();
+    if (!wrong_ && choices_.one_in(kOneFollowUp)) follow_up(disk, boot);
     if (!wrong_) return;
     wrong_ = when + ": " + *wrong_;
-    if (!recovered) return;
-    for (const JournalReport& report : *recovered) {
+    for (const JournalReport& report : reports) {
       *wrong_ += "; " + report.path.filename().string() + " was " + std::string(name_of(report.state)) +
-                 ", " + std::to_string(report.ranges) + " ranges" +
+                 " (" + report.explanation + "), " + std::to_string(report.ranges) + " ranges" +
                  (report.action == JournalAction::Applied ? ", applied" : "");
     }
+  }
+
+  void recover_all(DiskModel& disk, std::string_view path, std::size_t boot,
+                   std::vector<JournalReport>& reports) {
+    const auto process = start_process(disk, boot);
+    auto file = process->open(path, Access::ReadWrite);
+    auto recovered = file ? recover(*process, path, **file)
+                          : Result<std::vector<JournalReport>>(tl::unexpected(file.error()));
+    if (!recovered) {
+      wrong_ = "recovery fails: " + text_of(recovered.error());
+      return;
+    }
+    std::ranges::move(*recovered, std::back_inserter(reports));
+  }
+
+  /// Somebody who may not write sees what is committed all the same.
+  void look(DiskModel& disk, const CommitLog& log, std::size_t boot) {
+    const auto process = start_process(disk, boot, Access::ReadOnly);
+    const auto archive = Archive::open(one_of(scenario_.paths), Access::ReadOnly, *process);
+    std::vector<std::byte> scratch;
+    const auto bytes = archive ? (*archive)->read({0, small_archive().content().size()}, scratch)
+                               : Result<std::span<const std::byte>>(tl::unexpected(archive.error()));
+    if (!bytes) {
+      wrong_ = "a reader can't read: " + text_of(bytes.error());
+    } else if (auto wrong = log.explain({bytes->begin(), bytes->end()})) {
+      wrong_ = "A READER sees what is " + *wrong;
+    } else {
+      ++counts_.looks;
+    }
+  }
+
+  /// The archive takes the next change as if nothing had been.
+  void follow_up(DiskModel& disk, std::size_t boot) {
+    if (scenario_.are_refused) return;
+    const DiskImage before = disk.image();
+    const Content content = before.content(before.inode_at(kArchivePath));
+    const Step step = step_of({choices_.below(slots().size())});
+    constexpr std::uint64_t kNumber = 7777;
+    const auto process = start_process(disk, boot);
+    Writer writer(*process, small_archive(), commit_options(one_of(scenario_.durabilities)),
+                  scenario_.keeps_journal, one_of(scenario_.paths));
+    if (auto committed = writer.run(step, kNumber); !committed) {
+      wrong_ = "NEXT COMMIT: " + text_of(committed.error());
+      return;
+    }
+    const DiskImage after = disk.image();
+    const Content expected = content_after(small_archive(), content, step, kNumber);
+    if (!after.has_content(after.inode_at(kArchivePath), expected)) wrong_ = "NEXT COMMIT: it is not there";
   }
 
   const HostsScenario& scenario_;
   HostsCounts& counts_;
   std::ostream* const trace_;
   RandomChoices choices_;
-  DiskModel disk_;
+  std::unique_ptr<DiskModel> disk_;
+  std::size_t boot_ = 0;
   std::chrono::milliseconds patience_{0};
   CommitLog log_;
   std::vector<Snapshot> snapshots_;
@@ -223,62 +415,14 @@ class HostsRun {
 
 }  // namespace
 
-const std::vector<HostsScenario>& hosts_scenarios() {
-  static const std::vector<HostsScenario> list = {
-      {.name = "different bytes", .each_its_own = true},
-      {.name = "different bytes, with kills", .each_its_own = true, .kills_one_in = 60},
-      {.name = "the same tensor", .slots = 1},
-      {.name = "the same tensor, with kills", .slots = 1, .kills_one_in = 40},
-      {.name = "all tensors"},
-      {.name = "all tensors, with kills", .commits = 5, .kills_one_in = 60},
-      {.name = "few tensors, with kills and readers",
-       .readers = 2,
-       .commits = 5,
-       .slots = 4,
-       .kills_one_in = 80},
-      {.name = "many writers", .writers = 6, .commits = 2, .kills_one_in = 200},
-      {.name = "kept journals, different bytes", .commits = 5, .each_its_own = true, .keeps_journal = true},
-      {.name = "kept journals, the same tensor",
-       .commits = 5,
-       .slots = 1,
-       .snapshots_one_in = 8,
-       .keeps_journal = true},
-      {.name = "kept journals, two writers of two tensors",
-       .writers = 2,
-       .commits = 8,
-       .slots = 2,
-       .snapshots_one_in = 4,
-       .keeps_journal = true},
-      {.name = "kept journals, two writers of one tensor, and a slow disk",
-       .writers = 2,
-       .commits = 6,
-       .slots = 1,
-       .snapshots_one_in = 4,
-       .keeps_journal = true,
-       .dawdles = true},
-      {.name = "kept journals, two writers of one tensor, killed in syncs",
-       .writers = 2,
-       .commits = 6,
-       .slots = 1,
-       .kills_one_in = 8,
-       .dies_in_syncs = true,
-       .snapshots_one_in = 4,
-       .keeps_journal = true,
-       .dawdles = true},
-      {.name = "kept journals, the same tensor, with kills",
-       .commits = 5,
-       .slots = 1,
-       .kills_one_in = 40,
-       .keeps_journal = true},
-      {.name = "kept journals, few tensors, with kills and readers",
-       .readers = 2,
-       .commits = 6,
-       .slots = 4,
-       .kills_one_in = 80,
-       .keeps_journal = true},
-      {.name = "without unnamed files", .commits = 4, .kills_one_in = 60, .disk = {.has_unnamed = false}},
-  };
-  return list;
+HostsCounts& HostsCounts::operator+=(const HostsCounts& other) {
+  schedules += other.schedules;
+  commits += other.commits;
+  refused += other.refused;
+  kills += other.kills;
+  power_losses += other.power_losses;
+  looks += other.looks;
+  return *this;
 }
 
 std::optional<std::string> run_hosts(const HostsScenario& scenario, std::uint64_t seed, HostsCounts& counts,

@@ -12,8 +12,6 @@ namespace stfs::test {
 namespace {
 
 constexpr std::uint64_t kBlock = kDiskBlockBytes;
-// Made before any allocation fails.
-const std::filesystem::path kPath(kArchivePath);
 constexpr std::uint64_t kDataOffset = 1600;  // the header shares its block with the first tensors
 
 /// One that shares blocks, and wants what is larger than a block through two files with a slot each.
@@ -248,7 +246,7 @@ std::vector<Content> contents_of(const Workload& workload) {
 
 Result<void> Writer::open() {
   if (archive_) return {};
-  auto archive = Archive::open(kPath, Access::ReadWrite, storage_);
+  auto archive = Archive::open(path_, Access::ReadWrite, storage_);
   if (!archive) return pass_on(std::move(archive));
   archive_ = std::move(*archive);
   return keeps_journal_ ? archive_->standing_journal().prepare() : Result<void>{};

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -95,8 +96,13 @@ std::vector<Content> contents_of(const Workload& workload);
 /// The seam as one program sees it, with an archive open.
 class Writer {
  public:
-  Writer(Storage& storage, const TestArchive& layout, CommitOptions options, bool keeps_journal = false)
-      : storage_(storage), layout_(layout), options_(std::move(options)), keeps_journal_(keeps_journal) {}
+  Writer(Storage& storage, const TestArchive& layout, CommitOptions options, bool keeps_journal = false,
+         std::string_view path = kArchivePath)
+      : storage_(storage),
+        layout_(layout),
+        options_(std::move(options)),
+        keeps_journal_(keeps_journal),
+        path_(path) {}
   ~Writer() { close(); }
   Writer(const Writer&) = delete;
   Writer& operator=(const Writer&) = delete;
@@ -106,6 +112,8 @@ class Writer {
   /// Removes the journal that was kept; what can't be done is left to recovery.
   void close();
   Result<void> settle();
+  /// A failure behind a commit point has ended all writing.
+  [[nodiscard]] bool has_stopped() const { return archive_ && !archive_->check_writable(); }
   [[nodiscard]] Archive& archive() const { return *archive_; }
   /// Stages and commits one step. A failed commit is tried again as often as told, on the same transaction.
   Result<void> run(const Step& step, std::uint64_t number, unsigned retries = 0);
@@ -117,6 +125,7 @@ class Writer {
   const TestArchive& layout_;
   CommitOptions options_;
   const bool keeps_journal_;
+  const std::filesystem::path path_;
   std::unique_ptr<Archive> archive_;
   ReaderWriterLock readers_;
 };

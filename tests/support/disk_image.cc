@@ -41,8 +41,9 @@ DiskInode& DiskImage::change(InodeNumber inode) {
   return *file;
 }
 
-InodeNumber DiskImage::create() {
+InodeNumber DiskImage::create(const DiskAccess& access) {
   inodes_.push_back(std::make_shared<DiskInode>());
+  inodes_.back()->access = access;
   inodes_.back()->birth_ns = inodes_.back()->mtime_ns = ++clock_ns_;
   return inodes_.size();
 }

@@ -27,6 +27,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tests/support/disk_user.h"
+
 namespace stfs::test {
 
 inline constexpr std::size_t kDiskBlockBytes = 4096;
@@ -75,9 +77,7 @@ struct DiskInode {
   Unsettled<std::uint64_t> size_bytes;
   std::int64_t birth_ns = 0;
   std::int64_t mtime_ns = 0;
-  std::uint32_t permissions = 0600;
-  std::uint32_t uid = 0;
-  std::uint32_t gid = 0;
+  DiskAccess access;  // certain as soon as it is changed
 };
 
 /// A name that a file has. That a rename is atomic is promised, so both names are versions of one entry.
@@ -88,7 +88,7 @@ struct DiskName {
 
 class DiskImage {
  public:
-  InodeNumber create();
+  InodeNumber create(const DiskAccess& access = {});
   void write(InodeNumber inode, std::uint64_t offset, std::span<const std::byte> from);
   /// Shares whole blocks, as FICLONERANGE does.
   void clone(InodeNumber inode, std::uint64_t offset, InodeNumber source, std::uint64_t source_offset,

@@ -17,20 +17,36 @@
 #include "core/file.h"
 #include "core/unique_fd.h"
 #include "tests/support/disk_image.h"
+#include "tests/support/disk_user.h"
 #include "tests/support/lock_table.h"
-#include "tests/support/lossy.h"
 
 namespace stfs::test {
+
+/// How one host sees the disk.
+struct DiskMount {
+  std::uint64_t device = 1;     // st_dev: a host's own choice
+  bool has_birth_times = true;  // statx tells them
+  Boot boot{.id = {1}, .host = 1};
+};
 
 struct DiskOptions {
   bool has_clone = false;  // FICLONERANGE, as xfs and btrfs
   Striping striping{};
   std::uint64_t free_bytes = std::numeric_limits<std::uint64_t>::max();
-  bool has_unnamed = true;      // O_TMPFILE; else files have their fallback name from the start
-  bool has_birth_times = true;  // statx tells them
+  bool has_unnamed = true;  // O_TMPFILE; else files have their fallback name from the start
   bool has_locks = true;
+  /// What becomes of a file that was opened by its name, when that has gone: this errno; 0: it stays as it
+  /// is. Cluster file systems have ENOENT, NFS has ESTALE.
+  int removed_errno = 0;
+  DiskAccess directory{.permissions = 0777};  // of every directory
+  // Of processes that are started without a mount of their own.
+  bool has_birth_times = true;
   std::uint64_t device = 1;
   Boot boot{.id = {1}, .host = 1};
+
+  [[nodiscard]] DiskMount mount() const {
+    return {.device = device, .has_birth_times = has_birth_times, .boot = boot};
+  }
 };
 
 class DiskProcess;
@@ -42,14 +58,17 @@ class DiskModel {
       : options_(options), image_(std::move(image)) {}
 
   /// The storage as one process sees it. The model must outlive it.
-  std::unique_ptr<DiskProcess> start_process();
+  std::unique_ptr<DiskProcess> start_process(const DiskUser& user = {});
+  std::unique_ptr<DiskProcess> start_process(const DiskUser& user, const DiskMount& mount);
 
   [[nodiscard]] DiskImage image() const;
   [[nodiscard]] const DiskOptions& options() const { return options_; }
   [[nodiscard]] bool has_locks_held() const;
 
   /// Puts a file there, settled, as if it had been there for ever.
-  InodeNumber put(std::string_view path, std::span<const std::byte> content);
+  InodeNumber put(std::string_view path, std::span<const std::byte> content, const DiskAccess& access = {});
+  /// Another name of the same file, settled too.
+  void link(InodeNumber inode, std::string_view path);
 
   /// Called after everything that changes the disk, with what it was, under the model's mutex.
   using Observer = std::function<void(std::string_view what, const DiskImage& image)>;
@@ -64,7 +83,7 @@ class DiskModel {
   }
   void mirror(InodeNumber inode, std::uint64_t offset, std::uint64_t size_bytes);
   int descriptor(InodeNumber inode);
-  [[nodiscard]] FileStatus status(InodeNumber inode) const;
+  [[nodiscard]] FileStatus status(InodeNumber inode, const DiskMount& mount) const;
 
   const DiskOptions options_;
   mutable std::mutex mutex_;  // guards all below
@@ -98,17 +117,22 @@ class DiskProcess final : public Storage {
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;
   Result<FileStatus> status(const std::filesystem::path& path) override;
-  [[nodiscard]] Boot boot() const override { return model_.options_.boot; }
-  [[nodiscard]] std::uint32_t user() const override { return 0; }
+  [[nodiscard]] Boot boot() const override { return mount_.boot; }
+  [[nodiscard]] std::uint32_t user() const override { return user_.uid; }
 
  private:
   friend class DiskModel;
   friend class DiskFile;
-  DiskProcess(DiskModel& model, pid_t id) : model_(model), id_(id) {}
+  DiskProcess(DiskModel& model, pid_t id, const DiskUser& user, const DiskMount& mount)
+      : model_(model), id_(id), user_(user), mount_(mount) {}
   [[nodiscard]] Result<void> alive(std::string_view action) const;
+  /// Alive, and may do that in the directory (kMaySearch goes without saying).
+  [[nodiscard]] Result<void> may_in_directory(std::uint32_t wanted, std::string_view action) const;
 
   DiskModel& model_;
   const pid_t id_;
+  const DiskUser user_;
+  const DiskMount mount_;
   bool is_dead_ = false;  // guarded by the model's mutex
 };
 

@@ -1,0 +1,205 @@
+// What the hosts do, and who they are.
+#include <cerrno>
+
+#include "tests/crash/hosts_run.h"
+
+namespace stfs::test {
+namespace {
+
+const DiskUser kRoot;
+const DiskUser kAlice{.uid = 1000, .gid = 100, .groups = {200}};
+const DiskUser kBob{.uid = 1001, .gid = 101, .groups = {200}};
+const DiskUser kCarol{.uid = 1002, .gid = 102};  // in no group of theirs
+const DiskAccess kHers{.uid = 1000, .gid = 100, .permissions = 0600};
+const DiskAccess kTheirs{.uid = 1000, .gid = 200, .permissions = 0660};
+const DiskAccess kEverybodys{.uid = 1000, .gid = 200, .permissions = 0666};
+const DiskAccess kReadable{.uid = 1000, .gid = 200, .permissions = 0664};
+const DiskOptions kGroupDirectory{.directory = {.uid = 1000, .gid = 200, .permissions = 02770}};
+
+/// Without birth times, as cluster file systems and NFSv3.
+const DiskMount kOneHost{.device = 1, .has_birth_times = false, .boot = {.id = {1}, .host = 1}};
+const DiskMount kOtherHost{.device = 2, .has_birth_times = false, .boot = {.id = {2}, .host = 2}};
+const DiskMount kServer{.device = 3, .has_birth_times = true, .boot = {.id = {3}, .host = 3}};
+
+constexpr std::string_view kOtherName = "/models/other.safetensors";
+
+}  // namespace
+
+const std::vector<HostsScenario>& hosts_scenarios() {
+  static const std::vector<HostsScenario> list = {
+      {.name = "different bytes", .each_its_own = true},
+      {.name = "different bytes, with kills", .each_its_own = true, .kills_one_in = 60},
+      {.name = "the same tensor", .slots = 1},
+      {.name = "the same tensor, with kills", .slots = 1, .kills_one_in = 40},
+      {.name = "all tensors"},
+      {.name = "all tensors, with kills", .commits = 5, .kills_one_in = 60},
+      {.name = "few tensors, with kills and readers",
+       .readers = 2,
+       .commits = 5,
+       .slots = 4,
+       .kills_one_in = 80},
+      {.name = "many writers", .writers = 6, .commits = 2, .kills_one_in = 200},
+      {.name = "kept journals, different bytes", .commits = 5, .each_its_own = true, .keeps_journal = true},
+      {.name = "kept journals, the same tensor",
+       .commits = 5,
+       .slots = 1,
+       .snapshots_one_in = 8,
+       .keeps_journal = true},
+      {.name = "kept journals, two writers of two tensors",
+       .writers = 2,
+       .commits = 8,
+       .slots = 2,
+       .snapshots_one_in = 4,
+       .keeps_journal = true},
+      {.name = "kept journals, two writers of one tensor, and a slow disk",
+       .writers = 2,
+       .commits = 6,
+       .slots = 1,
+       .snapshots_one_in = 4,
+       .keeps_journal = true,
+       .dawdles = true},
+      {.name = "kept journals, two writers of one tensor, killed in syncs",
+       .writers = 2,
+       .commits = 6,
+       .slots = 1,
+       .kills_one_in = 8,
+       .dies_in_syncs = true,
+       .snapshots_one_in = 4,
+       .keeps_journal = true,
+       .dawdles = true},
+      {.name = "kept journals, the same tensor, with kills",
+       .commits = 5,
+       .slots = 1,
+       .kills_one_in = 40,
+       .keeps_journal = true},
+      {.name = "kept journals, few tensors, with kills and readers",
+       .readers = 2,
+       .commits = 6,
+       .slots = 4,
+       .kills_one_in = 80,
+       .keeps_journal = true},
+      {.name = "without unnamed files", .commits = 4, .kills_one_in = 60, .disk = {.has_unnamed = false}},
+  };
+  return list;
+}
+
+const std::vector<HostsScenario>& edge_scenarios() {
+  static const std::vector<HostsScenario> list = {
+      {.name = "users: root and the owner", .kills_one_in = 60, .users = {kRoot, kAlice}, .archive = kHers},
+      {.name = "users: root and a group",
+       .kills_one_in = 60,
+       .users = {kRoot, kAlice, kBob},
+       .archive = kTheirs,
+       .disk = kGroupDirectory},
+      {.name = "users: root and a group, kept journals",
+       .commits = 5,
+       .slots = 4,
+       .kills_one_in = 60,
+       .keeps_journal = true,
+       .users = {kRoot, kAlice, kBob},
+       .archive = kTheirs,
+       .disk = kGroupDirectory},
+      {.name = "users: everybody, without unnamed files",
+       .kills_one_in = 60,
+       .users = {kRoot, kAlice, kBob, kCarol},
+       .archive = kEverybodys,
+       .disk = {.has_unnamed = false}},
+      {.name = "users: one who may only read",
+       .writers = 0,
+       .readers = 2,
+       .begins_with_journal = true,
+       .users = {kRoot, kAlice, kBob},
+       .onlookers = {kCarol},
+       .archive = kReadable},
+      {.name = "devices: two hosts without birth times",
+       .kills_one_in = 60,
+       .mounts = {kOneHost, kOtherHost}},
+      {.name = "devices: two hosts without birth times, kept journals",
+       .commits = 5,
+       .slots = 4,
+       .kills_one_in = 60,
+       .keeps_journal = true,
+       .mounts = {kOneHost, kOtherHost}},
+      {.name = "devices: a server and a host without birth times",
+       .kills_one_in = 60,
+       .mounts = {kServer, kOneHost}},
+      {.name = "devices: other numbers at each boot, without birth times",
+       .kills_one_in = 60,
+       .boots = 2,
+       .mounts = {kOneHost}},
+      {.name = "boots: three", .kills_one_in = 60, .boots = 3},
+      {.name = "boots: three, kept journals",
+       .commits = 4,
+       .slots = 4,
+       .kills_one_in = 60,
+       .keeps_journal = true,
+       .boots = 3},
+      {.name = "durabilities: both",
+       .slots = 4,
+       .kills_one_in = 60,
+       .snapshots_one_in = 20,
+       .durabilities = {Durability::Power, Durability::Process}},
+      {.name = "durabilities: both, kept journals",
+       .commits = 5,
+       .slots = 2,
+       .kills_one_in = 60,
+       .snapshots_one_in = 20,
+       .keeps_journal = true,
+       .durabilities = {Durability::Power, Durability::Process}},
+      {.name = "durabilities: both, three boots, without unnamed files",
+       .slots = 4,
+       .kills_one_in = 60,
+       .snapshots_one_in = 20,
+       .boots = 3,
+       .durabilities = {Durability::Power, Durability::Process},
+       .disk = {.has_unnamed = false}},
+      {.name = "names: two", .kills_one_in = 60, .paths = {kArchivePath, kOtherName}},
+      {.name = "names: two, kept journals",
+       .commits = 5,
+       .slots = 2,
+       .kills_one_in = 60,
+       .keeps_journal = true,
+       .paths = {kArchivePath, kOtherName}},
+      {.name = "looks: readers beside a committed journal",
+       .writers = 0,
+       .readers = 4,
+       .begins_with_journal = true},
+      {.name = "looks: openers beside a committed journal",
+       .writers = 0,
+       .openers = 4,
+       .commits = 2,
+       .begins_with_journal = true},
+      {.name = "looks: some fail, readers beside a committed journal",
+       .writers = 0,
+       .readers = 3,
+       .begins_with_journal = true,
+       .fails_one_in = 10},
+      {.name = "looks: some fail, openers beside a committed journal",
+       .writers = 0,
+       .openers = 3,
+       .begins_with_journal = true,
+       .fails_one_in = 10},
+      {.name = "looks: some fail", .kills_one_in = 80, .fails_one_in = 60},
+      {.name = "looks: some fail, kept journals",
+       .commits = 5,
+       .slots = 4,
+       .kills_one_in = 80,
+       .keeps_journal = true,
+       .fails_one_in = 60},
+      {.name = "looks: what is removed is not there",
+       .commits = 5,
+       .kills_one_in = 80,
+       .mounts = {kOneHost, kOtherHost},
+       .disk = {.removed_errno = ENOENT}},
+      {.name = "looks: what is removed is stale, kept journals",
+       .commits = 5,
+       .slots = 4,
+       .kills_one_in = 80,
+       .keeps_journal = true,
+       .mounts = {kServer},
+       .disk = {.removed_errno = ESTALE}},
+  };
+  return list;
+}
+
+}  // namespace stfs::test
