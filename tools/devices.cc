@@ -33,8 +33,9 @@ void print_json(const upload::DeviceList& list, std::ostream& out) {
     row["description"] = info.description;
     row["uuid"] =
         info.device.uuid.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(info.device.uuid);
-    row["free_bytes"] = info.free_bytes;
+    row["free_bytes"] = info.free_bytes ? nlohmann::ordered_json(*info.free_bytes) : nlohmann::ordered_json();
     row["total_bytes"] = info.total_bytes;
+    row["problem"] = info.problem.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(info.problem);
     document["devices"].push_back(std::move(row));
   }
   document["why_no_cuda"] =
@@ -48,8 +49,11 @@ void print_table(const upload::DeviceList& list, std::ostream& out) {
   Table table({Align::Left, Align::Right, Align::Right, Align::Left, Align::Left});
   const Row heading = {"device", "free", "memory", "UUID", "description"};
   const auto cells = [](const upload::DeviceInfo& info) {
-    return Row{info.device.name(), human_size(info.free_bytes), human_size(info.total_bytes),
-               info.device.uuid.empty() ? "-" : info.device.uuid, printable(info.description)};
+    std::string description = info.description;
+    if (!info.problem.empty()) description += (description.empty() ? "" : ": ") + info.problem;
+    return Row{info.device.name(), info.free_bytes ? human_size(*info.free_bytes) : "?",
+               human_size(info.total_bytes), info.device.uuid.empty() ? "-" : info.device.uuid,
+               printable(description)};
   };
   table.fit(heading);
   for (const upload::DeviceInfo& info : list.devices) table.fit(cells(info));

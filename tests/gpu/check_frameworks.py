@@ -88,6 +88,27 @@ class Frameworks:
         check(f"{how}: JAX", self.in_jax, "torch", "jax")
 
 
+def keeps_the_current_device(model):
+    """The caller's device is the last GPU; the upload goes to DEVICE."""
+    import stfs
+    import torch
+    last = torch.cuda.device_count() - 1
+    torch.cuda.set_device(last)
+    torch.empty(1, device="cuda")
+    model.upload(device=DEVICE, verify=True)
+    stfs.devices()
+    assert torch.cuda.current_device() == last, f"the current device is {torch.cuda.current_device()}"
+    assert torch.empty(1, device="cuda").device.index == last, "new tensors lie on another device"
+    torch.cuda.set_device(0)
+
+
+def converts(model, due):
+    """bf16 of a tensor of many slots, as PyTorch rounds it."""
+    import torch
+    tensor = torch.from_dlpack(model.upload(["large"], device=DEVICE, dtype="BF16")["large"])
+    assert bits(tensor).equal(bits(due["large"].to(torch.bfloat16))), "other values than PyTorch's"
+
+
 def outlives(tensors, due):
     import torch
     kept = torch.from_dlpack(tensors["large"])
@@ -130,6 +151,9 @@ def main():
         import stfs
         with stfs.open(path) as model:
             Frameworks(model.upload(device=DEVICE, verify=True), due).check("uploaded")
+            check("converted to bf16: PyTorch", lambda: converts(model, due))
+            if DEVICE != "cpu":
+                check("the current device stays", lambda: keeps_the_current_device(model))
             check("a tensor outlives its upload", lambda: outlives(model.upload(device=DEVICE), due))
         check("stfs serve", lambda: serve(path, directory, due))
     return 1 if FAILED else 0

@@ -1,8 +1,6 @@
 // cudaMalloc for what stays here, virtual memory for what is shared.
 #include "tools/upload/cuda_arena.h"
 
-#include <cuda.h>
-#include <cudaTypedefs.h>
 #include <cuda_runtime_api.h>
 #include <fmt/format.h>
 
@@ -10,75 +8,22 @@
 #include <atomic>
 #include <mutex>
 
+#include "tools/upload/cuda_driver.h"
 #include "tools/upload/cuda_error.h"
+#include "tools/upload/cuda_scope.h"
 
 namespace stfs::upload {
 namespace {
 
-cudaError_t driver_function(const char* name, void** function) {
-  cudaDriverEntryPointQueryResult found{};
-#if CUDART_VERSION >= 12050
-  constexpr unsigned kVersion = 12000;  // what these functions looked like then
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion(name, function, kVersion, cudaEnableDefault, &found);
-#else
-  const cudaError_t error = cudaGetDriverEntryPoint(name, function, cudaEnableDefault, &found);
-#endif
-  if (error != cudaSuccess) return error;
-  return found == cudaDriverEntryPointSuccess && *function != nullptr ? cudaSuccess
-                                                                      : cudaErrorInsufficientDriver;
+Result<const CudaDriver*> driver_of(const Device& device) {
+  const CudaDriverAnswer answer = cuda_driver();
+  if (answer.driver == nullptr) return fail_cuda(device.name(), "virtual memory", answer.error);
+  return answer.driver;
 }
 
-/// The driver's functions on virtual memory.
-struct Driver {
-  PFN_cuMemGetAllocationGranularity_v10020 granularity = nullptr;
-  PFN_cuMemCreate_v10020 create = nullptr;
-  PFN_cuMemRelease_v10020 release = nullptr;
-  PFN_cuMemAddressReserve_v10020 reserve = nullptr;
-  PFN_cuMemAddressFree_v10020 free = nullptr;
-  PFN_cuMemMap_v10020 map = nullptr;
-  PFN_cuMemUnmap_v10020 unmap = nullptr;
-  PFN_cuMemSetAccess_v10020 set_access = nullptr;
-  PFN_cuMemExportToShareableHandle_v10020 export_handle = nullptr;
-  PFN_cuMemImportFromShareableHandle_v10020 import_handle = nullptr;
-  PFN_cuMemGetAllocationPropertiesFromHandle_v10020 properties = nullptr;
-  PFN_cuGetErrorName_v6000 error_name = nullptr;
-  cudaError_t error = cudaSuccess;  // of the first that could not be had
-
-  Driver() {
-    load("cuMemGetAllocationGranularity", granularity);
-    load("cuMemCreate", create);
-    load("cuMemRelease", release);
-    load("cuMemAddressReserve", reserve);
-    load("cuMemAddressFree", free);
-    load("cuMemMap", map);
-    load("cuMemUnmap", unmap);
-    load("cuMemSetAccess", set_access);
-    load("cuMemExportToShareableHandle", export_handle);
-    load("cuMemImportFromShareableHandle", import_handle);
-    load("cuMemGetAllocationPropertiesFromHandle", properties);
-    load("cuGetErrorName", error_name);
-  }
-
- private:
-  template <class Function>
-  void load(const char* name, Function& function) {
-    if (error == cudaSuccess) error = driver_function(name, reinterpret_cast<void**>(&function));
-  }
-};
-
-Result<const Driver*> driver_of(const Device& device) {
-  static const Driver driver;
-  if (driver.error != cudaSuccess) return fail_cuda(device.name(), "virtual memory", driver.error);
-  return &driver;
-}
-
-tl::unexpected<Error> fail_driver(const Driver& driver, const Device& device, std::string_view what,
+tl::unexpected<Error> fail_driver(const CudaDriver& driver, const Device& device, std::string_view what,
                                   CUresult error) {
-  const char* name = nullptr;
-  driver.error_name(error, &name);
-  const std::string message = fmt::format("{}: {}: {} (CUDA error {})", device.name(), what,
-                                          name != nullptr ? name : "unknown", static_cast<int>(error));
+  const std::string message = fmt::format("{}: {}: {}", device.name(), what, driver.explain(error));
   if (error == CUDA_ERROR_OUT_OF_MEMORY) return fail(ErrorCode::OutOfMemory, ENOMEM, message);
   if (error == CUDA_ERROR_NOT_SUPPORTED) return fail(ErrorCode::InvalidArgument, ENOTSUP, message);
   return fail(ErrorCode::System, EIO, message);
@@ -89,7 +34,7 @@ class PlainArena final : public Arena {
   PlainArena(Device device, void* address, std::uint64_t size_bytes)
       : device_(std::move(device)), address_(address), size_bytes_(size_bytes) {}
   ~PlainArena() override {
-    cudaSetDevice(device_.index);
+    const CudaScope here(device_);
     cudaFree(address_);
   }
   PlainArena(const PlainArena&) = delete;
@@ -114,10 +59,10 @@ class PlainArena final : public Arena {
 /// Owns the allocation, the addresses and the map, as far as they were come by.
 class SharedArena final : public Arena {
  public:
-  SharedArena(const Driver& driver, Device device, std::uint64_t size_bytes, bool is_adopted)
+  SharedArena(const CudaDriver& driver, Device device, std::uint64_t size_bytes, bool is_adopted)
       : driver_(driver), device_(std::move(device)), size_bytes_(size_bytes), is_adopted_(is_adopted) {}
   ~SharedArena() override {
-    cudaSetDevice(device_.index);
+    const CudaScope here(device_);
     cudaDeviceSynchronize();  // nothing may use it any more
     if (is_mapped_) driver_.unmap(address_, mapped_bytes_);
     if (address_ != 0) driver_.free(address_, mapped_bytes_);
@@ -140,7 +85,7 @@ class SharedArena final : public Arena {
                   device_.name() + ": memory of another process is not ours to share");
     }
     const std::scoped_lock lock(mutex_);
-    cudaSetDevice(device_.index);
+    const CudaScope here(device_);
     if (!is_read_only_) {
       if (auto allowed = allow(CU_MEM_ACCESS_FLAGS_PROT_READ); !allowed) return pass_on(std::move(allowed));
     }
@@ -216,7 +161,7 @@ class SharedArena final : public Arena {
     return {};
   }
 
-  const Driver& driver_;
+  const CudaDriver& driver_;
   Device device_;
   std::uint64_t size_bytes_;
   bool is_adopted_;

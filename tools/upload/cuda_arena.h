@@ -11,7 +11,7 @@
 
 namespace stfs::upload {
 
-/// The calling thread has called cudaSetDevice(), here and below.
+/// The calling thread is in a CudaScope of the device, here and below.
 Result<std::shared_ptr<Arena>> allocate_cuda_arena(const Device& device, std::uint64_t size_bytes,
                                                    bool is_shareable);
 

@@ -56,6 +56,7 @@ std::string explain_cuda(cudaError_t error) {
 
 tl::unexpected<Error> fail_cuda(std::string_view device, std::string_view what, cudaError_t error) {
   const std::string message = fmt::format("{}: {}: {}", device, what, explain_cuda(error));
+  static_cast<void>(cudaGetLastError());
   switch (error) {
     case cudaErrorMemoryAllocation: return fail(ErrorCode::OutOfMemory, ENOMEM, message);
     case cudaErrorInsufficientDriver:

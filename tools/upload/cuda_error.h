@@ -14,7 +14,8 @@ namespace stfs::upload {
 /// device, no access, and so on; else CUDA's own words.
 std::string explain_cuda(cudaError_t error);
 
-/// "DEVICE: WHAT: WHY". ENOMEM, ENODEV or EIO.
+/// "DEVICE: WHAT: WHY". ENOMEM, ENODEV or EIO. The error is told here, so the runtime forgets it as the
+/// calling thread's last error.
 tl::unexpected<Error> fail_cuda(std::string_view device, std::string_view what, cudaError_t error);
 
 }  // namespace stfs::upload

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tools/upload/cuda_error.h"
+#include "tools/upload/cuda_scope.h"
 #include "tools/upload/digest.h"
 #include "tools/upload/kernels.h"
 
@@ -23,7 +24,7 @@ class CudaQueue final : public Queue {
   CudaQueue(const CudaQueue&) = delete;
   CudaQueue& operator=(const CudaQueue&) = delete;
   ~CudaQueue() override {
-    cudaSetDevice(device_.index);
+    const CudaScope here(device_);
     if (stream_ != nullptr) {
       cudaStreamSynchronize(stream_);
       cudaStreamDestroy(stream_);
@@ -46,6 +47,7 @@ class CudaQueue final : public Queue {
   }
 
   Result<void> copy(std::span<const std::byte> from, Arena& to, std::uint64_t to_offset) override {
+    const CudaScope here(device_);
     auto place = place_in(to, to_offset, from.size());
     if (!place) return pass_on(std::move(place));
     return told("copy", cudaMemcpyAsync(*place, from.data(), from.size(), cudaMemcpyHostToDevice, stream_));
@@ -60,6 +62,7 @@ class CudaQueue final : public Queue {
                   fmt::format("{}: {} is not converted to {}", device_.name(), name_of(from_dtype),
                               name_of(to_dtype)));
     }
+    const CudaScope here(device_);
     const unsigned from_bytes = bits_of(from_dtype) / 8;
     const unsigned to_bytes = bits_of(to_dtype) / 8;
     const std::uint64_t count = range.size_bytes / from_bytes;
@@ -72,6 +75,7 @@ class CudaQueue final : public Queue {
   }
 
   Result<void> digest(Arena& arena, ByteRange range, std::uint64_t* to) override {
+    const CudaScope here(device_);
     auto place = place_in(arena, range.offset, range.size_bytes);
     if (!place) return pass_on(std::move(place));
     if (next_sum_ == kSums) {
@@ -91,7 +95,7 @@ class CudaQueue final : public Queue {
   }
 
   Result<Mark> mark() override {
-    cudaSetDevice(device_.index);
+    const CudaScope here(device_);
     cudaEvent_t event = nullptr;
     cudaError_t error = cudaSuccess;
     if (spare_.empty()) {
@@ -109,10 +113,14 @@ class CudaQueue final : public Queue {
   }
 
   Result<bool> is_passed(Mark mark) override {
-    cudaSetDevice(device_.index);
+    const CudaScope here(device_);
     while (!marked_.empty() && marked_.front().mark <= mark) {
       const cudaError_t state = cudaEventQuery(marked_.front().event);
-      if (state == cudaErrorNotReady) return false;
+      if (state == cudaErrorNotReady) {
+        // The runtime remembers this as the thread's last error, and it is none.
+        static_cast<void>(cudaGetLastError());
+        return false;
+      }
       if (auto done = told("copy", state); !done) return pass_on(std::move(done));
       pass_front();
     }
@@ -120,7 +128,7 @@ class CudaQueue final : public Queue {
   }
 
   Result<void> wait_for(Mark mark) override {
-    cudaSetDevice(device_.index);
+    const CudaScope here(device_);
     while (!marked_.empty() && marked_.front().mark <= mark) {
       if (auto done = told("copy", cudaEventSynchronize(marked_.front().event)); !done) return done;
       pass_front();
@@ -129,7 +137,7 @@ class CudaQueue final : public Queue {
   }
 
   Result<std::uint64_t> overflows() override {
-    cudaSetDevice(device_.index);
+    const CudaScope here(device_);
     cudaError_t error = cudaMemcpyAsync(host_sums_, sums_, sizeof *sums_, cudaMemcpyDeviceToHost, stream_);
     if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
     if (auto done = told("count overflows", error); !done) return pass_on(std::move(done));
@@ -153,9 +161,7 @@ class CudaQueue final : public Queue {
     return fail_cuda(device_.name(), what, error);
   }
 
-  /// Also makes the device the calling thread's.
-  Result<void*> place_in(Arena& arena, std::uint64_t offset, std::uint64_t size_bytes) {
-    cudaSetDevice(device_.index);
+  [[nodiscard]] Result<void*> place_in(Arena& arena, std::uint64_t offset, std::uint64_t size_bytes) const {
     const auto range = ByteRange::checked(offset, size_bytes);
     if (!range || range->end() > arena.size_bytes()) {
       return fail(ErrorCode::InvalidArgument, EINVAL,

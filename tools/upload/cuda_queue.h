@@ -7,7 +7,7 @@
 
 namespace stfs::upload {
 
-/// The calling thread has called cudaSetDevice(); the queue's own calls do so again.
+/// The calling thread is in a CudaScope of the device; the queue's own calls make scopes of their own.
 Result<std::unique_ptr<Queue>> open_cuda_queue(const Device& device);
 
 }  // namespace stfs::upload

@@ -71,7 +71,8 @@ DeviceList list_devices() {
   list.devices.push_back({.device = {},
                           .description = cpu_description(),
                           .total_bytes = memory.total_bytes,
-                          .free_bytes = memory.free_bytes});
+                          .free_bytes = memory.free_bytes,
+                          .problem = {}});
   auto gpus = list_cuda_devices();
   if (!gpus) {
     list.why_no_cuda = gpus.error().message;

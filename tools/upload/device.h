@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,7 +35,9 @@ struct DeviceInfo {
   Device device;
   std::string description;  // "NVIDIA H200", or the processor's name
   std::uint64_t total_bytes = 0;
-  std::uint64_t free_bytes = 0;
+  std::optional<std::uint64_t>
+      free_bytes;       // nothing where that can't be asked without taking the GPU's memory
+  std::string problem;  // why nothing can be asked of it; empty where all is well
 };
 
 struct DeviceList {
@@ -42,7 +45,8 @@ struct DeviceList {
   std::string why_no_cuda;          // empty where there is a GPU; else one sentence for a person
 };
 
-/// Asks the driver; takes what that takes (up to seconds at its first start), and never fails.
+/// Asks the driver, which may take seconds at its first start. Never fails. Creates no context on a GPU: the
+/// list takes none of their memory, and a GPU that is broken or taken is in it with its `problem`.
 DeviceList list_devices();
 
 }  // namespace stfs::upload

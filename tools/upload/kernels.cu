@@ -69,8 +69,15 @@ __global__ void digest(const unsigned char* begin, std::uint64_t size_bytes, uns
   }
 }
 
-unsigned blocks_for(std::uint64_t wanted) {
-  return wanted < kMostBlocks ? static_cast<unsigned>(wanted) : kMostBlocks;
+/// @return the launch's own error. The thread's last error may be an older one of another call.
+template <class... Parameters, class... Arguments>
+cudaError_t launch(void (*kernel)(Parameters...), std::uint64_t blocks, cudaStream_t stream,
+                   Arguments... arguments) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(blocks < kMostBlocks ? static_cast<unsigned>(blocks) : kMostBlocks);
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
 }
 
 }  // namespace
@@ -78,17 +85,14 @@ unsigned blocks_for(std::uint64_t wanted) {
 cudaError_t start_conversion(const FloatRange& from, const FloatRange& to, std::uint64_t count,
                              unsigned long long* overflows, cudaStream_t stream) {
   if (count == 0) return cudaSuccess;
-  convert<<<blocks_for((count + kThreads - 1) / kThreads), kThreads, 0, stream>>>(from, to, count, overflows);
-  return cudaGetLastError();
+  return launch(convert, (count + kThreads - 1) / kThreads, stream, from, to, count, overflows);
 }
 
 cudaError_t start_digest(const void* begin, std::uint64_t size_bytes, unsigned long long* sum,
                          cudaStream_t stream) {
   if (size_bytes == 0) return cudaSuccess;
   const std::uint64_t blocks = (size_bytes + kDigestBlockBytes - 1) / kDigestBlockBytes;
-  digest<<<blocks_for(blocks), kThreads, 0, stream>>>(static_cast<const unsigned char*>(begin), size_bytes,
-                                                      sum);
-  return cudaGetLastError();
+  return launch(digest, blocks, stream, static_cast<const unsigned char*>(begin), size_bytes, sum);
 }
 
 }  // namespace stfs::upload

@@ -252,7 +252,8 @@ typedef struct stfs_device_info {
   const char* uuid;        /* of a GPU, "GPU-..."; else "" */
   const char* description; /* "NVIDIA H200", or the processor's name */
   uint64_t total_bytes;    /* of memory */
-  uint64_t free_bytes;
+  uint64_t free_bytes;     /* UINT64_MAX: not known */
+  const char* problem;     /* why nothing can be asked of this GPU; else "" */
 } stfs_device_info;
 
 /* What is there: the CPU first, always. May take seconds where a GPU's driver starts. */

@@ -197,9 +197,12 @@ PyObject* list_devices(PyObject*, PyObject*) {
     stfs_device_info info{};
     info.struct_bytes = sizeof info;
     if (stfs_device(known.get(), at, &info, &error) != 0) return raise(error);
-    const Object device(Py_BuildValue("(sssKK)", info.name, info.uuid, info.description,
-                                      static_cast<unsigned long long>(info.total_bytes),
-                                      static_cast<unsigned long long>(info.free_bytes)));
+    // "N" takes the reference over; a number that could not be made is a null, which fails the tuple.
+    PyObject* const free_bytes =
+        info.free_bytes == UINT64_MAX ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(info.free_bytes);
+    const Object device(Py_BuildValue("(sssKNs)", info.name, info.uuid, info.description,
+                                      static_cast<unsigned long long>(info.total_bytes), free_bytes,
+                                      info.problem));
     if (!device || PyList_Append(list.get(), device.get()) != 0) return nullptr;
   }
   return list ? Py_BuildValue("(Ns)", list.release(), stfs_why_no_cuda(known.get())) : nullptr;

@@ -28,7 +28,8 @@ class Device(NamedTuple):
     uuid: str  # of a GPU, "GPU-...": "cuda:" and this names it too
     description: str
     total_bytes: int
-    free_bytes: int
+    free_bytes: int | None  # None where it can't be asked without taking memory of the GPU
+    problem: str  # why nothing can be asked of this GPU; else empty
 
 
 def devices() -> list[Device]:

@@ -39,8 +39,8 @@ TEST_CASE("the list begins with the CPU and says why there is no GPU", "[tools][
   REQUIRE_FALSE(list.devices.empty());
   CHECK(list.devices.front().device == Device{});
   CHECK_FALSE(list.devices.front().description.empty());
-  CHECK(list.devices.front().free_bytes > 0);
-  CHECK(list.devices.front().free_bytes <= list.devices.front().total_bytes);
+  CHECK(list.devices.front().free_bytes.value() > 0);
+  CHECK(list.devices.front().free_bytes.value() <= list.devices.front().total_bytes);
   CHECK(list.why_no_cuda.empty() == (list.devices.size() > 1));
   for (const DeviceInfo& info : list.devices) {
     if (info.device.kind == Device::Kind::Cuda)

@@ -46,7 +46,8 @@ int stfs_device(const stfs_device_list* list, std::uint64_t position, stfs_devic
     known.uuid = its.device.uuid.c_str();
     known.description = its.description.c_str();
     known.total_bytes = its.total_bytes;
-    known.free_bytes = its.free_bytes;
+    known.free_bytes = its.free_bytes.value_or(UINT64_MAX);
+    known.problem = its.problem.c_str();
     return give_struct(known, info);
   });
 }
