@@ -358,9 +358,9 @@ typedef struct stfs_attach_options {
 } stfs_attach_options;
 
 /* A lease of the newest generation that the server at that socket has. No byte is copied. The tensors are
- * read-only: writing to their data raises SIGSEGV. ENOENT, ECONNREFUSED: nobody serves there; EACCES, EPERM:
- * another user does; ETIMEDOUT: it is still uploading; EBUSY: it has as many leases as it gives. options: may
- * be NULL. */
+ * read-only: writing to their data raises SIGSEGV on the CPU, and is an error of CUDA on a GPU.
+ * ENOENT, ECONNREFUSED: nobody serves there; EACCES, EPERM: another user does; ETIMEDOUT: it is still
+ * uploading; EBUSY: it has as many leases as it gives. options: may be NULL. */
 STFS_API stfs_lease* stfs_attach(const char* socket, const stfs_attach_options* options, stfs_error* error);
 /* The server counts the lease until the last of its tensors is closed, too. */
 STFS_API void stfs_lease_close(stfs_lease* lease);
