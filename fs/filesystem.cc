@@ -326,7 +326,17 @@ struct timespec Filesystem::timespec_of(std::int64_t ns) {
 void Filesystem::set_mtime(Ino ino, struct timespec mtime) {
   if (!exists(ino) || is_directory(ino) || is_view(ino)) return;
   const std::uint32_t tensor = tensor_of(ino);
+  const auto staged = TransactionDirectory::owns(ino) ? transactions_.content(ino) : nullptr;
   const std::scoped_lock lock(state_mutex_);
+  const auto keep = [&](PendingContent& content) {
+    content.mtime = mtime;
+    content.keeps_mtime = true;
+  };
+  if (staged) return keep(*staged);
+  for (const auto& [file, owned] : open_files_) {
+    if (file->ino == ino) keep(*file->content);
+  }
+  if (TransactionDirectory::owns(ino)) return;
   changed_states_.try_emplace(tensor, shard_of(tensor).common).first->second.mtime = mtime;
 }
 

@@ -30,6 +30,7 @@
 #include "core/reader_writer_lock.h"
 #include "core/transaction.h"
 #include "fs/bytes.h"
+#include "fs/close_decision.h"
 #include "fs/inode_table.h"
 #include "fs/open_file.h"
 #include "fs/transaction_directory.h"
@@ -98,23 +99,21 @@ class Filesystem {
   /// @param accept  called where nothing but a failing disk can refuse the bytes any more, before they are
   ///                staged: the writer may go on meanwhile, and hears of such a failure from its next call,
   ///                its close at the latest. The file may be gone then when this returns.
-  Result<Stale> write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset, Owner owner,
+  Result<Stale> write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset, Caller caller,
                       const std::function<void()>& accept = {});
   /// What the kernel writes back from a shared mapping, through whichever descriptor it found.
   Result<void> write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset);
-  Result<void> resize(OpenFile& file, std::uint64_t size_bytes, Owner owner);
+  Result<void> resize(OpenFile& file, std::uint64_t size_bytes, Caller caller);
   /// A resize that names no descriptor. To 0 from a thread that has just opened the tensor: the O_TRUNC
   /// of that open. Else truncate(2) by name, and a tensor's size is fixed: only its own is accepted.
   Result<void> resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller);
-  /// utimensat: kept in memory only.
+  /// utimensat: kept in memory only. The commit of what was written before keeps it; in a transaction it
+  /// shows with the commit.
   void set_mtime(Ino ino, struct timespec mtime);
-  /// A close of one descriptor: commits what is staged; EINVAL where its size is not the tensor's, unless
-  /// the process that opened it lives and can still complete it. A close by somebody who wrote nothing
-  /// commits nothing of what others are still writing; one that comes because a signal killed the
-  /// writer rolls back.
+  /// A close of one descriptor: close_decision.h says what it does.
   Result<Stale> flush(OpenFile& file, Owner owner, pid_t closer);
   Result<Stale> sync(OpenFile& file);
-  /// The last close. Commits what a mapping wrote late, drops what was never whole, and logs both.
+  /// The descriptor's last copy and its mappings have gone; as close_decision.h says. Errors go to the log.
   Stale release(OpenFile* file);
 
   /// What a look for others' changes has found.
@@ -214,7 +213,7 @@ class Filesystem {
   /// and lets further writes to other places come while it stages them.
   /// @return nothing where not: nothing was done.
   std::optional<Result<void>> write_beside(PendingContent& content, std::span<const std::byte> from,
-                                           std::uint64_t offset, Owner owner,
+                                           std::uint64_t offset, Caller caller,
                                            const std::function<void()>& accept);
   // With the content's mutex held:
   /// Notes that bytes were refused. @return why, for who has sent them.
@@ -222,7 +221,10 @@ class Filesystem {
   Result<void> stage(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset);
   Result<Stale> commit(const OpenFile& file);
   /// Notes that a tensor was committed just now.
-  void note_commit(std::uint32_t tensor);
+  void note_commit(const PendingContent& content);
+  [[nodiscard]] CloseFacts facts_of_close(const OpenFile& file, Owner owner, pid_t closer) const;
+  /// Another living process has opened the content for writing and has not closed it.
+  [[nodiscard]] bool is_open_elsewhere(const PendingContent& content, pid_t process) const;
   void abandon_pending();
   /// With the commit's mutex held: makes the journal that further small commits go through, once they are
   /// seen to come.
@@ -235,6 +237,8 @@ class Filesystem {
   Result<Stale> commit_if_dirty(const OpenFile& file);
   [[nodiscard]] Result<OpenFile*> just_opened(Ino ino, pid_t opener);
   [[nodiscard]] Error wrong_size(const PendingContent& content) const;
+  /// Of a writer that a signal ends; logged.
+  [[nodiscard]] Error killed(const PendingContent& content, pid_t closer) const;
 
   [[nodiscard]] Result<std::string> tensor_attribute(std::uint32_t tensor, std::string_view key) const;
   [[nodiscard]] Result<std::string> root_attribute(std::string_view key) const;

@@ -17,43 +17,75 @@ namespace {
 // Twenty commits of 4 KiB: then a look for changes by others is a small part of what they take.
 constexpr std::chrono::milliseconds kTrust{5};
 
+Content content_of(const PendingContent& content) {
+  if (!content.is_dirty()) return Content::Clean;
+  return content.is_whole() ? Content::Whole : Content::Cut;
+}
+
 }  // namespace
+
+CloseFacts Filesystem::facts_of_close(const OpenFile& file, Owner owner, pid_t closer) const {
+  const PendingContent& content = *file.content;
+  CloseFacts facts{.content = content_of(content), .kind = file.kind};
+  if (facts.content == Content::Clean) return facts;
+  const pid_t process = process_of(closer);
+  const bool is_opener = file.opener_process == process;
+  const bool is_touched = !file.is_untouched;
+  if (content.writers.contains(owner, process)) {
+    facts.closer = Closer::Writer;
+    facts.others_answer = !is_opener && !file.opener_has_closed && is_alive(file.opener_process);
+  } else if (is_opener && content.writers.has_unnamed() && (is_touched || facts.content == Content::Whole)) {
+    facts.closer = Closer::Mapper;
+    facts.others_answer = is_open_elsewhere(content, process);
+  } else if (is_opener && is_touched) {
+    facts.closer = Closer::Opener;
+    facts.others_answer = content.writers.others_live(owner, process);
+  }
+  if (facts.closer != Closer::Bystander) facts.is_killed = ending_of(closer) != Ending::Closes;
+  return facts;
+}
+
+bool Filesystem::is_open_elsewhere(const PendingContent& content, pid_t process) const {
+  const std::scoped_lock lock(state_mutex_);
+  return std::ranges::any_of(open_files_, [&](const auto& open) {
+    const OpenFile& file = *open.first;
+    return file.content.get() == &content && file.opener_process != process && !file.opener_has_closed &&
+           is_alive(file.opener_process);
+  });
+}
 
 Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
   PendingContent& content = *file.content;
   const std::scoped_lock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
-  if (!content.is_dirty()) return Stale{};
-  // Others are in the middle of it, through descriptors of their own.
-  if (file.is_untouched && !content.is_whole()) return Stale{};
-  const bool is_writer = content.is_written_by(owner);
-  if (is_writer && is_killed_by_signal(closer)) {
-    const Error why{
-        ErrorCode::InvalidArgument, EIO,
-        fmt::format("{}: rolled back: the writer (pid {}) was killed by a signal before it closed",
-                    label_of(content.tensor()), closer)};
-    log::warning("{}", why.message);
-    content.fail(why);
-    return Stale::one(file.ino, file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);
+  const CloseFacts facts = facts_of_close(file, owner, closer);
+  switch (decide(facts)) {
+    case CloseDecision::Wait: return Stale{};
+    case CloseDecision::Commit: return commit_if_dirty(file);
+    case CloseDecision::Keep: content.accept(); return Stale{};
+    case CloseDecision::RollBack:
+      content.fail(killed(content, closer));
+      return Stale::one(file.ino,
+                        file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);
+    case CloseDecision::Refuse:
+      if (!content.writers.empty()) file.opener_has_closed = true;
+      return tl::unexpected(wrong_size(content));
+    case CloseDecision::Fail: break;
   }
-  if (content.is_whole()) {
-    // A child that inherited the descriptor ends, say: those who write have not closed yet.
-    if (!is_writer) return Stale{};
-  } else if (!file.opener_has_closed && lives_elsewhere(file.opener, closer)) {
-    // `{ head -c 10 A; cat B; } > T`: the shell that opened T closes last, and is told then.
-    return Stale{};
-  } else if (file.kind == FileKind::Shared) {
-    // Everybody sees this content through the page cache: it must not stay cut until the last close.
-    content.fail(wrong_size(content));
-    return tl::unexpected(*content.failure);
-  } else if (!content.writers.empty()) {
-    file.opener_has_closed = true;
-  }
-  if (file.kind == FileKind::Grouped) {
-    if (!content.is_whole()) return tl::unexpected(wrong_size(content));
-    return Stale{};
-  }
-  return commit_if_dirty(file);
+  content.fail(wrong_size(content));
+  return tl::unexpected(*content.failure);
+}
+
+Error Filesystem::killed(const PendingContent& content, pid_t closer) const {
+  const bool is_told = ending_of(closer) == Ending::Killed;
+  Error why{
+      ErrorCode::InvalidArgument, EIO,
+      fmt::format("{}: rolled back: the writer (pid {}) {}", label_of(content.tensor()), closer,
+                  is_told ? "was killed by a signal before it closed"
+                          : "ended without a close, and this mount may not read whether by an exit or by "
+                            "a signal")};
+  log::warning("{}", why.message);
+  return why;
 }
 
 Result<Stale> Filesystem::sync(OpenFile& file) {
@@ -71,6 +103,7 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
   if (!content.is_whole()) return tl::unexpected(wrong_size(content));
   auto committed = commit(file);
   if (!committed) {
+    content.was_refused = true;
     log::error("{}: not committed: {}", label_of(content.tensor()), committed.error().message);
   }
   return committed;
@@ -104,7 +137,7 @@ Result<Stale> Filesystem::commit(const OpenFile& file) {
   if (!committed) forget_(Stale::one(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));
   if (!committed && foreign.what != Stale::What::Nothing) forget_(foreign);
   if (!committed) return pass_on(std::move(committed));
-  note_commit(content.tensor());
+  note_commit(content);
   keep_journal(model_->place(content.tensor()).shard);
   note_commit_();
   if (foreign.what != Stale::What::Nothing) return foreign;
@@ -113,14 +146,15 @@ Result<Stale> Filesystem::commit(const OpenFile& file) {
   return Stale::one(file.ino, is_in_cache ? Stale::What::Content : Stale::What::Attributes);
 }
 
-void Filesystem::note_commit(std::uint32_t tensor) {
+void Filesystem::note_commit(const PendingContent& content) {
+  const std::uint32_t tensor = content.tensor();
   const Archive& archive = model_->archive_of(tensor);
   const std::int64_t mtime_ns =
       archive.has_unseen_change() ? wall_clock_ns(Clock::Coarse) : archive.identity().mtime_ns;
   const std::scoped_lock lock(state_mutex_);
   State& state = changed_states_.try_emplace(tensor, shard_of(tensor).common).first->second;
   state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));
-  state.mtime = timespec_of(mtime_ns);
+  state.mtime = content.keeps_mtime ? content.mtime : timespec_of(mtime_ns);
 }
 
 Stale Filesystem::release(OpenFile* file) {
@@ -133,18 +167,24 @@ Stale Filesystem::release(OpenFile* file) {
       const std::scoped_lock state_lock(state_mutex_);
       is_last = --content.descriptors == 0;
     }
-    if (is_last && content.is_dirty() && file->kind != FileKind::Grouped) {
-      if (file->kind == FileKind::Shared && content.is_whole()) {
-        if (auto committed = commit_if_dirty(*file)) stale = *committed;
-      }
-      if (content.is_dirty()) {
-        log::warning("{}: dropped: {}", label_of(content.tensor()),
-                     content.is_whole() ? "it could not be committed, or no writer's close came"
-                                        : wrong_size(content).message);
-        content.forget();
-        stale = Stale::one(file->ino,
-                           file->kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);
-      }
+    ReleaseFacts facts{.content = content_of(content),
+                       .kind = file->kind,
+                       .is_last = is_last,
+                       .has_unnamed_bytes = content.writers.has_unnamed(),
+                       .was_refused = content.was_refused};
+    if (facts.content == Content::Whole) facts.is_killed = content.writers.is_any_killed();
+    ReleaseDecision decision = decide(facts);
+    if (decision == ReleaseDecision::Commit) {
+      if (auto committed = commit_if_dirty(*file)) stale = *committed;
+      if (content.was_refused) decision = ReleaseDecision::Drop;
+    }
+    if (decision == ReleaseDecision::Drop && content.is_dirty()) {
+      log::warning("{}: dropped: {}", label_of(content.tensor()),
+                   content.is_whole() ? "it could not be committed, or its writer was killed by a signal"
+                                      : wrong_size(content).message);
+      content.forget();
+      stale =
+          Stale::one(file->ino, file->kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);
     }
   }
   if (file->kind == FileKind::Grouped) transactions_.close(file->ino);

@@ -56,9 +56,9 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
     stale.push_back(change);
     keep_journal(shard);
   }
-  for (const std::uint32_t tensor : *changed) {
-    note_commit(tensor);
-    stale.push_back(Stale::one(InodeTable::ino_of_tensor(tensor), Stale::What::Content));
+  for (const auto& content : *changed) {
+    note_commit(*content);
+    stale.push_back(Stale::one(InodeTable::ino_of_tensor(content->tensor()), Stale::What::Content));
   }
   return stale;
 }

@@ -6,6 +6,7 @@
 
 #include "fs/filesystem.h"
 #include "fs/log.h"
+#include "fs/process.h"
 
 namespace stfs {
 
@@ -22,6 +23,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   auto file = std::make_unique<OpenFile>();
   file->ino = ino;
   file->opener = opener;
+  file->opener_process = process_of(opener);
   file->kind = access == O_WRONLY ? FileKind::Isolated : FileKind::Shared;
   file->appends = (flags & O_APPEND) != 0;
   file->is_synchronous = (flags & O_DSYNC) != 0;  // O_SYNC contains it
@@ -64,13 +66,13 @@ std::shared_ptr<PendingContent> Filesystem::shared_content(Ino ino) const {
 }
 
 Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
-                                Owner owner, const std::function<void()>& accept) {
+                                Caller caller, const std::function<void()>& accept) {
   const std::shared_ptr<PendingContent> kept = file.content;
   PendingContent& content = *kept;
   file.is_untouched = false;
   if (file.kind == FileKind::Shared) may_be_cached_[content.tensor()] = true;
   if (accept && file.kind == FileKind::Isolated && !file.is_synchronous && !file.appends) {
-    if (auto written = write_beside(content, from, offset, owner, accept)) {
+    if (auto written = write_beside(content, from, offset, caller, accept)) {
       if (!*written) return pass_on(std::move(*written));
       return Stale{};
     }
@@ -78,8 +80,8 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
   const std::scoped_lock lock(content.mutex);
   // The kernel's idea of the end is everybody's; a truncated, isolated content has its own.
   if (file.appends) offset = content.size_bytes();
+  content.note_write(caller);
   if (auto staged = stage(content, from, offset); !staged) return pass_on(std::move(staged));
-  content.note_writer(owner);
   if (!file.is_synchronous || file.kind != FileKind::Isolated || !content.is_whole()) return Stale{};
   return commit_if_dirty(file);
 }
@@ -92,13 +94,15 @@ Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, st
   // Whole pages come back; what lies behind the tensor's end was never part of it.
   const std::uint64_t end = range_of(content->tensor()).size_bytes;
   if (offset >= end) return {};
+  content->writers.note_unnamed();
+  content->was_refused = false;
   return stage(*content,
                from.first(static_cast<std::size_t>(std::min<std::uint64_t>(from.size(), end - offset))),
                offset);
 }
 
 std::optional<Result<void>> Filesystem::write_beside(PendingContent& content, std::span<const std::byte> from,
-                                                     std::uint64_t offset, Owner owner,
+                                                     std::uint64_t offset, Caller caller,
                                                      const std::function<void()>& accept) {
   const auto range = ByteRange::checked(offset, from.size());
   if (!range) return std::nullopt;
@@ -107,7 +111,7 @@ std::optional<Result<void>> Filesystem::write_beside(PendingContent& content, st
   Staging* const stage = content.failure ? nullptr : content.staged();
   if (stage == nullptr || !stage->takes_halves(*range)) return std::nullopt;
   auto done = guard_memory([&]() -> Result<void> {
-    content.note_writer(owner);
+    content.note_write(caller);
     return {};
   });
   if (done) {
@@ -149,14 +153,15 @@ tl::unexpected<Error> Filesystem::refuse(PendingContent& content, Error why) {
   return tl::unexpected(std::move(why));
 }
 
-Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Owner owner) {
+Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Caller caller) {
   PendingContent& content = *file.content;
   file.is_untouched = false;
   const std::scoped_lock lock(content.mutex);
   // In a transaction a file may be written anew after a refusal; elsewhere a new open is needed.
   if (file.kind == FileKind::Grouped && size_bytes == 0) content.retry();
   if (content.failure) return tl::unexpected(*content.failure);
-  content.note_writer(owner);
+  // The truncation of an open names nobody: who opens has not written.
+  if (caller.is_named()) content.note_write(caller);
   auto stage = content.stage();
   Result<void> resized = stage ? (*stage)->resize(size_bytes) : pass_on(std::move(stage));
   if (!resized) {
@@ -177,7 +182,7 @@ Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t
   if (size_bytes == 0) {
     auto file = just_opened(ino, caller);
     if (!file) return pass_on(std::move(file));
-    if (*file != nullptr) return resize(**file, 0, 0);
+    if (*file != nullptr) return resize(**file, 0, {});
   }
   return fail(ErrorCode::WrongSize, size_bytes > due ? EFBIG : EINVAL, "a tensor's size is fixed");
 }
@@ -186,13 +191,15 @@ Result<OpenFile*> Filesystem::just_opened(Ino ino, pid_t opener) {
   const std::scoped_lock lock(state_mutex_);
   OpenFile* newest = nullptr;
   for (const auto& [file, owned] : open_files_) {
-    if (file->ino != ino || file->opener != opener || !file->is_untouched) continue;
+    if (file->opener != opener) continue;
+    if (opener == 0 && (file->ino != ino || !file->is_untouched)) continue;
     // Threads of another pid namespace all look alike: rather no truncation than a stranger's.
     if (newest != nullptr && opener == 0)
       return fail(ErrorCode::InvalidArgument, EBUSY, "opened by several at once");
     if (newest == nullptr || file->opened_at > newest->opened_at) newest = file;
   }
-  return newest;
+  // The request of an O_TRUNC follows its open at once: no other open of this thread comes in between.
+  return newest != nullptr && newest->ino == ino && newest->is_untouched ? newest : nullptr;
 }
 
 }  // namespace stfs

@@ -218,17 +218,17 @@ std::optional<int> Forest::same_file(Ino ino) const {
 // A descriptor, and a page that is written back, are always of a model, which the kernel's look-up holds.
 
 Result<Stale> Forest::write(Ino ino, OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
-                            Owner owner, const std::function<void()>& accept) {
+                            Caller caller, const std::function<void()>& accept) {
   const Pin member = pin(ino);
-  return lift(member->write(file, from, offset, owner, accept), member);
+  return lift(member->write(file, from, offset, caller, accept), member);
 }
 
 Result<void> Forest::write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset) {
   return pin(ino)->write_back(local(ino), from, offset);
 }
 
-Result<void> Forest::resize(Ino ino, OpenFile& file, std::uint64_t size_bytes, Owner owner) {
-  return pin(ino)->resize(file, size_bytes, owner);
+Result<void> Forest::resize(Ino ino, OpenFile& file, std::uint64_t size_bytes, Caller caller) {
+  return pin(ino)->resize(file, size_bytes, caller);
 }
 
 Result<void> Forest::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller) {

@@ -84,9 +84,9 @@ class Forest {
   Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
   [[nodiscard]] std::optional<int> same_file(Ino ino) const;
   Result<Stale> write(Ino ino, OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
-                      Owner owner, const std::function<void()>& accept = {});
+                      Caller caller, const std::function<void()>& accept = {});
   Result<void> write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset);
-  Result<void> resize(Ino ino, OpenFile& file, std::uint64_t size_bytes, Owner owner);
+  Result<void> resize(Ino ino, OpenFile& file, std::uint64_t size_bytes, Caller caller);
   Result<void> resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller);
   void set_mtime(Ino ino, struct timespec mtime);
   Result<Stale> flush(Ino ino, OpenFile& file, Owner owner, pid_t closer);

@@ -104,10 +104,9 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
     if ((to_set & FUSE_SET_ATTR_SIZE) != 0) {
       OpenFile* file = open_file(fi);
       const auto size_bytes = static_cast<std::uint64_t>(attr->st_size);
-      const Owner owner = fi == nullptr ? 0 : fi->lock_owner;
-      const pid_t caller = fuse_req_ctx(req)->pid;
-      const auto resized = file == nullptr ? forest.resize_by_name(ino, size_bytes, caller)
-                                           : forest.resize(ino, *file, size_bytes, owner);
+      const Caller caller(fi == nullptr ? 0 : fi->lock_owner, fuse_req_ctx(req)->pid);
+      const auto resized = file == nullptr ? forest.resize_by_name(ino, size_bytes, caller.thread)
+                                           : forest.resize(ino, *file, size_bytes, caller);
       if (!resized) {
         if (file != nullptr) forget_refused(req, ino, *file);
         return reply_error(req, ino, resized.error());
@@ -210,13 +209,13 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
       return;
     }
     OpenFile& file = *open_file(fi);
+    const Caller caller(fi->lock_owner, fuse_req_ctx(req)->pid);
     bool is_answered = false;
     const auto accept = [&] {
       is_answered = true;
       fuse_reply_write(req, size);
     };
-    const auto written =
-        guard_memory([&] { return forest.write(ino, file, bytes, at, fi->lock_owner, accept); });
+    const auto written = guard_memory([&] { return forest.write(ino, file, bytes, at, caller, accept); });
     if (is_answered) return;
     if (!written) {
       forget_refused(req, ino, file);

@@ -1,7 +1,6 @@
 // The state of pending content.
 #include "fs/open_file.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace stfs {
@@ -43,6 +42,7 @@ void PendingContent::forget() {
     group_.reset();
   }
   staged_ = nullptr;
+  was_refused = false;
   writers.clear();
 }
 
@@ -66,12 +66,10 @@ void PendingContent::retry() {
   has_failed = false;
 }
 
-bool PendingContent::is_written_by(Owner owner) const {
-  return writers.empty() || std::ranges::find(writers, owner) != writers.end();
-}
-
-void PendingContent::note_writer(Owner owner) {
-  if (owner != 0 && std::ranges::find(writers, owner) == writers.end()) writers.push_back(owner);
+void PendingContent::note_write(Caller caller) {
+  writers.note(caller);
+  was_refused = false;
+  keeps_mtime = false;
 }
 
 }  // namespace stfs

@@ -13,13 +13,13 @@
 #pragma once
 
 #include <sys/types.h>
+#include <time.h>
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
-#include <vector>
 
 #include "core/error.h"
 #include "core/model.h"
@@ -27,14 +27,11 @@
 #include "core/transaction_group.h"
 #include "fs/content_lock.h"
 #include "fs/inode_table.h"
+#include "fs/writers.h"
 
 namespace stfs {
 
 enum class FileKind : std::uint8_t { Reader, Isolated, Shared, Grouped };
-
-/// Who a write or a close comes from: the kernel's lock owner, one per table of descriptors, thus one
-/// per process. 0 where the kernel does not say (cached writes).
-using Owner = std::uint64_t;
 
 class PendingContent {
  public:
@@ -55,7 +52,13 @@ class PendingContent {
   ContentLock mutex;
   std::optional<Error> failure;
   std::atomic<bool> has_failed = false;  // the same, for a look without the mutex
-  std::vector<Owner> writers;
+  Writers writers;
+  /// The last close or sync of exactly these bytes failed: its caller has been told that they are lost.
+  bool was_refused = false;
+
+  /// Set by utimensat(2) after the last write: the commit keeps it. The time is guarded by the state mutex.
+  std::atomic<bool> keeps_mtime = false;
+  struct timespec mtime {};
 
   /// The stage, begun with the first write: an open that writes nothing costs nothing.
   Result<Staging*> stage();
@@ -83,8 +86,10 @@ class PendingContent {
   /// Takes the failure back: the writer begins again.
   void retry();
 
-  [[nodiscard]] bool is_written_by(Owner owner) const;
-  void note_writer(Owner owner);
+  /// Before new bytes are staged.
+  void note_write(Caller caller);
+  /// What is pending is accepted as it is; those who wrote it answer for it no longer.
+  void accept() { writers.clear(); }
 
  private:
   const std::uint32_t tensor_;
@@ -105,7 +110,8 @@ struct OpenFile {
 
   // The truncation that open(2) with O_TRUNC asks for comes as a request of its own that names no
   // descriptor: it belongs to the newest untouched one that the same thread has opened.
-  pid_t opener = 0;             // thread; 0 where it lives in another pid namespace
+  pid_t opener = 0;  // thread; 0 where it lives in another pid namespace
+  pid_t opener_process = 0;
   std::uint64_t opened_at = 0;  // a count of opens
   std::atomic<bool> is_untouched = true;
   bool opener_has_closed = false;  // guarded by the content's mutex

@@ -143,10 +143,9 @@ Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view n
   return {};
 }
 
-Result<std::vector<std::uint32_t>> TransactionDirectory::rename(Ino from, std::string_view name, Ino to,
-                                                                std::string_view new_name,
-                                                                const TransactionGroup::OptionsOf& options_of,
-                                                                const TransactionGroup::LockOf& lock_of) {
+Result<std::vector<std::shared_ptr<PendingContent>>> TransactionDirectory::rename(
+    Ino from, std::string_view name, Ino to, std::string_view new_name,
+    const TransactionGroup::OptionsOf& options_of, const TransactionGroup::LockOf& lock_of) {
   if (from != kTransactions || (to != kTransactions && to != kCommitted)) {
     return refuse(EPERM, "only a transaction is renamed, and committed by a move to .safetensors/committed");
   }
@@ -162,7 +161,7 @@ Result<std::vector<std::uint32_t>> TransactionDirectory::rename(Ino from, std::s
     if (begun.is_committing) return refuse(EBUSY, "it is being committed");
     if (to == kTransactions) {
       begun.name = new_name;
-      return std::vector<std::uint32_t>{};
+      return std::vector<std::shared_ptr<PendingContent>>{};
     }
     for (const auto& [tensor, member] : begun.members) {
       if (member.writers == 0) continue;
@@ -184,14 +183,17 @@ Result<std::vector<std::uint32_t>> TransactionDirectory::rename(Ino from, std::s
   return changed;
 }
 
-Result<std::vector<std::uint32_t>> TransactionDirectory::commit(const Begun& committing,
-                                                                const TransactionGroup::OptionsOf& options_of,
-                                                                const TransactionGroup::LockOf& lock_of) {
+Result<std::vector<std::shared_ptr<PendingContent>>> TransactionDirectory::commit(
+    const Begun& committing, const TransactionGroup::OptionsOf& options_of,
+    const TransactionGroup::LockOf& lock_of) {
   std::vector<std::uint32_t> changed;
+  std::vector<std::shared_ptr<PendingContent>> contents;
   for (const auto& [tensor, member] : committing.members) {
     const std::scoped_lock content_lock(member.content->mutex);
     if (member.content->failure) return tl::unexpected(*member.content->failure);
-    if (member.content->is_dirty()) changed.push_back(tensor);
+    if (!member.content->is_dirty()) continue;
+    changed.push_back(tensor);
+    contents.push_back(member.content);
   }
   const auto look = [&] { return check_for_conflicts(committing, changed); };
   if (auto same = look(); !same) return pass_on(std::move(same));
@@ -230,7 +232,7 @@ Result<std::vector<std::uint32_t>> TransactionDirectory::commit(const Begun& com
   each([](PendingContent& content) {
     content.fail({ErrorCode::ArchiveChanged, ESTALE, "the transaction has been committed"});
   });
-  return changed;
+  return contents;
 }
 
 Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,

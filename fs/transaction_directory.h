@@ -67,11 +67,11 @@ class TransactionDirectory {
   /// unlink: takes one tensor out of the transaction. EBUSY while it is open for writing.
   Result<void> remove_file(Ino directory, std::string_view name);
   /// rename. Between two names in transactions/, or from there to committed/: then it commits.
-  /// @return the tensors that have changed.
-  Result<std::vector<std::uint32_t>> rename(Ino from, std::string_view name, Ino to,
-                                            std::string_view new_name,
-                                            const TransactionGroup::OptionsOf& options_of,
-                                            const TransactionGroup::LockOf& lock_of);
+  /// @return the contents of the tensors that have changed.
+  Result<std::vector<std::shared_ptr<PendingContent>>> rename(Ino from, std::string_view name, Ino to,
+                                                              std::string_view new_name,
+                                                              const TransactionGroup::OptionsOf& options_of,
+                                                              const TransactionGroup::LockOf& lock_of);
 
   /// The content that all descriptors of a file share; for writing, notes the tensor's version as the one
   /// that the transaction was made from.
@@ -100,10 +100,10 @@ class TransactionDirectory {
     std::map<std::uint32_t, Member> members;
   };
 
-  /// The commit of a transaction that is marked as committing. The tensors that have changed.
-  Result<std::vector<std::uint32_t>> commit(const Begun& committing,
-                                            const TransactionGroup::OptionsOf& options_of,
-                                            const TransactionGroup::LockOf& lock_of);
+  /// The commit of a transaction that is marked as committing. The contents that have changed.
+  Result<std::vector<std::shared_ptr<PendingContent>>> commit(const Begun& committing,
+                                                              const TransactionGroup::OptionsOf& options_of,
+                                                              const TransactionGroup::LockOf& lock_of);
   [[nodiscard]] Place place_of(Ino ino) const;
   [[nodiscard]] Ino ino_of(std::uint64_t number, std::uint64_t in_run) const;
   [[nodiscard]] std::optional<std::uint64_t> number_named(Ino directory, std::string_view name) const;

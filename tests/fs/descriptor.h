@@ -38,8 +38,8 @@ class Descriptor {
   Result<Stale> write(std::string_view bytes, std::uint64_t offset) {
     return write(bytes, offset, process_.owner);
   }
-  Result<Stale> write(std::string_view bytes, std::uint64_t offset, Owner owner) {
-    return filesystem_.write(*file_, bytes_of(bytes), offset, owner);
+  Result<Stale> write(std::string_view bytes, std::uint64_t offset, Caller caller) {
+    return filesystem_.write(*file_, bytes_of(bytes), offset, caller);
   }
   Result<void> resize(std::uint64_t size_bytes) {
     return filesystem_.resize(*file_, size_bytes, process_.owner);

@@ -1,4 +1,6 @@
 // Whose close commits, whose does not, and what becomes of what was never whole.
+#include <thread>
+
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
@@ -201,20 +203,24 @@ TEST_CASE("an isolated writer is not touched by another's failure", "[fs][filesy
   CHECK(mount.stored("first") == kNew);
 }
 
-TEST_CASE("what is released without a close is dropped when isolated, committed when whole and shared",
+TEST_CASE("what is released without a close is committed when whole, dropped when cut",
           "[fs][filesystem][close]") {
   const DrivenFilesystem mount;
   const CapturedStderr captured;
   Descriptor isolated(mount, "first", O_WRONLY);
   REQUIRE(isolated.write(kNew, 0));
-  CHECK(isolated.release().what == Stale::What::Nothing);
-  CHECK(mount.stored("first") == kOld);
-  CHECK(captured.contains("tensor \"first\": dropped"));
+  CHECK(isolated.release().what == Stale::What::Attributes);
+  CHECK(mount.stored("first") == kNew);
+  CHECK_FALSE(captured.contains("dropped"));
 
   Descriptor cut(mount, "first", O_RDWR | O_TRUNC);
   REQUIRE(cut.write("short", 0));
   CHECK(cut.release().what == Stale::What::Content);
-  CHECK(mount.stored("first") == kOld);
+  CHECK(mount.stored("first") == kNew);
+  CHECK(captured.contains("tensor \"first\": dropped: 5 bytes came"));
+  Descriptor restore(mount, "first", O_WRONLY);
+  REQUIRE(restore.write(kOld, 0));
+  REQUIRE(restore.close());
 
   Descriptor shared(mount, "first", O_RDWR);
   REQUIRE(shared.write(kNew, 0));
@@ -280,4 +286,129 @@ TEST_CASE("a descriptor opened after a refused close does not inherit the failur
   CHECK(fresh.write(kNew, 0));
   CHECK(fresh.close());
   CHECK(mount.stored("first") == kNew);
+}
+
+// ---- cached writes: the kernel names the thread, and no owner ----
+
+namespace {
+
+Caller cached_by(const ChildProcess& process) {
+  return {0, process.pid()};
+}
+
+}  // namespace
+
+TEST_CASE("after a cached write neither a child nor a bystander commits by closing",
+          "[fs][filesystem][close]") {
+  const DrivenFilesystem mount;
+  const ChildProcess child(ChildProcess::Fate::Lives);
+  Descriptor writer(mount, "first", O_RDWR);
+  REQUIRE(writer.write("half", 0, {0, ::getpid()}));
+  CHECK(writer.flush({.owner = 2, .pid = child.pid()})->what == Stale::What::Nothing);
+  Descriptor bystander(mount, "first", O_RDWR, {.owner = 2, .pid = child.pid()});
+  CHECK(bystander.close()->what == Stale::What::Nothing);
+  CHECK(mount.stored("first") == kOld);
+  REQUIRE(writer.write(kNew, 0, {0, ::getpid()}));
+  CHECK(writer.close()->what == Stale::What::Attributes);
+  CHECK(mount.stored("first") == kNew);
+}
+
+TEST_CASE("after a cached write the death of a child drops nothing, the writer's own drops all",
+          "[fs][filesystem][close]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  const ChildProcess killed(ChildProcess::Fate::IsKilled);
+  const Process victim{.owner = 2, .pid = killed.pid()};
+  {
+    Descriptor writer(mount, "first", O_RDWR);
+    REQUIRE(writer.write(kNew, 0, {0, ::getpid()}));
+    CHECK(writer.flush(victim)->what == Stale::What::Nothing);
+    REQUIRE(writer.close());
+    CHECK(mount.stored("first") == kNew);
+  }
+  Descriptor writer(mount, "first", O_RDWR);
+  REQUIRE(writer.write(kOld, 0, cached_by(killed)));
+  REQUIRE(writer.flush(victim));
+  CHECK(errno_of(writer.close()) == EIO);
+  CHECK(mount.stored("first") == kNew);
+}
+
+TEST_CASE("bytes of a mapping outlive a killed child, and a killed bystander", "[fs][filesystem][close]") {
+  const DrivenFilesystem mount;
+  const ChildProcess killed(ChildProcess::Fate::IsKilled);
+  const Process victim{.owner = 2, .pid = killed.pid()};
+  Descriptor mapper(mount, "first", O_RDWR);
+  Descriptor bystander(mount, "first", O_RDWR, victim);
+  REQUIRE(mount->write_back(mount.ino("first"), bytes_of(kNew), 0));
+  CHECK(mapper.flush(victim)->what == Stale::What::Nothing);
+  CHECK(bystander.close()->what == Stale::What::Nothing);
+  CHECK(mount.read("first") == kNew);
+}
+
+TEST_CASE("bytes of a mapping are dropped with the only process that has the tensor open for writing",
+          "[fs][filesystem][close]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  const ChildProcess killed(ChildProcess::Fate::IsKilled);
+  Descriptor mapper(mount, "first", O_RDWR, {.owner = 2, .pid = killed.pid()});
+  REQUIRE(mount->write_back(mount.ino("first"), bytes_of(kNew), 0));
+  REQUIRE(mapper.close());
+  CHECK(mount.stored("first") == kOld);
+  CHECK(mount.read("first") == kOld);
+}
+
+TEST_CASE("bytes of a mapping are committed when it goes, although others have the tensor open",
+          "[fs][filesystem][close]") {
+  const DrivenFilesystem mount;
+  Descriptor mapper(mount, "first", O_RDWR);
+  Descriptor other(mount, "first", O_RDWR, {.owner = 2, .pid = 1});
+  REQUIRE(mapper.flush());
+  REQUIRE(mount->write_back(mount.ino("first"), bytes_of(kNew), 0));
+  CHECK(mapper.release().what == Stale::What::Attributes);
+  CHECK(mount.stored("first") == kNew);
+}
+
+TEST_CASE("an opener that wrote nothing does not commit what another process is writing",
+          "[fs][filesystem][close]") {
+  const DrivenFilesystem mount;
+  ChildProcess child(ChildProcess::Fate::Lives);
+  Descriptor descriptor(mount, "first", O_WRONLY);
+  REQUIRE(descriptor.write("half", 0, cached_by(child)));
+  SECTION("which lives") {
+    CHECK(descriptor.flush()->what == Stale::What::Nothing);
+    CHECK(mount.stored("first") == kOld);
+  }
+  SECTION("which has gone without a close: through a slot of an io_uring") {
+    child.end();
+    CHECK(descriptor.flush()->what == Stale::What::Attributes);
+  }
+}
+
+TEST_CASE("what a thread wrote is its process's", "[fs][filesystem][close]") {
+  const DrivenFilesystem mount;
+  Descriptor descriptor(mount, "first", O_RDWR);
+  std::thread([&] { CHECK(descriptor.write(kNew, 0, {0, ::gettid()})); }).join();
+  CHECK(descriptor.close()->what == Stale::What::Attributes);
+  CHECK(mount.stored("first") == kNew);
+}
+
+// ---- times ----
+
+TEST_CASE("a time that is set after the last write outlives the commit, an earlier one does not",
+          "[fs][filesystem][close]") {
+  const DrivenFilesystem mount;
+  const Ino ino = mount.ino("first");
+  for (const int access : {O_WRONLY, O_RDWR}) {
+    Descriptor writer(mount, "first", access);
+    REQUIRE(writer.write(kNew, 0));
+    mount->set_mtime(ino, {1000, 5});
+    REQUIRE(writer.close());
+    CHECK(mount->attributes(ino)->st_mtim.tv_sec == 1000);
+    CHECK(mount->attributes(ino)->st_mtim.tv_nsec == 5);
+    Descriptor later(mount, "first", access);
+    mount->set_mtime(ino, {1000, 5});
+    REQUIRE(later.write(kNew, 0));
+    REQUIRE(later.close());
+    CHECK(mount->attributes(ino)->st_mtim.tv_sec > 1'000'000'000);
+  }
 }

@@ -105,6 +105,22 @@ TEST_CASE("whatever call of a shared replacement fails, the error reaches the ca
   sweep(O_RDWR, Way::Release, errno_value, false);
 }
 
+TEST_CASE("a commit that a close was told has failed is not tried again by the release",
+          "[fs][filesystem][fault]") {
+  const int access = GENERATE(O_WRONLY, O_RDWR);
+  const CapturedStderr captured;
+  FaultyStorage storage;
+  const DrivenFilesystem mount(kTwoTensors, {}, storage);
+  Descriptor writer(mount, "first", access);
+  REQUIRE(writer.write(kNew, 0));
+  storage.plan().fail_call(1, ENOSPC);
+  const int verdict = errno_of(writer.flush());
+  storage.plan().fail_call(0, 0);
+  CHECK(verdict != 0);
+  writer.release();
+  CHECK(mount.stored("first") == kOld);
+}
+
 TEST_CASE("a write that fails half way is an error like others", "[fs][filesystem][fault]") {
   sweep(O_WRONLY, Way::Close, EIO, true);
   sweep(O_RDWR, Way::Sync, ENOSPC, true);

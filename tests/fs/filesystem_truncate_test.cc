@@ -102,3 +102,25 @@ TEST_CASE("ftruncate cuts and lengthens what is pending, the archive keeps its s
   REQUIRE(writer.close());
   CHECK(mount.stored("first") == "AAAA" + std::string(12, '\0'));
 }
+
+TEST_CASE("a descriptor is no candidate once its thread has opened something else",
+          "[fs][filesystem][truncate]") {
+  const DrivenFilesystem mount;
+  Descriptor writer(mount, "first", O_WRONLY, thread(kThread));
+  const Descriptor other(mount, "second", O_WRONLY, thread(kThread));
+  CHECK(errno_of(mount->resize_by_name(mount.ino("first"), 0, kThread)) == EINVAL);
+  REQUIRE(writer.write("patch", 0));
+  CHECK(writer.close());
+}
+
+TEST_CASE("truncate to nothing right after an open is that open's O_TRUNC: the close needs all bytes",
+          "[fs][filesystem][truncate]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  Descriptor writer(mount, "first", O_WRONLY, thread(kThread));
+  REQUIRE(mount->resize_by_name(mount.ino("first"), 0, kThread));
+  CHECK(errno_of(writer.flush()) == EINVAL);
+  REQUIRE(writer.write(kNew, 0));
+  CHECK(writer.close());
+  CHECK(mount.stored("first") == kNew);
+}

@@ -1,6 +1,8 @@
 // What /proc tells of a process that closes a file.
 #include "fs/process.h"
 
+#include <sys/syscall.h>
+
 #include <thread>
 
 #include "tests/support/catch.h"
@@ -13,43 +15,81 @@ TEST_CASE("a process that a signal has killed is told from one that exits", "[fs
   const ChildProcess killed(ChildProcess::Fate::IsKilled);
   const ChildProcess exited(ChildProcess::Fate::Exits);
   const ChildProcess alive(ChildProcess::Fate::Lives);
-  CHECK(is_killed_by_signal(killed.pid()));
-  CHECK_FALSE(is_killed_by_signal(exited.pid()));
-  CHECK_FALSE(is_killed_by_signal(alive.pid()));
-  CHECK_FALSE(is_killed_by_signal(::getpid()));
+  CHECK(ending_of(killed.pid()) == Ending::Killed);
+  CHECK(ending_of(exited.pid()) == Ending::Closes);
+  CHECK(ending_of(alive.pid()) == Ending::Closes);
+  CHECK(ending_of(::getpid()) == Ending::Closes);
+}
+
+TEST_CASE("a process with threads that exits was not killed, and one that was killed was", "[fs][process]") {
+  for (const bool is_killed : {false, true}) {
+    const pid_t child = ::fork();
+    REQUIRE(child >= 0);
+    if (child == 0) {
+      // The first thread gets SIGKILL of exit_group(2): it has PF_SIGNALED.
+      std::thread([is_killed] {
+        if (is_killed) ::kill(::getpid(), SIGKILL);
+        ::_exit(0);
+      }).detach();
+      for (;;) ::pause();
+    }
+    siginfo_t ended{};
+    REQUIRE(::waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT) == 0);
+    CHECK(ending_of(child) == (is_killed ? Ending::Killed : Ending::Closes));
+    ::waitpid(child, nullptr, 0);
+  }
 }
 
 TEST_CASE("what is no process was not killed", "[fs][process]") {
   ChildProcess gone(ChildProcess::Fate::IsKilled);
   gone.end();
-  CHECK_FALSE(is_killed_by_signal(gone.pid()));
-  CHECK_FALSE(is_killed_by_signal(0));
-  CHECK_FALSE(is_killed_by_signal(-1));
+  CHECK(ending_of(gone.pid()) == Ending::Closes);
+  CHECK(ending_of(0) == Ending::Closes);
+  CHECK(ending_of(-1) == Ending::Closes);
 }
 
-TEST_CASE("a living process lives elsewhere than another one", "[fs][process]") {
+TEST_CASE("the facts of a thread's end make an ending", "[fs][process]") {
+  const auto row = [](bool ending, bool signaled, int code, bool has_code, bool another) {
+    return ending_of({ending, signaled, code, has_code, another});
+  };
+  //        ending signaled code    has    another exited
+  CHECK(row(false, false, 0, true, false) == Ending::Closes);        // close(2)
+  CHECK(row(false, false, SIGSTOP, true, false) == Ending::Closes);  // it was stopped by a debugger
+  CHECK(row(true, false, 0, true, false) == Ending::Closes);         // exit(0)
+  CHECK(row(true, false, 3 << 8, true, false) == Ending::Closes);    // exit(3)
+  CHECK(row(true, true, 0, true, false) == Ending::Closes);          // exit(0) by another thread
+  CHECK(row(true, true, 3 << 8, true, false) == Ending::Closes);
+  CHECK(row(true, true, SIGTERM, true, false) == Ending::Killed);
+  CHECK(row(true, true, 0x80 | SIGSEGV, true, false) == Ending::Killed);  // with a core dump
+  CHECK(row(true, false, SIGSEGV, true, false) == Ending::Killed);        // by the kernel itself
+  CHECK(row(true, false, 0, false, false) == Ending::Closes);             // the code is hidden from here on
+  CHECK(row(true, true, 0, false, true) == Ending::Closes);
+  CHECK(row(true, true, 0, false, false) == Ending::Untold);
+}
+
+TEST_CASE("a thread belongs to its process", "[fs][process]") {
   const ChildProcess other(ChildProcess::Fate::Lives);
-  CHECK(lives_elsewhere(other.pid(), ::getpid()));
-  CHECK(lives_elsewhere(::getpid(), other.pid()));
+  CHECK(process_of(::getpid()) == ::getpid());
+  CHECK(process_of(other.pid()) == other.pid());
+  pid_t of_thread = 0;
+  std::thread([&] { of_thread = process_of(static_cast<pid_t>(::syscall(SYS_gettid))); }).join();
+  CHECK(of_thread == ::getpid());
 }
 
-TEST_CASE("a process does not live elsewhere than itself, its threads neither", "[fs][process]") {
-  CHECK_FALSE(lives_elsewhere(::getpid(), ::getpid()));
-  bool thread_is_elsewhere = true;
-  bool main_is_elsewhere = true;
-  std::thread([&] {
-    thread_is_elsewhere = lives_elsewhere(::gettid(), ::getpid());
-    main_is_elsewhere = lives_elsewhere(::getpid(), ::gettid());
-  }).join();
-  CHECK_FALSE(thread_is_elsewhere);
-  CHECK_FALSE(main_is_elsewhere);
-}
-
-TEST_CASE("who is gone or not known lives nowhere", "[fs][process]") {
+TEST_CASE("a thread that is gone stands for itself, and one of another pid namespace for nobody",
+          "[fs][process]") {
   ChildProcess gone(ChildProcess::Fate::Lives);
   gone.end();
-  CHECK_FALSE(lives_elsewhere(gone.pid(), ::getpid()));
-  CHECK_FALSE(lives_elsewhere(0, ::getpid()));
-  CHECK_FALSE(lives_elsewhere(::getpid(), 0));
-  CHECK_FALSE(lives_elsewhere(-1, ::getpid()));
+  CHECK(process_of(gone.pid()) == gone.pid());
+  CHECK(process_of(0) == 0);
+  CHECK(process_of(-1) == 0);
+}
+
+TEST_CASE("a process lives until somebody has waited for it", "[fs][process]") {
+  ChildProcess other(ChildProcess::Fate::Exits);
+  CHECK(is_alive(::getpid()));
+  CHECK(is_alive(other.pid()));
+  other.end();
+  CHECK_FALSE(is_alive(other.pid()));
+  CHECK_FALSE(is_alive(0));
 }
