@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <shared_mutex>
 #include <string>
 
 #include "core/absolute_path.h"
@@ -110,26 +111,31 @@ Result<std::span<const std::byte>> Archive::read_piece(ByteRange file_range,
 
 Result<void> Archive::read_through(std::span<std::byte> to, std::uint64_t offset) const {
   if (auto read = file_->read(to, offset); !read) return read;
-  if (!has_overlays_) return {};
+  if (!has_overlays_ && !is_applying_) return {};
   const ByteRange wanted{offset, to.size()};
-  const std::scoped_lock lock(mutex_);
-  for (const PendingJournal& journal : overlays_) {
-    for (const JournalRange& range : journal.ranges) {
+  const auto read_over = [&](const File& journal, std::span<const JournalRange> ranges) -> Result<void> {
+    for (const JournalRange& range : ranges) {
       const ByteRange part = range.archive.intersection(wanted);
       if (part.empty()) continue;
       const auto place = to.subspan(static_cast<std::size_t>(part.offset - offset),
                                     static_cast<std::size_t>(part.size_bytes));
       const std::uint64_t from = range.journal_offset + (part.offset - range.archive.offset);
-      if (auto read = journal.file->read(place, from); !read) return read;
+      if (auto read = journal.read(place, from); !read) return read;
     }
+    return {};
+  };
+  const std::shared_lock lock(overlay_lock_);
+  for (const PendingJournal& journal : overlays_) {
+    if (auto read = read_over(*journal.file, journal.ranges); !read) return read;
   }
-  return {};
+  return on_the_way_.journal != nullptr ? read_over(*on_the_way_.journal, on_the_way_.ranges)
+                                        : Result<void>{};
 }
 
 Result<std::span<const std::byte>> Archive::read(ByteRange file_range,
                                                  std::vector<std::byte>& scratch) const {
   if (file_range.empty()) return std::span<const std::byte>{};
-  if (has_overlays_) {
+  if (has_overlays_ || is_applying_) {
     auto read = guard_memory([&] {
       scratch.resize(static_cast<std::size_t>(file_range.size_bytes));
       return read_through(scratch, file_range.offset);
@@ -221,14 +227,20 @@ Result<void> Archive::check_writable() const {
 }
 
 void Archive::reserve_overlay() {
-  const std::scoped_lock lock(mutex_);
+  const std::scoped_lock lock(overlay_lock_);
   overlays_.reserve(overlays_.size() + 1);
 }
 
 void Archive::overlay(PendingJournal journal) {
-  const std::scoped_lock lock(mutex_);
+  const std::scoped_lock lock(overlay_lock_);
   overlays_.push_back(std::move(journal));
   has_overlays_ = true;
+}
+
+void Archive::show_while_applied(OnTheWay blocks) {
+  const std::scoped_lock lock(overlay_lock_);
+  on_the_way_ = blocks;
+  is_applying_ = blocks.journal != nullptr;
 }
 
 Result<void> Archive::adopt_identity() {
@@ -247,6 +259,7 @@ Result<void> Archive::adopt_identity() {
   looked_at_ = std::chrono::steady_clock::now();
   unseen_since_ns_ = unseen_until_ns_ = 0;
   if (had_overlays) {
+    const std::scoped_lock overlay_lock(overlay_lock_);
     overlays_ = std::move(pending);
     has_overlays_ = !overlays_.empty();
   }

@@ -16,6 +16,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/header.h"
+#include "core/reader_writer_lock.h"
 #include "core/recovery.h"
 #include "core/standing_journal.h"
 #include "core/tensor_index.h"
@@ -68,7 +69,7 @@ class Archive {
                                                               std::vector<std::byte>& scratch) const;
   /// As ByteSource::copy_from().
   [[nodiscard]] bool copy_from(ByteRange file_range, const ByteSource::Copy& copy) const {
-    return !has_overlays_ && !file_range.empty() && bytes_->copy_from(file_range, copy);
+    return !has_overlays_ && !is_applying_ && !file_range.empty() && bytes_->copy_from(file_range, copy);
   }
   /// The same, copied out of the file: for who goes through all of it and would have all of it mapped.
   /// @param offset  in the file.
@@ -109,6 +110,14 @@ class Archive {
   /// Reads of these ranges come from the journal from now on. After reserve_overlay() it needs no memory.
   void overlay(PendingJournal journal);
   void reserve_overlay();
+
+  /// Blocks of a journal that are on their way into the archive.
+  struct OnTheWay {
+    const File* journal = nullptr;  // null: nothing is
+    std::span<const JournalRange> ranges;
+  };
+  /// Reads of these ranges come from the journal until the next call. Needs no memory.
+  void show_while_applied(OnTheWay blocks);
 
   /// Takes the file's present identity for the known one.
   Result<void> adopt_identity();
@@ -156,8 +165,13 @@ class Archive {
   std::int64_t unseen_until_ns_ = 0;
   std::optional<Error> write_failure_;
   std::vector<std::unique_ptr<File>> discarded_;
-  std::vector<PendingJournal> overlays_;  // later ones lie over earlier ones
   std::atomic<bool> has_overlays_ = false;
+  std::atomic<bool> is_applying_ = false;
+
+  mutable ReaderWriterLock
+      overlay_lock_;  // guards what follows; taken after mutex_, held by reads of journals
+  std::vector<PendingJournal> overlays_;  // later ones lie over earlier ones
+  OnTheWay on_the_way_;                   // lies over them
 };
 
 }  // namespace stfs

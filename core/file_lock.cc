@@ -67,7 +67,8 @@ void ArchiveLocks::release() {
 
 Result<ArchiveLocks> ArchiveLocks::for_patch(File& archive, const std::filesystem::path& path,
                                              std::vector<ByteRange> ranges,
-                                             std::chrono::milliseconds patience) {
+                                             std::chrono::milliseconds patience,
+                                             std::optional<std::chrono::milliseconds> has_waited) {
   ArchiveLocks locks;
   locks.file_ = &archive;
   const auto deadline = std::chrono::steady_clock::now() + patience;
@@ -80,11 +81,13 @@ Result<ArchiveLocks> ArchiveLocks::for_patch(File& archive, const std::filesyste
         return {};
       }
       if (std::chrono::steady_clock::now() >= deadline) {
-        return fail(ErrorCode::Busy, EBUSY,
-                    fmt::format("{}: {} holds a lock on bytes [{}, {}) and has not given it up in {} s",
-                                path.string(), holder_text(archive.lock_holder(range)),
-                                range.offset - kLockBase, range.end() - kLockBase,
-                                std::chrono::duration_cast<std::chrono::seconds>(patience).count()));
+        if (!has_waited) return fail(ErrorCode::Busy, EBUSY, path.string() + ": locked by another process");
+        return fail(
+            ErrorCode::Busy, EBUSY,
+            fmt::format("{}: {} holds a lock on bytes [{}, {}) and has not given it up in {} s",
+                        path.string(), holder_text(archive.lock_holder(range)), range.offset - kLockBase,
+                        range.end() - kLockBase,
+                        std::chrono::duration_cast<std::chrono::seconds>(*has_waited + patience).count()));
       }
       std::this_thread::sleep_for(pause);
     }

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,8 +29,12 @@ class ArchiveLocks {
   /// for others up to `patience`; then Busy (EBUSY), naming the holder where it can be found. ENOLCK where
   /// the file system has no locks: nothing may be written then unless the user said nolock. The file must
   /// outlive the locks. Locks of one File do not exclude each other.
-  static Result<ArchiveLocks> for_patch(File& archive, const std::filesystem::path& path,
-                                        std::vector<ByteRange> ranges, std::chrono::milliseconds patience);
+  /// @param has_waited  how long the caller has waited already, for the message; nothing: the caller tries
+  ///                    again, so the message need not name the holder.
+  static Result<ArchiveLocks> for_patch(
+      File& archive, const std::filesystem::path& path, std::vector<ByteRange> ranges,
+      std::chrono::milliseconds patience,
+      std::optional<std::chrono::milliseconds> has_waited = std::chrono::milliseconds(0));
 
   /// Somebody else holds a lock on some of the archive. Not while one is held through this File: it would
   /// end.

@@ -134,6 +134,7 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, const Ha
     return committed;
   }
   if (memory_ != nullptr) {
+    const std::scoped_lock lock(mutex_);  // the staging may be read meanwhile
     if (auto moved = move_to_disk(); !moved) return moved;
   }
   // What we change now must not be changed back by what we have committed before.

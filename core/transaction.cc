@@ -44,10 +44,13 @@ std::uint64_t total_bytes(const std::vector<JournalRange>& ranges) {
 
 }  // namespace
 
-void ReadersOut::take() {
+void ReadersOut::make_ready() {
   std::sort(locks_.begin(), locks_.end());
   locks_.erase(std::unique(locks_.begin(), locks_.end()), locks_.end());
   held_.reserve(locks_.size());
+}
+
+void ReadersOut::take() {
   for (ReaderWriterLock* lock : locks_) held_.emplace_back(*lock);
 }
 
@@ -113,6 +116,7 @@ Result<Transaction::Prepared> Transaction::prepare(const CommitOptions& options,
   prepared.ranges = std::move(*ranges);
   // What a failure after the commit point needs is allocated before it.
   archive_.reserve_overlay();
+  prepared.readers.make_ready();
   return prepared;
 }
 
@@ -152,6 +156,7 @@ Result<void> Transaction::finish(Prepared prepared, const CommitOptions& options
   if (!prepared.ranges.empty()) {
     if (auto applied = apply(prepared, options); !applied) return applied;
   }
+  if (options.before_stages_end) options.before_stages_end();
   stages_.clear();
   if (journal_ && journal_->size_bytes() >= kSlowCloseBytes) {
     while (auto file = journal_->take_file()) archive_.discard(std::move(file));
@@ -167,15 +172,15 @@ Result<void> Transaction::apply(Prepared& prepared, const CommitOptions& options
   std::uint64_t done = 0;
   const std::int64_t since_ns = wall_clock_ns(Clock::Coarse);
   auto applied = guard_memory([&] {
-    readers.take();
+    // Writing waits for the disk where too much is unwritten already: readers don't.
+    readers.during([&] { archive_.show_while_applied({&journal_->file(), ranges}); });
     return apply_ranges(archive_.file(), journal_->file(), ranges, [&](std::uint64_t bytes) {
       done += bytes;
       if (options.on_progress) options.on_progress(total / 2 + done / 2, total);
     });
   });
-  if (!applied) return stop(std::move(applied).error(), std::move(ranges));
-  // Readers come back before the sync: they may see what is committed, wherever it is.
-  readers.release();
+  if (!applied) return stop(std::move(applied).error(), prepared, options);
+  readers.during([&] { archive_.show_while_applied({}); });
   auto settled = guard_memory([&]() -> Result<void> {
     if (options.durability == Durability::Power) {
       if (auto synced = archive_.file().sync(); !synced) return synced;
@@ -184,7 +189,7 @@ Result<void> Transaction::apply(Prepared& prepared, const CommitOptions& options
     // A journal that stayed would be applied again, over whatever is committed next.
     return journal_->retire(options.durability);
   });
-  if (!settled) return stop(std::move(settled).error(), std::move(ranges));
+  if (!settled) return stop(std::move(settled).error(), prepared, options);
   if (total <= kLaneBlocks * kBlockBytes && !journal_->is_in_memory())
     archive_.standing_journal().note_small_commit();
   return {};
@@ -286,7 +291,8 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
     if (options.uses_locks && !is_locked) {
       // Whoever is in our way may be waiting for us to settle.
       const auto patience = standing.is_settled() ? options.lock_patience : std::chrono::milliseconds(0);
-      auto taken = ArchiveLocks::for_patch(archive_.file(), archive_.path(), ranges, patience);
+      auto taken =
+          ArchiveLocks::for_patch(archive_.file(), archive_.path(), ranges, patience, options.has_waited);
       if (!taken && taken.error().code == ErrorCode::Busy && !standing.is_settled()) {
         if (auto settled = standing.settle(options.durability); !settled) return pass_on(std::move(settled));
         continue;
@@ -329,11 +335,16 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
   }
 }
 
-Result<void> Transaction::stop(Error why, std::vector<JournalRange> ranges) {
+Result<void> Transaction::stop(Error why, Prepared& prepared, const CommitOptions& options) {
   // No memory may be needed from here on.
   stopped_.code = why.code;
   stopped_.errno_value = why.errno_value;
-  archive_.overlay({journal_->give_up(), std::move(ranges)});
+  if (options.before_stages_end) options.before_stages_end();
+  // From one way to read the journal to the other, which lasts.
+  prepared.readers.during([&] {
+    archive_.overlay({journal_->give_up(), std::move(prepared.ranges)});
+    archive_.show_while_applied({});
+  });
   archive_.stop_writing(std::move(stopped_));
   stages_.clear();
   journal_.reset();

@@ -10,7 +10,7 @@
 //      (one fsync)
 //   6. publish the journal (fsync of the directory): THE COMMIT POINT; with a standing journal
 //      (standing_journal.h) the fsync of step 5 is
-//   7. apply: clone or write every block, fdatasync the archive
+//   7. apply: clone or write every block, while readers read the journal; fdatasync the archive
 //   8. retire the journal, unlock
 // After a failure in step 7 the journal stays and is the truth: the archive takes no more writes, and
 // reads of those ranges come from the journal until it can be applied.
@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "core/archive.h"
@@ -38,6 +39,8 @@ struct CommitOptions {
   bool uses_locks = true;
   /// How long another process's lock is waited for before EBUSY.
   std::chrono::milliseconds lock_patience{10'000};
+  /// How long the caller has tried already, for the message of EBUSY; nothing: the caller tries again.
+  std::optional<std::chrono::milliseconds> has_waited{0};
   /// So long a look at the archive's times counts for the commits that follow (File::size_bytes()). That
   /// somebody else has committed to the archive ends it (StandingJournal::has_guests()); what a process that
   /// knows nothing of journals has written within it shows at the next look, unless we have committed since.
@@ -46,17 +49,28 @@ struct CommitOptions {
   /// whoever caches any must drop it. A failure is a veto: it ends the commit, with nothing changed. The
   /// archive's identity is adopted in any case.
   std::function<Result<void>()> on_foreign_change;
+  /// Called with no lock held before the stages and the journal end: nobody may read the stages afterwards.
+  std::function<void()> before_stages_end;
   /// Called with (bytes done, bytes in all) now and then during steps 5 and 7.
   std::function<void(std::uint64_t, std::uint64_t)> on_progress;
 };
 
-/// Keeps every touched tensor's readers out while its bytes change; a lock that several share is taken once,
-/// and all in one order.
+/// Keeps every touched tensor's readers out while the place changes that they read from; a lock that several
+/// share is taken once, and all in one order. Nothing waits for the disk while the readers are out.
 class ReadersOut {
  public:
   void add(ReaderWriterLock& lock) { locks_.push_back(&lock); }
+  /// After the last add(). What comes then needs no memory.
+  void make_ready();
   void take();
   void release() { held_.clear(); }
+  /// Takes the locks, calls `change`, releases them.
+  template <class Change>
+  void during(const Change& change) {
+    take();
+    change();
+    release();
+  }
 
  private:
   std::vector<ReaderWriterLock*> locks_;
@@ -77,7 +91,8 @@ class Transaction {
   /// Nothing is staged: never was, or a commit has ended the stages, with success or behind the commit point.
   [[nodiscard]] bool is_empty() const { return stages_.empty(); }
 
-  /// The lock that readers of a tensor hold: taken exclusively while its bytes change (step 7).
+  /// The lock that readers of a tensor hold: taken exclusively at both ends of step 7. In between, readers
+  /// get the new bytes out of the journal.
   using LockOf = std::function<ReaderWriterLock&(std::uint32_t tensor)>;
 
   /// On success the bytes are as durable as asked for and the stages are gone: begin a new Transaction for
@@ -114,7 +129,7 @@ class Transaction {
   [[nodiscard]] Result<void> hash_new(JournalRange& range, const OnBytes& on_bytes) const;
   Result<ArchiveLocks> lock(const std::vector<ByteRange>& ranges, const CommitOptions& options);
   /// After a failure behind the commit point: reads go through the journal, writes end.
-  Result<void> stop(Error why, std::vector<JournalRange> ranges);
+  Result<void> stop(Error why, Prepared& prepared, const CommitOptions& options);
 
   Archive& archive_;
   std::unique_ptr<Journal> journal_;

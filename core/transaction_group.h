@@ -28,6 +28,9 @@ class TransactionGroup {
   /// How to commit to a shard, or why nothing can be committed there.
   using OptionsOf = std::function<Result<CommitOptions>(std::uint32_t shard)>;
   using LockOf = std::function<ReaderWriterLock&(TensorPlace place)>;
+  /// Runs one attempt at a time of all commits of the model. Repeats an attempt that fails with Busy, as long
+  /// as its patience lasts, and lets other commits run between two attempts.
+  using InTurn = std::function<Result<void>(const std::function<Result<void>()>& attempt)>;
   /// GroupCommit of the shards of which bytes are staged: all of them change, or none.
   Result<void> commit(const OptionsOf& options_of, const LockOf& lock_of);
 

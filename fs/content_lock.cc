@@ -21,6 +21,38 @@ void ContentLock::unlock() {
   changed_.notify_all();
 }
 
+void ContentLock::admit_readers() {
+  {
+    const std::scoped_lock lock(mutex_);
+    admits_readers_ = true;
+  }
+  changed_.notify_all();
+}
+
+void ContentLock::send_readers_out() {
+  std::unique_lock lock(mutex_);
+  admits_readers_ = false;
+  changed_.wait(lock, [this] { return readers_ == 0; });
+}
+
+bool ContentLock::begin_reading() {
+  std::unique_lock lock(mutex_);
+  ++waiting_;
+  changed_.wait(lock, [this] { return admits_readers_ || (!is_held_ && beside_count_ == 0); });
+  --waiting_;
+  if (!admits_readers_) return is_held_ = true;
+  ++readers_;
+  return false;
+}
+
+void ContentLock::end_reading() {
+  {
+    const std::scoped_lock lock(mutex_);
+    --readers_;
+  }
+  changed_.notify_all();
+}
+
 void ContentLock::lock_beside(ByteRange range) {
   std::unique_lock lock(mutex_);
   const auto is_free = [&] {

@@ -52,7 +52,8 @@ Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& op
                       if (!sum) return pass_on(std::move(sum));
                       return TransactionDirectory::TensorVersion{generation, std::move(*sum)};
                     }),
-      may_be_cached_(model_->tensors().size()) {
+      may_be_cached_(model_->tensors().size()),
+      may_be_known_(model_->tensors().size()) {
   if (model_->access() == Access::ReadOnly) options_.is_read_only = true;
   for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
     if (!model_->shards()[shard].archive) continue;
@@ -61,6 +62,7 @@ Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& op
     shards_[shard].common = {
         .generation = std::max(options.least_generation, static_cast<std::uint64_t>(mtime_ns)),
         .mtime = timespec_of(mtime_ns)};
+    static_cast<void>(note_permissions(static_cast<std::uint32_t>(shard)));
   }
 }
 
@@ -122,34 +124,33 @@ Result<struct stat> Filesystem::attributes(Ino ino) const {
 }
 
 struct stat Filesystem::stat_of(Ino ino) const {
-  const FileStatus& archive = model_->front().opened_status();
-  constexpr mode_t kReadWrite = 0666;
-  constexpr mode_t kWrite = 0222;
-  constexpr unsigned kReadToSearch = 2;  // r is 4, x is 1: who may read a tensor may enter its directory
-  mode_t permissions = archive.mode & kReadWrite;
-  if (options_.is_read_only) permissions &= ~kWrite;
-
   struct stat st {};
   st.st_ino = ino;
-  st.st_uid = options_.uid.value_or(archive.uid);
-  st.st_gid = options_.gid.value_or(archive.gid);
   st.st_blksize = kPreferredReadBytes;
   if (is_directory(ino)) {
+    constexpr mode_t kWrite = 0222;
+    constexpr unsigned kReadToSearch = 2;  // r is 4, x is 1: who may read a tensor may enter its directory
+    Permissions shown = permissions_of_any();
     // Only below `.safetensors` is there anything to make or to move.
-    if (!TransactionDirectory::owns(ino)) permissions &= ~kWrite;
-    permissions |= (permissions & 0444) >> kReadToSearch;
-    st.st_mode = S_IFDIR | (permissions & ~options_.umask);
+    if (!TransactionDirectory::owns(ino)) shown.mode &= ~kWrite;
+    shown.mode |= (shown.mode & 0444) >> kReadToSearch;
+    if (options_.is_shared && TransactionDirectory::owns(ino)) shown = transactions_.restricted(ino, shown);
+    st.st_mode = S_IFDIR | (shown.mode & ~options_.umask);
+    st.st_uid = shown.uid;
+    st.st_gid = shown.gid;
     st.st_nlink = 2 + (TransactionDirectory::owns(ino) ? 0 : inodes_.subdirectories(ino));
-    st.st_mtim = st.st_ctim = st.st_atim = timespec_of(archive.identity.mtime_ns);
+    st.st_mtim = st.st_ctim = st.st_atim = timespec_of(model_->front().opened_status().identity.mtime_ns);
     return st;
   }
   const std::uint32_t tensor = tensor_of(ino);
-  std::uint64_t size_bytes = model_->tensors()[tensor].data.size_bytes;
-  if (const auto content = shared_content(ino)) {
-    const std::scoped_lock lock(content->mutex);
-    size_bytes = content->size_bytes();
-  }
-  st.st_mode = S_IFREG | (permissions & ~options_.umask);
+  if (!TransactionDirectory::owns(ino)) may_be_known_[tensor] = true;
+  const auto content = shared_content(ino);
+  const std::uint64_t size_bytes =
+      content ? content->shown_size_bytes() : model_->tensors()[tensor].data.size_bytes;
+  const Permissions shown = permissions_of_tensor(tensor);
+  st.st_mode = S_IFREG | (shown.mode & ~options_.umask);
+  st.st_uid = shown.uid;
+  st.st_gid = shown.gid;
   st.st_nlink = 1;
   st.st_size = static_cast<off_t>(size_bytes);
   st.st_blocks = static_cast<blkcnt_t>((size_bytes + kStatBlockBytes - 1) / kStatBlockBytes);
@@ -198,11 +199,11 @@ Result<Bytes> Filesystem::read(Ino ino, std::uint64_t offset, std::size_t size_b
   if (!exists(ino)) return no_such_inode(ino);
   if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (Views::owns(ino)) return views_->read(ino, offset, size_bytes);
-  if (const auto content = shared_content(ino)) return read_pending(*content, offset, size_bytes);
   const std::uint32_t tensor = tensor_of(ino);
+  may_be_cached_[tensor] = true;
+  if (const auto content = shared_content(ino)) return read_pending(*content, offset, size_bytes);
   const std::uint64_t end = model_->tensors()[tensor].data.size_bytes;
   if (offset >= end) return Bytes();
-  may_be_cached_[tensor] = true;
   return read_archive(tensor, {offset, std::min<std::uint64_t>(size_bytes, end - offset)});
 }
 
@@ -224,7 +225,7 @@ Result<Bytes> Filesystem::read_archive(std::uint32_t tensor, ByteRange part) con
 
 Result<Bytes> Filesystem::read_pending(PendingContent& content, std::uint64_t offset,
                                        std::size_t size_bytes) const {
-  const std::scoped_lock lock(content.mutex);
+  const ContentLock::Reading reading(content.mutex);
   const std::uint64_t end = content.size_bytes();
   if (offset >= end) return Bytes();
   std::vector<std::byte> bytes(static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes, end - offset)));
@@ -242,12 +243,15 @@ Result<Bytes> Filesystem::read_pending(PendingContent& content, std::uint64_t of
 
 Filesystem::Change Filesystem::check_for_change(std::uint32_t shard) {
   if (!model_->shards()[shard].archive) return {};
+  const bool has_new_permissions = note_permissions(shard);
+  if (has_new_permissions) forget_permissions(shard);
   const std::scoped_lock commit_lock(commit_mutex_);
   // Then tidy() looks, when no further commit comes: a look at the times after each of them makes the next
   // one dearer.
   constexpr std::chrono::hours kAtThePathOnly{24};
   const bool is_unseen = model_->archive(shard).has_unseen_change();
-  const Change change = note_foreign_change(shard, is_unseen ? kAtThePathOnly : std::chrono::hours(0));
+  Change change = note_foreign_change(shard, is_unseen ? kAtThePathOnly : std::chrono::hours(0));
+  change.has_new_permissions = has_new_permissions;
   for (const Stale& view : stale_views(change.stale)) forget_(view);
   return change;
 }
@@ -284,9 +288,33 @@ Filesystem::Change Filesystem::note_foreign_change(std::uint32_t shard, std::chr
   });
   known.common = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),
                   .mtime = timespec_of(mtime_ns)};
-  found.stale = {InodeTable::ino_of_tensor(model_->first_tensor(shard)),
-                 InodeTable::ino_of_tensor(model_->first_tensor(shard + 1)) - 1, Stale::What::Content};
+  found.stale = stale_shard(shard, Stale::What::Content);
+  ++changes_;
   return found;
+}
+
+Stale Filesystem::stale_shard(std::uint32_t shard, Stale::What what) const {
+  return {InodeTable::ino_of_tensor(model_->first_tensor(shard)),
+          InodeTable::ino_of_tensor(model_->first_tensor(shard + 1)) - 1, what};
+}
+
+void Filesystem::note_told(Ino ino) const {
+  if (inodes_.exists(ino) && !inodes_.is_directory(ino)) may_be_known_[inodes_.tensor(ino)] = true;
+}
+
+void Filesystem::visit_cached(const Stale& stale, const VisitCached& visit) const {
+  const Ino first = InodeTable::ino_of_tensor(0);
+  const auto take = [](std::atomic<bool>& mark) { return mark && mark.exchange(false); };
+  for (Ino ino = stale.first; ino <= stale.last; ++ino) {
+    const std::uint64_t tensor = ino - first;
+    if (ino < first || tensor >= may_be_known_.size()) {
+      visit(ino, stale.what);
+      continue;
+    }
+    const bool is_cached = stale.what == Stale::What::Content && take(may_be_cached_[tensor]);
+    const bool is_known = take(may_be_known_[tensor]);
+    if (is_cached || is_known) visit(ino, is_cached ? Stale::What::Content : Stale::What::Attributes);
+  }
 }
 
 void Filesystem::refuse(std::string why) {

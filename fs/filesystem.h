@@ -2,11 +2,19 @@
 // FUSE type in sight, so that tests drive it without a kernel.
 //
 // Any thread may call anything. Locks, in the order in which they are taken:
-//   PendingContent::mutex    one writer's pending bytes
-//   commit_mutex_            one commit or one look for foreign changes at a time
-//   tensor_locks_[...]       shared while a reply is made from the map, exclusive while bytes change
-//   state_mutex_             generations and times
+//   PendingContent::mutex    one writer's pending bytes; readers come in beside its commit
+//   commit_mutex_            one attempt to commit or one look for foreign changes at a time; never held
+//   while
+//                            another process's lock is waited for (commit_in_turn)
+//   TransactionGroup::mutex  the stages of a transaction
+//   tensor_locks_[...]       shared while a reply is made from the map; exclusive for a moment, twice in a
+//   commit Archive's locks, then state_mutex_ (generations, times, permissions), TransactionDirectory's and
+//   Views' mutexes
 // No lock is held when a call returns, except the tensor's shared one inside a Bytes.
+//
+// Who waits for whom: attributes() takes state_mutex_ and mutexes like it, which nobody holds while a file is
+// written, synced or locked. read() takes the content's mutex for reading, then the tensor's lock: both wait
+// for copies in memory only. What commits waits for the disk, and for locks of other processes.
 #pragma once
 
 #include <sys/stat.h>
@@ -27,6 +35,7 @@
 #include <vector>
 
 #include "core/model.h"
+#include "core/permissions.h"
 #include "core/reader_writer_lock.h"
 #include "core/transaction.h"
 #include "fs/bytes.h"
@@ -45,6 +54,7 @@ struct FilesystemOptions {
   std::optional<uid_t> uid;  // default: the archive's
   std::optional<gid_t> gid;
   mode_t umask = 0;
+  bool is_shared = false;  // other users may enter
   CommitOptions commit;
   /// What has been counted of the model so far; its own, new, without.
   std::shared_ptr<Activity> activity;
@@ -64,6 +74,14 @@ class Filesystem {
   /// Of a file that Views::is_counted(), forget() must follow in the end.
   [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
   void forget(Ino ino, std::uint64_t lookups) { views_->forget(ino, lookups); }
+  /// The kernel has an answer of lookup() or attributes() now: it may be in its caches.
+  void note_told(Ino ino) const;
+  /// A number that is another one after each change that makes cached attributes of any file stale.
+  static std::uint64_t changes() { return changes_; }
+  /// Calls visit for those inodes of a range that the kernel may have in its caches, and for what of them;
+  /// takes them for forgotten then.
+  using VisitCached = std::function<void(Ino ino, Stale::What what)>;
+  void visit_cached(const Stale& stale, const VisitCached& visit) const;
   /// Views::slice_to_forget().
   std::optional<std::string> slice_to_forget() { return views_->slice_to_forget(); }
   [[nodiscard]] Result<struct stat> attributes(Ino ino) const;
@@ -75,7 +93,9 @@ class Filesystem {
   [[nodiscard]] struct statvfs statistics() const;
 
   // Transactions over many tensors (transaction_directory.h). EPERM everywhere but there.
-  Result<struct stat> make_directory(Ino parent, std::string_view name);
+  /// @param maker  alone may commit or remove it, and look at what is staged in it, where other users may
+  /// enter.
+  Result<struct stat> make_directory(Ino parent, std::string_view name, Maker maker = {});
   Result<void> remove_directory(Ino parent, std::string_view name);
   Result<void> remove_file(Ino parent, std::string_view name);
   /// A move to `committed` is the commit: all of the transaction's tensors change, or none.
@@ -121,6 +141,8 @@ class Filesystem {
     Stale stale;
     /// Another archive lies at the path, or the header is another one: the model is to be opened anew.
     bool is_outdated = false;
+    /// Mode or owner of the file: the directories show others now, too.
+    bool has_new_permissions = false;
   };
   /// Looks whether somebody else has changed a shard; then every tensor in it may be another one now.
   Change check_for_change(std::uint32_t shard = 0);
@@ -177,10 +199,11 @@ class Filesystem {
 
   /// What the mount knows of a shard.
   struct ShardState {
-    std::atomic<bool> is_broken = false;  // the header is another one
-    std::atomic<bool> is_gone = false;    // no file lies at the path: said so once
-    bool is_untidy = false;               // in untidy_; guarded by commit_mutex_
-    State common;                         // of every tensor that no commit has changed; by state_mutex_
+    std::atomic<bool> is_broken = false;     // the header is another one
+    std::atomic<bool> is_gone = false;       // no file lies at the path: said so once
+    bool is_untidy = false;                  // in untidy_; guarded by commit_mutex_
+    State common;                            // of every tensor that no commit has changed; by state_mutex_
+    std::optional<Permissions> permissions;  // without a file: none; by state_mutex_
   };
   [[nodiscard]] const ShardState& shard_of(std::uint32_t tensor) const {
     return shards_[model_->place(tensor).shard];
@@ -195,7 +218,18 @@ class Filesystem {
   [[nodiscard]] struct stat stat_of(Ino ino) const;
   [[nodiscard]] Result<struct stat> lookup_unrefused(Ino parent, std::string_view name) const;
   [[nodiscard]] State state_of(std::uint32_t tensor) const;
+  // What the mount shows of the archives' modes and owners: of a tensor, its shard's; of views of several
+  // shards, what all of them allow; of directories, what one of them allows.
+  [[nodiscard]] Permissions permissions_of_tensor(std::uint32_t tensor) const;
+  [[nodiscard]] Permissions permissions_of_all() const;
+  [[nodiscard]] Permissions permissions_of_any() const;
+  /// Looks at them. @return whether they are others than before.
+  bool note_permissions(std::uint32_t shard);
+  /// They are: tells the caches, without waiting for a commit.
+  void forget_permissions(std::uint32_t shard) const;
   [[nodiscard]] ByteRange range_of(std::uint32_t tensor) const;
+  /// All tensors of a shard.
+  [[nodiscard]] Stale stale_shard(std::uint32_t shard, Stale::What what) const;
   [[nodiscard]] std::string label_of(std::uint32_t tensor) const;
   /// The pending content that the page cache of this file shows, if any.
   [[nodiscard]] std::shared_ptr<PendingContent> shared_content(Ino ino) const;
@@ -220,6 +254,10 @@ class Filesystem {
   tl::unexpected<Error> refuse(PendingContent& content, Error why);
   Result<void> stage(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset);
   Result<Stale> commit(const OpenFile& file);
+  /// Runs attempts with the commit's mutex held, until one does not end with Busy or patience ends. In
+  /// between, others commit: who waits for another process's lock keeps nobody from bytes that are not
+  /// locked.
+  Result<void> commit_in_turn(const std::function<Result<void>()>& attempt);
   /// Notes that a tensor was committed just now.
   void note_commit(const PendingContent& content);
   [[nodiscard]] CloseFacts facts_of_close(const OpenFile& file, Owner owner, pid_t closer) const;
@@ -258,13 +296,19 @@ class Filesystem {
   // By tensor: the kernel's page cache may hold bytes of it. Set before they are read, under no lock; looked
   // at after a commit, which keeps readers out.
   mutable std::vector<std::atomic<bool>> may_be_cached_;
+  // The same of attributes. Set before they are looked at, and again when the kernel has them.
+  mutable std::vector<std::atomic<bool>> may_be_known_;
+  inline static std::atomic<std::uint64_t> changes_ = 0;
   std::mutex commit_mutex_;
+  std::optional<std::chrono::milliseconds> has_waited_{0};  // of the attempt; guarded by commit_mutex_
   std::vector<std::uint32_t> untidy_;  // shards that tidy() is to look at; guarded by commit_mutex_
   std::atomic<bool> is_any_broken_ = false;
   std::atomic<bool> is_refused_ = false;
 
   mutable std::mutex state_mutex_;  // guards what follows, but for the counter's unlocked look
   std::string why_refused_;
+  Permissions of_all_;  // folded of the shards'
+  Permissions of_any_;
   std::unordered_map<std::uint32_t, State> changed_states_;
   std::unordered_map<OpenFile*, std::unique_ptr<OpenFile>> open_files_;
   std::uint64_t opens_ = 0;

@@ -77,6 +77,10 @@ Result<std::string> Filesystem::root_attribute(std::string_view key) const {
   if (key == "tensors") return fmt::format("{}", model_->tensors().size());
   if (key == "parameters") return fmt::format("{}", model_->tensors().parameters());
   if (!key.starts_with(kMetadataPrefix)) return no_attribute();
+  // The directory is open to whoever may read one shard.
+  constexpr mode_t kRead = 0444;
+  if (options_.is_shared && (permissions_of_all().mode & kRead) != (permissions_of_any().mode & kRead))
+    return fail(ErrorCode::System, EACCES, "not every shard may be read by all who may list the model");
   key.remove_prefix(kMetadataPrefix.size());
   const auto found = std::ranges::find(model_->metadata(), key, &Metadata::value_type::first);
   if (found == model_->metadata().end()) return no_attribute();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <thread>
 #include <utility>
 
 #include "core/file_lock.h"
@@ -16,6 +17,10 @@ namespace {
 
 // Twenty commits of 4 KiB: then a look for changes by others is a small part of what they take.
 constexpr std::chrono::milliseconds kTrust{5};
+
+// Between two attempts to get another process's lock.
+constexpr std::chrono::milliseconds kFirstPause{1};
+constexpr std::chrono::milliseconds kLongestPause{20};
 
 Content content_of(const PendingContent& content) {
   if (!content.is_dirty()) return Content::Clean;
@@ -116,29 +121,52 @@ Result<CommitOptions> Filesystem::commit_options(std::uint32_t shard, Stale& for
   }
   if (!std::exchange(state.is_untidy, true)) untidy_.push_back(shard);
   CommitOptions options = options_.commit;
+  options.lock_patience = {};
+  options.has_waited = has_waited_;
   // In a series of small commits.
   if (model_->archive(shard).standing_journal().is_ready()) options.trust = kTrust;
   // What somebody else has done must not pass for part of our own change.
   options.on_foreign_change = [this, shard, &foreign]() -> Result<void> {
-    foreign = note_foreign_change(shard).stale;
+    if (const Stale now = note_foreign_change(shard).stale; now.what != Stale::What::Nothing) foreign = now;
     return {};
   };
   return options;
 }
 
+Result<void> Filesystem::commit_in_turn(const std::function<Result<void>()>& attempt) {
+  const auto begin = std::chrono::steady_clock::now();
+  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+    {
+      const std::scoped_lock commit_lock(commit_mutex_);
+      const auto has_waited =
+          std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin);
+      const bool is_last = has_waited >= options_.commit.lock_patience;
+      has_waited_ = is_last ? std::optional(has_waited) : std::nullopt;
+      auto done = attempt();
+      if (done || is_last || done.error().code != ErrorCode::Busy) return done;
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 Result<Stale> Filesystem::commit(const OpenFile& file) {
   PendingContent& content = *file.content;
-  const std::scoped_lock commit_lock(commit_mutex_);
   Stale foreign;
   const auto options_of = [&](std::uint32_t shard) { return commit_options(shard, foreign); };
   const auto lock = [this](TensorPlace place) -> ReaderWriterLock& { return lock_of(place); };
-  auto committed = content.commit(options_of, lock);
+  const auto in_turn = [&](const std::function<Result<void>()>& attempt) {
+    return commit_in_turn([&]() -> Result<void> {
+      if (auto done = attempt(); !done) return done;
+      note_commit(content);
+      keep_journal(model_->place(content.tensor()).shard);
+      return {};
+    });
+  };
+  auto committed = content.commit(options_of, lock, in_turn);
   // What failed behind the commit point shows new bytes, out of the journal.
   if (!committed) forget_(Stale::one(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));
   if (!committed && foreign.what != Stale::What::Nothing) forget_(foreign);
   if (!committed) return pass_on(std::move(committed));
-  note_commit(content);
-  keep_journal(model_->place(content.tensor()).shard);
   note_commit_();
   if (foreign.what != Stale::What::Nothing) return foreign;
   // A shared content's bytes are in the page cache already, by the same writes.

@@ -13,9 +13,9 @@ tl::unexpected<Error> not_here() {
 
 }  // namespace
 
-Result<struct stat> Filesystem::make_directory(Ino parent, std::string_view name) {
+Result<struct stat> Filesystem::make_directory(Ino parent, std::string_view name, Maker maker) {
   if (!TransactionDirectory::owns(parent)) return not_here();
-  const auto made = transactions_.begin(parent, name);
+  const auto made = transactions_.begin(parent, name, maker);
   if (!made) return tl::unexpected(made.error());
   return stat_of(*made);
 }
@@ -33,33 +33,40 @@ Result<void> Filesystem::remove_file(Ino parent, std::string_view name) {
 Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name, Ino new_parent,
                                               std::string_view new_name) {
   if (!TransactionDirectory::owns(parent) || !TransactionDirectory::owns(new_parent)) return not_here();
-  const std::scoped_lock commit_lock(commit_mutex_);
   std::map<std::uint32_t, Stale> foreign;  // by shard
-  const auto options_of = [&](std::uint32_t shard) {
-    auto options = commit_options(shard, foreign[shard]);
-    if (options) options->trust = {};  // a conflict must not be missed
-    return options;
-  };
-  const auto lock = [this](TensorPlace place) -> ReaderWriterLock& { return lock_of(place); };
-  auto changed = transactions_.rename(parent, name, new_parent, new_name, options_of, lock);
-  if (!changed) {
-    // What failed behind the commit point shows new bytes, out of the journal.
-    const Ino first = InodeTable::ino_of_tensor(0);
-    forget_({first, first + model_->tensors().size() - 1, Stale::What::Content});
-    log::error("{}: transaction {}: not committed: {}", model_->path().string(), name,
-               changed.error().message);
-    return tl::unexpected(changed.error());
-  }
-  note_commit_();
   std::vector<Stale> stale;
+  const auto note_stale = [&](const TransactionDirectory::Contents& contents) {
+    for (const auto& content : contents)
+      stale.push_back(Stale::one(InodeTable::ino_of_tensor(content->tensor()), Stale::What::Content));
+  };
+  const TransactionDirectory::Calls calls{
+      .options_of =
+          [&](std::uint32_t shard) {
+            auto options = commit_options(shard, foreign[shard]);
+            if (options) options->trust = {};  // a conflict must not be missed
+            return options;
+          },
+      .lock_of = [this](TensorPlace place) -> ReaderWriterLock& { return lock_of(place); },
+      .in_turn = [this](const auto& attempt) { return commit_in_turn(attempt); },
+      .note_committed =
+          [&](const TransactionDirectory::Contents& contents) {
+            for (const auto& content : contents) note_commit(*content);
+            for (const auto& [shard, change] : foreign) keep_journal(shard);
+            note_stale(contents);
+          },
+      // What failed behind the commit point shows new bytes, out of the journal.
+      .note_shown = note_stale};
+  const auto renamed = transactions_.rename(parent, name, new_parent, new_name, calls);
   for (const auto& [shard, change] : foreign) {
-    stale.push_back(change);
-    keep_journal(shard);
+    if (change.what != Stale::What::Nothing) stale.push_back(change);
   }
-  for (const auto& content : *changed) {
-    note_commit(*content);
-    stale.push_back(Stale::one(InodeTable::ino_of_tensor(content->tensor()), Stale::What::Content));
+  if (!renamed) {
+    for (const Stale& one : stale) forget_(one);
+    log::error("{}: transaction {}: not committed: {}", model_->path().string(), name,
+               renamed.error().message);
+    return tl::unexpected(renamed.error());
   }
+  if (new_parent == TransactionDirectory::kCommitted) note_commit_();
   return stale;
 }
 

@@ -45,11 +45,10 @@ ViewSource Filesystem::view_source() const {
 
 Result<struct stat> Filesystem::stat_of_view(Ino ino) const {
   constexpr mode_t kWrite = 0222;
-  const FileStatus& archive = model_->front().opened_status();
   if (Views::is_directory(ino)) {
     struct stat st = stat_of(TransactionDirectory::kViews);
     st.st_ino = ino;
-    st.st_mode &= ~kWrite;
+    st.st_mode &= ~(kWrite | S_ISVTX);
     return st;
   }
   const auto size_bytes = views_->size_bytes(ino);
@@ -58,14 +57,15 @@ Result<struct stat> Filesystem::stat_of_view(Ino ino) const {
   constexpr std::uint64_t kStatBlockBytes = 512;
   struct stat st {};
   st.st_ino = ino;
-  st.st_mode = S_IFREG | (archive.mode & kRead & ~options_.umask);
+  const auto tensor = views_->tensor(ino);
+  const Permissions shown = tensor ? permissions_of_tensor(*tensor) : permissions_of_all();
+  st.st_mode = S_IFREG | (shown.mode & kRead & ~options_.umask);
   st.st_nlink = 1;
-  st.st_uid = options_.uid.value_or(archive.uid);
-  st.st_gid = options_.gid.value_or(archive.gid);
+  st.st_uid = shown.uid;
+  st.st_gid = shown.gid;
   st.st_blksize = 1 << 20;
   st.st_size = static_cast<off_t>(*size_bytes);
   st.st_blocks = static_cast<blkcnt_t>((*size_bytes + kStatBlockBytes - 1) / kStatBlockBytes);
-  const auto tensor = views_->tensor(ino);
   st.st_mtim = st.st_ctim = st.st_atim =
       tensor ? state_of(*tensor).mtime : timespec_of(model_->front().identity().mtime_ns);
   return st;

@@ -137,6 +137,7 @@ Result<void> Filesystem::stage(PendingContent& content, std::span<const std::byt
   if (content.failure) return tl::unexpected(*content.failure);
   auto stage = content.stage();
   Result<void> staged = stage ? (*stage)->write(from, offset) : pass_on(std::move(stage));
+  content.show_size();
   return staged ? staged : refuse(content, std::move(staged).error());
 }
 
@@ -164,6 +165,7 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Caller
   if (caller.is_named()) content.note_write(caller);
   auto stage = content.stage();
   Result<void> resized = stage ? (*stage)->resize(size_bytes) : pass_on(std::move(stage));
+  content.show_size();
   if (!resized) {
     Error why = resized.error();
     if (why.code == ErrorCode::WrongSize) why.errno_value = EINVAL;

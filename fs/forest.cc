@@ -86,6 +86,17 @@ void Forest::note_lookup(Ino ino) const {
   if (const Pin member = pin(ino)) member.note_lookup();
 }
 
+void Forest::note_told(Ino ino) const {
+  if (const Pin member = pin(ino)) member->note_told(local(ino));
+}
+
+void Forest::visit_cached(const Stale& stale, const Filesystem::VisitCached& visit) const {
+  const Pin member = pin(stale.first);
+  if (!member) return;
+  member->visit_cached({local(stale.first), local(stale.last), stale.what},
+                       [&](Ino ino, Stale::What what) { visit(lift(ino, member.number()), what); });
+}
+
 void Forest::forget(Ino ino, std::uint64_t lookups) const {
   if (ino == kRootIno) return;
   const Pin member = pin(ino);
@@ -107,8 +118,17 @@ Result<struct stat> Forest::attributes(Ino ino) const {
 
 struct stat Forest::stat_of_root() const {
   struct stat st {};
-  // Who may read the first model may list them all.
-  if (const Pin first = pin_any()) st = first->attributes(kRootIno).value_or(st);
+  // Who may read one model may list them all.
+  std::optional<Permissions> any;
+  for (const auto& tree : trees_) {
+    const Pin member = pin_current(*tree);
+    const auto its = member ? member->attributes(kRootIno) : no_such_inode(kRootIno);
+    if (!its) continue;
+    const Permissions shown{.mode = its->st_mode & 0777, .uid = its->st_uid, .gid = its->st_gid};
+    if (!any) st = *its;
+    any = any ? loosest(*any, shown) : shown;
+  }
+  if (any) st.st_mode = S_IFDIR | any->mode;
   st.st_ino = kRootIno;
   const std::shared_lock lock(mutex_);
   st.st_nlink = 2 + static_cast<nlink_t>(std::ranges::count_if(
@@ -159,10 +179,10 @@ struct statvfs Forest::statistics() const {
   return all;
 }
 
-Result<struct stat> Forest::make_directory(Ino parent, std::string_view name) {
+Result<struct stat> Forest::make_directory(Ino parent, std::string_view name, Maker maker) {
   const Pin member = pin(parent);
   if (!member) return not_here();
-  auto made = lift(member->make_directory(local(parent), name), member);
+  auto made = lift(member->make_directory(local(parent), name, maker), member);
   if (made) member.note_lookup();
   return made;
 }

@@ -8,6 +8,7 @@
 // The root is number 1 (FUSE_ROOT_ID), whichever file system it shows now.
 #pragma once
 
+#include <cerrno>
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
@@ -60,6 +61,9 @@ class Forest {
   [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
   /// Of what was listed: the same as a look-up.
   void note_lookup(Ino ino) const;
+  /// Filesystem's.
+  void note_told(Ino ino) const;
+  void visit_cached(const Stale& stale, const Filesystem::VisitCached& visit) const;
   void forget(Ino ino, std::uint64_t lookups) const;
   /// @param directory  where the look-up was.
   std::optional<std::string> slice_to_forget(Ino directory);
@@ -69,7 +73,7 @@ class Forest {
   [[nodiscard]] bool is_directory(Ino ino) const;
   [[nodiscard]] struct statvfs statistics() const;
 
-  Result<struct stat> make_directory(Ino parent, std::string_view name);
+  Result<struct stat> make_directory(Ino parent, std::string_view name, Maker maker = {});
   Result<void> remove_directory(Ino parent, std::string_view name);
   Result<void> remove_file(Ino parent, std::string_view name);
   /// EXDEV between two models.
@@ -140,6 +144,10 @@ class Forest {
   /// Nothing in the mount can be written, ever.
   [[nodiscard]] bool is_read_only() const { return is_read_only_; }
   [[nodiscard]] bool is_read_only(Ino ino) const;
+  /// The answer to a FLUSH of a descriptor that can only read. ENOSYS makes the kernel send no FLUSH any
+  /// more, for whatever file: then closes of written files would commit nothing. So never where anything can
+  /// be written.
+  [[nodiscard]] int errno_of_readers_flush() const { return is_read_only_ ? ENOSYS : 0; }
 
  private:
   using Number = Editions::Number;

@@ -76,6 +76,8 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
   }
   Change change = found.is_outdated ? open_anew(tree, member) : Change();
   if (found.stale.what != Stale::What::Nothing) change.stale.push_back(lift(found.stale, member.number()));
+  if (found.has_new_permissions && !is_lone_)
+    change.stale.push_back(Stale::one(kRootIno, Stale::What::Attributes));
   return change;
 }
 

@@ -21,8 +21,9 @@ fuse_entry_param entry_of(const struct stat& st) {
 void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
   guarded(req, parent, Request::Lookup, [&] {
     // The request is gone once it is answered.
-    Forest& forest = forest_of(req);
-    Invalidator& invalidator = *mount_of(req).invalidator;
+    Mount& mount = mount_of(req);
+    Forest& forest = mount.forest;
+    const std::uint64_t changes = Filesystem::changes();
     const auto found = forest.lookup(parent, name);
     if (!found && found.error().errno_value != ENOENT) return reply_error(req, parent, found.error());
     // Inode 0 with a timeout: the kernel remembers that there is none.
@@ -30,9 +31,13 @@ void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
     const bool is_slice = Forest::local(parent) == Views::kSlice;
     if (!found) entry.entry_timeout = is_slice ? 0 : timeout_of(parent);
     // Who asked is gone: the kernel has not counted the look-up.
-    if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
+    const Ino ino = entry.ino;
+    const bool is_told = fuse_reply_entry(req, &entry) == 0;
+    if (!is_told) forest.forget(ino, 1);
+    if (is_told && found) note_told(mount, ino, changes);
     if (!is_slice) return;
-    if (auto oldest = forest.slice_to_forget(parent)) invalidator.forget_entry(parent, std::move(*oldest));
+    if (auto oldest = forest.slice_to_forget(parent))
+      mount.invalidator->forget_entry(parent, std::move(*oldest));
   });
 }
 
@@ -45,7 +50,9 @@ void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 template <bool kWithAttributes>
 void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
   guarded(req, ino, Request::Readdir, [&] {
-    const Forest& forest = forest_of(req);
+    Mount& mount = mount_of(req);
+    const Forest& forest = mount.forest;
+    const std::uint64_t changes = Filesystem::changes();
     const bool links_listed = ino != kRootIno || mount_of(req).links_listed_root;
     std::string buffer(size, '\0');
     std::size_t used = 0;
@@ -85,15 +92,22 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
     };
     const auto read = forest.read_directory(ino, static_cast<std::uint64_t>(offset), visit);
     if (!read) return reply_error(req, ino, read.error());
-    if (fuse_reply_buf(req, buffer.data(), used) == 0) return;
-    for (const Ino child : looked_up) forest.forget(child, 1);
+    const bool is_told = fuse_reply_buf(req, buffer.data(), used) == 0;
+    for (const Ino child : looked_up) {
+      if (is_told) {
+        note_told(mount, child, changes);
+      } else {
+        forest.forget(child, 1);
+      }
+    }
   });
 }
 
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
   guarded(req, parent, Request::Mkdir, [&] {
     Forest& forest = forest_of(req);
-    const auto made = forest.make_directory(parent, name);
+    const fuse_ctx& caller = *fuse_req_ctx(req);
+    const auto made = forest.make_directory(parent, name, {.uid = caller.uid, .gid = caller.gid});
     if (!made) return reply_error(req, parent, made.error());
     const fuse_entry_param entry = entry_of(*made);
     if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
@@ -118,12 +132,12 @@ void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
 
 void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
                const char* new_name, unsigned flags) {
-  guarded(req, parent, Request::Rename, [&] {
+  guarded_slowly(req, parent, Request::Rename, [=, from = std::string(name), to = std::string(new_name)] {
     if ((flags & RENAME_EXCHANGE) != 0) {
       fuse_reply_err(req, EINVAL);
       return;
     }
-    const auto renamed = forest_of(req).rename(parent, name, new_parent, new_name);
+    const auto renamed = forest_of(req).rename(parent, from, new_parent, to);
     if (!renamed) {
       forest_of(req).activity(parent).note_refused_commit();
       return reply_error(req, parent, renamed.error());

@@ -53,6 +53,22 @@ void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept 
   }
 }
 
+/// guarded(), for what may wait for the disk or for others. The handler is copied where another thread runs
+/// it: it holds what it needs by value.
+template <class Handler>
+void guarded_slowly(fuse_req_t req, Ino ino, Request kind, const Handler& handler) {
+  const auto work = [=] { guarded(req, ino, kind, handler); };
+  mount_of(req).slow->run(work, [&] { return std::function<void()>(work); });
+}
+
+/// The kernel has an answer now that tells of an inode. Where something has changed in the meantime, it may
+/// have come after the word to forget what it tells.
+/// @param changes  Filesystem::changes(), before the answer was made.
+inline void note_told(Mount& mount, Ino ino, std::uint64_t changes) {
+  mount.forest.note_told(ino);
+  if (Filesystem::changes() != changes) mount.invalidator->forget(Stale::one(ino, Stale::What::Attributes));
+}
+
 /// What lies in a transaction comes and goes with it, and its size with each write: not to be remembered. Nor
 /// is a view that exists only while somebody looks at it.
 inline double timeout_of(Ino ino) {

@@ -83,7 +83,12 @@ void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
 }
 
 void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, fuse_file_info* fi) {
-  guarded(req, ino, Request::Setattr, [&] {
+  // Only a size may have to wait for a commit of the same tensor.
+  const auto run = [&](const auto& handler) {
+    if ((to_set & FUSE_SET_ATTR_SIZE) != 0) return guarded_slowly(req, ino, Request::Setattr, handler);
+    guarded(req, ino, Request::Setattr, handler);
+  };
+  run([=, wanted = *attr, file = open_file(fi), owner = fi == nullptr ? Owner{0} : fi->lock_owner] {
     Forest& forest = forest_of(req);
     const auto now = forest.attributes(ino);
     if (!now) return reply_error(req, ino, now.error());
@@ -93,18 +98,17 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
       return;
     }
     constexpr mode_t kPermissions = 07777;
-    const bool changes_owner = ((to_set & FUSE_SET_ATTR_UID) != 0 && attr->st_uid != now->st_uid) ||
-                               ((to_set & FUSE_SET_ATTR_GID) != 0 && attr->st_gid != now->st_gid);
+    const bool changes_owner = ((to_set & FUSE_SET_ATTR_UID) != 0 && wanted.st_uid != now->st_uid) ||
+                               ((to_set & FUSE_SET_ATTR_GID) != 0 && wanted.st_gid != now->st_gid);
     const bool changes_mode =
-        (to_set & FUSE_SET_ATTR_MODE) != 0 && ((attr->st_mode ^ now->st_mode) & kPermissions) != 0;
+        (to_set & FUSE_SET_ATTR_MODE) != 0 && ((wanted.st_mode ^ now->st_mode) & kPermissions) != 0;
     if (changes_owner || changes_mode) {
       fuse_reply_err(req, EPERM);
       return;
     }
     if ((to_set & FUSE_SET_ATTR_SIZE) != 0) {
-      OpenFile* file = open_file(fi);
-      const auto size_bytes = static_cast<std::uint64_t>(attr->st_size);
-      const Caller caller(fi == nullptr ? 0 : fi->lock_owner, fuse_req_ctx(req)->pid);
+      const auto size_bytes = static_cast<std::uint64_t>(wanted.st_size);
+      const Caller caller(owner, fuse_req_ctx(req)->pid);
       const auto resized = file == nullptr ? forest.resize_by_name(ino, size_bytes, caller.thread)
                                            : forest.resize(ino, *file, size_bytes, caller);
       if (!resized) {
@@ -112,13 +116,13 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
         return reply_error(req, ino, resized.error());
       }
     }
-    if ((to_set & FUSE_SET_ATTR_MTIME) != 0) forest.set_mtime(ino, attr->st_mtim);
+    if ((to_set & FUSE_SET_ATTR_MTIME) != 0) forest.set_mtime(ino, wanted.st_mtim);
     if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) {
       struct timespec present {};
       clock_gettime(CLOCK_REALTIME, &present);
       forest.set_mtime(ino, present);
     }
-    on_getattr(req, ino, fi);
+    on_getattr(req, ino, nullptr);
   });
 }
 
@@ -194,57 +198,66 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
   });
 }
 
-void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off_t offset,
-              fuse_file_info* fi) {
+/// @param file  null: from a mapping. The kernel picks any descriptor that may write, so the inode decides.
+void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at, OpenFile* file,
+           Caller caller) {
   guarded(req, ino, Request::Write, [&] {
     Forest& forest = forest_of(req);
-    const auto bytes = std::as_bytes(std::span(data, size));
-    const auto at = static_cast<std::uint64_t>(offset);
-    forest.activity(ino).note_written(size);
-    if (fi->writepage != 0) {
-      // From a mapping: the kernel picks any descriptor that may write, so the inode decides.
+    forest.activity(ino).note_written(bytes.size());
+    if (file == nullptr) {
       if (auto written = forest.write_back(ino, bytes, at); !written)
         return reply_error(req, ino, written.error());
-      fuse_reply_write(req, size);
+      fuse_reply_write(req, bytes.size());
       return;
     }
-    OpenFile& file = *open_file(fi);
-    const Caller caller(fi->lock_owner, fuse_req_ctx(req)->pid);
     bool is_answered = false;
     const auto accept = [&] {
       is_answered = true;
-      fuse_reply_write(req, size);
+      fuse_reply_write(req, bytes.size());
     };
-    const auto written = guard_memory([&] { return forest.write(ino, file, bytes, at, caller, accept); });
+    const auto written = guard_memory([&] { return forest.write(ino, *file, bytes, at, caller, accept); });
     if (is_answered) return;
     if (!written) {
-      forget_refused(req, ino, file);
+      forget_refused(req, ino, *file);
       return reply_error(req, ino, written.error());
     }
     if (written->what == Stale::What::Nothing) {
-      fuse_reply_write(req, size);
+      fuse_reply_write(req, bytes.size());
     } else {
       // A synchronous write of an isolated descriptor: past the page cache, so no page is locked.
-      forget_stale(mount_of(req), *written, [req, size] { fuse_reply_write(req, size); });
+      forget_stale(mount_of(req), *written, [req, size = bytes.size()] { fuse_reply_write(req, size); });
     }
   });
 }
 
+void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off_t offset,
+              fuse_file_info* fi) {
+  const auto bytes = std::as_bytes(std::span(data, size));
+  const auto at = static_cast<std::uint64_t>(offset);
+  OpenFile* const file = fi->writepage != 0 ? nullptr : open_file(fi);
+  const Caller caller(fi->lock_owner, fuse_req_ctx(req)->pid);
+  // The bytes are the request's: on another thread they are a copy's.
+  mount_of(req).slow->run([&] { write(req, ino, bytes, at, file, caller); },
+                          [&]() -> std::function<void()> {
+                            return [=, kept = std::vector<std::byte>(bytes.begin(), bytes.end())] {
+                              write(req, ino, kept, at, file, caller);
+                            };
+                          });
+}
+
 void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  guarded(req, ino, Request::Flush, [&] {
-    OpenFile* file = open_file(fi);
-    if (file == nullptr) {
-      // On a read-only mount: never ask again.
-      fuse_reply_err(req, forest_of(req).is_read_only(ino) ? ENOSYS : 0);
-      return;
-    }
-    reply_done(req, ino, *file, forest_of(req).flush(ino, *file, fi->lock_owner, fuse_req_ctx(req)->pid));
+  OpenFile* file = open_file(fi);
+  if (file == nullptr) {
+    guarded(req, ino, Request::Flush, [&] { fuse_reply_err(req, forest_of(req).errno_of_readers_flush()); });
+    return;
+  }
+  guarded_slowly(req, ino, Request::Flush, [=, owner = fi->lock_owner] {
+    reply_done(req, ino, *file, forest_of(req).flush(ino, *file, owner, fuse_req_ctx(req)->pid));
   });
 }
 
 void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
-  guarded(req, ino, Request::Fsync, [&] {
-    OpenFile* file = open_file(fi);
+  guarded_slowly(req, ino, Request::Fsync, [=, file = open_file(fi)] {
     if (file == nullptr) {
       fuse_reply_err(req, 0);  // nothing of a reader's is pending
       return;
@@ -254,8 +267,7 @@ void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
 }
 
 void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  guarded(req, ino, Request::Release, [&] {
-    OpenFile* file = open_file(fi);
+  guarded_slowly(req, ino, Request::Release, [=, file = open_file(fi)] {
     if (file == nullptr) {
       if (mount_of(req).wants_passthrough) mount_of(req).passthrough.release(req, ino);
       fuse_reply_err(req, 0);

@@ -10,6 +10,7 @@
 #include "fs/forest.h"
 #include "fs/invalidator.h"
 #include "fs/passthrough.h"
+#include "fs/slow_requests.h"
 
 namespace stfs {
 
@@ -17,6 +18,7 @@ namespace stfs {
 struct Mount {
   Forest& forest;
   Invalidator* invalidator = nullptr;     // set before the first request
+  SlowRequests* slow = nullptr;           // the same
   std::function<void()> on_first_open{};  // by then the kernel has taken our answer to INIT
   std::once_flag has_opened{};
   bool wants_passthrough = false;  // the same

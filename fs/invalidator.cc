@@ -42,11 +42,12 @@ void Invalidator::forget(Stale stale, std::function<void()> then) {
   run([this, stale, then = std::move(then)] {
     // A negative offset means: the attributes alone. An inode that the kernel does not know has
     // nothing to forget, which is the only failure there is while the mount lives.
-    const off_t offset = stale.what == Stale::What::Content ? 0 : -1;
+    const auto tell = [this](Ino ino, Stale::What what) {
+      const off_t offset = what == Stale::What::Content ? 0 : -1;
+      if (notifies_) fuse_lowlevel_notify_inval_inode(session_, ino, offset, 0);
+    };
     if (stale.what != Stale::What::Nothing) {
-      for (Ino ino = stale.first; ino <= stale.last && notifies_; ++ino) {
-        fuse_lowlevel_notify_inval_inode(session_, ino, offset, 0);
-      }
+      stale.first == stale.last ? tell(stale.first, stale.what) : visit_cached_(stale, tell);
     }
     if (then) then();
   });

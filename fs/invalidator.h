@@ -21,8 +21,12 @@ namespace stfs {
 
 class Invalidator {
  public:
+  /// Calls visit for those inodes of a range that the kernel may have in its caches, and for what of them.
+  using Visit = std::function<void(Ino ino, Stale::What what)>;
+  using VisitCached = std::function<void(const Stale& stale, const Visit& visit)>;
   /// The session must outlive stop().
-  explicit Invalidator(fuse_session* session) : session_(session) {}
+  Invalidator(fuse_session* session, VisitCached visit_cached)
+      : session_(session), visit_cached_(std::move(visit_cached)) {}
   ~Invalidator() { stop(); }
   Invalidator(const Invalidator&) = delete;
   Invalidator& operator=(const Invalidator&) = delete;
@@ -34,9 +38,10 @@ class Invalidator {
   /// Works off what is queued, then ends the thread.
   void stop();
 
-  /// Queues, but for the attributes of a single inode, which are told at once. `then` runs after the caches
-  /// have forgotten, on the invalidator's thread. That is how a close is answered only when every other
-  /// reader will see the new bytes.
+  /// Queues, but for the attributes of a single inode, which are told at once. Of a range of inodes, those
+  /// are told that the kernel may have in its caches: a notification takes microseconds, and a model may have
+  /// 300,000. `then` runs after the caches have forgotten, on the invalidator's thread. That is how a close
+  /// is answered only when every other reader will see the new bytes.
   void forget(Stale stale, std::function<void()> then = {});
   /// Queues: the kernel forgets a name, and the file with it where nobody has it open.
   void forget_entry(Ino directory, std::string name);
@@ -61,6 +66,7 @@ class Invalidator {
   void forget_a_leftover(std::unique_lock<std::mutex>& lock);
 
   fuse_session* session_;
+  const VisitCached visit_cached_;
   std::mutex mutex_;  // guards what follows; nothing is called with it held
   std::condition_variable wakes_;
   std::condition_variable done_;

@@ -15,9 +15,19 @@ Result<Staging*> PendingContent::stage() {
 }
 
 Result<void> PendingContent::commit(const TransactionGroup::OptionsOf& options_of,
-                                    const TransactionGroup::LockOf& lock_of) {
+                                    const TransactionGroup::LockOf& lock_of,
+                                    const TransactionGroup::InTurn& in_turn) {
   if (staged_ == nullptr) return {};
-  auto committed = group_->commit(options_of, lock_of);
+  // Afterwards nothing changes in the stage any more.
+  if (auto completed = staged_->pieces(); !completed) return pass_on(std::move(completed));
+  const auto options_with_readers = [&](std::uint32_t shard) {
+    auto options = options_of(shard);
+    if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
+    return options;
+  };
+  mutex.admit_readers();
+  auto committed = in_turn([&] { return group_->commit(options_with_readers, lock_of); });
+  mutex.send_readers_out();
   if (committed) {
     forget();
   } else if (group_->is_empty()) {
@@ -28,10 +38,12 @@ Result<void> PendingContent::commit(const TransactionGroup::OptionsOf& options_o
 
 void PendingContent::park() {
   parked_ = std::exchange(staged_, nullptr);
+  show_size();
 }
 
 void PendingContent::unpark() {
   staged_ = std::exchange(parked_, nullptr);
+  show_size();
 }
 
 void PendingContent::forget() {
@@ -43,6 +55,7 @@ void PendingContent::forget() {
   }
   staged_ = nullptr;
   was_refused = false;
+  show_size();
   writers.clear();
 }
 

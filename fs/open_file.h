@@ -41,6 +41,7 @@ class PendingContent {
       : tensor_(tensor),
         model_(model),
         tensor_bytes_(model.tensors()[tensor].data.size_bytes),
+        shown_size_bytes_(tensor_bytes_),
         is_grouped_(group != nullptr),
         group_(std::move(group)) {}
 
@@ -65,11 +66,16 @@ class PendingContent {
   /// Null while nothing is pending.
   [[nodiscard]] Staging* staged() const { return staged_; }
   [[nodiscard]] std::uint64_t size_bytes() const { return staged_ ? staged_->size_bytes() : tensor_bytes_; }
+  /// The same, without the mutex: the size after the last change that was made known by show_size().
+  [[nodiscard]] std::uint64_t shown_size_bytes() const { return shown_size_bytes_; }
+  void show_size() { shown_size_bytes_ = size_bytes(); }
   [[nodiscard]] bool is_dirty() const { return staged_ != nullptr && staged_->is_dirty(); }
   [[nodiscard]] bool is_whole() const { return staged_ == nullptr || staged_->is_whole(); }
 
-  /// Of content on its own. After success nothing is pending; after a failure all of it still is.
-  Result<void> commit(const TransactionGroup::OptionsOf& options_of, const TransactionGroup::LockOf& lock_of);
+  /// Of content on its own. After success nothing is pending; after a failure all of it still is. Readers
+  /// come in beside it: they wait neither for the disk nor for another process's lock.
+  Result<void> commit(const TransactionGroup::OptionsOf& options_of, const TransactionGroup::LockOf& lock_of,
+                      const TransactionGroup::InTurn& in_turn);
   /// Takes the stage out of sight while the group commits, which ends the stage; meanwhile the content reads
   /// as the archive's. unpark() brings it back after a refusal.
   void park();
@@ -95,6 +101,7 @@ class PendingContent {
   const std::uint32_t tensor_;
   const Model& model_;
   const std::uint64_t tensor_bytes_;
+  std::atomic<std::uint64_t> shown_size_bytes_;
   const bool is_grouped_;
   std::shared_ptr<TransactionGroup> group_;
   Staging* staged_ = nullptr;

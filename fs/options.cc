@@ -144,7 +144,8 @@ std::optional<std::string> apply(std::string_view option, Options& options) {
   } else if (option == "ro") {
     options.filesystem.is_read_only = true;
   } else if (option == "allow_other") {
-    options.allows_other = options.checks_permissions = true;
+    // Without the kernel's checks everybody could do what the mount's user can.
+    options.allows_other = options.checks_permissions = options.filesystem.is_shared = true;
   } else if (option == "default_permissions") {
     options.checks_permissions = true;
   } else if (option == "nolock") {

@@ -178,8 +178,12 @@ Result<void> Session::go_to_background() {
 Result<void> Session::serve() {
   Parts& parts = *parts_;
   Forest& forest = parts.mount.forest;
-  Invalidator invalidator(parts.session);
+  Invalidator invalidator(parts.session, [&forest](const Stale& stale, const Invalidator::Visit& visit) {
+    forest.visit_cached(stale, visit);
+  });
+  SlowRequests slow(parts.options.threads);
   parts.mount.invalidator = &invalidator;
+  parts.mount.slow = &slow;
   parts.mount.on_first_open = [&parts] {
     raise_readahead(parts.options.mount_point, parts.options.kernel_type());
   };
@@ -201,6 +205,7 @@ Result<void> Session::serve() {
   signals.start([&parts] { fuse_session_exit(parts.session); });
   const int ended = serve_requests(parts.session, parts.options.threads);
   signals.stop();
+  slow.stop();
 
   // The kernel may be waiting for a page or a listing that nobody serves any more: then the connection must
   // break before the thread can end, and the thread must end before the descriptor is closed. The watcher may

@@ -2,6 +2,7 @@
 #include "fs/transaction_directory.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 
@@ -101,7 +102,16 @@ std::vector<std::pair<std::string, Ino>> TransactionDirectory::list(Ino director
   return entries;
 }
 
-Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name) {
+Permissions TransactionDirectory::restricted(Ino directory, Permissions shown) const {
+  if (directory == kTransactions || directory == kCommitted) shown.mode |= S_ISVTX;
+  if (directory < kFirstRun) return shown;
+  const std::scoped_lock lock(mutex_);
+  const auto found = begun_.find(place_of(directory).number);
+  if (found == begun_.end()) return shown;
+  return {.mode = S_IRWXU, .uid = found->second.maker.uid, .gid = found->second.maker.gid};
+}
+
+Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name, Maker maker) {
   if (directory != kTransactions)
     return refuse(EPERM, "directories are made in .safetensors/transactions only");
   const std::scoped_lock lock(mutex_);
@@ -109,6 +119,7 @@ Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name) {
   const std::uint64_t number = next_number_++;
   Begun& begun = begun_[number];
   begun.name = name;
+  begun.maker = maker;
   begun.group = std::make_shared<TransactionGroup>(model_);
   return ino_of(number, 0);
 }
@@ -118,7 +129,9 @@ Result<void> TransactionDirectory::remove_directory(Ino directory, std::string_v
   const std::scoped_lock lock(mutex_);
   const auto number = number_named(directory, name);
   if (!number) return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
+  if (begun_[*number].is_committing) return refuse(EBUSY, "it is being committed");
   if (!begun_[*number].members.empty()) return refuse(ENOTEMPTY, "tensors are staged in it");
+  std::erase(committed_, *number);
   begun_.erase(*number);
   return {};
 }
@@ -143,9 +156,8 @@ Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view n
   return {};
 }
 
-Result<std::vector<std::shared_ptr<PendingContent>>> TransactionDirectory::rename(
-    Ino from, std::string_view name, Ino to, std::string_view new_name,
-    const TransactionGroup::OptionsOf& options_of, const TransactionGroup::LockOf& lock_of) {
+Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino to, std::string_view new_name,
+                                          const Calls& calls) {
   if (from != kTransactions || (to != kTransactions && to != kCommitted)) {
     return refuse(EPERM, "only a transaction is renamed, and committed by a move to .safetensors/committed");
   }
@@ -155,13 +167,13 @@ Result<std::vector<std::shared_ptr<PendingContent>>> TransactionDirectory::renam
     const std::scoped_lock lock(mutex_);
     const auto found = number_named(from, name);
     if (!found) return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
-    if (number_named(to, new_name)) return refuse(EEXIST, "there is one of that name");
     number = *found;
     Begun& begun = begun_[number];
     if (begun.is_committing) return refuse(EBUSY, "it is being committed");
     if (to == kTransactions) {
+      if (number_named(to, new_name)) return refuse(EEXIST, "there is one of that name");
       begun.name = new_name;
-      return std::vector<std::shared_ptr<PendingContent>>{};
+      return {};
     }
     for (const auto& [tensor, member] : begun.members) {
       if (member.writers == 0) continue;
@@ -172,22 +184,31 @@ Result<std::vector<std::shared_ptr<PendingContent>>> TransactionDirectory::renam
     begun.is_committing = true;
     committing = begun;
   }
-  auto changed = commit(committing, options_of, lock_of);
+  auto committed = commit(committing, calls);
   const std::scoped_lock lock(mutex_);
-  Begun& begun = begun_[number];
-  begun.is_committing = false;
-  if (!changed) return changed;
-  begun.members.clear();
-  begun.name = new_name;
-  begun.is_committed = true;
-  return changed;
+  begun_[number].is_committing = false;
+  if (committed) show_committed(number, new_name);
+  return committed;
 }
 
-Result<std::vector<std::shared_ptr<PendingContent>>> TransactionDirectory::commit(
-    const Begun& committing, const TransactionGroup::OptionsOf& options_of,
-    const TransactionGroup::LockOf& lock_of) {
+void TransactionDirectory::show_committed(std::uint64_t number, std::string_view name) {
+  const auto earlier = number_named(kCommitted, name);
+  if (earlier) std::erase(committed_, *earlier);
+  if (earlier) begun_.erase(*earlier);
+  Begun& begun = begun_[number];
+  begun.members.clear();
+  begun.group.reset();
+  begun.name = name;
+  begun.is_committed = true;
+  committed_.push_back(number);
+  if (committed_.size() <= kMostCommitted) return;
+  begun_.erase(committed_.front());
+  committed_.pop_front();
+}
+
+Result<void> TransactionDirectory::commit(const Begun& committing, const Calls& calls) {
   std::vector<std::uint32_t> changed;
-  std::vector<std::shared_ptr<PendingContent>> contents;
+  Contents contents;
   for (const auto& [tensor, member] : committing.members) {
     const std::scoped_lock content_lock(member.content->mutex);
     if (member.content->failure) return tl::unexpected(*member.content->failure);
@@ -196,9 +217,8 @@ Result<std::vector<std::shared_ptr<PendingContent>>> TransactionDirectory::commi
     contents.push_back(member.content);
   }
   const auto look = [&] { return check_for_conflicts(committing, changed); };
-  if (auto same = look(); !same) return pass_on(std::move(same));
   const auto checked = [&](std::uint32_t shard) {
-    auto options = options_of(shard);
+    auto options = calls.options_of(shard);
     if (!options) return options;
     options->on_foreign_change = [&, note = std::move(options->on_foreign_change)]() -> Result<void> {
       // Only now, with the archive's locks held, can nobody come between the look and the commit.
@@ -214,25 +234,28 @@ Result<std::vector<std::shared_ptr<PendingContent>>> TransactionDirectory::commi
     }
   };
   each([](PendingContent& content) { content.park(); });
-  Result<void> committed;
-  {
+  auto committed = calls.in_turn([&]() -> Result<void> {
+    if (auto same = look(); !same) return same;
     const std::scoped_lock group_lock(committing.group->mutex);
-    committed = committing.group->commit(checked, lock_of);
-  }
+    auto done = committing.group->commit(checked, calls.lock_of);
+    if (done) calls.note_committed(contents);
+    return done;
+  });
   if (!committed) {
     const bool has_ended = committing.group->is_empty();
     each([&](PendingContent& content) {
       content.unpark();
       if (has_ended) content.end(committed.error());
     });
+    if (has_ended) calls.note_shown(contents);
     // rename(2) says EINVAL of a directory that is moved into itself, and mv(1) tells people so.
     if (committed.error().code == ErrorCode::WrongSize) committed.error().errno_value = ENODATA;
-    return pass_on(std::move(committed));
+    return committed;
   }
   each([](PendingContent& content) {
     content.fail({ErrorCode::ArchiveChanged, ESTALE, "the transaction has been committed"});
   });
-  return contents;
+  return {};
 }
 
 Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,

@@ -5,6 +5,9 @@
 //   mv T .safetensors/committed/             commits: the rename's errno is the verdict
 //   rm -r T                                  rolls back
 //
+// committed/ shows the last kMostCommitted transactions, as empty directories. A transaction takes the place
+// of an earlier one of its name there, as rename(2) replaces an empty directory.
+//
 // Names in T are the flat file names of the tensors. T lists only what is staged, every other tensor can be
 // looked up too: opened without O_TRUNC, a file starts as the tensor is now, so a part can be patched. A
 // close fails with EINVAL where the size is wrong, but the content stays for another try.
@@ -14,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -24,19 +28,26 @@
 #include <vector>
 
 #include "core/model.h"
+#include "core/permissions.h"
 #include "core/transaction_group.h"
 #include "fs/inode_table.h"
 #include "fs/open_file.h"
 
 namespace stfs {
 
-/// Any thread may call. Takes its own mutex last, but for that of a TransactionGroup; commit() excepted,
-/// which its caller serializes with the other commits of the model.
+/// Who has made a transaction.
+struct Maker {
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+/// Any thread may call. Takes its own mutex last, but for that of a TransactionGroup.
 class TransactionDirectory {
  public:
   static constexpr Ino kViews = Ino{1} << 48U;
   static constexpr Ino kTransactions = kViews + 1;
   static constexpr Ino kCommitted = kViews + 2;
+  static constexpr std::size_t kMostCommitted = 64;
 
   /// What the state of a tensor's content is now: a number that differs after every change to it, and its
   /// checksum, which tells whether a change changed anything.
@@ -61,17 +72,27 @@ class TransactionDirectory {
   [[nodiscard]] Ino parent(Ino ino) const;
 
   /// mkdir. EPERM elsewhere than in transactions/, EEXIST.
-  Result<Ino> begin(Ino directory, std::string_view name);
+  Result<Ino> begin(Ino directory, std::string_view name, Maker maker = {});
+  /// What a directory shows where other users may enter: a transaction is its maker's alone, and in the
+  /// directories above it only the maker may move or remove it.
+  [[nodiscard]] Permissions restricted(Ino directory, Permissions shown) const;
   /// rmdir. ENOTEMPTY while something is staged.
   Result<void> remove_directory(Ino directory, std::string_view name);
   /// unlink: takes one tensor out of the transaction. EBUSY while it is open for writing.
   Result<void> remove_file(Ino directory, std::string_view name);
+  using Contents = std::vector<std::shared_ptr<PendingContent>>;
+  /// What a commit takes from the file system.
+  struct Calls {
+    TransactionGroup::OptionsOf options_of;
+    TransactionGroup::LockOf lock_of;
+    TransactionGroup::InTurn in_turn;
+    /// The contents of the tensors that have changed; called in the turn of the commit.
+    std::function<void(const Contents&)> note_committed;
+    /// The commit has failed behind its commit point: these tensors show their new bytes all the same.
+    std::function<void(const Contents&)> note_shown;
+  };
   /// rename. Between two names in transactions/, or from there to committed/: then it commits.
-  /// @return the contents of the tensors that have changed.
-  Result<std::vector<std::shared_ptr<PendingContent>>> rename(Ino from, std::string_view name, Ino to,
-                                                              std::string_view new_name,
-                                                              const TransactionGroup::OptionsOf& options_of,
-                                                              const TransactionGroup::LockOf& lock_of);
+  Result<void> rename(Ino from, std::string_view name, Ino to, std::string_view new_name, const Calls& calls);
 
   /// The content that all descriptors of a file share; for writing, notes the tensor's version as the one
   /// that the transaction was made from.
@@ -94,16 +115,17 @@ class TransactionDirectory {
   };
   struct Begun {
     std::string name;
+    Maker maker;
     bool is_committing = false;  // nothing in it may be opened for writing, moved or removed
     bool is_committed = false;
     std::shared_ptr<TransactionGroup> group;
     std::map<std::uint32_t, Member> members;
   };
 
-  /// The commit of a transaction that is marked as committing. The contents that have changed.
-  Result<std::vector<std::shared_ptr<PendingContent>>> commit(const Begun& committing,
-                                                              const TransactionGroup::OptionsOf& options_of,
-                                                              const TransactionGroup::LockOf& lock_of);
+  /// The commit of a transaction that is marked as committing.
+  Result<void> commit(const Begun& committing, const Calls& calls);
+  /// With the mutex held: forgets an earlier one of that name, and the oldest of too many.
+  void show_committed(std::uint64_t number, std::string_view name);
   [[nodiscard]] Place place_of(Ino ino) const;
   [[nodiscard]] Ino ino_of(std::uint64_t number, std::uint64_t in_run) const;
   [[nodiscard]] std::optional<std::uint64_t> number_named(Ino directory, std::string_view name) const;
@@ -117,6 +139,7 @@ class TransactionDirectory {
 
   mutable std::mutex mutex_;  // guards what follows
   std::map<std::uint64_t, Begun> begun_;
+  std::deque<std::uint64_t> committed_;  // those of begun_, in order of their commits
   std::uint64_t next_number_ = 0;
 };
 

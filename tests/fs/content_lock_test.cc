@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <future>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -150,4 +151,42 @@ TEST_CASE("many threads beside and alone: nobody is let in wrongly, and all come
   for (std::thread& thread : threads) thread.join();
   CHECK(wrong == 0);
   CHECK(alone == static_cast<int>(2 * kPlaces * (2000 - 125) * 2 + 2 * kPlaces * 125));
+}
+
+TEST_CASE("readers come in beside a holder that admits them, and it waits until they are out",
+          "[fs][content_lock]") {
+  ContentLock lock;
+  lock.lock();
+  std::promise<void> is_in;
+  std::promise<void> leave;
+  auto reader = in_background([&] {
+    const ContentLock::Reading reading(lock);
+    is_in.set_value();
+    leave.get_future().wait();
+  });
+  CHECK(is_waiting(reader));
+  lock.admit_readers();
+  is_in.get_future().wait();
+  { const ContentLock::Reading another(lock); }
+  auto sending = in_background([&] { lock.send_readers_out(); });
+  CHECK(is_waiting(sending));
+  auto late = in_background([&] { const ContentLock::Reading reading(lock); });
+  CHECK(is_waiting(late));
+  leave.set_value();
+  sending.get();
+  CHECK(is_waiting(late));
+  lock.unlock();
+  late.get();
+}
+
+TEST_CASE("without a holder a reader is alone", "[fs][content_lock]") {
+  ContentLock lock;
+  auto writer = std::make_optional<ContentLock::Reading>(lock);
+  auto other = in_background([&] {
+    lock.lock();
+    lock.unlock();
+  });
+  CHECK(is_waiting(other));
+  writer.reset();
+  other.get();
 }

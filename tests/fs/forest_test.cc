@@ -222,3 +222,28 @@ TEST_CASE("a deleted model is read to its end", "[fs][forest]") {
   CHECK(mount.look().entries.empty());
   CHECK(mount.forest->lookup(kRootIno, "b"));
 }
+
+TEST_CASE("FLUSH is called off only where nothing can ever be written", "[fs][forest]") {
+  // ENOSYS counts for the whole connection: one read-only archive must not drop another one's writes.
+  struct Row {
+    bool first_is_read_only;
+    bool second_is_read_only;
+    int answer;
+  };
+  for (const Row& row :
+       {Row{false, false, 0}, Row{true, false, 0}, Row{false, true, 0}, Row{true, true, ENOSYS}}) {
+    FilesystemOptions first;
+    FilesystemOptions second;
+    first.is_read_only = row.first_is_read_only;
+    second.is_read_only = row.second_is_read_only;
+    DrivenModel one(first);
+    DrivenModel two(second);
+    std::vector<Forest::Member> members;
+    members.push_back({.name = "one", .filesystem = one.take()});
+    members.push_back({.name = "two", .filesystem = two.take()});
+    const Forest forest(std::move(members));
+    CHECK(forest.is_read_only(forest.lookup(kRootIno, "one")->st_ino) == row.first_is_read_only);
+    CHECK(forest.errno_of_readers_flush() == row.answer);
+    CHECK(forest.is_read_only() == (row.answer == ENOSYS));
+  }
+}

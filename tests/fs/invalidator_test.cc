@@ -11,11 +11,17 @@
 
 using namespace stfs;
 
+namespace {
+
+const Invalidator::VisitCached kEach = [](const Stale&, const Invalidator::Visit&) {};
+
+}  // namespace
+
 TEST_CASE("work is done in the order in which it came, on the invalidator's thread", "[fs][invalidator]") {
   std::vector<int> order;
   std::vector<std::thread::id> threads;
   {
-    Invalidator invalidator(nullptr);
+    Invalidator invalidator(nullptr, kEach);
     invalidator.start();
     for (int at = 0; at < 100; ++at) {
       invalidator.run([&, at] {
@@ -32,7 +38,7 @@ TEST_CASE("work is done in the order in which it came, on the invalidator's thre
 
 TEST_CASE("stop works off what is queued: every request gets its answer", "[fs][invalidator]") {
   std::atomic<int> answered = 0;
-  Invalidator invalidator(nullptr);
+  Invalidator invalidator(nullptr, kEach);
   for (int at = 0; at < 50; ++at) invalidator.forget(Stale{}, [&] { ++answered; });
   CHECK(answered == 0);
   invalidator.start();
@@ -43,7 +49,7 @@ TEST_CASE("stop works off what is queued: every request gets its answer", "[fs][
 
 TEST_CASE("work may queue more work", "[fs][invalidator]") {
   std::atomic<int> done = 0;
-  Invalidator invalidator(nullptr);
+  Invalidator invalidator(nullptr, kEach);
   invalidator.start();
   invalidator.run([&] {
     ++done;
@@ -56,7 +62,7 @@ TEST_CASE("work may queue more work", "[fs][invalidator]") {
 TEST_CASE("many threads may queue at once", "[fs][invalidator]") {
   int answered = 0;  // touched by the invalidator's thread alone
   {
-    Invalidator invalidator(nullptr);
+    Invalidator invalidator(nullptr, kEach);
     invalidator.start();
     std::vector<std::thread> threads;
     for (int thread = 0; thread < 4; ++thread) {
@@ -70,13 +76,13 @@ TEST_CASE("many threads may queue at once", "[fs][invalidator]") {
 }
 
 TEST_CASE("an invalidator that was never started stops", "[fs][invalidator]") {
-  Invalidator invalidator(nullptr);
+  Invalidator invalidator(nullptr, kEach);
   invalidator.stop();
   SUCCEED("no thread to wait for");
 }
 
 TEST_CASE("what comes after the end is done at once: somebody may be waiting for it", "[fs][invalidator]") {
-  Invalidator invalidator(nullptr);
+  Invalidator invalidator(nullptr, kEach);
   invalidator.start();
   REQUIRE(invalidator.finish_within(std::chrono::seconds(20)));
   int done = 0;

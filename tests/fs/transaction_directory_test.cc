@@ -250,3 +250,44 @@ TEST_CASE("a read-only mount reads what a committed journal promises", "[fs][tra
   CHECK(mount.stored("first") == old);
   CHECK(std::filesystem::exists(journal));
 }
+
+TEST_CASE("committed/ shows the last transactions only", "[fs][transaction_directory]") {
+  const Transacted t;
+  constexpr std::size_t kMost = TransactionDirectory::kMostCommitted;
+  Ino first = 0;
+  for (std::size_t at = 0; at < kMost + 10; ++at) {
+    const Ino made = t.begin(fmt::format("T{}", at));
+    if (at == 0) first = made;
+    REQUIRE(t.commit(fmt::format("T{}", at)) == 0);
+  }
+  const Names shown = t.list(kCommitted);
+  CHECK(shown.size() == kMost);
+  CHECK(shown.front() == "T10");
+  CHECK(shown.back() == fmt::format("T{}", kMost + 9));
+  CHECK(errno_of(t.mount->lookup(kCommitted, "T9")) == ENOENT);
+  CHECK(errno_of(t.mount->attributes(first)) == ENOENT);
+  // Those that are removed make room.
+  CHECK(errno_of(t.mount->remove_directory(kCommitted, "T20")) == 0);
+  CHECK(t.begin("last") != 0);
+  CHECK(t.commit("last") == 0);
+  CHECK(t.list(kCommitted).front() == "T10");
+}
+
+TEST_CASE("a name can be committed again: the new one takes the place of the old",
+          "[fs][transaction_directory]") {
+  const Transacted t;
+  for (const std::string content : {"0123456789abcdef", "fedcba9876543210"}) {
+    const Ino directory = t.begin();
+    REQUIRE(t.stage(directory, "first", content) == 0);
+    CHECK(t.commit() == 0);
+    CHECK(t.mount.stored("first") == content);
+    CHECK(t.list(kCommitted) == Names{"T"});
+    CHECK(t.mount.ino("T", kCommitted) == directory);
+  }
+  // Refused, it leaves the old one.
+  const Ino directory = t.begin();
+  REQUIRE(t.stage(directory, "first", "short") == EINVAL);
+  CHECK(t.commit() == ENODATA);
+  CHECK(t.list(kCommitted) == Names{"T"});
+  CHECK(t.list(kTransactions) == Names{"T"});
+}

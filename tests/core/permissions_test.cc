@@ -1,0 +1,133 @@
+// core/permissions.h: what several files allow together, for every user there is.
+#include "core/permissions.h"
+
+#include <endian.h>
+#include <fcntl.h>
+#include <linux/posix_acl_xattr.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+struct User {
+  uid_t uid;
+  std::set<gid_t> groups;
+};
+
+/// The kernel's rule: one class decides.
+bool may(const User& user, const Permissions& file, mode_t right) {
+  if (user.uid == file.uid) return (file.mode >> 6U & right) != 0;
+  if (user.groups.contains(file.gid)) return (file.mode >> 3U & right) != 0;
+  return (file.mode & right) != 0;
+}
+
+std::vector<User> users() {
+  std::vector<User> all;
+  for (const uid_t uid : {1U, 2U, 3U}) {
+    for (const std::set<gid_t>& groups : {std::set<gid_t>{}, {10}, {20}, {10, 20}})
+      all.push_back({uid, groups});
+  }
+  return all;
+}
+
+/// Every way to allow reading, of two owners and two groups.
+std::vector<Permissions> files() {
+  std::vector<Permissions> all;
+  for (const uid_t uid : {1U, 2U}) {
+    for (const gid_t gid : {10U, 20U}) {
+      for (mode_t classes = 0; classes < 8; ++classes)
+        all.push_back({(classes & 4) << 6 | (classes & 2) << 4 | (classes & 1) << 2, uid, gid});
+    }
+  }
+  return all;
+}
+
+struct Tag {
+  unsigned tag;
+  unsigned bits;
+  unsigned id;
+};
+
+std::string list_of(const std::vector<Tag>& tags) {
+  posix_acl_xattr_header header{.a_version = htole32(2)};
+  std::string text(reinterpret_cast<const char*>(&header), sizeof header);  // NOLINT
+  for (const Tag& tag : tags) {
+    posix_acl_xattr_entry entry{};
+    entry.e_tag = htole16(static_cast<std::uint16_t>(tag.tag));
+    entry.e_perm = htole16(static_cast<std::uint16_t>(tag.bits));
+    entry.e_id = htole32(tag.id);
+    text.append(reinterpret_cast<const char*>(&entry), sizeof entry);  // NOLINT
+  }
+  return text;
+}
+
+}  // namespace
+
+TEST_CASE(
+    "the strictest of two allows nobody what one of them forbids; the loosest everybody what one allows",
+    "[core][permissions]") {
+  constexpr mode_t kRead = 4;
+  for (const Permissions& one : files()) {
+    for (const Permissions& other : files()) {
+      const Permissions strict = strictest(one, other);
+      const Permissions loose = loosest(one, other);
+      REQUIRE((strict.uid == one.uid && loose.gid == one.gid));
+      for (const User& user : users()) {
+        const bool by_one = may(user, one, kRead);
+        const bool by_other = may(user, other, kRead);
+        REQUIRE((!may(user, strict, kRead) || (by_one && by_other)));
+        REQUIRE((may(user, loose, kRead) || !(by_one || by_other)));
+        if (one.uid != other.uid || one.gid != other.gid) continue;
+        REQUIRE(may(user, strict, kRead) == (by_one && by_other));
+        REQUIRE(may(user, loose, kRead) == (by_one || by_other));
+      }
+    }
+  }
+}
+
+TEST_CASE("rights are combined one by one", "[core][permissions]") {
+  CHECK(strictest({0644, 1, 10}, {0600, 1, 10}) == Permissions{0600, 1, 10});
+  CHECK(strictest({0640, 1, 10}, {0604, 1, 10}) == Permissions{0600, 1, 10});
+  CHECK(strictest({0600, 1, 10}, {0600, 2, 10}) == Permissions{0000, 1, 10});
+  CHECK(strictest({0644, 1, 10}, {0644, 2, 20}) == Permissions{0444, 1, 10});
+  CHECK(loosest({0600, 1, 10}, {0644, 1, 10}) == Permissions{0644, 1, 10});
+  CHECK(loosest({0600, 1, 10}, {0600, 2, 10}) == Permissions{0666, 1, 10});
+}
+
+TEST_CASE("an access control list takes from group and others what one of its entries forbids",
+          "[core][permissions]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("file", "bytes");
+  auto file = system_storage().open(path, Access::ReadOnly).value();
+  REQUIRE(::chmod(path.c_str(), 0664) == 0);
+  CHECK(permissions_of(*file)->mode == 0664);
+  const auto set = [&](unsigned group, unsigned user, unsigned mask, unsigned others) {
+    const std::string list = list_of(
+        {{0x01, 6, ~0U}, {0x02, user, 4242}, {0x04, group, ~0U}, {0x10, mask, ~0U}, {0x20, others, ~0U}});
+    return ::setxattr(path.c_str(), "system.posix_acl_access", list.data(), list.size(), 0);
+  };
+  if (set(0, 6, 6, 0) != 0 && errno == EOPNOTSUPP) {
+    WARN("skipped: the file system of temporary files has no access control lists");
+    return;
+  }
+  // u::rw u:4242:rw g::--- m::rw o::---: the mode says 0660, but the group has no right.
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  REQUIRE((status.st_mode & 0777) == 0660);
+  CHECK(permissions_of(*file)->mode == 0600);
+  // One user is shut out of what all others may read: then no other may here.
+  REQUIRE(set(4, 0, 6, 4) == 0);
+  CHECK(permissions_of(*file)->mode == 0600);
+  REQUIRE(set(6, 4, 6, 4) == 0);
+  CHECK(permissions_of(*file)->mode == 0644);
+}

@@ -1,0 +1,89 @@
+// Only what the kernel may have in its caches is forgotten, and a refusal makes nothing stale.
+#include <vector>
+
+#include "tests/fs/transacted.h"
+#include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+using Told = std::vector<std::pair<Ino, Stale::What>>;
+
+Told cached_of(const Filesystem& filesystem, Stale::What what, std::uint32_t tensors) {
+  Told told;
+  filesystem.visit_cached({InodeTable::ino_of_tensor(0), InodeTable::ino_of_tensor(tensors) - 1, what},
+                          [&](Ino ino, Stale::What its) { told.emplace_back(ino, its); });
+  return told;
+}
+
+}  // namespace
+
+TEST_CASE("of many tensors those are forgotten that the kernel was told of", "[fs][filesystem][cached]") {
+  Tensors tensors;
+  for (int at = 0; at < 1000; ++at) tensors.emplace_back(fmt::format("t{}", at), "bytes");
+  const DrivenFilesystem mount(tensors);
+  constexpr auto kAttributes = Stale::What::Attributes;
+  constexpr auto kContent = Stale::What::Content;
+  CHECK(cached_of(*mount, kContent, 1000).empty());
+  const Ino looked_up = mount.ino("t17");
+  const Ino read = mount.ino("t500");
+  REQUIRE(mount->read(read, 0, 5));
+  CHECK(cached_of(*mount, kAttributes, 1000) == Told{{looked_up, kAttributes}, {read, kAttributes}});
+  // Forgotten: until the next answer there is nothing more to forget but the bytes.
+  CHECK(cached_of(*mount, kAttributes, 1000).empty());
+  mount->note_told(looked_up);
+  CHECK(cached_of(*mount, kContent, 1000) == Told{{looked_up, kAttributes}, {read, kContent}});
+  CHECK(cached_of(*mount, kContent, 1000).empty());
+  // What is no tensor is told as it is.
+  Told told;
+  mount->visit_cached({kViews, kCommitted, kAttributes},
+                      [&](Ino ino, Stale::What what) { told.emplace_back(ino, what); });
+  CHECK(told == Told{{kViews, kAttributes}, {kTransactions, kAttributes}, {kCommitted, kAttributes}});
+}
+
+TEST_CASE("a change is counted before it is told", "[fs][filesystem][cached]") {
+  const DrivenFilesystem mount;
+  const CapturedStderr captured;
+  const std::uint64_t before = Filesystem::changes();
+  mount.overwrite(mount.offset_of("first"), "x");
+  CHECK(mount.notices_change());
+  CHECK(Filesystem::changes() > before);
+}
+
+TEST_CASE("a refused transaction makes nothing stale", "[fs][filesystem][cached]") {
+  const Transacted t;
+  std::vector<Stale> told;
+  t.mount->tell_stale_to([&](Stale stale) { told.push_back(stale); });
+  const Ino directory = t.begin();
+  CHECK(t.commit("absent") == ENOENT);
+  {
+    Member member(t.mount, directory, "first");
+    CHECK(member.write(kNew, 0) == 0);
+    CHECK(t.commit() == EBUSY);
+    CHECK(member.close() == 0);
+  }
+  CHECK(t.stage(directory, "second", "short") == EINVAL);
+  CHECK(t.commit() == ENODATA);
+  CHECK(told.empty());
+  CHECK(t.is_untouched());
+}
+
+TEST_CASE("a transaction that others were faster than makes only their change stale",
+          "[fs][filesystem][cached]") {
+  const Transacted t;
+  std::vector<Stale> told;
+  t.mount->tell_stale_to([&](Stale stale) { told.push_back(stale); });
+  const Ino directory = t.begin();
+  REQUIRE(t.stage(directory, "first") == 0);
+  t.mount.overwrite(t.mount.offset_of("first"), "by others");
+  CHECK(t.commit() == ESTALE);
+  REQUIRE(told.size() == 1);
+  CHECK(told.front().first == t.mount.ino("first"));
+  CHECK(told.front().last == t.mount.ino("second"));
+  told.clear();
+  CHECK(t.commit() == ESTALE);
+  CHECK(told.empty());
+}

@@ -1,0 +1,154 @@
+// Modes and owners: each tensor shows its own shard's, and a change of them is noticed.
+#include <sys/stat.h>
+
+#include "fs/forest.h"
+#include "tests/fs/driven_model.h"
+#include "tests/fs/transacted.h"
+#include "tests/support/captured_stderr.h"
+#include "tests/support/catch.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+constexpr mode_t kNineBits = 0777;
+
+FilesystemOptions shared_with_others() {
+  FilesystemOptions options;
+  options.is_shared = true;
+  return options;
+}
+
+struct TwoShards {
+  explicit TwoShards(const FilesystemOptions& options = shared_with_others()) : model(options) {}
+  /// Of the shard `one` (0) or `two` (1), noticed.
+  void change_mode(std::uint32_t shard, mode_t mode) const {
+    const auto path = model.directory().path() / (shard == 0 ? "one.safetensors" : "two.safetensors");
+    if (::chmod(path.c_str(), mode) != 0) throw std::runtime_error("chmod");
+    changes.push_back(model->check_for_change(shard));
+  }
+  [[nodiscard]] mode_t mode(std::string_view name, Ino parent = kRootIno) const {
+    return model->attributes(model.ino(name, parent))->st_mode & kNineBits;
+  }
+
+  CapturedStderr captured;
+  DrivenModel model;
+  mutable std::vector<Filesystem::Change> changes;
+};
+
+}  // namespace
+
+TEST_CASE("each tensor shows its own shard's mode, each view its tensor's", "[fs][filesystem][permissions]") {
+  const TwoShards t;
+  t.change_mode(0, 0600);
+  t.change_mode(1, 0644);
+  CHECK(t.mode("b") == 0600);
+  CHECK(t.mode("c") == 0644);
+  CHECK(t.mode("b.npy", t.model.ino("npy", kViews)) == 0400);
+  CHECK(t.mode("c.npy", t.model.ino("npy", kViews)) == 0444);
+  CHECK(t.mode("c[0:2]", t.model.ino("slice", kViews)) == 0444);
+  CHECK(t.mode("b[0:2]", t.model.ino("slice", kViews)) == 0400);
+  for (const auto* name : {"archive.safetensors", "header.json", "metadata.json", "stats.json"}) {
+    INFO(name);
+    CHECK(t.mode(name, kViews) == 0400);
+  }
+  // Who may read one tensor may get to it.
+  CHECK((t.model->attributes(kRootIno)->st_mode & kNineBits) == 0555);
+  CHECK(t.mode(".safetensors") == 0755);
+}
+
+TEST_CASE("a change of the mode is noticed and told, as one of attributes", "[fs][filesystem][permissions]") {
+  const TwoShards t;
+  t.change_mode(0, 0644);
+  t.change_mode(1, 0644);
+  std::vector<Stale> told;
+  t.model->tell_stale_to([&](Stale stale) { told.push_back(stale); });
+  t.changes.clear();
+  const std::uint64_t before = Filesystem::changes();
+  t.change_mode(1, 0600);
+  CHECK(t.mode("c") == 0600);
+  CHECK(t.mode("b") == 0644);
+  CHECK(t.changes.back().has_new_permissions);
+  CHECK(t.changes.back().stale.what == Stale::What::Nothing);  // the bytes stay cached
+  CHECK(Filesystem::changes() > before);
+  const auto was_told = [&](Ino ino) {
+    return std::ranges::any_of(told, [&](const Stale& stale) {
+      return stale.first <= ino && ino <= stale.last && stale.what == Stale::What::Attributes;
+    });
+  };
+  for (const Ino ino :
+       {t.model.ino("c"), Ino{kRootIno}, Ino{Views::kArchive}, Ino{Views::kNpy}, kViews, kTransactions})
+    CHECK(was_told(ino));
+  CHECK_FALSE(was_told(t.model.ino("b")));
+  told.clear();
+  t.change_mode(1, 0600);
+  CHECK(told.empty());
+}
+
+TEST_CASE("uid, gid, umask and ro hold for every shard", "[fs][filesystem][permissions]") {
+  FilesystemOptions options = shared_with_others();
+  options.uid = 1234;
+  options.gid = 4321;
+  options.umask = 0007;
+  const TwoShards t(options);
+  t.change_mode(0, 0660);
+  t.change_mode(1, 0666);
+  CHECK(t.mode("b") == 0660);
+  CHECK(t.mode("c") == 0660);
+  const auto shown = t.model->attributes(t.model.ino("c"));
+  CHECK((shown->st_uid == 1234 && shown->st_gid == 4321));
+  options.is_read_only = true;
+  const TwoShards read_only(options);
+  read_only.change_mode(0, 0660);
+  CHECK(read_only.mode("b") == 0440);
+}
+
+TEST_CASE("metadata of the whole model is shown to those who may read all of it",
+          "[fs][filesystem][permissions]") {
+  const auto metadata = [](const TwoShards& t) {
+    return errno_of(t.model->extended_attribute(kRootIno, "user.safetensors.metadata.format"));
+  };
+  const TwoShards t;
+  t.change_mode(0, 0640);
+  t.change_mode(1, 0640);
+  CHECK(metadata(t) == 0);
+  t.change_mode(1, 0600);
+  CHECK(metadata(t) == EACCES);
+  CHECK(errno_of(t.model->extended_attribute(kRootIno, "user.safetensors.tensors")) == 0);
+  const TwoShards own(FilesystemOptions{});
+  own.change_mode(1, 0600);
+  CHECK(metadata(own) == 0);
+}
+
+TEST_CASE("where others may enter, a transaction is its maker's alone", "[fs][filesystem][permissions]") {
+  const TwoShards t;
+  const auto made = t.model->make_directory(kTransactions, "T", {.uid = 77, .gid = 88});
+  REQUIRE(made);
+  CHECK(made->st_mode == (S_IFDIR | 0700));
+  CHECK((made->st_uid == 77 && made->st_gid == 88));
+  CHECK((t.model->attributes(kTransactions)->st_mode & S_ISVTX) != 0);
+  CHECK((t.model->attributes(kCommitted)->st_mode & S_ISVTX) != 0);
+  CHECK((t.model->attributes(kViews)->st_mode & S_ISVTX) == 0);
+  CHECK((t.model->attributes(t.model.ino("b", made->st_ino))->st_mode & kNineBits) == t.mode("b"));
+  const TwoShards own(FilesystemOptions{});
+  CHECK(own.model->make_directory(kTransactions, "T", {.uid = 77, .gid = 88})->st_uid == ::getuid());
+}
+
+TEST_CASE("the root of several models is open to whoever may read one of them",
+          "[fs][filesystem][permissions]") {
+  TwoShards first;
+  TwoShards second;
+  for (const std::uint32_t shard : {0U, 1U}) {
+    first.change_mode(shard, 0600);
+    second.change_mode(shard, 0604);
+  }
+  std::vector<Forest::Member> members;
+  members.push_back(
+      {.name = "one", .path = first.model.directory().path(), .filesystem = first.model.take()});
+  members.push_back(
+      {.name = "two", .path = second.model.directory().path(), .filesystem = second.model.take()});
+  const Forest forest(std::move(members));
+  CHECK((forest.attributes(kRootIno)->st_mode & kNineBits) == 0505);
+  CHECK((forest.lookup(kRootIno, "one")->st_mode & kNineBits) == 0500);
+}

@@ -1,0 +1,188 @@
+// Nobody waits for a stranger: what goes on while a commit waits for the disk or for another process's lock.
+#include <atomic>
+#include <chrono>
+#include <future>
+
+#include "core/file_lock.h"
+#include "tests/fs/descriptor.h"
+#include "tests/fs/transacted.h"
+#include "tests/support/captured_stderr.h"
+#include "tests/support/catch.h"
+#include "tests/support/intercepted_storage.h"
+
+using namespace stfs;
+using namespace stfs::test;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr auto kForAHang = 20s;
+const std::string kBefore(16384, 'o');
+const std::string kAfter(16384, 'n');
+
+/// A disk that takes its time for one kind of call, from when it is told to until it may go on.
+class SlowDisk final : public Interceptor {
+ public:
+  Verdict before(const SeamCall& call) override {
+    if (call.kind == FileCall::Lock) ++lock_attempts;
+    if (call.kind != slow.kind || call.role != slow.role || !is_slow.exchange(false)) return {};
+    is_at_it.set_value();
+    may_go_on.get_future().wait();
+    return {};
+  }
+
+  SeamCall slow{FileCall::Sync, FileRole::Archive};
+  std::atomic<bool> is_slow = false;
+  std::promise<void> is_at_it;
+  std::promise<void> may_go_on;
+  std::atomic<unsigned> lock_attempts = 0;
+};
+
+/// What work() returns, if it returns soon.
+template <class Work>
+auto soon(const Work& work) -> std::optional<decltype(work())> {
+  auto result = std::make_shared<std::promise<decltype(work())>>();
+  auto future = result->get_future();
+  std::thread([work, result] { result->set_value(work()); }).detach();
+  if (future.wait_for(kForAHang) != std::future_status::ready) return std::nullopt;
+  return future.get();
+}
+
+}  // namespace
+
+TEST_CASE("attributes and reads never wait for the disk of a commit", "[fs][filesystem][waiting]") {
+  SlowDisk disk;
+  disk.slow = GENERATE(
+      SeamCall{FileCall::Sync, FileRole::Journal}, SeamCall{FileCall::Sync, FileRole::Archive},
+      SeamCall{FileCall::Write, FileRole::Archive}, SeamCall{FileCall::SyncDirectory, FileRole::Directory});
+  const int access = GENERATE(O_WRONLY, O_RDWR);
+  INFO(name_of(disk.slow.kind) << " of the " << name_of(disk.slow.role) << ", access " << access);
+  InterceptedStorage storage(system_storage(), disk);
+  const DrivenFilesystem mount({{"one", kBefore}, {"two", kBefore}}, {}, storage);
+  Descriptor writer(mount, "one", access);
+  REQUIRE(writer.write(kAfter, 0));
+  disk.is_slow = true;
+  auto closing = std::async(std::launch::async, [&] { return errno_of(writer.flush()); });
+  disk.is_at_it.get_future().wait();
+
+  const bool is_committed = disk.slow.role == FileRole::Archive;
+  const auto read = [&](std::string_view name) { return [&, name] { return mount.read(name).value(); }; };
+  const auto size = [&] { return mount->attributes(mount.ino("one"))->st_size; };
+  CHECK(soon(size) == 16384);
+  CHECK(soon(read("one")) == (is_committed || access == O_RDWR ? kAfter : kBefore));
+  CHECK(soon(read("two")) == kBefore);
+  CHECK(soon([&] { return mount.attribute("one", "generation").has_value(); }) == true);
+  disk.may_go_on.set_value();
+  CHECK(closing.get() == 0);
+  CHECK(mount.read("one") == kAfter);
+  CHECK(mount.stored("one") == kAfter);
+}
+
+TEST_CASE("a part that was written shows among the old bytes while it is committed",
+          "[fs][filesystem][waiting]") {
+  SlowDisk disk;
+  disk.slow =
+      GENERATE(SeamCall{FileCall::Sync, FileRole::Journal}, SeamCall{FileCall::Write, FileRole::Archive});
+  InterceptedStorage storage(system_storage(), disk);
+  const DrivenFilesystem mount({{"one", kBefore}, {"two", kBefore}}, {}, storage);
+  Descriptor writer(mount, "one", O_RDWR);
+  REQUIRE(writer.write("patch", 9000));
+  disk.is_slow = true;
+  auto closing = std::async(std::launch::async, [&] { return errno_of(writer.flush()); });
+  disk.is_at_it.get_future().wait();
+  std::string expected = kBefore;
+  expected.replace(9000, 5, "patch");
+  CHECK(soon([&] { return mount.read("one").value(); }) == expected);
+  disk.may_go_on.set_value();
+  CHECK(closing.get() == 0);
+  CHECK(mount.stored("one") == expected);
+}
+
+TEST_CASE("the size of a tensor that is being written is known without its lock",
+          "[fs][filesystem][waiting]") {
+  const DrivenFilesystem mount({{"one", kBefore}});
+  Descriptor writer(mount, "one", O_RDWR | O_TRUNC);
+  CHECK(mount->attributes(mount.ino("one"))->st_size == 0);
+  REQUIRE(writer.write("12345", 0));
+  CHECK(mount->attributes(mount.ino("one"))->st_size == 5);
+  REQUIRE(writer.resize(3));
+  const std::scoped_lock held(writer.file().content->mutex);
+  CHECK(soon([&] { return mount->attributes(mount.ino("one"))->st_size; }) == 3);
+}
+
+TEST_CASE("another process's lock on one tensor keeps nobody from committing another",
+          "[fs][filesystem][waiting]") {
+  SlowDisk counting;
+  InterceptedStorage storage(system_storage(), counting);
+  FilesystemOptions options;
+  options.commit.lock_patience = kForAHang;
+  const DrivenFilesystem mount({{"one", kBefore}, {"two", kBefore}, {"three", kBefore}}, options, storage);
+  auto theirs = system_storage().open(mount.path(), Access::ReadWrite).value();
+  auto held = ArchiveLocks::for_patch(*theirs, mount.path(), {{mount.offset_of("one") + 5000, 1}}, 0ms);
+  REQUIRE(held);
+  Descriptor waiting(mount, "one", O_WRONLY);
+  REQUIRE(waiting.write(kAfter, 0));
+  counting.lock_attempts = 0;
+  auto closing = std::async(std::launch::async, [&] { return errno_of(waiting.close()); });
+  while (counting.lock_attempts < 5) std::this_thread::sleep_for(1ms);
+
+  CHECK(soon([&] {
+          Descriptor other(mount, "three", O_WRONLY);
+          return other.write(kAfter, 0) && other.close();
+        }) == true);
+  CHECK(mount.stored("three") == kAfter);
+  CHECK(soon([&] { return mount.read("one").value(); }) == kBefore);
+  CHECK(closing.wait_for(0s) == std::future_status::timeout);
+  held->release();
+  CHECK(closing.get() == 0);
+  CHECK(mount.stored("one") == kAfter);
+}
+
+TEST_CASE("a lock that stays gives EBUSY when patience ends, with the holder and the time",
+          "[fs][filesystem][waiting]") {
+  const CapturedStderr captured;
+  FilesystemOptions options;
+  options.commit.lock_patience = 1100ms;
+  const DrivenFilesystem mount({{"one", kBefore}}, options);
+  auto theirs = system_storage().open(mount.path(), Access::ReadWrite).value();
+  const auto held = ArchiveLocks::for_patch(*theirs, mount.path(), {{mount.offset_of("one"), 1}}, 0ms);
+  Descriptor writer(mount, "one", O_WRONLY);
+  REQUIRE(writer.write(kAfter, 0));
+  const auto begin = std::chrono::steady_clock::now();
+  const auto closed = writer.flush();
+  CHECK(errno_of(closed) == EBUSY);
+  CHECK(std::chrono::steady_clock::now() - begin >= 1100ms);
+  CHECK(closed.error().message.find(fmt::format("process {} holds a lock", ::getpid())) != std::string::npos);
+  CHECK(closed.error().message.find("in 1 s") != std::string::npos);
+  CHECK(mount.stored("one") == kBefore);
+}
+
+TEST_CASE("a transaction that waits for a lock keeps nobody from committing, and goes on",
+          "[fs][filesystem][waiting]") {
+  SlowDisk counting;
+  InterceptedStorage storage(system_storage(), counting);
+  FilesystemOptions options;
+  options.commit.lock_patience = kForAHang;
+  const DrivenFilesystem mount({{"one", kBefore}, {"two", kBefore}, {"three", kBefore}}, options, storage);
+  auto theirs = system_storage().open(mount.path(), Access::ReadWrite).value();
+  auto held = ArchiveLocks::for_patch(*theirs, mount.path(), {{mount.offset_of("one") + 5000, 1}}, 0ms);
+  REQUIRE(held);
+  const Ino directory = mount->make_directory(kTransactions, "T")->st_ino;
+  {
+    Member member(mount, directory, "one");
+    REQUIRE(member.write(kAfter, 0) == 0);
+    REQUIRE(member.close() == 0);
+  }
+  counting.lock_attempts = 0;
+  auto renaming = std::async(std::launch::async,
+                             [&] { return errno_of(mount->rename(kTransactions, "T", kCommitted, "T")); });
+  while (counting.lock_attempts < 5) std::this_thread::sleep_for(1ms);
+  CHECK(soon([&] {
+          Descriptor other(mount, "three", O_WRONLY);
+          return other.write(kAfter, 0) && other.close();
+        }) == true);
+  CHECK(renaming.wait_for(0s) == std::future_status::timeout);
+  held->release();
+  CHECK(renaming.get() == 0);
+  CHECK(mount.stored("one") == kAfter);
+}

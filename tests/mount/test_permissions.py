@@ -1,0 +1,174 @@
+# Who may read and write a mount that others may enter (allow_other): what each shard's own mode and owner say, as they
+# are now. Each test is a row of packaging/doc/threats.md.
+import errno
+import os
+import shutil
+import subprocess
+
+import pytest
+from mounted import eventually, shell
+from sharded_model import ShardedModel
+
+pytestmark = pytest.mark.needs_root
+
+
+class Visitor:
+    """The user nobody in a mount of root's."""
+
+    def __init__(self, nobody, mounts, source, options="allow_other"):
+        self.nobody = nobody
+        self.mount = mounts(source, options, path=nobody.make_mount_point())
+
+    def run(self, script, *arguments):
+        return subprocess.run([*self.nobody.before, "sh", "-c", f"cd '{self.mount.path}' && {script}", "sh",
+                               *map(str, arguments)], capture_output=True, text=True)
+
+    def may(self, script, name):
+        done = self.run(script, name)
+        refused = "Permission denied" in done.stderr or "can't cd" in done.stderr
+        assert refused == (done.returncode != 0), done.stderr
+        return not refused
+
+    def may_read(self, name):
+        return self.may('cat "$1" > /dev/null', name)
+
+    def may_write(self, name):
+        return self.may('exec 3<> "$1"', name)
+
+
+@pytest.fixture
+def model(tmp_path):
+    """Two shards that everybody may read."""
+    model = ShardedModel(tmp_path / "sharded", shards=2)
+    for name in model.names:
+        os.chmod(model.directory / name, 0o644)
+    return model
+
+
+@pytest.fixture
+def visit(nobody, mounts):
+    return lambda source, options="allow_other": Visitor(nobody, mounts, source, options)
+
+
+def shards(model):
+    """Two tensors, of the first and of the second shard."""
+    return tuple(model.tensors_of(shard)[0] for shard in model.names)
+
+
+@pytest.mark.parametrize("private", [0, 1])
+def test_a_shard_that_others_may_not_read_stays_so(model, visit, private):
+    os.chmod(model.directory / model.names[private], 0o600)
+    os.chmod(model.directory / model.names[1 - private], 0o666)
+    there = visit(model.index)
+    hidden, open_ = shards(model)[private], shards(model)[1 - private]
+    assert there.may_read(open_) and there.may_write(open_)
+    assert not there.may_read(hidden) and not there.may_write(hidden)
+    for view in ("archive.safetensors", "header.json", "metadata.json", f"npy/{hidden}.npy"):
+        assert not there.may_read(f".safetensors/{view}"), view
+    assert there.may_read(f".safetensors/npy/{open_}.npy")
+    assert there.run("ls").stdout.split() == sorted(model.tensors)
+    for name in (hidden, open_):
+        shown, real = os.stat(there.mount / name), os.stat(model.shard_of(name))
+        assert (shown.st_mode & 0o777, shown.st_uid, shown.st_gid) == (real.st_mode & 0o777, real.st_uid, real.st_gid)
+
+
+def test_a_mode_that_changes_under_a_mount_counts_at_once(model, visit):
+    first, second = shards(model)
+    there = visit(model.index)
+    assert there.may_read(first) and there.may_read(second)
+    for private in (True, False):
+        os.chmod(model.shard_of(first), 0o600 if private else 0o644)
+        assert eventually(lambda: there.may_read(first) != private)
+        assert there.may_read(second)
+        assert there.may_read(".safetensors/archive.safetensors") != private
+        assert os.stat(there.mount / first).st_mode & 0o777 == (0o600 if private else 0o644)
+
+
+def test_an_owner_that_changes_under_a_mount_counts(archive, visit, nobody):
+    os.chmod(archive.path, 0o600)
+    there = visit(archive.path)
+    assert there.run("ls").returncode != 0
+    nobody.own(archive.path)
+    assert eventually(lambda: there.may_read("embed") and there.may_write("embed"))
+    os.chown(archive.path, 0, 0)
+    assert eventually(lambda: there.run("ls").returncode != 0)
+
+
+def test_a_file_that_is_open_stays_open(archive, visit, open_fd):
+    os.chmod(archive.path, 0o644)
+    there = visit(archive.path)
+    fd = open_fd(there.mount / "embed")
+    os.chmod(archive.path, 0o600)
+    assert eventually(lambda: os.stat(there.mount / "embed").st_mode & 0o777 == 0o600)
+    assert len(os.pread(fd, 16, 0)) == 16
+
+
+def test_models_of_a_directory_have_their_own_modes(tmp_path, archive, visit):
+    zoo = tmp_path / "zoo"
+    zoo.mkdir()
+    for name, mode in (("a", 0o600), ("b", 0o644)):
+        path = zoo / f"{name}.safetensors"
+        shutil.copyfile(archive.path, path)
+        os.chmod(path, mode)
+    there = visit(zoo)
+    assert there.run("ls").stdout.split() == ["a", "b"]
+    assert there.may_read("b/embed")
+    assert there.run("ls a").returncode != 0 and there.run("cat a/embed").returncode != 0
+
+
+def test_an_access_control_list_does_not_open_a_file_to_its_group(archive, visit, nobody):
+    # u::rw, user 4242: rw, group: none, mask rw. The mode then reads 0660.
+    entries = [(1, 6, 0xFFFFFFFF), (2, 6, 4242), (4, 0, 0xFFFFFFFF), (16, 6, 0xFFFFFFFF), (32, 0, 0xFFFFFFFF)]
+    packed = (2).to_bytes(4, "little") + b"".join(
+        tag.to_bytes(2, "little") + bits.to_bytes(2, "little") + who.to_bytes(4, "little") for tag, bits, who in entries)
+    os.chown(archive.path, 0, nobody.gid)
+    try:
+        os.setxattr(archive.path, "system.posix_acl_access", packed)
+    except OSError as error:
+        if error.errno != errno.EOPNOTSUPP:
+            raise
+        pytest.skip("the file system has no access control lists")
+    assert os.stat(archive.path).st_mode & 0o777 == 0o660
+    there = visit(archive.path)
+    assert not there.may_read("embed") and not there.may_write("embed")
+
+
+def test_a_transaction_is_its_makers(archive, visit):
+    os.chmod(archive.path, 0o666)
+    there = visit(archive.path)
+    views = there.mount / ".safetensors"
+    (views / "transactions/T").mkdir()
+    (views / "transactions/T/embed").write_bytes(b"\1" * os.stat(there.mount / "embed").st_size)
+    before = (there.mount / "embed").read_bytes()
+    cd = "cd .safetensors && "
+    for script in ("ls transactions/T", "cat transactions/T/embed", "mv transactions/T committed/",
+                   "mv transactions/T transactions/U", "rm transactions/T/embed", "rmdir transactions/T"):
+        done = there.run(cd + script)
+        assert done.returncode != 0 and ("ermission" in done.stderr or "not permitted" in done.stderr), (script, done)
+    assert (there.mount / "embed").read_bytes() == before
+    # Its own it may make, commit and remove.
+    done = there.run(cd + "mkdir transactions/mine && cat ../embed > transactions/mine/embed && "
+                     "mv transactions/mine committed/ && rmdir committed/mine")
+    assert done.returncode == 0, done.stderr
+    os.rename(views / "transactions/T", views / "committed/T")
+    assert (there.mount / "embed").read_bytes() == b"\1" * len(before)
+
+
+def test_without_allow_other_nobody_else_enters(archive, visit):
+    os.chmod(archive.path, 0o666)
+    there = visit(archive.path, "default_permissions")
+    assert there.run("ls").returncode != 0
+    assert shell('ls "$1"', there.mount.path).returncode == 0
+
+
+def test_metadata_is_for_those_who_may_read_every_shard(model, visit):
+    there = visit(model.index)
+    keys = os.listxattr(there.mount.path)
+    os.chmod(model.directory / model.names[1], 0o600)
+    assert eventually(lambda: os.stat(there.mount / shards(model)[1]).st_mode & 0o077 == 0)
+    for key in keys:
+        if ".metadata." not in key:
+            continue
+        with pytest.raises(OSError) as raised:
+            os.getxattr(there.mount.path, key)
+        assert raised.value.errno == errno.EACCES

@@ -1,0 +1,132 @@
+# Nobody waits for a stranger: what others do in a mount while many requests wait.
+import errno
+import os
+import threading
+import time
+
+import numpy as np
+import pytest
+from archive_file import ArchiveFile, random_bytes, save_with_reference
+from mounted import eventually
+from test_locks import held_by_another
+
+WRITERS = 40  # a mount has 16 threads
+SIZE = 16384
+
+
+@pytest.fixture
+def crowd(tmp_path, mounts):
+    """A mount of many tensors, and its archive."""
+    names = ["locked", "between", *(f"t{at}" for at in range(8))]
+    path = save_with_reference(tmp_path / "crowd.safetensors", {name: np.zeros(SIZE, "u1") for name in names})
+    mount = mounts(path)
+    mount.archive = ArchiveFile(path)
+    return mount
+
+
+class Closing(threading.Thread):
+    """Writes a whole tensor and closes it."""
+
+    def __init__(self, path, data):
+        super().__init__()
+        self.path, self.data, self.errno = path, data, None
+
+    def run(self):
+        try:
+            self.path.write_bytes(self.data)
+            self.errno = 0
+        except OSError as error:
+            self.errno = error.errno
+
+
+def is_in(thread, *numbers):
+    """The thread is in one of these system calls, by their numbers on x86-64 and on arm64."""
+    try:
+        with open(f"/proc/self/task/{thread.native_id}/syscall") as file:
+            return file.read().split()[0] in numbers
+    except FileNotFoundError:  # it has not begun, or has ended
+        return False
+
+
+def timed(action):
+    started = time.monotonic()
+    action()
+    return time.monotonic() - started
+
+
+def test_forty_closes_that_wait_for_a_lock_delay_nobody_else(crowd):
+    data = random_bytes(SIZE, 7)
+    closing = [Closing(crowd / "locked", data) for _ in range(WRITERS)]
+    with held_by_another(crowd.archive, "locked"):
+        for thread in closing:
+            thread.start()
+        # Each has written and waits in its close.
+        assert eventually(lambda: all(is_in(thread, "3", "57") for thread in closing))
+        took = timed(lambda: os.stat(crowd / "locked"))
+        took += timed(lambda: (crowd / "t5").read_bytes())
+        took += timed(lambda: os.getxattr(crowd / "t6", "user.safetensors.generation"))
+        took += timed(lambda: (crowd / "t7").write_bytes(data))
+        took += timed(lambda: (crowd / "locked").read_bytes())
+        assert all(thread.errno is None for thread in closing)
+        assert took < 5  # the lock is waited for as long as ten seconds
+    for thread in closing:
+        thread.join()
+    assert {thread.errno for thread in closing} == {0}
+    assert (crowd / "locked").read_bytes() == data
+    assert (crowd / "t7").read_bytes() == data
+
+
+def test_an_open_writer_that_waits_in_fsync_can_be_looked_at(crowd, open_fd):
+    result = []
+
+    def sync():
+        try:
+            os.fsync(fd)
+            result.append(0)
+        except OSError as error:
+            result.append(error.errno)
+
+    with held_by_another(crowd.archive, "locked"):
+        fd = open_fd(crowd / "locked", os.O_RDWR)
+        os.pwrite(fd, b"x" * 100, 5000)
+        thread = threading.Thread(target=sync)
+        thread.start()
+        assert eventually(lambda: is_in(thread, "74", "82"))
+        assert timed(lambda: os.stat(crowd / "locked")) < 5
+        assert not result
+    thread.join()
+    assert result == [0]
+
+
+def test_a_refused_rename_and_a_touch_cost_what_the_kernel_knows(tmp_path, mounts):
+    """100,000 tensors, one of them known: five refusals and a touch tell the kernel of one, not of all."""
+    names = [f"n{at}" for at in range(100_000)]
+    path = save_with_reference(tmp_path / "many.safetensors", {name: np.zeros(1, "u1") for name in names})
+    mount = mounts(path)
+    transactions = mount / ".safetensors" / "transactions"
+    (transactions / "T").mkdir()
+    with open(transactions / "T" / "n7", "wb") as staged:
+        staged.write(b"\1")
+        staged.flush()
+        for _ in range(20):
+            with pytest.raises(OSError) as raised:
+                os.rename(transactions / "T", mount / ".safetensors" / "committed" / "T")
+            assert raised.value.errno == errno.EBUSY
+        known = mount / "n3"
+        assert known.read_bytes() == b"\0"
+        # Behind 20 times 100,000 notifications it would take seconds.
+        assert timed(lambda: known.write_bytes(b"\2")) < 2
+    generation = mount.generation("n3")
+    os.utime(path)
+    assert eventually(lambda: mount.generation("n3") != generation)
+    assert timed(lambda: known.write_bytes(b"\3")) < 2
+    assert known.read_bytes() == b"\3"
+
+
+def test_thousands_of_commits_leave_a_bounded_directory(crowd):
+    views = crowd / ".safetensors"
+    for at in range(300):
+        (views / "transactions/T").mkdir()
+        os.rename(views / "transactions/T", views / "committed" / f"T{at}")
+    assert len(os.listdir(views / "committed")) == 64
+    assert "T299" in os.listdir(views / "committed")
