@@ -280,6 +280,9 @@ class Filesystem {
 
   [[nodiscard]] Result<std::string> tensor_attribute(std::uint32_t tensor, std::string_view key) const;
   [[nodiscard]] Result<std::string> root_attribute(std::string_view key) const;
+  [[nodiscard]] Result<std::string> view_attribute(Ino ino, std::string_view key) const;
+  /// The path of a tensor's file from the mount's root.
+  [[nodiscard]] std::string own_file(std::uint32_t tensor) const;
   [[nodiscard]] Result<std::string> checksum(std::uint32_t tensor) const;
 
   std::unique_ptr<Model> model_;

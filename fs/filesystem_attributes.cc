@@ -18,6 +18,9 @@ constexpr std::size_t kMaxAttributeNameBytes = 255;  // XATTR_NAME_MAX, linux/li
 // Listed. `checksum` is not: a tool that copies every attribute must not read every byte twice.
 constexpr std::array<std::string_view, 6> kTensorKeys = {"name",    "dtype",  "shape",
                                                          "archive", "offset", "generation"};
+// Besides those of its tensor. A view has no `checksum`: that is one of the tensor's own bytes.
+constexpr std::array<std::string_view, 2> kViewKeys = {"view", "file"};
+constexpr std::array<std::string_view, 2> kModelViewKeys = {"archive", "view"};
 constexpr std::array<std::string_view, 3> kRootKeys = {"archive", "tensors", "parameters"};
 
 tl::unexpected<Error> no_attribute() {
@@ -34,13 +37,13 @@ Result<std::string> Filesystem::extended_attribute(Ino ino, std::string_view nam
   name.remove_prefix(kPrefix.size());
   if (ino == kRootIno) return root_attribute(name);
   if (is_directory(ino)) return no_attribute();
-  if (Views::owns(ino)) {
-    const auto tensor = views_->tensor(ino);
-    if (!tensor) return no_attribute();
-    if (const auto shape = views_->slice_shape(ino); shape && name == "shape") return shape_text(*shape);
-    return tensor_attribute(*tensor, name);
-  }
-  return tensor_attribute(tensor_of(ino), name);
+  if (Views::owns(ino)) return view_attribute(ino, name);
+  const std::uint32_t tensor = tensor_of(ino);
+  if (!TransactionDirectory::owns(ino)) return tensor_attribute(tensor, name);
+  if (name == "view") return std::string(kTransactionView);
+  if (name == "file") return own_file(tensor);
+  if (name == "checksum") return no_attribute();
+  return tensor_attribute(tensor, name);
 }
 
 Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) const {
@@ -54,10 +57,36 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
       if (name.size() > kMaxAttributeNameBytes || name.find('\0') != std::string::npos) continue;
       names.push_back(std::move(name));
     }
-  } else if (!is_directory(ino) && (!Views::owns(ino) || views_->tensor(ino))) {
+  } else if (is_directory(ino)) {
+    return names;
+  } else if (Views::owns(ino) && !views_->tensor(ino)) {
+    for (const std::string_view key : kModelViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
+  } else {
     for (const std::string_view key : kTensorKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
+    if (!Views::owns(ino) && !TransactionDirectory::owns(ino)) return names;
+    for (const std::string_view key : kViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
   }
   return names;
+}
+
+Result<std::string> Filesystem::view_attribute(Ino ino, std::string_view key) const {
+  if (key == "view") return std::string(Views::kind(ino));
+  const auto tensor = views_->tensor(ino);
+  if (!tensor && key == "archive") return model_->path().string();
+  if (!tensor) return no_attribute();
+  if (key == "file") return own_file(*tensor);
+  if (key == "checksum") return no_attribute();
+  if (const auto shape = views_->slice_shape(ino); shape && key == "shape") return shape_text(*shape);
+  return tensor_attribute(*tensor, key);
+}
+
+std::string Filesystem::own_file(std::uint32_t tensor) const {
+  Ino ino = InodeTable::ino_of_tensor(tensor);
+  std::string path(inodes_.file_name(ino));
+  for (ino = inodes_.parent(ino); ino != kRootIno; ino = inodes_.parent(ino)) {
+    path = fmt::format("{}/{}", inodes_.file_name(ino), path);
+  }
+  return path;
 }
 
 Result<std::string> Filesystem::tensor_attribute(std::uint32_t position, std::string_view key) const {

@@ -13,6 +13,7 @@ fuse_entry_param entry_of(const struct stat& st) {
   fuse_entry_param entry{};
   entry.ino = st.st_ino;
   entry.attr = st;
+  entry.attr.st_ino = shown_ino(st.st_ino);
   entry.attr_timeout = timeout_of(st.st_ino);
   entry.entry_timeout = timeout_of(st.st_ino);
   return entry;

@@ -77,6 +77,13 @@ inline double timeout_of(Ino ino) {
   return is_passing && local != TransactionDirectory::kViews ? 0 : kForeverSeconds;
 }
 
+/// The number that stat(2) shows. That of stats.json stays the same, though each look-up makes another file:
+/// cp refuses a file whose number changes between its stat and its open.
+inline Ino shown_ino(Ino ino) {
+  const Ino local = Forest::local(ino);
+  return Views::is_stats(local) ? ino - local + Views::kStatsJson : ino;
+}
+
 // What this file system never does. The kernel answers EROFS itself on a read-only mount.
 inline void refuse(fuse_req_t req, Ino ino) {
   fuse_reply_err(req, forest_of(req).is_read_only(ino) ? EROFS : EPERM);

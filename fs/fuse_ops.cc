@@ -76,8 +76,9 @@ void on_init(void* userdata, fuse_conn_info* conn) {
 
 void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
   guarded(req, ino, Request::Getattr, [&] {
-    const auto st = forest_of(req).attributes(ino);
+    auto st = forest_of(req).attributes(ino);
     if (!st) return reply_error(req, ino, st.error());
+    st->st_ino = shown_ino(ino);
     fuse_reply_attr(req, &*st, timeout_of(ino));
   });
 }

@@ -4,15 +4,13 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/attribute_names.h"
 #include "core/float_conversion.h"
 #include "core/npy_writer.h"
 #include "fs/views_float32.h"
 
 namespace stfs {
 namespace {
-
-// Padded, so that its size is known before its text.
-constexpr std::size_t kStatsBytes = 4096;
 
 constexpr std::size_t kMostSlices = 1024;  // that are looked up; more only while they are open
 
@@ -48,6 +46,13 @@ Views::Views(const Model& model, const InodeTable& tree, Layout layout, ViewSour
   for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
     if (is_floating(tensors[tensor].dtype)) floating_.push_back(tensor);
   }
+}
+
+std::string_view Views::kind(Ino ino) {
+  if (is_npy(ino)) return kNpyView;
+  if (is_float32(ino)) return kFloat32View;
+  if (ino == kArchive) return kArchiveView;
+  return is_counted(ino) && !is_stats(ino) ? kSliceView : kDocumentView;
 }
 
 bool Views::exists(Ino ino) const {
@@ -102,7 +107,7 @@ Result<Ino> Views::find_slice(std::string_view name) {
   }
   auto file = slice_file(*parts, *tensor, model_.tensors()[*tensor]);
   if (!file) return pass_on(std::move(file));
-  const Ino ino = next_++;
+  const Ino ino = next_slice_++;
   Counted& made = counted_[ino];
   made.lookups = 1;
   made.name = name;
@@ -115,8 +120,11 @@ Result<Ino> Views::find_slice(std::string_view name) {
 
 Ino Views::add_stats() {
   const std::scoped_lock lock(mutex_);
-  counted_[next_].lookups = 1;
-  return next_++;
+  Counted& made = counted_[next_stats_];
+  made.lookups = 1;
+  made.stats = std::make_shared<const Activity::Snapshot>(
+      activity_.take_snapshot(model_.tensors().size(), slices_.size(), is_broken_));
+  return next_stats_++;
 }
 
 void Views::forget(Ino ino, std::uint64_t lookups) {
@@ -192,10 +200,16 @@ Result<std::uint64_t> Views::size_bytes(Ino ino) const {
   if (ino == kHeaderJson) return whole_.header_json_bytes();
   if (ino == kMetadataJson) return whole_.metadata_json().size();
   if (ino == kArchive) return whole_.size_bytes();
+  if (is_stats(ino)) {
+    const auto stats = stats_of(ino);
+    if (!stats) return not_found();
+    return stats->text.size();
+  }
   mark(ino, {});
   if (is_counted(ino)) {
     const auto slice = slice_of(ino);
-    return slice ? slice->size_bytes() : kStatsBytes;
+    if (!slice) return not_found();
+    return slice->size_bytes();
   }
   const Tensor tensor = model_.tensors()[*this->tensor(ino)];
   const std::uint64_t data =
@@ -210,10 +224,15 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
   const ByteRange range{offset, std::min<std::uint64_t>(wanted_bytes, *size - offset)};
   if (ino == kHeaderJson) return whole_.read_header_json(range);
   if (ino == kMetadataJson) return part_of(whole_.metadata_json(), range);
+  if (is_stats(ino)) {
+    const auto stats = stats_of(ino);
+    if (!stats) return not_found();
+    activity_.note_snapshot_read(*stats);
+    return part_of(stats->text, range);
+  }
   mark(ino, range);
   if (ino == kArchive) return whole_.read(range);
   const auto slice = slice_of(ino);
-  if (is_counted(ino) && !slice) return part_of(*stats_text(ino), range);
   const std::string head = slice ? slice->head : head_of(ino);
   const ByteRange in_head = range.intersection({0, head.size()});
   const auto body = [&](ByteRange part) -> Result<Bytes> {
@@ -233,14 +252,10 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
   return Bytes(std::move(bytes));
 }
 
-std::shared_ptr<const std::string> Views::stats_text(Ino ino) {
-  std::scoped_lock lock(mutex_);
+std::shared_ptr<const Activity::Snapshot> Views::stats_of(Ino ino) const {
+  const std::scoped_lock lock(mutex_);
   const auto found = counted_.find(ino);
-  if (found != counted_.end() && found->second.text) return found->second.text;
-  auto text = std::make_shared<const std::string>(
-      activity_.snapshot(model_.tensors().size(), slices_.size(), is_broken_, kStatsBytes));
-  if (found != counted_.end()) found->second.text = text;
-  return text;
+  return found == counted_.end() ? nullptr : found->second.stats;
 }
 
 void Views::mark(Ino ino, ByteRange range) const {

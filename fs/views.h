@@ -9,10 +9,11 @@
 // hold it is cut and told apart by a hash, as in names.h.
 //
 // Inode numbers lie between those of the tree and those of the transactions. Those of files that are always
-// there are computed. A slice gets one when it is looked up, and so does stats.json each time, which is how
-// each open sees new figures: what these cost is given back when the kernel forgets them, so their look-ups
-// are counted. (The others' are not: their forgetting does nothing.) Of slices the kernel is asked to forget
-// the oldest, so that a million of them leave nothing behind; what is open stays.
+// there are computed. A slice gets one when it is looked up, and so does stats.json each time: a look-up
+// makes a file of its own, whose text never changes, so that stat, read and mmap agree on its size and each
+// open sees new figures. What these cost is given back when the kernel forgets them, so their look-ups are
+// counted. (The others' are not: their forgetting does nothing.) Of slices the kernel is asked to forget the
+// oldest, so that a million of them leave nothing behind; what is open stays.
 #pragma once
 
 #include <array>
@@ -46,10 +47,11 @@ class Views {
   static constexpr Ino kHeaderJson = kNpy + 3;
   static constexpr Ino kMetadataJson = kNpy + 4;
   static constexpr Ino kArchive = kNpy + 5;
-  static constexpr Ino kStatsJson = kNpy + 6;  // in listings only
+  static constexpr Ino kStatsJson = kNpy + 6;  // in listings, and what stat says of each of kStatsFiles
   static constexpr Ino kNpyFiles = Ino{1} << 41U;
   static constexpr Ino kFloat32Files = Ino{1} << 42U;
-  static constexpr Ino kCounted = Ino{1} << 43U;
+  static constexpr Ino kCounted = Ino{1} << 43U;  // slices
+  static constexpr Ino kStatsFiles = Ino{1} << 47U;
   static constexpr Ino kEnd = Ino{1} << 48U;
 
   struct Entry {
@@ -71,6 +73,9 @@ class Views {
   static bool owns(Ino ino) { return ino >= kNpy && ino < kEnd; }
   /// Its number is given back by forget(), and the kernel must not remember it by name.
   static bool is_counted(Ino ino) { return ino >= kCounted && ino < kEnd; }
+  static bool is_stats(Ino ino) { return ino >= kStatsFiles && ino < kEnd; }
+  /// Of a file: the value of its attribute `view` (core/attribute_names.h).
+  static std::string_view kind(Ino ino);
   static bool is_directory(Ino ino) { return ino == kNpy || ino == kSlice || ino == kFloat32; }
   [[nodiscard]] bool exists(Ino ino) const;
 
@@ -119,10 +124,10 @@ class Views {
   };
   struct Counted {
     std::uint64_t lookups = 0;
-    std::string name;                         // of a slice
-    std::shared_ptr<const SliceFile> slice;   // null: stats.json
-    bool is_queued = false;                   // in queue_
-    std::shared_ptr<const std::string> text;  // of stats.json, made by the first read
+    std::string name;                                 // of a slice
+    std::shared_ptr<const SliceFile> slice;           // null: stats.json
+    bool is_queued = false;                           // in queue_
+    std::shared_ptr<const Activity::Snapshot> stats;  // of stats.json
   };
 
   Result<Ino> find_slice(std::string_view name);
@@ -130,7 +135,7 @@ class Views {
   [[nodiscard]] std::shared_ptr<const SliceFile> slice_of(Ino ino) const;
   /// What lies before the data of a `.npy`.
   [[nodiscard]] std::string head_of(Ino ino) const;
-  std::shared_ptr<const std::string> stats_text(Ino ino);
+  [[nodiscard]] std::shared_ptr<const Activity::Snapshot> stats_of(Ino ino) const;
   /// Notes that the kernel may keep what it is about to hear of the view.
   void mark(Ino ino, ByteRange range) const;
 
@@ -147,7 +152,8 @@ class Views {
   std::unordered_map<Ino, Counted> counted_;
   std::unordered_map<std::string_view, Ino> slices_;  // by name, a view of the file's own
   std::deque<Ino> queue_;  // slices, in order of their making; those that are forgotten already, too
-  Ino next_ = kCounted;
+  Ino next_slice_ = kCounted;
+  Ino next_stats_ = kStatsFiles;
 };
 
 }  // namespace stfs

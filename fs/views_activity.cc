@@ -35,16 +35,13 @@ Activity::Counts Activity::counts() const {
 }
 
 void Activity::set_problem(std::string why) {
-  // Escaped, a byte is six at most; the rest of the text needs its place, too.
-  constexpr std::size_t kLongestBytes = 400;
-  if (why.size() > kLongestBytes) why.resize(kLongestBytes);
   why.resize(valid_utf8_prefix(why));
   const std::scoped_lock lock(mutex_);
   problem_ = std::move(why);
 }
 
-std::string Activity::snapshot(std::uint64_t tensors, std::uint64_t open_slices, bool is_broken,
-                               std::size_t size_bytes) {
+Activity::Snapshot Activity::take_snapshot(std::uint64_t tensors, std::uint64_t open_slices,
+                                           bool is_broken) const {
   const std::scoped_lock lock(mutex_);
   const Counts now = counts();
   const Time now_at = std::chrono::steady_clock::now();
@@ -70,15 +67,17 @@ std::string Activity::snapshot(std::uint64_t tensors, std::uint64_t open_slices,
   text += fmt::format(
       "  \"since_last_read\": {{\"seconds\": {:.6f}, \"requests_per_second\": {:.1f}, "
       "\"bytes_read_per_second\": {:.1f}, \"bytes_written_per_second\": {:.1f}, "
-      "\"commits_per_second\": {:.2f}}}\n}}",
+      "\"commits_per_second\": {:.2f}}}\n}}\n",
       elapsed, rate(total(last_), total(now)), rate(last_.bytes_read, now.bytes_read),
       rate(last_.bytes_written, now.bytes_written), rate(last_.commits, now.commits));
-  last_ = now;
-  last_at_ = now_at;
-  if (text.size() + 1 < size_bytes) text.append(size_bytes - text.size() - 1, ' ');
-  text += '\n';
-  text.resize(size_bytes, ' ');
-  return text;
+  return {std::move(text), now, now_at};
+}
+
+void Activity::note_snapshot_read(const Snapshot& snapshot) {
+  const std::scoped_lock lock(mutex_);
+  if (snapshot.at < last_at_) return;  // a newer one was read meanwhile
+  last_ = snapshot.counts;
+  last_at_ = snapshot.at;
 }
 
 }  // namespace stfs

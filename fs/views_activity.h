@@ -59,15 +59,23 @@ class Activity {
   void set_problem(std::string why);
 
   [[nodiscard]] Counts counts() const;
-  /// A JSON object: the counts, and per second what has come since the last snapshot (the first one: since
-  /// the mount began).
-  /// @param size_bytes  the text is padded with white space to this.
-  std::string snapshot(std::uint64_t tensors, std::uint64_t open_slices, bool is_broken,
-                       std::size_t size_bytes);
+
+  using Time = std::chrono::steady_clock::time_point;
+  /// The state at one moment. `text` is a JSON object: the counts, and per second what has come since the
+  /// last snapshot that was read (before the first one: since the mount began).
+  struct Snapshot {
+    std::string text;
+    Counts counts;
+    Time at;
+  };
+  [[nodiscard]] Snapshot take_snapshot(std::uint64_t tensors, std::uint64_t open_slices,
+                                       bool is_broken) const;
+  /// Rates of later snapshots count from this one. A look-up makes a snapshot for its size and may never read
+  /// it: that one changes nothing.
+  void note_snapshot_read(const Snapshot& snapshot);
 
  private:
   using Counter = std::atomic<std::uint64_t>;
-  using Time = std::chrono::steady_clock::time_point;
   static void add(Counter& counter, std::uint64_t more) {
     counter.fetch_add(more, std::memory_order_relaxed);
   }
@@ -81,7 +89,7 @@ class Activity {
   Counter replacements_ = 0;
   const Time began_ = std::chrono::steady_clock::now();
 
-  std::mutex mutex_;  // guards what follows
+  mutable std::mutex mutex_;  // guards what follows
   std::string problem_;
   Counts last_;
   Time last_at_ = began_;

@@ -99,6 +99,49 @@ TEST_CASE("what is listed can be asked for, and the checksum is not listed", "[f
   CHECK(mount->list_extended_attributes(directory)->empty());
 }
 
+TEST_CASE("each file in .safetensors says what kind of view it is, and of which file",
+          "[fs][filesystem][attributes]") {
+  struct Row {
+    std::string directory, file, kind, own_file;
+  };
+  const auto attribute = [](const DrivenFilesystem& mount, Ino ino, const std::string& key) {
+    const auto value = mount->extended_attribute(ino, "user.safetensors." + key);
+    return value ? *value : "none";
+  };
+  for (const bool is_tree : {false, true}) {
+    const DrivenFilesystem mount({{"a.b", std::string(8, 'x')}, {"c/d", "y"}},
+                                 is_tree ? kTreeLayout : FilesystemOptions{});
+    const Ino views = mount.ino(".safetensors");
+    const std::string own = is_tree ? "a/b" : "a.b";
+    for (const Row& row :
+         {Row{"npy", "a.b.npy", "npy", own}, Row{"npy", "c%2Fd.npy", "npy", "c%2Fd"},
+          Row{"slice", "a.b[0:1]", "slice", own}, Row{"slice", "a.b[0].npy", "slice", own}}) {
+      CAPTURE(row.file);
+      const Ino ino = mount.ino(row.file, mount.ino(row.directory, views));
+      CHECK(attribute(mount, ino, "view") == row.kind);
+      CHECK(attribute(mount, ino, "file") == row.own_file);
+      CHECK(attribute(mount, ino, "archive") == mount.path());
+      CHECK(attribute(mount, ino, "checksum") == "none");
+      CHECK(mount->list_extended_attributes(ino)->size() == 6 + 2);
+    }
+    for (const std::string file : {"archive.safetensors", "header.json", "metadata.json", "stats.json"}) {
+      CAPTURE(file);
+      const Ino ino = mount.ino(file, views);
+      CHECK(attribute(mount, ino, "view") == (file.ends_with(".json") ? "document" : "archive"));
+      CHECK(attribute(mount, ino, "archive") == mount.path());
+      CHECK(attribute(mount, ino, "name") == "none");
+      CHECK(mount->list_extended_attributes(ino)->size() == 2);
+    }
+    const Ino begun = mount->make_directory(mount.ino("transactions", views), "t")->st_ino;
+    const Ino staged = mount.ino("a.b", begun);
+    CHECK(attribute(mount, staged, "view") == "transaction");
+    CHECK(attribute(mount, staged, "file") == own);
+    CHECK(attribute(mount, staged, "name") == "a.b");
+    CHECK(attribute(mount, staged, "checksum") == "none");
+    CHECK(attribute(mount, mount.ino("c%2Fd"), "view") == "none");
+  }
+}
+
 TEST_CASE("the generation grows with every committed change, of this tensor alone",
           "[fs][filesystem][attributes]") {
   const DrivenFilesystem mount;

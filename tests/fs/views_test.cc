@@ -41,6 +41,48 @@ std::span<const std::byte> as_bytes_of(const std::string& text) {
 
 }  // namespace
 
+TEST_CASE("stats.json is as large as its text, which each look-up makes anew", "[fs][views]") {
+  const DrivenFilesystem mount;
+  const Ino views = mount.ino(".safetensors");
+  const auto look_up = [&] { return mount->lookup(views, "stats.json").value(); };
+  const struct stat first = look_up();
+  const std::string text = content(mount, first.st_ino).value();
+  CHECK(static_cast<std::size_t>(first.st_size) == text.size());
+  CHECK(text.starts_with("{\n"));
+  CHECK(text.ends_with("}\n"));
+  CHECK(text.find("  \n") == std::string::npos);
+
+  // Longer by then: what was opened before stays what it was.
+  mount->activity()->note_error();
+  const struct stat second = look_up();
+  CHECK(second.st_ino != first.st_ino);
+  CHECK(static_cast<std::size_t>(second.st_size) == content(mount, second.st_ino).value().size());
+  CHECK(content(mount, first.st_ino).value() == text);
+  CHECK(mount->attributes(first.st_ino)->st_size == first.st_size);
+}
+
+TEST_CASE("rates in stats.json count from the snapshot that was read last", "[fs][views]") {
+  Activity activity;
+  const auto rates = [](const Activity::Snapshot& snapshot) {
+    return snapshot.text.substr(snapshot.text.find("since_last_read"));
+  };
+  activity.note_written(1);
+  const auto unread = activity.take_snapshot(0, 0, false);
+  const auto read = activity.take_snapshot(0, 0, false);
+  CHECK(rates(read).find("\"bytes_written_per_second\": 0.0") == std::string::npos);
+  activity.note_snapshot_read(read);
+  activity.note_snapshot_read(unread);  // an older one
+  CHECK(rates(activity.take_snapshot(0, 0, false)).find("\"bytes_written_per_second\": 0.0") !=
+        std::string::npos);
+}
+
+TEST_CASE("a reason of any length is told whole", "[fs][views]") {
+  Activity activity;
+  activity.set_problem(std::string(10'000, 'p') + "\xff");
+  CHECK(activity.take_snapshot(0, 0, false).text.find('"' + std::string(10'000, 'p') + '"') !=
+        std::string::npos);
+}
+
 TEST_CASE("the name of a slice is split at its last bracket", "[fs][views]") {
   const auto name = split_slice_name("w[0][1:2,3].npy");
   REQUIRE(name);

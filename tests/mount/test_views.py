@@ -1,7 +1,10 @@
 # `.safetensors/`: the model in other shapes, through a real mount, against NumPy and the reference library.
 import errno
 import json
+import mmap
 import os
+import shutil
+import subprocess
 
 import numpy as np
 import pytest
@@ -214,7 +217,49 @@ def test_the_figures_are_new_with_each_open(mount):
     assert second["since_last_read"]["seconds"] > 0
     with open(stats, "rb") as held:
         assert held.read() == os.pread(held.fileno(), 1 << 20, 0), "one open shows one snapshot"
-    assert os.stat(stats).st_size == len(stats.read_bytes())
+
+
+def by_cp(path, directory):
+    subprocess.run(["cp", path, directory / "copy"], check=True, capture_output=True)
+    return (directory / "copy").read_bytes()
+
+
+def by_map(path, _):
+    with open(path, "rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as mapped:
+        assert len(mapped) == os.fstat(file.fileno()).st_size
+        return bytes(mapped)
+
+
+def by_read(path, _):
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read()
+        assert len(content) == size == os.fstat(file.fileno()).st_size
+    return content
+
+
+def by_program(command):
+    return lambda path, _: subprocess.run(["sh", "-c", command, "sh", path], capture_output=True, check=True).stdout
+
+
+@pytest.mark.parametrize("options", ["", "ro"])
+def test_the_figures_are_as_large_as_their_text(archive_path, tmp_path, mounts, options):
+    mount = mounts(archive_path, options)
+    stats = views(mount) / "stats.json"
+    ways = [by_cp, by_map, by_read, *map(by_program, ['cat "$1"', 'cat < "$1"', 'dd status=none bs=7 if="$1"', 'tail -c +1 "$1"'])]
+    for read in ways * 2:  # what the kernel remembers of one open is no use to the next
+        content = read(stats, tmp_path)
+        assert json.loads(content)["tensors"] > 0
+        assert content.endswith(b"}\n") and b" \n" not in content
+        before = os.stat(stats)
+        assert len(content) - 64 < before.st_size < len(content) + 64  # other figures, a few digits more or less
+        assert os.stat(stats).st_ino == before.st_ino
+
+
+def test_jq_reads_the_figures(mount):
+    if shutil.which("jq") is None:
+        pytest.skip("jq is not installed")
+    assert int(by_program('jq .tensors "$1"')(views(mount) / "stats.json", None)) == len(os.listdir(mount.path))
 
 
 def test_a_read_only_mount_has_fresh_figures_too(archive_path, mounts):
