@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <ostream>
 #include <utility>
 #include <vector>
@@ -11,6 +10,7 @@
 #include "tools/change.h"
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
+#include "tools/json_document.h"
 #include "tools/mismatch.h"
 #include "tools/printable.h"
 #include "tools/quantity.h"
@@ -23,8 +23,8 @@ namespace {
 
 constexpr const char* kExamples =
     "DELTA is an archive of tensors that TARGET has too, each with the same dtype and shape. Where one is\n"
-    "missing in TARGET or differs, each such tensor is named and nothing changes. Whatever happens\n"
-    "meanwhile, TARGET holds all new tensors afterwards or all old ones.\n"
+    "missing in TARGET or differs, or a shard of either is missing, that is named and nothing changes.\n"
+    "Whatever happens meanwhile, TARGET holds all new tensors afterwards or all old ones.\n"
     "\n"
     "Examples:\n"
     "  stfs apply model.safetensors lora-merged.safetensors\n"
@@ -84,6 +84,12 @@ Result<void> apply_plan(Change& change, const Plan& plan, const Model& delta) {
   return change.commit();
 }
 
+/// Of a model that is not whole the delta may be missing what it should change, or the target what it should
+/// get.
+bool is_possible(const Plan& plan, const Model& target, const Model& delta) {
+  return plan.problems.empty() && target.problems().empty() && delta.problems().empty();
+}
+
 std::string count_text(const Plan& plan) {
   return fmt::format("{} tensor{}", grouped(plan.steps.size()), plan.steps.size() == 1 ? "" : "s");
 }
@@ -108,12 +114,12 @@ void print_text(const Request& request, const Plan& plan, const Model& delta, st
 
 void print_json(const Request& request, const Plan& plan, const Model& target, const Model& delta,
                 std::ostream& out) {
-  nlohmann::ordered_json document;
-  document["path"] = target.path().string();
-  document["delta"] = delta.path().string();
-  document["applied"] = !request.is_dry_run && plan.problems.empty();
+  Json document = json_document();
+  document["path"] = json_path(target.path());
+  document["delta"] = json_path(delta.path());
+  document["applied"] = !request.is_dry_run && is_possible(plan, target, delta);
   document["size_bytes"] = plan.size_bytes;
-  document["tensors"] = nlohmann::ordered_json::array();
+  document["tensors"] = Json::array();
   for (const Plan::Step& step : plan.steps) {
     const Tensor tensor = delta.tensors()[step.delta];
     document["tensors"].push_back({{"name", tensor.name},
@@ -121,30 +127,41 @@ void print_json(const Request& request, const Plan& plan, const Model& target, c
                                    {"shape", tensor.shape},
                                    {"size_bytes", tensor.data.size_bytes}});
   }
-  document["problems"] = nlohmann::ordered_json::array();
+  document["problems"] = Json::array();
+  for (const Model* model : {&delta, &target}) {
+    for (const ModelProblem& problem : model->problems()) {
+      document["problems"].push_back(
+          {{"kinds", {"model"}}, {"explanation", json_path(model->path()) + ": " + problem.message}});
+    }
+  }
   for (const Plan::Problem& problem : plan.problems) {
     document["problems"].push_back({{"name", delta.tensors()[problem.delta].name},
                                     {"kinds", problem.mismatch.kinds},
                                     {"explanation", problem.mismatch.text}});
   }
-  out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+  write_json(document, out);
 }
 
-int report_problems(const Request& request, const Plan& plan, const Model& delta, Streams& streams) {
+int report_problems(const Request& request, const Plan& plan, const Model& target, const Model& delta,
+                    Streams& streams) {
+  for (const Model* model : {&delta, &target}) tools::report_problems(streams, "apply", *model);
   for (const Plan::Problem& problem : plan.problems) {
     report_failure(streams, "apply",
                    fmt::format("{}: {}: {}", request.delta,
                                printable_name(delta.tensors()[problem.delta].name), problem.mismatch.text));
   }
-  return report_failure(
-      streams, "apply",
-      fmt::format("{}: nothing was changed: {} of {} tensors of the delta do not fit", request.target,
-                  grouped(plan.problems.size()), grouped(plan.problems.size() + plan.steps.size())));
+  const std::string why =
+      plan.problems.empty()
+          ? fmt::format("{} is not whole",
+                        printable(delta.problems().empty() ? request.target : request.delta))
+          : fmt::format("{} of {} tensors of the delta do not fit", grouped(plan.problems.size()),
+                        grouped(plan.problems.size() + plan.steps.size()));
+  return report_failure(streams, "apply", fmt::format("{}: nothing was changed: {}", request.target, why));
 }
 
 /// Opens a whole model: what a tensor's file in a mount names is `stfs put`'s business.
-Result<std::unique_ptr<Model>> open_model(const std::string& named, Access access) {
-  auto target = open_target(named, read_mount_attribute, access);
+Result<std::unique_ptr<Model>> open_model(const std::string& named, Use use, Access access) {
+  auto target = open_target(named, use, {.access = access});
   if (!target) return pass_on(std::move(target));
   if (target->tensor) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
@@ -160,27 +177,29 @@ int apply(const Arguments& arguments, Streams& streams) {
   CommandLine line("apply", "Change all tensors of a delta in the target at once, or none.", kExamples);
   line.positional(request.target, "TARGET", "an archive, a sharded model, or the root of a mount");
   line.positional(request.delta, "DELTA", "the archive or the sharded model that holds the new tensors");
-  line.flag(request.is_dry_run, "--dry-run", "check and show what would change, and change nothing");
+  line.flag(request.is_dry_run, "-n,--dry-run", "check and show what would change, and change nothing");
   add_change_options(line, request.options);
   line.flag(request.json, "--json", "the result as a JSON object");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
-  const auto delta = open_model(request.delta, Access::ReadOnly);
+  const auto delta = open_model(request.delta, Use::Tensors, Access::ReadOnly);
   if (!delta) return report_failure(streams, "apply", delta.error().message);
-  const auto target = open_model(request.target, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
+  const auto target =
+      open_model(request.target, Use::Change, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
   if (!target) return report_failure(streams, "apply", target.error().message);
   report_recovered(streams, "apply", **target);
   const Plan plan = plan_of((*target)->tensors(), (*delta)->tensors());
 
   std::optional<Change> change;
-  if (plan.problems.empty() && !request.is_dry_run) {
+  const bool can_apply = is_possible(plan, **target, **delta);
+  if (can_apply && !request.is_dry_run) {
     change.emplace(streams, "apply", **target, request.options, plan.size_bytes);
     if (auto applied = apply_plan(*change, plan, **delta); !applied) {
       return report_failure(streams, "apply", applied.error().message);
     }
   }
   if (request.json) print_json(request, plan, **target, **delta, streams.out);
-  if (!plan.problems.empty()) return report_problems(request, plan, **delta, streams);
+  if (!can_apply) return report_problems(request, plan, **target, **delta, streams);
   if (!request.json) print_text(request, plan, **delta, streams.out);
   streams.out.flush();  // an interrupt that came late ends the process with `change`
   return streams.out ? kDone : kFailed;

@@ -23,8 +23,9 @@ constexpr const char* kExamples =
     "Examples:\n"
     "  stfs cat model.safetensors lm_head.weight > lm_head.bin\n"
     "  stfs cat model.safetensors model.norm.weight | od -A d -t f4 | head\n"
-    "  stfs cat model.safetensors a.weight a.bias | xxh128sum\n"
-    "  stfs cat /mnt/model/lm_head.weight | wc -c         a tensor's file needs no name";
+    "  stfs cat model.safetensors model.norm.weight lm_head.weight | xxh128sum\n"
+    "  stfs cat /mnt/model/lm_head.weight | wc -c         a tensor's file needs no name\n"
+    "  stfs cat '/mnt/model/.safetensors/slice/lm_head.weight[:2]' | wc -c     nor does a view";
 
 struct Request {
   std::string target;
@@ -56,6 +57,21 @@ Result<void> write_tensor(const Model& model, std::uint32_t tensor, std::ostream
   return {};
 }
 
+/// The bytes of a file in `.safetensors/`, which exist in the mount alone.
+Result<void> write_view(const std::filesystem::path& view, std::ostream& out) {
+  const auto file = system_storage().open(view, Access::ReadOnly);
+  if (!file) return tl::unexpected(file.error());
+  const auto size_bytes = (*file)->size_bytes();
+  if (!size_bytes) return tl::unexpected(size_bytes.error());
+  std::vector<std::byte> buffer;
+  for (std::uint64_t offset = 0; out && offset < *size_bytes; offset += buffer.size()) {
+    buffer.resize(static_cast<std::size_t>(std::min(kSliceBytes, *size_bytes - offset)));
+    if (auto read = (*file)->read(buffer, offset); !read) return read;
+    out.write(reinterpret_cast<const char*>(buffer.data()), static_cast<std::streamsize>(buffer.size()));
+  }
+  return {};
+}
+
 }  // namespace
 
 int cat(const Arguments& arguments, Streams& streams) {
@@ -66,22 +82,28 @@ int cat(const Arguments& arguments, Streams& streams) {
   line.flag(request.force, "-f,--force", "write binary data even to a terminal");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
-  const auto target = open_target(request.target);
+  const auto target = open_target(request.target, Use::Bytes);
   if (!target) return report_failure(streams, "cat", target.error().message);
-  if (target->tensor && !request.names.empty()) {
+  const bool is_one_file = target->tensor || target->view;
+  if (is_one_file && !request.names.empty()) {
     return report_wrong_usage(
         streams, "cat", request.target + ": is one tensor's file already: NAME goes with a whole archive");
   }
-  if (!target->tensor && request.names.empty()) {
+  if (!is_one_file && request.names.empty()) {
     return report_wrong_usage(streams, "cat",
                               "NAME is required: `stfs ls " + request.target + "` prints them");
   }
-  const auto tensors = find_all(*target, request);
+  const auto tensors = target->view ? Result<std::vector<std::uint32_t>>() : find_all(*target, request);
   if (!tensors) return report_failure(streams, "cat", tensors.error().message);
   if (streams.out_is_terminal && !request.force) {
     return report_failure(
         streams, "cat",
         "standard output is a terminal: send the bytes to a file or a program, or use --force");
+  }
+  if (target->view) {
+    if (auto written = write_view(*target->view, streams.out); !written) {
+      return report_failure(streams, "cat", written.error().message);
+    }
   }
   for (const std::uint32_t tensor : *tensors) {
     const auto written = write_tensor(*target->model, tensor, streams.out);

@@ -1,9 +1,9 @@
 // stfs devices: where uploads can go.
 #include <array>
-#include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "tools/command_line.h"
+#include "tools/json_document.h"
 #include "tools/printable.h"
 #include "tools/quantity.h"
 #include "tools/table.h"
@@ -25,22 +25,20 @@ constexpr const char* kExamples =
     "  stfs devices --json | jq -r '.devices[] | select(.free_bytes > 2e10).device'";
 
 void print_json(const upload::DeviceList& list, std::ostream& out) {
-  nlohmann::ordered_json document;
-  document["devices"] = nlohmann::ordered_json::array();
+  Json document = json_document();
+  document["devices"] = Json::array();
   for (const upload::DeviceInfo& info : list.devices) {
-    nlohmann::ordered_json row;
+    Json row;
     row["device"] = info.device.name();
     row["description"] = info.description;
-    row["uuid"] =
-        info.device.uuid.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(info.device.uuid);
-    row["free_bytes"] = info.free_bytes ? nlohmann::ordered_json(*info.free_bytes) : nlohmann::ordered_json();
+    row["uuid"] = info.device.uuid.empty() ? Json() : Json(info.device.uuid);
+    row["free_bytes"] = info.free_bytes ? Json(*info.free_bytes) : Json();
     row["total_bytes"] = info.total_bytes;
-    row["problem"] = info.problem.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(info.problem);
+    row["problem"] = info.problem.empty() ? Json() : Json(info.problem);
     document["devices"].push_back(std::move(row));
   }
-  document["why_no_cuda"] =
-      list.why_no_cuda.empty() ? nlohmann::ordered_json() : nlohmann::ordered_json(list.why_no_cuda);
-  out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+  document["why_no_cuda"] = list.why_no_cuda.empty() ? Json() : Json(list.why_no_cuda);
+  write_json(document, out);
 }
 
 void print_table(const upload::DeviceList& list, std::ostream& out) {

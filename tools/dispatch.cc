@@ -26,8 +26,8 @@ std::string help(std::span<const Verb> verbs) {
       "\n"
       "Usage: stfs VERB [OPTIONS] TARGET ...\n"
       "\n"
-      "TARGET is an archive, a sharded model (its index, or the directory with it), or a path inside a\n"
-      "mount of safetensorsfs: its root, or a tensor's file.\n"
+      "TARGET is an archive, a sharded model (its index, or the directory with it), a directory with one\n"
+      "archive, or a path inside a mount of safetensorsfs: its root, or a tensor's file.\n"
       "\n"
       "Verbs:\n";
   for (const Verb& verb : verbs) text += fmt::format("  {:<8} {}\n", verb.name, verb.summary);

@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
+#include "tools/json_document.h"
 #include "tools/printable.h"
 #include "tools/quantity.h"
 #include "tools/table.h"
@@ -96,25 +96,25 @@ Result<Summary> summarize(const Model& model) {
 }
 
 void print_json(const Model& model, const Summary& summary, std::ostream& out) {
-  nlohmann::ordered_json document;
-  document["path"] = model.path().string();
+  Json document = json_document();
+  document["path"] = json_path(model.path());
   document["size_bytes"] = summary.size_bytes;
   if (model.is_sharded()) {
-    document["shards"] = nlohmann::ordered_json::array();
-    for (const Shard& shard : model.shards()) document["shards"].push_back(shard.path.string());
+    document["shards"] = Json::array();
+    for (const Shard& shard : model.shards()) document["shards"].push_back(json_path(shard.path));
   }
   document["tensors"] = model.tensors().size();
   document["parameters"] = model.tensors().parameters();
-  document["dtypes"] = nlohmann::ordered_json::array();
+  document["dtypes"] = Json::array();
   for (const Total& total : summary.by_dtype) {
-    nlohmann::ordered_json row;
+    Json row;
     row["dtype"] = name_of(total.dtype);
     row["tensors"] = total.tensors;
     row["parameters"] = total.parameters;
     row["size_bytes"] = total.size_bytes;
     document["dtypes"].push_back(std::move(row));
   }
-  document["metadata"] = nlohmann::ordered_json::object();
+  document["metadata"] = Json::object();
   for (const auto& [key, value] : model.metadata()) document["metadata"][key] = value;
   document["header_size_bytes"] = summary.header_size_bytes;
   document["header_padding_bytes"] = summary.padding_bytes;
@@ -123,8 +123,7 @@ void print_json(const Model& model, const Summary& summary, std::ostream& out) {
   for (const Aligned& aligned : summary.alignment) {
     document["tensors_aligned_to"][std::to_string(aligned.to_bytes)] = aligned.tensors;
   }
-  // A path need not be UTF-8, JSON must be.
-  out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+  write_json(document, out);
 }
 
 std::string size_text(std::uint64_t size_bytes, bool exact) {
@@ -209,7 +208,7 @@ int info(const Arguments& arguments, Streams& streams) {
   line.flag(json, "--json", "the same as a JSON object").excludes("--bytes");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
-  const auto target = open_target(named);
+  const auto target = open_target(named, Use::Model);
   if (!target) return report_failure(streams, "info", target.error().message);
   const auto summary = summarize(*target->model);
   if (!summary) return report_failure(streams, "info", summary.error().message);

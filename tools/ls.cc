@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <ostream>
 
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
+#include "tools/json_document.h"
 #include "tools/near_names.h"
 #include "tools/printable.h"
 #include "tools/quantity.h"
@@ -30,7 +30,7 @@ constexpr const char* kExamples =
     "  stfs ls model.safetensors '*.[qk]_proj.weight'  what matches a pattern\n"
     "  stfs ls --sort size model.safetensors | head    the largest tensors\n"
     "  stfs ls /mnt/model                              through a mount\n"
-    "  stfs ls --json model.safetensors | jq '.[].name'";
+    "  stfs ls --json model.safetensors | jq '.tensors[].name'";
 
 struct Request {
   std::string target;
@@ -95,26 +95,24 @@ void sort(Positions& positions, const TensorIndex& tensors, const Request& reque
   if (request.reverse) std::reverse(positions.begin(), positions.end());
 }
 
-std::string shard_of(const Model& model, std::uint32_t position) {
-  return model.shards()[model.place(position).shard].path.filename().string();
-}
-
 void print_json(const Model& model, const Positions& positions, std::ostream& out) {
-  const char* separator = "[\n";
+  out << fmt::format("{{\n  \"schema\": {},\n  \"path\": {},\n  \"tensors\": [", kJsonSchema,
+                     json_line(json_path(model.path())));
+  const char* separator = "\n    ";
   for (const std::uint32_t position : positions) {
     if (!out) return;
     const Tensor tensor = model.tensors()[position];
-    nlohmann::ordered_json row;
+    Json row;
     row["name"] = tensor.name;
     row["dtype"] = name_of(tensor.dtype);
     row["shape"] = std::vector<std::uint64_t>(tensor.shape.begin(), tensor.shape.end());
     row["size_bytes"] = tensor.data.size_bytes;
     row["offset"] = model.file_range(position).offset;
-    if (model.is_sharded()) row["shard"] = shard_of(model, position);
-    out << separator << row.dump();
-    separator = ",\n";
+    if (model.is_sharded()) row["shard"] = json_path(model.shards()[model.place(position).shard].path);
+    out << separator << json_line(row);
+    separator = ",\n    ";
   }
-  out << (positions.empty() ? "[]\n" : "\n]\n");
+  out << (positions.empty() ? "]\n}\n" : "\n  ]\n}\n");
 }
 
 void print_names(const TensorIndex& tensors, const Positions& positions, std::ostream& out) {
@@ -152,14 +150,14 @@ int ls(const Arguments& arguments, Streams& streams) {
               {"name", "size", "offset"});
   line.flag(request.reverse, "-r,--reverse", "the other way round");
   line.flag(request.exact_bytes, "-b,--bytes", "sizes as exact bytes");
-  line.flag(request.names_only, "-n,--names", "names only, one per line");
+  line.flag(request.names_only, "--names", "names only, one per line");
   line.flag(request.json, "--json",
-            "an array of {name, dtype, shape, size_bytes, offset}; of shards: and {shard}")
+            "an object of tensors {name, dtype, shape, size_bytes, offset}, of shards also {shard}")
       .excludes("--bytes")
       .excludes("--names");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
-  const auto target = open_target(request.target);
+  const auto target = open_target(request.target, Use::Tensors);
   if (!target) return report_failure(streams, "ls", target.error().message);
   int code = report_problems(streams, "ls", *target->model);
   Positions positions = select(*target, request, streams, code);

@@ -1,12 +1,12 @@
 // stfs put: one tensor gets a new content, wholly or not at all.
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "tools/change.h"
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
+#include "tools/json_document.h"
 #include "tools/printable.h"
 #include "tools/quantity.h"
 #include "tools/target.h"
@@ -26,7 +26,7 @@ constexpr const char* kExamples =
     "  stfs put model.safetensors lm_head.weight lm_head.bin\n"
     "  stfs put model.safetensors model.norm.weight norm.npy\n"
     "  stfs put model.safetensors lm_head.weight tuned.safetensors\n"
-    "  stfs put model.safetensors b.weight --from-tensor a.weight model.safetensors\n"
+    "  stfs put model.safetensors lm_head.weight --from-tensor model.embed_tokens.weight model.safetensors\n"
     "  make-weights | stfs put model.safetensors lm_head.weight -\n"
     "  stfs put /mnt/model/lm_head.weight lm_head.bin     a tensor's file needs no name";
 
@@ -44,13 +44,13 @@ void print(const Request& request, const Archive& archive, const Tensor& tensor,
                        shape_text(tensor.shape), human_size(tensor.data.size_bytes));
     return;
   }
-  nlohmann::ordered_json document;
-  document["path"] = archive.path().string();
+  Json document = json_document();
+  document["path"] = json_path(archive.path());
   document["name"] = tensor.name;
   document["dtype"] = name_of(tensor.dtype);
   document["shape"] = tensor.shape;
   document["size_bytes"] = tensor.data.size_bytes;
-  out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+  write_json(document, out);
 }
 
 Result<void> put_tensor(Change& change, std::uint32_t position, TensorSource& source) {
@@ -81,7 +81,7 @@ int put(const Arguments& arguments, Streams& streams) {
   request.source.file = request.name_and_file.back();
   if (line.has("--from-tensor")) request.source.from_tensor = from_tensor;
 
-  const auto target = open_target(request.target, read_mount_attribute, Access::ReadWrite);
+  const auto target = open_target(request.target, Use::Change, {.access = Access::ReadWrite});
   if (!target) return report_failure(streams, "put", target.error().message);
   report_recovered(streams, "put", *target->model);
   const bool has_name = request.name_and_file.size() == 2;

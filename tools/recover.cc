@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <ostream>
 #include <system_error>
 #include <vector>
@@ -16,6 +15,7 @@
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
 #include "tools/journal_text.h"
+#include "tools/json_document.h"
 #include "tools/printable.h"
 #include "tools/quantity.h"
 #include "tools/target.h"
@@ -90,20 +90,20 @@ void print_text(const Request& request, const Reports& reports, std::ostream& ou
 
 void print_json(const std::filesystem::path& path, const Request& request, const Reports& reports,
                 std::ostream& out) {
-  nlohmann::ordered_json document;
-  document["path"] = path.string();
+  Json document = json_document();
+  document["path"] = json_path(path);
   document["dry_run"] = request.options.is_dry_run;
   document["left_undone"] = std::ranges::count_if(reports, is_left_undone);
-  document["journals"] = nlohmann::ordered_json::array();
+  document["journals"] = Json::array();
   for (const JournalReport& report : reports) {
-    document["journals"].push_back({{"path", report.path.string()},
+    document["journals"].push_back({{"path", json_path(report.path)},
                                     {"state", name_of(report.state)},
                                     {"explanation", explanation_of(report)},
                                     {"ranges", report.ranges},
                                     {"size_bytes", report.size_bytes},
                                     {"action", action_name(report.action)}});
   }
-  out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+  write_json(document, out);
 }
 
 /// The archive itself, or the shards of an index.
@@ -125,31 +125,29 @@ int recover(const Arguments& arguments, Streams& streams) {
   Request request;
   CommandLine line("recover", "Finish what an interrupted writer has committed.", kExamples);
   line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
-  line.flag(request.options.is_dry_run, "--dry-run", "look and explain, and change nothing");
+  line.flag(request.options.is_dry_run, "-n,--dry-run", "look and explain, and change nothing");
   line.flag(request.options.is_forced, "--force",
             "apply a journal of another archive too, where every block is one that it knows");
   line.flag(request.json, "--json", "the result as a JSON object");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
-  const auto located = locate_target(request.target);
+  const auto located = locate_target(request.target, Use::Model);
   if (!located) return report_failure(streams, "recover", located.error().message);
   const auto archives = archives_of(located->archive);
   if (!archives) return report_failure(streams, "recover", archives.error().message);
   std::vector<JournalReport> found;
-  std::filesystem::path path;
   for (const std::filesystem::path& archive : *archives) {
     // Journals lie where links end.
     std::error_code is_gone;
-    path = std::filesystem::canonical(archive, is_gone);
+    const std::filesystem::path path = std::filesystem::canonical(archive, is_gone);
     if (is_gone) return report_failure(streams, "recover", archive.string() + ": " + is_gone.message());
     auto reports = recover_at(path, request.options);
     if (!reports) return report_failure(streams, "recover", reports.error().message);
     std::ranges::move(*reports, std::back_inserter(found));
   }
-  if (archives->size() > 1) path = located->archive;
   const std::vector<JournalReport>* reports = &found;
   if (request.json) {
-    print_json(path, request, *reports, streams.out);
+    print_json(located->archive, request, *reports, streams.out);
   } else {
     print_text(request, *reports, streams.out);
   }

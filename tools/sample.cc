@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <ostream>
 #include <vector>
 
@@ -13,6 +12,7 @@
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
 #include "tools/interrupt.h"
+#include "tools/json_document.h"
 #include "tools/printable.h"
 #include "tools/progress.h"
 #include "tools/quantity.h"
@@ -89,8 +89,8 @@ void print(const Request& request, const std::vector<TensorSpec>& tensors, Strea
                                human_size(size_bytes));
     return;
   }
-  nlohmann::ordered_json document;
-  document["path"] = request.path;
+  Json document = json_document();
+  document["path"] = json_path(request.path);
   document["size_bytes"] = size_bytes;
   document["tensors"] = tensors.size();
   document["data_size_bytes"] = total_bytes(tensors);
@@ -98,7 +98,7 @@ void print(const Request& request, const std::vector<TensorSpec>& tensors, Strea
   document["layers"] = request.size.layers;
   document["hidden"] = request.size.hidden;
   document["vocabulary"] = request.size.vocabulary;
-  streams.out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+  write_json(document, streams.out);
 }
 
 /// What the numbers on the command line contradict, or nothing.

@@ -3,7 +3,6 @@
 #include <sys/resource.h>
 
 #include <csignal>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
 #include <utility>
@@ -11,6 +10,7 @@
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
 #include "tools/interrupt.h"
+#include "tools/json_document.h"
 #include "tools/printable.h"
 #include "tools/progress.h"
 #include "tools/quantity.h"
@@ -40,7 +40,7 @@ constexpr const char* kExamples =
     "  stfs serve model.safetensors --device @rules.txt --socket model.sock      a device for each tensor\n"
     "  stfs serve model.safetensors --device cpu --select '*.mlp.*' --dtype F16 --socket mlp.sock\n"
     "  stfs serve --status model.sock                                            who holds what\n"
-    "  python -c \"import stfs; print(stfs.attach('model.sock').tensors)\"";
+    "  python -c \"import stfs; print(list(stfs.attach('model.sock')))\"";
 
 // How soon a signal is noticed where nothing else happens.
 constexpr std::chrono::milliseconds kRound{200};
@@ -54,10 +54,7 @@ struct Request : UploadRequest {
 
 std::vector<std::string> absolute_paths(const std::vector<std::string>& sources) {
   std::vector<std::string> paths;
-  for (const std::string& source : sources) {
-    std::error_code ignored;
-    paths.push_back(std::filesystem::absolute(source, ignored).lexically_normal().string());
-  }
+  for (const std::string& source : sources) paths.push_back(json_path(source));
   return paths;
 }
 
@@ -118,7 +115,7 @@ class Service {
     is_serving_ = true;
     if (request_.json) {
       print_event({{"event", event},
-                   {"socket", server_.path().native()},
+                   {"socket", json_path(server_.path())},
                    {"pid", ::getpid()},
                    {"generation", loaded.model->generation()},
                    {"tensors", loaded.model->tensor_count()},
@@ -153,8 +150,10 @@ class Service {
     return true;
   }
 
-  void print_event(const nlohmann::ordered_json& event) {
-    streams_.out << event.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+  void print_event(const Json& members) {
+    Json event = json_document();
+    event.update(members);
+    streams_.out << json_line(event) << '\n';
     flush();
   }
 

@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <ostream>
 
@@ -13,6 +12,7 @@
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
 #include "tools/interrupt.h"
+#include "tools/json_document.h"
 #include "tools/output_file.h"
 #include "tools/printable.h"
 #include "tools/progress.h"
@@ -151,18 +151,18 @@ void print(const Request& request, const Selection& selection, const Tensor& ten
                        shape_text(slice.shape), human_size(slice.size_bytes));
     return;
   }
-  nlohmann::ordered_json document;
-  document["path"] = model.archive_of(found.tensor).path().string();
+  Json document = json_document();
+  document["path"] = json_path(model.archive_of(found.tensor).path());
   document["name"] = tensor.name;
   document["slice"] = selection.text;
   document["dtype"] = name_of(tensor.dtype);
   document["shape"] = slice.shape;
   document["size_bytes"] = slice.size_bytes;
   if (!request.output.empty()) {
-    document["output"] = request.output;
+    document["output"] = json_path(request.output);
     document["format"] = request.is_npy ? "npy" : "raw";
   }
-  out << document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << '\n';
+  write_json(document, out);
 }
 
 /// What is wrong with the arguments, or nothing.
@@ -199,7 +199,7 @@ int slice(const Arguments& arguments, Streams& streams) {
   if (request.output == "-") request.output.clear();
   request.is_npy = request.is_npy || (!request.is_raw && request.output.ends_with(".npy"));
 
-  const auto target = open_target(request.target);
+  const auto target = open_target(request.target, Use::Tensors);
   if (!target) return report_failure(streams, "slice", target.error().message);
   const auto selection = split(request.selected);
   if (const std::string mistake = mistake_in(request, *target, selection); !mistake.empty()) {

@@ -17,6 +17,7 @@
 #include "core/attribute_names.h"
 #include "core/model_directory.h"
 #include "tools/diagnostic.h"
+#include "tools/mounted_path.h"
 #include "tools/near_names.h"
 #include "tools/printable.h"
 
@@ -24,8 +25,6 @@ namespace stfs::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr const char* kNameAttribute = "user.safetensors.name";
 
 /// Whether the error speaks about what is in the file rather than about getting at it.
 bool is_about_format(ErrorCode code) {
@@ -78,45 +77,51 @@ bool is_served_by_a_program(const fs::path& path) {
   return ::statfs(path.c_str(), &status) == 0 && status.f_type == FUSE_SUPER_MAGIC;
 }
 
-/// The root of the mount that a directory without attributes of its own lies in, or nothing.
-std::optional<fs::path> mount_above(const fs::path& directory, const AttributeReader& attributes) {
-  std::error_code error;
-  for (fs::path path = fs::canonical(directory, error); !error && path.has_relative_path();) {
-    path = path.parent_path();
-    if (attributes(path, kArchiveAttribute)) return path;
-  }
-  return std::nullopt;
-}
-
-tl::unexpected<Error> directory_is_no_target(const fs::path& named, const AttributeReader& attributes) {
+/// Of a directory of a mount, or of a mount of several models.
+Result<void> refuse_mounted_directory(const fs::path& named, const AttributeReader& attributes) {
   if (const auto mount = mount_above(named, attributes)) {
     return fail(ErrorCode::InvalidArgument, EISDIR,
                 fmt::format("{}: is a directory of a mount: name the mount, {}, or the file of a tensor",
                             named.string(), mount->string()));
   }
   // Elsewhere the entries may be mounts of others, that do not answer.
-  if (is_served_by_a_program(named)) {
-    const auto models = names_in(
-        named, [&](const fs::path& entry) { return attributes(entry, kArchiveAttribute).has_value(); });
-    if (!models.empty()) {
-      return fail(ErrorCode::InvalidArgument, EISDIR,
-                  fmt::format("{}: is a mount of several models: name the directory of one in it: {}",
-                              named.string(), listed(models)));
-    }
-  }
-  const auto archives =
-      names_in(named, [](const fs::path& entry) { return entry.extension() == ".safetensors"; });
-  if (archives.empty()) {
-    return fail(ErrorCode::InvalidArgument, EISDIR,
-                fmt::format("{}: is a directory: it is no mount of safetensorsfs and holds no archive",
-                            named.string()));
-  }
+  if (!is_served_by_a_program(named)) return {};
+  const auto models = names_in(
+      named, [&](const fs::path& entry) { return attributes(entry, kArchiveAttribute).has_value(); });
+  if (models.empty()) return {};
   return fail(ErrorCode::InvalidArgument, EISDIR,
-              fmt::format("{}: is a directory: name an archive in it: {}", named.string(), listed(archives)));
+              fmt::format("{}: is a mount of several models: name the directory of one in it: {}",
+                          named.string(), listed(models)));
+}
+
+/// The one model of a directory by its index, or its archives. At least one.
+Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named,
+                                                    const AttributeReader& attributes) {
+  if (auto refused = refuse_mounted_directory(named, attributes); !refused)
+    return pass_on(std::move(refused));
+  const auto found = list_model_directory(named);
+  if (!found) return tl::unexpected(found.error());
+  std::vector<TargetPath> paths;
+  if (!found->indexes.empty()) {
+    auto index = find_model_index(named);
+    if (!index) return pass_on(std::move(index));
+    paths.push_back({.archive = std::move(*index)});
+    return paths;
+  }
+  for (const std::string& archive : found->archives) {
+    std::error_code ignored;
+    if (!fs::is_regular_file(named / archive, ignored)) continue;
+    paths.push_back({.archive = named / archive});
+  }
+  if (!paths.empty()) return paths;
+  return fail(ErrorCode::InvalidArgument, EISDIR,
+              fmt::format("{}: is a directory: it is no mount of safetensorsfs and holds no archive",
+                          named.string()));
 }
 
 /// Refuses what can't be an archive before anything is opened: a FIFO would block for ever.
-Result<void> check_kind(const fs::path& named, const AttributeReader& attributes) {
+/// @return whether it is a directory.
+Result<bool> check_kind(const fs::path& named) {
   struct stat status {};
   if (named.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the target is empty");
   // stat(2) may still be answered from the kernel's caches.
@@ -130,17 +135,10 @@ Result<void> check_kind(const fs::path& named, const AttributeReader& attributes
     return fail(ErrorCode::System, errno,
                 fmt::format("{}: {}", named.string(), std::generic_category().message(errno)));
   }
-  if (S_ISDIR(status.st_mode)) {
-    const auto index = find_model_index(named);
-    if (index) return {};
-    if (index.error().errno_value == EINVAL) return tl::unexpected(index.error());
-    return directory_is_no_target(named, attributes);
-  }
-  if (!S_ISREG(status.st_mode)) {
-    return fail(ErrorCode::InvalidArgument, EINVAL,
-                fmt::format("{}: is no regular file: an archive has to be mapped", named.string()));
-  }
-  return {};
+  if (S_ISDIR(status.st_mode)) return true;
+  if (S_ISREG(status.st_mode)) return false;
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              fmt::format("{}: is no regular file: an archive has to be mapped", named.string()));
 }
 
 bool is_on_read_only_mount(const fs::path& path) {
@@ -159,40 +157,56 @@ std::optional<std::string> read_mount_attribute(const fs::path& path, const char
   return value;
 }
 
-Result<TargetPath> locate_target(const fs::path& named, const AttributeReader& attributes) {
-  if (const auto archive = attributes(named, kArchiveAttribute)) {
-    return TargetPath{*archive, attributes(named, kNameAttribute)};
+Result<std::vector<TargetPath>> locate_targets(const fs::path& named, Use use,
+                                               const AttributeReader& attributes) {
+  TargetPath path{.archive = named};
+  if (auto archive = attributes(named, kArchiveAttribute)) {
+    auto found = locate_in_mount(named, std::move(*archive), use, attributes);
+    if (!found) return pass_on(std::move(found));
+    path = std::move(*found);
+  } else {
+    const auto is_directory = check_kind(named);
+    if (!is_directory) return tl::unexpected(is_directory.error());
+    if (*is_directory) return locate_in_directory(named, attributes);
   }
-  if (auto kind = check_kind(named, attributes); !kind) return pass_on(std::move(kind));
-  return TargetPath{named, std::nullopt};
+  std::vector<TargetPath> paths;
+  paths.push_back(std::move(path));
+  return paths;
 }
 
-Result<Target> open_target(const fs::path& named, const AttributeReader& attributes, Access access,
-                           Storage& storage) {
-  ModelOptions options;
-  options.access = access;
-  options.storage = &storage;
-  return open_target(named, attributes, options);
+Result<TargetPath> locate_target(const fs::path& named, Use use, const AttributeReader& attributes) {
+  auto paths = locate_targets(named, use, attributes);
+  if (!paths) return pass_on(std::move(paths));
+  if (paths->size() == 1) return std::move(paths->front());
+  std::vector<std::string> names;
+  for (const TargetPath& path : *paths) names.push_back(path.archive.filename().string());
+  return fail(ErrorCode::InvalidArgument, EISDIR,
+              fmt::format("{}: is a directory: name an archive in it: {}", named.string(), listed(names)));
 }
 
-Result<Target> open_target(const fs::path& named, const AttributeReader& attributes,
-                           const ModelOptions& options) {
-  auto path = locate_target(named, attributes);
-  if (!path) return pass_on(std::move(path));
-  if (options.access == Access::ReadWrite && path->archive != named && is_on_read_only_mount(named)) {
+Result<Target> open_target(const fs::path& named, Use use, const ModelOptions& options,
+                           const AttributeReader& attributes) {
+  const auto path = locate_target(named, use, attributes);
+  if (!path) return tl::unexpected(path.error());
+  return open_located(*path, named, options);
+}
+
+Result<Target> open_located(const TargetPath& path, const fs::path& named, const ModelOptions& options) {
+  if (path.view) return Target{.view = path.view};
+  if (options.access == Access::ReadWrite && path.is_mounted && is_on_read_only_mount(named)) {
     return fail(ErrorCode::ReadOnly, EROFS,
                 fmt::format("{}: lies in a read-only mount: to change its archive all the same, name {}",
-                            named.string(), path->archive.string()));
+                            named.string(), path.archive.string()));
   }
-  auto model = Model::open(path->archive, options);
-  if (!model) return tl::unexpected(told_about(std::move(model).error(), path->archive, named));
-  Target target{std::move(*model), std::nullopt};
-  if (!path->tensor) return target;
-  target.tensor = target.model->tensors().find(*path->tensor);
+  auto model = Model::open(path.archive, options);
+  if (!model) return tl::unexpected(told_about(std::move(model).error(), path.archive, named));
+  Target target{.model = std::move(*model)};
+  if (!path.tensor) return target;
+  target.tensor = target.model->tensors().find(*path.tensor);
   if (!target.tensor) {
     return fail(ErrorCode::NotFound, ENOENT,
                 fmt::format("{}: its archive {}: has no tensor {} any more", named.string(),
-                            path->archive.string(), printable_name(*path->tensor)));
+                            path.archive.string(), printable_name(*path.tensor)));
   }
   return target;
 }

@@ -54,7 +54,7 @@ Result<TensorSource> TensorSource::open(const SourceName& name, const Tensor& wa
 }
 
 Result<void> TensorSource::open_archive(const SourceName& name, const Tensor& wanted) {
-  auto target = open_target(name.file);
+  auto target = open_target(name.file, Use::Tensors);
   if (!target) return pass_on(std::move(target));
   std::uint32_t position = 0;
   if (target->tensor && !name.from_tensor) {

@@ -12,7 +12,6 @@
 #include "tools/interrupt.h"
 #include "tools/progress.h"
 #include "tools/quantity.h"
-#include "tools/upload/ceiling.h"
 #include "tools/upload_report.h"
 #include "tools/upload_request.h"
 #include "tools/verb.h"
@@ -35,8 +34,8 @@ constexpr const char* kExamples =
     "  *                 cpu\n"
     "\n"
     "PATTERN is matched against whole names, * matches dots too; a slice as in NumPy may follow it.\n"
-    "DTYPE is one of BF16, F16, F32, F8_E4M3, F8_E5M2 and their FNUZ kinds; rounded to the nearest, what is\n"
-    "too large becomes infinity or NaN and is counted.\n"
+    "DTYPE is one of BF16, F16, F32, F8_E4M3, F8_E5M2 and their FNUZ kinds, in upper or lower case; rounded\n"
+    "to the nearest, what is too large becomes infinity or NaN and is counted.\n"
     "\n"
     "Examples:\n"
     "  stfs upload model.safetensors --device cuda:0 --verify\n"
@@ -58,7 +57,7 @@ int show(const upload::Plan& plan, const Request& request, Streams& streams) {
     auto backend = upload::Backend::open(planned.device);
     memory.push_back(backend ? (*backend)->memory() : tl::unexpected(backend.error()));
   }
-  const UploadOutcome outcome{plan, &memory, nullptr, std::nullopt};
+  const UploadOutcome outcome{plan, &memory, nullptr};
   request.json ? print_upload_json(outcome, streams.out) : print_upload_text(outcome, streams.out);
   int code = kDone;
   for (std::size_t at = 0; at < memory.size(); ++at) {
@@ -112,9 +111,7 @@ int upload(const Arguments& arguments, Streams& streams) {
   const InterruptGuard guard;
   const auto resident = carry_out(std::move(*plan), request, streams);
   if (!resident) return report_failure(streams, "upload", resident.error().message);
-  const UploadOutcome outcome{
-      resident->plan, nullptr, &resident->report,
-      upload::measure_ceiling(*resident, std::max(std::thread::hardware_concurrency(), 1U))};
+  const UploadOutcome outcome{resident->plan, nullptr, &resident->report};
   request.json ? print_upload_json(outcome, streams.out) : print_upload_text(outcome, streams.out);
   return streams.out ? kDone : kFailed;
 }

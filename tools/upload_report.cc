@@ -4,8 +4,8 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <nlohmann/json.hpp>
 
+#include "tools/json_document.h"
 #include "tools/printable.h"
 #include "tools/quantity.h"
 #include "tools/table.h"
@@ -13,12 +13,7 @@
 namespace stfs::tools {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using upload::PlannedTensor;
-
-std::string text_of(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-}
 
 double seconds_of(const upload::UploadReport& report) {
   return std::chrono::duration<double>(report.duration).count();
@@ -66,7 +61,7 @@ void print_tensors(const upload::Plan& plan, std::ostream& out) {
 void print_upload_json(const UploadOutcome& outcome, std::ostream& out) {
   const upload::Plan& plan = outcome.plan;
   const auto counts = counts_of(plan);
-  out << "{\n  \"devices\": [";
+  out << fmt::format("{{\n  \"schema\": {},\n  \"devices\": [", kJsonSchema);
   for (std::size_t at = 0; at < plan.devices.size(); ++at) {
     Json row;
     row["device"] = plan.devices[at].device.name();
@@ -77,7 +72,7 @@ void print_upload_json(const UploadOutcome& outcome, std::ostream& out) {
       row["free_bytes"] = memory ? Json(memory->free_bytes) : Json();
       row["problem"] = memory ? Json() : Json(memory.error().message);
     }
-    out << (at == 0 ? "\n    " : ",\n    ") << text_of(row);
+    out << (at == 0 ? "\n    " : ",\n    ") << json_line(row);
   }
   out << (plan.devices.empty() ? "],\n" : "\n  ],\n") << "  \"tensors\": [";
   for (std::size_t at = 0; out && at < plan.tensors.size(); ++at) {
@@ -90,15 +85,14 @@ void print_upload_json(const UploadOutcome& outcome, std::ostream& out) {
     row["device"] = plan.devices[tensor.device].device.name();
     row["offset"] = tensor.place.offset;
     row["size_bytes"] = tensor.place.size_bytes;
-    out << (at == 0 ? "\n    " : ",\n    ") << text_of(row);
+    out << (at == 0 ? "\n    " : ",\n    ") << json_line(row);
   }
-  out << (plan.tensors.empty() ? "],\n" : "\n  ],\n") << "  \"left_out\": " << text_of(plan.left_out)
+  out << (plan.tensors.empty() ? "],\n" : "\n  ],\n") << "  \"left_out\": " << json_line(plan.left_out)
       << ",\n  \"read_bytes\": " << plan.read_bytes();
   if (outcome.report != nullptr) {
     const upload::UploadReport& report = *outcome.report;
-    out << ",\n  \"duration_s\": " << text_of(seconds_of(report))
-        << ",\n  \"bytes_per_second\": " << text_of(speed_of(report)) << ",\n  \"ceiling_bytes_per_second\": "
-        << text_of(outcome.ceiling_bytes_per_second ? Json(*outcome.ceiling_bytes_per_second) : Json())
+    out << ",\n  \"duration_s\": " << json_line(seconds_of(report))
+        << ",\n  \"bytes_per_second\": " << json_line(speed_of(report))
         << ",\n  \"cached_bytes\": " << report.cached_bytes << ",\n  \"overflows\": " << report.overflows
         << ",\n  \"verified_bytes\": " << report.verified_bytes;
   }
@@ -125,14 +119,8 @@ void print_upload_text(const UploadOutcome& outcome, std::ostream& out) {
   }
   if (outcome.report == nullptr) return;
   const upload::UploadReport& report = *outcome.report;
-  out << fmt::format("moved {} in {:.3f} s, {}", human_size(report.read_bytes), seconds_of(report),
+  out << fmt::format("moved {} in {:.3f} s, {}\n", human_size(report.read_bytes), seconds_of(report),
                      human_speed(speed_of(report)));
-  if (outcome.ceiling_bytes_per_second) {
-    out << fmt::format(": {:.0f} % of what copying alone reaches, {}",
-                       100 * speed_of(report) / *outcome.ceiling_bytes_per_second,
-                       human_speed(*outcome.ceiling_bytes_per_second));
-  }
-  out << '\n';
   if (report.cached_bytes < report.read_bytes) {
     out << fmt::format("{} of it came from the disk\n", human_size(report.read_bytes - report.cached_bytes));
   }

@@ -1,7 +1,6 @@
 // What stfs upload says: of a plan, and of what was done.
 #pragma once
 
-#include <optional>
 #include <ostream>
 #include <vector>
 
@@ -19,7 +18,6 @@ struct UploadOutcome {
   const upload::Plan& plan;
   const PlanMemory* memory = nullptr;            // of a plan that is only shown
   const upload::UploadReport* report = nullptr;  // of one that was carried out
-  std::optional<double> ceiling_bytes_per_second;
 };
 
 void print_upload_json(const UploadOutcome& outcome, std::ostream& out);

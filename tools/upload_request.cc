@@ -1,11 +1,10 @@
 // From the command line to a PlanRequest.
 #include "tools/upload_request.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "tools/diagnostic.h"
-#include "tools/upload/conversion.h"
+#include "tools/upload/dtype_name.h"
 
 namespace stfs::tools {
 namespace {
@@ -32,14 +31,9 @@ tl::expected<upload::PlanRequest, UploadRefusal> plan_request(const UploadReques
   for (const std::string& source : request.sources) to.sources.push_back({source, request.patterns});
   if (request.device.empty()) return wrong_usage("--device is required: `stfs devices` lists them");
   if (!request.dtype.empty()) {
-    std::string name = request.dtype;
-    std::ranges::transform(name, name.begin(),
-                           [](char c) { return c >= 'a' && c <= 'z' ? c - 'a' + 'A' : c; });
-    to.dtype = dtype_named(name);
-    if (!to.dtype || !upload::is_conversion_target(*to.dtype)) {
-      return wrong_usage("--dtype " + request.dtype +
-                         ": nothing is converted to this; its help has the list");
-    }
+    const auto dtype = upload::conversion_target_named(request.dtype);
+    if (!dtype) return wrong_usage("--dtype: " + dtype.error().message);
+    to.dtype = *dtype;
   }
   const bool is_file = request.device.starts_with('@');
   auto rules = is_file ? upload::DeviceRules::read_file(request.device.substr(1))

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <nlohmann/json.hpp>
 #include <numeric>
 #include <optional>
 #include <ostream>
@@ -13,6 +12,7 @@
 #include "tools/diagnostic.h"
 #include "tools/findings.h"
 #include "tools/interrupt.h"
+#include "tools/json_document.h"
 #include "tools/output_file.h"
 #include "tools/printable.h"
 #include "tools/progress.h"
@@ -151,11 +151,8 @@ Result<Verdict> judge(const Target& target, const Request& request, Streams& str
 }
 
 void print_json(const Model& model, const Verdict& verdict, std::ostream& out) {
-  using Json = nlohmann::ordered_json;
-  const auto text_of = [](const Json& json) {
-    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
-  };
-  out << "{\n  \"path\": " << text_of(model.path().string()) << ",\n  \"tensors\": [";
+  out << fmt::format("{{\n  \"schema\": {},\n  \"path\": {},\n  \"tensors\": [", kJsonSchema,
+                     json_line(json_path(model.path())));
   for (std::size_t at = 0; out && at < verdict.tensors.size(); ++at) {
     const Tensor tensor = model.tensors()[verdict.tensors[at]];
     const TensorScan& scan = verdict.scans[at];
@@ -167,12 +164,12 @@ void print_json(const Model& model, const Verdict& verdict, std::ostream& out) {
     row["checksum"] = scan.failure ? Json() : Json(scan.checksum);
     row["nan"] = has_nan(tensor.dtype) && !scan.failure ? Json(scan.non_finite.nan) : Json();
     row["infinite"] = has_infinity(tensor.dtype) && !scan.failure ? Json(scan.non_finite.infinite) : Json();
-    out << (at == 0 ? "\n    " : ",\n    ") << text_of(row);
+    out << (at == 0 ? "\n    " : ",\n    ") << json_line(row);
   }
   out << (verdict.tensors.empty() ? "],\n" : "\n  ],\n") << "  \"problems\": [";
   const char* separator = "\n    ";
   const auto print_problem = [&](const Json& problem) {
-    out << separator << text_of(problem);
+    out << separator << json_line(problem);
     separator = ",\n    ";
   };
   for (const ModelProblem& problem : model.problems()) {
@@ -253,7 +250,7 @@ int verify(const Arguments& arguments, Streams& streams) {
   line.flag(request.json, "--json", "tensors and problems as a JSON object");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
-  const auto target = open_target(request.target);
+  const auto target = open_target(request.target, Use::Tensors);
   if (!target) return report_failure(streams, "verify", target.error().message);
   if (target->tensor && !request.names.empty()) {
     return report_wrong_usage(

@@ -48,7 +48,7 @@ complete -c stfs -n "__fish_seen_subcommand_from ls cat slice verify; and __stfs
 complete -c stfs -n "__fish_seen_subcommand_from ls" -l sort -x -a "name size offset" -d 'Sort by'
 complete -c stfs -n "__fish_seen_subcommand_from ls" -s r -l reverse -d 'The other way round'
 complete -c stfs -n "__fish_seen_subcommand_from ls info" -s b -l bytes -d 'Sizes as exact bytes'
-complete -c stfs -n "__fish_seen_subcommand_from ls" -s n -l names -d 'Names only, one per line'
+complete -c stfs -n "__fish_seen_subcommand_from ls" -l names -d 'Names only, one per line'
 complete -c stfs -n "__fish_seen_subcommand_from ls info slice verify put apply recover upload devices serve sample" -l json -d 'Print JSON'
 complete -c stfs -n "__fish_seen_subcommand_from cat slice" -s f -l force -d 'Write even to a terminal'
 complete -c stfs -n "__fish_seen_subcommand_from slice" -s o -l output -r -F -d 'Write to a file'
@@ -69,7 +69,7 @@ complete -c stfs -n "__fish_seen_subcommand_from put" -l raw -d 'Raw bytes, what
 complete -c stfs -n "__fish_seen_subcommand_from put apply" -l durability -x -a "power process" -d 'What the change survives'
 complete -c stfs -n "__fish_seen_subcommand_from put apply" -l nolock -d 'Take no locks'
 complete -c stfs -n "__fish_seen_subcommand_from put apply" -l wait -x -d 'Seconds to wait for locks'
-complete -c stfs -n "__fish_seen_subcommand_from apply recover" -l dry-run -d 'Look, change nothing'
+complete -c stfs -n "__fish_seen_subcommand_from apply recover" -s n -l dry-run -d 'Look, change nothing'
 complete -c stfs -n "__fish_seen_subcommand_from devices" -f
 complete -c stfs -n "__fish_seen_subcommand_from upload" -s d -l device -x -a "cpu cuda:0" -d 'Where to'
 complete -c stfs -n "__fish_seen_subcommand_from upload" -l select -x -d 'Only tensors that it matches'

@@ -12,7 +12,7 @@ from bench_session import Session
 from bench_table import Found, Goal
 from cuda_loaders import LOADERS, Loader, why_absent
 from mounts import BINARY, STFS, ours
-from upload_runs import GIB, upload, verify
+from upload_runs import GIB, ceiling_speed, upload_speed, verify
 
 DEVICE = "cuda:0"
 BUS = "page-locked copies alone"
@@ -76,15 +76,14 @@ def measure_cuda(session: Session, path: Path) -> None:
         if source is not None:
             verify(source, DEVICE)
     if mount is not None:
-        ways["stfs upload MOUNT"] = lambda: upload(mount, DEVICE)["bytes_per_second"] / GIB
+        ways["stfs upload MOUNT"] = lambda: upload_speed(mount, DEVICE)
     for name, (_, load) in loaders.items():
         ways[name] = lambda load=load: speed_of(load, path)
     goals = (Goal(0.9), *(Goal(goal, name) for name, (goal, _) in loaders.items()))
     found = {BUS: Found([], BUS), "stfs upload ARCHIVE": Found([], BUS, goals), **{name: Found([], BUS) for name in ways}}
     for number in range(session.table.rounds + 1):
-        report = upload(path, DEVICE)
-        values = {BUS: report["ceiling_bytes_per_second"] / GIB,
-                  "stfs upload ARCHIVE": report["bytes_per_second"] / GIB,
+        values = {BUS: ceiling_speed(DEVICE),
+                  "stfs upload ARCHIVE": upload_speed(path, DEVICE),
                   **{name: run() for name, run in ways.items()}}
         if number == 0:
             continue  # warms up

@@ -5,7 +5,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from mounts import STFS
+from mounts import BUILD, STFS
 
 GIB = 1 << 30
 
@@ -17,6 +17,12 @@ def upload(source: Path, device: str, *more: str) -> dict:
 
 def upload_speed(source: Path, device: str) -> float:
     return upload(source, device)["bytes_per_second"] / GIB
+
+
+def ceiling_speed(device: str) -> float:
+    """GiB/s of copies of page-locked memory alone."""
+    done = subprocess.run([BUILD / "tests" / "upload_ceiling", device], check=True, capture_output=True)
+    return float(done.stdout) / GIB
 
 
 def verify(source: Path, device: str) -> None:

@@ -133,7 +133,7 @@ def test_a_mount_of_several_models_names_them(tmp_path, mounts):
     mount = mounts(tmp_path / "models")
     for arguments in (["ls", mount.path], ["upload", mount.path, "--device", "cpu"]):
         assert "is a mount of several models: name the directory of one in it: a, b" in stfs(*arguments, wanted=1).stderr.decode()
-    assert stfs("ls", "-n", mount.path / "a").stdout == b"t\n"
+    assert stfs("ls", "--names", mount.path / "a").stdout == b"t\n"
 
 
 def test_no_slice_is_written_into_a_mount_or_over_the_model(tmp_path, mounts):

@@ -111,6 +111,17 @@ def test_the_completions_have_the_options_of_each_verb(verb):
     assert fish == in_help
 
 
+def test_a_letter_means_the_same_option_of_every_verb():
+    meanings = {}
+    for verb in VERBS:
+        listed = help_of("stfs", verb).split("\nOptions:\n")[1].split("\n\n")[0]
+        for letter, name in re.findall(r"^  (-\w), ?(--[\w-]+)", listed, re.M):
+            meanings.setdefault(letter, set()).add(name)
+        assert ("--dry-run" in listed) == ("-n," in listed), verb
+    assert {letter: names for letter, names in meanings.items() if len(names) > 1} == {}
+    assert meanings["-n"] == {"--dry-run"}
+
+
 def test_options_of_safetensorsfs_are_in_its_manual_and_completions():
     in_help = options_in(help_of("safetensorsfs"))
     assert {"-o", "-f", "-d", "-h", "--help", "-V", "--version"} == in_help

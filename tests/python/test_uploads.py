@@ -79,6 +79,8 @@ def test_types_are_converted(tmp_path):
         for name, tensor in weights.items():
             due = tensors[name] if name == "i" else tensors[name].astype("f4").astype(ml_dtypes.bfloat16)
             assert tensor.numpy().tobytes() == due.tobytes() and tensor.shape == due.shape
+        for spelling in ("bf16", "Bf16"):
+            assert model.upload("f", device="cpu", dtype=spelling)["f"].tobytes() == weights["f"].tobytes()
         widened = model.upload(["b", "h"], device="cpu", dtype="F32")
         for name, tensor in widened.items():
             assert tensor.numpy().tobytes() == tensors[name].astype("f4").tobytes()

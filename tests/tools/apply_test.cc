@@ -2,6 +2,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <csignal>
 #include <filesystem>
 #include <nlohmann/json.hpp>
@@ -74,6 +75,35 @@ TEST_CASE("apply names a tensor that is missing or has another dtype, shape or s
         "b: other shape and size: BF16 [5], 10 bytes, came; BF16 [4], 8 bytes, is due");
   CHECK(failure_of(model, "b", test::entry("U8", "1", 3, 4), 1) ==
         "b: other dtype, shape and size: U8 [1], 1 byte, came; BF16 [4], 8 bytes, is due");
+}
+
+TEST_CASE("apply refuses a delta and a target that misses a shard, and changes nothing", "[tools][apply]") {
+  const Model model;
+  const std::string delta = model.good_delta();
+  const auto index_of = [&](const std::string& name, const std::string& shard, const std::string& tensor) {
+    return model.directory.write(
+        name + ".safetensors.index.json",
+        R"({"weight_map":{")" + tensor + R"(":")" + shard + R"(","gone":"none.safetensors"}})");
+  };
+  const std::string torn_delta = index_of("delta", "d.safetensors", "x");
+  const std::string torn_target = index_of("target", "m.safetensors", "x");
+  const std::string shard = model.directory / "none.safetensors";
+  for (const auto& [target, from, torn] :
+       {std::array{model.path, torn_delta, torn_delta}, std::array{torn_target, delta, torn_target}}) {
+    for (const std::string option : {"--json", "--dry-run", "--nolock"}) {
+      const auto run = run_verb(tools::apply, {option, target, from});
+      CAPTURE(torn, option, run.err);
+      CHECK(run.code == 1);
+      CHECK(run.err.starts_with("stfs apply: " + torn + ": "));
+      CHECK(run.err.find(shard) != std::string::npos);
+      CHECK(run.err.find("stfs apply: " + target + ": nothing was changed: ") != std::string::npos);
+      CHECK(model.is_untouched());
+      if (option != "--json") continue;
+      const auto document = nlohmann::json::parse(run.out);
+      CHECK(document["applied"] == false);
+      CHECK(document["problems"][0]["kinds"] == nlohmann::json::array({"model"}));
+    }
+  }
 }
 
 TEST_CASE("apply names every problem, in JSON too", "[tools][apply]") {

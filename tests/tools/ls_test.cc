@@ -48,14 +48,14 @@ TEST_CASE("ls sorts by name, by size and backwards", "[tools][ls]") {
 
 TEST_CASE("ls shows what any glob matches, once", "[tools][ls]") {
   const Model model;
-  CHECK(run_verb(tools::ls, {"-n", model.path, "*.weight", "a*"}).out == "b.weight\na.weight\n");
-  CHECK(run_verb(tools::ls, {"-n", model.path, "[ab].weight"}).out == "b.weight\na.weight\n");
-  CHECK(run_verb(tools::ls, {"-n", model.path, ""}).out == "\"\"\n");
+  CHECK(run_verb(tools::ls, {"--names", model.path, "*.weight", "a*"}).out == "b.weight\na.weight\n");
+  CHECK(run_verb(tools::ls, {"--names", model.path, "[ab].weight"}).out == "b.weight\na.weight\n");
+  CHECK(run_verb(tools::ls, {"--names", model.path, ""}).out == "\"\"\n");
 }
 
 TEST_CASE("ls takes a name with brackets literally as well as as a pattern", "[tools][ls]") {
   const Model model;
-  CHECK(run_verb(tools::ls, {"-n", model.path, "c[0]"}).out == "c[0]\n");
+  CHECK(run_verb(tools::ls, {"--names", model.path, "c[0]"}).out == "c[0]\n");
 }
 
 TEST_CASE("ls keeps a pattern that is one bracket expression whole", "[tools][ls]") {
@@ -64,12 +64,12 @@ TEST_CASE("ls keeps a pattern that is one bracket expression whole", "[tools][ls
       "m.safetensors", test::archive_bytes(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                                            R"("[a,b]":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
                                            "12"));
-  CHECK(run_verb(tools::ls, {"-n", path, "[a,b]"}).out == "a\n[a,b]\n");
+  CHECK(run_verb(tools::ls, {"--names", path, "[a,b]"}).out == "a\n[a,b]\n");
 }
 
 TEST_CASE("ls fails on a glob that matches nothing, after listing what the others match", "[tools][ls]") {
   const Model model;
-  const auto run = run_verb(tools::ls, {"-n", model.path, "a.wieght", "b*"});
+  const auto run = run_verb(tools::ls, {"--names", model.path, "a.wieght", "b*"});
   CHECK(run.code == 1);
   CHECK(run.out == "b.weight\n");
   CHECK(run.err ==
@@ -88,7 +88,10 @@ TEST_CASE("ls --bytes prints exact sizes", "[tools][ls]") {
 TEST_CASE("ls --json gives every name exactly and the absolute offset", "[tools][ls]") {
   const Model model;
   const auto run = run_verb(tools::ls, {"--json", model.path});
-  const auto rows = nlohmann::json::parse(run.out);
+  const auto document = nlohmann::json::parse(run.out);
+  CHECK(document["schema"] == 1);
+  CHECK(document["path"] == model.path);
+  const auto& rows = document["tensors"];
   REQUIRE(rows.size() == 4);
   CHECK(rows[1] ==
         nlohmann::json::parse(R"({"name":"a.weight","dtype":"F32","shape":[2,2],"size_bytes":16,"offset":)" +
@@ -97,10 +100,11 @@ TEST_CASE("ls --json gives every name exactly and the absolute offset", "[tools]
   CHECK(rows[3]["shape"] == nlohmann::json::parse("[3,0]"));
 }
 
-TEST_CASE("ls --json of nothing is an empty array", "[tools][ls]") {
+TEST_CASE("ls --json of nothing has an empty array", "[tools][ls]") {
   const test::TemporaryDirectory directory;
   const std::string path = directory.write("m.safetensors", test::archive_bytes("{}", ""));
-  CHECK(run_verb(tools::ls, {"--json", path}).out == "[]\n");
+  CHECK(run_verb(tools::ls, {"--json", path}).out ==
+        "{\n  \"schema\": 1,\n  \"path\": \"" + path + "\",\n  \"tensors\": []\n}\n");
   CHECK(run_verb(tools::ls, {path}).out.empty());
 }
 
@@ -111,12 +115,12 @@ TEST_CASE("ls never sends a control character to the terminal, but JSON has it",
                                            R"("data_offsets":[0,1]},"n\u0000l":)"
                                            R"({"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
                                            "12"));
-  const auto run = run_verb(tools::ls, {"-n", path});
+  const auto run = run_verb(tools::ls, {"--names", path});
   CHECK(run.out == "\\x1b[2J\\n\\u009b\\u202ex\\\\\\x20\nn\\x00l\n");
-  const auto rows = nlohmann::json::parse(run_verb(tools::ls, {"--json", path}).out);
+  const auto rows = nlohmann::json::parse(run_verb(tools::ls, {"--json", path}).out)["tensors"];
   CHECK(rows[0]["name"] == "\x1b[2J\n\u009b\u202ex\\ ");
   CHECK(rows[1]["name"] == std::string("n\0l", 3));
-  CHECK(run_verb(tools::ls, {"-n", path, "n?l"}).out == "n\\x00l\n");
+  CHECK(run_verb(tools::ls, {"--names", path, "n?l"}).out == "n\\x00l\n");
 }
 
 TEST_CASE("ls aligns wide and combining characters by their width", "[tools][ls]") {

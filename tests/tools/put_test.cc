@@ -142,9 +142,12 @@ TEST_CASE("put tells in JSON what it changed", "[tools][put]") {
   const Model model;
   const auto run = run_verb(tools::put, {"--json", model.path, "x", "-"}, test::Output::Pipe, "new");
   const auto document = nlohmann::json::parse(run.out);
-  CHECK(document ==
-        nlohmann::json{
-            {"path", model.path}, {"name", "x"}, {"dtype", "U8"}, {"shape", {3}}, {"size_bytes", 3}});
+  CHECK(document == nlohmann::json{{"schema", 1},
+                                   {"path", model.path},
+                                   {"name", "x"},
+                                   {"dtype", "U8"},
+                                   {"shape", {3}},
+                                   {"size_bytes", 3}});
 }
 
 TEST_CASE("put names the holder of a lock and gives up after --wait", "[tools][put]") {

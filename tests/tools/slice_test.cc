@@ -120,7 +120,8 @@ TEST_CASE("slice says what it wrote", "[tools][slice]") {
   const auto text = run_verb(tools::slice, {model.path, "m[1:, ::2]", "-o", file});
   CHECK(text.out == "wrote " + file + ": m[1:, ::2]: U8 [2,2], 4 B\n");
   const auto json = run_verb(tools::slice, {"--json", model.path, "m[1:, ::2]", "-o", file});
-  CHECK(nlohmann::json::parse(json.out) == nlohmann::json({{"path", model.path},
+  CHECK(nlohmann::json::parse(json.out) == nlohmann::json({{"schema", 1},
+                                                           {"path", model.path},
                                                            {"name", "m"},
                                                            {"slice", "1:, ::2"},
                                                            {"dtype", "U8"},

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
+#include <array>
 #include <map>
 
 #include "tests/support/archive_bytes.h"
@@ -11,7 +12,7 @@
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
-using tools::open_target;
+using tools::Use;
 
 namespace {
 
@@ -31,7 +32,7 @@ struct FakeMount {
 };
 
 std::string failure(const std::string& path) {
-  const auto target = open_target(path);
+  const auto target = tools::open_target(path, Use::Tensors);
   return target ? "no failure" : target.error().message;
 }
 
@@ -39,7 +40,7 @@ std::string failure(const std::string& path) {
 
 TEST_CASE("target opens an archive", "[tools][target]") {
   const test::TemporaryDirectory directory;
-  const auto target = open_target(directory.write("m.safetensors", kArchive));
+  const auto target = tools::open_target(directory.write("m.safetensors", kArchive), Use::Tensors);
   REQUIRE(target);
   CHECK(target->model->tensors().size() == 2);
   CHECK_FALSE(target->tensor);
@@ -53,14 +54,14 @@ TEST_CASE("target finds the archive behind a mount's root and the tensor behind 
       {{"/mnt/m", {{"user.safetensors.archive", archive}}},
        {"/mnt/m/b", {{"user.safetensors.archive", archive}, {"user.safetensors.name", "b"}}},
        {"/mnt/m/c", {{"user.safetensors.archive", archive}, {"user.safetensors.name", "c"}}}}};
-  const auto root = open_target("/mnt/m", mount);
+  const auto root = tools::open_target("/mnt/m", Use::Tensors, {}, mount);
   REQUIRE(root);
   CHECK_FALSE(root->tensor);
-  const auto file = open_target("/mnt/m/b", mount);
+  const auto file = tools::open_target("/mnt/m/b", Use::Tensors, {}, mount);
   REQUIRE(file);
   REQUIRE(file->tensor);
   CHECK(file->model->tensors()[*file->tensor].name == "b");
-  const auto gone = open_target("/mnt/m/c", mount);
+  const auto gone = tools::open_target("/mnt/m/c", Use::Tensors, {}, mount);
   REQUIRE_FALSE(gone);
   CHECK(gone.error().message == "/mnt/m/c: its archive " + archive + ": has no tensor c any more");
 }
@@ -69,7 +70,7 @@ TEST_CASE("target says which archive of a mount is gone", "[tools][target]") {
   const test::TemporaryDirectory directory;
   const std::string archive = directory / "gone.safetensors";
   const FakeMount mount{{{"/mnt/m", {{"user.safetensors.archive", archive}}}}};
-  const auto target = open_target("/mnt/m", mount);
+  const auto target = tools::open_target("/mnt/m", Use::Tensors, {}, mount);
   REQUIRE_FALSE(target);
   CHECK(target.error().message.find("/mnt/m: its archive " + archive + ": ") == 0);
   CHECK(target.error().message.find("No such file or directory") != std::string::npos);
@@ -80,7 +81,7 @@ TEST_CASE("target sends from a directory of a mount to the mount", "[tools][targ
   std::filesystem::create_directories(directory.path() / "mnt/model/layers");
   const std::string root = std::filesystem::canonical(directory.path() / "mnt").string();
   const FakeMount mount{{{root, {{"user.safetensors.archive", "/m"}}}}};
-  const auto target = open_target(directory / "mnt/model/layers", mount);
+  const auto target = tools::open_target(directory / "mnt/model/layers", Use::Tensors, {}, mount);
   REQUIRE_FALSE(target);
   CHECK(target.error().message == (directory / "mnt/model/layers") +
                                       ": is a directory of a mount: name the mount, " + root +
@@ -95,7 +96,7 @@ TEST_CASE("target does not follow attributes that were copied out of a mount", "
     WARN("the file system of the temporary directory has no user attributes");
     return;
   }
-  const auto target = open_target(copy);
+  const auto target = tools::open_target(copy, Use::Tensors);
   REQUIRE(target);
   CHECK(target->model->path() == copy);
 }
@@ -124,6 +125,84 @@ TEST_CASE("target names the archives of a directory that is no mount", "[tools][
           ": is a directory: name an archive in it: a.safetensors, b.safetensors, c.safetensors and 2 more");
 }
 
+TEST_CASE("target takes a directory with one archive for the archive, with every use", "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  const std::string archive = directory.write("m.safetensors", kArchive);
+  directory.write("notes.txt", "");
+  std::filesystem::create_directory(directory.path() / "sub.safetensors");  // is none
+  for (const Use use : {Use::Model, Use::Bytes, Use::Tensors, Use::Change}) {
+    const auto target = tools::open_target(directory.path(), use);
+    REQUIRE(target);
+    CHECK(target->model->path() == archive);
+    CHECK_FALSE(target->tensor);
+  }
+  directory.write("m.safetensors", "short");
+  CHECK(failure(directory.path().string())
+            .starts_with(directory.path().string() + ": its archive " + archive +
+                         ": not a safetensors archive: "));
+}
+
+TEST_CASE("each use of each file of a mount means what the table says", "[tools][target]") {
+  const test::TemporaryDirectory directory;
+  const std::string archive = directory.write("m.safetensors", kArchive);
+  const auto attributes = [&](const std::string& view, const std::string& name) {
+    std::map<std::string, std::string> found = {{"user.safetensors.archive", archive}};
+    if (!view.empty()) found["user.safetensors.view"] = view;
+    if (name.empty()) return found;
+    found["user.safetensors.name"] = name;
+    if (!view.empty()) found["user.safetensors.file"] = "dir/" + name;
+    return found;
+  };
+  const std::string views = "/mnt/m/.safetensors/";
+  const FakeMount mount{{{"/mnt/m", attributes("", "")},
+                         {"/mnt/m/b", attributes("", "b")},
+                         {views + "archive.safetensors", attributes("archive", "")},
+                         {views + "npy/b.npy", attributes("npy", "b")},
+                         {views + "float32/b.npy", attributes("float32", "b")},
+                         {views + "slice/b[0]", attributes("slice", "b")},
+                         {views + "transactions/t/b", attributes("transaction", "b")},
+                         {views + "header.json", attributes("document", "")},
+                         {views + "older/b", attributes("", "b")},  // a daemon that tells no kind
+                         {views + "newer/b", attributes("what comes", "b")}}};
+  const std::string model = "model", tensor = "tensor", file = "file", own = "/mnt/m/dir/b", root = "/mnt/m";
+  struct Row {
+    std::string named;
+    std::array<std::string, 4> meant;  // a path: the message says to name it
+  };
+  const std::array rows = {
+      // Use::               Model  Bytes   Tensors Change
+      Row{"/mnt/m", {model, model, model, model}},
+      Row{"/mnt/m/b", {model, tensor, tensor, tensor}},
+      Row{views + "archive.safetensors", {model, model, model, root}},
+      Row{views + "npy/b.npy", {model, file, own, own}},
+      Row{views + "float32/b.npy", {model, file, own, own}},
+      Row{views + "slice/b[0]", {model, file, own, own}},
+      Row{views + "transactions/t/b", {model, file, own, own}},
+      Row{views + "header.json", {model, file, root, root}},
+      Row{views + "older/b", {model, file, "the tensor's own file", "the tensor's own file"}},
+      Row{views + "newer/b", {model, file, own, own}}};
+  const auto meaning = [&](const std::string& named, Use use) -> std::string {
+    const auto target = tools::open_target(named, use, {}, mount);
+    if (!target) {
+      CHECK(target.error().errno_value == (use == Use::Change ? EROFS : EINVAL));
+      CHECK(target.error().message.starts_with(named + ": is "));
+      const std::string& message = target.error().message;
+      const std::size_t comma = message.rfind(", ");
+      const std::size_t name = message.rfind(": name ");
+      return comma != message.npos && comma > name ? message.substr(comma + 2) : message.substr(name + 7);
+    }
+    if (target->view) return *target->view == named ? file : "another file";
+    if (!target->tensor) return model;
+    return target->model->tensors()[*target->tensor].name == "b" ? tensor : "another tensor";
+  };
+  for (const Row& row : rows) {
+    for (const Use use : {Use::Model, Use::Bytes, Use::Tensors, Use::Change}) {
+      CAPTURE(row.named, static_cast<int>(use));
+      CHECK(meaning(row.named, use) == row.meant[static_cast<std::size_t>(use)]);
+    }
+  }
+}
+
 TEST_CASE("target says why a file is no archive", "[tools][target]") {
   const test::TemporaryDirectory directory;
   for (const std::string& content : {std::string(), std::string("short"),
@@ -147,7 +226,7 @@ TEST_CASE("a tensor that the index names and no shard has is told apart from a w
   directory.write("one.safetensors", kArchive);
   const std::string index = directory.write(
       "model.safetensors.index.json", R"({"weight_map":{"b":"one.safetensors","z":"two.safetensors"}})");
-  const auto target = open_target(index);
+  const auto target = tools::open_target(index, Use::Tensors);
   REQUIRE(target);
   const auto lost = tools::find_tensor(*target->model, index, "z");
   REQUIRE_FALSE(lost);
@@ -162,7 +241,7 @@ TEST_CASE("target takes an index, and a directory that holds one, for the model"
   const std::string index =
       directory.write("model.safetensors.index.json", R"({"weight_map":{"b":"one.safetensors"}})");
   for (const std::string& named : {index, directory.path().string()}) {
-    const auto target = open_target(named);
+    const auto target = tools::open_target(named, Use::Tensors);
     REQUIRE(target);
     CHECK(target->model->is_sharded());
     CHECK(target->model->tensors().find("b"));

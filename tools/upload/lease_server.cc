@@ -6,12 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+
+#include "tools/json_document.h"
 
 namespace stfs::upload {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using tools::Json;
 using Clock = ServeConnection::Clock;
 
 // Who is refused is told so, and takes a descriptor until then.
@@ -112,8 +113,8 @@ std::vector<std::shared_ptr<const ServedModel>> LeaseServer::living_generations(
 }
 
 std::string LeaseServer::report() const {
-  Json document;
-  document["socket"] = path().native();
+  Json document = tools::json_document();
+  document["socket"] = tools::json_path(path());
   document["pid"] = ::getpid();
   document["seconds"] = seconds_since(started_);
   document["sources"] = options_.sources;
@@ -145,7 +146,7 @@ std::string LeaseServer::report() const {
                                   {"generation", connection->leased()->generation()},
                                   {"seconds", seconds_since(connection->since())}});
   }
-  return document.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return tools::json_line(document);
 }
 
 }  // namespace stfs::upload

@@ -13,6 +13,7 @@
 #include "tools/printable.h"
 #include "tools/upload/arena.h"
 #include "tools/upload/conversion.h"
+#include "tools/upload/dtype_name.h"
 #include "tools/upload/selection.h"
 #include "tools/upload/sources.h"
 
@@ -62,12 +63,7 @@ class Planner {
  private:
   Result<void> check_dtype() const {
     if (!request_.dtype || is_conversion_target(*request_.dtype)) return {};
-    std::string targets;
-    for (const Dtype dtype : all_dtypes()) {
-      if (is_conversion_target(dtype))
-        targets += fmt::format("{}{}", targets.empty() ? "" : ", ", name_of(dtype));
-    }
-    return refuse(std::string(name_of(*request_.dtype)), "nothing is converted to this: one of " + targets);
+    return refuse_conversion_target(name_of(*request_.dtype));
   }
 
   [[nodiscard]] const Model& model(std::uint32_t at) const { return *sources_.models()[at]; }

@@ -7,8 +7,6 @@
 #include <chrono>
 #include <thread>
 
-#include "core/attribute_names.h"
-#include "core/model_directory.h"
 #include "tools/printable.h"
 #include "tools/target.h"
 
@@ -16,23 +14,6 @@ namespace stfs::upload {
 namespace {
 
 namespace fs = std::filesystem;
-
-/// The archives in a directory that has no index and is no mount; none where it is no such directory.
-std::vector<fs::path> loose_archives(const fs::path& named) {
-  std::vector<fs::path> archives;
-  std::error_code error;
-  if (!fs::is_directory(named, error) || find_model_index(named)) return archives;
-  if (tools::read_mount_attribute(named, kArchiveAttribute)) return archives;
-  for (auto entry = fs::directory_iterator(named, error); !error && entry != fs::directory_iterator();
-       entry.increment(error)) {
-    std::error_code ignored;
-    if (entry->path().extension() == ".safetensors" && entry->is_regular_file(ignored)) {
-      archives.push_back(entry->path());
-    }
-  }
-  std::ranges::sort(archives);
-  return archives;
-}
 
 /// A file that was written to in this tick of the kernel's clock could be written to once more without its
 /// time changing (the clock of files is coarse before Linux 6.13): lets the tick pass.
@@ -51,12 +32,14 @@ void let_tick_pass(const Model& model) {
 
 }  // namespace
 
-Result<std::uint32_t> Sources::model_at(const fs::path& archive, const fs::path& named) {
+Result<std::uint32_t> Sources::model_at(const tools::TargetPath& path, const fs::path& named) {
   std::error_code error;
-  const fs::path absolute = fs::absolute(archive, error);
-  const std::string key = error ? archive.string() : absolute.lexically_normal().string();
+  const fs::path absolute = fs::absolute(path.archive, error);
+  const std::string key = error ? path.archive.string() : absolute.lexically_normal().string();
   if (const auto known = known_.find(key); known != known_.end()) return known->second;
-  auto target = tools::open_target(named, tools::read_mount_attribute, Access::ReadOnly, storage_);
+  // The model; whichever of its tensors was named is looked for by each source.
+  auto target = tools::open_located({.archive = path.archive, .is_mounted = path.is_mounted}, named,
+                                    {.storage = &storage_});
   if (!target) return pass_on(std::move(target));
   let_tick_pass(*target->model);
   const auto model = static_cast<std::uint32_t>(models_.size());
@@ -66,33 +49,19 @@ Result<std::uint32_t> Sources::model_at(const fs::path& archive, const fs::path&
 }
 
 Result<std::vector<Source>> Sources::open(const fs::path& named) {
+  const auto paths = tools::locate_targets(named, tools::Use::Tensors);
+  if (!paths) return tl::unexpected(paths.error());
   std::vector<Source> sources;
-  for (const fs::path& archive : loose_archives(named)) {
-    auto model = model_at(archive, archive);
+  for (const tools::TargetPath& path : *paths) {
+    auto model = model_at(path, paths->size() == 1 ? named : path.archive);
     if (!model) return pass_on(std::move(model));
-    sources.push_back({archive, *model, std::nullopt});
-  }
-  if (!sources.empty()) return sources;
-  const auto path = tools::locate_target(named);
-  if (!path) return tl::unexpected(path.error());
-  auto model = model_at(path->archive, named);
-  if (!model) return pass_on(std::move(model));
-  Source& source = sources.emplace_back(Source{named, *model, std::nullopt});
-  if (!path->tensor) return sources;
-  const TensorIndex& tensors = models_[*model]->tensors();
-  source.tensor = tensors.find(*path->tensor);
-  if (!source.tensor) {
+    Source& source = sources.emplace_back(Source{paths->size() == 1 ? named : path.archive, *model, {}});
+    if (!path.tensor) continue;
+    source.tensor = models_[*model]->tensors().find(*path.tensor);
+    if (source.tensor) continue;
     return fail(ErrorCode::NotFound, ENOENT,
                 fmt::format("{}: its archive {}: has no tensor {} any more", named.string(),
-                            path->archive.string(), tools::printable_name(*path->tensor)));
-  }
-  // A slice or a conversion that a mount shows has the attributes of its tensor.
-  const Tensor tensor = tensors[*source.tensor];
-  std::error_code error;
-  if (const std::uint64_t size_bytes = fs::file_size(named, error);
-      !error && size_bytes != tensor.data.size_bytes) {
-    return fail(ErrorCode::InvalidArgument, EINVAL,
-                fmt::format("{}: is a view of a tensor: name the tensor's own file", named.string()));
+                            path.archive.string(), tools::printable_name(*path.tensor)));
   }
   return sources;
 }

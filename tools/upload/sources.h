@@ -11,6 +11,7 @@
 
 #include "core/error.h"
 #include "core/model.h"
+#include "tools/target.h"
 
 namespace stfs::upload {
 
@@ -26,13 +27,13 @@ class Sources {
 
   /// One source, or, of a directory of archives without an index, one for each of them in order of their
   /// names.
-  /// @return target.h's errors; EINVAL for a view of a mount, which has other bytes than its tensor.
+  /// @return target.h's errors.
   Result<std::vector<Source>> open(const std::filesystem::path& named);
 
   [[nodiscard]] const std::vector<std::shared_ptr<const Model>>& models() const { return models_; }
 
  private:
-  Result<std::uint32_t> model_at(const std::filesystem::path& archive, const std::filesystem::path& named);
+  Result<std::uint32_t> model_at(const tools::TargetPath& path, const std::filesystem::path& named);
 
   Storage& storage_;
   std::vector<std::shared_ptr<const Model>> models_;

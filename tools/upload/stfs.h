@@ -123,10 +123,10 @@ typedef struct stfs_open_options {
   int32_t is_forgiving;
 } stfs_open_options;
 
-/* Opens an archive, a model's index, a directory with one index, a mount of safetensorsfs (its bytes are then
- * read from the archive behind it, not through the mount), or the file of a tensor in a mount: a model of
- * that one. Reads headers alone. What a program that died had committed is read out of its journal. options:
- * may be NULL. */
+/* Opens an archive, a model's index, a directory with one index or else one archive, a mount of safetensorsfs
+ * (its bytes are then read from the archive behind it, not through the mount), or the file of a tensor in a
+ * mount: a model of that one. A view in .safetensors/ is EINVAL, but for archive.safetensors. Reads headers
+ * alone. What a program that died had committed is read out of its journal. options: may be NULL. */
 STFS_API stfs_model* stfs_open(const char* path, const stfs_open_options* options, stfs_error* error);
 STFS_API void stfs_close(stfs_model* model);
 
@@ -283,7 +283,7 @@ typedef struct stfs_plan_options {
    * all. */
   const char* const* patterns;
   size_t pattern_count;
-  const char* dtype; /* convert every floating tensor to it: "BF16", "F32", ...; NULL: none */
+  const char* dtype; /* convert every floating tensor to it: "BF16", "bf16", "F32", ...; NULL: none */
 } stfs_plan_options;
 
 /* What an upload will do. Opens the model's path anew, and reads headers alone. */

@@ -22,8 +22,9 @@ _IO = {"auto": 0, "mmap": 1, "pread": 2}
 def open(path: StrPath, *, io: str = "auto", strict: bool = False) -> Model:
     """Opens a model; reads its headers and nothing else.
 
-    path    an archive, an index (`*.safetensors.index.json`), a directory that holds one, a mount of safetensorsfs, or
-            the file of a tensor in a mount: a model of that tensor alone
+    path    an archive, an index (`*.safetensors.index.json`), a directory that holds one index or else one archive, a
+            mount of safetensorsfs, or the file of a tensor in a mount: a model of that tensor alone. A view of a tensor
+            is refused; `open(file)["name"][0:10]` is a slice of it
     io      "auto" maps the archive, but reads where a map is no good (NFS, FUSE, ...); "mmap" and "pread" insist
     strict  refuses a model whose index and shards disagree
 
@@ -113,7 +114,7 @@ class Model(Mapping[str, Tensor]):
         device    "cpu", "cuda:0", "cuda:GPU-uuid"; several: a replica on each, read once. None is a default.
         rules     in place of device: lines "PATTERN DEVICE[,DEVICE...] [shard(DIMENSION,PART/PARTS)]", of which the
                   first that fits a name decides
-        dtype     convert every floating tensor to it ("BF16", "F32", ...); others stay
+        dtype     convert every floating tensor to it ("BF16" or "bf16", "F32", ...); others stay
         verify    compare a digest of each tensor's bytes on the device with the archive's
         readers   threads that read; 0: one for each core, 8 at most
         progress  as of Upload.wait()

@@ -67,7 +67,7 @@ stfs_model* stfs_open(const char* path, const stfs_open_options* options, stfs_e
     if (!given) return pass_on(std::move(given));
     const auto known = model_options(*given);
     if (!known) return tl::unexpected(known.error());
-    auto target = tools::open_target(path, tools::read_mount_attribute, *known);
+    auto target = tools::open_target(path, tools::Use::Tensors, *known);
     if (!target) return pass_on(std::move(target));
     auto model = std::make_unique<stfs_model>();
     model->named = std::filesystem::absolute(path);

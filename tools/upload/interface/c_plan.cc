@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "tools/printable.h"
+#include "tools/upload/dtype_name.h"
 #include "tools/upload/interface/c_error.h"
 #include "tools/upload/interface/c_struct.h"
 #include "tools/upload/interface/handles.h"
@@ -31,8 +31,9 @@ Result<upload::PlanRequest> request_of(const stfs_model& model, const stfs_plan_
   if (!rules) return pass_on(std::move(rules));
   request.rules = std::move(*rules);
   if (options.dtype != nullptr) {
-    request.dtype = dtype_named(options.dtype);
-    if (!request.dtype) return refuse(fmt::format("{}: no such dtype", tools::printable(options.dtype)));
+    auto dtype = upload::conversion_target_named(options.dtype);
+    if (!dtype) return pass_on(std::move(dtype));
+    request.dtype = *dtype;
   }
   return request;
 }

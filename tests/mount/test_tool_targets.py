@@ -1,0 +1,205 @@
+# What each file of a mount means to each verb of stfs and to stfs.open: the table of tools/target.h, with the kernel.
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import archive_file
+import ml_dtypes
+import mounted
+import numpy as np
+import pytest
+
+STFS = mounted.BUILD / "stfs"
+W = np.arange(12, dtype="f4").reshape(3, 4)
+TENSORS = {"w": W, "model.b": np.arange(6).astype(ml_dtypes.bfloat16)}
+NEW = np.full((3, 4), 7, "f4")
+
+MODEL, TENSOR, FILE, ROOT, OWN = "the model", "the tensor", "the file", "name the root", "name the own file"
+# path -> (Use::Model, Use::Bytes, Use::Tensors, Use::Change), as in tools/target.h
+TABLE = {
+    "": (MODEL, MODEL, MODEL, MODEL),
+    "w": (MODEL, TENSOR, TENSOR, TENSOR),
+    ".safetensors/archive.safetensors": (MODEL, MODEL, MODEL, ROOT),
+    ".safetensors/npy/w.npy": (MODEL, FILE, OWN, OWN),
+    ".safetensors/float32/w.npy": (MODEL, FILE, OWN, OWN),
+    ".safetensors/slice/w[0:1]": (MODEL, FILE, OWN, OWN),
+    ".safetensors/slice/w[0:1].npy": (MODEL, FILE, OWN, OWN),
+    ".safetensors/slice/w[...]": (MODEL, FILE, OWN, OWN),  # as large as the tensor, and no tensor's file either
+    ".safetensors/transactions/t/w": (MODEL, FILE, OWN, OWN),
+    ".safetensors/header.json": (MODEL, FILE, ROOT, ROOT),
+    ".safetensors/metadata.json": (MODEL, FILE, ROOT, ROOT),
+    ".safetensors/stats.json": (MODEL, FILE, ROOT, ROOT),
+    ".safetensors": (ROOT, ROOT, ROOT, ROOT),
+    ".safetensors/slice": (ROOT, ROOT, ROOT, ROOT),
+    ".safetensors/transactions": (ROOT, ROOT, ROOT, ROOT),
+}
+
+
+def run(*command, code=None):
+    done = subprocess.run([str(word) for word in command], capture_output=True, timeout=60 * mounted.PATIENCE)
+    assert done.returncode in ((0, 1) if code is None else (code,)), (command, done.stderr.decode())
+    return done
+
+
+def names_in(document):
+    return {row["name"] for row in document["tensors"]}
+
+
+def said(done, to_meaning, own, root):
+    """What a verb took the path for, by what it printed."""
+    if done.returncode == 0:
+        return to_meaning(done.stdout)
+    errors = done.stderr.decode()
+    if errors.endswith(f"name the tensor's own file, {own}\n"):
+        return OWN
+    return ROOT if f"name the mount, {root}" in errors else errors
+
+
+class Place:
+    def __init__(self, mount, archive):
+        self.root, self.archive, self.own = mount.path, archive, mount.path / "w"
+        os.mkdir(mount / ".safetensors/transactions/t")
+        (mount / ".safetensors/transactions/t/w").write_bytes(NEW.tobytes())
+
+    def path(self, relative):
+        return self.root / relative if relative else self.root
+
+    def is_changed(self):
+        """Whether w has the new bytes, which it then loses again."""
+        content = self.own.read_bytes()
+        assert content in (NEW.tobytes(), W.tobytes())
+        self.own.write_bytes(W.tobytes())
+        return content == NEW.tobytes()
+
+
+@pytest.fixture
+def place(tmp_path, mounts):
+    archive = archive_file.save_with_reference(tmp_path / "m.safetensors", TENSORS)
+    return Place(mounts(archive), archive)
+
+
+def of_tensors(found):
+    return {("w",): TENSOR, ("model.b", "w"): MODEL}[tuple(sorted(found))]
+
+
+def verbs(place, tmp_path, path):
+    """Each verb: the column of the table, its arguments, and the meaning in its output."""
+    raw = tmp_path / "raw"
+    raw.write_bytes(NEW.tobytes())
+    with_name = path == place.root or path.name == "archive.safetensors"
+    name = ["w"] if with_name else []
+    loaded = lambda out: of_tensors(names_in(json.loads(out)))  # noqa: E731
+    return {
+        "info": (0, ["info", "--json", path], lambda out: MODEL if json.loads(out)["tensors"] == 2 else out),
+        "recover": (0, ["recover", "--json", path], lambda out: MODEL if json.loads(out)["path"] == str(place.archive) else out),
+        "ls": (2, ["ls", "--json", path], loaded),
+        "verify": (2, ["verify", "--json", path], loaded),
+        "upload": (2, ["upload", "--device", "cpu", "--json", path], loaded),
+        "slice": (2, ["slice", "--json", path, f"{''.join(name)}[0]"],
+                  lambda out: (MODEL if with_name else TENSOR) if json.loads(out)["shape"] == [4] else out),
+        "put --from-tensor": (2, ["put", place.archive, "w", "--from-tensor", "w", path],
+                              lambda _: MODEL if with_name else TENSOR),
+        "serve": (2, ["serve", "--device", "cpu", "--socket", tmp_path / "socket", path], None),
+        "put": (3, ["put", path, *name, raw], lambda _: MODEL if with_name else TENSOR),
+    }
+
+
+def test_every_verb_reads_the_table(place, tmp_path):
+    for relative, row in TABLE.items():
+        path = place.path(relative)
+        for verb, (column, arguments, to_meaning) in verbs(place, tmp_path, path).items():
+            if verb == "serve" and row[column] not in (OWN, ROOT):
+                continue
+            assert said(run(STFS, *arguments), to_meaning, place.own, place.root) == row[column], (relative, verb)
+        assert place.is_changed() == (row[3] in (MODEL, TENSOR)), relative
+
+
+def test_cat_of_a_view_prints_what_cat_prints(place):
+    for relative, row in TABLE.items():
+        path, meant = place.path(relative), row[1]
+        done = run(STFS, "cat", path, *(["w"] if meant == MODEL else []))
+        if meant == ROOT:
+            assert said(done, None, place.own, place.root) == ROOT, relative
+        elif path.name == "stats.json":
+            assert json.loads(done.stdout)["tensors"] == 2
+        else:
+            assert done.stdout == (path if meant == FILE else place.own).read_bytes(), (relative, done.stderr)
+        if meant in (TENSOR, FILE):
+            assert b"NAME goes with a whole archive" in run(STFS, "cat", path, "w", code=2).stderr, relative
+
+
+def test_apply_changes_a_mount_alone(place, tmp_path):
+    delta = archive_file.save_with_reference(tmp_path / "delta.safetensors", {"w": NEW})
+    for relative, row in TABLE.items():
+        done = run(STFS, "apply", place.path(relative), delta)
+        if row[3] == TENSOR:
+            assert b"is one tensor's file: name the mount or the archive, or use `stfs put`" in done.stderr
+        else:
+            assert said(done, lambda _: MODEL, place.own, place.root) == row[3], relative
+        assert place.is_changed() == (done.returncode == 0), relative
+
+
+def test_python_reads_the_table(place):
+    if not list((mounted.BUILD / "python" / "stfs").glob("_stfs.*so")) or mounted.is_sanitized():
+        pytest.skip("the Python module is not built, or can't be loaded into a Python without a sanitizer")
+    program = """
+import json, stfs, sys
+def meaning(path):
+    try:
+        return sorted(stfs.open(path))
+    except (OSError, ValueError) as error:
+        return str(error)
+print(json.dumps([meaning(path) for path in sys.argv[1:]]))
+"""
+    done = subprocess.run([sys.executable, "-c", program, *map(place.path, TABLE)], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(mounted.BUILD / "python")})
+    assert done.returncode == 0, done.stderr
+    for (relative, row), found in zip(TABLE.items(), json.loads(done.stdout)):
+        if isinstance(found, list):
+            assert of_tensors(found) == row[2], relative
+        else:
+            wanted = f"name the tensor's own file, {place.own}" if row[2] == OWN else f"name the mount, {place.root}"
+            assert row[2] in (OWN, ROOT) and wanted in found, (relative, found)
+
+
+def test_the_own_file_of_a_tree_and_a_view_by_another_path(tmp_path, mounts):
+    """Through a link, and from within the directory."""
+    mount = mounts(archive_file.save_with_reference(tmp_path / "m.safetensors", TENSORS), "layout=tree")
+    os.symlink(mount / ".safetensors/slice", tmp_path / "slices")
+    (tmp_path / "raw").write_bytes(bytes(12))
+    view = "model.b[...]"
+    for name, directory in ((tmp_path / "slices" / view, "/"), (view, mount / ".safetensors/slice")):
+        done = subprocess.run([STFS, "put", name, tmp_path / "raw"], cwd=directory, capture_output=True, text=True)
+        assert done.returncode == 1 and f"name the tensor's own file, {mount / 'model' / 'b'}\n" in done.stderr
+    assert (mount / "model/b").read_bytes() == TENSORS["model.b"].tobytes()
+    run(STFS, "put", mount / "model/b", tmp_path / "raw", code=0)
+
+
+def test_a_view_is_a_file_to_take_bytes_from(place, tmp_path):
+    """The FILE of put is any file: a view's bytes, as they are."""
+    run(STFS, "put", place.archive, "w", place.root / ".safetensors/npy/w.npy", code=0)
+    run(STFS, "put", "--raw", place.archive, "w", place.root / ".safetensors/slice/w[::-1]", code=0)
+    assert (place.root / "w").read_bytes() == W[::-1].tobytes()
+
+
+def test_a_directory_with_one_archive_is_that_archive(tmp_path, mounts):
+    directory = tmp_path / "one"
+    directory.mkdir()
+    archive = archive_file.save_with_reference(directory / "m.safetensors", TENSORS)
+    (directory / "notes.txt").write_text("a note")
+    (tmp_path / "raw").write_bytes(NEW.tobytes())
+    delta = archive_file.save_with_reference(tmp_path / "delta.safetensors", {"w": W})
+    for arguments in (["ls"], ["info"], ["verify"], ["recover"], ["upload", "--device", "cpu"], ["cat", "w"], ["slice", "w[0]"],
+                      ["put", "w", tmp_path / "raw"], ["apply", delta]):
+        verb, *rest = arguments
+        options = [word for word in rest if str(word).startswith("--") or word == "cpu"]
+        names = [word for word in rest if word not in options]
+        run(STFS, verb, *options, directory, *names, code=0)
+    assert W.tobytes() in archive.read_bytes()
+    mounts(directory)
+    shutil.copy(archive, directory / "second.safetensors")
+    for verb in ("ls", "info", "verify", "recover"):
+        assert b"name an archive in it: m.safetensors, second.safetensors" in run(STFS, verb, directory, code=1).stderr
+    run(STFS, "upload", "--device", "cpu", directory / "second.safetensors", code=0)
