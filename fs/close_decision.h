@@ -15,22 +15,18 @@
 // - How a program ended that held nothing but a mapping, or a slot of an io_uring (a fixed file), for whose
 //   close no FLUSH comes: the RELEASE commits what is whole.
 // - Whether copies of a descriptor are still open elsewhere, in another process or in a message of a socket.
-// So
-//   a process that opens with O_TRUNC and closes its copy before all bytes have come gets EINVAL, even where
-//   it has handed the descriptor on; the bytes stay pending for the other one (but not with O_RDWR).
+//   A process that opens with O_TRUNC and closes its copy before all bytes have come gets EINVAL, even where
+//   it has handed the descriptor on. The bytes stay pending for the receiver, but not with O_RDWR.
 // - Who acts in a pid namespace that the mount's own does not contain: all processes there look like one, and
-// a
-//   killed one looks like one that closes.
-// - How a process of another user ended, for a mount without the right to look into it (ptrace(2)): then the
-//   flags of its threads tell (process.h), unless the thread that called exit_group(2) was not the first one
-//   and has gone already. Its bytes are dropped, and the log says so.
-// - Which SETATTR belongs to an O_TRUNC: it names no descriptor, like truncate(2) by name. truncate(T, 0) in
-// a
-//   thread whose newest open of the mount is one of T for writing, with nothing written through it yet,
-//   counts as the O_TRUNC of that open: it succeeds, and the close then needs the whole content or fails with
-//   EINVAL.
-// - One size for each descriptor: an inode has one. After O_WRONLY|O_TRUNC fstat(2) and SEEK_END show the old
-//   size until the commit, which is the same: a size of 0 would show to all readers, and cut their mappings.
+//   a killed one looks like one that closes.
+// - How a process ended that the mount has no right to look into (ptrace(2)), as another user's. The flags of
+//   its threads tell then (process.h), unless the thread that called exit_group(2) was not the first one and
+//   has gone already. The bytes are dropped in that case, and the log says so.
+// - Whether a SETATTR without a descriptor is an O_TRUNC or truncate(2) by name. truncate(T, 0) counts as the
+//   O_TRUNC of an open where that is the thread's newest open for writing in the model, it is one of T, and
+//   nothing was written through it: it succeeds, and the close fails with EINVAL unless all bytes come.
+// - One size for each descriptor: an inode has one. After O_WRONLY|O_TRUNC fstat(2) and SEEK_END show the
+//   tensor's size. A size of 0 would show to all readers, and cut their mappings.
 #pragma once
 
 #include <cstdint>

@@ -7,12 +7,14 @@
 //   thread  exits from a second thread, while the first one sleeps
 //   kill    sends itself SIGTERM
 //   wait    prints "ready" and sleeps
+// With NOT_DUMPABLE in the environment nobody but root may look into it, as with a setuid program.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 static void* sleeps(void* unused) {
@@ -27,6 +29,7 @@ static void* exits(void* unused) {
 
 int main(int argc, char** argv) {
   if (argc != 6) return 2;
+  if (getenv("NOT_DUMPABLE") != NULL) prctl(PR_SET_DUMPABLE, 0);
   const int flags = argv[2][0] == 'r' ? O_RDWR : argv[2][0] == 't' ? O_WRONLY | O_TRUNC : O_WRONLY;
   const int fd = open(argv[1], flags);
   if (fd < 0) {

@@ -97,6 +97,37 @@ def test_a_mount_of_an_ordinary_user_tells_an_exit_from_a_signal(archive, mounts
     assert mount.log().count("rolled back") == 1
 
 
+@pytest.mark.parametrize("threads", [0, 3])
+def test_a_mount_of_an_ordinary_user_tells_the_end_of_a_program_that_nobody_may_look_into(
+        archive, mounts, nobody, writer, threads):
+    archive.path = nobody.own(shutil.copy(archive.path, nobody.directory / "model.safetensors"))
+    expected = Expectation(archive)
+    mount = nobody.mount(mounts, archive.path)
+    before = [*mount.inside, *nobody.before, "env", "NOT_DUMPABLE=1"]
+    assert write_and_end(writer, mount / T, "kill", threads, "w", before).returncode != 0
+    expected.check()
+    assert mount.log().count("rolled back") == 1
+    for flags in "wtr":
+        assert write_and_end(writer, mount / T, "exit", threads, flags, before).returncode == 0
+        whole(expected).check()
+    assert mount.log().count("rolled back") == 1
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("threads", [0, 3])
+def test_a_mount_without_rights_tells_the_end_of_another_users_program(archive, mounts, nobody, writer, threads):
+    os.chmod(archive.path, 0o666)
+    expected = Expectation(archive)
+    mount = mounts(archive.path, "allow_other", path=nobody.make_mount_point(),
+                   before=["setpriv", "--bounding-set=-sys_ptrace", "--"])
+    assert write_and_end(writer, mount / T, "kill", threads, "w", nobody.before).returncode != 0
+    expected.check()
+    for flags in "wtr":
+        assert write_and_end(writer, mount / T, "exit", threads, flags, nobody.before).returncode == 0
+        whole(expected).check()
+    assert mount.log().count("rolled back") == 1
+
+
 def test_without_the_right_to_look_into_the_writer_the_flags_of_its_threads_tell(archive, mounts, writer):
     """A daemon without CAP_SYS_PTRACE, and a writer with more capabilities: its exit code reads as 0."""
     if shutil.which("setpriv") is None or os.geteuid() != 0:
