@@ -204,9 +204,11 @@ Stale Filesystem::release(OpenFile* file) {
     ReleaseDecision decision = decide(facts);
     if (decision == ReleaseDecision::Commit) {
       if (auto committed = commit_if_dirty(*file)) stale = *committed;
-      if (content.was_refused) decision = ReleaseDecision::Drop;
+      facts.content = content_of(content);
+      facts.was_refused = content.was_refused;
+      decision = decide(facts);
     }
-    if (decision == ReleaseDecision::Drop && content.is_dirty()) {
+    if (decision == ReleaseDecision::Drop) {
       log::warning("{}: dropped: {}", label_of(content.tensor()),
                    content.is_whole() ? "it could not be committed, or its writer was killed by a signal"
                                       : wrong_size(content).message);

@@ -1,8 +1,10 @@
-// A program that writes a tensor and then ends in one of many ways. For users that cannot run the tests' Python.
+// A program that writes a tensor and then ends in one of many ways. For users that cannot run the tests'
+// Python.
 //
 //   closing_writer TENSOR w|t|r THREADS BYTES exit|thread|kill|wait
 //
-// Opens TENSOR (w: O_WRONLY, t: with O_TRUNC, r: O_RDWR), starts THREADS that sleep, writes BYTES times 'w', and
+// Opens TENSOR (w: O_WRONLY, t: with O_TRUNC, r: O_RDWR), starts THREADS that sleep, writes BYTES times 'w',
+// and
 //   exit    calls exit(0) with the descriptor open
 //   thread  exits from a second thread, while the first one sleeps
 //   kill    sends itself SIGTERM
