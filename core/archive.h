@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,21 +27,13 @@ namespace stfs {
 enum class Clock : std::uint8_t { Fine, Coarse };
 std::int64_t wall_clock_ns(Clock clock);
 
-/// What the first write has copied: the file lay on a lower layer of overlayfs, and opening it for writing
-/// copies all of it to the upper layer.
-struct CopyUp {
-  std::uint64_t size_bytes = 0;
-  std::chrono::milliseconds took{};
-};
-
-/// Any number of threads may read. Writing goes through Transaction, which alone calls open_for_writing(),
-/// file() to write and then adopt_identity().
+/// Any number of threads may read. Writing goes through Transaction, which alone calls file() to
+/// write and then adopt_identity().
 class Archive {
  public:
   /// Opens, finishes what dead writers have committed (ReadWrite) or reads it out of their journals
   /// (ReadOnly), checks every rule of the format and makes the data readable. ReadWrite fails with EACCES or
-  /// EROFS where the file can't be written; the caller decides whether to try ReadOnly then. The file is
-  /// opened for writing only by open_for_writing(), or where a journal lies beside it.
+  /// EROFS where the file can't be written; the caller decides whether to try ReadOnly then.
   static Result<std::unique_ptr<Archive>> open(const std::filesystem::path& path, Access access,
                                                Storage& storage = system_storage(), Io io = Io::Auto);
 
@@ -61,7 +52,8 @@ class Archive {
   [[nodiscard]] ByteRange file_range(ByteRange data) const {
     return {data_offset() + data.offset, data.size_bytes};
   }
-  /// What recovery found beside the archive when it was opened.
+  /// What recovery found beside the archive when it was opened; ReadOnly: only journals that may hold a
+  /// commit that is not shown (JournalReport::blocks_commits).
   [[nodiscard]] const std::vector<JournalReport>& recovered() const { return recovered_; }
   /// Size, owner and mode of the file as they were when it was opened.
   [[nodiscard]] const FileStatus& opened_status() const { return status_; }
@@ -96,19 +88,13 @@ class Archive {
     std::uint64_t size_bytes = 0;  // of the file, now
     bool is_replaced = false;      // another file lies at the path, or none: ours lives on until it is closed
     bool is_gone = false;          // ... none
+    std::uint32_t links = 1;       // names that the file at the path has
   };
   /// @param trust  where the last look is no older than this, only what lies at the path and the size are
   ///               looked at: File::size_bytes() says why.
   [[nodiscard]] Result<Change> check_for_change(std::chrono::milliseconds trust = {});
 
-  /// Opens the file for writing, once: before the first write, and before a lock on the archive. On overlayfs
-  /// this may copy the whole file, which takes its time; reads go on meanwhile, and come from the copy
-  /// afterwards. EROFS where access() is ReadOnly; ESTALE (ArchiveChanged) where the file was replaced.
-  Result<void> open_for_writing();
-  /// Who is told of a copy, on the thread that has caused it; at once where there has been one.
-  void tell_copy_to(std::function<void(const CopyUp&)> tell);
-  /// Open for reading, and for writing after open_for_writing(). Lives as long as the archive.
-  [[nodiscard]] File& file() const { return *present_.load(); }
+  [[nodiscard]] File& file() { return *file_; }
   [[nodiscard]] Storage& storage() const { return *storage_; }
   /// What journals name the archive by; its size is that of the opening.
   [[nodiscard]] ArchiveStamp stamp() const;
@@ -159,17 +145,13 @@ class Archive {
   /// What check 1 to 10 are made of, journals included.
   Result<void> load(Io io);
   [[nodiscard]] Result<std::string> header_text(std::uint64_t file_size_bytes) const;
-  Result<void> open_for_writing_unguarded();
-  /// Somebody else may have had the file copied up: the map shows what lay on the lower layer until then.
-  Result<void> follow_copy();
 
   std::filesystem::path path_;
   std::filesystem::path real_path_;  // without links
   Access access_ = Access::ReadOnly;
   Storage* storage_ = nullptr;
-  std::unique_ptr<File> file_;  // open for reading
+  std::unique_ptr<File> file_;
   FileStatus status_;
-  bool is_layered_ = false;  // lies on overlayfs
   std::unique_ptr<ByteSource> bytes_;
   Header header_;
   std::uint64_t header_size_bytes_ = 0;
@@ -177,14 +159,7 @@ class Archive {
   std::vector<JournalReport> recovered_;
   std::unique_ptr<StandingJournal> standing_;
 
-  std::mutex opening_mutex_;  // guards what follows; taken before mutex_
-  std::unique_ptr<File> writable_;
-  std::optional<CopyUp> copy_up_;
-  std::function<void(const CopyUp&)> tell_copy_;
-  std::atomic<File*> present_ = nullptr;  // writable_ where there is one, else file_
-
   mutable std::mutex mutex_;  // guards what follows; innermost
-  FileStatus stamped_;        // as status_, but of the copy where there is one
   FileIdentity identity_;
   std::chrono::steady_clock::time_point looked_at_;
   // When our own changes that no look has seen yet were made, since the epoch; 0 without any.

@@ -3,8 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
-
 #include "core/bus_guard.h"
 #include "core/mapped_region.h"
 #include "core/readahead.h"
@@ -47,7 +45,6 @@ class MappedBytes final : public ByteSource {
     const auto size_bytes = file_.size_bytes();
     return size_bytes && range.end() <= *size_bytes;
   }
-  Result<void> follow(const File& copy) override { return map_.remap(copy); }
   [[nodiscard]] bool is_mapped() const override { return true; }
 
  private:
@@ -57,34 +54,30 @@ class MappedBytes final : public ByteSource {
 
 class ReadBytes final : public ByteSource {
  public:
-  ReadBytes(const File& file, std::uint64_t size_bytes) : file_(&file), whole_{0, size_bytes} {}
+  ReadBytes(const File& file, std::uint64_t size_bytes) : file_(file), whole_{0, size_bytes} {}
 
   Result<std::span<const std::byte>> read(ByteRange range, std::vector<std::byte>& scratch) const override {
     const auto done = guard_memory([&]() -> Result<void> {
       scratch.resize(static_cast<std::size_t>(range.size_bytes));
-      return file_.load()->read(scratch, range.offset);
+      return file_.read(scratch, range.offset);
     });
     if (!done) return failure(done.error(), range);
     // Behind the read: what it waits for comes first.
-    file_.load()->prefetch(readahead_.after(range).intersection(whole_));
+    file_.prefetch(readahead_.after(range).intersection(whole_));
     return std::span<const std::byte>(scratch);
   }
   [[nodiscard]] bool copy_from(ByteRange, const Copy&) const override { return false; }
-  Result<void> follow(const File& copy) override {
-    file_ = &copy;
-    return {};
-  }
   [[nodiscard]] bool is_mapped() const override { return false; }
 
  private:
   [[nodiscard]] tl::unexpected<Error> failure(const Error& why, ByteRange range) const {
     if (why.code == ErrorCode::OutOfMemory) return tl::unexpected(why);
     if (why.code != ErrorCode::ArchiveCut) return unreadable(why, range);
-    const auto size_bytes = file_.load()->size_bytes();
+    const auto size_bytes = file_.size_bytes();
     return size_bytes ? cut_short(*size_bytes, range) : tl::unexpected(why);
   }
 
-  std::atomic<const File*> file_;
+  const File& file_;
   const ByteRange whole_;
   mutable Readahead readahead_;
 };

@@ -40,11 +40,6 @@ class ByteSource {
   using Copy = std::function<void(std::span<const std::byte> bytes)>;
   [[nodiscard]] virtual bool copy_from(ByteRange range, const Copy& copy) const = 0;
 
-  /// The file has been copied (a copy-up of overlayfs): the bytes come from the copy from now on. Others may
-  /// read meanwhile.
-  /// @param copy  open on the copy; must outlive a source that is not mapped.
-  virtual Result<void> follow(const File& copy) = 0;
-
   [[nodiscard]] virtual bool is_mapped() const = 0;
   /// Why Auto has decided for reads, for a person; empty where it has not.
   [[nodiscard]] std::string_view why_not_mapped() const { return why_not_mapped_; }

@@ -30,6 +30,7 @@ std::string_view name_of(ErrorCode code) {
     case ErrorCode::Busy: return "Busy";
     case ErrorCode::CommitUnknown: return "CommitUnknown";
     case ErrorCode::OutOfMemory: return "OutOfMemory";
+    case ErrorCode::Unlistable: return "Unlistable";
   }
   return "Unknown";
 }

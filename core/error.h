@@ -37,6 +37,7 @@ enum class ErrorCode : std::uint8_t {
   Busy,             // somebody else holds a lock
   CommitUnknown,    // a sync failed so badly that only the next recovery will tell what was committed
   OutOfMemory,
+  Unlistable,  // the archive's directory can't be searched for journals
 };
 
 /// The code's name as written above, for logs and --json output.

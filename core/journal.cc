@@ -124,6 +124,7 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, const Ha
                            StandingJournal* standing) {
   if (spoiled_) return tl::unexpected(*spoiled_);
   record.owner_pid = ::getpid();
+  record.boot = durability == Durability::Process ? storage_.boot() : Boot{};
   if (memory_ != nullptr && standing != nullptr && standing->is_ready() && record.coordinator.empty()) {
     for (JournalRange& range : record.ranges) {
       if (auto hashed = hash ? hash(range) : Result<void>{}; !hashed) return hashed;
@@ -163,6 +164,7 @@ Result<JournalHead> Journal::write_record(JournalRecord record, const HashRange&
   if (!hashing) throw std::bad_alloc();
   XXH3_64bits_reset(hashing.get());
   std::uint64_t end = end_bytes_;
+  const Boot boot = record.boot;
   std::string text = encode_beginning(record);
   const auto write_out = [&]() -> Result<void> {
     XXH3_64bits_update(hashing.get(), text.data(), text.size());
@@ -179,8 +181,10 @@ Result<JournalHead> Journal::write_record(JournalRecord record, const HashRange&
     if (auto written = write_out(); !written) return pass_on(std::move(written));
   }
   if (auto written = write_out(); !written) return pass_on(std::move(written));
-  return JournalHead{
-      .id = id_, .record = {end_bytes_, end - end_bytes_}, .record_hash = XXH3_64bits_digest(hashing.get())};
+  return JournalHead{.id = id_,
+                     .record = {end_bytes_, end - end_bytes_},
+                     .record_hash = XXH3_64bits_digest(hashing.get()),
+                     .boot = boot};
 }
 
 Result<void> Journal::publish(Durability durability) {

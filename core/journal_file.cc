@@ -4,6 +4,8 @@
 #include <span>
 #include <string>
 
+#include "core/journal_access.h"
+
 namespace stfs {
 
 Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem::path& archive_path,
@@ -11,6 +13,9 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
   // On a file system without unnamed files somebody's recovery may take the new file, before its lock, for
   // a dead owner's leftover; then it is gone and another one is made.
   constexpr int kAttempts = 8;
+  const auto archive = storage.status(archive_path);
+  // Of an archive that is gone nothing will be committed.
+  if (!archive && archive.error().errno_value != ENOENT) return tl::unexpected(archive.error());
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     JournalFile made;
     made.id = JournalId::random();
@@ -24,6 +29,10 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
     auto conflict = made.file->try_lock(kOwnerByte, LockKind::Exclusive);
     if (!conflict && !lacks_locks(conflict.error())) return pass_on(std::move(conflict));
     if (conflict && *conflict) continue;
+    // Before the name and the bytes: their sync covers it.
+    if (archive) {
+      if (auto given = give_access(storage, *made.file, *archive); !given) return pass_on(std::move(given));
+    }
     made.is_locked = conflict.has_value();
     if (!made.file->has_staged_name() || storage.status(staged_path)) return made;
   }

@@ -22,6 +22,7 @@ struct JournalFile {
   bool is_locked = false;      // false where the file system has no locks
 };
 
+/// Whoever may write the archive may read and write the new file (journal_access.h).
 /// @param suffix  of its name, behind the id.
 Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem::path& archive_path,
                                         std::string_view suffix = {});

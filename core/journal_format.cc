@@ -13,6 +13,7 @@ namespace {
 
 constexpr std::string_view kMagic = "STFSJRNL";
 constexpr std::uint32_t kMaxRanges = 1U << 26U;
+constexpr std::uint32_t kFirstVersionWithBoot = 3;
 constexpr std::uint32_t kMaxCoordinatorBytes = 4096;
 
 class Writer {
@@ -124,11 +125,13 @@ std::string journal_prefix(const std::string& archive_file_name) {
                      XXH3_64bits(archive_file_name.data(), archive_file_name.size()));
 }
 
-bool ArchiveStamp::matches(const ArchiveStamp& other) const {
-  const bool is_same_device = birth_ns != 0 || device == other.device;
-  return is_same_device && inode == other.inode && birth_ns == other.birth_ns &&
-         size_bytes == other.size_bytes && header_size_bytes == other.header_size_bytes &&
-         header_hash == other.header_hash;
+Kinship ArchiveStamp::compare(const ArchiveStamp& other) const {
+  const bool is_alike = size_bytes == other.size_bytes && header_size_bytes == other.header_size_bytes &&
+                        header_hash == other.header_hash;
+  if (!is_alike) return Kinship::Other;
+  if (birth_ns == 0 || other.birth_ns == 0) return Kinship::Unsure;
+  const bool is_same = inode == other.inode && birth_ns == other.birth_ns;
+  return is_same ? Kinship::Same : Kinship::Other;
 }
 
 std::span<std::uint64_t> put_block_hashes(std::span<const std::byte> bytes, std::span<std::uint64_t> hashes) {
@@ -226,6 +229,14 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
   return record;
 }
 
+std::uint64_t most_record_bytes(std::uint64_t archive_size_bytes) {
+  constexpr std::uint64_t kFixedBytes = 84;
+  constexpr std::uint64_t kRangeBytes = 4 * 8;
+  constexpr std::uint64_t kHashesBytes = 2 * 8;
+  const std::uint64_t blocks = blocks_in(archive_size_bytes);
+  return kFixedBytes + kMaxCoordinatorBytes + blocks * (kRangeBytes + kHashesBytes);
+}
+
 std::string encode_head(const JournalHead& head) {
   Writer out;
   out.bytes(kMagic);
@@ -234,6 +245,8 @@ std::string encode_head(const JournalHead& head) {
   out.u64(head.record.offset);
   out.u64(head.record.size_bytes);
   out.u64(head.record_hash);
+  out.bytes({reinterpret_cast<const char*>(head.boot.id.data()), head.boot.id.size()});  // NOLINT: bytes
+  out.u64(head.boot.host);
   std::string block = out.take();
   const std::uint64_t hash = XXH3_64bits(block.data(), block.size());
   Writer last;
@@ -251,7 +264,8 @@ Result<std::string> encode_head_with(const JournalRecord& record) {
   }
   std::string block = encode_head({.id = record.id,
                                    .record = {kPlace, bytes.size()},
-                                   .record_hash = XXH3_64bits(bytes.data(), bytes.size())});
+                                   .record_hash = XXH3_64bits(bytes.data(), bytes.size()),
+                                   .boot = record.boot});
   block.replace(kPlace, bytes.size(), bytes);
   return block;
 }
@@ -260,16 +274,21 @@ Result<JournalHead> decode_head(std::string_view block) {
   Reader in(block);
   if (in.bytes(kMagic.size()) != kMagic) return damaged("it does not begin as a journal does");
   const std::uint32_t version = in.u32();
-  if (in.is_ok() && version != kJournalVersion) {
-    return fail(
-        ErrorCode::InvalidArgument, EPROTONOSUPPORT,
-        fmt::format("a journal of version {}, this program knows version {}", version, kJournalVersion));
+  if (in.is_ok() && (version < kOldestJournalVersion || version > kJournalVersion)) {
+    return fail(ErrorCode::InvalidArgument, EPROTONOSUPPORT,
+                fmt::format("a journal of version {}, this program knows versions {} to {}: use the version "
+                            "that wrote it",
+                            version, kOldestJournalVersion, kJournalVersion));
   }
   JournalHead head;
   head.id = read_id(in);
   head.record.offset = in.u64();
   head.record.size_bytes = in.u64();
   head.record_hash = in.u64();
+  if (version >= kFirstVersionWithBoot) {
+    std::ranges::copy(in.bytes(head.boot.id.size()), head.boot.id.begin());
+    head.boot.host = in.u64();
+  }
   const std::size_t hashed_bytes = block.size() - in.left();
   const std::uint64_t hash = in.u64();
   if (!in.is_ok() || hash != XXH3_64bits(block.data(), hashed_bytes))
@@ -284,6 +303,7 @@ Result<JournalRecord> decode_sealed_record(std::string_view bytes, const Journal
   }
   auto record = decode_record(bytes, journal_size_bytes, heads);
   if (record && record->id != head.id) return damaged("head and record are of different journals");
+  if (record) record->boot = head.boot;
   return record;
 }
 

@@ -1,6 +1,6 @@
 // The bytes of a journal: what a commit has promised to the archive, so that it can be done again.
 //
-//   block 0   head: magic, version, id, where the record lies, hashes of the record and of the head
+//   block 0   head: magic, version, id, where the record lies, the boot, hashes of the record and of the head
 //   regions   new bytes, in whole 4096-byte blocks, each at a multiple of 4096
 //   record    whose archive it is, and per range of it: where the new blocks lie, a hash of every new
 //             block, and what the old ones were: a hash of each, or where in the journal they lie
@@ -36,11 +36,14 @@
 
 #include "core/byte_range.h"
 #include "core/error.h"
+#include "core/file.h"
 
 namespace stfs {
 
 inline constexpr std::uint64_t kBlockBytes = 4096;
-inline constexpr std::uint32_t kJournalVersion = 2;
+/// 3 added the boot to the head. Journals of version 2 are still read, and none is written.
+inline constexpr std::uint32_t kJournalVersion = 3;
+inline constexpr std::uint32_t kOldestJournalVersion = 2;
 
 constexpr std::uint64_t round_down_to_block(std::uint64_t offset) {
   return offset - offset % kBlockBytes;
@@ -64,17 +67,26 @@ inline constexpr std::string_view kStagedSuffix = ".staged";
 /// A standing journal (standing_journal.h) is called ".NAME.stj.ID.standing".
 inline constexpr std::string_view kStandingSuffix = ".standing";
 
+/// Whether two stamps are one archive's.
+enum class Kinship : std::uint8_t {
+  Same,
+  Other,
+  Unsure,  // one has no birth time and the rest agrees: the archive's blocks decide (journal_blocks.h)
+};
+
 /// What tells the archive that a journal belongs to. Its bytes and its mtime change when the journal is
 /// applied, so neither is part of it.
 struct ArchiveStamp {
-  std::uint64_t device = 0;  // compared only where there is no birth time: it may change at a reboot
+  std::uint64_t device = 0;  // never compared: it differs between hosts, and may change at a reboot
   std::uint64_t inode = 0;
   std::int64_t birth_ns = 0;
   std::uint64_t size_bytes = 0;
   std::uint64_t header_size_bytes = 0;
   std::uint64_t header_hash = 0;
 
-  [[nodiscard]] bool matches(const ArchiveStamp& other) const;
+  /// Without birth times an inode proves nothing, since its number is used again: size and header decide then
+  /// who is certainly another archive.
+  [[nodiscard]] Kinship compare(const ArchiveStamp& other) const;
 };
 
 /// A run of the archive's bytes: starts at a multiple of 4096, ends at one or at the end of the archive.
@@ -93,6 +105,9 @@ struct JournalRecord {
   std::uint64_t sequence = 0;
   std::int32_t owner_pid = 0;  // for messages
   std::string coordinator;     // a name in the archive's directory; empty: commits on its own
+  /// The boot that a commit with durability=process ends with. Not known: the commit survives it. Kept in the
+  /// head, so that it can be told where the rest has been lost.
+  Boot boot;
   std::vector<JournalRange> ranges;
 };
 
@@ -113,10 +128,14 @@ inline constexpr ByteRange kHead = {0, kBlockBytes};
 Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes,
                                     ByteRange heads = kHead);
 
+/// The largest record that a journal of an archive of that size can have: each block is named once at most.
+std::uint64_t most_record_bytes(std::uint64_t archive_size_bytes);
+
 struct JournalHead {
   JournalId id;
   ByteRange record;  // from the beginning of the head
   std::uint64_t record_hash = 0;
+  Boot boot;  // JournalRecord::boot
 };
 
 /// The places in a standing journal.
@@ -134,7 +153,7 @@ Result<std::string> encode_head_with(const JournalRecord& record);
 /// The record of that head: its hash and its id agree with the head's, else InvalidArgument.
 Result<JournalRecord> decode_sealed_record(std::string_view bytes, const JournalHead& head,
                                            std::uint64_t journal_size_bytes, ByteRange heads = kHead);
-/// InvalidArgument: no journal, or damaged. EPROTONOSUPPORT: a journal of another version.
+/// InvalidArgument: no journal, or damaged. EPROTONOSUPPORT: a journal of a version that is not known here.
 Result<JournalHead> decode_head(std::string_view block);
 
 }  // namespace stfs

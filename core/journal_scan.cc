@@ -1,27 +1,27 @@
-// Classify each journal.
+// Find each journal, ask who is believed and who lives, then judge (journal_verdict.h).
 #include "core/journal_scan.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
+#include <sys/stat.h>
 #include <xxhash.h>
 
 #include <algorithm>
 #include <array>
-#include <iterator>
 #include <optional>
 
 #include "core/coordinator.h"
 #include "core/header.h"
+#include "core/journal_access.h"
 #include "core/journal_apply.h"
 #include "core/journal_file.h"
-#include "core/standing_scan.h"
+#include "core/journal_verdict.h"
 
 namespace stfs {
 namespace {
 
 constexpr std::size_t kIdDigits = 32;
-constexpr const char* kSeveral = "part of a transaction over several archives";
-constexpr const char* kForeign = "written for another archive, or for another state of this one";
+/// Where many writers are at work, some journal vanishes in each round.
+constexpr int kMostRounds = 8;
 
 bool is_hexadecimal(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
@@ -35,243 +35,236 @@ Result<std::string> read_text(const File& file, ByteRange range) {
   return text;
 }
 
-/// Reads head, record and new blocks, and believes none of them before their hashes agree.
-/// InvalidArgument means that it is no sound journal; every other error, that it could not be read just now.
-Result<JournalRecord> read_record(const File& file, std::uint64_t size_bytes) {
-  if (size_bytes < kBlockBytes) {
-    return fail(ErrorCode::InvalidArgument, EINVAL, "damaged: it is shorter than its head");
+bool is_forbidden(const Error& error) {
+  return error.errno_value == EACCES || error.errno_value == EPERM;
+}
+
+/// ESTALE: another host has removed it, and this host's caches still knew it.
+bool says_gone(const Error& error) {
+  return error.errno_value == ENOENT || error.errno_value == ESTALE;
+}
+
+enum class Kind : std::uint8_t { Ordinary, Staged, Standing, Group };
+
+/// Nothing where it is not a journal's name.
+std::optional<Kind> kind_of(std::string_view rest) {
+  Kind kind = Kind::Ordinary;
+  for (const auto& [suffix, meaning] : {std::pair{kStagedSuffix, Kind::Staged},
+                                        {kStandingSuffix, Kind::Standing},
+                                        {kGroupSuffix, Kind::Group}}) {
+    if (kind != Kind::Ordinary || !rest.ends_with(suffix)) continue;
+    rest.remove_suffix(suffix.size());
+    kind = meaning;
   }
-  auto block = read_text(file, {0, kBlockBytes});
-  if (!block) return pass_on(std::move(block));
-  auto head = decode_head(*block);
-  if (!head) return pass_on(std::move(head));
-  const auto range = ByteRange::checked(head->record.offset, head->record.size_bytes);
-  if (!range || range->end() > size_bytes) {
-    return fail(ErrorCode::InvalidArgument, EINVAL, "damaged: it ends before its record does");
-  }
-  auto text = read_text(file, *range);
-  if (!text) return pass_on(std::move(text));
-  return decode_sealed_record(*text, *head, size_bytes);
+  const bool is_id = rest.size() == kIdDigits && is_hexadecimal(rest);
+  return is_id ? std::optional(kind) : std::nullopt;
 }
 
 class Scan {
  public:
   Scan(Storage& storage, const std::filesystem::path& archive_path, const File& archive,
        const std::filesystem::path& own)
-      : storage_(storage), archive_path_(archive_path), archive_(archive), own_(own) {}
+      : storage_(storage),
+        archive_path_(archive_path),
+        prefix_(journal_prefix(archive_path.filename().string())),
+        archive_(archive),
+        own_(own) {}
 
   Result<std::vector<FoundJournal>> all() {
-    const std::string prefix = journal_prefix(archive_path_.filename().string());
-    auto names = storage_.list(archive_path_.parent_path(), prefix);
+    for (int rounds_left = kMostRounds;; --rounds_left) {
+      bool has_vanished = false;
+      auto found = one_round(rounds_left == 1, has_vanished);
+      if (!found || !has_vanished || rounds_left == 1) return found;
+    }
+  }
+
+  /// The name's own file, whose lock the caller holds.
+  Result<bool> again(FoundJournal& found) {
+    auto known = look_at_archive();
+    if (!known) return pass_on(std::move(known));
+    auto opened = found.file->status();
+    if (!opened) return pass_on(std::move(opened));
+    auto is_there = is_at(storage_, found.report.path, *opened);
+    if (!is_there || !*is_there) return is_there;
+    found.is_in_use = false;
+    found.record = {};
+    auto judged = judge(found, *kind_of(rest_of(found.report.path.filename().string())), *opened);
+    if (!judged) return pass_on(std::move(judged));
+    return *judged;
+  }
+
+ private:
+  [[nodiscard]] std::string_view rest_of(std::string_view name) const { return name.substr(prefix_.size()); }
+
+  Result<void> look_at_archive() {
+    auto stamp = stamp_of(archive_);
+    if (!stamp) return pass_on(std::move(stamp));
+    stamp_ = *stamp;
+    auto status = archive_.status();
+    if (!status) return pass_on(std::move(status));
+    status_ = *status;
+    return {};
+  }
+
+  Result<std::vector<FoundJournal>> one_round(bool is_last, bool& has_vanished) {
+    auto names = storage_.list(archive_path_.parent_path(), prefix_);
+    if (!names && is_forbidden(names.error())) {
+      return fail(ErrorCode::Unlistable, names.error().errno_value, std::move(names.error().message));
+    }
     if (!names) return pass_on(std::move(names));
     std::vector<FoundJournal> found;
     std::erase(*names, own_.filename().string());
     if (names->empty()) return found;
     std::ranges::sort(*names);
-    auto stamp = stamp_of(archive_);
-    if (!stamp) return pass_on(std::move(stamp));
-    auto status = archive_.status();
-    if (!status) return pass_on(std::move(status));
+    if (auto known = look_at_archive(); !known) return pass_on(std::move(known));
     for (const std::string& name : *names) {
-      auto journal = look_at(name, name.substr(prefix.size()), *stamp, status->uid);
-      if (!journal) return pass_on(std::move(journal));
-      if (*journal) found.push_back(std::move(**journal));
+      FoundJournal journal;
+      journal.report.path = archive_path_.parent_path() / name;
+      auto is_there = look_at(journal, name);
+      if (!is_there && says_gone(is_there.error())) {
+        // What is still there in the end can't be read: that is an error, and not "gone".
+        if (is_last && storage_.status(journal.report.path)) return pass_on(std::move(is_there));
+        is_there = false;
+      }
+      if (!is_there) return pass_on(std::move(is_there));
+      if (*is_there && !journal.is_hidden) found.push_back(std::move(journal));
+      has_vanished = has_vanished || !*is_there;
     }
     std::ranges::stable_sort(found, {}, [](const FoundJournal& journal) { return journal.record.sequence; });
     return found;
   }
 
- private:
-  /// Nothing where the journal has gone in the meantime: its owner has retired it. A failure to look is an
-  /// error: a committed journal that is passed over leaves the archive torn.
-  Result<std::optional<FoundJournal>> look_at(const std::string& name, std::string_view rest,
-                                              const ArchiveStamp& stamp, std::uint32_t archive_uid) {
-    FoundJournal found;
-    found.report.path = archive_path_.parent_path() / name;
-    const auto is = [&found](JournalState state, std::string why) -> Result<std::optional<FoundJournal>> {
-      found.report.state = state;
-      found.report.explanation = std::move(why);
-      return std::optional(std::move(found));
-    };
-    const bool is_staged = rest.ends_with(kStagedSuffix);
-    if (is_staged) rest.remove_suffix(kStagedSuffix.size());
-    found.is_standing = rest.ends_with(kStandingSuffix);
-    if (found.is_standing) rest.remove_suffix(kStandingSuffix.size());
-    const bool is_group = !found.is_standing && rest.ends_with(kGroupSuffix);
-    if (is_group) rest.remove_suffix(kGroupSuffix.size());
-    if (rest.size() != kIdDigits || !is_hexadecimal(rest))
-      return is(JournalState::Unknown, "not a journal's name");
+  static void set(FoundJournal& found, JournalState state, std::string why) {
+    found.report.state = state;
+    found.report.explanation = std::move(why);
+  }
+  static void block(FoundJournal& found, std::string why, std::string next_step) {
+    set(found, JournalState::Unknown, std::move(why));
+    found.report.blocks_commits = true;
+    found.report.next_step = std::move(next_step);
+  }
 
-    auto file = storage_.open_no_link(found.report.path, Access::ReadWrite);
-    // A descriptor that may only read can take a shared lock; its owner's exclusive one stops that as well.
-    const LockKind look = file ? LockKind::Exclusive : LockKind::Shared;
-    if (!file) file = storage_.open_no_link(found.report.path, Access::ReadOnly);
-    if (!file) {
-      switch (file.error().errno_value) {
-        case ENOENT: return std::nullopt;
-        case ELOOP: return is(JournalState::Unknown, "a symbolic link");
-        // A directory, a device, a file of somebody else's.
-        case EISDIR:
-        case EINVAL:
-        case EACCES:
-        case EPERM: return is(JournalState::Unknown, file.error().message);
-        default: return pass_on(std::move(file));
-      }
+  /// False where the journal has gone in the meantime. A failure to look is an error: a committed journal
+  /// that is passed over leaves the archive torn.
+  Result<bool> look_at(FoundJournal& found, const std::string& name) {
+    const std::filesystem::path& path = found.report.path;
+    const auto kind = kind_of(rest_of(name));
+    if (!kind) {
+      set(found, JournalState::Unknown, "not a journal's name");
+      return true;
     }
+    auto file = storage_.open_no_link(path, Access::ReadWrite);
+    if (!file && (is_forbidden(file.error()) || file.error().errno_value == EROFS)) {
+      file = storage_.open_no_link(path, Access::ReadOnly);
+      found.is_read_only = file.has_value();
+    }
+    if (!file) return explain_unopened(found, *kind, file.error());
     found.file = std::move(*file);
-    // Only a look: whoever keeps this lock without the archive's would pass for a committer.
-    const auto conflict = found.file->try_lock(kOwnerByte, look);
-    const bool is_in_use = found.is_in_use = conflict && *conflict;
-    if (!is_in_use) found.file->unlock(kOwnerByte);
     auto opened = found.file->status();
     if (!opened) return pass_on(std::move(opened));
-    auto is_there = is_at(storage_, found.report.path, *opened);
-    if (!is_there) return pass_on(std::move(is_there));
-    if (!*is_there) return std::nullopt;
-    // A journal says what to write into the archive: one that was put there by somebody who may not
-    // write the archive himself must not be believed.
-    if (opened->uid != 0 && opened->uid != archive_uid && opened->uid != ::geteuid()) {
-      return is(JournalState::Unknown,
-                fmt::format("belongs to user {}, who owns neither the archive nor this "
-                            "process: recover it as that user",
-                            opened->uid));
+    auto is_there = is_at(storage_, path, *opened);
+    if (!is_there || !*is_there) return is_there;
+    found.settlers = settlers_of(*opened);
+    auto believed = is_believed_here(*opened);
+    if (!believed) return pass_on(std::move(believed));
+    if (!*believed) {
+      block(found,
+            fmt::format(
+                "belongs to user {}, who owns neither the archive nor this process and may not write the "
+                "archive by its mode",
+                opened->uid),
+            fmt::format("run `stfs recover` as {}, or delete it where that user has no right to the archive",
+                        found.settlers));
+      return true;
     }
-    if (is_group) {
-      auto rules = is_in_use ? Result<bool>(true) : has_journals(storage_, found.report.path);
-      if (!rules && rules.error().code == ErrorCode::InvalidArgument) {
-        return is(JournalState::Unknown, rules.error().message);
-      }
-      if (!rules) return pass_on(std::move(rules));
-      // Then its journals tell all that there is to tell.
-      if (*rules) return std::nullopt;
-      return is(JournalState::Unfinished, "a leftover of a transaction over several archives");
-    }
-    if (is_staged && is_in_use) return is(JournalState::InUse, "being staged");
-    if (is_staged) return is(JournalState::Unfinished, "a leftover of staging");
-    if (found.is_standing) {
-      auto described = describe_standing(found, opened->identity.size_bytes, stamp, is_in_use);
-      if (!described) return pass_on(std::move(described));
-      return std::optional(std::move(found));
-    }
-    auto record = read_record(*found.file, opened->identity.size_bytes);
-    if (!record && record.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(record));
-    if (!record) {
-      // Looked at after the record: its owner makes it void when he is done.
-      auto taken_back = is_void(*found.file, opened->identity.size_bytes);
-      if (!taken_back) return pass_on(std::move(taken_back));
-      found.is_void = *taken_back;
-      if (*taken_back) return is(JournalState::Unfinished, "taken back by its owner");
-      const bool is_other_version = record.error().errno_value == EPROTONOSUPPORT;
-      if (is_in_use && !is_other_version) return is(JournalState::InUse, "its owner is at work on it");
-      found.report.blocks_commits = true;
-      return is(is_other_version ? JournalState::Unknown : JournalState::Damaged, record.error().message);
-    }
-    found.record = std::move(*record);
-    found.report.ranges = found.record.ranges.size();
-    found.report.size_bytes = size_of(found.record);
-    if (!found.record.archive.matches(stamp)) {
-      return is(JournalState::Foreign, kForeign);
-    }
-    if (auto sound = check_new_blocks(*found.file, found.record); !sound) {
-      if (sound.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(sound));
-      found.report.blocks_commits = true;
-      return is(JournalState::Damaged, sound.error().message);
-    }
-    if (is_in_use) return is(JournalState::InUse, "its owner or a recovery is at work");
-    if (found.record.coordinator.empty()) return is(JournalState::Committed, committed_by(found.record));
-    if (!is_coordinator_name(found.record.coordinator)) {
-      found.report.blocks_commits = true;
-      return is(JournalState::Unknown, fmt::format("{}, whose record can't be where it says", kSeveral));
-    }
-    const auto coordinator = archive_path_.parent_path() / found.record.coordinator;
-    auto group = look_at_coordinator(storage_, coordinator, name);
-    if (!group && group.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(group));
-    if (!group) {
-      found.report.blocks_commits = true;
-      return is(JournalState::Damaged, group.error().message);
-    }
-    if (*group == GroupState::Absent) {
-      return is(JournalState::Unfinished, fmt::format("{} that was never committed", kSeveral));
-    }
-    return is(JournalState::Committed, committed_by(found.record));
+    auto in_use = found.file->is_locked_by_other(kOwnerByte, LockKind::Shared);
+    // Without locks nobody can tell; whoever wrote it has said nolock.
+    if (!in_use && !lacks_locks(in_use.error())) return pass_on(std::move(in_use));
+    found.is_in_use = in_use && *in_use;
+    return judge(found, *kind, *opened);
   }
 
-  /// Fills in what is known of a standing journal.
-  Result<void> describe_standing(FoundJournal& found, std::uint64_t size_bytes, const ArchiveStamp& stamp,
-                                 bool is_in_use) {
-    JournalReport& report = found.report;
-    if (size_bytes != kStandingBytes) {
-      report.state = JournalState::Damaged;
-      report.blocks_commits = true;
-      report.explanation = "damaged: it has not the size that it was made with";
+  Result<bool> explain_unopened(FoundJournal& found, Kind kind, const Error& why) {
+    switch (why.errno_value) {
+      case ELOOP: set(found, JournalState::Unknown, "a symbolic link"); return true;
+      // A directory, a device: nothing that a writer has made.
+      case EISDIR:
+      case EINVAL: set(found, JournalState::Unknown, why.message); return true;
+      case EACCES:
+      case EPERM: break;
+      default: return tl::unexpected(why);
+    }
+    auto at_path = storage_.status(found.report.path);
+    if (!at_path) return pass_on(std::move(at_path));
+    found.settlers = settlers_of(*at_path);
+    if (kind == Kind::Staged) {
+      // It promises nothing. One without bytes has not got its mode yet: an owner who lives sees that it
+      // goes, and makes another one (create_journal_file()).
+      const bool is_empty = at_path->identity.size_bytes == 0;
+      set(found, is_empty ? JournalState::Unfinished : JournalState::Unknown,
+          is_empty ? "a leftover of staging"
+                   : "being staged, or a leftover of that: this process may not read it");
+      return true;
+    }
+    block(found,
+          fmt::format(
+              "belongs to user {} and this process, of user {}, may not read it: a newer commit may be in it",
+              at_path->uid, storage_.user()),
+          fmt::format("run `stfs recover` as {}", found.settlers));
+    return true;
+  }
+
+  /// A journal says what to write into the archive: one that was put there by somebody who may not
+  /// write the archive himself must not be believed.
+  Result<bool> is_believed_here(const FileStatus& journal) {
+    // As if the directory gave its group to what anybody puts there.
+    FileStatus worst;
+    worst.mode = S_IWOTH;
+    worst.gid = status_.gid;
+    if (is_believed(journal, status_, worst, storage_.user())) return true;
+    if ((status_.mode & S_IWGRP) == 0 || journal.gid != status_.gid) return false;
+    auto directory = storage_.status(archive_path_.parent_path());
+    if (!directory) return pass_on(std::move(directory));
+    return is_believed(journal, status_, *directory, storage_.user());
+  }
+
+  Result<bool> judge(FoundJournal& found, Kind kind, const FileStatus& opened) {
+    const JudgedArchive archive{storage_, archive_, stamp_};
+    const std::uint64_t size_bytes = opened.identity.size_bytes;
+    found.is_standing = kind == Kind::Standing;
+    Result<void> judged;
+    switch (kind) {
+      case Kind::Ordinary: judged = judge_ordinary(archive, found, size_bytes); break;
+      case Kind::Standing: judged = judge_standing(archive, found, size_bytes); break;
+      case Kind::Group: judged = judge_group(found); break;
+      case Kind::Staged:
+        set(found, found.is_in_use ? JournalState::InUse : JournalState::Unfinished,
+            found.is_in_use ? "being staged" : "a leftover of staging");
+    }
+    if (!judged) return pass_on(std::move(judged));
+    return true;
+  }
+
+  Result<void> judge_group(FoundJournal& found) {
+    auto rules = found.is_in_use ? Result<bool>(true) : has_journals(storage_, found.report.path);
+    if (!rules && rules.error().code == ErrorCode::InvalidArgument) {
+      set(found, JournalState::Unknown, rules.error().message);
       return {};
     }
-    auto records = read_lanes(*found.file);
-    if (!records && records.error().errno_value == EPROTONOSUPPORT) {
-      report.state = JournalState::Unknown;
-      report.blocks_commits = true;
-      report.explanation = records.error().message;
-      return {};
-    }
-    if (!records) return pass_on(std::move(records));
-    if (is_in_use) {
-      report.state = JournalState::InUse;
-      report.explanation = "its owner keeps it for his next commit";
-      for (JournalRecord& record : *records) {
-        // Of an archive that was replaced under its owner: none of our bytes.
-        if (!record.archive.matches(stamp)) continue;
-        std::ranges::move(record.ranges, std::back_inserter(found.record.ranges));
-        found.record.owner_pid = record.owner_pid;
-      }
-      return {};
-    }
-    report.state = JournalState::Unfinished;
-    report.explanation = "kept for the next commit by a process that has died";
-    for (JournalRecord& record : *records) {
-      report.ranges = record.ranges.size();
-      report.size_bytes = size_of(record);
-      if (!record.archive.matches(stamp)) {
-        report.state = JournalState::Foreign;
-        report.explanation = kForeign;
-        found.record = std::move(record);
-        return {};
-      }
-      auto verdict = judge_lane(*found.file, record, archive_);
-      if (!verdict) return pass_on(std::move(verdict));
-      if (*verdict == LaneVerdict::Torn) continue;
-      const bool is_sound = *verdict == LaneVerdict::Sound;
-      if (is_sound && !record.coordinator.empty()) {
-        report.state = JournalState::Unknown;
-        report.blocks_commits = true;
-        report.explanation = kSeveral;
-        return {};
-      }
-      report.state = is_sound ? JournalState::Committed : JournalState::Damaged;
-      report.blocks_commits = !is_sound;
-      report.explanation =
-          is_sound ? committed_by(record) : "damaged: the hash of a block of new bytes does not agree";
-      found.record = std::move(record);
-      return {};
-    }
-    report.ranges = report.size_bytes = 0;
-    found.is_void = true;
+    if (!rules) return pass_on(std::move(rules));
+    // Then its journals tell all that there is to tell.
+    found.is_hidden = *rules;
+    if (!*rules) set(found, JournalState::Unfinished, "a leftover of a transaction over several archives");
     return {};
-  }
-
-  static std::uint64_t size_of(const JournalRecord& record) {
-    std::uint64_t size_bytes = 0;
-    for (const JournalRange& range : record.ranges) size_bytes += range.archive.size_bytes;
-    return size_bytes;
-  }
-
-  static std::string committed_by(const JournalRecord& record) {
-    return fmt::format("committed by process {}, which has died", record.owner_pid);
   }
 
   Storage& storage_;
   const std::filesystem::path& archive_path_;
+  const std::string prefix_;
   const File& archive_;
   const std::filesystem::path& own_;
+  ArchiveStamp stamp_;
+  FileStatus status_;
 };
 
 }  // namespace
@@ -321,8 +314,7 @@ Result<void> check_new_blocks(const File& file, const JournalRecord& record) {
 }
 
 Result<bool> is_void(const File& file, std::uint64_t size_bytes) {
-  if (size_bytes < kBlockBytes) return false;
-  auto block = read_text(file, {0, kBlockBytes});
+  auto block = read_text(file, {0, std::min(size_bytes, kBlockBytes)});
   if (!block) return pass_on(std::move(block));
   return block->find_first_not_of('\0') == std::string::npos;
 }
@@ -337,6 +329,11 @@ Result<bool> is_at(Storage& storage, const std::filesystem::path& path, const Fi
 Result<std::vector<FoundJournal>> scan_journals(Storage& storage, const std::filesystem::path& archive_path,
                                                 const File& archive, const std::filesystem::path& own) {
   return Scan(storage, archive_path, archive, own).all();
+}
+
+Result<bool> judge_again(Storage& storage, const std::filesystem::path& archive_path, const File& archive,
+                         FoundJournal& found) {
+  return Scan(storage, archive_path, archive, {}).again(found);
 }
 
 }  // namespace stfs

@@ -50,16 +50,6 @@ std::span<const std::byte> MappedRegion::bytes(ByteRange range) const {
   return {data_ + range.offset, static_cast<std::size_t>(range.size_bytes)};
 }
 
-Result<void> MappedRegion::remap(const File& file) {
-  if (data_ == nullptr) return {};
-  // MAP_FIXED takes the old mapping away before the new one can fail: a trial tells first.
-  void* trial = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_SHARED, file.descriptor(), 0);
-  if (trial == MAP_FAILED) return fail_system(errno, "archive", "map its copy");
-  ::munmap(trial, size_bytes_);
-  void* data = ::mmap(data_, size_bytes_, PROT_READ, MAP_SHARED | MAP_FIXED, file.descriptor(), 0);
-  return data == MAP_FAILED ? fail_system(errno, "archive", "map its copy") : Result<void>{};
-}
-
 Result<void> MappedRegion::populate(ByteRange range, const File& file) const {
   if (range.empty()) return {};
   static const std::uint64_t page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));

@@ -25,9 +25,6 @@ class MappedRegion {
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
   /// The bytes of a range inside the region; nothing is read by this.
   [[nodiscard]] std::span<const std::byte> bytes(ByteRange range) const;
-  /// The same addresses show that file from now on, which has the same bytes: a copy of the mapped one. What
-  /// bytes() has returned stays valid. The file need not stay open. After a failure the region is as before.
-  [[nodiscard]] Result<void> remap(const File& file);
   /// Brings the range into memory and into this process's page table in one system call: a first
   /// touch costs one fault per 4 KiB otherwise (KERNEL-NOTES.md). EFAULT or EIO: the file does not
   /// cover the range any more, or its device failed. Kernels before 5.14 are asked by a plain read.

@@ -9,6 +9,7 @@
 #include "core/coordinator.h"
 #include "core/file_lock.h"
 #include "core/journal_apply.h"
+#include "core/journal_blocks.h"
 #include "core/journal_file.h"
 #include "core/standing_scan.h"
 
@@ -19,26 +20,12 @@ constexpr std::chrono::seconds kLockPatience{10};
 
 /// Every block of the archive is the old one or the new one: applying can't destroy anything else.
 Result<bool> only_knows_its_blocks(const File& archive, const File& journal, const JournalRecord& record) {
-  auto status = archive.status();
-  if (!status) return pass_on(std::move(status));
-  for (const JournalRange& range : record.ranges) {
-    if (range.archive.end() > status->identity.size_bytes) return false;
-    auto hashes = hash_blocks(archive, range.archive);
-    if (!hashes) return pass_on(std::move(hashes));
-    auto old_hashes = range.old_offset == 0
-                          ? Result<std::vector<std::uint64_t>>(range.old_hashes)
-                          : hash_blocks(journal, {range.old_offset, range.archive.size_bytes});
-    if (!old_hashes) return pass_on(std::move(old_hashes));
-    for (std::size_t block = 0; block < hashes->size(); ++block) {
-      if ((*hashes)[block] != (*old_hashes)[block] && (*hashes)[block] != range.new_hashes[block])
-        return false;
-    }
-  }
-  return true;
+  auto blocks = compare_blocks(archive, journal, record);
+  if (!blocks) return pass_on(std::move(blocks));
+  return *blocks != KnownBlocks::Other && *blocks != KnownBlocks::Torn;
 }
 
-/// Takes the journal's own lock. False where it has gone meanwhile, was taken back, or is a part of a
-/// transaction over several archives whose owner, alive at the look, died before he committed it.
+/// Takes the journal's own lock. False where it has gone meanwhile or was taken back.
 Result<bool> take(Storage& storage, FoundJournal& found) {
   auto owner = found.file->try_lock(kOwnerByte, LockKind::Exclusive);
   if (!owner && !lacks_locks(owner.error())) return pass_on(std::move(owner));
@@ -52,15 +39,13 @@ Result<bool> take(Storage& storage, FoundJournal& found) {
   if (!is_there || !*is_there || found.is_standing) return is_there;
   auto taken_back = is_void(*found.file, opened->identity.size_bytes);
   if (!taken_back) return taken_back;
-  if (*taken_back) return found.report.state == JournalState::Unfinished;
-  if (found.report.state != JournalState::InUse || found.record.coordinator.empty()) return true;
-  if (!is_coordinator_name(found.record.coordinator)) return false;
-  const auto& path = found.report.path;
-  auto group = look_at_coordinator(storage, path.parent_path() / found.record.coordinator, path.filename());
-  // The next look tells what is wrong with it.
-  if (!group && group.error().code == ErrorCode::InvalidArgument) return false;
-  if (!group) return pass_on(std::move(group));
-  return *group != GroupState::Absent;
+  return !*taken_back || found.report.state == JournalState::Unfinished;
+}
+
+tl::unexpected<Error> only_others_may(const FoundJournal& found) {
+  return fail(ErrorCode::System, EACCES,
+              fmt::format("{}: {}; this process may not write it: run `stfs recover` as {}",
+                          found.report.path.string(), found.report.explanation, found.settlers));
 }
 
 ByteRange heads_of(const FoundJournal& found) {
@@ -115,6 +100,13 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   auto still = take(storage, found);
   if (!still) return pass_on(std::move(still));
   if (!*still) return {};
+  if (found.report.state == JournalState::InUse) {
+    // Its owner lived at the look, so that nobody has looked at its bytes. He may have died before he
+    // committed.
+    auto is_there = judge_again(storage, archive_path, archive, found);
+    if (!is_there) return pass_on(std::move(is_there));
+    if (!*is_there || found.report.state != JournalState::Committed) return {};
+  }
   if (found.is_standing) {
     if (auto alone = void_other_lanes(*found.file, found.record); !alone) return alone;
   }
@@ -151,6 +143,19 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
     }
   }
   if (options.is_dry_run) return {};
+  if (!found.file) {
+    if (report.state != JournalState::Unfinished) return {};
+    auto removed = storage.remove(report.path);
+    if (removed) report.action = JournalAction::Removed;
+    const bool has_gone = !removed && removed.error().errno_value == ENOENT;
+    return has_gone ? Result<void>{} : removed;
+  }
+  if (found.is_read_only) {
+    // A leftover of staging promises nothing: it may stay.
+    const bool may_stay = report.state == JournalState::InUse || (!is_due && !found.is_void);
+    if (may_stay) return {};
+    return only_others_may(found);
+  }
   if (report.state == JournalState::Unfinished) {
     auto still = take(storage, found);
     if (!still && still.error().code == ErrorCode::Busy) return {};
@@ -216,12 +221,16 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
     Obstacle obstacle = Obstacle::None;
     for (const FoundJournal& found : *journals) {
       if (found.report.blocks_commits) {
+        const std::string next_step = found.report.next_step.empty()
+                                          ? fmt::format("`stfs recover {}` explains", archive_path.string())
+                                          : found.report.next_step;
         return fail(ErrorCode::ArchiveChanged, EIO,
-                    fmt::format("{}: {}: nothing is written beside it; `stfs recover {}` explains",
-                                found.report.path.string(), found.report.explanation, archive_path.string()));
+                    fmt::format("{}: {}: nothing is written beside it; {}", found.report.path.string(),
+                                found.report.explanation, next_step));
       }
       const bool is_dead =
           !found.is_in_use && (found.is_void || found.report.state == JournalState::Committed);
+      if (is_dead && found.is_read_only) return only_others_may(found);
       if (is_dead) return Obstacle::DeadOwner;
       if (!found.is_in_use || (found.report.state != JournalState::InUse && !found.is_void)) continue;
       if (names_any(found.record, locked)) {
@@ -238,16 +247,16 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
   });
 }
 
-Result<std::vector<PendingJournal>> pending_journals(Storage& storage,
-                                                     const std::filesystem::path& archive_path,
-                                                     const File& archive) {
-  return guard_memory([&]() -> Result<std::vector<PendingJournal>> {
+Result<PendingJournals> pending_journals(Storage& storage, const std::filesystem::path& archive_path,
+                                         const File& archive) {
+  return guard_memory([&]() -> Result<PendingJournals> {
     auto journals = scan_journals(storage, archive_path, archive);
     if (!journals) return pass_on(std::move(journals));
-    std::vector<PendingJournal> pending;
+    PendingJournals pending;
     for (FoundJournal& found : *journals) {
+      if (found.report.blocks_commits) pending.not_shown.push_back(std::move(found.report));
       if (found.report.state != JournalState::Committed) continue;
-      pending.push_back({std::move(found.file), std::move(found.record.ranges)});
+      pending.shown.push_back({std::move(found.file), std::move(found.record.ranges)});
     }
     return pending;
   });

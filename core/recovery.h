@@ -33,7 +33,8 @@ enum class Obstacle : std::uint8_t {
   Unsettled,  // a living owner's standing journal names bytes of `locked`. Keep the locks: he settles when he
               // has nothing to commit, or meets them.
 };
-/// Fails (EIO) where a journal blocks commits.
+/// Fails where a journal blocks commits (EIO), or waits for recovery and can't be written by this process
+/// (EACCES).
 /// @param own  the caller's own standing journal; empty without one.
 Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,
                                const File& archive, std::span<const ByteRange> locked,
@@ -52,8 +53,11 @@ struct PendingJournal {
   std::unique_ptr<File> file;
   std::vector<JournalRange> ranges;
 };
-Result<std::vector<PendingJournal>> pending_journals(Storage& storage,
-                                                     const std::filesystem::path& archive_path,
-                                                     const File& archive);
+struct PendingJournals {
+  std::vector<PendingJournal> shown;     // later ones lie over earlier ones
+  std::vector<JournalReport> not_shown;  // they may hold a commit that can't be known here
+};
+Result<PendingJournals> pending_journals(Storage& storage, const std::filesystem::path& archive_path,
+                                         const File& archive);
 
 }  // namespace stfs

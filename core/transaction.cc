@@ -59,7 +59,6 @@ Result<Staging*> Transaction::stage(std::uint32_t tensor) {
 }
 
 Result<Staging*> Transaction::begin_stage(std::uint32_t tensor) {
-  if (auto opened = archive_.open_for_writing(); !opened) return pass_on(std::move(opened));
   if (!journal_) {
     const bool is_kept = archive_.standing_journal().is_ready();
     auto journal = Journal::create(archive_.storage(), archive_.real_path(),
@@ -137,6 +136,7 @@ Result<void> Transaction::publish(const Prepared& prepared, const CommitOptions&
                        .sequence = next_sequence(archive_.identity().mtime_ns),
                        .owner_pid = 0,
                        .coordinator = std::move(coordinator),
+                       .boot = {},
                        .ranges = prepared.ranges};
   if (auto shared = share_old(record.ranges); !shared) return shared;
   const std::uint64_t total = total_bytes(prepared.ranges);
@@ -374,6 +374,15 @@ Result<void> Transaction::check_archive(const CommitOptions& options) {
   if (change->is_replaced) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 path + ": the archive was replaced or deleted while it was open");
+  }
+  // Journals lie beside one name: a writer who comes by the other name would not find them.
+  if (change->links > 1) {
+    return fail(
+        ErrorCode::InvalidArgument, EMLINK,
+        fmt::format(
+            "{}: the archive has {} hard links: a writer who comes by another one would not find this "
+            "one's journals, so nothing is written; give it a file of its own (cp --reflink=auto)",
+            path, change->links));
   }
   if (change->is_broken) {
     return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": somebody else has changed the archive's header");

@@ -98,7 +98,8 @@ class Transaction {
   /// On success the bytes are as durable as asked for and the stages are gone: begin a new Transaction for
   /// the next change. After a failure behind the commit point they are gone as well, see is_empty().
   /// WrongSize (EINVAL) names what came and what was due. ArchiveChanged (ESTALE): another file lies at the
-  /// path, or the header is another one. Busy (EBUSY): somebody else's lock.
+  /// path, or the header is another one. EMLINK: the archive has several hard links. Busy (EBUSY): somebody
+  /// else's lock.
   Result<void> commit(const CommitOptions& options, const LockOf& lock_of);
 
  private:

@@ -29,8 +29,10 @@ void log_journals(const Archive& archive) {
       log::info("{}: {}: applied, {} bytes of {}", path, why, report.size_bytes, archive.path().string());
     } else if (report.action == JournalAction::Removed) {
       log::info("{}: {}: removed", path, why);
-    } else if (report.state == JournalState::Damaged) {
-      log::error("{}: {}: nothing is written to {} while it is there", path, why, archive.path().string());
+    } else if (report.blocks_commits) {
+      log::error(
+          "{}: {}: nothing is written to {} while it is there, and a newer commit may not be shown{}{}", path,
+          why, archive.path().string(), report.next_step.empty() ? "" : ": ", report.next_step);
     } else if (report.state != JournalState::InUse) {
       log::warning("{}: {}: left alone", path, why);
     }
@@ -61,17 +63,6 @@ void log_io(const Model& model) {
     log::info("{}: lies on {}: read, not mapped (io=pread)", shard.archive->path().string(),
               shard.archive->bytes().why_not_mapped());
     return;
-  }
-}
-
-/// The first write to a file on a lower layer of overlayfs takes as long as copying all of it.
-void log_copies(const Model& model) {
-  for (const Shard& shard : model.shards()) {
-    if (!shard.archive) continue;
-    shard.archive->tell_copy_to([path = shard.archive->path().string()](const CopyUp& copy) {
-      log::info("{}: lay on a lower layer of overlayfs: the first write has copied all {} bytes, in {} ms",
-                path, copy.size_bytes, copy.took.count());
-    });
   }
 }
 
@@ -129,7 +120,6 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
   }
   log_problems(**model);
   log_io(**model);
-  log_copies(**model);
   return model;
 }
 

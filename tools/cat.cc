@@ -6,6 +6,7 @@
 
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
+#include "tools/journal_text.h"
 #include "tools/target.h"
 #include "tools/verb.h"
 
@@ -84,6 +85,7 @@ int cat(const Arguments& arguments, Streams& streams) {
 
   const auto target = open_target(request.target, Use::Bytes);
   if (!target) return report_failure(streams, "cat", target.error().message);
+  if (target->model) static_cast<void>(report_not_shown(streams, "cat", *target->model));
   const bool is_one_file = target->tensor || target->view;
   if (is_one_file && !request.names.empty()) {
     return report_wrong_usage(

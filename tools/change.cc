@@ -9,8 +9,6 @@
 
 #include "tools/diagnostic.h"
 #include "tools/journal_text.h"
-#include "tools/printable.h"
-#include "tools/quantity.h"
 
 namespace stfs::tools {
 
@@ -29,14 +27,6 @@ Change::Change(Streams& streams, std::string_view verb, const Model& model, cons
   options_.durability = options.durability == "process" ? Durability::Process : Durability::Power;
   options_.uses_locks = !options.has_no_locks;
   options_.lock_patience = std::chrono::seconds(options.wait_s);
-  for (const Shard& shard : model.shards()) {
-    if (!shard.archive) continue;
-    shard.archive->tell_copy_to([this, path = shard.path.string()](const CopyUp& copy) {
-      streams_.err << fmt::format(
-          "stfs {}: {}: lay on a lower layer of overlayfs: this first write has copied all of it, {}\n",
-          verb_, printable(path), human_size(copy.size_bytes));
-    });
-  }
   guard_.emplace();
   // Each byte is staged and then committed.
   progress_.emplace(streams, verb, 2 * total_bytes);
@@ -98,9 +88,11 @@ void report_recovered(Streams& streams, std::string_view verb, const Model& mode
     for (const JournalReport& report : shard.archive->recovered()) {
       const bool is_applied = report.action == JournalAction::Applied;
       if (!is_applied && !is_left_undone(report)) continue;
-      report_failure(streams, verb,
-                     fmt::format("{}: {}: {}", report.path.string(), is_applied ? "applied" : "can't be used",
-                                 explanation_of(report)));
+      report_failure(
+          streams, verb,
+          fmt::format("{}: {}: {}{}{}", report.path.string(), is_applied ? "applied" : "can't be used",
+                      explanation_of(report), is_applied || report.next_step.empty() ? "" : ": ",
+                      is_applied ? "" : report.next_step));
     }
   }
 }

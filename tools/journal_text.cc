@@ -1,7 +1,11 @@
 // The texts of journal_text.h.
 #include "tools/journal_text.h"
 
+#include <fmt/format.h>
+
 #include <string_view>
+
+#include "tools/diagnostic.h"
 
 namespace stfs::tools {
 
@@ -17,6 +21,7 @@ bool is_left_undone(const JournalReport& report) {
 }
 
 std::string advice_on(const JournalReport& report) {
+  if (!report.next_step.empty()) return report.next_step;
   switch (report.state) {
     case JournalState::Committed:
     case JournalState::Unfinished: return "`stfs recover` without --dry-run does it";
@@ -30,6 +35,19 @@ std::string advice_on(const JournalReport& report) {
     case JournalState::InUse: return "";
   }
   return "";
+}
+
+int report_not_shown(Streams& streams, std::string_view verb, const Model& model) {
+  int code = kDone;
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive || shard.archive->access() != Access::ReadOnly) continue;
+    for (const JournalReport& report : shard.archive->recovered()) {
+      code = report_failure(streams, verb,
+                            fmt::format("{}: {}: a newer commit may not be shown: {}", report.path.string(),
+                                        explanation_of(report), advice_on(report)));
+    }
+  }
+  return code;
 }
 
 }  // namespace stfs::tools

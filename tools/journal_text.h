@@ -2,8 +2,11 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
+#include "core/model.h"
 #include "core/recovery.h"
+#include "tools/verb.h"
 
 namespace stfs::tools {
 
@@ -15,5 +18,9 @@ bool is_left_undone(const JournalReport& report);
 
 /// What that is, for a journal that `stfs recover` has left.
 std::string advice_on(const JournalReport& report);
+
+/// Says which journals beside a model that was opened for reading may hold a newer commit that is not shown.
+/// @return kFailed then, else kDone.
+int report_not_shown(Streams& streams, std::string_view verb, const Model& model);
 
 }  // namespace stfs::tools

@@ -12,6 +12,7 @@
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
 #include "tools/interrupt.h"
+#include "tools/journal_text.h"
 #include "tools/json_document.h"
 #include "tools/output_file.h"
 #include "tools/printable.h"
@@ -201,6 +202,7 @@ int slice(const Arguments& arguments, Streams& streams) {
 
   const auto target = open_target(request.target, Use::Tensors);
   if (!target) return report_failure(streams, "slice", target.error().message);
+  if (target->model) static_cast<void>(report_not_shown(streams, "slice", *target->model));
   const auto selection = split(request.selected);
   if (const std::string mistake = mistake_in(request, *target, selection); !mistake.empty()) {
     return report_wrong_usage(streams, "slice", mistake);

@@ -17,6 +17,7 @@
 #include "core/attribute_names.h"
 #include "core/model_directory.h"
 #include "tools/diagnostic.h"
+#include "tools/journal_text.h"
 #include "tools/mounted_path.h"
 #include "tools/near_names.h"
 #include "tools/printable.h"
@@ -229,7 +230,8 @@ int report_problems(Streams& streams, std::string_view verb, const Model& model)
   for (const ModelProblem& problem : model.problems()) {
     report_failure(streams, verb, fmt::format("{}: {}", model.path().string(), problem.message));
   }
-  return model.problems().empty() ? kDone : kFailed;
+  const int code = report_not_shown(streams, verb, model);
+  return model.problems().empty() ? code : kFailed;
 }
 
 }  // namespace stfs::tools

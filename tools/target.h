@@ -88,7 +88,8 @@ Result<Target> open_located(const TargetPath& path, const std::filesystem::path&
 Result<std::uint32_t> find_tensor(const Model& model, const std::filesystem::path& named,
                                   const std::string& name);
 
-/// Names what an index and its shards disagree on. @return kFailed then, else kDone.
+/// Names what an index and its shards disagree on, and journals that may hold a newer commit than is shown.
+/// @return kFailed then, else kDone.
 int report_problems(Streams& streams, std::string_view verb, const Model& model);
 
 }  // namespace stfs::tools

@@ -21,6 +21,7 @@ JournalRecord sample_record() {
                        .sequence = 6,
                        .owner_pid = 7,
                        .coordinator = {},
+                       .boot = {},
                        .ranges = {}};
   record.ranges.push_back(
       {.archive = {0, kBlockBytes}, .journal_offset = kBlockBytes, .new_hashes = {8}, .old_hashes = {9}});
@@ -43,7 +44,7 @@ TEST_CASE("a record is read as it was written", "[core][journal_format]") {
   const auto read = decode_record(encode_record(record), kJournalBytes);
   REQUIRE(read);
   CHECK(read->id == record.id);
-  CHECK(read->archive.matches(record.archive));
+  CHECK(read->archive.compare(record.archive) == Kinship::Same);
   CHECK(read->archive.device == 1);
   CHECK(read->sequence == 6);
   CHECK(read->owner_pid == 7);
@@ -151,7 +152,10 @@ TEST_CASE("a record with a range that can't be is refused", "[core][journal_form
 }
 
 TEST_CASE("a head is read as it was written, and any other byte is refused", "[core][journal_format]") {
-  const JournalHead head{.id = JournalId::random(), .record = {8 * kBlockBytes, 300}, .record_hash = 42};
+  const JournalHead head{.id = JournalId::random(),
+                         .record = {8 * kBlockBytes, 300},
+                         .record_hash = 42,
+                         .boot = {.id = {5, 6}, .host = 7}};
   const std::string block = encode_head(head);
   REQUIRE(block.size() == kBlockBytes);
   const auto read = decode_head(block);
@@ -159,9 +163,10 @@ TEST_CASE("a head is read as it was written, and any other byte is refused", "[c
   CHECK(read->id == head.id);
   CHECK(read->record == head.record);
   CHECK(read->record_hash == 42);
+  CHECK(read->boot == head.boot);
   // Behind it the block is padding.
   const std::size_t size = block.find_last_not_of('\0') + 1;
-  CHECK(size <= 60);
+  CHECK(size <= 84);
   for (std::size_t at = 0; at < size; ++at) {
     std::string flipped = block;
     flipped[at] = static_cast<char>(flipped[at] ^ 1);
@@ -172,11 +177,11 @@ TEST_CASE("a head is read as it was written, and any other byte is refused", "[c
   CHECK_FALSE(decode_head(std::string_view(block).substr(0, 16)));
 }
 
-TEST_CASE("an archive's stamp matches its own, by device only where there is no birth time",
+TEST_CASE("an archive's stamp tells it from others, never by device, and not surely without birth times",
           "[core][journal_format]") {
   const ArchiveStamp stamp = sample_record().archive;
   ArchiveStamp other = stamp;
-  CHECK(stamp.matches(other));
+  CHECK(stamp.compare(other) == Kinship::Same);
   SECTION("inode") {
     other.inode += 1;
   }
@@ -194,13 +199,20 @@ TEST_CASE("an archive's stamp matches its own, by device only where there is no 
   }
   SECTION("device") {
     other.device += 1;
-    CHECK(stamp.matches(other));
-    other.birth_ns = 0;
-    ArchiveStamp unborn = stamp;
-    unborn.birth_ns = 0;
-    CHECK_FALSE(unborn.matches(other));
+    CHECK(stamp.compare(other) == Kinship::Same);
+    return;
   }
-  CHECK_FALSE(stamp.matches(other));
+  SECTION("one of them without a birth time") {
+    other.birth_ns = 0;
+    CHECK(stamp.compare(other) == Kinship::Unsure);
+    CHECK(other.compare(stamp) == Kinship::Unsure);
+    other.inode += 1;
+    CHECK(other.compare(other) == Kinship::Unsure);
+    CHECK(stamp.compare(other) == Kinship::Unsure);
+    other.size_bytes += 1;
+  }
+  CHECK(stamp.compare(other) == Kinship::Other);
+  CHECK(other.compare(stamp) == Kinship::Other);
 }
 
 TEST_CASE("an id is 32 hexadecimal digits, never the same twice", "[core][journal_format]") {

@@ -33,6 +33,48 @@ std::optional<std::string> check_foreign(std::string_view what, const Content& a
   return std::nullopt;
 }
 
+/// The same where only the file's number or only its birth is another one.
+std::optional<std::string> check_foreign_file(std::string_view what, InodeNumber inode,
+                                              std::int64_t later_ns) {
+  const ValidJournal& valid = valid_journal();
+  DiskImage image;
+  while (image.inodes() < inode) image.create({});
+  image.change(inode).birth_ns = image.at(1).birth_ns + later_ns;
+  image.write(inode, 0, valid.archive_before);
+  image.sync(inode);
+  image.link(inode, kArchivePath);
+  image.sync_names(kDirectory);
+  DiskModel disk({}, image);
+  disk.put(valid.path, valid.bytes);
+  const auto process = disk.start_process();
+  auto file = process->open(kArchivePath, Access::ReadWrite);
+  const auto reports = recover(*process, kArchivePath, **file);
+  const std::string name(what);
+  if (!reports) return name + ": " + text_of(reports.error());
+  if (!disk.image().has_content(inode, valid.archive_before)) return name + ": the archive was written to";
+  if (reports->size() != 1 || reports->front().state != JournalState::Foreign)
+    return name + ": it is not reported so";
+  return std::nullopt;
+}
+
+/// The valid journal beside its archive must be applied.
+std::optional<std::string> check_known(std::string_view what, bool is_other_file, const DiskOptions& options,
+                                       const ValidJournal& valid) {
+  DiskModel disk(options);
+  if (is_other_file) disk.put("/models/other", valid.archive_before);
+  disk.put(kArchivePath, valid.archive_before);
+  disk.put(valid.path, valid.bytes);
+  const auto process = disk.start_process();
+  auto file = process->open(kArchivePath, Access::ReadWrite);
+  const auto reports = recover(*process, kArchivePath, **file);
+  const std::string name(what);
+  if (!reports) return name + ": " + text_of(reports.error());
+  const DiskImage after = disk.image();
+  if (!after.has_content(after.inode_at(kArchivePath), valid.archive_after))
+    return name + ": it was not applied";
+  return std::nullopt;
+}
+
 /// The ranges in a journal whose old blocks lie there, too.
 std::size_t with_old_blocks(const ValidJournal& journal) {
   const std::span record = std::span(journal.bytes).subspan(journal.record.offset, journal.record.size_bytes);
@@ -136,14 +178,24 @@ std::optional<std::string> check_identities() {
   if (auto wrong = check_foreign("a copy under the name", same, true, {})) return wrong;
   if (auto wrong = check_foreign("another header", other_header, false, {})) return wrong;
   if (auto wrong = check_foreign("another size", longer, false, {})) return wrong;
-  if (auto wrong = check_foreign("without birth times", same, false, {.has_birth_times = false}))
-    return wrong;
-  const DiskOptions no_birth{.has_birth_times = false};
-  const ValidJournal& without = valid_journal_without_birth();
-  if (auto wrong = check_foreign("a copy, without birth times", same, true, no_birth, without)) return wrong;
-  const DiskOptions other_disk{.has_birth_times = false, .device = 2};
-  if (auto wrong = check_foreign("another disk, without birth times", same, false, other_disk, without))
-    return wrong;
+  if (auto wrong = check_foreign_file("another inode of the same birth", 2, 0)) return wrong;
+  if (auto wrong = check_foreign_file("the same inode, born again", 1, 1)) return wrong;
+  // Without birth times the blocks decide: whose device and inode it is shows on no other host.
+  DiskOptions no_birth;
+  no_birth.has_birth_times = false;
+  DiskOptions other_disk = no_birth;
+  other_disk.device = 2;
+  Content other_block = same;
+  const std::uint64_t at = round_down_to_block(small_archive()["block"].offset);
+  std::fill_n(other_block.begin() + static_cast<std::ptrdiff_t>(at), kBlockBytes, std::byte{'?'});
+  for (const ValidJournal* journal : {&valid_journal(), &valid_journal_without_birth()}) {
+    for (const DiskOptions& disk : {no_birth, other_disk}) {
+      if (auto wrong = check_known("without birth times", false, disk, *journal)) return wrong;
+      if (auto wrong = check_known("a copy, without birth times", true, disk, *journal)) return wrong;
+      if (auto wrong = check_foreign("other blocks, without birth times", other_block, false, disk, *journal))
+        return wrong;
+    }
+  }
   for (const std::uint64_t other_byte : {std::uint64_t{0}, small_archive()["block"].offset + 7}) {
     if (auto wrong = check_forced(valid_journal(), other_byte)) return wrong;
   }

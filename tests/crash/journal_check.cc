@@ -183,7 +183,8 @@ std::optional<std::string> check_forged_records() {
     std::memcpy(journal.data() + valid.record.offset, bytes.data(), bytes.size());
     const JournalHead head{.id = record->id,
                            .record = {valid.record.offset, bytes.size()},
-                           .record_hash = XXH3_64bits(bytes.data(), bytes.size())};
+                           .record_hash = XXH3_64bits(bytes.data(), bytes.size()),
+                           .boot = {}};
     const std::string block = encode_head(head);
     std::memcpy(journal.data(), block.data(), block.size());
     DiskModel disk;

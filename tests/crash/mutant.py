@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 # Of what the explorer tries.
-KINDS = ("crashes", "random", "choices", "faults", "hosts", "journals", "groups")
+KINDS = ("crashes", "random", "choices", "faults", "hosts", "edges", "journals", "groups")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -120,7 +120,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the hash of the record is not checked",
-        "if (XXH3_64bits(bytes.data(), bytes.size()) != head.record_hash) {",
+        "if (XXH3_64bits_digest(hashing.get()) != head.record_hash) {",
         "if (false) {",
         ("journals",),
     ),
@@ -138,7 +138,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a journal's archive is not checked",
-        "if (!found.record.archive.matches(stamp)) {",
+        "if (found.record.archive.compare(archive.stamp) == Kinship::Other) {",
         "if (false) {",
         ("journals",),
     ),
@@ -150,8 +150,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a journal's birth time is not checked",
-        "birth_ns == other.birth_ns &&",
-        "true &&",
+        " && birth_ns == other.birth_ns;",
+        ";",
         ("journals",),
     ),
     Mutant(
@@ -186,9 +186,73 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a journal that was taken back counts as damaged",
-        'if (*taken_back) return is(JournalState::Unfinished, "taken back by its owner");',
-        "",
+        "if (*taken_back) {\n    set(found",
+        "if (false) {\n    set(found",
         ("faults",),
+    ),
+    # --- whose journal it is, where little tells ----------------------------------------------------------
+    Mutant(
+        "without birth times any journal of this name counts",
+        "if (*blocks == KnownBlocks::Other) return Use::Refuse;",
+        "",
+        ("journals",),
+    ),
+    Mutant(
+        "a commit with durability=process does not tell its boot",
+        "record.boot = durability == Durability::Process ? storage_.boot() : Boot{};",
+        "record.boot = Boot{};",
+        ("edges",),
+        scenario="durabilities: both",
+    ),
+    Mutant(
+        "a new journal is for its maker only",
+        "if (auto given = give_access(storage, *made.file, *archive); !given) return pass_on(std::move(given));",
+        "",
+        ("edges",),
+        scenario="users: root and a group",
+    ),
+    Mutant(
+        "a journal that can't be read is passed over",
+        "case EPERM: break;",
+        "case EPERM: return false;",
+        ("edges",),
+        scenario="users: one who may only read",
+    ),
+    Mutant(
+        "a look takes the journal's lock for a moment",
+        "auto in_use = found.file->is_locked_by_other(kOwnerByte, LockKind::Shared);",
+        "auto taken = found.file->try_lock(kOwnerByte, found.is_read_only ? LockKind::Shared : LockKind::Exclusive);\n"
+        "    Result<bool> in_use(taken && *taken);\n"
+        "    if (!*in_use) found.file->unlock(kOwnerByte);",
+        ("edges",),
+        scenario="looks: readers beside a committed journal",
+    ),
+    Mutant(
+        "a journal that vanishes during a scan is an error",
+        "return error.errno_value == ENOENT || error.errno_value == ESTALE;",
+        "return error.errno_value == EOWNERDEAD;",
+        ("edges",),
+        scenario="looks: what is removed is not there",
+    ),
+    Mutant(
+        "a reader goes on where a look has failed",
+        "    if (!pending) return pass_on(std::move(pending));\n",
+        "    if (!pending) return {};\n",
+        ("edges",),
+        scenario="looks: some fail, readers beside a committed journal",
+    ),
+    Mutant(
+        "an archive with several names is written",
+        "if (change->links > 1) {",
+        "if (false) {",
+        ("edges",),
+        scenario="names: two",
+    ),
+    Mutant(
+        "what a living owner wrote is applied without a second look",
+        "if (!*is_there || found.report.state != JournalState::Committed) return {};",
+        "if (!*is_there) return {};",
+        ("groups",),
     ),
     # --- failures --------------------------------------------------------------------------------------
     Mutant(
@@ -211,13 +275,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "reads do not come from the journal after a failed apply",
-        "archive_.overlay({journal_->give_up(), std::move(ranges)});",
+        "archive_.overlay({journal_->give_up(), std::move(prepared.ranges)});",
         "",
         ("faults",),
     ),
     Mutant(
         "readers do not see a committed journal that is not applied",
-        "if (pending) overlays_ = std::move(*pending);",
+        "overlays_ = std::move(pending->shown);",
         "",
         ("crashes",),
     ),

@@ -5,6 +5,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "tests/support/allocation_faults.h"
 #include "tests/support/disk_file.h"
 
@@ -187,8 +189,19 @@ Result<FileStatus> DiskProcess::status(const std::filesystem::path& path) {
   const std::scoped_lock lock(model_.mutex_);
   if (auto ok = may_in_directory(kMaySearch, "stat"); !ok) return pass_on(std::move(ok));
   const InodeNumber inode = model_.image_.inode_at(path.native());
-  if (inode == 0) return fail_system(ENOENT, path.native(), "stat");
-  return model_.status(inode, mount_);
+  if (inode != 0) return model_.status(inode, mount_);
+  const std::string below = path.native() + "/";
+  const auto lies_below = [&](const DiskName& name) {
+    return name.path.now() && name.path.now()->starts_with(below);
+  };
+  if (std::ranges::none_of(model_.image_.names(), lies_below))
+    return fail_system(ENOENT, path.native(), "stat");
+  const DiskAccess& directory = model_.options_.directory;
+  FileStatus status;
+  status.mode = S_IFDIR | directory.permissions;
+  status.uid = directory.uid;
+  status.gid = directory.gid;
+  return status;
 }
 
 }  // namespace stfs::test

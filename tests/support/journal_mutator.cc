@@ -146,7 +146,7 @@ void change_head(Bytes& journal, bool is_standing, Choices& choices) {
   const std::uint64_t at = one_of(choices, head_places(is_standing));
   constexpr std::array kFields = {std::uint64_t{0},          head_field::kVersion,    head_field::kId,
                                   head_field::kRecordOffset, head_field::kRecordSize, head_field::kRecordHash,
-                                  head_field::kHash};
+                                  head_field::kHash,         head_field::kBoot,       head_field::kHost};
   const std::uint64_t field = at + one_of(choices, kFields);
   if (choices.below(2) == 0) {
     put_number(journal, field, extreme_number(choices, number_at(journal, field)),

@@ -36,17 +36,26 @@ struct Head {
   HeadKind kind = HeadKind::Damaged;
   ByteRange record = {};
   std::uint64_t record_hash = 0;
+  Boot boot = {};
 };
 
 Head read_head(View block) {
   if (block.size() < head_field::kEnd) return {};
   if (!is_same(block.first(kMagicText.size()), std::as_bytes(std::span(kMagicText)))) return {};
   const auto version = static_cast<std::uint32_t>(number_at(block, head_field::kVersion));
-  if (version != kJournalVersion) return {.kind = HeadKind::OtherVersion};
-  if (number_at(block, head_field::kHash) != hash_of(block.first(head_field::kHash))) return {};
-  return {.kind = HeadKind::Sound,
-          .record = {number_at(block, head_field::kRecordOffset), number_at(block, head_field::kRecordSize)},
-          .record_hash = number_at(block, head_field::kRecordHash)};
+  if (version != 2 && version != 3) return {.kind = HeadKind::OtherVersion};
+  const std::uint64_t hash_at = version == 2 ? head_field::kHashOfVersion2 : head_field::kHash;
+  if (number_at(block, hash_at) != hash_of(block.first(hash_at))) return {};
+  Head head{
+      .kind = HeadKind::Sound,
+      .record = {number_at(block, head_field::kRecordOffset), number_at(block, head_field::kRecordSize)},
+      .record_hash = number_at(block, head_field::kRecordHash)};
+  if (version == 2) return head;
+  for (std::size_t at = 0; at < head.boot.id.size(); ++at) {
+    head.boot.id[at] = std::to_integer<std::uint8_t>(block[head_field::kBoot + at]);
+  }
+  head.boot.host = number_at(block, head_field::kHost);
+  return head;
 }
 
 /// Every range lies where a range may lie, and comes behind the one before it.
@@ -92,14 +101,29 @@ std::optional<JournalRecord> sealed_record(View bytes, View head_block, const He
   if (!is_same(place.first(kIdBytes), head_block.subspan(head_field::kId, kIdBytes))) return std::nullopt;
   if (plain->record.coordinator.size() > kBlockBytes) return std::nullopt;
   if (!makes_sense(plain->record, room)) return std::nullopt;
+  plain->record.boot = head.boot;
   return std::move(plain->record);
 }
 
+bool has_both_births(const ArchiveStamp& ours, const ArchiveStamp& archive) {
+  return ours.birth_ns != 0 && archive.birth_ns != 0;
+}
+
+/// Or may be of it.
 bool is_of(const ArchiveStamp& ours, const ArchiveStamp& archive) {
-  if (ours.birth_ns == 0 && ours.device != archive.device) return false;
-  return ours.inode == archive.inode && ours.birth_ns == archive.birth_ns &&
-         ours.size_bytes == archive.size_bytes && ours.header_size_bytes == archive.header_size_bytes &&
-         ours.header_hash == archive.header_hash;
+  const bool is_alike = ours.size_bytes == archive.size_bytes &&
+                        ours.header_size_bytes == archive.header_size_bytes &&
+                        ours.header_hash == archive.header_hash;
+  if (!has_both_births(ours, archive)) return is_alike;
+  return is_alike && ours.inode == archive.inode && ours.birth_ns == archive.birth_ns;
+}
+
+bool is_other_boot(const Boot& boot, const JournalSetting& setting) {
+  return boot.id != Boot{}.id && boot.id != setting.boot.id;
+}
+
+bool is_lost_with_boot(const Boot& boot, const JournalSetting& setting) {
+  return is_other_boot(boot, setting) && (boot.host == 0 || boot.host == setting.boot.host);
 }
 
 bool has_new_blocks(View journal, const JournalRecord& record) {
@@ -126,6 +150,44 @@ bool has_only_its_blocks(View archive, View journal, const JournalRecord& record
     }
     return true;
   });
+}
+
+enum class Fate { Applied, Lost, Doubtful };
+
+/// Of a sound record, by the archive's blocks where the stamp and the boot do not say it all.
+Fate fate_of(View journal, const JournalSetting& setting, const JournalRecord& record) {
+  const bool is_other = is_other_boot(record.boot, setting);
+  if (has_both_births(record.archive, setting.stamp) && !is_other) return Fate::Applied;
+  bool has_new = false;
+  bool has_old = false;
+  bool has_torn = false;
+  bool has_strange = false;
+  for (const JournalRange& range : record.ranges) {
+    const auto old = range.old_offset == 0
+                         ? std::optional(range.old_hashes)
+                         : block_hashes(journal, {range.old_offset, range.archive.size_bytes});
+    for (std::uint64_t at = 0, block = 0; at < range.archive.size_bytes; at += kBlockBytes, ++block) {
+      const std::uint64_t size = std::min<std::uint64_t>(kBlockBytes, range.archive.size_bytes - at);
+      const View there = setting.archive.subspan(range.archive.offset + at, size);
+      const View promised = journal.subspan(range.journal_offset + at, size);
+      const bool is_new = hash_of(there) == range.new_hashes[block];
+      const bool is_old = hash_of(there) == (*old)[block];
+      has_new = has_new || (is_new && !is_old);
+      has_old = has_old || (is_old && !is_new);
+      if (is_new || is_old) continue;
+      bool is_torn = false;
+      for (std::uint64_t sector = 0; sector < size; sector += 512) {
+        const std::uint64_t length = std::min<std::uint64_t>(512, size - sector);
+        is_torn = is_torn || is_same(there.subspan(sector, length), promised.subspan(sector, length));
+      }
+      (is_torn ? has_torn : has_strange) = true;
+    }
+  }
+  if (is_lost_with_boot(record.boot, setting)) {
+    return has_new && has_old && !has_torn && !has_strange ? Fate::Applied : Fate::Lost;
+  }
+  const bool may_be_torn = !is_other && record.archive.inode == setting.stamp.inode;
+  return has_strange || (has_torn && !may_be_torn) ? Fate::Doubtful : Fate::Applied;
 }
 
 Bytes applied(View journal, View archive, const JournalRecord& record) {
@@ -164,24 +226,37 @@ std::optional<JournalVerdict> judge_part(std::string_view coordinator, const Jou
 
 JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
   const JournalVerdict damaged{.state = JournalState::Damaged, .blocks_commits = true};
-  if (journal.size() < kBlockBytes) return damaged;
-  const View block = journal.first(kBlockBytes);
+  const View block = journal.first(std::min<std::size_t>(journal.size(), kBlockBytes));
+  if (block.size() < kBlockBytes) {
+    return is_zero(block) ? JournalVerdict{.state = JournalState::Unfinished} : damaged;
+  }
   const Head head = read_head(block);
   if (head.kind == HeadKind::OtherVersion) return {.state = JournalState::Unknown, .blocks_commits = true};
-  const auto record = sealed_record(journal, block, head, {kBlockBytes, journal.size() - kBlockBytes});
-  if (!record) return is_zero(block) ? JournalVerdict{.state = JournalState::Unfinished} : damaged;
+  // Each block of the archive is named at most once, with two hashes.
+  constexpr std::uint64_t kMostCoordinatorBytes = 4096;
+  const bool is_too_long =
+      head.record.size_bytes > kFixedBytes + kMostCoordinatorBytes + blocks_of(setting.stamp.size_bytes) * 48;
+  const JournalVerdict lost{.state = JournalState::Unfinished};
+  auto record = sealed_record(journal, block, head, {kBlockBytes, journal.size() - kBlockBytes});
+  if (is_too_long) record.reset();
+  if (!record && is_zero(block)) return lost;
+  if (!record) return is_lost_with_boot(head.boot, setting) ? lost : damaged;
   if (!is_of(record->archive, setting.stamp)) return judge_foreign(journal, setting, *record);
-  if (!has_new_blocks(journal, *record)) return damaged;
+  if (!has_new_blocks(journal, *record)) return is_lost_with_boot(record->boot, setting) ? lost : damaged;
   if (!record->coordinator.empty()) {
     const auto waiting = judge_part(record->coordinator, setting);
     if (waiting) return *waiting;
   }
+  const Fate fate = fate_of(journal, setting, *record);
+  if (fate == Fate::Lost) return lost;
+  if (fate == Fate::Doubtful) return {.state = JournalState::Foreign, .blocks_commits = true};
   return {.state = JournalState::Committed,
           .after = applied(journal, setting.archive, *record),
           .is_part = !record->coordinator.empty()};
 }
 
 JournalVerdict judge_standing(View journal, const JournalSetting& setting) {
+  if (journal.empty()) return {.state = JournalState::Unfinished};
   if (journal.size() != kStandingBytes) return {.state = JournalState::Damaged, .blocks_commits = true};
   std::vector<JournalRecord> records;
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
@@ -203,9 +278,12 @@ JournalVerdict judge_standing(View journal, const JournalSetting& setting) {
     if (!is_of(record.archive, setting.stamp)) return judge_foreign(journal, setting, record);
     if (has_new_blocks(journal, record)) {
       if (!record.coordinator.empty()) return {.state = JournalState::Unknown, .blocks_commits = true};
+      const Fate fate = fate_of(journal, setting, record);
+      if (fate == Fate::Lost) continue;
+      if (fate == Fate::Doubtful) return {.state = JournalState::Foreign, .blocks_commits = true};
       return {.state = JournalState::Committed, .after = applied(journal, setting.archive, record)};
     }
-    if (!has_old_blocks(setting.archive, record)) {
+    if (!has_old_blocks(setting.archive, record) && !is_lost_with_boot(record.boot, setting)) {
       return {.state = JournalState::Damaged, .blocks_commits = true};
     }
   }

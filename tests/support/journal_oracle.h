@@ -22,8 +22,11 @@ inline constexpr std::uint64_t kId = 12;
 inline constexpr std::uint64_t kRecordOffset = 28;
 inline constexpr std::uint64_t kRecordSize = 36;
 inline constexpr std::uint64_t kRecordHash = 44;
-inline constexpr std::uint64_t kHash = 52;
-inline constexpr std::uint64_t kEnd = 60;
+inline constexpr std::uint64_t kHashOfVersion2 = 52;
+inline constexpr std::uint64_t kBoot = 52;
+inline constexpr std::uint64_t kHost = 68;
+inline constexpr std::uint64_t kHash = 76;
+inline constexpr std::uint64_t kEnd = 84;
 }  // namespace head_field
 
 /// Where the heads of lane 0 and 1 of a standing journal lie, and then their copies.
@@ -52,6 +55,8 @@ struct JournalSetting {
   bool is_standing = false;
   bool is_forced = false;
   std::string name = {};
+  /// That runs now.
+  Boot boot = {.id = {1}, .host = 1};
   /// In the same directory; nothing where there is none.
   std::string coordinator_name = {};
   std::optional<std::span<const std::byte>> coordinator = {};

@@ -62,7 +62,7 @@ Bytes sealed(Bytes journal, const JournalRecord& record) {
   const std::string text = encode_record(record);
   journal.resize(end + text.size());
   put_text(journal, end, text);
-  put_text(journal, 0, encode_head({record.id, {end, text.size()}, hash_of(view_of(text))}));
+  put_text(journal, 0, encode_head({record.id, {end, text.size()}, hash_of(view_of(text)), record.boot}));
   return journal;
 }
 
@@ -116,6 +116,12 @@ std::vector<JournalSeed> make_seeds() {
   JournalRecord foreign_with_old = foreign;
   JournalRecord part = record_of(one, 51);
   JournalRecord large_part = record_of(three, 53);
+  JournalRecord earlier = record_of(three, 54);
+  earlier.boot = {.id = {2}, .host = 1};
+  JournalRecord other_host = record_of(three, 55);
+  other_host.boot = {.id = {2}, .host = 2};
+  JournalRecord unborn = record_of(three, 56);
+  unborn.archive.birth_ns = 0;
   part.coordinator = large_part.coordinator = kCoordinatorName;
   Bytes taken_back = ordinary(record_of(three, 52));
   std::fill_n(taken_back.begin(), kBlockBytes, std::byte{0});
@@ -131,6 +137,12 @@ std::vector<JournalSeed> make_seeds() {
       {"part of a whole", false, ordinary(std::move(part)), true},
       {"large part of a whole", false, ordinary(std::move(large_part)), true},
       {"taken back", false, std::move(taken_back)},
+      {"of an earlier boot", false, ordinary(earlier)},
+      {"of another host's boot", false, ordinary(std::move(other_host))},
+      {"without a birth time", false, ordinary(unborn)},
+      {"empty", false, {}},
+      {"a lane of an earlier boot", true, standing(record_of(one, 17), std::move(earlier))},
+      {"a lane without a birth time", true, standing({}, std::move(unborn))},
       {"lane 0", true, standing(record_of(three, 7), {})},
       {"lane 1", true, standing({}, record_of(one, 8))},
       {"both lanes", true, standing(record_of(one, 9), record_of(three, 10))},

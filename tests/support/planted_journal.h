@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -11,10 +12,12 @@
 
 namespace stfs::test {
 
-/// Promises `bytes` at a multiple of 4096 of the archive.
+/// Promises `bytes` at a multiple of 4096 of the archive, with durability=process.
+/// @param change_stamp  of the archive, in the journal's record.
 /// @return the journal's path.
 inline std::filesystem::path plant_journal(const std::filesystem::path& archive_path, std::uint64_t offset,
-                                           const std::string& bytes) {
+                                           const std::string& bytes,
+                                           const std::function<void(ArchiveStamp&)>& change_stamp = {}) {
   const auto check = [](auto&& result) -> decltype(auto) {
     if (!result) throw std::runtime_error(result.error().message);
     return std::forward<decltype(result)>(result);
@@ -29,8 +32,13 @@ inline std::filesystem::path plant_journal(const std::filesystem::path& archive_
   std::string old(bytes.size(), '\0');
   check(archive->read(std::as_writable_bytes(std::span(old)), offset));
   append_block_hashes(std::as_bytes(std::span(old)), range.old_hashes);
-  JournalRecord record{
-      .id = {}, .archive = *check(stamp_of(*archive)), .owner_pid = 0, .coordinator = {}, .ranges = {range}};
+  JournalRecord record{.id = {},
+                       .archive = *check(stamp_of(*archive)),
+                       .owner_pid = 0,
+                       .coordinator = {},
+                       .boot = {},
+                       .ranges = {range}};
+  if (change_stamp) change_stamp(record.archive);
   check(journal->seal(std::move(record), Durability::Process));
   check(journal->publish(Durability::Process));
   return journal->path();

@@ -1,0 +1,164 @@
+# Whoever may write an archive can see and settle its journals, whoever made them. Whoever can't see one is stopped.
+import errno
+import os
+import shutil
+import subprocess
+import tempfile
+
+import pytest
+from archive_file import ArchiveFile, Expectation, random_bytes, write_bytes_tensors
+from mounted import BUILD
+
+LEAVE_JOURNAL = BUILD / "tests" / "leave_journal"
+STFS = BUILD / "stfs"
+BLOCK = 4096
+ALICE, BOB, GROUP = 12345, 23456, 34567
+
+pytestmark = pytest.mark.needs_root
+
+
+def is_run_by(uid, gid, command, **more):
+    return subprocess.run(["setpriv", f"--reuid={uid}", f"--regid={gid}", "--clear-groups", "--", *command],
+                          capture_output=True, text=more.pop("text", True), **more)
+
+
+class Shared:
+    """An archive of Alice's with programs that everybody may run."""
+
+    def __init__(self, directory):
+        self.directory = directory
+        for program in (LEAVE_JOURNAL, STFS):
+            if not program.exists():
+                pytest.skip(f"{program} is not built")
+            shutil.copy2(program, directory)
+        self.stfs = os.path.join(directory, "stfs")
+        self.archives = os.path.join(directory, "archives")
+        os.mkdir(self.archives)
+        os.chmod(directory, 0o755)
+        path = os.path.join(self.archives, "model.safetensors")
+        self.archive = ArchiveFile(write_bytes_tensors(path, {name: random_bytes(20_000, ord(name)) for name in "abc"}))
+        self.path = path
+        self.give(0o600, 0o755, ALICE)
+
+    def give(self, mode, directory_mode, gid):
+        os.chown(self.path, ALICE, gid)
+        os.chmod(self.path, mode)
+        os.chown(self.archives, ALICE, gid)
+        os.chmod(self.archives, directory_mode)
+
+    def leave_journal(self, uid, gid):
+        """A committed journal of a dead owner, made under a tight umask."""
+        self.old, self.new = Expectation(self.archive), Expectation(self.archive)
+        data = random_bytes(2 * BLOCK, 77)
+        self.new.image[6 * BLOCK:8 * BLOCK] = data
+        made = is_run_by(uid, gid, [os.path.join(self.directory, "leave_journal"), self.path, str(6 * BLOCK)],
+                         text=False, input=data, umask=0o077)
+        assert made.returncode == 0, made.stderr
+        self.journal = made.stdout.decode().strip()
+        return self.journal
+
+    def put(self, uid, gid, name, data):
+        fresh = os.path.join(self.directory, "fresh")
+        with open(fresh, "wb") as file:
+            file.write(data)
+        os.chmod(fresh, 0o644)
+        return is_run_by(uid, gid, [self.stfs, "put", self.path, name, fresh])
+
+
+@pytest.fixture
+def shared():
+    for program in ("setpriv",):
+        if shutil.which(program) is None:
+            pytest.skip(f"there is no {program}")
+    directory = tempfile.mkdtemp(prefix="stfs-users-")
+    try:
+        yield Shared(directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+CASES = {
+    "root left it, its owner writes": (0o600, 0o755, ALICE, (0, 0), (ALICE, ALICE)),
+    "its owner left it, root writes": (0o600, 0o755, ALICE, (ALICE, ALICE), (0, 0)),
+    "a member of its group left it, its owner writes": (0o660, 0o775, GROUP, (BOB, GROUP), (ALICE, GROUP)),
+    "its owner left it, a member of its group writes": (0o660, 0o775, GROUP, (ALICE, GROUP), (BOB, GROUP)),
+    "root left it, a member of its group writes": (0o664, 0o775, GROUP, (0, 0), (BOB, GROUP)),
+    "anybody left it, anybody else writes": (0o666, 0o777, ALICE, (BOB, BOB), (GROUP, GROUP)),
+}
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_who_may_write_the_archive_settles_what_another_user_left(shared, case):
+    mode, directory_mode, gid, first, second = case
+    shared.give(mode, directory_mode, gid)
+    journal = shared.leave_journal(*first)
+    data = random_bytes(20_000, 5)
+    done = shared.put(*second, "c", data)
+    assert done.returncode == 0, done.stderr
+    shared.new.change("c", data)
+    shared.new.check()
+    assert not os.path.exists(journal)
+
+
+def test_a_journal_that_a_user_can_not_read_stops_his_put_and_says_whom_to_ask(shared):
+    journal = shared.leave_journal(0, 0)
+    # As an earlier version made it.
+    os.chown(journal, 0, 0)
+    os.chmod(journal, 0o600)
+    done = shared.put(ALICE, ALICE, "c", random_bytes(20_000, 5))
+    assert done.returncode == 1
+    assert journal in done.stderr and "run `stfs recover` as root" in done.stderr
+    shared.old.check()
+    for verb in ("ls", "info", "verify"):
+        read = is_run_by(ALICE, ALICE, [shared.stfs, verb, shared.path])
+        assert read.returncode == 1, verb
+        assert "a newer commit may not be shown" in read.stderr
+    # Who is named can do it.
+    assert subprocess.run([shared.stfs, "recover", shared.path], capture_output=True).returncode == 0
+    shared.new.check()
+    assert shared.put(ALICE, ALICE, "c", random_bytes(20_000, 5)).returncode == 0
+
+
+def test_a_strangers_journal_is_not_applied_and_stops_commits(shared):
+    shared.give(0o644, 0o777, ALICE)
+    journal = shared.leave_journal(0, 0)
+    os.chown(journal, BOB, BOB)
+    os.chmod(journal, 0o644)
+    for uid in (0, ALICE):
+        done = shared.put(uid, uid, "c", random_bytes(20_000, 5))
+        assert done.returncode == 1
+        assert f"belongs to user {BOB}" in done.stderr
+    recovered = subprocess.run([shared.stfs, "recover", "--force", shared.path], capture_output=True, text=True)
+    assert recovered.returncode == 1 and f"user {BOB}" in recovered.stderr
+    shared.old.check()
+    assert os.path.exists(journal)
+
+
+def test_a_journal_of_a_newer_version_is_said_to_everybody(shared):
+    journal = shared.leave_journal(ALICE, ALICE)
+    with open(journal, "r+b") as file:
+        file.seek(8)
+        file.write(bytes([4, 0, 0, 0]))
+    for verb in ("recover", "ls", "info", "verify"):
+        done = subprocess.run([shared.stfs, verb, shared.path], capture_output=True, text=True)
+        assert done.returncode == 1, verb
+        assert "version that wrote it" in done.stderr
+        assert "delete or move it" not in done.stderr
+    done = subprocess.run([shared.stfs, "cat", shared.path, "a"], capture_output=True)
+    assert b"a newer commit may not be shown" in done.stderr
+    assert shared.put(ALICE, ALICE, "c", random_bytes(20_000, 5)).returncode == 1
+    shared.old.check()
+    assert os.path.exists(journal)
+
+
+def test_an_archive_with_two_names_is_not_written(shared, mounts):
+    mount = mounts(shared.archive.path)
+    os.link(shared.path, os.path.join(shared.archives, "second.safetensors"))
+    before = Expectation(shared.archive)
+    with pytest.raises(OSError) as raised:
+        (mount / "a").write_bytes(random_bytes(20_000, 1))
+    assert raised.value.errno == errno.EMLINK
+    before.check()
+    assert "2 hard links" in mount.log()
+    os.unlink(os.path.join(shared.archives, "second.safetensors"))
+    (mount / "a").write_bytes(random_bytes(20_000, 1))
