@@ -25,8 +25,12 @@ Result<bool> only_knows_its_blocks(const File& archive, const File& journal, con
   return *blocks != KnownBlocks::Other && *blocks != KnownBlocks::Torn;
 }
 
-/// Takes the journal's own lock. False where it has gone meanwhile or was taken back.
-Result<bool> take(Storage& storage, FoundJournal& found) {
+/// On network file systems any call on an open journal may tell that another host has removed it.
+bool says_gone(const Error& error) {
+  return error.errno_value == ENOENT || error.errno_value == ESTALE;
+}
+
+Result<bool> take_named(Storage& storage, FoundJournal& found) {
   auto owner = found.file->try_lock(kOwnerByte, LockKind::Exclusive);
   if (!owner && !lacks_locks(owner.error())) return pass_on(std::move(owner));
   if (owner && *owner) {
@@ -40,6 +44,13 @@ Result<bool> take(Storage& storage, FoundJournal& found) {
   auto taken_back = is_void(*found.file, opened->identity.size_bytes);
   if (!taken_back) return taken_back;
   return !*taken_back || found.report.state == JournalState::Unfinished;
+}
+
+/// Takes the journal's own lock. False where it has gone meanwhile or was taken back.
+Result<bool> take(Storage& storage, FoundJournal& found) {
+  auto taken = take_named(storage, found);
+  if (!taken && says_gone(taken.error())) return false;
+  return taken;
 }
 
 tl::unexpected<Error> only_others_may(const FoundJournal& found) {
@@ -239,7 +250,9 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
         }
       } else if (found.is_standing || found.is_void) {
         // What was made void must be so on the disk before we rely on it.
-        if (auto synced = found.file->sync(); !synced) return pass_on(std::move(synced));
+        if (auto synced = found.file->sync(); !synced && !says_gone(synced.error())) {
+          return pass_on(std::move(synced));
+        }
       }
       if (found.is_standing) tell_owner(*found.file);
     }

@@ -229,8 +229,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a journal that vanishes during a scan is an error",
-        "return error.errno_value == ENOENT || error.errno_value == ESTALE;",
-        "return error.errno_value == EOWNERDEAD;",
+        "if (!is_there && says_gone(is_there.error())) {",
+        "if (false) {",
         ("edges",),
         scenario="looks: what is removed is not there",
     ),
@@ -366,8 +366,8 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what the owner of a standing journal has made void is relied on before it is so on the disk",
-        "        if (auto synced = found.file->sync(); !synced) return pass_on(std::move(synced));",
-        "",
+        "if (auto synced = found.file->sync(); !synced && !says_gone(synced.error())) {",
+        "if (Result<void> synced; !synced) {",
         ("hosts",),
         scenario="kept journals, two writers of one tensor, and a slow disk",
     ),
