@@ -12,6 +12,7 @@
 
 #include "core/absolute_path.h"
 #include "core/file_lock.h"
+#include "core/journal_file.h"
 
 namespace stfs {
 
@@ -42,6 +43,7 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
   auto file = storage.open(archive->path_, access);
   if (!file) return pass_on(std::move(file));
   archive->file_ = std::move(*file);
+  archive->is_served_ = archive->file_->is_served();
   if (auto recovered = archive->recover_journals(); !recovered) {
     return tl::unexpected(std::move(recovered).error().within(path.string()));
   }
@@ -152,38 +154,17 @@ Result<std::span<const std::byte>> Archive::read(ByteRange file_range,
   return bytes;
 }
 
-Result<Archive::Change> Archive::check_for_change(std::chrono::milliseconds trust) {
-  return guard_memory([&] { return look_for_change(trust); });
+Result<Archive::Change> Archive::check_for_change() {
+  return guard_memory([&] { return look_for_change(); });
 }
 
-bool Archive::has_looked_within(std::chrono::milliseconds trust) const {
-  return trust.count() > 0 && !has_overlays_ && std::chrono::steady_clock::now() - looked_at_ < trust;
-}
-
-Result<Archive::Change> Archive::look_for_change(std::chrono::milliseconds trust) {
+Result<Archive::Change> Archive::look_for_change() {
+  const FileIdentity known = identity();
+  auto now = file_->status();
+  if (!now) return pass_on(std::move(now));
   Change change;
-  std::unique_lock lock(mutex_);
-  const FileIdentity known = identity_;
-  const bool is_quick = has_looked_within(trust);
-  lock.unlock();
-  if (is_quick) {
-    const auto size = file_->size_bytes();
-    if (!size) return tl::unexpected(size.error());
-    change.size_bytes = *size;
-  } else {
-    auto now = file_->status();
-    if (!now) return pass_on(std::move(now));
-    change.size_bytes = now->identity.size_bytes;
-    FileIdentity expected = known;
-    lock.lock();
-    looked_at_ = std::chrono::steady_clock::now();
-    if (now->identity.mtime_ns >= unseen_since_ns_ && now->identity.mtime_ns <= unseen_until_ns_) {
-      expected.mtime_ns = identity_.mtime_ns = now->identity.mtime_ns;
-    }
-    unseen_since_ns_ = unseen_until_ns_ = 0;
-    lock.unlock();
-    change.is_touched = now->identity != expected;
-  }
+  change.size_bytes = now->identity.size_bytes;
+  change.is_touched = now->identity != known;
   if (change.is_touched) {
     const auto json = header_text(change.size_bytes);
     change.is_broken = !json || XXH3_64bits(json->data(), json->size()) != header_hash_;
@@ -220,9 +201,29 @@ std::vector<std::unique_ptr<File>> Archive::take_discarded() {
   return std::exchange(discarded_, {});
 }
 
-void Archive::stop_writing(Error why) {
+void Archive::stop_writing(Error why, std::filesystem::path journal) {
   const std::scoped_lock lock(mutex_);
-  if (!write_failure_) write_failure_ = std::move(why);
+  if (write_failure_) return;
+  write_failure_ = std::move(why);
+  unfinished_ = std::move(journal);
+}
+
+Result<void> Archive::resume_writing() {
+  return guard_memory([&]() -> Result<void> {
+    std::unique_lock lock(mutex_);
+    if (!write_failure_) return {};
+    const std::filesystem::path journal = unfinished_;
+    lock.unlock();
+    auto is_there = is_listed(*storage_, journal);
+    if (!is_there) return pass_on(std::move(is_there));
+    if (*is_there) return {};
+    // Recovery synced the archive before it removed the name. A name that came back would be applied again.
+    if (auto synced = storage_->sync_directory(journal.parent_path()); !synced) return synced;
+    if (auto renewed = renew_overlays(); !renewed) return renewed;
+    lock.lock();
+    write_failure_.reset();
+    return {};
+  });
 }
 
 Result<void> Archive::check_writable() const {
@@ -251,46 +252,20 @@ void Archive::show_while_applied(OnTheWay blocks) {
 Result<void> Archive::adopt_identity() {
   auto status = file_->status();
   if (!status) return pass_on(std::move(status));
-  std::vector<PendingJournal> pending;
-  const bool had_overlays = has_overlays_;
-  if (had_overlays) {
-    // Somebody who can has perhaps finished what we were reading out of journals.
-    auto found = pending_journals(*storage_, real_path_, *file_);
-    if (!found) return pass_on(std::move(found));
-    pending = std::move(found->shown);
-  }
+  if (auto renewed = renew_overlays(); !renewed) return renewed;
   const std::scoped_lock lock(mutex_);
   identity_ = status->identity;
-  looked_at_ = std::chrono::steady_clock::now();
-  unseen_since_ns_ = unseen_until_ns_ = 0;
-  if (had_overlays) {
-    const std::scoped_lock overlay_lock(overlay_lock_);
-    overlays_ = std::move(pending);
-    has_overlays_ = !overlays_.empty();
-  }
   return {};
 }
 
-Result<void> Archive::note_own_change(std::int64_t since_ns, std::chrono::milliseconds trust) {
-  {
-    const std::scoped_lock lock(mutex_);
-    if (has_looked_within(trust)) {
-      if (unseen_since_ns_ == 0) unseen_since_ns_ = since_ns;
-      unseen_until_ns_ = wall_clock_ns(Clock::Fine);
-      return {};
-    }
-  }
-  return adopt_identity();
-}
-
-void Archive::doubt_own_changes() {
-  const std::scoped_lock lock(mutex_);
-  unseen_since_ns_ = unseen_until_ns_ = 0;
-}
-
-bool Archive::has_unseen_change() const {
-  const std::scoped_lock lock(mutex_);
-  return unseen_since_ns_ != 0;
+Result<void> Archive::renew_overlays() {
+  if (!has_overlays_) return {};
+  auto pending = pending_journals(*storage_, real_path_, *file_);
+  if (!pending) return pass_on(std::move(pending));
+  const std::scoped_lock lock(overlay_lock_);
+  overlays_ = std::move(pending->shown);
+  has_overlays_ = !overlays_.empty();
+  return {};
 }
 
 FileIdentity Archive::identity() const {

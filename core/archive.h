@@ -2,7 +2,6 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -13,6 +12,7 @@
 #include <vector>
 
 #include "core/byte_source.h"
+#include "core/durability.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/header.h"
@@ -90,12 +90,14 @@ class Archive {
     bool is_gone = false;          // ... none
     std::uint32_t links = 1;       // names that the file at the path has
   };
-  /// @param trust  where the last look is no older than this, only what lies at the path and the size are
-  ///               looked at: File::size_bytes() says why.
-  [[nodiscard]] Result<Change> check_for_change(std::chrono::milliseconds trust = {});
+  [[nodiscard]] Result<Change> check_for_change();
 
   [[nodiscard]] File& file() { return *file_; }
   [[nodiscard]] Storage& storage() const { return *storage_; }
+  /// What a commit syncs, at least: where a program serves the file, other hosts see only what is synced.
+  [[nodiscard]] Durability durability(Durability asked) const {
+    return is_served_ ? Durability::Power : asked;
+  }
   /// What journals name the archive by; its size is that of the opening.
   [[nodiscard]] ArchiveStamp stamp() const;
 
@@ -107,8 +109,12 @@ class Archive {
   [[nodiscard]] std::vector<std::unique_ptr<File>> take_discarded();
 
   /// Refuses every further commit with that error: the archive's own bytes can't be trusted to be whole.
-  void stop_writing(Error why);
+  /// @param journal  what recovery has to finish first.
+  void stop_writing(Error why, std::filesystem::path journal);
   [[nodiscard]] Result<void> check_writable() const;
+  /// Ends stop_writing() where recovery has finished that journal: its name is gone, and durably so. Changes
+  /// nothing where the journal is still there, or where nobody can tell. Call it before a commit takes locks.
+  Result<void> resume_writing();
   /// Reads of these ranges come from the journal from now on. After reserve_overlay() it needs no memory.
   void overlay(PendingJournal journal);
   void reserve_overlay();
@@ -121,16 +127,8 @@ class Archive {
   /// Reads of these ranges come from the journal until the next call. Needs no memory.
   void show_while_applied(OnTheWay blocks);
 
-  /// Takes the file's present identity for the known one.
+  /// Takes the file's present identity for the known one: after our own commit, and after a foreign change.
   Result<void> adopt_identity();
-  /// After a commit of our own: the same, but where the last look is no older than `trust` it is left to the
-  /// next one, which takes a time of change between `since_ns` and now for ours.
-  /// @param since_ns  from wall_clock_ns(), before the commit's first write.
-  Result<void> note_own_change(std::int64_t since_ns, std::chrono::milliseconds trust);
-  /// Whatever the next look finds was done by somebody else: better too often than never.
-  void doubt_own_changes();
-  /// Such a change has not been looked at yet.
-  [[nodiscard]] bool has_unseen_change() const;
   /// The identity last known to be ours.
   [[nodiscard]] FileIdentity identity() const;
 
@@ -138,10 +136,10 @@ class Archive {
   Archive() = default;
   static Result<std::unique_ptr<Archive>> open_unguarded(const std::filesystem::path& path, Access access,
                                                          Storage& storage, Io io);
-  [[nodiscard]] Result<Change> look_for_change(std::chrono::milliseconds trust);
-  /// With the mutex held.
-  [[nodiscard]] bool has_looked_within(std::chrono::milliseconds trust) const;
+  [[nodiscard]] Result<Change> look_for_change();
   Result<void> recover_journals();
+  /// Looks for the journals that reads must go through, where some did at the last look.
+  Result<void> renew_overlays();
   /// What check 1 to 10 are made of, journals included.
   Result<void> load(Io io);
   [[nodiscard]] Result<std::string> header_text(std::uint64_t file_size_bytes) const;
@@ -151,6 +149,7 @@ class Archive {
   Access access_ = Access::ReadOnly;
   Storage* storage_ = nullptr;
   std::unique_ptr<File> file_;
+  bool is_served_ = false;
   FileStatus status_;
   std::unique_ptr<ByteSource> bytes_;
   Header header_;
@@ -161,11 +160,8 @@ class Archive {
 
   mutable std::mutex mutex_;  // guards what follows; innermost
   FileIdentity identity_;
-  std::chrono::steady_clock::time_point looked_at_;
-  // When our own changes that no look has seen yet were made, since the epoch; 0 without any.
-  std::int64_t unseen_since_ns_ = 0;
-  std::int64_t unseen_until_ns_ = 0;
   std::optional<Error> write_failure_;
+  std::filesystem::path unfinished_;  // the journal that must go before anything is committed
   std::vector<std::unique_ptr<File>> discarded_;
   std::atomic<bool> has_overlays_ = false;
   std::atomic<bool> is_applying_ = false;

@@ -124,12 +124,13 @@ Result<Coordinator> Coordinator::create(Storage& storage, const std::filesystem:
   return Coordinator(storage, std::move(*made));
 }
 
-Result<void> Coordinator::publish(const std::vector<std::string>& journals, Durability durability) {
+Result<void> Coordinator::seal(const std::vector<std::string>& journals, Durability durability) {
   const std::string bytes = encode_coordinator(journals);
   if (auto written = made_.file->write(std::as_bytes(std::span(bytes)), 0); !written) return written;
-  if (durability == Durability::Power) {
-    if (auto synced = made_.file->sync(); !synced) return synced;
-  }
+  return durability == Durability::Power ? made_.file->sync() : Result<void>{};
+}
+
+Result<void> Coordinator::publish(Durability durability) {
   // What needs memory comes before the name, as in Journal::publish().
   const std::filesystem::path directory = made_.path.parent_path();
   if (auto named = storage_->publish(*made_.file, made_.path); !named) return named;

@@ -48,9 +48,11 @@ class Coordinator {
   static Result<Coordinator> create(Storage& storage, const std::filesystem::path& archive_path);
 
   [[nodiscard]] std::string name() const { return made_.path.filename().string(); }
+  /// What it says, on stable storage.
+  Result<void> seal(const std::vector<std::string>& journals, Durability durability);
   /// THE COMMIT POINT. After a failure nothing is committed; where that can't be made sure, the error's code
   /// is CommitUnknown.
-  Result<void> publish(const std::vector<std::string>& journals, Durability durability);
+  Result<void> publish(Durability durability);
   /// All of its journals have gone.
   Result<void> remove();
 

@@ -177,6 +177,8 @@ class SystemFile final : public File {
     return {};
   }
 
+  bool is_served() const override { return filesystem_type() == FUSE_SUPER_MAGIC; }
+
   void begin_writeback(ByteRange range) override {
     ::sync_file_range(fd_.get(), static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes),
                       SYNC_FILE_RANGE_WRITE);
@@ -401,6 +403,13 @@ Result<void> File::copy_from(const File& source, std::uint64_t source_offset, By
     range = {range.offset + piece.size(), range.size_bytes - piece.size()};
   }
   return {};
+}
+
+Result<void> File::refresh() {
+  // A client of GlusterFS answers from its caches for seconds, after a lock and after another open() too. The
+  // reply to a sync brings the file's attributes as they are now, and older pages are dropped then (measured
+  // with two clients of 10.3). NFS and SMB look by themselves when a lock is taken.
+  return is_served() ? sync() : Result<void>{};
 }
 
 Result<bool> File::is_locked_by_other(ByteRange, LockKind) const {

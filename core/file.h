@@ -95,6 +95,12 @@ class File {
   /// fdatasync. After a failure the kernel calls the pages clean that never reached the disk
   /// (DURABILITY.md), so no later success may be trusted.
   virtual Result<void> sync() = 0;
+  /// A program serves the file system (FUSE), for other hosts too, perhaps: it may cache what we write until
+  /// a sync, and what others write until refresh().
+  [[nodiscard]] virtual bool is_served() const { return false; }
+  /// What other hosts have written and synced shows in read() and status() from here on. Call it after taking
+  /// the lock under which they wrote. Does nothing where is_served() is false.
+  Result<void> refresh();
   /// Asks the kernel to begin writing the range to the disk, so that a later sync finds less to do. Promises
   /// nothing and reports nothing.
   virtual void begin_writeback(ByteRange range) { static_cast<void>(range); }

@@ -50,13 +50,6 @@ ArchiveLocks& ArchiveLocks::operator=(ArchiveLocks&& other) noexcept {
   return *this;
 }
 
-Result<bool> ArchiveLocks::are_taken(File& archive) {
-  auto conflict = archive.try_lock(kAll, LockKind::Exclusive);
-  if (!conflict) return pass_on(std::move(conflict));
-  if (!*conflict) archive.unlock(kAll);
-  return conflict->has_value();
-}
-
 void ArchiveLocks::release() {
   if (file_ != nullptr) {
     for (const ByteRange range : held_) file_->unlock(range);

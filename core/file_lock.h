@@ -36,10 +36,6 @@ class ArchiveLocks {
       std::chrono::milliseconds patience,
       std::optional<std::chrono::milliseconds> has_waited = std::chrono::milliseconds(0));
 
-  /// Somebody else holds a lock on some of the archive. Not while one is held through this File: it would
-  /// end.
-  static Result<bool> are_taken(File& archive);
-
   void release();
 
  private:

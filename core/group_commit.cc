@@ -33,6 +33,7 @@ Result<void> GroupCommit::commit_unguarded() {
     if (auto committed = commit_several(std::move(changed)); !committed) return committed;
   } else if (changed.size() == 1) {
     Part& part = *changed.front();
+    if (auto sealed = part.transaction->seal(part.prepared, *part.options); !sealed) return sealed;
     if (auto published = part.transaction->publish(part.prepared, *part.options); !published)
       return published;
     if (auto finished = part.transaction->finish(std::move(part.prepared), *part.options); !finished)
@@ -57,24 +58,33 @@ Result<void> GroupCommit::commit_several(std::vector<Part*> parts) {
   }
   auto coordinator = Coordinator::create(first.storage(), first.real_path());
   if (!coordinator) return pass_on(std::move(coordinator));
-  const Durability durability = parts.front()->options->durability;
+  const Durability durability = first.durability(parts.front()->options->durability);
 
+  // A full disk shows before anything has a name.
   std::vector<std::string> journals;
+  for (const Part* part : parts) {
+    auto sealed = part->transaction->seal(part->prepared, *part->options, coordinator->name());
+    if (!sealed) return sealed;
+    journals.push_back(part->transaction->journal_->path().filename().string());
+  }
+  if (auto sealed = coordinator->seal(journals, durability); !sealed) return sealed;
+
+  std::vector<Transaction*> published;
+  published.reserve(parts.size());
   Result<void> done;
   for (auto part = parts.begin(); done && part != parts.end(); ++part) {
-    done = (*part)->transaction->publish((*part)->prepared, *(*part)->options, coordinator->name());
-    if (done) journals.push_back((*part)->transaction->journal_->path().filename().string());
+    done = (*part)->transaction->publish((*part)->prepared, *(*part)->options);
+    if (done) published.push_back((*part)->transaction);
   }
-  if (done) done = coordinator->publish(journals, durability);
+  if (done) done = coordinator->publish(durability);
   if (!done) {
     const bool is_unknown = done.error().code == ErrorCode::CommitUnknown;
-    for (std::size_t at = 0; at < journals.size(); ++at) {
-      Transaction& transaction = *parts[at]->transaction;
+    for (Transaction* transaction : published) {
       // Where the coordinator may be there after a crash, its journals must be there too.
       if (is_unknown) {
-        transaction.archive_.stop_writing(done.error());
+        transaction->archive_.stop_writing(done.error(), transaction->journal_->path());
       } else {
-        transaction.journal_->take_back(done.error(), durability);
+        transaction->journal_->take_back(durability);
       }
     }
     return done;

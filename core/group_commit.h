@@ -4,11 +4,12 @@
 //   1-4  each is checked, locked and planned, in order of the archives' paths, so that two groups can't wait
 //   for
 //        each other
-//   5-6  each journal is sealed and published; it names the coordinator, which is not there yet
-//        the coordinator is published: THE COMMIT POINT
+//   5    each journal is sealed; it names the coordinator, which is sealed last
+//   6    each journal is published, then the coordinator: THE COMMIT POINT
 //   7-8  each is applied, synced and retired; the last one takes the coordinator with it
-// A failure before the commit point leaves all archives untouched. One behind it leaves that archive's
-// journal, and the coordinator, for recovery; the others are finished.
+// A failure before the commit point leaves all archives untouched and the stages as they were, but for the
+// one whose own journal failed (journal.h). One behind it leaves that archive's journal, and the coordinator,
+// for recovery; the others are finished.
 #pragma once
 
 #include <vector>

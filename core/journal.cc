@@ -43,6 +43,20 @@ Result<void> Journal::move_to_disk() {
   return {};
 }
 
+Result<void> Journal::move_to_new_file() {
+  writeback_.finish();
+  auto made = create_journal_file(storage_, archive_path_);
+  if (!made) return pass_on(std::move(made));
+  const ByteRange regions = {kBlockBytes, end_bytes_ - kBlockBytes};
+  if (auto copied = made->file->copy_from(*file_, regions.offset, regions); !copied) return copied;
+  path_ = std::move(made->path);
+  id_ = made->id;
+  file_ = std::move(made->file);
+  stripes_.reset();  // of the old file; nobody stages while it is sealed
+  is_taken_back_ = false;
+  return {};
+}
+
 Result<void> Journal::write(std::span<const std::byte> from, std::uint64_t offset) {
   const std::scoped_lock lock(mutex_);
   if (memory_ != nullptr && memory_->blocks_with({offset, from.size()}) > kLaneBlocks) {
@@ -123,6 +137,9 @@ Result<std::optional<std::uint64_t>> Journal::share(File& archive, ByteRange blo
 Result<void> Journal::seal(JournalRecord record, Durability durability, const HashRange& hash,
                            StandingJournal* standing) {
   if (spoiled_) return tl::unexpected(*spoiled_);
+  if (is_taken_back_) {
+    if (auto moved = move_to_new_file(); !moved) return moved;
+  }
   record.owner_pid = ::getpid();
   record.boot = durability == Durability::Process ? storage_.boot() : Boot{};
   if (memory_ != nullptr && standing != nullptr && standing->is_ready() && record.coordinator.empty()) {
@@ -219,8 +236,8 @@ std::unique_ptr<File> Journal::give_up() {
   return std::move(file_);
 }
 
-void Journal::take_back(Error why, Durability durability) {
-  spoiled_ = std::move(why);
+void Journal::take_back(Durability durability) {
+  is_taken_back_ = true;
   // Whether or not it succeeds: without its coordinator it is no commit, and recovery removes it.
   static_cast<void>(guard_memory([&] { return retire(durability); }));
 }

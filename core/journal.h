@@ -96,8 +96,9 @@ class Journal {
   /// The commit point; where the record names a coordinator, only what that needs. After a failure the
   /// journal is spoiled and its name gone; where even that failed, the error's code is CommitUnknown.
   Result<void> publish(Durability durability);
-  /// What was published waits for a coordinator that does not come: spoils it.
-  void take_back(Error why, Durability durability);
+  /// What was published waits for a coordinator that does not come: makes it void and removes its name. The
+  /// staged bytes stay as they are, and the next seal() gives them another file.
+  void take_back(Durability durability);
   /// Makes it void on stable storage and removes its name: one that came back with its record after a loss of
   /// power would be applied over what was committed since.
   Result<void> retire(Durability durability);
@@ -108,6 +109,8 @@ class Journal {
   /// The error that has spoiled it, if any.
   [[nodiscard]] const std::optional<Error>& spoiled() const { return spoiled_; }
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// For who has done with the journal; needs no memory.
+  [[nodiscard]] std::filesystem::path take_path() { return std::move(path_); }
   /// For a journal that stays because it could not be applied: whoever can may recover it now, and reads go
   /// through the file until then.
   [[nodiscard]] std::unique_ptr<File> give_up();
@@ -116,6 +119,8 @@ class Journal {
   Journal(Storage& storage, std::filesystem::path archive_path)
       : storage_(storage), archive_path_(std::move(archive_path)) {}
   Result<void> move_to_disk();
+  /// A file that had a name can't have it again: copies the regions to a new one.
+  Result<void> move_to_new_file();
   /// Behind the regions; what a head tells of it.
   Result<JournalHead> write_record(JournalRecord record, const HashRange& hash);
 
@@ -128,6 +133,7 @@ class Journal {
   std::unique_ptr<File> file_;
   JournalId id_;
   std::optional<Error> spoiled_;
+  bool is_taken_back_ = false;
   std::uint64_t end_bytes_ = kBlockBytes;  // of the regions
   std::unique_ptr<Stripes> stripes_;
   bool are_lent_ = false;

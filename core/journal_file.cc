@@ -1,6 +1,7 @@
 // Create, lock, look again.
 #include "core/journal_file.h"
 
+#include <algorithm>
 #include <span>
 #include <string>
 
@@ -38,6 +39,13 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
   }
   return fail(ErrorCode::Busy, EBUSY,
               archive_path.string() + ": its journals vanish as soon as they are made");
+}
+
+Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal) {
+  const std::string name = journal.filename().string();
+  auto names = storage.list(journal.parent_path(), name);
+  if (!names) return pass_on(std::move(names));
+  return std::ranges::find(*names, name) != names->end();
 }
 
 Result<void> make_void(File& journal, ByteRange heads) {

@@ -27,6 +27,11 @@ struct JournalFile {
 Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem::path& archive_path,
                                         std::string_view suffix = {});
 
+/// A journal's name is there, by a listing of the directory. Its id is random: a file of that name is this
+/// journal. A look at the path is not enough: a client of a cluster file system answers out of its cache for
+/// a second after another host has removed the name.
+Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal);
+
 /// Makes a journal's heads zeros, on stable storage: only then is what it has promised to the archive gone
 /// for good. A name that is removed may come back after a loss of power, and with it what lies under it.
 Result<void> make_void(File& journal, ByteRange heads);

@@ -19,7 +19,7 @@
 //   block 16, 17  the heads of lane 0 and 1, each with its record inside
 //   block 18, 19  the same again: one of the two may be damaged or torn
 //   block 20..35  lane 1's new bytes
-//   block 36      the guests' byte: not 0 once somebody else has committed to the archive
+//   block 36      unused; it stays because earlier builds refuse a file of another size
 //
 // A transaction over several archives (shards) writes one journal per archive, which all name one coordinator
 // (coordinator.h): they count as committed when that does. None of them is a standing journal.
@@ -143,8 +143,8 @@ inline constexpr std::size_t kLanes = 2;
 inline constexpr std::uint64_t kLaneBlocks = 16;
 inline constexpr std::uint64_t kLaneBytes = kLaneBlocks * kBlockBytes;
 inline constexpr ByteRange kStandingHeads = {kLaneBytes, 2 * kLanes* kBlockBytes};
-inline constexpr ByteRange kGuestsByte = {kStandingHeads.offset + kStandingHeads.size_bytes + kLaneBytes, 1};
-inline constexpr std::uint64_t kStandingBytes = kGuestsByte.offset + kBlockBytes;
+inline constexpr std::uint64_t kStandingBytes =
+    kStandingHeads.offset + kStandingHeads.size_bytes + kLaneBytes + kBlockBytes;
 
 /// Exactly kBlockBytes.
 std::string encode_head(const JournalHead& head);

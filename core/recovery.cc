@@ -36,11 +36,12 @@ Result<bool> take_named(Storage& storage, FoundJournal& found) {
   if (owner && *owner) {
     return fail(ErrorCode::Busy, EBUSY, found.report.path.string() + ": somebody else is at work on it");
   }
-  auto opened = found.file->status();
-  if (!opened) return pass_on(std::move(opened));
-  auto is_there = is_at(storage, found.report.path, *opened);
+  auto is_there = is_listed(storage, found.report.path);
   // What is in a dead owner's standing journal does not change; who settles it removes it.
   if (!is_there || !*is_there || found.is_standing) return is_there;
+  if (auto seen = found.file->refresh(); !seen) return pass_on(std::move(seen));
+  auto opened = found.file->status();
+  if (!opened) return pass_on(std::move(opened));
   auto taken_back = is_void(*found.file, opened->identity.size_bytes);
   if (!taken_back) return taken_back;
   return !*taken_back || found.report.state == JournalState::Unfinished;
@@ -186,15 +187,6 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
   return applied;
 }
 
-/// Its owner does not look at the archive's times for as long as he believes to be alone. Only a favour:
-/// where we may not write his file, he hears of us at his next look all the same.
-void tell_owner(File& standing) {
-  std::byte guests{};
-  if (standing.read(std::span(&guests, 1), kGuestsByte.offset) && guests != std::byte{0}) return;
-  guests = std::byte{1};
-  static_cast<void>(standing.write(std::span(&guests, 1), kGuestsByte.offset));
-}
-
 bool names_any(const JournalRecord& record, std::span<const ByteRange> ranges) {
   return std::ranges::any_of(record.ranges, [&](const JournalRange& named) {
     return std::ranges::any_of(ranges, [&](ByteRange range) {
@@ -254,7 +246,6 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
           return pass_on(std::move(synced));
         }
       }
-      if (found.is_standing) tell_owner(*found.file);
     }
     return obstacle;
   });

@@ -102,20 +102,6 @@ Result<void> StandingJournal::retire(Durability durability) {
   return removed;
 }
 
-Result<bool> StandingJournal::has_guests() const {
-  if (!file_) return false;
-  std::byte guests{};
-  if (auto read = file_->read(std::span(&guests, 1), kGuestsByte.offset); !read)
-    return pass_on(std::move(read));
-  return guests != std::byte{0};
-}
-
-Result<void> StandingJournal::forget_guests() {
-  if (!file_) return {};
-  const std::byte none{};
-  return file_->write(std::span(&none, 1), kGuestsByte.offset);
-}
-
 void StandingJournal::give_up() {
   is_ready_ = false;
   has_record_ = false;

@@ -62,11 +62,6 @@ class StandingJournal {
   Result<void> settle(Durability durability);
   /// Settles and removes the file.
   Result<void> retire(Durability durability);
-  /// Somebody else has committed to the archive since forget_guests(), or is about to: its times do not tell
-  /// our own changes from theirs.
-  [[nodiscard]] Result<bool> has_guests() const;
-  /// When none of them is at work any more (ArchiveLocks::are_taken()), and before the archive is looked at.
-  Result<void> forget_guests();
   /// After a failure behind the commit point: the file stays, and whoever can may recover it now.
   void give_up();
 

@@ -75,6 +75,8 @@ Result<Staging*> Transaction::begin_stage(std::uint32_t tensor) {
 
 void Transaction::drop(std::uint32_t tensor) {
   stages_.erase(tensor);
+  // A journal without bytes is no loss, and one that a failed sync has spoiled must not outlive them.
+  if (stages_.empty()) journal_.reset();
 }
 
 bool Transaction::is_dirty() const {
@@ -85,12 +87,14 @@ Result<void> Transaction::commit(const CommitOptions& options, const LockOf& loc
   return guard_memory([&]() -> Result<void> {
     auto prepared = prepare(options, lock_of);
     if (!prepared) return pass_on(std::move(prepared));
+    if (auto sealed = seal(*prepared, options); !sealed) return sealed;
     if (auto published = publish(*prepared, options); !published) return published;
     return finish(std::move(*prepared), options);
   });
 }
 
 Result<Transaction::Prepared> Transaction::prepare(const CommitOptions& options, const LockOf& lock_of) {
+  if (auto resumed = archive_.resume_writing(); !resumed) return pass_on(std::move(resumed));
   if (auto writable = archive_.check_writable(); !writable) return pass_on(std::move(writable));
   if (journal_ && journal_->spoiled()) return tl::unexpected(*journal_->spoiled());
   if (auto sizes = check_sizes(); !sizes) return pass_on(std::move(sizes));
@@ -120,10 +124,12 @@ Result<Transaction::Prepared> Transaction::prepare(const CommitOptions& options,
   return prepared;
 }
 
-Result<void> Transaction::publish(const Prepared& prepared, const CommitOptions& options,
-                                  std::string coordinator) {
+Result<void> Transaction::seal(const Prepared& prepared, const CommitOptions& options,
+                               std::string coordinator) {
   if (prepared.ranges.empty()) return {};
   const bool goes_through_standing = journal_->is_in_memory() && coordinator.empty();
+  // While this one takes its time nobody tidies.
+  if (!goes_through_standing && options.settle_others) options.settle_others();
   const std::filesystem::path& journal =
       goes_through_standing ? archive_.standing_journal().path() : journal_->path();
   stopped_ = {
@@ -147,9 +153,18 @@ Result<void> Transaction::publish(const Prepared& prepared, const CommitOptions&
       if (options.on_progress) options.on_progress(hashed / 2, total);  // half of the way
     });
   };
-  auto done = journal_->seal(std::move(record), options.durability, hash_range, &archive_.standing_journal());
-  if (done) done = journal_->publish(options.durability);
-  if (!done && done.error().code == ErrorCode::CommitUnknown) archive_.stop_writing(done.error());
+  auto done = journal_->seal(std::move(record), archive_.durability(options.durability), hash_range,
+                             &archive_.standing_journal());
+  if (!done && done.error().code == ErrorCode::CommitUnknown)
+    archive_.stop_writing(done.error(), journal_->path());
+  return done;
+}
+
+Result<void> Transaction::publish(const Prepared& prepared, const CommitOptions& options) {
+  if (prepared.ranges.empty()) return {};
+  auto done = journal_->publish(archive_.durability(options.durability));
+  if (!done && done.error().code == ErrorCode::CommitUnknown)
+    archive_.stop_writing(done.error(), journal_->path());
   return done;
 }
 
@@ -171,7 +186,6 @@ Result<void> Transaction::apply(Prepared& prepared, const CommitOptions& options
   ReadersOut& readers = prepared.readers;
   const std::uint64_t total = total_bytes(ranges);
   std::uint64_t done = 0;
-  const std::int64_t since_ns = wall_clock_ns(Clock::Coarse);
   auto applied = guard_memory([&] {
     // Writing waits for the disk where too much is unwritten already: readers don't.
     readers.during([&] { archive_.show_while_applied({&journal_->file(), ranges}); });
@@ -183,12 +197,12 @@ Result<void> Transaction::apply(Prepared& prepared, const CommitOptions& options
   if (!applied) return stop(std::move(applied).error(), prepared, options);
   readers.during([&] { archive_.show_while_applied({}); });
   auto settled = guard_memory([&]() -> Result<void> {
-    if (options.durability == Durability::Power) {
+    if (archive_.durability(options.durability) == Durability::Power) {
       if (auto synced = archive_.file().sync(); !synced) return synced;
     }
-    if (auto noted = archive_.note_own_change(since_ns, trust_); !noted) return noted;
+    if (auto adopted = archive_.adopt_identity(); !adopted) return adopted;
     // A journal that stayed would be applied again, over whatever is committed next.
-    return journal_->retire(options.durability);
+    return journal_->retire(archive_.durability(options.durability));
   });
   if (!settled) return stop(std::move(settled).error(), prepared, options);
   if (total <= kLaneBlocks * kBlockBytes && !journal_->is_in_memory())
@@ -288,27 +302,37 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
   bool has_recovered = false;
   ArchiveLocks locks;
   bool is_locked = false;
+  bool has_seen_others = false;
+  // Whoever is in our way may be waiting for us to settle, here or in another archive.
+  bool owes_nothing = false;
+  const auto settle_all = [&]() -> Result<void> {
+    if (std::exchange(owes_nothing, true)) return {};
+    if (options.settle_others) options.settle_others();
+    return standing.settle(archive_.durability(options.durability));
+  };
   for (;;) {
     if (options.uses_locks && !is_locked) {
-      // Whoever is in our way may be waiting for us to settle.
-      const auto patience = standing.is_settled() ? options.lock_patience : std::chrono::milliseconds(0);
+      const auto patience = owes_nothing ? options.lock_patience : std::chrono::milliseconds(0);
       auto taken =
           ArchiveLocks::for_patch(archive_.file(), archive_.path(), ranges, patience, options.has_waited);
-      if (!taken && taken.error().code == ErrorCode::Busy && !standing.is_settled()) {
-        if (auto settled = standing.settle(options.durability); !settled) return pass_on(std::move(settled));
+      if (!taken && taken.error().code == ErrorCode::Busy && !owes_nothing) {
+        if (auto settled = settle_all(); !settled) return pass_on(std::move(settled));
         continue;
       }
       if (!taken) return taken;
       locks = std::move(*taken);
       is_locked = true;
     }
+    if (!has_seen_others) {
+      if (auto seen = archive_.file().refresh(); !seen) return pass_on(std::move(seen));
+      has_seen_others = true;
+    }
     auto obstacle =
         find_obstacle(archive_.storage(), archive_.real_path(), archive_.file(), ranges, standing.path());
     if (!obstacle) return pass_on(std::move(obstacle));
     if (*obstacle == Obstacle::None) return locks;
     if (*obstacle == Obstacle::Unsettled) {
-      // He may be waiting for us in the same way.
-      if (auto settled = standing.settle(options.durability); !settled) return pass_on(std::move(settled));
+      if (auto settled = settle_all(); !settled) return pass_on(std::move(settled));
       if (std::chrono::steady_clock::now() >= deadline) {
         return fail(ErrorCode::Busy, EBUSY,
                     archive_.path().string() +
@@ -324,9 +348,10 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
       return fail(ErrorCode::Busy, EBUSY,
                   archive_.path().string() + ": somebody else is recovering its journals");
     }
+    if (auto settled = settle_all(); !settled) return pass_on(std::move(settled));
     // Recovery locks what the journal names: with ours held, ours would end with them, or it would wait.
     locks.release();
-    is_locked = false;
+    is_locked = has_seen_others = false;
     if (*obstacle == Obstacle::DeadOwner) {
       auto recovered = recover(archive_.storage(), archive_.real_path(), archive_.file());
       if (!recovered && recovered.error().code != ErrorCode::Busy) return pass_on(std::move(recovered));
@@ -340,13 +365,14 @@ Result<void> Transaction::stop(Error why, Prepared& prepared, const CommitOption
   // No memory may be needed from here on.
   stopped_.code = why.code;
   stopped_.errno_value = why.errno_value;
+  std::filesystem::path journal = journal_->take_path();
   if (options.before_stages_end) options.before_stages_end();
   // From one way to read the journal to the other, which lasts.
   prepared.readers.during([&] {
     archive_.overlay({journal_->give_up(), std::move(prepared.ranges)});
     archive_.show_while_applied({});
   });
-  archive_.stop_writing(std::move(stopped_));
+  archive_.stop_writing(std::move(stopped_), std::move(journal));
   stages_.clear();
   journal_.reset();
   return tl::unexpected(std::move(why));
@@ -364,11 +390,7 @@ Result<void> Transaction::check_sizes() const {
 }
 
 Result<void> Transaction::check_archive(const CommitOptions& options) {
-  auto guests = archive_.standing_journal().has_guests();
-  if (!guests) return pass_on(std::move(guests));
-  trust_ = *guests ? std::chrono::milliseconds(0) : options.trust;
-  if (*guests && archive_.has_unseen_change()) archive_.doubt_own_changes();
-  auto change = archive_.check_for_change(trust_);
+  auto change = archive_.check_for_change();
   if (!change) return pass_on(std::move(change));
   const std::string path = archive_.path().string();
   if (change->is_replaced) {

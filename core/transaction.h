@@ -41,10 +41,10 @@ struct CommitOptions {
   std::chrono::milliseconds lock_patience{10'000};
   /// How long the caller has tried already, for the message of EBUSY; nothing: the caller tries again.
   std::optional<std::chrono::milliseconds> has_waited{0};
-  /// So long a look at the archive's times counts for the commits that follow (File::size_bytes()). That
-  /// somebody else has committed to the archive ends it (StandingJournal::has_guests()); what a process that
-  /// knows nothing of journals has written within it shows at the next look, unless we have committed since.
-  std::chrono::milliseconds trust{0};
+  /// Makes void what the other standing journals of this process hold (StandingJournal::settle()). Called
+  /// before the commit waits for anybody, who may be waiting for one of those, and before one that takes
+  /// long.
+  std::function<void()> settle_others;
   /// Called under the locks when somebody else has changed the archive's bytes since the last look:
   /// whoever caches any must drop it. A failure is a veto: it ends the commit, with nothing changed. The
   /// archive's identity is adopted in any case.
@@ -114,9 +114,11 @@ class Transaction {
   Result<Staging*> begin_stage(std::uint32_t tensor);
   /// Steps 1 to 4. After a failure the same may be tried again.
   Result<Prepared> prepare(const CommitOptions& options, const LockOf& lock_of);
-  /// Steps 5 and 6.
-  /// @param coordinator  the name of what the commit waits for; empty: this is the commit point.
-  Result<void> publish(const Prepared& prepared, const CommitOptions& options, std::string coordinator = {});
+  /// Step 5; through a standing journal step 6 as well.
+  /// @param coordinator  the name of what the commit waits for; empty: publish() is the commit point.
+  Result<void> seal(const Prepared& prepared, const CommitOptions& options, std::string coordinator = {});
+  /// Step 6.
+  Result<void> publish(const Prepared& prepared, const CommitOptions& options);
   /// Steps 7 and 8. Nothing is undone any more; what can't be finished stays in the journal.
   Result<void> finish(Prepared prepared, const CommitOptions& options);
   Result<void> apply(Prepared& prepared, const CommitOptions& options);
@@ -135,7 +137,6 @@ class Transaction {
   Archive& archive_;
   std::unique_ptr<Journal> journal_;
   std::map<std::uint32_t, std::unique_ptr<Staging>> stages_;  // by tensor, thus by offset
-  std::chrono::milliseconds trust_{0};                        // of the options, where nobody else commits
   Error stopped_;                                             // made ready for stop()
 };
 

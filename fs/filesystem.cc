@@ -246,20 +246,16 @@ Filesystem::Change Filesystem::check_for_change(std::uint32_t shard) {
   const bool has_new_permissions = note_permissions(shard);
   if (has_new_permissions) forget_permissions(shard);
   const std::scoped_lock commit_lock(commit_mutex_);
-  // Then tidy() looks, when no further commit comes: a look at the times after each of them makes the next
-  // one dearer.
-  constexpr std::chrono::hours kAtThePathOnly{24};
-  const bool is_unseen = model_->archive(shard).has_unseen_change();
-  Change change = note_foreign_change(shard, is_unseen ? kAtThePathOnly : std::chrono::hours(0));
+  Change change = note_foreign_change(shard);
   change.has_new_permissions = has_new_permissions;
   for (const Stale& view : stale_views(change.stale)) forget_(view);
   return change;
 }
 
-Filesystem::Change Filesystem::note_foreign_change(std::uint32_t shard, std::chrono::milliseconds trust) {
+Filesystem::Change Filesystem::note_foreign_change(std::uint32_t shard) {
   Archive& archive = model_->archive(shard);
   ShardState& known = shards_[shard];
-  const auto change = archive.check_for_change(trust);
+  const auto change = archive.check_for_change();
   const std::string path = archive.path().string();
   if (!change) {
     log::error("{}", change.error().message);

@@ -241,8 +241,7 @@ class Filesystem {
   [[nodiscard]] Result<Bytes> read_pending(PendingContent& content, std::uint64_t offset,
                                            std::size_t size_bytes) const;
   /// check_for_change(), with the commit's mutex held.
-  /// @param trust  as Archive::check_for_change().
-  Change note_foreign_change(std::uint32_t shard, std::chrono::milliseconds trust = {});
+  Change note_foreign_change(std::uint32_t shard);
   /// Where the bytes go beside others' and nothing but a failing disk can refuse them: accepts them first,
   /// and lets further writes to other places come while it stages them.
   /// @return nothing where not: nothing was done.
@@ -264,11 +263,11 @@ class Filesystem {
   /// Another living process has opened the content for writing and has not closed it.
   [[nodiscard]] bool is_open_elsewhere(const PendingContent& content, pid_t process) const;
   void abandon_pending();
+  /// With the commit's mutex held: others may change what our last commits have named.
+  void settle_journals();
   /// With the commit's mutex held: makes the journal that further small commits go through, once they are
   /// seen to come.
   void keep_journal(std::uint32_t shard);
-  /// With the commit's mutex held: where those who have committed beside us are done, we are alone again.
-  static Result<void> forget_guests(Archive& archive);
   /// For a commit, with its mutex held: what others have changed in the meantime goes to `foreign`. ESTALE
   /// where no offset in the shard can be trusted any more.
   Result<CommitOptions> commit_options(std::uint32_t shard, Stale& foreign);

@@ -15,9 +15,6 @@
 namespace stfs {
 namespace {
 
-// Twenty commits of 4 KiB: then a look for changes by others is a small part of what they take.
-constexpr std::chrono::milliseconds kTrust{5};
-
 // Between two attempts to get another process's lock.
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{20};
@@ -123,8 +120,7 @@ Result<CommitOptions> Filesystem::commit_options(std::uint32_t shard, Stale& for
   CommitOptions options = options_.commit;
   options.lock_patience = {};
   options.has_waited = has_waited_;
-  // In a series of small commits.
-  if (model_->archive(shard).standing_journal().is_ready()) options.trust = kTrust;
+  options.settle_others = [this] { settle_journals(); };
   // What somebody else has done must not pass for part of our own change.
   options.on_foreign_change = [this, shard, &foreign]() -> Result<void> {
     if (const Stale now = note_foreign_change(shard).stale; now.what != Stale::What::Nothing) foreign = now;
@@ -176,9 +172,7 @@ Result<Stale> Filesystem::commit(const OpenFile& file) {
 
 void Filesystem::note_commit(const PendingContent& content) {
   const std::uint32_t tensor = content.tensor();
-  const Archive& archive = model_->archive_of(tensor);
-  const std::int64_t mtime_ns =
-      archive.has_unseen_change() ? wall_clock_ns(Clock::Coarse) : archive.identity().mtime_ns;
+  const std::int64_t mtime_ns = model_->archive_of(tensor).identity().mtime_ns;
   const std::scoped_lock lock(state_mutex_);
   State& state = changed_states_.try_emplace(tensor, shard_of(tensor).common).first->second;
   state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));
@@ -231,30 +225,20 @@ Stale Filesystem::release(OpenFile* file) {
 void Filesystem::tidy() {
   std::vector<std::unique_ptr<File>> discarded;  // closed last, without the lock
   const std::scoped_lock commit_lock(commit_mutex_);
+  settle_journals();
   for (const std::uint32_t shard : std::exchange(untidy_, {})) {
     shards_[shard].is_untidy = false;
-    Archive& archive = model_->archive(shard);
-    std::ranges::move(archive.take_discarded(), std::back_inserter(discarded));
-    const auto settled = archive.standing_journal().settle(options_.commit.durability);
-    if (!settled) log::warning("{}: {}", archive.path().string(), settled.error().message);
-    const bool is_unseen = archive.has_unseen_change();
-    if (const auto forgotten = forget_guests(archive); !forgotten)
-      log::warning("{}: {}", archive.path().string(), forgotten.error().message);
-    if (!is_unseen) continue;
-    const Stale stale = note_foreign_change(shard).stale;
-    if (stale.what != Stale::What::Nothing) forget_(stale);
+    std::ranges::move(model_->archive(shard).take_discarded(), std::back_inserter(discarded));
   }
 }
 
-Result<void> Filesystem::forget_guests(Archive& archive) {
-  StandingJournal& standing = archive.standing_journal();
-  auto guests = standing.has_guests();
-  if (!guests) return pass_on(std::move(guests));
-  if (!*guests) return {};
-  archive.doubt_own_changes();
-  auto others = ArchiveLocks::are_taken(archive.file());
-  if (!others) return pass_on(std::move(others));
-  return *others ? Result<void>{} : standing.forget_guests();
+void Filesystem::settle_journals() {
+  for (const std::uint32_t shard : untidy_) {
+    Archive& archive = model_->archive(shard);
+    const auto settled = archive.standing_journal().settle(archive.durability(options_.commit.durability));
+    // Then the journal is given up: whoever needs its bytes recovers it.
+    if (!settled) log::warning("{}: {}", archive.path().string(), settled.error().message);
+  }
 }
 
 void Filesystem::keep_journal(std::uint32_t shard) {
@@ -270,7 +254,8 @@ void Filesystem::end() {
   const std::scoped_lock commit_lock(commit_mutex_);
   for (const Shard& shard : model_->shards()) {
     if (!shard.archive) continue;
-    const auto retired = shard.archive->standing_journal().retire(options_.commit.durability);
+    const auto retired =
+        shard.archive->standing_journal().retire(shard.archive->durability(options_.commit.durability));
     if (!retired) log::warning("{}: {}", shard.path.string(), retired.error().message);
   }
 }

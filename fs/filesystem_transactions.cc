@@ -40,12 +40,7 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
       stale.push_back(Stale::one(InodeTable::ino_of_tensor(content->tensor()), Stale::What::Content));
   };
   const TransactionDirectory::Calls calls{
-      .options_of =
-          [&](std::uint32_t shard) {
-            auto options = commit_options(shard, foreign[shard]);
-            if (options) options->trust = {};  // a conflict must not be missed
-            return options;
-          },
+      .options_of = [&](std::uint32_t shard) { return commit_options(shard, foreign[shard]); },
       .lock_of = [this](TensorPlace place) -> ReaderWriterLock& { return lock_of(place); },
       .in_turn = [this](const auto& attempt) { return commit_in_turn(attempt); },
       .note_committed =

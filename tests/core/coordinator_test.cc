@@ -41,6 +41,7 @@ class Pair {
     const std::string bytes(5000, fill);
     REQUIRE((*transactions_[at]->stage(0))->write(std::as_bytes(std::span(bytes)), 0));
   }
+  void drop(std::size_t at) { transactions_[at]->drop(0); }
   Result<void> commit() {
     GroupCommit group;
     for (const auto& transaction : transactions_) group.add(*transaction, options_, lock_of_);
@@ -131,6 +132,48 @@ TEST_CASE("a part that can't be locked leaves all as they were, to be tried agai
   storage.plan().fail_call(0, 0);
   REQUIRE(faulty.commit());
   CHECK(faulty.fills() == "xy");
+}
+
+TEST_CASE("a group that fails before its commit point may be tried again", "[core][coordinator]") {
+  struct Failure {
+    FileCall call;
+    unsigned nth;
+  };
+  FaultyStorage storage;
+  Pair faulty("", storage);
+  faulty.stage(0, 'x');
+  faulty.stage(1, 'y');
+  // Each journal comes before, and has its name already when the last two fail.
+  const auto failure = GENERATE(Failure{FileCall::CreateUnnamed, 1}, Failure{FileCall::Sync, 3},
+                                Failure{FileCall::Publish, 3}, Failure{FileCall::SyncDirectory, 3});
+  storage.plan().fail_call(failure.call, failure.nth, ENOSPC);
+  const auto failed = faulty.commit();
+  REQUIRE_FALSE(failed);
+  CHECK(failed.error().errno_value == ENOSPC);
+  CHECK(faulty.fills() == "ab");
+  CHECK(faulty.is_staged(0));
+  CHECK(faulty.is_staged(1));
+  CHECK(faulty.files() == 2);
+  storage.plan().fail_call(0, 0);
+  REQUIRE(faulty.commit());
+  CHECK(faulty.fills() == "xy");
+  CHECK(faulty.files() == 2);
+}
+
+TEST_CASE("a journal that fails spoils those of the other archives of its group not at all",
+          "[core][coordinator]") {
+  FaultyStorage storage;
+  Pair faulty("", storage);
+  faulty.stage(0, 'x');
+  faulty.stage(1, 'y');
+  storage.plan().fail_call(GENERATE(FileCall::Sync, FileCall::Publish, FileCall::SyncDirectory), 2, EIO);
+  REQUIRE_FALSE(faulty.commit());
+  CHECK(faulty.fills() == "ab");
+  storage.plan().fail_call(0, 0);
+  faulty.drop(1);
+  REQUIRE(faulty.commit());
+  CHECK(faulty.fills() == "xb");
+  CHECK(faulty.files() == 2);
 }
 
 TEST_CASE("the last journal of a group takes the coordinator with it, though it was made void",

@@ -236,6 +236,10 @@ TEST_CASE_METHOD(WarmWriter, "a commit that nobody can take back ends the writin
   storage.failing = {};
   CHECK_FALSE(writer.archive->check_writable());
   CHECK_FALSE(writer.put("a", "later"));
+  const auto other = system_storage().open(place.path, Access::ReadWrite).value();
+  REQUIRE(recover(system_storage(), place.path, *other));
+  CHECK(place.names().size() == 1);
+  CHECK(writer.put("a", "later"));
 }
 
 TEST_CASE("two tensors of one transaction are staged side by side, also while it moves to the disk",

@@ -163,6 +163,35 @@ TEST_CASE("beside a damaged journal nothing is committed", "[core][transaction]"
   CHECK(sample.files() == 2);
 }
 
+TEST_CASE("a stopped archive takes writes again when somebody has recovered its journal",
+          "[core][transaction]") {
+  FaultyStorage storage;
+  Sample sample(storage);
+  sample.write("a", "aaaa");
+  storage.plan().set({.nth = 2, .errno_value = EIO, .kind = FileCall::Sync});  // the archive's
+  CHECK(sample.commit_errno() == EIO);
+  storage.plan().fail_call(0, 0);
+  sample.transaction = std::make_unique<Transaction>(*sample.archive);
+  sample.write("c", "cccc");
+  CHECK(sample.commit_errno() == EIO);
+  CHECK_FALSE(sample.archive->is_as_in_file());
+  {
+    const auto other = system_storage().open(sample.path, Access::ReadWrite).value();
+    REQUIRE(recover(system_storage(), sample.path, *other));
+  }
+  CHECK(sample.files() == 1);
+  SECTION("not before it is gone for good") {
+    storage.plan().fail_call(FileCall::SyncDirectory, 1, EIO);
+    CHECK(sample.commit_errno() == EIO);
+    CHECK_FALSE(sample.archive->check_writable());
+    storage.plan().fail_call(0, 0);
+  }
+  REQUIRE(sample.commit());
+  CHECK(content_of(sample.path) == sample.with({{0, "aaaa"}, {9004, "cccc"}}));
+  CHECK(sample.archive->is_as_in_file());
+  CHECK(sample.files() == 1);
+}
+
 TEST_CASE("after a failure behind the commit point reads show the commit and writes end",
           "[core][transaction]") {
   FaultyStorage storage;

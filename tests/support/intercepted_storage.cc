@@ -109,6 +109,7 @@ class InterceptedFile final : public File {
   std::optional<pid_t> lock_holder(ByteRange range) const override { return inner_->lock_holder(range); }
   void prefetch(ByteRange range) const override { inner_->prefetch(range); }
   std::uint64_t filesystem_type() const override { return inner_->filesystem_type(); }
+  bool is_served() const override { return inner_->is_served(); }
   std::uint64_t free_bytes() const override { return inner_->free_bytes(); }
   Striping striping() const override { return inner_->striping(); }
   bool has_staged_name() const override { return inner_->has_staged_name(); }
