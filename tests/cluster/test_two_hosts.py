@@ -1,0 +1,113 @@
+"""Two hosts of a real cluster file system write one archive: nothing is torn, reverted or refused."""
+import random
+import subprocess
+import time
+
+import mounted
+import pytest
+import shared_archive
+from shared_archive import MountWriter, PutWriter, SharedArchive, content, put
+
+WRITERS = 4
+ROUNDS = 12
+KILLS = 8
+# So long a client of GlusterFS may serve what it has cached; the mount asks each second.
+CACHE_SECONDS = 15
+
+
+def writers_of(archive, hosts, mounts, rounds=None):
+    """A mount and a tool on each host."""
+    return [MountWriter(archive, 0, mounts[0], rounds), MountWriter(archive, 1, mounts[1], rounds),
+            PutWriter(archive, 2, hosts[0] / archive.name, rounds),
+            PutWriter(archive, 3, hosts[1] / archive.name, rounds)]
+
+
+def run_all(writers):
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    refused = [writer.refused for writer in writers if writer.refused]
+    assert not refused, "\n".join(refused)
+
+
+def agree(archive, hosts, mounts):
+    """Every view shows what was promised at last, once the clients' caches have ended."""
+    views = [lambda host=host: archive.view_of_file(host / archive.name) for host in hosts]
+    views += [lambda mount=mount: archive.view_of_mount(mount) for mount in mounts]
+    for view in views:
+        problem = None
+
+        def is_newest():
+            nonlocal problem
+            try:
+                view()
+            except AssertionError as error:
+                problem = error
+                return False
+            return True
+
+        assert mounted.eventually(is_newest, CACHE_SECONDS), problem
+
+
+@pytest.mark.parametrize("filler_bytes", [shared_archive.FILLER_BYTES, 0], ids=["large", "small"])
+def test_four_writers_on_two_hosts_are_never_refused(hosts, mounts, filler_bytes):
+    archive = SharedArchive(hosts[0], f"writers{filler_bytes}.safetensors", WRITERS, filler_bytes)
+    mounted_at = [mounts(host / archive.name) for host in hosts]
+    run_all(writers_of(archive, hosts, mounted_at, ROUNDS))
+    assert all(archive.promised[tensor] == archive.begun[tensor] for tensor in archive.sizes)
+    agree(archive, hosts, mounted_at)
+
+
+@pytest.mark.parametrize("settler", ["the same host", "the other host"])
+def test_what_a_dead_host_has_committed_is_settled_from_either(hosts, settler):
+    """A journal of a killed writer: the next writer applies it first, and nobody reverts him later."""
+    archive = SharedArchive(hosts[0], f"settled-{settler[4:8].strip()}.safetensors", 1)
+    path = [host / archive.name for host in hosts]
+    image = bytearray(path[0].read_bytes())
+    at = image.find(content(0, 0, archive.sizes["w0.t3"][1]))
+    begin, end = at // 4096 * 4096, (at + archive.sizes["w0.t3"][1] + 4095) // 4096 * 4096
+    image[at:at + archive.sizes["w0.t3"][1]] = content(0, 1, archive.sizes["w0.t3"][1])
+    subprocess.run([mounted.BUILD / "tests" / "leave_journal", path[0], str(begin)], input=image[begin:end],
+                   check=True, capture_output=True)
+    archive.promised["w0.t3"] = archive.begun["w0.t3"] = 1
+    other = path[0] if settler == "the same host" else path[1]
+    put(other, "w0.t3", content(0, 2, archive.sizes["w0.t3"][1]))
+    archive.promised["w0.t3"] = archive.begun["w0.t3"] = 2
+    put(other, "w0.t0", content(0, 1, archive.sizes["w0.t0"][1]))
+    archive.promised["w0.t0"] = archive.begun["w0.t0"] = 1
+    for there in path:
+        recovered = subprocess.run([shared_archive.STFS, "recover", there], capture_output=True, text=True)
+        assert recovered.returncode == 0, recovered.stdout + recovered.stderr
+    agree(archive, hosts, [])
+
+
+def test_the_daemon_of_either_host_may_die_at_any_moment(hosts, mounts):
+    """kill -9 while four write; the next writer, whoever it is, settles what the dead one has left."""
+    archive = SharedArchive(hosts[0], "killed.safetensors", WRITERS)
+    choices = random.Random(12)
+    mounted_at = [mounts(host / archive.name) for host in hosts]
+    for kill in range(KILLS):
+        victim = kill % 2
+        writers = writers_of(archive, hosts, mounted_at)
+        for writer in writers:
+            writer.start()
+        time.sleep(0.3 + choices.random() * 0.3)
+        mounted_at[victim].kill()
+        mounted.unmount_by_force(mounted_at[victim].path)
+        writers[victim].join()
+        time.sleep(choices.random() * 0.2)
+        for writer in writers:
+            writer.stop()
+        refused = [writer.refused for at, writer in enumerate(writers) if at != victim and writer.refused]
+        assert not refused, "\n".join(refused)
+        if choices.random() < 0.5:
+            at = choices.randrange(2)
+            recovered = subprocess.run([shared_archive.STFS, "recover", hosts[at] / archive.name],
+                                       capture_output=True, text=True, timeout=60)
+            assert recovered.returncode == 0, recovered.stdout + recovered.stderr
+        mounted_at[victim] = mounts(hosts[victim] / archive.name)
+        agree(archive, hosts, mounted_at)
+        for tensor, number in archive.view_of_file(hosts[0] / archive.name).items():
+            # What shows now must not vanish again.
+            archive.promised[tensor] = number
