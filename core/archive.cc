@@ -94,29 +94,30 @@ Result<void> Archive::load(Io io) {
 Result<std::string> Archive::header_text(std::uint64_t file_size_bytes) const {
   std::array<std::byte, kHeaderLengthBytes> first{};
   const std::span<std::byte> there(first.data(), std::min<std::uint64_t>(file_size_bytes, first.size()));
-  if (auto read = read_through(there, 0); !read) return pass_on(std::move(read));
+  if (auto read = read_file(there, 0); !read) return pass_on(std::move(read));
   auto length = header_length(there, file_size_bytes);
   if (!length) return pass_on(std::move(length));
   std::string json(static_cast<std::size_t>(*length), '\0');
-  if (auto read = read_through(std::as_writable_bytes(std::span(json)), kHeaderLengthBytes); !read) {
+  if (auto read = read_file(std::as_writable_bytes(std::span(json)), kHeaderLengthBytes); !read) {
     return pass_on(std::move(read));
   }
   return json;
 }
 
-Result<std::span<const std::byte>> Archive::read_piece(ByteRange file_range,
-                                                       std::vector<std::byte>& scratch) const {
-  constexpr std::uint64_t kSmallBytes = 4096;
-  if (file_range.size_bytes > kSmallBytes) return read(file_range, scratch);
-  return guard_memory([&]() -> Result<std::span<const std::byte>> {
-    scratch.resize(static_cast<std::size_t>(file_range.size_bytes));
-    if (auto done = read_through(scratch, file_range.offset); !done) return read(file_range, scratch);
-    return std::span<const std::byte>(scratch);
-  });
+Result<void> Archive::read_file(std::span<std::byte> to, std::uint64_t offset) const {
+  if (auto read = file_->read(to, offset); !read) return read;
+  return lay_over(to, offset);
 }
 
 Result<void> Archive::read_through(std::span<std::byte> to, std::uint64_t offset) const {
-  if (auto read = file_->read(to, offset); !read) return read;
+  if (to.empty()) return {};
+  if (auto read = bytes_->read(to, offset); !read) {
+    return tl::unexpected(std::move(read).error().within(path_.string()));
+  }
+  return lay_over(to, offset);
+}
+
+Result<void> Archive::lay_over(std::span<std::byte> to, std::uint64_t offset) const {
   if (!has_overlays_ && !is_applying_) return {};
   const ByteRange wanted{offset, to.size()};
   const auto read_over = [&](const File& journal, std::span<const JournalRange> ranges) -> Result<void> {
@@ -140,16 +141,17 @@ Result<void> Archive::read_through(std::span<std::byte> to, std::uint64_t offset
 
 Result<std::span<const std::byte>> Archive::read(ByteRange file_range,
                                                  std::vector<std::byte>& scratch) const {
-  if (file_range.empty()) return std::span<const std::byte>{};
-  if (has_overlays_ || is_applying_) {
-    auto read = guard_memory([&] {
-      scratch.resize(static_cast<std::size_t>(file_range.size_bytes));
-      return read_through(scratch, file_range.offset);
-    });
-    if (!read) return pass_on(std::move(read));
-    return std::span<const std::byte>(scratch);
-  }
-  auto bytes = bytes_->read(file_range, scratch);
+  auto read = guard_memory([&] {
+    scratch.resize(static_cast<std::size_t>(file_range.size_bytes));
+    return read_through(scratch, file_range.offset);
+  });
+  if (!read) return pass_on(std::move(read));
+  return std::span<const std::byte>(scratch);
+}
+
+Result<MappedSpan> Archive::map(ByteRange file_range) const {
+  if (has_overlays_ || is_applying_ || file_range.empty()) return MappedSpan();
+  auto bytes = bytes_->map(file_range);
   if (!bytes) return tl::unexpected(std::move(bytes).error().within(path_.string()));
   return bytes;
 }

@@ -59,23 +59,20 @@ class Archive {
   /// Size, owner and mode of the file as they were when it was opened.
   [[nodiscard]] const FileStatus& opened_status() const { return status_; }
 
-  /// The bytes of an absolute range, in memory and safe to touch now: in the map, or, where there is none or
-  /// a journal that could not be applied may cover a part of them, in `scratch`. EIO with code ArchiveCut
-  /// where the file has become too short. Holds no lock: who must not see a commit half done takes the
-  /// tensor's lock first (fs/filesystem.h).
+  // Bytes of absolute ranges. EIO with code ArchiveCut where the file has become too short. No lock is taken:
+  // a caller that must not see half a commit takes the tensor's lock first (fs/filesystem.h).
+  /// Copies what lies there, journals that could not be applied included.
+  /// @param offset  in the file.
+  [[nodiscard]] Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const;
+  /// The same into `scratch`, which grows as needed.
   [[nodiscard]] Result<std::span<const std::byte>> read(ByteRange file_range,
                                                         std::vector<std::byte>& scratch) const;
-  /// The same for one of many pieces that lie apart: a small one is read, in one system call where making
-  /// sure of the map takes two.
-  [[nodiscard]] Result<std::span<const std::byte>> read_piece(ByteRange file_range,
-                                                              std::vector<std::byte>& scratch) const;
+  /// As ByteSource::map(), for replies to the kernel; empty too where a journal lies over the file.
+  [[nodiscard]] Result<MappedSpan> map(ByteRange file_range) const;
   /// As ByteSource::copy_from().
   [[nodiscard]] bool copy_from(ByteRange file_range, const ByteSource::Copy& copy) const {
     return !has_overlays_ && !is_applying_ && !file_range.empty() && bytes_->copy_from(file_range, copy);
   }
-  /// The same, copied out of the file: for who goes through all of it and would have all of it mapped.
-  /// @param offset  in the file.
-  [[nodiscard]] Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const;
 
   /// No journal lies over the file's own bytes.
   [[nodiscard]] bool is_as_in_file() const { return !has_overlays_; }
@@ -144,6 +141,10 @@ class Archive {
   /// What check 1 to 10 are made of, journals included.
   Result<void> load(Io io);
   [[nodiscard]] Result<std::string> header_text(std::uint64_t file_size_bytes) const;
+  /// As read_through(), without a look at the size: headers are parsed or hashed, so that zeros show.
+  [[nodiscard]] Result<void> read_file(std::span<std::byte> to, std::uint64_t offset) const;
+  /// Puts what pending journals have of the range over it.
+  [[nodiscard]] Result<void> lay_over(std::span<std::byte> to, std::uint64_t offset) const;
 
   std::filesystem::path path_;
   std::filesystem::path real_path_;  // without links

@@ -216,6 +216,12 @@ class SystemFile final : public File {
     return at->identity.size_bytes;
   }
 
+  Result<std::uint64_t> known_size_bytes() const override {
+    const auto at = query_status(fd_.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, kWithoutTimes, name_);
+    if (!at) return tl::unexpected(at.error());
+    return at->identity.size_bytes;
+  }
+
   Result<std::optional<LockConflict>> try_lock(ByteRange range, LockKind kind) override {
     struct flock lock = lock_request(range, kind == LockKind::Shared ? F_RDLCK : F_WRLCK);
     while (::fcntl(fd_.get(), F_OFD_SETLK, &lock) < 0) {

@@ -118,6 +118,8 @@ class File {
   /// Asks for no times. Where timestamps are as fine as they are asked for (Linux 6.13), each question makes
   /// the next write change the inode too, and the sync behind it write the inode out.
   [[nodiscard]] virtual Result<std::uint64_t> size_bytes() const;
+  /// As this kernel knows it, which is what its own reads go by: a store with a long way is not asked again.
+  [[nodiscard]] virtual Result<std::uint64_t> known_size_bytes() const { return size_bytes(); }
 
   /// Takes a lock of the open file description (F_OFD_SETLK), without waiting. It ends with unlock() or
   /// the last descriptor, a killed process included. A conflict is no error; ENOLCK, ENOSYS and

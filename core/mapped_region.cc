@@ -7,6 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "core/bus_guard.h"
+#include "core/kernel_copy.h"
+
 #ifndef MADV_POPULATE_READ
 #define MADV_POPULATE_READ 22  // linux/mman.h, 5.14; older C libraries do not know it yet
 #endif
@@ -22,6 +25,10 @@ Result<void> touch_by_reading(ByteRange range, const File& file) {
 }
 
 }  // namespace
+
+Result<void> MappedSpan::copy_to(std::span<std::byte> to) const {
+  return copy_by_kernel(bytes_, to);
+}
 
 Result<MappedRegion> MappedRegion::map(const File& file, std::uint64_t size_bytes) {
   MappedRegion region;
@@ -48,6 +55,21 @@ MappedRegion::~MappedRegion() {
 
 std::span<const std::byte> MappedRegion::bytes(ByteRange range) const {
   return {data_ + range.offset, static_cast<std::size_t>(range.size_bytes)};
+}
+
+Result<void> MappedRegion::remap(const File& file) {
+  if (data_ == nullptr) return {};
+  // MAP_FIXED takes the old mapping away before the new one can fail: a trial tells first.
+  void* trial = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+  if (trial == MAP_FAILED) return fail_system(errno, "archive", "map its copy");
+  ::munmap(trial, size_bytes_);
+  void* data = ::mmap(data_, size_bytes_, PROT_READ, MAP_SHARED | MAP_FIXED, file.descriptor(), 0);
+  return data == MAP_FAILED ? fail_system(errno, "archive", "map its copy") : Result<void>{};
+}
+
+bool MappedRegion::copy_from(ByteRange range, const Copy& copy) const {
+  const std::span<const std::byte> from = bytes(range);
+  return copy_guarded(from, [&] { copy(from); });
 }
 
 Result<void> MappedRegion::populate(ByteRange range, const File& file) const {

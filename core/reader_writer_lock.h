@@ -6,6 +6,9 @@
 
 #include <pthread.h>
 
+#include <atomic>
+#include <cstdint>
+
 namespace stfs {
 
 /// Meets the standard's SharedMutex requirements as far as std::unique_lock and std::shared_lock need.
@@ -29,8 +32,10 @@ class ReaderWriterLock {
 
   void lock() {
     pthread_rwlock_wrlock(&lock_);
+    turns_.fetch_add(1);
   }
   void unlock() {
+    turns_.fetch_add(1);
     pthread_rwlock_unlock(&lock_);
   }
   void lock_shared() {
@@ -39,9 +44,15 @@ class ReaderWriterLock {
   void unlock_shared() {
     pthread_rwlock_unlock(&lock_);
   }
+  /// Odd while somebody holds the lock alone, and greater afterwards. Long work that must not keep a writer
+  /// out reads without the lock, and begins again where the number has moved.
+  [[nodiscard]] std::uint64_t turns() const {
+    return turns_.load();
+  }
 
  private:
   pthread_rwlock_t lock_;
+  std::atomic<std::uint64_t> turns_ = 0;
 };
 
 }  // namespace stfs

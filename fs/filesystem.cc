@@ -52,6 +52,7 @@ Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& op
                       if (!sum) return pass_on(std::move(sum));
                       return TransactionDirectory::TensorVersion{generation, std::move(*sum)};
                     }),
+      tensor_locks_(std::clamp<std::size_t>(model_->tensors().size(), 1, kMostTensorLocks)),
       may_be_cached_(model_->tensors().size()),
       may_be_known_(model_->tensors().size()) {
   if (model_->access() == Access::ReadOnly) options_.is_read_only = true;
@@ -207,20 +208,32 @@ Result<Bytes> Filesystem::read(Ino ino, std::uint64_t offset, std::size_t size_b
   return read_archive(tensor, {offset, std::min<std::uint64_t>(size_bytes, end - offset)});
 }
 
-Result<Bytes> Filesystem::read_archive(std::uint32_t tensor, ByteRange part) const {
+Result<const Archive*> Filesystem::unbroken_archive_of(std::uint32_t tensor) const {
   const TensorPlace place = model_->place(tensor);
-  if (shards_[place.shard].is_broken) {
-    return fail(ErrorCode::ArchiveChanged, EIO,
-                label_of(tensor) + ": the archive's header was changed underneath");
-  }
-  const Archive& archive = model_->archive(place.shard);
-  const std::uint64_t begin = archive.file_range(archive.tensors()[place.tensor].data).offset;
-  std::shared_lock lock(lock_of(place));
-  std::vector<std::byte> scratch = Bytes::take_spare();
-  auto bytes = archive.read({begin + part.offset, part.size_bytes}, scratch);
-  if (!bytes) return pass_on(std::move(bytes));
-  if (bytes->data() == scratch.data()) return Bytes(std::move(scratch));
-  return Bytes(*bytes, std::move(lock));
+  if (!shards_[place.shard].is_broken) return &model_->archive(place.shard);
+  return fail(ErrorCode::ArchiveChanged, EIO,
+              label_of(tensor) + ": the archive's header was changed underneath");
+}
+
+Result<Bytes> Filesystem::read_archive(std::uint32_t tensor, ByteRange part) const {
+  const auto archive = unbroken_archive_of(tensor);
+  if (!archive) return tl::unexpected(archive.error());
+  const std::uint64_t offset = range_of(tensor).offset + part.offset;
+  std::shared_lock lock(lock_of(model_->place(tensor)));
+  auto mapped = (*archive)->map({offset, part.size_bytes});
+  if (!mapped) return pass_on(std::move(mapped));
+  if (!mapped->empty()) return Bytes(*mapped, std::move(lock));
+  std::vector<std::byte> bytes = Bytes::buffer(part.size_bytes);
+  if (auto read = (*archive)->read_through(bytes, offset); !read) return pass_on(std::move(read));
+  return Bytes(std::move(bytes));
+}
+
+Result<void> Filesystem::copy_archive(std::uint32_t tensor, std::uint64_t offset,
+                                      std::span<std::byte> to) const {
+  const auto archive = unbroken_archive_of(tensor);
+  if (!archive) return tl::unexpected(archive.error());
+  const std::shared_lock lock(lock_of(model_->place(tensor)));
+  return (*archive)->read_through(to, range_of(tensor).offset + offset);
 }
 
 Result<Bytes> Filesystem::read_pending(PendingContent& content, std::uint64_t offset,
@@ -229,11 +242,8 @@ Result<Bytes> Filesystem::read_pending(PendingContent& content, std::uint64_t of
   const std::uint64_t end = content.size_bytes();
   if (offset >= end) return Bytes();
   std::vector<std::byte> bytes(static_cast<std::size_t>(std::min<std::uint64_t>(size_bytes, end - offset)));
-  const auto read_base = [&](std::span<std::byte> to, std::uint64_t at) -> Result<void> {
-    auto base = read_archive(content.tensor(), {at, to.size()});
-    if (!base) return pass_on(std::move(base));
-    std::ranges::copy(base->span(), to.begin());
-    return {};
+  const auto read_base = [&](std::span<std::byte> to, std::uint64_t at) {
+    return copy_archive(content.tensor(), at, to);
   };
   const auto read = content.staged() != nullptr ? content.staged()->read(bytes, offset, read_base)
                                                 : read_base(bytes, offset);

@@ -195,7 +195,7 @@ class Filesystem {
     std::uint64_t generation = 0;
     struct timespec mtime {};
   };
-  static constexpr std::size_t kTensorLocks = 32;
+  static constexpr std::size_t kMostTensorLocks = 1024;
 
   /// What the mount knows of a shard.
   struct ShardState {
@@ -209,7 +209,7 @@ class Filesystem {
     return shards_[model_->place(tensor).shard];
   }
   [[nodiscard]] ReaderWriterLock& lock_of(TensorPlace place) const {
-    return tensor_locks_[(place.shard + place.tensor) % kTensorLocks];
+    return tensor_locks_[(place.shard + place.tensor) % tensor_locks_.size()];
   }
   [[nodiscard]] bool exists(Ino ino) const;
   /// Position of the tensor that a file shows; only for what is no directory.
@@ -233,7 +233,13 @@ class Filesystem {
   [[nodiscard]] std::string label_of(std::uint32_t tensor) const;
   /// The pending content that the page cache of this file shows, if any.
   [[nodiscard]] std::shared_ptr<PendingContent> shared_content(Ino ino) const;
+  /// EIO where no offset in it can be trusted any more.
+  [[nodiscard]] Result<const Archive*> unbroken_archive_of(std::uint32_t tensor) const;
+  /// A range of a tensor for a reply, in the map where there is one.
   [[nodiscard]] Result<Bytes> read_archive(std::uint32_t tensor, ByteRange part) const;
+  /// Copies what lies in the tensor from `offset` on.
+  [[nodiscard]] Result<void> copy_archive(std::uint32_t tensor, std::uint64_t offset,
+                                          std::span<std::byte> to) const;
   [[nodiscard]] ViewSource view_source() const;
   // Of `.safetensors` (filesystem_views.cc).
   [[nodiscard]] Result<struct stat> stat_of_view(Ino ino) const;
@@ -282,7 +288,19 @@ class Filesystem {
   [[nodiscard]] Result<std::string> view_attribute(Ino ino, std::string_view key) const;
   /// The path of a tensor's file from the mount's root.
   [[nodiscard]] std::string own_file(std::uint32_t tensor) const;
+  /// What moves whenever a tensor's bytes do: the generation for changes of others, the turns of its lock for
+  /// ours, whose generation comes later than their bytes. Other tensors of the same lock move the turns too.
+  struct ContentState {
+    std::uint64_t generation = 0;
+    std::uint64_t turns = 0;
+    friend bool operator==(const ContentState&, const ContentState&) = default;
+  };
+  [[nodiscard]] ContentState content_state(std::uint32_t tensor) const;
+  /// Holds no lock for longer than a look. EBUSY where the tensor changes again and again, EINTR where nobody
+  /// waits for the sum any more (cancellation.h).
   [[nodiscard]] Result<std::string> checksum(std::uint32_t tensor) const;
+  /// @return nothing where the tensor was changed meanwhile.
+  [[nodiscard]] Result<std::optional<std::string>> try_checksum(std::uint32_t tensor) const;
 
   std::unique_ptr<Model> model_;
   FilesystemOptions options_;
@@ -294,7 +312,7 @@ class Filesystem {
   std::vector<ShardState> shards_;  // as the model's
   std::unique_ptr<Views> views_;
   TransactionDirectory transactions_;
-  mutable std::array<ReaderWriterLock, kTensorLocks> tensor_locks_;
+  mutable std::vector<ReaderWriterLock> tensor_locks_;  // one for each tensor, if there are not too many
   // By tensor: the kernel's page cache may hold bytes of it. Set before they are read, under no lock; looked
   // at after a commit, which keeps readers out.
   mutable std::vector<std::atomic<bool>> may_be_cached_;
@@ -317,7 +335,7 @@ class Filesystem {
   std::unordered_map<Ino, std::shared_ptr<PendingContent>> shared_contents_;
   std::atomic<std::size_t> shared_count_ = 0;  // their number: every read looks here first
   struct KnownChecksum {
-    std::uint64_t generation = 0;
+    ContentState state;
     std::string text;
   };
   mutable std::unordered_map<std::uint32_t, KnownChecksum> checksums_;

@@ -5,7 +5,6 @@
 #include <array>
 
 #include "core/attribute_names.h"
-#include "core/checksum.h"
 #include "fs/filesystem.h"
 
 namespace stfs {
@@ -114,37 +113,6 @@ Result<std::string> Filesystem::root_attribute(std::string_view key) const {
   const auto found = std::ranges::find(model_->metadata(), key, &Metadata::value_type::first);
   if (found == model_->metadata().end()) return no_attribute();
   return std::string(found->second);
-}
-
-Result<std::string> Filesystem::checksum(std::uint32_t tensor) const {
-  constexpr std::uint64_t kAtOnceBytes = 4 << 20;
-  const TensorPlace place = model_->place(tensor);
-  if (shards_[place.shard].is_broken) {
-    return fail(ErrorCode::ArchiveChanged, EIO,
-                label_of(tensor) + ": the archive's header was changed underneath");
-  }
-  // Held to the end: the sum of a tensor that changes in between would be nobody's.
-  const std::shared_lock tensor_lock(lock_of(place));
-  const std::uint64_t generation = state_of(tensor).generation;
-  {
-    // Asked for twice in a row, for its length and then for its value.
-    const std::scoped_lock lock(state_mutex_);
-    const auto known = checksums_.find(tensor);
-    if (known != checksums_.end() && known->second.generation == generation) return known->second.text;
-  }
-  Checksum sum;
-  std::vector<std::byte> scratch;
-  for (ByteRange rest = range_of(tensor); !rest.empty();) {
-    const std::uint64_t part_bytes = std::min(kAtOnceBytes, rest.size_bytes);
-    const auto bytes = model_->archive(place.shard).read({rest.offset, part_bytes}, scratch);
-    if (!bytes) return tl::unexpected(bytes.error());
-    sum.update(*bytes);
-    rest = {rest.offset + part_bytes, rest.size_bytes - part_bytes};
-  }
-  std::string text = "xxh128:" + sum.hex();
-  const std::scoped_lock lock(state_mutex_);
-  checksums_[tensor] = {generation, text};
-  return text;
 }
 
 }  // namespace stfs

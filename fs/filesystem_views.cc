@@ -13,32 +13,32 @@ std::optional<int> Filesystem::same_file(Ino ino) const {
 }
 
 ViewSource Filesystem::view_source() const {
-  const auto check_header = [this](std::uint32_t shard) -> Result<void> {
-    if (!shards_[shard].is_broken) return {};
-    return fail(ErrorCode::ArchiveChanged, EIO,
-                model_->archive(shard).path().string() + ": the archive's header was changed underneath");
-  };
   ViewSource source;
   source.read = [this](std::uint32_t tensor, ByteRange part) { return read_archive(tensor, part); };
-  source.read_parts = [this, check_header](std::uint32_t tensor, const ViewSource::Work& work) {
-    const TensorPlace place = model_->place(tensor);
-    if (auto checked = check_header(place.shard); !checked) return checked;
-    const std::shared_lock lock(lock_of(place));
-    const Archive& archive = model_->archive(place.shard);
+  source.copy = [this](std::uint32_t tensor, std::uint64_t offset, std::span<std::byte> to) {
+    return copy_archive(tensor, offset, to);
+  };
+  source.read_parts = [this](std::uint32_t tensor, const ViewSource::Work& work) -> Result<void> {
+    const auto archive = unbroken_archive_of(tensor);
+    if (!archive) return tl::unexpected(archive.error());
+    const std::shared_lock lock(lock_of(model_->place(tensor)));
     const ByteRange whole = range_of(tensor);
     std::vector<std::byte> scratch;
-    return work({.read =
-                     [&](ByteRange part) {
-                       return archive.read_piece({whole.offset + part.offset, part.size_bytes}, scratch);
-                     },
-                 .copy_from = [&](const ByteSource::Copy& copy) { return archive.copy_from(whole, copy); }});
+    return work(
+        {.read =
+             [&](ByteRange part) {
+               return (*archive)->read({whole.offset + part.offset, part.size_bytes}, scratch);
+             },
+         .copy_from = [&](const ByteSource::Copy& copy) { return (*archive)->copy_from(whole, copy); }});
   };
-  source.read_header = [this, check_header](ByteRange range) -> Result<Bytes> {
-    if (auto checked = check_header(0); !checked) return pass_on(std::move(checked));
-    std::vector<std::byte> scratch;
-    const auto bytes = model_->front().read(range, scratch);
-    if (!bytes) return tl::unexpected(bytes.error());
-    return Bytes(std::vector<std::byte>(bytes->begin(), bytes->end()));
+  source.read_header = [this](ByteRange range) -> Result<std::vector<std::byte>> {
+    if (shards_[0].is_broken) {
+      return fail(ErrorCode::ArchiveChanged, EIO,
+                  model_->front().path().string() + ": the archive's header was changed underneath");
+    }
+    std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
+    if (auto read = model_->front().read_through(bytes, range.offset); !read) return pass_on(std::move(read));
+    return bytes;
   };
   return source;
 }

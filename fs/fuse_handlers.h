@@ -6,6 +6,7 @@
 #include <functional>
 #include <new>
 
+#include "fs/cancellation.h"
 #include "fs/fuse_ops.h"
 #include "fs/log.h"
 
@@ -43,6 +44,9 @@ inline void reply_error(fuse_req_t req, Ino ino, const Error& error) {
 template <class Handler>
 void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept {
   forest_of(req).activity(ino).note_request(kind);
+  const Cancellation cancellation([req, session = mount_of(req).session] {
+    return fuse_req_interrupted(req) != 0 || (session != nullptr && fuse_session_exited(session) != 0);
+  });
   try {
     handler();
   } catch (const std::bad_alloc&) {

@@ -19,6 +19,7 @@ struct Mount {
   Forest& forest;
   Invalidator* invalidator = nullptr;     // set before the first request
   SlowRequests* slow = nullptr;           // the same
+  fuse_session* session = nullptr;        // the same
   std::function<void()> on_first_open{};  // by then the kernel has taken our answer to INIT
   std::once_flag has_opened{};
   bool wants_passthrough = false;  // the same

@@ -184,6 +184,7 @@ Result<void> Session::serve() {
   SlowRequests slow(parts.options.threads);
   parts.mount.invalidator = &invalidator;
   parts.mount.slow = &slow;
+  parts.mount.session = parts.session;
   parts.mount.on_first_open = [&parts] {
     raise_readahead(parts.options.mount_point, parts.options.kernel_type());
   };

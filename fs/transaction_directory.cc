@@ -233,6 +233,8 @@ Result<void> TransactionDirectory::commit(const Begun& committing, const Calls& 
       act(*member.content);
     }
   };
+  // Before the turn: what has to be read for the look is read here, and other commits go on meanwhile.
+  if (auto same = look(); !same) return same;
   each([](PendingContent& content) { content.park(); });
   auto committed = calls.in_turn([&]() -> Result<void> {
     if (auto same = look(); !same) return same;

@@ -235,19 +235,23 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
   const auto slice = slice_of(ino);
   const std::string head = slice ? slice->head : head_of(ino);
   const ByteRange in_head = range.intersection({0, head.size()});
-  const auto body = [&](ByteRange part) -> Result<Bytes> {
-    if (slice) return read_slice(*slice, part, source_);
-    const std::uint32_t tensor = *this->tensor(ino);
-    return is_float32(ino) ? read_float32(model_.tensors()[tensor], tensor, part, source_)
-                           : source_.read(tensor, part);
-  };
-  if (in_head.empty()) return body({range.offset - head.size(), range.size_bytes});
-  const auto* const begin = reinterpret_cast<const std::byte*>(head.data());  // NOLINT: characters as bytes
-  std::vector<std::byte> bytes(begin + in_head.offset, begin + in_head.end());
-  if (in_head.size_bytes < range.size_bytes) {
-    const auto rest = body({0, range.size_bytes - in_head.size_bytes});
-    if (!rest) return tl::unexpected(rest.error());
-    bytes.insert(bytes.end(), rest->span().begin(), rest->span().end());
+  const std::uint32_t tensor = *this->tensor(ino);
+  if (in_head.empty() && !is_float32(ino) && (!slice || slice->slice.is_contiguous())) {
+    const std::uint64_t first_byte = slice ? slice->slice.first_byte : 0;
+    return source_.read(tensor, {first_byte + range.offset - head.size(), range.size_bytes});
+  }
+  std::vector<std::byte> bytes = Bytes::buffer(range.size_bytes);
+  if (!in_head.empty()) {
+    const auto from = std::as_bytes(std::span(head)).subspan(static_cast<std::size_t>(in_head.offset));
+    std::ranges::copy(from.first(static_cast<std::size_t>(in_head.size_bytes)), bytes.begin());
+  }
+  const auto body = std::span(bytes).subspan(static_cast<std::size_t>(in_head.size_bytes));
+  if (!body.empty()) {
+    const std::uint64_t at = range.offset + in_head.size_bytes - head.size();
+    auto copied = slice             ? copy_slice(*slice, at, source_, body)
+                  : is_float32(ino) ? copy_float32(model_.tensors()[tensor], tensor, at, source_, body)
+                                    : source_.copy(tensor, at, body);
+    if (!copied) return pass_on(std::move(copied));
   }
   return Bytes(std::move(bytes));
 }

@@ -88,7 +88,7 @@ Result<void> ArchiveView::append_head(ByteRange part, std::uint64_t data_at,
   if (!json.empty()) {
     const auto bytes = source_.read_header(json);
     if (!bytes) return tl::unexpected(bytes.error());
-    to.insert(to.end(), bytes->span().begin(), bytes->span().end());
+    to.insert(to.end(), bytes->begin(), bytes->end());
   }
   to.resize(static_cast<std::size_t>(part.size_bytes), std::byte{' '});
   return {};
@@ -118,12 +118,9 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
     if (!failed) return;
     const ByteRange data = tensors[tensor].data;
     const ByteRange part = data.intersection({wanted.offset - data_at, wanted.size_bytes});
-    const auto read = source_.read(tensor, {part.offset - data.offset, part.size_bytes});
-    if (!read) {
-      failed = tl::unexpected(read.error());
-    } else {
-      bytes.insert(bytes.end(), read->span().begin(), read->span().end());
-    }
+    const std::size_t begin_bytes = bytes.size();
+    bytes.resize(begin_bytes + static_cast<std::size_t>(part.size_bytes));
+    failed = source_.copy(tensor, part.offset - data.offset, std::span(bytes).subspan(begin_bytes));
   });
   if (!failed) return pass_on(std::move(failed));
   return Bytes(std::move(bytes));
@@ -142,8 +139,8 @@ Result<std::uint64_t> ArchiveView::header_json_bytes() const {
     const std::uint64_t part_bytes = std::min(end, kPageBytes);
     const auto bytes = source_.read_header({kHeaderLengthBytes + end - part_bytes, part_bytes});
     if (!bytes) return tl::unexpected(bytes.error());
-    const std::string_view text(reinterpret_cast<const char*>(bytes->span().data()),  // NOLINT: JSON is text
-                                bytes->span().size());
+    const std::string_view text(reinterpret_cast<const char*>(bytes->data()),  // NOLINT: JSON is text
+                                bytes->size());
     const std::size_t last = text.find_last_not_of(" \t\r\n");
     end -= part_bytes;
     if (last == std::string_view::npos) continue;
@@ -161,7 +158,9 @@ Result<Bytes> ArchiveView::read_header_json(ByteRange range) const {
       return pass_on(std::move(put));
     return Bytes(std::move(bytes));
   }
-  return source_.read_header({kHeaderLengthBytes + range.offset, range.size_bytes});
+  auto bytes = source_.read_header({kHeaderLengthBytes + range.offset, range.size_bytes});
+  if (!bytes) return pass_on(std::move(bytes));
+  return Bytes(std::move(*bytes));
 }
 
 const std::string& ArchiveView::metadata_json() const {

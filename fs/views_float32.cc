@@ -2,6 +2,7 @@
 #include "fs/views_float32.h"
 
 #include <cstring>
+#include <memory>
 
 #include "core/float_conversion.h"
 #include "core/npy_writer.h"
@@ -12,26 +13,33 @@ std::string float32_header(const Tensor& tensor) {
   return npy_header({.descr = "<f4", .shape = {tensor.shape.begin(), tensor.shape.end()}});
 }
 
-Result<Bytes> read_float32(const Tensor& tensor, std::uint32_t position, ByteRange range,
-                           const ViewSource& source) {
+Result<void> copy_float32(const Tensor& tensor, std::uint32_t position, std::uint64_t offset,
+                          const ViewSource& source, std::span<std::byte> to) {
   constexpr std::uint64_t kByteBits = 8;
   constexpr std::uint64_t kWholeBytes = 8;  // so many elements are whole bytes, whatever the dtype
   const std::uint64_t bits = bits_of(tensor.dtype);
-  const std::uint64_t first = range.offset / sizeof(float);
-  const std::uint64_t end = (range.end() + sizeof(float) - 1) / sizeof(float);
+  const std::uint64_t first = offset / sizeof(float);
+  const std::uint64_t end = (offset + to.size() + sizeof(float) - 1) / sizeof(float);
   const std::uint64_t aligned = first - first % kWholeBytes;
   const std::uint64_t from = aligned * bits / kByteBits;
   // The element count times bits fits: the header's validation has multiplied them.
-  const std::uint64_t to = (end * bits + kByteBits - 1) / kByteBits;
-  const auto bytes = source.read(position, {from, to - from});
-  if (!bytes) return tl::unexpected(bytes.error());
+  const std::uint64_t from_end = (end * bits + kByteBits - 1) / kByteBits;
+  // Of this thread: a new buffer is filled with zeros first.
+  thread_local std::vector<std::byte> bytes;
+  bytes.resize(static_cast<std::size_t>(from_end - from));
+  if (auto copied = source.copy(position, from, bytes); !copied) return copied;
+  const std::size_t skipped = static_cast<std::size_t>(offset - first * sizeof(float));
+  void* place = to.data();
+  std::size_t room_bytes = to.size();
+  if (skipped == 0 && to.size() % sizeof(float) == 0 &&
+      std::align(alignof(float), to.size(), place, room_bytes) == to.data()) {
+    const std::span<float> floats(static_cast<float*>(place), to.size() / sizeof(float));
+    return convert_to_float32(tensor.dtype, bytes, floats, first - aligned);
+  }
   std::vector<float> converted(static_cast<std::size_t>(end - first));
-  auto done = convert_to_float32(tensor.dtype, bytes->span(), converted, first - aligned);
-  if (!done) return pass_on(std::move(done));
-  const auto all = std::as_bytes(std::span(converted))
-                       .subspan(static_cast<std::size_t>(range.offset - first * sizeof(float)),
-                                static_cast<std::size_t>(range.size_bytes));
-  return Bytes(std::vector<std::byte>(all.begin(), all.end()));
+  if (auto done = convert_to_float32(tensor.dtype, bytes, converted, first - aligned); !done) return done;
+  std::memcpy(to.data(), std::as_bytes(std::span(converted)).data() + skipped, to.size());
+  return {};
 }
 
 }  // namespace stfs

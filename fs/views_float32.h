@@ -12,9 +12,9 @@ namespace stfs {
 /// The `.npy` header of that file.
 std::string float32_header(const Tensor& tensor);
 
-/// Bytes of the converted elements.
-/// @param range  inside them: 4 bytes per element.
-Result<Bytes> read_float32(const Tensor& tensor, std::uint32_t position, ByteRange range,
-                           const ViewSource& source);
+/// Copies bytes of the converted elements.
+/// @param offset  in them: 4 bytes per element.
+Result<void> copy_float32(const Tensor& tensor, std::uint32_t position, std::uint64_t offset,
+                          const ViewSource& source, std::span<std::byte> to);
 
 }  // namespace stfs

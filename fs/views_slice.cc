@@ -31,17 +31,13 @@ Result<SliceFile> slice_file(const SliceName& name, std::uint32_t position, cons
   return file;
 }
 
-Result<Bytes> read_slice(const SliceFile& file, ByteRange range, const ViewSource& source) {
+Result<void> copy_slice(const SliceFile& file, std::uint64_t offset, const ViewSource& source,
+                        std::span<std::byte> to) {
   const Slice& slice = file.slice;
-  if (slice.is_contiguous()) {
-    return source.read(file.tensor, {slice.first_byte + range.offset, range.size_bytes});
-  }
-  std::vector<std::byte> gathered(static_cast<std::size_t>(range.size_bytes));
-  const auto gather_parts = [&](const TensorBytes& tensor) {
-    return stfs::read_slice(slice, range, tensor, gathered);
-  };
-  if (auto read = source.read_parts(file.tensor, gather_parts); !read) return pass_on(std::move(read));
-  return Bytes(std::move(gathered));
+  if (slice.is_contiguous()) return source.copy(file.tensor, slice.first_byte + offset, to);
+  return source.read_parts(file.tensor, [&](const TensorBytes& tensor) {
+    return read_slice(slice, {offset, to.size()}, tensor, to);
+  });
 }
 
 }  // namespace stfs

@@ -34,8 +34,9 @@ struct SliceFile {
 /// EINVAL where the text is no slice of that tensor.
 Result<SliceFile> slice_file(const SliceName& name, std::uint32_t position, const Tensor& tensor);
 
-/// Bytes of the slice itself, without the head. What is contiguous in the tensor comes as it lies there.
-/// @param range  inside the slice.
-Result<Bytes> read_slice(const SliceFile& file, ByteRange range, const ViewSource& source);
+/// Copies bytes of the slice itself, without the head.
+/// @param offset  in the slice.
+Result<void> copy_slice(const SliceFile& file, std::uint64_t offset, const ViewSource& source,
+                        std::span<std::byte> to);
 
 }  // namespace stfs

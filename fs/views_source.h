@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
+#include <vector>
 
 #include "core/byte_range.h"
 #include "core/error.h"
@@ -15,13 +17,15 @@ namespace stfs {
 
 /// Any thread may call. Bytes come whole from before or after a commit; EIO where they are gone.
 struct ViewSource {
-  /// A range of a tensor, inside it.
+  /// A range of a tensor, inside it, for a reply.
   std::function<Result<Bytes>(std::uint32_t tensor, ByteRange part)> read;
+  /// The same bytes, from `offset` in the tensor on, for all other uses.
+  std::function<Result<void>(std::uint32_t tensor, std::uint64_t offset, std::span<std::byte> to)> copy;
   /// Several ranges of one tensor in one state of it.
   using Work = std::function<Result<void>(const TensorBytes& tensor)>;
   std::function<Result<void>(std::uint32_t tensor, const Work& work)> read_parts;
   /// A range of the archive's header, counted from the beginning of the file.
-  std::function<Result<Bytes>(ByteRange range)> read_header;
+  std::function<Result<std::vector<std::byte>>(ByteRange range)> read_header;
 };
 
 }  // namespace stfs

@@ -96,7 +96,7 @@ Result<void> read_pieces(const Model& model, const Found& found, Write&& write) 
   const TensorBytes tensor = {
       .read =
           [&](ByteRange range) {
-            return archive.read_piece({whole.offset + range.offset, range.size_bytes}, scratch);
+            return archive.read({whole.offset + range.offset, range.size_bytes}, scratch);
           },
       .copy_from = [&](const ByteSource::Copy& copy) { return archive.copy_from(whole, copy); }};
   std::vector<std::byte> gathered;

@@ -87,7 +87,7 @@ class DrivenFilesystem {
     constexpr std::size_t kMoreThanAny = 1 << 26;
     const auto bytes = filesystem_->read(ino(file_name), 0, kMoreThanAny);
     if (!bytes) return tl::unexpected(bytes.error());
-    return text_of(bytes->span());
+    return text_of(bytes->copy().value());
   }
   /// The attribute `user.safetensors.KEY`.
   [[nodiscard]] Result<std::string> attribute(std::string_view file_name, std::string_view key) const {

@@ -50,7 +50,7 @@ class DrivenModel {
   [[nodiscard]] Result<std::string> content(Ino ino) const {
     const auto bytes = filesystem_->read(ino, 0, 1 << 20);
     if (!bytes) return tl::unexpected(bytes.error());
-    return text_of(bytes->span());
+    return text_of(bytes->copy().value());
   }
   [[nodiscard]] Result<std::string> read(std::string_view name) const { return content(ino(name)); }
   [[nodiscard]] std::string attribute(std::string_view name, std::string_view key) const {

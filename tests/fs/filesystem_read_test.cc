@@ -15,7 +15,7 @@ Result<std::string> read_part(const DrivenFilesystem& mount, std::string_view na
                               std::size_t size_bytes) {
   const auto bytes = mount->read(mount.ino(name), offset, size_bytes);
   if (!bytes) return tl::unexpected(bytes.error());
-  return text_of(bytes->span());
+  return text_of(bytes->copy().value());
 }
 
 }  // namespace
@@ -115,11 +115,11 @@ TEST_CASE("readers see all of a commit or nothing of it", "[fs][filesystem][read
       while (!is_over) {
         const char oldest = committed;
         const auto bytes = mount->read(ino, 0, kSizeBytes);
-        if (!bytes || bytes->span().size() != kSizeBytes) {
+        if (!bytes || bytes->size_bytes() != kSizeBytes) {
           ++torn;
           break;
         }
-        const std::string content = text_of(bytes->span());
+        const std::string content = text_of(bytes->copy().value());
         if (content.find_first_not_of(content.front()) != std::string::npos) ++torn;
         if (content.front() < oldest) ++stale;
         ++reads;
@@ -156,7 +156,7 @@ TEST_CASE("a commit waits for the bytes that a reader still holds", "[fs][filesy
     });
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
     came_early = is_committed;
-    held = text_of(bytes->span());
+    held = text_of(bytes->copy().value());
   }
   writer.join();
   CHECK_FALSE(came_early);

@@ -26,7 +26,7 @@ struct TwoModels {
     return at;
   }
   [[nodiscard]] std::string content(Ino ino) const {
-    return text_of(forest->read(ino, 0, 1 << 20).value().span());
+    return text_of(forest->read(ino, 0, 1 << 20).value().copy().value());
   }
 
   DrivenModel first;
@@ -143,7 +143,7 @@ struct Replaced {
   [[nodiscard]] Result<std::string> content(Ino ino) const {
     const auto bytes = forest->read(ino, 0, 1 << 20);
     if (!bytes) return tl::unexpected(bytes.error());
-    return text_of(bytes->span());
+    return text_of(bytes->copy().value());
   }
   [[nodiscard]] std::uint64_t generation(Ino ino) const {
     return std::stoull(forest->extended_attribute(ino, "user.safetensors.generation").value());

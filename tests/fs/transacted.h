@@ -61,7 +61,7 @@ struct Transacted {
   }
   [[nodiscard]] std::string read(Ino directory, std::string_view name) const {
     const auto bytes = mount->read(mount.ino(name, directory), 0, 1 << 20);
-    return bytes ? text_of(bytes->span()) : "unreadable: " + bytes.error().message;
+    return bytes ? text_of(bytes->copy().value()) : "unreadable: " + bytes.error().message;
   }
   [[nodiscard]] std::vector<std::string> list(Ino directory) const {
     std::vector<std::string> names;

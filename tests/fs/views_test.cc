@@ -22,7 +22,7 @@ Place place_of(const DrivenFilesystem& mount) {
 Result<std::string> content(const DrivenFilesystem& mount, Ino ino) {
   const auto bytes = mount->read(ino, 0, 1 << 20);
   if (!bytes) return tl::unexpected(bytes.error());
-  return text_of(bytes->span());
+  return text_of(bytes->copy().value());
 }
 
 std::vector<std::string> listed(const DrivenFilesystem& mount, Ino directory) {

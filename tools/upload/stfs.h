@@ -28,7 +28,7 @@
  * call.
  *
  * ERRORS. A function fails by returning NULL or -1, as its result is a pointer or an int, and then fills
- * *error, which is the caller's and may be NULL. Nothing is printed, no signal is caught for good, errno
+ * *error, which is the caller's and may be NULL. Nothing is printed, no signal handler is installed, errno
  * means nothing.
  *
  * MAPPED DATA (STFS_MAPPED) are the archive's pages and no copy. So they show what others write into it,

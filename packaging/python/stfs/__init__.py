@@ -17,8 +17,9 @@
 A tensor keeps what it needs: it, and what was made of it, go on living when the model is closed.
 
 Memory is the archive's own pages. So what others commit to the archive shows in it (`Model.generation` tells), and
-where somebody cuts the file short, touching what is gone ends the process with SIGBUS. Who can't trust the file uses
-`Tensor.copy()`, `tobytes()` or `read_into()`, which raise OSError (EIO) instead.
+where somebody cuts the file short, or its disk fails, touching what is gone ends the process with SIGBUS, whoever touches
+it: NumPy, PyTorch or the program. Who can't trust the file uses `Tensor.copy()`, `tobytes()`, `read_into()` or
+`Model.upload()`, which raise OSError (EIO) instead. The module installs no signal handler.
 
 Errors are Python's own: KeyError for a tensor that is not there, IndexError for a place outside of it, OSError with
 the right errno for files, and `FormatError`, a ValueError, for a file that is no archive.

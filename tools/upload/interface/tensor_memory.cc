@@ -9,12 +9,14 @@
 #include <utility>
 
 #include "core/gather.h"
+#include "core/kernel_copy.h"
 #include "core/slice_reader.h"
+#include "tools/upload/interface/foreign_pages.h"
 
 namespace stfs::interface {
 namespace {
 
-/// What memory of this process gives to read(): nothing can fail.
+/// What this process's own memory gives to read(): nothing can fail. Not for pages of a file.
 void read_memory(const std::byte* address, const Slice& slice, ByteRange range, std::span<std::byte> to) {
   static_cast<void>(gather(slice, range, {address, static_cast<std::size_t>(slice.extent.end())}, to));
 }
@@ -27,22 +29,17 @@ void* map_for_writing(const File& file, std::uint64_t offset, std::size_t size_b
   return map == MAP_FAILED ? nullptr : map;
 }
 
-/// Memory that is this object's alone.
-class OwnMemory : public TensorMemory {
+class HeapMemory final : public TensorMemory {
  public:
+  explicit HeapMemory(std::uint64_t size_bytes)
+      : bytes_(new (std::align_val_t(kAlignment)) std::byte[static_cast<std::size_t>(size_bytes)]) {}
+  [[nodiscard]] std::byte* address() const override { return bytes_.get(); }
+  [[nodiscard]] bool is_writable() const override { return true; }
   [[nodiscard]] Result<void> read(const Slice& slice, ByteRange range,
                                   std::span<std::byte> to) const override {
     read_memory(address(), slice, range, to);
     return {};
   }
-  [[nodiscard]] bool is_writable() const override { return true; }
-};
-
-class HeapMemory final : public OwnMemory {
- public:
-  explicit HeapMemory(std::uint64_t size_bytes)
-      : bytes_(new (std::align_val_t(kAlignment)) std::byte[static_cast<std::size_t>(size_bytes)]) {}
-  [[nodiscard]] std::byte* address() const override { return bytes_.get(); }
   [[nodiscard]] std::span<std::byte> bytes(std::uint64_t size_bytes) const {
     return {bytes_.get(), static_cast<std::size_t>(size_bytes)};
   }
@@ -55,20 +52,44 @@ class HeapMemory final : public OwnMemory {
   std::unique_ptr<std::byte[], Free> bytes_;
 };
 
-class PrivateMap final : public OwnMemory {
+class PrivateMap final : public TensorMemory {
  public:
-  PrivateMap(std::shared_ptr<const Model> model, void* map, std::size_t size_bytes, std::size_t begin)
-      : model_(std::move(model)), map_(map), size_bytes_(size_bytes), begin_(begin) {}
+  /// @param offset  in the archive's file, where the map begins.
+  PrivateMap(std::shared_ptr<const Model> model, const Archive& archive, std::uint64_t offset, void* map,
+             std::size_t size_bytes, std::size_t begin)
+      : model_(std::move(model)),
+        archive_(archive),
+        offset_(offset),
+        map_(map),
+        size_bytes_(size_bytes),
+        begin_(begin) {}
   PrivateMap(const PrivateMap&) = delete;
   PrivateMap& operator=(const PrivateMap&) = delete;
   ~PrivateMap() override { ::munmap(map_, size_bytes_); }
 
   [[nodiscard]] std::byte* address() const override { return static_cast<std::byte*>(map_) + begin_; }
+  [[nodiscard]] bool is_writable() const override { return true; }
   // What nobody has written to is still the file's.
   [[nodiscard]] bool is_mapped() const override { return true; }
+  [[nodiscard]] Result<void> read(const Slice& slice, ByteRange range,
+                                  std::span<std::byte> to) const override {
+    std::vector<std::byte> scratch;
+    const TensorBytes tensor = {.read = [&](ByteRange piece) -> Result<std::span<const std::byte>> {
+      scratch.resize(static_cast<std::size_t>(piece.size_bytes));
+      const std::span<const std::byte> from(address() + piece.offset, scratch.size());
+      auto copied = copy_by_kernel(from, scratch);
+      // The rest of the last page of a file that was cut reads as zeros.
+      if (copied) copied = archive_.bytes().check({offset_ + begin_ + piece.offset, piece.size_bytes});
+      if (!copied) return tl::unexpected(std::move(copied).error().within(archive_.path().string()));
+      return std::span<const std::byte>(scratch);
+    }};
+    return read_slice(slice, range, tensor, to);
+  }
 
  private:
   std::shared_ptr<const Model> model_;
+  const Archive& archive_;
+  std::uint64_t offset_;
   void* map_;
   std::size_t size_bytes_;
   std::size_t begin_;  // of the tensor, in the map
@@ -82,11 +103,7 @@ class ArchiveMemory final : public TensorMemory {
         maps_(std::move(maps)),
         archive_(model_->archive_of(tensor)),
         range_(model_->file_range(tensor)) {
-    // Where the bytes lie, without touching one: populating a tensor of gigabytes takes seconds. A journal
-    // that could not be applied lies over the map and not in it: then there is no address.
-    static_cast<void>(archive_.copy_from(range_, [this](std::span<const std::byte> bytes) {
-      address_ = const_cast<std::byte*>(bytes.data());
-    }));
+    if (!range_.empty()) address_ = ForeignPages::address(archive_, range_);
     if (address_ == nullptr || !maps_) return;
     std::byte* const map = maps_->address(model_->place(tensor).shard);
     if (map != nullptr) address_ = map + range_.offset;
@@ -96,10 +113,10 @@ class ArchiveMemory final : public TensorMemory {
   [[nodiscard]] bool is_mapped() const override { return address_ != nullptr; }
 
   [[nodiscard]] Result<void> check() const override {
-    if (address_ == nullptr || archive_.copy_from(range_, [](std::span<const std::byte>) {})) return {};
-    return fail(ErrorCode::ArchiveCut, EIO,
-                fmt::format("{}: cut short: the bytes [{}, {}) of the tensor are not all there any more",
-                            archive_.path().string(), range_.offset, range_.end()));
+    if (address_ == nullptr) return {};
+    auto there = archive_.bytes().check(range_);
+    if (!there) return tl::unexpected(std::move(there).error().within(archive_.path().string()));
+    return {};
   }
 
   [[nodiscard]] Result<void> read(const Slice& slice, ByteRange range,
@@ -109,12 +126,10 @@ class ArchiveMemory final : public TensorMemory {
                                    range_.offset + slice.first_byte + range.offset);
     }
     std::vector<std::byte> scratch;
-    const TensorBytes tensor = {
-        .read =
-            [&](ByteRange piece) {
-              return archive_.read_piece({range_.offset + piece.offset, piece.size_bytes}, scratch);
-            },
-        .copy_from = [&](const ByteSource::Copy& copy) { return archive_.copy_from(range_, copy); }};
+    // Reads only: to copy out of the map takes a handler for SIGBUS, which is not a library's to install.
+    const TensorBytes tensor = {.read = [&](ByteRange piece) {
+      return archive_.read({range_.offset + piece.offset, piece.size_bytes}, scratch);
+    }};
     return read_slice(slice, range, tensor, to);
   }
 
@@ -127,7 +142,7 @@ class ArchiveMemory final : public TensorMemory {
     void* map = map_for_writing(archive_.file(), first_page, size_bytes);
     // Some day a process has as many maps as it may have (vm.max_map_count).
     if (map == nullptr) return std::shared_ptr<TensorMemory>();
-    return std::make_shared<PrivateMap>(model_, map, size_bytes,
+    return std::make_shared<PrivateMap>(model_, archive_, first_page, map, size_bytes,
                                         static_cast<std::size_t>(begin - first_page));
   }
 
