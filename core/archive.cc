@@ -262,10 +262,10 @@ Result<void> Archive::adopt_identity() {
 
 Result<void> Archive::renew_overlays() {
   if (!has_overlays_) return {};
-  auto pending = pending_journals(*storage_, real_path_, *file_);
-  if (!pending) return pass_on(std::move(pending));
+  auto found = pending_journals(*storage_, real_path_, *file_);
+  if (!found) return pass_on(std::move(found));
   const std::scoped_lock lock(overlay_lock_);
-  overlays_ = std::move(pending->shown);
+  overlays_ = std::move(found->shown);
   has_overlays_ = !overlays_.empty();
   return {};
 }
