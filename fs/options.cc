@@ -70,13 +70,21 @@ Exit codes: 0 mounted, 1 failed, 2 wrong usage.
 Log lines go to stderr with -f, to syslog otherwise. More in safetensorsfs(8).
 )";
 
-// Of no meaning here, or always so; mount(8) and fstab lines carry them along.
+// Of no meaning here, or always so; mount(8) and fstab lines carry them along. libfuse before 3.17 does not
+// know `nodiratime`, and no access time is kept.
 constexpr std::array<std::string_view, 20> kIgnored = {
-    "rw",     "defaults", "auto",     "noauto", "nofail",     "_netdev",   "user",
-    "users",  "nouser",   "owner",    "group",  "suid",       "dev",       "exec",
-    "nosuid", "nodev",    "relatime", "async",  "noiversion", "norelatime"};
-constexpr std::array<std::string_view, 7> kKernelOptions = {"noexec",   "noatime", "atime",  "nodiratime",
-                                                            "diratime", "sync",    "dirsync"};
+    "rw",    "defaults",   "auto",       "noauto",   "nofail",   "_netdev",   "user",
+    "users", "nouser",     "owner",      "group",    "suid",     "dev",       "nosuid",
+    "nodev", "noiversion", "norelatime", "relatime", "diratime", "nodiratime"};
+
+/// A flag of the kernel's mount. What takes it back is the default, which libfuse 3.17 refuses to be told
+/// (`atime`): it only removes an earlier word.
+struct KernelFlag {
+  std::string_view set;
+  std::string_view take_back;
+};
+constexpr std::array kKernelFlags = {KernelFlag{"noexec", "exec"}, KernelFlag{"noatime", "atime"},
+                                     KernelFlag{"sync", "async"}, KernelFlag{"dirsync", ""}};
 
 struct IoChoice {
   std::string_view name;
@@ -158,8 +166,12 @@ std::optional<std::string> apply(std::string_view option, Options& options) {
     options.may_cover_files = true;
   } else if (option == "auto_unmount") {
     options.unmounts_with_daemon = true;
-  } else if (contains(kKernelOptions, option)) {
-    options.kernel_options.emplace_back(option);
+  } else if (const auto* flag = std::ranges::find(kKernelFlags, option, &KernelFlag::set);
+             flag != kKernelFlags.end()) {
+    if (!contains(options.kernel_options, option)) options.kernel_options.emplace_back(option);
+  } else if (flag = std::ranges::find(kKernelFlags, option, &KernelFlag::take_back);
+             flag != kKernelFlags.end()) {
+    std::erase(options.kernel_options, flag->set);
   } else if (!contains(kIgnored, option) && !option.starts_with("x-") && key != "comment") {
     return wants("no such option; --help lists them");
   }

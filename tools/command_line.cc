@@ -41,6 +41,22 @@ CLI::Option* add_number(CLI::App& app, Number& to, const std::string& name, cons
   return app.add_option(name, to, description)->check(CLI::Validator(mistake_in, ""));
 }
 
+/// CLI11 2.4 and newer refuse a space in a name. The help shows underscores of positional arguments as
+/// spaces.
+std::string without_spaces(std::string name) {
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    if (is_positional) std::replace(name.begin(), name.end(), '_', ' ');
+    return name;
+  }
+};
+
 /// "a", "a or b", "a, b or c".
 std::string alternatives(const std::vector<std::string>& words) {
   std::string text;
@@ -88,6 +104,7 @@ CommandLine::CommandLine(std::string verb, const std::string& summary, const std
   CLI::App& app = parser_->app;
   app.set_help_flag("-h,--help", "this help");
   app.footer(examples);
+  app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(22);
   app.get_formatter()->label("Positionals", "Arguments");
   app.get_formatter()->label("REQUIRED", "");
@@ -152,7 +169,7 @@ void CommandLine::positional(std::string& to, const std::string& name, const std
 void CommandLine::positionals(std::vector<std::string>& to, const std::string& name,
                               const std::string& description) {
   parser_->lists.push_back(&to);
-  parser_->app.add_option(name, to, description)->option_text(" ");
+  parser_->app.add_option(without_spaces(name), to, description)->option_text(" ");
 }
 
 std::optional<int> CommandLine::parse(const Arguments& arguments, Streams& streams) {

@@ -67,6 +67,13 @@ TEST_CASE("each -o option means what --help says", "[fs][options]") {
   CHECK(with_options("noexec,noatime").kernel_options == std::vector<std::string>{"noexec", "noatime"});
 }
 
+TEST_CASE("of an option and its opposite the last counts, and a default is not passed on", "[fs][options]") {
+  using List = std::vector<std::string>;
+  CHECK(with_options("atime,diratime,exec,async").kernel_options.empty());
+  CHECK(with_options("noatime,atime,noexec,exec,sync,async,nodiratime").kernel_options.empty());
+  CHECK(with_options("atime,noatime,exec,noexec,noexec").kernel_options == List{"noatime", "noexec"});
+}
+
 TEST_CASE("allow_other implies default_permissions", "[fs][options]") {
   CHECK(with_options("allow_other").checks_permissions);
 }

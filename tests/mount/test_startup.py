@@ -150,6 +150,7 @@ MAY_BE_REFUSED = {"user", ",", "sync", "relatime",
 @pytest.mark.parametrize("options", [
     "ro", "rw", "layout=flat", "layout=tree", "allow_other", "default_permissions", "uid=0", "gid=0", "umask=022",
     "umask=0", "threads=1", "threads=16", "nonempty", "nosuid,nodev", "noatime", "noexec", "dev,suid", "atime",
+    "diratime", "nodiratime", "exec", "async", "dirsync", "noatime,atime",
     "ro,layout=tree,threads=3,uid=1", "defaults", "relatime", "sync", "user", "noauto,nofail,_netdev,x-systemd.x=1",
     "fsname=mine", "subtype=other", "", ","])
 def test_options_that_are_accepted(start, archive, mountpoint, options):
