@@ -1,9 +1,11 @@
 # What leaves the build tree: the shared library with its header, and the wheel.
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -111,11 +113,15 @@ def python_that_builds_wheels():
     return None
 
 
-def make_wheel(out, **environment):
+def builder():
     python = python_that_builds_wheels()
     if python is None:
         pytest.skip("no Python here has pip, setuptools, wheel and its headers (apt-get install python3-pip python3-dev)")
-    # A copy: setuptools writes beside its sources.
+    return python
+
+
+def copy_sources(out):
+    """What of the repository the package needs: setuptools writes beside its sources."""
     source = out / "source"
     source.mkdir()
     for part in ("core", "fs", "tools", "packaging", "CMakeLists.txt", "README.md", "LICENSE"):
@@ -124,21 +130,43 @@ def make_wheel(out, **environment):
             shutil.copytree(origin, source / part)
         else:
             shutil.copy(origin, source / part)
-    done = subprocess.run([python, "-m", "pip", "wheel", "--no-build-isolation", "--no-index", "--no-deps", "--quiet",
-                           "--wheel-dir", out, source / "packaging" / "python"], capture_output=True, text=True,
+    return source / "packaging" / "python"
+
+
+def make_wheel(out, package, **environment):
+    """@param package  a directory or an sdist."""
+    done = subprocess.run([builder(), "-m", "pip", "wheel", "--no-build-isolation", "--no-index", "--no-deps", "--quiet",
+                           "--wheel-dir", out, package], capture_output=True, text=True, cwd=out,
                           env={**os.environ, **environment})
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     made, = out.glob("stfs-*.whl")
     return made
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """Of the module that is built: from the sources it takes minutes."""
+def built_module():
     if not is_module_built() or is_sanitized():
         pytest.skip("the module stfs is not built, or with a sanitizer")
     module, = (BUILD / "python" / "stfs").glob("_stfs.*so")
-    return make_wheel(tmp_path_factory.mktemp("wheel"), STFS_BUILT_MODULE=str(module))
+    return str(module)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Of the module that is built: from the sources it takes minutes."""
+    module, out = built_module(), tmp_path_factory.mktemp("wheel")
+    return make_wheel(out, copy_sources(out), STFS_BUILT_MODULE=module)
+
+
+@pytest.fixture(scope="module")
+def sdist(tmp_path_factory):
+    """Far from any clone."""
+    out = tmp_path_factory.mktemp("sdist")
+    code = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
+    done = subprocess.run([builder(), "-c", code, out], cwd=copy_sources(out), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    shutil.rmtree(out / "source")
+    made, = out.glob("stfs-*.tar.gz")
+    return made
 
 
 def test_the_wheel_holds_the_package(wheel):
@@ -151,11 +179,44 @@ def test_the_wheel_holds_the_package(wheel):
     assert ("stfs/_stfs.abi3.so" in names) == ("-abi3-" in wheel.name)
 
 
+def test_the_wheel_holds_the_licence(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        # Newer setuptools has a folder for them.
+        names = [name for name in archive.namelist() if re.fullmatch(r"stfs-[^/]+\.dist-info/(licenses/)?LICENSE", name)]
+        assert [archive.read(name) for name in names] == [(REPOSITORY / "LICENSE").read_bytes()]
+        metadata, = (archive.read(name).decode() for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    assert "\nLicense: Apache-2.0\n" in metadata
+
+
+def test_the_source_distribution_carries_all_that_its_build_reads(sdist, tmp_path):
+    with tarfile.open(sdist) as archive:
+        assert all(member.isfile() or member.isdir() for member in archive), "a link would lead nowhere"
+        archive.extractall(tmp_path)
+    root, = tmp_path.glob("stfs-*")
+    assert (root / "LICENSE").read_bytes() == (REPOSITORY / "LICENSE").read_bytes()
+    done = subprocess.run(["cmake", "-S", root / "source", "-B", tmp_path / "build", "-G", "Ninja", "-DSTFS_TESTS=OFF",
+                           "-DSTFS_CUDA=OFF", f"-DPython3_EXECUTABLE={builder()}"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    compiled = {Path(command["file"]) for command in json.loads((tmp_path / "build/compile_commands.json").read_text())}
+    assert root / "source/packaging/python/extension/module.cc" in compiled
+    # CMake has looked for each source that it names; headers are found while compiling.
+    for part in ("core", "fs", "tools", "packaging/python"):
+        headers = [path.relative_to(REPOSITORY) for path in (REPOSITORY / part).rglob("*.h")]
+        assert [path for path in headers if not (root / "source" / path).is_file()] == []
+
+
+def test_the_source_distribution_installs(sdist, tmp_path):
+    wheel = make_wheel(tmp_path, sdist, STFS_BUILT_MODULE=built_module())
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    assert "stfs/__init__.py" in names and not [name for name in names if "source" in name]
+
+
 @pytest.mark.skipif("STFS_LONG" not in os.environ, reason="long, runs with --long")
 @pytest.mark.timeout(1800)
-def test_a_wheel_from_the_sources_needs_nothing_beside_the_interpreter(tmp_path):
+def test_a_wheel_from_the_sources_needs_nothing_beside_the_interpreter(sdist, tmp_path):
     # Kernels take minutes more, and bring no library.
-    with zipfile.ZipFile(make_wheel(tmp_path, CMAKE_ARGS="-DSTFS_CUDA=OFF")) as archive:
+    with zipfile.ZipFile(make_wheel(tmp_path, sdist, CMAKE_ARGS="-DSTFS_CUDA=OFF")) as archive:
         archive.extractall(tmp_path / "unpacked")
     module, = (tmp_path / "unpacked" / "stfs").glob("_stfs.*so")
     needed = re.findall(r"NEEDED.*\[(.*)\]", subprocess.run(["readelf", "-d", module], capture_output=True, text=True,
