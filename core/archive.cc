@@ -2,6 +2,7 @@
 #include "core/archive.h"
 
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <time.h>
 #include <xxhash.h>
 
@@ -13,6 +14,7 @@
 #include "core/absolute_path.h"
 #include "core/file_lock.h"
 #include "core/journal_file.h"
+#include "core/journal_presence.h"
 
 namespace stfs {
 
@@ -40,10 +42,16 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
   archive->access_ = access;
   archive->storage_ = &storage;
   archive->standing_ = std::make_unique<StandingJournal>(storage, archive->real_path_);
-  auto file = storage.open(archive->path_, access);
+  auto file = storage.open(archive->path_, Access::ReadOnly);
   if (!file) return pass_on(std::move(file));
   archive->file_ = std::move(*file);
   archive->is_served_ = archive->file_->is_served();
+  archive->present_ = archive->file_.get();
+  archive->is_layered_ = archive->file_->filesystem_type() == OVERLAYFS_SUPER_MAGIC;
+  if (access == Access::ReadWrite) {
+    if (auto writable = storage.check_writable(archive->path_); !writable)
+      return pass_on(std::move(writable));
+  }
   if (auto recovered = archive->recover_journals(); !recovered) {
     return tl::unexpected(std::move(recovered).error().within(path.string()));
   }
@@ -55,7 +63,7 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
 
 Result<void> Archive::recover_journals() {
   if (access_ == Access::ReadOnly) {
-    auto pending = pending_journals(*storage_, real_path_, *file_);
+    auto pending = pending_journals(*storage_, real_path_, file());
     // A directory that can't be listed can't be searched for journals; reading goes on without.
     if (!pending && pending.error().code == ErrorCode::Unlistable) return {};
     if (!pending) return pass_on(std::move(pending));
@@ -64,7 +72,13 @@ Result<void> Archive::recover_journals() {
     has_overlays_ = !overlays_.empty();
     return {};
   }
-  auto reports = recover(*storage_, real_path_, *file_);
+  auto has_journal = has_journal_beside(*storage_, real_path_);
+  // As below: each commit looks again.
+  if (!has_journal && has_journal.error().errno_value == EACCES) return {};
+  if (!has_journal) return pass_on(std::move(has_journal));
+  if (!*has_journal) return {};
+  if (auto opened = open_for_writing(); !opened) return opened;
+  auto reports = recover(*storage_, real_path_, file());
   // Then nothing is committed either: each commit looks again.
   if (!reports && reports.error().code == ErrorCode::Unlistable) return {};
   if (!reports) return pass_on(std::move(reports));
@@ -73,9 +87,9 @@ Result<void> Archive::recover_journals() {
 }
 
 Result<void> Archive::load(Io io) {
-  auto status = file_->status();
+  auto status = file().status();
   if (!status) return pass_on(std::move(status));
-  status_ = *status;
+  status_ = stamped_ = *status;
   identity_ = status->identity;
   const std::uint64_t size_bytes = identity_.size_bytes;
   auto json = header_text(size_bytes);
@@ -85,7 +99,7 @@ Result<void> Archive::load(Io io) {
   auto header = parse_header(*json, size_bytes - data_offset());
   if (!header) return pass_on(std::move(header));
   header_ = std::move(*header);
-  auto bytes = ByteSource::open(*file_, size_bytes, io);
+  auto bytes = ByteSource::open(file(), size_bytes, io);
   if (!bytes) return pass_on(std::move(bytes));
   bytes_ = std::move(*bytes);
   return {};
@@ -105,7 +119,7 @@ Result<std::string> Archive::header_text(std::uint64_t file_size_bytes) const {
 }
 
 Result<void> Archive::read_file(std::span<std::byte> to, std::uint64_t offset) const {
-  if (auto read = file_->read(to, offset); !read) return read;
+  if (auto read = file().read(to, offset); !read) return read;
   return lay_over(to, offset);
 }
 
@@ -162,12 +176,13 @@ Result<Archive::Change> Archive::check_for_change() {
 
 Result<Archive::Change> Archive::look_for_change() {
   const FileIdentity known = identity();
-  auto now = file_->status();
+  auto now = file().status();
   if (!now) return pass_on(std::move(now));
   Change change;
   change.size_bytes = now->identity.size_bytes;
   change.is_touched = now->identity != known;
   if (change.is_touched) {
+    if (auto followed = follow_copy(); !followed) return pass_on(std::move(followed));
     const auto json = header_text(change.size_bytes);
     change.is_broken = !json || XXH3_64bits(json->data(), json->size()) != header_hash_;
   }
@@ -177,17 +192,76 @@ Result<Archive::Change> Archive::look_for_change() {
   }
   change.is_gone = !at_path;
   if (at_path) change.links = at_path->links;
-  change.is_replaced = !at_path || !at_path->identity.same_file(known);
+  // Where the archive was copied up, our own file has another number now as well.
+  change.is_replaced = !at_path || !at_path->identity.same_file(now->identity);
   return change;
 }
 
 ArchiveStamp Archive::stamp() const {
-  return {.device = status_.identity.device,
-          .inode = status_.identity.inode,
-          .birth_ns = status_.birth_ns,
+  const std::scoped_lock lock(mutex_);
+  return {.device = stamped_.identity.device,
+          .inode = stamped_.identity.inode,
+          .birth_ns = stamped_.birth_ns,
           .size_bytes = status_.identity.size_bytes,
           .header_size_bytes = header_size_bytes_,
           .header_hash = header_hash_};
+}
+
+Result<void> Archive::open_for_writing() {
+  return guard_memory([this] { return open_for_writing_unguarded(); });
+}
+
+Result<void> Archive::open_for_writing_unguarded() {
+  if (present_ != file_.get()) return {};
+  if (access_ == Access::ReadOnly) return fail_system(EROFS, path_.string(), "open for writing");
+  const std::scoped_lock opening(opening_mutex_);
+  if (writable_) return {};
+  const auto before = file_->status();
+  if (!before) return tl::unexpected(before.error());
+  const auto began = std::chrono::steady_clock::now();
+  auto opened = storage_->open_again(*file_, path_, Access::ReadWrite);
+  if (!opened) return pass_on(std::move(opened));
+  const auto took = std::chrono::steady_clock::now() - began;
+  const auto after = (*opened)->status();
+  if (!after) return tl::unexpected(after.error());
+  const bool is_copied = !after->identity.same_file(before->identity) || after->birth_ns != before->birth_ns;
+  // Another process may have had it copied before.
+  if (bytes_ && (is_copied || is_layered_ || !bytes_->is_mapped())) {
+    if (auto followed = bytes_->follow(**opened); !followed) return followed;
+  }
+  writable_ = std::move(*opened);
+  {
+    const std::scoped_lock lock(mutex_);
+    stamped_.identity.device = after->identity.device;
+    stamped_.identity.inode = after->identity.inode;
+    stamped_.birth_ns = after->birth_ns;
+    // The times stay those that are known: what somebody else has changed is to be noticed.
+    if (identity_.same_file(before->identity)) {
+      identity_.device = after->identity.device;
+      identity_.inode = after->identity.inode;
+    }
+  }
+  present_ = writable_.get();
+  if (!is_copied) return {};
+  copy_up_ = {after->identity.size_bytes, std::chrono::duration_cast<std::chrono::milliseconds>(took)};
+  if (tell_copy_) tell_copy_(*copy_up_);
+  return {};
+}
+
+void Archive::tell_copy_to(std::function<void(const CopyUp&)> tell) {
+  const std::scoped_lock opening(opening_mutex_);
+  tell_copy_ = std::move(tell);
+  if (copy_up_) tell_copy_(*copy_up_);
+}
+
+Result<void> Archive::follow_copy() {
+  // Open for writing, it has been copied, and the map shows the copy.
+  if (!is_layered_ || !bytes_->is_mapped() || present_ != file_.get()) return {};
+  auto copy = storage_->open_again(*file_, path_, Access::ReadOnly);
+  // Deleted or replaced: the map keeps what it has.
+  if (!copy && copy.error().code == ErrorCode::ArchiveChanged) return {};
+  if (!copy) return pass_on(std::move(copy));
+  return bytes_->remap(**copy);
 }
 
 void Archive::discard(std::unique_ptr<File> file) {
@@ -252,7 +326,7 @@ void Archive::show_while_applied(OnTheWay blocks) {
 }
 
 Result<void> Archive::adopt_identity() {
-  auto status = file_->status();
+  auto status = file().status();
   if (!status) return pass_on(std::move(status));
   if (auto renewed = renew_overlays(); !renewed) return renewed;
   const std::scoped_lock lock(mutex_);
@@ -262,7 +336,7 @@ Result<void> Archive::adopt_identity() {
 
 Result<void> Archive::renew_overlays() {
   if (!has_overlays_) return {};
-  auto found = pending_journals(*storage_, real_path_, *file_);
+  auto found = pending_journals(*storage_, real_path_, file());
   if (!found) return pass_on(std::move(found));
   const std::scoped_lock lock(overlay_lock_);
   overlays_ = std::move(found->shown);

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -28,13 +29,21 @@ namespace stfs {
 enum class Clock : std::uint8_t { Fine, Coarse };
 std::int64_t wall_clock_ns(Clock clock);
 
-/// Any number of threads may read. Writing goes through Transaction, which alone calls file() to
-/// write and then adopt_identity().
+/// What the first write has copied: the file lay on a lower layer of overlayfs, and opening it for writing
+/// copies all of it to the upper layer.
+struct CopyUp {
+  std::uint64_t size_bytes = 0;
+  std::chrono::milliseconds took{};
+};
+
+/// Any number of threads may read. Writing goes through Transaction, which alone calls open_for_writing(),
+/// file() to write and then adopt_identity().
 class Archive {
  public:
   /// Opens, finishes what dead writers have committed (ReadWrite) or reads it out of their journals
   /// (ReadOnly), checks every rule of the format and makes the data readable. ReadWrite fails with EACCES or
-  /// EROFS where the file can't be written; the caller decides whether to try ReadOnly then.
+  /// EROFS where the file can't be written; the caller decides whether to try ReadOnly then. The file is
+  /// opened for writing only by open_for_writing(), or where a journal lies beside it.
   static Result<std::unique_ptr<Archive>> open(const std::filesystem::path& path, Access access,
                                                Storage& storage = system_storage(), Io io = Io::Auto);
 
@@ -90,7 +99,14 @@ class Archive {
   };
   [[nodiscard]] Result<Change> check_for_change();
 
-  [[nodiscard]] File& file() { return *file_; }
+  /// Opens the file for writing, once: before the first write, and before a lock on the archive. On overlayfs
+  /// this may copy the whole file, which takes its time; reads go on meanwhile, and come from the copy
+  /// afterwards. EROFS where access() is ReadOnly; ESTALE (ArchiveChanged) where the file was replaced.
+  Result<void> open_for_writing();
+  /// Who is told of a copy, on the thread that has caused it; at once where there has been one.
+  void tell_copy_to(std::function<void(const CopyUp&)> tell);
+  /// Open for reading, and for writing after open_for_writing(). Lives as long as the archive.
+  [[nodiscard]] File& file() const { return *present_.load(); }
   [[nodiscard]] Storage& storage() const { return *storage_; }
   /// What a commit syncs, at least: where a program serves the file, other hosts see only what is synced.
   [[nodiscard]] Durability durability(Durability asked) const {
@@ -145,14 +161,18 @@ class Archive {
   [[nodiscard]] Result<void> read_file(std::span<std::byte> to, std::uint64_t offset) const;
   /// Puts what pending journals have of the range over it.
   [[nodiscard]] Result<void> lay_over(std::span<std::byte> to, std::uint64_t offset) const;
+  Result<void> open_for_writing_unguarded();
+  /// Somebody else may have had the file copied up: the map shows what lay on the lower layer until then.
+  Result<void> follow_copy();
 
   std::filesystem::path path_;
   std::filesystem::path real_path_;  // without links
   Access access_ = Access::ReadOnly;
   Storage* storage_ = nullptr;
-  std::unique_ptr<File> file_;
+  std::unique_ptr<File> file_;  // open for reading
   bool is_served_ = false;
   FileStatus status_;
+  bool is_layered_ = false;  // lies on overlayfs
   std::unique_ptr<ByteSource> bytes_;
   Header header_;
   std::uint64_t header_size_bytes_ = 0;
@@ -160,7 +180,14 @@ class Archive {
   std::vector<JournalReport> recovered_;
   std::unique_ptr<StandingJournal> standing_;
 
+  std::mutex opening_mutex_;  // guards what follows; taken before mutex_
+  std::unique_ptr<File> writable_;
+  std::optional<CopyUp> copy_up_;
+  std::function<void(const CopyUp&)> tell_copy_;
+  std::atomic<File*> present_ = nullptr;  // writable_ where there is one, else file_
+
   mutable std::mutex mutex_;  // guards what follows; innermost
+  FileStatus stamped_;        // as status_, but of the copy where there is one
   FileIdentity identity_;
   std::optional<Error> write_failure_;
   std::filesystem::path unfinished_;  // the journal that must go before anything is committed

@@ -61,9 +61,13 @@ Result<void> ByteSource::read(std::span<std::byte> to, std::uint64_t offset) con
 }
 
 Result<void> ByteSource::follow(const File& copy) {
-  if (map_) return map_->remap(copy);
+  if (auto remapped = remap(copy); !remapped) return remapped;
   file_ = &copy;
   return {};
+}
+
+Result<void> ByteSource::remap(const File& copy) {
+  return map_ ? map_->remap(copy) : Result<void>{};
 }
 
 Result<MappedSpan> ByteSource::map(ByteRange range) const {

@@ -49,8 +49,11 @@ class ByteSource {
 
   /// The file has been copied (a copy-up of overlayfs): the bytes come from the copy from now on. Others may
   /// read meanwhile.
-  /// @param copy  open on the copy; must outlive a source that is not mapped.
+  /// @param copy  open on the copy; must outlive the source.
   Result<void> follow(const File& copy);
+  /// The same for the map alone: reads of the file that it has find the copy by themselves. `copy` need not
+  /// stay open.
+  Result<void> remap(const File& copy);
 
   [[nodiscard]] bool is_mapped() const { return map_.has_value(); }
   /// Why Auto has decided for reads, for a person; empty where it has not.

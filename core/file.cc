@@ -87,6 +87,11 @@ Boot this_boot() {
   return boot;
 }
 
+tl::unexpected<Error> replaced(const std::filesystem::path& path) {
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              path.string() + ": the archive was replaced or deleted while it was open");
+}
+
 // Where space is reserved for stripes.
 constexpr std::uint64_t kExtentBytes = 8 << 20;
 
@@ -307,11 +312,30 @@ class SystemFile final : public File {
 class SystemStorage final : public Storage {
  public:
   Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override {
-    return open_with(path, access, 0);
+    return open_with(path, access, 0, path.string());
   }
 
   Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override {
-    return open_with(path, access, O_NOFOLLOW);
+    return open_with(path, access, O_NOFOLLOW, path.string());
+  }
+
+  Result<std::unique_ptr<File>> open_again(const File& file, const std::filesystem::path& path,
+                                           Access access) override {
+    // The magic link leads to the very file, whatever lies at the path now. On overlayfs it leads to the copy
+    // where the file was copied up.
+    const auto link = std::filesystem::path("/proc/self/fd") / std::to_string(file.descriptor());
+    auto opened = open_with(link, access, 0, path.string());
+    if (opened) return opened;
+    auto ours = file.status();
+    auto there = status(path);
+    const bool is_gone = !there && there.error().errno_value == ENOENT;
+    if (is_gone || (ours && there && !there->identity.same_file(ours->identity))) return replaced(path);
+    return opened;
+  }
+
+  Result<void> check_writable(const std::filesystem::path& path) override {
+    if (::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0) return {};
+    return fail_system(errno, path.string(), "open for writing");
   }
 
   Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override {
@@ -370,8 +394,7 @@ class SystemStorage final : public Storage {
 
  private:
   static Result<std::unique_ptr<File>> open_with(const std::filesystem::path& path, Access access,
-                                                 int more_flags) {
-    const std::string name = path.string();
+                                                 int more_flags, const std::string& name) {
     // O_NONBLOCK: a named pipe that nobody writes to must be refused below, not waited for.
     const int flags = (access == Access::ReadOnly ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK | more_flags;
     UniqueFd fd(::open(path.c_str(), flags));
@@ -432,6 +455,23 @@ Result<void> File::set_mode(std::uint32_t) {
 
 std::uint32_t Storage::user() const {
   return ::geteuid();
+}
+
+Result<std::unique_ptr<File>> Storage::open_again(const File& file, const std::filesystem::path& path,
+                                                  Access access) {
+  auto opened = open(path, access);
+  if (!opened) return opened;
+  auto known = file.status();
+  if (!known) return tl::unexpected(known.error());
+  auto found = (*opened)->status();
+  if (!found) return tl::unexpected(found.error());
+  if (!found->identity.same_file(known->identity)) return replaced(path);
+  return opened;
+}
+
+Result<void> Storage::check_writable(const std::filesystem::path& path) {
+  auto opened = open(path, Access::ReadWrite);
+  return opened ? Result<void>{} : pass_on(std::move(opened));
 }
 
 Result<std::uint64_t> File::size_bytes() const {

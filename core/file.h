@@ -154,6 +154,13 @@ class Storage {
   /// The same, refusing a symbolic link in the last component too (ELOOP): for names that anybody who
   /// may write to the directory could have planted.
   virtual Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) = 0;
+  /// Opens an open file once more, for other access. `path` is where the file was opened. ESTALE
+  /// (ArchiveChanged) where the file can't be opened again and another file, or none, lies at the path now.
+  virtual Result<std::unique_ptr<File>> open_again(const File& file, const std::filesystem::path& path,
+                                                   Access access);
+  /// Fails as opening for writing would (EACCES, EPERM, EROFS), as far as that can be told without opening:
+  /// on overlayfs, opening for writing copies the file.
+  virtual Result<void> check_writable(const std::filesystem::path& path);
   /// A new file in the directory that vanishes with its last descriptor, killed process included, unless
   /// publish() gives it a name. Only its owner may read and write it at first. Where the file system has no
   /// such thing (EOPNOTSUPP in the seam's own terms), it has the name `fallback` from the start, which must

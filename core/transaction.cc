@@ -59,6 +59,7 @@ Result<Staging*> Transaction::stage(std::uint32_t tensor) {
 }
 
 Result<Staging*> Transaction::begin_stage(std::uint32_t tensor) {
+  if (auto opened = archive_.open_for_writing(); !opened) return pass_on(std::move(opened));
   if (!journal_) {
     const bool is_kept = archive_.standing_journal().is_ready();
     auto journal = Journal::create(archive_.storage(), archive_.real_path(),

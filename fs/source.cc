@@ -66,6 +66,17 @@ void log_io(const Model& model) {
   }
 }
 
+/// The first write to a file on a lower layer of overlayfs takes as long as copying all of it.
+void log_copies(const Model& model) {
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive) continue;
+    shard.archive->tell_copy_to([path = shard.archive->path().string()](const CopyUp& copy) {
+      log::info("{}: lay on a lower layer of overlayfs: the first write has copied all {} bytes, in {} ms",
+                path, copy.size_bytes, copy.took.count());
+    });
+  }
+}
+
 Result<Source> open_directory(Source source, const std::vector<std::string>& archives,
                               const SourceOptions& options) {
   if (archives.empty()) {
@@ -120,6 +131,7 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
   }
   log_problems(**model);
   log_io(**model);
+  log_copies(**model);
   return model;
 }
 

@@ -9,6 +9,8 @@
 
 #include "tools/diagnostic.h"
 #include "tools/journal_text.h"
+#include "tools/printable.h"
+#include "tools/quantity.h"
 
 namespace stfs::tools {
 
@@ -27,6 +29,14 @@ Change::Change(Streams& streams, std::string_view verb, const Model& model, cons
   options_.durability = options.durability == "process" ? Durability::Process : Durability::Power;
   options_.uses_locks = !options.has_no_locks;
   options_.lock_patience = std::chrono::seconds(options.wait_s);
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive) continue;
+    shard.archive->tell_copy_to([this, path = shard.path.string()](const CopyUp& copy) {
+      streams_.err << fmt::format(
+          "stfs {}: {}: lay on a lower layer of overlayfs: this first write has copied all of it, {}\n",
+          verb_, printable(path), human_size(copy.size_bytes));
+    });
+  }
   guard_.emplace();
   // Each byte is staged and then committed.
   progress_.emplace(streams, verb, 2 * total_bytes);

@@ -11,6 +11,7 @@
 
 #include "core/model.h"
 #include "core/model_directory.h"
+#include "core/journal_presence.h"
 #include "core/recovery.h"
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
@@ -45,7 +46,11 @@ using Reports = std::vector<JournalReport>;
 
 /// A journal may lie beside a file that is anything by now, so the kind of the file is all that is asked.
 Result<Reports> recover_at(const std::filesystem::path& path, const RecoveryOptions& options) {
-  const Access access = options.is_dry_run ? Access::ReadOnly : Access::ReadWrite;
+  auto has_journal = has_journal_beside(system_storage(), path);
+  if (!has_journal) return pass_on(std::move(has_journal));
+  // On overlayfs, opening for writing copies the file: only where there is something to settle.
+  const bool is_to_change = *has_journal && !options.is_dry_run;
+  const Access access = is_to_change ? Access::ReadWrite : Access::ReadOnly;
   auto archive = system_storage().open(path, access);
   if (!archive) return pass_on(std::move(archive));
   return stfs::recover(system_storage(), path, **archive, options);

@@ -147,6 +147,7 @@ TEST_CASE("a foreign write is a touch until it is adopted", "[core][archive]") {
   const TemporaryDirectory directory;
   const std::string path = directory.write("a", two_tensors());
   const auto archive = open_archive(path);
+  REQUIRE(archive->open_for_writing());
   REQUIRE(archive->file().write(std::as_bytes(std::span("AAAA", 4)), archive->data_offset()));
   std::filesystem::last_write_time(path,
                                    std::filesystem::file_time_type::clock::now() + std::chrono::hours(1));

@@ -161,6 +161,7 @@ TEST_CASE("both ways of reading an archive show the same bytes", "[core][byte_so
     REQUIRE(read->map(range).value().empty());
   }
   // And what is written by whomever.
+  REQUIRE(mapped->open_for_writing());
   REQUIRE(mapped->file().write(std::as_bytes(std::span("NEW", 3)), content.size() - 3));
   CHECK(text_of(*read->read({content.size() - 5, 5}, scratch)).substr(2) == "NEW");
 }

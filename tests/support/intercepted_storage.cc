@@ -174,6 +174,14 @@ Result<std::unique_ptr<File>> InterceptedStorage::open_no_link(const std::filesy
   return wrapped(inner_.open_no_link(path, access), role_of(path), interceptor_);
 }
 
+Result<std::unique_ptr<File>> InterceptedStorage::open_again(const File& file,
+                                                             const std::filesystem::path& path,
+                                                             Access access) {
+  const Question question(interceptor_, FileCall::Open, role_of(path));
+  if (!question.passes()) return question.failure();
+  return wrapped(inner_.open_again(file, path, access), role_of(path), interceptor_);
+}
+
 Result<std::unique_ptr<File>> InterceptedStorage::create_unnamed(const std::filesystem::path& fallback) {
   const Question question(interceptor_, FileCall::CreateUnnamed, FileRole::Journal);
   if (!question.passes()) return question.failure();

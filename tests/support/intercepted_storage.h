@@ -64,6 +64,8 @@ class InterceptedStorage : public Storage {
 
   Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override;
   Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override;
+  Result<std::unique_ptr<File>> open_again(const File& file, const std::filesystem::path& path,
+                                           Access access) override;
   Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override;
   Result<void> publish(File& file, const std::filesystem::path& path) override;
   Result<void> remove(const std::filesystem::path& path) override;

@@ -1,0 +1,199 @@
+// An archive is opened for writing by its first write. On overlayfs that gives the file another inode: its
+// bytes, its journals' stamp and what its readers hold all follow.
+#include <sys/stat.h>
+
+#include "core/archive.h"
+#include "core/recovery.h"
+#include "core/transaction.h"
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+constexpr std::string_view kHeader =
+    R"({"a":{"dtype":"U8","shape":[8192],"data_offsets":[0,8192]},"b":{"dtype":"U8","shape":[4],"data_offsets":[8192,8196]}})";
+constexpr std::uint64_t kBytesOfA = 8192;
+
+/// The system's storage, but for one file that is copied when it is opened for writing. Who has the lower
+/// file open goes on with that one.
+class LayeredStorage final : public Storage {
+ public:
+  LayeredStorage(std::filesystem::path merged, std::filesystem::path upper)
+      : merged_(std::move(merged)), upper_(std::move(upper)) {}
+
+  Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override {
+    if (path == merged_ && access == Access::ReadWrite) copy_up();
+    return system_storage().open(real(path), access);
+  }
+  Result<std::unique_ptr<File>> open_again(const File&, const std::filesystem::path& path,
+                                           Access access) override {
+    return open(path, access);
+  }
+  Result<void> check_writable(const std::filesystem::path& path) override {
+    return system_storage().check_writable(real(path));
+  }
+  Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override {
+    return system_storage().open_no_link(path, access);
+  }
+  Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override {
+    return system_storage().create_unnamed(fallback);
+  }
+  Result<void> publish(File& file, const std::filesystem::path& path) override {
+    return system_storage().publish(file, path);
+  }
+  Result<void> remove(const std::filesystem::path& path) override { return system_storage().remove(path); }
+  Result<void> sync_directory(const std::filesystem::path& directory) override {
+    return system_storage().sync_directory(directory);
+  }
+  Result<std::vector<std::string>> list(const std::filesystem::path& directory,
+                                        const std::string& prefix) override {
+    return system_storage().list(directory, prefix);
+  }
+  Result<FileStatus> status(const std::filesystem::path& path) override {
+    return system_storage().status(real(path));
+  }
+
+  [[nodiscard]] unsigned copies() const { return copies_; }
+
+ private:
+  [[nodiscard]] std::filesystem::path real(const std::filesystem::path& path) const {
+    return path == merged_ && copies_ > 0 ? upper_ : path;
+  }
+  void copy_up() {
+    if (copies_ > 0) return;
+    std::filesystem::copy_file(merged_, upper_);
+    ++copies_;
+  }
+
+  const std::filesystem::path merged_;
+  const std::filesystem::path upper_;
+  unsigned copies_ = 0;
+};
+
+struct Layered {
+  explicit Layered(Io io = Io::Auto) {
+    std::filesystem::create_directory(directory / "upper");
+    archive = Archive::open(path, Access::ReadWrite, storage, io).value();
+    archive->tell_copy_to([this](const CopyUp& made) { told.push_back(made.size_bytes); });
+  }
+  Result<void> put(std::string_view name, std::string_view bytes) {
+    auto stage = transaction().stage(*archive->tensors().find(name));
+    if (!stage) return pass_on(std::move(stage));
+    if (auto written = (*stage)->write(std::as_bytes(std::span(bytes)), 0); !written) return written;
+    auto committed = transaction().commit({}, [this](std::uint32_t) -> ReaderWriterLock& { return lock; });
+    transaction_.reset();
+    return committed;
+  }
+  Transaction& transaction() {
+    if (!transaction_) transaction_.emplace(*archive);
+    return *transaction_;
+  }
+  [[nodiscard]] std::string text(std::span<const std::byte> bytes) const {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
+  }
+  [[nodiscard]] std::string read(std::string_view name) const {
+    std::vector<std::byte> scratch;
+    const auto range = archive->file_range(archive->tensors()[*archive->tensors().find(name)].data);
+    return text(archive->read(range, scratch).value());
+  }
+
+  TemporaryDirectory directory;
+  const std::string original = archive_bytes(kHeader, std::string(kBytesOfA, 'a') + "bbbb");
+  const std::string path = directory.write("m.safetensors", original);
+  const std::string copy = directory / "upper/m.safetensors";
+  LayeredStorage storage{path, copy};
+  std::vector<std::uint64_t> told;
+  ReaderWriterLock lock;
+  std::unique_ptr<Archive> archive;
+  std::optional<Transaction> transaction_;
+};
+
+}  // namespace
+
+TEST_CASE("opening, reading and looking do not open an archive for writing", "[core][archive]") {
+  Layered layered(GENERATE(Io::Mmap, Io::Pread));
+  CHECK(layered.archive->access() == Access::ReadWrite);
+  CHECK(layered.read("b") == "bbbb");
+  CHECK_FALSE(layered.archive->check_for_change()->is_touched);
+  const Transaction idle(*layered.archive);
+  CHECK(layered.storage.copies() == 0);
+  CHECK(layered.told.empty());
+}
+
+TEST_CASE("the first write copies the archive up, and everything follows to the copy", "[core][archive]") {
+  Layered layered(GENERATE(Io::Mmap, Io::Pread));
+  const FileIdentity before = layered.archive->identity();
+  CHECK(layered.read("a") == std::string(kBytesOfA, 'a'));
+  for (const std::string_view bytes : {"new1", "new2", "new3"}) {
+    REQUIRE(layered.put("b", bytes));
+    CHECK(layered.read("b") == bytes);
+    CHECK(layered.read("a") == std::string(kBytesOfA, 'a'));
+    const auto change = layered.archive->check_for_change();
+    CHECK_FALSE(change->is_replaced);
+    CHECK_FALSE(change->is_touched);
+  }
+  CHECK(layered.storage.copies() == 1);
+  CHECK(layered.told == std::vector<std::uint64_t>{layered.original.size()});
+  CHECK_FALSE(layered.archive->identity().same_file(before));
+  CHECK(content_of(layered.path) == layered.original);
+  CHECK(content_of(layered.copy).ends_with("new3"));
+}
+
+TEST_CASE("a span of the map stays where it is when the archive is copied up", "[core][archive]") {
+  Layered layered(Io::Mmap);
+  const auto held = layered.archive->bytes().map(layered.archive->file_range({kBytesOfA, 4})).value();
+  std::vector<std::byte> bytes(held.size_bytes());
+  REQUIRE(held.copy_to(bytes));
+  CHECK(layered.text(bytes) == "bbbb");
+  REQUIRE(layered.put("b", "next"));
+  REQUIRE(held.copy_to(bytes));
+  CHECK(layered.text(bytes) == "next");
+}
+
+TEST_CASE("the journals of a copied archive name the copy", "[core][archive]") {
+  Layered layered;
+  REQUIRE(layered.archive->open_for_writing());
+  const auto copy = system_storage().status(layered.copy).value();
+  CHECK(layered.archive->stamp().inode == copy.identity.inode);
+  CHECK(layered.archive->stamp().size_bytes == layered.original.size());
+}
+
+TEST_CASE("who asks late is told of the copy all the same, and a second opening is none", "[core][archive]") {
+  Layered layered;
+  REQUIRE(layered.archive->open_for_writing());
+  REQUIRE(layered.archive->open_for_writing());
+  CHECK(layered.told.size() == 1);
+  std::uint64_t size_bytes = 0;
+  layered.archive->tell_copy_to([&](const CopyUp& made) { size_bytes = made.size_bytes; });
+  CHECK(size_bytes == layered.original.size());
+}
+
+TEST_CASE("an archive without layers is opened again without a copy, however it was replaced",
+          "[core][archive]") {
+  const TemporaryDirectory directory;
+  const std::string bytes = archive_bytes(kHeader, std::string(kBytesOfA, 'a') + "bbbb");
+  const std::string path = directory.write("m.safetensors", bytes);
+  const auto archive = Archive::open(path, Access::ReadWrite).value();
+  bool is_told = false;
+  archive->tell_copy_to([&](const CopyUp&) { is_told = true; });
+  const FileIdentity before = archive->identity();
+  std::filesystem::rename(directory.write("other", bytes), path);
+  REQUIRE(archive->open_for_writing());
+  CHECK_FALSE(is_told);
+  CHECK(archive->identity() == before);
+  CHECK(archive->file().status()->identity.inode == before.inode);
+  CHECK(archive->check_for_change()->is_replaced);
+}
+
+TEST_CASE("an archive that was opened for reading is not opened for writing", "[core][archive]") {
+  const TemporaryDirectory directory;
+  const auto archive =
+      Archive::open(directory.write("m", archive_bytes(kHeader, std::string(kBytesOfA + 4, 'a'))),
+                    Access::ReadOnly)
+          .value();
+  CHECK(archive->open_for_writing().error().errno_value == EROFS);
+}
