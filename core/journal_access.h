@@ -4,11 +4,11 @@
 // So a new journal gets the archive's mode and group, and its owner where this process is root. The umask
 // does not count.
 //
-//   the process that makes the journal     owner            group            mode
+//   the maker                              owner            group            mode
 //   root                                   the archive's    the archive's    the archive's, rw for the owner
 //   another user, of the archive's group   this user        the archive's    the archive's, rw for the owner
-//   another user, not of that group        this user        as created       ... and the group has what
-//   others have
+//   another user, not of that group        this user        as created       the same, but the group's bits
+//                                                                            are those of others
 //
 // In the last line the archive's group may lose access that it has to the archive, and in each line an access
 // control list is not copied: who can't read the journal is refused a commit, and told whom to ask.
@@ -21,10 +21,10 @@
 //   the archive's owner        always
 //   this process's user        always
 //   anybody                    others may write the archive
-//   a member of its group      the group may write the archive, and the journal has the archive's group. Only
-//   a
-//                              member can give a file that group. A directory that gives its own group to new
-//                              files proves nothing where others may write to the directory.
+//   a member of its group      the group may write the archive, and the journal has the archive's group
+//
+// Only a member can give a file that group. A directory that gives its own group to new files proves nothing
+// where others may write to the directory.
 //
 // Every other journal blocks commits (journal_scan.h): its owner may still have a right to the archive that
 // does not show here.

@@ -2,13 +2,12 @@
 //
 // Of a sound record whose owner has died:
 //
-//   the archive          the record's boot     the archive's blocks             verdict
+//   the archive          the record's boot    the archive's blocks             verdict
 //   the same             none, or this one     (not looked at)                  committed
 //   perhaps (no birth    none, or this one     each old, new, or torn           committed
 //     times)                                     (torn: only with the inode)
 //                                              some are neither                 foreign, blocks commits
-//   the same or perhaps  a lost one            each old or new, some of each    committed: finishes what was
-//   begun
+//   the same or perhaps  a lost one            each old or new, some of each    committed: it is finished
 //                                              anything else                    lost: removed
 //   the same or perhaps  of another host       each old or new                  committed
 //                                              some are neither                 foreign, blocks commits

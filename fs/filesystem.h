@@ -3,14 +3,13 @@
 //
 // Any thread may call anything. Locks, in the order in which they are taken:
 //   PendingContent::mutex    one writer's pending bytes; readers come in beside its commit
-//   commit_mutex_            one attempt to commit or one look for foreign changes at a time; never held
-//   while
-//                            another process's lock is waited for (commit_in_turn)
+//   commit_mutex_            one attempt to commit, or one look for foreign changes, at a time
 //   TransactionGroup::mutex  the stages of a transaction
-//   tensor_locks_[...]       shared while a reply is made from the map; exclusive for a moment, twice in a
-//   commit Archive's locks, then state_mutex_ (generations, times, permissions), TransactionDirectory's and
-//   Views' mutexes
-// No lock is held when a call returns, except the tensor's shared one inside a Bytes.
+//   tensor_locks_[...]       shared while a reply is made from the map; exclusive for two moments of a commit
+//   Archive's locks          overlays and identity
+//   state_mutex_             generations, times, permissions; beside it TransactionDirectory's and Views' own
+// commit_mutex_ is not held while another process's lock is waited for (commit_in_turn). No lock is held when
+// a call returns, except the tensor's shared one inside a Bytes.
 //
 // Who waits for whom: attributes() takes state_mutex_ and mutexes like it, which nobody holds while a file is
 // written, synced or locked. read() takes the content's mutex for reading, then the tensor's lock: both wait

@@ -9,9 +9,9 @@
 #include <system_error>
 #include <vector>
 
+#include "core/journal_presence.h"
 #include "core/model.h"
 #include "core/model_directory.h"
-#include "core/journal_presence.h"
 #include "core/recovery.h"
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
