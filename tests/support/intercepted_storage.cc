@@ -110,6 +110,8 @@ class InterceptedFile final : public File {
   void prefetch(ByteRange range) const override { inner_->prefetch(range); }
   std::uint64_t filesystem_type() const override { return inner_->filesystem_type(); }
   bool is_served() const override { return inner_->is_served(); }
+  // The kernel's own knowledge: no call that a store could fail.
+  Result<std::uint64_t> known_size_bytes() const override { return inner_->known_size_bytes(); }
   std::uint64_t free_bytes() const override { return inner_->free_bytes(); }
   Striping striping() const override { return inner_->striping(); }
   bool has_staged_name() const override { return inner_->has_staged_name(); }
