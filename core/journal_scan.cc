@@ -198,12 +198,9 @@ class Scan {
     if (!at_path) return pass_on(std::move(at_path));
     found.settlers = settlers_of(*at_path);
     if (kind == Kind::Staged) {
-      // It promises nothing. One without bytes has not got its mode yet: an owner who lives sees that it
-      // goes, and makes another one (create_journal_file()).
-      const bool is_empty = at_path->identity.size_bytes == 0;
-      set(found, is_empty ? JournalState::Unfinished : JournalState::Unknown,
-          is_empty ? "a leftover of staging"
-                   : "being staged, or a leftover of that: this process may not read it");
+      // It promises nothing, and is in nobody's way. Whether its owner lives can't be seen from here, so it
+      // stays: one who lives would miss it when he gives it its name.
+      set(found, JournalState::Unknown, "being staged, or a leftover of that: this process may not read it");
       return true;
     }
     block(found,

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 #include "core/coordinator.h"
 #include "core/file_lock.h"
@@ -33,10 +34,10 @@ bool says_gone(const Error& error) {
 Result<bool> take_named(Storage& storage, FoundJournal& found) {
   auto owner = found.file->try_lock(kOwnerByte, LockKind::Exclusive);
   if (!owner && !lacks_locks(owner.error())) return pass_on(std::move(owner));
-  if (owner && *owner) {
+  auto is_there = is_listed(storage, found.report.path);
+  if (is_there && *is_there && owner && *owner) {
     return fail(ErrorCode::Busy, EBUSY, found.report.path.string() + ": somebody else is at work on it");
   }
-  auto is_there = is_listed(storage, found.report.path);
   // What is in a dead owner's standing journal does not change; who settles it removes it.
   if (!is_there || !*is_there || found.is_standing) return is_there;
   if (auto seen = found.file->refresh(); !seen) return pass_on(std::move(seen));
@@ -52,6 +53,19 @@ Result<bool> take(Storage& storage, FoundJournal& found) {
   auto taken = take_named(storage, found);
   if (!taken && says_gone(taken.error())) return false;
   return taken;
+}
+
+/// The same of a dead owner's journal, with the archive's locks: somebody who has its lock without them is
+/// about to remove it.
+Result<bool> take_from_dead(Storage& storage, FoundJournal& found) {
+  constexpr std::chrono::milliseconds kPause{2};
+  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
+  for (;;) {
+    auto taken = take(storage, found);
+    const bool is_busy = !taken && taken.error().code == ErrorCode::Busy;
+    if (!is_busy || std::chrono::steady_clock::now() >= deadline) return taken;
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 tl::unexpected<Error> only_others_may(const FoundJournal& found) {
@@ -109,10 +123,11 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   for (const JournalRange& range : found.record.ranges) ranges.push_back(range.archive);
   auto locks = ArchiveLocks::for_patch(archive, archive_path, ranges, kLockPatience);
   if (!locks && !lacks_locks(locks.error())) return pass_on(std::move(locks));
-  auto still = take(storage, found);
+  const bool is_in_use = found.report.state == JournalState::InUse;
+  auto still = is_in_use ? take(storage, found) : take_from_dead(storage, found);
   if (!still) return pass_on(std::move(still));
   if (!*still) return {};
-  if (found.report.state == JournalState::InUse) {
+  if (is_in_use) {
     // Its owner lived at the look, so that nobody has looked at its bytes. He may have died before he
     // committed.
     auto is_there = judge_again(storage, archive_path, archive, found);
@@ -155,13 +170,7 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
     }
   }
   if (options.is_dry_run) return {};
-  if (!found.file) {
-    if (report.state != JournalState::Unfinished) return {};
-    auto removed = storage.remove(report.path);
-    if (removed) report.action = JournalAction::Removed;
-    const bool has_gone = !removed && removed.error().errno_value == ENOENT;
-    return has_gone ? Result<void>{} : removed;
-  }
+  if (!found.file) return {};
   if (found.is_read_only) {
     // A leftover of staging promises nothing: it may stay.
     const bool may_stay = report.state == JournalState::InUse || (!is_due && !found.is_void);

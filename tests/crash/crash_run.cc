@@ -135,7 +135,7 @@ History record(const Workload& workload, const std::vector<SeamCall>& lies) {
   };
   remember("beginning", disk.image());
   disk.observe(remember);
-  const auto process = disk.start_process();
+  const auto process = disk.start_process(workload.writer);
   LyingStorage storage(*process, lies);
   {
     Writer writer(storage, *workload.archive, commit_options(workload.durability), workload.keeps_journal);
@@ -161,15 +161,21 @@ std::optional<std::string> judge(const History& history, const Moment& moment, c
                                  const std::vector<SeamCall>& lies) {
   const bool is_power = history.workload->durability == Durability::Power;
   DiskImage image = crashed;
+  DiskMount mount = history.workload->disk.mount();
   for (std::uint64_t in_a_row = 1;; ++in_a_row) {
     ++counts.states;
     counts.in_recovery += in_a_row > 1;
     counts.deepest = std::max(counts.deepest, in_a_row);
-    DiskOptions options = history.workload->disk;
-    // The disk's number is another one after a start of the machine; birth times make up for that.
-    if (options.has_birth_times) options.device += in_a_row;
-    DiskModel disk(options, image);
-    const auto process = disk.start_process();
+    if (!was_killed) {
+      ++mount.boot.id[1];
+      ++mount.device;
+    }
+    DiskModel disk(history.workload->disk, image);
+    // What is staged under a name is its maker's until he has given it to others.
+    const bool may_be_anybody = disk.options().has_unnamed;
+    const DiskUser& user =
+        may_be_anybody ? people()[choices.below(people().size())] : history.workload->writer;
+    const auto process = disk.start_process(user, mount);
     LyingStorage storage(*process, lies);
     if (choices.one_in(kOneReader)) {
       if (auto wrong = check_reader(history, moment, disk, storage)) return wrong;

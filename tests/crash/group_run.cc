@@ -18,8 +18,6 @@ namespace {
 constexpr std::size_t kGroups = 2;
 constexpr std::size_t kMoments = 8;  // that are crashed, of a run
 
-const DiskUser kMember{.uid = 1001, .gid = 101, .groups = {200}};
-const DiskUser kOwner{.uid = 1000, .gid = 100, .groups = {200}};
 const DiskAccess kTheirs{.uid = 1000, .gid = 200, .permissions = 0660};
 
 std::string text_of(const Error& error) {
@@ -62,7 +60,9 @@ class GroupRun {
 
   void add_edges() {
     has_edges_ = true;
-    users_ = {{}, kOwner, kMember};
+    users_ = people();
+    // What is staged under a name is its maker's until he has given it to others.
+    if (!disk_options_.has_unnamed) users_ = {users_[choices_.below(users_.size())]};
     if (choices_.one_in(2)) {
       mounts_.front().has_birth_times = false;
       mounts_.push_back({.device = 100, .has_birth_times = false, .boot = {.id = {2}, .host = 2}});

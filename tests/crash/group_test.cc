@@ -7,21 +7,31 @@ namespace {
 
 constexpr std::uint64_t kSeeds = 4000;
 
-}  // namespace
-
-TEST_CASE("groups: archives that are committed together are never of two minds", "[crash][groups]") {
+void explore(GroupWorld world, std::uint64_t seeds) {
   GroupCounts counts;
-  for (std::uint64_t seed = 0; seed < kSeeds; ++seed) {
-    if (const auto wrong = run_groups(seed, counts)) {
+  for (std::uint64_t seed = 0; seed < seeds; ++seed) {
+    if (const auto wrong = run_groups(seed, counts, world)) {
       FAIL_CHECK("seed " << seed << ": " << *wrong);
       break;
     }
   }
-  CHECK(counts.committed > kSeeds / 2);
-  CHECK(counts.failed > kSeeds / 8);
+  CHECK(counts.states > 4 * seeds);
+  CHECK(counts.in_recovery > seeds);
+  CHECK(counts.committed > seeds / 2);
+  CHECK(counts.failed > seeds / 8);
   WARN(counts.states << " states, " << counts.in_recovery << " after a crash of a recovery; "
                      << counts.committed << " groups committed, " << counts.failed
                      << " ended by a failing call");
+}
+
+}  // namespace
+
+TEST_CASE("groups: archives that are committed together are never of two minds", "[crash][groups]") {
+  explore(GroupWorld::Simple, kSeeds);
+}
+
+TEST_CASE("groups: nor among users, devices, boots and durabilities", "[crash][groups]") {
+  explore(GroupWorld::Edges, kSeeds / 4);
 }
 
 }  // namespace stfs::test

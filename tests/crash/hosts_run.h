@@ -59,6 +59,8 @@ struct HostsCounts {
 const std::vector<HostsScenario>& hosts_scenarios();
 /// Several users, devices, boots, durabilities and names; looks that fail.
 const std::vector<HostsScenario>& edge_scenarios();
+/// That show faults which are known and not mended: no test runs them.
+const std::vector<HostsScenario>& open_scenarios();
 
 /// One schedule; every call is told to `trace`. @return what is wrong: an update lost, a transaction torn,
 /// something left behind.

@@ -40,6 +40,11 @@ TEST_CASE("hosts: no update is lost and no transaction torn, whoever is killed w
   explore(hosts_scenarios(), kSchedules);
 }
 
+TEST_CASE("hosts: nor by users, devices, boots, durabilities, names, and looks that fail",
+          "[crash][hosts][exhaustive]") {
+  explore(edge_scenarios(), kSchedules / 3);
+}
+
 TEST_CASE("hosts: the judge of contents finds what is lost and what is torn", "[crash][hosts]") {
   const auto content = [](std::vector<std::pair<std::size_t, std::size_t>> written) {
     Content bytes = small_archive().content();

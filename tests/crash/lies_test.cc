@@ -29,10 +29,11 @@ std::optional<std::string> catch_lie(const std::vector<SeamCall>& lies) {
 }
 
 /// The same, with several writers.
-std::optional<std::string> catch_lie_among_hosts(const std::vector<SeamCall>& lies) {
+std::optional<std::string> catch_lie_among_hosts(
+    const std::vector<SeamCall>& lies, const std::vector<HostsScenario>& scenarios = hosts_scenarios()) {
   constexpr std::uint64_t kMostSchedules = 200;
   HostsCounts counts;
-  for (HostsScenario scenario : hosts_scenarios()) {
+  for (HostsScenario scenario : scenarios) {
     scenario.lies = lies;
     for (std::uint64_t seed = 0; seed < kMostSchedules; ++seed) {
       if (auto wrong = run_hosts(scenario, seed, counts)) return wrong;
@@ -77,6 +78,12 @@ TEST_CASE("lies: locks on the archive that nobody keeps are found out", "[crash]
 
 TEST_CASE("lies: locks on the journal that nobody keeps are found out", "[crash][lies][hosts][exhaustive]") {
   CHECK(catch_lie_among_hosts({{FileCall::Lock, FileRole::Journal}}));
+}
+
+TEST_CASE("lies: a journal that is not given to those who may write the archive is found out",
+          "[crash][lies][hosts]") {
+  CHECK(catch_lie_among_hosts({{FileCall::SetMode, FileRole::Journal}}, edge_scenarios()));
+  CHECK(catch_lie_among_hosts({{FileCall::SetOwner, FileRole::Journal}}, edge_scenarios()));
 }
 
 }  // namespace stfs::test

@@ -108,6 +108,12 @@ std::vector<Workload> make_workloads() {
   keep("kept: a large one between",
        {{.pieces = {{"left"}}}, {.pieces = {{"large"}, {"left"}}}, {.pieces = {{"left"}}}});
   list.back().archive = &large_archive();
+  add("by the owner", {{.pieces = {{"unaligned"}, {"end"}}}, {.pieces = {{"end"}}}});
+  list.back().writer = people()[1];
+  add("by a member of the group", {{.pieces = {{"unaligned"}, {"end"}}}, {.pieces = {{"end"}}}});
+  list.back().writer = people()[2];
+  keep("kept: by a member of the group", {{.pieces = {{"block"}}}, {.pieces = {{"block"}, {"end"}}}});
+  list.back().writer = people()[2];
   return list;
 }
 
@@ -188,6 +194,7 @@ Workload random_workload(std::uint64_t seed) {
   workload.disk.has_unnamed = !random.one_in(4);
   workload.disk.has_birth_times = !random.one_in(4);
   workload.keeps_journal = random.one_in(2);
+  workload.writer = people()[random.below(people().size())];
   if (random.one_in(3)) {
     workload.disk.has_clone = true;
     if (!random.one_in(4)) workload.disk.striping = striped_disk(kBlock).striping;
@@ -297,8 +304,14 @@ Result<void> Writer::run(const Step& step, std::uint64_t number, unsigned retrie
   }
 }
 
+const std::vector<DiskUser>& people() {
+  static const std::vector<DiskUser> list = {
+      {}, {.uid = 1000, .gid = 100, .groups = {200}}, {.uid = 1001, .gid = 101, .groups = {200}}};
+  return list;
+}
+
 void put_archive(DiskModel& disk, const TestArchive& archive) {
-  disk.put(kArchivePath, archive.content());
+  disk.put(kArchivePath, archive.content(), {.uid = 1000, .gid = 200, .permissions = 0660});
 }
 
 CommitOptions commit_options(Durability durability) {

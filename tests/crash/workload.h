@@ -78,6 +78,7 @@ struct Workload {
   Durability durability = Durability::Power;
   /// Small commits go through a standing journal.
   bool keeps_journal = false;
+  DiskUser writer = {};
 };
 
 const std::vector<Workload>& workloads();
@@ -130,6 +131,8 @@ class Writer {
   ReaderWriterLock readers_;
 };
 
+/// Who may write the archive that put_archive() makes: root, its owner and the others of its group.
+const std::vector<DiskUser>& people();
 /// Puts the archive at the beginning onto the disk.
 void put_archive(DiskModel& disk, const TestArchive& archive = small_archive());
 CommitOptions commit_options(Durability durability);

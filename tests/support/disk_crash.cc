@@ -139,9 +139,10 @@ DiskImage after_power_loss(const DiskImage& image, Choices& choices) {
   return settle(image, picker(), picker(), picker(), choices);
 }
 
-DiskImage after_random_power_loss(const DiskImage& image, Choices& choices) {
+DiskImage after_random_power_loss(const DiskImage& image, Choices& choices, bool has_stale_blocks) {
   const auto policy = [&](std::size_t count) { return static_cast<Policy>(choices.below(count)); };
-  Picker data(policy(kPolicies), unsettled_blocks(image), choices);
+  static_assert(static_cast<std::size_t>(Policy::Stale) == kPolicies - 1);
+  Picker data(policy(has_stale_blocks ? kPolicies : kPolicies - 1), unsettled_blocks(image), choices);
   Picker sizes(policy(3), 0, choices);
   Picker names(policy(5), unsettled_names(image), choices);
   return settle(image, data, sizes, names, choices);

@@ -13,7 +13,8 @@ DiskImage after_power_loss(const DiskImage& image, Choices& choices);
 /// The same, by a policy that is drawn first (all old, all new, one odd one out, each as it comes, torn at
 /// sectors, stale bytes of other files where new blocks never arrived), so that the rare states are not
 /// drowned.
-DiskImage after_random_power_loss(const DiskImage& image, Choices& choices);
+/// @param has_stale_blocks  DiskOptions: without them, such blocks are zeros.
+DiskImage after_random_power_loss(const DiskImage& image, Choices& choices, bool has_stale_blocks = true);
 
 /// After all processes were killed: what was written stays, unsettled as it is; files without a name go.
 DiskImage after_kill(const DiskImage& image);

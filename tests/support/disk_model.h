@@ -33,6 +33,9 @@ struct DiskOptions {
   bool has_clone = false;  // FICLONERANGE, as xfs and btrfs
   Striping striping{};
   std::uint64_t free_bytes = std::numeric_limits<std::uint64_t>::max();
+  /// A new block that never reached the disk may show what others had written there; else zeros. Not where
+  /// the file system writes data before the size, as ext4 (data=ordered), xfs and btrfs.
+  bool has_stale_blocks = true;
   bool has_unnamed = true;  // O_TMPFILE; else files have their fallback name from the start
   bool has_locks = true;
   /// What becomes of a file that was opened by its name, when that has gone: this errno; 0: it stays as it
