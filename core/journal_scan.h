@@ -64,7 +64,8 @@ struct FoundJournal {
   /// This process may not write it, so that it can't settle it. Then `settlers` tells who can.
   bool is_read_only = false;
   std::string settlers;
-  /// A coordinator whose journals tell all that there is to tell: not among what a scan returns.
+  /// There is nothing to tell about it, so reports leave it out: a coordinator whose journals tell all, or a
+  /// journal that has gone or was taken back by its owner.
   bool is_hidden = false;
 };
 

@@ -48,10 +48,12 @@ Result<bool> take_named(Storage& storage, FoundJournal& found) {
   return !*taken_back || found.report.state == JournalState::Unfinished;
 }
 
-/// Takes the journal's own lock. False where it has gone meanwhile or was taken back.
+/// Takes the journal's own lock. False where it has gone meanwhile or was taken back: then it is hidden,
+/// since there is nothing to tell about it.
 Result<bool> take(Storage& storage, FoundJournal& found) {
   auto taken = take_named(storage, found);
-  if (!taken && says_gone(taken.error())) return false;
+  if (!taken && says_gone(taken.error())) taken = false;
+  found.is_hidden = taken && !*taken;
   return taken;
 }
 
@@ -179,7 +181,11 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
   }
   if (report.state == JournalState::Unfinished) {
     auto still = take(storage, found);
-    if (!still && still.error().code == ErrorCode::Busy) return {};
+    if (!still && still.error().code == ErrorCode::Busy) {
+      // Another process removes it now.
+      report.state = JournalState::InUse;
+      return {};
+    }
     if (!still) return pass_on(std::move(still));
     if (!*still) return {};
     // On the disk it need not be void yet, nor after a sync of its owner's that has failed.
@@ -218,7 +224,7 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
       if (auto settled = settle(storage, archive_path, archive, found, options); !settled) {
         return pass_on(std::move(settled));
       }
-      reports.push_back(std::move(found.report));
+      if (!found.is_hidden) reports.push_back(std::move(found.report));
     }
     return reports;
   });
