@@ -111,10 +111,23 @@ TEST_CASE("no flipped byte of a standing journal makes recovery write anything b
   CHECK((applied_bytes == 0 ? left_alone : dropped) == 0);
 }
 
+TEST_CASE("a dead owner's standing journal without bytes was left by a lost boot and is removed",
+          "[core][standing_scan]") {
+  OwnedArchive sample;
+  sample.commit('n');
+  sample.die();
+  std::filesystem::resize_file(sample.journal, 0);
+  const JournalReport report = sample.recover_one();
+  CHECK(report.state == JournalState::Unfinished);
+  CHECK(report.action == JournalAction::Removed);
+  CHECK_FALSE(report.blocks_commits);
+  CHECK_FALSE(std::filesystem::exists(sample.journal));
+}
+
 TEST_CASE("a standing journal that was cut or has grown is damaged: never applied nor removed",
           "[core][standing_scan]") {
   const std::uint64_t size_bytes =
-      GENERATE(std::uint64_t{0}, 1, 100, kBlockBytes, kStandingHeads.offset, kStandingHeads.end(),
+      GENERATE(std::uint64_t{1}, 100, kBlockBytes, kStandingHeads.offset, kStandingHeads.end(),
                kStandingBytes - 1, kStandingBytes + 1, kStandingBytes + kBlockBytes, 1 << 20);
   const bool is_alive = GENERATE(false, true);
   CAPTURE(size_bytes, is_alive);

@@ -215,10 +215,18 @@ TEST_CASE("recover finds the journals of an archive named without a directory", 
   CHECK(model.is_new());
 }
 
+TEST_CASE("recover takes a directory of one archive for the archive", "[tools][recover]") {
+  const Model model;
+  model.plant();
+  CHECK(run_verb(tools::recover, {model.directory.path().string()}).code == 0);
+  CHECK(model.is_new());
+}
+
 TEST_CASE("recover fails where there is no archive", "[tools][recover]") {
   const Model model;
   CHECK(run_verb(tools::recover, {model.directory / "none"}).code == 1);
-  CHECK(run_verb(tools::recover, {model.directory.path().string()}).code == 1);
+  std::filesystem::create_directory(model.directory / "empty");
+  CHECK(run_verb(tools::recover, {model.directory / "empty"}).code == 1);
   CHECK(run_verb(tools::recover, {}).code == 2);
 }
 
