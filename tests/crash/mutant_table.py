@@ -431,7 +431,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recovery takes a journal that somebody holds",
-        "if (owner && *owner) {",
+        "if (is_there && *is_there && owner && *owner) {",
         "if (false) {",
         ("hosts",),
     ),
