@@ -2,7 +2,7 @@
 # Each read gives the right bytes or EIO: no zeros, no signal, and the daemon lives on.
 #
 # test_change_underneath.py looks at an archive that stays cut, test_cut_under_tools.py at `stfs` and Python.
-import contextlib
+import errno
 import mmap
 import os
 
@@ -10,6 +10,7 @@ import mounted
 import numpy as np
 import pytest
 from cut_archive import READERS, ROUNDS, cut_archive, read_direct, run_readers  # noqa: F401
+from mounted import errno_of, eventually
 
 
 def float32_of(data):
@@ -83,8 +84,8 @@ def test_a_transaction_checks_its_tensors_while_the_archive_is_cut(cut_archive, 
         try:
             os.close(os.open(directory / "b", os.O_WRONLY))
         finally:
-            with contextlib.suppress(FileNotFoundError):  # where it could not be opened
-                os.unlink(directory / "b")
+            # The kernel tells of a close after close(2) has returned: until then it is open for writing.
+            assert eventually(lambda: errno_of(os.unlink, directory / "b") != errno.EBUSY)
             os.rmdir(directory)
         return True
 
