@@ -49,12 +49,17 @@ enum class Kind : std::uint8_t { Ordinary, Staged, Standing, Group };
 /// Nothing where it is not a journal's name.
 std::optional<Kind> kind_of(std::string_view rest) {
   Kind kind = Kind::Ordinary;
-  for (const auto& [suffix, meaning] : {std::pair{kStagedSuffix, Kind::Staged},
-                                        {kStandingSuffix, Kind::Standing},
-                                        {kGroupSuffix, Kind::Group}}) {
-    if (kind != Kind::Ordinary || !rest.ends_with(suffix)) continue;
+  if (rest.ends_with(kStagedSuffix)) {
+    rest.remove_suffix(kStagedSuffix.size());
+    kind = Kind::Staged;
+  }
+  // Each kind is staged under its own suffix and that of staging.
+  for (const auto& [suffix, meaning] :
+       {std::pair{kStandingSuffix, Kind::Standing}, {kGroupSuffix, Kind::Group}}) {
+    if (!rest.ends_with(suffix)) continue;
     rest.remove_suffix(suffix.size());
-    kind = meaning;
+    if (kind != Kind::Staged) kind = meaning;
+    break;
   }
   const bool is_id = rest.size() == kIdDigits && is_hexadecimal(rest);
   return is_id ? std::optional(kind) : std::nullopt;

@@ -217,8 +217,9 @@ TEST_CASE("recover finds the journals of an archive named without a directory", 
 
 TEST_CASE("recover takes a directory of one archive for the archive", "[tools][recover]") {
   const Model model;
-  model.plant();
+  const fs::path journal = model.plant();
   CHECK(run_verb(tools::recover, {model.directory.path().string()}).code == 0);
+  CHECK_FALSE(fs::exists(journal));
   CHECK(model.is_new());
 }
 
