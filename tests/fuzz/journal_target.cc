@@ -155,7 +155,7 @@ class Execution {
 
   [[nodiscard]] std::string_view outcome() const {
     if (has(kIsInUse)) return "in use";
-    if (verdict_.is_part) return "applied as a part";
+    if (verdict_.after && verdict_.is_part) return "applied as a part";
     if (verdict_.after) return verdict_.state == JournalState::Foreign ? "insisted" : "applied";
     return name_of(verdict_.state);
   }
@@ -208,7 +208,10 @@ class Execution {
     const ByteRange locked{0, kBlockBytes};
     const auto obstacle = find_obstacle(storage_, kArchive, *archive, {&locked, 1});
     if (has(kIsInUse))
-      return obstacle || verdict_.blocks_commits ? "" : "a living owner's journal stops commits";
+      // A standing journal has its size from the beginning, so one without bytes was cut under its owner.
+      return obstacle || verdict_.blocks_commits || storage_.content(path_).empty()
+                 ? ""
+                 : "a living owner's journal stops commits";
     if (verdict_.blocks_commits) return obstacle ? "a commit beside it goes on" : "";
     if (!obstacle) return "a commit beside it fails: " + obstacle.error().message;
     const bool is_due = verdict_.state == JournalState::Committed;

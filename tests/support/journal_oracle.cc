@@ -236,7 +236,10 @@ JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
   constexpr std::uint64_t kMostCoordinatorBytes = 4096;
   const bool is_too_long =
       head.record.size_bytes > kFixedBytes + kMostCoordinatorBytes + blocks_of(setting.stamp.size_bytes) * 48;
-  const JournalVerdict lost{.state = JournalState::Unfinished};
+  // What is removed as void takes with it a coordinator that names no other journal.
+  const auto names = setting.coordinator ? read_plain_coordinator(*setting.coordinator) : std::nullopt;
+  const bool is_named = names && std::ranges::count(*names, setting.name) != 0;
+  const JournalVerdict lost{.state = JournalState::Unfinished, .is_part = is_named};
   auto record = sealed_record(journal, block, head, {kBlockBytes, journal.size() - kBlockBytes});
   if (is_too_long) record.reset();
   if (!record && is_zero(block)) return lost;
