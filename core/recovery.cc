@@ -126,7 +126,8 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   auto locks = ArchiveLocks::for_patch(archive, archive_path, ranges, kLockPatience);
   if (!locks && !lacks_locks(locks.error())) return pass_on(std::move(locks));
   const bool is_in_use = found.report.state == JournalState::InUse;
-  auto still = is_in_use ? take(storage, found) : take_from_dead(storage, found);
+  // An owner who lived at the look is not waited for, whatever his journal says.
+  auto still = is_in_use || found.is_in_use ? take(storage, found) : take_from_dead(storage, found);
   if (!still) return pass_on(std::move(still));
   if (!*still) return {};
   if (is_in_use) {
