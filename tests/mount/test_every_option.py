@@ -1,0 +1,178 @@
+# Every verb of stfs with every option that its --help lists, in every way in which an option can be written, and with
+# every kind of target: the table is one of the product, and the library that parses command lines differs by system.
+import re
+import subprocess
+
+import archive_file
+import mounted
+import numpy as np
+import pytest
+from lease_client import Server
+from sharded_model import ShardedModel
+
+STFS = mounted.BUILD / "stfs"
+W = np.arange(12, dtype="f4").reshape(3, 4)
+TENSORS = {"w": W, "b": W + 1}
+
+# A command with long options and a blank before each value, and what its output has.
+COMMANDS = [
+    ("ls m.safetensors", r"b +F32 +\[3,4\] +48 B\n"),
+    ("ls --sort name m.safetensors", r"^b .*\nw "),
+    ("ls --sort name --reverse m.safetensors", r"^w .*\nb "),
+    ("ls --bytes m.safetensors *", r" 48\n"),
+    ("ls --names m.safetensors w", r"^w\n$"),
+    ("ls --json m.safetensors b w", r'"dtype": ?"F32"'),
+    ("info m.safetensors", r"tensors +2\n"),
+    ("info --bytes m.safetensors", r"F32.* 96\b"),
+    ("info --json m.safetensors", r'"tensors": ?2'),
+    ("cat --force m.safetensors w", "^" + re.escape(W.tobytes().decode("latin-1")) + "$"),
+    ("slice --raw --output out.npy m.safetensors w[0]", r"out\.npy: w\[0\]: F32 \[4\], 16 B"),
+    ("slice --npy --output - m.safetensors w[1,:2]", r"^.NUMPY"),
+    ("slice --npy --force m.safetensors w[...]", r"^.NUMPY"),
+    ("slice --json m.safetensors b[::-1]", r'"shape": \[\s*3,\s*4\s*\]'),
+    ("verify m.safetensors w b", r"w +F32 +xxh128:[0-9a-f]{32} "),
+    ("verify --record out.json m.safetensors", r"^read 2 tensors, 96 B: recorded in out\.json"),
+    ("verify --against sums.json --threads 2 m.safetensors", r"^read 2 tensors, 96 B: as recorded in sums\.json"),
+    ("verify --finite --json m.safetensors", r'"problems": ?\[\]'),
+    ("put m.safetensors w raw", r"^changed w: F32 \[3,4\], 48 B"),
+    ("put --raw --durability process m.safetensors w raw.npy", r"^changed w"),
+    ("put --from-tensor b --wait 5 m.safetensors w d.safetensors", r"^changed w"),
+    ("put --nolock --json m.safetensors w raw", r'"size_bytes": ?48'),
+    ("apply m.safetensors d.safetensors", r"^changed 2 tensors of .*, 96 B"),
+    ("apply --dry-run m.safetensors d.safetensors", r"would change 2 tensors of .*, 96 B"),
+    ("apply --durability power --nolock --wait 0 --json m.safetensors d.safetensors", r'"tensors": ?\['),
+    ("recover m.safetensors", r"no journal, nothing to recover"),
+    ("recover --dry-run --force m.safetensors", r"no journal, nothing to recover"),
+    ("recover --json m.safetensors", r'"journals": ?\[\]'),
+    ("upload --device cpu --verify m.safetensors", r"cpu"),
+    ("upload --device @rules --dry-run m.safetensors", r"cpu: 1 tensors?, 48 B of "),
+    ("upload --device cpu --select w --select b[0] --dtype bf16 --json m.safetensors", r'"BF16"'),
+    ("devices", r"^device .*\ncpu "),
+    ("devices --json", r'"why_no_cuda"'),
+    ("sample --force --layers 1 --hidden 8 --seed 7 new.safetensors", r"wrote new\.safetensors: "),
+    ("sample --force --size 1M --json new.safetensors", r'"size_bytes"'),
+    ("serve --status socket", r"^socket .*\nprocess "),
+    ("serve --status socket --json", r'"generation":1,'),
+]
+# These hold the same tensors. What names the mount's own copy of the archive can be read alone.
+TARGETS = ["sharded", "sharded/model.safetensors.index.json", "one", "mnt", "mnt/.safetensors/archive.safetensors"]
+READING = ("ls", "info", "cat", "slice", "verify", "recover", "upload")
+
+
+def stfs(directory, words):
+    return subprocess.run([STFS, *words], cwd=directory, capture_output=True, encoding="latin-1",
+                          timeout=60 * mounted.PATIENCE)
+
+
+def verbs():
+    listed = stfs("/", ["--help"]).stdout.split("\nVerbs:\n")[1].split("\n\n")[0]
+    return [line.split()[0] for line in listed.splitlines()]
+
+
+def options_of(verb):
+    """{long name: (short name or None, whether it takes a value)}, of what --help prints."""
+    listed = stfs("/", [verb, "--help"]).stdout.split("\nOptions:\n")[1].split("\n\n")[0]
+    found = [re.match(r"  (?:(-\w),)?(--[\w-]+)( \S+)?", line) for line in listed.splitlines()]
+    return {line[2]: (line[1], line[3] is not None) for line in found if line}
+
+
+OPTIONS = {verb: options_of(verb) for verb in verbs()} if STFS.exists() else {}
+
+
+def parts(command):
+    """The verb, its options as pairs of a name and a value or None, and the other words."""
+    verb, *words = command.split(" ")
+    options, others = [], []
+    while words:
+        word = words.pop(0)
+        if not word.startswith("--"):
+            others.append(word)
+        else:
+            options.append((word, words.pop(0) if OPTIONS[verb][word][1] else None))
+    return verb, options, others
+
+
+def spellings(command):
+    verb, options, others = parts(command)
+    apart = [word for name, value in options for word in ([name] if value is None else [name, value])]
+    joined = [name if value is None else f"{name}={value}" for name, value in options]
+    short = [word for name, value in options for word in
+             ([OPTIONS[verb][name][0] or name] + ([] if value is None else [value]))]
+    attached = [(OPTIONS[verb][name][0] or f"{name}=") + value if value is not None else name for name, value in options]
+    return [[verb, *apart, *others], [verb, *others, *apart], [verb, *joined, "--", *others], [verb, *others, *joined],
+            [verb, *short, *others], [verb, *attached, *others]]
+
+
+@pytest.fixture
+def directory(tmp_path):
+    archive_file.save_with_reference(tmp_path / "m.safetensors", TENSORS)
+    archive_file.save_with_reference(tmp_path / "d.safetensors", TENSORS)
+    (tmp_path / "one").mkdir()
+    archive_file.save_with_reference(tmp_path / "one/o.safetensors", TENSORS)
+    ShardedModel(tmp_path / "sharded", shards=2, tensors=TENSORS)
+    (tmp_path / "raw").write_bytes(W.tobytes())
+    (tmp_path / "raw.npy").write_bytes(W.tobytes())
+    (tmp_path / "rules").write_text("w cpu\n")
+    assert stfs(tmp_path, ["verify", "m.safetensors", "--record", "sums.json"]).returncode == 0
+    return tmp_path
+
+
+def check(directory, words, pattern):
+    done = stfs(directory, words)
+    assert (done.returncode, done.stderr) == (0, ""), words
+    assert re.search(pattern, done.stdout, re.DOTALL if "NUMPY" in pattern else 0), (words, done.stdout)
+
+
+@pytest.mark.parametrize("command, pattern", COMMANDS, ids=[command for command, _ in COMMANDS])
+def test_a_command_in_every_spelling(directory, command, pattern):
+    server = Server(directory / "socket", directory / "m.safetensors") if "socket" in command else None
+    try:
+        if server is not None:
+            server.ready()
+        for words in spellings(command):
+            check(directory, words, pattern)
+    finally:
+        assert server is None or server.finish() is None
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_every_command_with_a_target(directory, mounts, target):
+    if target.startswith("mnt"):
+        (directory / "mnt").mkdir()
+        mounts(directory / "m.safetensors", path=directory / "mnt")
+    for command, pattern in COMMANDS:
+        verb, options, others = parts(command)
+        if "m.safetensors" in others and (verb in READING or not target.endswith("archive.safetensors")):
+            words = [target if word == "m.safetensors" else word for word in spellings(command)[0]]
+            check(directory, words, pattern)
+
+
+def test_the_table_has_every_verb_and_every_option():
+    """But what makes a server: test_serve.py does."""
+    used = {verb: {"--help"} for verb in OPTIONS}
+    for command, _ in COMMANDS:
+        verb, options, _ = parts(command)
+        used[verb] |= {name for name, _ in options}
+    assert {verb for verb, names in used.items() if len(names) > 1} == set(OPTIONS)
+    missing = {verb: set(OPTIONS[verb]) - used[verb] for verb in OPTIONS}
+    assert {verb: names for verb, names in missing.items() if names} == {
+        "serve": {"--device", "--select", "--dtype", "--socket", "--verify"}}
+
+
+@pytest.mark.parametrize("verb", OPTIONS)
+def test_both_names_of_help_print_it(verb):
+    for name in ("-h", "--help"):
+        done = stfs("/", [verb, name])
+        assert (done.returncode, done.stderr) == (0, "")
+        assert f"\nUsage: stfs {verb} " in done.stdout
+
+
+@pytest.mark.parametrize("verb", OPTIONS)
+def test_what_the_verb_does_not_know_is_wrong_usage(directory, verb):
+    first = spellings(next(command for command, _ in COMMANDS if command.split()[0] == verb))[0]
+    bare = [f"{name}=x" for name, (_, takes_value) in OPTIONS[verb].items() if not takes_value and name != "--help"]
+    valued = [name for name, (_, takes_value) in OPTIONS[verb].items() if takes_value]
+    for word in ("--no-such-option", "-Z", *bare, *valued):
+        done = stfs(directory, [*first, word])
+        assert (done.returncode, done.stdout) == (2, ""), word
+        assert word.split("=")[0] in done.stderr, (word, done.stderr)
