@@ -11,12 +11,17 @@
 #include "tests/support/choices.h"
 #include "tests/support/disk_crash.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/intercepted_storage.h"
+#include "tests/support/scheduler.h"
 
 namespace stfs::test {
 namespace {
 
 constexpr std::size_t kGroups = 2;
 constexpr std::size_t kMoments = 8;  // that are crashed, of a run
+// At a call of who commits; where files get their names it is decided what a group has become.
+constexpr std::size_t kOneKill = 100;
+constexpr std::size_t kOneKillOfNames = 6;
 
 const DiskAccess kTheirs{.uid = 1000, .gid = 200, .permissions = 0660};
 
@@ -58,8 +63,28 @@ class GroupRun {
     std::size_t begun;
   };
 
+  /// At each call of one process.
+  class Turn final : public Interceptor {
+   public:
+    Turn(Choices& choices, DiskProcess& process, bool is_killed)
+        : choices_(choices), process_(process), is_killed_(is_killed) {}
+    Verdict before(const SeamCall& call) override {
+      Scheduler::pause();
+      const bool is_about_names = call.kind == FileCall::Publish || call.kind == FileCall::SyncDirectory;
+      const std::size_t one_in = is_about_names ? kOneKillOfNames : kOneKill;
+      if (is_killed_ && !process_.is_dead() && choices_.one_in(one_in)) process_.kill();
+      return {};
+    }
+
+   private:
+    Choices& choices_;
+    DiskProcess& process_;
+    const bool is_killed_;
+  };
+
   void add_edges() {
     has_edges_ = true;
+    has_company_ = choices_.one_in(3);
     users_ = people();
     // What is staged under a name is its maker's until he has given it to others.
     if (!disk_options_.has_unnamed) users_ = {users_[choices_.below(users_.size())]};
@@ -68,6 +93,7 @@ class GroupRun {
       mounts_.push_back({.device = 100, .has_birth_times = false, .boot = {.id = {2}, .host = 2}});
     }
     if (choices_.one_in(3)) durability_ = Durability::Process;
+    can_be_told_ = durability_ == Durability::Power || mounts_.size() == 1;
   }
 
   /// @param boot  how often the power has come back.
@@ -84,45 +110,70 @@ class GroupRun {
   void record() {
     DiskModel disk(disk_options_);
     for (const std::string& path : paths_) disk.put(path, small_archive().content(), kTheirs);
-    std::size_t promised = 0;
-    std::size_t begun = 0;
-    const auto remember = [&](std::string_view, const DiskImage& image) {
-      moments_.push_back({image, promised, begun});
-    };
-    remember("beginning", disk.image());
-    disk.observe(remember);
+    disk.observe([this](std::string_view, const DiskImage& image) { remember(image); });
+    remember(disk.image());
     const auto process = start_process(disk, 0);
-    FaultyStorage storage(*process);
+    if (has_company_) {
+      Scheduler scheduler(choices_, 1 + choices_.below(6));
+      scheduler.add([&] {
+        Turn turn(choices_, *process, true);
+        InterceptedStorage storage(*process, turn);
+        commit_groups(disk, storage);
+        process->kill();
+      });
+      scheduler.add([&] { recover_beside(disk, *process); });
+      scheduler.run();
+    } else {
+      commit_groups(disk, *process);
+      process->kill();
+    }
+    disk.observe({});
+    remember(disk.image());
+  }
+
+  void remember(const DiskImage& image) { moments_.push_back({image, promised_, begun_}); }
+
+  void commit_groups(DiskModel& disk, Storage& of_process) {
+    FaultyStorage storage(of_process);
     if (choices_.one_in(2)) {
       const bool is_for_good = choices_.one_in(3);
       storage.plan().set({.nth = static_cast<unsigned>(1 + choices_.below(250)),
                           .errno_value = choices_.one_in(2) ? EIO : ENOSPC,
                           .kind = {},
                           .is_for_good = is_for_good,
-                          .cuts_short = is_for_good});
+                          .cuts_short = is_for_good && can_be_told_});
     }
-    {
-      std::vector<std::unique_ptr<Archive>> archives;
-      for (const std::string& path : paths_) {
-        auto archive = Archive::open(path, Access::ReadWrite, storage);
-        if (!archive) return;  // a failing call
-        archives.push_back(std::move(*archive));
-      }
-      while (begun < kGroups) {
-        plan_next();
-        ++begun;
-        if (auto done = commit(archives); !done) {
-          ++counts_.failed;
-          break;
-        }
-        ++counts_.committed;
-        promised = begun;
-        remember("commit returns", disk.image());
-      }
+    std::vector<std::unique_ptr<Archive>> archives;
+    for (const std::string& path : paths_) {
+      auto archive = Archive::open(path, Access::ReadWrite, storage);
+      if (!archive) return;  // a failing call
+      archives.push_back(std::move(*archive));
     }
-    process->kill();
-    disk.observe({});
-    remember("killed", disk.image());
+    while (begun_ < kGroups) {
+      plan_next();
+      ++begun_;
+      if (auto done = commit(archives); !done) {
+        ++counts_.failed;
+        break;
+      }
+      ++counts_.committed;
+      promised_ = begun_;
+      remember(disk.image());
+    }
+  }
+
+  /// Any archive, again and again, until who commits to them has gone. It may find him at work.
+  void recover_beside(DiskModel& disk, const DiskProcess& writer) {
+    while (!writer.is_dead() && !wrong_) {
+      const auto process = start_process(disk, 0);
+      Turn turn(choices_, *process, false);
+      InterceptedStorage storage(*process, turn);
+      const std::string& path = paths_[choices_.below(paths_.size())];
+      auto file = storage.open(path, Access::ReadWrite);
+      const auto recovered = recover(storage, path, **file);
+      if (!recovered && recovered.error().code != ErrorCode::Busy)
+        wrong_ = "recovery beside a commit fails: " + text_of(recovered.error());
+    }
   }
 
   /// What the next group writes into each archive, and what they hold then.
@@ -241,6 +292,10 @@ class GroupRun {
   RandomChoices choices_;
   DiskOptions disk_options_;
   bool has_edges_ = false;
+  // Of a commit that names its boot, no other host can tell a block that was written in part from damage: it
+  // refuses to recover.
+  bool can_be_told_ = true;
+  bool has_company_ = false;  // somebody recovers while the groups are committed
   std::vector<DiskUser> users_ = {{}};
   std::vector<DiskMount> mounts_;
   Durability durability_ = Durability::Power;
@@ -248,6 +303,8 @@ class GroupRun {
   std::vector<std::vector<Content>> states_;  // of all archives, at first and after each group
   std::vector<Step> steps_;                   // of the present group
   std::vector<Moment> moments_;
+  std::size_t promised_ = 0;
+  std::size_t begun_ = 0;
   std::string last_report_;
   std::optional<std::string> wrong_;
 };

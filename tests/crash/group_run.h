@@ -17,7 +17,8 @@ struct GroupCounts {
 /// Who commits and who recovers.
 enum class GroupWorld : std::uint8_t {
   Simple,  // one user on one host
-  Edges,   // users of a group, hosts without birth times, devices and boots that change, durabilities
+  Edges,  // users of a group, hosts without birth times, devices and boots that change, durabilities; one who
+          // recovers beside
 };
 
 /// Everything that one seed decides. @return what is wrong: archives that are not of one commit, something

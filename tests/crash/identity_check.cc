@@ -122,6 +122,22 @@ std::optional<std::string> check_damaged_stops_commits() {
   return std::nullopt;
 }
 
+/// Nor beside one that its owner has not given to others.
+std::optional<std::string> check_unreadable_stops_commits() {
+  const ValidJournal& valid = valid_journal();
+  DiskModel disk;
+  const DiskAccess theirs{.uid = 1000, .gid = 200, .permissions = 0660};
+  const InodeNumber archive = disk.put(kArchivePath, valid.archive_before, theirs);
+  disk.put(valid.path, valid.bytes, {.uid = 1001, .gid = 101, .permissions = 0600});
+  const auto process = disk.start_process({.uid = 1000, .gid = 100, .groups = {200}});
+  Writer writer(*process, small_archive(), commit_options(Durability::Power));
+  if (writer.run({.pieces = {{"right"}}}, 1)) return "a commit beside a journal that can't be read was taken";
+  const DiskImage after = disk.image();
+  if (!after.has_content(archive, valid.archive_before)) return "a refused commit has changed the archive";
+  if (after.inode_at(valid.path) == 0) return "a journal that can't be read was removed";
+  return std::nullopt;
+}
+
 enum class Replacement : std::uint8_t { OtherFile, NoFile, OtherHeader, OtherSize };
 
 /// The archive becomes another one between the staging and the commit.
@@ -205,6 +221,7 @@ std::optional<std::string> check_identities() {
     if (auto wrong = check_forced(with_old, other_byte)) return wrong;
   }
   if (auto wrong = check_damaged_stops_commits()) return wrong;
+  if (auto wrong = check_unreadable_stops_commits()) return wrong;
   for (const auto replacement :
        {Replacement::OtherFile, Replacement::NoFile, Replacement::OtherHeader, Replacement::OtherSize}) {
     if (auto wrong = check_replaced(replacement)) return wrong;
