@@ -15,7 +15,7 @@ class Mutant:
     # In these a round of the explorer notices it soonest; all the same, each mutant fails one of the tests.
     kinds: tuple[str, ...] = KINDS
     more: tuple[tuple[str, str], ...] = ()  # further texts of the same file
-    scenario: str = ""  # of hosts: the one that shows it soonest
+    scenario: str = ""  # the workload, or the scenario of hosts or edges, that shows it soonest
 
     def apply(self, core: Path) -> tuple[Path, str]:
         """The file of that directory that changes, and its new content."""

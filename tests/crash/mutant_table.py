@@ -11,7 +11,8 @@ from mutant import Mutant
 #  - that a journal in use is told from one whose owner has died: the locks on its ranges keep recovery out as well;
 #  - which of two sound lanes counts: the later one was not promised to anybody while the earlier one is there;
 #  - the order of journals in recovery: since a retired one's name is gone for good, no two of them name one block;
-#  - the locks on the ranges in recovery: a committer waits for a journal of his ranges that somebody holds.
+#  - one of these two alone: recovery locks the ranges that it writes, and a committer waits for a journal of his ranges
+#    that somebody holds. Whoever holds one, its owner or a recovery, has locked its ranges, too.
 
 MUTANTS: tuple[Mutant, ...] = (
     # --- the order of the steps ------------------------------------------------------------------------
@@ -215,8 +216,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a journal that can't be read is passed over",
         "case EPERM: break;",
         "case EPERM: return false;",
-        ("edges",),
-        scenario="users: one who may only read",
+        ("journals",),
     ),
     Mutant(
         "a look takes the journal's lock for a moment",
@@ -252,7 +252,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "what a living owner wrote is applied without a second look",
         "if (!*is_there || found.report.state != JournalState::Committed) return {};",
         "if (!*is_there) return {};",
-        ("groups",),
+        ("edges",),
+        scenario="groups",
     ),
     # --- failures --------------------------------------------------------------------------------------
     Mutant(
@@ -291,18 +292,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "    if (auto gone = make_void(*file_, kHead); !gone) return gone;",
         "",
         ("crashes",),
+        scenario="kept: a large one between",
     ),
     Mutant(
         "recovery removes a journal with its record",
         "  if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;\n  found.report",
         "  found.report",
         ("hosts",),
+        scenario="kept journals, few tensors, with kills and readers",
     ),
     Mutant(
         "what is void is not made so on stable storage",
         "  return done ? journal.sync() : done;",
         "  return done;",
         ("hosts",),
+        scenario="kept journals, two writers of one tensor, killed in syncs",
     ),
     Mutant(
         "a commit through a standing journal is not synced",
@@ -351,18 +355,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "  if (auto settled = settle(durability); !settled) return settled;\n  auto removed",
         "  auto removed",
         ("hosts",),
+        scenario="kept journals, two writers of two tensors",
     ),
     Mutant(
         "recovery leaves the other lane's record",
         "    if (auto alone = void_other_lanes(*found.file, found.record); !alone) return alone;",
         "",
         ("choices",),
+        scenario="kept: overlapping sets",
     ),
     Mutant(
         "nobody waits for a standing journal that names his blocks",
         "obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;",
         "obstacle = found.is_standing ? Obstacle::None : Obstacle::Recovery;",
         ("hosts",),
+        scenario="kept journals, different bytes",
     ),
     Mutant(
         "what the owner of a standing journal has made void is relied on before it is so on the disk",
@@ -422,42 +429,55 @@ MUTANTS: tuple[Mutant, ...] = (
         "if (options.uses_locks && !is_locked) {",
         "if (false) {",
         ("hosts",),
+        scenario="different bytes",
     ),
     Mutant(
         "nothing is recovered before a commit",
         "if (*obstacle == Obstacle::None) return locks;",
         "return locks;",
         ("hosts",),
+        scenario="few tensors, with kills and readers",
     ),
     Mutant(
         "recovery takes a journal that somebody holds",
         "if (is_there && *is_there && owner && *owner) {",
         "if (false) {",
         ("hosts",),
+        scenario="few tensors, with kills and readers",
     ),
     Mutant(
         "the owner does not lock his journal",
         "auto conflict = made.file->try_lock(kOwnerByte, LockKind::Exclusive);",
         "Result<std::optional<LockConflict>> conflict;",
         ("hosts",),
+        scenario="kept journals, different bytes",
     ),
     Mutant(
-        "a journal that another recovery holds is nothing to wait for",
+        "recovery locks no ranges, and a journal that it holds is nothing to wait for",
         "obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;",
         "obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::None;",
         ("hosts",),
+        scenario="few tensors, with kills and readers",
+        more=(
+            (
+                "auto locks = ArchiveLocks::for_patch(archive, archive_path, ranges, kLockPatience);",
+                "Result<bool> locks = true;",
+            ),
+        ),
     ),
     Mutant(
         "recovery applies a journal that has gone meanwhile",
         "if (!is_there || !*is_there || found.is_standing) return is_there;",
         "if (found.is_standing) return is_there;",
         ("hosts",),
+        scenario="without unnamed files",
     ),
     Mutant(
         "locks are not rounded out to blocks",
         "const std::uint64_t end = kLockBase + round_up_to_block(range.end());",
         "const std::uint64_t end = kLockBase + range.end();",
         ("hosts",),
+        scenario="different bytes",
         # Either end alone is enough for neighbours to meet.
         more=(("std::max<std::uint64_t>(round_down_to_block(range.offset), 1)", "std::max<std::uint64_t>(range.offset, 1)"),),
     ),

@@ -1,118 +1,140 @@
-"""Removes one step of the protocol from a copy of the core, builds, and sees whether the explorer notices. The steps
-are rows of mutant_table.py.
+"""Takes one step of the protocol out of the core and sees whether the explorer notices. The steps are rows of
+mutant_table.py.
 
     python3 tests/crash/mutants.py                 all of them
     python3 tests/crash/mutants.py NAME...         only these
     python3 tests/crash/mutants.py --list
-    python3 tests/crash/mutants.py --directory DIR where to build; without it, build/mutants
+    python3 tests/crash/mutants.py --directory DIR where to work; without it, mutants/ in the build
+
+A build is there already: the one that STFS_BUILD_DIR names, without it build/release. For a row one file of the core is
+compiled again and crash_explorer is linked again; neither the sources nor the build are written to.
 
 Exit status: 0 every mutant was caught, 1 one survived or could not be built, 2 wrong usage.
 """
 
 import argparse
+import json
 import os
-import shutil
+import re
+import shlex
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-from mutant import KINDS, Mutant
+from mutant import Mutant
 from mutant_table import MUTANTS
 
 ROOT = Path(__file__).resolve().parents[2]
-# So long a mutant may go unnoticed, in seconds of the explorer.
-PATIENCE = 120
+BUILD = Path(os.environ.get("STFS_BUILD_DIR", ROOT / "build" / "release")).resolve()
+# So long a mutant may go unnoticed, in seconds of the explorer. Each row is noticed in one or two.
+PATIENCE = 60
 HANGS = 60  # so much longer than it was told to take
+
+# What most files of the core read first.
+COMMON_HEADERS = ("algorithm", "atomic", "chrono", "filesystem", "functional", "map", "memory", "mutex", "optional",
+                  "span", "string", "vector", "fmt/format.h", "tl/expected.hpp")
+
+
+def run(command, directory: Path) -> str:
+    done = subprocess.run(command, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode != 0:
+        errors = [line for line in done.stdout.splitlines() if "error" in line or "undefined" in line]
+        raise RuntimeError("\n".join(errors[:10]) or done.stdout[-3000:])
+    return done.stdout
 
 
 class Workshop:
-    """A copy of the sources with a build of its own."""
+    """Makes explorers with a mutant inside, from a build's objects and one that is compiled anew."""
 
-    def __init__(self, directory: Path):
-        self.source = directory / "source"
-        self.build = directory / "build"
-        self.explorer = self.build / "tests" / "crash_explorer"
-
-    def copy_sources(self):
-        """Only what differs is written, so that little is built again."""
-        self.source.mkdir(parents=True, exist_ok=True)
-        for name in ("core", "fs", "tools", "tests", "packaging"):
-            wanted = {p.relative_to(ROOT) for p in (ROOT / name).rglob("*") if p.is_file() and "__pycache__" not in p.parts}
-            there = self.source / name
-            for stale in [p for p in there.rglob("*") if p.is_file() and p.relative_to(self.source) not in wanted]:
-                stale.unlink()
-            for file in wanted:
-                self.write(file, (ROOT / file).read_bytes())
-        self.write(Path("CMakeLists.txt"), (ROOT / "CMakeLists.txt").read_bytes())
-        if (ROOT / "LICENSE").exists():
-            self.write(Path("LICENSE"), (ROOT / "LICENSE").read_bytes())
-
-    def write(self, file: Path, content: bytes):
-        there = self.source / file
-        if there.exists() and there.read_bytes() == content:
-            return
-        there.parent.mkdir(parents=True, exist_ok=True)
-        there.write_bytes(content)
-
-    def configure(self):
-        command = ["cmake", "-G", "Ninja", "-S", self.source, "-B", self.build, "-DCMAKE_BUILD_TYPE=None",
-                   "-DCMAKE_CXX_FLAGS=-O1"]
-        if shutil.which("ccache"):
-            command.append("-DCMAKE_CXX_COMPILER_LAUNCHER=ccache")
-        self.run(command)
-
-    def compile(self):
-        self.run(["ninja", "-C", self.build, "crash_explorer"])
-
-    def run(self, command):
-        # What was built below one directory serves below another.
-        environment = os.environ | {"CCACHE_BASEDIR": str(self.source.parent), "CCACHE_NOHASHDIR": "1"}
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        if done.returncode != 0:
-            errors = [line for line in done.stdout.splitlines() if "error" in line]
-            raise RuntimeError("\n".join(errors[:10]) or done.stdout[-3000:])
-
-    def explore(self, kinds, seconds, states=10**12, scenario="") -> subprocess.CompletedProcess:
-        command = [self.explorer, "--states", str(states), "--seconds", str(seconds)]
-        if scenario:
-            command += ["--workload", scenario]
-        for kind in kinds:
-            command += ["--kind", kind]
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds + HANGS)
+    def __init__(self, build: Path, directory: Path):
+        self.build = build
+        self.directory = directory
+        self.explorer = build / "tests" / "crash_explorer"
+        self.common = directory / "common.hxx"
 
     def prepare(self):
-        """The sources as they are must pass: a mutant that fails like them proves nothing."""
-        self.copy_sources()
-        self.configure()
-        self.compile()
-        for kind in KINDS:
-            done = self.explore([kind], 2)
-            if done.returncode != 0:
-                raise RuntimeError(f"without a mutant, {kind} fail already: {done.stdout}")
+        self.check_build()
+        self.directory.mkdir(parents=True, exist_ok=True)
+        units = json.loads((self.build / "compile_commands.json").read_text())
+        self.compilers = {Path(unit["file"]): shlex.split(unit["command"]) for unit in units}
+        # The last command of all that make it.
+        commands = run(["ninja", "-C", self.build, "-t", "commands", "crash_explorer"], self.build)
+        self.linker = shlex.split(commands.splitlines()[-1].removeprefix(": && ").removesuffix(" && :"))
+        self.common.write_text("".join(f"#include <{header}>\n" for header in COMMON_HEADERS))
+        command = self.compiler_of(ROOT / "core" / "recovery.cc")
+        run([*command, "-x", "c++-header", self.common, "-o", f"{self.common}.gch"], self.build)
+
+    def check_build(self):
+        """A mutant among objects of other sources would prove nothing."""
+        if not self.explorer.exists():
+            raise RuntimeError(f"{self.explorer} is not there; build it first, with packaging/compile -D STFS_TESTS=ON")
+        built = self.explorer.stat().st_mtime
+        for source in sorted([*ROOT.glob("core/*.cc"), *ROOT.glob("core/*.h")]):
+            if source.stat().st_mtime > built:
+                raise RuntimeError(f"{source} is newer than {self.explorer}; build it first, with packaging/compile")
+
+    def compiler_of(self, file: Path) -> list[str]:
+        """The build's command for that file, for a quick compilation: what it names, reads and writes is left out."""
+        command = []
+        words = iter(self.compilers[file])
+        for word in words:
+            if word in ("-o", "-c", "-include", "-Xclang"):
+                next(words)
+            elif not re.match("-[OgW]", word):
+                command.append(word)
+        return [*command, "-O0", "-w"]
+
+    def make_explorer(self, mutant: Mutant) -> Path:
+        file, mutated = mutant.apply(ROOT / "core")
+        source = self.directory / file.name
+        source.write_text(mutated)
+        made = source.with_suffix(".o")
+        run([*self.compiler_of(file), "-include", self.common, "-c", source, "-o", made], self.build)
+        # What comes before an archive takes the place of its member.
+        explorer = self.directory / "crash_explorer"
+        command = self.linker.copy()
+        at = command.index("-o")
+        command[at : at + 2] = ["-s", str(made), "-o", str(explorer)]
+        run(command, self.build)
+        return explorer
+
+    def explore(self, explorer: Path, mutant: Mutant, *limits) -> subprocess.CompletedProcess:
+        command = [explorer, *limits]
+        if mutant.scenario:
+            command += ["--workload", mutant.scenario]
+        for kind in mutant.kinds:
+            command += ["--kind", kind]
+        # What a sanitizer says of a mutant is no report for the tests.
+        environment = {name: value for name, value in os.environ.items() if not name.endswith("SAN_OPTIONS")}
+        return subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                              timeout=PATIENCE + HANGS)
 
     def try_mutant(self, mutant: Mutant) -> str:
         """What the explorer says of it. Raises AssertionError where it says nothing."""
-        file, mutated = mutant.apply(self.source / "core")
-        original = file.read_text()
-        file.write_text(mutated)
+        # A crash or a hang of the mutant is a way of being caught.
+        seed = None
         try:
-            self.compile()
-            # A crash or a hang of the mutant is a way of being caught.
-            try:
-                done = self.explore(mutant.kinds, PATIENCE, scenario=mutant.scenario)
-            except subprocess.TimeoutExpired:
-                return "it hangs"
-        finally:
-            file.write_text(original)
-        assert done.returncode != 0, f"survived: {mutant.name}: {done.stdout.strip()}"
-        return done.stdout.strip().splitlines()[-1] if done.returncode == 1 else f"exit status {done.returncode}"
+            done = self.explore(self.make_explorer(mutant), mutant, "--states", str(10**12), "--seconds", str(PATIENCE))
+            assert done.returncode != 0, f"survived: {mutant.name}: {done.stdout.strip()}"
+            verdict = f"exit status {done.returncode}"
+            if done.returncode == 1:
+                verdict = done.stdout.strip().splitlines()[-1]
+                seed = re.match(r"seed (\d+):", verdict)[1]
+        except subprocess.TimeoutExpired:
+            verdict = "it hangs"
+        # A mutant that fails like the sources as they are proves nothing.
+        limits = ["--seed", seed, "--states", "1"] if seed else ["--states", str(10**12), "--seconds", "2"]
+        done = self.explore(self.explorer, mutant, *limits)
+        if done.returncode != 0:
+            raise RuntimeError(f"without the mutant it fails, too: {done.stdout.strip()}")
+        return verdict
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME")
-    parser.add_argument("--directory", type=Path, default=ROOT / "build" / "mutants")
+    parser.add_argument("--directory", type=Path, default=BUILD / "mutants")
     parser.add_argument("--list", action="store_true")
     options = parser.parse_args()
     if options.list:
@@ -121,8 +143,12 @@ def main() -> int:
     chosen = [mutant for mutant in MUTANTS if not options.names or mutant.name in options.names]
     if len(chosen) < len(set(options.names)):
         parser.error("no mutant of that name; --list tells them")
-    workshop = Workshop(options.directory)
-    workshop.prepare()
+    workshop = Workshop(BUILD, options.directory.resolve())
+    try:
+        workshop.prepare()
+    except RuntimeError as error:
+        print(f"mutants.py: {error}", file=sys.stderr)
+        return 1
     survivors = 0
     for mutant in chosen:
         started = time.monotonic()
