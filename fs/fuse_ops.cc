@@ -275,8 +275,12 @@ void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
       fuse_reply_err(req, 0);
       return;
     }
-    const Stale stale = forest_of(req).release(ino, file);
-    forget_stale(mount_of(req), stale, [req] { fuse_reply_err(req, 0); });
+    Mount& mount = mount_of(req);
+    const Stale stale = mount.forest.release(ino, file);
+    if (stale.what != Stale::What::Nothing) forget_stale(mount, stale, [] {});
+    // Does not wait for that. The kernel counts a RELEASE among its background requests until the reply, and
+    // sends no readahead where these are kMaxBackgroundRequests; a notification may wait for a page of one.
+    fuse_reply_err(req, 0);
   });
 }
 

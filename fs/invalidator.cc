@@ -2,6 +2,7 @@
 #include "fs/invalidator.h"
 
 #include <fuse_lowlevel.h>
+#include <pthread.h>
 
 #include <algorithm>
 #include <iterator>
@@ -108,6 +109,7 @@ void Invalidator::run(std::function<void()> work) {
 }
 
 void Invalidator::serve() {
+  pthread_setname_np(pthread_self(), "invalidator");  // for debuggers, and for a test that halts this thread
   std::unique_lock lock(mutex_);
   for (;;) {
     wakes_.wait(lock, [this] { return is_stopping_ || !jobs_.empty() || !leftovers_.empty(); });

@@ -1,8 +1,11 @@
 # Nobody waits for a stranger: what others do in a mount while many requests wait.
+import contextlib
+import ctypes
 import errno
 import os
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -130,3 +133,38 @@ def test_thousands_of_commits_leave_a_bounded_directory(crowd):
         os.rename(views / "transactions/T", views / "committed" / f"T{at}")
     assert len(os.listdir(views / "committed")) == 64
     assert "T299" in os.listdir(views / "committed")
+
+
+@contextlib.contextmanager
+def halted(tid):
+    """One thread of another process, while it does nothing; the others run on."""
+    PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_DETACH, WAIT_FOR_THREADS = 0x4206, 0x4207, 17, 0x40000000
+    trace = ctypes.CDLL(None, use_errno=True).ptrace
+    trace.argtypes = [ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p]
+    if trace(PTRACE_SEIZE, tid, None, None) != 0:
+        pytest.skip(f"the daemon may not be traced here: {os.strerror(ctypes.get_errno())}")
+    assert trace(PTRACE_INTERRUPT, tid, None, None) == 0
+    os.waitpid(tid, WAIT_FOR_THREADS)
+    try:
+        yield
+    finally:
+        assert trace(PTRACE_DETACH, tid, None, None) == 0
+
+
+def test_a_reader_waits_for_no_notification_after_a_hundred_closes(tmp_path, mounts):
+    """The kernel sends no readahead while 64 RELEASEs are unanswered, and a notification may wait for a page of it."""
+    size = 1 << 20
+    mount = mounts(save_with_reference(tmp_path / "m.safetensors", {"read": np.ones(size, "u1"), "written": np.ones(1, "u1")}))
+    invalidator, = (int(path.parent.name) for path in Path(f"/proc/{mount.pid}/task").glob("*/comm")
+                    if path.read_text() == "invalidator\n")
+    content = []
+    with open(mount / "read", "rb") as file:
+        reader = threading.Thread(target=lambda: content.append(os.pread(file.fileno(), size, 0)))
+        with halted(invalidator):
+            for _ in range(100):
+                os.close(os.open(mount / "written", os.O_WRONLY))
+            reader.start()
+            reader.join(20)
+            has_waited = reader.is_alive()
+        reader.join()
+    assert content == [b"\1" * size] and not has_waited
