@@ -50,9 +50,12 @@ Boot later_boot() {
   return boot;
 }
 
-Boot other_host() {
-  Boot boot = later_boot();
-  boot.host += 1;
+/// Every host is another one, and runs since another moment. 0: one that does not know itself, as a container
+/// that has no /etc/machine-id.
+Boot boot_of_host(std::uint64_t host) {
+  Boot boot = system_storage().boot();
+  boot.id[0] ^= static_cast<std::uint8_t>(host + 1);
+  boot.host = host;
   return boot;
 }
 
@@ -65,8 +68,9 @@ struct Scene {
     before = content_of(path);
   }
   /// Two blocks of new bytes.
-  std::filesystem::path plant(const std::function<void(ArchiveStamp&)>& change_stamp = {}) const {
-    return plant_journal(path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), change_stamp);
+  std::filesystem::path plant(const std::function<void(ArchiveStamp&)>& change_stamp = {},
+                              Storage& storage = system_storage()) const {
+    return plant_journal(path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), change_stamp, storage);
   }
   void write(std::uint64_t offset, const std::string& bytes) const {
     std::fstream stream(path, std::ios::binary | std::ios::in | std::ios::out);
@@ -379,8 +383,14 @@ TEST_CASE("a commit of an earlier boot with durability=process finishes what it 
 
 TEST_CASE("another host's commit with durability=process is no lost one", "[core][recovery]") {
   const Scene scene;
-  const auto journal = scene.plant();
-  Watched elsewhere({}, other_host());
+  Watched here({}, boot_of_host(1));
+  const auto journal = scene.plant({}, here);
+  Watched elsewhere({}, boot_of_host(2));
+  SECTION("where that may be this host, it is lost") {
+    Watched unknown({}, boot_of_host(0));
+    CHECK(scene.recover_one(unknown).action == JournalAction::Removed);
+    CHECK(content_of(scene.path) == scene.before);
+  }
   SECTION("its blocks are known") {
     CHECK(scene.recover_one(elsewhere).action == JournalAction::Applied);
     CHECK(content_of(scene.path) == scene.patched());

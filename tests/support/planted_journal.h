@@ -14,16 +14,18 @@ namespace stfs::test {
 
 /// Promises `bytes` at a multiple of 4096 of the archive, with durability=process.
 /// @param change_stamp  of the archive, in the journal's record.
+/// @param storage  tells the boot and the host that have made it.
 /// @return the journal's path.
 inline std::filesystem::path plant_journal(const std::filesystem::path& archive_path, std::uint64_t offset,
                                            const std::string& bytes,
-                                           const std::function<void(ArchiveStamp&)>& change_stamp = {}) {
+                                           const std::function<void(ArchiveStamp&)>& change_stamp = {},
+                                           Storage& storage = system_storage()) {
   const auto check = [](auto&& result) -> decltype(auto) {
     if (!result) throw std::runtime_error(result.error().message);
     return std::forward<decltype(result)>(result);
   };
-  auto archive = *check(system_storage().open(archive_path, Access::ReadOnly));
-  auto journal = *check(Journal::create(system_storage(), archive_path));
+  auto archive = *check(storage.open(archive_path, Access::ReadOnly));
+  auto journal = *check(Journal::create(storage, archive_path));
   JournalRange range{
       .archive = {offset, bytes.size()}, .journal_offset = 0, .new_hashes = {}, .old_hashes = {}};
   range.journal_offset = journal->allocate(bytes.size());
