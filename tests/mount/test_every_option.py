@@ -1,5 +1,5 @@
-# Every verb of stfs with every option that its --help lists, in every way in which an option can be written, and with
-# every kind of target: the table is one of the product, and the library that parses command lines differs by system.
+# Runs every verb of stfs with every option that its --help lists, in each spelling, and with every kind of target.
+# The library that parses command lines differs from system to system; what stfs understands must not.
 import re
 import subprocess
 
