@@ -91,7 +91,8 @@ std::optional<std::string> check_reader(const History& history, const Moment& mo
   const Content seen(read->begin(), read->end());
   const auto first = history.contents.begin() + static_cast<std::ptrdiff_t>(moment.promised);
   const auto last = history.contents.begin() + static_cast<std::ptrdiff_t>(moment.begun) + 1;
-  if (std::find(first, last, seen) == last) return "A READER sees what is TORN or LOST";
+  const auto is_seen = [&](const Content& content) { return are_same(content, seen); };
+  if (std::none_of(first, last, is_seen)) return "A READER sees what is TORN or LOST";
   const DiskImage after = disk.image();
   if (after.at(1).mtime_ns != before.at(1).mtime_ns || after.names().size() != before.names().size()) {
     return "A READER has changed something";

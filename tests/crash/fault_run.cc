@@ -2,6 +2,7 @@
 #include "tests/crash/fault_run.h"
 
 #include <algorithm>
+#include <memory>
 #include <new>
 
 #include "core/recovery.h"
@@ -19,15 +20,18 @@ std::string text_of(const Error& error) {
   return std::string(name_of(error.code)) + ": " + error.message;
 }
 
-/// The contents that the archive may have: each failed step may have been done or not.
+/// The contents that the archive may have: each failed step may have been done or not. Copied with every
+/// snapshot, so that copies share them.
 class Possible {
  public:
-  explicit Possible(const TestArchive& archive) : archive_(archive), contents_({archive.content()}) {}
+  explicit Possible(const TestArchive& archive)
+      : archive_(archive), contents_({std::make_shared<const Content>(archive.content())}) {}
 
   void begin(const Step& step, std::uint64_t number) {
     const std::size_t before = contents_.size();
     for (std::size_t at = 0; at < before; ++at) {
-      contents_.push_back(content_after(archive_, contents_[at], step, number));
+      contents_.push_back(
+          std::make_shared<const Content>(content_after(archive_, *contents_[at], step, number)));
     }
   }
   /// The step that has begun last was done.
@@ -36,17 +40,17 @@ class Possible {
   }
 
   [[nodiscard]] bool has(const DiskImage& image) const {
-    return std::ranges::any_of(contents_, [&](const Content& content) {
-      return image.has_content(image.inode_at(kArchivePath), content);
+    return std::ranges::any_of(contents_, [&](const auto& content) {
+      return image.has_content(image.inode_at(kArchivePath), *content);
     });
   }
   [[nodiscard]] bool has(const Content& content) const {
-    return std::ranges::find(contents_, content) != contents_.end();
+    return std::ranges::any_of(contents_, [&](const auto& known) { return are_same(*known, content); });
   }
 
  private:
   const TestArchive& archive_;
-  std::vector<Content> contents_;
+  std::vector<std::shared_ptr<const Content>> contents_;
 };
 
 /// Every content that was possible at a moment, and the disk then.

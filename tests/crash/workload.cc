@@ -229,7 +229,12 @@ Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_
   const TestTensor& tensor = archive[piece.tensor];
   RandomChoices random(tensor.offset * 1000 + piece.offset * 7 + step + 2);
   Content bytes(piece.size_bytes.value_or(tensor.size_bytes - piece.offset));
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random.below(256));
+  for (std::span<std::byte> left = bytes; !left.empty();) {
+    const std::uint64_t number = random.next();
+    const std::size_t size = std::min(sizeof number, left.size());
+    std::memcpy(left.data(), &number, size);
+    left = left.subspan(size);
+  }
   return bytes;
 }
 
@@ -238,7 +243,7 @@ Content content_after(const TestArchive& archive, const Content& before, const S
   Content after = before;
   for (const Piece& piece : step.pieces) {
     const Content bytes = piece_bytes(archive, piece, number);
-    std::ranges::copy(bytes, after.data() + archive[piece.tensor].offset + piece.offset);
+    std::memcpy(after.data() + archive[piece.tensor].offset + piece.offset, bytes.data(), bytes.size());
   }
   return after;
 }

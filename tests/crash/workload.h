@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -85,6 +86,11 @@ const std::vector<Workload>& workloads();
 const Workload& workload(std::string_view name);
 /// Any pieces, in any order, on any kind of disk that survives a loss of power.
 Workload random_workload(std::uint64_t seed);
+
+/// std::equal() would take them one by one.
+inline bool are_same(std::span<const std::byte> one, std::span<const std::byte> other) {
+  return one.size() == other.size() && std::memcmp(one.data(), other.data(), one.size()) == 0;
+}
 
 /// What a step writes there: bytes that tell step and position.
 Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_t step);
