@@ -39,8 +39,8 @@ Result<std::optional<std::vector<std::string>>> read_coordinator(Storage& storag
   std::string bytes(static_cast<std::size_t>(*size_bytes), '\0');
   if (auto read = (*file)->read(std::as_writable_bytes(std::span(bytes)), 0); !read)
     return pass_on(std::move(read));
-  // Taken back by its owner: one byte is never written by half.
-  if (bytes.starts_with('\0')) return nothing;
+  // Left empty by a loss of power, or taken back by its owner: one byte is never written by half.
+  if (bytes.empty() || bytes.front() == '\0') return nothing;
   auto journals = decode_coordinator(bytes);
   if (!journals) return pass_on(std::move(journals));
   return std::optional(std::move(*journals));

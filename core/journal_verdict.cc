@@ -156,7 +156,11 @@ Result<bool> has_coordinator(Storage& storage, FoundJournal& found) {
   if (!group && group.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(group));
   if (!group) {
     const bool is_other_version = group.error().errno_value == EPROTONOSUPPORT;
-    block(found, JournalState::Damaged, group.error().message, is_other_version ? kOtherVersionStep : "");
+    if (!is_other_version && is_lost(found.record.boot, storage.boot())) {
+      set_lost(found);
+    } else {
+      block(found, JournalState::Damaged, group.error().message, is_other_version ? kOtherVersionStep : "");
+    }
     return false;
   }
   if (*group == GroupState::Committed) return true;

@@ -13,6 +13,8 @@
 //                                              some are neither                 foreign, blocks commits
 //   another one          any                   (not looked at)                  foreign
 //
+// What is damaged, or waits for a coordinator that is, blocks commits; of a lost boot it is lost and removed.
+//
 // A boot is lost where this host runs another one now. A commit with durability=process ends with its boot:
 // its name may come back after a loss of power although it was removed, and lie over newer commits.
 #pragma once

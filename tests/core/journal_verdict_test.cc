@@ -11,6 +11,7 @@
 #include <functional>
 
 #include "core/archive.h"
+#include "core/coordinator.h"
 #include "core/journal_access.h"
 #include "core/journal_file.h"
 #include "core/transaction.h"
@@ -379,6 +380,28 @@ TEST_CASE("a commit of an earlier boot with durability=process finishes what it 
     return;
   }
   CHECK_FALSE(std::filesystem::exists(journal));
+}
+
+TEST_CASE("a commit that waits for a coordinator which was lost with its boot is lost with it",
+          "[core][recovery][coordinator]") {
+  const Scene scene;
+  const std::string name = ".m.safetensors.stj." + std::string(32, '0') + ".group";
+  const auto journal =
+      plant_journal(scene.path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), {}, system_storage(), name);
+  const std::string whole = encode_coordinator({journal.filename().string()});
+  const bool is_empty = GENERATE(true, false);
+  const std::string coordinator =
+      scene.directory.write(name, is_empty ? "" : whole.substr(0, whole.size() - 1));
+  // In the boot that made it a damaged one is no loss of power.
+  CHECK(scene.obstacle().has_value() == is_empty);
+  Watched later({}, later_boot());
+  CHECK(scene.obstacle(later).value() == (is_empty ? Obstacle::None : Obstacle::DeadOwner));
+  const auto file = later.open(scene.path, Access::ReadWrite).value();
+  REQUIRE(recover(later, scene.path, *file));
+  CHECK_FALSE(std::filesystem::exists(journal));
+  CHECK(std::filesystem::exists(coordinator) != is_empty);
+  CHECK(content_of(scene.path) == scene.before);
+  CHECK(scene.obstacle(later).value() == Obstacle::None);
 }
 
 TEST_CASE("another host's commit with durability=process is no lost one", "[core][recovery]") {

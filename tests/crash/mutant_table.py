@@ -423,6 +423,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "*part->options, {});",
         ("groups",),
     ),
+    Mutant(
+        "a coordinator that a loss of power has emptied is damaged",
+        "if (bytes.empty() || bytes.front() == '\\0') return nothing;",
+        "if (bytes.starts_with('\\0')) return nothing;",
+        ("edges",),
+    ),
     # --- several hosts ---------------------------------------------------------------------------------
     Mutant(
         "no locks are taken",

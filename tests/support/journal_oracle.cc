@@ -14,6 +14,7 @@ namespace {
 using View = std::span<const std::byte>;
 
 constexpr std::string_view kMagicText = "STFSJRNL";
+constexpr std::string_view kGroupMagic = "STFSGRP1";
 constexpr std::uint64_t kFixedBytes = 84;  // of a record without coordinator and ranges
 
 bool has_room(View bytes, std::uint64_t offset, std::uint64_t size_bytes) {
@@ -209,18 +210,32 @@ JournalVerdict judge_foreign(View journal, const JournalSetting& setting, const 
   return verdict;
 }
 
+/// Whole, with another word in the place of the magic.
+bool is_coordinator_of_other_version(View bytes) {
+  constexpr std::size_t kHashBytes = 8;
+  if (bytes.size() <= kGroupMagic.size() + kHashBytes) return false;
+  const View text = bytes.first(bytes.size() - kHashBytes);
+  if (number_at(bytes, text.size()) != hash_of(text) || text.back() != std::byte{0}) return false;
+  const View magic = std::as_bytes(std::span(kGroupMagic));
+  return !is_same(text.first(magic.size()), magic) || text[magic.size()] != std::byte{0};
+}
+
 /// Of one that waits for a coordinator; nothing where that has come.
-std::optional<JournalVerdict> judge_part(std::string_view coordinator, const JournalSetting& setting) {
+std::optional<JournalVerdict> judge_part(const JournalRecord& record, const JournalSetting& setting,
+                                         const JournalVerdict& lost) {
+  const std::string_view coordinator = record.coordinator;
   const bool is_name = coordinator.starts_with('.') && coordinator.ends_with(".group") &&
                        coordinator.find('/') == std::string_view::npos;
   if (!is_name) return JournalVerdict{.state = JournalState::Unknown, .blocks_commits = true};
   const bool is_there = setting.coordinator && coordinator == setting.coordinator_name;
-  // Its owner takes it back by its first byte.
-  if (!is_there || (!setting.coordinator->empty() && setting.coordinator->front() == std::byte{0})) {
+  // Its owner takes it back by its first byte. A loss of power leaves it empty.
+  if (!is_there || setting.coordinator->empty() || setting.coordinator->front() == std::byte{0}) {
     return JournalVerdict{.state = JournalState::Unfinished};
   }
   const auto names = read_plain_coordinator(*setting.coordinator);
   if (names && std::ranges::count(*names, setting.name) != 0) return std::nullopt;
+  const bool is_lost = is_lost_with_boot(record.boot, setting);
+  if (is_lost && !is_coordinator_of_other_version(*setting.coordinator)) return lost;
   return JournalVerdict{.state = JournalState::Damaged, .blocks_commits = true};
 }
 
@@ -247,7 +262,7 @@ JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
   if (!is_of(record->archive, setting.stamp)) return judge_foreign(journal, setting, *record);
   if (!has_new_blocks(journal, *record)) return is_lost_with_boot(record->boot, setting) ? lost : damaged;
   if (!record->coordinator.empty()) {
-    const auto waiting = judge_part(record->coordinator, setting);
+    const auto waiting = judge_part(*record, setting, lost);
     if (waiting) return *waiting;
   }
   const Fate fate = fate_of(journal, setting, *record);
@@ -352,9 +367,8 @@ std::optional<PlainRecord> read_plain_record(View bytes) {
 }
 
 std::optional<std::vector<std::string>> read_plain_coordinator(View bytes) {
-  constexpr std::string_view kMagic = "STFSGRP1";
   constexpr std::size_t kHashBytes = 8;
-  if (bytes.size() <= kMagic.size() + kHashBytes) return std::nullopt;
+  if (bytes.size() <= kGroupMagic.size() + kHashBytes) return std::nullopt;
   const View text = bytes.first(bytes.size() - kHashBytes);
   if (number_at(bytes, text.size()) != hash_of(text) || text.back() != std::byte{0}) return std::nullopt;
   std::vector<std::string> names(1);
@@ -365,7 +379,7 @@ std::optional<std::vector<std::string>> read_plain_coordinator(View bytes) {
       names.back() += static_cast<char>(byte);
     }
   }
-  if (names.front() != kMagic) return std::nullopt;
+  if (names.front() != kGroupMagic) return std::nullopt;
   names.erase(names.begin());
   const auto is_name = [](const std::string& name) {
     return name.starts_with('.') && name.find('/') == std::string::npos;
