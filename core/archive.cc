@@ -287,7 +287,7 @@ void Archive::stop_writing(Error why, std::filesystem::path journal) {
 Result<void> Archive::resume_writing() {
   return guard_memory([&]() -> Result<void> {
     std::unique_lock lock(mutex_);
-    if (!write_failure_) return {};
+    if (!write_failure_ || unfinished_.empty()) return {};
     const std::filesystem::path journal = unfinished_;
     lock.unlock();
     auto is_there = is_listed(*storage_, journal);
@@ -332,6 +332,32 @@ Result<void> Archive::adopt_identity() {
   const std::scoped_lock lock(mutex_);
   identity_ = status->identity;
   return {};
+}
+
+Result<void> Archive::sync() {
+  // Of before: what comes while it is synced may not be part of it.
+  const auto before = file().status();
+  if (!before) return tl::unexpected(before.error());
+  if (auto synced = file().sync(); !synced) return synced;
+  const std::scoped_lock lock(mutex_);
+  synced_ = before->identity;
+  return {};
+}
+
+Result<void> Archive::sync_what_others_wrote() {
+  {
+    const std::scoped_lock lock(mutex_);
+    if (synced_ == identity_) return {};
+  }
+  auto synced = sync();
+  if (synced) return {};
+  Error why = synced.error();
+  why.message +=
+      "; what another program has written there may be lost, and nothing more is written until the archive "
+      "is "
+      "opened anew";
+  stop_writing(std::move(why), {});
+  return synced;
 }
 
 Result<void> Archive::renew_overlays() {

@@ -123,7 +123,7 @@ class Archive {
   [[nodiscard]] std::vector<std::unique_ptr<File>> take_discarded();
 
   /// Refuses every further commit with that error: the archive's own bytes can't be trusted to be whole.
-  /// @param journal  what recovery has to finish first.
+  /// @param journal  what recovery has to finish first; empty: for good.
   void stop_writing(Error why, std::filesystem::path journal);
   [[nodiscard]] Result<void> check_writable() const;
   /// Ends stop_writing() where recovery has finished that journal: its name is gone, and durably so. Changes
@@ -143,6 +143,12 @@ class Archive {
 
   /// Takes the file's present identity for the known one: after our own commit, and after a foreign change.
   Result<void> adopt_identity();
+  /// Syncs the file: what it holds now is on stable storage, as long as its identity stays.
+  Result<void> sync();
+  /// The same, unless that is known of what it held when its identity was adopted: somebody else may have
+  /// written into it and synced nothing, as far as its mtime tells. A failure stops all writing: a later sync
+  /// would succeed without those bytes.
+  Result<void> sync_what_others_wrote();
   /// The identity last known to be ours.
   [[nodiscard]] FileIdentity identity() const;
 
@@ -189,6 +195,7 @@ class Archive {
   mutable std::mutex mutex_;  // guards what follows; innermost
   FileStatus stamped_;        // as status_, but of the copy where there is one
   FileIdentity identity_;
+  FileIdentity synced_;  // of what is on stable storage; of no file before the first sync
   std::optional<Error> write_failure_;
   std::filesystem::path unfinished_;  // the journal that must go before anything is committed
   std::vector<std::unique_ptr<File>> discarded_;

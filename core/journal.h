@@ -20,6 +20,8 @@
 //     are held until it is void there.
 //  6. Applying it once more changes nothing.
 //  7. After a failed sync of the archive it stays, and the archive is not written again.
+//  8. Where there are no birth times, what lies under its blocks is on stable storage before it is committed:
+//     its right to the archive shows by the old blocks (journal_verdict.h).
 #pragma once
 
 #include <cstdint>

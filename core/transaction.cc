@@ -138,6 +138,12 @@ Result<void> Transaction::seal(const Prepared& prepared, const CommitOptions& op
       fmt::format("the change is committed in {} and shows here; the archive takes no more writes until "
                   "`stfs recover {}` has finished it",
                   journal.empty() ? "a journal" : journal.string(), archive_.path().string())};
+  // Recovery asks what lies under the commit: an older state that a loss of power brings back would be
+  // neither its old blocks nor its new ones.
+  const bool are_blocks_asked = goes_through_standing || archive_.stamp().birth_ns == 0;
+  if (are_blocks_asked && archive_.durability(options.durability) == Durability::Power) {
+    if (auto synced = archive_.sync_what_others_wrote(); !synced) return synced;
+  }
   JournalRecord record{.id = {},
                        .archive = archive_.stamp(),
                        .sequence = next_sequence(archive_.identity().mtime_ns),
@@ -199,7 +205,7 @@ Result<void> Transaction::apply(Prepared& prepared, const CommitOptions& options
   readers.during([&] { archive_.show_while_applied({}); });
   auto settled = guard_memory([&]() -> Result<void> {
     if (archive_.durability(options.durability) == Durability::Power) {
-      if (auto synced = archive_.file().sync(); !synced) return synced;
+      if (auto synced = archive_.sync(); !synced) return synced;
     }
     if (auto adopted = archive_.adopt_identity(); !adopted) return adopted;
     // A journal that stayed would be applied again, over whatever is committed next.

@@ -6,8 +6,9 @@
 //   2. lock: shared on the header byte, exclusive on the blocks, in ascending order
 //   3. check that the path still names the archive that was opened, with the same header
 //   4. recover what dead owners have left
-//   5. fill the first and last blocks, hash the new blocks, share or hash the old ones, seal the journal
-//      (one fsync)
+//   5. fill the first and last blocks, sync the archive where others may have written into it and recovery
+//      would ask what was there, hash the new blocks, share or hash the old ones, seal the journal (one
+//      fsync)
 //   6. publish the journal (fsync of the directory): THE COMMIT POINT; with a standing journal
 //      (standing_journal.h) the fsync of step 5 is
 //   7. apply: clone or write every block, while readers read the journal; fdatasync the archive

@@ -2,7 +2,11 @@
 // call fails.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <future>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
@@ -70,6 +74,82 @@ TEST_CASE_METHOD(WarmWriter,
                                                             {FileCall::Sync, FileRole::Journal},
                                                             {FileCall::Write, FileRole::Archive},
                                                             {FileCall::Sync, FileRole::Archive}});
+}
+
+TEST_CASE_METHOD(WarmWriter,
+                 "what others wrote and did not sync is synced before a standing journal has the record",
+                 "[core][transaction][standing_journal]") {
+  using Calls = std::vector<std::pair<FileCall, FileRole>>;
+  Calls order;
+  storage.look = [&](const SeamCall& call) {
+    if (call.kind == FileCall::Sync || call.kind == FileCall::Write) order.emplace_back(call.kind, call.role);
+  };
+  const Calls usual = {{FileCall::Write, FileRole::Journal},
+                       {FileCall::Sync, FileRole::Journal},
+                       {FileCall::Write, FileRole::Archive},
+                       {FileCall::Sync, FileRole::Archive}};
+  Calls with_sync = usual;
+  with_sync.insert(with_sync.begin(), {FileCall::Sync, FileRole::Archive});
+  const auto put = [&](std::string_view bytes) {
+    order.clear();
+    const Result<void> done = writer.put("a", bytes);
+    if (!done) throw std::runtime_error(done.error().message);
+    place.expect(bytes, 0);
+    return order;
+  };
+  CHECK(put("first") == usual);
+
+  const auto after_last_write = std::filesystem::last_write_time(place.path) + std::chrono::seconds(1);
+  std::fstream(place.path, std::ios::in | std::ios::out | std::ios::binary).seekp(kData + 100) << "stranger";
+  std::filesystem::last_write_time(place.path, after_last_write);
+  place.expect("stranger", 100);
+  CHECK(put("second") == with_sync);
+  CHECK(put("third") == usual);
+
+  writer.options.durability = Durability::Process;
+  CHECK(put("not synced") == Calls{usual[0], usual[2]});
+  writer.options.durability = Durability::Power;
+  std::filesystem::last_write_time(place.path, after_last_write + std::chrono::seconds(1));
+  CHECK(put("after it") == with_sync);
+  CHECK(put("the last") == usual);
+  CHECK(place.content() == place.expected);
+
+  // As soon as the last sync is over.
+  const auto look_on = std::exchange(storage.look, [&, syncs = 0](const SeamCall& call) mutable {
+    syncs += call.kind == FileCall::Sync && call.role == FileRole::Archive;
+    if (syncs == 0 || call.kind != FileCall::Status || call.role != FileRole::Archive) return;
+    syncs = 0;
+    std::filesystem::last_write_time(place.path, after_last_write + std::chrono::seconds(2));
+  });
+  put("before the stranger");
+  storage.look = look_on;
+  CHECK(put("behind him") == with_sync);
+
+  // The second sync would succeed without what the first has lost.
+  std::filesystem::last_write_time(place.path, after_last_write + std::chrono::seconds(3));
+  storage.failing = {{FileCall::Sync, FileRole::Archive}};
+  const auto refused = writer.put("a", "refused");
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().errno_value == EIO);
+  storage.failing.clear();
+  CHECK_FALSE(writer.put("a", "refused"));
+  CHECK(place.content() == place.expected);
+  REQUIRE(writer.standing().retire(Durability::Power));
+  CHECK(Writer(place.path).put("a", "opened anew"));
+}
+
+TEST_CASE("the first commit through a standing journal syncs the archive before it", "[core][transaction]") {
+  Place place;
+  Watched storage;
+  Writer writer(place.path, storage);
+  REQUIRE(writer.standing().prepare());
+  writer.begin();
+  for (const int syncs : {2, 1}) {
+    storage.calls.clear();
+    REQUIRE(writer.put("a", "some bytes"));
+    CHECK(storage.count(FileCall::Sync, FileRole::Journal) == 1);
+    CHECK(storage.count(FileCall::Sync, FileRole::Archive) == syncs);
+  }
 }
 
 TEST_CASE_METHOD(WarmWriter, "a staged write that outgrows a lane moves to a file and keeps its bytes",

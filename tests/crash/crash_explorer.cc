@@ -137,10 +137,6 @@ std::optional<std::string> schedule_edges(const Options& options, std::uint64_t 
   return crash_groups_in(GroupWorld::Edges, seed, states);
 }
 
-std::optional<std::string> schedule_open(const Options& options, std::uint64_t seed, std::uint64_t& states) {
-  return schedule(open_scenarios(), options, seed, states);
-}
-
 std::optional<std::string> bend_journals(const Options&, std::uint64_t seed, std::uint64_t& states) {
   constexpr int kJournals = 50;
   if (seed == 0) {
@@ -166,9 +162,9 @@ struct Kind {
   std::string_view name;
   Round round;
 };
-constexpr Kind kKinds[] = {{"crashes", crash_all},  {"random", crash_random},    {"choices", crash_every},
-                           {"faults", fault_any},   {"hosts", schedule_hosts},   {"edges", schedule_edges},
-                           {"open", schedule_open}, {"journals", bend_journals}, {"groups", crash_groups}};
+constexpr Kind kKinds[] = {{"crashes", crash_all},      {"random", crash_random},  {"choices", crash_every},
+                           {"faults", fault_any},       {"hosts", schedule_hosts}, {"edges", schedule_edges},
+                           {"journals", bend_journals}, {"groups", crash_groups}};
 
 void print(const Options& options, std::uint64_t states, Clock::time_point start, std::uint64_t next_seed) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();

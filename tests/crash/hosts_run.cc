@@ -250,11 +250,12 @@ class HostsRun {
       ++counts_.refused;
     }
     // As a mount does when nothing is to be committed for a while.
-    if (done && choices_.one_in(3)) static_cast<void>(archive.settle());
+    const bool is_settled = done && choices_.one_in(3) && archive.settle();
     if (done) {
       ++counts_.commits;
       tell(process, "has committed " + std::to_string(number));
       log_.end(number, LoggedCommit::Fate::Done);
+      if (is_settled && scenario_.has_stranger) write_as_stranger();
       return;
     }
     if (!process.is_dead()) {
@@ -266,6 +267,18 @@ class HostsRun {
         process.is_dead() || done.error().code == ErrorCode::CommitUnknown || archive.has_stopped();
     log_.end(number, is_unknown ? LoggedCommit::Fate::Unknown : LoggedCommit::Fate::Refused);
     if (!process.is_dead()) archive.close();
+  }
+
+  /// As `dd conv=notrunc` does. The only writer has settled, so that no journal is to be applied over it.
+  void write_as_stranger() {
+    const std::size_t slot = pick_slots(0).front();
+    const std::size_t number = log_.begin({slot}, Durability::Process);
+    const auto process = start_process(*disk_, boot_);
+    const auto file = process->open(kArchivePath, Access::ReadWrite);
+    const Content bytes = piece_bytes(small_archive(), slots()[slot], number);
+    const auto written = (*file)->write(bytes, bytes_of(slots()[slot]).offset);
+    if (!written) wrong_ = "a stranger can't write: " + text_of(written.error());
+    log_.end(number, LoggedCommit::Fate::Done);
   }
 
   bool is_expected(const Error& error) {

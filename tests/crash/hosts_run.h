@@ -27,6 +27,7 @@ struct HostsScenario {
   std::size_t snapshots_one_in = 50;  // calls: then the power may be lost
   bool keeps_journal = false;         // small commits go through standing journals
   bool dawdles = false;               // a sync of a journal sometimes takes long, and the others go on
+  bool has_stranger = false;          // who knows no journal writes into the archive and syncs nothing
   bool begins_with_journal = false;   // that a writer has left who died behind his commit point
   std::size_t fails_one_in = 0;       // looks at the directory or at a journal; 0: none
   std::size_t boots = 1;              // the power is lost between them, and everybody begins again
@@ -57,10 +58,8 @@ struct HostsCounts {
 
 /// One user on one host, as far as the scenarios know.
 const std::vector<HostsScenario>& hosts_scenarios();
-/// Several users, devices, boots, durabilities and names; looks that fail.
+/// Several users, devices, boots, durabilities and names; strangers; looks that fail.
 const std::vector<HostsScenario>& edge_scenarios();
-/// That show faults which are known and not mended: no test runs them.
-const std::vector<HostsScenario>& open_scenarios();
 
 /// One schedule; every call is told to `trace`. @return what is wrong: an update lost, a transaction torn,
 /// something left behind.

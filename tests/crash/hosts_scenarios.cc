@@ -149,6 +149,46 @@ const std::vector<HostsScenario>& edge_scenarios() {
        .keeps_journal = true,
        .durabilities = {Durability::Process},
        .disk = {.has_stale_blocks = false}},
+      {.name = "durabilities: both, kept journals",
+       .commits = 5,
+       .slots = 2,
+       .kills_one_in = 60,
+       .snapshots_one_in = 20,
+       .keeps_journal = true,
+       .durabilities = {Durability::Power, Durability::Process},
+       .disk = {.has_stale_blocks = false}},
+      {.name = "durabilities: both, without birth times",
+       .slots = 4,
+       .kills_one_in = 60,
+       .snapshots_one_in = 20,
+       .mounts = {kOneHost},
+       .durabilities = {Durability::Power, Durability::Process},
+       .disk = {.has_stale_blocks = false}},
+      {.name = "durabilities: both, kept journals, without birth times",
+       .commits = 5,
+       .slots = 2,
+       .kills_one_in = 60,
+       .snapshots_one_in = 20,
+       .keeps_journal = true,
+       .mounts = {kOneHost},
+       .durabilities = {Durability::Power, Durability::Process},
+       .disk = {.has_stale_blocks = false}},
+      {.name = "strangers: without birth times",
+       .writers = 1,
+       .commits = 6,
+       .slots = 4,
+       .kills_one_in = 60,
+       .snapshots_one_in = 10,
+       .has_stranger = true,
+       .mounts = {kOneHost}},
+      {.name = "strangers: kept journals",
+       .writers = 1,
+       .commits = 10,
+       .slots = 4,
+       .kills_one_in = 60,
+       .snapshots_one_in = 10,
+       .keeps_journal = true,
+       .has_stranger = true},
       {.name = "durabilities: both, three boots, without unnamed files",
        .slots = 4,
        .kills_one_in = 60,
@@ -202,24 +242,6 @@ const std::vector<HostsScenario>& edge_scenarios() {
        .keeps_journal = true,
        .mounts = {kServer},
        .disk = {.removed_errno = ESTALE}},
-  };
-  return list;
-}
-
-const std::vector<HostsScenario>& open_scenarios() {
-  static const std::vector<HostsScenario> list = {
-      // A commit of durability=process has changed blocks that only the page cache has. Then the power is
-      // lost
-      // while a standing journal commits over them: its record is torn, the archive's blocks are not the old
-      // ones that it names, and that counts as damage, which blocks commits.
-      {.name = "durabilities: both, kept journals",
-       .commits = 5,
-       .slots = 2,
-       .kills_one_in = 60,
-       .snapshots_one_in = 20,
-       .keeps_journal = true,
-       .durabilities = {Durability::Power, Durability::Process},
-       .disk = {.has_stale_blocks = false}},
   };
   return list;
 }

@@ -30,7 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the archive is not synced before the journal is retired",
-        "if (auto synced = archive_.file().sync(); !synced) return synced;",
+        "if (auto synced = archive_.sync(); !synced) return synced;",
         "",
         ("crashes",),
     ),
@@ -343,6 +343,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "if (*hashes != range.old_hashes) return LaneVerdict::Damaged;",
         "return LaneVerdict::Damaged;",
         ("crashes",),
+    ),
+    Mutant(
+        "what others wrote under a standing journal's commit may be lost with the power",
+        "const bool are_blocks_asked = goes_through_standing || archive_.stamp().birth_ns == 0;",
+        "const bool are_blocks_asked = archive_.stamp().birth_ns == 0;",
+        ("edges",),
+        scenario="durabilities: both, kept journals",
+    ),
+    Mutant(
+        "what others wrote under a commit may be lost with the power where there are no birth times",
+        "const bool are_blocks_asked = goes_through_standing || archive_.stamp().birth_ns == 0;",
+        "const bool are_blocks_asked = goes_through_standing;",
+        ("edges",),
+        scenario="strangers: without birth times",
     ),
     Mutant(
         "a large commit leaves the standing journal's record",
