@@ -229,8 +229,10 @@ Content piece_bytes(const TestArchive& archive, const Piece& piece, std::uint64_
   const TestTensor& tensor = archive[piece.tensor];
   RandomChoices random(tensor.offset * 1000 + piece.offset * 7 + step + 2);
   Content bytes(piece.size_bytes.value_or(tensor.size_bytes - piece.offset));
-  for (std::span<std::byte> left = bytes; !left.empty();) {
-    const std::uint64_t number = random.next();
+  // Of no two steps a sector is the same, and that is all that is asked of them.
+  constexpr std::uint64_t kOdd = 0x9e3779b97f4a7c15U;
+  std::uint64_t number = random.next();
+  for (std::span<std::byte> left = bytes; !left.empty(); number += kOdd) {
     const std::size_t size = std::min(sizeof number, left.size());
     std::memcpy(left.data(), &number, size);
     left = left.subspan(size);
