@@ -15,10 +15,6 @@ constexpr std::string_view kMagic = "STFSGRP1";
 constexpr std::size_t kHashBytes = 8;
 constexpr std::uint64_t kMaxBytes = std::uint64_t{kMaxGroupJournals} * 300;
 
-tl::unexpected<Error> damaged(const std::string& why) {
-  return fail(ErrorCode::InvalidArgument, EINVAL, "damaged: " + why);
-}
-
 std::string hash_text(std::string_view bytes) {
   std::uint64_t hash = XXH3_64bits(bytes.data(), bytes.size());
   std::string text;

@@ -77,6 +77,17 @@ auto guard_memory(Function&& function) -> decltype(function()) {
   }
 }
 
+/// The user lacks a right.
+inline bool is_forbidden(const Error& error) {
+  return error.errno_value == EACCES || error.errno_value == EPERM;
+}
+
+/// The file has been removed. ESTALE: by another host, and this host's caches still knew it. On network file
+/// systems any call on an open file may say so.
+inline bool says_gone(const Error& error) {
+  return error.errno_value == ENOENT || error.errno_value == ESTALE;
+}
+
 /// Passes a failure of any Result on as the failure of another.
 template <class T>
 [[nodiscard]] tl::unexpected<Error> pass_on(Result<T>&& failed) {

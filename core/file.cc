@@ -480,6 +480,14 @@ Result<std::uint64_t> File::size_bytes() const {
   return at->identity.size_bytes;
 }
 
+Result<std::string> read_text(const File& file, ByteRange range) {
+  std::string text(static_cast<std::size_t>(range.size_bytes), '\0');
+  if (auto read = file.read(std::as_writable_bytes(std::span(text)), range.offset); !read) {
+    return pass_on(std::move(read));
+  }
+  return text;
+}
+
 Storage& system_storage() {
   static SystemStorage storage;
   return storage;

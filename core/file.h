@@ -183,6 +183,9 @@ class Storage {
   [[nodiscard]] virtual std::uint32_t user() const;
 };
 
+/// These bytes of a file as text; fails as File::read() does.
+Result<std::string> read_text(const File& file, ByteRange range);
+
 /// The operating system's.
 Storage& system_storage();
 

@@ -12,9 +12,9 @@ namespace {
 constexpr std::uint32_t kReadWriteForAll = 0666;
 constexpr std::uint32_t kReadWriteForOwner = 0600;
 
-bool is_forbidden(const Error& error) {
-  // EINVAL: a user namespace has no number for that group.
-  return error.errno_value == EPERM || error.errno_value == EACCES || error.errno_value == EINVAL;
+/// EINVAL: a user namespace has no number for that group.
+bool may_not_be_given(const Error& error) {
+  return is_forbidden(error) || error.errno_value == EINVAL;
 }
 
 }  // namespace
@@ -28,10 +28,10 @@ Result<void> give_access(Storage& storage, File& journal, const FileStatus& arch
   if (own->uid != owner || own->gid != archive.gid) {
     auto given = journal.set_owner(owner, archive.gid);
     // Root without its capabilities, or on another host's disk: as everybody else.
-    if (!given && is_forbidden(given.error()) && owner != own->uid && own->gid != archive.gid) {
+    if (!given && may_not_be_given(given.error()) && owner != own->uid && own->gid != archive.gid) {
       given = journal.set_owner(own->uid, archive.gid);
     }
-    if (!given && !is_forbidden(given.error())) return given;
+    if (!given && !may_not_be_given(given.error())) return given;
     own = journal.status();
     if (!own) return pass_on(std::move(own));
     // The group that it has now has no more right to the archive than others.

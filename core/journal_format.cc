@@ -74,10 +74,6 @@ std::string_view text_of(const JournalId& id) {
   return {reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size()};  // NOLINT: bytes as bytes
 }
 
-tl::unexpected<Error> damaged(std::string_view what) {
-  return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("damaged: {}", what));
-}
-
 std::uint64_t blocks_in(std::uint64_t size_bytes) {
   return round_up_to_block(size_bytes) / kBlockBytes;
 }
@@ -268,6 +264,10 @@ Result<std::string> encode_head_with(const JournalRecord& record) {
                                    .boot = record.boot});
   block.replace(kPlace, bytes.size(), bytes);
   return block;
+}
+
+tl::unexpected<Error> damaged(std::string_view why) {
+  return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("damaged: {}", why));
 }
 
 Result<JournalHead> decode_head(std::string_view block) {

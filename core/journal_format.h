@@ -155,5 +155,7 @@ Result<JournalRecord> decode_sealed_record(std::string_view bytes, const Journal
                                            std::uint64_t journal_size_bytes, ByteRange heads = kHead);
 /// InvalidArgument: no journal, or damaged. EPROTONOSUPPORT: a journal of a version that is not known here.
 Result<JournalHead> decode_head(std::string_view block);
+/// What one of its readers says of a record that is not sound.
+tl::unexpected<Error> damaged(std::string_view why);
 
 }  // namespace stfs

@@ -27,23 +27,6 @@ bool is_hexadecimal(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-Result<std::string> read_text(const File& file, ByteRange range) {
-  std::string text(static_cast<std::size_t>(range.size_bytes), '\0');
-  if (auto read = file.read(std::as_writable_bytes(std::span(text)), range.offset); !read) {
-    return pass_on(std::move(read));
-  }
-  return text;
-}
-
-bool is_forbidden(const Error& error) {
-  return error.errno_value == EACCES || error.errno_value == EPERM;
-}
-
-/// ESTALE: another host has removed it, and this host's caches still knew it.
-bool says_gone(const Error& error) {
-  return error.errno_value == ENOENT || error.errno_value == ESTALE;
-}
-
 enum class Kind : std::uint8_t { Ordinary, Staged, Standing, Group };
 
 /// Nothing where it is not a journal's name.

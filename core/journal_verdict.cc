@@ -62,18 +62,6 @@ std::string committed_by(const JournalRecord& record) {
   return fmt::format("committed by process {}, which has died", record.owner_pid);
 }
 
-Result<std::string> read_text(const File& file, ByteRange range) {
-  std::string text(static_cast<std::size_t>(range.size_bytes), '\0');
-  if (auto read = file.read(std::as_writable_bytes(std::span(text)), range.offset); !read) {
-    return pass_on(std::move(read));
-  }
-  return text;
-}
-
-tl::unexpected<Error> damaged(const char* what) {
-  return fail(ErrorCode::InvalidArgument, EINVAL, std::string("damaged: ") + what);
-}
-
 Result<JournalHead> read_head(const File& file, std::uint64_t size_bytes) {
   if (size_bytes < kBlockBytes) return damaged("it is shorter than its head");
   auto block = read_text(file, {0, kBlockBytes});
@@ -147,9 +135,7 @@ Result<bool> has_coordinator(Storage& storage, FoundJournal& found) {
     return false;
   }
   auto group = look_at_coordinator(storage, path.parent_path() / found.record.coordinator, path.filename());
-  const bool is_forbidden =
-      !group && (group.error().errno_value == EACCES || group.error().errno_value == EPERM);
-  if (is_forbidden) {
+  if (!group && is_forbidden(group.error())) {
     block(found, JournalState::Unknown, group.error().message, "run `stfs recover` as root");
     return false;
   }

@@ -13,7 +13,6 @@
 namespace stfs {
 namespace {
 
-constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kMaxRank = 64;  // NumPy's own limit (NPY_MAXDIMS of NumPy 2)
 
 tl::unexpected<Error> refuse(std::string why) {
@@ -194,16 +193,16 @@ std::string NpyHeader::type_text() const {
 
 Result<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
   const std::string_view bytes(reinterpret_cast<const char*>(start.data()), start.size());  // NOLINT: text
-  if (!bytes.starts_with(kMagic)) return refuse("is no NumPy file: it does not begin as one");
+  if (!bytes.starts_with(kNpyMagic)) return refuse("is no NumPy file: it does not begin as one");
   const auto byte_at = [&](std::size_t at) { return std::uint32_t{static_cast<unsigned char>(bytes[at])}; };
-  if (bytes.size() < kMagic.size() + 2) return refuse("is cut short: its header is not whole");
+  if (bytes.size() < kNpyMagic.size() + 2) return refuse("is cut short: its header is not whole");
   const std::uint32_t major = byte_at(6);
   if (major < 1 || major > 3 || byte_at(7) != 0) {
     return refuse(
         fmt::format("is a NumPy file of version {}.{}: 1.0, 2.0 and 3.0 are known", major, byte_at(7)));
   }
   const std::size_t length_bytes = major == 1 ? 2 : 4;
-  const std::size_t header_at = kMagic.size() + 2 + length_bytes;
+  const std::size_t header_at = kNpyMagic.size() + 2 + length_bytes;
   if (bytes.size() < header_at) return refuse("is cut short: its header is not whole");
   std::uint32_t length = 0;
   for (std::size_t at = 0; at < length_bytes; ++at) length |= byte_at(8 + at) << (8 * at);

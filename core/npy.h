@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/dtype.h"
@@ -18,6 +19,8 @@
 
 namespace stfs {
 
+/// What every file of NumPy begins with.
+inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
 /// So much of the start of a file holds every header that is accepted.
 inline constexpr std::uint64_t kNpyStartBytes = 12 + 65535;
 

@@ -5,10 +5,11 @@
 
 #include <limits>
 
+#include "core/npy.h"
+
 namespace stfs {
 namespace {
 
-constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr std::size_t kAlignmentBytes = 64;  // ARRAY_ALIGN, numpy/lib/format.py
 
 std::string_view descr_of(Dtype dtype) {
@@ -64,7 +65,7 @@ std::string npy_header(const NpyForm& form) {
   constexpr std::size_t kBeforeLong = 6 + 2 + 4;
   const bool is_short = padded(kBeforeShort) <= std::numeric_limits<std::uint16_t>::max();
   const std::size_t length = padded(is_short ? kBeforeShort : kBeforeLong);
-  std::string header(kMagic);
+  std::string header(kNpyMagic);
   header += is_short ? '\x01' : '\x02';
   header += '\0';
   for (unsigned byte = 0; byte < (is_short ? 2U : 4U); ++byte) {

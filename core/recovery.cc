@@ -26,11 +26,6 @@ Result<bool> only_knows_its_blocks(const File& archive, const File& journal, con
   return *blocks != KnownBlocks::Other && *blocks != KnownBlocks::Torn;
 }
 
-/// On network file systems any call on an open journal may tell that another host has removed it.
-bool says_gone(const Error& error) {
-  return error.errno_value == ENOENT || error.errno_value == ESTALE;
-}
-
 Result<bool> take_named(Storage& storage, FoundJournal& found) {
   auto owner = found.file->try_lock(kOwnerByte, LockKind::Exclusive);
   if (!owner && !lacks_locks(owner.error())) return pass_on(std::move(owner));

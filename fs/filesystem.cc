@@ -15,10 +15,6 @@ constexpr std::uint64_t kStatBlockBytes = 512;  // st_blocks counts these, whate
 constexpr std::uint32_t kPreferredReadBytes = 1 << 20;
 constexpr std::uint64_t kFragmentBytes = 4096;
 
-tl::unexpected<Error> no_such_inode(Ino ino) {
-  return fail(ErrorCode::NotFound, ENOENT, fmt::format("inode {}: no such file", ino));
-}
-
 /// `.`, `..` and then the entries that entry_at gives.
 template <class EntryAt>
 Result<void> visit_entries(std::uint64_t position, std::size_t count, Ino directory, Ino parent,

@@ -9,10 +9,6 @@
 namespace stfs {
 namespace {
 
-tl::unexpected<Error> no_such_inode(Ino ino) {
-  return fail(ErrorCode::NotFound, ENOENT, fmt::format("inode {}: no such file", ino));
-}
-
 tl::unexpected<Error> not_here() {
   return fail(ErrorCode::InvalidArgument, EPERM, "models are neither made, moved nor removed");
 }

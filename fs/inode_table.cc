@@ -1,6 +1,7 @@
 // Building the tree once, finding in it fast.
 #include "fs/inode_table.h"
 
+#include <fmt/format.h>
 #include <xxhash.h>
 
 #include <algorithm>
@@ -9,6 +10,10 @@
 #include "fs/names.h"
 
 namespace stfs {
+
+tl::unexpected<Error> no_such_inode(Ino ino) {
+  return fail(ErrorCode::NotFound, ENOENT, fmt::format("inode {}: no such file", ino));
+}
 
 InodeTable::InodeTable(const TensorIndex& tensors, Layout layout) : tensor_count_(tensors.size()) {
   nodes_.resize(1 + std::size_t{tensor_count_});

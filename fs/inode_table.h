@@ -14,12 +14,16 @@
 #include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "core/tensor_index.h"
 
 namespace stfs {
 
 using Ino = std::uint64_t;
 inline constexpr Ino kRootIno = 1;
+
+/// What the kernel hears of a number that no file has.
+tl::unexpected<Error> no_such_inode(Ino ino);
 
 enum class Layout : std::uint8_t {
   Flat,  // every tensor in the root, under its name
