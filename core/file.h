@@ -98,14 +98,16 @@ class File {
   /// A program serves the file system (FUSE), for other hosts too, perhaps: it may cache what we write until
   /// a sync, and what others write until refresh().
   [[nodiscard]] virtual bool is_served() const { return false; }
-  /// What other hosts have written and synced shows in read() and status() from here on. Call it after taking
-  /// the lock under which they wrote. Does nothing where is_served() is false.
-  Result<void> refresh();
+  /// What other hosts have written and synced shows in status(), and in read() of these ranges, from here on.
+  /// Call it after taking the lock under which they wrote. Does nothing where is_served() is false.
+  Result<void> refresh(std::span<const ByteRange> ranges);
+  /// The part of refresh() that is about read(); bytes that this host has written and not synced stay.
+  void forget(ByteRange range) const;
   /// Asks the kernel to begin writing the range to the disk, so that a later sync finds less to do. Promises
   /// nothing and reports nothing.
-  virtual void begin_writeback(ByteRange range) { static_cast<void>(range); }
+  virtual void begin_writeback(ByteRange range) const { static_cast<void>(range); }
   /// Asks the kernel to forget what it has cached of the range. Promises nothing and reports nothing.
-  virtual void evict(ByteRange range) { static_cast<void>(range); }
+  virtual void evict(ByteRange range) const { static_cast<void>(range); }
   /// Asks the kernel to fetch the range, without waiting for it. Promises nothing and reports nothing.
   virtual void prefetch(ByteRange range) const { static_cast<void>(range); }
   /// f_type of statfs(2); 0 where that is not known.

@@ -43,6 +43,7 @@ Result<KnownBlocks> compare_blocks(const File& archive, const File& journal, con
   bool has_torn = false;
   for (const JournalRange& range : record.ranges) {
     if (range.archive.end() > *archive_bytes) return KnownBlocks::Other;
+    archive.forget(range.archive);
     auto hashes = hash_blocks(archive, range.archive);
     if (!hashes) return pass_on(std::move(hashes));
     auto old_hashes = range.old_offset == 0

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <thread>
 
@@ -18,6 +19,7 @@ namespace stfs {
 namespace {
 
 constexpr std::chrono::seconds kLockPatience{10};
+constexpr std::array kWholeFile = {ByteRange{0, std::uint64_t{1} << 62U}};
 
 /// Every block of the archive is the old one or the new one: applying can't destroy anything else.
 Result<bool> only_knows_its_blocks(const File& archive, const File& journal, const JournalRecord& record) {
@@ -35,7 +37,7 @@ Result<bool> take_named(Storage& storage, FoundJournal& found) {
   }
   // What is in a dead owner's standing journal does not change; who settles it removes it.
   if (!is_there || !*is_there || found.is_standing) return is_there;
-  if (auto seen = found.file->refresh(); !seen) return pass_on(std::move(seen));
+  if (auto seen = found.file->refresh(kWholeFile); !seen) return pass_on(std::move(seen));
   auto opened = found.file->status();
   if (!opened) return pass_on(std::move(opened));
   auto taken_back = is_void(*found.file, opened->identity.size_bytes);

@@ -331,7 +331,7 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
       is_locked = true;
     }
     if (!has_seen_others) {
-      if (auto seen = archive_.file().refresh(); !seen) return pass_on(std::move(seen));
+      if (auto seen = archive_.file().refresh(ranges); !seen) return pass_on(std::move(seen));
       has_seen_others = true;
     }
     auto obstacle =

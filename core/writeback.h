@@ -35,7 +35,7 @@ class Writeback {
   void finish();
 
  private:
-  using Call = void (File::*)(ByteRange);
+  using Call = void (File::*)(ByteRange) const;
   struct Due {
     Call call = nullptr;
     File* file = nullptr;
