@@ -353,9 +353,8 @@ Result<void> Archive::sync_what_others_wrote() {
   if (synced) return {};
   Error why = synced.error();
   why.message +=
-      "; what another program has written there may be lost, and nothing more is written until the archive "
-      "is "
-      "opened anew";
+      "; what another program has written there may be lost, and nothing more is written until the "
+      "archive is opened anew";
   stop_writing(std::move(why), {});
   return synced;
 }

@@ -18,10 +18,9 @@
 //  5. Head and record are there twice: where neither is sound, the sync that commits was never done, and
 //     the archive was not touched.
 //  6. Before a record is written that must survive a loss of power, what the archive holds under its blocks
-//  is
-//     on stable storage, whoever wrote it (Archive::sync_what_others_wrote()). The sync that commits may be
-//     cut short with the head on the disk and the new bytes not: the archive's old blocks tell then that it
-//     was never done, and older ones would pass for damage.
+//     is on stable storage, whoever wrote it (Archive::sync_what_others_wrote()). The sync that commits may
+//     be cut short with the head on the disk and the new bytes not: the archive's old blocks tell then that
+//     it was never done, and older ones would pass for damage.
 #pragma once
 
 #include <atomic>
