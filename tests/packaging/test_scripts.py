@@ -9,8 +9,9 @@ import pytest
 REPOSITORY = Path(__file__).resolve().parents[2]
 QUICKSTART = REPOSITORY / "packaging" / "quickstart"
 DEPENDENCIES = REPOSITORY / "packaging" / "dependencies"
+DEBIAN_13 = REPOSITORY / "tests" / "debian13"
 SCRIPTS = [QUICKSTART, DEPENDENCIES, REPOSITORY / "packaging" / "compile", REPOSITORY / "packaging" / "deb",
-           REPOSITORY / "tests" / "run", REPOSITORY / ".ci" / "run"]
+           REPOSITORY / "tests" / "run", DEBIAN_13, REPOSITORY / ".ci" / "run"]
 script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.name}")
 
 
@@ -37,6 +38,19 @@ def test_an_unknown_option_is_wrong_usage(script):
 @script
 def test_works_from_another_directory(script, tmp_path):
     assert run(script, "--help", cwd=tmp_path).returncode == 0
+
+
+def test_debian_13_is_one_skipped_test_without_root(tmp_path):
+    (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
+    (tmp_path / "id").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    result = run(DEBIAN_13, "--keep", tmp_path / "keep", env=environment)
+    assert result.returncode == 0
+    assert "debian13: needs root" in result.stdout and result.stdout.endswith("\n0 passed, 0 failed, 1 skipped\n")
+    result = run(DEBIAN_13, "--counts", tmp_path / "counts", "--keep", tmp_path / "keep", env=environment)
+    assert (result.returncode, (tmp_path / "counts").read_text()) == (0, "0 0 1\n")
+    assert "debian13: needs root" in result.stdout and "skipped" not in result.stdout
+    assert not (tmp_path / "keep").exists()
 
 
 class TestQuickstart:
