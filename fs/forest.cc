@@ -53,6 +53,11 @@ Forest::Pin Forest::pin_current(const Tree& tree) const {
   return editions_.pin(tree.current);
 }
 
+bool Forest::is_current(Number number) const {
+  const std::shared_lock lock(mutex_);
+  return std::ranges::any_of(trees_, [&](const auto& tree) { return tree->current == number; });
+}
+
 Forest::Pin Forest::pin_any() const {
   for (const auto& tree : trees_) {
     if (Pin found = pin_current(*tree)) return found;
@@ -198,8 +203,12 @@ Result<std::vector<Stale>> Forest::rename(Ino parent, std::string_view name, Ino
   const Pin member = pin(parent);
   const Pin there = pin(new_parent);
   if (!member) return not_here();
-  if (!there || there.number() != member.number())
+  if (!there || there.number() != member.number()) {
+    // `mv` would copy for EXDEV, and the kernel may know directories of both from before and after.
+    const bool is_replaced = !is_current(member.number()) || (there && !is_current(there.number()));
+    if (is_replaced) return fail(ErrorCode::ArchiveChanged, ESTALE, "the model has been replaced");
     return fail(ErrorCode::InvalidArgument, EXDEV, "a transaction belongs to one model");
+  }
   auto renamed = member->rename(local(parent), name, local(new_parent), new_name);
   if (!renamed) return renamed;
   for (Stale& stale : *renamed) stale = lift(stale, member.number());

@@ -76,7 +76,7 @@ class Forest {
   Result<struct stat> make_directory(Ino parent, std::string_view name, Maker maker = {});
   Result<void> remove_directory(Ino parent, std::string_view name);
   Result<void> remove_file(Ino parent, std::string_view name);
-  /// EXDEV between two models.
+  /// EXDEV between two models; ESTALE between two states of one that has been replaced.
   Result<std::vector<Stale>> rename(Ino parent, std::string_view name, Ino new_parent,
                                     std::string_view new_name);
 
@@ -172,6 +172,8 @@ class Forest {
   /// Nothing for the root of a directory of models, and for numbers of no model.
   [[nodiscard]] Pin pin(Ino ino) const;
   [[nodiscard]] Pin pin_current(const Tree& tree) const;
+  /// False of a model that has been replaced.
+  [[nodiscard]] bool is_current(Number number) const;
   /// The first model that there is.
   [[nodiscard]] Pin pin_any() const;
   void add(Member member);

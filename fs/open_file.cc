@@ -70,7 +70,7 @@ void PendingContent::fail(Error why) {
 }
 
 void PendingContent::end(Error why) {
-  staged_ = nullptr;
+  staged_ = parked_ = nullptr;
   fail(std::move(why));
 }
 

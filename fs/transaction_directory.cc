@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "fs/log.h"
 
@@ -140,9 +141,15 @@ Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view n
   if (directory < kFirstRun) return refuse(EPERM, "not a tensor of a transaction");
   std::shared_ptr<PendingContent> content;
   {
-    const std::scoped_lock lock(mutex_);
-    const auto begun = begun_.find(place_of(directory).number);
+    std::unique_lock lock(mutex_);
     const auto tensor = tensor_named(name);
+    wait_for_closes(lock, [&] {
+      const auto begun = begun_.find(place_of(directory).number);
+      if (begun == begun_.end() || !tensor) return true;
+      const auto member = begun->second.members.find(*tensor);
+      return member == begun->second.members.end() || member->second.writers == 0;
+    });
+    const auto begun = begun_.find(place_of(directory).number);
     if (begun == begun_.end() || !tensor) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
     const auto member = begun->second.members.find(*tensor);
     if (member == begun->second.members.end()) return fail(ErrorCode::NotFound, ENOENT, "not staged");
@@ -164,7 +171,14 @@ Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino t
   std::uint64_t number = 0;
   Begun committing;
   {
-    const std::scoped_lock lock(mutex_);
+    std::unique_lock lock(mutex_);
+    if (to == kCommitted) {
+      wait_for_closes(lock, [&] {
+        const auto found = number_named(from, name);
+        return !found || std::ranges::all_of(begun_[*found].members,
+                                             [](const auto& member) { return member.second.writers == 0; });
+      });
+    }
     const auto found = number_named(from, name);
     if (!found) return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
     number = *found;
@@ -246,8 +260,11 @@ Result<void> TransactionDirectory::commit(const Begun& committing, const Calls& 
   if (!committed) {
     const bool has_ended = committing.group->is_empty();
     each([&](PendingContent& content) {
-      content.unpark();
-      if (has_ended) content.end(committed.error());
+      if (has_ended) {
+        content.end(committed.error());
+      } else {
+        content.unpark();
+      }
     });
     if (has_ended) calls.note_shown(contents);
     // rename(2) says EINVAL of a directory that is moved into itself, and mv(1) tells people so.
@@ -305,12 +322,20 @@ std::shared_ptr<PendingContent> TransactionDirectory::content(Ino ino) const {
   return member == begun->second.members.end() ? nullptr : member->second.content;
 }
 
+void TransactionDirectory::wait_for_closes(std::unique_lock<std::mutex>& lock,
+                                           const std::function<bool()>& are_closed) {
+  constexpr std::chrono::seconds kPatience{2};
+  closes_.wait_for(lock, kPatience, are_closed);
+}
+
 void TransactionDirectory::close(Ino ino) {
   const std::scoped_lock lock(mutex_);
   const auto begun = begun_.find(place_of(ino).number);
   if (begun == begun_.end()) return;
   const auto member = begun->second.members.find(tensor(ino));
-  if (member != begun->second.members.end()) --member->second.writers;
+  if (member == begun->second.members.end()) return;
+  --member->second.writers;
+  closes_.notify_all();
 }
 
 std::vector<std::string> TransactionDirectory::unfinished() const {

@@ -16,6 +16,7 @@
 // one directory and one file per tensor. Computed, so a look-up allocates nothing; never reused.
 #pragma once
 
+#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
@@ -78,7 +79,7 @@ class TransactionDirectory {
   [[nodiscard]] Permissions restricted(Ino directory, Permissions shown) const;
   /// rmdir. ENOTEMPTY while something is staged.
   Result<void> remove_directory(Ino directory, std::string_view name);
-  /// unlink: takes one tensor out of the transaction. EBUSY while it is open for writing.
+  /// unlink: takes one tensor out of the transaction. EBUSY where it stays open for writing.
   Result<void> remove_file(Ino directory, std::string_view name);
   using Contents = std::vector<std::shared_ptr<PendingContent>>;
   /// What a commit takes from the file system.
@@ -137,7 +138,12 @@ class TransactionDirectory {
   const VersionOf version_of_;
   const InodeTable flat_;  // names of files in a transaction, whatever the mount's layout
 
+  /// The kernel tells of a last close behind the close's return: who closes and moves at once is not refused
+  /// for it. Returns with the lock held, when it is so or after two seconds.
+  void wait_for_closes(std::unique_lock<std::mutex>& lock, const std::function<bool()>& are_closed);
+
   mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable closes_;
   std::map<std::uint64_t, Begun> begun_;
   std::deque<std::uint64_t> committed_;  // those of begun_, in order of their commits
   std::uint64_t next_number_ = 0;

@@ -11,12 +11,6 @@
 #include "support/catch.h"
 #include "support/header_text.h"
 
-#if defined(__has_feature)
-#define STFS_HAS_FEATURE(x) __has_feature(x)
-#else
-#define STFS_HAS_FEATURE(x) 0
-#endif
-
 using namespace stfs;
 using stfs::test::entry;
 
@@ -34,10 +28,10 @@ std::uint64_t status_bytes(std::string_view name) {
   return 0;
 }
 
+// Their allocators keep what is freed.
 bool sanitized() {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__) || STFS_HAS_FEATURE(address_sanitizer) || \
-    STFS_HAS_FEATURE(thread_sanitizer)
-  return true;  // their allocators keep what is freed
+#ifdef STFS_SANITIZED
+  return true;
 #else
   return false;
 #endif

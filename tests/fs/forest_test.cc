@@ -188,6 +188,22 @@ TEST_CASE("a replaced model is shown; who has the old one open keeps it, to its 
   CHECK(mount.content(c) == "CCCCC");
 }
 
+TEST_CASE("a transaction of a replaced model is no other model's: ESTALE, and `mv` does not copy",
+          "[fs][forest]") {
+  const Replaced mount;
+  Forest& forest = *mount.forest;
+  const auto directory = [&](std::string_view name) {
+    return forest.lookup(forest.lookup(kRootIno, ".safetensors")->st_ino, name)->st_ino;
+  };
+  const Ino transactions = directory("transactions");
+  const Ino committed = directory("committed");
+  REQUIRE(forest.make_directory(transactions, "t"));
+  mount.replace(archive_of(DrivenModel::kTwo));
+  REQUIRE(mount.look().is_reopened);
+  CHECK(errno_of(forest.rename(transactions, "t", directory("committed"), "t")) == ESTALE);
+  CHECK(errno_of(forest.rename(directory("transactions"), "t", committed, "t")) == ESTALE);
+}
+
 TEST_CASE("a model that is replaced by something else is refused until it is mended", "[fs][forest]") {
   const Replaced mount;
   Forest& forest = *mount.forest;

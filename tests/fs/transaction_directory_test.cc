@@ -1,6 +1,10 @@
 // `.safetensors/transactions`: every rule of fs/transaction_directory.h, through the file system.
 #include "fs/transaction_directory.h"
 
+#include <chrono>
+#include <optional>
+#include <thread>
+
 #include "tests/fs/transacted.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
@@ -110,6 +114,27 @@ TEST_CASE("while a tensor is open for writing its transaction is busy", "[fs][tr
     CHECK(member.close() == 0);
   }
   CHECK(t.commit() == 0);
+  CHECK(t.mount.stored("first") == kNew);
+}
+
+TEST_CASE("who closes and moves or removes at once is not refused: the kernel tells of the close later",
+          "[fs][transaction_directory]") {
+  const Transacted t;
+  const Ino directory = t.begin();
+  const auto release_later_than = [&](const auto& act) {
+    std::optional<Member> member(std::in_place, t.mount, directory, "first");
+    CHECK(member->write(kNew, 0) == 0);
+    std::thread kernel([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      member.reset();
+    });
+    const int result = act();
+    kernel.join();
+    return result;
+  };
+  CHECK(release_later_than([&] { return errno_of(t.mount->remove_file(directory, "first")); }) == 0);
+  CHECK(t.list(directory).empty());
+  CHECK(release_later_than([&] { return t.commit(); }) == 0);
   CHECK(t.mount.stored("first") == kNew);
 }
 
