@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from mounted import PATIENCE
 
+pytestmark = pytest.mark.once
+
 PROGRAM = Path(__file__).resolve().parent / "torch_model.py"
 HOW_TO_GET_IT = "apt-get install python3-torch, or .venv/bin/pip install torch"
 

@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 from lease_client import Server
 
+pytestmark = pytest.mark.once
+
 STFS = mounted.BUILD / "stfs"
 VERBS = ["ls", "info", "cat", "slice", "verify", "put", "apply", "recover", "upload", "devices", "serve", "sample"]
 HAS_MODULE = bool(list((mounted.BUILD / "python" / "stfs").glob("_stfs.*so"))) and not mounted.is_sanitized()

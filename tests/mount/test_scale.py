@@ -10,6 +10,8 @@ import pytest
 from directory import Directory
 from mounted import shell
 
+pytestmark = pytest.mark.once
+
 COUNT = 100_000
 
 

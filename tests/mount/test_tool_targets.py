@@ -106,6 +106,7 @@ def verbs(place, tmp_path, path):
     }
 
 
+@pytest.mark.once
 def test_every_verb_reads_the_table(place, tmp_path):
     for relative, row in TABLE.items():
         path = place.path(relative)

@@ -59,6 +59,7 @@ def model(request, tmp_path, mounts):
     return (mount.path if mount else path), tensors, mount
 
 
+@pytest.mark.once
 def test_slices_are_numpys(model, tmp_path):
     target, tensors, mount = model
     choices = random.Random(int(os.environ.get("STFS_SEED", "9")))

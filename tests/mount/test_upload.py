@@ -133,6 +133,7 @@ def test_an_interrupt_cancels_and_is_told(tmp_path, number):
     assert os.listdir(tmp_path) == ["m.safetensors"]
 
 
+@pytest.mark.once
 def test_an_archive_that_changes_meanwhile_fails_the_upload(tmp_path):
     path = sparse_archive(tmp_path / "m.safetensors", 4 << 30)
     for change in ("write", "cut", "replace"):
