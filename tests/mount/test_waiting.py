@@ -155,8 +155,14 @@ def test_a_reader_waits_for_no_notification_after_a_hundred_closes(tmp_path, mou
     """The kernel sends no readahead while 64 RELEASEs are unanswered, and a notification may wait for a page of it."""
     size = 1 << 20
     mount = mounts(save_with_reference(tmp_path / "m.safetensors", {"read": np.ones(size, "u1"), "written": np.ones(1, "u1")}))
-    invalidator, = (int(path.parent.name) for path in Path(f"/proc/{mount.pid}/task").glob("*/comm")
-                    if path.read_text() == "invalidator\n")
+
+    def invalidators():
+        return [int(path.parent.name) for path in Path(f"/proc/{mount.pid}/task").glob("*/comm")
+                if path.read_text() == "invalidator\n"]
+
+    # The thread names itself, perhaps after the mount is there.
+    assert mounted.eventually(invalidators, mounted.PATIENCE)
+    invalidator, = invalidators()
     content = []
     with open(mount / "read", "rb") as file:
         reader = threading.Thread(target=lambda: content.append(os.pread(file.fileno(), size, 0)))
