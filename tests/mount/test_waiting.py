@@ -161,7 +161,7 @@ def test_a_reader_waits_for_no_notification_after_a_hundred_closes(tmp_path, mou
                 if path.read_text() == "invalidator\n"]
 
     # The thread names itself, perhaps after the mount is there.
-    assert mounted.eventually(invalidators, mounted.PATIENCE)
+    assert eventually(invalidators)
     invalidator, = invalidators()
     content = []
     with open(mount / "read", "rb") as file:
