@@ -83,6 +83,19 @@ class MountFailed(Exception):
         self.log = log
 
 
+def where_threads_wait(pid):
+    """Name, state and place in the kernel of each thread of a process, as far as one may see them."""
+    lines = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        for name in ("comm", "stat", "wchan", "syscall", "stack"):
+            try:
+                text = (task / name).read_text()
+            except OSError as error:
+                text = error.strerror
+            lines.append(f"{task.name} {name}: {text.strip()}")
+    return "\n".join(lines)
+
+
 class Mount:
     """safetensorsfs -f on a source. Ends well only if finish() says so."""
 
@@ -171,7 +184,11 @@ class Mount:
         self.process.wait()
 
     def wait(self, seconds=20):
-        return self.process.wait(timeout=seconds * PATIENCE)
+        try:
+            return self.process.wait(timeout=seconds * PATIENCE)
+        except subprocess.TimeoutExpired:
+            print(f"process {self.pid} has not ended, its threads:\n{where_threads_wait(self.pid)}", file=sys.stderr)
+            raise
 
     def unmount(self):
         """Unmounts, waits for the daemon and returns its exit status."""
