@@ -11,6 +11,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import mount_namespace
 import mounted
 
 ADDRESS = "127.1.1.1"  # the command line refuses names of the local host
@@ -18,7 +19,7 @@ VOLUME = "models"
 PROGRAMS = ("glusterd", "glusterfs", "gluster", "unshare", "nsenter", "ip")
 PR_SET_PDEATHSIG = 1
 # The bricks' sockets lie at a fixed place.
-INSIDE = 'ip link set lo up && mkdir -p /run/gluster && mount -t tmpfs none /run/gluster && exec "$@"'
+BEFORE = "ip link set lo up && mkdir -p /run/gluster && mount -t tmpfs none /run/gluster"
 
 _libc = ctypes.CDLL(None)
 
@@ -66,8 +67,8 @@ class Volume:
                   f"{option}cluster-test-mode={self.log}"]
         with open(self.log / "output", "wb") as output:
             self.servers = subprocess.Popen(
-                ["unshare", "--mount", "--pid", "--net", "--fork", "--kill-child", "--mount-proc",
-                 "sh", "-c", INSIDE, "sh", *server],
+                [*mount_namespace.in_namespace(BEFORE, "--pid", "--net", "--fork", "--kill-child", "--mount-proc"),
+                 *server],
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output, preexec_fn=_die_with_parent)
         self.hosts = []
 

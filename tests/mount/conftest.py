@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 pytest.register_assert_rewrite("served_archive", "sharded_model", "written_tensor")  # told as if the test checked
 import archive_file  # noqa: E402
+import mount_namespace  # noqa: E402
 import mount_set  # noqa: E402
 import mounted  # noqa: E402
 import sharded_model  # noqa: E402
@@ -140,8 +141,7 @@ class OrdinaryUser:
             node = self.directory / "fuse"
             os.mknod(node, 0o666 | stat.S_IFCHR, os.stat("/dev/fuse").st_rdev)
             os.chmod(node, 0o666)
-            self.before_daemon = ["unshare", "--mount", "--propagation", "private", "sh", "-c",
-                                  f"mount --bind '{node}' /dev/fuse && exec \"$@\"", "sh", *self.before]
+            self.before_daemon = [*mount_namespace.in_namespace(f"mount --bind '{node}' /dev/fuse"), *self.before]
             probe = subprocess.run([*self.before_daemon, "dd", "if=/dev/null", "of=/dev/fuse", "count=0"],
                                    capture_output=True, text=True)
             if probe.returncode != 0:

@@ -10,6 +10,8 @@ import time
 import traceback
 from pathlib import Path
 
+import mount_namespace
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STFS_BUILD_DIR", REPOSITORY / "build" / "release")).resolve()
 BINARY = BUILD / "safetensorsfs"
@@ -187,7 +189,8 @@ class Mount:
         try:
             return self.process.wait(timeout=seconds * PATIENCE)
         except subprocess.TimeoutExpired:
-            print(f"process {self.pid} has not ended, its threads:\n{where_threads_wait(self.pid)}", file=sys.stderr)
+            print(f"process {self.pid} has not ended; mounted for {mount_namespace.holders(self.path) or 'nobody'}; "
+                  f"its threads:\n{where_threads_wait(self.pid)}", file=sys.stderr)
             raise
 
     def unmount(self):

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import threading
 
+import mount_namespace
 import pytest
 from archive_file import ArchiveFile, random_bytes, save_with_reference
 from mounted import BINARY, PATIENCE, REPOSITORY, MountFailed, eventually, mount_entry, shell, unmount_by_force
@@ -268,7 +269,7 @@ def in_namespace(tmp_path, archive):
         before = (f"sbin=$(readlink -f /sbin); mount -t overlay overlay -o lowerdir='{helpers}':$sbin $sbin || exit 77\n"
                   f"cd '{tmp_path}'; model='{archive.path}'; mnt='{tmp_path}/mnt'\n"
                   "trap 'umount -l \"$mnt\" 2>/dev/null' EXIT\n")
-        done = subprocess.run(["unshare", "-m", "--propagation", "private", "sh", "-c", before + script],
+        done = subprocess.run([*mount_namespace.in_namespace("true"), "sh", "-c", before + script],
                               capture_output=True, text=True, timeout=60 * PATIENCE)
         if done.returncode == 77:
             pytest.skip("overlay mounts are not allowed here")

@@ -9,7 +9,12 @@ import shutil
 import stat
 import struct
 import subprocess
+import sys
 import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "mount"))
+import mount_namespace  # noqa: E402
 
 LOOP_CTL_GET_FREE = 0x4C82
 LOOP_CONFIGURE = 0x4C0A
@@ -112,6 +117,24 @@ def call_umount(target):
         raise OSError(number, os.strerror(number), str(target))
 
 
+def wait_until_detached(device, image, target):
+    """A file system lives as long as its last mount, in whatever mount namespace: one that goes on writes to its
+    image, whatever is put there meanwhile."""
+    backing = Path("/sys/block", os.path.basename(device), "loop/backing_file")
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            is_attached = backing.read_text().rstrip("\n") == os.path.realpath(image)
+        except OSError:  # there is none
+            return
+        if not is_attached:
+            return
+        if time.monotonic() > deadline:
+            holders = ", ".join(mount_namespace.holders(target)) or "nobody that can be seen"
+            raise RuntimeError(f"{device} is still in use, its file system is mounted elsewhere: {holders}")
+        time.sleep(0.002)
+
+
 @contextlib.contextmanager
 def mounted_image(image, kind, target, is_direct=False, options=""):
     """The directory where the image's file system is, until the end."""
@@ -125,6 +148,7 @@ def mounted_image(image, kind, target, is_direct=False, options=""):
         yield target
     finally:
         call_umount(target)
+        wait_until_detached(device, image, target)
 
 
 def remount_read_only(target, kind):
