@@ -10,8 +10,6 @@
 namespace stfs {
 namespace {
 
-constexpr std::uint64_t kMostBytes = 256 << 20;  // of a range
-
 class Plan {
  public:
   Plan(const File& archive, std::uint64_t archive_size_bytes, Journal& journal)
@@ -44,13 +42,14 @@ class Plan {
     return {};
   }
 
-  /// In pieces whose hashes fit into little memory.
+  /// In pieces, see kMostRangeBytes.
   std::vector<JournalRange> take() const {
+    const std::uint64_t most_bytes = archive_.most_range_bytes();
     std::vector<JournalRange> pieces;
     for (const JournalRange& range : ranges_) {
-      for (std::uint64_t done = 0; done < range.archive.size_bytes; done += kMostBytes) {
+      for (std::uint64_t done = 0; done < range.archive.size_bytes; done += most_bytes) {
         pieces.push_back(
-            {.archive = {range.archive.offset + done, std::min(kMostBytes, range.archive.size_bytes - done)},
+            {.archive = {range.archive.offset + done, std::min(most_bytes, range.archive.size_bytes - done)},
              .journal_offset = range.journal_offset + done,
              .new_hashes = {},
              .old_hashes = {}});

@@ -63,6 +63,9 @@ inline bool lacks_locks(const Error& error) {
   return error.errno_value == ENOLCK || error.errno_value == ENOSYS || error.errno_value == EOPNOTSUPP;
 }
 
+/// A journal's record names no longer range: the hashes of its blocks must fit into little memory.
+inline constexpr std::uint64_t kMostRangeBytes = 256 << 20;
+
 /// How a large content is best written where blocks can be shared afterwards (core/stripes.h).
 struct Striping {
   std::uint32_t files = 1;
@@ -114,6 +117,8 @@ class File {
   [[nodiscard]] virtual std::uint64_t filesystem_type() const { return 0; }
   /// Of its file system.
   [[nodiscard]] virtual Striping striping() const { return {}; }
+  /// kMostRangeBytes, or less where a model must see records of many ranges: a whole number of blocks.
+  [[nodiscard]] virtual std::uint64_t most_range_bytes() const { return kMostRangeBytes; }
   /// Of its file system; the largest number where nobody says.
   [[nodiscard]] virtual std::uint64_t free_bytes() const { return std::numeric_limits<std::uint64_t>::max(); }
   [[nodiscard]] virtual Result<FileStatus> status() const = 0;

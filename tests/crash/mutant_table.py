@@ -443,6 +443,25 @@ MUTANTS: tuple[Mutant, ...] = (
         "if (bytes.starts_with('\\0')) return nothing;",
         ("edges",),
     ),
+    # --- records of many ranges ------------------------------------------------------------------------
+    Mutant(
+        "each piece of a long range holds the bytes of its first",
+        ".journal_offset = range.journal_offset + done,",
+        ".journal_offset = range.journal_offset,",
+        ("crashes", "random"),
+    ),
+    Mutant(
+        "each piece of a long range goes to where the first one does",
+        "{range.archive.offset + done, std::min(",
+        "{range.archive.offset, std::min(",
+        ("crashes", "random"),
+    ),
+    Mutant(
+        "of a long range only the first piece is named",
+        "done < range.archive.size_bytes; done += most_bytes",
+        "done < 1; done += most_bytes",
+        ("crashes", "random"),
+    ),
     # --- several hosts ---------------------------------------------------------------------------------
     Mutant(
         "no locks are taken",

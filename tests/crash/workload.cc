@@ -56,6 +56,9 @@ std::vector<Workload> make_workloads() {
   add("reopened between",
       {{.pieces = {{"block"}, {"end"}}}, {.pieces = {{"block"}, {"left"}}, .reopens = true}});
   add("wrong size first", {{.pieces = {{"several_blocks"}, {"end"}}, .tries_wrong_size = true}});
+  add("records of many ranges",
+      {{.pieces = {{"several_blocks"}, {"across"}, {"end"}}}, {.pieces = {{"several_blocks"}}}},
+      {.most_range_bytes = kBlock});
   add("without unnamed files", {{.pieces = {{"block"}, {"left"}}}, {.pieces = {{"block"}, {"end"}}}},
       without_unnamed);
   add("without birth times", {{.pieces = {{"unaligned"}, {"end"}}}}, {.has_birth_times = false});
@@ -193,6 +196,7 @@ Workload random_workload(std::uint64_t seed) {
   Workload workload{.name = "random", .archive = &small_archive(), .steps = {}, .disk = {}};
   workload.disk.has_unnamed = !random.one_in(4);
   workload.disk.has_birth_times = !random.one_in(4);
+  if (seed % 2 == 0) workload.disk.most_range_bytes = kBlock * (1 + seed / 2 % 3);
   workload.keeps_journal = random.one_in(2);
   workload.writer = people()[random.below(people().size())];
   if (random.one_in(3)) {
