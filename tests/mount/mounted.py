@@ -117,7 +117,8 @@ class Mount:
         # Before a command that must see the mount where the daemon has a mount namespace of its own.
         self.inside = ["nsenter", f"--mount=/proc/{self.process.pid}/ns/mnt", "--"] if in_namespace else []
         # A request that is never answered can't be interrupted by a signal; the daemon's death ends it.
-        self.watchdog = threading.Timer(90 * PATIENCE, self._hang)
+        # Less than a test may take, so that a test that only waits for something slow has its time.
+        self.watchdog = threading.Timer(170 * PATIENCE, self._hang)
         self.watchdog.daemon = True
         self.watchdog.start()
         eventually(lambda: self.is_mounted() or self.process.poll() is not None, 30)
