@@ -1,4 +1,4 @@
-# `cmake --install` and the Debian package put every file where the system looks for it.
+# `cmake --install` puts every file where the system looks for it.
 import json
 import os
 import re
@@ -6,7 +6,6 @@ import shutil
 import stat
 import subprocess
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -140,60 +139,3 @@ def test_manuals_have_no_warnings(page):
         assert (page.parent / Path(page.read_text().split()[1]).name).is_file()
         return
     assert (result.returncode, result.stderr) == (0, "")
-
-
-@pytest.fixture(scope="module")
-def packed(tmp_path_factory):
-    """packaging/deb's build, configured and not compiled."""
-    system = "/usr/bin/python3"
-    headers = "import os, sysconfig; path = sysconfig.get_path('include'); print(path); os.stat(path + '/Python.h')"
-    probe = subprocess.run([system, "-c", headers], capture_output=True, text=True) if os.path.exists(system) else None
-    if probe is None or probe.returncode != 0:
-        pytest.skip("the system's python3 has no headers here (apt-get install python3-dev)")
-    build = tmp_path_factory.mktemp("deb")
-    done = subprocess.run(["cmake", "--preset", "deb", "-B", build, "-D", "STFS_CUDA=OFF"], cwd=REPOSITORY,
-                          capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "--preset deb" in (REPOSITORY / "packaging/deb").read_text()
-    return SimpleNamespace(build=build, headers=probe.stdout.strip())
-
-
-def test_the_debian_package_has_the_module_for_the_systems_python(packed):
-    rules = (packed.build / "build.ninja").read_text()
-    assert f"-isystem {packed.headers}\n" in rules.replace(" \n", "\n") or f"-isystem {packed.headers} " in rules
-    install = (packed.build / "packaging/python/cmake_install.cmake").read_text()
-    assert "${CMAKE_INSTALL_PREFIX}/lib/python3/dist-packages/stfs" in install
-
-
-def test_the_debian_package_depends_on_the_python_that_loads_the_module(packed):
-    config = (packed.build / "CPackConfig.cmake").read_text()
-    depends = re.search(r'set\(CPACK_DEBIAN_PACKAGE_DEPENDS "([^"]*)"\)', config)[1].split(", ")
-    least = min((3, 11), tuple(int(part) for part in re.search(r"python(3)\.(\d+)", packed.headers).groups()))
-    assert depends[:2] == ["fuse3", f"python3 (>= {least[0]}.{least[1]}~)"]
-    # Before 3.11 there is no stable ABI with the buffer protocol.
-    assert depends[2:] == ([] if least == (3, 11) else [f"python3 (<< 3.{least[1] + 1})"])
-
-
-def test_the_debian_package_has_completions_where_zsh_looks(packed):
-    install = (packed.build / "packaging/cmake_install.cmake").read_text()
-    place, = re.findall(r'DESTINATION "\$\{CMAKE_INSTALL_PREFIX\}/([^"]*)"[^)]*completions/_stfs"', install)
-    assert place == "share/zsh/vendor-completions"
-    if shutil.which("zsh") is None:
-        pytest.skip("zsh is not installed: where it looks is known from Debian's package only")
-    looked_at = subprocess.run(["zsh", "-fc", "print -l $fpath"], capture_output=True, text=True, check=True).stdout
-    assert f"/usr/{place}" in looked_at.splitlines()
-
-
-@pytest.mark.skipif(shutil.which("dpkg-shlibdeps") is None, reason="dpkg-dev is not installed")
-def test_the_debian_package_names_what_it_depends_on(tmp_path):
-    result = subprocess.run(["cpack", "-G", "DEB", "-B", tmp_path, "--config", BUILD / "CPackConfig.cmake"],
-                            capture_output=True, text=True, timeout=120)
-    assert result.returncode == 0, result.stdout + result.stderr
-    package, = tmp_path.glob("*.deb")
-    fields = subprocess.run(["dpkg-deb", "--field", package], capture_output=True, text=True, check=True).stdout
-    depends = next(line for line in fields.splitlines() if line.startswith("Depends:"))
-    assert "fuse3" in depends.replace(",", " ").split()
-    assert "libfuse3-" in depends
-    contents = subprocess.run(["dpkg-deb", "--contents", package], capture_output=True, text=True, check=True).stdout
-    assert "./sbin/mount.safetensorsfs" in contents
-    assert "/libstfs.so.0 -> libstfs.so" in contents and "/include/stfs.h" in contents

@@ -213,15 +213,23 @@ def test_the_source_distribution_installs(sdist, tmp_path):
 
 
 @pytest.mark.skipif("STFS_LONG" not in os.environ, reason="long, runs with --long")
-@pytest.mark.timeout(1800)
-def test_a_wheel_from_the_sources_needs_nothing_beside_the_interpreter(sdist, tmp_path):
+@pytest.mark.timeout(6000)
+def test_pip_builds_the_source_distribution_that_it_finds_by_name(sdist, tmp_path, archive_path):
+    python, place = builder(), tmp_path / "installed"
     # Kernels take minutes more, and bring no library.
-    with zipfile.ZipFile(make_wheel(tmp_path, sdist, CMAKE_ARGS="-DSTFS_CUDA=OFF")) as archive:
-        archive.extractall(tmp_path / "unpacked")
-    module, = (tmp_path / "unpacked" / "stfs").glob("_stfs.*so")
+    done = subprocess.run([python, "-m", "pip", "install", "--no-build-isolation", "--no-index", "--find-links", sdist.parent,
+                           "--no-deps", "--quiet", "--target", place, "stfs"], capture_output=True, text=True, cwd=tmp_path,
+                          env={**os.environ, "CMAKE_ARGS": "-DSTFS_CUDA=OFF"})
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    module, = (place / "stfs").glob("_stfs.*so")
     needed = re.findall(r"NEEDED.*\[(.*)\]", subprocess.run(["readelf", "-d", module], capture_output=True, text=True,
                                                              check=True).stdout)
     assert needed and all(re.match(r"lib(c|m|dl|rt|pthread)\.so|ld-linux", name) for name in needed), needed
+    licence, = (path for path in place.glob("stfs-*.dist-info/**/LICENSE"))
+    assert licence.read_bytes() == (REPOSITORY / "LICENSE").read_bytes()
+    ran = subprocess.run([python, "-c", "import stfs, sys; print(stfs.__file__, len(stfs.open(sys.argv[1])))", archive_path],
+                         capture_output=True, text=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(place)})
+    assert (ran.stdout, ran.stderr) == (f"{place}/stfs/__init__.py 27\n", "")
 
 
 def test_the_wheel_installs_into_a_fresh_environment(wheel, tmp_path, archive_path):
