@@ -30,6 +30,8 @@ def is_sanitized():
 
 # A sanitizer makes everything slower; limits in seconds are for hangs, never for speed.
 PATIENCE = 5 if is_sanitized() else 1
+# What a test may take, in seconds; tests/run says it.
+LIMIT = int(os.environ.get("STFS_TEST_LIMIT", 150 * PATIENCE))
 
 
 def unescape_mount(text):
@@ -117,8 +119,8 @@ class Mount:
         # Before a command that must see the mount where the daemon has a mount namespace of its own.
         self.inside = ["nsenter", f"--mount=/proc/{self.process.pid}/ns/mnt", "--"] if in_namespace else []
         # A request that is never answered can't be interrupted by a signal; the daemon's death ends it.
-        # Less than a test may take, so that a test that only waits for something slow has its time.
-        self.watchdog = threading.Timer(170 * PATIENCE, self._hang)
+        # Shortly before the test's own limit: a test that only waits for something slow has its time.
+        self.watchdog = threading.Timer(LIMIT * 0.9, self._hang)
         self.watchdog.daemon = True
         self.watchdog.start()
         eventually(lambda: self.is_mounted() or self.process.poll() is not None, 30)

@@ -147,7 +147,7 @@ def test_an_archive_that_changes_meanwhile_fails_the_upload(tmp_path):
         else:
             sparse_archive(tmp_path / "new", 4096)
             os.rename(tmp_path / "new", path)
-        out, errors = process.communicate(timeout=60 * mounted.PATIENCE)
+        out, errors = process.communicate(timeout=mounted.LIMIT)
         assert process.returncode == 1, (change, out, errors)
         assert b"since the upload was planned" in errors, (change, errors)
         assert out == b""
