@@ -90,7 +90,7 @@ def indices(selection):
             else [int(part)] for size, part in zip((ROWS, COLUMNS), parts)]
 
 
-@pytest.mark.parametrize("selection", ["5", "4:", "5,6170:6180", "1::2,-8:", "3:,::1048576"])
+@pytest.mark.parametrize("selection", ["5", "4:", "5,6170:6180", "1::2,-8:", "5:,6173::1048576"])
 def test_slices_have_the_bytes_of_each_place(mount, selection):
     rows, columns = indices(selection)
     view = mount / ".safetensors" / "slice" / f"big[{selection}]"
