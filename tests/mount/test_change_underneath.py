@@ -55,7 +55,7 @@ def test_a_write_into_a_deleted_archive_is_estale_and_logged(mount, expected):
     os.write(fd, b"lost")
     os.unlink(mount.archive.path)
     assert errno_of(os.close, fd) == errno.ESTALE
-    assert eventually(lambda: mount.archive.path in mount.log() or T in mount.log())
+    assert eventually(lambda: f"{mount.archive.path}: the archive was replaced or deleted while it was open" in mount.log())
     assert (mount / T).read_bytes() == expected.tensor(T)
     assert not os.path.exists(mount.archive.path)
 
@@ -134,7 +134,7 @@ def test_an_archive_cut_into_its_header_never_shows_zeros(in_order, to):
     os.truncate(in_order.source, to)
     for name in in_order.contents:
         assert errno_of(read_direct, in_order / name) == errno.EIO
-    assert len(os.listdir(in_order.path)) in (0, 10)
+    assert len(os.listdir(in_order.path)) == 10
 
 
 def test_a_mapping_of_a_cut_tensor_is_sigbus_for_the_reader_only(in_order):

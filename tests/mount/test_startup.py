@@ -107,7 +107,7 @@ def test_an_archive_of_any_name_can_be_mounted(start, mountpoint, tmp_path):
         path = save_with_reference(tmp_path / name)
         outcome = start(path, mountpoint)
         assert outcome.status == 0, outcome.text
-        assert mount_entry(mountpoint)[0] == str(path) or "\n" in name
+        assert mount_entry(mountpoint)[0] == str(path)
         assert len(os.listdir(mountpoint)) > 10
         assert subprocess.run(["umount", mountpoint]).returncode == 0
 
@@ -143,10 +143,6 @@ def test_help_that_nobody_gets_is_a_failure():
     assert done.returncode == 1 and "No space left on device" in done.stderr
 
 
-MAY_BE_REFUSED = {"user", ",", "sync", "relatime",
-                  "noauto,nofail,_netdev,x-systemd.x=1"}
-
-
 @pytest.mark.parametrize("options", [
     "ro", "rw", "layout=flat", "layout=tree", "allow_other", "default_permissions", "uid=0", "gid=0", "umask=022",
     "umask=0", "threads=1", "threads=16", "nonempty", "nosuid,nodev", "noatime", "noexec", "dev,suid", "atime",
@@ -155,8 +151,6 @@ MAY_BE_REFUSED = {"user", ",", "sync", "relatime",
     "fsname=mine", "subtype=other", "", ","])
 def test_options_that_are_accepted(start, archive, mountpoint, options):
     outcome = start(archive.path, mountpoint, *(["-o", options] if options else []))
-    if outcome.status == 2 and options in MAY_BE_REFUSED:
-        pytest.skip(f"refused, which no document forbids: {outcome.text.strip()[:100]}")
     assert outcome.status == 0, outcome.text
     assert (mountpoint / ("scalar")).read_bytes() == archive.tensor("scalar")
 
@@ -202,10 +196,7 @@ def test_missing_and_surplus_arguments_are_status_2(start, archive, mountpoint):
     for arguments in ([], [archive.path], [*both, "surplus"], [*both, "--nonsense"], [*both, "-z"], [*both, "-o"],
                       ["-f"], [""], ["", mountpoint], [archive.path, ""]):
         outcome = start(*arguments)
-        if "" in arguments and len(arguments) == 2:
-            assert outcome.status in (1, 2)  # an empty path: wrong usage, or a file that is not there
-        else:
-            assert outcome.status == 2, f"{arguments}: {outcome.status} {outcome.text}"
+        assert outcome.status == 2, f"{arguments}: {outcome.status} {outcome.text}"
         assert outcome.text.strip() != ""
         assert mount_entry(mountpoint) is None
 
@@ -254,15 +245,16 @@ def test_sources_that_are_no_regular_file(start, mountpoint, tmp_path):
 
 
 def test_not_an_archive(start, mountpoint, tmp_path):
-    for name, content, word in (
-            ("empty", b"", "HeaderTooSmall"), ("text", b"hello, this is a text file", "HeaderTooLarge"),
-            ("zip", b"PK\3\4" + bytes(100), "header"), ("cut", struct.pack("<Q", 50) + b"{}", "header")):
+    for name, content, reason in (
+            ("empty", b"", "a file of 0 bytes is no archive"),
+            ("text", b"hello, this is a text file", "is this a safetensors file?"),
+            ("zip", b"PK\3\4" + bytes(100), "needs a file of at least 67324760, but this one has 104"),
+            ("cut", struct.pack("<Q", 50) + b"{}", "needs a file of at least 58, but this one has 10")):
         path = tmp_path / f"{name}.safetensors"
         path.write_bytes(content)
         outcome = start(path, mountpoint)
         assert failed(outcome, path)
-        said = outcome.text.replace(str(path), "").lower()
-        assert word.lower() in said or "safetensors" in said, outcome.text
+        assert reason in outcome.text
         assert mount_entry(mountpoint) is None
 
 
