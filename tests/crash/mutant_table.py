@@ -14,7 +14,7 @@ from mutant import Mutant
 #  - one of these two alone: recovery locks the ranges that it writes, and a committer waits for a journal of his ranges
 #    that somebody holds. Whoever holds one, its owner or a recovery, has locked its ranges, too.
 
-MUTANTS: tuple[Mutant, ...] = (
+CORE_MUTANTS: tuple[Mutant, ...] = (
     # --- the order of the steps ------------------------------------------------------------------------
     Mutant(
         "the journal is not synced before it is named",

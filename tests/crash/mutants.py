@@ -1,13 +1,13 @@
-"""Takes one step of the protocol out of the core and sees whether the explorer notices. The steps are rows of
-mutant_table.py.
+"""Takes one step out of the core and sees whether the explorer notices, or out of fs/ and sees whether fs_tests does.
+The steps are rows of mutant_table.py and filesystem_mutants.py.
 
     python3 tests/crash/mutants.py                 all of them
     python3 tests/crash/mutants.py NAME...         only these
     python3 tests/crash/mutants.py --list
     python3 tests/crash/mutants.py --directory DIR where to work; without it, mutants/ in the build
 
-A build is there already: the one that STFS_BUILD_DIR names, without it build/release. For a row one file of the core is
-compiled again and crash_explorer is linked again; neither the sources nor the build are written to.
+A build is there already: the one that STFS_BUILD_DIR names, without it build/release. For a row one file is compiled
+again and its program is linked again; neither the sources nor the build are written to.
 
 Exit status: 0 every mutant was caught, 1 one survived or could not be built, 2 wrong usage.
 """
@@ -22,8 +22,11 @@ import sys
 import time
 from pathlib import Path
 
+from filesystem_mutants import FILESYSTEM_MUTANTS
 from mutant import Mutant
-from mutant_table import MUTANTS
+from mutant_table import CORE_MUTANTS
+
+MUTANTS = (*CORE_MUTANTS, *FILESYSTEM_MUTANTS)
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STFS_BUILD_DIR", ROOT / "build" / "release")).resolve()
@@ -44,35 +47,43 @@ def run(command, directory: Path) -> str:
     return done.stdout
 
 
+def program_of(mutant: Mutant) -> str:
+    return "fs_tests" if mutant.tests else "crash_explorer"
+
+
 class Workshop:
-    """Makes explorers with a mutant inside, from a build's objects and one that is compiled anew."""
+    """Makes programs with a mutant inside, from a build's objects and one that is compiled anew."""
 
     def __init__(self, build: Path, directory: Path):
         self.build = build
         self.directory = directory
-        self.explorer = build / "tests" / "crash_explorer"
+        self.linkers: dict[str, list[str]] = {}
         self.common = directory / "common.hxx"
 
     def prepare(self):
-        self.check_build()
         self.directory.mkdir(parents=True, exist_ok=True)
         units = json.loads((self.build / "compile_commands.json").read_text())
         self.compilers = {Path(unit["file"]): shlex.split(unit["command"]) for unit in units}
-        # The last command of all that make it.
-        commands = run(["ninja", "-C", self.build, "-t", "commands", "crash_explorer"], self.build)
-        self.linker = shlex.split(commands.splitlines()[-1].removeprefix(": && ").removesuffix(" && :"))
+        for program, sources in (("crash_explorer", "core"), ("fs_tests", "fs")):
+            self.check_build(program, ROOT / sources)
+            # The last command of all that make it.
+            commands = run(["ninja", "-C", self.build, "-t", "commands", program], self.build)
+            self.linkers[program] = shlex.split(commands.splitlines()[-1].removeprefix(": && ").removesuffix(" && :"))
         self.common.write_text("".join(f"#include <{header}>\n" for header in COMMON_HEADERS))
         command = self.compiler_of(ROOT / "core" / "recovery.cc")
         run([*command, "-x", "c++-header", self.common, "-o", f"{self.common}.gch"], self.build)
 
-    def check_build(self):
+    def built(self, program: str) -> Path:
+        return self.build / "tests" / program
+
+    def check_build(self, program: str, sources: Path):
         """A mutant among objects of other sources would prove nothing."""
-        if not self.explorer.exists():
-            raise RuntimeError(f"{self.explorer} is not there; build it first, with packaging/compile -D STFS_TESTS=ON")
-        built = self.explorer.stat().st_mtime
-        for source in sorted([*ROOT.glob("core/*.cc"), *ROOT.glob("core/*.h")]):
-            if source.stat().st_mtime > built:
-                raise RuntimeError(f"{source} is newer than {self.explorer}; build it first, with packaging/compile")
+        built = self.built(program)
+        if not built.exists():
+            raise RuntimeError(f"{built} is not there; build it first, with packaging/compile -D STFS_TESTS=ON")
+        for source in sorted([*sources.glob("*.cc"), *sources.glob("*.h")]):
+            if source.stat().st_mtime > built.stat().st_mtime:
+                raise RuntimeError(f"{source} is newer than {built}; build it first, with packaging/compile")
 
     def compiler_of(self, file: Path) -> list[str]:
         """The build's command for that file, for a quick compilation: what it names, reads and writes is left out."""
@@ -85,25 +96,28 @@ class Workshop:
                 command.append(word)
         return [*command, "-O0", "-w"]
 
-    def make_explorer(self, mutant: Mutant) -> Path:
-        file, mutated = mutant.apply(ROOT / "core")
+    def make(self, mutant: Mutant) -> Path:
+        """Its program with the mutant inside."""
+        program = program_of(mutant)
+        file, mutated = mutant.apply(ROOT)
         source = self.directory / file.name
         source.write_text(mutated)
         made = source.with_suffix(".o")
         run([*self.compiler_of(file), "-include", self.common, "-c", source, "-o", made], self.build)
         # What comes before an archive takes the place of its member.
-        explorer = self.directory / "crash_explorer"
-        command = self.linker.copy()
+        linked = self.directory / program
+        command = self.linkers[program].copy()
         at = command.index("-o")
-        command[at : at + 2] = ["-s", str(made), "-o", str(explorer)]
+        command[at : at + 2] = ["-s", str(made), "-o", str(linked)]
         run(command, self.build)
-        return explorer
+        return linked
 
-    def explore(self, explorer: Path, mutant: Mutant, *limits) -> subprocess.CompletedProcess:
-        command = [explorer, *limits]
+    def look_at(self, program: Path, mutant: Mutant, *limits) -> subprocess.CompletedProcess:
+        """The program's verdict on itself."""
+        command = [program, mutant.tests, "--abort"] if mutant.tests else [program, *limits]
         if mutant.scenario:
             command += ["--workload", mutant.scenario]
-        for kind in mutant.kinds:
+        for kind in () if mutant.tests else mutant.kinds:
             command += ["--kind", kind]
         # What a sanitizer says of a mutant is no report for the tests.
         environment = {name: value for name, value in os.environ.items() if not name.endswith("SAN_OPTIONS")}
@@ -111,21 +125,23 @@ class Workshop:
                               timeout=PATIENCE + HANGS)
 
     def try_mutant(self, mutant: Mutant) -> str:
-        """What the explorer says of it. Raises AssertionError where it says nothing."""
+        """What the tests say of it. Raises AssertionError where they say nothing."""
         # A crash or a hang of the mutant is a way of being caught.
         seed = None
         try:
-            done = self.explore(self.make_explorer(mutant), mutant, "--states", str(10**12), "--seconds", str(PATIENCE))
+            done = self.look_at(self.make(mutant), mutant, "--states", str(10**12), "--seconds", str(PATIENCE))
             assert done.returncode != 0, f"survived: {mutant.name}: {done.stdout.strip()}"
             verdict = f"exit status {done.returncode}"
-            if done.returncode == 1:
+            if mutant.tests and done.returncode > 0:
+                verdict = next((line for line in done.stdout.splitlines() if "FAILED:" in line), verdict)
+            elif done.returncode == 1:
                 verdict = done.stdout.strip().splitlines()[-1]
                 seed = re.match(r"seed (\d+):", verdict)[1]
         except subprocess.TimeoutExpired:
             verdict = "it hangs"
         # A mutant that fails like the sources as they are proves nothing.
         limits = ["--seed", seed, "--states", "1"] if seed else ["--states", str(10**12), "--seconds", "2"]
-        done = self.explore(self.explorer, mutant, *limits)
+        done = self.look_at(self.built(program_of(mutant)), mutant, *limits)
         if done.returncode != 0:
             raise RuntimeError(f"without the mutant it fails, too: {done.stdout.strip()}")
         return verdict

@@ -8,7 +8,7 @@ import pytest
 
 import mutants
 from mutant import Mutant
-from mutant_table import MUTANTS
+from mutants import MUTANTS
 
 DAYS = 1 if "STFS_LONG" in os.environ else 3
 TODAYS = MUTANTS[datetime.date.today().toordinal() % DAYS :: DAYS]
@@ -38,7 +38,7 @@ def test_mutant_is_caught(workshop: mutants.Workshop, mutant: Mutant):
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_text_is_there(mutant: Mutant):
-    mutant.apply(mutants.ROOT / "core")
+    mutant.apply(mutants.ROOT)
 
 
 def test_names_tell_mutants_apart():

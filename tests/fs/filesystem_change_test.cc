@@ -66,6 +66,7 @@ TEST_CASE("a commit under a foreign header is refused, before the change was not
   const CapturedStderr captured;
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write(kNew, 0));
+  const Ino second = mount.ino("second");
   change_header(mount);
   const std::string foreign = content_of(mount.path());
   SECTION("before") {
@@ -73,6 +74,7 @@ TEST_CASE("a commit under a foreign header is refused, before the change was not
   }
   SECTION("after") {
     CHECK(mount.notices_change());
+    CHECK(errno_of(mount->open(second, O_WRONLY, 1)) == ESTALE);
     CHECK(errno_of(writer.sync()) != 0);
     CHECK(errno_of(writer.close()) != 0);
   }

@@ -207,6 +207,7 @@ TEST_CASE("nothing is made, removed or timed among the views", "[fs][views]") {
   CHECK(errno_of(mount->remove_file(at.npy, "first.npy")) == EPERM);
   CHECK(errno_of(mount->remove_file(at.views, "header.json")) == EPERM);
   CHECK((mount->attributes(npy)->st_mode & 0222U) == 0);
+  for (const int access : {O_WRONLY, O_RDWR}) CHECK(errno_of(mount->open(npy, access, 1)) == EROFS);
   const auto before = mount->attributes(npy)->st_mtim.tv_sec;
   mount->set_mtime(npy, {.tv_sec = 1, .tv_nsec = 0});
   CHECK(mount->attributes(npy)->st_mtim.tv_sec == before);

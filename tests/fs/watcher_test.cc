@@ -5,7 +5,11 @@
 #include <chrono>
 #include <condition_variable>
 #include <filesystem>
+#include <fstream>
 #include <mutex>
+#include <set>
+#include <span>
+#include <string>
 
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
@@ -198,4 +202,46 @@ TEST_CASE_METHOD(WatchedFile, "files that change without a pause do not keep it 
   }));
   REQUIRE(heard.more_than(5));
   watcher.stop();  // fails by never coming back
+}
+
+TEST_CASE("a queue that ran over tells of every file", "[fs][watcher]") {
+  const TemporaryDirectory directory;
+  const std::string first = directory.write("first", "old");
+  const std::string lost = directory.write("lost", "old");
+  unsigned room = 0;
+  std::ifstream("/proc/sys/fs/inotify/max_queued_events") >> room;
+  REQUIRE(room > 0);
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  int calls = 0;
+  bool may_go_on = false;
+  std::set<std::size_t> told;  // after the call that had to wait
+  Watcher watcher;
+  REQUIRE(watcher.start(these({first, lost}), [&](std::span<const std::size_t> files) {
+    std::unique_lock lock(mutex);
+    if (++calls > 2) told.insert(files.begin(), files.end());
+    changed.notify_all();
+    changed.wait(lock, [&] { return calls != 2 || may_go_on; });
+    return Watcher::Next::Wait;
+  }));
+  const auto comes = [&](const auto& condition) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, kLongEnough, condition);
+  };
+  REQUIRE(comes([&] { return calls == 1; }));
+  append(first, "new");
+  const bool waits = comes([&] { return calls == 2; });
+  // Each is two events, and nobody takes them.
+  for (unsigned number = 0; waits && number <= room / 2; ++number) {
+    std::filesystem::remove(directory.write("other" + std::to_string(number), ""));
+  }
+  append(lost, "new");
+  {
+    const std::scoped_lock lock(mutex);
+    may_go_on = true;
+  }
+  changed.notify_all();
+  CHECK(waits);
+  CHECK(comes([&] { return told.contains(1); }));
 }

@@ -70,6 +70,7 @@ def test_a_change_that_inotify_had_no_room_to_tell_shows(archive, mounts, tmp_pa
     QUEUE.write_text(str(room))
     try:
         mount = mounts(archive.path)
+        assert eventually(lambda: ": mounted on " in mount.log())  # by then it has its queue
     finally:
         QUEUE.write_text(before)
     assert (mount / "b").read_bytes() == archive.tensor("b")  # cached by the kernel

@@ -55,6 +55,19 @@ def test_a_write_far_past_the_end_is_efbig(mount, expected):
     check_shown(mount, expected)
 
 
+def test_the_bytes_of_a_refused_write_are_not_shown(mount, expected, open_fd):
+    reader = open_fd(mount / T)
+    assert os.pread(reader, expected.size(T), 0) == expected.tensor(T)  # all of its pages are in the cache
+    fd = os.open(mount / T, os.O_RDWR)
+    # Refused for its length; what follows is refused since this one was.
+    assert errno_of(os.pwrite, fd, b"x" * 5000, expected.size(T) - 100) == errno.EFBIG
+    assert errno_of(os.pwrite, fd, b"y" * 5000, 8000) == errno.EINVAL
+    assert eventually(lambda: os.pread(reader, expected.size(T), 0) == expected.tensor(T)), "refused bytes are shown"
+    assert errno_of(os.close, fd) == errno.EINVAL
+    assert os.pread(reader, expected.size(T), 0) == expected.tensor(T)
+    expected.check()
+
+
 @pytest.mark.parametrize("more", [1, 4096, 3_000_000])
 def test_cp_of_a_longer_file_fails_and_changes_nothing(mount, expected, fresh, more):
     _, path = fresh(expected.size(T) + more)

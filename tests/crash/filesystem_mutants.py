@@ -1,0 +1,149 @@
+"""The steps of fs/ that mutants.py removes, one at a time; rows as in mutant_table.py. Here fs_tests notices."""
+
+from mutant import Mutant
+
+FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
+    # --- who decides -----------------------------------------------------------------------------------
+    Mutant(
+        "who has written nothing commits by closing",
+        "} else if (is_opener && is_touched) {",
+        "} else {",
+        tests="[close]",
+    ),
+    Mutant(
+        "a killed writer's bytes are committed",
+        "facts.is_killed = ending_of(closer) != Ending::Closes;",
+        "facts.is_killed = false;",
+        tests="[close]",
+    ),
+    Mutant(
+        "a writer who has died is waited for",
+        "(writer.process == 0 || is_alive(writer.process));",
+        "true;",
+        tests="[writers],[close]",
+    ),
+    # --- writes ----------------------------------------------------------------------------------------
+    Mutant(
+        "a refused write leaves the content good",
+        "  content.fail(std::move(why));\n  why = *content.failure;\n  why.errno_value = errno_value;\n",
+        "  why.errno_value = errno_value;\n",
+        tests="[write],[close]",
+    ),
+    Mutant(
+        "a write that is synchronous is not committed",
+        "if (!file.is_synchronous || file.kind != FileKind::Isolated || !content.is_whole()) return Stale{};",
+        "return Stale{};",
+        tests="[write]",
+    ),
+    Mutant(
+        "an append goes to where the kernel says",
+        "  if (file.appends) offset = content.size_bytes();\n",
+        "",
+        tests="[write]",
+    ),
+    Mutant(
+        "what comes back behind the tensor's end is staged",
+        "std::min<std::uint64_t>(from.size(), end - offset)",
+        "from.size()",
+        tests="[write]",
+    ),
+    Mutant(
+        "a view can be opened for writing",
+        '  if (is_view(ino)) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");\n',
+        "",
+        tests="[views],[write]",
+    ),
+    Mutant(
+        "a broken archive takes writes",
+        "if (const std::uint32_t tensor = tensor_of(ino); shard_of(tensor).is_broken)",
+        "if (false)",
+        tests="[change]",
+    ),
+    Mutant(
+        "writers side by side do not wait at one place",
+        "!is_held_ && waiting_ == 0 && beside_count_ < kMostBeside && is_free();",
+        "!is_held_ && waiting_ == 0 && beside_count_ < kMostBeside;",
+        tests="[content_lock]",
+    ),
+    Mutant(
+        "who is to be alone does not wait for readers",
+        "  changed_.wait(lock, [this] { return readers_ == 0; });\n",
+        "",
+        tests="[content_lock]",
+    ),
+    # --- what others are shown -------------------------------------------------------------------------
+    Mutant(
+        "a commit raises no generation",
+        "state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));",
+        "",
+        tests="[attributes]",
+    ),
+    Mutant(
+        "a foreign change raises no generations",
+        "known.common = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),",
+        "known.common = {.generation = newest,",
+        tests="[change]",
+    ),
+    Mutant(
+        "a tensor that we have changed keeps its generation when somebody else changes the archive",
+        "    newest = std::max(newest, changed.second.generation);\n    return true;\n",
+        "    return false;\n",
+        tests="[attributes],[change]",
+    ),
+    Mutant(
+        "the kernel keeps the pages of a tensor that was committed",
+        "return Stale::one(file.ino, is_in_cache ? Stale::What::Content : Stale::What::Attributes);",
+        "return Stale::one(file.ino, Stale::What::Attributes);",
+        tests="[cached],[write]",
+    ),
+    Mutant(
+        "the kernel keeps the pages of a commit that failed behind its commit point",
+        "  if (!committed) forget_(Stale::one(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));\n",
+        "",
+        tests="[journal],[cached]",
+    ),
+    Mutant(
+        "a checksum goes on over a change",
+        "    if (content_state(tensor) != state) return std::optional<std::string>();\n",
+        "",
+        tests="[attributes],[waiting],[concurrency]",
+    ),
+    Mutant(
+        "a checksum that is known counts for other bytes",
+        "known->second.state == state) return",
+        "true) return",
+        tests="[attributes],[change]",
+    ),
+    # --- transactions ----------------------------------------------------------------------------------
+    Mutant(
+        "nobody looks for a conflict",
+        "if (now->generation == member.base.generation || now->checksum == member.base.checksum) continue;",
+        "continue;",
+        tests="[transaction_directory]",
+    ),
+    Mutant(
+        "a transaction is committed with a tensor open",
+        "      if (member.writers == 0) continue;\n      return refuse(EBUSY,",
+        "      continue;\n      return refuse(EBUSY,",
+        tests="[transaction_directory]",
+    ),
+    # --- names -----------------------------------------------------------------------------------------
+    Mutant(
+        "a name is found in any directory",
+        "if (there.parent == directory && there.file_name == file_name) return slot;",
+        "if (there.file_name == file_name) return slot;",
+        tests="[inode_table]",
+    ),
+    Mutant(
+        "a tensor takes the name of a directory",
+        "find(parent, file_name); seed += '~') {",
+        "false; seed += '~') {",
+        tests="[inode_table]",
+    ),
+    Mutant(
+        "a queue of inotify that ran over tells of no file",
+        "if ((event.mask & IN_Q_OVERFLOW) != 0) {\n        files = all();",
+        "if ((event.mask & IN_Q_OVERFLOW) != 0) {\n        files.clear();",
+        tests="[watcher]",
+    ),
+)

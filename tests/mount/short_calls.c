@@ -1,0 +1,92 @@
+// To be preloaded: system calls that do less than they were asked for, or are interrupted, as any kernel may
+// let them. SHORT_CALLS names what is refused altogether, of: tmpfile reserve copy. Each third of the other
+// calls is cut short, each seventh is EINTR. At its end the process says on stderr how many there were, where
+// SHORT_CALLS_TELL is set.
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+static atomic_uint calls, cut_short, interrupted, refused;
+
+static int is_refused(const char* what) {
+  const char* const all = getenv("SHORT_CALLS");
+  if (all == NULL || strstr(all, what) == NULL) return 0;
+  ++refused;
+  return 1;
+}
+
+/// 0 where the call is interrupted; else how many bytes it may be about.
+static size_t allowed(size_t size_bytes) {
+  const unsigned number = ++calls;
+  if (number % 7 == 0) {
+    ++interrupted;
+    errno = EINTR;
+    return 0;
+  }
+  if (number % 3 != 0 || size_bytes < 2) return size_bytes;
+  ++cut_short;
+  return 1 + number * 2654435761U % (size_bytes - 1);
+}
+
+#define NEXT(name) ((__typeof__(&name))dlsym(RTLD_NEXT, #name))
+
+#define SHORTEN(name, Buffer)                                            \
+  ssize_t name(int fd, Buffer buffer, size_t size_bytes, off_t offset) { \
+    const size_t most = size_bytes == 0 ? 0 : allowed(size_bytes);       \
+    if (size_bytes != 0 && most == 0) return -1;                         \
+    return NEXT(name)(fd, buffer, most, offset);                         \
+  }
+SHORTEN(pread, void*)
+SHORTEN(pread64, void*)
+SHORTEN(pwrite, const void*)
+SHORTEN(pwrite64, const void*)
+
+ssize_t copy_file_range(int in, off64_t* from, int out, off64_t* to, size_t size_bytes, unsigned flags) {
+  if (is_refused("copy")) {
+    errno = EXDEV;
+    return -1;
+  }
+  const size_t most = size_bytes == 0 ? 0 : allowed(size_bytes);
+  if (size_bytes != 0 && most == 0) return -1;
+  return NEXT(copy_file_range)(in, from, out, to, most, flags);
+}
+
+#define RESERVE(name)                                          \
+  int name(int fd, int mode, off_t offset, off_t size_bytes) { \
+    if (is_refused("reserve")) {                               \
+      errno = EOPNOTSUPP;                                      \
+      return -1;                                               \
+    }                                                          \
+    return NEXT(name)(fd, mode, offset, size_bytes);           \
+  }
+RESERVE(fallocate)
+RESERVE(fallocate64)
+
+#define OPEN(name)                                                   \
+  int name(const char* path, int flags, ...) {                       \
+    va_list more;                                                    \
+    va_start(more, flags);                                           \
+    const mode_t mode = va_arg(more, mode_t);                        \
+    va_end(more);                                                    \
+    if ((flags & O_TMPFILE) == O_TMPFILE && is_refused("tmpfile")) { \
+      errno = EOPNOTSUPP;                                            \
+      return -1;                                                     \
+    }                                                                \
+    return NEXT(name)(path, flags, mode);                            \
+  }
+OPEN(open)
+OPEN(open64)
+
+__attribute__((destructor)) static void tell(void) {
+  if (getenv("SHORT_CALLS_TELL") == NULL) return;
+  fprintf(stderr, "short_calls: %u calls, %u short, %u interrupted, %u refused\n", calls, cut_short,
+          interrupted, refused);
+}
