@@ -36,7 +36,8 @@ std::string_view name_of(ErrorCode code) {
 }
 
 Error Error::within(std::string_view context) && {
-  message = fmt::format("{}: {}", context, message);
+  const std::string prefix = fmt::format("{}: ", context);
+  if (!message.starts_with(prefix)) message.insert(0, prefix);
   return std::move(*this);
 }
 

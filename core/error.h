@@ -50,7 +50,7 @@ struct Error {
   /// "PATH: WHAT: WHY", without a final full stop or newline.
   std::string message;
 
-  /// The same error with "CONTEXT: " put before its message.
+  /// The same error with "CONTEXT: " put before its message, unless the message begins so already.
   [[nodiscard]] Error within(std::string_view context) &&;
 };
 

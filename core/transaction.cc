@@ -369,7 +369,7 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
 }
 
 Result<void> Transaction::stop(Error why, Prepared& prepared, const CommitOptions& options) {
-  // No memory may be needed from here on.
+  // What is done here must not need memory.
   stopped_.code = why.code;
   stopped_.errno_value = why.errno_value;
   std::filesystem::path journal = journal_->take_path();
@@ -383,6 +383,12 @@ Result<void> Transaction::stop(Error why, Prepared& prepared, const CommitOption
   stages_.clear();
   journal_.reset();
   return tl::unexpected(std::move(why));
+  // The caller must not take the change for undone. Without memory the caller gets the reason alone.
+  static_cast<void>(guard_memory([&] {
+    auto stopped = archive_.check_writable();
+    if (!stopped) why.message = fmt::format("{}; {}", why.message, stopped.error().message);
+    return stopped;
+  }));
 }
 
 Result<void> Transaction::check_sizes() const {

@@ -14,7 +14,7 @@
 //   7. apply: clone or write every block, while readers read the journal; fdatasync the archive
 //   8. retire the journal, unlock
 // After a failure in step 7 the journal stays and is the truth: the archive takes no more writes, and
-// reads of those ranges come from the journal until it can be applied.
+// reads of those ranges come from the journal until it can be applied. The error's message says so.
 #pragma once
 
 #include <chrono>

@@ -106,7 +106,9 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
   auto committed = commit(file);
   if (!committed) {
     content.was_refused = true;
-    log::error("{}: not committed: {}", label_of(content.tensor()), committed.error().message);
+    // Behind the commit point nothing is pending any more.
+    log::error("{}: {}: {}", label_of(content.tensor()),
+               content.is_dirty() ? "not committed" : "not finished", committed.error().message);
   }
   return committed;
 }

@@ -35,6 +35,7 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
   if (!TransactionDirectory::owns(parent) || !TransactionDirectory::owns(new_parent)) return not_here();
   std::map<std::uint32_t, Stale> foreign;  // by shard
   std::vector<Stale> stale;
+  bool is_committed = false;
   const auto note_stale = [&](const TransactionDirectory::Contents& contents) {
     for (const auto& content : contents)
       stale.push_back(Stale::one(InodeTable::ino_of_tensor(content->tensor()), Stale::What::Content));
@@ -50,15 +51,19 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
             note_stale(contents);
           },
       // What failed behind the commit point shows new bytes, out of the journal.
-      .note_shown = note_stale};
+      .note_shown =
+          [&](const TransactionDirectory::Contents& contents) {
+            is_committed = true;
+            note_stale(contents);
+          }};
   const auto renamed = transactions_.rename(parent, name, new_parent, new_name, calls);
   for (const auto& [shard, change] : foreign) {
     if (change.what != Stale::What::Nothing) stale.push_back(change);
   }
   if (!renamed) {
     for (const Stale& one : stale) forget_(one);
-    log::error("{}: transaction {}: not committed: {}", model_->path().string(), name,
-               renamed.error().message);
+    log::error("{}: transaction {}: {}: {}", model_->path().string(), name,
+               is_committed ? "not finished" : "not committed", renamed.error().message);
     return tl::unexpected(renamed.error());
   }
   if (new_parent == TransactionDirectory::kCommitted) note_commit_();

@@ -48,6 +48,13 @@ TEST_CASE("a context goes before the message and changes nothing else", "[core][
   CHECK(error.errno_value == EINVAL);
 }
 
+TEST_CASE("a context that the message begins with is not said twice", "[core][error]") {
+  const Error error = Error{ErrorCode::System, EIO, "/a.safetensors: read: why"}.within("/a.safetensors");
+  CHECK(error.message == "/a.safetensors: read: why");
+  CHECK(Error{ErrorCode::System, EIO, "/a.safetensors2: why"}.within("/a").message ==
+        "/a: /a.safetensors2: why");
+}
+
 TEST_CASE("a failure passes from one type of result to another", "[core][error]") {
   Result<int> first = fail(ErrorCode::NotFound, ENOENT, "no such tensor");
   const Result<std::string> second = pass_on(std::move(first));

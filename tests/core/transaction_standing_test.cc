@@ -263,6 +263,8 @@ TEST_CASE("behind the commit point a failure shows the new bytes, out of memory,
     const auto committed = writer.commit();
     REQUIRE_FALSE(committed);
     CHECK(committed.error().errno_value == EIO);
+    CHECK(committed.error().message.find("the change is committed in " + journal.string()) !=
+          std::string::npos);
     CHECK(writer.transaction->is_empty());
     if (failing == FileCall::Write) CHECK(place.content() == before);
     CHECK(writer.read("b") == place.expected.substr(kData + 16'384, 16'384));

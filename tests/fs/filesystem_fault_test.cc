@@ -151,6 +151,16 @@ TEST_CASE_METHOD(FailingMount, "errors come as the store gave them", "[fs][files
     CHECK(errno_of(writer.close()) == errno_value);
     CHECK(captured.contains("not committed"));
   }
+  SECTION("sync of the archive at close, behind the commit point") {
+    Descriptor writer(mount, "first", O_WRONLY);
+    REQUIRE(writer.write(kNew, 0));
+    storage.plan().fail_call(FileCall::Sync, 2, errno_value);
+    CHECK(errno_of(writer.close()) == errno_value);
+    CHECK(captured.contains("not finished"));
+    CHECK(captured.contains("the change is committed in"));
+    CHECK_FALSE(captured.contains("not committed"));
+    CHECK(mount.read("first") == kNew);
+  }
 }
 
 TEST_CASE_METHOD(FailingMount,
