@@ -10,6 +10,7 @@
 #include "tools/change.h"
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
+#include "tools/journal_text.h"
 #include "tools/json_document.h"
 #include "tools/mismatch.h"
 #include "tools/printable.h"
@@ -192,6 +193,11 @@ int apply(const Arguments& arguments, Streams& streams) {
 
   std::optional<Change> change;
   const bool can_apply = is_possible(plan, **target, **delta);
+  if (can_apply) {
+    for (const auto* model : {&*delta, &*target}) {
+      static_cast<void>(report_not_shown(streams, "apply", **model));
+    }
+  }
   if (can_apply && !request.is_dry_run) {
     change.emplace(streams, "apply", **target, request.options, plan.size_bytes);
     if (auto applied = apply_plan(*change, plan, **delta); !applied) {

@@ -37,17 +37,22 @@ std::string advice_on(const JournalReport& report) {
   return "";
 }
 
-int report_not_shown(Streams& streams, std::string_view verb, const Model& model) {
-  int code = kDone;
+std::vector<std::string> not_shown_beside(const Model& model) {
+  std::vector<std::string> texts;
   for (const Shard& shard : model.shards()) {
     if (!shard.archive || shard.archive->access() != Access::ReadOnly) continue;
     for (const JournalReport& report : shard.archive->recovered()) {
-      code = report_failure(streams, verb,
-                            fmt::format("{}: {}: a newer commit may not be shown: {}", report.path.string(),
-                                        explanation_of(report), advice_on(report)));
+      texts.push_back(fmt::format("{}: {}: a newer commit may not be shown: {}", report.path.string(),
+                                  explanation_of(report), advice_on(report)));
     }
   }
   return code;
 }
 
 }  // namespace stfs::tools
+  return texts;
+}
+
+int report_not_shown(Streams& streams, std::string_view verb, const Model& model) {
+  int code = kDone;
+  for (const std::string& text : not_shown_beside(model)) code = report_failure(streams, verb, text);

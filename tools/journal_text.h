@@ -3,6 +3,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/model.h"
 #include "core/recovery.h"
@@ -19,8 +20,12 @@ bool is_left_undone(const JournalReport& report);
 /// What that is, for a journal that `stfs recover` has left.
 std::string advice_on(const JournalReport& report);
 
-/// Says which journals beside a model that was opened for reading may hold a newer commit that is not shown.
-/// @return kFailed then, else kDone.
+/// One sentence, with the journal's path in front, for each journal beside a model that was opened for
+/// reading which may hold a newer commit that is not shown.
+std::vector<std::string> not_shown_beside(const Model& model);
+
+/// Prints them.
+/// @return kFailed where there is one, else kDone.
 int report_not_shown(Streams& streams, std::string_view verb, const Model& model);
 
 }  // namespace stfs::tools

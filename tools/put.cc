@@ -6,6 +6,7 @@
 #include "tools/change.h"
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
+#include "tools/journal_text.h"
 #include "tools/json_document.h"
 #include "tools/printable.h"
 #include "tools/quantity.h"
@@ -99,6 +100,7 @@ int put(const Arguments& arguments, Streams& streams) {
   const Tensor tensor = target->model->tensors()[*position];
   auto source = TensorSource::open(request.source, tensor, streams.in);
   if (!source) return report_failure(streams, "put", source.error().message);
+  if (source->model() != nullptr) static_cast<void>(report_not_shown(streams, "put", *source->model()));
 
   Change change(streams, "put", *target->model, request.options, tensor.data.size_bytes);
   if (auto done = put_tensor(change, *position, *source); !done) {

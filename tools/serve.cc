@@ -10,6 +10,7 @@
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
 #include "tools/interrupt.h"
+#include "tools/journal_text.h"
 #include "tools/json_document.h"
 #include "tools/printable.h"
 #include "tools/progress.h"
@@ -110,6 +111,7 @@ class Service {
   void publish(const upload::Loaded& loaded) {
     server_.publish(loaded.model);
     progress_.reset();
+    for (const auto& model : loaded.sources) static_cast<void>(report_not_shown(streams_, "serve", *model));
     const double seconds = std::chrono::duration<double>(loaded.report.duration).count();
     const char* event = is_serving_ ? "generation" : "serving";
     is_serving_ = true;

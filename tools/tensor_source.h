@@ -29,6 +29,8 @@ class TensorSource {
 
   /// Bytes of the tensor, valid until the next call. Pieces must be asked for in ascending order.
   Result<std::span<const std::byte>> read(ByteRange piece);
+  /// Where it is a tensor of one; null otherwise.
+  [[nodiscard]] const Model* model() const { return model_.get(); }
   /// After the last piece: nothing more must come.
   Result<void> check_end();
 

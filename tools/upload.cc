@@ -10,6 +10,7 @@
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
 #include "tools/interrupt.h"
+#include "tools/journal_text.h"
 #include "tools/progress.h"
 #include "tools/quantity.h"
 #include "tools/upload_report.h"
@@ -106,6 +107,7 @@ int upload(const Arguments& arguments, Streams& streams) {
   if (!plan_from) return report_refusal(streams, "upload", plan_from.error());
   auto plan = upload::make_plan(*plan_from);
   if (!plan) return report_failure(streams, "upload", plan.error().message);
+  for (const auto& model : plan->models) static_cast<void>(report_not_shown(streams, "upload", *model));
   if (request.is_dry_run) return show(*plan, request, streams);
 
   const InterruptGuard guard;

@@ -25,6 +25,7 @@ const char* describes_a_model(const char* path) {
   stfs_text key, value;
   EXPECT(stfs_metadata_entry(model, 0, &key, &value, &error) == 0 && is_text(key, "a") &&
          is_text(value, "b"));
+  EXPECT(stfs_not_shown_count(model) == 0 && stfs_not_shown(model, 0, &value, &error) == -1);
   uint64_t generation = 0;
   EXPECT(stfs_generation(model, &generation, &error) == 0 && generation > 1600000000000000000U);
   EXPECT(stfs_check_current(model, &error) == 0);

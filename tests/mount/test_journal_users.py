@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 
 import pytest
+import lease_client
 from archive_file import ArchiveFile, Expectation, random_bytes, write_bytes_tensors
 from mounted import BUILD
 
@@ -162,3 +163,15 @@ def test_an_archive_with_two_names_is_not_written(shared, mounts):
     assert "2 hard links" in mount.log()
     os.unlink(os.path.join(shared.archives, "second.safetensors"))
     (mount / "a").write_bytes(random_bytes(20_000, 1))
+    target = shutil.copy(shared.path, os.path.join(shared.directory, "target.safetensors"))
+    for arguments in (["put", target, "a", shared.path], ["apply", target, shared.path],
+                      ["apply", "--dry-run", target, shared.path], ["upload", shared.path, "--device", "cpu"]):
+        done = subprocess.run([shared.stfs, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("a newer commit may not be shown") == 1, done.stderr
+    server = lease_client.Server(os.path.join(shared.directory, "s"), shared.path)
+    try:
+        server.ready()
+    finally:
+        assert server.finish() is None
+    assert server.errors.count("a newer commit may not be shown") == 1, server.errors

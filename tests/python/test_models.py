@@ -1,6 +1,7 @@
 # Sharded models, mounts, journals, and archives that change.
 import os
 import subprocess
+import warnings
 
 import numpy as np
 import pytest
@@ -83,6 +84,35 @@ def test_what_a_dead_writer_has_committed_is_read_out_of_its_journal(archive_pat
         rows = np.frombuffer(due, np.uint16).reshape(1000, 300)
         assert tensor[1::3, ::2].tobytes() == bytes(tensor[1::3, ::2]) == rows[1::3, ::2].tobytes()
         assert model["odd"].tobytes() == tensors["odd"].tobytes()
+
+
+def leave_journal_of_a_newer_version(archive_path):
+    """Its path."""
+    left = subprocess.run([BUILD / "tests" / "leave_journal", archive_path, "4096"], input=b"J" * 4096, check=True,
+                          capture_output=True)
+    journal = left.stdout.decode().strip()
+    with open(journal, "r+b") as file:
+        file.seek(8)
+        file.write(bytes([4, 0, 0, 0]))
+    return journal
+
+
+@pytest.mark.parametrize("open_model", [stfs.open, stfs.Model])
+def test_a_newer_commit_that_is_not_shown_is_warned_of(archive_path, tensors, open_model):
+    journal = leave_journal_of_a_newer_version(archive_path)
+    with pytest.warns(stfs.NotShownWarning) as caught, open_model(archive_path) as model:
+        assert model["odd"].tobytes() == tensors["odd"].tobytes()
+    (warning,) = caught
+    # The program's own line, so that it is shown once for each.
+    assert warning.filename == __file__
+    assert journal in str(warning.message) and "a newer commit may not be shown" in str(warning.message)
+    assert "version that wrote it" in str(warning.message)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", stfs.NotShownWarning)
+        with pytest.raises(stfs.NotShownWarning, match="newer commit"):
+            open_model(archive_path)
+        os.unlink(journal)
+        open_model(archive_path).close()
 
 
 def test_a_store_that_is_read_and_not_mapped(archive_path, tensors):

@@ -92,7 +92,7 @@ Result<Loaded> ServeLoader::load(std::uint64_t generation, std::optional<Plan>& 
     auto model = ServedModel::make(generation, options_.sources, std::move(resident->arenas), resident->plan);
     if (!model) return pass_on(std::move(model));
     plan = std::move(resident->plan);
-    return Loaded{std::move(*model), resident->report};
+    return Loaded{std::move(*model), resident->report, plan->models};
   });
 }
 

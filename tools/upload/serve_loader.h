@@ -50,6 +50,7 @@ struct LoaderOptions {
 struct Loaded {
   std::shared_ptr<const ServedModel> model;
   UploadReport report;
+  std::vector<std::shared_ptr<const Model>> sources;  // that were read
 };
 
 class ServeLoader {

@@ -126,7 +126,8 @@ typedef struct stfs_open_options {
 /* Opens an archive, a model's index, a directory with one index or else one archive, a mount of safetensorsfs
  * (its bytes are then read from the archive behind it, not through the mount), or the file of a tensor in a
  * mount: a model of that one. A view in .safetensors/ is EINVAL, but for archive.safetensors. Reads headers
- * alone. What a program that died had committed is read out of its journal. options: may be NULL. */
+ * alone. What a program that died had committed is read out of its journal; see stfs_not_shown(). options:
+ * may be NULL. */
 STFS_API stfs_model* stfs_open(const char* path, const stfs_open_options* options, stfs_error* error);
 STFS_API void stfs_close(stfs_model* model);
 
@@ -142,6 +143,12 @@ STFS_API int stfs_find(const stfs_model* model, const char* name, size_t name_by
 STFS_API uint64_t stfs_metadata_count(const stfs_model* model);
 STFS_API int stfs_metadata_entry(const stfs_model* model, uint64_t entry, stfs_text* key, stfs_text* value,
                                  stfs_error* error);
+
+/* Of the journals beside the model's archives those that may hold a newer commit which is not shown, as they
+ * were found by stfs_open(): another user's, of a newer version, damaged. One sentence for each, which begins
+ * with the journal's path and says what can be done. */
+STFS_API uint64_t stfs_not_shown_count(const stfs_model* model);
+STFS_API int stfs_not_shown(const stfs_model* model, uint64_t entry, stfs_text* why, stfs_error* error);
 
 /* When an archive of the model was last written to, in nanoseconds since 1970: another number after a change.
  */

@@ -188,6 +188,22 @@ PyObject* metadata(PyObject* self, PyObject*) {
   return pairs.release();
 }
 
+PyObject* not_shown(PyObject* self, PyObject*) {
+  const Use use(self);
+  if (!use) return nullptr;
+  const std::uint64_t number = stfs_not_shown_count(use.handle());
+  Object list(PyList_New(static_cast<Py_ssize_t>(number)));
+  for (std::uint64_t at = 0; list && at < number; ++at) {
+    stfs_text why{};
+    stfs_error error;
+    if (stfs_not_shown(use.handle(), at, &why, &error) != 0) return raise(error);
+    // A path may be no UTF-8.
+    PyObject* text = PyUnicode_DecodeUTF8(why.data, static_cast<Py_ssize_t>(why.size_bytes), "replace");
+    if (text == nullptr || PyList_SetItem(list.get(), static_cast<Py_ssize_t>(at), text) != 0) return nullptr;
+  }
+  return list.release();
+}
+
 PyObject* tensor(PyObject* self, PyObject* arguments) {
   const Use use(self);
   PyObject* type = nullptr;
@@ -243,6 +259,8 @@ PyMethodDef kMethods[] = {{"close", as_method(close), METH_NOARGS, "close()\n--\
                           {"contains", as_method(contains), METH_O, "contains(name)\n--\n\n"},
                           {"names", as_method(names), METH_NOARGS, "names()\n--\n\nIn order of position."},
                           {"metadata", as_method(metadata), METH_NOARGS, "metadata()\n--\n\n"},
+                          {"not_shown", as_method(not_shown), METH_NOARGS,
+                           "not_shown()\n--\n\nWhy a newer commit may not be shown, for each journal."},
                           {"tensor", as_method(tensor), METH_VARARGS, "tensor(type, position)\n--\n\n"},
                           {"generation", as_method(generation), METH_NOARGS, "generation()\n--\n\n"},
                           {"start_upload", as_method(upload), METH_VARARGS,

@@ -22,15 +22,17 @@ it: NumPy, PyTorch or the program. Who can't trust the file uses `Tensor.copy()`
 `Model.upload()`, which raise OSError (EIO) instead. The module installs no signal handler.
 
 Errors are Python's own: KeyError for a tensor that is not there, IndexError for a place outside of it, OSError with
-the right errno for files, and `FormatError`, a ValueError, for a file that is no archive.
+the right errno for files, and `FormatError`, a ValueError, for a file that is no archive. Where a journal beside an
+archive can't be read here (another user's, of a newer version), a newer commit may not be shown: `open()` warns, with
+`NotShownWarning`.
 """
 
 from ._lease import Lease, News, attach
-from ._model import Model, open
+from ._model import Model, NotShownWarning, open
 from ._stfs import FormatError
 from ._stfs import version as __version__
 from ._tensor import Tensor
 from ._upload import Device, Resident, Upload, UploadReport, devices, why_no_cuda
 
-__all__ = ["Device", "FormatError", "Lease", "Model", "News", "Resident", "Tensor", "Upload", "UploadReport", "attach",
-           "devices", "open", "why_no_cuda"]
+__all__ = ["Device", "FormatError", "Lease", "Model", "News", "NotShownWarning", "Resident", "Tensor", "Upload",
+           "UploadReport", "attach", "devices", "open", "why_no_cuda"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import warnings
 from collections.abc import Iterable, Iterator, KeysView, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Union
@@ -19,6 +21,15 @@ if TYPE_CHECKING:
 _IO = {"auto": 0, "mmap": 1, "pread": 2}
 
 
+class NotShownWarning(UserWarning):
+    """A journal beside an archive may hold a newer commit than what the model shows.
+
+    It is another user's, of a newer version of safetensorsfs, or damaged: the message says which, and who can settle it.
+    The model shows the tensors as the archive has them. `warnings.simplefilter("error", stfs.NotShownWarning)` refuses such
+    a model.
+    """
+
+
 def open(path: StrPath, *, io: str = "auto", strict: bool = False) -> Model:
     """Opens a model; reads its headers and nothing else.
 
@@ -27,6 +38,8 @@ def open(path: StrPath, *, io: str = "auto", strict: bool = False) -> Model:
             is refused; `open(file)["name"][0:10]` is a slice of it
     io      "auto" maps the archive, but reads where a map is no good (NFS, FUSE, ...); "mmap" and "pread" insist
     strict  refuses a model whose index and shards disagree
+
+    Warns (NotShownWarning) of a journal beside an archive that may hold a newer commit and can't be read here.
 
     >>> with stfs.open("model.safetensors") as model:
     ...     total = sum(tensor.nbytes for tensor in model.values())
@@ -45,6 +58,10 @@ class Model(Mapping[str, Tensor]):
             raise ValueError(f"io={io!r}: one of {', '.join(map(repr, _IO))}")
         self._named = os.fspath(path)
         self._handle = _stfs.Model(self._named, _IO[io], strict)
+        # The line of the program, not ours.
+        level = 3 if sys._getframe(1).f_code is open.__code__ else 2
+        for why in self._handle.not_shown():
+            warnings.warn(why, NotShownWarning, stacklevel=level)
 
     def __getitem__(self, name: str) -> Tensor:
         return self._handle.tensor(Tensor, self._handle.find(name))

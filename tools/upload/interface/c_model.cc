@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "tools/journal_text.h"
 #include "tools/printable.h"
 #include "tools/target.h"
 #include "tools/upload/interface/c_error.h"
@@ -73,6 +74,7 @@ stfs_model* stfs_open(const char* path, const stfs_open_options* options, stfs_e
     model->named = std::filesystem::absolute(path);
     model->model = std::move(target->model);
     model->only = target->tensor;
+    model->not_shown = tools::not_shown_beside(*model->model);
     if (given->is_forgiving != 0) model->maps = std::make_shared<const ForgivingMaps>(*model->model);
     return model.release();
   });
@@ -120,6 +122,19 @@ int stfs_metadata_entry(const stfs_model* model, std::uint64_t entry, stfs_text*
     const auto [its_key, its_value] = metadata[static_cast<std::size_t>(entry)];
     *key = {its_key.data(), its_key.size()};
     *value = {its_value.data(), its_value.size()};
+    return {};
+  });
+}
+
+std::uint64_t stfs_not_shown_count(const stfs_model* model) {
+  return model->not_shown.size();
+}
+
+int stfs_not_shown(const stfs_model* model, std::uint64_t entry, stfs_text* why, stfs_error* error) {
+  return answer(error, [&]() -> Result<void> {
+    if (entry >= model->not_shown.size()) return refuse(fmt::format("stfs_not_shown: no entry {}", entry));
+    const std::string& text = model->not_shown[static_cast<std::size_t>(entry)];
+    *why = {text.data(), text.size()};
     return {};
   });
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/model.h"
 #include "tools/upload/interface/strided_view.h"
@@ -23,6 +24,7 @@ struct stfs_model {
   std::shared_ptr<const stfs::Model> model;
   std::shared_ptr<const stfs::interface::ForgivingMaps> maps;  // null where they are not wanted
   std::optional<std::uint32_t> only;                           // the tensor whose file in a mount was named
+  std::vector<std::string> not_shown;                          // see stfs_not_shown()
 
   [[nodiscard]] std::uint64_t count() const { return only ? 1 : model->tensors().size(); }
   /// @param position  below count().
