@@ -16,7 +16,7 @@ bool matches(const std::optional<Fact>& due, Fact fact) {
 struct CloseRow {
   std::optional<Content> content;
   std::optional<Closer> closer;
-  std::optional<bool> is_killed;
+  std::optional<Ending> ending;
   std::optional<bool> others_answer;
   std::optional<FileKind> kind;
   CloseDecision decision;
@@ -24,22 +24,24 @@ struct CloseRow {
 
 // clang-format off
 constexpr CloseRow kCloseRows[] = {
-    // content       closer             killed  others  kind                decision
-    {Content::Clean, any,               any,    any,    any,                CloseDecision::Wait},
-    {any,            Closer::Bystander, any,    any,    any,                CloseDecision::Wait},
+    // content       closer             ending          others  kind                decision
+    {Content::Clean, any,               any,            any,    any,                CloseDecision::Wait},
+    {any,            Closer::Bystander, any,            any,    any,                CloseDecision::Wait},
 
-    {any,            Closer::Opener,    true,   any,    any,                CloseDecision::Wait},
-    {any,            Closer::Mapper,    true,   true,   any,                CloseDecision::Wait},
-    {any,            any,               true,   any,    any,                CloseDecision::RollBack},
+    {Content::Whole, Closer::Opener,    Ending::Closes, true,   any,                CloseDecision::Wait},
+    {Content::Whole, any,               Ending::Closes, any,    FileKind::Grouped,  CloseDecision::Keep},
+    {Content::Whole, any,               Ending::Closes, any,    any,                CloseDecision::Commit},
 
-    {Content::Whole, Closer::Opener,    false,  true,   any,                CloseDecision::Wait},
-    {Content::Whole, any,               false,  any,    FileKind::Grouped,  CloseDecision::Keep},
-    {Content::Whole, any,               false,  any,    any,                CloseDecision::Commit},
-
-    {Content::Cut,   Closer::Writer,    false,  true,   any,                CloseDecision::Wait},
+    {Content::Cut,   Closer::Writer,    Ending::Closes, true,   any,                CloseDecision::Wait},
     // All descriptors show this content through the page cache: it must not stay cut until the last close.
-    {Content::Cut,   any,               false,  any,    FileKind::Shared,   CloseDecision::Fail},
-    {Content::Cut,   any,               false,  any,    any,                CloseDecision::Refuse},
+    {Content::Cut,   any,               Ending::Closes, any,    FileKind::Shared,   CloseDecision::Fail},
+    {Content::Cut,   any,               Ending::Closes, any,    any,                CloseDecision::Refuse},
+
+    // Killed, perhaps in the middle of its bytes. Untold and Hidden: nobody can say that it was not.
+    {any,            Closer::Opener,    any,            any,    any,                CloseDecision::Wait},
+    {any,            Closer::Mapper,    any,            true,   any,                CloseDecision::Wait},
+    {any,            any,               Ending::Hidden, any,    any,                CloseDecision::Doubt},
+    {any,            any,               any,            any,    any,                CloseDecision::RollBack},
 };
 
 struct ReleaseRow {
@@ -74,7 +76,7 @@ constexpr ReleaseRow kReleaseRows[] = {
 CloseDecision decide(const CloseFacts& facts) {
   for (const CloseRow& row : kCloseRows) {
     if (matches(row.content, facts.content) && matches(row.closer, facts.closer) &&
-        matches(row.is_killed, facts.is_killed) && matches(row.others_answer, facts.others_answer) &&
+        matches(row.ending, facts.ending) && matches(row.others_answer, facts.others_answer) &&
         matches(row.kind, facts.kind)) {
       return row.decision;
     }

@@ -22,6 +22,10 @@
 // - How a process ended that the mount has no right to look into (ptrace(2)), as another user's. The flags of
 //   its threads tell then (process.h), unless the thread that called exit_group(2) was not the first one and
 //   has gone already. The bytes are dropped in that case, and the log says so.
+// - Whether a process closes, exits or is killed that /proc hides from the mount (hidepid in proc(5)), as
+//   another user's. A killed writer may have written half of its bytes, so the bytes are dropped: close(2)
+//   fails with EIO, and the log says so. fsync(2) before the close commits. A mount of root has the right to
+//   look, and so has one in the group that the gid= of /proc names.
 // - Whether a SETATTR without a descriptor is an O_TRUNC or truncate(2) by name. truncate(T, 0) counts as the
 //   O_TRUNC of an open where that is the thread's newest open for writing in the model, it is one of T, and
 //   nothing was written through it: it succeeds, and the close fails with EINVAL unless all bytes come.
@@ -32,6 +36,7 @@
 #include <cstdint>
 
 #include "fs/open_file.h"
+#include "fs/process.h"
 
 namespace stfs {
 
@@ -53,7 +58,7 @@ enum class Content : std::uint8_t {
 struct CloseFacts {
   Content content = Content::Clean;
   Closer closer = Closer::Bystander;
-  bool is_killed = false;  // a signal ends the closer
+  Ending ending = Ending::Closes;  // the closer's
   /// Another living process that has not closed answers for the bytes: to a Writer the one that opened the
   /// descriptor, to an Opener one that wrote, to a Mapper another one that has the tensor open for writing.
   bool others_answer = false;
@@ -65,6 +70,7 @@ enum class CloseDecision : std::uint8_t {
   Commit,    // the close returns the commit's verdict
   Keep,      // the close succeeds; the bytes wait for their transaction's commit
   RollBack,  // the bytes are dropped, and every later call fails with EIO
+  Doubt,     // the same, and the close fails with EIO: the closer may live
   Refuse,    // EINVAL; the bytes stay, for whoever completes them
   Fail,      // EINVAL; the bytes are dropped, and every later call fails with EINVAL
 };
@@ -77,7 +83,7 @@ struct ReleaseFacts {
   bool is_last = true;             // no other descriptor shares the bytes
   bool has_unnamed_bytes = false;  // the kernel did not say who wrote some of them
   bool was_refused = false;        // a close or sync of exactly these bytes has failed, and its caller knows
-  bool is_killed = false;          // a signal ended a process that wrote some of them
+  bool is_killed = false;          // a signal ended a process that wrote some of them, or may have
 };
 
 enum class ReleaseDecision : std::uint8_t { Nothing, Commit, Drop };

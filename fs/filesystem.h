@@ -280,7 +280,7 @@ class Filesystem {
   [[nodiscard]] Result<OpenFile*> just_opened(Ino ino, pid_t opener);
   [[nodiscard]] Error wrong_size(const PendingContent& content) const;
   /// Of a writer that a signal ends; logged.
-  [[nodiscard]] Error killed(const PendingContent& content, pid_t closer) const;
+  [[nodiscard]] Error killed(const PendingContent& content, pid_t closer, Ending ending) const;
 
   [[nodiscard]] Result<std::string> tensor_attribute(std::uint32_t tensor, std::string_view key) const;
   [[nodiscard]] Result<std::string> root_attribute(std::string_view key) const;

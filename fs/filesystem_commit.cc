@@ -43,7 +43,7 @@ CloseFacts Filesystem::facts_of_close(const OpenFile& file, Owner owner, pid_t c
     facts.closer = Closer::Opener;
     facts.others_answer = content.writers.others_live(owner, process);
   }
-  if (facts.closer != Closer::Bystander) facts.is_killed = ending_of(closer) != Ending::Closes;
+  if (facts.closer != Closer::Bystander) facts.ending = ending_of(closer);
   return facts;
 }
 
@@ -66,9 +66,14 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
     case CloseDecision::Commit: return commit_if_dirty(file);
     case CloseDecision::Keep: content.accept(); return Stale{};
     case CloseDecision::RollBack:
-      content.fail(killed(content, closer));
+      content.fail(killed(content, closer, facts.ending));
+      log::warning("{}", content.failure->message);
       return Stale::one(file.ino,
                         file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);
+    case CloseDecision::Doubt:
+      content.fail(killed(content, closer, facts.ending));
+      if (file.kind == FileKind::Shared) forget_(Stale::one(file.ino, Stale::What::Content));
+      return tl::unexpected(*content.failure);
     case CloseDecision::Refuse:
       if (!content.writers.empty()) file.opener_has_closed = true;
       return tl::unexpected(wrong_size(content));
@@ -78,16 +83,16 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
   return tl::unexpected(*content.failure);
 }
 
-Error Filesystem::killed(const PendingContent& content, pid_t closer) const {
-  const bool is_told = ending_of(closer) == Ending::Killed;
-  Error why{
-      ErrorCode::InvalidArgument, EIO,
-      fmt::format("{}: rolled back: the writer (pid {}) {}", label_of(content.tensor()), closer,
-                  is_told ? "was killed by a signal before it closed"
-                          : "ended without a close, and this mount may not read whether by an exit or by "
-                            "a signal")};
-  log::warning("{}", why.message);
-  return why;
+Error Filesystem::killed(const PendingContent& content, pid_t closer, Ending ending) const {
+  const std::string_view what =
+      ending == Ending::Killed ? "was killed by a signal before it closed"
+      : ending == Ending::Hidden
+          ? "closed or was killed: /proc hides which from this mount (hidepid), so that "
+            "only fsync(2) commits"
+          : "ended without a close, and this mount may not read whether by an exit or "
+            "by a signal";
+  return {ErrorCode::InvalidArgument, EIO,
+          fmt::format("{}: rolled back: the writer (pid {}) {}", label_of(content.tensor()), closer, what)};
 }
 
 Result<Stale> Filesystem::sync(OpenFile& file) {

@@ -25,8 +25,10 @@ constexpr unsigned kExiting = 0x4;
 constexpr unsigned kSignaled = 0x400;
 constexpr int kSignalBits = 0x7f;  // of an exit code
 
-/// The start of a file of /proc; empty where it cannot be read.
+/// The start of a file of /proc; empty where it cannot be read. errno tells why it cannot be opened, else is
+/// 0.
 std::string content_of(const std::string& path) {
+  errno = 0;
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!file) return {};
   std::string text(4096, '\0');
@@ -87,12 +89,29 @@ bool may_read_code(const std::string& directory) {
          (errno != EACCES && errno != EPERM);
 }
 
+/// tgkill(2) answers for threads that /proc hides. A thread mostly has a number that is a little higher than
+/// its process's.
+pid_t find_process_of(pid_t thread) {
+  for (pid_t process = thread - 1; process > 0; --process) {
+    if (is_thread_of(thread, process)) return process;
+  }
+  const auto most = number_in<pid_t>(content_of("/proc/sys/kernel/pid_max"));
+  for (pid_t process = most; process > thread; --process) {
+    if (is_thread_of(thread, process)) return process;
+  }
+  return thread;
+}
+
+/// The reason for which a file of a thread that is there could not be opened.
+bool says_hidden(int why) {
+  return why == ENOENT || why == EACCES || why == EPERM;
+}
+
 /// /proc/TID/stat and the links wait while the thread is inside exec(2), and exec waits for us when it closes
 /// files. /proc/TID/status waits for nobody, and has no sizes once an ending thread has given up its memory,
 /// which it does before it closes its files.
-bool has_memory(const std::string& directory) {
-  const std::string text = content_of(directory + "/status");
-  return text.empty() || text.find("\nVmSize:") != std::string::npos;
+bool has_memory(const std::string& status) {
+  return status.empty() || status.find("\nVmSize:") != std::string::npos;
 }
 
 bool has_thread_that_exits(const std::string& directory) {
@@ -112,6 +131,7 @@ pid_t process_of(pid_t thread) {
   if (is_thread_of(thread, thread) || !is_proc_ours()) return thread;
   constexpr std::string_view kKey = "\nTgid:";
   const std::string text = content_of(fmt::format("/proc/{}/status", thread));
+  if (text.empty() && says_hidden(errno) && is_alive(thread)) return find_process_of(thread);
   const std::size_t at = text.find(kKey);
   const pid_t process = at == std::string::npos ? 0 : number_in<pid_t>(text.substr(at + kKey.size()));
   return process > 0 ? process : thread;
@@ -131,7 +151,9 @@ Ending ending_of(const ThreadEnd& end) {
 Ending ending_of(pid_t thread) {
   if (thread <= 0 || !is_proc_ours()) return Ending::Closes;
   const std::string directory = fmt::format("/proc/{}", thread);
-  if (has_memory(directory)) return Ending::Closes;
+  const std::string status = content_of(directory + "/status");
+  if (status.empty() && says_hidden(errno) && is_alive(thread)) return Ending::Hidden;
+  if (has_memory(status)) return Ending::Closes;
   auto end = end_in(directory);
   if (!end) return Ending::Closes;
   end->has_code = may_read_code(directory);

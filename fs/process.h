@@ -10,7 +10,8 @@
 
 namespace stfs {
 
-/// The process of a thread. The thread itself where /proc does not tell; 0 for 0.
+/// The process of a thread, also where /proc hides it (hidepid in proc(5)). The thread itself where it is
+/// gone; 0 for 0.
 pid_t process_of(pid_t thread);
 
 /// True where a process of that id exists, ended ones that nobody has waited for included.
@@ -21,6 +22,7 @@ enum class Ending : std::uint8_t {
   Closes,  // it lives, its process exits or calls exec, or nothing is known of it
   Killed,  // a signal ends its process: the kernel's clean-up closes, not the program
   Untold,  // its process ends, and this mount may not read whether by an exit or by a signal
+  Hidden,  // it is there, and /proc hides whether it lives, exits, or is killed
 };
 
 /// What /proc says of a thread.
@@ -37,7 +39,7 @@ struct ThreadEnd {
 /// that called exit_group has no flag, while a signal gives the flag to every thread.
 Ending ending_of(const ThreadEnd& end);
 
-/// Closes for a thread that is gone or that /proc does not show.
+/// Closes for a thread that is gone, and where /proc is that of another pid namespace.
 Ending ending_of(pid_t thread);
 
 }  // namespace stfs

@@ -9,18 +9,19 @@ namespace {
 
 constexpr Closer kClosers[] = {Closer::Bystander, Closer::Opener, Closer::Mapper, Closer::Writer};
 constexpr Content kContents[] = {Content::Clean, Content::Whole, Content::Cut};
+constexpr Ending kEndings[] = {Ending::Closes, Ending::Killed, Ending::Untold, Ending::Hidden};
 constexpr FileKind kKinds[] = {FileKind::Isolated, FileKind::Shared, FileKind::Grouped};
 
 template <class Visit>
 void for_each_close(const Visit& visit) {
   for (const Content content : kContents)
     for (const Closer closer : kClosers)
-      for (const bool is_killed : {false, true})
+      for (const Ending ending : kEndings)
         for (const bool others_answer : {false, true})
           for (const FileKind kind : kKinds) {
-            const CloseFacts facts{content, closer, is_killed, others_answer, kind};
-            CAPTURE(static_cast<int>(content), static_cast<int>(closer), is_killed, others_answer,
-                    static_cast<int>(kind));
+            const CloseFacts facts{content, closer, ending, others_answer, kind};
+            CAPTURE(static_cast<int>(content), static_cast<int>(closer), static_cast<int>(ending),
+                    others_answer, static_cast<int>(kind));
             visit(facts, decide(facts));
           }
 }
@@ -29,10 +30,11 @@ void for_each_close(const Visit& visit) {
 CloseDecision due(const CloseFacts& facts) {
   const bool is_grouped = facts.kind == FileKind::Grouped;
   if (facts.content == Content::Clean || facts.closer == Closer::Bystander) return CloseDecision::Wait;
-  if (facts.is_killed) {
+  if (facts.ending != Ending::Closes) {
     if (facts.closer == Closer::Opener) return CloseDecision::Wait;
     if (facts.closer == Closer::Mapper && facts.others_answer) return CloseDecision::Wait;
-    return CloseDecision::RollBack;
+    // One that may live is told.
+    return facts.ending == Ending::Hidden ? CloseDecision::Doubt : CloseDecision::RollBack;
   }
   if (facts.content == Content::Whole) {
     if (facts.closer == Closer::Opener && facts.others_answer) return CloseDecision::Wait;
@@ -50,14 +52,14 @@ TEST_CASE("a close decides as the rules say, whatever the facts", "[fs][close]")
 
 TEST_CASE("nobody but a process that wrote, or may have, commits or drops anything", "[fs][close]") {
   for_each_close([](const CloseFacts& facts, CloseDecision decision) {
-    if (decision == CloseDecision::RollBack) {
+    if (decision == CloseDecision::RollBack || decision == CloseDecision::Doubt) {
       CHECK((facts.closer == Closer::Writer || facts.closer == Closer::Mapper));
-      CHECK(facts.is_killed);
+      CHECK(facts.ending != Ending::Closes);
     }
     if (decision == CloseDecision::Commit) {
       CHECK(facts.closer != Closer::Bystander);
       CHECK(facts.content == Content::Whole);
-      CHECK_FALSE(facts.is_killed);
+      CHECK(facts.ending == Ending::Closes);
     }
   });
 }

@@ -1,13 +1,15 @@
 // A program that writes a tensor and then ends in one of many ways. For users that cannot run the tests'
 // Python.
 //
-//   closing_writer TENSOR w|t|r THREADS BYTES exit|thread|kill|wait
+//   closing_writer TENSOR w|t|r THREADS BYTES exit|thread|kill|close|sync|wait
 //
 // Opens TENSOR (w: O_WRONLY, t: with O_TRUNC, r: O_RDWR), starts THREADS that sleep, writes BYTES times 'w',
 // and
 //   exit    calls exit(0) with the descriptor open
 //   thread  exits from a second thread, while the first one sleeps
 //   kill    sends itself SIGTERM
+//   close   closes the descriptor, and then exits; with 5 where that fails
+//   sync    calls fsync, and then exits; with 5 where that fails
 //   wait    prints "ready" and sleeps
 // With NOT_DUMPABLE in the environment nobody but root may look into it, as with a setuid program.
 #include <fcntl.h>
@@ -53,7 +55,15 @@ int main(int argc, char** argv) {
   }
   if (strcmp(argv[5], "thread") == 0) pthread_create(&thread, NULL, exits, NULL);
   if (strcmp(argv[5], "kill") == 0) kill(getpid(), SIGTERM);
-  if (strcmp(argv[5], "exit") == 0) exit(0);
+  if (strcmp(argv[5], "close") == 0 && close(fd) != 0) {
+    perror("close");
+    return 5;
+  }
+  if (strcmp(argv[5], "sync") == 0 && fsync(fd) != 0) {
+    perror("fsync");
+    return 5;
+  }
+  if (strchr("ecs", argv[5][0]) != NULL) exit(0);
   puts("ready");
   fflush(stdout);
   for (;;) pause();
