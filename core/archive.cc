@@ -83,7 +83,15 @@ Result<void> Archive::recover_journals() {
   if (!reports && reports.error().code == ErrorCode::Unlistable) return {};
   if (!reports) return pass_on(std::move(reports));
   recovered_ = std::move(*reports);
+  note_left_void(recovered_);
   return {};
+}
+
+void Archive::note_left_void(const std::vector<JournalReport>& reports) {
+  for (const JournalReport& report : reports) {
+    if (report.is_left_void && std::ranges::find(left_void_, report.path) == left_void_.end())
+      left_void_.push_back(report.path);
+  }
 }
 
 Result<void> Archive::load(Io io) {

@@ -122,6 +122,11 @@ class Archive {
   void discard(std::unique_ptr<File> file);
   [[nodiscard]] std::vector<std::unique_ptr<File>> take_discarded();
 
+  /// The journals that recovery has made void here and could not remove (JournalReport::is_left_void). For
+  /// commits alone, which never overlap.
+  [[nodiscard]] std::span<const std::filesystem::path> left_void() const { return left_void_; }
+  void note_left_void(const std::vector<JournalReport>& reports);
+
   /// Refuses every further commit with that error: the archive's own bytes can't be trusted to be whole.
   /// @param journal  what recovery has to finish first; empty: for good.
   void stop_writing(Error why, std::filesystem::path journal);
@@ -184,6 +189,7 @@ class Archive {
   std::uint64_t header_size_bytes_ = 0;
   std::uint64_t header_hash_ = 0;
   std::vector<JournalReport> recovered_;
+  std::vector<std::filesystem::path> left_void_;
   std::unique_ptr<StandingJournal> standing_;
 
   std::mutex opening_mutex_;  // guards what follows; taken before mutex_

@@ -44,8 +44,12 @@ struct JournalReport {
   /// another version, unreadable, of a stranger, part of a transaction over several archives). What readers
   /// see may lack a commit.
   bool blocks_commits = false;
+  /// It has been made void, so it promises nothing any more. Its name stays: in a directory with the sticky
+  /// bit this process may not remove it.
+  bool is_left_void = false;
   std::string explanation;       // one sentence for a person
   std::string next_step;         // what that person can do; empty where the state says it all
+  std::string settlers;          // who may write and remove it: "user 1000 or root"
   std::uint64_t ranges = 0;      // of the record, where it could be read
   std::uint64_t size_bytes = 0;  // of the archive that they cover
 };

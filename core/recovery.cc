@@ -113,6 +113,23 @@ Result<void> remove_journal(Storage& storage, const FoundJournal& found) {
   return removed;
 }
 
+/// In a directory with the sticky bit only the owner of a file, that of the directory, and root remove its
+/// name. What is void promises nothing, so its name may stay for them. A stage promises nothing either, nor
+/// does a coordinator without journals.
+/// @param made_void  the caller has done that.
+Result<bool> remove_or_leave(Storage& storage, FoundJournal& found, bool made_void) {
+  auto removed = remove_journal(storage, found);
+  if (removed) return true;
+  if (!is_forbidden(removed.error())) return pass_on(std::move(removed));
+  const std::string name = found.report.path.filename().string();
+  if (!made_void && !name.ends_with(kStagedSuffix) && !name.ends_with(kGroupSuffix)) {
+    if (auto gone = make_void(*found.file, heads_of(found)); !gone) return pass_on(std::move(gone));
+  }
+  found.report.is_left_void = true;
+  found.report.settlers = found.settlers;
+  return false;
+}
+
 /// Applies a committed journal, under the archive's locks first and the journal's own second: a committer
 /// who holds the archive's locks then knows that nobody else is about to apply anything to his bytes. One
 /// that has gone meanwhile was finished by its owner or by another recovery.
@@ -144,7 +161,8 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   if (auto synced = archive.sync(); !synced) return synced;
   if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
   found.report.action = JournalAction::Applied;
-  return remove_journal(storage, found);
+  auto removed = remove_or_leave(storage, found, true);
+  return removed ? Result<void>{} : pass_on(std::move(removed));
 }
 
 /// Does with one journal what its state asks for.
@@ -190,8 +208,9 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
     if (found.is_void) {
       if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
     }
-    if (auto removed = remove_journal(storage, found); !removed) return removed;
-    report.action = JournalAction::Removed;
+    auto removed = remove_or_leave(storage, found, found.is_void);
+    if (!removed) return pass_on(std::move(removed));
+    if (*removed) report.action = JournalAction::Removed;
   }
   if (!is_due) return {};
   auto applied = apply(storage, archive_path, archive, found);
@@ -230,7 +249,8 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
 
 Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,
                                const File& archive, std::span<const ByteRange> locked,
-                               const std::filesystem::path& own) {
+                               const std::filesystem::path& own,
+                               std::span<const std::filesystem::path> left_void) {
   return guard_memory([&]() -> Result<Obstacle> {
     auto journals = scan_journals(storage, archive_path, archive, own);
     if (!journals) return pass_on(std::move(journals));
@@ -244,6 +264,8 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
                     fmt::format("{}: {}: nothing is written beside it; {}", found.report.path.string(),
                                 found.report.explanation, next_step));
       }
+      // On the disk as well: it is this process that has made it void.
+      if (found.is_void && std::ranges::find(left_void, found.report.path) != left_void.end()) continue;
       const bool is_dead =
           !found.is_in_use && (found.is_void || found.report.state == JournalState::Committed);
       if (is_dead && found.is_read_only) return only_others_may(found);

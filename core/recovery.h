@@ -36,9 +36,11 @@ enum class Obstacle : std::uint8_t {
 /// Fails where a journal blocks commits (EIO), or waits for recovery and can't be written by this process
 /// (EACCES).
 /// @param own  the caller's own standing journal; empty without one.
+/// @param left_void  what recover() has left in this process (JournalReport::is_left_void): in nobody's way.
 Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,
                                const File& archive, std::span<const ByteRange> locked,
-                               const std::filesystem::path& own = {});
+                               const std::filesystem::path& own = {},
+                               std::span<const std::filesystem::path> left_void = {});
 
 /// Looks at every journal of the archive and does what is due. The caller holds no lock on a range of this
 /// File: they are taken here, before the journal's own, as a committer takes them. What a living owner is

@@ -334,8 +334,8 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
       if (auto seen = archive_.file().refresh(ranges); !seen) return pass_on(std::move(seen));
       has_seen_others = true;
     }
-    auto obstacle =
-        find_obstacle(archive_.storage(), archive_.real_path(), archive_.file(), ranges, standing.path());
+    auto obstacle = find_obstacle(archive_.storage(), archive_.real_path(), archive_.file(), ranges,
+                                  standing.path(), archive_.left_void());
     if (!obstacle) return pass_on(std::move(obstacle));
     if (*obstacle == Obstacle::None) return locks;
     if (*obstacle == Obstacle::Unsettled) {
@@ -362,6 +362,7 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
     if (*obstacle == Obstacle::DeadOwner) {
       auto recovered = recover(archive_.storage(), archive_.real_path(), archive_.file());
       if (!recovered && recovered.error().code != ErrorCode::Busy) return pass_on(std::move(recovered));
+      if (recovered) archive_.note_left_void(*recovered);
     } else {
       std::this_thread::sleep_for(kPause);
     }
@@ -382,13 +383,13 @@ Result<void> Transaction::stop(Error why, Prepared& prepared, const CommitOption
   archive_.stop_writing(std::move(stopped_), std::move(journal));
   stages_.clear();
   journal_.reset();
-  return tl::unexpected(std::move(why));
   // The caller must not take the change for undone. Without memory the caller gets the reason alone.
   static_cast<void>(guard_memory([&] {
     auto stopped = archive_.check_writable();
     if (!stopped) why.message = fmt::format("{}; {}", why.message, stopped.error().message);
     return stopped;
   }));
+  return tl::unexpected(std::move(why));
 }
 
 Result<void> Transaction::check_sizes() const {

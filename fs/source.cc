@@ -27,7 +27,13 @@ void log_journals(const Archive& archive) {
     if (why.starts_with(path + ": ")) why.remove_prefix(path.size() + 2);
     if (report.action == JournalAction::Applied) {
       log::info("{}: {}: applied, {} bytes of {}", path, why, report.size_bytes, archive.path().string());
-    } else if (report.action == JournalAction::Removed) {
+    }
+    if (report.is_left_void) {
+      log::info("{}: made void: in this directory only {}, or the directory's owner, may remove it", path,
+                report.settlers);
+    }
+    if (report.action == JournalAction::Applied || report.is_left_void) continue;
+    if (report.action == JournalAction::Removed) {
       log::info("{}: {}: removed", path, why);
     } else if (report.blocks_commits) {
       log::error(

@@ -103,6 +103,9 @@ void report_recovered(Streams& streams, std::string_view verb, const Model& mode
           fmt::format("{}: {}: {}{}{}", report.path.string(), is_applied ? "applied" : "can't be used",
                       explanation_of(report), is_applied || report.next_step.empty() ? "" : ": ",
                       is_applied ? "" : report.next_step));
+      if (report.is_left_void) {
+        report_failure(streams, verb, fmt::format("{}: {}", report.path.string(), left_void_text(report)));
+      }
     }
   }
 }

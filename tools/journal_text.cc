@@ -16,8 +16,15 @@ std::string explanation_of(const JournalReport& report) {
   return std::string(text);
 }
 
+std::string left_void_text(const JournalReport& report) {
+  if (!report.is_left_void) return "";
+  return fmt::format(
+      "it promises nothing any more; in this directory only {}, or the directory's owner, may remove it",
+      report.settlers);
+}
+
 bool is_left_undone(const JournalReport& report) {
-  return report.action == JournalAction::None && report.state != JournalState::InUse;
+  return report.action == JournalAction::None && report.state != JournalState::InUse && !report.is_left_void;
 }
 
 std::string advice_on(const JournalReport& report) {
@@ -46,13 +53,13 @@ std::vector<std::string> not_shown_beside(const Model& model) {
                                   explanation_of(report), advice_on(report)));
     }
   }
-  return code;
-}
-
-}  // namespace stfs::tools
   return texts;
 }
 
 int report_not_shown(Streams& streams, std::string_view verb, const Model& model) {
   int code = kDone;
   for (const std::string& text : not_shown_beside(model)) code = report_failure(streams, verb, text);
+  return code;
+}
+
+}  // namespace stfs::tools

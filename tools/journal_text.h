@@ -14,6 +14,9 @@ namespace stfs::tools {
 /// Why it is in its state, without its path.
 std::string explanation_of(const JournalReport& report);
 
+/// Of one that is void and keeps its name: who may remove it. Empty for others.
+std::string left_void_text(const JournalReport& report);
+
 /// Whether somebody still has to do something about it. The owner of one in use does so himself.
 bool is_left_undone(const JournalReport& report);
 

@@ -62,6 +62,7 @@ std::string action_text(const JournalReport& report, bool is_dry_run) {
     case JournalAction::Removed: return "removed";
     case JournalAction::None: break;
   }
+  if (report.is_left_void) return "made void";
   if (is_dry_run && report.state == JournalState::Committed) return "would be applied";
   if (is_dry_run && report.state == JournalState::Unfinished) return "would be removed";
   return "left alone";
@@ -89,7 +90,9 @@ void print_text(const Request& request, const Reports& reports, std::ostream& ou
       out << fmt::format("  covers  {} of the archive, {}\n", plural(report.ranges, "range"),
                          human_size(report.size_bytes));
     }
-    out << "  action  " << action_text(report, request.options.is_dry_run) << '\n';
+    out << "  action  " << action_text(report, request.options.is_dry_run);
+    if (report.is_left_void) out << ": " << left_void_text(report);
+    out << '\n';
   }
 }
 
@@ -106,7 +109,8 @@ void print_json(const std::filesystem::path& path, const Request& request, const
                                     {"explanation", explanation_of(report)},
                                     {"ranges", report.ranges},
                                     {"size_bytes", report.size_bytes},
-                                    {"action", action_name(report.action)}});
+                                    {"action", action_name(report.action)},
+                                    {"is_left_void", report.is_left_void}});
   }
   write_json(document, out);
 }

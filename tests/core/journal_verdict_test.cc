@@ -404,6 +404,62 @@ TEST_CASE("a commit that waits for a coordinator which was lost with its boot is
   CHECK(scene.obstacle(later).value() == Obstacle::None);
 }
 
+TEST_CASE("a journal whose name may not be removed here is made void, and is in nobody's way",
+          "[core][recovery]") {
+  const Scene scene;
+  const int why = GENERATE(EPERM, EACCES);
+  const bool is_lost = GENERATE(false, true);
+  const auto journal = scene.plant();
+  const auto refuse = [&](const SeamCall& call) {
+    return call.kind == FileCall::Remove ? Verdict{Verdict::Kind::Fail, why} : Verdict{};
+  };
+  Watched sticky(refuse, is_lost ? later_boot() : system_storage().boot());
+  const JournalReport report = scene.recover_one(sticky);
+  CHECK(report.action == (is_lost ? JournalAction::None : JournalAction::Applied));
+  CHECK(report.is_left_void);
+  CHECK(report.settlers == settlers_of(status_of(::geteuid(), 0, 0)));
+  CHECK(content_of(scene.path) == (is_lost ? scene.before : scene.patched()));
+  CHECK(content_of(journal.string()).substr(0, kBlockBytes) == std::string(kBlockBytes, '\0'));
+  // Whoever has not made it void himself does not rely on what it looks like.
+  CHECK(scene.obstacle(sticky).value() == Obstacle::DeadOwner);
+  const auto file = sticky.open(scene.path, Access::ReadWrite).value();
+  const ByteRange block{kBlockBytes, kBlockBytes};
+  CHECK(find_obstacle(sticky, scene.path, *file, std::span(&block, 1), {}, std::span(&journal, 1)).value() ==
+        Obstacle::None);
+  const JournalReport again = scene.recover_one(sticky);
+  CHECK(again.state == JournalState::Unfinished);
+  CHECK(again.is_left_void);
+  CHECK(scene.recover_one().action == JournalAction::Removed);
+  CHECK_FALSE(std::filesystem::exists(journal));
+}
+
+TEST_CASE("commits go on beside journals that may not be removed here", "[core][recovery][transaction]") {
+  const Scene scene;
+  const auto first = scene.plant();
+  int refused = 1;  // of what is removed next; a commit removes its own journal
+  Watched sticky([&](const SeamCall& call) {
+    const bool is_refused = call.kind == FileCall::Remove && refused-- > 0;
+    return is_refused ? Verdict{Verdict::Kind::Fail, EPERM} : Verdict{};
+  });
+  const auto archive = Archive::open(scene.path, Access::ReadWrite, sticky).value();
+  CHECK(archive->recovered().at(0).is_left_void);
+  const auto commit = [&](char fill) {
+    Transaction transaction(*archive);
+    const std::string bytes(3 * kBlockBytes, fill);
+    ReaderWriterLock lock;
+    REQUIRE(transaction.stage(0).value()->write(std::as_bytes(std::span(bytes)), 0));
+    REQUIRE(transaction.commit({}, [&](std::uint32_t) -> ReaderWriterLock& { return lock; }));
+    CHECK(content_of(scene.path).substr(kBlockBytes) == bytes);
+  };
+  commit('a');
+  const auto second = scene.plant();
+  refused = 2;
+  commit('b');
+  commit('c');
+  CHECK(std::filesystem::exists(first));
+  CHECK(std::filesystem::exists(second));
+}
+
 TEST_CASE("another host's commit with durability=process is no lost one", "[core][recovery]") {
   const Scene scene;
   Watched here({}, boot_of_host(1));

@@ -1,12 +1,13 @@
 # Whoever may write an archive can see and settle its journals, whoever made them. Whoever can't see one is stopped.
 import errno
+import json
 import os
 import shutil
 import subprocess
 import tempfile
 
-import pytest
 import lease_client
+import pytest
 from archive_file import ArchiveFile, Expectation, random_bytes, write_bytes_tensors
 from mounted import BUILD
 
@@ -101,6 +102,86 @@ def test_who_may_write_the_archive_settles_what_another_user_left(shared, case):
     assert not os.path.exists(journal)
 
 
+@pytest.fixture
+def sticky(shared):
+    """An archive that a group may write, in a directory of root's where each removes only what is his."""
+    shared.give(0o660, 0o1777, GROUP)
+    os.chown(shared.archives, 0, 0)
+    return shared
+
+
+def put_as_bob(sticky, name, seed):
+    data = random_bytes(20_000, seed)
+    done = sticky.put(BOB, GROUP, name, data)
+    assert done.returncode == 0, done.stderr
+    sticky.new.change(name, data)
+    sticky.new.check()
+    return done
+
+
+def is_void(journal):
+    with open(journal, "rb") as file:
+        return not any(file.read(BLOCK))
+
+
+def test_a_journal_that_the_sticky_bit_keeps_is_finished_and_in_nobodys_way(sticky):
+    journal = sticky.leave_journal(ALICE, GROUP)
+    done = put_as_bob(sticky, "c", 5)
+    assert f"{journal}: applied" in done.stderr and f"only user {ALICE} or root" in done.stderr
+    assert is_void(journal)
+    # Nothing is left to be done, and nobody is told again and again.
+    for seed in (6, 7):
+        assert put_as_bob(sticky, "a", seed).stderr == ""
+    for verb in ("recover", "ls", "info", "verify"):
+        done = is_run_by(BOB, GROUP, [sticky.stfs, verb, sticky.path])
+        assert (done.returncode, done.stderr) == (0, ""), verb
+    found = json.loads(is_run_by(BOB, GROUP, [sticky.stfs, "recover", "--json", sticky.path]).stdout)
+    assert found["left_undone"] == 0 and found["journals"][0]["is_left_void"] is True
+    assert os.path.exists(journal)
+    # Who may remove it does.
+    assert is_run_by(ALICE, GROUP, [sticky.stfs, "recover", sticky.path]).returncode == 0
+    assert not os.path.exists(journal)
+    sticky.new.check()
+
+
+def test_stfs_recover_finishes_what_the_sticky_bit_keeps(sticky):
+    journal = sticky.leave_journal(ALICE, GROUP)
+    done = is_run_by(BOB, GROUP, [sticky.stfs, "recover", sticky.path])
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"applied: it promises nothing any more; in this directory only user {ALICE} or root" in done.stdout
+    sticky.new.check()
+    assert is_void(journal)
+
+
+def test_a_mount_of_another_user_writes_beside_what_the_sticky_bit_keeps(sticky, mounts, nobody):
+    """Beside journals that come before the mount, and while it lives."""
+    sticky.give(0o660, 0o1777, nobody.gid)
+    os.chown(sticky.archives, 0, 0)
+    first = sticky.leave_journal(ALICE, nobody.gid)
+    mount = nobody.mount(mounts, sticky.path)
+    sticky.new.check()
+    assert is_void(first) and f"{first}: made void: in this directory only user {ALICE} or root" in mount.log()
+
+    def write(name, seed):
+        data = random_bytes(20_000, seed)
+        (nobody.directory / "fresh").write_bytes(data)
+        done = mount.sh(f"cat '{nobody.directory}/fresh' > {name}")
+        assert done.returncode == 0, (done.stderr, mount.log())
+        sticky.new.change(name, data)
+        sticky.new.check()
+
+    for seed, name in ((1, "a"), (2, "b"), (3, "a")):
+        write(name, seed)
+    old = sticky.new
+    second = sticky.leave_journal(ALICE, nobody.gid)
+    for seed, name in ((4, "c"), (5, "c")):
+        write(name, seed)
+    assert sticky.new.image[6 * BLOCK:8 * BLOCK] != old.image[6 * BLOCK:8 * BLOCK]
+    assert is_void(second)
+    assert mount.unmount() == 0
+    assert os.path.exists(first) and os.path.exists(second)
+
+
 def test_a_journal_that_a_user_can_not_read_stops_his_put_and_says_whom_to_ask(shared):
     journal = shared.leave_journal(0, 0)
     # As an earlier version made it.
@@ -147,6 +228,18 @@ def test_a_journal_of_a_newer_version_is_said_to_everybody(shared):
         assert "delete or move it" not in done.stderr
     done = subprocess.run([shared.stfs, "cat", shared.path, "a"], capture_output=True)
     assert b"a newer commit may not be shown" in done.stderr
+    target = shutil.copy(shared.path, os.path.join(shared.directory, "target.safetensors"))
+    for arguments in (["put", target, "a", shared.path], ["apply", target, shared.path],
+                      ["apply", "--dry-run", target, shared.path], ["upload", shared.path, "--device", "cpu"]):
+        done = subprocess.run([shared.stfs, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("a newer commit may not be shown") == 1, done.stderr
+    server = lease_client.Server(os.path.join(shared.directory, "s"), shared.path)
+    try:
+        server.ready()
+    finally:
+        assert server.finish() is None
+    assert server.errors.count("a newer commit may not be shown") == 1, server.errors
     assert shared.put(ALICE, ALICE, "c", random_bytes(20_000, 5)).returncode == 1
     shared.old.check()
     assert os.path.exists(journal)
@@ -163,15 +256,3 @@ def test_an_archive_with_two_names_is_not_written(shared, mounts):
     assert "2 hard links" in mount.log()
     os.unlink(os.path.join(shared.archives, "second.safetensors"))
     (mount / "a").write_bytes(random_bytes(20_000, 1))
-    target = shutil.copy(shared.path, os.path.join(shared.directory, "target.safetensors"))
-    for arguments in (["put", target, "a", shared.path], ["apply", target, shared.path],
-                      ["apply", "--dry-run", target, shared.path], ["upload", shared.path, "--device", "cpu"]):
-        done = subprocess.run([shared.stfs, *arguments], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert done.stderr.count("a newer commit may not be shown") == 1, done.stderr
-    server = lease_client.Server(os.path.join(shared.directory, "s"), shared.path)
-    try:
-        server.ready()
-    finally:
-        assert server.finish() is None
-    assert server.errors.count("a newer commit may not be shown") == 1, server.errors
