@@ -65,12 +65,6 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "!is_held_ && waiting_ == 0 && beside_count_ < kMostBeside;",
         tests="[content_lock]",
     ),
-    Mutant(
-        "who is to be alone does not wait for readers",
-        "  changed_.wait(lock, [this] { return readers_ == 0; });\n",
-        "",
-        tests="[content_lock]",
-    ),
     # --- what others are shown -------------------------------------------------------------------------
     Mutant(
         "a commit raises no generation",
@@ -106,7 +100,7 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "a checksum goes on over a change",
         "    if (content_state(tensor) != state) return std::optional<std::string>();\n",
         "",
-        tests="[attributes],[waiting],[concurrency]",
+        tests="[attributes]",
     ),
     Mutant(
         "a checksum that is known counts for other bytes",

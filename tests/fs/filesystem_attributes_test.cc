@@ -2,6 +2,7 @@
 #include <set>
 
 #include "core/checksum.h"
+#include "fs/cancellation.h"
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
@@ -249,6 +250,30 @@ TEST_CASE("a checksum is computed once, and anew after a commit or a foreign cha
   mount.overwrite(mount.offset_of("first"), "foreign");
   REQUIRE(mount.notices_change());
   CHECK(mount.attribute("first", "checksum") == checksum_of("foreign789abcdef"));
+}
+
+TEST_CASE("a checksum that a change has come into is computed anew", "[fs][filesystem][attributes]") {
+  const std::string before(3 << 20, 'o');
+  const bool is_foreign = GENERATE(false, true);
+  INFO((is_foreign ? "by somebody else" : "by a commit"));
+  const DrivenFilesystem mount({{"large", before}});
+  const CapturedStderr captured;
+  std::string after = before;
+  after.replace(0, kNew.size(), kNew);
+  int pieces = 0;
+  // Asked before each piece is read: the first one has been hashed when the change comes.
+  const Cancellation change([&] {
+    if (++pieces != 2) return false;
+    if (is_foreign) {
+      mount.overwrite(mount.offset_of("large"), kNew);
+      REQUIRE(mount.notices_change());
+    } else {
+      commit(mount, "large", after);
+    }
+    return false;
+  });
+  CHECK(mount.attribute("large", "checksum") == checksum_of(after));
+  CHECK(pieces > 3);
 }
 
 TEST_CASE("a checksum of bytes that are gone is EIO", "[fs][filesystem][attributes]") {
