@@ -12,9 +12,27 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a killed writer's bytes are committed",
-        "facts.is_killed = ending_of(closer) != Ending::Closes;",
-        "facts.is_killed = false;",
+        "facts.ending = ending_of(closer);",
+        "facts.ending = Ending::Closes;",
         tests="[close]",
+    ),
+    Mutant(
+        "a writer that /proc hides is told that its bytes are there",
+        "    {any,            any,               Ending::Hidden, any,    any,                CloseDecision::Doubt},\n",
+        "",
+        tests="[close]",
+    ),
+    Mutant(
+        "what /proc hides has closed",
+        "  if (status.empty() && says_hidden(errno) && is_alive(thread)) return Ending::Hidden;\n",
+        "",
+        tests="[process]",
+    ),
+    Mutant(
+        "a thread that /proc hides is a process of its own",
+        "  if (text.empty() && says_hidden(errno) && is_alive(thread)) return find_process_of(thread);\n",
+        "",
+        tests="[process]",
     ),
     Mutant(
         "a writer who has died is waited for",

@@ -1,8 +1,14 @@
 // What /proc tells of a process that closes a file.
 #include "fs/process.h"
 
+#include <grp.h>
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <atomic>
 #include <thread>
 
 #include "tests/support/catch.h"
@@ -83,6 +89,41 @@ TEST_CASE("a thread that is gone stands for itself, and one of another pid names
   CHECK(process_of(gone.pid()) == gone.pid());
   CHECK(process_of(0) == 0);
   CHECK(process_of(-1) == 0);
+}
+
+TEST_CASE("a process that /proc hides may be killed, and is known by its threads", "[fs][process]") {
+  int pipe[2] = {};
+  REQUIRE(::pipe(pipe) == 0);
+  std::atomic<pid_t> thread = 0;
+  std::thread other([&] {
+    thread = static_cast<pid_t>(::syscall(SYS_gettid));
+    char end = 0;
+    static_cast<void>(::read(pipe[0], &end, 1));
+  });
+  while (thread == 0) std::this_thread::yield();
+  const pid_t hidden = ::getpid();
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const bool has_own_proc = ::unshare(CLONE_NEWNS) == 0 &&
+                              ::mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                              ::mount("proc", "/proc", "proc", 0, "hidepid=2") == 0 &&
+                              ::setgroups(0, nullptr) == 0 && ::setgid(65534) == 0 && ::setuid(65534) == 0;
+    if (!has_own_proc) ::_exit(8);
+    const bool is_ending = ending_of(hidden) == Ending::Hidden && ending_of(thread) == Ending::Hidden;
+    const bool is_found = process_of(thread) == hidden && process_of(hidden) == hidden;
+    ::_exit((is_ending ? 1 : 0) | (is_found ? 2 : 0));
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  ::close(pipe[1]);
+  other.join();
+  ::close(pipe[0]);
+  REQUIRE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 8) {
+    WARN("needs root for a /proc of its own");
+  } else {
+    CHECK(WEXITSTATUS(status) == 3);
+  }
 }
 
 TEST_CASE("a process lives until somebody has waited for it", "[fs][process]") {
