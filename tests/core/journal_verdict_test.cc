@@ -408,12 +408,15 @@ TEST_CASE("a journal whose name may not be removed here is made void, and is in 
           "[core][recovery]") {
   const Scene scene;
   const int why = GENERATE(EPERM, EACCES);
-  const bool is_lost = GENERATE(false, true);
-  const auto journal = scene.plant();
+  const bool is_part = GENERATE(false, true);  // of a transaction that was never committed
+  const bool is_lost = is_part || GENERATE(false, true);
+  const std::string coordinator = is_part ? ".m.safetensors.stj." + std::string(32, '0') + ".group" : "";
+  const auto journal = plant_journal(scene.path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), {},
+                                     system_storage(), coordinator);
   const auto refuse = [&](const SeamCall& call) {
     return call.kind == FileCall::Remove ? Verdict{Verdict::Kind::Fail, why} : Verdict{};
   };
-  Watched sticky(refuse, is_lost ? later_boot() : system_storage().boot());
+  Watched sticky(refuse, is_lost && !is_part ? later_boot() : system_storage().boot());
   const JournalReport report = scene.recover_one(sticky);
   CHECK(report.action == (is_lost ? JournalAction::None : JournalAction::Applied));
   CHECK(report.is_left_void);
