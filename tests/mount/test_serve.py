@@ -202,7 +202,7 @@ def test_other_users_are_refused(serve, source, path, directory, nobody):
             "except lease_client.Refused as refused: print(refused.errno, refused)\n")
     readable = nobody.directory / "python"
     readable.mkdir()
-    for name in ("lease_client.py", "mounted.py"):
+    for name in ("lease_client.py", "mounted.py", "mount_namespace.py"):
         shutil.copy2(Path(__file__).parent / name, readable)
         os.chmod(readable / name, 0o644)
     os.chmod(readable, 0o755)

@@ -6,7 +6,7 @@ import threading
 import numpy as np
 import pytest
 from archive_file import ArchiveFile, Expectation, random_bytes, write_bytes_tensors
-from mounted import shell
+from mounted import eventually, shell
 
 NAMES = ["layers.0.weight", "layers.1.weight", "layers.0.bias", "odd", "small", "scalar", "embed"]
 
@@ -183,11 +183,17 @@ def test_two_transactions_on_one_tensor_the_second_is_estale(mount, expected):
     expected.check()
 
 
-def test_an_archive_replaced_meanwhile_is_estale(mount, expected, tmp_path):
+def test_a_transaction_of_an_archive_that_was_replaced_is_estale(mount, expected, open_fd, tmp_path):
     (begin(mount) / "odd").write_bytes(random_bytes(expected.size("odd"), 3))
+    place = open_fd(transactions(mount), os.O_RDONLY | os.O_DIRECTORY)
+    committed = open_fd(mount / ".safetensors" / "committed", os.O_RDONLY | os.O_DIRECTORY)
     (tmp_path / "new").write_bytes(mount.archive.content())
     os.rename(tmp_path / "new", mount.archive.path)
-    assert refused(mount) == errno.ESTALE
+    assert eventually(lambda: "was replaced" in mount.log())
+    with pytest.raises(OSError) as raised:
+        os.rename("T", "T", src_dir_fd=place, dst_dir_fd=committed)
+    assert raised.value.errno == errno.ESTALE
+    assert refused(mount) == errno.ENOENT  # the new archive has no transaction
     expected.check()
 
 
