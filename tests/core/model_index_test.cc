@@ -262,8 +262,8 @@ TEST_CASE("indexing ten times as many tensors takes about ten times as long", "[
   const auto model_of = [](int tensors) {
     std::string entries;
     for (int i = 0; i < tensors; ++i) {
-      entries += (i == 0 ? "\"" : ",\"") + std::string("model.layers.") + std::to_string(i) + ".weight\":\"a" +
-                 std::to_string(i % 163) + ".safetensors\"";
+      entries += (i == 0 ? "\"" : ",\"") + std::string("model.layers.") + std::to_string(i) +
+                 ".weight\":\"a" + std::to_string(i % 163) + ".safetensors\"";
     }
     return weight_map(entries);
   };
