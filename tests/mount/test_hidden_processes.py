@@ -3,9 +3,10 @@
 import os
 import shutil
 
+import mount_namespace
 import pytest
 from archive_file import Expectation
-from test_closes import SIZE, whole, write_and_end, writer  # noqa: F401
+from closing_writer import SIZE, whole, write_and_end, writer  # noqa: F401
 from written_tensor import T
 
 ALICE = 12345
@@ -21,8 +22,8 @@ class HidingMount:
         os.chmod(archive.path, 0o666)
         conf = nobody.directory / "fuse.conf"
         conf.write_text("user_allow_other\n")
-        script = f"mount --bind '{conf}' /etc/fuse.conf && mount -t proc -o {options} proc /proc && exec \"$@\""
-        before = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", *nobody.before_daemon]
+        before = [*mount_namespace.in_namespace(
+            f"mount --bind '{conf}' /etc/fuse.conf && mount -t proc -o {options} proc /proc"), *nobody.before_daemon]
         self.mount = mounts(archive.path, "allow_other", path=nobody.make_mount_point(), before=before,
                             binary=nobody.binary, in_namespace=True)
         alice = ["setpriv", f"--reuid={ALICE}", f"--regid={ALICE}", "--clear-groups", "--"]

@@ -1,0 +1,140 @@
+# How a program that has written ends, with threads and in other pid namespaces: what the kernel tells of exits and
+# signals. The table is in fs/close_decision.h; after each test the whole archive is compared.
+import os
+import shutil
+import signal
+import sys
+
+import pytest
+from archive_file import Expectation
+from closing_writer import SIZE, whole, write_and_end, writer  # noqa: F401
+from mounted import shell
+from written_tensor import T
+
+
+@pytest.mark.parametrize("flags", ["w", "t", "r"])
+@pytest.mark.parametrize("threads", [0, 1, 3])
+def test_a_program_with_threads_that_exits_commits(mount, expected, writer, threads, flags):
+    for _ in range(5):
+        done = write_and_end(writer, mount / T, "exit", threads, flags)
+        assert done.returncode == 0, done.stderr
+        whole(expected).check()
+    assert "rolled back" not in mount.log()
+
+
+def test_an_exit_by_a_thread_that_is_not_the_first_commits(mount, expected, writer):
+    for flags in "wtr":
+        assert write_and_end(writer, mount / T, "thread", 2, flags).returncode == 0
+        whole(expected).check()
+
+
+@pytest.mark.parametrize("flags", ["w", "t", "r"])
+@pytest.mark.parametrize("threads", [0, 3])
+def test_a_program_with_threads_that_a_signal_ends_is_rolled_back(mount, expected, writer, threads, flags):
+    assert write_and_end(writer, mount / T, "kill", threads, flags).returncode == -signal.SIGTERM
+    expected.check()
+    assert "was killed by a signal" in mount.log()
+
+
+def test_python_with_a_daemon_thread_and_a_redirection_commits(mount, expected):
+    code = (f"import sys, threading, time; threading.Thread(target=time.sleep, args=(60,), daemon=True).start(); "
+            f"sys.stdout.buffer.write(b'w' * {SIZE})")
+    for _ in range(5):
+        done = shell('"$1" -c "$2" > "$3"', sys.executable, code, mount / T)
+        assert done.returncode == 0, done.stderr
+        whole(expected).check()
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_a_mount_of_an_ordinary_user_tells_an_exit_from_a_signal(archive, mounts, nobody, writer, threads):
+    archive.path = nobody.own(shutil.copy(archive.path, nobody.directory / "model.safetensors"))
+    expected = Expectation(archive)
+    mount = nobody.mount(mounts, archive.path)
+    before = [*mount.inside, *nobody.before]
+    assert write_and_end(writer, mount / T, "kill", threads, "w", before).returncode != 0
+    expected.check()
+    assert "was killed by a signal" in mount.log()
+    for how in ("exit", "thread"):
+        for flags in "wr":
+            assert write_and_end(writer, mount / T, how, threads, flags, before).returncode == 0
+            whole(expected).check()
+    assert mount.log().count("rolled back") == 1
+
+
+@pytest.mark.parametrize("threads", [0, 3])
+def test_a_mount_of_an_ordinary_user_tells_the_end_of_a_program_that_nobody_may_look_into(
+        archive, mounts, nobody, writer, threads):
+    archive.path = nobody.own(shutil.copy(archive.path, nobody.directory / "model.safetensors"))
+    expected = Expectation(archive)
+    mount = nobody.mount(mounts, archive.path)
+    before = [*mount.inside, *nobody.before, "env", "NOT_DUMPABLE=1"]
+    assert write_and_end(writer, mount / T, "kill", threads, "w", before).returncode != 0
+    expected.check()
+    assert mount.log().count("rolled back") == 1
+    for flags in "wtr":
+        assert write_and_end(writer, mount / T, "exit", threads, flags, before).returncode == 0
+        whole(expected).check()
+    assert mount.log().count("rolled back") == 1
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("threads", [0, 3])
+def test_a_mount_without_rights_tells_the_end_of_another_users_program(archive, mounts, nobody, writer, threads):
+    os.chmod(archive.path, 0o666)
+    expected = Expectation(archive)
+    mount = mounts(archive.path, "allow_other", path=nobody.make_mount_point(),
+                   before=["setpriv", "--bounding-set=-sys_ptrace", "--"])
+    assert write_and_end(writer, mount / T, "kill", threads, "w", nobody.before).returncode != 0
+    expected.check()
+    for flags in "wtr":
+        assert write_and_end(writer, mount / T, "exit", threads, flags, nobody.before).returncode == 0
+        whole(expected).check()
+    assert mount.log().count("rolled back") == 1
+
+
+def test_without_the_right_to_look_into_the_writer_the_flags_of_its_threads_tell(archive, mounts, writer):
+    """A daemon without CAP_SYS_PTRACE, and a writer with more capabilities: its exit code reads as 0."""
+    if shutil.which("setpriv") is None or os.geteuid() != 0:
+        pytest.skip("needs root and setpriv to take a capability from the daemon")
+    expected = Expectation(archive)
+    mount = mounts(archive.path, before=["setpriv", "--bounding-set=-sys_ptrace", "--"])
+    for threads in (0, 3):
+        write_and_end(writer, mount / T, "kill", threads, "w")
+        expected.check()
+    assert mount.log().count("rolled back") == 2
+    for threads in (0, 3):
+        for flags in "wtr":
+            assert write_and_end(writer, mount / T, "exit", threads, flags).returncode == 0
+            whole(expected).check()
+    assert mount.log().count("rolled back") == 2
+
+
+# ---- pid namespaces ----
+
+@pytest.fixture
+def another_namespace():
+    if os.geteuid() != 0 or shutil.which("unshare") is None:
+        pytest.skip("needs root and unshare for a pid namespace")
+    return ["unshare", "--pid", "--fork", "--kill-child", "--"]
+
+
+def test_a_writer_in_an_inner_pid_namespace_is_seen_like_any_other(mount, expected, writer, another_namespace):
+    for flags in "wtr":
+        write_and_end(writer, mount / T, "kill", 3, flags, [*another_namespace, "sh", "-c", '"$@"; exit 0', "sh"])
+        expected.check()
+    for flags in "wtr":
+        done = write_and_end(writer, mount / T, "exit", 3, flags, another_namespace)
+        assert done.returncode == 0, done.stderr
+        whole(expected).check()
+
+
+def test_a_writer_that_the_mount_cannot_see_commits_however_it_ends(archive, mounts, writer, another_namespace):
+    """The daemon is in a pid namespace of its own, the writer is not: it has the number 0 there."""
+    expected = Expectation(archive)
+    mount = mounts(archive.path, before=another_namespace)
+    for flags in "wtr":
+        assert write_and_end(writer, mount / T, "exit", 3, flags).returncode == 0
+        whole(expected).check()
+    write_and_end(writer, mount / T, "kill", 0, "w", size_bytes=5)  # half a change: documented
+    expected.check()
+    assert "rolled back" not in mount.log()

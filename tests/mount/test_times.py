@@ -1,0 +1,67 @@
+# A time that a program sets, before its close or after, and those of transactions.
+import os
+import shutil
+import time
+
+import numpy as np
+import pytest
+from closing_writer import WHOLE, whole
+from written_tensor import T, check_shown, run
+
+
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_WRONLY | os.O_TRUNC, os.O_RDWR])
+def test_a_time_set_before_the_close_stays(mount, expected, flags):
+    fd = os.open(mount / T, flags)
+    os.write(fd, WHOLE)
+    os.utime(fd, ns=(5, 1_000_000_000_000_000_007))
+    os.close(fd)
+    whole(expected).check()
+    assert os.stat(mount / T).st_mtime_ns == 1_000_000_000_000_000_007
+    (mount / T).write_bytes(WHOLE)
+    assert abs(os.stat(mount / T).st_mtime - time.time()) < 100
+
+
+def test_a_time_set_after_the_last_store_to_a_mapping_stays(mount):
+    mapped = np.memmap(mount / T, np.uint8, "r+")
+    mapped[:] = 1
+    os.utime(mount / T, (7, 7))
+    del mapped
+    assert os.stat(mount / T).st_mtime == 7
+
+
+def test_cp_p_keeps_the_time(mount, expected, fresh):
+    data, path = fresh()
+    os.chmod(path, os.stat(mount / T).st_mode & 0o777)
+    os.utime(path, (1, 123456789))
+    done = run("cp", "-p", path, mount / T)
+    assert done.returncode == 0, done.stderr
+    expected.change(T, data)
+    check_shown(mount, expected)
+    assert os.stat(mount / T).st_mtime == 123456789
+
+
+def test_rsync_t_keeps_the_time(mount, expected, fresh):
+    if shutil.which("rsync") is None:
+        pytest.skip("there is no rsync")
+    data, path = fresh()
+    os.utime(path, (1, 123456789))
+    done = run("rsync", "-t", "--inplace", path, mount / T)
+    assert done.returncode == 0, done.stderr
+    expected.change(T, data)
+    check_shown(mount, expected)
+    assert os.stat(mount / T).st_mtime == 123456789
+
+
+def test_a_transaction_keeps_the_times_and_shows_them_with_its_commit(mount, expected, fresh):
+    data, path = fresh()
+    os.chmod(path, os.stat(mount / T).st_mode & 0o777)
+    os.utime(path, (1, 123456789))
+    before = os.stat(mount / T).st_mtime
+    directory = mount / ".safetensors" / "transactions" / "T"
+    directory.mkdir()
+    assert run("cp", "-p", path, directory / T).returncode == 0
+    assert os.stat(mount / T).st_mtime == before
+    os.rename(directory, mount / ".safetensors" / "committed" / "T")
+    expected.change(T, data)
+    check_shown(mount, expected)
+    assert os.stat(mount / T).st_mtime == 123456789
