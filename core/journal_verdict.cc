@@ -163,7 +163,7 @@ Result<void> judge_without_record(const JudgedArchive& archive, FoundJournal& fo
   found.is_void = *taken_back;
   if (*taken_back) {
     set(found, JournalState::Unfinished,
-        size_bytes == 0 ? "left empty by a loss of power" : "taken back by its owner");
+        size_bytes == 0 ? "left empty by a loss of power" : "made void by its owner or by a recovery");
     return {};
   }
   const bool is_other_version = why.errno_value == EPROTONOSUPPORT;
