@@ -205,6 +205,11 @@ Result<Archive::Change> Archive::look_for_change() {
   return change;
 }
 
+bool Archive::is_as_known() const {
+  const auto now = file().status();
+  return now && now->identity == identity();
+}
+
 ArchiveStamp Archive::stamp() const {
   const std::scoped_lock lock(mutex_);
   return {.device = stamped_.identity.device,

@@ -98,6 +98,9 @@ class Archive {
     std::uint32_t links = 1;       // names that the file at the path has
   };
   [[nodiscard]] Result<Change> check_for_change();
+  /// The file is as our last commit or the last adopt_identity() has left it, as far as its times tell. False
+  /// while a commit of ours is under way, too, and where the file can't be asked.
+  [[nodiscard]] bool is_as_known() const;
 
   /// Opens the file for writing, once: before the first write, and before a lock on the archive. On overlayfs
   /// this may copy the whole file, which takes its time; reads go on meanwhile, and come from the copy

@@ -244,10 +244,11 @@ TEST_CASE("a checksum is computed once, and anew after a commit or a foreign cha
   REQUIRE(mount.attribute("first", "checksum"));
   storage.plan().fail_call(0, 0);
   CHECK(mount.attribute("first", "checksum") == checksum_of(std::string(16, 'A')));
-  CHECK(storage.plan().calls() == 0);
+  CHECK(storage.plan().calls() <= 1);  // a look at the file's times
   commit(mount, "first", kNew);
   CHECK(mount.attribute("first", "checksum") == checksum_of(kNew));
   mount.overwrite(mount.offset_of("first"), "foreign");
+  CHECK(mount.attribute("first", "checksum") == checksum_of("foreign789abcdef"));  // nobody has noticed yet
   REQUIRE(mount.notices_change());
   CHECK(mount.attribute("first", "checksum") == checksum_of("foreign789abcdef"));
 }
