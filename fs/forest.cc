@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <mutex>
 
+#include "fs/names.h"
+
 namespace stfs {
 namespace {
 
@@ -66,6 +68,14 @@ Forest::Pin Forest::pin_any() const {
 }
 
 Result<struct stat> Forest::lookup(Ino parent, std::string_view name) const {
+  auto found = find(parent, name);
+  // A slice of a tensor with a long name may have a longer one.
+  if (!found && found.error().errno_value == ENOENT && name.size() > kMaxFileNameBytes)
+    return fail(ErrorCode::InvalidArgument, ENAMETOOLONG, "a file's name has at most 255 bytes");
+  return found;
+}
+
+Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
   if (const Pin member = pin(parent)) {
     auto found = lift(member->lookup(local(parent), name), member);
     if (found) member.note_lookup();

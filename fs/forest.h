@@ -169,6 +169,7 @@ class Forest {
     std::optional<Error> why_absent;
   };
 
+  [[nodiscard]] Result<struct stat> find(Ino parent, std::string_view name) const;
   /// Nothing for the root of a directory of models, and for numbers of no model.
   [[nodiscard]] Pin pin(Ino ino) const;
   [[nodiscard]] Pin pin_current(const Tree& tree) const;

@@ -1,15 +1,12 @@
 // Wait for a commit, wait for quiet, tidy.
 #include "fs/janitor.h"
 
-#include <chrono>
-
 namespace stfs {
-namespace {
 
-constexpr std::chrono::milliseconds kQuiet{20};
-constexpr std::chrono::milliseconds kLongest{200};
-
-}  // namespace
+Janitor::Clock& Janitor::Clock::real() {
+  static Clock clock;
+  return clock;
+}
 
 void Janitor::start() {
   thread_ = std::thread([this] { serve(); });
@@ -36,11 +33,11 @@ void Janitor::serve() {
   std::unique_lock lock(mutex_);
   for (;;) {
     wakes_.wait(lock, [this] { return is_stopping_ || is_due_; });
-    const auto latest = std::chrono::steady_clock::now() + kLongest;
+    const auto latest = clock_.now() + kLongest;
     do {
       has_more_ = false;
-      wakes_.wait_for(lock, kQuiet, [this] { return is_stopping_; });
-    } while (has_more_ && !is_stopping_ && std::chrono::steady_clock::now() < latest);
+      clock_.wait_for(lock, wakes_, kQuiet, [this] { return is_stopping_; });
+    } while (has_more_ && !is_stopping_ && clock_.now() < latest);
     if (is_stopping_) return;
     is_due_ = false;
     lock.unlock();

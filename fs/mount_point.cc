@@ -109,10 +109,11 @@ void abort_connection(const std::filesystem::path& mount_point, std::string_view
   ::umount2(mount_point.c_str(), MNT_FORCE | MNT_DETACH);
 }
 
-void raise_readahead(const std::filesystem::path& mount_point, std::string_view type) {
+void raise_readahead(const std::filesystem::path& mount_point, std::string_view type,
+                     const std::filesystem::path& settings) {
   const auto mount = mounted_at(mount_point);
   if (!mount || mount->type != type) return;
-  std::ofstream setting(fmt::format("/sys/class/bdi/{}/read_ahead_kb", mount->device));
+  std::ofstream setting(settings / mount->device / "read_ahead_kb");
   setting << kReadaheadKib;
 }
 

@@ -33,7 +33,9 @@ void abort_connection(const std::filesystem::path& mount_point, std::string_view
 /// Lets the kernel read ahead by 1 MiB instead of 128 KiB, where we are root: 40% more speed on the first
 /// read of a tensor (KERNEL-NOTES.md). Call when INIT is over: the kernel resets the setting then. Does
 /// nothing where it is not allowed, and never touches the mount, which may be unmounted at any time.
-/// @param type  as with abort_connection().
-void raise_readahead(const std::filesystem::path& mount_point, std::string_view type);
+/// @param type      as with abort_connection()
+/// @param settings  where each device has a directory; a test has its own
+void raise_readahead(const std::filesystem::path& mount_point, std::string_view type,
+                     const std::filesystem::path& settings = "/sys/class/bdi");
 
 }  // namespace stfs

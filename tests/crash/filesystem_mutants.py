@@ -139,12 +139,49 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "      continue;\n      return refuse(EBUSY,",
         tests="[transaction_directory]",
     ),
+    # --- beside the requests ---------------------------------------------------------------------------
+    Mutant(
+        "the janitor tidies between two commits",
+        "} while (has_more_ && !is_stopping_ && clock_.now() < latest);",
+        "} while (false);",
+        tests="[janitor]",
+    ),
+    Mutant(
+        "while commits come the janitor never tidies",
+        "} while (has_more_ && !is_stopping_ && clock_.now() < latest);",
+        "} while (has_more_ && !is_stopping_);",
+        tests="[janitor]",
+    ),
+    Mutant(
+        "the janitor tidies when it is stopped",
+        "    if (is_stopping_) return;\n    is_due_ = false;\n",
+        "    if (is_stopping_) return tidy_();\n    is_due_ = false;\n",
+        tests="[janitor]",
+    ),
+    Mutant(
+        "every mount reads ahead",
+        "if (!mount || mount->type != type) return;\n  std::ofstream setting(",
+        "if (!mount) return;\n  std::ofstream setting(",
+        tests="[mount_point]",
+    ),
+    Mutant(
+        "a directory shows any number of archives",
+        "if (archives.size() > Forest::kMostMembers) {",
+        "if (false) {",
+        tests="[source]",
+    ),
     # --- names -----------------------------------------------------------------------------------------
     Mutant(
         "a name is found in any directory",
         "if (there.parent == directory && there.file_name == file_name) return slot;",
         "if (there.file_name == file_name) return slot;",
         tests="[inode_table]",
+    ),
+    Mutant(
+        "a name that no file can have is only not there",
+        "if (!found && found.error().errno_value == ENOENT && name.size() > kMaxFileNameBytes)",
+        "if (false)",
+        tests="[forest]",
     ),
     Mutant(
         "a tensor takes the name of a directory",

@@ -74,6 +74,16 @@ TEST_CASE("each model of a directory has its own tree, views and transactions", 
   CHECK(views.front().first == npy);
 }
 
+TEST_CASE("a name that no file can have is told from one that is not there", "[fs][forest]") {
+  const TwoModels mount;
+  const std::string longest(255, 'x');
+  for (const Ino directory :
+       {kRootIno, mount.ino({"one"}), mount.ino({"one", ".safetensors", "transactions"})}) {
+    CHECK(errno_of(mount.forest->lookup(directory, longest)) == ENOENT);
+    CHECK(errno_of(mount.forest->lookup(directory, longest + "x")) == ENAMETOOLONG);
+  }
+}
+
 TEST_CASE("the root of a directory of models lists them and does nothing else", "[fs][forest]") {
   const TwoModels mount;
   Forest& forest = *mount.forest;

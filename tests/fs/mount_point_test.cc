@@ -127,10 +127,26 @@ TEST_CASE("a directory below a mount is not a mount", "[fs][mount_point]") {
   CHECK_FALSE(mounted_at(""));
 }
 
-TEST_CASE("read-ahead is left alone where nothing of ours is mounted", "[fs][mount_point]") {
+TEST_CASE("read-ahead is raised for a mount of ours and for nothing else", "[fs][mount_point]") {
   const TemporaryDirectory directory;
-  raise_readahead(directory.path(), "fuse.safetensorsfs");
-  raise_readahead(directory / "absent", "fuse.safetensorsfs");
-  raise_readahead("/proc", "fuse.safetensorsfs");
-  SUCCEED("nothing was touched, nothing failed");
+  const auto proc = mounted_at("/proc");
+  REQUIRE(proc);
+  const std::filesystem::path setting = directory.path() / proc->device / "read_ahead_kb";
+  std::filesystem::create_directories(setting.parent_path());
+  const auto set = [&](const std::string& at, std::string_view type) {
+    std::ofstream(setting) << "128";
+    raise_readahead(at, type, directory.path());
+    std::string text;
+    std::ifstream(setting) >> text;
+    return text;
+  };
+  CHECK(set("/proc", "fuse.safetensorsfs") == "128");
+  CHECK(set("/proc/self", "proc") == "128");  // no mount
+  CHECK(set(directory.path(), "proc") == "128");
+  CHECK(set(directory / "absent", "proc") == "128");
+  CHECK(set("/proc", "proc") == "1024");
+  // Where the setting is not ours to make, nothing comes of it.
+  std::filesystem::remove_all(setting.parent_path());
+  raise_readahead("/proc", "proc", directory.path());
+  CHECK_FALSE(std::filesystem::exists(setting.parent_path()));
 }

@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <filesystem>
+
 #include "tests/fs/driven_filesystem.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
@@ -141,6 +143,28 @@ TEST_CASE("a bad archive of a directory is left out, with a log line; strict ref
   CHECK_FALSE(open_source(directory.path(), {.is_strict = true}));
   std::filesystem::remove(directory / "b.safetensors");
   CHECK(holds(open_source(directory.path(), {}).error().message, "none of its 1 archives"));
+}
+
+TEST_CASE("of a directory 4,095 archives are a mount, and one more is not", "[fs][source]") {
+  const TemporaryDirectory directory;
+  const std::string whole = directory.write("whole", archive_of(kTwoTensors));
+  std::filesystem::create_directory(directory / "many");
+  const auto name = [&](int number) { return directory / fmt::format("many/{:04}.safetensors", number); };
+  for (int number = 0; number < 4096; ++number) std::filesystem::create_symlink("nowhere", name(number));
+  std::filesystem::remove(name(2000));
+  std::filesystem::create_symlink(whole, name(2000));
+  const CapturedStderr captured;
+  const auto refused = open_source(directory / "many", {.is_read_only = true});
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().errno_value == E2BIG);
+  CHECK(refused.error().message ==
+        (directory / "many") + ": is a directory of 4096 archives, where at most 4095 are mounted at a time");
+  CHECK(captured.text().empty());  // no archive was looked at
+  std::filesystem::remove(name(0));
+  const auto source = open_source(directory / "many", {.is_read_only = true});
+  REQUIRE(source);
+  CHECK(source->members.size() == 4095);
+  CHECK(source->members[1999].model != nullptr);
 }
 
 TEST_CASE("a directory with an index is that model, and its problems are logged by name", "[fs][source]") {

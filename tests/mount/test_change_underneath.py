@@ -149,7 +149,7 @@ def test_a_mapping_of_a_cut_tensor_is_sigbus_for_the_reader_only(in_order):
 
 def test_a_write_into_a_cut_archive_fails_and_does_not_grow_it(in_order):
     os.truncate(in_order.source, 500_000)
-    assert errno_of((in_order / "t9").write_bytes, b"x" * 100_003) in (errno.EIO, errno.ESTALE)
+    assert errno_of((in_order / "t9").write_bytes, b"x" * 100_003) == errno.EIO
     assert os.stat(in_order.source).st_size == 500_000
 
 
@@ -237,7 +237,7 @@ def test_a_foreign_header_is_never_read_through(mount, expected):
         try:
             return read_direct(mount / T)
         except OSError as error:
-            assert error.errno in (errno.EIO, errno.ESTALE)
+            assert error.errno == errno.EIO
             return b""
 
     assert eventually(lambda: shown() == old_one), "tensors are still read through the old header"

@@ -7,9 +7,11 @@ import sys
 
 import pytest
 from archive_file import Expectation
-from closing_writer import SIZE, whole, write_and_end, writer  # noqa: F401
+from closing_writer import SIZE, WHOLE, whole, write_and_end, writer  # noqa: F401
 from mounted import shell
 from written_tensor import T
+
+HALF = SIZE // 2
 
 
 @pytest.mark.parametrize("flags", ["w", "t", "r"])
@@ -109,6 +111,18 @@ def test_without_the_right_to_look_into_the_writer_the_flags_of_its_threads_tell
     assert mount.log().count("rolled back") == 2
 
 
+@pytest.mark.needs_root
+def test_an_exit_by_a_second_thread_that_a_mount_may_not_look_into_is_rolled_back_and_said(archive, mounts, writer):
+    """Documented: neither the exit code nor the flags of the first thread tell."""
+    expected = Expectation(archive)
+    mount = mounts(archive.path, before=["setpriv", "--bounding-set=-sys_ptrace", "--"])
+    write_and_end(writer, mount / T, "thread", 2, "w")
+    expected.check()
+    (line,) = [line for line in mount.log().splitlines() if "rolled back" in line]
+    assert f'"{T}"' in line
+    assert "ended without a close, and this mount may not read whether by an exit or by a signal" in line
+
+
 # ---- pid namespaces ----
 
 @pytest.fixture
@@ -135,6 +149,14 @@ def test_a_writer_that_the_mount_cannot_see_commits_however_it_ends(archive, mou
     for flags in "wtr":
         assert write_and_end(writer, mount / T, "exit", 3, flags).returncode == 0
         whole(expected).check()
-    write_and_end(writer, mount / T, "kill", 0, "w", size_bytes=5)  # half a change: documented
+    assert "rolled back" not in mount.log()
+
+
+def test_a_killed_writer_that_the_mount_cannot_see_is_like_one_that_closes(archive, mounts, writer, another_namespace):
+    """Half a change is committed: documented."""
+    expected = Expectation(archive)
+    mount = mounts(archive.path, before=another_namespace)
+    assert write_and_end(writer, mount / T, "kill", 0, "w", size_bytes=HALF).returncode == -signal.SIGTERM
+    expected.change(T, WHOLE[:HALF])
     expected.check()
     assert "rolled back" not in mount.log()

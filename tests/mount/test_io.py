@@ -127,7 +127,7 @@ def test_an_archive_on_fuse_is_not_mapped_and_the_log_says_so(stacked, archive):
     for name in archive.layout():
         assert (stacked / name).read_bytes() == archive.tensor(name), name
         assert read_whole(stacked / name) == archive.tensor(name), name
-    assert errno_of(lambda: (stacked / "odd").write_bytes(b"x")) in (errno.EROFS, errno.EACCES)
+    assert errno_of(lambda: (stacked / "odd").write_bytes(b"x")) == errno.EROFS
 
 
 def test_of_a_model_on_fuse_one_line_says_so(tmp_path, mounts):

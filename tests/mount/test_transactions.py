@@ -141,7 +141,8 @@ def test_a_short_tensor_is_enodata_and_may_be_completed(mount, expected):
         (directory / "embed").write_bytes(b"short")
     assert raised.value.errno == errno.EINVAL
     assert refused(mount) == errno.ENODATA
-    assert "5 bytes came" in mount.log()
+    assert [line for line in mount.log().splitlines() if "transaction T: not committed" in line and
+            '"embed"' in line and "5 bytes came" in line], mount.log()
     expected.check()
     (directory / "embed").write_bytes(random_bytes(expected.size("embed"), 2))
     commit(mount)
@@ -155,6 +156,7 @@ def test_a_handle_open_for_writing_is_ebusy(mount, expected, open_fd):
     fd = open_fd(directory / "odd", os.O_WRONLY)
     os.pwrite(fd, b"patch", 0)
     assert refused(mount) == errno.EBUSY
+    assert 'transaction T: not committed: tensor "odd" is still open for writing' in mount.log()
     expected.check()
     os.close(fd)
     commit(mount)
@@ -195,6 +197,30 @@ def test_a_transaction_of_an_archive_that_was_replaced_is_estale(mount, expected
     assert raised.value.errno == errno.ESTALE
     assert refused(mount) == errno.ENOENT  # the new archive has no transaction
     expected.check()
+
+
+def test_a_transaction_over_shards_of_two_directories_is_eopnotsupp_and_stays(model, mounts, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    moved = tmp_path / "elsewhere" / "moved.safetensors"
+    os.rename(model.directory / model.names[1], moved)
+    os.symlink(moved, model.directory / model.names[1])
+    before = model.reference()
+    here, there = model.tensors_of(model.names[0])[0], model.tensors_of(model.names[1])[0]
+    mount = mounts(model.index)
+    directory = begin(mount)
+    for name in (here, there):
+        (directory / name).write_bytes(random_bytes(len(before[name][2]), 8))
+    done = shell('mv "$1" "$2"', directory, mount / ".safetensors" / "committed")
+    assert done.returncode == 1 and "Operation not supported" in done.stderr, done
+    assert refused(mount) == errno.EOPNOTSUPP
+    assert [line for line in mount.log().splitlines() if "transaction T: not committed" in line and str(moved) in line
+            and f"{model.directory / model.names[0]}" in line and "lie in different directories" in line], mount.log()
+    assert model.reference() == before
+    assert sorted(os.listdir(directory)) == sorted([here, there])
+    os.unlink(directory / there)
+    commit(mount)
+    assert (mount / here).read_bytes() == random_bytes(len(before[here][2]), 8)
+    assert (mount / there).read_bytes() == before[there][2] == model.stored(there)
 
 
 def test_a_killed_daemon_leaves_the_archive_and_no_journal(mount, expected):

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 from archive_file import ArchiveFile, write_bytes_tensors
 from directory import DT_DIR, DT_REG, Directory
+from mounted import errno_of
 
 SHORTENED = re.compile(r"~[0-9a-f]{16}\Z")
 
@@ -132,9 +133,18 @@ def test_a_missing_name_is_enoent(mount, name):
 
 
 def test_a_name_over_255_bytes_is_refused_as_everywhere(mount):
-    with pytest.raises(OSError) as caught:
-        os.stat(mount / ("x" * 256))
-    assert caught.value.errno in (errno.ENAMETOOLONG, errno.ENOENT)
+    for directory in (mount.path, mount / ".safetensors" / "npy"):
+        assert errno_of(os.stat, directory / ("x" * 256)) == errno.ENAMETOOLONG
+    transactions = mount / ".safetensors" / "transactions"
+    assert errno_of(os.mkdir, transactions / ("x" * 256)) == errno.ENAMETOOLONG
+    assert errno_of(os.mkdir, transactions / ("x" * 255)) == 0
+    assert os.listdir(transactions) == ["x" * 255]
+
+
+def test_a_slice_may_have_a_longer_name_than_a_file(tmp_path, mounts):
+    name = "t" * 255
+    mount = mounts(write_bytes_tensors(tmp_path / "m.safetensors", {name: b"abcd"}))
+    assert (mount / ".safetensors" / "slice" / f"{name}[1:3]").read_bytes() == b"bc"
 
 
 def test_nothing_is_found_below_a_tensor(mount):

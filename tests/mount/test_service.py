@@ -1,0 +1,113 @@
+# The unit safetensorsfs@.service without systemd: its commands with its settings, in the order in which systemd
+# runs them when a mount starts, dies and stops. tests/packaging checks what systemd thinks of the file.
+import os
+import shlex
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+from archive_file import ArchiveFile, Expectation, save_with_reference
+from mounted import BINARY, PATIENCE, REPOSITORY, errno_of, eventually, mount_entry, unmount_by_force
+
+
+class Service:
+    """The lines of the unit's section [Service], and what they are filled in with."""
+
+    def __init__(self, settings):
+        unit = (REPOSITORY / "packaging/systemd/safetensorsfs@.service.in").read_text()
+        lines = unit.replace("@CMAKE_INSTALL_FULL_BINDIR@", str(BINARY.parent)).splitlines()
+        self.lines = [line.split("=", 1) for line in lines[lines.index("[Service]"):lines.index("[Install]")] if "=" in line]
+        given = [text.split("=", 1) for text in self.all("Environment")]
+        self.environment = {**os.environ, **dict(given), **settings}
+
+    def all(self, name):
+        return [value for key, value in self.lines if key == name]
+
+    def run(self, name):
+        """The only command of that name; its exit status, which a leading dash makes 0."""
+        (command,) = self.all(name)
+        words = shlex.split(command.removeprefix("-"))
+        for key, value in self.environment.items():
+            words = [word.replace(f"${{{key}}}", value) for word in words]
+        status = subprocess.run(words, env=self.environment, timeout=30 * PATIENCE).returncode
+        return 0 if command.startswith("-") else status
+
+
+def server_of(path):
+    """The process that serves a mount."""
+    found = [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and str(path) in arguments_of(pid)]
+    assert len(found) == 1, found
+    return found[0]
+
+
+def arguments_of(pid):
+    try:
+        arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
+    return arguments if arguments[0] == str(BINARY) else []
+
+
+def has_ended(pid):
+    return eventually(lambda: not arguments_of(pid))
+
+
+@pytest.fixture
+def service(tmp_path):
+    example = (REPOSITORY / "packaging/examples/service.conf").read_text()
+    names = [line.partition("=")[0].lstrip("# ") for line in example.splitlines() if "=" in line]
+    assert {"SOURCE", "MOUNTPOINT"} <= set(names), "the example names other settings than the unit"
+    (tmp_path / "mount point").mkdir()
+    path = tmp_path / "mount point"
+    settings = {"SOURCE": str(save_with_reference(tmp_path / "my model.safetensors")), "MOUNTPOINT": str(path)}
+    service = Service(settings)
+    service.path, service.expected = path, Expectation(ArchiveFile(settings["SOURCE"]))
+    yield service
+    unmount_by_force(path)
+
+
+def is_right(service):
+    service.expected.check()
+    return all((service.path / name).read_bytes() == service.expected.tensor(name) for name in service.expected.layout)
+
+
+def test_the_service_brings_the_mount_back_when_its_program_dies(service):
+    """Restart=on-failure: ExecStopPost runs before the next ExecStart."""
+    assert (service.all("Restart"), service.all("Type")) == (["on-failure"], ["forking"])
+    assert service.run("ExecStart") == 0
+    for seed in (1, 2):
+        data = bytes([seed]) * service.expected.size("odd")
+        (service.path / "odd").write_bytes(data)
+        service.expected.change("odd", data)
+        fd = os.open(service.path / "small", os.O_WRONLY)
+        os.write(fd, b"x")
+        os.kill(server_of(service.path), signal.SIGKILL)
+        assert errno_of(os.close, fd) != 0
+        assert eventually(lambda: mount_entry(service.path) and errno_of(os.listdir, service.path) != 0)
+        assert service.run("ExecStart") == 1, "a dead mount is in the way"
+        assert service.run("ExecStopPost") == 0
+        assert mount_entry(service.path) is None
+        assert service.run("ExecStart") == 0
+        assert is_right(service)
+
+
+def test_a_service_that_is_stopped_leaves_no_mount_and_may_be_started_again(service):
+    for _ in range(2):
+        assert service.run("ExecStart") == 0
+        assert is_right(service)
+        pid = server_of(service.path)
+        os.kill(pid, signal.SIGTERM)  # as systemd stops what has no ExecStop
+        assert has_ended(pid)
+        assert service.run("ExecStopPost") == 0
+        assert mount_entry(service.path) is None
+        assert os.listdir(service.path) == []
+
+
+def test_a_start_that_fails_is_a_failure_of_the_service_and_harms_no_other_mount(service, mounts, tmp_path):
+    mount = mounts(service.environment["SOURCE"])
+    service.environment["SOURCE"] = str(tmp_path / "none.safetensors")
+    assert service.run("ExecStart") == 1
+    assert service.run("ExecStopPost") == 0
+    assert mount_entry(service.path) is None
+    assert (mount / "odd").read_bytes() == service.expected.tensor("odd")
