@@ -18,6 +18,15 @@
 //     final name that can be locked belongs to a dead owner.
 //  5. It is retired only after the archive's bytes that it names are on stable storage, and the locks on them
 //     are held until it is void there.
+//     Locks that were given up as soon as the archive is written would leave the same states. Who takes them
+//     next lists the journals afterwards (find_obstacle()) and finds one of three:
+//      a. The journal, with a record. By 4 somebody holds it, and whoever wants one of its blocks waits. An
+//         owner who dies or gives up leaves it to recovery, which comes before the next commit.
+//      b. The journal, void. The archive's sync was before that. Whoever finds it syncs the void once more.
+//      c. No journal. It was void on stable storage before its name went; with durability=process nothing
+//         has to be there after a loss of power.
+//     The locks put those in order who wait, and tell who is in the way. A commit that neither finds the
+//     locks held nor waits for the journal is lost where it shares a block with it (mutant_table.py).
 //  6. Applying it once more changes nothing.
 //  7. After a failed sync of the archive it stays, and the archive is not written again.
 //  8. Where there are no birth times, what lies under its blocks is on stable storage before it is committed:

@@ -129,7 +129,10 @@ class HostsRun {
   }
 
   void dawdle(const SeamCall& call) {
-    if (scenario_.dawdles && is_journal_sync(call) && choices_.one_in(4)) rest();
+    const bool may_take_long =
+        (scenario_.dawdles && is_journal_sync(call)) ||
+        (scenario_.dawdles_at_end && call.kind == FileCall::Sync && call.role == FileRole::Archive);
+    if (may_take_long && choices_.one_in(4)) rest();
   }
 
   static void rest() {

@@ -27,6 +27,7 @@ struct HostsScenario {
   std::size_t snapshots_one_in = 50;  // calls: then the power may be lost
   bool keeps_journal = false;         // small commits go through standing journals
   bool dawdles = false;               // a sync of a journal sometimes takes long, and the others go on
+  bool dawdles_at_end = false;        // the same of the archive's sync
   bool has_stranger = false;          // who knows no journal writes into the archive and syncs nothing
   bool begins_with_journal = false;   // that a writer has left who died behind his commit point
   std::size_t fails_one_in = 0;       // looks at the directory or at a journal; 0: none

@@ -7,6 +7,7 @@ whose text is no longer there fails: the table has to follow the code.
 from mutant import Mutant
 
 # Not in the table, since a second line of defence hides each of them:
+#  - that the archive's locks are held until its journal is void (journal.h, invariant 5, proves it);
 #  - the hash of a journal's head: what it covers is compared with the record, or makes the record's hash fail;
 #  - that a journal in use is told from one whose owner has died: the locks on its ranges keep recovery out as well;
 #  - which of two sound lanes counts: the later one was not promised to anybody while the earlier one is there;
@@ -483,6 +484,19 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         "if (false) {",
         ("hosts",),
         scenario="few tensors, with kills and readers",
+    ),
+    Mutant(
+        "locks are released before the archive's sync, and nobody waits for a journal in use",
+        "  readers.during([&] { archive_.show_while_applied({}); });\n  auto settled =",
+        "  readers.during([&] { archive_.show_while_applied({}); });\n  prepared.locks.release();\n  auto settled =",
+        ("hosts",),
+        more=(
+            (
+                "if (*obstacle == Obstacle::None) return locks;",
+                "if (*obstacle == Obstacle::None || *obstacle == Obstacle::Recovery) return locks;",
+            ),
+        ),
+        scenario="different bytes, and an archive that is slow to sync",
     ),
     Mutant(
         "the owner does not lock his journal",
