@@ -10,7 +10,7 @@ import pytest
 import archive_file
 import mounted
 
-SLICES = 1000
+SLICES = 200
 
 
 @pytest.fixture

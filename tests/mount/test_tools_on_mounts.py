@@ -16,7 +16,7 @@ from sharded_model import ShardedModel
 from test_slices import random_index
 
 STFS = mounted.BUILD / "stfs"
-SLICES = 40
+SLICES = 8
 
 
 def stfs(*arguments, wanted=0):
