@@ -219,10 +219,3 @@ def test_the_generation_grows_with_each_commit_and_only_then(mount, archive):
     assert mount.generation("small") == other
     (mount / "odd").read_bytes()
     assert mount.generation("odd") == seen[-1]
-
-
-def test_the_name_attribute_is_exact_for_names_of_any_bytes(tmp_path, mounts):
-    mount = mounts(write_bytes_tensors(tmp_path / "n.safetensors", {"a\0b/c\n": b"1"}))
-    (entry,) = os.listdir(mount.path)
-    assert os.getxattr(mount / entry, "user.safetensors.name") == b"a\0b/c\n"
-    assert ArchiveFile(mount.source).layout().keys() == {"a\0b/c\n"}

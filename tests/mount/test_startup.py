@@ -142,11 +142,9 @@ def test_help_that_nobody_gets_is_a_failure():
 
 
 @pytest.mark.parametrize("options", [
-    "ro", "rw", "layout=flat", "layout=tree", "allow_other", "default_permissions", "uid=0", "gid=0", "umask=022",
-    "umask=0", "threads=1", "threads=16", "nonempty", "nosuid,nodev", "noatime", "noexec", "dev,suid", "atime",
-    "diratime", "nodiratime", "exec", "async", "dirsync", "noatime,atime",
-    "ro,layout=tree,threads=3,uid=1", "defaults", "relatime", "sync", "user", "noauto,nofail,_netdev,x-systemd.x=1",
-    "fsname=mine", "subtype=other", "", ","])
+    "rw,layout=flat,allow_other,uid=0,gid=0,umask=0,threads=1,nonempty,nosuid,nodev,noatime,noexec",
+    "ro,layout=tree,default_permissions,threads=16,umask=022,exec,async,dirsync,diratime,relatime,sync,user,atime",
+    "defaults,dev,suid,nodiratime,noatime,atime,noauto,nofail,_netdev,x-systemd.x=1,fsname=mine,subtype=other", "", ","])
 def test_options_that_are_accepted(start, archive, mountpoint, options):
     outcome = start(archive.path, mountpoint, *(["-o", options] if options else []))
     assert outcome.status == 0, outcome.text
