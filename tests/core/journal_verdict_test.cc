@@ -19,6 +19,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/intercepted_storage.h"
 #include "tests/support/planted_journal.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
@@ -161,7 +162,7 @@ TEST_CASE("a new journal has the archive's mode, group and owner, whatever the u
 TEST_CASE("where the group can't be given, it has no more than others", "[core][journal_access]") {
   const Scene scene;
   if (::geteuid() != 0) {
-    WARN("skipped: needs root, to give an archive a group that others are not in");
+    test::note_skip("needs root, to give an archive a group that others are not in");
     return;
   }
   REQUIRE(::chown(scene.path.c_str(), 12345, 23456) == 0);
@@ -218,7 +219,7 @@ TEST_CASE("a journal that may only be read shows its bytes, and is settled by th
 
 TEST_CASE("a journal of a stranger blocks commits and is never applied", "[core][journal_scan]") {
   if (::geteuid() != 0) {
-    WARN("skipped: needs root, to give a journal to somebody else");
+    test::note_skip("needs root, to give a journal to somebody else");
     return;
   }
   const Scene scene;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
@@ -117,7 +118,7 @@ TEST_CASE("an access control list takes from group and others what one of its en
     return ::setxattr(path.c_str(), "system.posix_acl_access", list.data(), list.size(), 0);
   };
   if (set(0, 6, 6, 0) != 0 && errno == EOPNOTSUPP) {
-    WARN("skipped: the file system of temporary files has no access control lists");
+    test::note_skip("the file system of temporary files has no access control lists");
     return;
   }
   // u::rw u:4242:rw g::--- m::rw o::---: the mode says 0660, but the group has no right.

@@ -7,6 +7,7 @@
 
 #include "tests/crash/fault_run.h"
 #include "tests/support/catch.h"
+#include "tests/support/share_of_day.h"
 
 namespace stfs::test {
 namespace {
@@ -41,8 +42,10 @@ constexpr unsigned kNoLimit = 1'000'000;
 
 TEST_CASE("faults: every call fails, once and for good, in every workload", "[crash][faults][exhaustive]") {
   Sums sums;
+  std::uint64_t at = 0;  // of three days each sweeps a third
   for (const Workload& workload : workloads()) {
     for (const FaultKind& kind : fault_kinds()) {
+      if (!is_todays(at++)) continue;
       sweep(workload, kind.name, sums, kNoLimit, [&](unsigned nth) {
         Ordeal ordeal = kind.ordeal;
         ordeal.fault.nth = nth;
@@ -54,6 +57,7 @@ TEST_CASE("faults: every call fails, once and for good, in every workload", "[cr
   for (const Workload& workload : workloads()) {
     if (workload.steps.size() < 2) continue;
     for (const FaultKind& kind : fault_kinds()) {
+      if (!is_todays(at++)) continue;
       sweep(workload, std::string(kind.name) + ", a dead owner's journal there", sums, kNoLimit,
             [&](unsigned nth) {
               Ordeal ordeal = kind.ordeal;

@@ -1,17 +1,14 @@
 """Each step of the protocol, taken out of the code, must fail a test (mutants.py). A third of them each day: three days
 see all, and so does a run with --long."""
 
-import datetime
-import os
-
 import pytest
 
 import mutants
+import share_of_day
 from mutant import Mutant
 from mutants import MUTANTS
 
-DAYS = 1 if "STFS_LONG" in os.environ else 3
-TODAYS = MUTANTS[datetime.date.today().toordinal() % DAYS :: DAYS]
+TODAYS = MUTANTS[share_of_day.DAY % share_of_day.SHARES :: share_of_day.SHARES]
 LEFT_OUT = pytest.param(
     None,
     id="others",
@@ -30,7 +27,7 @@ def workshop() -> mutants.Workshop:
 
 
 @pytest.mark.parametrize(
-    "mutant", [*TODAYS, *([LEFT_OUT] if DAYS > 1 else [])], ids=lambda mutant: mutant.name
+    "mutant", [*TODAYS, *([LEFT_OUT] if share_of_day.SHARES > 1 else [])], ids=lambda mutant: mutant.name
 )
 def test_mutant_is_caught(workshop: mutants.Workshop, mutant: Mutant):
     print(workshop.try_mutant(mutant))

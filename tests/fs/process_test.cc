@@ -13,6 +13,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/child_process.h"
+#include "tests/support/skip.h"
 
 using namespace stfs;
 using stfs::test::ChildProcess;
@@ -120,7 +121,7 @@ TEST_CASE("a process that /proc hides may be killed, and is known by its threads
   ::close(pipe[0]);
   REQUIRE(WIFEXITED(status));
   if (WEXITSTATUS(status) == 8) {
-    WARN("needs root for a /proc of its own");
+    test::note_skip("needs root for a /proc of its own");
   } else {
     CHECK(WEXITSTATUS(status) == 3);
   }

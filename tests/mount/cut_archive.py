@@ -53,7 +53,7 @@ class CutArchive:
         done = 0
         while done < rounds or not is_over():
             # Most are cut in the middle of a read; what is slow, as with a sanitizer, ends in a long pause.
-            time.sleep(0.05 * mounted.PATIENCE if done % 4 == 3 else self.random.uniform(0, 0.004))
+            time.sleep(0.05 * mounted.SLOWER if done % 4 == 3 else self.random.uniform(0, 0.004))
             self.cut()
             time.sleep(self.random.uniform(0, 0.002))
             self.restore()

@@ -9,6 +9,8 @@ import pytest
 import xxhash
 from archive_file import ArchiveFile, NUMPY_TYPES, write_bytes_tensors, write_raw
 
+pytestmark = pytest.mark.sequential
+
 LISTED = {"name", "dtype", "shape", "archive", "offset", "generation"}
 PREFIX = "user.safetensors."
 libc = ctypes.CDLL(None, use_errno=True)

@@ -7,6 +7,8 @@ import struct
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.sequential
+
 ROWS, COLUMNS = 6, 1 << 29  # of BF16: each row is a GiB
 ROW_BYTES = 2 * COLUMNS
 BIG_BYTES = ROWS * ROW_BYTES

@@ -15,6 +15,8 @@ from closing_writer import SIZE, WHOLE, whole
 from mounted import PATIENCE, errno_of, eventually, run_python, shell, start_python, wait_ready
 from written_tensor import T, check_shown
 
+pytestmark = pytest.mark.library
+
 # ---- fork ----
 
 def fork(action=lambda: None):

@@ -15,6 +15,8 @@ from cut_archive import (ROUNDS, TENSOR_BYTES, CutArchive, cut_archive,  # noqa:
                          is_same, run_verb)
 from lease_client import STFS
 
+pytestmark = pytest.mark.sequential
+
 
 def test_cat_of_an_archive_that_is_cut(cut_archive):
     run_verb(cut_archive, [STFS, "cat", cut_archive.path, "a", "b", "c"],

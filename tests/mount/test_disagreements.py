@@ -8,6 +8,8 @@ from archive_file import save_with_reference
 from mounted import MountFailed, errno_of
 from sharded_model import check_tree, read_archive_view
 
+pytestmark = pytest.mark.sequential
+
 
 def missing_tensor(model):
     model.weight_map["gone.weight"] = model.names[1]

@@ -10,7 +10,7 @@ import pytest
 from lease_client import Server
 from sharded_model import ShardedModel
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.library]
 
 STFS = mounted.BUILD / "stfs"
 W = np.arange(12, dtype="f4").reshape(3, 4)

@@ -11,7 +11,7 @@ from failing_disk import NEEDS_LOOP_DISKS, ROUNDS, disk, outcome  # noqa: F401
 from lease_client import STFS
 from test_cut_under_readers import VIEWS
 
-pytestmark = NEEDS_LOOP_DISKS
+pytestmark = [NEEDS_LOOP_DISKS, pytest.mark.sequential]
 
 
 def test_what_is_read_of_a_mount_on_a_failing_disk_is_right_or_eio(disk, mounts):  # noqa: F811

@@ -17,7 +17,7 @@ from failing_disk import NEEDS_LOOP_DISKS, ROUNDS, disk, disk_for_writers  # noq
 from lease_client import STFS
 from test_cut_under_tools import PYTHON
 
-pytestmark = NEEDS_LOOP_DISKS
+pytestmark = [NEEDS_LOOP_DISKS, pytest.mark.sequential]
 LIMIT = 60 * mounted.PATIENCE
 
 

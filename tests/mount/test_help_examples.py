@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from lease_client import Server
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.library]
 
 STFS = mounted.BUILD / "stfs"
 VERBS = ["ls", "info", "cat", "slice", "verify", "put", "apply", "recover", "upload", "devices", "serve", "sample"]

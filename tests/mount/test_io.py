@@ -24,6 +24,8 @@ from test_slices import arrays, test_random_slices_are_numpys  # noqa: F401
 from test_transactions import (  # noqa: F401
     test_every_way_to_write_a_file_stages, test_mv_changes_all_tensors_at_once)
 
+pytestmark = pytest.mark.library
+
 MIB = 1 << 20
 
 

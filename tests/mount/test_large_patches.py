@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -24,9 +25,10 @@ def directory(request, tmp_path):
     """On a new file system of each kind."""
     if reason := loop_disk.why_unavailable(request.param):
         pytest.skip(reason)
-    image = loop_disk.make_image(tmp_path / "image", request.param, DISK_BYTES)
-    with loop_disk.mounted_image(image, request.param, tmp_path / "disk") as path:
-        yield Path(path)
+    with tempfile.TemporaryDirectory(prefix="stfs-disk-", dir=loop_disk.place_for_images()) as place:
+        image = loop_disk.make_image(Path(place) / "image", request.param, DISK_BYTES)
+        with loop_disk.mounted_image(image, request.param, tmp_path / "disk") as path:
+            yield Path(path)
 
 
 @pytest.fixture
@@ -44,6 +46,7 @@ def staged_files(mount, directory):
     return [name for name in mount.descriptors() if name.startswith(f"{directory}/#")]
 
 
+@pytest.mark.sequential
 @pytest.mark.parametrize("command", [DD, 'dd if="$1" of="$2" bs=3M status=none', 'cp "$1" "$2"', 'cat "$1" > "$2"'])
 def test_a_whole_tensor_is_replaced_again_and_again(mount, expected, directory, tmp_path, command):
     for seed in (11, 12, 13):  # from the second time on its blocks are shared already
@@ -86,6 +89,7 @@ def test_threads_write_places_of_one_tensor_side_by_side(mount, expected, open_f
     expected.check()
 
 
+@pytest.mark.sequential
 def test_patches_over_patches(mount, expected, open_fd):
     fd = open_fd(mount / "large", os.O_WRONLY)
     randomly = random.Random(31)
@@ -118,11 +122,12 @@ def test_a_killed_mount_leaves_the_old_tensor(mount, expected, directory, open_f
     assert not [name for name in os.listdir(directory) if name.startswith(".")]
 
 
+@pytest.mark.sequential
 def test_a_full_disk_refuses_and_keeps_the_old_tensor(mount, expected, directory, tmp_path):
     data = archive_file.random_bytes(LARGE_BYTES, 41)
     (tmp_path / "data").write_bytes(data)
     filler = directory / "filler"
-    shell('head -c 4G /dev/urandom > "$1"', filler)
+    shell('head -c 4G /dev/zero > "$1"', filler)
     done = shell(DD, tmp_path / "data", mount / "large")
     assert done.returncode != 0 and "No space left" in done.stderr
     expected.check()

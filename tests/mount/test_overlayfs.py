@@ -12,7 +12,7 @@ from mounted import BUILD, errno_of, eventually
 
 T = "layers.0.weight"
 OTHER = "odd"
-pytestmark = pytest.mark.needs_root
+pytestmark = [pytest.mark.needs_root, pytest.mark.sequential]
 
 
 def command(*words):

@@ -10,6 +10,8 @@ import pytest
 from archive_file import random_bytes, write_bytes_tensors
 from mounted import MountFailed, eventually
 
+pytestmark = pytest.mark.library
+
 MIB = 1 << 20
 KEEPS_AWAY = "what reads archive.safetensors goes through this program"
 

@@ -8,6 +8,8 @@ import pytest
 from mounted import eventually, shell
 from written_tensor import T, check_shown, run
 
+pytestmark = pytest.mark.sequential
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 

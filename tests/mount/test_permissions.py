@@ -9,7 +9,7 @@ import pytest
 from mounted import eventually, shell
 from sharded_model import ShardedModel
 
-pytestmark = pytest.mark.needs_root
+pytestmark = [pytest.mark.needs_root, pytest.mark.sequential]
 
 
 class Visitor:

@@ -10,6 +10,8 @@ from archive_file import save_with_reference
 from mounted import errno_of
 from written_tensor import T, check_shown, run
 
+pytestmark = pytest.mark.sequential
+
 libc = ctypes.CDLL(None, use_errno=True)
 
 

@@ -10,7 +10,9 @@ import pytest
 import archive_file
 import mounted
 
-SLICES = 200
+pytestmark = pytest.mark.sequential
+
+SLICES = 1000
 
 
 @pytest.fixture

@@ -9,6 +9,8 @@ import pytest
 from archive_file import save_with_reference
 from mounted import BINARY, PATIENCE, SANITIZER_REPORT, eventually, mount_entry, unmount_by_force
 
+pytestmark = [pytest.mark.sequential, pytest.mark.library]
+
 
 @pytest.fixture
 def mountpoint(tmp_path):
@@ -173,7 +175,13 @@ def test_auto_unmount_takes_the_mount_down_after_a_crash(archive, mounts):
 
 # ---- wrong usage: 2 ----
 
-@pytest.mark.parametrize("options, word", [("threads=0", "threads"), ("ro,nonsense=1,rw", "nonsense")])
+@pytest.mark.parametrize("options, word", [
+    ("nonsense", "nonsense"), ("layout=foo", "layout"), ("layout=", "layout"), ("layout", "layout"),
+    ("threads=0", "threads"), ("threads=-1", "threads"), ("threads=x", "threads"), ("threads=1x", "threads"),
+    ("threads=99999999999999999999", "threads"),
+    ("umask=9", "umask"), ("umask=", "umask"), ("umask=-1", "umask"), ("umask=77777", "umask"), ("uid=x", "uid"),
+    ("uid=-2", "uid"), ("gid=", "gid"), ("gid=4294967296", "gid"), ("fsname=", "fsname"), ("subtype", "subtype"), ("subtype=a b", "subtype"), ("ro=1", "ro"), ("durability=maybe", "durability"),
+    ("Layout=flat", "Layout"), ("ro,nonsense=1,rw", "nonsense")])
 def test_a_wrong_option_is_status_2_and_named(start, archive, mountpoint, options, word):
     outcome = start(archive.path, mountpoint, "-o", options)
     assert outcome.status == 2, outcome.text

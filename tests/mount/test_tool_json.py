@@ -10,6 +10,8 @@ import pytest
 from lease_client import Server
 from sharded_model import ShardedModel
 
+pytestmark = [pytest.mark.sequential, pytest.mark.library]
+
 STFS = mounted.BUILD / "stfs"
 W = np.arange(12, dtype="f4").reshape(3, 4)
 PATHS = {"path", "delta", "output", "shard", "shards", "socket", "sources"}

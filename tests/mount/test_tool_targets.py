@@ -11,6 +11,8 @@ import mounted
 import numpy as np
 import pytest
 
+pytestmark = [pytest.mark.sequential, pytest.mark.library]
+
 STFS = mounted.BUILD / "stfs"
 W = np.arange(12, dtype="f4").reshape(3, 4)
 TENSORS = {"w": W, "model.b": np.arange(6).astype(ml_dtypes.bfloat16)}

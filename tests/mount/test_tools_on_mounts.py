@@ -15,8 +15,10 @@ import pytest
 from sharded_model import ShardedModel
 from test_slices import random_index
 
+pytestmark = pytest.mark.sequential
+
 STFS = mounted.BUILD / "stfs"
-SLICES = 8
+SLICES = 40
 
 
 def stfs(*arguments, wanted=0):

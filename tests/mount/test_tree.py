@@ -10,6 +10,8 @@ from archive_file import ArchiveFile, write_bytes_tensors
 from directory import DT_DIR, DT_REG, Directory
 from mounted import errno_of
 
+pytestmark = pytest.mark.sequential
+
 SHORTENED = re.compile(r"~[0-9a-f]{16}\Z")
 
 

@@ -11,6 +11,8 @@ import pytest
 from archive_file import ArchiveFile, random_bytes, save_with_reference
 from mounted import BINARY, PATIENCE, REPOSITORY, MountFailed, errno_of, eventually, mount_entry, shell, unmount_by_force
 
+pytestmark = pytest.mark.library
+
 T = "layers.0.weight"
 
 

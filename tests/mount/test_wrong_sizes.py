@@ -6,6 +6,8 @@ import pytest
 from mounted import errno_of, eventually, shell
 from written_tensor import T, check_shown, run
 
+pytestmark = pytest.mark.sequential
+
 
 @pytest.mark.parametrize("short_by", [1, 1000, 308223])
 def test_too_little_is_einval_at_close_and_changes_nothing(mount, expected, short_by):

@@ -1,6 +1,8 @@
 # What the scripts say to a person: help, wrong arguments, what is missing. None of these builds or mounts.
 import os
 import re
+import shutil
+import signal
 import subprocess
 from pathlib import Path
 
@@ -48,7 +50,8 @@ def test_debian_13_is_one_skipped_test_without_root(tmp_path):
     assert result.returncode == 0
     assert "debian13: needs root" in result.stdout and result.stdout.endswith("\n0 passed, 0 failed, 1 skipped\n")
     result = run(DEBIAN_13, "--counts", tmp_path / "counts", "--keep", tmp_path / "keep", env=environment)
-    assert (result.returncode, (tmp_path / "counts").read_text()) == (0, "0 0 1\n")
+    assert (result.returncode, (tmp_path / "counts").read_text()) == (
+        0, "0 0 1\ndebian13: needs root to make a root directory and to enter it\n")
     assert "debian13: needs root" in result.stdout and "skipped" not in result.stdout
     assert not (tmp_path / "keep").exists()
 
@@ -149,6 +152,39 @@ class TestDependencies:
         result = run(DEPENDENCIES, env={**unknown_package, "PATH": str(tools)})
         assert result.returncode == 1
         assert "apt-get install -y --no-install-recommends stfs-no-such-package" in result.stderr
+
+
+def test_tests_get_the_signals_that_they_send():
+    """Also where whoever started tests/run ignores them, as nohup does and each & of a script."""
+    with open("/proc/self/status") as status:
+        ignored = int(next(line.split()[1] for line in status if line.startswith("SigIgn")), 16)
+    assert [number for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT) if ignored >> (number - 1) & 1] == []
+
+
+@pytest.mark.parametrize(("stage", "skip", "status"), [
+    ("release", "crash.test_explorer::test_nothing_is_torn_or_lost[random-10]: long, runs with --long", 0),
+    ("sanitize", "crash_tests: crash: nothing is torn: exhaustive, runs without a sanitizer", 0),
+    ("release", "crash_tests: crash: nothing is torn: exhaustive, runs without a sanitizer", 1),
+    ("release", "mount.test_io::test_new: it seems too hard", 1),
+    ("release", "mount.test_serve::test_a_start_can_be_cancelled: no room for 8 GiB here: it crashed", 1),
+])
+def test_ci_knows_which_skips_to_expect(stage, skip, status):
+    assert run(REPOSITORY / ".ci" / "run", "--expects", stage, skip).returncode == status
+
+
+def test_a_condition_that_does_not_hold_expects_no_skip(tmp_path):
+    """What is installed is no reason to skip."""
+    jq = tmp_path / "jq"
+    jq.write_text("#!/bin/sh\n")
+    jq.chmod(0o755)
+    found = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = (REPOSITORY / ".ci" / "run", "--expects", "release", "mount.test_views::test_jq: jq is not installed")
+    assert run(*command, env=found).returncode == 1
+    (tmp_path / "bash").symlink_to(shutil.which("bash"))
+    for name in ("dirname", "uname", "sort"):
+        (tmp_path / name).symlink_to(shutil.which(name))
+    jq.unlink()
+    assert run(shutil.which("bash"), *command, env={"PATH": str(tmp_path)}).returncode == 0
 
 
 def test_tests_run_refuses_an_unknown_part():

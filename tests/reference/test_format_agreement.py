@@ -17,8 +17,7 @@ import sys
 from pathlib import Path
 
 import pytest
-
-safetensors = pytest.importorskip("safetensors")
+import safetensors
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -141,9 +140,7 @@ def mutate(rng, content):
     length = int.from_bytes(content[:8], "little") + len(header) - (len(content) - 8)
     if rng.random() < 0.1:
         length = max(0, length + rng.choice([-1, 1, 7, 2**63]))
-    damaged = max(0, length).to_bytes(8, "little") + bytes(header)
-    # Or it ends anywhere, in the length too.
-    return damaged[: rng.randrange(min(len(damaged), 65))] if rng.random() < 0.05 else damaged
+    return max(0, length).to_bytes(8, "little") + bytes(header)
 
 
 def tensors_of(content):

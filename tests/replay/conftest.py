@@ -15,8 +15,6 @@ import programs  # noqa: E402
 from mount_set import mounts_below  # noqa: E402
 from mounted import unescape_mount  # noqa: E402
 
-ENOUGH_BYTES = 2 << 30
-
 
 def pytest_collection_modifyitems(items):
     reason = programs.why_unbuilt()
@@ -35,10 +33,8 @@ def unmount_below(directory):
 
 @pytest.fixture
 def scratch():
-    """A directory for images: in memory, where there is room, since a replay copies them all the time."""
-    memory = Path("/dev/shm")
-    is_roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ENOUGH_BYTES
-    directory = Path(tempfile.mkdtemp(prefix="stfs-replay-", dir=memory if is_roomy else None))
+    """A directory for images: a replay copies them all the time."""
+    directory = Path(tempfile.mkdtemp(prefix="stfs-replay-", dir=loop_disk.place_for_images()))
     try:
         yield directory
     finally:

@@ -23,6 +23,7 @@ LO_FLAGS_DIRECT_IO = 16
 MS_RDONLY = 1
 MS_REMOUNT = 32
 MNT_DETACH = 2
+ENOUGH_BYTES = 2 << 30
 
 SIZES = {"ext4": 64 << 20, "xfs": 300 << 20, "btrfs": 160 << 20}
 # No discards: they would be writes that the recorder does not see.
@@ -46,6 +47,13 @@ def why_unavailable(kind):
         if kind not in known.read().split() and subprocess.run(["modprobe", kind], capture_output=True).returncode:
             return f"the kernel has no {kind}"
     return None
+
+
+def place_for_images():
+    """A directory in memory, where there is room for images; else None, which stands for that of temporary files."""
+    memory = Path("/dev/shm")
+    is_roomy = memory.is_dir() and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > ENOUGH_BYTES
+    return memory if is_roomy else None
 
 
 def make_image(path, kind, size_bytes=None, more=()):

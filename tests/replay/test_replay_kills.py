@@ -8,6 +8,7 @@ import kills
 import loop_disk
 import programs
 import pytest
+import share_of_day
 from mounted import MountFailed, unmount_by_force
 
 SEED = 7
@@ -70,9 +71,14 @@ class Series:
         return kills.points(log, kills.openats_of_loader(log, programs.ARCHIVE)), log
 
 
-@pytest.mark.parametrize("commits", [SERIES, KEPT_SERIES], ids=["journals", "standing-journal"])
-def test_a_killed_commit_is_whole_or_not_at_all(commits, directory, scratch):
-    series = Series(directory, commits)
+SWEEPS = [(kind, series) for kind in ("ext4", "xfs") for series in ("journals", "standing-journal")]
+
+
+@pytest.mark.parametrize("sweep", share_of_day.todays(SWEEPS, "-".join), ids="-".join)
+def test_a_killed_commit_is_whole_or_not_at_all(sweep, disk, scratch):
+    kind, commits = sweep
+    directory = disk(kind, loop_disk.SIZES["xfs"])
+    series = Series(directory, KEPT_SERIES if commits == "standing-journal" else SERIES)
     places, _ = series.points(scratch)
     for call, number in places:
         story = series.kill(call, number)

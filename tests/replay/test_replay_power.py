@@ -4,25 +4,26 @@ import os
 import loop_disk
 import pytest
 import recording
+import share_of_day
 from replays import COMMITS, Replayer
 
-KINDS = sorted(loop_disk.SIZES)
 # With STFS_LONG what a test can take; replays.py goes on for as long as one likes.
 STATES = 1500 if os.environ.get("STFS_LONG") else 100
 RECOVERIES, STATES_OF_EACH = (40, 25) if os.environ.get("STFS_LONG") else (5, 8)
 
 
-@pytest.fixture(params=KINDS)
-def kind(request):
-    reason = loop_disk.why_unavailable(request.param)
+# Each third, which is a day's work, has two file systems and both ways to commit.
+CUTS = [("btrfs", "journals"), ("ext4", "journals"), ("xfs", "journals"),
+        ("ext4", "standing-journal"), ("xfs", "standing-journal"), ("btrfs", "standing-journal")]
+
+
+@pytest.mark.parametrize("cut", share_of_day.todays(CUTS, "-".join), ids="-".join)
+def test_a_power_cut_leaves_whole_commits_and_every_promised_one(cut, scratch):
+    kind, commits = cut
+    reason = loop_disk.why_unavailable(kind)
     if reason:
         pytest.skip(reason)
-    return request.param
-
-
-@pytest.mark.parametrize("keeps_journal", [False, True], ids=["journals", "standing-journal"])
-def test_a_power_cut_leaves_whole_commits_and_every_promised_one(kind, keeps_journal, scratch):
-    recorded = recording.record_workload(kind, 1, COMMITS, scratch, keeps_journal=keeps_journal)
+    recorded = recording.record_workload(kind, 1, COMMITS, scratch, keeps_journal=commits == "standing-journal")
     # Without flushes nothing that follows would mean a thing.
     flushes = recorded.log.entries[recorded.begin:].count(None)
     assert flushes >= 2 * COMMITS, "the file system's flushes do not reach the recorder"

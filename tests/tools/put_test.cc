@@ -150,6 +150,16 @@ TEST_CASE("put tells in JSON what it changed", "[tools][put]") {
                                    {"size_bytes", 3}});
 }
 
+TEST_CASE("put names the holder of a lock and gives up after --wait", "[tools][put]") {
+  const Model model;
+  const test::LockOwner owner(model.path, kLockBase, 1);
+  const auto run = run_verb(tools::put, {"--wait", "0", model.path, "x", "-"}, test::Output::Pipe, "new");
+  CAPTURE(run.err);
+  CHECK(run.code == 1);
+  CHECK(run.err.find("process " + std::to_string(owner.pid())) != std::string::npos);
+  CHECK(model.is_untouched());
+}
+
 TEST_CASE("put with wrong arguments exits with 2", "[tools][put]") {
   const Model model;
   for (const tools::Arguments& wrong : {tools::Arguments{model.path},

@@ -1,0 +1,25 @@
+// A third of what takes long, chosen by the day: three days try all of it, and so does a run with --long.
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <ctime>
+
+namespace stfs::test {
+
+inline constexpr std::uint64_t kShares = 3;
+
+/// The day in days since 1970. tests/run prints it; STFS_DAY=N repeats another day's share.
+inline std::uint64_t day() {
+  constexpr std::time_t kSecondsOfDay = 86'400;
+  const char* day = std::getenv("STFS_DAY");
+  return day == nullptr ? static_cast<std::uint64_t>(std::time(nullptr) / kSecondsOfDay)
+                        : std::strtoull(day, nullptr, 10);
+}
+
+/// Whether today's share has the row at this place. With STFS_LONG it has every row.
+inline bool is_todays(std::uint64_t at) {
+  return std::getenv("STFS_LONG") != nullptr || at % kShares == day() % kShares;
+}
+
+}  // namespace stfs::test
