@@ -15,6 +15,7 @@
 #include "core/file_lock.h"
 #include "core/journal_file.h"
 #include "core/journal_presence.h"
+#include "core/store.h"
 
 namespace stfs {
 
@@ -46,6 +47,7 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
   if (!file) return pass_on(std::move(file));
   archive->file_ = std::move(*file);
   archive->is_served_ = archive->file_->is_served();
+  archive->is_remote_ = !unmappable_store(archive->file_->filesystem_type()).empty();
   archive->present_ = archive->file_.get();
   archive->is_layered_ = archive->file_->filesystem_type() == OVERLAYFS_SUPER_MAGIC;
   if (access == Access::ReadWrite) {
@@ -344,6 +346,14 @@ Result<void> Archive::adopt_identity() {
   if (auto renewed = renew_overlays(); !renewed) return renewed;
   const std::scoped_lock lock(mutex_);
   identity_ = status->identity;
+  return {};
+}
+
+Result<void> Archive::adopt_own_change(const FileIdentity& written) {
+  if (is_served_ || is_remote_) return adopt_identity();
+  if (auto renewed = renew_overlays(); !renewed) return renewed;
+  const std::scoped_lock lock(mutex_);
+  identity_ = written;
   return {};
 }
 

@@ -149,8 +149,14 @@ class Archive {
   /// Reads of these ranges come from the journal until the next call. Needs no memory.
   void show_while_applied(OnTheWay blocks);
 
-  /// Takes the file's present identity for the known one: after our own commit, and after a foreign change.
+  /// Takes the file's present identity for the known one: after a foreign change.
   Result<void> adopt_identity();
+  /// The same after our own commit.
+  /// @param written  the file directly behind our last write: what somebody else has written since then is
+  /// still to
+  ///                 be noticed. Does not count where a server sets the times of files: there nobody can
+  ///                 tell.
+  Result<void> adopt_own_change(const FileIdentity& written);
   /// Syncs the file: what it holds now is on stable storage, as long as its identity stays.
   Result<void> sync();
   /// The same, unless that is known of what it held when its identity was adopted: somebody else may have
@@ -185,6 +191,7 @@ class Archive {
   Storage* storage_ = nullptr;
   std::unique_ptr<File> file_;  // open for reading
   bool is_served_ = false;
+  bool is_remote_ = false;  // another host may set its times
   FileStatus status_;
   bool is_layered_ = false;  // lies on overlayfs
   std::unique_ptr<ByteSource> bytes_;

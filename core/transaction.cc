@@ -193,6 +193,9 @@ Result<void> Transaction::apply(Prepared& prepared, const CommitOptions& options
   ReadersOut& readers = prepared.readers;
   const std::uint64_t total = total_bytes(ranges);
   std::uint64_t done = 0;
+  // Others write to other blocks meanwhile. What they have written must not pass for ours, or it would never
+  // show here; but for the time of our own writes, which nobody can tell from theirs.
+  const bool is_known = archive_.is_as_known();
   auto applied = guard_memory([&] {
     // Writing waits for the disk where too much is unwritten already: readers don't.
     readers.during([&] { archive_.show_while_applied({&journal_->file(), ranges}); });
@@ -201,13 +204,17 @@ Result<void> Transaction::apply(Prepared& prepared, const CommitOptions& options
       if (options.on_progress) options.on_progress(total / 2 + done / 2, total);
     });
   });
+  const auto written = archive_.file().status();
   if (!applied) return stop(std::move(applied).error(), prepared, options);
+  if (!written) return stop(written.error(), prepared, options);
   readers.during([&] { archive_.show_while_applied({}); });
   auto settled = guard_memory([&]() -> Result<void> {
     if (archive_.durability(options.durability) == Durability::Power) {
       if (auto synced = archive_.sync(); !synced) return synced;
     }
-    if (auto adopted = archive_.adopt_identity(); !adopted) return adopted;
+    if (is_known) {
+      if (auto adopted = archive_.adopt_own_change(written->identity); !adopted) return adopted;
+    }
     // A journal that stayed would be applied again, over whatever is committed next.
     return journal_->retire(archive_.durability(options.durability));
   });

@@ -197,6 +197,7 @@ Result<Bytes> Filesystem::read(Ino ino, std::uint64_t offset, std::size_t size_b
   if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (Views::owns(ino)) return views_->read(ino, offset, size_bytes);
   const std::uint32_t tensor = tensor_of(ino);
+  if (TransactionDirectory::owns(ino)) transactions_.note_read(ino);
   may_be_cached_[tensor] = true;
   if (const auto content = shared_content(ino)) return read_pending(*content, offset, size_bytes);
   const std::uint64_t end = model_->tensors()[tensor].data.size_bytes;

@@ -160,8 +160,8 @@ class Filesystem {
   /// when no other call is under way.
   void end();
 
-  /// The views that show what has become stale: to be forgotten with it.
-  [[nodiscard]] std::vector<Stale> stale_views(const Stale& stale) const;
+  /// The views, and the files of transactions, that show what has become stale: to be forgotten with it.
+  [[nodiscard]] std::vector<Stale> stale_views(const Stale& stale);
   /// Where caches that became stale without a call to answer are told, their views first; set before the
   /// first call.
   void tell_stale_to(const std::function<void(Stale)>& forget) {
@@ -310,7 +310,7 @@ class Filesystem {
   const UnservedTensors unserved_;
   std::vector<ShardState> shards_;  // as the model's
   std::unique_ptr<Views> views_;
-  TransactionDirectory transactions_;
+  mutable TransactionDirectory transactions_;
   mutable std::vector<ReaderWriterLock> tensor_locks_;  // one for each tensor, if there are not too many
   // By tensor: the kernel's page cache may hold bytes of it. Set before they are read, under no lock; looked
   // at after a commit, which keeps readers out.

@@ -68,11 +68,10 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
     case CloseDecision::RollBack:
       content.fail(killed(content, closer, facts.ending));
       log::warning("{}", content.failure->message);
-      return Stale::one(file.ino,
-                        file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);
+      return Stale::one(file.ino, is_in_page_cache(file) ? Stale::What::Content : Stale::What::Nothing);
     case CloseDecision::Doubt:
       content.fail(killed(content, closer, facts.ending));
-      if (file.kind == FileKind::Shared) forget_(Stale::one(file.ino, Stale::What::Content));
+      if (is_in_page_cache(file)) forget_(Stale::one(file.ino, Stale::What::Content));
       return tl::unexpected(*content.failure);
     case CloseDecision::Refuse:
       if (!content.writers.empty()) file.opener_has_closed = true;
@@ -214,8 +213,7 @@ Stale Filesystem::release(OpenFile* file) {
                    content.is_whole() ? "it could not be committed, or its writer was killed by a signal"
                                       : wrong_size(content).message);
       content.forget();
-      stale =
-          Stale::one(file->ino, file->kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);
+      stale = Stale::one(file->ino, is_in_page_cache(*file) ? Stale::What::Content : Stale::What::Nothing);
     }
   }
   if (file->kind == FileKind::Grouped) transactions_.close(file->ino);

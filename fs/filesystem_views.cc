@@ -87,14 +87,19 @@ Result<void> Filesystem::read_view_directory(Ino directory, std::uint64_t positi
   return {};
 }
 
-std::vector<Stale> Filesystem::stale_views(const Stale& stale) const {
+std::vector<Stale> Filesystem::stale_views(const Stale& stale) {
   const Ino first = InodeTable::ino_of_tensor(0);
   const std::uint32_t tensors = model_->tensors().size();
   if (stale.what == Stale::What::Nothing || tensors == 0) return {};
   if (stale.last < first || stale.first >= first + tensors) return {};
   if (is_any_broken_) views_->note_broken();
-  return views_->stale(static_cast<std::uint32_t>(std::max(stale.first, first) - first),
-                       static_cast<std::uint32_t>(std::min(stale.last - first, std::uint64_t{tensors} - 1)));
+  const auto first_tensor = static_cast<std::uint32_t>(std::max(stale.first, first) - first);
+  const auto last_tensor =
+      static_cast<std::uint32_t>(std::min(stale.last - first, std::uint64_t{tensors} - 1));
+  std::vector<Stale> found = views_->stale(first_tensor, last_tensor);
+  for (const Ino file : transactions_.take_cached(first_tensor, last_tensor))
+    found.push_back(Stale::one(file, Stale::What::Content));
+  return found;
 }
 
 }  // namespace stfs

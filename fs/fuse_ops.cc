@@ -24,12 +24,12 @@ OpenFile* open_file(const fuse_file_info* fi) {
   return fi == nullptr ? nullptr : reinterpret_cast<OpenFile*>(fi->fh);  // NOLINT: what open put there
 }
 
-/// A close or a sync of a descriptor. When one of a shared content is refused, its bytes go from the page
-/// cache before the caller hears of it: nobody may take them for the tensor afterwards.
+/// A close or a sync of a descriptor. When one of a content in the page cache is refused, its bytes go from
+/// the page cache before the caller hears of it: nobody may take them for the tensor afterwards.
 void reply_done(fuse_req_t req, Ino ino, const OpenFile& file, const Result<Stale>& result) {
   if (!result) {
     forest_of(req).activity(ino).note_refused_commit();
-    if (file.kind != FileKind::Shared) return reply_error(req, ino, result.error());
+    if (!is_in_page_cache(file)) return reply_error(req, ino, result.error());
     const Stale stale = Stale::one(ino, Stale::What::Content);
     mount_of(req).invalidator->forget(stale,
                                       [req, ino, error = result.error()] { reply_error(req, ino, error); });
@@ -44,8 +44,9 @@ void reply_done(fuse_req_t req, Ino ino, const OpenFile& file, const Result<Stal
 
 /// A refused write leaves its bytes in the page cache that all descriptors of the tensor share. Not
 /// waited for: the kernel holds the pages until the reply.
-void forget_refused(fuse_req_t req, Ino ino, const OpenFile& file) {
-  if (file.kind != FileKind::Shared) return;
+/// @param file  null: it came from a mapping.
+void forget_refused(fuse_req_t req, Ino ino, const OpenFile* file) {
+  if (file != nullptr && !is_in_page_cache(*file)) return;
   mount_of(req).invalidator->forget(Stale::one(ino, Stale::What::Content));
 }
 
@@ -115,7 +116,7 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
       const auto resized = file == nullptr ? forest.resize_by_name(ino, size_bytes, caller.thread)
                                            : forest.resize(ino, *file, size_bytes, caller);
       if (!resized) {
-        if (file != nullptr) forget_refused(req, ino, *file);
+        if (file != nullptr) forget_refused(req, ino, file);
         return reply_error(req, ino, resized.error());
       }
     }
@@ -207,8 +208,10 @@ void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std
     Forest& forest = forest_of(req);
     forest.activity(ino).note_written(bytes.size());
     if (file == nullptr) {
-      if (auto written = forest.write_back(ino, bytes, at); !written)
+      if (auto written = forest.write_back(ino, bytes, at); !written) {
+        forget_refused(req, ino, nullptr);
         return reply_error(req, ino, written.error());
+      }
       fuse_reply_write(req, bytes.size());
       return;
     }
@@ -220,7 +223,7 @@ void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std
     const auto written = guard_memory([&] { return forest.write(ino, *file, bytes, at, caller, accept); });
     if (is_answered) return;
     if (!written) {
-      forget_refused(req, ino, *file);
+      forget_refused(req, ino, file);
       return reply_error(req, ino, written.error());
     }
     if (written->what == Stale::What::Nothing) {

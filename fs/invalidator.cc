@@ -34,8 +34,10 @@ void Invalidator::stop() {
 }
 
 void Invalidator::forget(Stale stale, std::function<void()> then) {
-  // One inode's attributes wait for no page: a thread less to wake on the way of each small commit.
-  if (stale.what == Stale::What::Attributes && stale.first == stale.last) {
+  // One inode's attributes wait for no page: a thread less to wake on the way of each small commit. But where
+  // a look for changes has just taken a page for forgotten, the commit has not, and its caller is to wait for
+  // that.
+  if (stale.what == Stale::What::Attributes && stale.first == stale.last && is_idle()) {
     if (notifies_) fuse_lowlevel_notify_inval_inode(session_, stale.first, -1, 0);
     if (then) then();
     return;
@@ -79,14 +81,6 @@ void Invalidator::forget_leftovers(std::vector<Entry> entries) {
   wakes_.notify_one();
 }
 
-void Invalidator::forget_a_leftover(std::unique_lock<std::mutex>& lock) {
-  const auto [directory, name] = std::move(leftovers_.front());
-  leftovers_.pop_front();
-  lock.unlock();
-  forget_at_once(directory, name);
-  lock.lock();
-}
-
 void Invalidator::forget_at_once(Ino directory, const std::string& name) const {
   if (notifies_) fuse_lowlevel_notify_inval_entry(session_, directory, name.c_str(), name.size());
 }
@@ -108,25 +102,47 @@ void Invalidator::run(std::function<void()> work) {
   wakes_.notify_one();
 }
 
+bool Invalidator::do_next() {
+  std::unique_lock lock(mutex_);
+  if (jobs_.empty() && leftovers_.empty()) return false;
+  do_next(lock);
+  return true;
+}
+
+bool Invalidator::is_idle() {
+  const std::scoped_lock lock(mutex_);
+  return jobs_.empty() && !is_at_work_;
+}
+
+void Invalidator::do_next(std::unique_lock<std::mutex>& lock) {
+  if (!jobs_.empty()) {
+    const std::function<void()> job = std::move(jobs_.front());
+    jobs_.pop_front();
+    is_at_work_ = true;
+    lock.unlock();
+    job();
+    lock.lock();
+    is_at_work_ = false;
+  } else {
+    const auto [directory, name] = std::move(leftovers_.front());
+    leftovers_.pop_front();
+    lock.unlock();
+    forget_at_once(directory, name);
+    lock.lock();
+  }
+}
+
 void Invalidator::serve() {
   pthread_setname_np(pthread_self(), "invalidator");  // for debuggers, and for a test that halts this thread
   std::unique_lock lock(mutex_);
   for (;;) {
     wakes_.wait(lock, [this] { return is_stopping_ || !jobs_.empty() || !leftovers_.empty(); });
-    if (jobs_.empty() && !is_stopping_) {
-      forget_a_leftover(lock);
-      continue;
-    }
-    if (jobs_.empty()) {
+    if (jobs_.empty() && is_stopping_) {
       is_done_ = true;
       done_.notify_all();
       return;
     }
-    const std::function<void()> job = std::move(jobs_.front());
-    jobs_.pop_front();
-    lock.unlock();
-    job();
-    lock.lock();
+    do_next(lock);
   }
 }
 

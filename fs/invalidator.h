@@ -32,16 +32,20 @@ class Invalidator {
   Invalidator& operator=(const Invalidator&) = delete;
 
   void start();
+  /// Does the next thing that is queued, on the caller's thread: for who has not called start().
+  /// @return false where nothing is queued.
+  bool do_next();
   /// Once the loop has ended: works off what is queued without asking the kernel any more. True when that
   /// is done; false where the kernel has not answered the last notification in that time.
   bool finish_within(std::chrono::milliseconds patience);
-  /// Works off what is queued, then ends the thread.
+  /// Works off what is queued, then ends the thread. One that was never started drops what is queued.
   void stop();
 
-  /// Queues, but for the attributes of a single inode, which are told at once. Of a range of inodes, those
-  /// are told that the kernel may have in its caches: a notification takes microseconds, and a model may have
-  /// 300,000. `then` runs after the caches have forgotten, on the invalidator's thread. That is how a close
-  /// is answered only when every other reader will see the new bytes.
+  /// Queues, but for the attributes of a single inode, which are told at once where nothing is queued: what
+  /// is queued may be about the same bytes. Of a range of inodes, those are told that the kernel may have in
+  /// its caches: a notification takes microseconds, and a model may have 300,000. `then` runs after the
+  /// caches have forgotten, on the invalidator's thread. That is how a close is answered only when every
+  /// other reader will see the new bytes.
   void forget(Stale stale, std::function<void()> then = {});
   /// Queues: the kernel forgets a name, and the file with it where nobody has it open.
   void forget_entry(Ino directory, std::string name);
@@ -62,8 +66,10 @@ class Invalidator {
  private:
   void serve();
   void forget_at_once(Ino directory, const std::string& name) const;
+  /// Every job has been done.
+  [[nodiscard]] bool is_idle();
   /// With the mutex held, which it gives up meanwhile.
-  void forget_a_leftover(std::unique_lock<std::mutex>& lock);
+  void do_next(std::unique_lock<std::mutex>& lock);
 
   fuse_session* session_;
   const VisitCached visit_cached_;
@@ -72,6 +78,7 @@ class Invalidator {
   std::condition_variable done_;
   std::deque<std::function<void()>> jobs_;
   std::deque<Entry> leftovers_;
+  bool is_at_work_ = false;
   bool is_stopping_ = false;
   bool is_done_ = false;
   std::atomic<bool> notifies_ = true;

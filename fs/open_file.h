@@ -124,4 +124,10 @@ struct OpenFile {
   bool opener_has_closed = false;  // guarded by the content's mutex
 };
 
+/// What is written through it goes through the page cache of its inode, where all descriptors of the file see
+/// it.
+inline bool is_in_page_cache(const OpenFile& file) {
+  return file.kind == FileKind::Shared || file.kind == FileKind::Grouped;
+}
+
 }  // namespace stfs

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "fs/ending_signals.h"
+#include "fs/follower.h"
 #include "fs/fuse_ops.h"
 #include "fs/invalidator.h"
 #include "fs/janitor.h"
@@ -62,46 +63,6 @@ void change_root(Mount& mount, const std::function<void()>& change) {
     done->set_value();
   });
   done->get_future().wait();
-}
-
-/// Looks at what has changed and tells the kernel.
-Result<void> start_watching(Watcher& watcher, Mount& mount) {
-  Forest& forest = mount.forest;
-  auto watched = std::make_shared<std::vector<Forest::WatchedFile>>();
-  const auto files = [watched, &forest] {
-    *watched = forest.watched_files();
-    std::vector<std::filesystem::path> paths;
-    for (const Forest::WatchedFile& file : *watched) paths.push_back(file.path);
-    return paths;
-  };
-  // Leftovers are forgotten at the change and once more a while later: somebody may have been on his way
-  // through the old tree.
-  constexpr int kTimesForgotten = 2;
-  auto times_left = std::make_shared<int>(0);
-  const auto look = [watched, times_left, &mount, &forest](std::span<const std::size_t> changed) {
-    Invalidator& invalidator = *mount.invalidator;
-    Watcher::Next next = forest.has_remote_files() ? Watcher::Next::LookAgain : Watcher::Next::Wait;
-    bool is_refused = false;
-    for (const std::size_t file : changed) {
-      Forest::Change change = forest.check_for_change((*watched)[file]);
-      for (const Stale& stale : change.stale) invalidator.forget(stale);
-      if (!change.entries.empty()) {
-        invalidator.forget_entries(kRootIno, std::move(change.entries));
-        // What is refused is so in all directories before that is said.
-        is_refused = !change.is_reopened;
-        if (is_refused) invalidator.forget_entries(forest.leftovers());
-        invalidator.run([&mount] { mount.links_listed_root = true; });
-        *times_left = kTimesForgotten;
-      }
-      if (change.tell) invalidator.run(std::move(change.tell));
-      if (change.is_reopened) return Watcher::Next::WatchAnew;
-      if (change.is_due_again) next = Watcher::Next::LookAgain;
-    }
-    if (*times_left == 0) return next;
-    if (!is_refused) invalidator.forget_leftovers(forest.leftovers());
-    return --*times_left == 0 ? next : Watcher::Next::LookAgain;
-  };
-  return watcher.start(files, look);
 }
 
 Result<void> decide_passthrough(Mount& mount, const Options& options) {
@@ -195,8 +156,11 @@ Result<void> Session::serve() {
        .note_commit = [&janitor] { janitor.note_commit(); },
        .change_root = [&parts](const std::function<void()>& change) { change_root(parts.mount, change); }});
   janitor.start();
+  Follower follower(parts.mount);  // outlives the watcher's thread
   Watcher watcher;
-  if (auto started = start_watching(watcher, parts.mount); !started) {
+  if (auto started = watcher.start([&] { return follower.files(); },
+                                   [&](auto changed) { return follower.look(changed); });
+      !started) {
     log::warning("{}; changes by others will show at the next commit only", started.error().message);
   }
   log::info("{}: mounted on {}{}", parts.source.string(), parts.options.mount_point.string(),

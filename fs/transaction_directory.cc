@@ -338,6 +338,24 @@ void TransactionDirectory::close(Ino ino) {
   closes_.notify_all();
 }
 
+void TransactionDirectory::note_read(Ino ino) {
+  const std::scoped_lock lock(mutex_);
+  const auto begun = begun_.find(place_of(ino).number);
+  if (begun != begun_.end()) begun->second.cached.insert(tensor(ino));
+}
+
+std::vector<Ino> TransactionDirectory::take_cached(std::uint32_t first_tensor, std::uint32_t last_tensor) {
+  std::vector<Ino> taken;
+  const std::scoped_lock lock(mutex_);
+  for (auto& [number, begun] : begun_) {
+    const auto first = begun.cached.lower_bound(first_tensor);
+    const auto end = begun.cached.upper_bound(last_tensor);
+    for (auto tensor = first; tensor != end; ++tensor) taken.push_back(ino_of(number, 1 + *tensor));
+    begun.cached.erase(first, end);
+  }
+  return taken;
+}
+
 std::vector<std::string> TransactionDirectory::unfinished() const {
   std::vector<std::string> names;
   const std::scoped_lock lock(mutex_);

@@ -24,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -101,6 +102,11 @@ class TransactionDirectory {
   /// The content where something is staged, else null.
   [[nodiscard]] std::shared_ptr<PendingContent> content(Ino ino) const;
   void close(Ino ino);
+  /// The kernel's page cache may hold bytes of this file. Before they are read.
+  void note_read(Ino ino);
+  /// The files that show these tensors and that the page cache may hold: where nothing was staged, they show
+  /// what is committed. Taken for forgotten then.
+  std::vector<Ino> take_cached(std::uint32_t first_tensor, std::uint32_t last_tensor);
   /// Names of the transactions that hold something and were neither committed nor removed.
   [[nodiscard]] std::vector<std::string> unfinished() const;
 
@@ -121,6 +127,7 @@ class TransactionDirectory {
     bool is_committed = false;
     std::shared_ptr<TransactionGroup> group;
     std::map<std::uint32_t, Member> members;
+    std::set<std::uint32_t> cached;  // tensors
   };
 
   /// The commit of a transaction that is marked as committing.
