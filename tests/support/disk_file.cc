@@ -9,6 +9,10 @@ DiskFile::~DiskFile() {
   const NoAllocationFaults pause;
   const std::scoped_lock lock(model_.mutex_);
   model_.locks_.drop_description(description_);
+  // As the storage does that gives files a name for want of unnamed ones.
+  if (naming_ != Naming::Fallback || process_.is_dead_ || model_.image_.inode_at(path_) != inode_) return;
+  model_.image_.remove(path_);
+  model_.changed("remove");
 }
 
 Result<void> DiskFile::alive(std::string_view action) const {

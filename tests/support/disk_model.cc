@@ -42,6 +42,18 @@ InodeNumber DiskModel::put(std::string_view path, std::span<const std::byte> con
   return inode;
 }
 
+InodeNumber DiskModel::replace(std::string_view path, std::span<const std::byte> content,
+                               const DiskAccess& access) {
+  const std::scoped_lock lock(mutex_);
+  const InodeNumber inode = image_.create(access);
+  image_.write(inode, 0, content);
+  image_.sync(inode);
+  image_.remove(path);
+  image_.link(inode, path);
+  image_.sync_names(path.substr(0, path.rfind('/')));
+  return inode;
+}
+
 void DiskModel::link(InodeNumber inode, std::string_view path) {
   const std::scoped_lock lock(mutex_);
   image_.link(inode, path);

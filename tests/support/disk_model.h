@@ -71,6 +71,9 @@ class DiskModel {
 
   /// Puts a file there, settled, as if it had been there for ever.
   InodeNumber put(std::string_view path, std::span<const std::byte> content, const DiskAccess& access = {});
+  /// A new file takes the place of the one at the path, as rename(2) has it, and is settled.
+  InodeNumber replace(std::string_view path, std::span<const std::byte> content,
+                      const DiskAccess& access = {});
   /// Another name of the same file, settled too.
   void link(InodeNumber inode, std::string_view path);
 

@@ -1,0 +1,29 @@
+// Takes the place of fs/log.cc at the link.
+#include "tests/simulation/mount_log.h"
+
+#include <fuse_lowlevel.h>
+
+#include <ostream>
+
+#include "fs/log.h"
+
+namespace stfs {
+namespace {
+
+std::ostream* shown = nullptr;
+
+}  // namespace
+
+void test::show_log(std::ostream* to) {
+  shown = to;
+  // Where the connection is gone, libfuse says so for each reply.
+  fuse_set_log_func([](fuse_log_level, const char*, va_list) {});
+}
+
+void log::to_syslog() {}
+
+void log::write(Level, std::string_view line) {
+  if (shown != nullptr) *shown << "      | " << line << '\n';
+}
+
+}  // namespace stfs

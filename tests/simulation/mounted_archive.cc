@@ -1,0 +1,113 @@
+// As fs/main.cc and fs/session.cc put it together.
+#include "tests/simulation/mounted_archive.h"
+
+#include <cstring>
+#include <numeric>
+#include <stdexcept>
+#include <utility>
+
+#include "core/archive.h"
+#include "core/journal_format.h"
+#include "tests/support/choices.h"
+
+namespace stfs::test {
+namespace {
+
+std::uint64_t ids = 0;
+
+/// As many as there can be requests at once: none needs a thread of its own.
+constexpr unsigned kThreadsOfSession = 1 << 20;
+
+Result<std::unique_ptr<Filesystem>> open_filesystem(const std::string& path, Storage& storage,
+                                                    const Forest::Heritage& heritage) {
+  // A map of a model would be of memory that is copied for it.
+  auto archive = Archive::open(path, Access::ReadWrite, storage, Io::Pread);
+  if (!archive) return pass_on(std::move(archive));
+  FilesystemOptions options;
+  options.commit.lock_patience = std::chrono::milliseconds(100);
+  options.activity = heritage.activity;
+  options.least_generation = heritage.least_generation;
+  return std::make_unique<Filesystem>(std::move(*archive), options);
+}
+
+}  // namespace
+
+MountedArchive::MountedArchive(DiskModel& disk, Kernel& kernel, Interceptor& interceptor, std::string path)
+    : kernel_(kernel),
+      process_(disk.start_process()),
+      storage_(*process_, interceptor),
+      slow_(kThreadsOfSession) {
+  auto filesystem = open_filesystem(path, storage_, {});
+  if (!filesystem) throw std::runtime_error("can't be mounted: " + filesystem.error().message);
+  forest_ = std::make_unique<Forest>(Forest::Member{.name = "model",
+                                                    .path = path,
+                                                    .filesystem = std::move(*filesystem),
+                                                    .open = [this, path](const Forest::Heritage& heritage) {
+                                                      return open_filesystem(path, storage_, heritage);
+                                                    }});
+  mount_ = std::unique_ptr<Mount>(new Mount{.forest = *forest_});
+  kernel_.mount(fuse_operations(), mount_.get());
+  invalidator_ = std::make_unique<Invalidator>(
+      kernel_.session(),
+      [this](const Stale& stale, const Invalidator::Visit& visit) { forest_->visit_cached(stale, visit); });
+  mount_->invalidator = invalidator_.get();
+  mount_->slow = &slow_;
+  mount_->session = kernel_.session();
+  mount_->on_first_open = [] {};
+  forest_->connect_to({.forget = [this](const Stale& stale) { invalidator_->forget(stale); },
+                       .note_commit = [] {},
+                       .change_root = [this](const std::function<void()>& change) { change_root(change); }});
+  follower_ = std::make_unique<Follower>(*mount_);
+  files_ = follower_->files().size();
+}
+
+MountedArchive::~MountedArchive() {
+  static_cast<void>(invalidator_->finish_within(std::chrono::milliseconds(0)));  // notifies no more
+  while (invalidator_->do_next()) {
+  }
+  kernel_.unmount();
+  forest_->end();
+}
+
+void MountedArchive::kill() {
+  process_->kill();
+  kernel_.abort();
+}
+
+bool MountedArchive::look() {
+  std::vector<std::size_t> all(files_);
+  std::iota(all.begin(), all.end(), std::size_t{0});
+  const Watcher::Next next = follower_->look(all);
+  if (next == Watcher::Next::WatchAnew) files_ = follower_->files().size();
+  return next == Watcher::Next::Wait;
+}
+
+void MountedArchive::change_root(const std::function<void()>& change) {
+  bool is_done = false;
+  invalidator_->run([this, &change, &is_done] {
+    mount_->links_listed_root = false;
+    invalidator_->wait_for_listings(kRootIno);
+    change();
+    is_done = true;
+  });
+  while (!is_done) invalidator_->do_next();
+}
+
+void MountedArchive::begin_ids() {
+  ids = 0;
+}
+
+}  // namespace stfs::test
+
+namespace stfs {
+
+/// In place of JournalId::random() at the link: the same names in the same order, for each seed.
+JournalId next_id() __asm__("__wrap__ZN4stfs9JournalId6randomEv");
+JournalId next_id() {
+  JournalId id{};
+  const std::uint64_t number = test::RandomChoices(++test::ids).next();
+  std::memcpy(id.bytes.data(), &number, sizeof number);
+  return id;
+}
+
+}  // namespace stfs

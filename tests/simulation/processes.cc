@@ -1,0 +1,35 @@
+// Takes the place of fs/process.cc at the link.
+#include "tests/simulation/processes.h"
+
+namespace stfs {
+namespace {
+
+const test::ProcessTable* shown = nullptr;
+
+const test::SimulatedProcess* find(pid_t process) {
+  if (shown == nullptr) return nullptr;
+  const auto found = shown->find(process_of(process));
+  return found == shown->end() ? nullptr : &found->second;
+}
+
+}  // namespace
+
+pid_t process_of(pid_t thread) {
+  return thread <= 0 ? 0 : thread % test::kThreads;
+}
+
+bool is_alive(pid_t process) {
+  const auto* found = find(process);
+  return found != nullptr && found->is_alive;
+}
+
+Ending ending_of(pid_t thread) {
+  const auto* found = find(thread);
+  return found == nullptr ? Ending::Closes : found->ending;
+}
+
+void test::show_processes(const ProcessTable* table) {
+  shown = table;
+}
+
+}  // namespace stfs
