@@ -155,7 +155,9 @@ void Truth::unstage(const std::string& transaction, const std::string& tensor, i
   const auto member = members.find(tensor);
   const int due = member == members.end() ? ENOENT : member->second->files > 0 ? EBUSY : 0;
   expect(error == due, fmt::format("unlink of a staged tensor gives {} in place of {}", error, due));
-  if (error == 0 && member != members.end()) members.erase(member);
+  if (error != 0 || member == members.end()) return;
+  unstaged_.emplace(begun_.at(transaction), tensor);
+  members.erase(member);
 }
 
 void Truth::commits(const std::string& transaction) {
@@ -277,7 +279,7 @@ void Truth::check(const Target& target, const Buffer& right, std::uint64_t offse
 void Truth::check_read(const Target& target, std::uint64_t offset, const Buffer& got) {
   const auto pending = shared_of(target);
   // What a transaction has shown that has ended is its own.
-  if (has_ended(target)) return;
+  if (has_ended(target) || unstaged_.contains({target.begun, target.tensor})) return;
   // A size is everybody's.
   if (pending && (pending->is_unsure || pending->content() == Content::Cut)) return;
   check(target, shown(target), offset, got, offset);

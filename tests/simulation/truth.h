@@ -191,6 +191,8 @@ class Truth final : public Witness {
   std::map<std::pair<const Edition*, std::string>, PendingPointer> shared_;
   std::map<std::string, std::map<std::string, PendingPointer>> transactions_;
   std::map<std::string, std::uint64_t> begun_;
+  /// Who had it open sees what was staged, as of any file that was removed. By number of the transaction.
+  std::set<std::pair<std::uint64_t, std::string>> unstaged_;
   std::uint64_t transactions_begun_ = 0;
   std::vector<Also> also_;
   std::vector<Frame> frames_;
