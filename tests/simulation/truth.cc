@@ -177,7 +177,10 @@ void Truth::commits(const std::string& transaction) {
     if (member->content() == Content::Cut) add_due(ENODATA);
     if (frame.due == 0) add_commit(frame, member);
   }
-  if (frame.due != 0) frame.commits.clear();
+  if (frame.due != 0) {
+    frame.commits.clear();
+    frame.or_due.insert(ESTALE);  // where another program changes a tensor of it meanwhile
+  }
   frames_.push_back(std::move(frame));
 }
 
