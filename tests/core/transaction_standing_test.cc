@@ -120,6 +120,7 @@ TEST_CASE_METHOD(WarmWriter,
     std::filesystem::last_write_time(place.path, after_last_write + std::chrono::seconds(2));
   });
   put("before the stranger");
+  CHECK(writer.archive->check_for_change().value().is_touched);  // his bytes do not pass for ours
   storage.look = look_on;
   CHECK(put("behind him") == with_sync);
 

@@ -195,4 +195,23 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "if ((event.mask & IN_Q_OVERFLOW) != 0) {\n        files.clear();",
         tests="[watcher]",
     ),
+    # --- what caches are told ---------------------------------------------------------------------------
+    Mutant(
+        "an attribute is told before what is queued",
+        "stale.first == stale.last && is_idle())",
+        "stale.first == stale.last)",
+        tests="[invalidator]",
+    ),
+    Mutant(
+        "an open file of a transaction goes on with what was committed before",
+        "  if (TransactionDirectory::owns(ino)) transactions_.note_read(ino);\n",
+        "",
+        tests="[transaction_directory]",
+    ),
+    Mutant(
+        "a killed writer's bytes stay in the pages of a transaction's file",
+        "      return Stale::one(file.ino, is_in_page_cache(file) ? Stale::What::Content : Stale::What::Nothing);\n",
+        "      return Stale::one(file.ino, file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);\n",
+        tests="[transaction_directory]",
+    ),
 )

@@ -95,3 +95,25 @@ TEST_CASE("what comes after the end is done at once: somebody may be waiting for
   invalidator.run([&] { ++done; });
   CHECK(done == 1);
 }
+
+TEST_CASE(
+    "an attribute that is stale is told at once only where nothing is queued: that may be about the same "
+    "bytes",
+    "[fs][invalidator]") {
+  Invalidator invalidator(nullptr, kEach);
+  const Stale attributes = Stale::one(2, Stale::What::Attributes);
+  int answered = 0;
+  int answered_within = -1;
+  invalidator.forget(attributes, [&] { ++answered; });
+  CHECK(answered == 1);
+  invalidator.run([&] {
+    invalidator.forget(attributes, [&] { ++answered; });
+    answered_within = answered;
+  });
+  invalidator.forget(attributes, [&] { ++answered; });
+  CHECK(answered == 1);
+  while (invalidator.do_next()) {
+  }
+  CHECK(answered_within == 1);
+  CHECK(answered == 3);
+}

@@ -7,6 +7,7 @@
 
 #include "tests/fs/transacted.h"
 #include "tests/support/catch.h"
+#include "tests/support/child_process.h"
 #include "tests/support/faulty_storage.h"
 #include "tests/support/planted_journal.h"
 
@@ -18,6 +19,40 @@ namespace {
 using Names = std::vector<std::string>;
 
 }  // namespace
+
+TEST_CASE("a file of a transaction that was read is stale with its tensor, once",
+          "[fs][transaction_directory]") {
+  const Transacted at;
+  const Ino transaction = at.begin();
+  const Ino file = at.mount.ino("first", transaction);
+  REQUIRE(at.read(transaction, "first") == kOld);
+  REQUIRE(at.read(transaction, "second") == kSecond);
+  Descriptor writer(at.mount, "first", O_WRONLY);
+  REQUIRE(writer.write(kNew, 0));
+  const auto committed = writer.close();
+  REQUIRE(committed);
+  const auto stale = at.mount->stale_views(*committed);
+  REQUIRE(stale.size() == 1);
+  CHECK(stale.front().first == file);
+  CHECK(stale.front().what == Stale::What::Content);
+  CHECK(at.mount->stale_views(*committed).empty());
+  CHECK(at.read(transaction, "first") == kNew);
+}
+
+TEST_CASE("what a killed writer has staged leaves the pages of a transaction's file",
+          "[fs][transaction_directory][close]") {
+  const Transacted at;
+  const Ino file = at.mount.ino("first", at.begin());
+  const ChildProcess killed(ChildProcess::Fate::IsKilled);
+  const auto opened = at.mount->open(file, O_RDWR, killed.pid());
+  REQUIRE(opened);
+  REQUIRE(at.mount->write(**opened, bytes_of("half"), 0, Caller(5, killed.pid())));
+  const auto flushed = at.mount->flush(**opened, 5, killed.pid());
+  REQUIRE(flushed);
+  CHECK(flushed->first == file);
+  CHECK(flushed->what == Stale::What::Content);
+  at.mount->release(*opened);
+}
 
 TEST_CASE("the views' directory is reachable by name and not listed", "[fs][transaction_directory]") {
   const Transacted t;
