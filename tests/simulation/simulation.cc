@@ -686,9 +686,12 @@ class Simulation final : public Interceptor {
     Program* program = pick(a);
     auto& place = programs_[b % programs_.size()];
     if (program == nullptr || place.get() == program || (place && place->is_busy)) return;
+    // It does nothing else meanwhile, and does not end.
+    const Busy busy(*program);
     if (place) {
       if (depth_ > 1) return;
       end_program(place, Ending::Closes);
+      if (place) return;
     }
     const pid_t id = ++last_process_;
     processes_[id] = {};
