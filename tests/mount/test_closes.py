@@ -167,8 +167,9 @@ def test_exec_closes_a_descriptor_that_is_not_inherited_and_that_commits(mount, 
     check_shown(mount, expected)
 
 
-def test_a_duplicate_that_closes_commits_once(mount, expected):
-    fd = os.open(mount / T, os.O_RDWR)
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR])
+def test_a_duplicate_that_closes_commits_once(mount, expected, flags):
+    fd = os.open(mount / T, flags)
     duplicate = os.dup(fd)
     os.pwrite(duplicate, b"dup", 100)
     os.close(duplicate)

@@ -1,11 +1,10 @@
 # Writers: what each has on the disk after a sync, what it sees of its own, and what becomes of those that share a
 # descriptor or a tensor.
-import errno
 import os
 import subprocess
 
 import pytest
-from mounted import errno_of, eventually, shell
+from mounted import eventually, shell
 from written_tensor import T, check_shown, run
 
 
@@ -26,25 +25,6 @@ def test_fsync_commits_what_is_whole(mount, expected, open_fd, sync, flags):
     os.pwrite(fd, b"third", 3000)
     os.close(fd)
     expected.change(T, b"third", 3000)
-    check_shown(mount, expected)
-
-
-def test_fsync_of_whole_new_content_commits(mount, expected, open_fd, fresh):
-    data, _ = fresh()
-    fd = open_fd(mount / T, os.O_WRONLY | os.O_TRUNC)
-    os.write(fd, data)
-    os.fsync(fd)
-    expected.change(T, data)
-    check_shown(mount, expected)
-    os.close(fd)
-    check_shown(mount, expected)
-
-
-def test_fsync_of_incomplete_content_is_einval_and_changes_nothing(mount, expected, open_fd):
-    fd = open_fd(mount / T, os.O_WRONLY | os.O_TRUNC)
-    os.write(fd, b"short")
-    assert errno_of(os.fsync, fd) == errno.EINVAL
-    assert errno_of(os.close, fd) == errno.EINVAL
     check_shown(mount, expected)
 
 
@@ -83,18 +63,6 @@ def test_a_read_write_descriptor_reads_what_it_wrote(mount, expected, open_fd):
     check_shown(mount, expected)
 
 
-def test_another_read_write_descriptor_sees_it_too(mount, expected, open_fd):
-    one, two = open_fd(mount / T, os.O_RDWR), open_fd(mount / T, os.O_RDWR)
-    os.pwrite(one, b"from one", 70_001)
-    assert os.pread(two, 8, 70_001) == b"from one"
-    os.pwrite(two, b"from two", 70_005)
-    assert os.pread(one, 12, 70_001) == b"fromfrom two"
-    os.close(one)
-    os.close(two)
-    expected.change(T, b"fromfrom two", 70_001)
-    check_shown(mount, expected)
-
-
 def test_a_truncated_read_write_descriptor_reads_its_own_length(mount, expected, open_fd, fresh):
     data, _ = fresh()
     fd = open_fd(mount / T, os.O_RDWR | os.O_TRUNC)
@@ -108,19 +76,6 @@ def test_a_truncated_read_write_descriptor_reads_its_own_length(mount, expected,
 
 
 # ---- descriptors that are shared ----
-
-def test_a_duplicate_that_closes_commits_and_the_original_goes_on(mount, expected):
-    fd = os.open(mount / T, os.O_WRONLY)
-    duplicate = os.dup(fd)
-    os.pwrite(duplicate, b"dup", 100)
-    os.close(duplicate)
-    expected.change(T, b"dup", 100)
-    expected.check()
-    generation = mount.generation(T)
-    os.close(fd)
-    expected.check()
-    assert mount.generation(T) == generation, "the second close committed again"
-
 
 def test_whole_content_through_two_duplicates_is_one_content(mount, expected, fresh):
     data, _ = fresh()
@@ -150,18 +105,6 @@ def test_a_child_that_inherits_a_half_written_descriptor_does_no_harm(mount, exp
     os.write(fd, data[100_000:])
     os.close(fd)
     expected.change(T, data)
-    check_shown(mount, expected)
-
-
-def test_a_child_that_inherits_a_patch_does_not_commit_it(mount, expected):
-    fd = os.open(mount / T, os.O_WRONLY)
-    os.pwrite(fd, b"one", 0)
-    _fork_and_exit()
-    expected.check()
-    os.pwrite(fd, b"two", 200_000)
-    os.close(fd)
-    expected.change(T, b"one", 0)
-    expected.change(T, b"two", 200_000)
     check_shown(mount, expected)
 
 

@@ -9,7 +9,7 @@ from written_tensor import T, check_shown, run
 pytestmark = pytest.mark.sequential
 
 
-@pytest.mark.parametrize("short_by", [1, 1000, 308223])
+@pytest.mark.parametrize("short_by", [1, 1000, 308_223, 308_224])
 def test_too_little_is_einval_at_close_and_changes_nothing(mount, expected, short_by):
     fd = os.open(mount / T, os.O_WRONLY | os.O_TRUNC)
     os.write(fd, b"s" * (expected.size(T) - short_by))
@@ -25,11 +25,6 @@ def test_the_log_says_what_came_and_what_was_due(mount, expected):
     assert T in line and str(expected.size(T)) in line
 
 
-def test_truncating_to_nothing_is_einval_at_close(mount, expected):
-    assert errno_of((mount / T).write_bytes, b"") == errno.EINVAL
-    check_shown(mount, expected)
-
-
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_TRUNC])
 def test_writing_past_the_end_is_efbig_at_once_and_commits_nothing(mount, expected, flags):
     size_bytes = expected.size(T)
@@ -42,20 +37,13 @@ def test_writing_past_the_end_is_efbig_at_once_and_commits_nothing(mount, expect
     check_shown(mount, expected)
 
 
-def test_a_patch_across_the_end_is_efbig(mount, expected):
+@pytest.mark.parametrize("data, at", [(b"x" * 100, 308_174), (b"x", 1 << 40), (b"x", (1 << 63) - 2)])
+def test_a_write_across_the_end_or_far_past_it_is_efbig(mount, expected, data, at):
     fd = os.open(mount / T, os.O_WRONLY)
-    assert errno_of(os.pwrite, fd, b"x" * 100, expected.size(T) - 50) == errno.EFBIG
+    assert errno_of(os.pwrite, fd, data, at) == errno.EFBIG
+    assert errno_of(os.pwrite, fd, b"x", 0) == errno.EINVAL  # the content is refused by now
     assert errno_of(os.close, fd) == errno.EINVAL
     check_shown(mount, expected)
-
-
-def test_a_write_far_past_the_end_is_efbig(mount, expected):
-    for at in (1 << 40, (1 << 63) - 2):
-        fd = os.open(mount / T, os.O_WRONLY)
-        assert errno_of(os.pwrite, fd, b"x", at) == errno.EFBIG
-        assert errno_of(os.pwrite, fd, b"x", 0) == errno.EINVAL  # the content is refused by now
-        assert errno_of(os.close, fd) == errno.EINVAL
-        check_shown(mount, expected)
 
 
 def test_the_bytes_of_a_refused_write_are_not_shown(mount, expected, open_fd):
@@ -71,57 +59,25 @@ def test_the_bytes_of_a_refused_write_are_not_shown(mount, expected, open_fd):
     expected.check()
 
 
-@pytest.mark.parametrize("more", [1, 4096, 3_000_000])
-def test_cp_of_a_longer_file_fails_and_changes_nothing(mount, expected, fresh, more):
-    _, path = fresh(expected.size(T) + more)
-    done = run("cp", path, mount / T)
-    assert done.returncode != 0
-    assert "File too large" in done.stderr
+@pytest.mark.parametrize("more, command, why", [
+    (1, 'cp "$1" "$2"', "File too large"), (3_000_000, 'cp "$1" "$2"', "File too large"),
+    (1, 'dd if="$1" of="$2" bs=4k conv=notrunc', "File too large"),
+    (1, 'dd if="$1" of="$2" bs=4k conv=fsync', "File too large"),
+    (1, 'cat "$1" >> "$2"', "File too large"), (-1, 'cp "$1" "$2"', "Invalid argument")])
+def test_a_program_that_writes_too_much_or_too_little_is_told_and_changes_nothing(
+        mount, expected, fresh, more, command, why):
+    data, path = fresh(expected.size(T) + more)
+    done = shell(command, path, mount / T)
+    assert done.returncode != 0 and why in done.stderr
     check_shown(mount, expected)
-
-
-def test_cp_of_a_shorter_file_fails_and_changes_nothing(mount, expected, fresh):
-    _, path = fresh(expected.size(T) - 1)
-    done = run("cp", path, mount / T)
-    assert done.returncode != 0 and "Invalid argument" in done.stderr
-    check_shown(mount, expected)
-
-
-def test_dd_of_a_longer_file_fails_and_changes_nothing(mount, expected, fresh):
-    _, path = fresh(expected.size(T) + 1)
-    for conversion in ("conv=notrunc", "conv=fsync"):
-        done = run("dd", f"if={path}", f"of={mount / T}", "bs=4k", conversion)
-        assert done.returncode != 0 and "File too large" in done.stderr
-        check_shown(mount, expected)
-
-
-def test_append_is_efbig(mount, expected):
-    fd = os.open(mount / T, os.O_WRONLY | os.O_APPEND)
-    assert errno_of(os.write, fd, b"more") == errno.EFBIG
-    assert errno_of(os.close, fd) == errno.EINVAL
-    done = shell('echo more >> "$1"', mount / T)
-    assert done.returncode != 0 and "File too large" in done.stderr
-    check_shown(mount, expected)
-
-
-def test_after_a_refused_write_the_next_one_works(mount, expected, fresh):
-    errno_of((mount / T).write_bytes, b"short")
-    data, path = fresh()
+    # The next one works.
+    path.write_bytes(data[:expected.size(T)].ljust(expected.size(T), b"+"))
     assert run("cp", path, mount / T).returncode == 0
-    expected.change(T, data)
+    expected.change(T, path.read_bytes())
     check_shown(mount, expected)
 
 
 # ---- truncate ----
-
-def test_ftruncate_to_the_same_size_is_fine(mount, expected):
-    fd = os.open(mount / T, os.O_RDWR)
-    os.ftruncate(fd, expected.size(T))
-    os.pwrite(fd, b"q", 10)
-    os.close(fd)
-    expected.change(T, b"q", 10)
-    check_shown(mount, expected)
-
 
 @pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR])
 @pytest.mark.parametrize("to", [0, 1, 5000, 4096 * 3])
@@ -136,45 +92,43 @@ def test_ftruncate_shorter_and_then_all_of_it_is_fine(mount, expected, fresh, fl
     check_shown(mount, expected)
 
 
-def test_ftruncate_shorter_keeps_the_bytes_before(mount, expected, fresh):
-    data, _ = fresh()
-    fd = os.open(mount / T, os.O_WRONLY)
-    os.ftruncate(fd, 5001)
-    os.pwrite(fd, data[5001:], 5001)
-    os.close(fd)
-    expected.change(T, data[5001:], 5001)
+def end(expected):
+    """All but the first 5001 bytes."""
+    return bytes(expected.size(T) - 5001)
+
+
+# What becomes of a descriptor: to which sizes it is truncated, what is then written where, what close says, and what
+# has changed.
+TRUNCATED = {
+    "to its own size": lambda e: ([e.size(T)], b"q", 10, 0, (b"q", 10)),
+    "shorter, and the rest written": lambda e: ([5001], b"r" * len(end(e)), 5001, 0, (b"r" * len(end(e)), 5001)),
+    "shorter and back: zeros": lambda e: ([5001, e.size(T)], b"", 0, 0, (end(e), 5001)),
+    "shorter alone": lambda e: ([5001], b"", 0, errno.EINVAL, None),
+}
+
+
+@pytest.mark.parametrize("case", TRUNCATED.values(), ids=TRUNCATED)
+def test_ftruncate(mount, expected, case):
+    sizes, data, at, verdict, change = case(expected)
+    fd = os.open(mount / T, os.O_RDWR)
+    for size_bytes in sizes:
+        os.ftruncate(fd, size_bytes)
+    if data:
+        os.pwrite(fd, data, at)
+    assert errno_of(os.close, fd) == verdict
+    if change:
+        expected.change(T, *change)
     check_shown(mount, expected)
 
 
-def test_ftruncate_shorter_and_back_leaves_zeros(mount, expected):
-    fd = os.open(mount / T, os.O_WRONLY)
-    os.ftruncate(fd, 5001)
-    os.ftruncate(fd, expected.size(T))
-    os.close(fd)
-    expected.change(T, bytes(expected.size(T) - 5001), 5001)
-    check_shown(mount, expected)
-
-
-def test_ftruncate_shorter_alone_is_einval_at_close(mount, expected):
-    fd = os.open(mount / T, os.O_WRONLY)
-    os.ftruncate(fd, 5001)
-    assert errno_of(os.close, fd) == errno.EINVAL
-    check_shown(mount, expected)
-
-
-def test_ftruncate_longer_is_efbig(mount, expected):
-    fd = os.open(mount / T, os.O_WRONLY)
-    assert errno_of(os.ftruncate, fd, expected.size(T) + 1) == errno.EFBIG
-    errno_of(os.close, fd)
-    check_shown(mount, expected)
-
-
-def test_truncate_by_path(mount, expected):
+def test_truncate_by_path_and_ftruncate_longer(mount, expected):
     size_bytes = expected.size(T)
-    assert errno_of(os.truncate, mount / T, size_bytes) == 0
-    assert errno_of(os.truncate, mount / T, size_bytes - 1) == errno.EINVAL
-    assert errno_of(os.truncate, mount / T, 0) == errno.EINVAL
-    assert errno_of(os.truncate, mount / T, size_bytes + 1) == errno.EFBIG
+    verdicts = {size_bytes: 0, size_bytes - 1: errno.EINVAL, 0: errno.EINVAL, size_bytes + 1: errno.EFBIG}
+    for to, verdict in verdicts.items():
+        assert errno_of(os.truncate, mount / T, to) == verdict
+    fd = os.open(mount / T, os.O_WRONLY)
+    assert errno_of(os.ftruncate, fd, size_bytes + 1) == errno.EFBIG
+    assert errno_of(os.close, fd) == errno.EINVAL
     check_shown(mount, expected)
     assert os.stat(mount / T).st_size == size_bytes
 
