@@ -72,12 +72,6 @@ def test_a_snapshot_of_a_hub_cache(model, mounts, tmp_path):
     assert all((model.directory / name).is_symlink() for name in model.names)
 
 
-def test_the_tree_layout(model, mounts):
-    mount = mounts(model.index, "layout=tree")
-    assert (mount / "layers" / "0" / "weight").read_bytes() == model.stored("layers.0.weight")
-    assert (mount / ".safetensors" / "npy" / "layers.0.weight.npy").exists()
-
-
 def test_statfs_counts_every_shard(sharded):
     found = os.statvfs(sharded.path)
     blocks = sum(-(-(sharded.model.directory / name).stat().st_size // 4096) for name in sharded.model.names)
@@ -174,19 +168,6 @@ def test_many_small_writes_over_all_shards_leave_no_journal(sharded):
     check_tree(sharded, model)
     assert sharded.unmount() == 0
     assert sorted(os.listdir(model.directory)) == sorted([*model.names, model.index.name])
-
-
-def test_a_transaction_of_one_shard_commits(sharded):
-    model = sharded.model
-    names = [name for name, shard in model.weight_map.items() if shard == model.names[0]][:5]
-    directory = sharded / ".safetensors" / "transactions" / "T"
-    directory.mkdir()
-    for seed, name in enumerate(names):
-        (directory / name).write_bytes(random_bytes(model.tensors[name].nbytes, seed))
-    os.rename(directory, sharded / ".safetensors" / "committed" / "T")
-    for seed, name in enumerate(names):
-        assert model.stored(name) == random_bytes(model.tensors[name].nbytes, seed)
-        assert (sharded / name).read_bytes() == model.stored(name)
 
 
 def stage_everywhere(mount, seed):

@@ -1,5 +1,4 @@
 # The ways to mount and unmount: mount(8), fstab, an ordinary user, umount, fusermount3 and signals.
-import errno
 import os
 import shutil
 import signal
@@ -9,7 +8,7 @@ import threading
 import mount_namespace
 import pytest
 from archive_file import ArchiveFile, random_bytes, save_with_reference
-from mounted import BINARY, PATIENCE, REPOSITORY, MountFailed, errno_of, eventually, mount_entry, shell, unmount_by_force
+from mounted import BINARY, PATIENCE, REPOSITORY, MountFailed, eventually, mount_entry, shell, unmount_by_force
 
 pytestmark = pytest.mark.library
 
@@ -71,17 +70,6 @@ def test_a_lazy_unmount_serves_open_files_to_their_end(mount, expected):
     assert mount.wait() == 0
 
 
-def test_committed_writes_are_there_after_the_daemon_is_killed(mount, expected):
-    data = random_bytes(expected.size(T), 1)
-    (mount / T).write_bytes(data)
-    fd = os.open(mount / "odd", os.O_WRONLY)
-    os.write(fd, b"never closed")
-    mount.kill()
-    assert errno_of(os.close, fd) == errno.ENOTCONN
-    expected.change(T, data)
-    expected.check()
-
-
 # ---- what the kernel shows of the mount ----
 
 def test_the_mount_table_shows_type_source_and_safe_options(mount):
@@ -93,15 +81,6 @@ def test_the_mount_table_shows_type_source_and_safe_options(mount):
 
 def test_nosuid_and_nodev_cannot_be_switched_off(archive, mounts):
     assert {"nosuid", "nodev"} <= set(mount_entry(mounts(archive.path, "suid,dev").path)[2])
-
-
-def test_ro_is_shown_in_the_mount_table(archive, mounts):
-    assert "ro" in mount_entry(mounts(archive.path, "ro").path)[2]
-
-
-def test_default_permissions_comes_with_allow_other(archive, mounts):
-    options = mount_entry(mounts(archive.path, "allow_other").path)[2]
-    assert {"allow_other", "default_permissions"} <= set(options)
 
 
 def test_statfs_and_df_are_sane(mount, archive):
