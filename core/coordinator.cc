@@ -11,7 +11,7 @@
 namespace stfs {
 namespace {
 
-constexpr std::string_view kMagic = "STFSGRP1";
+constexpr std::string_view kGroupMagic = "STFSGRP1";
 constexpr std::size_t kHashBytes = 8;
 constexpr std::uint64_t kMaxBytes = std::uint64_t{kMaxGroupJournals} * 300;
 
@@ -45,14 +45,14 @@ Result<std::optional<std::vector<std::string>>> read_coordinator(Storage& storag
 }  // namespace
 
 std::string encode_coordinator(const std::vector<std::string>& journals) {
-  std::string bytes(kMagic);
+  std::string bytes(kGroupMagic);
   bytes += '\0';
   for (const std::string& journal : journals) bytes += journal + '\0';
   return bytes + hash_text(bytes);
 }
 
 Result<std::vector<std::string>> decode_coordinator(std::string_view bytes) {
-  if (bytes.size() < kMagic.size() + 1 + kHashBytes) return damaged("it is too short");
+  if (bytes.size() < kGroupMagic.size() + 1 + kHashBytes) return damaged("it is too short");
   const std::string_view text = bytes.substr(0, bytes.size() - kHashBytes);
   if (bytes.substr(text.size()) != hash_text(text)) return damaged("its hash does not agree");
   std::vector<std::string> names;
@@ -62,7 +62,7 @@ Result<std::vector<std::string>> decode_coordinator(std::string_view bytes) {
     names.emplace_back(rest.substr(0, end));
     rest.remove_prefix(end + 1);
   }
-  if (names.front() != kMagic) {
+  if (names.front() != kGroupMagic) {
     return fail(ErrorCode::InvalidArgument, EPROTONOSUPPORT,
                 "a record of several archives, of another version");
   }

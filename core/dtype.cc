@@ -4,13 +4,13 @@
 namespace stfs {
 namespace {
 
-struct Row {
+struct DtypeRow {
   std::string_view name;
   unsigned bits;
 };
 
 // safetensors/src/tensor.rs, Dtype::bitsize.
-constexpr std::array<Row, kDtypeCount> kRows = {{
+constexpr std::array<DtypeRow, kDtypeCount> kRows = {{
     {"BOOL", 8},    {"F4", 4},      {"F6_E2M3", 6}, {"F6_E3M2", 6},     {"U8", 8},          {"I8", 8},
     {"F8_E5M2", 8}, {"F8_E4M3", 8}, {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},
     {"U16", 16},    {"F16", 16},    {"BF16", 16},   {"I32", 32},        {"U32", 32},        {"F32", 32},
@@ -18,7 +18,7 @@ constexpr std::array<Row, kDtypeCount> kRows = {{
 }};
 static_assert(static_cast<std::size_t>(Dtype::U64) + 1 == kDtypeCount);
 
-const Row& row_of(Dtype dtype) {
+const DtypeRow& row_of(Dtype dtype) {
   return kRows[static_cast<std::size_t>(dtype)];
 }
 

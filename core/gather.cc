@@ -13,34 +13,35 @@ namespace {
 
 constexpr std::uint64_t kLineBytes = 64;
 // Of longer runs the rest comes by itself.
-constexpr std::uint64_t kLongRunBytes = 1024;
+constexpr std::uint64_t kPrefetchedRunBytes = 1024;
 // Enough to keep the memory busy, few enough to be still in the cache when they are copied.
 constexpr std::uint64_t kRunsAhead = 128;
 
 /// Where a row of runs begins, and how far apart they are.
-struct Row {
+struct RunRow {
   const std::byte* from = nullptr;
   std::int64_t stride_bytes = 0;
 };
 
 void prefetch(const std::byte* run, std::uint64_t run_bytes) {
   __builtin_prefetch(run);
-  if (run_bytes > kLongRunBytes) return;
+  if (run_bytes > kPrefetchedRunBytes) return;
   for (std::uint64_t at = kLineBytes; at < run_bytes; at += kLineBytes) __builtin_prefetch(run + at);
 }
 
-void prefetch_row(Row row, std::uint64_t count, std::uint64_t run_bytes) {
+void prefetch_row(RunRow row, std::uint64_t count, std::uint64_t run_bytes) {
   for (; count != 0; --count, row.from += row.stride_bytes) prefetch(row.from, run_bytes);
 }
 
 /// Copies `count` runs of run_bytes, and asks for as many of `ahead`.
-using CopyRow = void (*)(Row row, Row ahead, std::byte* to, std::uint64_t count, std::uint64_t run_bytes);
+using CopyRow = void (*)(RunRow row, RunRow ahead, std::byte* to, std::uint64_t count,
+                         std::uint64_t run_bytes);
 
 // kWidth is run_bytes where the compiler shall know it, so that a run is one load and one store; else 0.
 // Always from low to high addresses of the tensor: rows that are read backwards, one after the other, came at
 // a seventh of the speed.
 template <std::size_t kWidth>
-void copy_row_of(Row row, Row ahead, std::byte* to, std::uint64_t count, std::uint64_t run_bytes) {
+void copy_row_of(RunRow row, RunRow ahead, std::byte* to, std::uint64_t count, std::uint64_t run_bytes) {
   const std::size_t width = kWidth != 0 ? kWidth : run_bytes;
   auto to_stride_bytes = static_cast<std::int64_t>(width);
   if (row.stride_bytes < 0) {
@@ -70,7 +71,7 @@ CopyRow copier_of(std::uint64_t run_bytes) {
 void copy_runs(SliceCursor& cursor, std::uint64_t count, const std::byte* tensor, std::byte* to,
                std::uint64_t run_bytes) {
   const auto row_at = [tensor](const SliceCursor& place) {
-    return Row{tensor + place.source_offset(), place.stride_bytes()};
+    return RunRow{tensor + place.source_offset(), place.stride_bytes()};
   };
   SliceCursor ahead = cursor;
   std::uint64_t ahead_left = count;
@@ -83,7 +84,7 @@ void copy_runs(SliceCursor& cursor, std::uint64_t count, const std::byte* tensor
   const CopyRow copy_row = copier_of(run_bytes);
   while (count != 0) {
     std::uint64_t runs = std::min(cursor.runs_in_row(), count);
-    Row next = row_at(cursor);
+    RunRow next = row_at(cursor);
     if (ahead_left != 0) {
       runs = std::min({runs, ahead.runs_in_row(), ahead_left});
       next = row_at(ahead);

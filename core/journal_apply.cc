@@ -10,7 +10,7 @@ namespace stfs {
 namespace {
 
 // Large enough that a system call's cost vanishes, small enough to stay in the L2 cache.
-constexpr std::uint64_t kPieceBytes = 1 << 20;
+constexpr std::uint64_t kAppliedPieceBytes = 1 << 20;
 
 Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::uint64_t from,
                         Writeback& writeback, const OnBytes& on_bytes) {
@@ -28,7 +28,7 @@ Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::u
 }  // namespace
 
 Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on_piece) {
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPieceBytes, range.size_bytes)));
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kAppliedPieceBytes, range.size_bytes)));
   while (!range.empty()) {
     const auto piece = std::span(buffer).first(std::min<std::size_t>(buffer.size(), range.size_bytes));
     if (auto read = file.read(piece, range.offset); !read) return read;

@@ -11,7 +11,7 @@
 namespace stfs {
 namespace {
 
-constexpr std::string_view kMagic = "STFSJRNL";
+constexpr std::string_view kJournalMagic = "STFSJRNL";
 constexpr std::uint32_t kMaxRanges = 1U << 26U;
 constexpr std::uint32_t kFirstVersionWithBoot = 3;
 constexpr std::uint32_t kMaxCoordinatorBytes = 4096;
@@ -235,7 +235,7 @@ std::uint64_t most_record_bytes(std::uint64_t archive_size_bytes) {
 
 std::string encode_head(const JournalHead& head) {
   Writer out;
-  out.bytes(kMagic);
+  out.bytes(kJournalMagic);
   out.u32(kJournalVersion);
   out.bytes(text_of(head.id));
   out.u64(head.record.offset);
@@ -272,7 +272,7 @@ tl::unexpected<Error> damaged(std::string_view why) {
 
 Result<JournalHead> decode_head(std::string_view block) {
   Reader in(block);
-  if (in.bytes(kMagic.size()) != kMagic) return damaged("it does not begin as a journal does");
+  if (in.bytes(kJournalMagic.size()) != kJournalMagic) return damaged("it does not begin as a journal does");
   const std::uint32_t version = in.u32();
   if (in.is_ok() && (version < kOldestJournalVersion || version > kJournalVersion)) {
     return fail(ErrorCode::InvalidArgument, EPROTONOSUPPORT,

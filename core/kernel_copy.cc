@@ -13,7 +13,7 @@
 namespace stfs {
 namespace {
 
-constexpr std::size_t kPieceBytes = 64 << 10;  // what a pipe holds
+constexpr std::size_t kPipeBytes = 64 << 10;  // what a pipe holds
 
 tl::unexpected<Error> failure(int errno_value) {
   if (errno_value != EFAULT) return fail_system(errno_value, "mapped bytes", "copy");
@@ -42,7 +42,7 @@ Result<void> copy_by_kernel(std::span<const std::byte> from, std::span<std::byte
   const UniqueFd out(ends[0]);
   const UniqueFd in(ends[1]);
   while (!from.empty()) {
-    const ssize_t put = ::write(in.get(), from.data(), std::min(from.size(), kPieceBytes));
+    const ssize_t put = ::write(in.get(), from.data(), std::min(from.size(), kPipeBytes));
     if (put < 0 && errno == EINTR) continue;
     if (put <= 0) return failure(put < 0 ? errno : EFAULT);
     const auto size_bytes = static_cast<std::size_t>(put);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kMaxRank = 64;  // NumPy's own limit (NPY_MAXDIMS of NumPy 2)
 
-tl::unexpected<Error> refuse(std::string why) {
+tl::unexpected<Error> refuse_npy(std::string why) {
   return fail(ErrorCode::InvalidArgument, EINVAL, std::move(why));
 }
 
@@ -42,7 +42,7 @@ class DictParser {
     if (at_ != text_.size()) return wrong("the end of the header");
     for (const auto& [seen, key] : {std::pair(has_type_, "descr"), std::pair(has_order_, "fortran_order"),
                                     std::pair(has_shape_, "shape")}) {
-      if (!seen) return refuse(fmt::format("its header has no '{}'", key));
+      if (!seen) return refuse_npy(fmt::format("its header has no '{}'", key));
     }
     return {};
   }
@@ -56,8 +56,8 @@ class DictParser {
                  : *key == "fortran_order" ? &has_order_
                  : *key == "shape"         ? &has_shape_
                                            : nullptr;
-    if (seen == nullptr) return refuse("its header has a key that no version defines");
-    if (*seen) return refuse(fmt::format("its header has '{}' twice", *key));
+    if (seen == nullptr) return refuse_npy("its header has a key that no version defines");
+    if (*seen) return refuse_npy(fmt::format("its header has '{}' twice", *key));
     *seen = true;
     if (seen == &has_type_) return parse_type();
     return seen == &has_order_ ? parse_order() : parse_shape();
@@ -78,7 +78,7 @@ class DictParser {
   Result<void> parse_type() {
     skip_space();
     if (at_ < text_.size() && text_[at_] == '[')
-      return refuse("has a structured type: save one plain array of numbers");
+      return refuse_npy("has a structured type: save one plain array of numbers");
     auto type = parse_string();
     if (!type) return pass_on(std::move(type));
     const bool has_kind = type->size() >= 3 && std::string_view("<>=|").find(type->front()) != type->npos;
@@ -86,8 +86,10 @@ class DictParser {
     const auto digits = type->substr(std::min<std::size_t>(2, type->size()));
     const auto [parsed, error] = std::from_chars(digits.data(), end, header_.item_bytes);
     const bool is_object = has_kind && (*type)[1] == 'O';
-    if (is_object || *type == "|O") return refuse("holds Python objects: save one plain array of numbers");
-    if (!has_kind || error != std::errc{} || parsed != end) return refuse("its 'descr' is no simple type");
+    if (is_object || *type == "|O")
+      return refuse_npy("holds Python objects: save one plain array of numbers");
+    if (!has_kind || error != std::errc{} || parsed != end)
+      return refuse_npy("its 'descr' is no simple type");
     header_.byte_order = type->front();
     header_.kind = (*type)[1];
     return {};
@@ -116,7 +118,7 @@ class DictParser {
       if (error != std::errc{}) return wrong("a dimension");
       at_ = static_cast<std::size_t>(parsed - text_.data());
       if (header_.shape.size() == kMaxRank)
-        return refuse(fmt::format("has more than {} dimensions", kMaxRank));
+        return refuse_npy(fmt::format("has more than {} dimensions", kMaxRank));
       header_.shape.push_back(dimension);
       has_comma = take(',');
     }
@@ -136,7 +138,7 @@ class DictParser {
     return true;
   }
   tl::unexpected<Error> wrong(std::string_view wanted) const {
-    return refuse(fmt::format("its header is damaged: {} expected at byte {} of it", wanted, at_));
+    return refuse_npy(fmt::format("its header is damaged: {} expected at byte {} of it", wanted, at_));
   }
 
   std::string_view text_;
@@ -193,21 +195,21 @@ std::string NpyHeader::type_text() const {
 
 Result<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
   const std::string_view bytes(reinterpret_cast<const char*>(start.data()), start.size());  // NOLINT: text
-  if (!bytes.starts_with(kNpyMagic)) return refuse("is no NumPy file: it does not begin as one");
+  if (!bytes.starts_with(kNpyMagic)) return refuse_npy("is no NumPy file: it does not begin as one");
   const auto byte_at = [&](std::size_t at) { return std::uint32_t{static_cast<unsigned char>(bytes[at])}; };
-  if (bytes.size() < kNpyMagic.size() + 2) return refuse("is cut short: its header is not whole");
+  if (bytes.size() < kNpyMagic.size() + 2) return refuse_npy("is cut short: its header is not whole");
   const std::uint32_t major = byte_at(6);
   if (major < 1 || major > 3 || byte_at(7) != 0) {
-    return refuse(
+    return refuse_npy(
         fmt::format("is a NumPy file of version {}.{}: 1.0, 2.0 and 3.0 are known", major, byte_at(7)));
   }
   const std::size_t length_bytes = major == 1 ? 2 : 4;
   const std::size_t header_at = kNpyMagic.size() + 2 + length_bytes;
-  if (bytes.size() < header_at) return refuse("is cut short: its header is not whole");
+  if (bytes.size() < header_at) return refuse_npy("is cut short: its header is not whole");
   std::uint32_t length = 0;
   for (std::size_t at = 0; at < length_bytes; ++at) length |= byte_at(8 + at) << (8 * at);
-  if (header_at + length > kNpyStartBytes) return refuse(fmt::format("has a header of {} bytes", length));
-  if (length > bytes.size() - header_at) return refuse("is cut short: its header is not whole");
+  if (header_at + length > kNpyStartBytes) return refuse_npy(fmt::format("has a header of {} bytes", length));
+  if (length > bytes.size() - header_at) return refuse_npy("is cut short: its header is not whole");
 
   NpyHeader header;
   if (auto parsed = DictParser(bytes.substr(header_at, length), header).parse(); !parsed)
@@ -219,7 +221,7 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
   for (const std::uint64_t dimension : header.shape) {
     if (size) size = checked_product(*size, dimension);
   }
-  if (!size) return refuse("has a shape that no memory could hold");
+  if (!size) return refuse_npy("has a shape that no memory could hold");
   header.data_size_bytes = *size;
   return header;
 }
@@ -227,26 +229,26 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
 Result<void> check_npy(const NpyHeader& header, std::uint64_t file_size_bytes, Dtype dtype,
                        std::span<const std::uint64_t> shape) {
   if (header.byte_order == '>' && header.item_bytes > 1) {
-    return refuse(fmt::format("holds {}, big-endian: save array.astype(array.dtype.newbyteorder('<'))",
-                              header.type_text()));
+    return refuse_npy(fmt::format("holds {}, big-endian: save array.astype(array.dtype.newbyteorder('<'))",
+                                  header.type_text()));
   }
   if (!is_type(header, dtype)) {
-    return refuse(fmt::format("holds {}, the tensor is {}", header.type_text(), name_of(dtype)));
+    return refuse_npy(fmt::format("holds {}, the tensor is {}", header.type_text(), name_of(dtype)));
   }
   const bool is_packed = bits_of(dtype) < 8;
   const bool is_shape =
       is_packed ? is_packed_shape(header, dtype, shape) : std::ranges::equal(header.shape, shape);
   if (!is_shape) {
-    return refuse(fmt::format("has the shape {}, the tensor's is {}{}", shape_text(header.shape),
-                              shape_text(shape), is_packed ? ", to be packed into whole bytes" : ""));
+    return refuse_npy(fmt::format("has the shape {}, the tensor's is {}{}", shape_text(header.shape),
+                                  shape_text(shape), is_packed ? ", to be packed into whole bytes" : ""));
   }
   const auto long_dimensions = std::ranges::count_if(shape, [](std::uint64_t size) { return size != 1; });
   if (header.is_fortran_order && long_dimensions > 1) {
-    return refuse("is in Fortran order: save numpy.ascontiguousarray(array)");
+    return refuse_npy("is in Fortran order: save numpy.ascontiguousarray(array)");
   }
   const std::uint64_t came_bytes = file_size_bytes - std::min(file_size_bytes, header.data_offset);
   if (came_bytes != header.data_size_bytes) {
-    return refuse(
+    return refuse_npy(
         fmt::format("has {} bytes of data, its header promises {}", came_bytes, header.data_size_bytes));
   }
   return {};

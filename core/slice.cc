@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::int64_t kMaxIndex = std::numeric_limits<std::int64_t>::max();
 
-tl::unexpected<Error> refuse(std::string why) {
+tl::unexpected<Error> refuse_slice(std::string why) {
   return fail(ErrorCode::InvalidArgument, EINVAL, std::move(why));
 }
 
@@ -61,7 +61,7 @@ class ItemParser {
     Item item;
     item.at = at_;
     if (text_.substr(at_, 3) == "...") {
-      if (std::exchange(has_ellipsis_, true)) return refuse(fmt::format("byte {}: a second ...", at_));
+      if (std::exchange(has_ellipsis_, true)) return refuse_slice(fmt::format("byte {}: a second ...", at_));
       at_ += 3;
       item.kind = Item::Kind::Ellipsis;
       items_.push_back(item);
@@ -77,10 +77,10 @@ class ItemParser {
       if (!item.start) return unexpected("an integer, a range or ...");
       item.kind = Item::Kind::Integer;
     }
-    if (item.step == 0) return refuse(fmt::format("byte {}: a step of 0", item.at));
+    if (item.step == 0) return refuse_slice(fmt::format("byte {}: a step of 0", item.at));
     if (items_.size() - (has_ellipsis_ ? 1 : 0) == shape_.size()) {
-      return refuse(fmt::format("byte {}: more indices than the {} dimensions of {}", item.at, shape_.size(),
-                                shape_text(shape_)));
+      return refuse_slice(fmt::format("byte {}: more indices than the {} dimensions of {}", item.at,
+                                      shape_.size(), shape_text(shape_)));
     }
     items_.push_back(item);
     return {};
@@ -108,12 +108,12 @@ class ItemParser {
   }
 
   tl::unexpected<Error> unexpected(std::string_view due) const {
-    if (at_ == text_.size()) return refuse(fmt::format("byte {}: it ends where {} is due", at_, due));
+    if (at_ == text_.size()) return refuse_slice(fmt::format("byte {}: it ends where {} is due", at_, due));
     const auto is_letter = [](char c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; };
     std::size_t end = at_;
     while (end < text_.size() && is_letter(text_[end])) ++end;
-    return refuse(fmt::format("byte {}: {} where {} is due", at_,
-                              in_quotes(text_.substr(at_, std::max<std::size_t>(end - at_, 1))), due));
+    return refuse_slice(fmt::format("byte {}: {} where {} is due", at_,
+                                    in_quotes(text_.substr(at_, std::max<std::size_t>(end - at_, 1))), due));
   }
 
   static bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -149,14 +149,16 @@ Axis select_range(const Item& item, std::int64_t size) {
 
 Result<Axis> select(const Item& item, std::uint64_t size, std::size_t dimension) {
   if (size > static_cast<std::uint64_t>(kMaxIndex)) {
-    return refuse(fmt::format("dimension {} has {} elements, more than an index can tell", dimension, size));
+    return refuse_slice(
+        fmt::format("dimension {} has {} elements, more than an index can tell", dimension, size));
   }
   const auto signed_size = static_cast<std::int64_t>(size);
   if (item.kind == Item::Kind::Range) return select_range(item, signed_size);
   const std::int64_t index = *item.start;
   if (index < -signed_size || index >= signed_size) {
-    return refuse(fmt::format("byte {}: index {} is out of range for dimension {}, which has {} elements",
-                              item.at, index, dimension, size));
+    return refuse_slice(
+        fmt::format("byte {}: index {} is out of range for dimension {}, which has {} elements", item.at,
+                    index, dimension, size));
   }
   return Axis{static_cast<std::uint64_t>(index < 0 ? index + signed_size : index), 1, 1, true};
 }
@@ -231,7 +233,7 @@ Result<void> plan_walk(Slice& slice, std::span<const Axis> axes, Dtype dtype,
     is_whole_bytes = is_whole_bytes && static_cast<std::uint64_t>(loop.stride) * bits % 8 == 0;
   }
   if (!is_whole_bytes) {
-    return refuse(fmt::format(
+    return refuse_slice(fmt::format(
         "an element of {} has {} bits, and the slice's runs of {} do not all begin and end with a "
         "whole byte",
         name_of(dtype), bits, run));
@@ -256,8 +258,8 @@ Result<void> plan_walk(Slice& slice, std::span<const Axis> axes, Dtype dtype,
 Result<Slice> slice_of(std::string_view text, Dtype dtype, std::span<const std::uint64_t> shape) {
   if (auto size = data_size_bytes(dtype, shape); !size) return pass_on(std::move(size));
   if (shape.size() > kMaxSliceRank) {
-    return refuse(fmt::format("the tensor has {} dimensions, and slices are of {} at most", shape.size(),
-                              kMaxSliceRank));
+    return refuse_slice(fmt::format("the tensor has {} dimensions, and slices are of {} at most",
+                                    shape.size(), kMaxSliceRank));
   }
   const auto axes = select_all(text, shape);
   if (!axes) return tl::unexpected(axes.error());

@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kWorthSkippingBytes = 8 << 10;
 constexpr std::uint64_t kWindowBytes = 256 << 10;
 // From here on a run's pages are better made ready in one go than touched.
-constexpr std::uint64_t kLongRunBytes = 16 << 10;
+constexpr std::uint64_t kGatheredRunBytes = 16 << 10;
 
 /// What is had at once around a run of the slice.
 struct Window {
@@ -48,7 +48,7 @@ Result<void> read_slice(const Slice& slice, ByteRange range, const TensorBytes& 
                         std::span<std::byte> to) {
   assert(range.end() <= slice.size_bytes && range.size_bytes <= to.size());
   const auto gather_all = [&](std::span<const std::byte> bytes) { gather(slice, range, bytes, to); };
-  if (slice.run_bytes < kLongRunBytes && tensor.copy_from && tensor.copy_from(gather_all)) return {};
+  if (slice.run_bytes < kGatheredRunBytes && tensor.copy_from && tensor.copy_from(gather_all)) return {};
   const Window around = window_of(slice);
   ByteRange window;
   std::span<const std::byte> bytes;

@@ -32,7 +32,7 @@ std::int64_t ns_of(const Time& time) {
 /// statx, since it tells the birth time; an empty path means the descriptor itself.
 constexpr unsigned kWithoutTimes =
     STATX_TYPE | STATX_MODE | STATX_UID | STATX_GID | STATX_INO | STATX_SIZE | STATX_NLINK;
-constexpr unsigned kAll = kWithoutTimes | STATX_MTIME | STATX_BTIME;
+constexpr unsigned kAllFields = kWithoutTimes | STATX_MTIME | STATX_BTIME;
 
 Result<FileStatus> query_status(int directory_fd, const char* path, int flags, unsigned mask,
                                 const std::string& name) {
@@ -180,7 +180,7 @@ class SystemFile final : public File {
   }
 
   Result<FileStatus> status() const override {
-    return query_status(fd_.get(), "", AT_EMPTY_PATH, kAll, name_);
+    return query_status(fd_.get(), "", AT_EMPTY_PATH, kAllFields, name_);
   }
 
   Result<std::uint64_t> size_bytes() const override {

@@ -29,11 +29,11 @@ std::size_t sequence_size(std::string_view text) {
 }
 
 // Headers are ASCII but for a few names: eight bytes at a time.
-constexpr std::size_t kBlockBytes = 8;
+constexpr std::size_t kAsciiBlockBytes = 8;
 bool is_ascii_block(std::string_view block) {
   std::uint64_t bytes = 0;
-  if (block.size() < kBlockBytes) return false;
-  std::memcpy(&bytes, block.data(), kBlockBytes);
+  if (block.size() < kAsciiBlockBytes) return false;
+  std::memcpy(&bytes, block.data(), kAsciiBlockBytes);
   return (bytes & 0x8080808080808080U) == 0;
 }
 
@@ -42,8 +42,8 @@ bool is_ascii_block(std::string_view block) {
 std::size_t valid_utf8_prefix(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {
-    if (is_ascii_block(text.substr(at, kBlockBytes))) {
-      at += kBlockBytes;
+    if (is_ascii_block(text.substr(at, kAsciiBlockBytes))) {
+      at += kAsciiBlockBytes;
       continue;
     }
     const std::size_t size = sequence_size(text.substr(at));

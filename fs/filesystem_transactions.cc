@@ -7,32 +7,33 @@
 namespace stfs {
 namespace {
 
-tl::unexpected<Error> not_here() {
+tl::unexpected<Error> not_among_transactions() {
   return fail(ErrorCode::InvalidArgument, EPERM, "only transactions are made, moved and removed");
 }
 
 }  // namespace
 
 Result<struct stat> Filesystem::make_directory(Ino parent, std::string_view name, Maker maker) {
-  if (!TransactionDirectory::owns(parent)) return not_here();
+  if (!TransactionDirectory::owns(parent)) return not_among_transactions();
   const auto made = transactions_.begin(parent, name, maker);
   if (!made) return tl::unexpected(made.error());
   return stat_of(*made);
 }
 
 Result<void> Filesystem::remove_directory(Ino parent, std::string_view name) {
-  if (!TransactionDirectory::owns(parent)) return not_here();
+  if (!TransactionDirectory::owns(parent)) return not_among_transactions();
   return transactions_.remove_directory(parent, name);
 }
 
 Result<void> Filesystem::remove_file(Ino parent, std::string_view name) {
-  if (!TransactionDirectory::owns(parent)) return not_here();
+  if (!TransactionDirectory::owns(parent)) return not_among_transactions();
   return transactions_.remove_file(parent, name);
 }
 
 Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name, Ino new_parent,
                                               std::string_view new_name) {
-  if (!TransactionDirectory::owns(parent) || !TransactionDirectory::owns(new_parent)) return not_here();
+  if (!TransactionDirectory::owns(parent) || !TransactionDirectory::owns(new_parent))
+    return not_among_transactions();
   std::map<std::uint32_t, Stale> foreign;  // by shard
   std::vector<Stale> stale;
   bool is_committed = false;

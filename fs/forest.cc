@@ -11,7 +11,7 @@
 namespace stfs {
 namespace {
 
-tl::unexpected<Error> not_here() {
+tl::unexpected<Error> not_among_models() {
   return fail(ErrorCode::InvalidArgument, EPERM, "models are neither made, moved nor removed");
 }
 
@@ -192,7 +192,7 @@ struct statvfs Forest::statistics() const {
 
 Result<struct stat> Forest::make_directory(Ino parent, std::string_view name, Maker maker) {
   const Pin member = pin(parent);
-  if (!member) return not_here();
+  if (!member) return not_among_models();
   auto made = lift(member->make_directory(local(parent), name, maker), member);
   if (made) member.note_lookup();
   return made;
@@ -200,19 +200,19 @@ Result<struct stat> Forest::make_directory(Ino parent, std::string_view name, Ma
 
 Result<void> Forest::remove_directory(Ino parent, std::string_view name) {
   const Pin member = pin(parent);
-  return member ? member->remove_directory(local(parent), name) : not_here();
+  return member ? member->remove_directory(local(parent), name) : not_among_models();
 }
 
 Result<void> Forest::remove_file(Ino parent, std::string_view name) {
   const Pin member = pin(parent);
-  return member ? member->remove_file(local(parent), name) : not_here();
+  return member ? member->remove_file(local(parent), name) : not_among_models();
 }
 
 Result<std::vector<Stale>> Forest::rename(Ino parent, std::string_view name, Ino new_parent,
                                           std::string_view new_name) {
   const Pin member = pin(parent);
   const Pin there = pin(new_parent);
-  if (!member) return not_here();
+  if (!member) return not_among_models();
   if (!there || there.number() != member.number()) {
     // `mv` would copy for EXDEV, and the kernel may know directories of both from before and after.
     const bool is_replaced = !is_current(member.number()) || (there && !is_current(there.number()));

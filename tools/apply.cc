@@ -22,7 +22,7 @@
 namespace stfs::tools {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kApplyExamples =
     "DELTA is an archive of tensors that TARGET has too, each with the same dtype and shape. Where one is\n"
     "missing in TARGET or differs, or a shard of either is missing, that is named and nothing changes.\n"
     "Whatever happens meanwhile, TARGET holds all new tensors afterwards or all old ones.\n"
@@ -32,7 +32,7 @@ constexpr const char* kExamples =
     "  stfs apply --dry-run model.safetensors delta.safetensors\n"
     "  stfs apply /mnt/model delta.safetensors           readers of the mount see it at once";
 
-struct Request {
+struct ApplyRequest {
   std::string target;
   std::string delta;
   ChangeOptions options;
@@ -95,7 +95,7 @@ std::string count_text(const Plan& plan) {
   return fmt::format("{} tensor{}", grouped(plan.steps.size()), plan.steps.size() == 1 ? "" : "s");
 }
 
-void print_text(const Request& request, const Plan& plan, const Model& delta, std::ostream& out) {
+void print_text(const ApplyRequest& request, const Plan& plan, const Model& delta, std::ostream& out) {
   const std::string size = human_size(plan.size_bytes);
   if (!request.is_dry_run) {
     out << fmt::format("changed {} of {}, {}\n", count_text(plan), printable(request.target), size);
@@ -113,7 +113,7 @@ void print_text(const Request& request, const Plan& plan, const Model& delta, st
   out << fmt::format("would change {} of {}, {}\n", count_text(plan), printable(request.target), size);
 }
 
-void print_json(const Request& request, const Plan& plan, const Model& target, const Model& delta,
+void print_json(const ApplyRequest& request, const Plan& plan, const Model& target, const Model& delta,
                 std::ostream& out) {
   Json document = json_document();
   document["path"] = json_path(target.path());
@@ -143,7 +143,7 @@ void print_json(const Request& request, const Plan& plan, const Model& target, c
   write_json(document, out);
 }
 
-int report_problems(const Request& request, const Plan& plan, const Model& target, const Model& delta,
+int report_problems(const ApplyRequest& request, const Plan& plan, const Model& target, const Model& delta,
                     Streams& streams) {
   for (const Model* model : {&delta, &target}) tools::report_problems(streams, "apply", *model);
   for (const Plan::Problem& problem : plan.problems) {
@@ -174,8 +174,8 @@ Result<std::unique_ptr<Model>> open_model(const std::string& named, Use use, Acc
 }  // namespace
 
 int apply(const Arguments& arguments, Streams& streams) {
-  Request request;
-  CommandLine line("apply", "Change all tensors of a delta in the target at once, or none.", kExamples);
+  ApplyRequest request;
+  CommandLine line("apply", "Change all tensors of a delta in the target at once, or none.", kApplyExamples);
   line.positional(request.target, "TARGET", "an archive, a sharded model, or the root of a mount");
   line.positional(request.delta, "DELTA", "the archive or the sharded model that holds the new tensors");
   line.flag(request.is_dry_run, "-n,--dry-run", "check and show what would change, and change nothing");

@@ -17,7 +17,7 @@ namespace {
 /// tensor of 100 GiB needs no more memory than one of 10 MiB.
 constexpr std::uint64_t kSliceBytes = 8U << 20U;
 
-constexpr const char* kExamples =
+constexpr const char* kCatExamples =
     "The bytes of several tensors follow each other without anything between them. A name is the whole\n"
     "name, as `stfs ls --json` prints it; names that start with a dash go after `--`.\n"
     "\n"
@@ -28,14 +28,14 @@ constexpr const char* kExamples =
     "  stfs cat /mnt/model/lm_head.weight | wc -c         a tensor's file needs no name\n"
     "  stfs cat '/mnt/model/.safetensors/slice/lm_head.weight[:2]' | wc -c     nor does a view";
 
-struct Request {
+struct CatRequest {
   std::string target;
   std::vector<std::string> names;
   bool force = false;
 };
 
 /// All names before the first byte: half of the output would be worse than none.
-Result<std::vector<std::uint32_t>> find_all(const Target& target, const Request& request) {
+Result<std::vector<std::uint32_t>> find_all(const Target& target, const CatRequest& request) {
   if (target.tensor) return std::vector{*target.tensor};
   std::vector<std::uint32_t> found;
   for (const std::string& name : request.names) {
@@ -76,8 +76,8 @@ Result<void> write_view(const std::filesystem::path& view, std::ostream& out) {
 }  // namespace
 
 int cat(const Arguments& arguments, Streams& streams) {
-  Request request;
-  CommandLine line("cat", "Write the bytes of tensors to standard output.", kExamples);
+  CatRequest request;
+  CommandLine line("cat", "Write the bytes of tensors to standard output.", kCatExamples);
   line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.positionals(request.names, "NAME", "tensors, in the order in which to write them");
   line.flag(request.force, "-f,--force", "write binary data even to a terminal");

@@ -13,7 +13,7 @@
 namespace stfs::tools {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kDevicesExamples =
     "The first column is what `stfs upload --device` takes; a GPU's UUID does too, as cuda:GPU-..., and "
     "means\n"
     "the same GPU after the machine was started anew. Where no GPU can be used, the last line says why: no\n"
@@ -65,7 +65,7 @@ void print_table(const upload::DeviceList& list, std::ostream& out) {
 int devices(const Arguments& arguments, Streams& streams) {
   bool json = false;
   CommandLine line("devices", "List the devices that tensors can be uploaded to, and their memory.",
-                   kExamples);
+                   kDevicesExamples);
   line.flag(json, "--json", "an object of the devices, and why there is no GPU");
   if (const auto code = line.parse(arguments, streams)) return *code;
   const upload::DeviceList list = upload::list_devices();

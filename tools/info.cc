@@ -17,7 +17,7 @@
 namespace stfs::tools {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kInfoExamples =
     "Padding is the white space at the end of the header: room for later edits, and what aligns the\n"
     "data. Alignment counts the tensors whose first byte lies at a multiple of 8 (any dtype can be used\n"
     "in place), 64 (a cache line) and 4096 (a page) in the file.\n"
@@ -130,10 +130,6 @@ std::string size_text(std::uint64_t size_bytes, bool exact) {
   return exact ? grouped(size_bytes) : human_size(size_bytes);
 }
 
-std::string plural(std::uint64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
-}
-
 void print_totals(const Summary& summary, bool exact, std::ostream& out) {
   using Align = Table::Align;
   Table table({Align::Left, Align::Right, Align::Right, Align::Right, Align::Right});
@@ -160,7 +156,7 @@ void print_metadata(const Metadata& metadata, std::ostream& out) {
     std::string value = printable(std::string_view(entry.second).substr(0, kShownValueBytes));
     if (value.empty()) value = "\"\"";
     if (entry.second.size() > kShownValueBytes) {
-      value += fmt::format("... ({}; --json has all of it)", plural(entry.second.size(), "byte"));
+      value += fmt::format("... ({}; --json has all of it)", counted(entry.second.size(), "byte"));
     }
     return std::array<std::string, 2>{"  " + printable_name(entry.first), value};
   };
@@ -176,18 +172,18 @@ void print_text(const Model& model, const Summary& summary, bool exact, std::ost
   if (model.is_sharded()) {
     out << fmt::format("shards      {} of {}\n", grouped(summary.shards), grouped(model.shards().size()));
   }
-  out << "size        " << human_size(size_bytes) << " (" << plural(size_bytes, "byte") << ")\n";
+  out << "size        " << human_size(size_bytes) << " (" << counted(size_bytes, "byte") << ")\n";
   out << "tensors     " << grouped(tensors) << '\n';
   out << "parameters  " << grouped(parameters);
   if (const std::string count = human_count(parameters); !count.empty()) out << " (" << count << ')';
   out << '\n';
-  out << fmt::format("header      {}, {} of them padding\n", plural(summary.header_size_bytes, "byte"),
+  out << fmt::format("header      {}, {} of them padding\n", counted(summary.header_size_bytes, "byte"),
                      grouped(summary.padding_bytes));
-  out << "data        " << plural(summary.data_size_bytes, "byte");
+  out << "data        " << counted(summary.data_size_bytes, "byte");
   if (!model.is_sharded()) out << " from offset " << grouped(model.front().data_offset());
   out << '\n';
   out << fmt::format("alignment   of {}: {} at multiples of 8, {} of 64, {} of 4096\n",
-                     plural(tensors, "tensor"), grouped(summary.alignment[0].tensors),
+                     counted(tensors, "tensor"), grouped(summary.alignment[0].tensors),
                      grouped(summary.alignment[1].tensors), grouped(summary.alignment[2].tensors));
   print_metadata(model.metadata(), out);
   if (tensors == 0) return;
@@ -202,7 +198,7 @@ int info(const Arguments& arguments, Streams& streams) {
   bool exact_bytes = false;
   bool json = false;
   CommandLine line("info", "Show what a model holds: totals by dtype, metadata, header, alignment.",
-                   kExamples);
+                   kInfoExamples);
   line.positional(named, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.flag(exact_bytes, "-b,--bytes", "sizes in the table as exact bytes");
   line.flag(json, "--json", "the same as a JSON object").excludes("--bytes");

@@ -20,7 +20,7 @@
 namespace stfs::tools {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kLsExamples =
     "Name, dtype, shape and size, in the order of the data. A GLOB is matched against whole names; its\n"
     "* matches dots and slashes too. Characters that could disturb a terminal are escaped (\\n, \\x1b),\n"
     "and the empty name is shown as \"\"; --json prints names exactly.\n"
@@ -32,7 +32,7 @@ constexpr const char* kExamples =
     "  stfs ls /mnt/model                              through a mount\n"
     "  stfs ls --json model.safetensors | jq '.tensors[].name'";
 
-struct Request {
+struct LsRequest {
   std::string target;
   std::vector<std::string> globs;
   std::string sort = "offset";
@@ -53,7 +53,7 @@ bool matches(const std::string& glob, std::string_view name) {
 using Positions = std::vector<std::uint32_t>;
 
 /// The tensors that any glob matches, all of them without a glob; reports the globs that match none.
-Positions select(const Target& target, const Request& request, Streams& streams, int& code) {
+Positions select(const Target& target, const LsRequest& request, Streams& streams, int& code) {
   const TensorIndex& tensors = target.model->tensors();
   Positions candidates(tensors.size());
   std::iota(candidates.begin(), candidates.end(), 0U);
@@ -83,7 +83,7 @@ Positions select(const Target& target, const Request& request, Streams& streams,
   return selected;
 }
 
-void sort(Positions& positions, const TensorIndex& tensors, const Request& request) {
+void sort(Positions& positions, const TensorIndex& tensors, const LsRequest& request) {
   if (request.sort == "name") {
     std::sort(positions.begin(), positions.end(),
               [&](std::uint32_t a, std::uint32_t b) { return tensors[a].name < tensors[b].name; });
@@ -122,7 +122,8 @@ void print_names(const TensorIndex& tensors, const Positions& positions, std::os
   }
 }
 
-void print_table(const Model& model, const Positions& positions, const Request& request, std::ostream& out) {
+void print_table(const Model& model, const Positions& positions, const LsRequest& request,
+                 std::ostream& out) {
   using Align = Table::Align;
   Table table({Align::Left, Align::Left, Align::Left, Align::Right});
   const auto cells = [&](std::uint32_t position) {
@@ -142,8 +143,8 @@ void print_table(const Model& model, const Positions& positions, const Request& 
 }  // namespace
 
 int ls(const Arguments& arguments, Streams& streams) {
-  Request request;
-  CommandLine line("ls", "List the tensors of an archive or a sharded model.", kExamples);
+  LsRequest request;
+  CommandLine line("ls", "List the tensors of an archive or a sharded model.", kLsExamples);
   line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.positionals(request.globs, "GLOB", "show only tensors whose name matches one of these");
   line.choice(request.sort, "--sort", "KEY", "name, size (largest first) or offset (the default)",

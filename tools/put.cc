@@ -17,7 +17,7 @@
 namespace stfs::tools {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kPutExamples =
     "FILE is a NumPy file where its name ends in .npy (same dtype and shape, C order, little-endian; BF16\n"
     "and fp8 as unsigned integers or void of their size), an archive where it ends in .safetensors or with\n"
     "--from-tensor (same dtype and shape), else raw bytes of exactly the tensor's size; - reads those from\n"
@@ -31,7 +31,7 @@ constexpr const char* kExamples =
     "  make-weights | stfs put model.safetensors lm_head.weight -\n"
     "  stfs put /mnt/model/lm_head.weight lm_head.bin     a tensor's file needs no name";
 
-struct Request {
+struct PutRequest {
   std::string target;
   std::vector<std::string> name_and_file;
   SourceName source;
@@ -39,7 +39,7 @@ struct Request {
   bool json = false;
 };
 
-void print(const Request& request, const Archive& archive, const Tensor& tensor, std::ostream& out) {
+void print(const PutRequest& request, const Archive& archive, const Tensor& tensor, std::ostream& out) {
   if (!request.json) {
     out << fmt::format("changed {}: {} {}, {}\n", printable_name(tensor.name), name_of(tensor.dtype),
                        shape_text(tensor.shape), human_size(tensor.data.size_bytes));
@@ -64,9 +64,9 @@ Result<void> put_tensor(Change& change, std::uint32_t position, TensorSource& so
 }  // namespace
 
 int put(const Arguments& arguments, Streams& streams) {
-  Request request;
+  PutRequest request;
   std::string from_tensor;
-  CommandLine line("put", "Give one tensor a new content, wholly or not at all.", kExamples);
+  CommandLine line("put", "Give one tensor a new content, wholly or not at all.", kPutExamples);
   line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.positionals(request.name_and_file, "NAME FILE",
                    "the tensor and where its bytes come from; no NAME where TARGET is a tensor's file");

@@ -26,6 +26,10 @@ std::string grouped(std::uint64_t number) {
   return digits;
 }
 
+std::string counted(std::uint64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
+}
+
 std::string human_count(std::uint64_t number) {
   constexpr std::array<const char*, 3> kUnits = {"million", "billion", "trillion"};
   if (number < 1'000'000) return {};

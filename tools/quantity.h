@@ -14,6 +14,9 @@ std::string human_size(std::uint64_t size_bytes);
 /// "6,738,415,616".
 std::string grouped(std::uint64_t number);
 
+/// "1 tensor", "6,738 tensors".
+std::string counted(std::uint64_t count, std::string_view noun);
+
 /// "6.74 billion", or nothing below a million, where the number itself is read as easily.
 std::string human_count(std::uint64_t number);
 

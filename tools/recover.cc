@@ -25,7 +25,7 @@
 namespace stfs::tools {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kRecoverExamples =
     "A writer that was killed after its commit leaves a journal, .NAME.stj.ID, beside the archive. Whoever\n"
     "opens the archive for writing applies it; this does so, and explains each journal that is there.\n"
     "Exits with 0 where nothing is left to be done, else with 1.\n"
@@ -36,7 +36,7 @@ constexpr const char* kExamples =
     "  stfs recover --force copy.safetensors             apply a journal that came with a copy of the "
     "archive";
 
-struct Request {
+struct RecoverRequest {
   std::string target;
   RecoveryOptions options;
   bool json = false;
@@ -77,17 +77,13 @@ std::string_view action_name(JournalAction action) {
   return "none";
 }
 
-std::string plural(std::uint64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
-}
-
-void print_text(const Request& request, const Reports& reports, std::ostream& out) {
+void print_text(const RecoverRequest& request, const Reports& reports, std::ostream& out) {
   if (reports.empty()) out << printable(request.target) << ": no journal, nothing to recover\n";
   for (const JournalReport& report : reports) {
     out << printable(report.path.string()) << '\n';
     out << "  state   " << name_of(report.state) << ": " << printable(explanation_of(report)) << '\n';
     if (report.ranges > 0) {
-      out << fmt::format("  covers  {} of the archive, {}\n", plural(report.ranges, "range"),
+      out << fmt::format("  covers  {} of the archive, {}\n", counted(report.ranges, "range"),
                          human_size(report.size_bytes));
     }
     out << "  action  " << action_text(report, request.options.is_dry_run);
@@ -96,7 +92,7 @@ void print_text(const Request& request, const Reports& reports, std::ostream& ou
   }
 }
 
-void print_json(const std::filesystem::path& path, const Request& request, const Reports& reports,
+void print_json(const std::filesystem::path& path, const RecoverRequest& request, const Reports& reports,
                 std::ostream& out) {
   Json document = json_document();
   document["path"] = json_path(path);
@@ -131,8 +127,8 @@ Result<std::vector<std::filesystem::path>> archives_of(const std::filesystem::pa
 }  // namespace
 
 int recover(const Arguments& arguments, Streams& streams) {
-  Request request;
-  CommandLine line("recover", "Finish what an interrupted writer has committed.", kExamples);
+  RecoverRequest request;
+  CommandLine line("recover", "Finish what an interrupted writer has committed.", kRecoverExamples);
   line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.flag(request.options.is_dry_run, "-n,--dry-run", "look and explain, and change nothing");
   line.flag(request.options.is_forced, "--force",

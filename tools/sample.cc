@@ -23,9 +23,9 @@
 namespace stfs::tools {
 namespace {
 
-constexpr std::size_t kPieceBytes = 4U << 20U;
+constexpr std::size_t kSamplePieceBytes = 4U << 20U;
 
-constexpr const char* kExamples =
+constexpr const char* kSampleExamples =
     "The model is a small transformer (model.layers.N.self_attn.q_proj.weight and so on, in BF16, F16 and\n"
     "F32), and with it one tensor of each of the 22 dtypes, scalars, empty tensors, names that are legal\n"
     "and awkward (slashes, \"..\", line feeds, 300 bytes, none at all), and metadata. Values are random,\n"
@@ -36,7 +36,7 @@ constexpr const char* kExamples =
     "  stfs sample --layers 4 --hidden 256 model.safetensors\n"
     "  stfs sample --size 1G --seed 7 large.safetensors";
 
-struct Request {
+struct SampleRequest {
   std::string path;
   SampleSize size;
   std::string data_size;
@@ -45,7 +45,7 @@ struct Request {
   bool json = false;
 };
 
-Metadata metadata_of(const Request& request) {
+Metadata metadata_of(const SampleRequest& request) {
   return {{"format", "pt"},
           {"generator", "stfs sample " STFS_VERSION},
           {"seed", std::to_string(request.seed)},
@@ -61,15 +61,16 @@ BitPattern pattern_of(const TensorSpec& tensor) {
   return is_gain ? gains() : weights_of(tensor.dtype);
 }
 
-Result<void> write(const Request& request, const std::vector<TensorSpec>& tensors, Streams& streams) {
+Result<void> write(const SampleRequest& request, const std::vector<TensorSpec>& tensors, Streams& streams) {
   auto writer = ArchiveWriter::create(request.path, tensors, metadata_of(request), request.force);
   if (!writer) return pass_on(std::move(writer));
   Progress progress(streams, "sample", total_bytes(tensors));
-  std::vector<std::byte> buffer(kPieceBytes);
+  std::vector<std::byte> buffer(kSamplePieceBytes);
   for (const TensorSpec& tensor : tensors) {
     SampleValues values(request.seed, tensor.name, pattern_of(tensor));
     for (std::uint64_t left = total_bytes({tensor}); left > 0;) {
-      const std::span<std::byte> piece = std::span(buffer).first(std::min<std::uint64_t>(left, kPieceBytes));
+      const std::span<std::byte> piece =
+          std::span(buffer).first(std::min<std::uint64_t>(left, kSamplePieceBytes));
       values.fill(piece);
       if (auto appended = writer->append(piece); !appended) return appended;
       if (interrupted())
@@ -81,7 +82,7 @@ Result<void> write(const Request& request, const std::vector<TensorSpec>& tensor
   return writer->finish();
 }
 
-void print(const Request& request, const std::vector<TensorSpec>& tensors, Streams& streams) {
+void print(const SampleRequest& request, const std::vector<TensorSpec>& tensors, Streams& streams) {
   std::error_code unknown;
   const std::uint64_t size_bytes = std::filesystem::file_size(request.path, unknown);
   if (!request.json) {
@@ -102,7 +103,7 @@ void print(const Request& request, const std::vector<TensorSpec>& tensors, Strea
 }
 
 /// What the numbers on the command line contradict, or nothing.
-std::string mistake_in(Request& request, bool hidden_given) {
+std::string mistake_in(SampleRequest& request, bool hidden_given) {
   if (request.path.empty()) return "PATH is empty: name the archive to write";
   if (request.size.hidden % 8 != 0) return "--hidden: must be a multiple of 8";
   if (request.data_size.empty()) return {};
@@ -117,9 +118,9 @@ std::string mistake_in(Request& request, bool hidden_given) {
 }  // namespace
 
 int sample(const Arguments& arguments, Streams& streams) {
-  Request request;
+  SampleRequest request;
   CommandLine line("sample", "Write a small model that looks real and holds everything that is rare.",
-                   kExamples);
+                   kSampleExamples);
   line.positional(request.path, "PATH", "the archive to write");
   line.number(request.size.layers, "--layers", "N", "layers of the transformer; 2 by default", 1, 100000);
   line.number(request.size.hidden, "--hidden", "N", "its width, a multiple of 8; 64 by default", 8, 65536);

@@ -25,7 +25,7 @@
 namespace stfs::tools {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kServeExamples =
     "Uploads the tensors once and keeps them. Other processes of the same user map them through the socket\n"
     "within milliseconds, without a copy, and read-only: stfs.attach(PATH) in Python, stfs_attach() in C.\n"
     "Each connection is a lease. When the archive changes, its new state is uploaded beside the old one,\n"
@@ -46,7 +46,7 @@ constexpr const char* kExamples =
 // How soon a signal is noticed where nothing else happens.
 constexpr std::chrono::milliseconds kRound{200};
 
-struct Request : UploadRequest {
+struct ServeRequest : UploadRequest {
   std::string socket;
   std::string status;
   bool is_verified = false;
@@ -82,7 +82,7 @@ class BrokenPipeGuard {
 /// The life of one server; says what happens.
 class Service {
  public:
-  Service(const Request& request, upload::ServeSocket socket, upload::PlanRequest plan, Streams& streams)
+  Service(const ServeRequest& request, upload::ServeSocket socket, upload::PlanRequest plan, Streams& streams)
       : request_(request),
         streams_(streams),
         server_(std::move(socket), {.sources = absolute_paths(request.sources)}),
@@ -174,7 +174,7 @@ class Service {
     drawn_bytes_ = done_bytes;
   }
 
-  const Request& request_;
+  const ServeRequest& request_;
   Streams& streams_;
   upload::LeaseServer server_;
   upload::ServeLoader loader_;  // ends first
@@ -184,7 +184,7 @@ class Service {
   bool is_mute_ = false;
 };
 
-int print_status(const Request& request, Streams& streams) {
+int print_status(const ServeRequest& request, Streams& streams) {
   const auto report = upload::query_server(request.status);
   if (!report) return report_failure(streams, "serve", report.error().message);
   if (request.json) {
@@ -195,7 +195,7 @@ int print_status(const Request& request, Streams& streams) {
   return streams.out ? kDone : kFailed;
 }
 
-int start(const Request& request, Streams& streams) {
+int start(const ServeRequest& request, Streams& streams) {
   auto plan = plan_request(request);
   if (!plan) return report_refusal(streams, "serve", plan.error());
   if (request.socket.empty()) return report_wrong_usage(streams, "serve", "--socket is required");
@@ -211,8 +211,9 @@ int start(const Request& request, Streams& streams) {
 }  // namespace
 
 int serve(const Arguments& arguments, Streams& streams) {
-  Request request;
-  CommandLine line("serve", "Keep tensors in the memory of devices, for other processes to map.", kExamples);
+  ServeRequest request;
+  CommandLine line("serve", "Keep tensors in the memory of devices, for other processes to map.",
+                   kServeExamples);
   add_upload_options(line, request);
   line.text(request.socket, "--socket", "PATH", "where clients connect; made with mode 0600");
   line.flag(request.is_verified, "--verify", "compare every byte on the device with the archive's");

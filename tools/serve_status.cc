@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <nlohmann/json.hpp>
 #include <ostream>
 #include <string>
 
+#include "tools/json_document.h"
 #include "tools/printable.h"
 #include "tools/quantity.h"
 #include "tools/table.h"
@@ -15,16 +15,10 @@
 namespace stfs::tools {
 namespace {
 
-using Json = nlohmann::json;
-
 std::string duration_text(std::int64_t seconds) {
   if (seconds < 120) return fmt::format("{} s", seconds);
   if (seconds < 7200) return fmt::format("{} min", seconds / 60);
   return fmt::format("{} h", seconds / 3600);
-}
-
-std::string count_text(std::uint64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", grouped(count), noun, count == 1 ? "" : "s");
 }
 
 /// "16.0 GiB on cpu", "32.0 GiB on cuda:0, cuda:1".
@@ -49,8 +43,8 @@ void print_generations(const Json& report, std::ostream& out) {
     const auto leases = generation.at("leases").get<std::uint64_t>();
     print_line(out, number == newest ? "generation" : "older",
                fmt::format("{}: {}, {}, {}", number,
-                           count_text(generation.at("tensors").get<std::uint64_t>(), "tensor"),
-                           memory_text(generation), count_text(leases, "lease")));
+                           counted(generation.at("tensors").get<std::uint64_t>(), "tensor"),
+                           memory_text(generation), counted(leases, "lease")));
   }
   if (report.at("stuck").is_string()) print_line(out, "stuck", report.at("stuck").get<std::string>());
 }

@@ -25,9 +25,9 @@ namespace stfs::tools {
 namespace {
 
 /// Gathered at a time. Large enough that the system calls don't show.
-constexpr std::uint64_t kPieceBytes = 4U << 20U;
+constexpr std::uint64_t kSlicePieceBytes = 4U << 20U;
 
-constexpr const char* kExamples =
+constexpr const char* kSliceExamples =
     "[TEXT] is what NumPy has between the brackets: integers, ranges with steps, negative numbers and one\n"
     "..., separated by commas. The elements come row-major and little-endian, raw or, with --npy or where\n"
     "FILE ends in .npy, as a NumPy file (BF16 and fp8 as unsigned integers of their size). Quotes keep\n"
@@ -41,7 +41,7 @@ constexpr const char* kExamples =
     "  stfs slice --json model.safetensors 'lm_head.weight[:, 7]'          its shape and size\n"
     "  stfs slice /mnt/model/lm_head.weight '[-1]' -o last.npy             no name: it is the tensor's file";
 
-struct Request {
+struct SliceRequest {
   std::string target;
   std::string selected;
   std::string output;  // empty: the stream
@@ -69,7 +69,7 @@ struct Found {
   std::string head;  // of an .npy
 };
 
-Result<Found> find(const Target& target, const Request& request, const Selection& selection) {
+Result<Found> find(const Target& target, const SliceRequest& request, const Selection& selection) {
   const auto position = target.tensor ? Result<std::uint32_t>(*target.tensor)
                                       : find_tensor(*target.model, request.target, selection.name);
   if (!position) return tl::unexpected(position.error());
@@ -100,8 +100,8 @@ Result<void> read_pieces(const Model& model, const Found& found, Write&& write) 
           },
       .copy_from = [&](const ByteSource::Copy& copy) { return archive.copy_from(whole, copy); }};
   std::vector<std::byte> gathered;
-  for (std::uint64_t offset = 0; offset < slice.size_bytes; offset += kPieceBytes) {
-    const ByteRange piece{offset, std::min(kPieceBytes, slice.size_bytes - offset)};
+  for (std::uint64_t offset = 0; offset < slice.size_bytes; offset += kSlicePieceBytes) {
+    const ByteRange piece{offset, std::min(kSlicePieceBytes, slice.size_bytes - offset)};
     if (slice.is_contiguous()) {
       const auto bytes = tensor.read({slice.first_byte + offset, piece.size_bytes});
       if (!bytes) return tl::unexpected(bytes.error());
@@ -123,7 +123,8 @@ Result<void> write_stream(const Model& model, const Found& found, std::ostream& 
   });
 }
 
-Result<void> write_file(const Model& model, const Found& found, const Request& request, Streams& streams) {
+Result<void> write_file(const Model& model, const Found& found, const SliceRequest& request,
+                        Streams& streams) {
   auto file = create_output(request.output, model);
   if (!file) return pass_on(std::move(file));
   if (auto ok = file->reserve(found.head.size() + found.slice.size_bytes); !ok) return ok;
@@ -143,7 +144,7 @@ Result<void> write_file(const Model& model, const Found& found, const Request& r
   return file->finish();
 }
 
-void print(const Request& request, const Selection& selection, const Tensor& tensor, const Found& found,
+void print(const SliceRequest& request, const Selection& selection, const Tensor& tensor, const Found& found,
            const Model& model, std::ostream& out) {
   const Slice& slice = found.slice;
   if (!request.json) {
@@ -167,7 +168,7 @@ void print(const Request& request, const Selection& selection, const Tensor& ten
 }
 
 /// What is wrong with the arguments, or nothing.
-std::string mistake_in(const Request& request, const Target& target,
+std::string mistake_in(const SliceRequest& request, const Target& target,
                        const std::optional<Selection>& selection) {
   if (!selection) {
     return fmt::format("{}: is no NAME[TEXT]: 'NAME[...]' is all of a tensor", request.selected);
@@ -181,8 +182,8 @@ std::string mistake_in(const Request& request, const Target& target,
 }  // namespace
 
 int slice(const Arguments& arguments, Streams& streams) {
-  Request request;
-  CommandLine line("slice", "Write some elements of a tensor, selected as in NumPy.", kExamples);
+  SliceRequest request;
+  CommandLine line("slice", "Write some elements of a tensor, selected as in NumPy.", kSliceExamples);
   line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.positional(request.selected, "NAME[TEXT]",
                   "the tensor and which of its elements; [TEXT] alone where TARGET is a tensor's file");

@@ -18,8 +18,8 @@ namespace {
 
 /// Read, hashed and searched at a time: little enough that each finds it in the cache, and so much that the
 /// system calls don't show. A multiple of every element's size.
-constexpr std::uint64_t kPieceBytes = 256U << 10U;
-constexpr std::chrono::milliseconds kLookEvery{50};
+constexpr std::uint64_t kScanPieceBytes = 256U << 10U;
+constexpr std::chrono::milliseconds kScanLookEvery{50};
 
 class Scanner {
  public:
@@ -45,7 +45,7 @@ class Scanner {
   /// Whether so many work() have ended; waits a moment for it.
   bool wait_a_moment(std::size_t threads) {
     std::unique_lock lock(mutex_);
-    return end_.wait_for(lock, kLookEvery, [&] { return ended_ == threads; });
+    return end_.wait_for(lock, kScanLookEvery, [&] { return ended_ == threads; });
   }
   void stop() { is_stopped_ = true; }
   [[nodiscard]] std::uint64_t done_bytes() const { return done_bytes_; }
@@ -57,10 +57,11 @@ class Scanner {
     const ByteRange range = model_.file_range(tensor);
     const Dtype dtype = model_.tensors()[tensor].dtype;
     Checksum checksum;
-    std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPieceBytes, range.size_bytes)));
-    for (std::uint64_t offset = range.offset; offset < range.end() && !is_stopped_; offset += kPieceBytes) {
+    std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kScanPieceBytes, range.size_bytes)));
+    for (std::uint64_t offset = range.offset; offset < range.end() && !is_stopped_;
+         offset += kScanPieceBytes) {
       const auto piece =
-          std::span(buffer).first(static_cast<std::size_t>(std::min(kPieceBytes, range.end() - offset)));
+          std::span(buffer).first(static_cast<std::size_t>(std::min(kScanPieceBytes, range.end() - offset)));
       if (auto read = archive.read_through(piece, offset); !read) return read;
       checksum.update(piece);
       scan.non_finite += count_non_finite(dtype, piece);

@@ -20,9 +20,9 @@
 namespace stfs::tools {
 namespace {
 
-constexpr std::chrono::milliseconds kLookEvery{20};
+constexpr std::chrono::milliseconds kUploadLookEvery{20};
 
-constexpr const char* kExamples =
+constexpr const char* kUploadExamples =
     "Reads what was selected from its archives (of what lies in a mount too: no byte passes through\n"
     "FUSE) and moves it into one piece of memory on each device, in bounded memory of this process. The\n"
     "memory is given back at the end: this verb tells that it works, and how fast; `stfs serve` keeps it.\n"
@@ -45,14 +45,14 @@ constexpr const char* kExamples =
     "  stfs upload model.safetensors --device cpu --select '*.k_proj.weight[:, :64]'\n"
     "  stfs upload model.safetensors --device cuda:0 --dtype BF16 --json | jq .bytes_per_second";
 
-struct Request : UploadRequest {
+struct UploadVerbRequest : UploadRequest {
   bool is_dry_run = false;
   bool verify = false;
   bool json = false;
 };
 
 /// Shows the plan, and says of each device whether it could hold its part.
-int show(const upload::Plan& plan, const Request& request, Streams& streams) {
+int show(const upload::Plan& plan, const UploadVerbRequest& request, Streams& streams) {
   PlanMemory memory;
   for (const upload::PlannedDevice& planned : plan.devices) {
     auto backend = upload::Backend::open(planned.device);
@@ -74,7 +74,7 @@ int show(const upload::Plan& plan, const Request& request, Streams& streams) {
   return streams.out ? code : kFailed;
 }
 
-Result<upload::Resident> carry_out(upload::Plan plan, const Request& request, Streams& streams) {
+Result<upload::Resident> carry_out(upload::Plan plan, const UploadVerbRequest& request, Streams& streams) {
   upload::UploadOptions options;
   options.verify = request.verify;
   auto started = upload::Upload::start(std::move(plan), options);
@@ -83,7 +83,7 @@ Result<upload::Resident> carry_out(upload::Plan plan, const Request& request, St
   Progress progress(streams, "upload", upload.progress().total_bytes);
   std::uint64_t shown_bytes = 0;
   while (!upload.is_done()) {
-    std::this_thread::sleep_for(kLookEvery);
+    std::this_thread::sleep_for(kUploadLookEvery);
     if (interrupted()) upload.cancel();
     const std::uint64_t done_bytes = upload.progress().done_bytes;
     progress.advance(done_bytes - shown_bytes);
@@ -95,8 +95,8 @@ Result<upload::Resident> carry_out(upload::Plan plan, const Request& request, St
 }  // namespace
 
 int upload(const Arguments& arguments, Streams& streams) {
-  Request request;
-  CommandLine line("upload", "Move tensors into the memory of devices.", kExamples);
+  UploadVerbRequest request;
+  CommandLine line("upload", "Move tensors into the memory of devices.", kUploadExamples);
   add_upload_options(line, request);
   line.flag(request.verify, "--verify", "then read all again and compare what lies on the devices");
   line.flag(request.is_dry_run, "-n,--dry-run", "show what would go where, and move nothing");

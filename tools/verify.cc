@@ -26,7 +26,7 @@
 namespace stfs::tools {
 namespace {
 
-constexpr const char* kExamples =
+constexpr const char* kVerifyExamples =
     "Checks the rules of the format, that index and shards of a sharded model agree, and that every byte\n"
     "can be read. Prints for each tensor its checksum (XXH128, as xxh128sum and the attribute\n"
     "user.safetensors.checksum of a mount have it) and how many of its elements are NaN or infinite; - "
@@ -42,7 +42,7 @@ constexpr const char* kExamples =
     "  stfs verify model.safetensors.index.json lm_head.weight        one tensor of a sharded model\n"
     "  stfs verify --json model.safetensors | jq '.tensors[] | select(.nan > 0).name'";
 
-struct Request {
+struct VerifyRequest {
   std::string target;
   std::vector<std::string> names;
   std::string record;
@@ -67,7 +67,7 @@ struct Verdict {
   }
 };
 
-Result<Positions> select(const Target& target, const Request& request) {
+Result<Positions> select(const Target& target, const VerifyRequest& request) {
   if (target.tensor) return Positions{*target.tensor};
   Positions positions;
   if (request.names.empty()) {
@@ -111,7 +111,7 @@ Sums sums_of(const Model& model, const Verdict& verdict) {
 }
 
 /// Reads, compares, and records what is whole.
-Result<Verdict> judge(const Target& target, const Request& request, Streams& streams) {
+Result<Verdict> judge(const Target& target, const VerifyRequest& request, Streams& streams) {
   const Model& model = *target.model;
   Verdict verdict;
   auto tensors = select(target, request);
@@ -205,7 +205,8 @@ void print_table(const Model& model, const Verdict& verdict, std::ostream& out) 
   for (std::size_t at = 0; out && at < verdict.tensors.size(); ++at) table.print(out, cells(at));
 }
 
-void print_summary(const Request& request, const Model& model, const Verdict& verdict, std::ostream& out) {
+void print_summary(const VerifyRequest& request, const Model& model, const Verdict& verdict,
+                   std::ostream& out) {
   const std::size_t problems = verdict.problems(model);
   const std::size_t count = verdict.tensors.size();
   out << fmt::format("read {} tensor{}, {}: ", grouped(count), count == 1 ? "" : "s",
@@ -219,7 +220,7 @@ void print_summary(const Request& request, const Model& model, const Verdict& ve
   }
 }
 
-int report(const Request& request, const Model& model, const Verdict& verdict, Streams& streams) {
+int report(const VerifyRequest& request, const Model& model, const Verdict& verdict, Streams& streams) {
   int code = report_problems(streams, "verify", model);
   for (const std::string& file : verdict.changed_files) {
     code = report_failure(streams, "verify", file + ": was changed while it was read: verify it again");
@@ -238,8 +239,9 @@ int report(const Request& request, const Model& model, const Verdict& verdict, S
 }  // namespace
 
 int verify(const Arguments& arguments, Streams& streams) {
-  Request request;
-  CommandLine line("verify", "Read every byte: checksums, NaNs, and what differs from a record.", kExamples);
+  VerifyRequest request;
+  CommandLine line("verify", "Read every byte: checksums, NaNs, and what differs from a record.",
+                   kVerifyExamples);
   line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
   line.positionals(request.names, "NAME", "these tensors only");
   line.text(request.record, "--record", "FILE", "write a record of dtypes, shapes and checksums (JSON)");

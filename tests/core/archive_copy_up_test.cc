@@ -14,7 +14,7 @@ using namespace stfs::test;
 
 namespace {
 
-constexpr std::string_view kHeader =
+constexpr std::string_view kCopiedHeader =
     R"({"a":{"dtype":"U8","shape":[8192],"data_offsets":[0,8192]},"b":{"dtype":"U8","shape":[4],"data_offsets":[8192,8196]}})";
 constexpr std::uint64_t kBytesOfA = 8192;
 
@@ -102,7 +102,7 @@ struct Layered {
   }
 
   TemporaryDirectory directory;
-  const std::string original = archive_bytes(kHeader, std::string(kBytesOfA, 'a') + "bbbb");
+  const std::string original = archive_bytes(kCopiedHeader, std::string(kBytesOfA, 'a') + "bbbb");
   const std::string path = directory.write("m.safetensors", original);
   const std::string copy = directory / "upper/m.safetensors";
   LayeredStorage storage{path, copy};
@@ -175,7 +175,7 @@ TEST_CASE("who asks late is told of the copy all the same, and a second opening 
 TEST_CASE("an archive without layers is opened again without a copy, however it was replaced",
           "[core][archive]") {
   const TemporaryDirectory directory;
-  const std::string bytes = archive_bytes(kHeader, std::string(kBytesOfA, 'a') + "bbbb");
+  const std::string bytes = archive_bytes(kCopiedHeader, std::string(kBytesOfA, 'a') + "bbbb");
   const std::string path = directory.write("m.safetensors", bytes);
   const auto archive = Archive::open(path, Access::ReadWrite).value();
   bool is_told = false;
@@ -192,7 +192,7 @@ TEST_CASE("an archive without layers is opened again without a copy, however it 
 TEST_CASE("an archive that was opened for reading is not opened for writing", "[core][archive]") {
   const TemporaryDirectory directory;
   const auto archive =
-      Archive::open(directory.write("m", archive_bytes(kHeader, std::string(kBytesOfA + 4, 'a'))),
+      Archive::open(directory.write("m", archive_bytes(kCopiedHeader, std::string(kBytesOfA + 4, 'a'))),
                     Access::ReadOnly)
           .value();
   CHECK(archive->open_for_writing().error().errno_value == EROFS);

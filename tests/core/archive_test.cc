@@ -5,6 +5,7 @@
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
@@ -12,15 +13,11 @@ using namespace stfs::test;
 
 namespace {
 
-constexpr std::string_view kHeader =
+constexpr std::string_view kTwoTensorHeader =
     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[],"data_offsets":[4,8]}})";
 
 std::string two_tensors() {
-  return archive_bytes(kHeader, "aaaabbbb");
-}
-
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
+  return archive_bytes(kTwoTensorHeader, "aaaabbbb");
 }
 
 /// A copy of what a reader of that range gets.
@@ -46,9 +43,9 @@ TEST_CASE("an archive is opened with its tensors, its place and its status", "[c
   CHECK(archive->path() == path);
   CHECK(archive->access() == Access::ReadWrite);
   CHECK(archive->tensors().size() == 2);
-  CHECK(archive->header_size_bytes() == kHeader.size());
-  CHECK(archive->data_offset() == 8 + kHeader.size());
-  CHECK(archive->file_range({4, 4}) == ByteRange{12 + kHeader.size(), 4});
+  CHECK(archive->header_size_bytes() == kTwoTensorHeader.size());
+  CHECK(archive->data_offset() == 8 + kTwoTensorHeader.size());
+  CHECK(archive->file_range({4, 4}) == ByteRange{12 + kTwoTensorHeader.size(), 4});
   CHECK(archive->opened_status().identity.size_bytes == two_tensors().size());
   CHECK(archive->identity() == archive->opened_status().identity);
 }
@@ -101,11 +98,11 @@ TEST_CASE("a file that is no archive is refused with its path and the rule it br
       {"", ErrorCode::HeaderTooSmall},
       {"1234567", ErrorCode::HeaderTooSmall},
       {"plain text, and long", ErrorCode::HeaderTooLarge},
-      {archive_bytes(kHeader, "").substr(0, 50), ErrorCode::InvalidHeaderLength},
+      {archive_bytes(kTwoTensorHeader, "").substr(0, 50), ErrorCode::InvalidHeaderLength},
       {archive_bytes("\xff", ""), ErrorCode::InvalidHeader},
       {archive_bytes("nonsense", ""), ErrorCode::InvalidHeaderDeserialization},
-      {archive_bytes(kHeader, "aaaabbb"), ErrorCode::MetadataIncompleteBuffer},
-      {archive_bytes(kHeader, "aaaabbbb+"), ErrorCode::MetadataIncompleteBuffer},
+      {archive_bytes(kTwoTensorHeader, "aaaabbb"), ErrorCode::MetadataIncompleteBuffer},
+      {archive_bytes(kTwoTensorHeader, "aaaabbbb+"), ErrorCode::MetadataIncompleteBuffer},
   };
   for (const auto& [content, code] : files) {
     const std::string path = directory.write("a", content);

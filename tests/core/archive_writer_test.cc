@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "support/catch.h"
+#include "support/plain.h"
 #include "support/temporary_directory.h"
 
 using namespace stfs;
@@ -23,7 +24,7 @@ using stfs::test::TemporaryDirectory;
 namespace {
 
 const std::vector<TensorSpec> kTensors = {{"w", Dtype::F32, {2}}, {"b", Dtype::U8, {3}}};
-constexpr std::string_view kData = "0123456789A";
+constexpr std::string_view kElevenBytes = "0123456789A";
 
 std::span<const std::byte> bytes(std::string_view text) {
   return std::as_bytes(std::span(text));
@@ -36,13 +37,8 @@ Result<ArchiveWriter> start(const std::filesystem::path& path, bool replace = fa
 Result<void> write_whole(const std::filesystem::path& path, bool replace = false) {
   auto writer = start(path, replace);
   if (!writer) return pass_on(std::move(writer));
-  if (auto ok = writer->append(bytes(kData)); !ok) return ok;
+  if (auto ok = writer->append(bytes(kElevenBytes)); !ok) return ok;
   return writer->finish();
-}
-
-std::size_t files_in(const TemporaryDirectory& directory) {
-  return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(directory.path()),
-                                                std::filesystem::directory_iterator()));
 }
 
 struct stat status_of(const std::string& path) {
@@ -69,8 +65,8 @@ TEST_CASE("an archive is written whole, its data on a page, with room for its he
   CHECK(header->tensors[1].data == ByteRange{8, 3});
   CHECK((8 + *length) % 4096 == 0);
   CHECK(*length >= 65536);
-  CHECK(content.substr(8 + *length) == kData);
-  CHECK(files_in(directory) == 1);
+  CHECK(content.substr(8 + *length) == kElevenBytes);
+  CHECK(count_files(directory.path()) == 1);
 }
 
 TEST_CASE("data may come in any pieces", "[core][archive_writer]") {
@@ -104,11 +100,11 @@ TEST_CASE("until it is finished an archive has no name, and nothing is left of o
     REQUIRE(writer);
     REQUIRE(writer->append(bytes("0123")));
     CHECK(!std::filesystem::exists(path));
-    REQUIRE(files_in(directory) == 1);
+    REQUIRE(count_files(directory.path()) == 1);
     const auto temporary = std::filesystem::directory_iterator(directory.path())->path();
     CHECK(temporary.extension() != ".safetensors");
   }
-  CHECK(files_in(directory) == 0);
+  CHECK(count_files(directory.path()) == 0);
 }
 
 TEST_CASE("a writer that was moved from removes nothing", "[core][archive_writer]") {
@@ -118,9 +114,9 @@ TEST_CASE("a writer that was moved from removes nothing", "[core][archive_writer
   REQUIRE(first);
   {
     ArchiveWriter second = std::move(*first);
-    REQUIRE(second.append(bytes(kData)));
+    REQUIRE(second.append(bytes(kElevenBytes)));
     first = fail(ErrorCode::NotFound, ENOENT, "gone");  // destroys the writer moved from
-    CHECK(files_in(directory) == 1);
+    CHECK(count_files(directory.path()) == 1);
     REQUIRE(second.finish());
   }
   CHECK(std::filesystem::exists(path));
@@ -145,7 +141,7 @@ TEST_CASE("too few data, too many, or data after a failure are refused and leave
   REQUIRE(!added);
   CHECK(added.error().code == ErrorCode::WrongSize);
   CHECK(!many->finish());
-  CHECK(files_in(directory) == 0);
+  CHECK(count_files(directory.path()) == 0);
 }
 
 TEST_CASE("an existing file is kept unless it is to be replaced", "[core][archive_writer]") {
@@ -165,13 +161,13 @@ TEST_CASE("a file that appears meanwhile is not overwritten", "[core][archive_wr
   const std::string path = directory / "a.safetensors";
   auto writer = start(path);
   REQUIRE(writer);
-  REQUIRE(writer->append(bytes(kData)));
+  REQUIRE(writer->append(bytes(kElevenBytes)));
   directory.write("a.safetensors", "precious");
   const auto refused = writer->finish();
   REQUIRE(!refused);
   CHECK(refused.error().errno_value == EEXIST);
   CHECK(content_of(path) == "precious");
-  CHECK(files_in(directory) == 1);
+  CHECK(count_files(directory.path()) == 1);
 }
 
 TEST_CASE("a replaced file's mode, owner and attributes stay", "[core][archive_writer]") {
@@ -227,7 +223,7 @@ TEST_CASE("what can't be written says so with its path and errno", "[core][archi
       ArchiveWriter::create(directory / "b", std::vector<TensorSpec>{{"a", Dtype::F4, {1}}}, {}, false);
   REQUIRE(!invalid);
   CHECK(invalid.error().code == ErrorCode::MisalignedSlice);
-  CHECK(files_in(directory) == 1);
+  CHECK(count_files(directory.path()) == 1);
 }
 
 TEST_CASE("a name of the greatest length can be written", "[core][archive_writer]") {
@@ -250,5 +246,5 @@ TEST_CASE("a disk that is full fails at once, with its errno, and is left clean"
   REQUIRE(!writer);
   CHECK(writer.error().errno_value == EFBIG);
   CHECK(writer.error().message.find(directory / "a.safetensors") == 0);
-  CHECK(files_in(directory) == 0);
+  CHECK(count_files(directory.path()) == 0);
 }

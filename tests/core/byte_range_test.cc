@@ -8,15 +8,15 @@
 using stfs::ByteRange;
 
 namespace {
-constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kMaxOffset = std::numeric_limits<std::uint64_t>::max();
 }
 
 TEST_CASE("a range whose end passes 64 bits is none", "[core][byte_range]") {
-  CHECK(ByteRange::checked(kMax, 0)->end() == kMax);
-  CHECK(ByteRange::checked(0, kMax)->end() == kMax);
-  CHECK(!ByteRange::checked(kMax, 1));
-  CHECK(!ByteRange::checked(1, kMax));
-  CHECK(!ByteRange::checked(kMax, kMax));
+  CHECK(ByteRange::checked(kMaxOffset, 0)->end() == kMaxOffset);
+  CHECK(ByteRange::checked(0, kMaxOffset)->end() == kMaxOffset);
+  CHECK(!ByteRange::checked(kMaxOffset, 1));
+  CHECK(!ByteRange::checked(1, kMaxOffset));
+  CHECK(!ByteRange::checked(kMaxOffset, kMaxOffset));
 }
 
 TEST_CASE("ranges contain and overlap by their bytes", "[core][byte_range]") {

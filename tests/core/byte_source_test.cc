@@ -12,6 +12,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/choices.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/plain.h"
 #include "tests/support/planted_journal.h"
 #include "tests/support/temporary_directory.h"
 
@@ -19,10 +20,6 @@ using namespace stfs;
 using namespace stfs::test;
 
 namespace {
-
-std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
-}
 
 /// All zeros, on a file system that the test chooses; notes what it is asked to fetch.
 class OddFile final : public File {

@@ -10,28 +10,22 @@
 
 #include "core/unique_fd.h"
 #include "tests/support/catch.h"
+#include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
+using stfs::test::bytes_of;
 using stfs::test::content_of;
+using stfs::test::errno_of;
 using stfs::test::TemporaryDirectory;
 
 namespace {
-
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
 
 Result<std::string> read_text(const File& file, std::uint64_t offset, std::size_t size_bytes) {
   std::string text(size_bytes, '?');
   if (auto read = file.read(std::as_writable_bytes(std::span(text)), offset); !read)
     return pass_on(std::move(read));
   return text;
-}
-
-template <class T>
-int errno_of(const Result<T>& result) {
-  return result ? 0 : result.error().errno_value;
 }
 
 }  // namespace

@@ -10,8 +10,8 @@ using namespace stfs::test;
 
 namespace {
 
-struct Pair {
-  explicit Pair(std::uint64_t blocks, Storage& storage = system_storage()) {
+struct JournalAndArchive {
+  explicit JournalAndArchive(std::uint64_t blocks, Storage& storage = system_storage()) {
     const std::string old(blocks * kBlockBytes + 5, 'o');
     std::string fresh;
     for (std::uint64_t block = 0; block <= blocks; ++block)
@@ -33,7 +33,7 @@ JournalRange range_of(ByteRange archive, std::uint64_t journal_offset) {
 }  // namespace
 
 TEST_CASE("exactly the named blocks change, as often as they are applied", "[core][journal_apply]") {
-  const Pair pair(4);
+  const JournalAndArchive pair(4);
   const std::vector<JournalRange> ranges = {
       range_of({0, kBlockBytes}, 2 * kBlockBytes),
       range_of({2 * kBlockBytes, kBlockBytes}, 0),
@@ -52,7 +52,7 @@ TEST_CASE("exactly the named blocks change, as often as they are applied", "[cor
 
 TEST_CASE("a long range is copied whole where blocks can't be shared", "[core][journal_apply]") {
   FaultyStorage storage;
-  const Pair pair(700, storage);
+  const JournalAndArchive pair(700, storage);
   storage.plan().fail_call(FileCall::Clone, 1, EOPNOTSUPP);
   REQUIRE(apply_ranges(*pair.archive, *pair.journal, std::vector{range_of({0, 700 * kBlockBytes + 5}, 0)}));
   CHECK(content_of(pair.archive_path) ==
@@ -61,7 +61,7 @@ TEST_CASE("a long range is copied whole where blocks can't be shared", "[core][j
 
 TEST_CASE("a failure of either file is the caller's", "[core][journal_apply]") {
   FaultyStorage storage;
-  const Pair pair(700, storage);
+  const JournalAndArchive pair(700, storage);
   const std::vector ranges = {range_of({0, 700 * kBlockBytes}, 0)};
   const auto call = GENERATE(FileCall::Read, FileCall::Write, FileCall::Clone);
   storage.plan().fail_call(call, 1, EIO);
@@ -72,7 +72,7 @@ TEST_CASE("a failure of either file is the caller's", "[core][journal_apply]") {
 }
 
 TEST_CASE("hash_blocks gives what append_block_hashes gives", "[core][journal_apply]") {
-  const Pair pair(600);
+  const JournalAndArchive pair(600);
   const std::string all = content_of(pair.directory / "journal");
   const std::uint64_t size_bytes = GENERATE(0U, 1U, 4096U, 4097U, 600U * 4096U + 17U);
   std::vector<std::uint64_t> hashes;

@@ -3,16 +3,13 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
 using namespace stfs::test;
 
 namespace {
-
-std::ptrdiff_t files_in(const TemporaryDirectory& directory) {
-  return std::distance(std::filesystem::directory_iterator(directory.path()), {});
-}
 
 /// A record of one block of an archive.
 JournalRecord record_of(const Journal&, std::uint64_t journal_offset) {
@@ -21,11 +18,6 @@ JournalRecord record_of(const Journal&, std::uint64_t journal_offset) {
   record.ranges.push_back(
       {.archive = {0, kBlockBytes}, .journal_offset = journal_offset, .new_hashes = {1}, .old_hashes = {2}});
   return record;
-}
-
-template <class T>
-int errno_of(const Result<T>& result) {
-  return result ? 0 : result.error().errno_value;
 }
 
 }  // namespace
@@ -38,16 +30,16 @@ TEST_CASE("a journal has no name before it is published, and none when it is ret
   CHECK(region == kBlockBytes);
   CHECK(journal->allocate(kBlockBytes + 1) == 2 * kBlockBytes);
   CHECK(journal->allocate(1) == 4 * kBlockBytes);
-  CHECK(files_in(directory) == 0);
+  CHECK(count_files(directory.path()) == 0);
   REQUIRE(journal->seal(record_of(*journal, region), durability));
-  CHECK(files_in(directory) == 0);
+  CHECK(count_files(directory.path()) == 0);
   REQUIRE(journal->publish(durability));
   CHECK(std::filesystem::exists(journal->path()));
   CHECK(journal->path().filename().string().starts_with(".m.safetensors.stj."));
   CHECK(journal->path().extension() != ".safetensors");
   CHECK_FALSE(journal->spoiled());
   REQUIRE(journal->retire(durability));
-  CHECK(files_in(directory) == 0);
+  CHECK(count_files(directory.path()) == 0);
 }
 
 TEST_CASE("a published journal reads back as it was sealed", "[core][journal]") {
@@ -94,7 +86,7 @@ TEST_CASE("a failed sync spoils a journal for good", "[core][journal]") {
   REQUIRE(journal->spoiled());
   CHECK(errno_of(journal->seal(record_of(*journal, region), Durability::Power)) == ENOSPC);
   CHECK(errno_of(journal->publish(Durability::Power)) == ENOSPC);
-  CHECK(files_in(directory) == 0);
+  CHECK(count_files(directory.path()) == 0);
 }
 
 TEST_CASE("a publication that fails leaves no name", "[core][journal]") {
@@ -107,9 +99,9 @@ TEST_CASE("a publication that fails leaves no name", "[core][journal]") {
   const auto published = journal->publish(Durability::Power);
   REQUIRE_FALSE(published);
   CHECK(published.error().code != ErrorCode::CommitUnknown);
-  CHECK(files_in(directory) == 0);
+  CHECK(count_files(directory.path()) == 0);
   CHECK(errno_of(journal->publish(Durability::Power)) == EIO);
-  CHECK(files_in(directory) == 0);
+  CHECK(count_files(directory.path()) == 0);
 }
 
 TEST_CASE("a publication that can't even be taken back says that nobody knows", "[core][journal]") {

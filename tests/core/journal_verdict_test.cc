@@ -28,9 +28,10 @@ using namespace stfs::test;
 namespace {
 
 /// The system's storage, with somebody who decides about each call, and in any boot.
-class Watched final : private Interceptor, public InterceptedStorage {
+class WatchedStorage final : private Interceptor, public InterceptedStorage {
  public:
-  explicit Watched(std::function<Verdict(const SeamCall&)> decide = {}, Boot now = system_storage().boot())
+  explicit WatchedStorage(std::function<Verdict(const SeamCall&)> decide = {},
+                          Boot now = system_storage().boot())
       : InterceptedStorage(system_storage(), static_cast<Interceptor&>(*this)),
         decide_(std::move(decide)),
         now_(now) {}
@@ -167,7 +168,7 @@ TEST_CASE("where the group can't be given, it has no more than others", "[core][
   }
   REQUIRE(::chown(scene.path.c_str(), 12345, 23456) == 0);
   REQUIRE(::chmod(scene.path.c_str(), 0664) == 0);
-  Watched storage([](const SeamCall& call) {
+  WatchedStorage storage([](const SeamCall& call) {
     return call.kind == FileCall::SetOwner ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = EPERM}
                                            : Verdict{};
   });
@@ -179,7 +180,7 @@ TEST_CASE("where the group can't be given, it has no more than others", "[core][
 TEST_CASE("a journal that can't be read blocks commits, and its owner is named", "[core][journal_scan]") {
   const Scene scene;
   const auto journal = scene.plant();
-  Watched storage([](const SeamCall& call) {
+  WatchedStorage storage([](const SeamCall& call) {
     const bool is_hit = call.kind == FileCall::Open && call.role == FileRole::Journal;
     return is_hit ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = EACCES} : Verdict{};
   });
@@ -203,7 +204,7 @@ TEST_CASE("a journal that may only be read shows its bytes, and is settled by th
   const Scene scene;
   const auto journal = scene.plant();
   unsigned opens = 0;
-  Watched storage([&opens](const SeamCall& call) {
+  WatchedStorage storage([&opens](const SeamCall& call) {
     const bool is_hit = call.kind == FileCall::Open && call.role == FileRole::Journal && ++opens % 2 == 1;
     return is_hit ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = EACCES} : Verdict{};
   });
@@ -239,7 +240,7 @@ TEST_CASE("a journal of a stranger blocks commits and is never applied", "[core]
 TEST_CASE("a look at journals takes no lock", "[core][journal_scan]") {
   const Scene scene;
   const auto journal = scene.plant();
-  Watched storage;
+  WatchedStorage storage;
   const auto file = storage.open(scene.path, Access::ReadOnly).value();
   const auto found = scan_journals(storage, scene.path, *file);
   REQUIRE(found);
@@ -253,7 +254,7 @@ TEST_CASE("where a store has no locks a journal's owner counts as dead; other fa
   const Scene scene;
   const auto journal = scene.plant();
   for (const int why : {ENOLCK, ENOSYS, EOPNOTSUPP, EIO}) {
-    Watched storage([why](const SeamCall& call) {
+    WatchedStorage storage([why](const SeamCall& call) {
       return call.kind == FileCall::TestLock ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = why}
                                              : Verdict{};
     });
@@ -285,7 +286,7 @@ TEST_CASE("a journal that vanishes at any step of a scan is gone", "[core][journ
     for (const FileCall kind :
          {FileCall::Open, FileCall::Read, FileCall::Status, FileCall::PathStatus, FileCall::TestLock}) {
       bool has_failed = false;
-      Watched storage([&, kind, why](const SeamCall& call) {
+      WatchedStorage storage([&, kind, why](const SeamCall& call) {
         if (has_failed || call.kind != kind || call.role != FileRole::Journal) return Verdict{};
         has_failed = true;
         return Verdict{.kind = Verdict::Kind::Fail, .errno_value = why};
@@ -300,7 +301,7 @@ TEST_CASE("a journal that vanishes at any step of a scan is gone", "[core][journ
     }
   }
   // What stays there and can't be read is no journal that has gone.
-  Watched storage([](const SeamCall& call) {
+  WatchedStorage storage([](const SeamCall& call) {
     const bool is_hit = call.kind == FileCall::Read && call.role == FileRole::Journal;
     return is_hit ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = ESTALE} : Verdict{};
   });
@@ -313,7 +314,7 @@ TEST_CASE("a reader is excused from looking only where the directory can't be li
   const Scene scene;
   const auto journal = scene.plant();
   for (const int why : {EACCES, EMFILE, EIO}) {
-    Watched storage([why](const SeamCall& call) {
+    WatchedStorage storage([why](const SeamCall& call) {
       return call.kind == FileCall::List ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = why}
                                          : Verdict{};
     });
@@ -324,7 +325,7 @@ TEST_CASE("a reader is excused from looking only where the directory can't be li
     }
   }
   // Whoever can't open the journal is not excused, whatever the reason looks like.
-  Watched storage([](const SeamCall& call) {
+  WatchedStorage storage([](const SeamCall& call) {
     const bool is_hit = call.kind == FileCall::Open && call.role == FileRole::Journal;
     return is_hit ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = EMFILE} : Verdict{};
   });
@@ -348,7 +349,7 @@ TEST_CASE("a commit of an earlier boot with durability=process finishes what it 
           "[core][recovery]") {
   const Scene scene;
   const auto journal = scene.plant();
-  Watched later({}, later_boot());
+  WatchedStorage later({}, later_boot());
   SECTION("the archive has only old blocks") {
     CHECK(scene.recover_one(later).action == JournalAction::Removed);
     CHECK(content_of(scene.path) == scene.before);
@@ -395,7 +396,7 @@ TEST_CASE("a commit that waits for a coordinator which was lost with its boot is
       scene.directory.write(name, is_empty ? "" : whole.substr(0, whole.size() - 1));
   // In the boot that made it a damaged one is no loss of power.
   CHECK(scene.obstacle().has_value() == is_empty);
-  Watched later({}, later_boot());
+  WatchedStorage later({}, later_boot());
   CHECK(scene.obstacle(later).value() == (is_empty ? Obstacle::None : Obstacle::DeadOwner));
   const auto file = later.open(scene.path, Access::ReadWrite).value();
   REQUIRE(recover(later, scene.path, *file));
@@ -417,7 +418,7 @@ TEST_CASE("a journal whose name may not be removed here is made void, and is in 
   const auto refuse = [&](const SeamCall& call) {
     return call.kind == FileCall::Remove ? Verdict{Verdict::Kind::Fail, why} : Verdict{};
   };
-  Watched sticky(refuse, is_lost && !is_part ? later_boot() : system_storage().boot());
+  WatchedStorage sticky(refuse, is_lost && !is_part ? later_boot() : system_storage().boot());
   const JournalReport report = scene.recover_one(sticky);
   CHECK(report.action == (is_lost ? JournalAction::None : JournalAction::Applied));
   CHECK(report.is_left_void);
@@ -441,7 +442,7 @@ TEST_CASE("commits go on beside journals that may not be removed here", "[core][
   const Scene scene;
   const auto first = scene.plant();
   int refused = 1;  // of what is removed next; a commit removes its own journal
-  Watched sticky([&](const SeamCall& call) {
+  WatchedStorage sticky([&](const SeamCall& call) {
     const bool is_refused = call.kind == FileCall::Remove && refused-- > 0;
     return is_refused ? Verdict{Verdict::Kind::Fail, EPERM} : Verdict{};
   });
@@ -466,11 +467,11 @@ TEST_CASE("commits go on beside journals that may not be removed here", "[core][
 
 TEST_CASE("another host's commit with durability=process is no lost one", "[core][recovery]") {
   const Scene scene;
-  Watched here({}, boot_of_host(1));
+  WatchedStorage here({}, boot_of_host(1));
   const auto journal = scene.plant({}, here);
-  Watched elsewhere({}, boot_of_host(2));
+  WatchedStorage elsewhere({}, boot_of_host(2));
   SECTION("where that may be this host, it is lost") {
-    Watched unknown({}, boot_of_host(0));
+    WatchedStorage unknown({}, boot_of_host(0));
     CHECK(scene.recover_one(unknown).action == JournalAction::Removed);
     CHECK(content_of(scene.path) == scene.before);
   }
@@ -549,7 +550,7 @@ TEST_CASE("a record is no longer than the archive's blocks can need", "[core][jo
   const JournalHead head{
       .id = {}, .record = {kBlockBytes, size_bytes - kBlockBytes}, .record_hash = 1, .boot = {}};
   patch(journal, 0, encode_head(head));
-  Watched storage;
+  WatchedStorage storage;
   const JournalReport report = scene.recover_one(storage);
   CHECK(report.state == JournalState::Damaged);
   CHECK(report.blocks_commits);
@@ -584,7 +585,7 @@ TEST_CASE("a journal of the previous version is still applied", "[core][journal_
   for (unsigned byte = 0; byte < 8; ++byte) block += static_cast<char>(hash >> (8 * byte));
   block.resize(kBlockBytes, '\0');
   patch(journal, 0, block);
-  Watched later({}, later_boot());
+  WatchedStorage later({}, later_boot());
   CHECK(scene.recover_one(later).action == JournalAction::Applied);
   CHECK(content_of(scene.path) == scene.patched());
 }

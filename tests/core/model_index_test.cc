@@ -29,7 +29,7 @@ Error error_of(std::string_view json) {
   return index.error();
 }
 
-std::string failure(std::string_view json) {
+std::string index_failure(std::string_view json) {
   return error_of(json).message;
 }
 
@@ -39,7 +39,7 @@ std::string weight_map(const std::string& entries) {
 
 /// The message about a tensor "a" of that shard, behind the byte; the text is that of a JSON string.
 std::string shard_failure(const std::string& shard) {
-  const std::string message = failure(weight_map("\"a\":\"" + shard + "\""));
+  const std::string message = index_failure(weight_map("\"a\":\"" + shard + "\""));
   const std::string due = "byte 19: tensor \"a\": the shard ";
   REQUIRE(message.substr(0, due.size()) == due);
   return message.substr(due.size());
@@ -108,9 +108,9 @@ TEST_CASE("total_size is a whole number, or is not there", "[core][model_index]"
     CAPTURE(other);
     CHECK(!parsed(total_size(other)).total_size_bytes());
   }
-  CHECK(failure(total_size("\"5\"")) == "byte 26: metadata.total_size is no number");
-  CHECK(failure(total_size("[5]")) == "byte 26: metadata.total_size is no number");
-  CHECK(failure(total_size("true")) == "byte 26: metadata.total_size is no number");
+  CHECK(index_failure(total_size("\"5\"")) == "byte 26: metadata.total_size is no number");
+  CHECK(index_failure(total_size("[5]")) == "byte 26: metadata.total_size is no number");
+  CHECK(index_failure(total_size("true")) == "byte 26: metadata.total_size is no number");
 }
 
 TEST_CASE("names of tensors are any text", "[core][model_index]") {
@@ -145,7 +145,7 @@ TEST_CASE("a shard is a file in the index's own directory", "[core][model_index]
   CHECK(parsed(weight_map("\"a\":\"" + longest + "\"")).shards() == std::vector{longest});
   CHECK(shard_failure("s" + longest).ends_with("(256 bytes) is longer than a file name can be"));
   // A later one is looked at as well.
-  CHECK(failure(weight_map(R"("a":"s.safetensors","b":"s.safetensors","c":"../s.safetensors")"))
+  CHECK(index_failure(weight_map(R"("a":"s.safetensors","b":"s.safetensors","c":"../s.safetensors")"))
             .find("\"c\"") != std::string::npos);
   CHECK(parsed(weight_map(R"("a":"..s.safetensors","b":" .safetensors","c":"s\\t.safetensors")")).size() ==
         3);
@@ -157,40 +157,41 @@ TEST_CASE("what is given twice is refused with both places", "[core][model_index
   CHECK(twins.message == "byte 55: tensor \"b\" is given twice, first at byte 15");
   std::string many;
   for (int i = 0; i < 1000; ++i) many += R"("b":"s.safetensors",)";
-  CHECK(failure(weight_map(many + R"("a":"s.safetensors")")) ==
+  CHECK(index_failure(weight_map(many + R"("a":"s.safetensors")")) ==
         "byte 35: tensor \"b\" is given twice, first at byte 15");
-  CHECK(failure(weight_map(R"("a":"s.safetensors","\u0061":"s.safetensors")")) ==
+  CHECK(index_failure(weight_map(R"("a":"s.safetensors","\u0061":"s.safetensors")")) ==
         "byte 35: tensor \"a\" is given twice, first at byte 15");
   CHECK(error_of(R"({"weight_map":{},"weight_map":{}})").code == ErrorCode::DuplicateKey);
-  CHECK(failure(R"({"weight_map":{},"weight_map":{}})") == "byte 17: weight_map is given twice");
-  CHECK(failure(R"({"metadata":{},"metadata":null,"weight_map":{}})") == "byte 15: metadata is given twice");
-  CHECK(failure(R"({"metadata":{"total_size":1,"total_size":1},"weight_map":{}})") ==
+  CHECK(index_failure(R"({"weight_map":{},"weight_map":{}})") == "byte 17: weight_map is given twice");
+  CHECK(index_failure(R"({"metadata":{},"metadata":null,"weight_map":{}})") ==
+        "byte 15: metadata is given twice");
+  CHECK(index_failure(R"({"metadata":{"total_size":1,"total_size":1},"weight_map":{}})") ==
         "byte 28: metadata.total_size is given twice");
 }
 
 TEST_CASE("values of the wrong type are refused with their place", "[core][model_index]") {
   for (const char* root : {"[]", "null", "7", "\"weight_map\"", "true"}) {
-    CHECK(failure(root) == "byte 0: the index is no JSON object");
+    CHECK(index_failure(root) == "byte 0: the index is no JSON object");
   }
-  CHECK(failure(" {}") == "byte 0: the index has no weight_map");
-  CHECK(failure(R"({"metadata":{"weight_map":{}}})") == "byte 0: the index has no weight_map");
-  CHECK(failure(R"({"weight_map":[]})") == "byte 14: weight_map is no object of file names");
-  CHECK(failure(R"({"weight_map":null})") == "byte 14: weight_map is no object of file names");
-  CHECK(failure(R"({"metadata":[],"weight_map":{}})") == "byte 12: metadata is no object");
+  CHECK(index_failure(" {}") == "byte 0: the index has no weight_map");
+  CHECK(index_failure(R"({"metadata":{"weight_map":{}}})") == "byte 0: the index has no weight_map");
+  CHECK(index_failure(R"({"weight_map":[]})") == "byte 14: weight_map is no object of file names");
+  CHECK(index_failure(R"({"weight_map":null})") == "byte 14: weight_map is no object of file names");
+  CHECK(index_failure(R"({"metadata":[],"weight_map":{}})") == "byte 12: metadata is no object");
   for (const char* value : {"1", "null", "{}", "[\"s.safetensors\"]", "false"}) {
-    CHECK(failure(weight_map("\"a\": " + std::string(value))) ==
+    CHECK(index_failure(weight_map("\"a\": " + std::string(value))) ==
           "byte 20: tensor \"a\": its shard is no string");
   }
 }
 
 TEST_CASE("what is not JSON is refused with its place", "[core][model_index]") {
-  CHECK(failure("") == "byte 0: not JSON: it ends where a value is due");
-  CHECK(failure(R"({"weight_map":{}} x)").starts_with("byte 18: not JSON: something behind its end"));
-  CHECK(failure(std::string(R"({"weight_map":{}})") + '\0').starts_with("byte 17: not JSON"));
-  CHECK(failure(R"({"weight_map":{"a":"s.safetensors",}})").starts_with("byte 35: not JSON"));
-  CHECK(failure("{\"weight_map\":{\"\xff\":\"s.safetensors\"}}") == "byte 16: 0xff is not UTF-8 here");
-  CHECK(failure("\xEF\xBB\xBF{\"weight_map\":{}}").starts_with("byte 0: not JSON"));
-  CHECK(failure(R"({"weight_map":{"\ud800":"s.safetensors"}})").starts_with("byte 16: not JSON"));
+  CHECK(index_failure("") == "byte 0: not JSON: it ends where a value is due");
+  CHECK(index_failure(R"({"weight_map":{}} x)").starts_with("byte 18: not JSON: something behind its end"));
+  CHECK(index_failure(std::string(R"({"weight_map":{}})") + '\0').starts_with("byte 17: not JSON"));
+  CHECK(index_failure(R"({"weight_map":{"a":"s.safetensors",}})").starts_with("byte 35: not JSON"));
+  CHECK(index_failure("{\"weight_map\":{\"\xff\":\"s.safetensors\"}}") == "byte 16: 0xff is not UTF-8 here");
+  CHECK(index_failure("\xEF\xBB\xBF{\"weight_map\":{}}").starts_with("byte 0: not JSON"));
+  CHECK(index_failure(R"({"weight_map":{"\ud800":"s.safetensors"}})").starts_with("byte 16: not JSON"));
 }
 
 TEST_CASE("an index that is cut at any byte is refused", "[core][model_index]") {
@@ -235,16 +236,17 @@ TEST_CASE("an index of random damage is read or refused, and never more", "[core
 TEST_CASE("deep nesting, long strings and very many shards are survived", "[core][model_index]") {
   for (const std::size_t levels : {200U, 1'000'000U}) {
     const std::string deep = std::string(levels, '[') + std::string(levels, ']');
-    CHECK(failure("{\"x\":" + deep + ",\"weight_map\":{}}").find("nested too deeply") != std::string::npos);
+    CHECK(index_failure("{\"x\":" + deep + ",\"weight_map\":{}}").find("nested too deeply") !=
+          std::string::npos);
   }
   const std::string unclosed = "{\"weight_map\":" + std::string(1'000'000, '{');
-  CHECK(failure(unclosed).starts_with("byte 15: not JSON"));
+  CHECK(index_failure(unclosed).starts_with("byte 15: not JSON"));
   const std::string huge(10'000'000, 'x');
   CHECK(shard_failure(huge + ".safetensors").find("is longer than") != std::string::npos);
   CHECK(shard_failure(huge).find("does not end") != std::string::npos);
   CHECK(parsed(weight_map("\"" + huge + "\":\"s.safetensors\"")).find(huge) == 0U);
   CHECK(parsed("{\"" + huge + "\":\"" + huge + "\",\"weight_map\":{}}").size() == 0);
-  CHECK(failure("{\"" + huge).starts_with("byte 1: not JSON"));
+  CHECK(index_failure("{\"" + huge).starts_with("byte 1: not JSON"));
   std::string backslashes;
   for (int i = 0; i < 1'000'000; ++i) backslashes += "\\\\";
   CHECK(parsed(weight_map("\"" + backslashes + "\":\"s.safetensors\""))[0].tensor.size() == 1'000'000);
@@ -253,8 +255,8 @@ TEST_CASE("deep nesting, long strings and very many shards are survived", "[core
   for (std::uint32_t i = 0; i <= kMaxShards; ++i) {
     shards += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":\"" + std::to_string(i) + ".safetensors\"";
   }
-  CHECK(failure(weight_map(shards)).ends_with("the shard \"65536.safetensors\" is one too many"));
-  CHECK(failure(std::string(kMaxModelIndexBytes + 1, ' ')) ==
+  CHECK(index_failure(weight_map(shards)).ends_with("the shard \"65536.safetensors\" is one too many"));
+  CHECK(index_failure(std::string(kMaxModelIndexBytes + 1, ' ')) ==
         "byte 0: an index of 268435457 bytes, where at most 268435456 are allowed");
 }
 

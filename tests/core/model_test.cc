@@ -8,6 +8,7 @@
 #include "core/model_directory.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
 
@@ -70,10 +71,6 @@ std::vector<Kind> kinds_of(const Model& model) {
   return kinds;
 }
 
-bool holds(std::string_view text, std::string_view part) {
-  return text.find(part) != text.npos;
-}
-
 }  // namespace
 
 TEST_CASE("a single archive is a model of its own tensors", "[core][model]") {
@@ -113,8 +110,8 @@ TEST_CASE("a directory with one index is that model; with two it is refused by n
   const auto refused = Model::open(files.directory.path(), {});
   REQUIRE_FALSE(refused);
   CHECK(refused.error().errno_value == EINVAL);
-  CHECK(holds(refused.error().message, files.index_path()));
-  CHECK(holds(refused.error().message, files.directory / "other.safetensors.index.json"));
+  CHECK(contains(refused.error().message, files.index_path()));
+  CHECK(contains(refused.error().message, files.directory / "other.safetensors.index.json"));
 }
 
 TEST_CASE("an index that was replaced or removed is another one, one of another mode is not",
@@ -159,13 +156,13 @@ TEST_CASE("a tensor that its shard lacks is told and not served", "[core][model]
   const auto model = files.open();
   CHECK(model->tensors().size() == 4);
   CHECK(kinds_of(*model) == std::vector{Kind::TensorMissing});
-  CHECK(holds(model->problems()[0].message, "\"gone\": not in b.safetensors"));
+  CHECK(contains(model->problems()[0].message, "\"gone\": not in b.safetensors"));
   REQUIRE(model->unserved().size() == 1);
-  CHECK(holds(model->why_unserved(model->unserved()[0]), "\"gone\""));
+  CHECK(contains(model->why_unserved(model->unserved()[0]), "\"gone\""));
   const Error refused = files.refusal();
   CHECK(refused.errno_value == EINVAL);
-  CHECK(holds(refused.message, "\"gone\""));
-  CHECK(holds(refused.message, files.index_path()));
+  CHECK(contains(refused.message, "\"gone\""));
+  CHECK(contains(refused.message, files.index_path()));
 }
 
 TEST_CASE("a tensor in another shard than the index says is served from there and told", "[core][model]") {
@@ -173,9 +170,9 @@ TEST_CASE("a tensor in another shard than the index says is served from there an
   files.index({{"z", "a"}, {"b", "b"}, {"a", "b"}, {"c", "b"}});
   const auto model = files.open();
   CHECK(kinds_of(*model) == std::vector{Kind::TensorElsewhere});
-  CHECK(holds(model->problems()[0].message, "\"b\": in a.safetensors, and not in b.safetensors"));
+  CHECK(contains(model->problems()[0].message, "\"b\": in a.safetensors, and not in b.safetensors"));
   CHECK(content_of(*model, "b") == "bb");
-  CHECK(holds(files.refusal().message, "\"b\""));
+  CHECK(contains(files.refusal().message, "\"b\""));
 }
 
 TEST_CASE("a tensor that the index does not name is served and told", "[core][model]") {
@@ -238,12 +235,12 @@ TEST_CASE("a shard that can't be used is told with the reason, and the others ar
   CHECK(names_of(*model) == std::vector<std::string>{"z", "b"});
   CHECK(kinds_of(*model) == std::vector{Kind::ShardUnusable});
   CAPTURE(model->problems()[0].message);
-  CHECK(holds(model->problems()[0].message, bad));
-  CHECK(holds(model->problems()[0].message, reason));
-  CHECK(holds(model->problems()[0].message, "2 tensors"));
+  CHECK(contains(model->problems()[0].message, bad));
+  CHECK(contains(model->problems()[0].message, reason));
+  CHECK(contains(model->problems()[0].message, "2 tensors"));
   REQUIRE(model->unserved().size() == 2);
-  CHECK(holds(model->why_unserved(model->unserved()[0]), reason));
-  CHECK(holds(files.refusal().message, reason));
+  CHECK(contains(model->why_unserved(model->unserved()[0]), reason));
+  CHECK(contains(files.refusal().message, reason));
 }
 
 TEST_CASE("a model of which no shard can be used is refused", "[core][model]") {
@@ -252,7 +249,7 @@ TEST_CASE("a model of which no shard can be used is refused", "[core][model]") {
   std::filesystem::remove(files.directory / "b.safetensors");
   const Error refused = files.refusal(false);
   CHECK(refused.errno_value == ENOENT);
-  CHECK(holds(refused.message, "none of its 2 shards"));
+  CHECK(contains(refused.message, "none of its 2 shards"));
   files.index({});
   CHECK(files.refusal(false).errno_value == EINVAL);
 }
@@ -261,7 +258,7 @@ TEST_CASE("an index that leads out of its directory is refused with its path", "
   const Files files;
   files.index({{"z", "../a"}});
   CHECK(files.refusal(false).errno_value == EINVAL);
-  CHECK(holds(files.refusal(false).message, files.index_path()));
+  CHECK(contains(files.refusal(false).message, files.index_path()));
   files.index({{"z", "/etc/a"}});
   CHECK(files.refusal(false).errno_value == EINVAL);
 }
@@ -281,10 +278,10 @@ TEST_CASE("many disagreements are counted and the first of them named", "[core][
   for (int at = 0; at < 50; ++at) weights.emplace_back(fmt::format("gone{:02}", at), "a");
   files.index(weights);
   const std::string message = files.refusal().message;
-  CHECK(holds(message, "in 50 places"));
-  CHECK(holds(message, "gone19"));
-  CHECK_FALSE(holds(message, "gone20"));
-  CHECK(holds(message, "... and 30 more"));
+  CHECK(contains(message, "in 50 places"));
+  CHECK(contains(message, "gone19"));
+  CHECK_FALSE(contains(message, "gone20"));
+  CHECK(contains(message, "... and 30 more"));
 }
 
 TEST_CASE("names that only end like an index or an archive are none", "[core][model]") {

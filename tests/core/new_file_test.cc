@@ -5,22 +5,13 @@
 #include <string>
 
 #include "tests/support/catch.h"
+#include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
+using namespace stfs::test;
 
-namespace {
-
-std::span<const std::byte> bytes_of(const std::string& text) {
-  return std::as_bytes(std::span(text));
-}
-
-std::size_t count_files(const test::TemporaryDirectory& directory) {
-  const std::filesystem::directory_iterator files(directory.path());
-  return static_cast<std::size_t>(std::distance(begin(files), end(files)));
-}
-
-}  // namespace
+namespace {}  // namespace
 
 TEST_CASE("a new file has its name when it is finished, and all its bytes", "[core][new_file]") {
   const test::TemporaryDirectory directory;
@@ -39,7 +30,7 @@ TEST_CASE("a new file has its name when it is finished, and all its bytes", "[co
     CHECK_FALSE(file->append(bytes_of(small)));
   }
   CHECK((test::content_of(path) == small + large + small + small + large));
-  CHECK(count_files(directory) == 1);
+  CHECK(count_files(directory.path()) == 1);
 }
 
 TEST_CASE("space that was reserved and not needed is no part of the file", "[core][new_file]") {
@@ -59,10 +50,10 @@ TEST_CASE("a new file that is given up leaves nothing", "[core][new_file]") {
     auto file = NewFile::create(path, true);
     REQUIRE(file);
     REQUIRE(file->append(bytes_of("new")));
-    CHECK(count_files(directory) == 2);
+    CHECK(count_files(directory.path()) == 2);
     NewFile moved = std::move(*file);
   }
-  CHECK(count_files(directory) == 1);
+  CHECK(count_files(directory.path()) == 1);
   CHECK(test::content_of(path) == "old");
   CHECK_FALSE(NewFile::create(path, false));
   CHECK_FALSE(NewFile::create(directory / "none/file", true));

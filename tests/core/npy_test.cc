@@ -31,7 +31,7 @@ Result<NpyHeader> parse(const std::string& bytes) {
   return parse_npy_header(std::as_bytes(std::span(bytes)));
 }
 
-std::string failure(const std::string& bytes) {
+std::string npy_failure(const std::string& bytes) {
   const auto header = parse(bytes);
   return header ? "no failure" : header.error().message;
 }
@@ -69,11 +69,11 @@ TEST_CASE("npy reads every way to write the dict", "[core][npy]") {
 }
 
 TEST_CASE("npy refuses what is no NumPy file", "[core][npy]") {
-  CHECK(failure("") == "is no NumPy file: it does not begin as one");
-  CHECK(failure("\x93NUMPX\1\0") == "is no NumPy file: it does not begin as one");
-  CHECK(failure(npy(dict("<f4", "()"), '\4')) ==
+  CHECK(npy_failure("") == "is no NumPy file: it does not begin as one");
+  CHECK(npy_failure("\x93NUMPX\1\0") == "is no NumPy file: it does not begin as one");
+  CHECK(npy_failure(npy(dict("<f4", "()"), '\4')) ==
         "is a NumPy file of version 4.0: 1.0, 2.0 and 3.0 are known");
-  CHECK(failure(std::string("\x93NUMPY\2\0\xff\xff\xff\x7f{", 13)) == "has a header of 2147483647 bytes");
+  CHECK(npy_failure(std::string("\x93NUMPY\2\0\xff\xff\xff\x7f{", 13)) == "has a header of 2147483647 bytes");
 }
 
 TEST_CASE("npy refuses a header that is cut at any byte", "[core][npy]") {
@@ -97,31 +97,32 @@ TEST_CASE("npy survives every flipped byte of a header", "[core][npy]") {
 }
 
 TEST_CASE("npy names the mistake of a dict", "[core][npy]") {
-  CHECK(failure(npy("{'descr': '<f4', 'shape': (1,)}")) == "its header has no 'fortran_order'");
-  CHECK(failure(npy("{'fortran_order': False, 'shape': (1,)}")) == "its header has no 'descr'");
-  CHECK(failure(npy("{'descr': '<f4', 'fortran_order': False}")) == "its header has no 'shape'");
-  CHECK(failure(npy("{'descr': '<f4', 'descr': '<f4'}")) == "its header has 'descr' twice");
-  CHECK(failure(npy("{'colour': 1}")) == "its header has a key that no version defines");
-  CHECK(failure(npy(dict("<f4", "(3)"))).find("a tuple expected") != std::string::npos);
-  CHECK(failure(npy(dict("<f4", "(3 4)"))).find("',' expected") != std::string::npos);
-  CHECK(failure(npy(dict("<f4", "(-1,)"))).find("a dimension expected") != std::string::npos);
-  CHECK(failure(npy(dict("<f4", "(99999999999999999999,)"))).find("a dimension expected") !=
+  CHECK(npy_failure(npy("{'descr': '<f4', 'shape': (1,)}")) == "its header has no 'fortran_order'");
+  CHECK(npy_failure(npy("{'fortran_order': False, 'shape': (1,)}")) == "its header has no 'descr'");
+  CHECK(npy_failure(npy("{'descr': '<f4', 'fortran_order': False}")) == "its header has no 'shape'");
+  CHECK(npy_failure(npy("{'descr': '<f4', 'descr': '<f4'}")) == "its header has 'descr' twice");
+  CHECK(npy_failure(npy("{'colour': 1}")) == "its header has a key that no version defines");
+  CHECK(npy_failure(npy(dict("<f4", "(3)"))).find("a tuple expected") != std::string::npos);
+  CHECK(npy_failure(npy(dict("<f4", "(3 4)"))).find("',' expected") != std::string::npos);
+  CHECK(npy_failure(npy(dict("<f4", "(-1,)"))).find("a dimension expected") != std::string::npos);
+  CHECK(npy_failure(npy(dict("<f4", "(99999999999999999999,)"))).find("a dimension expected") !=
         std::string::npos);
-  CHECK(failure(npy(dict("<f4", "(,)"))).find("a dimension expected") != std::string::npos);
-  CHECK(failure(npy(dict("<f4", "()", "false"))).find("True or False expected") != std::string::npos);
-  CHECK(failure(npy(dict("<f4", "()") + "x")).find("the end of the header expected") != std::string::npos);
-  CHECK(failure(npy("[]")) == "its header is damaged: '{' expected at byte 0 of it");
+  CHECK(npy_failure(npy(dict("<f4", "(,)"))).find("a dimension expected") != std::string::npos);
+  CHECK(npy_failure(npy(dict("<f4", "()", "false"))).find("True or False expected") != std::string::npos);
+  CHECK(npy_failure(npy(dict("<f4", "()") + "x")).find("the end of the header expected") !=
+        std::string::npos);
+  CHECK(npy_failure(npy("[]")) == "its header is damaged: '{' expected at byte 0 of it");
   for (const char* type : {"f4", "<f", "<f4x", "", "<", "float32", "<f99999999999999999999"}) {
     CAPTURE(type);
-    CHECK(failure(npy(dict(type, "()"))) == "its 'descr' is no simple type");
+    CHECK(npy_failure(npy(dict(type, "()"))) == "its 'descr' is no simple type");
   }
-  CHECK(failure(npy(dict("|O", "()"))).find("Python objects") != std::string::npos);
-  CHECK(failure(npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}"))
+  CHECK(npy_failure(npy(dict("|O", "()"))).find("Python objects") != std::string::npos);
+  CHECK(npy_failure(npy("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': ()}"))
             .find("structured type") != std::string::npos);
-  CHECK(failure(npy(dict("<f8", "(4294967296, 4294967296)"))) == "has a shape that no memory could hold");
+  CHECK(npy_failure(npy(dict("<f8", "(4294967296, 4294967296)"))) == "has a shape that no memory could hold");
   std::string ranks = "(";
   for (int at = 0; at < 65; ++at) ranks += "1, ";
-  CHECK(failure(npy(dict("<f8", ranks + ")"))) == "has more than 64 dimensions");
+  CHECK(npy_failure(npy(dict("<f8", ranks + ")"))) == "has more than 64 dimensions");
 }
 
 TEST_CASE("npy fits a tensor of its own type and shape only", "[core][npy]") {

@@ -17,8 +17,8 @@ using namespace stfs::test;
 namespace {
 
 /// One tensor over three blocks behind a header of exactly one.
-struct Sample {
-  Sample() {
+struct ThreeBlocks {
+  ThreeBlocks() {
     std::string header = R"({"t":{"dtype":"U8","shape":[12288],"data_offsets":[0,12288]}})";
     header.resize(kBlockBytes - 8, ' ');
     path = directory.write("m.safetensors", archive_bytes(header, std::string(3 * kBlockBytes, 'o')));
@@ -58,7 +58,7 @@ void flip(const std::filesystem::path& file, std::uint64_t offset) {
 }  // namespace
 
 TEST_CASE("a dead owner's committed journal is applied and removed", "[core][recovery]") {
-  const Sample sample;
+  const ThreeBlocks sample;
   const auto journal = sample.plant();
   const JournalReport report = sample.recover_one();
   CHECK(report.state == JournalState::Committed);
@@ -72,7 +72,7 @@ TEST_CASE("a dead owner's committed journal is applied and removed", "[core][rec
 }
 
 TEST_CASE("a dry run only looks", "[core][recovery]") {
-  const Sample sample;
+  const ThreeBlocks sample;
   const auto journal = sample.plant();
   const JournalReport report = sample.recover_one({.is_dry_run = true, .is_forced = false});
   CHECK(report.state == JournalState::Committed);
@@ -82,7 +82,7 @@ TEST_CASE("a dry run only looks", "[core][recovery]") {
 }
 
 TEST_CASE("a journal whose owner lives is left to him", "[core][recovery]") {
-  const Sample sample;
+  const ThreeBlocks sample;
   const auto journal = sample.plant();
   const auto owner = system_storage().open(journal, Access::ReadWrite).value();
   REQUIRE_FALSE(owner->try_lock({0, 1}, LockKind::Exclusive)->has_value());
@@ -92,7 +92,7 @@ TEST_CASE("a journal whose owner lives is left to him", "[core][recovery]") {
 }
 
 TEST_CASE("a journal with any byte flipped or any end cut is never applied nor removed", "[core][recovery]") {
-  const Sample sample;
+  const ThreeBlocks sample;
   const auto journal = sample.plant();
   const std::uint64_t size_bytes = std::filesystem::file_size(journal);
   SECTION("head") {
@@ -126,7 +126,7 @@ TEST_CASE("a journal with any byte flipped or any end cut is never applied nor r
 }
 
 TEST_CASE("beside a damaged journal nothing is written", "[core][recovery]") {
-  const Sample sample;
+  const ThreeBlocks sample;
   flip(sample.plant(), 5000);
   const auto file = system_storage().open(sample.path, Access::ReadWrite).value();
   const std::vector<ByteRange> locked = {{3 * kBlockBytes, 1}};
@@ -138,7 +138,7 @@ TEST_CASE("beside a damaged journal nothing is written", "[core][recovery]") {
 
 TEST_CASE("a journal of another archive is foreign: by force only, and only over blocks it knows",
           "[core][recovery]") {
-  const Sample sample;
+  const ThreeBlocks sample;
   const auto journal = sample.plant();
   // The same content in another inode.
   std::filesystem::rename(sample.path, sample.directory / "old");
@@ -160,7 +160,7 @@ TEST_CASE("a journal of another archive is foreign: by force only, and only over
 }
 
 TEST_CASE("what only has a journal's name is left alone", "[core][recovery]") {
-  const Sample sample;
+  const ThreeBlocks sample;
   const auto journal = sample.plant();
   const std::string name = journal.filename().string();
   SECTION("a symbolic link") {
@@ -187,7 +187,7 @@ TEST_CASE("a journal of somebody else is left alone", "[core][recovery]") {
     test::note_skip("needs root, to give files to others");
     return;
   }
-  const Sample sample;
+  const ThreeBlocks sample;
   const auto journal = sample.plant();
   REQUIRE(::chown(journal.c_str(), 12345, 12345) == 0);
   REQUIRE(::chown(sample.path.c_str(), 23456, 23456) == 0);
@@ -200,7 +200,7 @@ TEST_CASE("a journal of somebody else is left alone", "[core][recovery]") {
 }
 
 TEST_CASE("a leftover of staging is removed", "[core][recovery]") {
-  const Sample sample;
+  const ThreeBlocks sample;
   const auto journal = sample.plant();
   std::filesystem::rename(journal, journal.string() + std::string(kStagedSuffix));
   const JournalReport report = sample.recover_one();
@@ -212,7 +212,7 @@ TEST_CASE("a leftover of staging is removed", "[core][recovery]") {
 TEST_CASE("recovery that fails at any call leaves the journal or the new content", "[core][recovery]") {
   for (unsigned nth = 1;; ++nth) {
     CAPTURE(nth);
-    const Sample sample;
+    const ThreeBlocks sample;
     sample.plant();
     FaultyStorage storage;
     const auto file = storage.open(sample.path, Access::ReadWrite).value();
@@ -228,7 +228,7 @@ TEST_CASE("recovery that fails at any call leaves the journal or the new content
 }
 
 TEST_CASE("an archive opened read-only shows what is committed and is not touched", "[core][recovery]") {
-  const Sample sample;
+  const ThreeBlocks sample;
   const auto journal = sample.plant();
   const auto archive = Archive::open(sample.path, Access::ReadOnly).value();
   std::vector<std::byte> scratch;

@@ -17,9 +17,9 @@ namespace {
 
 constexpr std::uint64_t kTensorBytes = 3 << 20;
 
-class Staged {
+class StagedBlocks {
  public:
-  explicit Staged(std::uint64_t offset, Storage& storage = system_storage())
+  explicit StagedBlocks(std::uint64_t offset, Storage& storage = system_storage())
       : journal_(Journal::create(storage, directory_ / "model.safetensors").value()),
         staging_(*journal_, {offset, kTensorBytes}) {}
 
@@ -65,7 +65,7 @@ TEST_CASE("large writes in a row leave no block unknown but the tensor's first a
   const std::uint64_t offset = GENERATE(0, 4096, 8192 + 13, 4095);
   const std::uint64_t piece = GENERATE(1 << 20, 128 << 10, (128 << 10) + 1, 777'777);
   CAPTURE(offset, piece);
-  Staged staged(offset);
+  StagedBlocks staged(offset);
   std::minstd_rand random(1);
   for (std::uint64_t at = 0; at < kTensorBytes; at += piece) {
     staged.write(at, std::min(piece, kTensorBytes - at), random);
@@ -76,7 +76,7 @@ TEST_CASE("large writes in a row leave no block unknown but the tensor's first a
 }
 
 TEST_CASE("small writes are left to the commit", "[core][staged_hashes]") {
-  Staged staged(0);
+  StagedBlocks staged(0);
   std::minstd_rand random(1);
   for (std::uint64_t at = 0; at < kTensorBytes; at += 64 << 10) staged.write(at, 64 << 10, random);
   CHECK(staged.known_bytes() == 0);
@@ -86,7 +86,7 @@ TEST_CASE("what is known stays true under random writes, cuts and lengthenings",
   const unsigned seed = GENERATE(range(0U, 40U));
   CAPTURE(seed);
   std::minstd_rand random(seed + 1);
-  Staged staged(random() % 10'000);
+  StagedBlocks staged(random() % 10'000);
   std::uint64_t most = 0;
   for (int step = 0; step < 30; ++step) {
     const std::uint64_t at = random() % kTensorBytes;
@@ -105,7 +105,7 @@ TEST_CASE("what is known stays true under random writes, cuts and lengthenings",
 TEST_CASE("hashes that can't be kept are forgotten: the write itself has not failed",
           "[core][staged_hashes]") {
   FaultyStorage storage;
-  Staged staged(0, storage);
+  StagedBlocks staged(0, storage);
   std::minstd_rand random(1);
   storage.plan().fail_call(FileCall::Write, 2, ENOSPC);
   staged.write(0, 1 << 20, random);

@@ -7,6 +7,7 @@
 
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
@@ -16,14 +17,10 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
 /// A tensor's old content, and what is staged over it.
-class Staged {
+class StagedTensor {
  public:
-  Staged(std::uint64_t offset, std::string_view old, Storage& storage = system_storage())
+  StagedTensor(std::uint64_t offset, std::string_view old, Storage& storage = system_storage())
       : old_(bytes_of(old).begin(), bytes_of(old).end()),
         journal_(Journal::create(storage, directory_ / "model.safetensors").value()),
         staging_(*journal_, {offset, old.size()}) {}
@@ -66,15 +63,10 @@ class Staged {
   Staging staging_;
 };
 
-template <class T>
-int errno_of(const Result<T>& result) {
-  return result ? 0 : result.error().errno_value;
-}
-
 }  // namespace
 
 TEST_CASE("a fresh stage shows the old content and is clean", "[core][staging]") {
-  Staged staged(100, "0123456789");
+  StagedTensor staged(100, "0123456789");
   CHECK(staged->size_bytes() == 10);
   CHECK(staged->target() == ByteRange{100, 10});
   CHECK_FALSE(staged->is_dirty());
@@ -84,7 +76,7 @@ TEST_CASE("a fresh stage shows the old content and is clean", "[core][staging]")
 }
 
 TEST_CASE("what was written covers the old content, and only it is a piece", "[core][staging]") {
-  Staged staged(4095, "0123456789");
+  StagedTensor staged(4095, "0123456789");
   REQUIRE(staged->write(bytes_of("ab"), 2));
   REQUIRE(staged->write(bytes_of("cd"), 7));
   CHECK(staged->is_dirty());
@@ -95,7 +87,7 @@ TEST_CASE("what was written covers the old content, and only it is a piece", "[c
 }
 
 TEST_CASE("a cut hides the old content for good; what is behind it reads as zeros", "[core][staging]") {
-  Staged staged(0, "0123456789");
+  StagedTensor staged(0, "0123456789");
   REQUIRE(staged->resize(3));
   CHECK_FALSE(staged->is_whole());
   CHECK(staged.content() == "012");
@@ -109,7 +101,7 @@ TEST_CASE("a cut hides the old content for good; what is behind it reads as zero
 }
 
 TEST_CASE("bytes staged before a cut do not come back", "[core][staging]") {
-  Staged staged(0, "0123456789");
+  StagedTensor staged(0, "0123456789");
   REQUIRE(staged->write(bytes_of("secretsssss").first(10), 0));
   REQUIRE(staged->resize(0));
   REQUIRE(staged->resize(10));
@@ -118,14 +110,14 @@ TEST_CASE("bytes staged before a cut do not come back", "[core][staging]") {
 }
 
 TEST_CASE("a resize to the present size has changed nothing", "[core][staging]") {
-  Staged staged(0, "0123456789");
+  StagedTensor staged(0, "0123456789");
   REQUIRE(staged->resize(10));
   CHECK_FALSE(staged->is_dirty());
   CHECK(staged.content() == "0123456789");
 }
 
 TEST_CASE("what passes the tensor's end is EFBIG, with nothing staged", "[core][staging]") {
-  Staged staged(50, "0123456789");
+  StagedTensor staged(50, "0123456789");
   CHECK(errno_of(staged->write(bytes_of("x"), 10)) == EFBIG);
   CHECK(errno_of(staged->write(bytes_of("xxxxxxxxxxx"), 0)) == EFBIG);
   CHECK(errno_of(staged->write(bytes_of("xx"), ~std::uint64_t{0})) == EFBIG);
@@ -136,10 +128,10 @@ TEST_CASE("what passes the tensor's end is EFBIG, with nothing staged", "[core][
 }
 
 TEST_CASE("empty writes change nothing, and a tensor without bytes has nothing to write", "[core][staging]") {
-  Staged staged(0, "0123456789");
+  StagedTensor staged(0, "0123456789");
   REQUIRE(staged->write({}, 5));
   CHECK_FALSE(staged->is_dirty());
-  Staged none(0, "");
+  StagedTensor none(0, "");
   CHECK(none->is_whole());
   REQUIRE(none->write({}, 0));
   CHECK(errno_of(none->write(bytes_of("x"), 0)) == EFBIG);
@@ -147,14 +139,14 @@ TEST_CASE("empty writes change nothing, and a tensor without bytes has nothing t
 }
 
 TEST_CASE("a stage leaves nothing in the archive's directory", "[core][staging]") {
-  Staged staged(0, "0123456789");
+  StagedTensor staged(0, "0123456789");
   REQUIRE(staged->write(bytes_of("abcdefghij"), 0));
   CHECK(std::filesystem::is_empty(staged.directory().path()));
 }
 
 TEST_CASE("a byte's place in the journal is aligned as it is in the archive", "[core][staging]") {
   const std::uint64_t offset = GENERATE(0U, 1U, 4095U, 4096U, 10'000U);
-  Staged staged(offset, std::string(9000, 'x'));
+  StagedTensor staged(offset, std::string(9000, 'x'));
   for (const std::uint64_t at : {offset, offset + 1, offset + 8999, round_down_to_block(offset),
                                  round_up_to_block(offset + 9000) - 1}) {
     CHECK(staged->journal_offset(at) % kBlockBytes == at % kBlockBytes);
@@ -179,7 +171,7 @@ TEST_CASE("two stages of one journal keep apart", "[core][staging]") {
 
 TEST_CASE("cutting to nothing reserves the space of the whole tensor", "[core][staging]") {
   FaultyStorage storage;
-  Staged staged(0, "0123456789", storage);
+  StagedTensor staged(0, "0123456789", storage);
   storage.plan().fail_call(FileCall::Reserve, 1, ENOSPC);
   CHECK(errno_of(staged->resize(0)) == ENOSPC);
   CHECK_FALSE(staged->is_dirty());
@@ -190,7 +182,7 @@ TEST_CASE("cutting to nothing reserves the space of the whole tensor", "[core][s
 TEST_CASE("only bytes whose space is reserved and was never written can be promised before they are staged",
           "[core][staging]") {
   constexpr std::size_t kMib = 1 << 20;
-  Staged staged(10, std::string(12 * kMib, '-'));
+  StagedTensor staged(10, std::string(12 * kMib, '-'));
   const std::string piece(2 * kMib, 'x');
   const auto write = [&](std::size_t at, std::size_t size) {
     return staged->write(bytes_of(piece).first(size), at).has_value();
@@ -227,7 +219,7 @@ TEST_CASE("only bytes whose space is reserved and was never written can be promi
 
 TEST_CASE("a failure of the store is the caller's, and a failed write is no piece", "[core][staging]") {
   FaultyStorage storage;
-  Staged staged(0, "0123456789", storage);
+  StagedTensor staged(0, "0123456789", storage);
   storage.plan().fail_call(FileCall::Write, 1, ENOSPC);
   CHECK(errno_of(staged->write(bytes_of("x"), 0)) == ENOSPC);
   CHECK_FALSE(staged->is_dirty());
@@ -243,7 +235,7 @@ TEST_CASE("a failure of the store is the caller's, and a failed write is no piec
 }
 
 TEST_CASE("a failing read of the old content is the caller's", "[core][staging]") {
-  Staged staged(0, "0123456789");
+  StagedTensor staged(0, "0123456789");
   Bytes to(10);
   const auto read = staged->read(to, 0, [](auto, auto) { return fail_system(EIO, "archive", "read"); });
   CHECK(errno_of(read) == EIO);
@@ -259,7 +251,7 @@ TEST_CASE("random writes, resizes and reads give what a plain vector gives", "[c
   const std::size_t size = below(2) == 0 ? 1 + below(64) : 1 + below(200'000);
   std::string old(size, '\0');
   for (char& c : old) c = static_cast<char>(below(255) + 1);
-  Staged staged(below(10'000), old);
+  StagedTensor staged(below(10'000), old);
   std::string model = old;
 
   for (int step = 0; step < 150; ++step) {

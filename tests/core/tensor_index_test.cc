@@ -11,7 +11,7 @@ using namespace stfs;
 
 namespace {
 
-constexpr std::uint64_t kMax = std::numeric_limits<std::uint64_t>::max();
+constexpr std::uint64_t kMaxElement = std::numeric_limits<std::uint64_t>::max();
 
 void add(TensorIndex::Builder& builder, std::string_view name, std::uint32_t key_end,
          std::initializer_list<std::uint64_t> shape, std::uint64_t begin, std::uint64_t end) {
@@ -124,9 +124,9 @@ TEST_CASE("element counts multiply, and saturate where parameters are summed", "
   CHECK(shape_text({}) == "[]");
   CHECK(shape_text(shape) == "[2,3,4]");
   TensorIndex::Builder builder;
-  add(builder, "a", 1, {kMax}, 0, 0);
-  add(builder, "b", 2, {kMax}, 0, 0);
+  add(builder, "a", 1, {kMaxElement}, 0, 0);
+  add(builder, "b", 2, {kMaxElement}, 0, 0);
   const auto index = std::move(builder).build();
   REQUIRE(index);
-  CHECK(index->parameters() == kMax);
+  CHECK(index->parameters() == kMaxElement);
 }

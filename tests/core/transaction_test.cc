@@ -13,13 +13,13 @@ using namespace stfs::test;
 
 namespace {
 
-constexpr std::string_view kHeader =
+constexpr std::string_view kThreeTensorHeader =
     R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b":{"dtype":"U8","shape":[9000],"data_offsets":[4,9004]},)"
     R"("c":{"dtype":"U8","shape":[4],"data_offsets":[9004,9008]}})";
 
-struct Sample {
-  explicit Sample(Storage& storage = system_storage())
-      : path(directory.write("m.safetensors", archive_bytes(kHeader, std::string(9008, 'o')))),
+struct ThreeTensors {
+  explicit ThreeTensors(Storage& storage = system_storage())
+      : path(directory.write("m.safetensors", archive_bytes(kThreeTensorHeader, std::string(9008, 'o')))),
         before(content_of(path)),
         archive(Archive::open(path, Access::ReadWrite, storage).value()),
         transaction(std::make_unique<Transaction>(*archive)) {
@@ -42,7 +42,8 @@ struct Sample {
   /// The archive with these bytes at offsets of its data.
   [[nodiscard]] std::string with(const std::vector<std::pair<std::uint64_t, std::string>>& changes) const {
     std::string bytes = before;
-    for (const auto& [offset, text] : changes) bytes.replace(8 + kHeader.size() + offset, text.size(), text);
+    for (const auto& [offset, text] : changes)
+      bytes.replace(8 + kThreeTensorHeader.size() + offset, text.size(), text);
     return bytes;
   }
   [[nodiscard]] std::ptrdiff_t files() const {
@@ -61,7 +62,7 @@ struct Sample {
 }  // namespace
 
 TEST_CASE("all staged tensors change, nothing else does, and no journal stays", "[core][transaction]") {
-  Sample sample;
+  ThreeTensors sample;
   sample.options.durability = GENERATE(Durability::Power, Durability::Process);
   sample.write("c", "cccc");
   sample.write("a", "aa", 2);
@@ -76,7 +77,7 @@ TEST_CASE("all staged tensors change, nothing else does, and no journal stays", 
 }
 
 TEST_CASE("a commit of nothing is nothing", "[core][transaction]") {
-  Sample sample;
+  ThreeTensors sample;
   REQUIRE(sample.commit());
   sample.write("a", "x");
   sample.transaction->drop(*sample.archive->tensors().find("a"));
@@ -87,7 +88,7 @@ TEST_CASE("a commit of nothing is nothing", "[core][transaction]") {
 
 TEST_CASE("one tensor of the wrong size keeps all from changing, and may be completed",
           "[core][transaction]") {
-  Sample sample;
+  ThreeTensors sample;
   sample.write("a", "aaaa");
   auto stage = sample.transaction->stage(*sample.archive->tensors().find("c")).value();
   REQUIRE(stage->resize(3));
@@ -102,7 +103,7 @@ TEST_CASE("one tensor of the wrong size keeps all from changing, and may be comp
 }
 
 TEST_CASE("an archive that is replaced, cut or another one is not committed into", "[core][transaction]") {
-  Sample sample;
+  ThreeTensors sample;
   sample.write("a", "aaaa");
   SECTION("replaced") {
     static_cast<void>(sample.directory.write("new", sample.before));
@@ -123,7 +124,7 @@ TEST_CASE("an archive that is replaced, cut or another one is not committed into
 }
 
 TEST_CASE("somebody else's lock is EBUSY, and the commit may be tried again", "[core][transaction]") {
-  Sample sample;
+  ThreeTensors sample;
   sample.write("a", "aaaa");
   {
     const LockOwner owner(sample.path, std::uint64_t{1} << 62U, 1 << 20);
@@ -138,7 +139,7 @@ TEST_CASE("somebody else's lock is EBUSY, and the commit may be tried again", "[
 }
 
 TEST_CASE("what a dead owner has committed is finished first", "[core][transaction]") {
-  Sample sample;
+  ThreeTensors sample;
   sample.write("a", "aaaa");
   const std::string promised(kBlockBytes, 'p');
   plant_journal(sample.path, kBlockBytes, promised);
@@ -149,13 +150,13 @@ TEST_CASE("what a dead owner has committed is finished first", "[core][transacti
   };
   REQUIRE(sample.commit());
   CHECK(is_told);
-  const std::uint64_t at = kBlockBytes - 8 - kHeader.size();
+  const std::uint64_t at = kBlockBytes - 8 - kThreeTensorHeader.size();
   CHECK(content_of(sample.path) == sample.with({{0, "aaaa"}, {at, promised}}));
   CHECK(sample.files() == 1);
 }
 
 TEST_CASE("beside a damaged journal nothing is committed", "[core][transaction]") {
-  Sample sample;
+  ThreeTensors sample;
   sample.write("a", "aaaa");
   std::filesystem::resize_file(plant_journal(sample.path, kBlockBytes, std::string(kBlockBytes, 'p')), 6000);
   CHECK(sample.commit_errno() == EIO);
@@ -166,7 +167,7 @@ TEST_CASE("beside a damaged journal nothing is committed", "[core][transaction]"
 TEST_CASE("a stopped archive takes writes again when somebody has recovered its journal",
           "[core][transaction]") {
   FaultyStorage storage;
-  Sample sample(storage);
+  ThreeTensors sample(storage);
   sample.write("a", "aaaa");
   storage.plan().set({.nth = 2, .errno_value = EIO, .kind = FileCall::Sync});  // the archive's
   CHECK(sample.commit_errno() == EIO);
@@ -195,7 +196,7 @@ TEST_CASE("a stopped archive takes writes again when somebody has recovered its 
 TEST_CASE("after a failure behind the commit point reads show the commit and writes end",
           "[core][transaction]") {
   FaultyStorage storage;
-  Sample sample(storage);
+  ThreeTensors sample(storage);
   sample.write("a", "aaaa");
   storage.plan().set({.nth = 2, .errno_value = EIO, .kind = FileCall::Sync});  // the archive's
   CHECK(sample.commit_errno() == EIO);

@@ -5,19 +5,16 @@
 
 #include "core/recovery.h"
 #include "tests/support/lying_storage.h"
+#include "tests/support/plain.h"
 
 namespace stfs::test {
 namespace {
 
 constexpr std::size_t kOneInRecovery = 12;  // so many recoveries are watched, to crash in them
-constexpr std::size_t kOneFollowUp = 64;
-constexpr std::size_t kOneReader = 16;  // so many times somebody reads before anything is recovered
+constexpr std::size_t kOneFollowUpInCrashes = 64;
+constexpr std::size_t kOneReaderInCrashes = 16;  // so many times somebody reads before anything is recovered
 constexpr std::uint64_t kMostInARow = 4;
 constexpr std::uint64_t kMostChoices = 10'000;  // of a moment
-
-std::string text_of(const Error& error) {
-  return std::string(name_of(error.code)) + ": " + error.message;
-}
 
 std::optional<std::string> names_left(DiskProcess& process) {
   const auto names = process.list(kDirectory, ".");
@@ -178,7 +175,7 @@ std::optional<std::string> judge(const History& history, const Moment& moment, c
         may_be_anybody ? people()[choices.below(people().size())] : history.workload->writer;
     const auto process = disk.start_process(user, mount);
     LyingStorage storage(*process, lies);
-    if (choices.one_in(kOneReader)) {
+    if (choices.one_in(kOneReaderInCrashes)) {
       if (auto wrong = check_reader(history, moment, disk, storage)) return wrong;
     }
     const bool crashes_again =
@@ -207,7 +204,7 @@ std::optional<std::string> judge(const History& history, const Moment& moment, c
     if (!again->empty() || after_again.at(1).mtime_ns != after.at(1).mtime_ns) {
       return "a second recovery found something to do";
     }
-    if (!choices.one_in(kOneFollowUp)) return std::nullopt;
+    if (!choices.one_in(kOneFollowUpInCrashes)) return std::nullopt;
     ++counts.follow_ups;
     return follow_up(disk, storage, *history.workload->archive,
                      history.contents[*find_content(after, history.contents)]);

@@ -9,16 +9,13 @@
 #include "tests/crash/crash_run.h"
 #include "tests/support/allocation_faults.h"
 #include "tests/support/disk_crash.h"
+#include "tests/support/plain.h"
 
 namespace stfs::test {
 namespace {
 
 constexpr unsigned kCrashes = 4;
 constexpr unsigned kCrashesAfterSync = 16;  // that failed: then much depends on what the disk has
-
-std::string text_of(const Error& error) {
-  return std::string(name_of(error.code)) + ": " + error.message;
-}
 
 /// The contents that the archive may have: each failed step may have been done or not. Copied with every
 /// snapshot, so that copies share them.

@@ -12,6 +12,7 @@
 #include "tests/support/disk_crash.h"
 #include "tests/support/faulty_storage.h"
 #include "tests/support/intercepted_storage.h"
+#include "tests/support/plain.h"
 #include "tests/support/scheduler.h"
 
 namespace stfs::test {
@@ -24,10 +25,6 @@ constexpr std::size_t kOneKill = 100;
 constexpr std::size_t kOneKillOfNames = 6;
 
 const DiskAccess kTheirs{.uid = 1000, .gid = 200, .permissions = 0660};
-
-std::string text_of(const Error& error) {
-  return std::string(name_of(error.code)) + ": " + error.message;
-}
 
 class GroupRun {
  public:

@@ -9,21 +9,18 @@
 #include "tests/crash/commit_log.h"
 #include "tests/support/disk_crash.h"
 #include "tests/support/intercepted_storage.h"
+#include "tests/support/plain.h"
 #include "tests/support/scheduler.h"
 
 namespace stfs::test {
 namespace {
 
-constexpr unsigned kTries = 200;             // of one commit, while others hold the locks
-constexpr std::size_t kPowerLosses = 3;      // tried on each snapshot
-constexpr unsigned kLongTurns = 200;         // a commit has fewer calls
-constexpr std::size_t kOneReader = 4;        // so many times somebody reads before anything is recovered
-constexpr std::size_t kOneFollowUp = 8;      // so many times one more commit is made afterwards
-constexpr std::uint64_t kDevicesABoot = 16;  // a start of the machine gives other numbers
-
-std::string text_of(const Error& error) {
-  return std::string(name_of(error.code)) + ": " + error.message;
-}
+constexpr unsigned kTries = 200;                 // of one commit, while others hold the locks
+constexpr std::size_t kPowerLosses = 3;          // tried on each snapshot
+constexpr unsigned kLongTurns = 200;             // a commit has fewer calls
+constexpr std::size_t kOneReaderAmongHosts = 4;  // so many times somebody reads before anything is recovered
+constexpr std::size_t kOneFollowUpAmongHosts = 8;  // so many times one more commit is made afterwards
+constexpr std::uint64_t kDevicesABoot = 16;        // a start of the machine gives other numbers
 
 bool is_journal_sync(const SeamCall& call) {
   return call.kind == FileCall::Sync && call.role == FileRole::Journal;
@@ -346,7 +343,7 @@ class HostsRun {
   void check(const DiskImage& image, const CommitLog& log, std::size_t boot, const std::string& when) {
     if (wrong_) return;
     DiskModel disk(scenario_.disk, after_kill(image));
-    if (choices_.one_in(kOneReader)) look(disk, log, boot);
+    if (choices_.one_in(kOneReaderAmongHosts)) look(disk, log, boot);
     std::vector<JournalReport> reports;
     std::vector<std::string_view> paths = scenario_.paths;
     std::ranges::rotate(paths, paths.begin() + static_cast<std::ptrdiff_t>(choices_.below(paths.size())));
@@ -360,7 +357,7 @@ class HostsRun {
     for (const std::string& name : *left) {
       if (!wrong_ && !may_stay(name, reports)) wrong_ = "LEFT BEHIND: " + name;
     }
-    if (!wrong_ && choices_.one_in(kOneFollowUp)) follow_up(disk, boot);
+    if (!wrong_ && choices_.one_in(kOneFollowUpAmongHosts)) follow_up(disk, boot);
     if (!wrong_) return;
     wrong_ = when + ": " + *wrong_;
     for (const JournalReport& report : reports) {

@@ -11,7 +11,7 @@ const DiskUser kAlice{.uid = 1000, .gid = 100, .groups = {200}};
 const DiskUser kBob{.uid = 1001, .gid = 101, .groups = {200}};
 const DiskUser kCarol{.uid = 1002, .gid = 102};  // in no group of theirs
 const DiskAccess kHers{.uid = 1000, .gid = 100, .permissions = 0600};
-const DiskAccess kTheirs{.uid = 1000, .gid = 200, .permissions = 0660};
+const DiskAccess kOfAnotherUser{.uid = 1000, .gid = 200, .permissions = 0660};
 const DiskAccess kEverybodys{.uid = 1000, .gid = 200, .permissions = 0666};
 const DiskAccess kReadable{.uid = 1000, .gid = 200, .permissions = 0664};
 const DiskOptions kGroupDirectory{.directory = {.uid = 1000, .gid = 200, .permissions = 02770}};
@@ -94,7 +94,7 @@ const std::vector<HostsScenario>& edge_scenarios() {
       {.name = "users: root and a group",
        .kills_one_in = 60,
        .users = {kRoot, kAlice, kBob},
-       .archive = kTheirs,
+       .archive = kOfAnotherUser,
        .disk = kGroupDirectory},
       {.name = "users: root and a group, kept journals",
        .commits = 5,
@@ -102,7 +102,7 @@ const std::vector<HostsScenario>& edge_scenarios() {
        .kills_one_in = 60,
        .keeps_journal = true,
        .users = {kRoot, kAlice, kBob},
-       .archive = kTheirs,
+       .archive = kOfAnotherUser,
        .disk = kGroupDirectory},
       {.name = "users: everybody, without unnamed files",
        .kills_one_in = 60,

@@ -4,13 +4,10 @@
 
 #include "core/recovery.h"
 #include "tests/crash/journal_check.h"
+#include "tests/support/plain.h"
 
 namespace stfs::test {
 namespace {
-
-std::string text_of(const Error& error) {
-  return std::string(name_of(error.code)) + ": " + error.message;
-}
 
 /// The valid journal beside this archive must be left alone.
 std::optional<std::string> check_foreign(std::string_view what, const Content& archive, bool is_other_file,

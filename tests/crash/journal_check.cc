@@ -10,17 +10,10 @@
 #include "core/recovery.h"
 #include "tests/crash/crash_run.h"
 #include "tests/support/journal_mutator.h"
+#include "tests/support/plain.h"
 
 namespace stfs::test {
 namespace {
-
-std::string text_of(const Error& error) {
-  return std::string(name_of(error.code)) + ": " + error.message;
-}
-
-std::string_view text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
-}
 
 /// The moment at which a commit's journal is on the disk and the archive untouched.
 const Moment& committed_moment(const History& history) {

@@ -16,7 +16,7 @@ using namespace std::chrono_literals;
 namespace {
 
 constexpr ByteRange kFirst = {0, 100};
-constexpr ByteRange kSecond = {100, 100};
+constexpr ByteRange kSecondHundred = {100, 100};
 
 template <class Work>
 std::future<void> in_background(const Work& work) {
@@ -38,8 +38,8 @@ TEST_CASE("a write elsewhere may come while one is aside", "[fs][content_lock]")
   ContentLock lock;
   lock.lock_beside(kFirst);
   auto second = in_background([&] {
-    put_aside(lock, kSecond);
-    lock.rejoin(kSecond);
+    put_aside(lock, kSecondHundred);
+    lock.rejoin(kSecondHundred);
     lock.unlock();
   });
   CHECK(is_waiting(second));  // it has not stepped aside yet
@@ -76,7 +76,7 @@ TEST_CASE("who is alone has waited for all that are aside, and keeps further one
   CHECK(is_waiting(alone));
   // Else a steady stream of writes would keep it out for ever.
   auto next = in_background([&] {
-    lock.lock_beside(kSecond);
+    lock.lock_beside(kSecondHundred);
     CHECK(is_alone);
     lock.unlock();
   });
@@ -107,7 +107,7 @@ TEST_CASE("only so many are aside at a time", "[fs][content_lock]") {
 TEST_CASE("a write that comes back waits for who holds the lock", "[fs][content_lock]") {
   ContentLock lock;
   put_aside(lock, kFirst);
-  lock.lock_beside(kSecond);
+  lock.lock_beside(kSecondHundred);
   auto back = in_background([&] {
     lock.rejoin(kFirst);
     lock.unlock();

@@ -16,24 +16,11 @@
 #include <vector>
 
 #include "fs/filesystem.h"
+#include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
 
 namespace stfs::test {
-
-/// 0 where it succeeded.
-template <class T>
-int errno_of(const Result<T>& result) {
-  return result ? 0 : result.error().errno_value;
-}
-
-inline std::span<const std::byte> bytes_of(std::string_view text) {
-  return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-inline std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
-}
 
 inline const std::string kOld(16, 'A');     // of "first"
 inline const std::string kSecond(16, 'B');  // of "second"

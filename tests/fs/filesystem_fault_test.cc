@@ -4,15 +4,12 @@
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/plain.h"
 
 using namespace stfs;
 using namespace stfs::test;
 
 namespace {
-
-std::ptrdiff_t files_in(const TemporaryDirectory& directory) {
-  return std::distance(std::filesystem::directory_iterator(directory.path()), {});
-}
 
 /// On a store that does as it is told, and what the mount says of it.
 struct FailingMount {
@@ -79,7 +76,7 @@ void sweep(int access, Way way, int errno_value, bool tears) {
     CHECK(mount.read("first") == seen);
     CHECK(mount.stored("second") == kSecond);
     CHECK(std::filesystem::file_size(mount.path()) == mount.offset_of("second") + kSecond.size());
-    CHECK(files_in(mount.directory()) == 1);
+    CHECK(count_files(mount.directory().path()) == 1);
     CHECK(replace_first(mount, O_WRONLY, Way::Close) == 0);
     CHECK(mount.stored("first") == kNew);
     if (!failed) break;

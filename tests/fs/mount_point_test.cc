@@ -10,19 +10,17 @@
 #include <sstream>
 
 #include "tests/support/catch.h"
+#include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
+using stfs::test::contains;
 using stfs::test::TemporaryDirectory;
 
 namespace {
 
 std::string message_of(const Result<std::filesystem::path>& result) {
   return result ? "" : result.error().message;
-}
-
-bool holds(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace
@@ -53,8 +51,8 @@ TEST_CASE("a mount point that does not exist says how to create it", "[fs][mount
   const auto checked = check_mount_point(directory / "absent", false);
   REQUIRE_FALSE(checked);
   CHECK(checked.error().errno_value == ENOENT);
-  CHECK(holds(message_of(checked), directory / "absent"));
-  CHECK(holds(message_of(checked), "mkdir -p"));
+  CHECK(contains(message_of(checked), directory / "absent"));
+  CHECK(contains(message_of(checked), "mkdir -p"));
 }
 
 TEST_CASE("a file is no mount point", "[fs][mount_point]") {
@@ -63,7 +61,7 @@ TEST_CASE("a file is no mount point", "[fs][mount_point]") {
   const auto checked = check_mount_point(file, false);
   REQUIRE_FALSE(checked);
   CHECK(checked.error().errno_value == ENOTDIR);
-  CHECK(holds(message_of(checked), file + ": the mount point is not a directory"));
+  CHECK(contains(message_of(checked), file + ": the mount point is not a directory"));
   CHECK_FALSE(check_mount_point(file, true));
   CHECK_FALSE(check_mount_point(file + "/below", true));
 }
@@ -84,7 +82,7 @@ TEST_CASE("a directory that holds files is refused unless nonempty says so", "[f
   const auto checked = check_mount_point(directory.path(), false);
   REQUIRE_FALSE(checked);
   CHECK(checked.error().errno_value == ENOTEMPTY);
-  CHECK(holds(message_of(checked), "nonempty"));
+  CHECK(contains(message_of(checked), "nonempty"));
   CHECK(check_mount_point(directory.path(), true));
 }
 

@@ -2,8 +2,10 @@
 #include "fs/options.h"
 
 #include "tests/support/catch.h"
+#include "tests/support/plain.h"
 
 using namespace stfs;
+using stfs::test::contains;
 
 namespace {
 
@@ -17,10 +19,6 @@ Options with_options(const char* list) {
   CAPTURE(list, line.text);
   REQUIRE(line.outcome == CommandLine::Outcome::Mount);
   return line.options;
-}
-
-bool holds(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
 }
 
 }  // namespace
@@ -124,15 +122,15 @@ TEST_CASE("a wrong -o option is refused, named, with what was due", "[fs][option
     const CommandLine line = parse({"a", "/mnt", "-o", option});
     CAPTURE(option, line.text);
     CHECK(line.outcome == CommandLine::Outcome::WrongUsage);
-    CHECK(holds(line.text, option));
-    CHECK(holds(line.text, due));
-    CHECK(holds(line.text, "usage: safetensorsfs SOURCE MOUNTPOINT"));
+    CHECK(contains(line.text, option));
+    CHECK(contains(line.text, due));
+    CHECK(contains(line.text, "usage: safetensorsfs SOURCE MOUNTPOINT"));
   }
 }
 
 TEST_CASE("missing and surplus arguments are wrong usage, each with its message", "[fs][options]") {
-  CHECK(holds(parse({}).text, "SOURCE is missing"));
-  CHECK(holds(parse({"a"}).text, "MOUNTPOINT is missing"));
+  CHECK(contains(parse({}).text, "SOURCE is missing"));
+  CHECK(contains(parse({"a"}).text, "MOUNTPOINT is missing"));
   for (const auto& arguments :
        {std::vector<const char*>{}, std::vector<const char*>{"a"}, std::vector<const char*>{"a", "b", "c"},
         std::vector<const char*>{"a", "b", "--frobnicate"}, std::vector<const char*>{"a", "b", "-o"}}) {
@@ -152,7 +150,7 @@ TEST_CASE("--help and --version print and mount nothing", "[fs][options]") {
     const CommandLine line = parse({flag});
     CHECK(line.outcome == CommandLine::Outcome::Print);
     for (const char* part : {"SOURCE", "MOUNTPOINT", "layout=flat|tree", "threads=N", "fusermount3 -u"}) {
-      CHECK(holds(line.text, part));
+      CHECK(contains(line.text, part));
     }
   }
   for (const char* flag : {"--version", "-V"}) {
@@ -176,7 +174,7 @@ TEST_CASE("the kernel's mount is always nosuid and nodev, and named after the so
 }
 
 TEST_CASE("commas and backslashes of the source's path do not end its name", "[fs][options]") {
-  CHECK(holds(session_arguments(Options{}, "/a,ro\\b", false)[2], "fsname=/a\\,ro\\\\b,nosuid"));
+  CHECK(contains(session_arguments(Options{}, "/a,ro\\b", false)[2], "fsname=/a\\,ro\\\\b,nosuid"));
 }
 
 TEST_CASE("-o fsname and subtype take the place of the source's path and of safetensorsfs", "[fs][options]") {
@@ -188,7 +186,7 @@ TEST_CASE("-o fsname and subtype take the place of the source's path and of safe
     CAPTURE(wrong);
     const CommandLine line = parse({"a", "b", "-o", wrong});
     CHECK(line.outcome == CommandLine::Outcome::WrongUsage);
-    CHECK(holds(line.text, wrong));
+    CHECK(contains(line.text, wrong));
   }
 }
 

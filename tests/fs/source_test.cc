@@ -9,15 +9,12 @@
 #include "tests/fs/driven_filesystem.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
+#include "tests/support/plain.h"
 
 using namespace stfs;
 using namespace stfs::test;
 
 namespace {
-
-bool holds(const std::string& text, std::string_view part) {
-  return text.find(part) != std::string::npos;
-}
 
 /// Acts as a user who owns nothing, where the tests run as root.
 class OrdinaryUser {
@@ -104,11 +101,11 @@ TEST_CASE("a missing source and one that is no archive say so", "[fs][source]") 
   const auto missing = open_source(directory / "absent.safetensors", {});
   REQUIRE_FALSE(missing);
   CHECK(missing.error().errno_value == ENOENT);
-  CHECK(holds(missing.error().message, directory / "absent.safetensors"));
+  CHECK(contains(missing.error().message, directory / "absent.safetensors"));
   const auto text = open_source(directory.write("text", "no archive at all, just words"), {});
   REQUIRE_FALSE(text);
   CHECK(text.error().code == ErrorCode::HeaderTooLarge);
-  CHECK(holds(text.error().message, directory / "text"));
+  CHECK(contains(text.error().message, directory / "text"));
 }
 
 TEST_CASE("a directory without an index shows each of its archives", "[fs][source]") {
@@ -142,7 +139,7 @@ TEST_CASE("a bad archive of a directory is left out, with a log line; strict ref
   CHECK(captured.contains(directory / "bad.safetensors"));
   CHECK_FALSE(open_source(directory.path(), {.is_strict = true}));
   std::filesystem::remove(directory / "b.safetensors");
-  CHECK(holds(open_source(directory.path(), {}).error().message, "none of its 1 archives"));
+  CHECK(contains(open_source(directory.path(), {}).error().message, "none of its 1 archives"));
 }
 
 TEST_CASE("of a directory 4,095 archives are a mount, and one more is not", "[fs][source]") {
@@ -183,7 +180,7 @@ TEST_CASE("a directory with an index is that model, and its problems are logged 
   CHECK(captured.contains("1 tensor can't be read (EIO): \"gone\""));
   const auto strict = open_source(directory.path(), {.is_strict = true});
   REQUIRE_FALSE(strict);
-  CHECK(holds(strict.error().message, "b.safetensors"));
+  CHECK(contains(strict.error().message, "b.safetensors"));
 }
 
 TEST_CASE("of two indexes in a directory both are named", "[fs][source]") {
@@ -193,8 +190,8 @@ TEST_CASE("of two indexes in a directory both are named", "[fs][source]") {
   const auto refused = open_source(directory.path(), {});
   REQUIRE_FALSE(refused);
   CHECK(refused.error().errno_value == EINVAL);
-  CHECK(holds(refused.error().message, directory / "a.safetensors.index.json"));
-  CHECK(holds(refused.error().message, directory / "b.safetensors.index.json"));
+  CHECK(contains(refused.error().message, directory / "a.safetensors.index.json"));
+  CHECK(contains(refused.error().message, directory / "b.safetensors.index.json"));
 }
 
 TEST_CASE("a directory without archives says so", "[fs][source]") {
@@ -202,5 +199,5 @@ TEST_CASE("a directory without archives says so", "[fs][source]") {
   const auto refused = open_source(directory.path(), {.is_read_only = true});
   REQUIRE_FALSE(refused);
   CHECK(refused.error().errno_value == ENOENT);
-  CHECK(holds(refused.error().message, "is a directory without .safetensors archives"));
+  CHECK(contains(refused.error().message, "is a directory without .safetensors archives"));
 }

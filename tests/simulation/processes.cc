@@ -4,12 +4,12 @@
 namespace stfs {
 namespace {
 
-const test::ProcessTable* shown = nullptr;
+const test::ProcessTable* shown_processes = nullptr;
 
 const test::SimulatedProcess* find(pid_t process) {
-  if (shown == nullptr) return nullptr;
-  const auto found = shown->find(process_of(process));
-  return found == shown->end() ? nullptr : &found->second;
+  if (shown_processes == nullptr) return nullptr;
+  const auto found = shown_processes->find(process_of(process));
+  return found == shown_processes->end() ? nullptr : &found->second;
 }
 
 }  // namespace
@@ -29,7 +29,7 @@ Ending ending_of(pid_t thread) {
 }
 
 void test::show_processes(const ProcessTable* table) {
-  shown = table;
+  shown_processes = table;
 }
 
 }  // namespace stfs

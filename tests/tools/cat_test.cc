@@ -11,7 +11,7 @@ using test::run_verb;
 
 namespace {
 
-struct Model {
+struct CatModel {
   test::TemporaryDirectory directory;
   std::string path = directory.write(
       "m.safetensors", test::archive_bytes(R"({"first":{"dtype":"U8","shape":[5],"data_offsets":[0,5]},)"
@@ -26,21 +26,21 @@ struct Model {
 }  // namespace
 
 TEST_CASE("cat writes the bytes of tensors in the order asked for", "[tools][cat]") {
-  const Model model;
+  const CatModel model;
   CHECK(run_verb(tools::cat, {model.path, "first"}).out == std::string("he\0lo", 5));
   CHECK(run_verb(tools::cat, {model.path, "second", "first"}).out == std::string("\n\xff!he\0lo", 8));
   CHECK(run_verb(tools::cat, {model.path, "second", "second"}).out == "\n\xff!\n\xff!");
 }
 
 TEST_CASE("cat of an empty tensor writes nothing and succeeds", "[tools][cat]") {
-  const Model model;
+  const CatModel model;
   const auto run = run_verb(tools::cat, {model.path, "none"});
   CHECK(run.code == 0);
   CHECK(run.out.empty());
 }
 
 TEST_CASE("cat takes names that look like lists, options or nothing", "[tools][cat]") {
-  const Model model;
+  const CatModel model;
   CHECK(run_verb(tools::cat, {model.path, ""}).out == "e");
   CHECK(run_verb(tools::cat, {model.path, "[a,b]"}).out == "b");
   CHECK(run_verb(tools::cat, {model.path, "--", "-n"}).out == "-");
@@ -63,7 +63,7 @@ TEST_CASE("cat writes a tensor larger than one slice whole", "[tools][cat]") {
 }
 
 TEST_CASE("cat writes nothing where one name is wrong, and suggests the near ones", "[tools][cat]") {
-  const Model model;
+  const CatModel model;
   const auto run = run_verb(tools::cat, {model.path, "first", "secnod"});
   CHECK(run.code == 1);
   CHECK(run.out.empty());
@@ -71,13 +71,13 @@ TEST_CASE("cat writes nothing where one name is wrong, and suggests the near one
 }
 
 TEST_CASE("cat suggests names that contain the wrong one", "[tools][cat]") {
-  const Model model;
+  const CatModel model;
   CHECK(run_verb(tools::cat, {model.path, "irs"}).err ==
         "stfs cat: " + model.path + ": irs: no such tensor, did you mean first?\n");
 }
 
 TEST_CASE("cat refuses a terminal unless forced", "[tools][cat]") {
-  const Model model;
+  const CatModel model;
   const auto refused = run_verb(tools::cat, {model.path, "first"}, test::Output::Terminal);
   CHECK(refused.code == 1);
   CHECK(refused.out.empty());
@@ -88,7 +88,7 @@ TEST_CASE("cat refuses a terminal unless forced", "[tools][cat]") {
 }
 
 TEST_CASE("cat without a name is wrong usage", "[tools][cat]") {
-  const Model model;
+  const CatModel model;
   const auto run = run_verb(tools::cat, {model.path});
   CHECK(run.code == 2);
   CHECK(run.err.find("NAME is required") != std::string::npos);

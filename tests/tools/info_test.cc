@@ -3,10 +3,12 @@
 
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
+#include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tool_run.h"
 
 using namespace stfs;
+using test::contains;
 using test::run_verb;
 
 namespace {
@@ -21,19 +23,15 @@ std::string header() {
   return json;
 }
 
-struct Model {
+struct InfoModel {
   test::TemporaryDirectory directory;
   std::string path = directory.write("m.safetensors", test::archive_bytes(header(), std::string(64, '\0')));
 };
 
-bool contains(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
-
 }  // namespace
 
 TEST_CASE("info counts tensors, parameters and bytes by dtype, largest first", "[tools][info]") {
-  const Model model;
+  const InfoModel model;
   const auto run = run_verb(tools::info, {model.path});
   CHECK(run.code == 0);
   CHECK(contains(run.out, "tensors     3\n"));
@@ -45,7 +43,7 @@ TEST_CASE("info counts tensors, parameters and bytes by dtype, largest first", "
 }
 
 TEST_CASE("info tells the header's padding and the alignment of the data", "[tools][info]") {
-  const Model model;
+  const InfoModel model;
   const auto run = run_verb(tools::info, {model.path});
   const std::size_t padding = 272 - (header().find_last_not_of(' ') + 1);
   CHECK(contains(run.out, "header      272 bytes, " + std::to_string(padding) + " of them padding\n"));
@@ -55,7 +53,7 @@ TEST_CASE("info tells the header's padding and the alignment of the data", "[too
 }
 
 TEST_CASE("info shows metadata in order and escaped", "[tools][info]") {
-  const Model model;
+  const InfoModel model;
   const auto run = run_verb(tools::info, {model.path});
   CHECK(contains(run.out, "metadata    2 entries\n  format  pt\n  note    a\\nb\\x1b[0m\n"));
 }
@@ -71,7 +69,7 @@ TEST_CASE("info cuts a metadata value of many bytes and says so", "[tools][info]
 }
 
 TEST_CASE("info --json has the numbers of the text, exactly", "[tools][info]") {
-  const Model model;
+  const InfoModel model;
   const auto document = nlohmann::json::parse(run_verb(tools::info, {"--json", model.path}).out);
   CHECK(document["path"] == model.path);
   CHECK(document["size_bytes"] == 8 + 272 + 64);
@@ -97,6 +95,6 @@ TEST_CASE("info describes an archive without tensors", "[tools][info]") {
 }
 
 TEST_CASE("info refuses a second target", "[tools][info]") {
-  const Model model;
+  const InfoModel model;
   CHECK(run_verb(tools::info, {model.path, model.path}).code == 2);
 }

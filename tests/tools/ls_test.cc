@@ -12,20 +12,21 @@ using test::run_verb;
 namespace {
 
 // Data: b.weight at 0, a.weight at 8, c at 24, empty at 25.
-const std::string kHeader = R"({"a.weight":{"dtype":"F32","shape":[2,2],"data_offsets":[8,24]},)"
-                            R"("b.weight":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]},)"
-                            R"("c[0]":{"dtype":"U8","shape":[],"data_offsets":[24,25]},)"
-                            R"("":{"dtype":"I64","shape":[3,0],"data_offsets":[25,25]}})";
+const std::string kLsHeader = R"({"a.weight":{"dtype":"F32","shape":[2,2],"data_offsets":[8,24]},)"
+                              R"("b.weight":{"dtype":"BF16","shape":[4],"data_offsets":[0,8]},)"
+                              R"("c[0]":{"dtype":"U8","shape":[],"data_offsets":[24,25]},)"
+                              R"("":{"dtype":"I64","shape":[3,0],"data_offsets":[25,25]}})";
 
-struct Model {
+struct LsModel {
   test::TemporaryDirectory directory;
-  std::string path = directory.write("m.safetensors", test::archive_bytes(kHeader, std::string(25, '\x11')));
+  std::string path =
+      directory.write("m.safetensors", test::archive_bytes(kLsHeader, std::string(25, '\x11')));
 };
 
 }  // namespace
 
 TEST_CASE("ls prints name, dtype, shape and size aligned, in the order of the data", "[tools][ls]") {
-  const Model model;
+  const LsModel model;
   const auto run = run_verb(tools::ls, {model.path});
   CHECK(run.code == 0);
   CHECK(run.err.empty());
@@ -37,7 +38,7 @@ TEST_CASE("ls prints name, dtype, shape and size aligned, in the order of the da
 }
 
 TEST_CASE("ls sorts by name, by size and backwards", "[tools][ls]") {
-  const Model model;
+  const LsModel model;
   CHECK(run_verb(tools::ls, {"--names", "--sort", "name", model.path}).out ==
         "\"\"\na.weight\nb.weight\nc[0]\n");
   CHECK(run_verb(tools::ls, {"--names", "--sort", "size", model.path}).out ==
@@ -47,14 +48,14 @@ TEST_CASE("ls sorts by name, by size and backwards", "[tools][ls]") {
 }
 
 TEST_CASE("ls shows what any glob matches, once", "[tools][ls]") {
-  const Model model;
+  const LsModel model;
   CHECK(run_verb(tools::ls, {"--names", model.path, "*.weight", "a*"}).out == "b.weight\na.weight\n");
   CHECK(run_verb(tools::ls, {"--names", model.path, "[ab].weight"}).out == "b.weight\na.weight\n");
   CHECK(run_verb(tools::ls, {"--names", model.path, ""}).out == "\"\"\n");
 }
 
 TEST_CASE("ls takes a name with brackets literally as well as as a pattern", "[tools][ls]") {
-  const Model model;
+  const LsModel model;
   CHECK(run_verb(tools::ls, {"--names", model.path, "c[0]"}).out == "c[0]\n");
 }
 
@@ -68,7 +69,7 @@ TEST_CASE("ls keeps a pattern that is one bracket expression whole", "[tools][ls
 }
 
 TEST_CASE("ls fails on a glob that matches nothing, after listing what the others match", "[tools][ls]") {
-  const Model model;
+  const LsModel model;
   const auto run = run_verb(tools::ls, {"--names", model.path, "a.wieght", "b*"});
   CHECK(run.code == 1);
   CHECK(run.out == "b.weight\n");
@@ -86,7 +87,7 @@ TEST_CASE("ls --bytes prints exact sizes", "[tools][ls]") {
 }
 
 TEST_CASE("ls --json gives every name exactly and the absolute offset", "[tools][ls]") {
-  const Model model;
+  const LsModel model;
   const auto run = run_verb(tools::ls, {"--json", model.path});
   const auto document = nlohmann::json::parse(run.out);
   CHECK(document["schema"] == 1);
@@ -95,7 +96,7 @@ TEST_CASE("ls --json gives every name exactly and the absolute offset", "[tools]
   REQUIRE(rows.size() == 4);
   CHECK(rows[1] ==
         nlohmann::json::parse(R"({"name":"a.weight","dtype":"F32","shape":[2,2],"size_bytes":16,"offset":)" +
-                              std::to_string(8 + kHeader.size() + 8) + "}"));
+                              std::to_string(8 + kLsHeader.size() + 8) + "}"));
   CHECK(rows[3]["name"] == "");
   CHECK(rows[3]["shape"] == nlohmann::json::parse("[3,0]"));
 }
@@ -143,7 +144,7 @@ TEST_CASE("ls lets an endless name shift its own row only", "[tools][ls]") {
 }
 
 TEST_CASE("ls stops when nobody takes its output", "[tools][ls]") {
-  const Model model;
+  const LsModel model;
   std::istringstream in;
   std::ostringstream out;
   std::ostringstream err;
@@ -154,7 +155,7 @@ TEST_CASE("ls stops when nobody takes its output", "[tools][ls]") {
 }
 
 TEST_CASE("ls refuses what it does not understand with exit code 2", "[tools][ls]") {
-  const Model model;
+  const LsModel model;
   CHECK(run_verb(tools::ls, {}).code == 2);
   CHECK(run_verb(tools::ls, {"--sort", "colour", model.path}).code == 2);
   CHECK(run_verb(tools::ls, {"--nonsense", model.path}).code == 2);

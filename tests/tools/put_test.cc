@@ -15,7 +15,7 @@ using test::run_verb;
 
 namespace {
 
-struct Model : test::SampleModel {
+struct PutModel : test::SampleModel {
   /// Nothing lies beside the archive and these files.
   [[nodiscard]] std::size_t files() const {
     return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(directory.path()),
@@ -33,7 +33,7 @@ std::string npy(const std::string& type, const std::string& shape, const std::st
 }  // namespace
 
 TEST_CASE("put writes raw bytes and leaves all other bytes as they were", "[tools][put]") {
-  const Model model;
+  const PutModel model;
   const auto run = run_verb(tools::put, {model.path, "x", model.directory.write("x.bin", "new")});
   CHECK(run.code == 0);
   CHECK(run.err.empty());
@@ -43,13 +43,13 @@ TEST_CASE("put writes raw bytes and leaves all other bytes as they were", "[tool
 }
 
 TEST_CASE("put reads raw bytes from standard input", "[tools][put]") {
-  const Model model;
+  const PutModel model;
   CHECK(run_verb(tools::put, {model.path, "x", "-"}, test::Output::Pipe, "new").code == 0);
   CHECK(content_of(model.path) == model.archive(std::string(32, '.') + "new"));
 }
 
 TEST_CASE("put refuses an input that is too short or too long, and changes nothing", "[tools][put]") {
-  const Model model;
+  const PutModel model;
   const auto cut = run_verb(tools::put, {model.path, "x", "-"}, test::Output::Pipe, "ne");
   CHECK(cut.code == 1);
   CHECK(cut.err == "stfs put: standard input: ended after 2 bytes: the tensor takes exactly 3\n");
@@ -63,7 +63,7 @@ TEST_CASE("put refuses an input that is too short or too long, and changes nothi
 }
 
 TEST_CASE("put takes a tensor of no bytes", "[tools][put]") {
-  const Model model;
+  const PutModel model;
   CHECK(run_verb(tools::put, {model.path, "none", "-"}).code == 0);
   CHECK(run_verb(tools::put, {model.path, "none", "-"}, test::Output::Pipe, "x").code == 1);
   CHECK(model.is_untouched());
@@ -85,7 +85,7 @@ TEST_CASE("put copies a tensor larger than a piece", "[tools][put]") {
 }
 
 TEST_CASE("put takes a NumPy file of the same dtype and shape", "[tools][put]") {
-  const Model model;
+  const PutModel model;
   const std::string data = "abcdefghijklmnopqrstuvwx";
   const std::string file = model.directory.write("f.npy", npy("<f4", "(2, 3)", data));
   const auto run = run_verb(tools::put, {model.path, "f", file});
@@ -98,7 +98,7 @@ TEST_CASE("put takes a NumPy file of the same dtype and shape", "[tools][put]") 
 }
 
 TEST_CASE("put refuses a NumPy file that is another array, and changes nothing", "[tools][put]") {
-  const Model model;
+  const PutModel model;
   const std::string data(24, 'x');
   for (const auto& [content, why] :
        {std::pair(npy("<i4", "(2, 3)", data), "holds <i4, the tensor is F32"),
@@ -120,7 +120,7 @@ TEST_CASE("put refuses a NumPy file that is another array, and changes nothing",
 }
 
 TEST_CASE("put takes a tensor of another archive, of the same name or another", "[tools][put]") {
-  const Model model;
+  const PutModel model;
   const std::string other = model.directory.write(
       "o.safetensors", test::archive_bytes(R"({"x":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
                                            R"("[y]":{"dtype":"U8","shape":[3],"data_offsets":[3,6]},)"
@@ -139,7 +139,7 @@ TEST_CASE("put takes a tensor of another archive, of the same name or another", 
 }
 
 TEST_CASE("put tells in JSON what it changed", "[tools][put]") {
-  const Model model;
+  const PutModel model;
   const auto run = run_verb(tools::put, {"--json", model.path, "x", "-"}, test::Output::Pipe, "new");
   const auto document = nlohmann::json::parse(run.out);
   CHECK(document == nlohmann::json{{"schema", 1},
@@ -151,7 +151,7 @@ TEST_CASE("put tells in JSON what it changed", "[tools][put]") {
 }
 
 TEST_CASE("put names the holder of a lock and gives up after --wait", "[tools][put]") {
-  const Model model;
+  const PutModel model;
   const test::LockOwner owner(model.path, kLockBase, 1);
   const auto run = run_verb(tools::put, {"--wait", "0", model.path, "x", "-"}, test::Output::Pipe, "new");
   CAPTURE(run.err);
@@ -161,7 +161,7 @@ TEST_CASE("put names the holder of a lock and gives up after --wait", "[tools][p
 }
 
 TEST_CASE("put with wrong arguments exits with 2", "[tools][put]") {
-  const Model model;
+  const PutModel model;
   for (const tools::Arguments& wrong : {tools::Arguments{model.path},
                                         {model.path, "x"},
                                         {model.path, "x", "-", "y"},

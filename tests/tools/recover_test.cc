@@ -19,7 +19,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// An archive of one tensor t (U8 [8192]) at offset 4096.
-struct Model {
+struct RecoverModel {
   test::TemporaryDirectory directory;
   std::string path = directory.write("m.safetensors", archive(std::string(8192, 'o')));
   std::string fresh = std::string(4096, 'n') + std::string(4096, 'm');
@@ -60,7 +60,7 @@ nlohmann::json report(const std::string& archive, int code, const tools::Argumen
 }  // namespace
 
 TEST_CASE("recover applies a committed journal of a dead owner", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const fs::path journal = model.plant();
   const auto run = run_verb(tools::recover, {model.path});
   CHECK(run.code == 0);
@@ -73,7 +73,7 @@ TEST_CASE("recover applies a committed journal of a dead owner", "[tools][recove
 }
 
 TEST_CASE("recover --dry-run says what it would do, exits with 1 and changes nothing", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const fs::path journal = model.plant();
   const auto run = run_verb(tools::recover, {"--dry-run", model.path});
   CHECK(run.code == 1);
@@ -89,7 +89,7 @@ TEST_CASE("recover --dry-run says what it would do, exits with 1 and changes not
 }
 
 TEST_CASE("recover removes what was never committed", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const std::string staged =
       model.directory.write(model.journal_name('a').filename().string() + ".staged", "x");
   const auto told = report(model.path, 0);
@@ -100,7 +100,7 @@ TEST_CASE("recover removes what was never committed", "[tools][recover]") {
 }
 
 TEST_CASE("recover never applies a journal that is cut at any block", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const fs::path journal = model.plant();
   const std::string whole = content_of(journal);
   for (std::uint64_t size = 1; size < whole.size(); size += 1021) {
@@ -114,7 +114,7 @@ TEST_CASE("recover never applies a journal that is cut at any block", "[tools][r
 }
 
 TEST_CASE("recover never applies a journal with a flipped byte", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const fs::path journal = model.plant();
   const std::string whole = content_of(journal);
   // In the head's magic, id and hash, in the new bytes, in the record. Bytes 8 to 11 are the version.
@@ -135,7 +135,7 @@ TEST_CASE("recover never applies a journal with a flipped byte", "[tools][recove
 }
 
 TEST_CASE("recover leaves a symbolic link, a directory and another version alone", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const fs::path journal = model.plant();
   fs::rename(journal, model.directory / "aside");
   fs::create_symlink(model.directory / "aside", journal);
@@ -163,7 +163,7 @@ TEST_CASE("recover leaves a symbolic link, a directory and another version alone
 
 TEST_CASE("recover applies another archive's journal only by force, and only where it knows every block",
           "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const fs::path journal = model.plant();
   // The archive copied and put in place of itself: the same bytes, another inode.
   fs::copy(model.path, model.directory / "copy");
@@ -184,7 +184,7 @@ TEST_CASE("recover applies another archive's journal only by force, and only whe
 }
 
 TEST_CASE("recover explains a journal beside a file whose header can't be read", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const fs::path journal = model.plant();
   overwrite(model.path, 0, std::string(8, '\xff'));
   const std::string broken = content_of(model.path);
@@ -196,7 +196,7 @@ TEST_CASE("recover explains a journal beside a file whose header can't be read",
 }
 
 TEST_CASE("recover leaves a journal to its living owner and calls nothing undone", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const fs::path journal = model.plant();
   const test::LockOwner owner(journal.string(), 0, 1);
   CHECK(report(model.path, 0)["state"] == "in use");
@@ -205,7 +205,7 @@ TEST_CASE("recover leaves a journal to its living owner and calls nothing undone
 }
 
 TEST_CASE("recover finds the journals of an archive named without a directory", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const fs::path journal = model.plant();
   const fs::path before = fs::current_path();
   fs::current_path(model.directory.path());
@@ -216,7 +216,7 @@ TEST_CASE("recover finds the journals of an archive named without a directory", 
 }
 
 TEST_CASE("recover takes a directory of one archive for the archive", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const fs::path journal = model.plant();
   CHECK(run_verb(tools::recover, {model.directory.path().string()}).code == 0);
   CHECK_FALSE(fs::exists(journal));
@@ -224,7 +224,7 @@ TEST_CASE("recover takes a directory of one archive for the archive", "[tools][r
 }
 
 TEST_CASE("recover fails where there is no archive", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   CHECK(run_verb(tools::recover, {model.directory / "none"}).code == 1);
   std::filesystem::create_directory(model.directory / "empty");
   CHECK(run_verb(tools::recover, {model.directory / "empty"}).code == 1);
@@ -232,7 +232,7 @@ TEST_CASE("recover fails where there is no archive", "[tools][recover]") {
 }
 
 TEST_CASE("put says which journals were applied and which can't be used", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const fs::path journal = model.plant();
   const std::string odd = model.directory.write(".m.safetensors.stj.odd", "");
   const auto run = run_verb(tools::put, {model.path, "t", "-"}, test::Output::Pipe, std::string(8192, 'p'));
@@ -240,11 +240,11 @@ TEST_CASE("put says which journals were applied and which can't be used", "[tool
   CHECK(run.err.find("stfs put: " + journal.string() + ": applied: committed by process ") !=
         std::string::npos);
   CHECK(run.err.find("stfs put: " + odd + ": can't be used: not a journal's name\n") != std::string::npos);
-  CHECK(content_of(model.path) == Model::archive(std::string(8192, 'p')));
+  CHECK(content_of(model.path) == RecoverModel::archive(std::string(8192, 'p')));
 }
 
 TEST_CASE("put writes nothing beside a damaged journal", "[tools][recover]") {
-  const Model model;
+  const RecoverModel model;
   const fs::path journal = model.plant();
   overwrite(journal, 4096, "?");
   const auto run = run_verb(tools::put, {model.path, "t", "-"}, test::Output::Pipe, std::string(8192, 'p'));

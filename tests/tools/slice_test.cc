@@ -16,16 +16,16 @@ using test::run_verb;
 namespace {
 
 // m[i][j] is the byte 10 * i + j; the halves are 256 and 512; the last are F4, two in a byte.
-const std::string kHeader = R"({"m":{"dtype":"U8","shape":[3,4],"data_offsets":[0,12]},)"
-                            R"("m[0]":{"dtype":"U8","shape":[2],"data_offsets":[12,14]},)"
-                            R"("":{"dtype":"U8","shape":[2],"data_offsets":[14,16]},)"
-                            R"("half":{"dtype":"BF16","shape":[2],"data_offsets":[16,20]},)"
-                            R"("four":{"dtype":"F4","shape":[2,4],"data_offsets":[20,24]}})";
-const std::string kData("\0\1\2\3\12\13\14\15\24\25\26\27xyde\0\1\0\2abcd", 24);
+const std::string kSliceHeader = R"({"m":{"dtype":"U8","shape":[3,4],"data_offsets":[0,12]},)"
+                                 R"("m[0]":{"dtype":"U8","shape":[2],"data_offsets":[12,14]},)"
+                                 R"("":{"dtype":"U8","shape":[2],"data_offsets":[14,16]},)"
+                                 R"("half":{"dtype":"BF16","shape":[2],"data_offsets":[16,20]},)"
+                                 R"("four":{"dtype":"F4","shape":[2,4],"data_offsets":[20,24]}})";
+const std::string kSliceData("\0\1\2\3\12\13\14\15\24\25\26\27xyde\0\1\0\2abcd", 24);
 
-struct Model {
+struct SliceModel {
   test::TemporaryDirectory directory;
-  std::string path = directory.write("m.safetensors", test::archive_bytes(kHeader, kData));
+  std::string path = directory.write("m.safetensors", test::archive_bytes(kSliceHeader, kSliceData));
 };
 
 std::string bytes(std::initializer_list<int> values) {
@@ -48,7 +48,7 @@ std::size_t count_files(const test::TemporaryDirectory& directory) {
 }  // namespace
 
 TEST_CASE("slice writes the elements that NumPy's indexing selects", "[tools][slice]") {
-  const Model model;
+  const SliceModel model;
   const auto slice = [&](const std::string& selected) {
     const auto run = run_verb(tools::slice, {model.path, selected});
     CAPTURE(selected, run.err);
@@ -68,7 +68,7 @@ TEST_CASE("slice writes the elements that NumPy's indexing selects", "[tools][sl
 }
 
 TEST_CASE("slice splits the name from the indices at the last bracket", "[tools][slice]") {
-  const Model model;
+  const SliceModel model;
   CHECK(run_verb(tools::slice, {model.path, "m[0][1]"}).out == "y");
   CHECK(run_verb(tools::slice, {model.path, "m[0]"}).out == bytes({0, 1, 2, 3}));
   CHECK(run_verb(tools::slice, {model.path, "[0]"}).out == "d");
@@ -94,7 +94,7 @@ TEST_CASE("slice of a tensor larger than what is read at a time is whole", "[too
 
 TEST_CASE("slice writes a NumPy file where it is asked to or where the file's name says so",
           "[tools][slice]") {
-  const Model model;
+  const SliceModel model;
   const auto streamed = run_verb(tools::slice, {"--npy", model.path, "m[1:, 1:3]"});
   const NpyHeader header = header_of(streamed.out);
   CHECK(header.type_text() == "|u1");
@@ -115,7 +115,7 @@ TEST_CASE("slice writes a NumPy file where it is asked to or where the file's na
 }
 
 TEST_CASE("slice says what it wrote", "[tools][slice]") {
-  const Model model;
+  const SliceModel model;
   const std::string file = model.directory / "x.bin";
   const auto text = run_verb(tools::slice, {model.path, "m[1:, ::2]", "-o", file});
   CHECK(text.out == "wrote " + file + ": m[1:, ::2]: U8 [2,2], 4 B\n");
@@ -135,7 +135,7 @@ TEST_CASE("slice says what it wrote", "[tools][slice]") {
 }
 
 TEST_CASE("slice says where in the text and why a slice is none, and writes nothing", "[tools][slice]") {
-  const Model model;
+  const SliceModel model;
   const std::string file = model.directory / "x.bin";
   const auto refused = [&](const std::string& selected, const std::string& why) {
     const auto run = run_verb(tools::slice, {model.path, selected, "-o", file});
@@ -154,7 +154,7 @@ TEST_CASE("slice says where in the text and why a slice is none, and writes noth
 }
 
 TEST_CASE("slice without brackets, with two tensors or with two formats is wrong usage", "[tools][slice]") {
-  const Model model;
+  const SliceModel model;
   for (const tools::Arguments& arguments : {tools::Arguments{model.path},
                                             {model.path, "m"},
                                             {model.path, "m[0"},
@@ -168,7 +168,7 @@ TEST_CASE("slice without brackets, with two tensors or with two formats is wrong
 }
 
 TEST_CASE("slice refuses a terminal unless forced", "[tools][slice]") {
-  const Model model;
+  const SliceModel model;
   const auto refused = run_verb(tools::slice, {model.path, "m[0]"}, test::Output::Terminal);
   CHECK(refused.code == 1);
   CHECK(refused.out.empty());
@@ -176,7 +176,7 @@ TEST_CASE("slice refuses a terminal unless forced", "[tools][slice]") {
 }
 
 TEST_CASE("slice replaces a file only when all is written, and never one of the model", "[tools][slice]") {
-  const Model model;
+  const SliceModel model;
   const std::string file = model.directory.write("x.bin", "old");
   std::filesystem::create_hard_link(model.path, model.directory / "other-name");
   for (const std::string& own : {model.path, model.directory / "other-name"}) {
@@ -184,7 +184,7 @@ TEST_CASE("slice replaces a file only when all is written, and never one of the 
     CHECK(run.code == 1);
     CHECK(run.err == "stfs slice: " + own + ": is a file of the model that is read: it is not replaced\n");
   }
-  CHECK(test::content_of(model.path) == test::archive_bytes(kHeader, kData));
+  CHECK(test::content_of(model.path) == test::archive_bytes(kSliceHeader, kSliceData));
 
   CHECK(run_verb(tools::slice, {model.path, "m[0]", "-o", file}).code == 0);
   CHECK(test::content_of(file) == bytes({0, 1, 2, 3}));

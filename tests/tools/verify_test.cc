@@ -32,15 +32,15 @@ std::string floats(std::initializer_list<float> values) {
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-const std::string kHeader = R"({"single":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
-                            R"("bytes":{"dtype":"U8","shape":[3],"data_offsets":[16,19]},)"
-                            R"("e4m3":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[19,21]},)"
-                            R"("none":{"dtype":"F32","shape":[0],"data_offsets":[21,21]}})";
-const std::string kData = floats({1, kNan, -kInfinity, kNan}) + "abc" + "\x7f\x7c";
+const std::string kVerifyHeader = R"({"single":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},)"
+                                  R"("bytes":{"dtype":"U8","shape":[3],"data_offsets":[16,19]},)"
+                                  R"("e4m3":{"dtype":"F8_E4M3","shape":[2],"data_offsets":[19,21]},)"
+                                  R"("none":{"dtype":"F32","shape":[0],"data_offsets":[21,21]}})";
+const std::string kVerifyData = floats({1, kNan, -kInfinity, kNan}) + "abc" + "\x7f\x7c";
 
-struct Model {
+struct VerifyModel {
   test::TemporaryDirectory directory;
-  std::string path = directory.write("m.safetensors", test::archive_bytes(kHeader, kData));
+  std::string path = directory.write("m.safetensors", test::archive_bytes(kVerifyHeader, kVerifyData));
   std::string sums = directory / "m.sums.json";
 };
 
@@ -63,14 +63,14 @@ std::vector<std::string> lines(const std::string& text) {
 }  // namespace
 
 TEST_CASE("verify prints checksums and counts what is not finite", "[tools][verify]") {
-  const Model model;
+  const VerifyModel model;
   const auto run = run_verb(tools::verify, {model.path});
   CHECK(run.code == 0);
   CHECK(run.err.empty());
   CHECK(run.out ==
         "name    dtype    checksum                                 NaN  infinite\n"
         "single  F32      " +
-            sum(kData.substr(0, 16)) +
+            sum(kVerifyData.substr(0, 16)) +
             "    2         1\n"
             "bytes   U8       " +
             sum("abc") +
@@ -83,7 +83,7 @@ TEST_CASE("verify prints checksums and counts what is not finite", "[tools][veri
 }
 
 TEST_CASE("verify --finite fails on what is not finite, by name", "[tools][verify]") {
-  const Model model;
+  const VerifyModel model;
   const auto run = run_verb(tools::verify, {"--finite", model.path});
   CHECK(run.code == 1);
   CHECK(run.err == "stfs verify: " + model.path + ": single: not finite: 2 NaN, 1 infinite\n" +
@@ -92,7 +92,7 @@ TEST_CASE("verify --finite fails on what is not finite, by name", "[tools][verif
 }
 
 TEST_CASE("verify reads the tensors that are named, each once", "[tools][verify]") {
-  const Model model;
+  const VerifyModel model;
   CHECK(test::count_lines(run_verb(tools::verify, {model.path, "bytes", "single", "bytes"}).out) == 3);
   const auto wrong = run_verb(tools::verify, {model.path, "bytse"});
   CHECK(wrong.code == 1);
@@ -101,7 +101,7 @@ TEST_CASE("verify reads the tensors that are named, each once", "[tools][verify]
 }
 
 TEST_CASE("verify --json has everything exactly", "[tools][verify]") {
-  const Model model;
+  const VerifyModel model;
   const auto run = run_verb(tools::verify, {"--json", "--finite", model.path});
   CHECK(run.code == 1);
   const auto document = nlohmann::json::parse(run.out);
@@ -111,7 +111,7 @@ TEST_CASE("verify --json has everything exactly", "[tools][verify]") {
                                                   {"dtype", "F32"},
                                                   {"shape", {2, 2}},
                                                   {"size_bytes", 16},
-                                                  {"checksum", sum(kData.substr(0, 16))},
+                                                  {"checksum", sum(kVerifyData.substr(0, 16))},
                                                   {"nan", 2},
                                                   {"infinite", 1}}));
   CHECK(document["tensors"][1]["nan"].is_null());
@@ -123,7 +123,7 @@ TEST_CASE("verify --json has everything exactly", "[tools][verify]") {
 }
 
 TEST_CASE("what verify recorded is found again, and every difference is named", "[tools][verify]") {
-  const Model model;
+  const VerifyModel model;
   const auto recorded = run_verb(tools::verify, {model.path, "--record", model.sums});
   CHECK(recorded.code == 0);
   CHECK(recorded.out == "read 4 tensors, 21 B: recorded in " + model.sums + "\n");
@@ -132,16 +132,16 @@ TEST_CASE("what verify recorded is found again, and every difference is named", 
   CHECK(document["source"] == "m.safetensors");
   CHECK(document["tensors"].size() == 4);
   CHECK(document["tensors"]["single"] ==
-        nlohmann::json({{"dtype", "F32"}, {"shape", {2, 2}}, {"checksum", sum(kData.substr(0, 16))}}));
+        nlohmann::json({{"dtype", "F32"}, {"shape", {2, 2}}, {"checksum", sum(kVerifyData.substr(0, 16))}}));
   const auto same = run_verb(tools::verify, {model.path, "--against", model.sums});
   CHECK(same.code == 0);
   CHECK(same.out == "read 4 tensors, 21 B: as recorded in " + model.sums + "\n");
 
-  std::string header = kHeader;
+  std::string header = kVerifyHeader;
   header.replace(header.find("[2,2]"), 5, "[4,1]");        // single: another shape, the same bytes
   header.replace(header.find("F8_E4M3"), 7, "F8_E5M2");    // e4m3: another dtype
   header.replace(header.find("\"none\""), 6, "\"more\"");  // none is missing, more is new
-  std::string data = kData;
+  std::string data = kVerifyData;
   data[17] = 'B';  // one byte of bytes
   const std::string other = model.directory.write("other.safetensors", test::archive_bytes(header, data));
   const auto run = run_verb(tools::verify, {other, "--against", model.sums});
@@ -244,10 +244,10 @@ TEST_CASE("verify names what an index and its shards disagree on, and records no
 
 TEST_CASE("verify never records over a file of the model, and keeps the old record where it fails",
           "[tools][verify]") {
-  const Model model;
+  const VerifyModel model;
   const auto own = run_verb(tools::verify, {model.path, "--record", model.path});
   CHECK(own.code == 1);
-  CHECK(test::content_of(model.path) == test::archive_bytes(kHeader, kData));
+  CHECK(test::content_of(model.path) == test::archive_bytes(kVerifyHeader, kVerifyData));
   std::ofstream(model.sums) << "old";
   CHECK(run_verb(tools::verify, {model.path, "--finite", "--record", model.sums}).code == 1);
   CHECK(test::content_of(model.sums) == "old");
@@ -255,12 +255,12 @@ TEST_CASE("verify never records over a file of the model, and keeps the old reco
 }
 
 TEST_CASE("verify takes no record and a comparison at once", "[tools][verify]") {
-  const Model model;
+  const VerifyModel model;
   CHECK(run_verb(tools::verify, {model.path, "--record", "a", "--against", "b"}).code == 2);
 }
 
 TEST_CASE("verify says why a record can't be read before it reads the model", "[tools][verify]") {
-  const Model model;
+  const VerifyModel model;
   const auto run = run_verb(tools::verify, {model.path, "--against", model.directory.write("bad", "[")});
   CHECK(run.code == 1);
   CHECK(run.out.empty());
