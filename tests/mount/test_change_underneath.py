@@ -6,12 +6,9 @@ import mmap
 import os
 import signal
 import struct
-import threading
-import time
 
 import pytest
-from archive_file import (ArchiveFile, Expectation, random_bytes,
-                          write_bytes_tensors)
+from archive_file import ArchiveFile, random_bytes, write_bytes_tensors
 from mounted import errno_of, eventually, run_python
 
 T = "layers.0.weight"
@@ -96,33 +93,6 @@ def test_slices_of_what_is_cut_are_eio_and_of_the_rest_right(in_order):
     assert in_order.process.poll() is None
 
 
-def test_slices_while_the_archive_is_cut_are_right_or_eio(in_order):
-    slices = in_order / ".safetensors" / "slice"
-    wrong, stop = [], threading.Event()
-
-    def read_on(step):
-        while not stop.is_set():
-            for name, due in in_order.contents.items():
-                try:
-                    if read_direct(slices / f"{name}[::{step}]") != due[::step]:
-                        wrong.append(name)
-                except OSError as error:
-                    if error.errno != errno.EIO:
-                        wrong.append(str(error))
-
-    readers = [threading.Thread(target=read_on, args=(step,)) for step in (3, 70, 5000)]
-    for reader in readers:
-        reader.start()
-    size_bytes = os.stat(in_order.source).st_size
-    for step in range(40):
-        os.truncate(in_order.source, size_bytes - step * 20_011)
-        time.sleep(0.005)
-    stop.set()
-    for reader in readers:
-        reader.join()
-    assert wrong == []
-
-
 def test_the_log_says_that_the_archive_was_cut(in_order):
     os.truncate(in_order.source, 200_000)
     errno_of((in_order / "t9").read_bytes)
@@ -153,31 +123,6 @@ def test_a_write_into_a_cut_archive_fails_and_does_not_grow_it(in_order):
     assert os.stat(in_order.source).st_size == 500_000
 
 
-def test_an_archive_cut_while_it_is_read_gives_right_bytes_or_eio(in_order):
-    wrong, stop = [], threading.Event()
-
-    def read_on(seed):
-        while not stop.is_set():
-            for name, due in in_order.contents.items():
-                try:
-                    if read_direct(in_order / name) != due:
-                        wrong.append(name)
-                except OSError as error:
-                    if error.errno != errno.EIO:
-                        wrong.append(str(error))
-
-    readers = [threading.Thread(target=read_on, args=(seed,)) for seed in range(3)]
-    for reader in readers:
-        reader.start()
-    size_bytes = os.stat(in_order.source).st_size
-    for step in range(40):
-        os.truncate(in_order.source, size_bytes - step * 20_011)
-    stop.set()
-    for reader in readers:
-        reader.join()
-    assert wrong == []
-
-
 # ---- written by others ----
 
 def test_foreign_data_are_noticed_and_shown(mount, expected):
@@ -195,29 +140,6 @@ def test_foreign_data_are_noticed_and_shown(mount, expected):
     for name in expected.layout:
         assert (mount / name).read_bytes() == expected.tensor(name)
     assert mount.attribute(T, "checksum").startswith("xxh128:")
-
-
-def test_after_foreign_data_our_writes_still_work(mount, expected):
-    begin = expected.layout["odd"][2]
-    with open(mount.archive.path, "r+b") as file:
-        file.seek(begin)
-        file.write(b"foreign")
-    expected.change("odd", b"foreign")
-    data = random_bytes(expected.size(T), 3)
-    (mount / T).write_bytes(data)
-    expected.change(T, data)
-    expected.check()
-    assert (mount / T).read_bytes() == data
-    assert eventually(lambda: (mount / "odd").read_bytes() == expected.tensor("odd"))
-
-
-def test_a_touched_archive_goes_on(mount, expected):
-    os.utime(mount.archive.path)
-    assert (mount / T).read_bytes() == expected.tensor(T)
-    data = random_bytes(expected.size(T), 4)
-    (mount / T).write_bytes(data)
-    expected.change(T, data)
-    expected.check()
 
 
 def test_a_foreign_header_is_never_read_through(mount, expected):
@@ -244,18 +166,3 @@ def test_a_foreign_header_is_never_read_through(mount, expected):
     assert read_direct(mount / "layers.1.weight") == old_zero
     assert mount.archive.content() == changed
     assert mount.archive.path in mount.log()
-
-
-def test_two_mounts_of_one_archive_see_each_others_commits(archive, mounts):
-    one, two = mounts(archive.path), mounts(archive.path)
-    expected = Expectation(archive)
-    assert (two / T).read_bytes() == expected.tensor(T)
-    data = random_bytes(expected.size(T), 6)
-    (one / T).write_bytes(data)
-    expected.change(T, data)
-    assert eventually(lambda: (two / T).read_bytes() == data)
-    data = random_bytes(expected.size("odd"), 7)
-    (two / "odd").write_bytes(data)
-    expected.change("odd", data)
-    expected.check()
-    assert eventually(lambda: (one / "odd").read_bytes() == data)

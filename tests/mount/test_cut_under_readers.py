@@ -48,9 +48,9 @@ VIEWS = {
 
 # ---- in a mount ----
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_what_is_read_of_a_mount_while_its_archive_is_cut_is_right_or_eio(cut_archive, mounts, view):
-    mount = mounts(cut_archive.path)
+@pytest.mark.parametrize("view, options", [*((view, "") for view in VIEWS), ("tensor", "io=pread")])
+def test_what_is_read_of_a_mount_while_its_archive_is_cut_is_right_or_eio(cut_archive, mounts, view, options):
+    mount = mounts(cut_archive.path, options)
     name, due, body = VIEWS[view]
     due_bytes = due(cut_archive.contents)
     size_bytes = os.stat(mount / name).st_size

@@ -188,20 +188,12 @@ def test_a_view_is_a_file_to_take_bytes_from(place, tmp_path):
 
 
 def test_a_directory_with_one_archive_is_that_archive(tmp_path, mounts):
+    """Each verb of such a directory: test_every_option.py."""
     directory = tmp_path / "one"
     directory.mkdir()
     archive = archive_file.save_with_reference(directory / "m.safetensors", TENSORS)
     (directory / "notes.txt").write_text("a note")
-    (tmp_path / "raw").write_bytes(NEW.tobytes())
-    delta = archive_file.save_with_reference(tmp_path / "delta.safetensors", {"w": W})
-    for arguments in (["ls"], ["info"], ["verify"], ["recover"], ["upload", "--device", "cpu"], ["cat", "w"], ["slice", "w[0]"],
-                      ["put", "w", tmp_path / "raw"], ["apply", delta]):
-        verb, *rest = arguments
-        options = [word for word in rest if str(word).startswith("--") or word == "cpu"]
-        names = [word for word in rest if word not in options]
-        run(STFS, verb, *options, directory, *names, code=0)
-    assert W.tobytes() in archive.read_bytes()
-    mounts(directory)
+    assert (mounts(directory) / "m" / "w").read_bytes() == W.tobytes()
     shutil.copy(archive, directory / "second.safetensors")
     for verb in ("ls", "info", "verify", "recover"):
         assert b"name an archive in it: m.safetensors, second.safetensors" in run(STFS, verb, directory, code=1).stderr
