@@ -381,6 +381,15 @@ void Truth::writes(const Program* program, const Description& description, std::
   const bool is_shared = program == nullptr && file.target.transaction.empty();
   frame.pending = is_shared ? shared_of(file.target) : file.pending;
   frame.offset = offset;
+  if (program == nullptr && frame.pending) {
+    // Of a page, what lies behind the tensor's end was never part of it.
+    const std::uint64_t end = frame.pending->bytes.size();
+    bytes = bytes.first(std::min<std::size_t>(bytes.size(), end - std::min(offset, end)));
+    if (bytes.empty()) {
+      frame.is_behind_end = true;
+      frame.pending = nullptr;
+    }
+  }
   frame.bytes.assign(bytes.begin(), bytes.end());
   if (frame.pending) {
     Pending& pending = *frame.pending;
@@ -405,6 +414,7 @@ void Truth::writes(const Program* program, const Description& description, std::
 void Truth::wrote(const Description&, int error) {
   if (is_lost_) return;
   const Frame frame = pop();
+  if (frame.is_behind_end) return expect(error == 0, "bytes behind the end are refused");
   if (!frame.pending) return expect(error == EIO, "bytes are written back that nobody has open");
   Pending& pending = *frame.pending;
   const bool commits = frame.is_synchronous;

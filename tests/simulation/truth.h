@@ -169,6 +169,7 @@ class Truth final : public Witness {
     bool is_changed_beside = false;  // by another program, meanwhile:
     std::vector<std::pair<std::uint64_t, Buffer>> beside;
     bool is_synchronous = false;
+    bool is_behind_end = false;  // of the tensor, as the end of a mapped page is
   };
 
   [[nodiscard]] PendingPointer shared_of(const Target& target) const;
