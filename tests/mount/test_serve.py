@@ -1,12 +1,10 @@
-# `stfs serve` and its clients as processes: leases, whom it serves, and the death of either side.
+# `stfs serve` and its clients as processes: leases, whom it serves, and the death of either side. Who else may listen
+# at a socket, and what peers of every kind may say: tests/tools/upload/serve_socket_test.cc and lease_peers_test.cc.
 import errno
 import json
-import mmap
 import os
-import select
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import time
@@ -15,35 +13,9 @@ from pathlib import Path
 import lease_client
 import mounted
 import pytest
-from lease_client import NEWER, STFS, Gone, Lease, Refused, query
+from lease_client import NEWER, STFS, Gone, Lease, query
 from mounted import eventually
 from served_archive import TENSORS, directory, path, serve, source, stfs  # noqa: F401
-
-HOLD = """
-import sys, time
-sys.path.insert(0, sys.argv[1])
-from lease_client import Lease
-lease = Lease(sys.argv[2])
-print("ready")
-time.sleep(1000)
-"""
-
-
-@pytest.fixture
-def holders():
-    """Processes that hold a lease each."""
-    made = []
-
-    def make(path):
-        process = mounted.start_python(HOLD, Path(__file__).parent, path)
-        made.append(process)
-        mounted.wait_ready(process)
-        return process
-
-    yield make
-    for process in made:
-        process.kill()
-        process.communicate()
 
 
 def test_clients_map_the_archives_bytes(serve, source, path):
@@ -140,52 +112,6 @@ def test_clients_outlive_a_killed_server_and_its_socket_is_taken_over(serve, sou
     assert newer.generation == 1
 
 
-def test_leases_of_killed_clients_end(serve, source, path, holders):
-    server = serve(source).ready()
-    before = server.descriptor_count()
-    clients = [holders(path) for _ in range(4)]
-    assert sorted(lease["pid"] for lease in query(path)["leases"]) == sorted(client.pid for client in clients)
-    for client in clients:
-        client.kill()
-    assert eventually(lambda: query(path)["leases"] == [])
-    assert eventually(lambda: server.descriptor_count() == before)
-
-
-def test_two_servers_on_one_socket(serve, source, path):
-    first = serve(source).ready()
-    second = serve(source)
-    assert second.wait() == 1
-    assert second.errors == (f"stfs serve: {path}: another stfs serve (process {first.pid}) serves there: "
-                             "end it first, or choose another --socket\n")
-    assert Lease(path)["b"] == TENSORS["b"].tobytes()
-
-
-def test_one_of_many_servers_that_start_at_once_over_a_dead_socket(serve, source, path):
-    serve(source).ready().kill()
-    servers = [serve(source) for _ in range(5)]
-    assert eventually(lambda: sum(server.process.poll() is None for server in servers) == 1, 60)
-    (survivor,) = [server for server in servers if server.process.poll() is None]
-    survivor.ready()
-    assert query(path)["pid"] == survivor.pid
-    for server in servers:
-        if server is not survivor:
-            assert server.wait() == 1 and "serves there" in server.errors
-
-
-def test_it_does_not_start_over_what_is_no_socket_of_a_server(serve, source, path):
-    path.write_text("precious")
-    assert serve(source).wait() == 1
-    assert path.read_text() == "precious"
-    path.unlink()
-    with socket.socket(socket.AF_UNIX) as other:
-        other.bind(str(path))
-        other.listen()
-        server = serve(source)
-        assert server.wait() == 1
-        assert "another program listens there" in server.errors
-        assert "is the socket of another program" in stfs("serve", "--status", path, wanted=1).stderr
-
-
 @pytest.mark.needs_root
 def test_other_users_are_refused(serve, source, path, directory, nobody):
     program = nobody.directory / "stfs"
@@ -226,27 +152,6 @@ def test_root_may_attach_to_a_users_server(serve, source, nobody):
     assert f"uid {os.geteuid()}" in stfs("serve", "--status", at).stdout
     assert lease["b"] == TENSORS["b"].tobytes()
     assert query(at)["leases"][0]["uid"] == 0
-
-
-def test_clients_cannot_write(serve, source, path):
-    serve(source).ready()
-    lease = Lease(path)
-    descriptor = lease.descriptors[0]
-    with pytest.raises(PermissionError):
-        mmap.mmap(descriptor, 4096, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
-    with pytest.raises(PermissionError):
-        os.pwrite(descriptor, b"x", 0)
-    with pytest.raises(PermissionError):
-        os.ftruncate(descriptor, 0)
-    died = mounted.run_python(
-        "import sys, ctypes; sys.path.insert(0, sys.argv[1]); from lease_client import Lease\n"
-        "import numpy\n"
-        "lease = Lease(sys.argv[2])\n"
-        "at = numpy.frombuffer(lease.arenas[0], 'u1').ctypes.data\n"
-        "assert ctypes.string_at(at, 1) == lease.arenas[0][:1]\n"
-        "ctypes.memset(at, 1, 1)\n", Path(__file__).parent, path)
-    assert died.returncode == -signal.SIGSEGV, died.stderr
-    assert lease["w"] == TENSORS["w"].tobytes()
 
 
 def test_a_start_can_be_cancelled(serve, directory, path):
@@ -318,26 +223,3 @@ def test_an_output_that_is_full_is_said_once_and_is_no_reason_to_end(source, pat
         process.terminate()
         assert process.wait(30) == -signal.SIGTERM
         assert process.stderr.read() == ""
-
-
-def test_nonsense_disturbs_nobody(serve, source, path):
-    server = serve(source).ready()
-    lease = Lease(path)
-    before = server.descriptor_count()
-    for data in (b"", b"x", os.urandom(40), os.urandom(8000), lease_client.packet(9), lease_client.packet(1)[:-1]):
-        connection = lease_client.Connection(path)
-        connection.socket.send(data)
-        with pytest.raises((Refused, Gone)):
-            connection.receive()
-        connection.close()
-    with pytest.raises(Refused) as refused:
-        connection = lease_client.Connection(path)
-        connection.socket.send(lease_client.packet(lease_client.ATTACH, version=2))
-        connection.receive()
-    assert refused.value.errno == errno.EPROTONOSUPPORT and "version 2" in str(refused.value)
-    connection.close()
-    silent = [lease_client.Connection(path) for _ in range(20)]
-    assert Lease(path)["b"] == TENSORS["b"].tobytes()
-    assert eventually(lambda: all(select.select([peer.socket], [], [], 0)[0] for peer in silent), 20)
-    assert eventually(lambda: server.descriptor_count() <= before + 1)
-    assert lease.news() is None

@@ -184,10 +184,3 @@ def test_the_benchmark_measures_the_ceiling_and_the_tool_does_not(tmp_path):
     assert float(subprocess.run([ceiling, "cpu"], capture_output=True, check=True).stdout) > 1e8
     absent = subprocess.run([ceiling, "cuda:900"], capture_output=True, text=True)
     assert absent.returncode == 1 and absent.stderr.startswith("upload_ceiling: cuda:900: ")
-
-
-@pytest.mark.parametrize("device, code", [("cuda", 2), ("gpu", 2), ("cpu,cpu", 2), ("cuda:900", 1)])
-def test_devices_that_are_not_there(archive_path, device, code):
-    failed = stfs("upload", archive_path, "--device", device, wanted=code)
-    assert failed.stdout == b""
-    assert failed.stderr.startswith(b"stfs upload: ")

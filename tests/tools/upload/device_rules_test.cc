@@ -36,7 +36,10 @@ TEST_CASE("a device list is one rule for every name", "[tools][upload]") {
   CHECK(rules->rule_for("anything")->devices[1].name() == "cpu");
   CHECK(rules->rule_for("")->devices[0].index == 1);
   CHECK(DeviceRules::parse_device_list("cpu,cpu").error().message == "cpu: is named twice");
-  CHECK_FALSE(DeviceRules::parse_device_list("cpu,"));
+  for (const char* wrong : {"", "cpu,", "cpu:0", "gpu", "cuda", "cuda:", "cuda:-1", "cuda:x"}) {
+    CAPTURE(wrong);
+    CHECK_FALSE(DeviceRules::parse_device_list(wrong));
+  }
 }
 
 TEST_CASE("a mistake in a file of rules is told with file and line", "[tools][upload]") {

@@ -6,7 +6,6 @@
 
 #include <cstring>
 #include <functional>
-#include <random>
 
 #include "tests/support/catch.h"
 #include "tests/support/open_descriptors.h"
@@ -201,29 +200,4 @@ TEST_CASE("packets that are too long and descriptors that nobody wants are refus
     }
   }
   CHECK(open_descriptors() == before);
-}
-
-TEST_CASE("random bytes never make a message by accident that breaks its own rules", "[tools][serve][fuzz]") {
-  std::mt19937_64 random(42);
-  std::size_t accepted = 0;
-  for (int round = 0; round < 300'000; ++round) {
-    const auto kind = static_cast<ServeKind>(random() % 9);
-    std::string packet = encode(ServeMessage{kind, random() % 3, random() % 3, static_cast<int>(random() % 3),
-                                             std::string(random() % 4, 'x')},
-                                random() % 3);
-    for (std::uint64_t flips = random() % 4; flips > 0; --flips) {
-      packet[random() % packet.size()] = static_cast<char>(random());
-    }
-    if (random() % 8 == 0) packet.resize(random() % (packet.size() + 1));
-    const std::size_t descriptors = random() % 3;
-    const auto message = decode(packet, descriptors);
-    if (!message) continue;
-    ++accepted;
-    CHECK(encode(*message, descriptors) == packet);
-    const bool tells_reason = message->kind == ServeKind::Refusal || message->kind == ServeKind::Stuck;
-    CHECK(tells_reason == (message->errno_value > 0 && !message->text.empty()));
-    CHECK((message->kind == ServeKind::Grant || message->kind == ServeKind::Newer) ==
-          (message->generation > 0));
-  }
-  CHECK(accepted > 100);
 }

@@ -72,7 +72,9 @@ TEST_CASE("a second server on the same socket is refused and told by whom", "[to
   const auto second = ServeSocket::listen(directory / "s");
   REQUIRE_FALSE(second);
   CHECK(second.error().errno_value == EADDRINUSE);
-  CHECK(second.error().message.find("process " + std::to_string(::getpid())) != std::string::npos);
+  CHECK(second.error().message == (directory / "s") + ": another stfs serve (process " +
+                                      std::to_string(::getpid()) +
+                                      ") serves there: end it first, or choose another --socket");
   CHECK(connect_to_server(directory / "s"));
 }
 
@@ -182,6 +184,10 @@ TEST_CASE("what is no dead socket is left alone", "[tools][serve]") {
     CHECK(socket.error().errno_value == EADDRINUSE);
     CHECK(std::filesystem::exists(path));
     CHECK_FALSE(std::filesystem::exists(path + ".lock"));
+    if (type == SOCK_STREAM) {
+      CHECK(socket.error().message.find("another program listens there") != std::string::npos);
+      CHECK(connect_to_server(path).error().message == path + ": is the socket of another program");
+    }
   }
   std::filesystem::create_symlink(file, directory / "t.lock");
   const auto linked = ServeSocket::listen(directory / "t");
