@@ -74,20 +74,14 @@ def flip(path, offset):
         file.write(bytes([byte]))
 
 
-def cut(path):
-    os.truncate(path, os.path.getsize(path) - 1)
-
-
 def refuses_writes(mount):
     with pytest.raises(OSError) as raised:
         (mount / "a").write_bytes(random_bytes(20_000, 1))
     return raised.value.errno
 
 
-@pytest.mark.parametrize("damage", [lambda path: flip(path, 100 + BLOCK), lambda path: flip(path, 10), cut],
-                         ids=["new bytes", "head", "cut"])
-def test_a_damaged_journal_is_reported_and_nothing_is_written(archive, mounts, left, damage):
-    damage(left.path)
+def test_a_damaged_journal_is_reported_and_nothing_is_written(archive, mounts, left):
+    flip(left.path, 100 + BLOCK)
     mount = mounts(archive.path)
     assert os.path.basename(left.path) in mount.log()
     for name in "abc":

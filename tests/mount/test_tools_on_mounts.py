@@ -18,7 +18,7 @@ from test_slices import random_index
 pytestmark = pytest.mark.sequential
 
 STFS = mounted.BUILD / "stfs"
-SLICES = 40
+SLICES = 8
 
 
 def stfs(*arguments, wanted=0):

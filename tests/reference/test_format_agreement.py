@@ -140,7 +140,9 @@ def mutate(rng, content):
     length = int.from_bytes(content[:8], "little") + len(header) - (len(content) - 8)
     if rng.random() < 0.1:
         length = max(0, length + rng.choice([-1, 1, 7, 2**63]))
-    return max(0, length).to_bytes(8, "little") + bytes(header)
+    damaged = max(0, length).to_bytes(8, "little") + bytes(header)
+    # Or it ends anywhere, in the length too.
+    return damaged[: rng.randrange(min(len(damaged), 65))] if rng.random() < 0.05 else damaged
 
 
 def tensors_of(content):

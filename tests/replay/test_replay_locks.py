@@ -157,18 +157,3 @@ def test_a_mount_and_a_program_write_different_tensors_at_a_time(archive, proces
     assert (mount / "norm.b").read_bytes() == now["norm.b"]
     # Documented: another process's commit shows after the attributes have been asked for again.
     assert eventually(lambda: (mount / "norm.a").read_bytes() == now["norm.a"])
-
-
-# The patience of a mount is 10 s: once is enough.
-@pytest.mark.parametrize("archive", ["xfs"], indirect=True)
-def test_a_mount_says_EBUSY_while_a_program_holds_the_tensor(archive, processes, mounts, strace):
-    before = content(archive)
-    mount = mounts(archive)
-    holder = stopped_holder(processes, archive, "middle")
-    with pytest.raises(OSError) as failure:
-        (mount / "middle").write_bytes(bytes(len(before["middle"])))
-    assert failure.value.errno == errno.EBUSY
-    assert f"process {holder.pid} " in mount.log()
-    holder.go_on()
-    assert finish(holder.tracer).is_finished
-    assert set(content(archive)["middle"]) == {1}

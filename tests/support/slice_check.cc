@@ -3,6 +3,7 @@
 // 2654435761.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cstdint>
 #include <iostream>
@@ -45,14 +46,36 @@ Bytes gathered(const stfs::Slice& slice, const Bytes& tensor, std::uint64_t requ
   return bytes;
 }
 
-Bytes walked(const stfs::Slice& slice, const Bytes& tensor) {
+Bytes walked(const stfs::Slice& slice, const Bytes& tensor, std::uint64_t request_bytes) {
   Bytes bytes;
-  stfs::for_each_run(slice, {0, slice.size_bytes}, [&](stfs::ByteRange piece) {
-    const auto from = std::span(tensor).subspan(piece.offset, piece.size_bytes);
-    bytes.insert(bytes.end(), from.begin(), from.end());
+  for (std::uint64_t at = 0; at < slice.size_bytes; at += request_bytes) {
+    stfs::for_each_run(slice, {at, request_bytes}, [&](stfs::ByteRange piece) {
+      const auto from = std::span(tensor).subspan(piece.offset, piece.size_bytes);
+      bytes.insert(bytes.end(), from.begin(), from.end());
+      return true;
+    });
+  }
+  return bytes;
+}
+
+/// No run is empty or goes on in the next one, the extent is what they cover, and one run alone is
+/// contiguous.
+bool has_longest_runs(const stfs::Slice& slice) {
+  std::vector<stfs::ByteRange> runs;
+  stfs::for_each_run(slice, {0, slice.size_bytes}, [&](stfs::ByteRange run) {
+    runs.push_back(run);
     return true;
   });
-  return bytes;
+  if (runs.empty()) return slice.size_bytes == 0;
+  stfs::ByteRange covered = runs.front();
+  bool are_longest = true;
+  for (std::size_t at = 0; at < runs.size(); ++at) {
+    are_longest = are_longest && !runs[at].empty() && (at == 0 || runs[at - 1].end() != runs[at].offset);
+    const std::uint64_t end = std::max(covered.end(), runs[at].end());
+    covered.offset = std::min(covered.offset, runs[at].offset);
+    covered.size_bytes = end - covered.offset;
+  }
+  return are_longest && covered == slice.extent && slice.is_contiguous() == (runs.size() == 1);
 }
 
 std::string json_text(std::string_view text) {
@@ -72,8 +95,11 @@ std::string verdict(std::string_view line) {
 
   const Bytes tensor = tensor_bytes(*stfs::data_size_bytes(*dtype, shape));
   const Bytes bytes = gathered(*slice, tensor, slice->size_bytes + 1);
-  const bool is_consistent = bytes == walked(*slice, tensor) && bytes == gathered(*slice, tensor, 1) &&
-                             bytes == gathered(*slice, tensor, 29);
+  bool is_consistent = has_longest_runs(*slice);
+  for (const std::uint64_t request : {std::uint64_t{1}, std::uint64_t{29}, slice->size_bytes + 1}) {
+    is_consistent = is_consistent && bytes == walked(*slice, tensor, request) &&
+                    bytes == gathered(*slice, tensor, request);
+  }
   stfs::Checksum checksum;
   checksum.update(bytes);
   return fmt::format(R"({{"ok":true,"shape":{},"size":{},"contiguous":{},"consistent":{},"hash":{}}})",

@@ -4,13 +4,11 @@
 
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
-#include "tests/support/lock_owner.h"
 #include "tests/support/tool_run.h"
 #include "tests/tools/sample_model.h"
 
 using namespace stfs;
 using test::content_of;
-using test::kLockBase;
 using test::run_verb;
 
 namespace {
@@ -148,16 +146,6 @@ TEST_CASE("put tells in JSON what it changed", "[tools][put]") {
                                    {"dtype", "U8"},
                                    {"shape", {3}},
                                    {"size_bytes", 3}});
-}
-
-TEST_CASE("put names the holder of a lock and gives up after --wait", "[tools][put]") {
-  const PutModel model;
-  const test::LockOwner owner(model.path, kLockBase, 1);
-  const auto run = run_verb(tools::put, {"--wait", "0", model.path, "x", "-"}, test::Output::Pipe, "new");
-  CAPTURE(run.err);
-  CHECK(run.code == 1);
-  CHECK(run.err.find("process " + std::to_string(owner.pid())) != std::string::npos);
-  CHECK(model.is_untouched());
 }
 
 TEST_CASE("put with wrong arguments exits with 2", "[tools][put]") {

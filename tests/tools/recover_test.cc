@@ -99,37 +99,18 @@ TEST_CASE("recover removes what was never committed", "[tools][recover]") {
   CHECK(model.is_old());
 }
 
-TEST_CASE("recover never applies a journal that is cut at any block", "[tools][recover]") {
+TEST_CASE("recover says why a damaged journal is not applied, --force or not", "[tools][recover]") {
   const RecoverModel model;
   const fs::path journal = model.plant();
   const std::string whole = content_of(journal);
-  for (std::uint64_t size = 1; size < whole.size(); size += 1021) {
-    CAPTURE(size);
-    fs::remove(journal);
-    model.directory.write(journal.filename().string(), whole.substr(0, size));
-    CHECK(report(model.path, 1)["state"] == "damaged");
-    CHECK(model.is_old());
-    CHECK(fs::exists(journal));
-  }
-}
-
-TEST_CASE("recover never applies a journal with a flipped byte", "[tools][recover]") {
-  const RecoverModel model;
-  const fs::path journal = model.plant();
-  const std::string whole = content_of(journal);
-  // In the head's magic, id and hash, in the new bytes, in the record. Bytes 8 to 11 are the version.
-  for (const std::size_t at : {std::size_t{0}, std::size_t{12}, std::size_t{53}, std::size_t{4096},
-                               std::size_t{12287}, std::size_t{12288}, whole.size() - 1}) {
-    CAPTURE(at);
-    overwrite(journal, static_cast<std::streamoff>(at), std::string(1, static_cast<char>(whole[at] ^ 1)));
-    const auto run = run_verb(tools::recover, {"--force", model.path});
-    CHECK(run.code == 1);
-    CHECK(run.out.find("  state   damaged: ") != std::string::npos);
-    CHECK(run.err.find("stfs recover: " + journal.string() + ": damaged: ") == 0);
-    CHECK(model.is_old());
-    CHECK(fs::exists(journal));
-    overwrite(journal, static_cast<std::streamoff>(at), std::string(1, whole[at]));
-  }
+  overwrite(journal, 4096, std::string(1, static_cast<char>(whole[4096] ^ 1)));
+  CHECK(report(model.path, 1)["state"] == "damaged");
+  const auto run = run_verb(tools::recover, {"--force", model.path});
+  CHECK(run.code == 1);
+  CHECK(run.out.find("  state   damaged: ") != std::string::npos);
+  CHECK(run.err.find("stfs recover: " + journal.string() + ": damaged: ") == 0);
+  CHECK(model.is_old());
+  overwrite(journal, 4096, whole.substr(4096, 1));
   CHECK(run_verb(tools::recover, {model.path}).code == 0);
   CHECK(model.is_new());
 }

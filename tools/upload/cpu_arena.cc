@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -132,9 +133,10 @@ Result<std::shared_ptr<Arena>> make_arena(std::byte* begin, std::size_t mapped_b
 
 Result<std::shared_ptr<Arena>> allocate_cpu_arena(std::uint64_t size_bytes, bool is_shareable) {
   // A map is never empty. A whole number of pages, so that the file behind it has no other end.
-  constexpr std::uint64_t kPageBytes = 4096;
+  // What is around it is given back in whole pages, which are of 4, 16 or 64 KiB.
+  static const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t mapped_bytes =
-      (std::max<std::uint64_t>(size_bytes, 1) + kPageBytes - 1) / kPageBytes * kPageBytes;
+      (std::max<std::uint64_t>(size_bytes, 1) + page_bytes - 1) / page_bytes * page_bytes;
   if (!is_shareable) {
     auto begin = map_aligned(mapped_bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
     if (!begin) return pass_on(std::move(begin));
