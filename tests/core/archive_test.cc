@@ -94,23 +94,32 @@ TEST_CASE("what the archive's writer writes, the archive opens", "[core][archive
 
 TEST_CASE("a file that is no archive is refused with its path and the rule it breaks", "[core][archive]") {
   const TemporaryDirectory directory;
-  const std::vector<std::pair<std::string, ErrorCode>> files = {
-      {"", ErrorCode::HeaderTooSmall},
-      {"1234567", ErrorCode::HeaderTooSmall},
-      {"plain text, and long", ErrorCode::HeaderTooLarge},
-      {archive_bytes(kTwoTensorHeader, "").substr(0, 50), ErrorCode::InvalidHeaderLength},
-      {archive_bytes("\xff", ""), ErrorCode::InvalidHeader},
-      {archive_bytes("nonsense", ""), ErrorCode::InvalidHeaderDeserialization},
-      {archive_bytes(kTwoTensorHeader, "aaaabbb"), ErrorCode::MetadataIncompleteBuffer},
-      {archive_bytes(kTwoTensorHeader, "aaaabbbb+"), ErrorCode::MetadataIncompleteBuffer},
+  struct NoArchive {
+    std::string content;
+    ErrorCode code;
+    std::string_view reason;
   };
-  for (const auto& [content, code] : files) {
+  const std::vector<NoArchive> files = {
+      {"", ErrorCode::HeaderTooSmall, "a file of 0 bytes is no archive"},
+      {"1234567", ErrorCode::HeaderTooSmall, "a file of 7 bytes is no archive"},
+      {"plain text, and long", ErrorCode::HeaderTooLarge, "is this a safetensors file?"},
+      {"PK\3\4" + std::string(100, '\0'), ErrorCode::InvalidHeaderLength,
+       "needs a file of at least 67324760, but this one has 104"},
+      {archive_bytes(kTwoTensorHeader, "").substr(0, 50), ErrorCode::InvalidHeaderLength,
+       "but this one has 50"},
+      {archive_bytes("\xff", ""), ErrorCode::InvalidHeader, "UTF-8"},
+      {archive_bytes("nonsense", ""), ErrorCode::InvalidHeaderDeserialization, "byte 0"},
+      {archive_bytes(kTwoTensorHeader, "aaaabbb"), ErrorCode::MetadataIncompleteBuffer, "7"},
+      {archive_bytes(kTwoTensorHeader, "aaaabbbb+"), ErrorCode::MetadataIncompleteBuffer, "9"},
+  };
+  for (const auto& [content, code, reason] : files) {
     const std::string path = directory.write("a", content);
     const auto archive = Archive::open(path, Access::ReadOnly);
     CAPTURE(content, name_of(code));
     REQUIRE_FALSE(archive);
     CHECK(archive.error().code == code);
     CHECK(archive.error().message.starts_with(path + ": "));
+    CHECK(archive.error().message.find(reason) != std::string::npos);
   }
 }
 

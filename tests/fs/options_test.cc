@@ -113,6 +113,8 @@ TEST_CASE("a wrong -o option is refused, named, with what was due", "[fs][option
       {"threads=0", "1 to 1024"},
       {"threads=1025", "1 to 1024"},
       {"threads=many", "1 to 1024"},
+      {"threads=99999999999999999999", "1 to 1024"},
+      {"durability=maybe", "power or process"},
       {"frobnicate", "no such option"},
       {"frobnicate=1", "no such option"},
       {"ro=1", "no such option"},
@@ -133,7 +135,9 @@ TEST_CASE("missing and surplus arguments are wrong usage, each with its message"
   CHECK(contains(parse({"a"}).text, "MOUNTPOINT is missing"));
   for (const auto& arguments :
        {std::vector<const char*>{}, std::vector<const char*>{"a"}, std::vector<const char*>{"a", "b", "c"},
-        std::vector<const char*>{"a", "b", "--frobnicate"}, std::vector<const char*>{"a", "b", "-o"}}) {
+        std::vector<const char*>{"a", "b", "--frobnicate"}, std::vector<const char*>{"a", "b", "-z"},
+        std::vector<const char*>{"a", "b", "-o"}, std::vector<const char*>{"-f"},
+        std::vector<const char*>{""}, std::vector<const char*>{"", "b"}, std::vector<const char*>{"a", ""}}) {
     CHECK(parse(arguments).outcome == CommandLine::Outcome::WrongUsage);
   }
 }

@@ -12,7 +12,7 @@ import mounted
 
 pytestmark = pytest.mark.sequential
 
-SLICES = 1000
+SLICES = 200
 
 
 @pytest.fixture
@@ -98,11 +98,9 @@ def test_a_slice_says_what_it_is(arrays):
 
 
 @pytest.mark.parametrize("name, wanted", [
-    ("large[700,0]", errno.EINVAL), ("large[0,0,0]", errno.EINVAL), ("large[::0]", errno.EINVAL),
-    ("large[]", errno.EINVAL), ("large[x]", errno.EINVAL), ("large[0", errno.EINVAL), ("large[0].np", errno.EINVAL),
-    ("large[...,...]", errno.EINVAL), ("large[" + "9" * 200 + "]", errno.EINVAL), ("nobody[0]", errno.ENOENT),
-    ("nobody[x]", errno.ENOENT), ("large", errno.ENOENT), ("large.npy", errno.ENOENT), ("[0]", errno.ENOENT)])
+    ("large[700,0]", errno.EINVAL), ("large[" + "9" * 200 + "]", errno.EINVAL), ("nobody[0]", errno.ENOENT)])
 def test_what_is_no_slice(arrays, name, wanted):
+    """Each kind: tests/fs/views_test.cc."""
     mount, _ = arrays
     with pytest.raises(OSError) as refused:
         os.stat(mount / ".safetensors" / "slice" / name)
