@@ -4,7 +4,6 @@
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
-#include "tests/support/lock_owner.h"
 #include "tests/support/planted_journal.h"
 #include "tests/support/temporary_directory.h"
 
@@ -123,21 +122,6 @@ TEST_CASE("an archive that is replaced, cut or another one is not committed into
   CHECK(content_of(sample.path) == sample.before);
 }
 
-TEST_CASE("somebody else's lock is EBUSY, and the commit may be tried again", "[core][transaction]") {
-  ThreeTensors sample;
-  sample.write("a", "aaaa");
-  {
-    const LockOwner owner(sample.path, std::uint64_t{1} << 62U, 1 << 20);
-    const auto committed = sample.commit();
-    REQUIRE_FALSE(committed);
-    CHECK(committed.error().errno_value == EBUSY);
-    CHECK(committed.error().message.find(std::to_string(owner.pid())) != std::string::npos);
-    CHECK(content_of(sample.path) == sample.before);
-  }
-  REQUIRE(sample.commit());
-  CHECK(content_of(sample.path) == sample.with({{0, "aaaa"}}));
-}
-
 TEST_CASE("what a dead owner has committed is finished first", "[core][transaction]") {
   ThreeTensors sample;
   sample.write("a", "aaaa");
@@ -153,15 +137,6 @@ TEST_CASE("what a dead owner has committed is finished first", "[core][transacti
   const std::uint64_t at = kBlockBytes - 8 - kThreeTensorHeader.size();
   CHECK(content_of(sample.path) == sample.with({{0, "aaaa"}, {at, promised}}));
   CHECK(sample.files() == 1);
-}
-
-TEST_CASE("beside a damaged journal nothing is committed", "[core][transaction]") {
-  ThreeTensors sample;
-  sample.write("a", "aaaa");
-  std::filesystem::resize_file(plant_journal(sample.path, kBlockBytes, std::string(kBlockBytes, 'p')), 6000);
-  CHECK(sample.commit_errno() == EIO);
-  CHECK(content_of(sample.path) == sample.before);
-  CHECK(sample.files() == 2);
 }
 
 TEST_CASE("a stopped archive takes writes again when somebody has recovered its journal",
@@ -191,31 +166,4 @@ TEST_CASE("a stopped archive takes writes again when somebody has recovered its 
   CHECK(content_of(sample.path) == sample.with({{0, "aaaa"}, {9004, "cccc"}}));
   CHECK(sample.archive->is_as_in_file());
   CHECK(sample.files() == 1);
-}
-
-TEST_CASE("after a failure behind the commit point reads show the commit and writes end",
-          "[core][transaction]") {
-  FaultyStorage storage;
-  ThreeTensors sample(storage);
-  sample.write("a", "aaaa");
-  storage.plan().set({.nth = 2, .errno_value = EIO, .kind = FileCall::Sync});  // the archive's
-  CHECK(sample.commit_errno() == EIO);
-  std::vector<std::byte> scratch;
-  const auto seen = sample.archive->read(sample.archive->file_range({0, 4}), scratch);
-  REQUIRE(seen);
-  CHECK(std::ranges::equal(*seen, std::as_bytes(std::span("aaaa", 4))));
-  CHECK_FALSE(sample.archive->check_writable());
-  Transaction next(*sample.archive);
-  REQUIRE(next.stage(2));
-  sample.transaction = std::make_unique<Transaction>(*sample.archive);
-  sample.write("c", "cccc");
-  CHECK(sample.commit_errno() == EIO);
-  CHECK(sample.files() == 2);
-  // The next opener finishes it, once this one is gone.
-  sample.transaction.reset();
-  sample.archive.reset();
-  const auto again = Archive::open(sample.path, Access::ReadWrite);
-  REQUIRE(again);
-  CHECK((*again)->recovered().size() == 1);
-  CHECK(content_of(sample.path) == sample.with({{0, "aaaa"}}));
 }
