@@ -12,8 +12,9 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 QUICKSTART = REPOSITORY / "packaging" / "quickstart"
 DEPENDENCIES = REPOSITORY / "packaging" / "dependencies"
 DEBIAN_13 = REPOSITORY / "tests" / "debian13"
+AARCH64 = REPOSITORY / "tests" / "aarch64"
 SCRIPTS = [QUICKSTART, DEPENDENCIES, REPOSITORY / "packaging" / "compile", REPOSITORY / "packaging" / "deb",
-           REPOSITORY / "tests" / "run", DEBIAN_13, REPOSITORY / ".ci" / "run"]
+           REPOSITORY / "tests" / "run", DEBIAN_13, AARCH64, REPOSITORY / ".ci" / "run"]
 script = pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}/{path.name}")
 
 
@@ -42,14 +43,15 @@ def test_works_from_another_directory(script, tmp_path):
     assert run(script, "--help", cwd=tmp_path).returncode == 0
 
 
-def test_debian_13_is_one_skipped_test_without_root(tmp_path):
+@pytest.mark.parametrize("script", [DEBIAN_13, AARCH64], ids=lambda path: path.name)
+def test_another_system_is_one_skipped_test_without_root(tmp_path, script):
     (tmp_path / "id").write_text("#!/bin/sh\necho 1000\n")
     (tmp_path / "id").chmod(0o755)
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
-    result = run(DEBIAN_13, "--keep", tmp_path / "keep", env=environment)
+    result = run(script, "--keep", tmp_path / "keep", env=environment)
     assert result.returncode == 0
     assert "debian13: needs root" in result.stdout and result.stdout.endswith("\n0 passed, 0 failed, 1 skipped\n")
-    result = run(DEBIAN_13, "--counts", tmp_path / "counts", "--keep", tmp_path / "keep", env=environment)
+    result = run(script, "--counts", tmp_path / "counts", "--keep", tmp_path / "keep", env=environment)
     assert (result.returncode, (tmp_path / "counts").read_text()) == (
         0, "0 0 1\ndebian13: needs root to make a root directory and to enter it\n")
     assert "debian13: needs root" in result.stdout and "skipped" not in result.stdout
