@@ -24,6 +24,7 @@
 namespace stfs::test {
 
 inline constexpr std::uint64_t kPageBytes = 4096;
+inline constexpr std::uint32_t kLargestWrite = 8 * kPageBytes;
 using Node = std::uint64_t;  // the number of an inode; 1 is the root
 
 /// What open(2) makes. Lives as long as a descriptor or a mapping refers to it; then a RELEASE is due.

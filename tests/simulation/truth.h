@@ -9,35 +9,15 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>
 
 #include "fs/close_decision.h"
 #include "tests/simulation/kernel.h"
+#include "tests/simulation/pending_change.h"
 
 namespace stfs::test {
-
-/// The bytes of each tensor.
-using Contents = std::map<std::string, Buffer>;
-
-/// An archive that lies, or lay, at the path, with what was committed to it.
-struct Edition {
-  Contents committed;
-  bool is_current = true;
-};
-using EditionPointer = std::shared_ptr<Edition>;
-
-/// Where a file of the mount leads.
-struct Target {
-  EditionPointer edition;
-  std::string tensor;
-  std::string transaction;  // empty: none
-  std::uint64_t begun = 0;  // which of that name
-
-  friend bool operator==(const Target&, const Target&) = default;
-};
 
 class Truth final : public Witness {
  public:
@@ -119,32 +99,7 @@ class Truth final : public Witness {
   void released(const Description& file) override;
 
  private:
-  /// Bytes over a tensor that are not committed.
-  struct Pending {
-    Target target;
-    FileKind kind = FileKind::Isolated;
-    Buffer bytes;
-    std::vector<bool> is_written;
-    std::uint64_t size_bytes = 0;
-    bool is_dirty = false;
-    bool has_failed = false;
-    bool was_refused = false;
-    bool has_unnamed = false;
-    bool is_unsure = false;  // some of it was refused, perhaps
-    std::set<pid_t> writers;
-    unsigned files = 0;
-    Buffer base;  // of a transaction: the tensor as it was
-
-    explicit Pending(Target of, FileKind its_kind);
-    [[nodiscard]] const Buffer& committed() const { return target.edition->committed.at(target.tensor); }
-    [[nodiscard]] Buffer over(const Buffer& content) const;
-    [[nodiscard]] Content content() const;
-    void write(std::uint64_t offset, std::span<const std::byte> from);
-    void resize(std::uint64_t to_bytes);
-    void forget();
-    void fail();
-  };
-  using PendingPointer = std::shared_ptr<Pending>;
+  using PendingPointer = std::shared_ptr<PendingChange>;
   struct File {
     Target target;
     PendingPointer pending;  // null: for reading only

@@ -1,0 +1,107 @@
+// Begins, crashes and ends.
+#include "tests/simulation/machine.h"
+
+#include <utility>
+#include <vector>
+
+#include "tests/support/disk_crash.h"
+
+namespace stfs::test {
+
+Machine::Machine(std::uint64_t seed, SimulationCounts& counts, Interceptor& interceptor,
+                 std::function<bool()> wait)
+    : counts_(counts),
+      interceptor_(interceptor),
+      choices_(seed),
+      truth_(processes_, [this] { return stored(); }),
+      kernel_(truth_, std::move(wait)),
+      programs_(kernel_, processes_) {
+  MountedArchive::begin_ids();
+  show_processes(&processes_);
+}
+
+Machine::~Machine() {
+  mount_.reset();
+  programs_.clear();
+  show_processes(nullptr);
+}
+
+Contents Machine::stored() {
+  const DiskImage image = disk_->image();
+  auto contents = archive_.stored_in(image, image.inode_at(std::string(kPath)));
+  truth_.expect(contents.has_value(), "the archive was cut");
+  return std::move(contents).value_or(Contents());
+}
+
+void Machine::begin() {
+  options_.has_clone = choices_.one_in(2);
+  options_.has_unnamed = !choices_.one_in(4);
+  if (choices_.one_in(2)) options_.most_range_bytes = kDiskBlockBytes;
+  disk_ = std::make_unique<DiskModel>(options_);
+  Contents contents = archive_.draw(choices_);
+  disk_->put(kPath, archive_.bytes_of(contents));
+  truth_.begin(std::move(contents));
+  mount_it();
+}
+
+void Machine::mount_it() {
+  ++counts_.mounts;
+  situation_.generations.clear();
+  situation_.is_noticed = true;
+  situation_.was_replaced = false;
+  commits_before_ = truth_.commits_done();
+  mount_ = std::make_unique<MountedArchive>(*disk_, kernel_, interceptor_, std::string(kPath));
+  programs_.fill();
+}
+
+void Machine::calm_down() {
+  while (kernel_.release_one() || mount_->invalidate()) {
+  }
+}
+
+void Machine::unmount() {
+  programs_.end_all();
+  calm_down();
+  if (mount_->is_dead()) return;
+  mount_.reset();
+  if (!truth_.wrong().empty()) return;
+  truth_.lose_mount();
+  truth_.adopt(stored());
+}
+
+void Machine::remount() {
+  unmount();
+  if (mount_ == nullptr && truth_.wrong().empty()) mount_it();
+}
+
+void Machine::kill_mount() {
+  // Nobody touches a journal of an archive that has gone.
+  situation_.may_be_foreign = situation_.may_be_foreign || situation_.was_replaced;
+  truth_.lose_mount();
+  mount_->kill();
+}
+
+void Machine::mount_again() {
+  programs_.drop_all();
+  mount_.reset();
+  const DiskImage image = after_kill(disk_->image());
+  const bool has_lost_power = std::exchange(situation_.has_lost_power, false);
+  if (has_lost_power) ++counts_.power_losses;
+  const DiskImage left =
+      has_lost_power ? after_random_power_loss(image, choices_, options_.has_stale_blocks) : image;
+  disk_ = std::make_unique<DiskModel>(options_, left);
+  mount_it();
+  truth_.adopt(stored());
+}
+
+void Machine::end() {
+  unmount();
+  if (!truth_.wrong().empty()) return;
+  truth_.expect(!disk_->has_locks_held(), "a lock is held after everybody has gone");
+  const auto anybody = disk_->start_process();
+  for (const std::string& name :
+       anybody->list(std::string(kDirectory), ".").value_or(std::vector<std::string>()))
+    truth_.expect(situation_.may_be_foreign, "LEFT BEHIND: " + name);
+}
+
+}  // namespace stfs::test

@@ -1,0 +1,25 @@
+// What the kernel and the threads of the mount do without being asked.
+#pragma once
+
+#include <cstdint>
+
+#include "tests/simulation/deeds.h"
+
+namespace stfs::test {
+
+class MountDeeds : private Deeds {
+ public:
+  explicit MountDeeds(Machine& machine) : Deeds(machine) {}
+
+  void write_back(std::uint32_t a);
+  void release(std::uint32_t a);
+  void invalidate(std::uint32_t a);
+  void look();
+  void tidy();
+
+ private:
+  /// Nothing old is shown any more.
+  void settle();
+};
+
+}  // namespace stfs::test
