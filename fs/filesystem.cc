@@ -253,6 +253,7 @@ Filesystem::Change Filesystem::check_for_change(std::uint32_t shard) {
   const bool has_new_permissions = note_permissions(shard);
   if (has_new_permissions) forget_permissions(shard);
   const std::scoped_lock commit_lock(commit_mutex_);
+  if (has_new_permissions) retire_journal(shard);
   Change change = note_foreign_change(shard);
   change.has_new_permissions = has_new_permissions;
   for (const Stale& view : stale_views(change.stale)) forget_(view);

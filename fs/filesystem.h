@@ -273,6 +273,9 @@ class Filesystem {
   /// With the commit's mutex held: makes the journal that further small commits go through, once they are
   /// seen to come.
   void keep_journal(std::uint32_t shard);
+  /// With the commit's mutex held: removes that journal, which is for those who could write the archive when
+  /// it was made. The next small commit makes another one.
+  void retire_journal(std::uint32_t shard);
   /// For a commit, with its mutex held: what others have changed in the meantime goes to `foreign`. ESTALE
   /// where no offset in the shard can be trusted any more.
   Result<CommitOptions> commit_options(std::uint32_t shard, Stale& foreign);

@@ -254,14 +254,17 @@ void Filesystem::keep_journal(std::uint32_t shard) {
   if (!made) log::warning("{}: {}", archive.path().string(), made.error().message);
 }
 
+void Filesystem::retire_journal(std::uint32_t shard) {
+  Archive& archive = model_->archive(shard);
+  const auto retired = archive.standing_journal().retire(archive.durability(options_.commit.durability));
+  if (!retired) log::warning("{}: {}", archive.path().string(), retired.error().message);
+}
+
 void Filesystem::end() {
   abandon_pending();
   const std::scoped_lock commit_lock(commit_mutex_);
-  for (const Shard& shard : model_->shards()) {
-    if (!shard.archive) continue;
-    const auto retired =
-        shard.archive->standing_journal().retire(shard.archive->durability(options_.commit.durability));
-    if (!retired) log::warning("{}: {}", shard.path.string(), retired.error().message);
+  for (std::uint32_t shard = 0; shard < model_->shards().size(); ++shard) {
+    if (model_->shards()[shard].archive) retire_journal(shard);
   }
 }
 

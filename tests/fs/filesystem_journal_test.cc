@@ -304,3 +304,21 @@ TEST_CASE("what another process commits during a series is noticed, by the next 
   mount->tidy();
   CHECK(told.empty());
 }
+
+TEST_CASE(
+    "a kept journal is for those who could write the archive when it was made: another mode makes another "
+    "one",
+    "[fs][filesystem][journal]") {
+  const DrivenFilesystem mount;
+  const auto mode_of = [](const std::filesystem::path& path) {
+    return std::filesystem::status(path).permissions();
+  };
+  for (const auto mode : {std::filesystem::perms(0600), std::filesystem::perms(0666)}) {
+    std::filesystem::permissions(mount.path(), mode);
+    static_cast<void>(mount->check_for_change());
+    CHECK(journals(mount).empty());
+    commit_in_series(mount);
+    REQUIRE(journals(mount).size() == 1);
+    CHECK(mode_of(journals(mount).front()) == mode);
+  }
+}
