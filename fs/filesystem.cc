@@ -303,6 +303,7 @@ Stale Filesystem::stale_shard(std::uint32_t shard, Stale::What what) const {
 }
 
 void Filesystem::note_told(Ino ino) const {
+  if (Views::owns(ino)) return views_->note_told(ino);
   if (inodes_.exists(ino) && !inodes_.is_directory(ino)) may_be_known_[inodes_.tensor(ino)] = true;
 }
 

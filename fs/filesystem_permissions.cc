@@ -34,6 +34,10 @@ bool Filesystem::note_permissions(std::uint32_t shard) {
 void Filesystem::forget_permissions(std::uint32_t shard) const {
   log::info("{}: mode or owner changed", model_->archive(shard).path().string());
   forget_(stale_shard(shard, Stale::What::Attributes));
+  const std::uint32_t first_tensor = model_->first_tensor(shard);
+  if (const std::uint32_t end_tensor = model_->first_tensor(shard + 1); end_tensor > first_tensor) {
+    for (const Stale& view : views_->told(first_tensor, end_tensor - 1)) forget_(view);
+  }
   forget_(Stale::one(kRootIno, Stale::What::Attributes));
   forget_({Views::kNpy, Views::kArchive, Stale::What::Attributes});
   forget_({TransactionDirectory::kViews, TransactionDirectory::kCommitted, Stale::What::Attributes});

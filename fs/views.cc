@@ -272,6 +272,22 @@ void Views::mark(Ino ino, ByteRange range) const {
   }
 }
 
+void Views::note_told(Ino ino) const {
+  if (is_npy(ino)) marks_[ino - kNpyFiles] |= kNpyName;
+  if (is_float32(ino)) marks_[ino - kFloat32Files] |= kFloat32Name;
+}
+
+std::vector<Stale> Views::told(std::uint32_t first_tensor, std::uint32_t last_tensor) const {
+  std::vector<Stale> told;
+  const auto add = [&told](Ino ino) { told.push_back(Stale::one(ino, Stale::What::Attributes)); };
+  for (std::uint32_t tensor = first_tensor; tensor <= last_tensor; ++tensor) {
+    const std::uint8_t marks = marks_[tensor];
+    if ((marks & kNpyName) != 0) add(kNpyFiles + tensor);
+    if ((marks & kFloat32Name) != 0) add(kFloat32Files + tensor);
+  }
+  return told;
+}
+
 std::vector<Stale> Views::stale(std::uint32_t first_tensor, std::uint32_t last_tensor) {
   std::vector<Stale> stale;
   const auto add = [&stale](Ino ino) { stale.push_back(Stale::one(ino, Stale::What::Content)); };

@@ -111,6 +111,11 @@ class Views {
   /// The views of those tensors that the kernel may have in its caches, which it must now forget.
   std::vector<Stale> stale(std::uint32_t first_tensor, std::uint32_t last_tensor);
 
+  /// The kernel has an answer that tells of that file.
+  void note_told(Ino ino) const;
+  /// The files of those tensors whose attributes the kernel may have in its caches.
+  [[nodiscard]] std::vector<Stale> told(std::uint32_t first_tensor, std::uint32_t last_tensor) const;
+
   void note_broken() { is_broken_ = true; }
 
  private:
