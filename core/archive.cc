@@ -194,6 +194,8 @@ Result<Archive::Change> Archive::look_for_change() {
   if (change.is_touched) {
     if (auto followed = follow_copy(); !followed) return pass_on(std::move(followed));
     const auto json = header_text(change.size_bytes);
+    // A store that fails tells nothing about the header.
+    if (!json && json.error().code == ErrorCode::System) return tl::unexpected(json.error());
     change.is_broken = !json || XXH3_64bits(json->data(), json->size()) != header_hash_;
   }
   const auto at_path = storage_->status(path_);

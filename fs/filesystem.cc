@@ -267,7 +267,7 @@ Filesystem::Change Filesystem::note_foreign_change(std::uint32_t shard) {
   const std::string path = archive.path().string();
   if (!change) {
     log::error("{}", change.error().message);
-    return {};
+    return {.stale = {}, .is_unknown = true};
   }
   if (change->is_gone && !known.is_gone.exchange(true)) {
     log::warning("{}: deleted; this mount goes on with its content, and nothing can be written to it", path);

@@ -142,6 +142,8 @@ class Filesystem {
     bool is_outdated = false;
     /// Mode or owner of the file: the directories show others now, too.
     bool has_new_permissions = false;
+    /// The store has failed: nobody can tell.
+    bool is_unknown = false;
   };
   /// Looks whether somebody else has changed a shard; then every tensor in it may be another one now.
   Change check_for_change(std::uint32_t shard = 0);

@@ -112,7 +112,7 @@ class Forest {
     /// Entries of the root, and its listing.
     std::vector<std::string> entries;
     bool is_reopened = false;   // watched_files() are others now
-    bool is_due_again = false;  // the model could not be opened just now: look at it again in a while
+    bool is_due_again = false;  // it could not be looked at or opened just now: look at it again in a while
     /// Says what the mount shows now; for when the kernel has forgotten the rest. May be empty.
     std::function<void()> tell{};
   };

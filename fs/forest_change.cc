@@ -1,5 +1,6 @@
 // Models that were replaced underneath are opened anew.
 #include <algorithm>
+#include <cerrno>
 #include <mutex>
 #include <set>
 #include <utility>
@@ -78,6 +79,7 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
   if (found.stale.what != Stale::What::Nothing) change.stale.push_back(lift(found.stale, member.number()));
   if (found.has_new_permissions && !is_lone_)
     change.stale.push_back(Stale::one(kRootIno, Stale::What::Attributes));
+  change.is_due_again = change.is_due_again || found.is_unknown;
   return change;
 }
 
@@ -132,8 +134,10 @@ Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
   tree.activity->set_problem(why.message);
   if (old) old->refuse(why.message);
   // While it is written over, the reason is another one each time: said once, and in stats.json.
-  if (!is_new) return {};
-  Change change = old ? entries_of(tree, old, old) : Change();
+  Change change = is_new && old ? entries_of(tree, old, old) : Change();
+  // No event tells that a store is well again.
+  change.is_due_again = why.code == ErrorCode::System && why.errno_value == EIO;
+  if (!is_new) return change;
   change.tell = [message = why.message] {
     log::error("{}: nothing of it is served (EIO) until it is mended", message);
   };

@@ -1,5 +1,8 @@
 // A store that fails at any step: the error reaches the caller, the other tensors keep their bytes, and
 // the mount goes on.
+#include <algorithm>
+#include <vector>
+
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
@@ -242,4 +245,26 @@ TEST_CASE_METHOD(FailingMount, "a look for changes that fails changes nothing an
   CHECK_FALSE(mount.notices_change());
   CHECK(captured.contains("injected fault"));
   CHECK(mount.read("first") == kOld);
+}
+
+TEST_CASE_METHOD(FailingMount,
+                 "a header that can't be read at a look is looked at again, and is nobody's change",
+                 "[fs][filesystem][fault]") {
+  mount.overwrite(mount.offset_of("first"), kNew);
+  storage.plan().fail_call(FileCall::Read, 1, EIO);
+  const auto change = mount->check_for_change();
+  CHECK(storage.plan().failed() == FileCall::Read);
+  CHECK(change.is_unknown);
+  CHECK_FALSE(change.is_outdated);
+  CHECK(mount.read("second") == kSecond);
+  CHECK(mount.notices_change());
+  CHECK(mount.read("first") == kNew);
+  // A commit that can't read it says what the store says.
+  mount.overwrite(mount.offset_of("first"), kOld);
+  Descriptor writer(mount, "second", O_WRONLY);
+  REQUIRE(writer.write(kNew, 0));
+  storage.plan().fail_call(FileCall::Read, 1, EIO);
+  CHECK(errno_of(writer.sync()) == EIO);
+  CHECK(errno_of(writer.close()) == 0);
+  CHECK(mount.read("second") == kNew);
 }

@@ -6,6 +6,7 @@
 #include "tests/fs/driven_model.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -128,7 +129,7 @@ struct Replaced {
   }
   [[nodiscard]] std::filesystem::path path() const { return directory.path() / "m.safetensors"; }
   Result<std::unique_ptr<Filesystem>> filesystem(const Forest::Heritage& heritage) const {
-    auto archive = Archive::open(path(), Access::ReadWrite);
+    auto archive = Archive::open(path(), Access::ReadWrite, storage);
     if (!archive) return pass_on(std::move(archive));
     FilesystemOptions options;
     options.activity = heritage.activity;
@@ -162,6 +163,7 @@ struct Replaced {
   const TemporaryDirectory directory;
   const std::string written = directory.write("m.safetensors", archive_of(DrivenModel::kOne));
   int notes = 0;
+  mutable FaultyStorage storage;
   std::unique_ptr<Forest> forest;
 };
 
@@ -240,6 +242,18 @@ TEST_CASE("a model that is replaced by something else is refused until it is men
   mount.replace(archive_of(DrivenModel::kTwo));
   CHECK(mount.look().is_reopened);
   CHECK(forest.lookup(kRootIno, "c"));
+}
+
+TEST_CASE("a model that the store fails to read when it is opened anew is looked at again", "[fs][forest]") {
+  const Replaced mount;
+  mount.replace(archive_of(DrivenModel::kTwo));
+  mount.storage.plan().fail_call(FileCall::Read, 1, EIO);
+  const auto change = mount.look();
+  CHECK_FALSE(change.is_reopened);
+  CHECK(change.is_due_again);
+  CHECK(errno_of(mount.forest->lookup(kRootIno, "b")) == EIO);
+  CHECK(mount.look().is_reopened);
+  CHECK(mount.forest->lookup(kRootIno, "c"));
 }
 
 TEST_CASE("a deleted model is read to its end", "[fs][forest]") {
