@@ -274,13 +274,19 @@ Filesystem::Change Filesystem::note_foreign_change(std::uint32_t shard) {
   }
   Change found{.stale = {}, .is_outdated = (change->is_replaced && !change->is_gone) || known.is_broken};
   if (!change->is_touched) return found;
-  if (!change->is_broken) {
-    log::info("{}: changed by somebody else; caches dropped", path);
-  } else if (!known.is_broken.exchange(true)) {
+  if (change->is_broken && !known.is_broken.exchange(true)) {
     is_any_broken_ = true;
     log::warning("{}: somebody else has changed the archive's header: what is open of it gives EIO", path);
   }
   found.is_outdated = found.is_outdated || known.is_broken;
+  found.stale = note_touched(shard);
+  return found;
+}
+
+Stale Filesystem::note_touched(std::uint32_t shard) {
+  Archive& archive = model_->archive(shard);
+  ShardState& known = shards_[shard];
+  if (!known.is_broken) log::info("{}: changed by somebody else; caches dropped", archive.path().string());
   if (auto adopted = archive.adopt_identity(); !adopted) log::error("{}", adopted.error().message);
   const std::scoped_lock state_lock(state_mutex_);
   const std::int64_t mtime_ns = archive.identity().mtime_ns;
@@ -292,9 +298,8 @@ Filesystem::Change Filesystem::note_foreign_change(std::uint32_t shard) {
   });
   known.common = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),
                   .mtime = timespec_of(mtime_ns)};
-  found.stale = stale_shard(shard, Stale::What::Content);
   ++changes_;
-  return found;
+  return stale_shard(shard, Stale::What::Content);
 }
 
 Stale Filesystem::stale_shard(std::uint32_t shard, Stale::What what) const {

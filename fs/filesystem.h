@@ -249,6 +249,8 @@ class Filesystem {
                                            std::size_t size_bytes) const;
   /// check_for_change(), with the commit's mutex held.
   Change note_foreign_change(std::uint32_t shard);
+  /// With the commit's mutex held: somebody else has changed bytes of the shard. @return all of it.
+  Stale note_touched(std::uint32_t shard);
   /// Where the bytes go beside others' and nothing but a failing disk can refuse them: accepts them first,
   /// and lets further writes to other places come while it stages them.
   /// @return nothing where not: nothing was done.

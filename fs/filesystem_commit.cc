@@ -129,7 +129,8 @@ Result<CommitOptions> Filesystem::commit_options(std::uint32_t shard, Stale& for
   options.settle_others = [this] { settle_journals(); };
   // What somebody else has done must not pass for part of our own change.
   options.on_foreign_change = [this, shard, &foreign]() -> Result<void> {
-    if (const Stale now = note_foreign_change(shard).stale; now.what != Stale::What::Nothing) foreign = now;
+    // The commit has looked: a second look that fails would lose the change.
+    foreign = note_touched(shard);
     return {};
   };
   return options;

@@ -248,6 +248,30 @@ TEST_CASE_METHOD(FailingMount, "a look for changes that fails changes nothing an
 }
 
 TEST_CASE_METHOD(FailingMount,
+                 "what others have changed is told or still to be noticed, whichever read of a commit fails",
+                 "[fs][filesystem][fault]") {
+  std::vector<Stale> told;
+  mount->tell_stale_to([&](Stale stale) { told.push_back(stale); });
+  const Ino first = mount.ino("first");
+  const auto is_of_first = [&](const Stale& stale) {
+    return stale.what == Stale::What::Content && stale.first <= first && first <= stale.last;
+  };
+  for (unsigned nth = 1; nth < 8; ++nth) {
+    CAPTURE(nth);
+    told.clear();
+    mount.overwrite(mount.offset_of("first"), nth % 2 == 1 ? kNew : kOld);
+    Descriptor writer(mount, "second", O_WRONLY);
+    REQUIRE(writer.write(kNew, 0));
+    storage.plan().fail_call(FileCall::Read, nth, EIO);
+    const auto closed = writer.close();
+    storage.plan().fail_call(0, 0);
+    const bool is_told = std::ranges::any_of(told, is_of_first) || (closed && is_of_first(*closed));
+    CHECK((is_told || mount.notices_change()));
+    CHECK(mount.read("first") == (nth % 2 == 1 ? kNew : kOld));
+  }
+}
+
+TEST_CASE_METHOD(FailingMount,
                  "a header that can't be read at a look is looked at again, and is nobody's change",
                  "[fs][filesystem][fault]") {
   mount.overwrite(mount.offset_of("first"), kNew);
