@@ -41,7 +41,7 @@ void Deeds::read_and_check(Program& program, const DescriptionPointer& file, std
   const auto before = std::exchange(now_.reading, target);
   const auto got = kernel_.read(program, file, offset, size);
   now_.reading = before;
-  expect(got.error == 0 || truth_.has_ended(target), fmt::format("a read gives {}", got.error));
+  if (!truth_.has_ended(target)) expect_error({0}, got.error, "a read");
   if (kernel_.is_aborted() || got.error != 0) return;
   ++machine_.counts().checks;
   truth_.check_read(target, offset, got.value);
@@ -56,6 +56,13 @@ std::optional<Deeds::Chosen> Deeds::choose(std::uint32_t a, std::uint32_t b) con
   chosen.target = truth_.target_of(*chosen.file);
   if (is_busy(chosen.target)) return std::nullopt;
   return chosen;
+}
+
+bool Deeds::expect_error(const Truth::Dues& due, int error, const std::string& what) {
+  const bool is_fault = now_.fault != 0 && error == now_.fault;
+  expect(is_fault || due.contains(error),
+         fmt::format("{} gives {} in place of {}", what, error, fmt::join(due, " or ")));
+  return error == 0;
 }
 
 void Deeds::expect(bool holds, const std::string& what) {

@@ -40,6 +40,8 @@ class Deeds {
 
   /// Nothing is expected of a mount that has gone.
   void expect(bool holds, const std::string& what);
+  /// @return that there was none.
+  bool expect_error(const Truth::Dues& due, int error, const std::string& what);
   void read_and_check(Program& program, const DescriptionPointer& file, std::uint64_t offset,
                       std::uint64_t size_bytes);
 

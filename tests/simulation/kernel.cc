@@ -37,7 +37,8 @@ std::string_view name_of(std::uint32_t opcode) {
 
 }  // namespace
 
-void Kernel::mount(const fuse_lowlevel_ops& operations, void* userdata) {
+void Kernel::mount(const fuse_lowlevel_ops& operations, void* userdata, bool checks_permissions) {
+  checks_permissions_ = checks_permissions;
   inodes_.clear();
   names_.clear();
   releases_.clear();

@@ -84,7 +84,8 @@ class Kernel {
   /// Tells each request; null: none.
   void trace_to(std::ostream* trace) { trace_ = trace; }
   /// Takes a file system into use, with caches that know nothing.
-  void mount(const fuse_lowlevel_ops& operations, void* userdata);
+  /// @param checks_permissions  as default_permissions has it; else everybody may do everything.
+  void mount(const fuse_lowlevel_ops& operations, void* userdata, bool checks_permissions);
   [[nodiscard]] fuse_session* session() const { return wire_->session(); }
   /// The connection is gone: every call fails with ENOTCONN.
   void abort();
@@ -155,6 +156,11 @@ class Kernel {
   Answer<std::pair<Node, std::string>> walk_to_parent(Program& program, std::string_view path);
   void learn(Node node, const fuse_attr& attributes, bool may_keep);
   int get_attributes(Program& program, Node node);
+  /// EACCES where the mode that is known, and the one that the driver tells then, say no.
+  /// @param wanted  kMayRead, kMayWrite and kMaySearch, added up.
+  int permit(Program& program, Node node, std::uint32_t wanted);
+  int may_make(Program& program, Node directory);
+  int may_remove(Program& program, Node directory, Node node);
   int set_size(Program& program, Node node, const Description* file, std::uint64_t size_bytes);
   Answer<Buffer> read_page(const Asker& asker, const Description& file, std::uint64_t page);
   int write_back(Node node, std::uint64_t page);
@@ -171,6 +177,7 @@ class Kernel {
   std::map<Name, Node> names_;  // 0: known not to be there
   std::deque<Description> releases_;
   std::ostream* trace_ = nullptr;
+  bool checks_permissions_ = false;
   std::uint64_t owners_ = 0;
   std::uint64_t opens_ = 0;
   std::uint64_t requests_ = 0;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "tests/simulation/kernel.h"
+#include "tests/support/disk_user.h"
 
 namespace stfs::test {
 namespace {
@@ -21,6 +22,10 @@ bool may_write(int flags) {
 Answer<std::size_t> Kernel::open(Program& program, std::string_view path, int flags) {
   const auto node = walk(program, path);
   if (node.error != 0) return {.error = node.error};
+  const std::uint32_t wanted = (flags & O_ACCMODE) == O_RDONLY   ? kMayRead
+                               : (flags & O_ACCMODE) == O_WRONLY ? kMayWrite
+                                                                 : kMayRead | kMayWrite;
+  if (const int error = permit(program, node.value, wanted); error != 0) return {.error = error};
   fuse_open_in body{};
   body.flags = static_cast<std::uint32_t>(flags & ~(O_CREAT | O_EXCL | O_NOCTTY | O_TRUNC));
   Buffer bytes;
@@ -183,7 +188,9 @@ int Kernel::resize(Program& program, const DescriptionPointer& file, std::uint64
 
 int Kernel::resize_path(Program& program, std::string_view path, std::uint64_t size) {
   const auto node = walk(program, path);
-  return node.error != 0 ? node.error : set_size(program, node.value, nullptr, size);
+  if (node.error != 0) return node.error;
+  if (const int error = permit(program, node.value, kMayWrite); error != 0) return error;
+  return set_size(program, node.value, nullptr, size);
 }
 
 }  // namespace stfs::test

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "tests/simulation/kernel.h"
+#include "tests/support/disk_user.h"
 
 namespace stfs::test {
 
@@ -15,6 +16,7 @@ void Kernel::learn(Node node, const fuse_attr& attributes, bool may_keep) {
 }
 
 Answer<Node> Kernel::look_up(Program& program, Node parent, std::string_view name) {
+  if (const int error = permit(program, parent, kMaySearch); error != 0) return {.error = error};
   const Name key(parent, name);
   if (const auto known = names_.find(key); known != names_.end()) {
     if (known->second == 0) return {.error = ENOENT};
@@ -76,6 +78,7 @@ int Kernel::get_attributes(Program& program, Node node) {
 Answer<std::string> Kernel::attribute(Program& program, std::string_view path, std::string_view name) {
   const auto node = walk(program, path);
   if (node.error != 0) return {.error = node.error};
+  if (const int error = permit(program, node.value, kMayRead); error != 0) return {.error = error};
   fuse_getxattr_in wanted{};
   wanted.size = kPageBytes;
   Buffer body;
@@ -90,6 +93,7 @@ Answer<std::string> Kernel::attribute(Program& program, std::string_view path, s
 Answer<std::vector<std::string>> Kernel::list(Program& program, std::string_view path) {
   const auto node = walk(program, path);
   if (node.error != 0) return {.error = node.error};
+  if (const int error = permit(program, node.value, kMayRead); error != 0) return {.error = error};
   Buffer body;
   append_to(body, fuse_open_in{.flags = O_RDONLY | O_DIRECTORY, .open_flags = 0});
   const Reply opened = call(FUSE_OPENDIR, node.value, asker(program), body);
@@ -130,6 +134,15 @@ Answer<std::vector<std::string>> Kernel::list(Program& program, std::string_view
 int Kernel::change_name(Program& program, std::uint32_t opcode, std::string_view path) {
   const auto place = walk_to_parent(program, path);
   if (place.error != 0) return place.error;
+  const auto& [directory, name] = place.value;
+  const auto there = look_up(program, directory, name);
+  if (opcode == FUSE_MKDIR) {
+    if (there.error != ENOENT) return there.error == 0 ? EEXIST : there.error;
+    if (const int error = may_make(program, directory); error != 0) return error;
+  } else {
+    if (there.error != 0) return there.error;
+    if (const int error = may_remove(program, directory, there.value); error != 0) return error;
+  }
   Buffer body;
   if (opcode == FUSE_MKDIR) append_to(body, fuse_mkdir_in{.mode = 0755, .umask = 022});
   append_name(body, place.value.second);
@@ -161,11 +174,23 @@ int Kernel::rename(Program& program, std::string_view from, std::string_view to)
   if (old_place.error != 0) return old_place.error;
   const auto new_place = walk_to_parent(program, to);
   if (new_place.error != 0) return new_place.error;
+  const auto moved = look_up(program, old_place.value.first, old_place.value.second);
+  if (moved.error != 0) return moved.error;
+  const auto replaced = look_up(program, new_place.value.first, new_place.value.second);
+  if (replaced.error != 0 && replaced.error != ENOENT) return replaced.error;
+  const Node to_directory = new_place.value.first;
+  int error = may_remove(program, old_place.value.first, moved.value);
+  if (error == 0)
+    error = replaced.error == ENOENT ? may_make(program, to_directory)
+                                     : may_remove(program, to_directory, replaced.value);
+  // A directory's `..` is written.
+  if (error == 0 && to_directory != old_place.value.first) error = permit(program, moved.value, kMayWrite);
+  if (error != 0) return error;
   Buffer body;
   append_to(body, fuse_rename2_in{.newdir = new_place.value.first, .flags = 0, .padding = 0});
   append_name(body, old_place.value.second);
   append_name(body, new_place.value.second);
-  const int error = call(FUSE_RENAME2, old_place.value.first, asker(program), body).error;
+  error = call(FUSE_RENAME2, old_place.value.first, asker(program), body).error;
   if (error != 0) return error;
   names_.erase(old_place.value);
   names_.erase(new_place.value);

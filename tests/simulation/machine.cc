@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/archive.h"
 #include "tests/support/disk_crash.h"
 
 namespace stfs::test {
@@ -13,7 +14,8 @@ Machine::Machine(std::uint64_t seed, SimulationCounts& counts, Interceptor& inte
     : counts_(counts),
       interceptor_(interceptor),
       choices_(seed),
-      truth_(processes_, [this] { return stored(); }),
+      truth_(
+          processes_, [this] { return stored(); }, [this] { return recovered(); }),
       kernel_(truth_, std::move(wait)),
       programs_(kernel_, processes_) {
   MountedArchive::begin_ids();
@@ -33,15 +35,39 @@ Contents Machine::stored() {
   return std::move(contents).value_or(Contents());
 }
 
+Contents Machine::recovered() {
+  DiskModel disk(options_, after_kill(disk_->image()));
+  const auto process = disk.start_process();
+  const auto opened = Archive::open(std::string(kPath), Access::ReadWrite, *process, Io::Pread);
+  truth_.expect(opened.has_value(), "can't be recovered" + (opened ? "" : ": " + opened.error().message));
+  const DiskImage image = disk.image();
+  auto contents = archive_.stored_in(image, image.inode_at(std::string(kPath)));
+  truth_.expect(contents.has_value(), "recovery has cut the archive");
+  return std::move(contents).value_or(Contents());
+}
+
 void Machine::begin() {
   options_.has_clone = choices_.one_in(2);
   options_.has_unnamed = !choices_.one_in(4);
   if (choices_.one_in(2)) options_.most_range_bytes = kDiskBlockBytes;
   disk_ = std::make_unique<DiskModel>(options_);
+  is_shared_ = choices_.one_in(2);
+  programs_.set_users(is_shared_);
+  const DiskAccess access = is_shared_ ? SimulatedArchive::draw_access(choices_) : DiskAccess{};
   Contents contents = archive_.draw(choices_);
-  disk_->put(kPath, archive_.bytes_of(contents));
-  truth_.begin(std::move(contents));
+  disk_->put(kPath, archive_.bytes_of(contents), access);
+  truth_.begin(std::move(contents), access);
   mount_it();
+}
+
+DiskAccess Machine::draw_access() {
+  if (!is_shared_) return {};
+  // A journal is believed of those who own the archive, so who owns it stays; and where others write beside
+  // the mount, so do their rights.
+  if (truth_.access().uid == 0) return truth_.access();
+  DiskAccess access = SimulatedArchive::draw_access(choices_);
+  access.uid = truth_.access().uid;
+  return access;
 }
 
 void Machine::mount_it() {
@@ -50,7 +76,7 @@ void Machine::mount_it() {
   situation_.is_noticed = true;
   situation_.was_replaced = false;
   commits_before_ = truth_.commits_done();
-  mount_ = std::make_unique<MountedArchive>(*disk_, kernel_, interceptor_, std::string(kPath));
+  mount_ = std::make_unique<MountedArchive>(*disk_, kernel_, interceptor_, std::string(kPath), is_shared_);
   programs_.fill();
 }
 
@@ -65,13 +91,17 @@ void Machine::unmount() {
   if (mount_->is_dead()) return;
   mount_.reset();
   if (!truth_.wrong().empty()) return;
+  // What a fault has left is finished by the next one who opens the archive.
+  const bool is_left = truth_.has_met_fault();
   truth_.lose_mount();
-  truth_.adopt(stored());
+  if (!is_left) truth_.adopt(stored());
 }
 
 void Machine::remount() {
   unmount();
-  if (mount_ == nullptr && truth_.wrong().empty()) mount_it();
+  if (mount_ != nullptr || !truth_.wrong().empty()) return;
+  mount_it();
+  if (truth_.is_lost()) truth_.adopt(stored());
 }
 
 void Machine::kill_mount() {
@@ -96,6 +126,11 @@ void Machine::mount_again() {
 
 void Machine::end() {
   unmount();
+  if (truth_.is_lost()) {
+    mount_it();
+    truth_.adopt(stored());
+    unmount();
+  }
   if (!truth_.wrong().empty()) return;
   truth_.expect(!disk_->has_locks_held(), "a lock is held after everybody has gone");
   const auto anybody = disk_->start_process();

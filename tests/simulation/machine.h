@@ -30,6 +30,7 @@ struct Situation {
   bool was_replaced = false;                         // the archive, since it was mounted
   bool may_be_foreign = false;                       // a journal of an archive that has gone
   bool has_lost_power = false;                       // why the mount has gone
+  int fault = 0;                                     // that the operation has met
   std::map<std::string, std::uint64_t> generations;  // that were shown last
 };
 
@@ -56,6 +57,10 @@ class Machine {
   [[nodiscard]] MountedArchive& mount() { return *mount_; }
   [[nodiscard]] DiskModel& disk() { return *disk_; }
   [[nodiscard]] SimulatedArchive& archive() { return archive_; }
+  /// Other users may enter.
+  [[nodiscard]] bool is_shared() const { return is_shared_; }
+  /// Of a new archive.
+  DiskAccess draw_access();
   [[nodiscard]] Kernel& kernel() { return kernel_; }
   [[nodiscard]] Programs& programs() { return programs_; }
   [[nodiscard]] Truth& truth() { return truth_; }
@@ -75,11 +80,14 @@ class Machine {
   void calm_down();
   /// What lies in the file, whatever journals say.
   Contents stored();
+  /// The same, once somebody has opened the archive after everybody was killed.
+  Contents recovered();
 
   SimulationCounts& counts_;
   Interceptor& interceptor_;
   RandomChoices choices_;
   DiskOptions options_;
+  bool is_shared_ = false;
   std::unique_ptr<DiskModel> disk_;
   SimulatedArchive archive_;
   ProcessTable processes_;

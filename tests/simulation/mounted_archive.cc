@@ -18,13 +18,14 @@ std::uint64_t ids = 0;
 /// As many as there can be requests at once: none needs a thread of its own.
 constexpr unsigned kThreadsOfSession = 1 << 20;
 
-Result<std::unique_ptr<Filesystem>> open_filesystem(const std::string& path, Storage& storage,
+Result<std::unique_ptr<Filesystem>> open_filesystem(const std::string& path, Storage& storage, bool is_shared,
                                                     const Forest::Heritage& heritage) {
   // A map of a model would be of memory that is copied for it.
   auto archive = Archive::open(path, Access::ReadWrite, storage, Io::Pread);
   if (!archive) return pass_on(std::move(archive));
   FilesystemOptions options;
   options.commit.lock_patience = std::chrono::milliseconds(100);
+  options.is_shared = is_shared;
   options.activity = heritage.activity;
   options.least_generation = heritage.least_generation;
   return std::make_unique<Filesystem>(std::move(*archive), options);
@@ -32,21 +33,23 @@ Result<std::unique_ptr<Filesystem>> open_filesystem(const std::string& path, Sto
 
 }  // namespace
 
-MountedArchive::MountedArchive(DiskModel& disk, Kernel& kernel, Interceptor& interceptor, std::string path)
+MountedArchive::MountedArchive(DiskModel& disk, Kernel& kernel, Interceptor& interceptor, std::string path,
+                               bool is_shared)
     : kernel_(kernel),
       process_(disk.start_process()),
       storage_(*process_, interceptor),
       slow_(kThreadsOfSession) {
-  auto filesystem = open_filesystem(path, storage_, {});
+  auto filesystem = open_filesystem(path, storage_, is_shared, {});
   if (!filesystem) throw std::runtime_error("can't be mounted: " + filesystem.error().message);
-  forest_ = std::make_unique<Forest>(Forest::Member{.name = "model",
-                                                    .path = path,
-                                                    .filesystem = std::move(*filesystem),
-                                                    .open = [this, path](const Forest::Heritage& heritage) {
-                                                      return open_filesystem(path, storage_, heritage);
-                                                    }});
+  forest_ = std::make_unique<Forest>(
+      Forest::Member{.name = "model",
+                     .path = path,
+                     .filesystem = std::move(*filesystem),
+                     .open = [this, path, is_shared](const Forest::Heritage& heritage) {
+                       return open_filesystem(path, storage_, is_shared, heritage);
+                     }});
   mount_ = std::unique_ptr<Mount>(new Mount{.forest = *forest_});
-  kernel_.mount(fuse_operations(), mount_.get());
+  kernel_.mount(fuse_operations(), mount_.get(), is_shared);
   invalidator_ = std::make_unique<Invalidator>(
       kernel_.session(),
       [this](const Stale& stale, const Invalidator::Visit& visit) { forest_->visit_cached(stale, visit); });

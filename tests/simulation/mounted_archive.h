@@ -17,7 +17,8 @@ namespace stfs::test {
 class MountedArchive {
  public:
   /// Mounts it for the kernel. @throw std::runtime_error where it can't be opened.
-  MountedArchive(DiskModel& disk, Kernel& kernel, Interceptor& interceptor, std::string path);
+  /// @param is_shared  with allow_other: other users may enter, as far as modes and owners let them.
+  MountedArchive(DiskModel& disk, Kernel& kernel, Interceptor& interceptor, std::string path, bool is_shared);
   /// Unmounts. The descriptors must have gone, or the mount was killed.
   ~MountedArchive();
   MountedArchive(const MountedArchive&) = delete;

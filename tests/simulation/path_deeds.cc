@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <set>
 #include <string>
 
@@ -19,8 +20,8 @@ void PathDeeds::read_path(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   const Busy busy(*program);
   truth_.note_target(target);
   const auto opened = kernel_.open(*program, path_of(target), O_RDONLY);
-  expect(opened.error == 0, fmt::format("open of {} gives {}", path_of(target), opened.error));
-  if (opened.error != 0) return;
+  if (!expect_error(truth_.dues(*program, target, kMayRead), opened.error, "open of " + path_of(target)))
+    return;
   const DescriptionPointer file = program->descriptors[opened.value];
   const std::uint64_t size = target.edition->committed.at(target.tensor).size();
   const std::uint64_t offset = c % 3 == 0 ? c / 3 % size : 0;
@@ -43,8 +44,7 @@ void PathDeeds::read_view(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
                                       : ".safetensors/archive.safetensors";
   truth_.note_target(target);
   const auto opened = kernel_.open(*program, path, O_RDONLY);
-  expect(opened.error == 0, fmt::format("open of {} gives {}", path, opened.error));
-  if (opened.error != 0) return;
+  if (!expect_error(truth_.dues_of_view(*program, kMayRead), opened.error, "open of " + path)) return;
   const DescriptionPointer file = program->descriptors[opened.value];
   const std::uint64_t all = kernel_.size_bytes(file->node);
   const std::uint64_t wanted = is_slice ? part : size;
@@ -56,7 +56,7 @@ void PathDeeds::read_view(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
     }
   }
   const auto got = kernel_.read(*program, file, begin, wanted);
-  expect(got.error == 0, fmt::format("a read of {} gives {}", path, got.error));
+  expect_error({0}, got.error, "a read of " + path);
   if (!kernel_.is_aborted() && got.error == 0) {
     ++machine_.counts().checks;
     expect(got.value.size() == wanted,
@@ -71,9 +71,13 @@ void PathDeeds::stat(std::uint32_t a, std::uint32_t b) {
   const Target target = pick_target(b);
   if (program == nullptr || is_busy(target) || truth_.is_turning()) return;
   const Busy busy(*program);
-  const auto got = kernel_.stat(*program, path_of(target));
-  expect(got.error == 0, fmt::format("stat gives {}", got.error));
-  if (kernel_.is_aborted() || got.error != 0) return;
+  const bool is_view = b / 16 % 2 == 0;
+  const std::string path = is_view ? ".safetensors/npy/" + target.tensor + ".npy" : path_of(target);
+  const auto got = kernel_.stat(*program, path);
+  const auto due = is_view ? truth_.dues_of_view(*program, 0) : truth_.dues(*program, target, 0);
+  if (!expect_error(due, got.error, "stat of " + path) || kernel_.is_aborted()) return;
+  truth_.check_access(got.value, is_view ? 0444 : 0666, path);
+  if (is_view) return;
   if (truth_.is_doubtful(target)) return;
   const auto size = truth_.size_of(target);
   expect(got.value.size == size,
@@ -86,8 +90,8 @@ void PathDeeds::list(std::uint32_t a, std::uint32_t b) {
   const Busy busy(*program);
   const bool is_root = b % 2 == 0;
   const auto got = kernel_.list(*program, is_root ? "" : ".safetensors/transactions");
-  expect(got.error == 0, fmt::format("a listing gives {}", got.error));
-  if (kernel_.is_aborted() || got.error != 0) return;
+  if (!expect_error(truth_.dues_of_view(*program, kMayRead), got.error, "a listing")) return;
+  if (kernel_.is_aborted()) return;
   std::set<std::string> names(got.value.begin(), got.value.end());
   expect(names.size() == got.value.size(), "a listing has a name twice");
   std::set<std::string> due = {".", ".."};
@@ -112,8 +116,7 @@ void PathDeeds::checksum(std::uint32_t a, std::uint32_t b) {
   if (program == nullptr || is_busy(target) || truth_.is_turning()) return;
   const Busy busy(*program);
   const auto generation = kernel_.attribute(*program, target.tensor, "user.safetensors.generation");
-  expect(generation.error == 0, fmt::format("a generation gives {}", generation.error));
-  if (generation.error == 0) {
+  if (expect_error(truth_.dues(*program, target, kMayRead), generation.error, "a generation")) {
     std::uint64_t& last = now_.generations[target.tensor];
     const std::uint64_t now = std::stoull(generation.value);
     expect(now >= last, "a generation shrinks");
@@ -122,8 +125,9 @@ void PathDeeds::checksum(std::uint32_t a, std::uint32_t b) {
   if (now_.depth > 1) return;  // changes may come in between
   const Buffer content = target.edition->committed.at(target.tensor);
   const auto got = kernel_.attribute(*program, target.tensor, "user.safetensors.checksum");
-  expect(got.error == 0, fmt::format("a checksum gives {}", got.error));
-  if (got.error != 0 || content != truth_.edition()->committed.at(target.tensor)) return;
+  if (!expect_error(truth_.dues(*program, target, kMayRead), got.error, "a checksum")) return;
+  if (truth_.is_doubtful(target)) return;
+  if (content != truth_.edition()->committed.at(target.tensor)) return;
   Checksum sum;
   sum.update(content);
   expect(got.value == "xxh128:" + sum.hex(), "a checksum is that of other bytes: tensor " + target.tensor);
@@ -140,7 +144,10 @@ void PathDeeds::open(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   if ((flags & O_APPEND) != 0 && !target.transaction.empty()) return;
   truth_.note_target(target);
   const auto opened = kernel_.open(*program, path_of(target), flags);
-  expect(opened.error == 0, fmt::format("open of {} gives {}", path_of(target), opened.error));
+  const std::uint32_t wanted = (flags & O_ACCMODE) == O_RDONLY   ? kMayRead
+                               : (flags & O_ACCMODE) == O_WRONLY ? kMayWrite
+                                                                 : kMayRead | kMayWrite;
+  expect_error(truth_.dues(*program, target, wanted), opened.error, "open of " + path_of(target));
 }
 
 void PathDeeds::write_whole(std::uint32_t a, std::uint32_t b, std::uint32_t c, std::uint32_t d) {
@@ -150,8 +157,8 @@ void PathDeeds::write_whole(std::uint32_t a, std::uint32_t b, std::uint32_t c, s
   const Busy busy(*program);
   truth_.note_target(target);
   const auto opened = kernel_.open(*program, path_of(target), c % 2 == 0 ? O_WRONLY | O_TRUNC : O_WRONLY);
-  expect(opened.error == 0, fmt::format("open of {} gives {}", path_of(target), opened.error));
-  if (opened.error != 0) return;
+  if (!expect_error(truth_.dues(*program, target, kMayWrite), opened.error, "open of " + path_of(target)))
+    return;
   const DescriptionPointer file = program->descriptors[opened.value];
   const Buffer bytes = machine_.archive().fresh(target.edition->committed.at(target.tensor).size());
   const std::uint64_t piece = 1 + d % (d % 3 == 0 ? 3 * kPageBytes : bytes.size());
@@ -171,7 +178,10 @@ void PathDeeds::resize_path(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   const std::uint64_t size = target.edition->committed.at(target.tensor).size();
   truth_.note_target(target);
   const std::uint64_t sizes[] = {size, 0, size + 1, size / 2};
-  kernel_.resize_path(*program, path_of(target), sizes[c % std::size(sizes)]);
+  const int error = kernel_.resize_path(*program, path_of(target), sizes[c % std::size(sizes)]);
+  // The truth has seen what the mount has answered, if it was asked.
+  const auto due = truth_.dues(*program, target, kMayWrite);
+  expect(due.contains(error == EACCES ? EACCES : 0), fmt::format("truncate gives {}", error));
 }
 
 }  // namespace stfs::test

@@ -51,6 +51,7 @@ void PendingChange::forget() {
   size_bytes = bytes.size();
   is_written.assign(bytes.size(), false);
   is_dirty = was_refused = has_unnamed = false;
+  if (kind != FileKind::Grouped) spoiled = 0;
   writers.clear();
 }
 

@@ -44,6 +44,7 @@ struct PendingChange {
   bool was_refused = false;
   bool has_unnamed = false;
   bool is_unsure = false;  // some of it was refused, perhaps
+  int spoiled = 0;         // by a fault of this errno, perhaps: no commit of it succeeds then
   std::set<pid_t> writers;
   unsigned files = 0;
   Buffer base;  // of a transaction: the tensor as it was

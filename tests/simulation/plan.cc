@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
+#include <cstring>
 #include <utility>
 
 #include "tests/support/choices.h"
@@ -20,7 +22,7 @@ struct Row {
 constexpr Row kRows[] = {
     {Deed::ReadPath, "read a path", 14, 12},
     {Deed::ReadView, "read a view", 6, 4},
-    {Deed::Stat, "stat", 3, 2},
+    {Deed::Stat, "stat", 8, 2},
     {Deed::List, "list", 2, 2},
     {Deed::Checksum, "checksum", 3, 1},
     {Deed::Open, "open", 12, 2},
@@ -53,6 +55,7 @@ constexpr Row kRows[] = {
     {Deed::Put, "put", 4, 3},
     {Deed::ForeignWrite, "write beside", 2, 0},
     {Deed::Replace, "replace", 1, 1},
+    {Deed::ChangeAccess, "chmod", 4, 1},
 };
 static_assert(std::size(kRows) == kDeeds);
 
@@ -74,6 +77,15 @@ Operation draw_operation(RandomChoices& choices, unsigned Row::*weight) {
   return operation;
 }
 
+Operation::Fault draw_fault(RandomChoices& choices) {
+  constexpr int kErrors[] = {EIO, ENOSPC, EDQUOT};
+  Operation::Fault fault;
+  fault.at = static_cast<std::uint32_t>(choices.below(choices.one_in(2) ? 4 : 16));
+  fault.errno_value = kErrors[choices.below(std::size(kErrors))];
+  fault.cuts_short = choices.one_in(2);
+  return fault;
+}
+
 }  // namespace
 
 std::string_view name_of(Deed deed) {
@@ -84,8 +96,14 @@ Plan random_plan(std::uint64_t seed, std::size_t operations) {
   RandomChoices choices(seed);
   Plan plan;
   plan.seed = choices.next();
+  const bool has_faults = choices.one_in(2);
   while (plan.operations.size() < operations) {
     Operation operation = draw_operation(choices, &Row::weight);
+    if (has_faults && choices.one_in(4)) {
+      operation.fault = draw_fault(choices);
+      plan.operations.push_back(std::move(operation));
+      continue;
+    }
     for (std::size_t some = choices.one_in(3) ? 1 + choices.below(3) : 0; some-- > 0;) {
       const auto at = static_cast<std::uint32_t>(choices.below(choices.one_in(2) ? 8 : 40));
       operation.meanwhile.push_back({at, draw_operation(choices, &Row::weight_meanwhile)});
@@ -98,6 +116,11 @@ Plan random_plan(std::uint64_t seed, std::size_t operations) {
 std::string text_of(const Operation& operation) {
   const auto& [a, b, c, d] = operation.numbers;
   std::string text = fmt::format("{} {:x} {:x} {:x} {:x}", name_of(operation.deed), a, b, c, d);
+  if (operation.fault) {
+    text += fmt::format("; call {} {}: {}", operation.fault->at,
+                        operation.fault->cuts_short ? "is cut short" : "fails",
+                        strerrorname_np(operation.fault->errno_value));
+  }
   for (const auto& [at, other] : operation.meanwhile) text += fmt::format("; at {}: {}", at, text_of(other));
   return text;
 }

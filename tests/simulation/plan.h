@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -53,8 +54,9 @@ enum class Deed : std::uint8_t {
   Put,
   ForeignWrite,
   Replace,
+  ChangeAccess,
 };
-inline constexpr std::size_t kDeeds = static_cast<std::size_t>(Deed::Replace) + 1;
+inline constexpr std::size_t kDeeds = static_cast<std::size_t>(Deed::ChangeAccess) + 1;
 std::string_view name_of(Deed deed);
 
 struct Operation {
@@ -63,6 +65,13 @@ struct Operation {
   /// While it is under way: at a call on the storage, or when it waits for its answer or for time to pass.
   struct Meanwhile;
   std::vector<Meanwhile> meanwhile;
+  /// A call on the storage that fails.
+  struct Fault {
+    std::uint32_t at = 0;  // counts those calls that can (StoreFaults)
+    int errno_value = 0;
+    bool cuts_short = false;  // half of a write is done
+  };
+  std::optional<Fault> fault;
 };
 struct Operation::Meanwhile {
   std::uint32_t at = 0;  // counts those calls and waits

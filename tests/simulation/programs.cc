@@ -6,12 +6,12 @@
 namespace stfs::test {
 namespace {
 
-constexpr std::size_t kPlaces = 5;
+constexpr std::uint32_t kUsers[] = {0, 1, 2, 3, 1};  // one for each place
 
 }  // namespace
 
 void Programs::fill() {
-  while (places_.size() < kPlaces) places_.emplace_back();
+  while (places_.size() < std::size(kUsers)) places_.emplace_back();
   for (Place& place : places_) {
     if (!place) start(place);
   }
@@ -20,7 +20,8 @@ void Programs::fill() {
 void Programs::start(Place& place) {
   const pid_t id = ++last_id_;
   table_[id] = {};
-  place = std::make_unique<Program>(kernel_.start(id, 0));
+  const auto at = static_cast<std::size_t>(&place - places_.data());
+  place = std::make_unique<Program>(kernel_.start(id, are_several_ ? kUsers[at] : 0));
 }
 
 void Programs::fork(const Program& parent, Place& child) {

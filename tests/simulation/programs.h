@@ -18,6 +18,9 @@ class Programs {
   /// @param table  of the processes that live.
   Programs(Kernel& kernel, ProcessTable& table) : kernel_(kernel), table_(table) {}
 
+  /// From now on programs are of several users, each place of one; else of
+  /// root.
+  void set_users(bool are_several) { are_several_ = are_several; }
   /// One in each place.
   void fill();
   void start(Place& place);
@@ -41,6 +44,7 @@ class Programs {
   Kernel& kernel_;
   ProcessTable& table_;
   std::vector<Place> places_;
+  bool are_several_ = false;
   pid_t last_id_ = 100;
 };
 

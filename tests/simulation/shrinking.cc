@@ -32,6 +32,11 @@ Plan shrink(Plan plan) {
     }
   }
   for (std::size_t at = 0; at < plan.operations.size(); ++at) {
+    if (plan.operations[at].fault) {
+      Plan part = plan;
+      part.operations[at].fault.reset();
+      if (is_wrong(part)) plan = std::move(part);
+    }
     for (std::size_t other = 0; other < plan.operations[at].meanwhile.size();) {
       Plan part = plan;
       auto& meanwhile = part.operations[at].meanwhile;

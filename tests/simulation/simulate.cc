@@ -38,6 +38,7 @@ int main(int argc, char** argv) {
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - began;
   std::cout << wrong << counts.operations << " operations, " << counts.requests << " requests, "
             << counts.commits << " commits, " << counts.mounts << " mounts, " << counts.power_losses
-            << " losses of power, " << counts.checks << " reads checked, " << took.count() << " s\n";
+            << " losses of power, " << counts.faults << " faults, " << counts.checks << " reads checked, "
+            << took.count() << " s\n";
   return wrong.empty() ? 0 : 1;
 }

@@ -28,6 +28,17 @@ Contents SimulatedArchive::draw(Choices& choices) {
   return contents;
 }
 
+DiskAccess SimulatedArchive::draw_access(Choices& choices) {
+  constexpr std::uint32_t kModes[] = {0600, 0640, 0660, 0644, 0664, 0666, 0666};
+  constexpr std::uint32_t kMostOwners = 2;
+  constexpr std::uint32_t kMostGroups = 3;
+  const std::uint32_t permissions = kModes[choices.below(std::size(kModes))];
+  const auto owner = static_cast<std::uint32_t>(choices.below(kMostOwners));
+  return {.uid = owner,
+          .gid = static_cast<std::uint32_t>(choices.below(kMostGroups)),
+          .permissions = permissions};
+}
+
 Buffer SimulatedArchive::bytes_of(const Contents& contents) {
   Tensors tensors;
   for (const auto& [name, content] : contents)

@@ -25,6 +25,8 @@ class SimulatedArchive {
   Buffer fresh(std::uint64_t size_bytes);
   /// Fresh ones of all tensors, which have other sizes once in a while.
   Contents draw(Choices& choices);
+  /// Who may read and write it, of users 0 to 3 with groups of their own.
+  static DiskAccess draw_access(Choices& choices);
   /// The file that holds them. Later calls are about this one.
   Buffer bytes_of(const Contents& contents);
   [[nodiscard]] const ByteRange& place_of(const std::string& tensor) const { return places_.at(tensor); }

@@ -59,7 +59,8 @@ class Simulation final : public Interceptor {
   void do_one(const Operation& operation) {
     if (trace_ != nullptr) *trace_ << text_of(operation) << '\n';
     now_ = &operation;
-    calls_ = 0;
+    situation_.fault = 0;
+    calls_ = calls_that_fail_ = 0;
     situation_.depth = 1;
     perform(operation);
     situation_.depth = 0;
@@ -82,7 +83,40 @@ class Simulation final : public Interceptor {
     meanwhile(false);
     is_blind_ = false;
     call_ = nullptr;
-    return {};
+    return fault_of(call);
+  }
+
+  /// What becomes of a call of an operation that is to meet a fault.
+  Verdict fault_of(const SeamCall& call) {
+    if (situation_.depth != 1 || now_ == nullptr || !now_->fault || !machine_.is_mounted()) return {};
+    if (!can_fail(call.kind) || !machine_.truth().takes_faults()) return {};
+    const Operation::Fault& fault = *now_->fault;
+    if (calls_that_fail_++ != fault.at) return {};
+    if (trace_ != nullptr)
+      *trace_ << fmt::format("    {} of {} fails\n", name_of(call.kind), name_of(call.role));
+    ++counts_.faults;
+    const int error = call.kind == FileCall::Read ? EIO : fault.errno_value;
+    situation_.fault = error;
+    machine_.truth().note_fault(call, error);
+    const bool is_cut = fault.cuts_short && call.kind == FileCall::Write;
+    return {.kind = is_cut ? Verdict::Kind::CutShort : Verdict::Kind::Fail, .errno_value = error};
+  }
+
+  static bool can_fail(FileCall kind) {
+    switch (kind) {
+      case FileCall::CreateUnnamed:
+      case FileCall::Publish:
+      case FileCall::Remove:
+      case FileCall::SyncDirectory:
+      case FileCall::Read:
+      case FileCall::Write:
+      case FileCall::Clone:
+      case FileCall::Reserve:
+      case FileCall::Sync:
+      case FileCall::SetOwner:
+      case FileCall::SetMode: return true;
+      default: return false;
+    }
   }
 
   /// The operations that come now.
@@ -180,9 +214,10 @@ class Simulation final : public Interceptor {
         return;
       case Deed::KillMount: return machine_.kill_mount();
       case Deed::LosePower: situation_.has_lost_power = true; return machine_.kill_mount();
-      case Deed::Put: return stranger_.put(a, b, c);
+      case Deed::Put: return stranger_.put(a, b, c, d);
       case Deed::ForeignWrite: return stranger_.foreign_write(a, b, c);
       case Deed::Replace: return stranger_.replace();
+      case Deed::ChangeAccess: return stranger_.change_access();
     }
   }
 
@@ -202,6 +237,7 @@ class Simulation final : public Interceptor {
   bool is_blind_ = false;
   const Operation* now_ = nullptr;
   std::uint32_t calls_ = 0;
+  std::uint32_t calls_that_fail_ = 0;  // or could have
   unsigned waits_ = 0;
 };
 

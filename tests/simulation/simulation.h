@@ -20,6 +20,7 @@ struct SimulationCounts {
   std::uint64_t commits = 0;
   std::uint64_t mounts = 0;
   std::uint64_t power_losses = 0;
+  std::uint64_t faults = 0;  // calls on the storage that failed
   std::uint64_t checks = 0;  // of bytes that were read
 };
 

@@ -19,11 +19,12 @@ void simulate_all(std::uint64_t first_seed, std::uint64_t operations) {
   }
   std::cout << counts.operations << " operations, " << counts.requests << " requests, " << counts.commits
             << " commits, " << counts.mounts << " mounts, " << counts.power_losses << " losses of power, "
-            << counts.checks << " reads compared\n";
+            << counts.faults << " faults, " << counts.checks << " reads compared\n";
   // Nobody may find out one day that nothing was done.
   CHECK(counts.commits > operations / 100);
   CHECK(counts.checks > operations / 50);
   CHECK(counts.power_losses > operations / 1000);
+  CHECK(counts.faults > operations / 1000);
 }
 
 }  // namespace

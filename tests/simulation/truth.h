@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -16,19 +17,24 @@
 #include "fs/close_decision.h"
 #include "tests/simulation/kernel.h"
 #include "tests/simulation/pending_change.h"
+#include "tests/support/disk_user.h"
+#include "tests/support/intercepted_storage.h"
 
 namespace stfs::test {
 
 class Truth final : public Witness {
  public:
   /// @param stored  what the archive at the path holds now.
-  Truth(const ProcessTable& processes, std::function<Contents()> stored)
-      : processes_(processes), stored_(std::move(stored)) {}
+  /// @param recovered  what a mount would find there, if this one was killed now.
+  Truth(const ProcessTable& processes, std::function<Contents()> stored, std::function<Contents()> recovered)
+      : processes_(processes), stored_(std::move(stored)), recovered_(std::move(recovered)) {}
 
   // What happens beside the requests.
-  void begin(Contents contents);
+  void begin(Contents contents, const DiskAccess& access);
   /// Another archive lies at the path.
-  void replace(Contents contents);
+  void replace(Contents contents, const DiskAccess& access);
+  /// Who may do what with the archive has changed.
+  void change_access(const DiskAccess& access) { accesses_.push_back(access); }
   /// Another program has changed a part of a tensor.
   void change(const std::string& tensor, std::uint64_t offset, const Buffer& bytes);
   /// Until settle() nobody knows what is shown of it.
@@ -41,9 +47,21 @@ class Truth final : public Witness {
   /// What the archive holds afterwards. Commits are whole or not there.
   void adopt(const Contents& found);
 
+  // Faults of the store. What meets one is done, or reports it and is not done; where it reports it behind
+  // its commit point, it is done, and nothing more is committed until somebody has recovered it.
+  /// The answer to what is under way tells what came of it.
+  [[nodiscard]] bool takes_faults() const;
+  void note_fault(const SeamCall& call, int errno_value);
+  /// Something may be left for the next one who opens the archive.
+  [[nodiscard]] bool has_met_fault() const { return has_met_fault_; }
+  /// Another program has opened the archive for writing.
+  void note_recovery();
+  [[nodiscard]] bool is_lost() const { return is_lost_; }
+
   // Transactions: before a commit's rename, and after its reply.
-  void make_transaction(const std::string& name) {
+  void make_transaction(const Program& maker, const std::string& name) {
     transactions_[name] = {};
+    makers_[name] = maker.uid;
     begun_[name] = ++transactions_begun_;
   }
   void remove_transaction(const std::string& name) { transactions_.erase(name); }
@@ -58,6 +76,26 @@ class Truth final : public Witness {
   void unstage(const std::string& transaction, const std::string& tensor, int error);
   void commits(const std::string& transaction);
   void committed(const std::string& transaction, int error);
+  /// In place of committed(): the kernel has refused it.
+  void not_committed() { pop(); }
+
+  // Which errors are due, 0 among them, as far as modes and owners decide. There are several where these have
+  // changed since they were known for sure.
+  using Dues = std::set<int>;
+  /// Of a file's look-up, with `wanted` rights to the file (kMayRead and kMayWrite, added up).
+  [[nodiscard]] Dues dues(const Program& program, const Target& target, std::uint32_t wanted) const;
+  /// The same of a view, and of the directories that everybody shares.
+  [[nodiscard]] Dues dues_of_view(const Program& program, std::uint32_t wanted) const;
+  [[nodiscard]] Dues dues_of_begin(const Program& program, const std::string& transaction) const;
+  [[nodiscard]] Dues dues_of_commit(const Program& program, const std::string& transaction) const;
+  [[nodiscard]] Dues dues_of_entering(const Program& program, const std::string& transaction) const;
+  [[nodiscard]] Dues dues_of_removal(const Program& program, const std::string& transaction) const;
+  /// What stat(2) shows is what the archive's mode and owner say.
+  void check_access(const fuse_attr& shown, std::uint32_t of_mode, const std::string& path);
+  /// The mount knows who may do what.
+  [[nodiscard]] bool is_access_certain() const { return accesses_.size() == 1; }
+  /// The archive's, now.
+  [[nodiscard]] const DiskAccess& access() const { return accesses_.back(); }
 
   /// The next open is of this.
   void note_target(Target target) { target_ = std::move(target); }
@@ -67,7 +105,6 @@ class Truth final : public Witness {
   [[nodiscard]] const EditionPointer& edition() const { return edition_; }
   /// The archive was replaced, and the mount may still show the one before.
   [[nodiscard]] bool is_turning() const { return before_ != nullptr; }
-  [[nodiscard]] bool is_settled() const { return also_.empty() && !is_turning(); }
   /// A request that changes it has not been answered.
   [[nodiscard]] bool is_busy(const Target& target) const;
   /// A commit is under way.
@@ -125,8 +162,19 @@ class Truth final : public Witness {
     std::vector<std::pair<std::uint64_t, Buffer>> beside;
     bool is_synchronous = false;
     bool is_behind_end = false;  // of the tensor, as the end of a mapped page is
+    bool is_release = false;
+    int fault = 0;  // that it has met
+    SeamCall failed{};
+  };
+  struct Stop {  // of all commits to an archive
+    EditionPointer edition;
+    int errno_value = 0;
+    bool is_for_good = false;  // else until somebody has recovered what is left
+    bool may_be_over = false;
   };
 
+  template <class DueOf>
+  [[nodiscard]] Dues all_dues(const Program& program, const DueOf& due_of) const;
   [[nodiscard]] PendingPointer shared_of(const Target& target) const;
   [[nodiscard]] Buffer shown(const Target& target) const;
   [[nodiscard]] CloseFacts facts_of(const Program& program, const File& file) const;
@@ -135,18 +183,27 @@ class Truth final : public Witness {
              std::uint64_t begins_at);
   void expect_due(const Frame& frame, int error, const std::string& what);
   void add_commit(Frame& frame, const PendingPointer& pending) const;
+  /// What stops that commit, or null.
+  [[nodiscard]] const Stop* stop_of(const Frame& frame) const;
+  [[nodiscard]] Dues dues_of(const Frame& frame) const;
+  /// A commit has met a fault and has reported it.
+  void end_fault(const Frame& frame, const std::string& what);
   /// @return whether it was done.
   bool end_commit(const Frame& frame, int error, const std::string& what);
   Frame pop();
 
   const ProcessTable& processes_;
   const std::function<Contents()> stored_;
+  const std::function<Contents()> recovered_;
   EditionPointer edition_;
   EditionPointer before_;                // while the mount may show it
   std::map<std::uint64_t, File> files_;  // by the serial number of the description
   std::map<std::pair<const Edition*, std::string>, PendingPointer> shared_;
   std::map<std::string, std::map<std::string, PendingPointer>> transactions_;
   std::map<std::string, std::uint64_t> begun_;
+  std::map<std::string, std::uint32_t> makers_;     // of the last transaction of a name
+  std::map<std::string, std::uint32_t> committed_;  // makers of those that committed/ shows
+  std::vector<DiskAccess> accesses_;                // that the mount may know, and the present one
   /// Who had it open sees what was staged, as of any file that was removed. By number of the transaction.
   std::set<std::pair<std::uint64_t, std::string>> unstaged_;
   std::uint64_t transactions_begun_ = 0;
@@ -155,6 +212,8 @@ class Truth final : public Witness {
   std::vector<Frame> lost_;
   Target target_;
   bool is_lost_ = false;
+  bool has_met_fault_ = false;
+  std::optional<Stop> stop_;
   std::uint64_t commits_done_ = 0;
   std::string wrong_;
 };

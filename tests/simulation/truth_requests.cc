@@ -80,6 +80,11 @@ void Truth::wrote(const Description&, int error) {
   if (!frame.pending) return expect(error == EIO, "bytes are written back that nobody has open");
   PendingChange& pending = *frame.pending;
   const bool commits = frame.is_synchronous;
+  if (frame.fault != 0 && error == frame.fault && frame.due == 0) {
+    if (pending.kind != FileKind::Isolated) also_.push_back({pending.target, {}});
+    pending.fail();
+    return;
+  }
   if (frame.due != 0) {
     expect_due(frame, error, "a write");
     // Its pages are told to go, but not before the reply.
@@ -88,6 +93,9 @@ void Truth::wrote(const Description&, int error) {
     return;
   }
   if (!commits) expect_due(frame, error, "a write that fits");
+  // What nobody else sees is answered before it is staged: the next answer is the error then.
+  const bool is_lost = frame.failed.kind == FileCall::Write || frame.failed.kind == FileCall::CreateUnnamed;
+  if (frame.fault != 0 && is_lost && pending.kind == FileKind::Isolated) return pending.fail();
   pending.write(frame.offset, frame.bytes);
   if (!commits || pending.content() != Content::Whole) return;
   Frame commit;
@@ -139,6 +147,11 @@ void Truth::resized(Node, int error) {
   const Frame frame = pop();
   expect_due(frame, error, "a new size");
   if (!frame.pending) return;
+  if (frame.fault != 0 && error == frame.fault && frame.due == 0) {
+    if (frame.pending->kind != FileKind::Isolated) also_.push_back({frame.pending->target, {}});
+    frame.pending->fail();
+    return;
+  }
   if (frame.due == EFBIG) {
     if (frame.pending->kind != FileKind::Isolated) also_.push_back({frame.pending->target, {}});
     frame.pending->fail();
@@ -241,6 +254,7 @@ void Truth::synced(const Description&, int error) {
 void Truth::releases(const Description& description) {
   const File& file = files_.at(description.serial);
   Frame frame;
+  frame.is_release = true;
   frame.pending = file.pending;
   if (frame.pending) {
     const PendingChange& pending = *frame.pending;
@@ -274,7 +288,8 @@ void Truth::released(const Description& description) {
     bool is_dropped = frame.decision == CloseDecision::RollBack;
     if (!frame.commits.empty()) {
       // Nobody is told of a failure: who commits to what was replaced.
-      const bool is_done = end_commit(frame, frame.due, "a release");
+      const Stop* stop = stop_of(frame);
+      const bool is_done = end_commit(frame, stop != nullptr ? stop->errno_value : frame.due, "a release");
       is_dropped = !is_done && pending.files == 1;
     }
     if (is_dropped) pending.forget();
