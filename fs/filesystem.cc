@@ -266,9 +266,11 @@ Filesystem::Change Filesystem::note_foreign_change(std::uint32_t shard) {
   const auto change = archive.check_for_change();
   const std::string path = archive.path().string();
   if (!change) {
-    log::error("{}", change.error().message);
+    // Said once, as it is looked at each second until the store is well again.
+    if (!known.is_unknown.exchange(true)) log::error("{}", change.error().message);
     return {.stale = {}, .is_unknown = true};
   }
+  known.is_unknown = false;
   if (change->is_gone && !known.is_gone.exchange(true)) {
     log::warning("{}: deleted; this mount goes on with its content, and nothing can be written to it", path);
   }

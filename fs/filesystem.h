@@ -202,6 +202,7 @@ class Filesystem {
   struct ShardState {
     std::atomic<bool> is_broken = false;     // the header is another one
     std::atomic<bool> is_gone = false;       // no file lies at the path: said so once
+    std::atomic<bool> is_unknown = false;    // the store fails a look at it: said so once
     bool is_untidy = false;                  // in untidy_; guarded by commit_mutex_
     State common;                            // of every tensor that no commit has changed; by state_mutex_
     std::optional<Permissions> permissions;  // without a file: none; by state_mutex_

@@ -9,7 +9,7 @@ bool Filesystem::note_permissions(std::uint32_t shard) {
   constexpr mode_t kWrite = 0222;
   auto found = stfs::permissions_of(model_->archive(shard).file());
   if (!found) {
-    log::error("{}", found.error().message);
+    if (!shards_[shard].is_unknown) log::error("{}", found.error().message);
     return false;
   }
   found->mode &= options_.is_read_only ? kReadWrite & ~kWrite : kReadWrite;
