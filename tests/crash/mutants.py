@@ -6,9 +6,8 @@ The steps are rows of mutant_table.py and filesystem_mutants.py.
     python3 tests/crash/mutants.py --list
     python3 tests/crash/mutants.py --directory DIR where to work; without it, mutants/ in the build
 
-A build is there already: the one that STFS_BUILD_DIR names, without it build/release. For a row one file, or the
-group that it is compiled with, is compiled again and its program is linked again; neither the sources nor the build
-are written to.
+A build is there already: the one that STFS_BUILD_DIR names, without it build/release. For a row one file is compiled
+again and its program is linked again; neither the sources nor the build are written to.
 
 Exit status: 0 every mutant was caught, 1 one survived or could not be built, 2 wrong usage.
 """
@@ -59,16 +58,12 @@ class Workshop:
         self.build = build
         self.directory = directory
         self.linkers: dict[str, list[str]] = {}
-        self.units: dict[Path, tuple[Path, list[str]]] = {}  # what is compiled for a source: itself, or a group
         self.common = directory / "common.hxx"
 
     def prepare(self):
         self.directory.mkdir(parents=True, exist_ok=True)
-        for unit in json.loads((self.build / "compile_commands.json").read_text()):
-            compiled = Path(unit["file"])
-            sources = re.findall(r'^#include "(/.+\.cc)"$', compiled.read_text(), re.M) if compiled.exists() else []
-            for source in map(Path, sources or [compiled]):
-                self.units[source] = (compiled, shlex.split(unit["command"]))
+        units = json.loads((self.build / "compile_commands.json").read_text())
+        self.compilers = {Path(unit["file"]): shlex.split(unit["command"]) for unit in units}
         for program, sources in (("crash_explorer", "core"), ("fs_tests", "fs")):
             self.check_build(program, ROOT / sources)
             # The last command of all that make it.
@@ -93,7 +88,7 @@ class Workshop:
     def compiler_of(self, file: Path) -> list[str]:
         """The build's command for that file, for a quick compilation: what it names, reads and writes is left out."""
         command = []
-        words = iter(self.units[file][1])
+        words = iter(self.compilers[file])
         for word in words:
             if word in ("-o", "-c", "-include", "-Xclang"):
                 next(words)
@@ -107,11 +102,6 @@ class Workshop:
         file, mutated = mutant.apply(ROOT)
         source = self.directory / file.name
         source.write_text(mutated)
-        compiled, _ = self.units[file]
-        if compiled != file:
-            group = self.directory / f"{file.stem}_and_others.cc"
-            group.write_text(compiled.read_text().replace(f'"{file}"', f'"{source}"'))
-            source = group
         made = source.with_suffix(".o")
         run([*self.compiler_of(file), "-include", self.common, "-c", source, "-o", made], self.build)
         # What comes before an archive takes the place of its member.
