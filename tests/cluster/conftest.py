@@ -20,6 +20,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item):
+    report = (yield).get_result()
+    if report.failed and "volume" in item.funcargs:
+        report.sections.append(("GlusterFS", item.funcargs["volume"].errors()))
+
+
 @pytest.fixture(scope="session")
 def volume():
     # A short path: glusterd names its sockets after it.

@@ -40,6 +40,14 @@ def _die_with_parent():
     _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _use_each_brick(path):
+    """Raises OSError where files can't be made. A name's hash decides which brick has it."""
+    for number in range(16):
+        file = path / f"probe{number}"
+        file.write_bytes(b"probe")
+        file.unlink()
+
+
 class Host:
     """One client of the volume: its caches are its own."""
 
@@ -83,6 +91,12 @@ class Volume:
         path = self.log / name
         return path.read_text(errors="replace")[-4000:] if path.exists() else "(no log)"
 
+    def errors(self):
+        """What GlusterFS itself has complained of."""
+        lines = [f"{log.name}: {line}" for log in sorted(self.log.rglob("*.log"))
+                 for line in log.read_text(errors="replace").splitlines() if "] E [" in line]
+        return "\n".join(lines[-40:])
+
     def command(self, *words):
         deadline = time.monotonic() + 60 * mounted.PATIENCE
         while True:
@@ -113,8 +127,9 @@ class Volume:
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             preexec_fn=_die_with_parent)
         self.hosts.append(Host(path, process))
-        # In the table before the volume's graph is there: then the root answers EIO or ENOTCONN.
-        if not mounted.eventually(lambda: mounted.mount_entry(path) and mounted.errno_of(os.listdir, path) == 0, 60):
+        # In the table before the volume's graph is there, and the graph before each brick has answered: until then it
+        # gives EIO or ENOTCONN.
+        if not mounted.eventually(lambda: mounted.mount_entry(path) and mounted.errno_of(_use_each_brick, path) == 0, 60):
             raise RuntimeError(f"the volume does not mount:\n{self.tail(log.name)}")
         return self.hosts[-1]
 

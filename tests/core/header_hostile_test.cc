@@ -5,7 +5,9 @@
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include "core/header.h"
 #include "support/catch.h"
@@ -48,6 +50,12 @@ double peak_factor(const std::string& json, std::uint64_t data_size_bytes) {
   // Large blocks go back to the system when they are freed, whatever earlier tests have freed.
   ::mallopt(M_MMAP_THRESHOLD, 128 * 1024);
   ::malloc_trim(0);
+  // A block that grows takes what is free behind it first, and leaves that behind when it moves: holes that
+  // earlier tests have left are filled.
+  std::vector<std::unique_ptr<char[]>> filling;
+  const std::size_t heap_bytes = ::mallinfo2().arena;
+  while (::mallinfo2().arena == heap_bytes)
+    filling.push_back(std::make_unique_for_overwrite<char[]>(64 * 1024));
   std::ofstream("/proc/self/clear_refs") << "5";  // the peak starts anew
   const std::uint64_t before_bytes = status_bytes("VmRSS");
   const auto header = parse_header(json, data_size_bytes);

@@ -214,4 +214,48 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "      return Stale::one(file.ino, file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);\n",
         tests="[transaction_directory]",
     ),
+    # --- a store that fails ----------------------------------------------------------------------------
+    Mutant(
+        "a header that the store fails to read has changed",
+        "    if (!json && json.error().code == ErrorCode::System) return tl::unexpected(json.error());\n",
+        "",
+        tests="[fault]",
+    ),
+    Mutant(
+        "each failed look at an archive is logged",
+        "if (!known.is_unknown.exchange(true)) log::error(",
+        "known.is_unknown = true;\n    log::error(",
+        tests="[fault]",
+    ),
+    Mutant(
+        "what a commit has seen of others is looked at once more",
+        "    foreign = note_touched(shard);\n",
+        "    if (auto now = note_foreign_change(shard).stale; now.what != Stale::What::Nothing) foreign = now;\n",
+        tests="[fault]",
+    ),
+    Mutant(
+        "an archive that could not be looked at waits for an event",
+        "  change.is_due_again = change.is_due_again || found.is_unknown;\n",
+        "",
+        tests="[forest]",
+    ),
+    Mutant(
+        "a replacement that could not be read waits for an event",
+        "  change.is_due_again = why.code == ErrorCode::System && why.errno_value == EIO;\n",
+        "",
+        tests="[forest]",
+    ),
+    # --- modes and owners ------------------------------------------------------------------------------
+    Mutant(
+        "the journal that is kept stays when the archive's mode changes",
+        "  if (has_new_permissions) retire_journal(shard);\n",
+        "",
+        tests="[journal]",
+    ),
+    Mutant(
+        "a new mode is not told of views",
+        "    for (const Stale& view : views_->told(first_tensor, end_tensor - 1)) forget_(view);\n",
+        "",
+        tests="[permissions]",
+    ),
 )

@@ -16,12 +16,13 @@ class Mutant:
     kinds: tuple[str, ...] = KINDS
     more: tuple[tuple[str, str], ...] = ()  # further texts of the same file
     scenario: str = ""  # the workload, or the scenario of hosts or edges, that shows it soonest
-    tests: str = ""  # those of fs_tests that show it, as Catch2 names them; without them it is one of the core's
+    tests: str = ""  # those of fs_tests that show it, as Catch2 names them; without them the explorer does
 
     def apply(self, root: Path) -> tuple[Path, str]:
         """The file of the repository that changes, and its new content."""
-        directory = root / ("fs" if self.tests else "core")
-        there = [file for file in sorted(directory.glob("*.cc")) if self.old in file.read_text()]
+        files = [*(root / "fs").glob("*.cc")] if self.tests else []
+        files += (root / "core").glob("*.cc")
+        there = [file for file in sorted(files) if self.old in file.read_text()]
         if len(there) != 1 or there[0].read_text().count(self.old) != 1:
             raise ValueError(f"{self.name}: the text must be there once, is in {len(there)} files: {self.old!r}")
         text = there[0].read_text().replace(self.old, self.new)

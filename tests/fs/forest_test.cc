@@ -256,6 +256,21 @@ TEST_CASE("a model that the store fails to read when it is opened anew is looked
   CHECK(mount.forest->lookup(kRootIno, "c"));
 }
 
+TEST_CASE("a model that the store fails to look at is looked at again", "[fs][forest]") {
+  const Replaced mount;
+  const auto is_due_again = [&] {
+    return std::ranges::any_of(mount.forest->watched_files(), [&](const auto& file) {
+      return mount.forest->check_for_change(file).is_due_again;
+    });
+  };
+  CHECK_FALSE(is_due_again());
+  static_cast<void>(mount.directory.write("m.safetensors", archive_of(DrivenModel::kOne)));
+  mount.storage.plan().fail_call(FileCall::Read, 1, EIO);
+  CHECK(is_due_again());
+  CHECK_FALSE(is_due_again());
+  CHECK(mount.forest->lookup(kRootIno, "b"));
+}
+
 TEST_CASE("a deleted model is read to its end", "[fs][forest]") {
   const Replaced mount;
   std::filesystem::remove(mount.path());

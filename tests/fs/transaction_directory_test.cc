@@ -31,6 +31,8 @@ TEST_CASE("a file of a transaction that was read is stale with its tensor, once"
   REQUIRE(writer.write(kNew, 0));
   const auto committed = writer.close();
   REQUIRE(committed);
+  INFO(at.captured.text());
+  REQUIRE(committed->what != Stale::What::Nothing);
   const auto stale = at.mount->stale_views(*committed);
   REQUIRE(stale.size() == 1);
   CHECK(stale.front().first == file);

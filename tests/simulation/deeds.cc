@@ -8,10 +8,14 @@
 
 namespace stfs::test {
 
+Target Deeds::pick_tensor(std::uint32_t number) const {
+  return {.edition = truth_.edition(),
+          .tensor = std::string(kTensorNames[number % std::size(kTensorNames)]),
+          .transaction = {}};
+}
+
 Target Deeds::pick_target(std::uint32_t number) const {
-  Target target{.edition = truth_.edition(),
-                .tensor = std::string(kTensorNames[number % std::size(kTensorNames)]),
-                .transaction = {}};
+  Target target = pick_tensor(number);
   const std::uint32_t where = number / 4 % 4;
   if (where < std::size(kTransactions) && truth_.has_transaction(std::string(kTransactions[where]))) {
     target.transaction = kTransactions[where];

@@ -23,6 +23,7 @@ class Deeds {
         programs_(machine.programs()),
         now_(machine.situation()) {}
 
+  [[nodiscard]] Target pick_tensor(std::uint32_t number) const;
   /// A tensor, or its file in a transaction.
   [[nodiscard]] Target pick_target(std::uint32_t number) const;
   static std::string path_of(const Target& target);

@@ -31,9 +31,7 @@ void PathDeeds::read_path(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
 
 void PathDeeds::read_view(std::uint32_t a, std::uint32_t b, std::uint32_t c) {
   Program* program = programs_.pick(a);
-  const Target target{.edition = truth_.edition(),
-                      .tensor = std::string(kTensorNames[b % std::size(kTensorNames)]),
-                      .transaction = {}};
+  const Target target = pick_tensor(b);
   if (program == nullptr || is_busy(target) || truth_.is_turning()) return;
   const Busy busy(*program);
   const std::uint64_t size = target.edition->committed.at(target.tensor).size();
@@ -110,9 +108,7 @@ void PathDeeds::list(std::uint32_t a, std::uint32_t b) {
 
 void PathDeeds::checksum(std::uint32_t a, std::uint32_t b) {
   Program* program = programs_.pick(a);
-  const Target target{.edition = truth_.edition(),
-                      .tensor = std::string(kTensorNames[b % std::size(kTensorNames)]),
-                      .transaction = {}};
+  const Target target = pick_tensor(b);
   if (program == nullptr || is_busy(target) || truth_.is_turning()) return;
   const Busy busy(*program);
   const auto generation = kernel_.attribute(*program, target.tensor, "user.safetensors.generation");
