@@ -167,3 +167,15 @@ TEST_CASE("a stopped archive takes writes again when somebody has recovered its 
   CHECK(sample.archive->is_as_in_file());
   CHECK(sample.files() == 1);
 }
+
+TEST_CASE("an archive with two hard links is not written", "[core][transaction]") {
+  ThreeTensors sample;
+  const std::string second = sample.directory / "second.safetensors";
+  std::filesystem::create_hard_link(sample.path, second);
+  sample.write("a", "abcd");
+  CHECK(sample.commit_errno() == EMLINK);
+  CHECK(content_of(sample.path) == sample.before);
+  std::filesystem::remove(second);
+  CHECK(sample.commit());
+  CHECK(content_of(sample.path) == sample.with({{0, "abcd"}}));
+}

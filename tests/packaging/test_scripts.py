@@ -53,7 +53,7 @@ def test_another_system_is_one_skipped_test_without_root(tmp_path, script):
     assert "debian13: needs root" in result.stdout and result.stdout.endswith("\n0 passed, 0 failed, 1 skipped\n")
     result = run(script, "--counts", tmp_path / "counts", "--keep", tmp_path / "keep", env=environment)
     assert (result.returncode, (tmp_path / "counts").read_text()) == (
-        0, "0 0 1\ndebian13: needs root to make a root directory and to enter it\n")
+        0, "0 0 1\nskipped debian13: needs root to make a root directory and to enter it\n")
     assert "debian13: needs root" in result.stdout and "skipped" not in result.stdout
     assert not (tmp_path / "keep").exists()
 

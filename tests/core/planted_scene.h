@@ -1,0 +1,111 @@
+// An archive with a journal that somebody has left beside it, and a storage that runs in any boot.
+#pragma once
+
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "core/recovery.h"
+#include "tests/support/archive_bytes.h"
+#include "tests/support/intercepted_storage.h"
+#include "tests/support/planted_journal.h"
+#include "tests/support/temporary_directory.h"
+
+namespace stfs::test {
+
+/// The system's storage, with somebody who decides about each call, and in any boot.
+class WatchedStorage final : private Interceptor, public InterceptedStorage {
+ public:
+  explicit WatchedStorage(std::function<Verdict(const SeamCall&)> decide = {},
+                          Boot now = system_storage().boot())
+      : InterceptedStorage(system_storage(), static_cast<Interceptor&>(*this)),
+        decide_(std::move(decide)),
+        now_(now) {}
+  [[nodiscard]] Boot boot() const override { return now_; }
+  std::vector<FileCall> calls;
+
+ private:
+  Verdict before(const SeamCall& call) override {
+    calls.push_back(call.kind);
+    return decide_ ? decide_(call) : Verdict{};
+  }
+  std::function<Verdict(const SeamCall&)> decide_;
+  const Boot now_;
+};
+
+inline Boot later_boot() {
+  Boot boot = system_storage().boot();
+  boot.id[0] ^= 1U;
+  return boot;
+}
+
+/// Every host is another one, and runs since another moment. 0: one that does not know itself, as a container
+/// that has no /etc/machine-id.
+inline Boot boot_of_host(std::uint64_t host) {
+  Boot boot = system_storage().boot();
+  boot.id[0] ^= static_cast<std::uint8_t>(host + 1);
+  boot.host = host;
+  return boot;
+}
+
+/// One tensor over three blocks behind a header of exactly one.
+struct Scene {
+  Scene() {
+    std::string header = R"({"t":{"dtype":"U8","shape":[12288],"data_offsets":[0,12288]}})";
+    header.resize(kBlockBytes - 8, ' ');
+    path = directory.write("m.safetensors", archive_bytes(header, std::string(3 * kBlockBytes, 'o')));
+    before = content_of(path);
+  }
+  /// Two blocks of new bytes.
+  std::filesystem::path plant(const std::function<void(ArchiveStamp&)>& change_stamp = {},
+                              Storage& storage = system_storage()) const {
+    return plant_journal(path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), change_stamp, storage);
+  }
+  void write(std::uint64_t offset, const std::string& bytes) const {
+    std::fstream stream(path, std::ios::binary | std::ios::in | std::ios::out);
+    stream.seekp(static_cast<std::streamoff>(offset));
+    stream << bytes;
+  }
+  [[nodiscard]] std::string patched() const {
+    return std::string(before).replace(kBlockBytes, 2 * kBlockBytes, std::string(2 * kBlockBytes, 'n'));
+  }
+  JournalReport recover_one(Storage& storage = system_storage(), const RecoveryOptions& options = {}) const {
+    auto file = storage.open(path, Access::ReadWrite).value();
+    auto reports = recover(storage, path, *file, options);
+    if (!reports) throw std::runtime_error(reports.error().message);
+    if (reports->size() != 1) throw std::runtime_error("one journal expected");
+    return reports->front();
+  }
+  /// What a commit finds in its way.
+  [[nodiscard]] Result<Obstacle> obstacle(Storage& storage = system_storage()) const {
+    const auto file = storage.open(path, Access::ReadWrite).value();
+    const ByteRange block{kBlockBytes, kBlockBytes};
+    return find_obstacle(storage, path, *file, std::span(&block, 1));
+  }
+
+  TemporaryDirectory directory;
+  std::string path;
+  std::string before;
+};
+
+inline void patch(const std::filesystem::path& file, std::uint64_t offset, std::string_view bytes) {
+  std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
+  stream.seekp(static_cast<std::streamoff>(offset));
+  stream << bytes;
+}
+
+inline FileStatus status_of(std::uint32_t uid, std::uint32_t gid, std::uint32_t mode) {
+  FileStatus status;
+  status.uid = uid;
+  status.gid = gid;
+  status.mode = mode;
+  return status;
+}
+
+}  // namespace stfs::test
