@@ -27,21 +27,21 @@ bool is_hexadecimal(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-enum class Kind : std::uint8_t { Ordinary, Staged, Standing, Group };
+enum class NameKind : std::uint8_t { Ordinary, Staged, Standing, Group };
 
 /// Nothing where it is not a journal's name.
-std::optional<Kind> kind_of(std::string_view rest) {
-  Kind kind = Kind::Ordinary;
+std::optional<NameKind> kind_of(std::string_view rest) {
+  NameKind kind = NameKind::Ordinary;
   if (rest.ends_with(kStagedSuffix)) {
     rest.remove_suffix(kStagedSuffix.size());
-    kind = Kind::Staged;
+    kind = NameKind::Staged;
   }
   // Each kind is staged under its own suffix and that of staging.
   for (const auto& [suffix, meaning] :
-       {std::pair{kStandingSuffix, Kind::Standing}, {kGroupSuffix, Kind::Group}}) {
+       {std::pair{kStandingSuffix, NameKind::Standing}, {kGroupSuffix, NameKind::Group}}) {
     if (!rest.ends_with(suffix)) continue;
     rest.remove_suffix(suffix.size());
-    if (kind != Kind::Staged) kind = meaning;
+    if (kind != NameKind::Staged) kind = meaning;
     break;
   }
   const bool is_id = rest.size() == kIdDigits && is_hexadecimal(rest);
@@ -172,7 +172,7 @@ class Scan {
     return judge(found, *kind, *opened);
   }
 
-  Result<bool> explain_unopened(FoundJournal& found, Kind kind, const Error& why) {
+  Result<bool> explain_unopened(FoundJournal& found, NameKind kind, const Error& why) {
     switch (why.errno_value) {
       case ELOOP: set(found, JournalState::Unknown, "a symbolic link"); return true;
       // A directory, a device: nothing that a writer has made.
@@ -185,7 +185,7 @@ class Scan {
     auto at_path = storage_.status(found.report.path);
     if (!at_path) return pass_on(std::move(at_path));
     found.settlers = settlers_of(*at_path);
-    if (kind == Kind::Staged) {
+    if (kind == NameKind::Staged) {
       // It promises nothing, and is in nobody's way. Whether its owner lives can't be seen from here, so it
       // stays: one who lives would miss it when he gives it its name.
       set(found, JournalState::Unknown, "being staged, or a leftover of that: this process may not read it");
@@ -213,16 +213,16 @@ class Scan {
     return is_believed(journal, status_, *directory, storage_.user());
   }
 
-  Result<bool> judge(FoundJournal& found, Kind kind, const FileStatus& opened) {
+  Result<bool> judge(FoundJournal& found, NameKind kind, const FileStatus& opened) {
     const JudgedArchive archive{storage_, archive_, stamp_};
     const std::uint64_t size_bytes = opened.identity.size_bytes;
-    found.is_standing = kind == Kind::Standing;
+    found.is_standing = kind == NameKind::Standing;
     Result<void> judged;
     switch (kind) {
-      case Kind::Ordinary: judged = judge_ordinary(archive, found, size_bytes); break;
-      case Kind::Standing: judged = judge_standing(archive, found, size_bytes); break;
-      case Kind::Group: judged = judge_group(found); break;
-      case Kind::Staged:
+      case NameKind::Ordinary: judged = judge_ordinary(archive, found, size_bytes); break;
+      case NameKind::Standing: judged = judge_standing(archive, found, size_bytes); break;
+      case NameKind::Group: judged = judge_group(found); break;
+      case NameKind::Staged:
         set(found, found.is_in_use ? JournalState::InUse : JournalState::Unfinished,
             found.is_in_use ? "being staged" : "a leftover of staging");
     }

@@ -19,7 +19,7 @@ ModelIndex parsed(std::string_view json) {
   return std::move(*index);
 }
 
-Error error_of(std::string_view json) {
+Error error_of_index(std::string_view json) {
   const auto index = parse_model_index(json);
   INFO("index: " << json.substr(0, 300));
   REQUIRE(!index);
@@ -29,7 +29,7 @@ Error error_of(std::string_view json) {
 }
 
 std::string index_failure(std::string_view json) {
-  return error_of(json).message;
+  return error_of_index(json).message;
 }
 
 std::string weight_map(const std::string& entries) {
@@ -151,7 +151,8 @@ TEST_CASE("a shard is a file in the index's own directory", "[core][model_index]
 }
 
 TEST_CASE("what is given twice is refused with both places", "[core][model_index]") {
-  const Error twins = error_of(weight_map(R"("b":"s.safetensors","a":"s.safetensors","b":"t.safetensors")"));
+  const Error twins =
+      error_of_index(weight_map(R"("b":"s.safetensors","a":"s.safetensors","b":"t.safetensors")"));
   CHECK(twins.code == ErrorCode::DuplicateKey);
   CHECK(twins.message == "byte 55: tensor \"b\" is given twice, first at byte 15");
   std::string many;
@@ -160,7 +161,7 @@ TEST_CASE("what is given twice is refused with both places", "[core][model_index
         "byte 35: tensor \"b\" is given twice, first at byte 15");
   CHECK(index_failure(weight_map(R"("a":"s.safetensors","\u0061":"s.safetensors")")) ==
         "byte 35: tensor \"a\" is given twice, first at byte 15");
-  CHECK(error_of(R"({"weight_map":{},"weight_map":{}})").code == ErrorCode::DuplicateKey);
+  CHECK(error_of_index(R"({"weight_map":{},"weight_map":{}})").code == ErrorCode::DuplicateKey);
   CHECK(index_failure(R"({"weight_map":{},"weight_map":{}})") == "byte 17: weight_map is given twice");
   CHECK(index_failure(R"({"metadata":{},"metadata":null,"weight_map":{}})") ==
         "byte 15: metadata is given twice");

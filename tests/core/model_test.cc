@@ -56,7 +56,7 @@ std::vector<std::string> names_of(const Model& model) {
   return names;
 }
 
-std::string content_of(const Model& model, std::string_view name) {
+std::string tensor_content(const Model& model, std::string_view name) {
   const auto tensor = model.tensors().find(name);
   if (!tensor) throw std::runtime_error("no tensor");
   std::vector<std::byte> scratch;
@@ -80,7 +80,7 @@ TEST_CASE("a single archive is a model of its own tensors", "[core][model]") {
   CHECK_FALSE((*model)->is_sharded());
   CHECK(&(*model)->tensors() == &(*model)->front().tensors());
   CHECK((*model)->path() == files.directory / "a.safetensors");
-  CHECK(content_of(**model, "b") == "bb");
+  CHECK(tensor_content(**model, "b") == "bb");
   CHECK((*model)->shards().size() == 1);
   CHECK((*model)->first_tensor(1) == 2);
 }
@@ -92,9 +92,9 @@ TEST_CASE("the tensors of all shards lie back to back, shard after shard", "[cor
   CHECK(names_of(*model) == std::vector<std::string>{"z", "b", "a", "c"});
   CHECK(model->tensors()[2].data == ByteRange{5, 4});
   CHECK(model->data_size_bytes() == 9);
-  CHECK(content_of(*model, "z") == "zzz");
-  CHECK(content_of(*model, "a") == "aaaa");
-  CHECK(content_of(*model, "c").empty());
+  CHECK(tensor_content(*model, "z") == "zzz");
+  CHECK(tensor_content(*model, "a") == "aaaa");
+  CHECK(tensor_content(*model, "c").empty());
   CHECK(model->first_tensor(1) == 2);
   CHECK(model->problems().empty());
   CHECK(model->metadata() == Metadata{{"format", "pt"}, {"extra", "x"}});
@@ -146,7 +146,7 @@ TEST_CASE("shards are found beside the link that the index is", "[core][model]")
   }
   const auto model = Model::open(files.directory / "snapshot", {});
   REQUIRE(model);
-  CHECK(content_of(**model, "b") == "bb");
+  CHECK(tensor_content(**model, "b") == "bb");
   CHECK((*model)->archive_of(0).path() == files.directory / "snapshot/a.safetensors");
 }
 
@@ -171,7 +171,7 @@ TEST_CASE("a tensor in another shard than the index says is served from there an
   const auto model = files.open();
   CHECK(kinds_of(*model) == std::vector{Kind::TensorElsewhere});
   CHECK(contains(model->problems()[0].message, "\"b\": in a.safetensors, and not in b.safetensors"));
-  CHECK(content_of(*model, "b") == "bb");
+  CHECK(tensor_content(*model, "b") == "bb");
   CHECK(contains(files.refusal().message, "\"b\""));
 }
 
@@ -180,7 +180,7 @@ TEST_CASE("a tensor that the index does not name is served and told", "[core][mo
   files.index({{"z", "a"}, {"a", "b"}, {"c", "b"}});
   const auto model = files.open();
   CHECK(kinds_of(*model) == std::vector{Kind::TensorUnlisted});
-  CHECK(content_of(*model, "b") == "bb");
+  CHECK(tensor_content(*model, "b") == "bb");
 }
 
 TEST_CASE("of a tensor in two shards the one that the index names is served", "[core][model]") {
@@ -190,8 +190,8 @@ TEST_CASE("of a tensor in two shards the one that the index names is served", "[
   const auto model = files.open();
   CHECK(kinds_of(*model) == std::vector{Kind::TensorTwice});
   CHECK(names_of(*model) == std::vector<std::string>{"z", "b", "before", "a"});
-  CHECK(content_of(*model, "b") == "bb");
-  CHECK(content_of(*model, "a") == "aaaa");
+  CHECK(tensor_content(*model, "b") == "bb");
+  CHECK(tensor_content(*model, "a") == "aaaa");
   CHECK(model->tensors()[3].data == ByteRange{6, 4});
 }
 
@@ -313,5 +313,5 @@ TEST_CASE("a hundred shards are opened for writing, each for its own tensors", "
   CHECK((*model)->access() == Access::ReadWrite);
   CHECK((*model)->tensors().size() == 100);
   for (int at = 0; at < 100; ++at)
-    CHECK(content_of(**model, fmt::format("t{}", at)) == fmt::format("{}", at));
+    CHECK(tensor_content(**model, fmt::format("t{}", at)) == fmt::format("{}", at));
 }

@@ -18,7 +18,7 @@ namespace {
 using Bytes = std::vector<std::byte>;
 
 template <class Value>
-Bytes bytes_of(const std::vector<Value>& values) {
+Bytes bytes_of_values(const std::vector<Value>& values) {
   Bytes bytes(values.size() * sizeof(Value));
   std::memcpy(bytes.data(), values.data(), bytes.size());
   return bytes;
@@ -101,15 +101,15 @@ TEST_CASE("wide patterns at every edge and at random are what the compiler says"
     singles.push_back(std::bit_cast<float>(static_cast<std::uint32_t>(bits) | (is_odd ? 0x7f800000U : 0U)));
     doubles.push_back(std::bit_cast<double>(bits | (is_odd ? std::uint64_t{0x7ff0000000000000} : 0U)));
   }
-  CHECK(count_non_finite(Dtype::F32, bytes_of(singles)) == counted(singles));
-  CHECK(count_non_finite(Dtype::F64, bytes_of(doubles)) == counted(doubles));
+  CHECK(count_non_finite(Dtype::F32, bytes_of_values(singles)) == counted(singles));
+  CHECK(count_non_finite(Dtype::F64, bytes_of_values(doubles)) == counted(doubles));
 }
 
 TEST_CASE("a complex number counts where either part does", "[core][non_finite]") {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   const float infinity = std::numeric_limits<float>::infinity();
   const std::vector<float> parts = {1, 2, nan, 1, 1, nan, nan, nan, infinity, 0, 0, -infinity, nan, infinity};
-  CHECK(count_non_finite(Dtype::C64, bytes_of(parts)) == NonFinite{4, 3});
+  CHECK(count_non_finite(Dtype::C64, bytes_of_values(parts)) == NonFinite{4, 3});
 }
 
 TEST_CASE("blocks, their rests and odd addresses are all counted", "[core][non_finite]") {

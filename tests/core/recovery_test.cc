@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include "core/archive.h"
+#include "tests/core/owned_archive.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
@@ -46,14 +47,6 @@ struct ThreeBlocks {
   std::string before;
   std::string fresh = std::string(kBlockBytes, 'n');
 };
-
-void flip(const std::filesystem::path& file, std::uint64_t offset) {
-  std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
-  stream.seekg(static_cast<std::streamoff>(offset));
-  const char byte = static_cast<char>(stream.get() ^ 1);
-  stream.seekp(static_cast<std::streamoff>(offset));
-  stream.put(byte);
-}
 
 }  // namespace
 

@@ -19,7 +19,7 @@ using stfs::test::TemporaryDirectory;
 
 namespace {
 
-constexpr auto kLongEnough = std::chrono::seconds(20);  // for a machine that is busy with other things
+constexpr auto kPatience = std::chrono::seconds(20);  // for a machine that is busy with other things
 
 Watcher::Files these(std::vector<std::filesystem::path> files) {
   return [files = std::move(files)] { return files; };
@@ -45,7 +45,7 @@ class Heard {
   /// True once more than `before` events were heard.
   bool more_than(int before) {
     std::unique_lock lock(mutex_);
-    return changed_.wait_for(lock, kLongEnough, [&] { return events_ > before; });
+    return changed_.wait_for(lock, kPatience, [&] { return events_ > before; });
   }
   int events() {
     const std::scoped_lock lock(mutex_);
@@ -133,7 +133,7 @@ TEST_CASE("a burst of a thousand writes is looked at a few times, the last one i
     for (int at = 0; at < 1000; ++at) out << 'x' << std::flush;
   }
   std::unique_lock lock(mutex);
-  CHECK(changed.wait_for(lock, kLongEnough, [&] { return seen_bytes == 1000; }));
+  CHECK(changed.wait_for(lock, kPatience, [&] { return seen_bytes == 1000; }));
   CHECK(looks < 500);
 }
 
@@ -227,7 +227,7 @@ TEST_CASE("a queue that ran over tells of every file", "[fs][watcher]") {
   }));
   const auto comes = [&](const auto& condition) {
     std::unique_lock lock(mutex);
-    return changed.wait_for(lock, kLongEnough, condition);
+    return changed.wait_for(lock, kPatience, condition);
   };
   REQUIRE(comes([&] { return calls == 1; }));
   append(first, "new");

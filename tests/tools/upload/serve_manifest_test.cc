@@ -21,7 +21,7 @@ ServeManifest sample() {
 
 /// The sample with one member changed.
 template <class Change>
-int errno_of(Change&& change) {
+int errno_of_manifest(Change&& change) {
   auto document = nlohmann::ordered_json::parse(manifest_text(sample()));
   change(document);
   const auto manifest = parse_manifest(document.dump());
@@ -52,20 +52,20 @@ TEST_CASE("a manifest is read as it was written", "[tools][serve]") {
 
 TEST_CASE("a manifest that leads out of an arena, or lies, is refused", "[tools][serve]") {
   using Json = nlohmann::ordered_json;
-  CHECK(errno_of([](Json&) {}) == 0);
+  CHECK(errno_of_manifest([](Json&) {}) == 0);
   for (const char* member : {"generation", "sources", "arenas", "tensors"}) {
-    CHECK(errno_of([&](Json& document) { document.erase(member); }) == EPROTO);
-    CHECK(errno_of([&](Json& document) { document[member] = "x"; }) == EPROTO);
-    CHECK(errno_of([&](Json& document) { document[member] = {{"x", 1}}; }) == EPROTO);
+    CHECK(errno_of_manifest([&](Json& document) { document.erase(member); }) == EPROTO);
+    CHECK(errno_of_manifest([&](Json& document) { document[member] = "x"; }) == EPROTO);
+    CHECK(errno_of_manifest([&](Json& document) { document[member] = {{"x", 1}}; }) == EPROTO);
   }
   for (const char* member : {"name", "dtype", "shape", "arena", "offset", "size_bytes"}) {
-    CHECK(errno_of([&](Json& document) { document["tensors"][0].erase(member); }) == EPROTO);
-    CHECK(errno_of([&](Json& document) { document["tensors"][0][member] = -1; }) == EPROTO);
-    CHECK(errno_of([&](Json& document) { document["tensors"][0][member] = nullptr; }) == EPROTO);
-    CHECK(errno_of([&](Json& document) { document["tensors"][0][member] = 0.5; }) == EPROTO);
+    CHECK(errno_of_manifest([&](Json& document) { document["tensors"][0].erase(member); }) == EPROTO);
+    CHECK(errno_of_manifest([&](Json& document) { document["tensors"][0][member] = -1; }) == EPROTO);
+    CHECK(errno_of_manifest([&](Json& document) { document["tensors"][0][member] = nullptr; }) == EPROTO);
+    CHECK(errno_of_manifest([&](Json& document) { document["tensors"][0][member] = 0.5; }) == EPROTO);
   }
   const auto with = [](const char* member, const Json& value) {
-    return errno_of([&](Json& document) { document["tensors"][0][member] = value; });
+    return errno_of_manifest([&](Json& document) { document["tensors"][0][member] = value; });
   };
   CHECK(with("dtype", "F33") == EPROTO);
   CHECK(with("shape", {2, 4}) == EPROTO);
@@ -76,9 +76,9 @@ TEST_CASE("a manifest that leads out of an arena, or lies, is refused", "[tools]
   CHECK(with("offset", 1001) == EPROTO);
   CHECK(with("offset", ~std::uint64_t{0}) == EPROTO);
   CHECK(with("offset", 1000) == 0);
-  CHECK(errno_of([](Json& document) { document["arenas"][0].erase("device"); }) == EPROTO);
-  CHECK(errno_of([](Json& document) { document["arenas"][0]["size_bytes"] = 100; }) == EPROTO);
-  CHECK(errno_of([](Json& document) { document["sources"][0] = 1; }) == EPROTO);
+  CHECK(errno_of_manifest([](Json& document) { document["arenas"][0].erase("device"); }) == EPROTO);
+  CHECK(errno_of_manifest([](Json& document) { document["arenas"][0]["size_bytes"] = 100; }) == EPROTO);
+  CHECK(errno_of_manifest([](Json& document) { document["sources"][0] = 1; }) == EPROTO);
   for (const char* text : {"", "x", "[]", "null", "{", "{\"generation\": 1"})
     CHECK_FALSE(parse_manifest(text));
   CHECK_FALSE(parse_manifest(std::string(1'000'000, '[')));
