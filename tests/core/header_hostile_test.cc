@@ -45,8 +45,6 @@ std::string why_not_measured() {
 
 // Memory that parsing the header took at its peak, the result included, as multiples of the header.
 double peak_factor(const std::string& json, std::uint64_t data_size_bytes) {
-  // A machine that reclaims pages may have taken those of the text and of the code: they come back now.
-  static_cast<void>(parse_header(json, data_size_bytes));
   // Large blocks go back to the system when they are freed, whatever earlier tests have freed.
   ::mallopt(M_MMAP_THRESHOLD, 128 * 1024);
   ::malloc_trim(0);

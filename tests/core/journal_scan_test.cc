@@ -110,7 +110,7 @@ TEST_CASE("what a living owner has written is not hashed", "[core][journal_scan]
   const auto journal = scene.plant();
   const auto owner = system_storage().open(journal, Access::ReadWrite).value();
   REQUIRE_FALSE(owner->try_lock(kOwnerByte, LockKind::Exclusive).value());
-  patch(journal, kBlockBytes, "X");
+  overwrite(journal, kBlockBytes, "X");
   CHECK(scene.recover_one(system_storage(), {.is_dry_run = true}).state == JournalState::InUse);
   CHECK(scene.obstacle().value() == Obstacle::Recovery);
   // Under its lock it is judged once more: nobody applies what was never looked at.
@@ -182,7 +182,7 @@ TEST_CASE("a record is no longer than the archive's blocks can need", "[core][jo
   REQUIRE(size_bytes >= std::uint64_t{1} << 33U);
   const JournalHead head{
       .id = {}, .record = {kBlockBytes, size_bytes - kBlockBytes}, .record_hash = 1, .boot = {}};
-  patch(journal, 0, encode_head(head));
+  overwrite(journal, 0, encode_head(head));
   WatchedStorage storage;
   const JournalReport report = scene.recover_one(storage);
   CHECK(report.state == JournalState::Damaged);
@@ -194,7 +194,7 @@ TEST_CASE("beside a journal of a newer version nothing is written, and readers a
           "[core][journal_scan]") {
   const Scene scene;
   const auto journal = scene.plant();
-  patch(journal, 8, std::string_view("\4\0\0\0", 4));
+  overwrite(journal, 8, std::string_view("\4\0\0\0", 4));
   const JournalReport report = scene.recover_one(system_storage(), {.is_dry_run = false, .is_forced = true});
   CHECK(report.state == JournalState::Unknown);
   CHECK(report.explanation.find("use the version that wrote it") != std::string::npos);
@@ -217,7 +217,7 @@ TEST_CASE("a journal of the previous version is still applied", "[core][journal_
   const std::uint64_t hash = XXH3_64bits(block.data(), block.size());
   for (unsigned byte = 0; byte < 8; ++byte) block += static_cast<char>(hash >> (8 * byte));
   block.resize(kBlockBytes, '\0');
-  patch(journal, 0, block);
+  overwrite(journal, 0, block);
   WatchedStorage later({}, later_boot());
   CHECK(scene.recover_one(later).action == JournalAction::Applied);
   CHECK(content_of(scene.path) == scene.patched());

@@ -49,12 +49,12 @@ TEST_CASE("a commit of an earlier boot with durability=process finishes what it 
     CHECK(content_of(scene.path) == now);
   }
   SECTION("its own bytes did not reach the disk") {
-    patch(journal, 2 * kBlockBytes, "X");
+    overwrite(journal, 2 * kBlockBytes, "X");
     CHECK(scene.recover_one(later).action == JournalAction::Removed);
     CHECK(content_of(scene.path) == scene.before);
   }
   SECTION("its record did not reach the disk") {
-    patch(journal, std::filesystem::file_size(journal) - 8, std::string(8, '\0'));
+    overwrite(journal, std::filesystem::file_size(journal) - 8, std::string(8, '\0'));
     CHECK(scene.recover_one(later).action == JournalAction::Removed);
   }
   SECTION("in the boot that made it, it counts whatever the archive has") {

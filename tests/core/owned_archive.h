@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <stdexcept>
 #include <string>
@@ -18,6 +17,7 @@
 #include "core/standing_journal.h"
 #include "core/standing_scan.h"
 #include "tests/support/archive_bytes.h"
+#include "tests/support/overwrite.h"
 #include "tests/support/temporary_directory.h"
 
 namespace stfs::test {
@@ -26,20 +26,6 @@ namespace stfs::test {
 inline constexpr std::uint64_t kDataBlocks = 4;
 inline constexpr std::uint64_t kChangedAt = 3 * kBlockBytes;
 inline constexpr std::uint64_t kChangedBytes = 2 * kBlockBytes;
-
-inline void overwrite(const std::filesystem::path& file, std::uint64_t offset, std::string_view bytes) {
-  std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
-  stream.seekp(static_cast<std::streamoff>(offset));
-  stream.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
-  if (!stream.flush()) throw std::runtime_error("overwrite");
-}
-
-inline void flip(const std::filesystem::path& file, std::uint64_t offset) {
-  std::ifstream stream(file, std::ios::binary);
-  stream.seekg(static_cast<std::streamoff>(offset));
-  const char flipped = static_cast<char>(stream.get() ^ 0x55);
-  overwrite(file, offset, std::string_view(&flipped, 1));
-}
 
 /// An archive, and the owner of a standing journal who commits without applying.
 class OwnedArchive {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <span>
 #include <stdexcept>
@@ -14,6 +13,7 @@
 #include "core/recovery.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/intercepted_storage.h"
+#include "tests/support/overwrite.h"
 #include "tests/support/planted_journal.h"
 #include "tests/support/temporary_directory.h"
 
@@ -67,17 +67,18 @@ struct Scene {
                               Storage& storage = system_storage()) const {
     return plant_journal(path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), change_stamp, storage);
   }
-  void write(std::uint64_t offset, const std::string& bytes) const {
-    std::fstream stream(path, std::ios::binary | std::ios::in | std::ios::out);
-    stream.seekp(static_cast<std::streamoff>(offset));
-    stream << bytes;
-  }
+  void write(std::uint64_t offset, std::string_view bytes) const { overwrite(path, offset, bytes); }
   [[nodiscard]] std::string patched() const {
     return std::string(before).replace(kBlockBytes, 2 * kBlockBytes, std::string(2 * kBlockBytes, 'n'));
   }
-  JournalReport recover_one(Storage& storage = system_storage(), const RecoveryOptions& options = {}) const {
+  [[nodiscard]] bool is_untouched() const { return content_of(path) == before; }
+  Result<std::vector<JournalReport>> recover_all(Storage& storage = system_storage(),
+                                                 const RecoveryOptions& options = {}) const {
     auto file = storage.open(path, Access::ReadWrite).value();
-    auto reports = recover(storage, path, *file, options);
+    return recover(storage, path, *file, options);
+  }
+  JournalReport recover_one(Storage& storage = system_storage(), const RecoveryOptions& options = {}) const {
+    auto reports = recover_all(storage, options);
     if (!reports) throw std::runtime_error(reports.error().message);
     if (reports->size() != 1) throw std::runtime_error("one journal expected");
     return reports->front();
@@ -93,12 +94,6 @@ struct Scene {
   std::string path;
   std::string before;
 };
-
-inline void patch(const std::filesystem::path& file, std::uint64_t offset, std::string_view bytes) {
-  std::fstream stream(file, std::ios::binary | std::ios::in | std::ios::out);
-  stream.seekp(static_cast<std::streamoff>(offset));
-  stream << bytes;
-}
 
 inline FileStatus status_of(std::uint32_t uid, std::uint32_t gid, std::uint32_t mode) {
   FileStatus status;

@@ -4,70 +4,32 @@
 #include <sys/stat.h>
 
 #include "core/archive.h"
-#include "tests/core/owned_archive.h"
-#include "tests/support/archive_bytes.h"
+#include "tests/core/planted_scene.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
-#include "tests/support/planted_journal.h"
 #include "tests/support/skip.h"
-#include "tests/support/temporary_directory.h"
 
 using namespace stfs;
 using namespace stfs::test;
 
-namespace {
-
-/// One tensor over three blocks behind a header of exactly one.
-struct ThreeBlocks {
-  ThreeBlocks() {
-    std::string header = R"({"t":{"dtype":"U8","shape":[12288],"data_offsets":[0,12288]}})";
-    header.resize(kBlockBytes - 8, ' ');
-    path = directory.write("m.safetensors", archive_bytes(header, std::string(3 * kBlockBytes, 'o')));
-    before = content_of(path);
-  }
-  std::filesystem::path plant() const { return plant_journal(path, kBlockBytes, fresh); }
-  Result<std::vector<JournalReport>> recover_all(const RecoveryOptions& options = {}) const {
-    auto file = system_storage().open(path, Access::ReadWrite).value();
-    return recover(system_storage(), path, *file, options);
-  }
-  JournalReport recover_one(const RecoveryOptions& options = {}) const {
-    auto reports = recover_all(options);
-    if (!reports) throw std::runtime_error(reports.error().message);
-    if (reports->size() != 1) throw std::runtime_error("one journal expected");
-    return reports->front();
-  }
-  [[nodiscard]] std::string patched() const {
-    std::string bytes = before;
-    return bytes.replace(kBlockBytes, fresh.size(), fresh);
-  }
-  [[nodiscard]] bool is_untouched() const { return content_of(path) == before; }
-
-  TemporaryDirectory directory;
-  std::string path;
-  std::string before;
-  std::string fresh = std::string(kBlockBytes, 'n');
-};
-
-}  // namespace
-
 TEST_CASE("a dead owner's committed journal is applied and removed", "[core][recovery]") {
-  const ThreeBlocks sample;
+  const Scene sample;
   const auto journal = sample.plant();
   const JournalReport report = sample.recover_one();
   CHECK(report.state == JournalState::Committed);
   CHECK(report.action == JournalAction::Applied);
   CHECK(report.path == journal);
   CHECK(report.ranges == 1);
-  CHECK(report.size_bytes == kBlockBytes);
+  CHECK(report.size_bytes == 2 * kBlockBytes);
   CHECK(content_of(sample.path) == sample.patched());
   CHECK_FALSE(std::filesystem::exists(journal));
   CHECK(sample.recover_all()->empty());
 }
 
 TEST_CASE("a dry run only looks", "[core][recovery]") {
-  const ThreeBlocks sample;
+  const Scene sample;
   const auto journal = sample.plant();
-  const JournalReport report = sample.recover_one({.is_dry_run = true, .is_forced = false});
+  const JournalReport report = sample.recover_one(system_storage(), {.is_dry_run = true, .is_forced = false});
   CHECK(report.state == JournalState::Committed);
   CHECK(report.action == JournalAction::None);
   CHECK(sample.is_untouched());
@@ -75,7 +37,7 @@ TEST_CASE("a dry run only looks", "[core][recovery]") {
 }
 
 TEST_CASE("a journal whose owner lives is left to him", "[core][recovery]") {
-  const ThreeBlocks sample;
+  const Scene sample;
   const auto journal = sample.plant();
   const auto owner = system_storage().open(journal, Access::ReadWrite).value();
   REQUIRE_FALSE(owner->try_lock({0, 1}, LockKind::Exclusive)->has_value());
@@ -86,10 +48,10 @@ TEST_CASE("a journal whose owner lives is left to him", "[core][recovery]") {
 
 // Every byte and every end: tests/crash and tests/fuzz.
 TEST_CASE("a damaged journal is neither applied nor removed", "[core][recovery]") {
-  const ThreeBlocks sample;
+  const Scene sample;
   const auto journal = sample.plant();
   SECTION("a byte flipped") {
-    flip(journal, GENERATE(0, 5000, 8192 + 17));
+    flip(journal, GENERATE(0, 5000, 3 * kBlockBytes + 17));
   }
   SECTION("cut") {
     std::filesystem::resize_file(journal, GENERATE(100, 5000));
@@ -103,7 +65,7 @@ TEST_CASE("a damaged journal is neither applied nor removed", "[core][recovery]"
 }
 
 TEST_CASE("beside a damaged journal nothing is written", "[core][recovery]") {
-  const ThreeBlocks sample;
+  const Scene sample;
   flip(sample.plant(), 5000);
   const auto file = system_storage().open(sample.path, Access::ReadWrite).value();
   const std::vector<ByteRange> locked = {{3 * kBlockBytes, 1}};
@@ -115,7 +77,7 @@ TEST_CASE("beside a damaged journal nothing is written", "[core][recovery]") {
 
 TEST_CASE("a journal of another archive is foreign: by force only, and only over blocks it knows",
           "[core][recovery]") {
-  const ThreeBlocks sample;
+  const Scene sample;
   const auto journal = sample.plant();
   // The same content in another inode.
   std::filesystem::rename(sample.path, sample.directory / "old");
@@ -124,20 +86,22 @@ TEST_CASE("a journal of another archive is foreign: by force only, and only over
   CHECK(sample.is_untouched());
   CHECK(std::filesystem::exists(journal));
   SECTION("every block is known") {
-    CHECK(sample.recover_one({.is_dry_run = false, .is_forced = true}).action == JournalAction::Applied);
+    CHECK(sample.recover_one(system_storage(), {.is_dry_run = false, .is_forced = true}).action ==
+          JournalAction::Applied);
     CHECK(content_of(sample.path) == sample.patched());
   }
   SECTION("a block is neither old nor new") {
     flip(sample.path, kBlockBytes + 3);
     const std::string now = content_of(sample.path);
-    CHECK(sample.recover_one({.is_dry_run = false, .is_forced = true}).action == JournalAction::None);
+    CHECK(sample.recover_one(system_storage(), {.is_dry_run = false, .is_forced = true}).action ==
+          JournalAction::None);
     CHECK(content_of(sample.path) == now);
     CHECK(std::filesystem::exists(journal));
   }
 }
 
 TEST_CASE("what only has a journal's name is left alone", "[core][recovery]") {
-  const ThreeBlocks sample;
+  const Scene sample;
   const auto journal = sample.plant();
   const std::string name = journal.filename().string();
   SECTION("a symbolic link") {
@@ -164,7 +128,7 @@ TEST_CASE("a journal of somebody else is left alone", "[core][recovery]") {
     test::note_skip("needs root, to give files to others");
     return;
   }
-  const ThreeBlocks sample;
+  const Scene sample;
   const auto journal = sample.plant();
   REQUIRE(::chown(journal.c_str(), 12345, 12345) == 0);
   REQUIRE(::chown(sample.path.c_str(), 23456, 23456) == 0);
@@ -177,7 +141,7 @@ TEST_CASE("a journal of somebody else is left alone", "[core][recovery]") {
 }
 
 TEST_CASE("a leftover of staging is removed", "[core][recovery]") {
-  const ThreeBlocks sample;
+  const Scene sample;
   const auto journal = sample.plant();
   std::filesystem::rename(journal, journal.string() + std::string(kStagedSuffix));
   const JournalReport report = sample.recover_one();
@@ -189,7 +153,7 @@ TEST_CASE("a leftover of staging is removed", "[core][recovery]") {
 TEST_CASE("recovery that fails at any call leaves the journal or the new content", "[core][recovery]") {
   for (unsigned nth = 1;; ++nth) {
     CAPTURE(nth);
-    const ThreeBlocks sample;
+    const Scene sample;
     sample.plant();
     FaultyStorage storage;
     const auto file = storage.open(sample.path, Access::ReadWrite).value();
@@ -205,7 +169,7 @@ TEST_CASE("recovery that fails at any call leaves the journal or the new content
 }
 
 TEST_CASE("an archive opened read-only shows what is committed and is not touched", "[core][recovery]") {
-  const ThreeBlocks sample;
+  const Scene sample;
   const auto journal = sample.plant();
   const auto archive = Archive::open(sample.path, Access::ReadOnly).value();
   std::vector<std::byte> scratch;
