@@ -7,7 +7,7 @@
 namespace stfs::test {
 namespace {
 
-constexpr std::uint64_t kSchedules = 150;  // of each scenario, a third of them a day
+constexpr std::uint64_t kSchedules = 210;  // of each scenario, a seventh of them a day
 
 /// What each scenario is about has happened in it: one that explores nothing is wrong.
 void explore(const std::vector<HostsScenario>& scenarios) {

@@ -58,7 +58,13 @@ class Workshop:
     def prepare(self):
         self.directory.mkdir(parents=True, exist_ok=True)
         units = json.loads((self.build / "compile_commands.json").read_text())
+        # By source; the sources of a group have the group's.
+        self.units: dict[Path, Path] = {}
         self.compilers = {Path(unit["file"]): shlex.split(unit["command"]) for unit in units}
+        for unit in self.compilers:
+            is_group = unit.parent.name == "Unity"
+            for source in re.findall(r'^#include "(.+)"$', unit.read_text(), re.M) if is_group else [unit]:
+                self.units[Path(source)] = unit
         for program, directories in (("crash_explorer", ("core",)), ("fs_tests", ("core", "fs"))):
             self.check_build(program, directories)
             # The last command of all that make it.
@@ -89,7 +95,7 @@ class Workshop:
     def compiler_of(self, file: Path) -> list[str]:
         """The build's command for that file, for a quick compilation: what it names, reads and writes is left out."""
         command = []
-        words = iter(self.compilers[file])
+        words = iter(self.compilers[self.units[file]])
         for word in words:
             if word in ("-o", "-c", "-include", "-Xclang"):
                 next(words)
@@ -103,7 +109,12 @@ class Workshop:
         file, mutated = mutant.apply(ROOT)
         source = self.directory / file.name
         source.write_text(mutated)
-        made = source.with_suffix(".o")
+        unit = self.units[file]
+        if unit != file:
+            group = self.directory / f"{file.parent.name}_{unit.name}"
+            group.write_text(unit.read_text().replace(f'"{file}"', f'"{source}"'))
+            source = group
+        made = self.directory / "mutant.o"
         headers = self.directory / f"{file.parent.name}.hxx"
         run([*self.compiler_of(file), "-include", headers, "-c", source, "-o", made], self.build)
         # What comes before an archive takes the place of its member.

@@ -1,5 +1,5 @@
-"""Each step of the protocol, taken out of the code, must fail a test (mutants.py). A third of them each day: three days
-see all, and so does a run with --long."""
+"""Each step of the protocol, taken out of the code, must fail a test (mutants.py). A seventh of them each day: a week
+sees all, and so does a run with --long."""
 
 import pytest
 

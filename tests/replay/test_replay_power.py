@@ -12,7 +12,6 @@ STATES = 1500 if os.environ.get("STFS_LONG") else 100
 RECOVERIES, STATES_OF_EACH = (40, 25) if os.environ.get("STFS_LONG") else (5, 8)
 
 
-# Each third, which is a day's work, has two file systems and both ways to commit.
 CUTS = [("btrfs", "journals"), ("ext4", "journals"), ("xfs", "journals"),
         ("ext4", "standing-journal"), ("xfs", "standing-journal"), ("btrfs", "standing-journal")]
 

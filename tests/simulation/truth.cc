@@ -25,18 +25,11 @@ void Truth::replace(Contents contents, const DiskAccess& access) {
 void Truth::change(const std::string& tensor, std::uint64_t offset, const Buffer& bytes) {
   const Target target{.edition = edition_, .tensor = tensor, .transaction = {}};
   Buffer& now = edition_->committed.at(tensor);
-  also_.push_back({target, now});
+  also_show(target);
   // What a stopped commit has left shows whole blocks until the mount looks: parts of the neighbours, too.
-  const bool is_mixed = stop_ && stop_->edition == edition_;
-  if (is_mixed) doubt(target);
-  if (const auto pending = shared_of(target)) also_.push_back({target, pending->over(now)});
-  for (const auto& [name, members] : transactions_) {
-    const auto member = members.find(tensor);
-    Target staged = target;
-    staged.transaction = name;
-    staged.begun = begun_.at(name);
-    if (is_mixed) doubt(staged);
-    also_.push_back({staged, member == members.end() ? now : member->second->over(now)});
+  if (stop_ && stop_->edition == edition_) {
+    doubt(target);
+    for (const auto& [name, members] : transactions_) doubt(staged(target, name));
   }
   for (Frame& frame : frames_) {
     const bool is_same = std::ranges::any_of(
@@ -50,6 +43,22 @@ void Truth::change(const std::string& tensor, std::uint64_t offset, const Buffer
       frame.beside.emplace_back(offset, bytes);
   }
   std::ranges::copy(bytes, now.begin() + static_cast<std::ptrdiff_t>(offset));
+}
+
+Target Truth::staged(Target committed, const std::string& transaction) const {
+  committed.transaction = transaction;
+  committed.begun = begun_.at(transaction);
+  return committed;
+}
+
+void Truth::also_show(const Target& committed) {
+  const Buffer now = committed.edition->committed.at(committed.tensor);
+  also_.push_back({committed, now});
+  if (const auto pending = shared_of(committed)) also_.push_back({committed, pending->over(now)});
+  for (const auto& [name, members] : transactions_) {
+    const auto member = members.find(committed.tensor);
+    also_.push_back({staged(committed, name), member == members.end() ? now : member->second->over(now)});
+  }
 }
 
 void Truth::settle() {
@@ -150,8 +159,14 @@ void Truth::committed(const std::string& transaction, int error) {
     expect_due(frame, error, "the commit of a transaction");
     return;
   }
-  if (end_commit(frame, error, "the commit of a transaction")) {
+  const bool is_done = end_commit(frame, error, "the commit of a transaction");
+  // A commit that stops behind its commit point ends what was opened and not written as well.
+  const bool has_ended =
+      std::ranges::any_of(frame.commits, [](const PendingPointer& pending) { return pending->has_failed; });
+  if (is_done || has_ended) {
     for (auto& [tensor, member] : transactions_[transaction]) member->fail();
+  }
+  if (is_done) {
     transactions_.erase(transaction);
     committed_[transaction] = makers_.at(transaction);
   }

@@ -1,4 +1,4 @@
-// A third of what takes long, chosen by the day: three days try all of it, and so does a run with --long.
+// A seventh of what takes long, chosen by the day: a week tries all of it, and so does a run with --long.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@
 
 namespace stfs::test {
 
-inline constexpr std::uint64_t kShares = 3;
+inline constexpr std::uint64_t kShares = 7;
 
 /// The day in days since 1970. tests/run prints it; STFS_DAY=N repeats another day's share.
 inline std::uint64_t day() {
