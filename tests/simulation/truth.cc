@@ -25,12 +25,9 @@ void Truth::replace(Contents contents, const DiskAccess& access) {
 void Truth::change(const std::string& tensor, std::uint64_t offset, const Buffer& bytes) {
   const Target target{.edition = edition_, .tensor = tensor, .transaction = {}};
   Buffer& now = edition_->committed.at(tensor);
-  also_show(target);
+  also_.push_back({target, now});
   // What a stopped commit has left shows whole blocks until the mount looks: parts of the neighbours, too.
-  if (stop_ && stop_->edition == edition_) {
-    doubt(target);
-    for (const auto& [name, members] : transactions_) doubt(staged(target, name));
-  }
+  if (stop_ && stop_->edition == edition_) doubt(target);
   for (Frame& frame : frames_) {
     const bool is_same = std::ranges::any_of(
         frame.commits, [&](const PendingPointer& commit) { return commit->target.tensor == tensor; });
@@ -43,22 +40,6 @@ void Truth::change(const std::string& tensor, std::uint64_t offset, const Buffer
       frame.beside.emplace_back(offset, bytes);
   }
   std::ranges::copy(bytes, now.begin() + static_cast<std::ptrdiff_t>(offset));
-}
-
-Target Truth::staged(Target committed, const std::string& transaction) const {
-  committed.transaction = transaction;
-  committed.begun = begun_.at(transaction);
-  return committed;
-}
-
-void Truth::also_show(const Target& committed) {
-  const Buffer now = committed.edition->committed.at(committed.tensor);
-  also_.push_back({committed, now});
-  if (const auto pending = shared_of(committed)) also_.push_back({committed, pending->over(now)});
-  for (const auto& [name, members] : transactions_) {
-    const auto member = members.find(committed.tensor);
-    also_.push_back({staged(committed, name), member == members.end() ? now : member->second->over(now)});
-  }
 }
 
 void Truth::settle() {
@@ -214,9 +195,17 @@ bool Truth::is_committing() const {
       frames_, [](const Frame& frame) { return !frame.commits.empty() || frame.is_synchronous; });
 }
 
+bool Truth::concerns(const Also& also, const Target& target) {
+  // A transaction shows what is committed, with what is staged over it.
+  Target committed = target;
+  committed.transaction.clear();
+  committed.begun = 0;
+  return also.target == target || also.target == committed;
+}
+
 bool Truth::is_doubtful(const Target& target) const {
-  return std::ranges::any_of(also_,
-                             [&](const Also& also) { return also.target == target && also.content.empty(); });
+  return std::ranges::any_of(
+      also_, [&](const Also& also) { return concerns(also, target) && also.content.empty(); });
 }
 
 void Truth::check(const Target& target, const Buffer& right, std::uint64_t offset, const Buffer& got,
@@ -224,7 +213,7 @@ void Truth::check(const Target& target, const Buffer& right, std::uint64_t offse
   std::vector<Buffer> allowed = {right};
   const auto pending = shared_of(target);
   for (const Also& also : also_) {
-    if (also.target != target) continue;
+    if (!concerns(also, target)) continue;
     if (also.content.empty()) return;
     allowed.push_back(also.content);
     // What was cached and then written over.

@@ -177,11 +177,7 @@ class Truth final : public Witness {
   [[nodiscard]] Dues all_dues(const Program& program, const DueOf& due_of) const;
   [[nodiscard]] PendingPointer shared_of(const Target& target) const;
   [[nodiscard]] Buffer shown(const Target& target) const;
-  /// The same tensor in a transaction.
-  [[nodiscard]] Target staged(Target committed, const std::string& transaction) const;
-  /// Until settle() readers may see this content of a tensor in place of what comes now, in transactions as
-  /// well.
-  void also_show(const Target& committed);
+  [[nodiscard]] static bool concerns(const Also& also, const Target& target);
   [[nodiscard]] CloseFacts facts_of(const Program& program, const File& file) const;
   [[nodiscard]] bool is_alive(pid_t process) const;
   void check(const Target& target, const Buffer& right, std::uint64_t offset, const Buffer& got,

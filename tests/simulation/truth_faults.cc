@@ -61,7 +61,8 @@ void Truth::end_fault(const Frame& frame, const std::string& what) {
       continue;
     }
     also_.push_back({pending->target, now});
-    also_show({.edition = pending->target.edition, .tensor = pending->target.tensor, .transaction = {}});
+    also_.push_back(
+        {{.edition = pending->target.edition, .tensor = pending->target.tensor, .transaction = {}}, now});
     now = pending->over(now);
     pending->fail();
   }
