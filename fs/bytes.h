@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
-#include "core/mapped_region.h"
-#include "core/reader_writer_lock.h"
+#include "core/base/error.h"
+#include "core/base/reader_writer_lock.h"
+#include "core/storage/mapped_region.h"
 #include "fs/inode_table.h"
 
 namespace stfs {

@@ -15,7 +15,7 @@
 #include <mutex>
 #include <span>
 
-#include "core/byte_range.h"
+#include "core/base/byte_range.h"
 
 namespace stfs {
 

@@ -33,10 +33,10 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/model.h"
-#include "core/permissions.h"
-#include "core/reader_writer_lock.h"
-#include "core/transaction.h"
+#include "core/base/reader_writer_lock.h"
+#include "core/commit/transaction.h"
+#include "core/model/model.h"
+#include "core/storage/permissions.h"
 #include "fs/bytes.h"
 #include "fs/close_decision.h"
 #include "fs/inode_table.h"

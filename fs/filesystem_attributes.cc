@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "core/attribute_names.h"
+#include "core/storage/attribute_names.h"
 #include "fs/filesystem.h"
 
 namespace stfs {

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-#include "core/checksum.h"
+#include "core/base/checksum.h"
 #include "fs/cancellation.h"
 #include "fs/filesystem.h"
 

@@ -6,8 +6,8 @@
 #include <thread>
 #include <utility>
 
-#include "core/file_lock.h"
-#include "core/transaction.h"
+#include "core/commit/transaction.h"
+#include "core/journal/file_lock.h"
 #include "fs/filesystem.h"
 #include "fs/log.h"
 #include "fs/process.h"

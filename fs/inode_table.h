@@ -14,8 +14,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/error.h"
-#include "core/tensor_index.h"
+#include "core/base/error.h"
+#include "core/format/tensor_index.h"
 
 namespace stfs {
 

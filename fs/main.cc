@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/bus_guard.h"
+#include "core/storage/bus_guard.h"
 #include "fs/ending_signals.h"
 #include "fs/filesystem.h"
 #include "fs/forest.h"
@@ -101,7 +101,7 @@ int mount(stfs::Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  stfs::install_bus_guard();  // for slices of short runs (core/slice_reader.h)
+  stfs::install_bus_guard();  // for slices of short runs (core/archive/slice_reader.h)
   try {
     stfs::CommandLine line = stfs::parse_command_line(argc, argv);
     if (line.outcome != stfs::CommandLine::Outcome::Mount) return print(line);

@@ -21,10 +21,10 @@
 #include <mutex>
 #include <optional>
 
-#include "core/error.h"
-#include "core/model.h"
-#include "core/transaction.h"
-#include "core/transaction_group.h"
+#include "core/base/error.h"
+#include "core/commit/transaction.h"
+#include "core/model/model.h"
+#include "core/model/transaction_group.h"
 #include "fs/content_lock.h"
 #include "fs/inode_table.h"
 #include "fs/writers.h"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/byte_source.h"
-#include "core/error.h"
+#include "core/base/error.h"
+#include "core/storage/byte_source.h"
 #include "fs/filesystem.h"
 
 namespace stfs {

@@ -10,7 +10,7 @@
 #include <mutex>
 #include <unordered_map>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "fs/inode_table.h"
 
 namespace stfs {

@@ -15,7 +15,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 
 namespace stfs {
 namespace {

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "fs/forest.h"
 #include "fs/options.h"
 

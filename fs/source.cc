@@ -7,9 +7,9 @@
 #include <system_error>
 #include <vector>
 
-#include "core/absolute_path.h"
-#include "core/json_string.h"
-#include "core/model_directory.h"
+#include "core/base/absolute_path.h"
+#include "core/format/json_string.h"
+#include "core/model/model_directory.h"
 #include "fs/forest.h"
 #include "fs/log.h"
 #include "fs/names.h"

@@ -29,9 +29,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/model.h"
-#include "core/permissions.h"
-#include "core/transaction_group.h"
+#include "core/model/model.h"
+#include "core/model/transaction_group.h"
+#include "core/storage/permissions.h"
 #include "fs/inode_table.h"
 #include "fs/open_file.h"
 

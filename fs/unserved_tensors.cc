@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/tensor_index_builder.h"
+#include "core/format/tensor_index_builder.h"
 
 namespace stfs {
 

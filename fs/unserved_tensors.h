@@ -4,8 +4,8 @@
 
 #include <string_view>
 
-#include "core/model.h"
-#include "core/tensor_index.h"
+#include "core/format/tensor_index.h"
+#include "core/model/model.h"
 #include "fs/inode_table.h"
 
 namespace stfs {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/attribute_names.h"
-#include "core/float_conversion.h"
-#include "core/npy_writer.h"
+#include "core/storage/attribute_names.h"
+#include "core/tensor/float_conversion.h"
+#include "core/tensor/npy_writer.h"
 #include "fs/views_float32.h"
 
 namespace stfs {

@@ -28,7 +28,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/model.h"
+#include "core/model/model.h"
 #include "fs/inode_table.h"
 #include "fs/views_activity.h"
 #include "fs/views_archive.h"
@@ -74,7 +74,7 @@ class Views {
   /// Its number is given back by forget(), and the kernel must not remember it by name.
   static bool is_counted(Ino ino) { return ino >= kCounted && ino < kEnd; }
   static bool is_stats(Ino ino) { return ino >= kStatsFiles && ino < kEnd; }
-  /// Of a file: the value of its attribute `view` (core/attribute_names.h).
+  /// Of a file: the value of its attribute `view` (core/storage/attribute_names.h).
   static std::string_view kind(Ino ino);
   static bool is_directory(Ino ino) { return ino == kNpy || ino == kSlice || ino == kFloat32; }
   [[nodiscard]] bool exists(Ino ino) const;

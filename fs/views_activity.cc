@@ -6,8 +6,8 @@
 #include <numeric>
 #include <utility>
 
-#include "core/json_string.h"
-#include "core/utf8.h"
+#include "core/base/utf8.h"
+#include "core/format/json_string.h"
 
 namespace stfs {
 namespace {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
-#include "core/json_string.h"
+#include "core/format/json_string.h"
 
 namespace stfs {
 namespace {

@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/model.h"
+#include "core/model/model.h"
 #include "fs/views_source.h"
 
 namespace stfs {

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <memory>
 
-#include "core/float_conversion.h"
-#include "core/npy_writer.h"
+#include "core/tensor/float_conversion.h"
+#include "core/tensor/npy_writer.h"
 
 namespace stfs {
 

@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "core/tensor_index.h"
+#include "core/format/tensor_index.h"
 #include "fs/views_source.h"
 
 namespace stfs {

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "core/tensor_index.h"
+#include "core/format/tensor_index.h"
 #include "fs/inode_table.h"
 
 namespace stfs {

@@ -1,7 +1,7 @@
 // Names, and what they select.
 #include "fs/views_slice.h"
 
-#include "core/npy_writer.h"
+#include "core/tensor/npy_writer.h"
 
 namespace stfs {
 

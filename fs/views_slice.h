@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "core/error.h"
-#include "core/slice.h"
-#include "core/tensor_index.h"
+#include "core/base/error.h"
+#include "core/format/tensor_index.h"
+#include "core/tensor/slice.h"
 #include "fs/views_source.h"
 
 namespace stfs {

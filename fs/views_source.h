@@ -8,9 +8,9 @@
 #include <span>
 #include <vector>
 
-#include "core/byte_range.h"
-#include "core/error.h"
-#include "core/slice_reader.h"
+#include "core/archive/slice_reader.h"
+#include "core/base/byte_range.h"
+#include "core/base/error.h"
 #include "fs/bytes.h"
 
 namespace stfs {

@@ -16,8 +16,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/error.h"
-#include "core/unique_fd.h"
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
 
 namespace stfs {
 

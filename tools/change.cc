@@ -64,7 +64,7 @@ Result<void> Change::stage(std::uint32_t tensor, const ReadPiece& read_piece) {
 
 Result<void> Change::commit() {
   // While it waits for locks and hashes blocks a signal may simply end the process: the journal has no
-  // name yet and vanishes with it (core/journal.h).
+  // name yet and vanishes with it (core/journal/journal.h).
   guard_.reset();
   std::map<std::uint32_t, std::uint64_t> shown_bytes;  // by shard
   std::uint64_t left_bytes = total_bytes_;             // whole blocks are more than their tensors

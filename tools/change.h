@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/reader_writer_lock.h"
-#include "core/transaction_group.h"
+#include "core/base/reader_writer_lock.h"
+#include "core/model/transaction_group.h"
 #include "tools/command_line.h"
 #include "tools/interrupt.h"
 #include "tools/progress.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/model.h"
+#include "core/model/model.h"
 #include "tools/sums_file.h"
 #include "tools/tensor_scan.h"
 

@@ -5,8 +5,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/model.h"
-#include "core/recovery.h"
+#include "core/journal/recovery.h"
+#include "core/model/model.h"
 #include "tools/verb.h"
 
 namespace stfs::tools {

@@ -3,7 +3,7 @@
 
 #include <ostream>
 
-#include "core/absolute_path.h"
+#include "core/base/absolute_path.h"
 
 namespace stfs::tools {
 

@@ -6,7 +6,7 @@
 #include <clocale>
 #include <iostream>
 
-#include "core/bus_guard.h"
+#include "core/storage/bus_guard.h"
 #include "tools/descriptor_stream.h"
 #include "tools/dispatch.h"
 #include "tools/verb.h"
@@ -28,7 +28,7 @@ int main(int argc, char** argv) {
       Verb{"sample", "write a small model to try things on", sample},
   };
 
-  stfs::install_bus_guard();  // for slices of short runs (core/slice_reader.h)
+  stfs::install_bus_guard();  // for slices of short runs (core/archive/slice_reader.h)
   // Tensor names are UTF-8 whatever the user's language is; patterns and widths count characters.
   std::setlocale(LC_CTYPE, "C.UTF-8");
 

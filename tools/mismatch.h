@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/tensor_index.h"
+#include "core/format/tensor_index.h"
 
 namespace stfs::tools {
 

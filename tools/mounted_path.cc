@@ -1,4 +1,4 @@
-// The kind of a file is its attribute user.safetensors.view (core/attribute_names.h).
+// The kind of a file is its attribute user.safetensors.view (core/storage/attribute_names.h).
 #include "tools/mounted_path.h"
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@
 #include <system_error>
 #include <utility>
 
-#include "core/attribute_names.h"
+#include "core/storage/attribute_names.h"
 
 namespace stfs::tools {
 namespace {

@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tools/target.h"
 
 namespace stfs::tools {

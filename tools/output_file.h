@@ -3,9 +3,9 @@
 
 #include <string>
 
-#include "core/error.h"
-#include "core/model.h"
-#include "core/new_file.h"
+#include "core/base/error.h"
+#include "core/model/model.h"
+#include "core/storage/new_file.h"
 
 namespace stfs::tools {
 

@@ -8,7 +8,7 @@
 #include <cwchar>
 #include <iterator>
 
-#include "core/utf8.h"
+#include "core/base/utf8.h"
 
 namespace stfs::tools {
 namespace {

@@ -9,10 +9,10 @@
 #include <system_error>
 #include <vector>
 
-#include "core/journal_presence.h"
-#include "core/model.h"
-#include "core/model_directory.h"
-#include "core/recovery.h"
+#include "core/journal/journal_presence.h"
+#include "core/journal/recovery.h"
+#include "core/model/model.h"
+#include "core/model/model_directory.h"
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
 #include "tools/journal_text.h"

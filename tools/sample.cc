@@ -8,7 +8,7 @@
 #include <ostream>
 #include <vector>
 
-#include "core/archive_writer.h"
+#include "core/archive/archive_writer.h"
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
 #include "tools/interrupt.h"

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
-#include "core/header.h"
+#include "core/base/error.h"
+#include "core/format/header.h"
 
 namespace stfs::tools {
 

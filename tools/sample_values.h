@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "core/dtype.h"
+#include "core/format/dtype.h"
 
 namespace stfs::tools {
 

@@ -1,5 +1,5 @@
 // stfs slice: some elements of a tensor, by NumPy's basic indexing.
-#include "core/slice.h"
+#include "core/tensor/slice.h"
 
 #include <fmt/format.h>
 
@@ -7,8 +7,8 @@
 #include <optional>
 #include <ostream>
 
-#include "core/npy_writer.h"
-#include "core/slice_reader.h"
+#include "core/archive/slice_reader.h"
+#include "core/tensor/npy_writer.h"
 #include "tools/command_line.h"
 #include "tools/diagnostic.h"
 #include "tools/interrupt.h"

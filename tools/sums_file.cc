@@ -8,12 +8,12 @@
 #include <span>
 #include <utility>
 
-#include "core/file.h"
-#include "core/json_cursor.h"
-#include "core/json_string.h"
-#include "core/json_syntax.h"
-#include "core/tensor_index.h"
-#include "core/utf8.h"
+#include "core/base/utf8.h"
+#include "core/format/json_cursor.h"
+#include "core/format/json_string.h"
+#include "core/format/json_syntax.h"
+#include "core/format/tensor_index.h"
+#include "core/storage/file.h"
 
 namespace stfs::tools {
 namespace {

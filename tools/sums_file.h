@@ -12,9 +12,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/error.h"
-#include "core/new_file.h"
+#include "core/base/error.h"
+#include "core/format/dtype.h"
+#include "core/storage/new_file.h"
 
 namespace stfs::tools {
 

@@ -13,9 +13,9 @@
 #include <system_error>
 #include <vector>
 
-#include "core/absolute_path.h"
-#include "core/attribute_names.h"
-#include "core/model_directory.h"
+#include "core/base/absolute_path.h"
+#include "core/model/model_directory.h"
+#include "core/storage/attribute_names.h"
 #include "tools/diagnostic.h"
 #include "tools/journal_text.h"
 #include "tools/mounted_path.h"

@@ -33,8 +33,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.h"
-#include "core/model.h"
+#include "core/base/error.h"
+#include "core/model/model.h"
 #include "tools/verb.h"
 
 namespace stfs::tools {

@@ -10,7 +10,7 @@
 #include <system_error>
 #include <thread>
 
-#include "core/checksum.h"
+#include "core/base/checksum.h"
 #include "tools/interrupt.h"
 
 namespace stfs::tools {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
-#include "core/model.h"
-#include "core/non_finite.h"
+#include "core/base/error.h"
+#include "core/model/model.h"
+#include "core/tensor/non_finite.h"
 #include "tools/progress.h"
 
 namespace stfs::tools {

@@ -9,7 +9,7 @@
 #include <filesystem>
 #include <istream>
 
-#include "core/npy.h"
+#include "core/tensor/npy.h"
 #include "tools/mismatch.h"
 #include "tools/printable.h"
 

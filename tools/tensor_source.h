@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/file.h"
+#include "core/storage/file.h"
 #include "tools/target.h"
 
 namespace stfs::tools {

@@ -4,7 +4,7 @@
 #include <ostream>
 #include <vector>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tools/upload/backend.h"
 #include "tools/upload/plan.h"
 #include "tools/upload/upload.h"

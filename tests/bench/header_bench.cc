@@ -18,8 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "core/header.h"
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
+#include "core/format/header.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // Paths from the root, as attributes and messages show them.
-#include "core/absolute_path.h"
+#include "core/base/absolute_path.h"
 
 #include "tests/support/catch.h"
 

@@ -2,9 +2,9 @@
 // bytes, its journals' stamp and what its readers hold all follow.
 #include <sys/stat.h>
 
-#include "core/archive.h"
-#include "core/recovery.h"
-#include "core/transaction.h"
+#include "core/archive/archive.h"
+#include "core/commit/transaction.h"
+#include "core/journal/recovery.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"

@@ -1,7 +1,7 @@
 // One file: opened and checked, read by range, watched for what becomes of it.
-#include "core/archive.h"
+#include "core/archive/archive.h"
 
-#include "core/archive_writer.h"
+#include "core/archive/archive_writer.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"

@@ -1,5 +1,5 @@
-// core/archive_writer.h and core/file_attributes.h
-#include "core/archive_writer.h"
+// core/archive/archive_writer.h and core/storage/file_attributes.h
+#include "core/archive/archive_writer.h"
 
 #include <fcntl.h>
 #include <sys/resource.h>

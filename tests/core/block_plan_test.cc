@@ -1,9 +1,9 @@
 // From staged bytes to whole blocks, against a plain model of the archive's bytes.
-#include "core/block_plan.h"
+#include "core/commit/block_plan.h"
 
 #include <map>
 
-#include "core/journal_apply.h"
+#include "core/journal/journal_apply.h"
 #include "tests/support/catch.h"
 #include "tests/support/choices.h"
 #include "tests/support/temporary_directory.h"

@@ -1,5 +1,5 @@
 // A page that is gone ends the copy, not the process.
-#include "core/bus_guard.h"
+#include "core/storage/bus_guard.h"
 
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/file.h"
+#include "core/storage/file.h"
 #include "tests/support/catch.h"
 #include "tests/support/emulated.h"
 #include "tests/support/skip.h"

@@ -1,5 +1,5 @@
-// core/byte_range.h
-#include "core/byte_range.h"
+// core/base/byte_range.h
+#include "core/base/byte_range.h"
 
 #include <limits>
 

@@ -1,13 +1,13 @@
 // Two ways to an archive's bytes that answer alike.
-#include "core/byte_source.h"
+#include "core/storage/byte_source.h"
 
 #include <sys/mman.h>
 
 #include <cstring>
 #include <string>
 
-#include "core/archive.h"
-#include "core/readahead.h"
+#include "core/archive/archive.h"
+#include "core/storage/readahead.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/choices.h"

@@ -1,5 +1,5 @@
 // XXH128, the values as xxh128sum prints them.
-#include "core/checksum.h"
+#include "core/base/checksum.h"
 
 #include <string_view>
 

@@ -1,12 +1,12 @@
 // The record that several journals wait for, and commits through it on real files.
-#include "core/coordinator.h"
+#include "core/journal/coordinator.h"
 
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "core/group_commit.h"
-#include "core/recovery.h"
+#include "core/commit/group_commit.h"
+#include "core/journal/recovery.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"

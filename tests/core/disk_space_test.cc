@@ -1,5 +1,5 @@
 // Space is reserved, or refused without having been taken from everybody else in between.
-#include "core/disk_space.h"
+#include "core/storage/disk_space.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <limits>
 
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 

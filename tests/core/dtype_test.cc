@@ -1,5 +1,5 @@
-// core/dtype.h
-#include "core/dtype.h"
+// core/format/dtype.h
+#include "core/format/dtype.h"
 
 #include <algorithm>
 #include <map>

@@ -1,5 +1,5 @@
-// core/error.h
-#include "core/error.h"
+// core/base/error.h
+#include "core/base/error.h"
 
 #include <cerrno>
 #include <set>

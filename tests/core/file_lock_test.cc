@@ -1,8 +1,8 @@
 // Locks between processes: where they lie, who excludes whom, what is said of the holder.
-#include "core/file_lock.h"
+#include "core/journal/file_lock.h"
 
-#include "core/journal_format.h"
-#include "core/lock_holder.h"
+#include "core/journal/journal_format.h"
+#include "core/storage/lock_holder.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
 #include "tests/support/lock_owner.h"

@@ -1,5 +1,5 @@
 // The operating system's files: whole reads and writes, errors with their reason.
-#include "core/file.h"
+#include "core/storage/file.h"
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -8,7 +8,7 @@
 
 #include <cstring>
 
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"

@@ -1,5 +1,5 @@
-// core/flat_array.h
-#include "core/flat_array.h"
+// core/base/flat_array.h
+#include "core/base/flat_array.h"
 
 #include <cstdint>
 #include <utility>

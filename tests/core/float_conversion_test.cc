@@ -1,5 +1,5 @@
-// core/float_conversion.h. tests/reference/test_float_conversion.py compares with ml_dtypes.
-#include "core/float_conversion.h"
+// core/tensor/float_conversion.h. tests/reference/test_float_conversion.py compares with ml_dtypes.
+#include "core/tensor/float_conversion.h"
 
 #include <bit>
 #include <cmath>

@@ -1,4 +1,4 @@
-// core/header.h against headers that are built to take memory. Random ones are tests/fuzz' business.
+// core/format/header.h against headers that are built to take memory. Random ones are tests/fuzz' business.
 #include <malloc.h>
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/header.h"
+#include "core/format/header.h"
 #include "support/catch.h"
 #include "support/emulated.h"
 #include "support/header_text.h"

@@ -1,6 +1,6 @@
-// core/header.h, reading: one test for each row of FORMAT.md's table and each point of "What it accepts
-// that surprises". tests/reference compares the same rules with the reference library.
-#include "core/header.h"
+// core/format/header.h, reading: one test for each row of FORMAT.md's table and each point of "What it
+// accepts that surprises". tests/reference compares the same rules with the reference library.
+#include "core/format/header.h"
 
 #include <array>
 #include <string>

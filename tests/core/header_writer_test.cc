@@ -1,9 +1,9 @@
-// core/header.h, writing.
+// core/format/header.h, writing.
 #include <algorithm>
 #include <string>
 #include <vector>
 
-#include "core/header.h"
+#include "core/format/header.h"
 #include "support/catch.h"
 
 using namespace stfs;

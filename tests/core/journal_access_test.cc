@@ -1,10 +1,10 @@
 // Whose journals are believed, and who may read new ones.
-#include "core/journal_access.h"
+#include "core/journal/journal_access.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "core/journal_file.h"
+#include "core/journal/journal_file.h"
 #include "tests/core/planted_scene.h"
 #include "tests/support/catch.h"
 #include "tests/support/skip.h"

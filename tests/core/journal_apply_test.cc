@@ -1,5 +1,5 @@
 // The loop that turns a journal's blocks into the archive's.
-#include "core/journal_apply.h"
+#include "core/journal/journal_apply.h"
 
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"

@@ -1,5 +1,5 @@
 // The bytes of a journal: what is written is read back, and nothing else is believed.
-#include "core/journal_format.h"
+#include "core/journal/journal_format.h"
 
 #include "tests/support/catch.h"
 

@@ -1,5 +1,5 @@
 // What a look at the journals of an archive finds, and what it does not touch.
-#include "core/journal_scan.h"
+#include "core/journal/journal_scan.h"
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,9 +7,9 @@
 
 #include <algorithm>
 
-#include "core/archive.h"
-#include "core/journal_file.h"
-#include "core/recovery.h"
+#include "core/archive/archive.h"
+#include "core/journal/journal_file.h"
+#include "core/journal/recovery.h"
 #include "tests/core/planted_scene.h"
 #include "tests/support/catch.h"
 #include "tests/support/skip.h"

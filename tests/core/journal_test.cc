@@ -1,5 +1,5 @@
 // One journal's file, from staging to retirement.
-#include "core/journal.h"
+#include "core/journal/journal.h"
 
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"

@@ -1,13 +1,13 @@
 // Journals of other boots and other hosts, of stores without birth times, and those that may not be removed.
-#include "core/journal_verdict.h"
+#include "core/journal/journal_verdict.h"
 
 #include <unistd.h>
 
-#include "core/archive.h"
-#include "core/coordinator.h"
-#include "core/journal_access.h"
-#include "core/journal_file.h"
-#include "core/transaction.h"
+#include "core/archive/archive.h"
+#include "core/commit/transaction.h"
+#include "core/journal/coordinator.h"
+#include "core/journal/journal_access.h"
+#include "core/journal/journal_file.h"
 #include "tests/core/planted_scene.h"
 #include "tests/support/catch.h"
 

@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/memory_file.h"
-#include "core/recovery.h"
-#include "core/standing_journal.h"
-#include "core/standing_scan.h"
+#include "core/journal/memory_file.h"
+#include "core/journal/recovery.h"
+#include "core/journal/standing_journal.h"
+#include "core/journal/standing_scan.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/intercepted_storage.h"
 #include "tests/support/temporary_directory.h"

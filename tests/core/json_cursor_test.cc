@@ -1,5 +1,5 @@
-// core/json_cursor.h: every kind of value is taken to its end, and no further.
-#include "core/json_cursor.h"
+// core/format/json_cursor.h: every kind of value is taken to its end, and no further.
+#include "core/format/json_cursor.h"
 
 #include <vector>
 

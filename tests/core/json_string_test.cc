@@ -1,9 +1,9 @@
-// core/json_string.h and core/utf8.h
-#include "core/json_string.h"
+// core/format/json_string.h and core/base/utf8.h
+#include "core/format/json_string.h"
 
 #include <string>
 
-#include "core/utf8.h"
+#include "core/base/utf8.h"
 #include "support/catch.h"
 
 using namespace stfs;

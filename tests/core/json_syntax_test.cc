@@ -1,5 +1,5 @@
-// core/json_syntax.h
-#include "core/json_syntax.h"
+// core/format/json_syntax.h
+#include "core/format/json_syntax.h"
 
 #include <nlohmann/json.hpp>
 #include <random>

@@ -1,5 +1,5 @@
 // A mapping, and copies out of it that are no SIGBUS.
-#include "core/mapped_region.h"
+#include "core/storage/mapped_region.h"
 
 #include <unistd.h>
 
@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/bus_guard.h"
+#include "core/storage/bus_guard.h"
 #include "tests/support/catch.h"
 #include "tests/support/emulated.h"
 #include "tests/support/skip.h"

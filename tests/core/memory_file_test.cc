@@ -1,5 +1,5 @@
 // A sparse file in memory, against a plain vector that is told the same.
-#include "core/memory_file.h"
+#include "core/journal/memory_file.h"
 
 #include <algorithm>
 #include <string>

@@ -1,5 +1,5 @@
-// core/metadata.h
-#include "core/metadata.h"
+// core/format/metadata.h
+#include "core/format/metadata.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
-// core/model_index.h
-#include "core/model_index.h"
+// core/model/model_index.h
+#include "core/model/model_index.h"
 
 #include <ctime>
 #include <limits>

@@ -1,11 +1,11 @@
 // A model: what index and shards agree on is served, what they do not is told by name.
-#include "core/model.h"
+#include "core/model/model.h"
 
 #include <fmt/format.h>
 
 #include <filesystem>
 
-#include "core/model_directory.h"
+#include "core/model/model_directory.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
 #include "tests/support/plain.h"

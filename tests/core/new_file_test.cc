@@ -1,5 +1,5 @@
-// core/new_file.h. What an archive needs of it is in archive_writer_test.cc.
-#include "core/new_file.h"
+// core/storage/new_file.h. What an archive needs of it is in archive_writer_test.cc.
+#include "core/storage/new_file.h"
 
 #include <filesystem>
 #include <string>

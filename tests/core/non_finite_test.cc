@@ -1,5 +1,6 @@
-// core/non_finite.h against the exact conversion to float32, and against the compiler's own arithmetic.
-#include "core/non_finite.h"
+// core/tensor/non_finite.h against the exact conversion to float32, and against the compiler's own
+// arithmetic.
+#include "core/tensor/non_finite.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +9,7 @@
 #include <random>
 #include <vector>
 
-#include "core/float_conversion.h"
+#include "core/tensor/float_conversion.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;

@@ -1,5 +1,5 @@
 // NumPy headers: what NumPy writes is understood, and nothing else is.
-#include "core/npy.h"
+#include "core/tensor/npy.h"
 
 #include <string>
 #include <vector>

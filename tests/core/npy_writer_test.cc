@@ -1,12 +1,12 @@
 // NumPy headers that we write: read back by the reader that takes NumPy's own.
-#include "core/npy_writer.h"
+#include "core/tensor/npy_writer.h"
 
 #include <span>
 #include <string>
 #include <vector>
 
-#include "core/header.h"
-#include "core/npy.h"
+#include "core/format/header.h"
+#include "core/tensor/npy.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;

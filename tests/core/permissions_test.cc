@@ -1,5 +1,5 @@
-// core/permissions.h: what several files allow together, for every user there is.
-#include "core/permissions.h"
+// core/storage/permissions.h: what several files allow together, for every user there is.
+#include "core/storage/permissions.h"
 
 #include <endian.h>
 #include <fcntl.h>

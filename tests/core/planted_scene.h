@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/recovery.h"
+#include "core/journal/recovery.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/intercepted_storage.h"
 #include "tests/support/overwrite.h"

@@ -1,5 +1,5 @@
 // What is fetched before it is asked for: what comes in order, and nothing else.
-#include "core/readahead.h"
+#include "core/storage/readahead.h"
 
 #include <algorithm>
 

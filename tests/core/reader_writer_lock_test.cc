@@ -1,5 +1,5 @@
 // Many readers, or one writer; and a writer that waits goes before readers that come later.
-#include "core/reader_writer_lock.h"
+#include "core/base/reader_writer_lock.h"
 
 #include <atomic>
 #include <chrono>

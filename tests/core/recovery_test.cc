@@ -1,9 +1,9 @@
 // What becomes of the journals that are found beside an archive.
-#include "core/recovery.h"
+#include "core/journal/recovery.h"
 
 #include <sys/stat.h>
 
-#include "core/archive.h"
+#include "core/archive/archive.h"
 #include "tests/core/planted_scene.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"

@@ -1,12 +1,12 @@
-// core/slice_reader.h: the bytes that gather() finds, and no more read than is worth it.
-#include "core/slice_reader.h"
+// core/archive/slice_reader.h: the bytes that gather() finds, and no more read than is worth it.
+#include "core/archive/slice_reader.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
 
-#include "core/gather.h"
+#include "core/tensor/gather.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;

@@ -1,13 +1,13 @@
 // Which bytes a slice selects, as runs and as bytes. tests/reference/test_slices.py compares with NumPy
 // itself.
-#include "core/slice.h"
+#include "core/tensor/slice.h"
 
 #include <numeric>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "core/gather.h"
+#include "core/tensor/gather.h"
 #include "tests/core/sliced.h"
 #include "tests/support/catch.h"
 

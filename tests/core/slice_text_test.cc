@@ -2,7 +2,7 @@
 #include <limits>
 #include <string>
 
-#include "core/slice.h"
+#include "core/tensor/slice.h"
 #include "tests/core/sliced.h"
 #include "tests/support/catch.h"
 

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/gather.h"
-#include "core/slice.h"
+#include "core/tensor/gather.h"
+#include "core/tensor/slice.h"
 #include "tests/support/catch.h"
 
 namespace stfs::test {

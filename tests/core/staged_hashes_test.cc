@@ -1,11 +1,11 @@
 // What a stage knows of its blocks' hashes is true, whatever was written, cut and lengthened before.
-#include "core/staged_hashes.h"
+#include "core/commit/staged_hashes.h"
 
 #include <algorithm>
 #include <random>
 #include <string>
 
-#include "core/staging.h"
+#include "core/commit/staging.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
 #include "tests/support/temporary_directory.h"

@@ -1,5 +1,5 @@
 // The pending bytes of one tensor, against a plain vector that is told the same.
-#include "core/staging.h"
+#include "core/commit/staging.h"
 
 #include <algorithm>
 #include <memory>

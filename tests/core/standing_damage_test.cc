@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "core/standing_scan.h"
+#include "core/journal/standing_scan.h"
 #include "tests/core/owned_archive.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"

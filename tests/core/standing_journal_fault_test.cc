@@ -2,7 +2,7 @@
 #include <set>
 #include <string>
 
-#include "core/standing_journal.h"
+#include "core/journal/standing_journal.h"
 #include "tests/core/journaled_archive.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"

@@ -1,5 +1,5 @@
 // The journal that stays between small commits: made once, committed through, settled, removed.
-#include "core/standing_journal.h"
+#include "core/journal/standing_journal.h"
 
 #include <sys/stat.h>
 

@@ -1,11 +1,11 @@
 // What becomes of standing journals that are found beside an archive: of a dead owner, a living one, another
 // archive.
-#include "core/standing_scan.h"
+#include "core/journal/standing_scan.h"
 
 #include <string>
 #include <vector>
 
-#include "core/archive.h"
+#include "core/archive/archive.h"
 #include "tests/core/owned_archive.h"
 #include "tests/support/catch.h"
 

@@ -12,8 +12,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/standing_scan.h"
-#include "core/transaction.h"
+#include "core/commit/transaction.h"
+#include "core/journal/standing_scan.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/intercepted_storage.h"
 #include "tests/support/temporary_directory.h"

@@ -1,9 +1,9 @@
 // Which stores are read and not mapped.
-#include "core/store.h"
+#include "core/storage/store.h"
 
 #include <linux/magic.h>
 
-#include "core/file.h"
+#include "core/storage/file.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 

@@ -1,10 +1,10 @@
-// core/tensor_index.h
-#include "core/tensor_index.h"
+// core/format/tensor_index.h
+#include "core/format/tensor_index.h"
 
 #include <limits>
 #include <string>
 
-#include "core/tensor_index_builder.h"
+#include "core/format/tensor_index_builder.h"
 #include "support/catch.h"
 
 using namespace stfs;

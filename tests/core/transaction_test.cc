@@ -1,5 +1,5 @@
 // Many tensors, staged and committed together.
-#include "core/transaction.h"
+#include "core/commit/transaction.h"
 
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "core/recovery.h"
+#include "core/journal/recovery.h"
 #include "tests/support/lying_storage.h"
 #include "tests/support/plain.h"
 

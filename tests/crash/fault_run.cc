@@ -5,7 +5,7 @@
 #include <memory>
 #include <new>
 
-#include "core/recovery.h"
+#include "core/journal/recovery.h"
 #include "tests/crash/crash_run.h"
 #include "tests/support/allocation_faults.h"
 #include "tests/support/disk_crash.h"

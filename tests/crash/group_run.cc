@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "core/group_commit.h"
-#include "core/recovery.h"
+#include "core/commit/group_commit.h"
+#include "core/journal/recovery.h"
 #include "tests/crash/workload.h"
 #include "tests/support/choices.h"
 #include "tests/support/disk_crash.h"

@@ -5,7 +5,7 @@
 #include <memory>
 #include <ostream>
 
-#include "core/recovery.h"
+#include "core/journal/recovery.h"
 #include "tests/crash/commit_log.h"
 #include "tests/support/disk_crash.h"
 #include "tests/support/intercepted_storage.h"

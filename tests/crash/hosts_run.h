@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/durability.h"
+#include "core/base/durability.h"
 #include "tests/crash/workload.h"
 #include "tests/support/disk_model.h"
 #include "tests/support/intercepted_storage.h"

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <string>
 
-#include "core/recovery.h"
+#include "core/journal/recovery.h"
 #include "tests/crash/journal_check.h"
 #include "tests/support/plain.h"
 

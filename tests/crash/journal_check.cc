@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/journal_format.h"
-#include "core/recovery.h"
+#include "core/journal/journal_format.h"
+#include "core/journal/recovery.h"
 #include "tests/crash/crash_run.h"
 #include "tests/support/journal_mutator.h"
 #include "tests/support/plain.h"

@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "core/byte_range.h"
+#include "core/base/byte_range.h"
 #include "tests/crash/workload.h"
 
 namespace stfs::test {

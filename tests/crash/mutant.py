@@ -20,8 +20,8 @@ class Mutant:
 
     def apply(self, root: Path) -> tuple[Path, str]:
         """The file of the repository that changes, and its new content."""
-        files = [*(root / "fs").glob("*.cc")] if self.tests else []
-        files += (root / "core").glob("*.cc")
+        files = [*(root / "fs").rglob("*.cc")] if self.tests else []
+        files += (root / "core").rglob("*.cc")
         there = [file for file in sorted(files) if self.old in file.read_text()]
         if len(there) != 1 or there[0].read_text().count(self.old) != 1:
             raise ValueError(f"{self.name}: the text must be there once, is in {len(there)} files: {self.old!r}")

@@ -70,12 +70,13 @@ class Workshop:
             # The last command of all that make it.
             commands = run(["ninja", "-C", self.build, "-t", "commands", program], self.build)
             self.linkers[program] = shlex.split(commands.splitlines()[-1].removeprefix(": && ").removesuffix(" && :"))
-        self.precompile("core", ROOT / "core" / "recovery.cc", ("core",))
-        self.precompile("fs", ROOT / "fs" / "filesystem.cc", ("core", "fs"))
+        self.precompile("core", ("core",))
+        self.precompile("fs", ("core", "fs"))
 
-    def precompile(self, name: str, example: Path, directories: tuple[str, ...]):
-        """All headers of these directories, for a source of the first name: no mutant is in a header."""
-        headers = [header.relative_to(ROOT) for other in directories for header in sorted((ROOT / other).glob("*.h"))]
+    def precompile(self, name: str, directories: tuple[str, ...]):
+        """All headers of these directories, for the sources of `name`: no mutant is in a header."""
+        example = min(source for source in self.units if source.is_relative_to(ROOT / name))
+        headers = [header.relative_to(ROOT) for other in directories for header in sorted((ROOT / other).rglob("*.h"))]
         text = self.directory / f"{name}.hxx"
         text.write_text("".join(f'#include "{header}"\n' for header in headers))
         run([*self.compiler_of(example), "-x", "c++-header", text, "-o", f"{text}.gch"], self.build)
@@ -88,7 +89,7 @@ class Workshop:
         built = self.built(program)
         if not built.exists():
             raise RuntimeError(f"{built} is not there; build it first, with packaging/compile -D STFS_TESTS=ON")
-        for source in sorted(file for name in directories for file in (ROOT / name).glob("*.[ch]*")):
+        for source in sorted(file for name in directories for file in (ROOT / name).rglob("*.[ch]*")):
             if source.stat().st_mtime > built.stat().st_mtime:
                 raise RuntimeError(f"{source} is newer than {built}; build it first, with packaging/compile")
 
@@ -110,12 +111,13 @@ class Workshop:
         source = self.directory / file.name
         source.write_text(mutated)
         unit = self.units[file]
+        name = file.relative_to(ROOT).parts[0]
         if unit != file:
-            group = self.directory / f"{file.parent.name}_{unit.name}"
+            group = self.directory / f"{name}_{unit.name}"
             group.write_text(unit.read_text().replace(f'"{file}"', f'"{source}"'))
             source = group
         made = self.directory / "mutant.o"
-        headers = self.directory / f"{file.parent.name}.hxx"
+        headers = self.directory / f"{name}.hxx"
         run([*self.compiler_of(file), "-include", headers, "-c", source, "-o", made], self.build)
         # What comes before an archive takes the place of its member.
         linked = self.directory / f"{program}.mutant"  # under its own name it would pass for the program itself

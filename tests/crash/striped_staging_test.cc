@@ -4,7 +4,7 @@
 #include <random>
 #include <vector>
 
-#include "core/staging.h"
+#include "core/commit/staging.h"
 #include "tests/crash/striped_disk.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"

@@ -1,5 +1,5 @@
 // One content in several files, against a plain vector; and where there are none.
-#include "core/stripes.h"
+#include "core/journal/stripes.h"
 
 #include <algorithm>
 #include <atomic>

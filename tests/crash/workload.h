@@ -13,8 +13,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/archive.h"
-#include "core/transaction.h"
+#include "core/archive/archive.h"
+#include "core/commit/transaction.h"
 #include "tests/support/disk_model.h"
 
 namespace stfs::test {

@@ -1,7 +1,7 @@
 // The extended attributes, and the numbers that tell a reader that something has changed.
 #include <set>
 
-#include "core/checksum.h"
+#include "core/base/checksum.h"
 #include "fs/cancellation.h"
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/standing_scan.h"
+#include "core/journal/standing_scan.h"
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"

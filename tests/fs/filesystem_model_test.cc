@@ -1,5 +1,5 @@
 // A sharded model is one tree; what is written goes to the tensor's own shard.
-#include "core/header.h"
+#include "core/format/header.h"
 #include "tests/fs/driven_model.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"

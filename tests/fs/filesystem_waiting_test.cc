@@ -3,7 +3,7 @@
 #include <chrono>
 #include <future>
 
-#include "core/file_lock.h"
+#include "core/journal/file_lock.h"
 #include "tests/fs/descriptor.h"
 #include "tests/fs/transacted.h"
 #include "tests/support/captured_stderr.h"

@@ -5,8 +5,8 @@
 
 #include <set>
 
-#include "core/header.h"
-#include "core/json_string.h"
+#include "core/format/header.h"
+#include "core/format/json_string.h"
 #include "fs/names.h"
 #include "tests/support/catch.h"
 

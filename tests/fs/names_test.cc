@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <set>
 
-#include "core/utf8.h"
+#include "core/base/utf8.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;

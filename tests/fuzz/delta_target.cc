@@ -9,8 +9,8 @@
 #include <optional>
 #include <sstream>
 
-#include "core/header.h"
-#include "core/journal_format.h"
+#include "core/format/header.h"
+#include "core/journal/journal_format.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/archive_mutator.h"
 #include "tests/support/memory_storage.h"

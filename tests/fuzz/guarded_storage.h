@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/json_string.h"
+#include "core/format/json_string.h"
 #include "tests/support/archive_mutator.h"
 #include "tests/support/memory_storage.h"
 

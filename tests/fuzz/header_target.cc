@@ -1,4 +1,4 @@
-// The promises of core/header.h, for any file.
+// The promises of core/format/header.h, for any file.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <optional>
 
-#include "core/header.h"
-#include "core/utf8.h"
+#include "core/base/utf8.h"
+#include "core/format/header.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/archive_mutator.h"
 

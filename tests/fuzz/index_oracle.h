@@ -1,4 +1,4 @@
-// A second, simple reader of an index, for core/model_index.h to be compared with.
+// A second, simple reader of an index, for core/model/model_index.h to be compared with.
 #pragma once
 
 #include <map>

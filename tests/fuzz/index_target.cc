@@ -1,5 +1,5 @@
-// An index as hostile input: what core/model_index.h and core/model.h promise of any text, against a second,
-// simple reader of it, and a storage that notes every path that is asked for.
+// An index as hostile input: what core/model/model_index.h and core/model/model.h promise of any text,
+// against a second, simple reader of it, and a storage that notes every path that is asked for.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 #include <optional>
 #include <set>
 
-#include "core/json_string.h"
-#include "core/model.h"
-#include "core/model_index.h"
-#include "core/utf8.h"
+#include "core/base/utf8.h"
+#include "core/format/json_string.h"
+#include "core/model/model.h"
+#include "core/model/model_index.h"
 #include "tests/fuzz/guarded_storage.h"
 #include "tests/fuzz/index_oracle.h"
 #include "tests/fuzz/target.h"

@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
-#include "core/archive.h"
-#include "core/header.h"
-#include "core/recovery.h"
+#include "core/archive/archive.h"
+#include "core/format/header.h"
+#include "core/journal/recovery.h"
 #include "tests/fuzz/target.h"
 #include "tests/support/journal_mutator.h"
 #include "tests/support/journal_oracle.h"

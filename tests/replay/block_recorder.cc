@@ -20,7 +20,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 
 namespace {
 

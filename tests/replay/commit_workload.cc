@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "core/archive.h"
-#include "core/transaction.h"
+#include "core/archive/archive.h"
+#include "core/commit/transaction.h"
 #include "tests/replay/seeded_commits.h"
 #include "tests/support/lying_storage.h"
 

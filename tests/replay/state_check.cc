@@ -7,9 +7,9 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 
-#include "core/archive.h"
-#include "core/journal_format.h"
-#include "core/transaction.h"
+#include "core/archive/archive.h"
+#include "core/commit/transaction.h"
+#include "core/journal/journal_format.h"
 #include "tests/replay/seeded_commits.h"
 
 namespace stfs::replay {

@@ -4,7 +4,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/archive.h"
+#include "core/archive/archive.h"
 #include "tests/support/disk_crash.h"
 
 namespace stfs::test {

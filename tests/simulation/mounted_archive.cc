@@ -6,8 +6,8 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/archive.h"
-#include "core/journal_format.h"
+#include "core/archive/archive.h"
+#include "core/journal/journal_format.h"
 #include "tests/support/choices.h"
 
 namespace stfs::test {

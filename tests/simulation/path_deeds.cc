@@ -9,7 +9,7 @@
 #include <set>
 #include <string>
 
-#include "core/checksum.h"
+#include "core/base/checksum.h"
 
 namespace stfs::test {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "core/byte_range.h"
+#include "core/base/byte_range.h"
 #include "tests/simulation/fuse_wire.h"
 #include "tests/support/choices.h"
 #include "tests/support/disk_image.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "core/archive.h"
-#include "core/transaction.h"
+#include "core/archive/archive.h"
+#include "core/commit/transaction.h"
 
 namespace stfs::test {
 namespace {

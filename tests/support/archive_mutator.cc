@@ -6,8 +6,8 @@
 #include <cstring>
 #include <utility>
 
-#include "core/dtype.h"
-#include "core/json_string.h"
+#include "core/format/dtype.h"
+#include "core/format/json_string.h"
 
 namespace stfs::test {
 namespace {

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/file.h"
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
+#include "core/storage/file.h"
 #include "tests/support/disk_image.h"
 #include "tests/support/disk_user.h"
 #include "tests/support/lock_table.h"

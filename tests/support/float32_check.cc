@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "core/float_conversion.h"
+#include "core/tensor/float_conversion.h"
 
 int main(int argc, char** argv) {
   const auto dtype = argc == 3 ? stfs::dtype_named(argv[1]) : std::nullopt;

@@ -9,8 +9,8 @@
 #include <span>
 #include <string>
 
-#include "core/header.h"
-#include "core/json_string.h"
+#include "core/format/header.h"
+#include "core/format/json_string.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/file.h"
+#include "core/storage/file.h"
 
 namespace stfs::test {
 

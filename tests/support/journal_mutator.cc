@@ -5,8 +5,8 @@
 #include <array>
 #include <utility>
 
-#include "core/coordinator.h"
-#include "core/journal_format.h"
+#include "core/journal/coordinator.h"
+#include "core/journal/journal_format.h"
 #include "tests/support/journal_oracle.h"
 #include "tests/support/journal_seeds.h"
 

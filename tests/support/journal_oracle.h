@@ -1,5 +1,6 @@
-// What a journal's bytes allow, told by the text of core/journal_format.h and core/journal_scan.h and without
-// their code: a second opinion for the fuzzers, which compare recovery with it.
+// What a journal's bytes allow, told by the text of core/journal/journal_format.h and
+// core/journal/journal_scan.h and without their code: a second opinion for the fuzzers, which compare
+// recovery with it.
 #pragma once
 
 #include <cstddef>
@@ -9,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "core/journal_format.h"
-#include "core/journal_scan.h"
+#include "core/journal/journal_format.h"
+#include "core/journal/journal_scan.h"
 #include "tests/support/mutator.h"
 
 namespace stfs::test {
@@ -45,7 +46,7 @@ struct PlainRecord {
 /// Nothing where the bytes end too early.
 std::optional<PlainRecord> read_plain_record(std::span<const std::byte> bytes);
 
-/// The names in a coordinator (core/coordinator.h); nothing where it is damaged.
+/// The names in a coordinator (core/journal/coordinator.h); nothing where it is damaged.
 std::optional<std::vector<std::string>> read_plain_coordinator(std::span<const std::byte> bytes);
 
 /// What lies around a journal whose owner is dead.

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/journal_format.h"
+#include "core/journal/journal_format.h"
 #include "tests/support/mutator.h"
 
 namespace stfs::test {

@@ -5,8 +5,8 @@
 #include <optional>
 #include <vector>
 
-#include "core/byte_range.h"
-#include "core/file.h"
+#include "core/base/byte_range.h"
+#include "core/storage/file.h"
 #include "tests/support/disk_image.h"
 
 namespace stfs::test {

@@ -9,7 +9,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 
 namespace stfs::test {
 

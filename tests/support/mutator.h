@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/byte_range.h"
+#include "core/base/byte_range.h"
 #include "tests/support/choices.h"
 
 namespace stfs::test {

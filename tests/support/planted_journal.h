@@ -7,8 +7,8 @@
 #include <stdexcept>
 #include <string>
 
-#include "core/journal.h"
-#include "core/recovery.h"
+#include "core/journal/journal.h"
+#include "core/journal/recovery.h"
 
 namespace stfs::test {
 

@@ -11,12 +11,12 @@
 #include <string_view>
 #include <vector>
 
-#include "core/checksum.h"
-#include "core/gather.h"
-#include "core/header.h"
-#include "core/json_string.h"
-#include "core/slice.h"
-#include "core/tensor_index.h"
+#include "core/base/checksum.h"
+#include "core/format/header.h"
+#include "core/format/json_string.h"
+#include "core/format/tensor_index.h"
+#include "core/tensor/gather.h"
+#include "core/tensor/slice.h"
 
 namespace {
 

@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <string_view>
 
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 
 namespace stfs::test {
 

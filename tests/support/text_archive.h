@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "core/json_string.h"
+#include "core/format/json_string.h"
 #include "tests/support/archive_bytes.h"
 
 namespace stfs::test {

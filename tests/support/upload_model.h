@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/header.h"
+#include "core/format/header.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"

@@ -9,7 +9,7 @@
 #include <csignal>
 #include <sstream>
 
-#include "core/unique_fd.h"
+#include "core/base/unique_fd.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 

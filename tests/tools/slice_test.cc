@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
-#include "core/npy.h"
+#include "core/tensor/npy.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"

@@ -6,9 +6,9 @@
 #include <memory>
 #include <span>
 
-#include "core/byte_range.h"
-#include "core/error.h"
-#include "core/unique_fd.h"
+#include "core/base/byte_range.h"
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
 #include "tools/upload/device.h"
 
 namespace stfs::upload {

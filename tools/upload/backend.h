@@ -10,10 +10,10 @@
 #include <memory>
 #include <span>
 
-#include "core/byte_range.h"
-#include "core/dtype.h"
-#include "core/error.h"
-#include "core/unique_fd.h"
+#include "core/base/byte_range.h"
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
+#include "core/format/dtype.h"
 #include "tools/upload/arena.h"
 #include "tools/upload/device.h"
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <cstring>
 
-#include "core/float_conversion.h"
+#include "core/tensor/float_conversion.h"
 
 namespace stfs::upload {
 namespace {
@@ -60,7 +60,7 @@ std::uint64_t convert_from(const FloatFormat& from_format, const std::byte* from
   }
 }
 
-/// Exact, and by vectors (core/float_conversion.h). By way of a buffer: `to` may have any alignment.
+/// Exact, and by vectors (core/tensor/float_conversion.h). By way of a buffer: `to` may have any alignment.
 void widen(Dtype from_dtype, std::span<const std::byte> from, std::byte* to) {
   std::array<float, 2048> block;
   const std::size_t element_bytes = bits_of(from_dtype) / 8;

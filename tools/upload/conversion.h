@@ -130,7 +130,7 @@ STFS_ON_DEVICES constexpr std::uint64_t convert_float(const FloatFormat& from, c
 #include <optional>
 #include <span>
 
-#include "core/dtype.h"
+#include "core/format/dtype.h"
 
 namespace stfs::upload {
 

@@ -3,8 +3,8 @@
 
 #include <string_view>
 
-#include "core/dtype.h"
-#include "core/error.h"
+#include "core/base/error.h"
+#include "core/format/dtype.h"
 
 namespace stfs::upload {
 

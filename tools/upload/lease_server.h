@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tools/upload/serve_connection.h"
 #include "tools/upload/serve_socket.h"
 #include "tools/upload/served_model.h"

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "core/byte_range.h"
+#include "core/base/byte_range.h"
 
 namespace stfs::upload {
 

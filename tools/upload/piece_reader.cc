@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "core/slice_reader.h"
+#include "core/archive/slice_reader.h"
 
 namespace stfs::upload {
 namespace {

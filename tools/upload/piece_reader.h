@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tools/upload/transfers.h"
 
 namespace stfs::upload {

@@ -8,7 +8,7 @@
 #include <tuple>
 #include <unordered_map>
 
-#include "core/float_conversion.h"
+#include "core/tensor/float_conversion.h"
 #include "tools/near_names.h"
 #include "tools/printable.h"
 #include "tools/upload/arena.h"

@@ -11,11 +11,11 @@
 #include <string>
 #include <vector>
 
-#include "core/byte_range.h"
-#include "core/dtype.h"
-#include "core/error.h"
-#include "core/model.h"
-#include "core/slice.h"
+#include "core/base/byte_range.h"
+#include "core/base/error.h"
+#include "core/format/dtype.h"
+#include "core/model/model.h"
+#include "core/tensor/slice.h"
 #include "tools/upload/device.h"
 #include "tools/upload/device_rules.h"
 

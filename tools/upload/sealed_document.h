@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "core/error.h"
-#include "core/unique_fd.h"
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
 
 namespace stfs::upload {
 

@@ -12,10 +12,10 @@
 #include <string>
 #include <vector>
 
-#include "core/byte_range.h"
-#include "core/dtype.h"
-#include "core/error.h"
-#include "core/unique_fd.h"
+#include "core/base/byte_range.h"
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
+#include "core/format/dtype.h"
 #include "tools/upload/arena.h"
 
 namespace stfs::upload {

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tools/upload/serve_message.h"
 #include "tools/upload/serve_socket.h"
 #include "tools/upload/served_model.h"

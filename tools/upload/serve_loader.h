@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "core/error.h"
-#include "core/unique_fd.h"
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
 #include "tools/upload/served_model.h"
 #include "tools/upload/upload.h"
 

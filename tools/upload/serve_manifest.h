@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tools/upload/arena.h"
 #include "tools/upload/plan.h"
 #include "tools/upload/serve_client.h"

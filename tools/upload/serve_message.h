@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "core/error.h"
-#include "core/unique_fd.h"
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
 #include "tools/upload/serve_protocol.h"
 
 namespace stfs::upload {

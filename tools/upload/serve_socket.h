@@ -11,8 +11,8 @@
 #include <filesystem>
 #include <optional>
 
-#include "core/error.h"
-#include "core/unique_fd.h"
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
 
 namespace stfs::upload {
 

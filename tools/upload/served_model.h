@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
-#include "core/unique_fd.h"
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
 #include "tools/upload/arena.h"
 #include "tools/upload/plan.h"
 

@@ -9,8 +9,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/error.h"
-#include "core/model.h"
+#include "core/base/error.h"
+#include "core/model/model.h"
 #include "tools/target.h"
 
 namespace stfs::upload {

@@ -8,7 +8,7 @@
 #include <deque>
 #include <memory>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tools/upload/backend.h"
 #include "tools/upload/ring.h"
 #include "tools/upload/transfers.h"

@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "core/archive.h"
-#include "core/byte_range.h"
-#include "core/slice.h"
+#include "core/archive/archive.h"
+#include "core/base/byte_range.h"
+#include "core/tensor/slice.h"
 #include "tools/upload/plan.h"
 
 namespace stfs::upload {

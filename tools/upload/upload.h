@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tools/upload/arena.h"
 #include "tools/upload/backend.h"
 #include "tools/upload/plan.h"

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tools/upload/backend.h"
 #include "tools/upload/plan.h"
 #include "tools/upload/transfers.h"

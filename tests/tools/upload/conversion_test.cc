@@ -1,4 +1,4 @@
-// Every value of every small dtype, against core/float_conversion.h, which is itself tested against
+// Every value of every small dtype, against core/tensor/float_conversion.h, which is itself tested against
 // ml_dtypes.
 #include "tools/upload/conversion.h"
 
@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/float_conversion.h"
+#include "core/tensor/float_conversion.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;

@@ -1,5 +1,5 @@
 // The dtypes under the numbers that stfs.h promises.
-#include "core/dtype.h"
+#include "core/format/dtype.h"
 #include "tools/upload/stfs.h"
 
 namespace {

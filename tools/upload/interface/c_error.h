@@ -6,7 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tools/upload/stfs.h"
 
 namespace stfs::interface {

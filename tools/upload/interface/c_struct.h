@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstring>
 
-#include "core/error.h"
+#include "core/base/error.h"
 #include "tools/upload/interface/c_error.h"
 
 namespace stfs::interface {

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "core/archive.h"
+#include "core/archive/archive.h"
 
 namespace stfs::interface {
 

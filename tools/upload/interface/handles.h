@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "core/model.h"
+#include "core/model/model.h"
 #include "tools/upload/interface/strided_view.h"
 #include "tools/upload/interface/tensor_memory.h"
 #include "tools/upload/plan.h"

@@ -11,9 +11,9 @@
 #include <string_view>
 #include <vector>
 
-#include "core/dtype.h"
-#include "core/error.h"
-#include "core/slice.h"
+#include "core/base/error.h"
+#include "core/format/dtype.h"
+#include "core/tensor/slice.h"
 
 namespace stfs::interface {
 

@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <utility>
 
-#include "core/gather.h"
-#include "core/kernel_copy.h"
-#include "core/slice_reader.h"
+#include "core/archive/slice_reader.h"
+#include "core/storage/kernel_copy.h"
+#include "core/tensor/gather.h"
 #include "tools/upload/interface/foreign_pages.h"
 
 namespace stfs::interface {

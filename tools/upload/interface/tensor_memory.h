@@ -10,9 +10,9 @@
 #include <span>
 #include <vector>
 
-#include "core/error.h"
-#include "core/model.h"
-#include "core/slice.h"
+#include "core/base/error.h"
+#include "core/model/model.h"
+#include "core/tensor/slice.h"
 #include "tools/upload/arena.h"
 #include "tools/upload/device.h"
 

@@ -1,0 +1,55 @@
+// The header's promise, and that exactly it is kept.
+#include "core/archive/archive_writer.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace stfs {
+namespace {
+
+constexpr std::uint64_t kDataAlignment = 4096;
+constexpr std::uint64_t kHeaderSlackBytes = 64 * 1024;
+
+}  // namespace
+
+Result<ArchiveWriter> ArchiveWriter::create(const std::filesystem::path& path,
+                                            std::span<const TensorSpec> tensors, const Metadata& metadata,
+                                            bool replace) {
+  Result<std::string> header = format_header(tensors, metadata, kDataAlignment, kHeaderSlackBytes);
+  if (!header) return tl::unexpected(std::move(header).error().within(path.native()));
+  std::uint64_t expected_bytes = 0;
+  for (const TensorSpec& tensor : tensors) {  // format_header has shown that none of this overflows
+    expected_bytes += data_size_bytes(tensor.dtype, tensor.shape).value_or(0);
+  }
+  Result<NewFile> file = NewFile::create(path, replace);
+  if (!file) return pass_on(std::move(file));
+  // A full disk shows before the caller has produced a byte.
+  if (auto ok = file->reserve(header->size() + expected_bytes); !ok) return pass_on(std::move(ok));
+  if (auto ok = file->append(std::as_bytes(std::span(*header))); !ok) return pass_on(std::move(ok));
+  return ArchiveWriter(path, std::move(*file), expected_bytes);
+}
+
+Result<void> ArchiveWriter::append(std::span<const std::byte> bytes) {
+  if (file_.is_open() && bytes.size() > expected_bytes_ - written_bytes_) {
+    file_.discard();
+    return fail(ErrorCode::WrongSize, EFBIG,
+                fmt::format("{}: write: more than the {} bytes of data that its header promises",
+                            path_.native(), expected_bytes_));
+  }
+  written_bytes_ += bytes.size();
+  return file_.append(bytes);
+}
+
+Result<void> ArchiveWriter::finish() {
+  if (file_.is_open() && written_bytes_ != expected_bytes_) {
+    file_.discard();
+    return fail(ErrorCode::WrongSize, EINVAL,
+                fmt::format("{}: finish: {} bytes of data came, where {} are due", path_.native(),
+                            written_bytes_, expected_bytes_));
+  }
+  return file_.finish();
+}
+
+}  // namespace stfs

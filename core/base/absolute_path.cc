@@ -1,0 +1,19 @@
+// std::filesystem::absolute() keeps each "."; lexically_normal() takes ".." for what it is without links.
+#include "core/base/absolute_path.h"
+
+#include <system_error>
+
+namespace stfs {
+
+Result<std::filesystem::path> absolute_path(const std::filesystem::path& path) {
+  std::error_code failed;
+  const std::filesystem::path from_root = std::filesystem::absolute(path, failed);
+  if (failed) return fail_system(failed.value(), path.string(), "resolve");
+  std::filesystem::path tidy;
+  for (const std::filesystem::path& part : from_root) {
+    if (part != ".") tidy /= part;
+  }
+  return tidy;
+}
+
+}  // namespace stfs

@@ -1,0 +1,180 @@
+// The ten checks of the format. validate() reads as its definition; the grammar of the JSON is in
+// header_parser.cc, and the way back in header_writer.cc.
+#include "core/format/header.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <new>
+#include <numeric>
+#include <optional>
+
+#include "core/format/header_parser.h"
+#include "core/format/json_string.h"
+
+namespace stfs {
+namespace {
+
+tl::unexpected<Error> invalid(ErrorCode code, std::string message) {
+  return fail(code, EINVAL, std::move(message));
+}
+
+// A shape for a message: of one with thousands of dimensions, the first.
+std::string shown(std::span<const std::uint64_t> shape) {
+  constexpr std::size_t kShownDimensions = 16;
+  if (shape.size() <= kShownDimensions) return shape_text(shape);
+  std::string text = shape_text(shape.first(kShownDimensions));
+  text.pop_back();
+  return fmt::format("{},...] ({} dimensions)", text, shape.size());
+}
+
+// Check 6: the tensor begins where the one before it ended.
+Result<void> check_offsets(const Tensor& tensor, std::uint64_t due) {
+  const std::uint64_t begin = tensor.data.offset;
+  const std::uint64_t end = tensor.data.end();
+  if (begin != due) {
+    return invalid(
+        ErrorCode::InvalidOffset,
+        fmt::format("tensor {}: data_offsets [{},{}] {}, the data before end at {}", in_quotes(tensor.name),
+                    begin, end, begin < due ? "overlap" : "leave a hole", due));
+  }
+  if (end < begin) {
+    return invalid(ErrorCode::InvalidOffset,
+                   fmt::format("tensor {}: data_offsets [{},{}] end before they begin",
+                               in_quotes(tensor.name), begin, end));
+  }
+  return {};
+}
+
+// Checks 7 to 9: the range is as long as the shape needs.
+Result<void> check_size(const Tensor& tensor) {
+  const Result<std::uint64_t> due = data_size_bytes(tensor.dtype, tensor.shape);
+  if (!due) return tl::unexpected(Error(due.error()).within("tensor " + in_quotes(tensor.name)));
+  if (tensor.data.size_bytes != *due) {
+    return invalid(ErrorCode::TensorInvalidInfo,
+                   fmt::format("tensor {}: data_offsets [{},{}] hold {} bytes, but {} {} needs {}",
+                               in_quotes(tensor.name), tensor.data.offset, tensor.data.end(),
+                               tensor.data.size_bytes, name_of(tensor.dtype), shown(tensor.shape), *due));
+  }
+  return {};
+}
+
+// Checks 6 to 10: in order of offset, the tensors cover the data exactly.
+Result<void> validate(const TensorIndex& tensors, std::uint64_t data_size_bytes) {
+  std::uint64_t covered_bytes = 0;
+  for (std::uint32_t i = 0; i < tensors.size(); ++i) {
+    const Tensor tensor = tensors[i];
+    if (auto ok = check_offsets(tensor, covered_bytes); !ok) return ok;
+    if (auto ok = check_size(tensor); !ok) return ok;
+    covered_bytes = tensor.data.end();
+  }
+  if (covered_bytes != data_size_bytes) {
+    return invalid(ErrorCode::MetadataIncompleteBuffer,
+                   fmt::format("the tensors need {} bytes of data, but the file holds {} ({} {})",
+                               covered_bytes, data_size_bytes,
+                               covered_bytes < data_size_bytes ? data_size_bytes - covered_bytes
+                                                               : covered_bytes - data_size_bytes,
+                               covered_bytes < data_size_bytes ? "left over" : "missing"));
+  }
+  return {};
+}
+
+tl::unexpected<Error> duplicate(std::string_view what, std::string_view key, std::string_view json,
+                                std::uint32_t first_end, std::uint32_t second_end) {
+  return invalid(ErrorCode::DuplicateKey,
+                 fmt::format("{} {} is given twice, at bytes {} and {} of the header", what, in_quotes(key),
+                             opening_quote(json, first_end), opening_quote(json, second_end)));
+}
+
+Result<void> check_metadata_keys(const ParsedHeader& parsed, std::string_view json) {
+  const Metadata& metadata = parsed.metadata;
+  std::vector<std::uint32_t> order(metadata.size());
+  std::iota(order.begin(), order.end(), 0U);
+  std::sort(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    const int compared = metadata[a].first.compare(metadata[b].first);
+    return compared != 0 ? compared < 0 : a < b;
+  });
+  const auto twin = std::adjacent_find(order.begin(), order.end(), [&](std::uint32_t a, std::uint32_t b) {
+    return metadata[a].first == metadata[b].first;
+  });
+  if (twin == order.end()) return {};
+  return duplicate("__metadata__ key", metadata[*twin].first, json, parsed.metadata_key_ends[twin[0]],
+                   parsed.metadata_key_ends[twin[1]]);
+}
+
+Result<Header> parse_and_validate(std::string_view json, std::uint64_t data_size_bytes) {
+  Result<ParsedHeader> parsed = parse_header_json(json);
+  if (!parsed) return pass_on(std::move(parsed));
+  if (auto ok = check_metadata_keys(*parsed, json); !ok) return pass_on(std::move(ok));
+  auto tensors = std::move(parsed->tensors).build();
+  if (!tensors) {
+    const DuplicateName& twins = tensors.error();
+    return duplicate("tensor", twins.name, json, twins.first_key_end, twins.second_key_end);
+  }
+  if (auto ok = validate(*tensors, data_size_bytes); !ok) return pass_on(std::move(ok));
+  return Header{std::move(*tensors), std::move(parsed->metadata)};
+}
+
+}  // namespace
+
+Result<std::uint64_t> header_length(std::span<const std::byte> first, std::uint64_t file_size_bytes) {
+  if (file_size_bytes < kHeaderLengthBytes || first.size() < kHeaderLengthBytes) {
+    return invalid(ErrorCode::HeaderTooSmall,
+                   fmt::format("a file of {} bytes is no archive: its first {} hold the size of the header",
+                               std::min<std::uint64_t>(file_size_bytes, first.size()), kHeaderLengthBytes));
+  }
+  std::uint64_t length = 0;
+  for (std::size_t i = 0; i < kHeaderLengthBytes; ++i) {
+    length |= std::to_integer<std::uint64_t>(first[i]) << (8 * i);
+  }
+  if (length > kMaxHeaderBytes) {
+    return invalid(
+        ErrorCode::HeaderTooLarge,
+        fmt::format("a header of {} bytes, where at most {} are allowed (is this a safetensors file?)",
+                    length, kMaxHeaderBytes));
+  }
+  if (kHeaderLengthBytes + length > file_size_bytes) {
+    return invalid(ErrorCode::InvalidHeaderLength,
+                   fmt::format("a header of {} bytes needs a file of at least {}, but this one has {}",
+                               length, kHeaderLengthBytes + length, file_size_bytes));
+  }
+  return length;
+}
+
+Result<Header> parse_header(std::string_view json, std::uint64_t data_size_bytes) {
+  if (json.size() > kMaxHeaderBytes) {
+    return invalid(
+        ErrorCode::HeaderTooLarge,
+        fmt::format("a header of {} bytes, where at most {} are allowed", json.size(), kMaxHeaderBytes));
+  }
+  try {
+    return parse_and_validate(json, data_size_bytes);
+  } catch (const std::bad_alloc&) {
+    return fail(ErrorCode::OutOfMemory, ENOMEM, "no memory for the header");
+  }
+}
+
+Result<std::uint64_t> data_size_bytes(Dtype dtype, std::span<const std::uint64_t> shape) {
+  std::uint64_t product = 1;
+  // From left to right as the reference does: a zero behind an overflow does not undo it.
+  for (const std::uint64_t size : shape) {
+    if (__builtin_mul_overflow(product, size, &product)) {
+      return invalid(ErrorCode::ValidationOverflow,
+                     fmt::format("{} {} has more than 2^64-1 elements", name_of(dtype), shown(shape)));
+    }
+  }
+  std::uint64_t bits = 0;
+  if (__builtin_mul_overflow(product, std::uint64_t{bits_of(dtype)}, &bits)) {
+    return invalid(ErrorCode::ValidationOverflow,
+                   fmt::format("{} {} has more than 2^64-1 bits", name_of(dtype), shown(shape)));
+  }
+  if (bits % 8 != 0) {
+    return invalid(ErrorCode::MisalignedSlice,
+                   fmt::format("{} {} has {} bits, which is no whole number of bytes", name_of(dtype),
+                               shown(shape), bits));
+  }
+  return bits / 8;
+}
+
+}  // namespace stfs

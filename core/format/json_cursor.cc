@@ -1,0 +1,58 @@
+// Strings, and the ends of values.
+#include "core/format/json_cursor.h"
+
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+namespace stfs {
+
+std::string_view JsonCursor::take_string(std::string& decoded) {
+  const std::size_t begin = at_;
+  skip_string();
+  const std::string_view token = text_.substr(begin, at_ - begin);
+  if (token.find('\\') == token.npos) return token.substr(1, token.size() - 2);
+  decoded = nlohmann::json::parse(token).get<std::string>();
+  return decoded;
+}
+
+void JsonCursor::skip_string() {
+  const std::size_t begin = at_;
+  std::size_t backslashes = 0;
+  do {
+    at_ = text_.find('"', at_ + 1);
+    // One that belongs to the string follows an odd number of them.
+    for (backslashes = 0; text_[at_ - 1 - backslashes] == '\\' && at_ - 1 - backslashes > begin;)
+      ++backslashes;
+  } while (backslashes % 2 != 0);
+  ++at_;
+}
+
+std::string_view JsonCursor::take_value() {
+  const std::size_t begin = at_;
+  std::size_t depth = 0;
+  do {
+    switch (peek()) {
+      case '"': skip_string(); break;
+      case '{':
+      case '[': ++depth, ++at_; break;
+      case '}':
+      case ']': --depth, ++at_; break;
+      case ',':
+      case ':': ++at_; break;
+      default: at_ = std::min(text_.find_first_of(",:]} \t\n\r", at_), text_.size()); break;
+    }
+    if (depth != 0) skip_space();
+  } while (depth != 0);
+  return text_.substr(begin, at_ - begin);
+}
+
+std::optional<std::uint64_t> JsonCursor::take_whole_number() {
+  const std::string_view token = take_value();
+  std::uint64_t number = 0;
+  const char* end = token.data() + token.size();
+  const auto [at, error] = std::from_chars(token.data(), end, number);
+  if (error != std::errc{} || at != end) return std::nullopt;
+  return number;
+}
+
+}  // namespace stfs

@@ -1,0 +1,195 @@
+// A recursive descent over RFC 8259: one function per rule of its grammar. Each returns false once
+// something does not fit, with the reason in error_.
+#include "core/format/json_syntax.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/format/json_string.h"
+
+namespace stfs {
+namespace {
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+bool is_hex(char c) {
+  return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+class Checker {
+ public:
+  Checker(std::string_view text, unsigned max_depth) : text_(text), depth_left_(max_depth) {}
+
+  std::optional<JsonError> check() {
+    if (value() && (skip_space(), at_ != text_.size())) stop("something behind its end");
+    return std::move(error_);
+  }
+
+ private:
+  [[nodiscard]] char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
+  void skip_space() { at_ = std::min(text_.find_first_not_of(" \t\n\r", at_), text_.size()); }
+  bool take(char c) {
+    if (at_ == text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+  bool stop(std::string why) {
+    error_ = JsonError{at_, std::move(why)};
+    return false;
+  }
+  bool stop_at(std::size_t at, std::string why) {
+    at_ = at;
+    return stop(std::move(why));
+  }
+  bool unexpected(std::string_view due) {
+    if (at_ == text_.size()) return stop(fmt::format("it ends where {} is due", due));
+    return stop(fmt::format("{} where {} is due", in_quotes(text_.substr(at_, 1)), due));
+  }
+
+  bool value();
+  bool object();
+  bool array();
+  bool string();
+  bool escape();
+  bool unicode_escape();
+  bool code_unit(unsigned& unit);
+  bool number();
+  bool digits();
+  bool literal(std::string_view word);
+
+  std::string_view text_;
+  std::size_t at_ = 0;
+  unsigned depth_left_;
+  std::optional<JsonError> error_;
+};
+
+bool Checker::value() {
+  skip_space();
+  switch (peek()) {
+    case '{': return object();
+    case '[': return array();
+    case '"': return string();
+    case 't': return literal("true");
+    case 'f': return literal("false");
+    case 'n': return literal("null");
+    default: break;
+  }
+  if (peek() == '-' || is_digit(peek())) return number();
+  return unexpected("a value");
+}
+
+bool Checker::object() {
+  if (depth_left_ == 0) return stop("nested too deeply");
+  --depth_left_;
+  ++at_;
+  skip_space();
+  if (!take('}')) {
+    do {
+      skip_space();
+      if (peek() != '"') return unexpected("a name in quotes");
+      if (!string()) return false;
+      skip_space();
+      if (!take(':')) return unexpected("a colon");
+      if (!value()) return false;
+      skip_space();
+    } while (take(','));
+    if (!take('}')) return unexpected("a comma or a closing brace");
+  }
+  ++depth_left_;
+  return true;
+}
+
+bool Checker::array() {
+  if (depth_left_ == 0) return stop("nested too deeply");
+  --depth_left_;
+  ++at_;
+  skip_space();
+  if (!take(']')) {
+    do {
+      if (!value()) return false;
+      skip_space();
+    } while (take(','));
+    if (!take(']')) return unexpected("a comma or a closing bracket");
+  }
+  ++depth_left_;
+  return true;
+}
+
+bool Checker::string() {
+  const std::size_t begin = at_++;
+  while (at_ < text_.size()) {
+    const char c = text_[at_];
+    if (static_cast<unsigned char>(c) < 0x20) return stop("a control character in a string");
+    if (c == '\\') {
+      if (!escape()) return false;
+      continue;
+    }
+    ++at_;
+    if (c == '"') return true;
+  }
+  return stop_at(begin, "a string without an end");
+}
+
+bool Checker::escape() {
+  const std::size_t begin = at_++;
+  if (take('u')) return unicode_escape() || stop_at(begin, "not the escape of a character");
+  if (std::string_view("\"\\/bfnrt").find(peek()) == std::string_view::npos)
+    return stop_at(begin, "an unknown escape");
+  ++at_;
+  return true;
+}
+
+// Behind \u: one code unit, or a surrogate pair.
+bool Checker::unicode_escape() {
+  unsigned unit = 0;
+  if (!code_unit(unit) || (unit >= 0xDC00 && unit <= 0xDFFF)) return false;
+  if (unit < 0xD800 || unit > 0xDBFF) return true;
+  return take('\\') && take('u') && code_unit(unit) && unit >= 0xDC00 && unit <= 0xDFFF;
+}
+
+bool Checker::code_unit(unsigned& unit) {
+  unit = 0;
+  for (int i = 0; i < 4; ++i) {
+    const char c = peek();
+    if (!is_hex(c)) return false;
+    unit = unit * 16 + static_cast<unsigned>(is_digit(c) ? c - '0' : (c | 0x20) - 'a' + 10);
+    ++at_;
+  }
+  return true;
+}
+
+bool Checker::number() {
+  const std::size_t begin = at_;
+  take('-');
+  if (!take('0') && !digits()) return false;
+  if (take('.') && !digits()) return false;
+  if (take('e') || take('E')) {
+    if (!take('+')) take('-');
+    if (!digits()) return false;
+  }
+  return at_ - begin <= kMaxNumberBytes ||
+         stop_at(begin, fmt::format("a number of more than {} digits", kMaxNumberBytes));
+}
+
+bool Checker::digits() {
+  if (!is_digit(peek())) return unexpected("a digit");
+  while (is_digit(peek())) ++at_;
+  return true;
+}
+
+bool Checker::literal(std::string_view word) {
+  if (text_.substr(at_, word.size()) != word) return unexpected("a value");
+  at_ += word.size();
+  return true;
+}
+
+}  // namespace
+
+std::optional<JsonError> find_json_error(std::string_view text, unsigned max_depth) {
+  return Checker(text, max_depth).check();
+}
+
+}  // namespace stfs

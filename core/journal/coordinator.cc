@@ -1,0 +1,151 @@
+// Names and a hash.
+#include "core/journal/coordinator.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kGroupMagic = "STFSGRP1";
+constexpr std::size_t kHashBytes = 8;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{kMaxGroupJournals} * 300;
+
+std::string hash_text(std::string_view bytes) {
+  std::uint64_t hash = XXH3_64bits(bytes.data(), bytes.size());
+  std::string text;
+  for (std::size_t byte = 0; byte < kHashBytes; ++byte, hash >>= 8U) text += static_cast<char>(hash);
+  return text;
+}
+
+/// Nothing where there is no such file.
+Result<std::optional<std::vector<std::string>>> read_coordinator(Storage& storage,
+                                                                 const std::filesystem::path& path) {
+  std::optional<std::vector<std::string>> nothing;
+  auto file = storage.open_no_link(path, Access::ReadOnly);
+  if (!file && file.error().errno_value == ENOENT) return nothing;
+  if (!file) return pass_on(std::move(file));
+  auto size_bytes = (*file)->size_bytes();
+  if (!size_bytes) return pass_on(std::move(size_bytes));
+  if (*size_bytes > kMaxBytes) return damaged("it is longer than such a record can be");
+  std::string bytes(static_cast<std::size_t>(*size_bytes), '\0');
+  if (auto read = (*file)->read(std::as_writable_bytes(std::span(bytes)), 0); !read)
+    return pass_on(std::move(read));
+  // Left empty by a loss of power, or taken back by its owner: one byte is never written by half.
+  if (bytes.empty() || bytes.front() == '\0') return nothing;
+  auto journals = decode_coordinator(bytes);
+  if (!journals) return pass_on(std::move(journals));
+  return std::optional(std::move(*journals));
+}
+
+}  // namespace
+
+std::string encode_coordinator(const std::vector<std::string>& journals) {
+  std::string bytes(kGroupMagic);
+  bytes += '\0';
+  for (const std::string& journal : journals) bytes += journal + '\0';
+  return bytes + hash_text(bytes);
+}
+
+Result<std::vector<std::string>> decode_coordinator(std::string_view bytes) {
+  if (bytes.size() < kGroupMagic.size() + 1 + kHashBytes) return damaged("it is too short");
+  const std::string_view text = bytes.substr(0, bytes.size() - kHashBytes);
+  if (bytes.substr(text.size()) != hash_text(text)) return damaged("its hash does not agree");
+  std::vector<std::string> names;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t end = rest.find('\0');
+    if (end == std::string_view::npos) return damaged("its last name has no end");
+    names.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(end + 1);
+  }
+  if (names.front() != kGroupMagic) {
+    return fail(ErrorCode::InvalidArgument, EPROTONOSUPPORT,
+                "a record of several archives, of another version");
+  }
+  names.erase(names.begin());
+  const auto is_no_name = [](const std::string& name) {
+    return name.empty() || name.front() != '.' || name.find('/') != std::string::npos;
+  };
+  if (names.size() > kMaxGroupJournals || std::ranges::any_of(names, is_no_name)) {
+    return damaged("it names what is no journal");
+  }
+  return names;
+}
+
+bool is_coordinator_name(std::string_view name) {
+  return name.starts_with('.') && name.ends_with(kGroupSuffix) && name.find('/') == std::string_view::npos;
+}
+
+Result<GroupState> look_at_coordinator(Storage& storage, const std::filesystem::path& path,
+                                       const std::string& journal) {
+  auto journals = read_coordinator(storage, path);
+  if (!journals) return tl::unexpected(std::move(journals).error().within(path.string()));
+  if (!*journals) return GroupState::Absent;
+  if (std::ranges::find(**journals, journal) != (*journals)->end()) return GroupState::Committed;
+  return fail(ErrorCode::InvalidArgument, EINVAL, path.string() + ": damaged: it does not name " + journal);
+}
+
+Result<std::filesystem::path> find_coordinator(Storage& storage, const std::filesystem::path& journal) {
+  auto names = storage.list(journal.parent_path(), ".");
+  if (!names) return pass_on(std::move(names));
+  for (const std::string& name : *names) {
+    if (!is_coordinator_name(name)) continue;
+    std::filesystem::path path = journal.parent_path() / name;
+    // One that can't be read is for the recovery of the archive beside which it lies.
+    auto state = look_at_coordinator(storage, path, journal.filename());
+    if (state && *state == GroupState::Committed) return path;
+  }
+  return std::filesystem::path();
+}
+
+Result<bool> has_journals(Storage& storage, const std::filesystem::path& path) {
+  auto journals = read_coordinator(storage, path);
+  if (!journals) return pass_on(std::move(journals));
+  if (!*journals) return false;
+  for (const std::string& journal : **journals) {
+    auto there = storage.status(path.parent_path() / journal);
+    if (there) return true;
+    if (there.error().errno_value != ENOENT) return pass_on(std::move(there));
+  }
+  return false;
+}
+
+Result<Coordinator> Coordinator::create(Storage& storage, const std::filesystem::path& archive_path) {
+  auto made = create_journal_file(storage, archive_path, kGroupSuffix);
+  if (!made) return pass_on(std::move(made));
+  return Coordinator(storage, std::move(*made));
+}
+
+Result<void> Coordinator::seal(const std::vector<std::string>& journals, Durability durability) {
+  const std::string bytes = encode_coordinator(journals);
+  if (auto written = made_.file->write(std::as_bytes(std::span(bytes)), 0); !written) return written;
+  return durability == Durability::Power ? made_.file->sync() : Result<void>{};
+}
+
+Result<void> Coordinator::publish(Durability durability) {
+  // What needs memory comes before the name, as in Journal::publish().
+  const std::filesystem::path directory = made_.path.parent_path();
+  if (auto named = storage_->publish(*made_.file, made_.path); !named) return named;
+  if (durability == Durability::Process) return {};
+  auto done = storage_->sync_directory(directory);
+  if (done) return done;
+  // Whether the name would survive a crash is not known: take back what it says, or the name.
+  const bool is_void = make_void(*made_.file, {0, 1}).has_value();
+  const bool is_removed = storage_->remove(made_.path).has_value();
+  if (is_void || (is_removed && storage_->sync_directory(directory))) return done;
+  return fail(
+      ErrorCode::CommitUnknown, EIO,
+      done.error().message +
+          "; the record of the transaction could not be taken back either: whether it is committed shows "
+          "at the next recovery");
+}
+
+Result<void> Coordinator::remove() {
+  return storage_->remove(made_.path);
+}
+
+}  // namespace stfs

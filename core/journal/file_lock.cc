@@ -1,0 +1,95 @@
+// Ascending order, patience, and giving back.
+#include "core/journal/file_lock.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+
+#include "core/journal/journal_format.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::uint64_t kLockBase = std::uint64_t{1} << 62U;
+constexpr ByteRange kHeaderByte = {kLockBase, 1};
+constexpr ByteRange kAll = {kLockBase, kLockBase - 1};  // as far as the offsets of locks go
+constexpr std::chrono::milliseconds kFirstPause{1};
+constexpr std::chrono::milliseconds kLongestPause{50};
+
+/// Ascending, rounded out to blocks, overlaps merged. The header's block is left out of its own byte:
+/// exclusive on data in block 0 would shut out every other patch.
+std::vector<ByteRange> lock_ranges(std::vector<ByteRange> ranges) {
+  std::ranges::sort(ranges, {}, &ByteRange::offset);
+  std::vector<ByteRange> merged;
+  for (const ByteRange range : ranges) {
+    const std::uint64_t begin = kLockBase + std::max<std::uint64_t>(round_down_to_block(range.offset), 1);
+    const std::uint64_t end = kLockBase + round_up_to_block(range.end());
+    if (!merged.empty() && begin <= merged.back().end()) {
+      merged.back().size_bytes = std::max(merged.back().end(), end) - merged.back().offset;
+    } else {
+      merged.push_back({begin, end - begin});
+    }
+  }
+  return merged;
+}
+
+std::string holder_text(std::optional<pid_t> holder) {
+  return holder ? fmt::format("process {}", *holder) : std::string("another process");
+}
+
+}  // namespace
+
+ArchiveLocks::ArchiveLocks(ArchiveLocks&& other) noexcept
+    : file_(std::exchange(other.file_, nullptr)), held_(std::move(other.held_)) {}
+
+ArchiveLocks& ArchiveLocks::operator=(ArchiveLocks&& other) noexcept {
+  std::swap(file_, other.file_);
+  std::swap(held_, other.held_);
+  return *this;
+}
+
+void ArchiveLocks::release() {
+  if (file_ != nullptr) {
+    for (const ByteRange range : held_) file_->unlock(range);
+  }
+  held_.clear();
+  file_ = nullptr;
+}
+
+Result<ArchiveLocks> ArchiveLocks::for_patch(File& archive, const std::filesystem::path& path,
+                                             std::vector<ByteRange> ranges,
+                                             std::chrono::milliseconds patience,
+                                             std::optional<std::chrono::milliseconds> has_waited) {
+  ArchiveLocks locks;
+  locks.file_ = &archive;
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  const auto take = [&](ByteRange range, LockKind kind) -> Result<void> {
+    for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+      auto conflict = archive.try_lock(range, kind);
+      if (!conflict) return pass_on(std::move(conflict));
+      if (!*conflict) {
+        locks.held_.push_back(range);
+        return {};
+      }
+      if (std::chrono::steady_clock::now() >= deadline) {
+        if (!has_waited) return fail(ErrorCode::Busy, EBUSY, path.string() + ": locked by another process");
+        return fail(
+            ErrorCode::Busy, EBUSY,
+            fmt::format("{}: {} holds a lock on bytes [{}, {}) and has not given it up in {} s",
+                        path.string(), holder_text(archive.lock_holder(range)), range.offset - kLockBase,
+                        range.end() - kLockBase,
+                        std::chrono::duration_cast<std::chrono::seconds>(*has_waited + patience).count()));
+      }
+      std::this_thread::sleep_for(pause);
+    }
+  };
+  if (auto taken = take(kHeaderByte, LockKind::Shared); !taken) return pass_on(std::move(taken));
+  for (const ByteRange range : lock_ranges(std::move(ranges))) {
+    if (auto taken = take(range, LockKind::Exclusive); !taken) return pass_on(std::move(taken));
+  }
+  return locks;
+}
+
+}  // namespace stfs

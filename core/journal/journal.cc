@@ -1,0 +1,254 @@
+// Seal, publish, retire.
+#include "core/journal/journal.h"
+
+#include <unistd.h>
+#include <xxhash.h>
+
+#include <limits>
+#include <new>
+#include <string>
+#include <utility>
+
+namespace stfs {
+namespace {
+
+constexpr std::size_t kRecordPieceBytes = 256 << 10;
+
+}  // namespace
+
+Result<std::unique_ptr<Journal>> Journal::create(Storage& storage, const std::filesystem::path& archive_path,
+                                                 Place place) {
+  std::unique_ptr<Journal> journal(new Journal(storage, archive_path));
+  if (place == Place::Memory) {
+    auto memory = std::make_unique<MemoryFile>();
+    journal->memory_ = memory.get();
+    journal->file_ = std::move(memory);
+  } else if (auto moved = journal->move_to_disk(); !moved) {
+    return pass_on(std::move(moved));
+  }
+  return journal;
+}
+
+Result<void> Journal::move_to_disk() {
+  auto made = create_journal_file(storage_, archive_path_);
+  if (!made) return pass_on(std::move(made));
+  if (memory_ != nullptr) {
+    if (auto copied = memory_->copy_to(*made->file); !copied) return copied;
+  }
+  path_ = std::move(made->path);
+  id_ = made->id;
+  memory_ = nullptr;
+  file_ = std::move(made->file);
+  worth_striping_bytes_ = file_->striping().from_bytes;
+  return {};
+}
+
+Result<void> Journal::move_to_new_file() {
+  writeback_.finish();
+  auto made = create_journal_file(storage_, archive_path_);
+  if (!made) return pass_on(std::move(made));
+  const ByteRange regions = {kBlockBytes, end_bytes_ - kBlockBytes};
+  if (auto copied = made->file->copy_from(*file_, regions.offset, regions); !copied) return copied;
+  path_ = std::move(made->path);
+  id_ = made->id;
+  file_ = std::move(made->file);
+  stripes_.reset();  // of the old file; nobody stages while it is sealed
+  is_taken_back_ = false;
+  return {};
+}
+
+Result<void> Journal::write(std::span<const std::byte> from, std::uint64_t offset) {
+  const std::scoped_lock lock(mutex_);
+  if (memory_ != nullptr && memory_->blocks_with({offset, from.size()}) > kLaneBlocks) {
+    if (auto moved = move_to_disk(); !moved) return moved;
+  }
+  auto written = file_->write(from, offset);
+  // Let the disk begin while the rest still comes: the commit waits for it.
+  if (written && memory_ == nullptr) writeback_.follow(*file_, {offset, from.size()});
+  return written;
+}
+
+Result<void> Journal::read(std::span<std::byte> to, std::uint64_t offset) const {
+  const std::scoped_lock lock(mutex_);
+  return file_->read(to, offset);
+}
+
+Result<void> Journal::reserve(ByteRange range) {
+  const std::scoped_lock lock(mutex_);
+  if (memory_ != nullptr && memory_->blocks_with(range) > kLaneBlocks) {
+    if (auto moved = move_to_disk(); !moved) return moved;
+  }
+  return file_->reserve(range);
+}
+
+Result<Stripes*> Journal::lend_stripes(ByteRange place, std::uint64_t in_order_bytes,
+                                       std::uint64_t unreserved_bytes) {
+  const std::scoped_lock lock(mutex_);
+  if (in_order_bytes < worth_striping_bytes_ || are_lent_) return nullptr;
+  const std::uint64_t spare_bytes = file_->striping().spare_bytes;
+  const std::uint64_t free_bytes = file_->free_bytes();
+  if (free_bytes < spare_bytes || free_bytes - spare_bytes < unreserved_bytes) return nullptr;
+  if (!stripes_) {
+    auto opened = Stripes::open(storage_, *file_, path_, place.size_bytes);
+    if (!opened || !*opened) worth_striping_bytes_ = std::numeric_limits<std::uint64_t>::max();
+    if (!opened) return pass_on(std::move(opened));
+    if (!*opened) return nullptr;
+    stripes_ = std::move(*opened);
+  }
+  stripes_->begin(place.offset);
+  are_lent_ = true;
+  return stripes_.get();
+}
+
+void Journal::return_stripes() {
+  const std::scoped_lock lock(mutex_);
+  are_lent_ = false;
+}
+
+std::unique_ptr<File> Journal::take_file() {
+  writeback_.finish();
+  auto file = stripes_ ? stripes_->take_file() : nullptr;
+  return file ? std::move(file) : std::move(file_);
+}
+
+std::uint64_t Journal::allocate(std::uint64_t size_bytes) {
+  // Large writes fill the page cache's largest folios then.
+  constexpr std::uint64_t kLargeBytes = 2 << 20;
+  const std::uint64_t alignment = size_bytes >= kLargeBytes ? kLargeBytes : kBlockBytes;
+  const std::scoped_lock lock(mutex_);
+  const std::uint64_t begin = (end_bytes_ + alignment - 1) / alignment * alignment;
+  end_bytes_ = begin + round_up_to_block(size_bytes);
+  return begin;
+}
+
+Result<std::optional<std::uint64_t>> Journal::share(File& archive, ByteRange blocks) {
+  const std::uint64_t end_before = end_bytes_;
+  const std::uint64_t region = allocate(blocks.size_bytes);
+  auto shared = file_->clone_from(archive, blocks.offset, {region, blocks.size_bytes});
+  // New blocks will take their place in the same way, which has to clear the page cache of the old ones.
+  if (shared) writeback_.evict(archive, blocks);
+  if (shared) return region;
+  end_bytes_ = end_before;
+  const int why = shared.error().errno_value;
+  if (why == EOPNOTSUPP || why == ENOSPC || why == EDQUOT) return std::nullopt;
+  return pass_on(std::move(shared));
+}
+
+Result<void> Journal::seal(JournalRecord record, Durability durability, const HashRange& hash,
+                           StandingJournal* standing) {
+  if (spoiled_) return tl::unexpected(*spoiled_);
+  if (is_taken_back_) {
+    if (auto moved = move_to_new_file(); !moved) return moved;
+  }
+  record.owner_pid = ::getpid();
+  record.boot = durability == Durability::Process ? storage_.boot() : Boot{};
+  if (memory_ != nullptr && standing != nullptr && standing->is_ready() && record.coordinator.empty()) {
+    for (JournalRange& range : record.ranges) {
+      if (auto hashed = hash ? hash(range) : Result<void>{}; !hashed) return hashed;
+    }
+    path_ = standing->path();
+    auto committed = standing->commit(std::move(record), *file_, durability);
+    if (committed) standing_ = standing;
+    return committed;
+  }
+  if (memory_ != nullptr) {
+    const std::scoped_lock lock(mutex_);  // the staging may be read meanwhile
+    if (auto moved = move_to_disk(); !moved) return moved;
+  }
+  // What we change now must not be changed back by what we have committed before.
+  if (standing != nullptr) {
+    if (auto settled = standing->settle(durability); !settled) return settled;
+  }
+  record.id = id_;
+  const auto head = write_record(std::move(record), hash);
+  if (!head) return tl::unexpected(head.error());
+  const std::string block = encode_head(*head);
+  if (auto written = file_->write(std::as_bytes(std::span(block)), 0); !written) return written;
+  if (durability == Durability::Process) return {};
+  auto synced = file_->sync();
+  if (synced) return {};
+  // Spoiled even where there is no memory for the reason.
+  Error& why = spoiled_.emplace();
+  why.code = synced.error().code;
+  why.errno_value = synced.error().errno_value;
+  why.message = synced.error().message;
+  return synced;
+}
+
+Result<JournalHead> Journal::write_record(JournalRecord record, const HashRange& hash) {
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hashing(XXH3_createState(),
+                                                                                &XXH3_freeState);
+  if (!hashing) throw std::bad_alloc();
+  XXH3_64bits_reset(hashing.get());
+  std::uint64_t end = end_bytes_;
+  const Boot boot = record.boot;
+  std::string text = encode_beginning(record);
+  const auto write_out = [&]() -> Result<void> {
+    XXH3_64bits_update(hashing.get(), text.data(), text.size());
+    auto written = file_->write(std::as_bytes(std::span(text)), end);
+    end += text.size();
+    text.clear();
+    return written;
+  };
+  for (JournalRange& range : record.ranges) {
+    if (auto hashed = hash ? hash(range) : Result<void>{}; !hashed) return pass_on(std::move(hashed));
+    text += encode_range(range);
+    range.new_hashes = range.old_hashes = {};
+    if (text.size() < kRecordPieceBytes) continue;
+    if (auto written = write_out(); !written) return pass_on(std::move(written));
+  }
+  if (auto written = write_out(); !written) return pass_on(std::move(written));
+  return JournalHead{.id = id_,
+                     .record = {end_bytes_, end - end_bytes_},
+                     .record_hash = XXH3_64bits_digest(hashing.get()),
+                     .boot = boot};
+}
+
+Result<void> Journal::publish(Durability durability) {
+  if (spoiled_) return tl::unexpected(*spoiled_);
+  if (standing_ != nullptr) return {};
+  writeback_.finish();
+  // What needs memory comes before the name: a commit must not fail for want of it afterwards.
+  const std::filesystem::path directory = path_.parent_path();
+  auto done = storage_.publish(*file_, path_);
+  const bool is_named = done.has_value();
+  if (done && durability == Durability::Power) done = storage_.sync_directory(directory);
+  if (done) return done;
+  spoiled_ = done.error();
+  if (!is_named) return done;
+  // Nobody can say whether the name would survive a crash now. Make the content invalid as well, so that
+  // whatever survives is no commit.
+  const bool is_void = make_void(*file_, kHead).has_value();
+  const bool is_removed = storage_.remove(path_).has_value();
+  if (is_void || (is_removed && storage_.sync_directory(directory))) return done;
+  return fail(ErrorCode::CommitUnknown, EIO,
+              done.error().message +
+                  "; the journal could not be taken back either: whether the change is "
+                  "committed shows at the next recovery");
+}
+
+std::unique_ptr<File> Journal::give_up() {
+  if (standing_ != nullptr) {
+    standing_->give_up();
+  } else {
+    file_->unlock(kOwnerByte);
+  }
+  return std::move(file_);
+}
+
+void Journal::take_back(Durability durability) {
+  is_taken_back_ = true;
+  // Whether or not it succeeds: without its coordinator it is no commit, and recovery removes it.
+  static_cast<void>(guard_memory([&] { return retire(durability); }));
+}
+
+Result<void> Journal::retire(Durability durability) {
+  // A standing journal's owner settles it later (standing_journal.h, invariant 4).
+  if (standing_ != nullptr) return {};
+  if (durability == Durability::Power) {
+    if (auto gone = make_void(*file_, kHead); !gone) return gone;
+  }
+  return storage_.remove(path_);
+}
+
+}  // namespace stfs

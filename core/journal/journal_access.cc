@@ -1,0 +1,57 @@
+// The tables of journal_access.h.
+#include "core/journal/journal_access.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+
+namespace stfs {
+namespace {
+
+constexpr std::uint32_t kReadWriteForAll = 0666;
+constexpr std::uint32_t kReadWriteForOwner = 0600;
+
+/// EINVAL: a user namespace has no number for that group.
+bool may_not_be_given(const Error& error) {
+  return is_forbidden(error) || error.errno_value == EINVAL;
+}
+
+}  // namespace
+
+Result<void> give_access(Storage& storage, File& journal, const FileStatus& archive) {
+  auto own = journal.status();
+  if (!own) return pass_on(std::move(own));
+  std::uint32_t permissions = (archive.mode & kReadWriteForAll) | kReadWriteForOwner;
+  const bool is_root = storage.user() == 0;
+  const std::uint32_t owner = is_root ? archive.uid : own->uid;
+  if (own->uid != owner || own->gid != archive.gid) {
+    auto given = journal.set_owner(owner, archive.gid);
+    // Root without its capabilities, or on another host's disk: as everybody else.
+    if (!given && may_not_be_given(given.error()) && owner != own->uid && own->gid != archive.gid) {
+      given = journal.set_owner(own->uid, archive.gid);
+    }
+    if (!given && !may_not_be_given(given.error())) return given;
+    own = journal.status();
+    if (!own) return pass_on(std::move(own));
+    // The group that it has now has no more right to the archive than others.
+    if (own->gid != archive.gid) permissions = (permissions & 0707U) | ((permissions & 0007U) << 3U);
+  }
+  if ((own->mode & 07777U) == permissions) return {};
+  return journal.set_mode(permissions);
+}
+
+bool is_believed(const FileStatus& journal, const FileStatus& archive, const FileStatus& directory,
+                 std::uint32_t user) {
+  if (journal.uid == 0 || journal.uid == archive.uid || journal.uid == user) return true;
+  if ((archive.mode & S_IWOTH) != 0) return true;
+  if ((archive.mode & S_IWGRP) == 0 || journal.gid != archive.gid) return false;
+  const bool may_be_inherited = directory.gid == archive.gid && (directory.mode & S_IWOTH) != 0;
+  return !may_be_inherited;
+}
+
+std::string settlers_of(const FileStatus& journal) {
+  return journal.uid == 0 ? "root" : fmt::format("user {} or root", journal.uid);
+}
+
+}  // namespace stfs

@@ -1,0 +1,79 @@
+// Clone or copy.
+#include "core/journal/journal_apply.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "core/storage/writeback.h"
+
+namespace stfs {
+namespace {
+
+// Large enough that a system call's cost vanishes, small enough to stay in the L2 cache.
+constexpr std::uint64_t kAppliedPieceBytes = 1 << 20;
+
+Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::uint64_t from,
+                        Writeback& writeback, const OnBytes& on_bytes) {
+  while (!to.empty()) {
+    const ByteRange piece = {to.offset, std::min(Writeback::kWindowBytes, to.size_bytes)};
+    if (auto copied = archive.copy_from(journal, from, piece); !copied) return copied;
+    writeback.follow(archive, piece);
+    if (on_bytes) on_bytes(piece.size_bytes);
+    from += piece.size_bytes;
+    to = {piece.end(), to.size_bytes - piece.size_bytes};
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on_piece) {
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kAppliedPieceBytes, range.size_bytes)));
+  while (!range.empty()) {
+    const auto piece = std::span(buffer).first(std::min<std::size_t>(buffer.size(), range.size_bytes));
+    if (auto read = file.read(piece, range.offset); !read) return read;
+    if (auto done = on_piece(piece, range.offset); !done) return done;
+    range = {range.offset + piece.size(), range.size_bytes - piece.size()};
+  }
+  return {};
+}
+
+Result<void> hash_blocks(const File& file, ByteRange range, std::span<std::uint64_t> hashes,
+                         const OnBytes& on_bytes) {
+  return for_each_piece(file, range, [&](std::span<const std::byte> piece, std::uint64_t) -> Result<void> {
+    hashes = put_block_hashes(piece, hashes);
+    if (on_bytes) on_bytes(piece.size());
+    return {};
+  });
+}
+
+Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range) {
+  std::vector<std::uint64_t> hashes(round_up_to_block(range.size_bytes) / kBlockBytes);
+  if (auto read = hash_blocks(file, range, hashes, {}); !read) return pass_on(std::move(read));
+  return hashes;
+}
+
+Result<void> apply_ranges(File& archive, const File& journal, std::span<const JournalRange> ranges,
+                          const OnBytes& on_bytes) {
+  bool can_clone = true;
+  Writeback writeback;
+  for (const JournalRange& range : ranges) {
+    ByteRange rest = range.archive;
+    std::uint64_t from = range.journal_offset;
+    if (const std::uint64_t whole = round_down_to_block(rest.size_bytes);
+        can_clone && whole >= kCloneFromBytes) {
+      auto cloned = archive.clone_from(journal, from, {rest.offset, whole});
+      if (!cloned && cloned.error().errno_value != EOPNOTSUPP) return cloned;
+      can_clone = cloned.has_value();
+      if (can_clone) {
+        rest = {rest.offset + whole, rest.size_bytes - whole};
+        from += whole;
+        if (on_bytes) on_bytes(whole);
+      }
+    }
+    if (auto copied = copy_range(archive, journal, rest, from, writeback, on_bytes); !copied) return copied;
+  }
+  return {};
+}
+
+}  // namespace stfs

@@ -1,0 +1,57 @@
+// Create, lock, look again.
+#include "core/journal/journal_file.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include "core/journal/journal_access.h"
+
+namespace stfs {
+
+Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem::path& archive_path,
+                                        std::string_view suffix) {
+  // On a file system without unnamed files somebody's recovery may take the new file, before its lock, for
+  // a dead owner's leftover; then it is gone and another one is made.
+  constexpr int kAttempts = 8;
+  const auto archive = storage.status(archive_path);
+  // Of an archive that is gone nothing will be committed.
+  if (!archive && archive.error().errno_value != ENOENT) return tl::unexpected(archive.error());
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    JournalFile made;
+    made.id = JournalId::random();
+    const std::string name = journal_prefix(archive_path.filename().string()) + made.id.text();
+    made.path = archive_path.parent_path() / (name + std::string(suffix));
+    const std::filesystem::path staged_path =
+        archive_path.parent_path() / (name + std::string(kStagedSuffix));
+    auto file = storage.create_unnamed(staged_path);
+    if (!file) return pass_on(std::move(file));
+    made.file = std::move(*file);
+    auto conflict = made.file->try_lock(kOwnerByte, LockKind::Exclusive);
+    if (!conflict && !lacks_locks(conflict.error())) return pass_on(std::move(conflict));
+    if (conflict && *conflict) continue;
+    // Before the name and the bytes: their sync covers it.
+    if (archive) {
+      if (auto given = give_access(storage, *made.file, *archive); !given) return pass_on(std::move(given));
+    }
+    made.is_locked = conflict.has_value();
+    if (!made.file->has_staged_name() || storage.status(staged_path)) return made;
+  }
+  return fail(ErrorCode::Busy, EBUSY,
+              archive_path.string() + ": its journals vanish as soon as they are made");
+}
+
+Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal) {
+  const std::string name = journal.filename().string();
+  auto names = storage.list(journal.parent_path(), name);
+  if (!names) return pass_on(std::move(names));
+  return std::ranges::find(*names, name) != names->end();
+}
+
+Result<void> make_void(File& journal, ByteRange heads) {
+  const std::string zeros(heads.size_bytes, '\0');
+  auto done = journal.write(std::as_bytes(std::span(zeros)), heads.offset);
+  return done ? journal.sync() : done;
+}
+
+}  // namespace stfs

@@ -1,0 +1,310 @@
+// Little-endian, byte by byte, and nothing believed that was not checked.
+#include "core/journal/journal_format.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <random>
+
+#include "core/base/xxh3.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kJournalMagic = "STFSJRNL";
+constexpr std::uint32_t kMaxRanges = 1U << 26U;
+constexpr std::uint32_t kFirstVersionWithBoot = 3;
+constexpr std::uint32_t kMaxCoordinatorBytes = 4096;
+
+class Writer {
+ public:
+  void u32(std::uint32_t value) { number(value, 4); }
+  void u64(std::uint64_t value) { number(value, 8); }
+  void bytes(std::string_view value) { out_ += value; }
+  void reserve(std::size_t size_bytes) { out_.reserve(size_bytes); }
+  std::string take() { return std::move(out_); }
+
+ private:
+  void number(std::uint64_t value, int size) {
+    for (int byte = 0; byte < size; ++byte) out_ += static_cast<char>(value >> (8 * byte));
+  }
+  std::string out_;
+};
+
+/// Reads past the end give zeros and make ok() false: callers check once, at the end of a part.
+class Reader {
+ public:
+  explicit Reader(std::string_view in) : in_(in) {}
+  std::uint32_t u32() { return static_cast<std::uint32_t>(number(4)); }
+  std::uint64_t u64() { return number(8); }
+  std::string_view bytes(std::size_t size) {
+    if (size > in_.size()) {
+      in_ = {};
+      is_ok_ = false;
+      return {};
+    }
+    const std::string_view value = in_.substr(0, size);
+    in_.remove_prefix(size);
+    return value;
+  }
+  [[nodiscard]] bool is_ok() const { return is_ok_; }
+  [[nodiscard]] std::size_t left() const { return in_.size(); }
+
+ private:
+  std::uint64_t number(std::size_t size) {
+    std::uint64_t value = 0;
+    const std::string_view from = bytes(size);
+    for (std::size_t byte = 0; byte < from.size(); ++byte) {
+      value |= std::uint64_t{static_cast<unsigned char>(from[byte])} << (8 * byte);
+    }
+    return value;
+  }
+  std::string_view in_;
+  bool is_ok_ = true;
+};
+
+JournalId read_id(Reader& in) {
+  JournalId id;
+  const std::string_view bytes = in.bytes(id.bytes.size());
+  std::ranges::copy(bytes, id.bytes.begin());
+  return id;
+}
+
+std::string_view text_of(const JournalId& id) {
+  return {reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size()};  // NOLINT: bytes as bytes
+}
+
+std::uint64_t blocks_in(std::uint64_t size_bytes) {
+  return round_up_to_block(size_bytes) / kBlockBytes;
+}
+
+/// Whether blocks may lie there in a journal.
+bool has_room(std::uint64_t offset, std::uint64_t size_bytes, std::uint64_t journal_size_bytes,
+              ByteRange heads) {
+  const auto range = ByteRange::checked(offset, size_bytes);
+  return range && offset % kBlockBytes == 0 && !range->overlaps(heads) && range->end() <= journal_size_bytes;
+}
+
+bool is_sound(const JournalRange& range, const ArchiveStamp& archive, std::uint64_t journal_size_bytes,
+              ByteRange heads) {
+  const auto in_archive = ByteRange::checked(range.archive.offset, range.archive.size_bytes);
+  if (!in_archive || in_archive->empty() || in_archive->offset % kBlockBytes != 0) return false;
+  if (!has_room(range.journal_offset, in_archive->size_bytes, journal_size_bytes, heads)) return false;
+  // Old blocks do not change when the new ones are written: a standing journal has no place for them.
+  if (range.old_offset != 0 &&
+      (heads.offset != 0 || !has_room(range.old_offset, in_archive->size_bytes, journal_size_bytes, heads)))
+    return false;
+  if (in_archive->end() > archive.size_bytes) return false;
+  return in_archive->end() % kBlockBytes == 0 || in_archive->end() == archive.size_bytes;
+}
+
+}  // namespace
+
+JournalId JournalId::random() {
+  JournalId id;
+  std::random_device source;
+  for (std::uint8_t& byte : id.bytes) byte = static_cast<std::uint8_t>(source());
+  return id;
+}
+
+std::string JournalId::text() const {
+  std::string text;
+  for (const std::uint8_t byte : bytes) text += fmt::format("{:02x}", byte);
+  return text;
+}
+
+std::string journal_prefix(const std::string& archive_file_name) {
+  // With the id and the suffix, the whole name has to stay below NAME_MAX.
+  constexpr std::size_t kKept = 180;
+  if (archive_file_name.size() <= kKept) return "." + archive_file_name + ".stj.";
+  return fmt::format(".{}~{:016x}.stj.", archive_file_name.substr(0, kKept - 17),
+                     XXH3_64bits(archive_file_name.data(), archive_file_name.size()));
+}
+
+Kinship ArchiveStamp::compare(const ArchiveStamp& other) const {
+  const bool is_alike = size_bytes == other.size_bytes && header_size_bytes == other.header_size_bytes &&
+                        header_hash == other.header_hash;
+  if (!is_alike) return Kinship::Other;
+  if (birth_ns == 0 || other.birth_ns == 0) return Kinship::Unsure;
+  const bool is_same = inode == other.inode && birth_ns == other.birth_ns;
+  return is_same ? Kinship::Same : Kinship::Other;
+}
+
+std::span<std::uint64_t> put_block_hashes(std::span<const std::byte> bytes, std::span<std::uint64_t> hashes) {
+  while (!bytes.empty()) {
+    const auto block = bytes.first(std::min<std::size_t>(kBlockBytes, bytes.size()));
+    hashes.front() = XXH3_64bits(block.data(), block.size());
+    hashes = hashes.subspan(1);
+    bytes = bytes.subspan(block.size());
+  }
+  return hashes;
+}
+
+void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint64_t>& hashes) {
+  const std::size_t before = hashes.size();
+  hashes.resize(before + round_up_to_block(bytes.size()) / kBlockBytes);
+  put_block_hashes(bytes, std::span(hashes).subspan(before));
+}
+
+std::string encode_record(const JournalRecord& record) {
+  std::string text = encode_beginning(record);
+  for (const JournalRange& range : record.ranges) text += encode_range(range);
+  return text;
+}
+
+std::string encode_beginning(const JournalRecord& record) {
+  Writer out;
+  out.bytes(text_of(record.id));
+  out.u64(record.archive.device);
+  out.u64(record.archive.inode);
+  out.u64(static_cast<std::uint64_t>(record.archive.birth_ns));
+  out.u64(record.archive.size_bytes);
+  out.u64(record.archive.header_size_bytes);
+  out.u64(record.archive.header_hash);
+  out.u64(record.sequence);
+  out.u32(static_cast<std::uint32_t>(record.owner_pid));
+  out.u32(static_cast<std::uint32_t>(record.coordinator.size()));
+  out.bytes(record.coordinator);
+  out.u32(static_cast<std::uint32_t>(record.ranges.size()));
+  return out.take();
+}
+
+std::string encode_range(const JournalRange& range) {
+  Writer out;
+  out.reserve(8 * (4 + range.new_hashes.size() + range.old_hashes.size()));
+  out.u64(range.archive.offset);
+  out.u64(range.archive.size_bytes);
+  out.u64(range.journal_offset);
+  out.u64(range.old_offset);
+  for (const std::uint64_t hash : range.new_hashes) out.u64(hash);
+  for (const std::uint64_t hash : range.old_hashes) out.u64(hash);
+  return out.take();
+}
+
+Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes,
+                                    ByteRange heads) {
+  Reader in(bytes);
+  JournalRecord record;
+  record.id = read_id(in);
+  record.archive.device = in.u64();
+  record.archive.inode = in.u64();
+  record.archive.birth_ns = static_cast<std::int64_t>(in.u64());
+  record.archive.size_bytes = in.u64();
+  record.archive.header_size_bytes = in.u64();
+  record.archive.header_hash = in.u64();
+  record.sequence = in.u64();
+  record.owner_pid = static_cast<std::int32_t>(in.u32());
+  const std::uint32_t coordinator_bytes = in.u32();
+  if (coordinator_bytes > kMaxCoordinatorBytes) return damaged("the coordinator's name is too long");
+  record.coordinator = in.bytes(coordinator_bytes);
+  const std::uint32_t ranges = in.u32();
+  if (!in.is_ok() || ranges > kMaxRanges) return damaged("the record is cut short");
+  std::uint64_t end_of_last = 0;
+  for (std::uint32_t at = 0; at < ranges; ++at) {
+    JournalRange range;
+    range.archive.offset = in.u64();
+    range.archive.size_bytes = in.u64();
+    range.journal_offset = in.u64();
+    range.old_offset = in.u64();
+    if (!in.is_ok() || !is_sound(range, record.archive, journal_size_bytes, heads)) {
+      return damaged(fmt::format("range {} of the record makes no sense", at));
+    }
+    if (range.archive.offset < end_of_last) return damaged("the record's ranges overlap");
+    end_of_last = range.archive.end();
+    const std::uint64_t blocks = blocks_in(range.archive.size_bytes);
+    const std::uint64_t old_hashes = range.old_offset == 0 ? blocks : 0;
+    if (blocks > in.left() / 8 || blocks + old_hashes > in.left() / 8)
+      return damaged("the record is cut short");
+    range.new_hashes.reserve(blocks);
+    range.old_hashes.reserve(old_hashes);
+    for (std::uint64_t block = 0; block < blocks; ++block) range.new_hashes.push_back(in.u64());
+    for (std::uint64_t block = 0; block < old_hashes; ++block) range.old_hashes.push_back(in.u64());
+    record.ranges.push_back(std::move(range));
+  }
+  if (!in.is_ok() || in.left() != 0) return damaged("the record has not the length that it promises");
+  return record;
+}
+
+std::uint64_t most_record_bytes(std::uint64_t archive_size_bytes) {
+  constexpr std::uint64_t kFixedBytes = 84;
+  constexpr std::uint64_t kRangeBytes = 4 * 8;
+  constexpr std::uint64_t kHashesBytes = 2 * 8;
+  const std::uint64_t blocks = blocks_in(archive_size_bytes);
+  return kFixedBytes + kMaxCoordinatorBytes + blocks * (kRangeBytes + kHashesBytes);
+}
+
+std::string encode_head(const JournalHead& head) {
+  Writer out;
+  out.bytes(kJournalMagic);
+  out.u32(kJournalVersion);
+  out.bytes(text_of(head.id));
+  out.u64(head.record.offset);
+  out.u64(head.record.size_bytes);
+  out.u64(head.record_hash);
+  out.bytes({reinterpret_cast<const char*>(head.boot.id.data()), head.boot.id.size()});  // NOLINT: bytes
+  out.u64(head.boot.host);
+  std::string block = out.take();
+  const std::uint64_t hash = XXH3_64bits(block.data(), block.size());
+  Writer last;
+  last.u64(hash);
+  block += last.take();
+  block.resize(kBlockBytes, '\0');
+  return block;
+}
+
+Result<std::string> encode_head_with(const JournalRecord& record) {
+  constexpr std::uint64_t kPlace = 128;  // behind the head's own fields
+  const std::string bytes = encode_record(record);
+  if (bytes.size() > kBlockBytes - kPlace) {
+    return fail(ErrorCode::InvalidArgument, EINVAL, "the record does not fit into its head");
+  }
+  std::string block = encode_head({.id = record.id,
+                                   .record = {kPlace, bytes.size()},
+                                   .record_hash = XXH3_64bits(bytes.data(), bytes.size()),
+                                   .boot = record.boot});
+  block.replace(kPlace, bytes.size(), bytes);
+  return block;
+}
+
+tl::unexpected<Error> damaged(std::string_view why) {
+  return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("damaged: {}", why));
+}
+
+Result<JournalHead> decode_head(std::string_view block) {
+  Reader in(block);
+  if (in.bytes(kJournalMagic.size()) != kJournalMagic) return damaged("it does not begin as a journal does");
+  const std::uint32_t version = in.u32();
+  if (in.is_ok() && (version < kOldestJournalVersion || version > kJournalVersion)) {
+    return fail(ErrorCode::InvalidArgument, EPROTONOSUPPORT,
+                fmt::format("a journal of version {}, this program knows versions {} to {}: use the version "
+                            "that wrote it",
+                            version, kOldestJournalVersion, kJournalVersion));
+  }
+  JournalHead head;
+  head.id = read_id(in);
+  head.record.offset = in.u64();
+  head.record.size_bytes = in.u64();
+  head.record_hash = in.u64();
+  if (version >= kFirstVersionWithBoot) {
+    std::ranges::copy(in.bytes(head.boot.id.size()), head.boot.id.begin());
+    head.boot.host = in.u64();
+  }
+  const std::size_t hashed_bytes = block.size() - in.left();
+  const std::uint64_t hash = in.u64();
+  if (!in.is_ok() || hash != XXH3_64bits(block.data(), hashed_bytes))
+    return damaged("its head's hash does not agree");
+  return head;
+}
+
+Result<JournalRecord> decode_sealed_record(std::string_view bytes, const JournalHead& head,
+                                           std::uint64_t journal_size_bytes, ByteRange heads) {
+  if (XXH3_64bits(bytes.data(), bytes.size()) != head.record_hash) {
+    return damaged("its record's hash does not agree");
+  }
+  auto record = decode_record(bytes, journal_size_bytes, heads);
+  if (record && record->id != head.id) return damaged("head and record are of different journals");
+  if (record) record->boot = head.boot;
+  return record;
+}
+
+}  // namespace stfs

@@ -1,0 +1,324 @@
+// Find each journal, ask who is believed and who lives, then judge (journal_verdict.h).
+#include "core/journal/journal_scan.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "core/format/header.h"
+#include "core/journal/coordinator.h"
+#include "core/journal/journal_access.h"
+#include "core/journal/journal_apply.h"
+#include "core/journal/journal_file.h"
+#include "core/journal/journal_verdict.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::size_t kIdDigits = 32;
+/// Where many writers are at work, some journal vanishes in each round.
+constexpr int kMostRounds = 8;
+
+bool is_hexadecimal(std::string_view text) {
+  return std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
+}
+
+enum class NameKind : std::uint8_t { Ordinary, Staged, Standing, Group };
+
+/// Nothing where it is not a journal's name.
+std::optional<NameKind> kind_of(std::string_view rest) {
+  NameKind kind = NameKind::Ordinary;
+  if (rest.ends_with(kStagedSuffix)) {
+    rest.remove_suffix(kStagedSuffix.size());
+    kind = NameKind::Staged;
+  }
+  // Each kind is staged under its own suffix and that of staging.
+  for (const auto& [suffix, meaning] :
+       {std::pair{kStandingSuffix, NameKind::Standing}, {kGroupSuffix, NameKind::Group}}) {
+    if (!rest.ends_with(suffix)) continue;
+    rest.remove_suffix(suffix.size());
+    if (kind != NameKind::Staged) kind = meaning;
+    break;
+  }
+  const bool is_id = rest.size() == kIdDigits && is_hexadecimal(rest);
+  return is_id ? std::optional(kind) : std::nullopt;
+}
+
+class Scan {
+ public:
+  Scan(Storage& storage, const std::filesystem::path& archive_path, const File& archive,
+       const std::filesystem::path& own)
+      : storage_(storage),
+        archive_path_(archive_path),
+        prefix_(journal_prefix(archive_path.filename().string())),
+        archive_(archive),
+        own_(own) {}
+
+  Result<std::vector<FoundJournal>> all() {
+    for (int rounds_left = kMostRounds;; --rounds_left) {
+      bool has_vanished = false;
+      auto found = one_round(rounds_left == 1, has_vanished);
+      if (!found || !has_vanished || rounds_left == 1) return found;
+    }
+  }
+
+  /// The name's own file, whose lock the caller holds.
+  Result<bool> again(FoundJournal& found) {
+    auto known = look_at_archive();
+    if (!known) return pass_on(std::move(known));
+    auto opened = found.file->status();
+    if (!opened) return pass_on(std::move(opened));
+    auto is_there = is_at(storage_, found.report.path, *opened);
+    if (!is_there || !*is_there) return is_there;
+    found.is_in_use = false;
+    found.record = {};
+    auto judged = judge(found, *kind_of(rest_of(found.report.path.filename().string())), *opened);
+    if (!judged) return pass_on(std::move(judged));
+    return *judged;
+  }
+
+ private:
+  [[nodiscard]] std::string_view rest_of(std::string_view name) const { return name.substr(prefix_.size()); }
+
+  Result<void> look_at_archive() {
+    auto stamp = stamp_of(archive_);
+    if (!stamp) return pass_on(std::move(stamp));
+    stamp_ = *stamp;
+    auto status = archive_.status();
+    if (!status) return pass_on(std::move(status));
+    status_ = *status;
+    return {};
+  }
+
+  Result<std::vector<FoundJournal>> one_round(bool is_last, bool& has_vanished) {
+    auto names = storage_.list(archive_path_.parent_path(), prefix_);
+    if (!names && is_forbidden(names.error())) {
+      return fail(ErrorCode::Unlistable, names.error().errno_value, std::move(names.error().message));
+    }
+    if (!names) return pass_on(std::move(names));
+    std::vector<FoundJournal> found;
+    std::erase(*names, own_.filename().string());
+    if (names->empty()) return found;
+    std::ranges::sort(*names);
+    if (auto known = look_at_archive(); !known) return pass_on(std::move(known));
+    for (const std::string& name : *names) {
+      FoundJournal journal;
+      journal.report.path = archive_path_.parent_path() / name;
+      auto is_there = look_at(journal, name);
+      if (!is_there && says_gone(is_there.error())) {
+        // What is still there in the end can't be read: that is an error, and not "gone".
+        if (is_last && storage_.status(journal.report.path)) return pass_on(std::move(is_there));
+        is_there = false;
+      }
+      if (!is_there) return pass_on(std::move(is_there));
+      if (*is_there && !journal.is_hidden) found.push_back(std::move(journal));
+      has_vanished = has_vanished || !*is_there;
+    }
+    std::ranges::stable_sort(found, {}, [](const FoundJournal& journal) { return journal.record.sequence; });
+    return found;
+  }
+
+  static void set(FoundJournal& found, JournalState state, std::string why) {
+    found.report.state = state;
+    found.report.explanation = std::move(why);
+  }
+  static void block(FoundJournal& found, std::string why, std::string next_step) {
+    set(found, JournalState::Unknown, std::move(why));
+    found.report.blocks_commits = true;
+    found.report.next_step = std::move(next_step);
+  }
+
+  /// False where the journal has gone in the meantime. A failure to look is an error: a committed journal
+  /// that is passed over leaves the archive torn.
+  Result<bool> look_at(FoundJournal& found, const std::string& name) {
+    const std::filesystem::path& path = found.report.path;
+    const auto kind = kind_of(rest_of(name));
+    if (!kind) {
+      set(found, JournalState::Unknown, "not a journal's name");
+      return true;
+    }
+    auto file = storage_.open_no_link(path, Access::ReadWrite);
+    if (!file && (is_forbidden(file.error()) || file.error().errno_value == EROFS)) {
+      file = storage_.open_no_link(path, Access::ReadOnly);
+      found.is_read_only = file.has_value();
+    }
+    if (!file) return explain_unopened(found, *kind, file.error());
+    found.file = std::move(*file);
+    auto opened = found.file->status();
+    if (!opened) return pass_on(std::move(opened));
+    auto is_there = is_at(storage_, path, *opened);
+    if (!is_there || !*is_there) return is_there;
+    found.settlers = settlers_of(*opened);
+    auto believed = is_believed_here(*opened);
+    if (!believed) return pass_on(std::move(believed));
+    if (!*believed) {
+      block(found,
+            fmt::format(
+                "belongs to user {}, who owns neither the archive nor this process and may not write the "
+                "archive by its mode",
+                opened->uid),
+            fmt::format("run `stfs recover` as {}, or delete it where that user has no right to the archive",
+                        found.settlers));
+      return true;
+    }
+    auto in_use = found.file->is_locked_by_other(kOwnerByte, LockKind::Shared);
+    // Without locks nobody can tell; whoever wrote it has said nolock.
+    if (!in_use && !lacks_locks(in_use.error())) return pass_on(std::move(in_use));
+    found.is_in_use = in_use && *in_use;
+    return judge(found, *kind, *opened);
+  }
+
+  Result<bool> explain_unopened(FoundJournal& found, NameKind kind, const Error& why) {
+    switch (why.errno_value) {
+      case ELOOP: set(found, JournalState::Unknown, "a symbolic link"); return true;
+      // A directory, a device: nothing that a writer has made.
+      case EISDIR:
+      case EINVAL: set(found, JournalState::Unknown, why.message); return true;
+      case EACCES:
+      case EPERM: break;
+      default: return tl::unexpected(why);
+    }
+    auto at_path = storage_.status(found.report.path);
+    if (!at_path) return pass_on(std::move(at_path));
+    found.settlers = settlers_of(*at_path);
+    if (kind == NameKind::Staged) {
+      // It promises nothing, and is in nobody's way. Whether its owner lives can't be seen from here, so it
+      // stays: one who lives would miss it when he gives it its name.
+      set(found, JournalState::Unknown, "being staged, or a leftover of that: this process may not read it");
+      return true;
+    }
+    block(found,
+          fmt::format(
+              "belongs to user {} and this process, of user {}, may not read it: a newer commit may be in it",
+              at_path->uid, storage_.user()),
+          fmt::format("run `stfs recover` as {}", found.settlers));
+    return true;
+  }
+
+  /// A journal says what to write into the archive: one that was put there by somebody who may not
+  /// write the archive himself must not be believed.
+  Result<bool> is_believed_here(const FileStatus& journal) {
+    // As if the directory gave its group to what anybody puts there.
+    FileStatus worst;
+    worst.mode = S_IWOTH;
+    worst.gid = status_.gid;
+    if (is_believed(journal, status_, worst, storage_.user())) return true;
+    if ((status_.mode & S_IWGRP) == 0 || journal.gid != status_.gid) return false;
+    auto directory = storage_.status(archive_path_.parent_path());
+    if (!directory) return pass_on(std::move(directory));
+    return is_believed(journal, status_, *directory, storage_.user());
+  }
+
+  Result<bool> judge(FoundJournal& found, NameKind kind, const FileStatus& opened) {
+    const JudgedArchive archive{storage_, archive_, stamp_};
+    const std::uint64_t size_bytes = opened.identity.size_bytes;
+    found.is_standing = kind == NameKind::Standing;
+    Result<void> judged;
+    switch (kind) {
+      case NameKind::Ordinary: judged = judge_ordinary(archive, found, size_bytes); break;
+      case NameKind::Standing: judged = judge_standing(archive, found, size_bytes); break;
+      case NameKind::Group: judged = judge_group(found); break;
+      case NameKind::Staged:
+        set(found, found.is_in_use ? JournalState::InUse : JournalState::Unfinished,
+            found.is_in_use ? "being staged" : "a leftover of staging");
+    }
+    if (!judged) return pass_on(std::move(judged));
+    return true;
+  }
+
+  Result<void> judge_group(FoundJournal& found) {
+    auto rules = found.is_in_use ? Result<bool>(true) : has_journals(storage_, found.report.path);
+    if (!rules && rules.error().code == ErrorCode::InvalidArgument) {
+      set(found, JournalState::Unknown, rules.error().message);
+      return {};
+    }
+    if (!rules) return pass_on(std::move(rules));
+    // Then its journals tell all that there is to tell.
+    found.is_hidden = *rules;
+    if (!*rules) set(found, JournalState::Unfinished, "a leftover of a transaction over several archives");
+    return {};
+  }
+
+  Storage& storage_;
+  const std::filesystem::path& archive_path_;
+  const std::string prefix_;
+  const File& archive_;
+  const std::filesystem::path& own_;
+  ArchiveStamp stamp_;
+  FileStatus status_;
+};
+
+}  // namespace
+
+std::string_view name_of(JournalState state) {
+  switch (state) {
+    case JournalState::Committed: return "committed";
+    case JournalState::InUse: return "in use";
+    case JournalState::Unfinished: return "unfinished";
+    case JournalState::Foreign: return "foreign";
+    case JournalState::Damaged: return "damaged";
+    case JournalState::Unknown: return "unknown";
+  }
+  return "unknown";
+}
+
+Result<ArchiveStamp> stamp_of(const File& archive) {
+  auto status = archive.status();
+  if (!status) return pass_on(std::move(status));
+  ArchiveStamp stamp{.device = status->identity.device,
+                     .inode = status->identity.inode,
+                     .birth_ns = status->birth_ns,
+                     .size_bytes = status->identity.size_bytes};
+  std::array<std::byte, kHeaderLengthBytes> first{};
+  const std::span<std::byte> there(first.data(), std::min<std::uint64_t>(stamp.size_bytes, first.size()));
+  if (auto read = archive.read(there, 0); !read) return pass_on(std::move(read));
+  auto length = header_length(there, stamp.size_bytes);
+  // What has no header any more matches no journal.
+  if (!length) return stamp;
+  auto text = read_text(archive, {kHeaderLengthBytes, *length});
+  if (!text) return pass_on(std::move(text));
+  stamp.header_size_bytes = *length;
+  stamp.header_hash = XXH3_64bits(text->data(), text->size());
+  return stamp;
+}
+
+Result<void> check_new_blocks(const File& file, const JournalRecord& record) {
+  for (const JournalRange& range : record.ranges) {
+    auto hashes = hash_blocks(file, {range.journal_offset, range.archive.size_bytes});
+    if (!hashes) return pass_on(std::move(hashes));
+    if (*hashes != range.new_hashes) {
+      return fail(ErrorCode::InvalidArgument, EINVAL,
+                  "damaged: the hash of a block of new bytes does not agree");
+    }
+  }
+  return {};
+}
+
+Result<bool> is_void(const File& file, std::uint64_t size_bytes) {
+  auto block = read_text(file, {0, std::min(size_bytes, kBlockBytes)});
+  if (!block) return pass_on(std::move(block));
+  return block->find_first_not_of('\0') == std::string::npos;
+}
+
+Result<bool> is_at(Storage& storage, const std::filesystem::path& path, const FileStatus& file) {
+  auto at_path = storage.status(path);
+  if (!at_path && at_path.error().errno_value == ENOENT) return false;
+  if (!at_path) return pass_on(std::move(at_path));
+  return at_path->identity.same_file(file.identity);
+}
+
+Result<std::vector<FoundJournal>> scan_journals(Storage& storage, const std::filesystem::path& archive_path,
+                                                const File& archive, const std::filesystem::path& own) {
+  return Scan(storage, archive_path, archive, own).all();
+}
+
+Result<bool> judge_again(Storage& storage, const std::filesystem::path& archive_path, const File& archive,
+                         FoundJournal& found) {
+  return Scan(storage, archive_path, archive, {}).again(found);
+}
+
+}  // namespace stfs

@@ -1,0 +1,291 @@
+// The table of journal_verdict.h.
+#include "core/journal/journal_verdict.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <memory>
+#include <new>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "core/base/xxh3.h"
+#include "core/journal/coordinator.h"
+#include "core/journal/journal_apply.h"
+#include "core/journal/journal_blocks.h"
+#include "core/journal/standing_scan.h"
+
+namespace stfs {
+namespace {
+
+constexpr const char* kSeveral = "part of a transaction over several archives";
+constexpr const char* kForeign = "written for another archive, or for another state of this one";
+constexpr const char* kUncertain =
+    "written for this archive or for one that was here before: the file system has no birth times, and "
+    "blocks "
+    "of the archive are neither the old ones nor the new ones";
+constexpr const char* kLost =
+    "committed with durability=process in an earlier boot: what has not reached the disk by then is lost";
+constexpr const char* kOtherVersionStep =
+    "finish it with the version that wrote it: deleting it loses what it has committed";
+constexpr const char* kUncertainStep =
+    "where the archive was replaced, delete it; else its change is lost in part: compare the archive with a "
+    "copy";
+
+void set(FoundJournal& found, JournalState state, std::string why) {
+  found.report.state = state;
+  found.report.explanation = std::move(why);
+}
+
+void block(FoundJournal& found, JournalState state, std::string why, std::string next_step = {}) {
+  set(found, state, std::move(why));
+  found.report.blocks_commits = true;
+  found.report.next_step = std::move(next_step);
+}
+
+/// To be made void before it is removed: its name may come back once more.
+void set_lost(FoundJournal& found) {
+  set(found, JournalState::Unfinished, kLost);
+  found.is_void = true;
+}
+
+std::uint64_t size_of(const JournalRecord& record) {
+  std::uint64_t size_bytes = 0;
+  for (const JournalRange& range : record.ranges) size_bytes += range.archive.size_bytes;
+  return size_bytes;
+}
+
+std::string committed_by(const JournalRecord& record) {
+  return fmt::format("committed by process {}, which has died", record.owner_pid);
+}
+
+Result<JournalHead> read_head(const File& file, std::uint64_t size_bytes) {
+  if (size_bytes < kBlockBytes) return damaged("it is shorter than its head");
+  auto block = read_text(file, {0, kBlockBytes});
+  if (!block) return pass_on(std::move(block));
+  return decode_head(*block);
+}
+
+/// Believes nothing before its hash agrees, and keeps nothing in memory before that: whoever may make
+/// journals may also make large ones. InvalidArgument means that it is no sound journal; every other error,
+/// that it could not be read just now.
+Result<JournalRecord> read_record(const File& file, const JournalHead& head, std::uint64_t size_bytes,
+                                  std::uint64_t archive_size_bytes) {
+  const auto range = ByteRange::checked(head.record.offset, head.record.size_bytes);
+  if (!range || range->end() > size_bytes) return damaged("it ends before its record does");
+  if (range->size_bytes > most_record_bytes(archive_size_bytes)) {
+    return damaged("its record is longer than the archive's blocks can need");
+  }
+  const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hashing(XXH3_createState(),
+                                                                                &XXH3_freeState);
+  if (!hashing) throw std::bad_alloc();
+  XXH3_64bits_reset(hashing.get());
+  auto hashed =
+      for_each_piece(file, *range, [&](std::span<const std::byte> piece, std::uint64_t) -> Result<void> {
+        XXH3_64bits_update(hashing.get(), piece.data(), piece.size());
+        return {};
+      });
+  if (!hashed) return pass_on(std::move(hashed));
+  if (XXH3_64bits_digest(hashing.get()) != head.record_hash) {
+    return damaged("its record's hash does not agree");
+  }
+  auto text = read_text(file, *range);
+  if (!text) return pass_on(std::move(text));
+  auto record = decode_record(*text, size_bytes);
+  if (record && record->id != head.id) return damaged("head and record are of different journals");
+  if (record) record->boot = head.boot;
+  return record;
+}
+
+bool is_of_other_boot(const Boot& boot, const Boot& now) {
+  return boot.is_known() && now.is_known() && boot.id != now.id;
+}
+
+/// Of a host that does not tell its name, nothing else can be assumed.
+bool is_lost(const Boot& boot, const Boot& now) {
+  return is_of_other_boot(boot, now) && (boot.host == now.host || boot.host == 0 || now.host == 0);
+}
+
+/// What is to be done with a sound record of a dead owner.
+enum class Use : std::uint8_t { Apply, Drop, Refuse };
+
+Result<Use> use_of(const JudgedArchive& archive, const File& journal, const JournalRecord& record) {
+  const Boot now = archive.storage.boot();
+  const bool is_other_boot = is_of_other_boot(record.boot, now);
+  const Kinship kinship = record.archive.compare(archive.stamp);
+  if (kinship == Kinship::Same && !is_other_boot) return Use::Apply;
+  auto blocks = compare_blocks(archive.file, journal, record);
+  if (!blocks) return pass_on(std::move(blocks));
+  if (is_lost(record.boot, now)) return *blocks == KnownBlocks::Mixed ? Use::Apply : Use::Drop;
+  if (*blocks == KnownBlocks::Other) return Use::Refuse;
+  // Sectors of the new block may be there for another reason than a loss of power.
+  const bool may_be_torn = !is_other_boot && record.archive.inode == archive.stamp.inode;
+  if (*blocks == KnownBlocks::Torn && !may_be_torn) return Use::Refuse;
+  return Use::Apply;
+}
+
+/// Of a journal that waits for a coordinator. False where the coordinator's state has decided everything.
+Result<bool> has_coordinator(Storage& storage, FoundJournal& found) {
+  const std::filesystem::path& path = found.report.path;
+  if (!is_coordinator_name(found.record.coordinator)) {
+    block(found, JournalState::Unknown, fmt::format("{}, whose record can't be where it says", kSeveral));
+    return false;
+  }
+  auto group = look_at_coordinator(storage, path.parent_path() / found.record.coordinator, path.filename());
+  if (!group && is_forbidden(group.error())) {
+    block(found, JournalState::Unknown, group.error().message, "run `stfs recover` as root");
+    return false;
+  }
+  if (!group && group.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(group));
+  if (!group) {
+    const bool is_other_version = group.error().errno_value == EPROTONOSUPPORT;
+    if (!is_other_version && is_lost(found.record.boot, storage.boot())) {
+      set_lost(found);
+    } else {
+      block(found, JournalState::Damaged, group.error().message, is_other_version ? kOtherVersionStep : "");
+    }
+    return false;
+  }
+  if (*group == GroupState::Committed) return true;
+  set(found, JournalState::Unfinished, fmt::format("{} that was never committed", kSeveral));
+  return false;
+}
+
+/// Of a journal without a sound record.
+Result<void> judge_without_record(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes,
+                                  const Boot& boot, const Error& why) {
+  // Looked at after the record: its owner makes it void when he is done.
+  auto taken_back = is_void(*found.file, size_bytes);
+  if (!taken_back) return pass_on(std::move(taken_back));
+  found.is_void = *taken_back;
+  if (*taken_back) {
+    set(found, JournalState::Unfinished,
+        size_bytes == 0 ? "left empty by a loss of power" : "made void by its owner or by a recovery");
+    return {};
+  }
+  const bool is_other_version = why.errno_value == EPROTONOSUPPORT;
+  if (found.is_in_use && !is_other_version) {
+    set(found, JournalState::InUse, "its owner is at work on it");
+  } else if (is_other_version) {
+    block(found, JournalState::Unknown, why.message, kOtherVersionStep);
+  } else if (is_lost(boot, archive.storage.boot())) {
+    set_lost(found);
+  } else {
+    block(found, JournalState::Damaged, why.message);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes) {
+  auto head = read_head(*found.file, size_bytes);
+  auto record = head ? read_record(*found.file, *head, size_bytes, archive.stamp.size_bytes)
+                     : Result<JournalRecord>(tl::unexpected(head.error()));
+  if (!record && record.error().code != ErrorCode::InvalidArgument) return pass_on(std::move(record));
+  if (!record) {
+    return judge_without_record(archive, found, size_bytes, head ? head->boot : Boot{}, record.error());
+  }
+  found.record = std::move(*record);
+  found.report.ranges = found.record.ranges.size();
+  found.report.size_bytes = size_of(found.record);
+  if (found.record.archive.compare(archive.stamp) == Kinship::Other) {
+    set(found, JournalState::Foreign, kForeign);
+    return {};
+  }
+  if (found.is_in_use) {
+    set(found, JournalState::InUse, "its owner or a recovery is at work");
+    return {};
+  }
+  if (auto sound = check_new_blocks(*found.file, found.record); !sound) {
+    if (sound.error().code != ErrorCode::InvalidArgument) return sound;
+    if (is_lost(found.record.boot, archive.storage.boot())) {
+      set_lost(found);
+    } else {
+      block(found, JournalState::Damaged, sound.error().message);
+    }
+    return {};
+  }
+  if (!found.record.coordinator.empty()) {
+    auto committed = has_coordinator(archive.storage, found);
+    if (!committed) return pass_on(std::move(committed));
+    if (!*committed) return {};
+  }
+  auto use = use_of(archive, *found.file, found.record);
+  if (!use) return pass_on(std::move(use));
+  switch (*use) {
+    case Use::Apply: set(found, JournalState::Committed, committed_by(found.record)); break;
+    case Use::Drop: set_lost(found); break;
+    case Use::Refuse: block(found, JournalState::Foreign, kUncertain, kUncertainStep); break;
+  }
+  return {};
+}
+
+Result<void> judge_standing(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes) {
+  if (size_bytes == 0 && !found.is_in_use) {
+    found.is_void = true;
+    set(found, JournalState::Unfinished, "left empty by a loss of power");
+    return {};
+  }
+  if (size_bytes != kStandingBytes) {
+    block(found, JournalState::Damaged, "damaged: it has not the size that it was made with");
+    return {};
+  }
+  auto records = read_lanes(*found.file);
+  if (!records && records.error().errno_value == EPROTONOSUPPORT) {
+    block(found, JournalState::Unknown, records.error().message, kOtherVersionStep);
+    return {};
+  }
+  if (!records) return pass_on(std::move(records));
+  if (found.is_in_use) {
+    set(found, JournalState::InUse, "its owner keeps it for his next commit");
+    for (JournalRecord& record : *records) {
+      // Of an archive that was replaced under its owner: none of our bytes.
+      if (record.archive.compare(archive.stamp) == Kinship::Other) continue;
+      std::ranges::move(record.ranges, std::back_inserter(found.record.ranges));
+      found.record.owner_pid = record.owner_pid;
+    }
+    return {};
+  }
+  for (JournalRecord& record : *records) {
+    found.report.ranges = record.ranges.size();
+    found.report.size_bytes = size_of(record);
+    if (record.archive.compare(archive.stamp) == Kinship::Other) {
+      set(found, JournalState::Foreign, kForeign);
+      found.record = std::move(record);
+      return {};
+    }
+    auto verdict = judge_lane(*found.file, record, archive.file);
+    if (!verdict) return pass_on(std::move(verdict));
+    if (*verdict == LaneVerdict::Torn) continue;
+    if (*verdict == LaneVerdict::Damaged) {
+      if (is_lost(record.boot, archive.storage.boot())) continue;
+      block(found, JournalState::Damaged, "damaged: the hash of a block of new bytes does not agree");
+      found.record = std::move(record);
+      return {};
+    }
+    if (!record.coordinator.empty()) {
+      block(found, JournalState::Unknown, kSeveral);
+      return {};
+    }
+    auto use = use_of(archive, *found.file, record);
+    if (!use) return pass_on(std::move(use));
+    if (*use == Use::Drop) continue;
+    if (*use == Use::Apply) {
+      set(found, JournalState::Committed, committed_by(record));
+    } else {
+      block(found, JournalState::Foreign, kUncertain, kUncertainStep);
+    }
+    found.record = std::move(record);
+    return {};
+  }
+  set(found, JournalState::Unfinished, "kept for the next commit by a process that has died");
+  found.report.ranges = found.report.size_bytes = 0;
+  found.is_void = true;
+  return {};
+}
+
+}  // namespace stfs

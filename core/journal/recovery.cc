@@ -1,0 +1,306 @@
+// Do what each journal's state asks for.
+#include "core/journal/recovery.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <thread>
+
+#include "core/journal/coordinator.h"
+#include "core/journal/file_lock.h"
+#include "core/journal/journal_apply.h"
+#include "core/journal/journal_blocks.h"
+#include "core/journal/journal_file.h"
+#include "core/journal/standing_scan.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::chrono::seconds kLockPatience{10};
+constexpr std::array kWholeFile = {ByteRange{0, std::uint64_t{1} << 62U}};
+
+/// Every block of the archive is the old one or the new one: applying can't destroy anything else.
+Result<bool> only_knows_its_blocks(const File& archive, const File& journal, const JournalRecord& record) {
+  auto blocks = compare_blocks(archive, journal, record);
+  if (!blocks) return pass_on(std::move(blocks));
+  return *blocks != KnownBlocks::Other && *blocks != KnownBlocks::Torn;
+}
+
+Result<bool> take_named(Storage& storage, FoundJournal& found) {
+  auto owner = found.file->try_lock(kOwnerByte, LockKind::Exclusive);
+  if (!owner && !lacks_locks(owner.error())) return pass_on(std::move(owner));
+  auto is_there = is_listed(storage, found.report.path);
+  if (is_there && *is_there && owner && *owner) {
+    return fail(ErrorCode::Busy, EBUSY, found.report.path.string() + ": somebody else is at work on it");
+  }
+  // What is in a dead owner's standing journal does not change; who settles it removes it.
+  if (!is_there || !*is_there || found.is_standing) return is_there;
+  if (auto seen = found.file->refresh(kWholeFile); !seen) return pass_on(std::move(seen));
+  auto opened = found.file->status();
+  if (!opened) return pass_on(std::move(opened));
+  auto taken_back = is_void(*found.file, opened->identity.size_bytes);
+  if (!taken_back) return taken_back;
+  return !*taken_back || found.report.state == JournalState::Unfinished;
+}
+
+/// Takes the journal's own lock. False where it has gone meanwhile or was taken back: then it is hidden,
+/// since there is nothing to tell about it.
+Result<bool> take(Storage& storage, FoundJournal& found) {
+  auto taken = take_named(storage, found);
+  if (!taken && says_gone(taken.error())) taken = false;
+  found.is_hidden = taken && !*taken;
+  return taken;
+}
+
+/// The same of a dead owner's journal, with the archive's locks: somebody who has its lock without them is
+/// about to remove it.
+Result<bool> take_from_dead(Storage& storage, FoundJournal& found) {
+  constexpr std::chrono::milliseconds kPause{2};
+  const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
+  for (;;) {
+    auto taken = take(storage, found);
+    const bool is_busy = !taken && taken.error().code == ErrorCode::Busy;
+    if (!is_busy || std::chrono::steady_clock::now() >= deadline) return taken;
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+tl::unexpected<Error> only_others_may(const FoundJournal& found) {
+  return fail(ErrorCode::System, EACCES,
+              fmt::format("{}: {}; this process may not write it: run `stfs recover` as {}",
+                          found.report.path.string(), found.report.explanation, found.settlers));
+}
+
+ByteRange heads_of(const FoundJournal& found) {
+  return found.is_standing ? kStandingHeads : kHead;
+}
+
+/// The other lane may have an earlier record: a crash while both are made void must not leave that one alone.
+Result<void> void_other_lanes(File& standing, const JournalRecord& record) {
+  const std::vector<std::byte> zeros(kBlockBytes);
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
+    if (lane == lane_of(record)) continue;
+    for (const std::size_t head : {lane, kLanes + lane}) {
+      if (auto written = standing.write(zeros, kStandingHeads.offset + head * kBlockBytes); !written)
+        return written;
+    }
+  }
+  return {};
+}
+
+/// The coordinator that has committed it; empty where none has.
+Result<std::filesystem::path> coordinator_of(Storage& storage, const FoundJournal& found) {
+  const std::filesystem::path& path = found.report.path;
+  if (found.is_void && !found.is_standing) return find_coordinator(storage, path);
+  if (found.report.state == JournalState::Unfinished || found.record.coordinator.empty()) return {};
+  return path.parent_path() / found.record.coordinator;
+}
+
+/// The last journal of a group takes the coordinator with it.
+Result<void> remove_journal(Storage& storage, const FoundJournal& found) {
+  auto coordinator = coordinator_of(storage, found);
+  if (!coordinator) return pass_on(std::move(coordinator));
+  auto removed = storage.remove(found.report.path);
+  // Where files are staged under a name, the last close of the one who staged takes it away.
+  if (!removed && removed.error().errno_value == ENOENT) removed = {};
+  if (!removed || coordinator->empty()) return removed;
+  auto others = has_journals(storage, *coordinator);
+  if (!others) return pass_on(std::move(others));
+  if (*others) return {};
+  removed = storage.remove(*coordinator);
+  // Another recovery of the group was as fast.
+  if (!removed && removed.error().errno_value == ENOENT) return {};
+  return removed;
+}
+
+/// In a directory with the sticky bit only the owner of a file, that of the directory, and root remove its
+/// name. What is void promises nothing, so its name may stay for them. A stage promises nothing either, nor
+/// does a coordinator without journals.
+/// @param made_void  the caller has done that.
+Result<bool> remove_or_leave(Storage& storage, FoundJournal& found, bool made_void) {
+  auto removed = remove_journal(storage, found);
+  if (removed) return true;
+  if (!is_forbidden(removed.error())) return pass_on(std::move(removed));
+  const std::string name = found.report.path.filename().string();
+  if (!made_void && !name.ends_with(kStagedSuffix) && !name.ends_with(kGroupSuffix)) {
+    if (auto gone = make_void(*found.file, heads_of(found)); !gone) return pass_on(std::move(gone));
+  }
+  found.report.is_left_void = true;
+  found.report.settlers = found.settlers;
+  return false;
+}
+
+/// Applies a committed journal, under the archive's locks first and the journal's own second: a committer
+/// who holds the archive's locks then knows that nobody else is about to apply anything to his bytes. One
+/// that has gone meanwhile was finished by its owner or by another recovery.
+Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, File& archive,
+                   FoundJournal& found) {
+  std::vector<ByteRange> ranges;
+  for (const JournalRange& range : found.record.ranges) ranges.push_back(range.archive);
+  auto locks = ArchiveLocks::for_patch(archive, archive_path, ranges, kLockPatience);
+  if (!locks && !lacks_locks(locks.error())) return pass_on(std::move(locks));
+  const bool is_in_use = found.report.state == JournalState::InUse;
+  // An owner who lived at the look is not waited for, whatever his journal says.
+  auto still = is_in_use || found.is_in_use ? take(storage, found) : take_from_dead(storage, found);
+  if (!still) return pass_on(std::move(still));
+  if (!*still) return {};
+  if (is_in_use) {
+    // Its owner lived at the look, so that nobody has looked at its bytes. He may have died before he
+    // committed.
+    auto is_there = judge_again(storage, archive_path, archive, found);
+    if (!is_there) return pass_on(std::move(is_there));
+    if (!*is_there || found.report.state != JournalState::Committed) return {};
+  }
+  if (found.is_standing) {
+    if (auto alone = void_other_lanes(*found.file, found.record); !alone) return alone;
+  }
+  // Its owner may have died before the journal or its name was on stable storage; a crash now must find it.
+  if (auto synced = found.file->sync(); !synced) return synced;
+  if (auto synced = storage.sync_directory(archive_path.parent_path()); !synced) return synced;
+  if (auto applied = apply_ranges(archive, *found.file, found.record.ranges); !applied) return applied;
+  if (auto synced = archive.sync(); !synced) return synced;
+  if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
+  found.report.action = JournalAction::Applied;
+  auto removed = remove_or_leave(storage, found, true);
+  return removed ? Result<void>{} : pass_on(std::move(removed));
+}
+
+/// Does with one journal what its state asks for.
+Result<void> settle(Storage& storage, const std::filesystem::path& archive_path, File& archive,
+                    FoundJournal& found, const RecoveryOptions& options) {
+  JournalReport& report = found.report;
+  // One in use that names blocks is as good as committed: with its owner's locks we see what became of it.
+  // A standing one's last commit is done, or its owner is about to do it.
+  bool is_due = report.state == JournalState::Committed ||
+                (report.state == JournalState::InUse && !found.is_standing && !found.record.ranges.empty());
+  if (report.state == JournalState::Foreign && options.is_forced) {
+    auto known = only_knows_its_blocks(archive, *found.file, found.record);
+    if (!known) return pass_on(std::move(known));
+    // What several archives commit together is not for one of them to decide.
+    const bool is_alone = found.record.coordinator.empty();
+    is_due = is_alone && *known && check_new_blocks(*found.file, found.record);
+    if (is_due) {
+      report.explanation += "; every block is the old one or the new one";
+    } else if (!is_alone) {
+      report.explanation += "; and part of a transaction over several archives";
+    } else {
+      report.explanation += "; and blocks of the archive are neither the old ones nor the new ones";
+    }
+  }
+  if (options.is_dry_run) return {};
+  if (!found.file) return {};
+  if (found.is_read_only) {
+    // A leftover of staging promises nothing: it may stay.
+    const bool may_stay = report.state == JournalState::InUse || (!is_due && !found.is_void);
+    if (may_stay) return {};
+    return only_others_may(found);
+  }
+  if (report.state == JournalState::Unfinished) {
+    auto still = take(storage, found);
+    if (!still && still.error().code == ErrorCode::Busy) {
+      // Another process removes it now.
+      report.state = JournalState::InUse;
+      return {};
+    }
+    if (!still) return pass_on(std::move(still));
+    if (!*still) return {};
+    // On the disk it need not be void yet, nor after a sync of its owner's that has failed.
+    if (found.is_void) {
+      if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
+    }
+    auto removed = remove_or_leave(storage, found, found.is_void);
+    if (!removed) return pass_on(std::move(removed));
+    if (*removed) report.action = JournalAction::Removed;
+  }
+  if (!is_due) return {};
+  auto applied = apply(storage, archive_path, archive, found);
+  // A living owner who takes his time finishes it himself.
+  if (!applied && applied.error().code == ErrorCode::Busy && report.state == JournalState::InUse) return {};
+  return applied;
+}
+
+bool names_any(const JournalRecord& record, std::span<const ByteRange> ranges) {
+  return std::ranges::any_of(record.ranges, [&](const JournalRange& named) {
+    return std::ranges::any_of(ranges, [&](ByteRange range) {
+      const ByteRange blocks = {round_down_to_block(range.offset),
+                                round_up_to_block(range.end()) - round_down_to_block(range.offset)};
+      return named.archive.overlaps(blocks);
+    });
+  });
+}
+
+}  // namespace
+
+Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesystem::path& archive_path,
+                                           File& archive, const RecoveryOptions& options) {
+  return guard_memory([&]() -> Result<std::vector<JournalReport>> {
+    auto journals = scan_journals(storage, archive_path, archive);
+    if (!journals) return pass_on(std::move(journals));
+    std::vector<JournalReport> reports;
+    for (FoundJournal& found : *journals) {
+      if (auto settled = settle(storage, archive_path, archive, found, options); !settled) {
+        return pass_on(std::move(settled));
+      }
+      if (!found.is_hidden) reports.push_back(std::move(found.report));
+    }
+    return reports;
+  });
+}
+
+Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,
+                               const File& archive, std::span<const ByteRange> locked,
+                               const std::filesystem::path& own,
+                               std::span<const std::filesystem::path> left_void) {
+  return guard_memory([&]() -> Result<Obstacle> {
+    auto journals = scan_journals(storage, archive_path, archive, own);
+    if (!journals) return pass_on(std::move(journals));
+    Obstacle obstacle = Obstacle::None;
+    for (const FoundJournal& found : *journals) {
+      if (found.report.blocks_commits) {
+        const std::string next_step = found.report.next_step.empty()
+                                          ? fmt::format("`stfs recover {}` explains", archive_path.string())
+                                          : found.report.next_step;
+        return fail(ErrorCode::ArchiveChanged, EIO,
+                    fmt::format("{}: {}: nothing is written beside it; {}", found.report.path.string(),
+                                found.report.explanation, next_step));
+      }
+      // On the disk as well: it is this process that has made it void.
+      if (found.is_void && std::ranges::find(left_void, found.report.path) != left_void.end()) continue;
+      const bool is_dead =
+          !found.is_in_use && (found.is_void || found.report.state == JournalState::Committed);
+      if (is_dead && found.is_read_only) return only_others_may(found);
+      if (is_dead) return Obstacle::DeadOwner;
+      if (!found.is_in_use || (found.report.state != JournalState::InUse && !found.is_void)) continue;
+      if (names_any(found.record, locked)) {
+        if (obstacle != Obstacle::Recovery) {
+          obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;
+        }
+      } else if (found.is_standing || found.is_void) {
+        // What was made void must be so on the disk before we rely on it.
+        if (auto synced = found.file->sync(); !synced && !says_gone(synced.error())) {
+          return pass_on(std::move(synced));
+        }
+      }
+    }
+    return obstacle;
+  });
+}
+
+Result<PendingJournals> pending_journals(Storage& storage, const std::filesystem::path& archive_path,
+                                         const File& archive) {
+  return guard_memory([&]() -> Result<PendingJournals> {
+    auto journals = scan_journals(storage, archive_path, archive);
+    if (!journals) return pass_on(std::move(journals));
+    PendingJournals pending;
+    for (FoundJournal& found : *journals) {
+      if (found.report.blocks_commits) pending.not_shown.push_back(std::move(found.report));
+      if (found.report.state != JournalState::Committed) continue;
+      pending.shown.push_back({std::move(found.file), std::move(found.record.ranges)});
+    }
+    return pending;
+  });
+}
+
+}  // namespace stfs

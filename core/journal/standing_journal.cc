@@ -1,0 +1,129 @@
+// Prepare, commit, settle, retire.
+#include "core/journal/standing_journal.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/journal/journal_file.h"
+
+namespace stfs {
+
+Result<void> StandingJournal::prepare() {
+  return guard_memory([&] { return prepare_unguarded(); });
+}
+
+Result<void> StandingJournal::prepare_unguarded() {
+  if (file_ || lacks_locks_) return {};
+  auto made = create_journal_file(storage_, archive_path_, kStandingSuffix);
+  if (!made) return pass_on(std::move(made));
+  lacks_locks_ = !made->is_locked;
+  if (lacks_locks_) return {};
+  // Written, not reserved: blocks of zeros are overwritten in place, reserved ones change the file's
+  // metadata. One by one: the page cache keeps what comes in one write in one folio, and a sync of a large
+  // one takes a third longer.
+  const std::vector<std::byte> zeros(kBlockBytes);
+  for (std::uint64_t at = 0; at < kStandingBytes; at += kBlockBytes) {
+    if (auto written = made->file->write(zeros, at); !written) return written;
+  }
+  if (auto synced = made->file->sync(); !synced) return synced;
+  if (auto named = storage_.publish(*made->file, made->path); !named) return named;
+  path_ = std::move(made->path);
+  file_ = std::move(made->file);
+  id_ = made->id;
+  if (auto synced = storage_.sync_directory(path_.parent_path()); !synced) {
+    take_back();
+    return synced;
+  }
+  is_ready_.store(true, std::memory_order_release);
+  return {};
+}
+
+Result<void> StandingJournal::commit(JournalRecord record, const File& staged, Durability durability) {
+  record.id = id_;
+  std::uint64_t lane_bytes = 0;
+  for (const JournalRange& range : record.ranges) lane_bytes += round_up_to_block(range.archive.size_bytes);
+  if (lane_bytes > kLaneBytes) {
+    return fail(ErrorCode::InvalidArgument, EINVAL, "the change does not fit into a lane");
+  }
+  // In one piece: lane 0's bytes and the heads, or the heads and lane 1's bytes.
+  const std::uint64_t begin = lane_ == 0 ? kStandingHeads.offset - lane_bytes : kStandingHeads.offset;
+  const std::uint64_t heads_at = kStandingHeads.offset - begin;
+  std::uint64_t at = lane_ == 0 ? 0 : kStandingHeads.size_bytes;
+  std::vector<std::byte> image(lane_bytes + kStandingHeads.size_bytes);
+  for (JournalRange& range : record.ranges) {
+    const auto place = std::span(image).subspan(at, range.archive.size_bytes);
+    if (auto read = staged.read(place, range.journal_offset); !read) return read;
+    range.journal_offset = begin + at;
+    at += round_up_to_block(range.archive.size_bytes);
+  }
+  const auto head = encode_head_with(record);
+  if (!head) return tl::unexpected(head.error());
+  for (const std::size_t place : {lane_, kLanes + lane_}) {
+    std::ranges::copy(std::as_bytes(std::span(*head)), image.data() + heads_at + place * kBlockBytes);
+  }
+
+  auto done = write(image, begin, durability);
+  if (!done) {
+    if (take_back()) return done;
+    return fail(ErrorCode::CommitUnknown, EIO,
+                done.error().message +
+                    "; the journal could not be taken back either: whether the change is committed shows at "
+                    "the next recovery");
+  }
+  has_record_ = true;
+  lane_ = (lane_ + 1) % kLanes;
+  return {};
+}
+
+Result<void> StandingJournal::settle(Durability durability) {
+  if (!has_record_) return {};
+  // Where power loss is not survived, what others see of the page cache is enough.
+  auto done = guard_memory([&] {
+    const std::string zeros(kStandingHeads.size_bytes, '\0');
+    return write(std::as_bytes(std::span(zeros)), kStandingHeads.offset, durability);
+  });
+  if (!done) {
+    // Where its record stays, recovery comes before the next commit, and finds the archive as it tells.
+    take_back();
+    return done;
+  }
+  has_record_ = false;
+  return {};
+}
+
+Result<void> StandingJournal::retire(Durability durability) {
+  if (!file_) return {};
+  if (auto settled = settle(durability); !settled) return settled;
+  auto removed = guard_memory([&] { return storage_.remove(path_); });
+  give_up();
+  return removed;
+}
+
+void StandingJournal::give_up() {
+  is_ready_ = false;
+  has_record_ = false;
+  path_.clear();
+  file_.reset();
+}
+
+Result<void> StandingJournal::write(std::span<const std::byte> bytes, std::uint64_t offset,
+                                    Durability durability) {
+  auto done = file_->write(bytes, offset);
+  if (done && durability == Durability::Power) done = file_->sync();
+  return done;
+}
+
+bool StandingJournal::take_back() {
+  const auto done = [](auto&& step) { return guard_memory(step).has_value(); };
+  const bool is_void = done([&] { return make_void(*file_, kStandingHeads); });
+  const bool is_removed = done([&] { return storage_.remove(path_); });
+  const bool is_gone =
+      is_removed && done([&] { return storage_.sync_directory(archive_path_.parent_path()); });
+  give_up();
+  return is_void || is_gone;
+}
+
+}  // namespace stfs

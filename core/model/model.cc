@@ -1,0 +1,221 @@
+// Opening, comparing, merging.
+#include "core/model/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+#include <utility>
+
+#include "core/base/absolute_path.h"
+#include "core/format/json_string.h"
+#include "core/format/tensor_index_builder.h"
+#include "core/model/model_directory.h"
+#include "core/model/model_index.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kAnyIndexSuffix = ".index.json";
+
+/// All of a file, and what it was then.
+Result<std::string> read_text(const std::filesystem::path& path, Storage& storage, FileIdentity& identity) {
+  auto file = storage.open(path, Access::ReadOnly);
+  if (!file) return pass_on(std::move(file));
+  const auto status = (*file)->status();
+  if (!status) return tl::unexpected(status.error());
+  identity = status->identity;
+  if (identity.size_bytes > kMaxModelIndexBytes) {
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                fmt::format("{}: an index of {} bytes, where at most {} are allowed", path.string(),
+                            identity.size_bytes, kMaxModelIndexBytes));
+  }
+  std::string text(static_cast<std::size_t>(identity.size_bytes), '\0');
+  if (auto read = (*file)->read(std::as_writable_bytes(std::span(text)), 0); !read)
+    return tl::unexpected(std::move(read).error().within(path.string()));
+  return text;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> Model::open(const std::filesystem::path& source, const ModelOptions& options) {
+  return guard_memory([&] { return open_unguarded(source, options); });
+}
+
+Result<std::unique_ptr<Model>> Model::open_unguarded(const std::filesystem::path& source,
+                                                     const ModelOptions& options) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(source, ignored)) {
+    auto index = find_model_index(source, *options.storage);
+    if (!index) return pass_on(std::move(index));
+    return open_index(*index, options);
+  }
+  if (source.native().ends_with(kAnyIndexSuffix)) return open_index(source, options);
+  auto archive = Archive::open(source, options.access, *options.storage, options.io);
+  if (!archive) return pass_on(std::move(archive));
+  return std::make_unique<Model>(std::move(*archive));
+}
+
+Model::Model(std::unique_ptr<Archive> archive) : path_(archive->path()) {
+  tensors_ = &archive->tensors();
+  metadata_ = &archive->metadata();
+  first_tensors_ = {0, tensors_->size()};
+  Shard& shard = shards_.emplace_back();
+  shard.path = path_;
+  shard.archive = std::move(archive);
+}
+
+Result<std::unique_ptr<Model>> Model::open_index(const std::filesystem::path& source,
+                                                 const ModelOptions& options) {
+  std::unique_ptr<Model> model(new Model());
+  auto absolute = absolute_path(source);
+  if (!absolute) return pass_on(std::move(absolute));
+  model->path_ = std::move(*absolute);
+  const std::string name = source.string();
+  model->storage_ = options.storage;
+  auto text = read_text(model->path_, *options.storage, model->index_identity_);
+  if (!text) return pass_on(std::move(text));
+  auto index = parse_model_index(*text);
+  if (!index) return tl::unexpected(std::move(index).error().within(name));
+  *text = std::string();
+  if (index->shards().empty())
+    return fail(ErrorCode::InvalidArgument, EINVAL, name + ": names no tensor and no shard");
+
+  auto shards =
+      open_shards(model->path_.parent_path(), index->shards(), options.access, *options.storage, options.io);
+  if (!shards) return pass_on(std::move(shards));
+  model->shards_ = std::move(*shards);
+  const auto usable =
+      std::ranges::find_if(model->shards_, [](const Shard& shard) { return shard.archive != nullptr; });
+  if (usable == model->shards_.end()) {
+    const Error& first = *model->shards_.front().failure;
+    return fail(
+        first.code, first.errno_value,
+        fmt::format("{}: none of its {} shards can be used: {}", name, model->shards_.size(), first.message));
+  }
+  model->front_ = static_cast<std::uint32_t>(usable - model->shards_.begin());
+  if (auto adopted = model->adopt(*index, compare(*index, model->shards_)); !adopted)
+    return tl::unexpected(std::move(adopted).error().within(name));
+  if (options.is_strict) {
+    if (auto strict = model->check_strict(); !strict)
+      return tl::unexpected(std::move(strict).error().within(name));
+  }
+  return model;
+}
+
+Result<void> Model::adopt(const ModelIndex& index, Agreement agreement) {
+  is_sharded_ = true;
+  problems_ = std::move(agreement.problems);
+  unserved_.reserve(agreement.unserved.size());
+  for (const std::uint32_t row : agreement.unserved)
+    unserved_.push_back({std::string(index[row].tensor), index[row].shard});
+  merge_metadata();
+  metadata_ = &merged_metadata_;
+  tensors_ = &merged_;
+  return merge_tensors(std::move(agreement.places));
+}
+
+Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
+  // Positions in the merged index have 32 bits: a header is larger than all that is kept of it.
+  std::uint64_t headers_bytes = 0;
+  for (const Shard& shard : shards_)
+    if (shard.archive) headers_bytes += shard.archive->header_size_bytes();
+  if (headers_bytes > std::numeric_limits<std::uint32_t>::max()) {
+    return fail(ErrorCode::HeaderTooLarge, EFBIG,
+                fmt::format("the headers of the shards have {} bytes, where at most {} are handled",
+                            headers_bytes, std::numeric_limits<std::uint32_t>::max()));
+  }
+  TensorIndex::Builder builder;
+  std::uint64_t offset = 0;
+  first_tensors_.reserve(shards_.size() + 1);
+  for (std::uint32_t at = 0; at < places.size(); ++at) {
+    const TensorPlace place = places[at];
+    while (first_tensors_.size() <= place.shard) first_tensors_.push_back(at);
+    const Tensor tensor = archive(place.shard).tensors()[place.tensor];
+    const auto range = ByteRange::checked(offset, tensor.data.size_bytes);
+    if (!range) {
+      return fail(ErrorCode::ValidationOverflow, EINVAL,
+                  fmt::format("tensor {}: the data of the whole model end behind byte 2^64-1",
+                              in_quotes(tensor.name)));
+    }
+    builder.begin_tensor(tensor.name, at);  // of two empty ones, the earlier stays before the other
+    builder.set_dtype(tensor.dtype);
+    builder.begin_shape();
+    for (const std::uint64_t size : tensor.shape) builder.add_dimension(size);
+    builder.set_data_offsets(range->offset, range->end());
+    offset = range->end();
+  }
+  while (first_tensors_.size() <= shards_.size())
+    first_tensors_.push_back(static_cast<std::uint32_t>(places.size()));
+  auto built = std::move(builder).build();
+  if (!built) {
+    return fail(ErrorCode::DuplicateKey, EINVAL,
+                fmt::format("tensor {} is in the model twice", in_quotes(built.error().name)));
+  }
+  merged_ = std::move(*built);
+  places_ = std::move(places);
+  return {};
+}
+
+void Model::merge_metadata() {
+  struct Known {
+    std::string_view value;
+    std::uint32_t shard = 0;
+    bool is_reported = false;
+  };
+  std::unordered_map<std::string_view, Known> known;  // of the shards' own headers
+  for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (!shards_[shard].archive) continue;
+    for (const auto& [key, value] : archive(shard).metadata()) {
+      const auto [first, is_new] = known.try_emplace(key, Known{value, shard});
+      if (is_new) {
+        merged_metadata_.emplace_back(key, value);
+      } else if (first->second.value != value && !std::exchange(first->second.is_reported, true)) {
+        problems_.push_back(
+            {ModelProblem::Kind::MetadataConflict,
+             fmt::format("__metadata__ key {}: {} and {} have different values; the first one's counts",
+                         in_quotes(key), shards_[first->second.shard].path.filename().string(),
+                         shards_[shard].path.filename().string())});
+      }
+    }
+  }
+}
+
+Result<void> Model::check_strict() const {
+  // Shards may say different things of themselves; the index says nothing of that.
+  constexpr std::size_t kShown = 20;
+  std::size_t count = 0;
+  std::string list;
+  for (const ModelProblem& problem : problems_) {
+    if (problem.kind == ModelProblem::Kind::MetadataConflict) continue;
+    if (++count <= kShown) list += "\n  " + problem.message;
+  }
+  if (count == 0) return {};
+  if (count > kShown) list += fmt::format("\n  ... and {} more", count - kShown);
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              fmt::format("index and shards disagree, which strict refuses, in {} place{}:{}", count,
+                          count == 1 ? "" : "s", list));
+}
+
+bool Model::is_index_changed() const {
+  if (!is_sharded_) return false;
+  return identity_at(path_, *storage_) != index_identity_;
+}
+
+bool Model::is_refused_shard_changed(std::uint32_t shard) const {
+  return identity_at(shards_[shard].path, *storage_) != shards_[shard].before;
+}
+
+std::uint64_t Model::data_size_bytes() const {
+  return tensors_->size() == 0 ? 0 : (*tensors_)[tensors_->size() - 1].data.end();
+}
+
+std::string Model::why_unserved(const Unserved& tensor) const {
+  const Shard& shard = shards_[tensor.shard];
+  const std::string why = shard.failure ? shard.failure->message
+                                        : shard.path.string() + ": is not in it, where the index says it is";
+  return fmt::format("tensor {}: {}", in_quotes(tensor.name), why);
+}
+
+}  // namespace stfs

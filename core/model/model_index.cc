@@ -1,0 +1,205 @@
+// Two passes: json_syntax says whether the text is JSON and where not, in constant memory and depth; what
+// it has let through is then read without looking back.
+#include "core/model/model_index.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "core/base/utf8.h"
+#include "core/format/json_cursor.h"
+#include "core/format/json_string.h"
+#include "core/format/json_syntax.h"
+
+namespace stfs {
+namespace {
+
+constexpr unsigned kMaxDepth = 127;  // as in a header
+constexpr std::size_t kMaxFileNameBytes = 255;
+constexpr std::string_view kSuffix = ".safetensors";
+
+template <class... Parts>
+tl::unexpected<Error> refuse(std::size_t at, fmt::format_string<Parts...> format, Parts&&... parts) {
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              fmt::format("byte {}: {}", at, fmt::format(format, std::forward<Parts>(parts)...)));
+}
+
+/// Why a shard may not have that name, or "".
+std::string_view shard_fault(std::string_view name) {
+  if (name.find('/') != name.npos) return "leads out of the index's own directory";
+  // No file can have a NUL in its name; the others would reach terminals with messages that name the file.
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\x7f'; };
+  if (std::ranges::any_of(name, is_control)) return "holds a control character";
+  if (!name.ends_with(kSuffix)) return "does not end in .safetensors";
+  if (name.size() > kMaxFileNameBytes) return "is longer than a file name can be";
+  return "";
+}
+
+/// A number of JSON as a count of bytes, where it is one: writers have put 1e9 and 123.0 there.
+std::optional<std::uint64_t> whole_number(std::string_view token) {
+  const char* end = token.data() + token.size();
+  std::uint64_t whole = 0;
+  if (const auto [at, error] = std::from_chars(token.data(), end, whole); error == std::errc{} && at == end) {
+    return whole;
+  }
+  double number = 0;
+  const auto [at, error] = std::from_chars(token.data(), end, number);
+  constexpr double kExactBelow = 0x1p53;
+  if (error != std::errc{} || at != end || !(number >= 0 && number < kExactBelow)) return std::nullopt;
+  whole = static_cast<std::uint64_t>(number);
+  if (static_cast<double>(whole) < number) return std::nullopt;
+  return whole;
+}
+
+}  // namespace
+
+/// Reads text that is known to be JSON.
+class ModelIndexReader {
+ public:
+  explicit ModelIndexReader(std::string_view json) : json_(json) {}
+
+  Result<ModelIndex> read() {
+    if (json_.peek() != '{') return refuse(json_.position(), "the index is no JSON object");
+    bool has_metadata = false;
+    bool has_weight_map = false;
+    auto read = json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
+      if (key == "metadata") {
+        if (std::exchange(has_metadata, true)) return given_twice(key, key_at);
+        return read_metadata();
+      }
+      if (key == "weight_map") {
+        if (std::exchange(has_weight_map, true)) return given_twice(key, key_at);
+        return read_weight_map();
+      }
+      json_.take_value();
+      return {};
+    });
+    if (!read) return pass_on(std::move(read));
+    if (!has_weight_map) return refuse(0, "the index has no weight_map");
+    return finish();
+  }
+
+ private:
+  static tl::unexpected<Error> given_twice(std::string_view key, std::size_t key_at) {
+    return fail(ErrorCode::DuplicateKey, EINVAL, fmt::format("byte {}: {} is given twice", key_at, key));
+  }
+
+  Result<void> read_metadata() {
+    if (json_.peek() == 'n') {
+      json_.take_value();
+      return {};
+    }
+    if (json_.peek() != '{') return refuse(json_.position(), "metadata is no object");
+    bool has_total_size = false;
+    return json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
+      const std::size_t value_at = json_.position();
+      const std::string_view value = json_.take_value();
+      if (key != "total_size") return {};
+      if (std::exchange(has_total_size, true)) return given_twice("metadata.total_size", key_at);
+      const bool is_number = value.front() == '-' || (value.front() >= '0' && value.front() <= '9');
+      if (!is_number && value != "null") return refuse(value_at, "metadata.total_size is no number");
+      index_.total_size_bytes_ = whole_number(value);
+      return {};
+    });
+  }
+
+  Result<void> read_weight_map() {
+    if (json_.peek() != '{') return refuse(json_.position(), "weight_map is no object of file names");
+    return json_.for_each_member([&](std::string_view tensor, std::size_t key_at) -> Result<void> {
+      if (json_.peek() != '"')
+        return refuse(json_.position(), "tensor {}: its shard is no string", in_quotes(tensor));
+      const std::size_t value_at = json_.position();
+      const std::string_view shard = json_.take_string(shard_text_);
+      const auto number = intern(shard);
+      if (!number) {
+        const std::string_view fault = shard_fault(shard);
+        return refuse(value_at, "tensor {}: the shard {} {}", in_quotes(tensor), in_quotes(shard),
+                      fault.empty() ? "is one too many" : fault);
+      }
+      index_.rows_.push_back({static_cast<std::uint32_t>(index_.names_.size()),
+                              static_cast<std::uint32_t>(tensor.size()), *number,
+                              static_cast<std::uint32_t>(key_at)});
+      index_.names_.append(tensor.data(), tensor.size());
+      return {};
+    });
+  }
+
+  /// The shard's number in order of appearance; nothing where it has a fault or is one too many.
+  std::optional<std::uint32_t> intern(std::string_view shard) {
+    if (last_ != numbers_.end() && last_->first == shard) return last_->second;  // most often
+    last_ = numbers_.find(shard);
+    if (last_ == numbers_.end()) {
+      if (!shard_fault(shard).empty() || numbers_.size() == kMaxShards) return std::nullopt;
+      last_ = numbers_.emplace(shard, static_cast<std::uint32_t>(numbers_.size())).first;
+    }
+    return last_->second;
+  }
+
+  Result<ModelIndex> finish() {
+    std::vector<std::uint32_t> places(numbers_.size());
+    for (auto& [name, number] : numbers_) {
+      places[number] = static_cast<std::uint32_t>(index_.shards_.size());
+      index_.shards_.push_back(name);
+    }
+    for (ModelIndex::Row& row : index_.rows_) row.shard = places[row.shard];
+    if (const auto twins = index_.sort()) {
+      return fail(ErrorCode::DuplicateKey, EINVAL,
+                  fmt::format("byte {}: tensor {} is given twice, first at byte {}", twins->second.key_at,
+                              in_quotes(index_.name_of(twins->first)), twins->first.key_at));
+    }
+    return std::move(index_);
+  }
+
+  using Numbers = std::map<std::string, std::uint32_t, std::less<>>;
+
+  JsonCursor json_;
+  ModelIndex index_;
+  Numbers numbers_;
+  Numbers::iterator last_ = numbers_.end();
+  std::string shard_text_;
+};
+
+std::optional<std::uint32_t> ModelIndex::find(std::string_view tensor) const {
+  const Row* row = std::lower_bound(rows_.begin(), rows_.end(), tensor,
+                                    [&](const Row& a, std::string_view b) { return name_of(a) < b; });
+  if (row == rows_.end() || name_of(*row) != tensor) return std::nullopt;
+  return row->shard;
+}
+
+std::optional<std::pair<ModelIndex::Row, ModelIndex::Row>> ModelIndex::sort() {
+  const auto is_before = [&](const Row& a, const Row& b) {
+    const int compared = name_of(a).compare(name_of(b));
+    return compared != 0 ? compared < 0 : a.key_at < b.key_at;
+  };
+  // Most writers have sorted them.
+  if (!std::is_sorted(rows_.begin(), rows_.end(), is_before))
+    std::sort(rows_.begin(), rows_.end(), is_before);
+  names_.trim();
+  rows_.trim();
+  const Row* twin = std::adjacent_find(rows_.begin(), rows_.end(),
+                                       [&](const Row& a, const Row& b) { return name_of(a) == name_of(b); });
+  if (twin == rows_.end()) return std::nullopt;
+  return std::pair(twin[0], twin[1]);
+}
+
+Result<ModelIndex> parse_model_index(std::string_view json) {
+  return guard_memory([&]() -> Result<ModelIndex> {
+    if (json.size() > kMaxModelIndexBytes) {
+      return refuse(0, "an index of {} bytes, where at most {} are allowed", json.size(),
+                    kMaxModelIndexBytes);
+    }
+    if (const std::size_t valid = valid_utf8_prefix(json); valid != json.size()) {
+      return refuse(valid, "0x{:02x} is not UTF-8 here", static_cast<std::uint8_t>(json[valid]));
+    }
+    if (const auto error = find_json_error(json, kMaxDepth)) {
+      return refuse(error->position, "not JSON: {}", error->why);
+    }
+    return ModelIndexReader(json).read();
+  });
+}
+
+}  // namespace stfs

@@ -1,0 +1,94 @@
+// A few threads, each taking the next shard.
+#include "core/model/model_shards.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <map>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace stfs {
+namespace {
+
+// Headers lie in the page cache or wait for a disk: more threads than cores help with the second.
+constexpr std::size_t kMostThreads = 8;
+
+void open_shard(Shard& shard, Access access, Storage& storage, Io io) {
+  shard.before = identity_at(shard.path, storage);
+  auto archive = Archive::open(shard.path, access, storage, io);
+  if (archive) {
+    shard.archive = std::move(*archive);
+  } else {
+    shard.failure = std::move(archive).error();
+  }
+}
+
+/// Of no shard's making.
+bool is_our_own(const Error& error) {
+  return error.code == ErrorCode::OutOfMemory || error.errno_value == ENOMEM || error.errno_value == EMFILE ||
+         error.errno_value == ENFILE;
+}
+
+void refuse_twins(std::vector<Shard>& shards) {
+  std::map<std::pair<std::uint64_t, std::uint64_t>, const Shard*> known;  // by device and inode
+  for (Shard& shard : shards) {
+    if (!shard.archive) continue;
+    const FileIdentity identity = shard.archive->identity();
+    const auto [first, is_new] = known.try_emplace({identity.device, identity.inode}, &shard);
+    if (is_new) continue;
+    shard.archive.reset();
+    shard.failure =
+        Error{ErrorCode::InvalidArgument, EINVAL,
+              fmt::format("{}: is the same file as {}", shard.path.string(), first->second->path.string())};
+  }
+}
+
+}  // namespace
+
+std::optional<FileIdentity> identity_at(const std::filesystem::path& path, Storage& storage) {
+  const auto file = storage.open(path, Access::ReadOnly);
+  const auto status = file ? (*file)->status() : tl::unexpected(file.error());
+  return status ? std::optional(status->identity) : std::nullopt;
+}
+
+bool is_refusal_to_write(const Error& error) {
+  const int why = error.errno_value;
+  return error.code == ErrorCode::System && (why == EACCES || why == EROFS || why == EPERM || why == ETXTBSY);
+}
+
+Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
+                                       std::span<const std::string> names, Access access, Storage& storage,
+                                       Io io) {
+  std::vector<Shard> shards;
+  shards.reserve(names.size());
+  for (const std::string& name : names) shards.push_back({.path = directory / name});
+
+  std::atomic<std::size_t> next = 0;
+  const auto work = [&] {
+    for (std::size_t at = next++; at < shards.size(); at = next++)
+      open_shard(shards[at], access, storage, io);
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(kMostThreads);
+  try {
+    while (threads.size() + 1 < std::min(kMostThreads, shards.size())) threads.emplace_back(work);
+  } catch (const std::system_error&) {  // with fewer, then
+  }
+  work();
+  for (std::thread& thread : threads) thread.join();
+
+  for (Shard& shard : shards) {
+    if (!shard.failure) continue;
+    if (is_our_own(*shard.failure)) return tl::unexpected(*shard.failure);
+    if (access == Access::ReadWrite && is_refusal_to_write(*shard.failure)) {
+      return tl::unexpected(*shard.failure);
+    }
+  }
+  refuse_twins(shards);
+  return shards;
+}
+
+}  // namespace stfs

@@ -1,0 +1,51 @@
+// One transaction for each shard, all in one commit.
+#include "core/model/transaction_group.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/commit/group_commit.h"
+
+namespace stfs {
+
+Result<Staging*> TransactionGroup::stage(TensorPlace place) {
+  return transactions_.try_emplace(place.shard, model_.archive(place.shard))
+      .first->second.stage(place.tensor);
+}
+
+void TransactionGroup::drop(TensorPlace place) {
+  const auto found = transactions_.find(place.shard);
+  if (found != transactions_.end()) found->second.drop(place.tensor);
+}
+
+bool TransactionGroup::is_empty() const {
+  return std::ranges::all_of(transactions_, [](const auto& entry) { return entry.second.is_empty(); });
+}
+
+Result<void> TransactionGroup::commit(const OptionsOf& options_of, const LockOf& lock_of) {
+  struct Part {
+    CommitOptions options;
+    Transaction::LockOf lock_of;
+  };
+  std::map<std::uint32_t, Part> parts;
+  GroupCommit group;
+  for (auto& [shard, transaction] : transactions_) {
+    if (!transaction.is_dirty()) continue;
+    auto options = options_of(shard);
+    if (!options) return pass_on(std::move(options));
+    const auto lock_in_shard = [&lock_of, at = shard](std::uint32_t tensor) -> ReaderWriterLock& {
+      return lock_of({at, tensor});
+    };
+    const Part& part = parts.emplace(shard, Part{std::move(*options), lock_in_shard}).first->second;
+    group.add(transaction, part.options, part.lock_of);
+  }
+  auto committed = group.commit();
+  // Behind the commit point what only looks staged elsewhere ends as well.
+  const auto has_ended = [&](const auto& entry) {
+    return parts.contains(entry.first) && entry.second.is_empty();
+  };
+  if (committed || std::ranges::any_of(transactions_, has_ended)) transactions_.clear();
+  return committed;
+}
+
+}  // namespace stfs

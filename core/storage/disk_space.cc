@@ -1,0 +1,61 @@
+// Looking before asking.
+#include "core/storage/disk_space.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <limits>
+
+namespace stfs {
+namespace {
+
+/// Whether more blocks are needed than are free, whoever may take them. What the file has already may lie in
+/// the range.
+bool is_hopeless(int fd, std::uint64_t size_bytes) {
+  struct stat file {};
+  struct statvfs disk {};
+  if (::fstat(fd, &file) != 0 || ::fstatvfs(fd, &disk) != 0) return false;
+  // Some file systems of programs do not say how large they are.
+  if (disk.f_blocks == 0 || disk.f_frsize == 0) return false;
+  const std::uint64_t has_blocks = static_cast<std::uint64_t>(file.st_blocks) * 512 / disk.f_frsize;
+  return size_bytes / disk.f_frsize > disk.f_bfree + has_blocks;
+}
+
+int allocate(int fd, int mode, ByteRange range) {
+  while (::fallocate(fd, mode, static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes)) != 0) {
+    if (errno == EINTR) continue;
+    return errno == ENOSYS ? EOPNOTSUPP : errno;
+  }
+  return 0;
+}
+
+}  // namespace
+
+std::uint64_t free_bytes(int fd) {
+  struct statvfs disk {};
+  const bool is_known = ::fstatvfs(fd, &disk) == 0 && disk.f_blocks != 0;
+  return is_known ? disk.f_bfree * disk.f_frsize : std::numeric_limits<std::uint64_t>::max();
+}
+
+int reserve_space(int fd, ByteRange range, GrowsFile grows, std::uint64_t extent_bytes) {
+  if (range.empty()) return 0;
+  const auto most = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
+  if (range.offset > most || range.size_bytes > most - range.offset) return EFBIG;
+  const int mode = grows == GrowsFile::Yes ? 0 : FALLOC_FL_KEEP_SIZE;
+  if (is_hopeless(fd, range.size_bytes)) {
+    // A file system that can't reserve may hold more than it has blocks: it is asked for one byte.
+    const int why = allocate(fd, mode, {range.offset, 1});
+    return why == 0 ? ENOSPC : why;
+  }
+  while (!range.empty()) {
+    const ByteRange part = {range.offset, std::min(range.size_bytes, extent_bytes)};
+    if (const int why = allocate(fd, mode, part); why != 0) return why;
+    range = {part.end(), range.size_bytes - part.size_bytes};
+  }
+  return 0;
+}
+
+}  // namespace stfs

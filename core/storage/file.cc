@@ -1,0 +1,246 @@
+// What every file and storage can do, and the operating system's storage.
+#include "core/storage/file.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/unique_fd.h"
+#include "core/base/xxh3.h"
+#include "core/storage/system_file.h"
+
+namespace stfs {
+namespace {
+
+Result<void> refuse_what_is_no_file(const std::string& name, std::uint32_t mode) {
+  if (S_ISREG(mode)) return {};
+  if (S_ISDIR(mode)) return fail(ErrorCode::System, EISDIR, name + ": is a directory, not an archive");
+  return fail(ErrorCode::System, EINVAL, name + ": is not a regular file");
+}
+
+/// Zeros where the kernel does not tell.
+Boot this_boot() {
+  Boot boot;
+  std::string text;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> text;
+  std::erase(text, '-');
+  for (std::size_t at = 0; text.size() == 2 * boot.id.size() && at < boot.id.size(); ++at) {
+    std::from_chars(text.data() + 2 * at, text.data() + 2 * at + 2, boot.id[at], 16);
+  }
+  std::string machine;
+  if (std::ifstream("/etc/machine-id") >> machine) boot.host = XXH3_64bits(machine.data(), machine.size());
+  return boot;
+}
+
+tl::unexpected<Error> replaced(const std::filesystem::path& path) {
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              path.string() + ": the archive was replaced or deleted while it was open");
+}
+
+class SystemStorage final : public Storage {
+ public:
+  Result<std::unique_ptr<File>> open(const std::filesystem::path& path, Access access) override {
+    return open_with(path, access, 0, path.string());
+  }
+
+  Result<std::unique_ptr<File>> open_no_link(const std::filesystem::path& path, Access access) override {
+    return open_with(path, access, O_NOFOLLOW, path.string());
+  }
+
+  Result<std::unique_ptr<File>> open_again(const File& file, const std::filesystem::path& path,
+                                           Access access) override {
+    // The magic link leads to the very file, whatever lies at the path now. On overlayfs it leads to the copy
+    // where the file was copied up.
+    const auto link = std::filesystem::path("/proc/self/fd") / std::to_string(file.descriptor());
+    auto opened = open_with(link, access, 0, path.string());
+    if (opened) return opened;
+    auto ours = file.status();
+    auto there = status(path);
+    const bool is_gone = !there && there.error().errno_value == ENOENT;
+    if (is_gone || (ours && there && !there->identity.same_file(ours->identity))) return replaced(path);
+    return opened;
+  }
+
+  Result<void> check_writable(const std::filesystem::path& path) override {
+    if (::faccessat(AT_FDCWD, path.c_str(), W_OK, AT_EACCESS) == 0) return {};
+    return fail_system(errno, path.string(), "open for writing");
+  }
+
+  Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override {
+    constexpr mode_t kOwnerOnly = 0600;
+    const std::filesystem::path directory = fallback.parent_path();
+    if (UniqueFd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, kOwnerOnly)); fd) {
+      return make_system_file(std::move(fd), directory.string() + ": staged bytes");
+    }
+    if (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL) {
+      return fail_system(errno, directory.string(), "create a file in the archive's directory");
+    }
+    UniqueFd fd(::open(fallback.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, kOwnerOnly));
+    if (!fd) return fail_system(errno, fallback.string(), "create");
+    return make_system_file(std::move(fd), fallback.string(), fallback);
+  }
+
+  Result<void> publish(File& file, const std::filesystem::path& path) override {
+    return publish_system_file(file, path);
+  }
+
+  Result<void> remove(const std::filesystem::path& path) override {
+    if (::unlink(path.c_str()) < 0) return fail_system(errno, path.string(), "remove");
+    return {};
+  }
+
+  Result<void> sync_directory(const std::filesystem::path& directory) override {
+    const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!fd) return fail_system(errno, directory.string(), "open");
+    if (::fsync(fd.get()) < 0) return fail_system(errno, directory.string(), "sync");
+    return {};
+  }
+
+  Result<std::vector<std::string>> list(const std::filesystem::path& directory,
+                                        const std::string& prefix) override {
+    const std::unique_ptr<DIR, int (*)(DIR*)> entries(::opendir(directory.c_str()), &::closedir);
+    if (!entries) return fail_system(errno, directory.string(), "list");
+    std::vector<std::string> names;
+    for (;;) {
+      errno = 0;
+      const dirent* entry = ::readdir(entries.get());
+      if (entry == nullptr) break;
+      if (std::string_view(entry->d_name).starts_with(prefix)) names.emplace_back(entry->d_name);
+    }
+    if (errno != 0) return fail_system(errno, directory.string(), "list");
+    return names;
+  }
+
+  Result<FileStatus> status(const std::filesystem::path& path) override {
+    return system_status(path, path.string());
+  }
+
+  Boot boot() const override {
+    static const Boot now = this_boot();
+    return now;
+  }
+
+ private:
+  static Result<std::unique_ptr<File>> open_with(const std::filesystem::path& path, Access access,
+                                                 int more_flags, const std::string& name) {
+    // O_NONBLOCK: a named pipe that nobody writes to must be refused below, not waited for.
+    const int flags = (access == Access::ReadOnly ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK | more_flags;
+    UniqueFd fd(::open(path.c_str(), flags));
+    if (!fd) {
+      const int why = errno;
+      // open(2) says EISDIR only to writers.
+      if (const auto there = system_status(path, name); there && why != ELOOP) {
+        if (auto regular = refuse_what_is_no_file(name, there->mode); !regular) {
+          return pass_on(std::move(regular));
+        }
+      }
+      return fail_system(why, name, "open");
+    }
+    auto file = make_system_file(std::move(fd), name);
+    auto status = file->status();
+    if (!status) return pass_on(std::move(status));
+    if (auto regular = refuse_what_is_no_file(name, status->mode); !regular) {
+      return pass_on(std::move(regular));
+    }
+    return file;
+  }
+};
+
+}  // namespace
+
+Result<void> File::copy_from(const File& source, std::uint64_t source_offset, ByteRange range) {
+  constexpr std::uint64_t kPieceBytes = 1 << 20;  // stays in the processor's cache
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPieceBytes, range.size_bytes)));
+  while (!range.empty()) {
+    const auto piece = std::span(buffer).first(std::min<std::size_t>(buffer.size(), range.size_bytes));
+    if (auto read = source.read(piece, source_offset); !read) return read;
+    if (auto written = write(piece, range.offset); !written) return written;
+    source_offset += piece.size();
+    range = {range.offset + piece.size(), range.size_bytes - piece.size()};
+  }
+  return {};
+}
+
+Result<void> File::refresh(std::span<const ByteRange> ranges) {
+  if (!is_served()) return {};
+  // A client of GlusterFS answers from its caches for seconds, after a lock and after another open() too. The
+  // reply to a sync brings the file's attributes as they are now. NFS and SMB look by themselves when a lock
+  // is taken.
+  if (auto synced = sync(); !synced) return synced;
+  for (const ByteRange range : ranges) forget(range);
+  return {};
+}
+
+void File::forget(ByteRange range) const {
+  if (!is_served()) return;
+  // With a new mtime the kernel drops what it has of a file. Of two writes within one tick of the server's
+  // clock the second leaves the mtime: who has read between them keeps the older pages, whatever he opens,
+  // locks or syncs (9 of 10 rounds with two clients of GlusterFS 10.3). Pages that are in the range in part
+  // only would stay.
+  constexpr std::uint64_t kLargestPageBytes = 64 << 10;
+  const std::uint64_t offset = range.offset / kLargestPageBytes * kLargestPageBytes;
+  evict({offset, range.end() - offset + kLargestPageBytes});
+}
+
+Result<bool> File::is_locked_by_other(ByteRange, LockKind) const {
+  return fail_system(ENOLCK, "a file without locks", "look for a lock");
+}
+
+Result<void> File::set_owner(std::uint32_t, std::uint32_t) {
+  return fail_system(EPERM, "a file without an owner", "give to another owner");
+}
+
+Result<void> File::set_mode(std::uint32_t) {
+  return fail_system(EPERM, "a file without a mode", "set the mode");
+}
+
+std::uint32_t Storage::user() const {
+  return ::geteuid();
+}
+
+Result<std::unique_ptr<File>> Storage::open_again(const File& file, const std::filesystem::path& path,
+                                                  Access access) {
+  auto opened = open(path, access);
+  if (!opened) return opened;
+  auto known = file.status();
+  if (!known) return tl::unexpected(known.error());
+  auto found = (*opened)->status();
+  if (!found) return tl::unexpected(found.error());
+  if (!found->identity.same_file(known->identity)) return replaced(path);
+  return opened;
+}
+
+Result<void> Storage::check_writable(const std::filesystem::path& path) {
+  auto opened = open(path, Access::ReadWrite);
+  return opened ? Result<void>{} : pass_on(std::move(opened));
+}
+
+Result<std::uint64_t> File::size_bytes() const {
+  const auto at = status();
+  if (!at) return tl::unexpected(at.error());
+  return at->identity.size_bytes;
+}
+
+Result<std::string> read_text(const File& file, ByteRange range) {
+  std::string text(static_cast<std::size_t>(range.size_bytes), '\0');
+  if (auto read = file.read(std::as_writable_bytes(std::span(text)), range.offset); !read) {
+    return pass_on(std::move(read));
+  }
+  return text;
+}
+
+Storage& system_storage() {
+  static SystemStorage storage;
+  return storage;
+}
+
+}  // namespace stfs

@@ -1,0 +1,189 @@
+// A new file, step by step: temporary file, bytes, sync, rename, sync of the directory.
+//
+// The rename is the one moment at which the path changes its meaning, and everything that it makes visible
+// is on stable storage before it.
+#include "core/storage/new_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "core/storage/attribute_names.h"
+#include "core/storage/disk_space.h"
+#include "core/storage/file_attributes.h"
+
+namespace stfs {
+namespace {
+
+// Small pieces are gathered before they are written: a million tensors are not a million system calls.
+constexpr std::size_t kGatheredBytes = 256 * 1024;
+
+std::filesystem::path directory_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+// What lies at the path now: may a file take its place?
+Result<bool> check_target(const std::filesystem::path& path, bool replace) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return false;
+    return fail_system(errno, path.native(), "create");
+  }
+  if (!replace) return fail_system(EEXIST, path.native(), "create");
+  if (::stat(path.c_str(), &status) != 0) return false;  // a link to nothing
+  if (S_ISDIR(status.st_mode)) return fail_system(EISDIR, path.native(), "replace");
+  if (!S_ISREG(status.st_mode)) {
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                fmt::format("{}: replace: not a regular file", path.native()));
+  }
+  return true;
+}
+
+// A file of its own beside the path. Its name is short, as the path's may be of the greatest length
+// already, and does not end in .safetensors, so that nobody takes it for an archive.
+Result<UniqueFd> create_temporary(const std::filesystem::path& path, mode_t mode,
+                                  std::filesystem::path& temporary) {
+  constexpr int kAttempts = 1000;  // others may be at work here, and killed ones have left theirs
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    temporary = directory_of(path) / fmt::format(".stfs-{}-{}.tmp", ::getpid(), attempt);
+    UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+    if (file) return file;
+    if (errno != EEXIST) break;
+  }
+  const int why = errno;
+  const bool is_mount = ::getxattr(directory_of(path).c_str(), kArchiveAttribute, nullptr, 0) >= 0;
+  if (is_mount) {
+    return fail(ErrorCode::System, why,
+                path.native() + ": a mount of tensors takes no new files: name a place outside of it");
+  }
+  return fail_system(why, path.native(), "create a temporary file beside it");
+}
+
+Result<void> write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return fail_system(errno, path.native(), "write");
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+  }
+  return {};
+}
+
+// A full disk shows here, before the caller has produced a byte. File systems that can't reserve say
+// EOPNOTSUPP; there it shows at write.
+Result<void> reserve(int fd, std::uint64_t size_bytes, const std::filesystem::path& path) {
+  const int why = reserve_space(fd, {0, size_bytes}, GrowsFile::Yes);
+  if (why == 0 || why == EOPNOTSUPP) return {};
+  return fail_system(why, path.native(), fmt::format("reserve {} bytes", size_bytes));
+}
+
+// rename(2), or where `replace` is false the same without ever taking an existing file's name.
+int rename_file(const std::filesystem::path& from, const std::filesystem::path& to, bool replace) {
+  if (replace) return ::rename(from.c_str(), to.c_str());
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
+  if (errno != EINVAL && errno != ENOSYS) return -1;
+  // Some network file systems don't know the flag; link(2) refuses an existing name everywhere.
+  if (::link(from.c_str(), to.c_str()) != 0) return -1;
+  ::unlink(from.c_str());
+  return 0;
+}
+
+Result<void> sync_directory(const std::filesystem::path& directory) {
+  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd || ::fsync(fd.get()) != 0) return fail_system(errno, directory.native(), "sync the directory");
+  return {};
+}
+
+}  // namespace
+
+Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace) {
+  NewFile file;
+  file.path_ = path;
+  file.replace_ = replace;
+  const Result<bool> replaces = check_target(path, replace);
+  if (!replaces) return tl::unexpected(replaces.error());
+  // Until it has the mode of the file that it replaces, nobody else may look into it.
+  Result<UniqueFd> fd = create_temporary(path, *replaces ? 0600 : 0666, file.temporary_path_);
+  if (!fd) return pass_on(std::move(fd));
+  file.file_ = std::move(*fd);
+  file.gathered_.reserve(kGatheredBytes);
+  return file;
+}
+
+NewFile::~NewFile() {
+  discard();
+}
+
+void NewFile::discard() {
+  // One moved from has no descriptor, whatever its paths still say.
+  if (!file_) return;
+  ::unlink(temporary_path_.c_str());
+  UniqueFd closed = std::move(file_);
+}
+
+Result<void> NewFile::reserve(std::uint64_t size_bytes) {
+  if (!file_) return fail_system(EBADF, path_.native(), "reserve");
+  auto ok = stfs::reserve(file_.get(), size_bytes, path_);
+  if (!ok) discard();
+  reserved_bytes_ = std::max(reserved_bytes_, size_bytes);
+  return ok;
+}
+
+Result<void> NewFile::append(std::span<const std::byte> bytes) {
+  if (!file_) return fail_system(EBADF, path_.native(), "append to a file that is closed");
+  auto ok = write(bytes);
+  if (!ok) discard();
+  appended_bytes_ += bytes.size();
+  return ok;
+}
+
+Result<void> NewFile::write(std::span<const std::byte> bytes) {
+  if (gathered_.size() + bytes.size() > kGatheredBytes) {
+    if (auto ok = write_gathered(); !ok) return ok;
+    if (bytes.size() >= kGatheredBytes) return write_all(file_.get(), bytes, path_);
+  }
+  gathered_.insert(gathered_.end(), bytes.begin(), bytes.end());
+  return {};
+}
+
+Result<void> NewFile::write_gathered() {
+  auto ok = write_all(file_.get(), gathered_, path_);
+  gathered_.clear();
+  return ok;
+}
+
+Result<void> NewFile::finish() {
+  if (!file_) return fail_system(EBADF, path_.native(), "finish a file that is closed");
+  auto ok = complete();
+  if (!ok) discard();
+  return ok;
+}
+
+Result<void> NewFile::complete() {
+  if (auto ok = write_gathered(); !ok) return ok;
+  if (reserved_bytes_ > appended_bytes_ &&
+      ::ftruncate(file_.get(), static_cast<off_t>(appended_bytes_)) != 0) {
+    return fail_system(errno, path_.native(), "give back reserved space");
+  }
+  if (replace_) {  // else rename_file sees, with no gap in time, whether a file has appeared
+    const Result<bool> replaces = check_target(path_, replace_);
+    if (!replaces) return tl::unexpected(replaces.error());
+    if (*replaces) {
+      if (auto ok = copy_file_attributes(path_, file_.get()); !ok) return ok;
+    }
+  }
+  if (::fsync(file_.get()) != 0) return fail_system(errno, path_.native(), "sync");
+  if (rename_file(temporary_path_, path_, replace_) != 0) return fail_system(errno, path_.native(), "rename");
+  // From here on the file stands under its name: there is no temporary file to remove.
+  UniqueFd closed = std::move(file_);
+  return sync_directory(directory_of(path_));
+}
+
+}  // namespace stfs

@@ -1,0 +1,101 @@
+// Nine bits, two identities, and the kernel's form of an access control list.
+#include "core/storage/permissions.h"
+
+#include <endian.h>
+#include <linux/posix_acl_xattr.h>
+#include <sys/xattr.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <functional>
+#include <span>
+
+namespace stfs {
+namespace {
+
+// From linux/posix_acl.h, which is not for programs.
+constexpr unsigned kGroupObject = 0x04;
+constexpr unsigned kUser = 0x02;
+constexpr unsigned kGroup = 0x08;
+constexpr unsigned kMask = 0x10;
+constexpr mode_t kBits = 07;
+constexpr unsigned kGroupShift = 3;
+constexpr unsigned kOwnerShift = 6;
+
+struct Entry {
+  unsigned tag = 0;
+  mode_t bits = 0;
+};
+
+Entry entry_at(std::span<const char> list, std::size_t at) {
+  posix_acl_xattr_entry entry{};
+  std::memcpy(&entry, list.data() + at, sizeof entry);
+  return {le16toh(entry.e_tag), le16toh(entry.e_perm) & kBits};
+}
+
+/// The mode without what some entry of the list forbids.
+mode_t within(std::span<const char> list, mode_t mode) {
+  mode_t mask = kBits;
+  mode_t group = kBits;
+  mode_t named = kBits;
+  for (std::size_t at = sizeof(posix_acl_xattr_header); at + sizeof(posix_acl_xattr_entry) <= list.size();
+       at += sizeof(posix_acl_xattr_entry)) {
+    const Entry entry = entry_at(list, at);
+    if (entry.tag == kMask) mask = entry.bits;
+    if (entry.tag == kGroupObject) group = entry.bits;
+    if (entry.tag == kUser || entry.tag == kGroup) named &= entry.bits;
+  }
+  named &= mask;
+  return (mode & kBits << kOwnerShift) | (group & mask & named) << kGroupShift | (mode & kBits & named);
+}
+
+template <class Combine>
+Permissions combined(const Permissions& one, const Permissions& other, const Combine& combine) {
+  const auto part = [](const Permissions& of, unsigned shift) { return of.mode >> shift & kBits; };
+  const mode_t its_owner = part(other, kOwnerShift);
+  const mode_t its_group = part(other, kGroupShift);
+  const mode_t its_others = part(other, 0);
+  const mode_t of_no_owner = combine(its_group, its_others);
+  const bool same_owner = one.uid == other.uid;
+  // Whoever is not the one file's owner may be the other's, and so with the group.
+  const mode_t for_owner = same_owner ? its_owner : of_no_owner;
+  const auto for_class = [&](mode_t bits) {
+    const mode_t of_class = one.gid == other.gid ? bits : of_no_owner;
+    return same_owner ? of_class : combine(of_class, its_owner);
+  };
+  Permissions both = one;
+  both.mode = combine(part(one, kOwnerShift), for_owner) << kOwnerShift |
+              combine(part(one, kGroupShift), for_class(its_group)) << kGroupShift |
+              combine(part(one, 0), for_class(its_others));
+  return both;
+}
+
+}  // namespace
+
+Result<Permissions> permissions_of(const File& file) {
+  const auto status = file.status();
+  if (!status) return tl::unexpected(status.error());
+  constexpr mode_t kNineBits = 0777;
+  Permissions found{.mode = status->mode & kNineBits, .uid = status->uid, .gid = status->gid};
+  // Without a list the group's bits say all. With one they are its mask.
+  if (file.descriptor() < 0) return found;
+  std::array<char, 8192> list;  // NOLINT: filled by the call
+  const ssize_t size = ::fgetxattr(file.descriptor(), "system.posix_acl_access", list.data(), list.size());
+  if (size >= 0) {
+    found.mode = within(std::span(list).first(static_cast<std::size_t>(size)), found.mode);
+  } else if (errno == ERANGE) {  // longer than any that could be looked through
+    found.mode &= kBits << kOwnerShift;
+  }
+  return found;
+}
+
+Permissions strictest(const Permissions& one, const Permissions& other) {
+  return combined(one, other, std::bit_and<mode_t>());
+}
+
+Permissions loosest(const Permissions& one, const Permissions& other) {
+  return combined(one, other, std::bit_or<mode_t>());
+}
+
+}  // namespace stfs

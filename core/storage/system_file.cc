@@ -1,0 +1,294 @@
+// Descriptors, and what Linux does with them.
+#include "core/storage/system_file.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <linux/magic.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "core/storage/disk_space.h"
+#include "core/storage/lock_holder.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::uint64_t kMaxOffset = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
+
+/// Seconds and nanoseconds since the epoch, in nanoseconds.
+template <class Time>
+std::int64_t ns_of(const Time& time) {
+  return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
+
+/// statx, since it tells the birth time; an empty path means the descriptor itself.
+constexpr unsigned kWithoutTimes =
+    STATX_TYPE | STATX_MODE | STATX_UID | STATX_GID | STATX_INO | STATX_SIZE | STATX_NLINK;
+constexpr unsigned kAllFields = kWithoutTimes | STATX_MTIME | STATX_BTIME;
+
+Result<FileStatus> query_status(int directory_fd, const char* path, int flags, unsigned mask,
+                                const std::string& name) {
+  struct statx stx {};
+  if (::statx(directory_fd, path, flags, mask, &stx) < 0) {
+    return fail_system(errno, name, "stat");
+  }
+  return FileStatus{.identity = {.device = (std::uint64_t{stx.stx_dev_major} << 32U) | stx.stx_dev_minor,
+                                 .inode = stx.stx_ino,
+                                 .size_bytes = stx.stx_size,
+                                 .mtime_ns = (mask & STATX_MTIME) != 0 ? ns_of(stx.stx_mtime) : 0},
+                    .birth_ns = (stx.stx_mask & STATX_BTIME) != 0 ? ns_of(stx.stx_btime) : 0,
+                    .mode = stx.stx_mode,
+                    .uid = stx.stx_uid,
+                    .gid = stx.stx_gid,
+                    .links = stx.stx_nlink};
+}
+
+struct flock lock_request(ByteRange range, short type) {
+  struct flock lock {};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(range.offset);
+  lock.l_len = static_cast<off_t>(range.size_bytes);
+  return lock;
+}
+
+// Where space is reserved for stripes.
+constexpr std::uint64_t kExtentBytes = 8 << 20;
+
+class SystemFile final : public File {
+ public:
+  /// @param staged_path  the name that an "unnamed" file has for want of unnamed files; else empty.
+  SystemFile(UniqueFd fd, std::string name, std::filesystem::path staged_path = {})
+      : fd_(std::move(fd)), name_(std::move(name)), staged_path_(std::move(staged_path)) {}
+  ~SystemFile() override {
+    if (!staged_path_.empty()) ::unlink(staged_path_.c_str());
+  }
+  SystemFile(const SystemFile&) = delete;
+  SystemFile& operator=(const SystemFile&) = delete;
+
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override {
+    while (!to.empty()) {
+      if (offset > kMaxOffset) return fail_system(EINVAL, name_, "read");
+      const ssize_t got = ::pread(fd_.get(), to.data(), to.size(), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) return fail_system(errno, name_, "read");
+      if (got == 0) {
+        return fail(ErrorCode::ArchiveCut, EIO,
+                    name_ + ": the file ends at byte " + std::to_string(offset) + ", " +
+                        std::to_string(to.size()) + " bytes early");
+      }
+      to = to.subspan(static_cast<std::size_t>(got));
+      offset += static_cast<std::uint64_t>(got);
+    }
+    return {};
+  }
+
+  Result<void> write(std::span<const std::byte> from, std::uint64_t offset) override {
+    while (!from.empty()) {
+      if (offset > kMaxOffset) return fail_system(EFBIG, name_, "write");
+      const ssize_t put = ::pwrite(fd_.get(), from.data(), from.size(), static_cast<off_t>(offset));
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0) return fail_system(errno, name_, "write");
+      from = from.subspan(static_cast<std::size_t>(put));
+      offset += static_cast<std::uint64_t>(put);
+    }
+    return {};
+  }
+
+  Result<void> clone_from(const File& source, std::uint64_t source_offset, ByteRange range) override {
+    struct file_clone_range clone {};
+    clone.src_fd = source.descriptor();
+    clone.src_offset = source_offset;
+    clone.src_length = range.size_bytes;
+    clone.dest_offset = range.offset;
+    while (::ioctl(fd_.get(), FICLONERANGE, &clone) < 0) {
+      if (errno == EINTR) continue;
+      // Each of these says "not here": no reflinks, two file systems, an attribute that forbids them.
+      const bool is_unsupported =
+          errno == EOPNOTSUPP || errno == ENOTTY || errno == EXDEV || errno == EINVAL || errno == EPERM;
+      return fail_system(is_unsupported ? EOPNOTSUPP : errno, name_, "clone blocks");
+    }
+    return {};
+  }
+
+  Result<void> copy_from(const File& source, std::uint64_t source_offset, ByteRange range) override {
+    constexpr std::uint64_t kFromBytes = 64 << 10;  // below, the pages' way through a pipe takes longer
+    while (range.size_bytes >= kFromBytes && source.descriptor() >= 0) {
+      auto from = static_cast<off_t>(source_offset);
+      auto to = static_cast<off_t>(range.offset);
+      const ssize_t copied =
+          ::copy_file_range(source.descriptor(), &from, fd_.get(), &to, range.size_bytes, 0);
+      if (copied < 0 && errno == EINTR) continue;
+      // Kernels and file systems that can't have many ways to say so; a real failure comes again below.
+      if (copied <= 0) break;
+      source_offset += static_cast<std::uint64_t>(copied);
+      range = {range.offset + static_cast<std::uint64_t>(copied),
+               range.size_bytes - static_cast<std::uint64_t>(copied)};
+    }
+    return File::copy_from(source, source_offset, range);
+  }
+
+  Result<void> reserve(ByteRange range) override {
+    // btrfs gives space back by whole extents, and stripes hand over a little at a time.
+    constexpr auto kAtOnce = std::numeric_limits<std::uint64_t>::max();
+    const bool is_striped = filesystem_type() == BTRFS_SUPER_MAGIC;
+    const int why = reserve_space(fd_.get(), range, GrowsFile::No, is_striped ? kExtentBytes : kAtOnce);
+    if (why == 0 || why == EOPNOTSUPP) return {};
+    return fail_system(why, name_, "reserve space");
+  }
+
+  Result<void> sync() override {
+    if (::fdatasync(fd_.get()) < 0) return fail_system(errno, name_, "sync");
+    return {};
+  }
+
+  bool is_served() const override { return filesystem_type() == FUSE_SUPER_MAGIC; }
+
+  void begin_writeback(ByteRange range) const override {
+    ::sync_file_range(fd_.get(), static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes),
+                      SYNC_FILE_RANGE_WRITE);
+  }
+
+  void evict(ByteRange range) const override {
+    ::posix_fadvise(fd_.get(), static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes),
+                    POSIX_FADV_DONTNEED);
+  }
+
+  void prefetch(ByteRange range) const override {
+    // The kernel cuts each request to the readahead of the device (force_page_cache_ra() in mm/readahead.c),
+    // which is this on every file system whose administrator has not set it.
+    constexpr std::uint64_t kPieceBytes = 128 << 10;
+    for (std::uint64_t at = range.offset; at < range.end(); at += kPieceBytes) {
+      const std::uint64_t piece_bytes = std::min(kPieceBytes, range.end() - at);
+      static_cast<void>(::posix_fadvise(fd_.get(), static_cast<off_t>(at), static_cast<off_t>(piece_bytes),
+                                        POSIX_FADV_WILLNEED));
+    }
+  }
+
+  std::uint64_t filesystem_type() const override {
+    struct statfs filesystem {};
+    if (::fstatfs(fd_.get(), &filesystem) < 0) return 0;
+    return static_cast<std::uint32_t>(filesystem.f_type);  // some are negative where it has 32 bits
+  }
+
+  Result<FileStatus> status() const override {
+    return query_status(fd_.get(), "", AT_EMPTY_PATH, kAllFields, name_);
+  }
+
+  Result<std::uint64_t> size_bytes() const override {
+    const auto at = query_status(fd_.get(), "", AT_EMPTY_PATH, kWithoutTimes, name_);
+    if (!at) return tl::unexpected(at.error());
+    return at->identity.size_bytes;
+  }
+
+  Result<std::uint64_t> known_size_bytes() const override {
+    const auto at = query_status(fd_.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, kWithoutTimes, name_);
+    if (!at) return tl::unexpected(at.error());
+    return at->identity.size_bytes;
+  }
+
+  Result<std::optional<LockConflict>> try_lock(ByteRange range, LockKind kind) override {
+    struct flock lock = lock_request(range, kind == LockKind::Shared ? F_RDLCK : F_WRLCK);
+    while (::fcntl(fd_.get(), F_OFD_SETLK, &lock) < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN && errno != EACCES) return fail_system(errno, name_, "lock");
+      return std::optional(LockConflict{});
+    }
+    return std::optional<LockConflict>{};
+  }
+
+  Result<bool> is_locked_by_other(ByteRange range, LockKind kind) const override {
+    struct flock lock = lock_request(range, kind == LockKind::Shared ? F_RDLCK : F_WRLCK);
+    while (::fcntl(fd_.get(), F_OFD_GETLK, &lock) < 0) {
+      if (errno != EINTR) return fail_system(errno, name_, "look for a lock");
+    }
+    return lock.l_type != F_UNLCK;
+  }
+
+  std::optional<pid_t> lock_holder(ByteRange range) const override {
+    const auto at = status();
+    return at ? find_lock_holder(at->identity, range) : std::nullopt;
+  }
+
+  void unlock(ByteRange range) override {
+    struct flock lock = lock_request(range, F_UNLCK);
+    ::fcntl(fd_.get(), F_OFD_SETLK, &lock);
+  }
+
+  Result<void> set_owner(std::uint32_t uid, std::uint32_t gid) override {
+    if (::fchown(fd_.get(), uid, gid) < 0) return fail_system(errno, name_, "give to another owner");
+    return {};
+  }
+
+  Result<void> set_mode(std::uint32_t permissions) override {
+    if (::fchmod(fd_.get(), permissions & 07777U) < 0) return fail_system(errno, name_, "set the mode");
+    return {};
+  }
+
+  std::uint64_t free_bytes() const override { return stfs::free_bytes(fd_.get()); }
+  Striping striping() const override {
+    // btrfs takes a page at a time, which is slower than the pages come. xfs is faster with one file.
+    if (filesystem_type() != BTRFS_SUPER_MAGIC) return {};
+    constexpr std::uint64_t kStripeBytes = 1 << 20;  // what comes at most in one write
+    constexpr std::uint64_t kFromBytes = 4 << 20;
+    constexpr std::uint32_t kSlots = 4;  // two are filled, two written out
+    constexpr unsigned kMostFiles = 8;
+    const unsigned cores = std::thread::hardware_concurrency();
+    const unsigned files =
+        cores < 2 ? 1 : std::min(2 * cores, kMostFiles);  // seldom two writers want the same one
+    return {.files = files,
+            .stripe_bytes = kStripeBytes,
+            .slots = kSlots,
+            .from_bytes = kFromBytes,
+            .spare_bytes = 2 * (files * kSlots * kStripeBytes + kExtentBytes)};
+  }
+
+  bool has_staged_name() const override { return !staged_path_.empty(); }
+  int descriptor() const override { return fd_.get(); }
+
+  Result<void> publish_as(const std::filesystem::path& path) {
+    const std::string action = "name the journal";
+    if (staged_path_.empty()) {
+      // AT_EMPTY_PATH would need CAP_DAC_READ_SEARCH; the magic link does not (open(2), O_TMPFILE).
+      const std::string link = "/proc/self/fd/" + std::to_string(fd_.get());
+      if (::linkat(AT_FDCWD, link.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) < 0) {
+        return fail_system(errno, path.string(), action);
+      }
+      return {};
+    }
+    // No hard link in between: a crash must find the staged name or the final one, never both. The
+    // final name is random, so nobody else's is replaced.
+    if (::rename(staged_path_.c_str(), path.c_str()) < 0) return fail_system(errno, path.string(), action);
+    staged_path_.clear();
+    return {};
+  }
+
+ private:
+  UniqueFd fd_;
+  std::string name_;
+  std::filesystem::path staged_path_;
+};
+
+}  // namespace
+
+std::unique_ptr<File> make_system_file(UniqueFd fd, std::string name, std::filesystem::path staged_path) {
+  return std::make_unique<SystemFile>(std::move(fd), std::move(name), std::move(staged_path));
+}
+
+Result<void> publish_system_file(File& file, const std::filesystem::path& path) {
+  return static_cast<SystemFile&>(file).publish_as(path);  // NOLINT: the caller says that it is one
+}
+
+Result<FileStatus> system_status(const std::filesystem::path& path, const std::string& name) {
+  return query_status(AT_FDCWD, path.c_str(), 0, kWithoutTimes, name);
+}
+
+}  // namespace stfs

@@ -1,0 +1,59 @@
+// A queue and its thread.
+#include "core/storage/writeback.h"
+
+#include <new>
+#include <system_error>
+
+namespace stfs {
+
+Writeback::~Writeback() {
+  {
+    const std::scoped_lock lock(mutex_);
+    due_.clear();
+  }
+  finish();
+}
+
+void Writeback::follow(File& file, ByteRange written, std::uint64_t window_bytes) {
+  const std::uint64_t begin = written.offset / window_bytes * window_bytes;
+  const std::uint64_t end = written.end() / window_bytes * window_bytes;
+  if (begin < end) ask(&File::begin_writeback, file, {begin, end - begin});
+}
+
+void Writeback::ask(Call call, File& file, ByteRange range) {
+  try {
+    const std::scoped_lock lock(mutex_);
+    due_.push_back({call, &file, range});
+    has_work_.notify_one();
+    if (!thread_) thread_.emplace([this] { work(); });
+  } catch (const std::bad_alloc&) {  // the sync finds more to do
+  } catch (const std::system_error&) {
+  }
+}
+
+void Writeback::finish() {
+  if (!thread_) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    is_ending_ = true;
+  }
+  has_work_.notify_one();
+  thread_->join();
+  thread_.reset();
+  is_ending_ = false;
+}
+
+void Writeback::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    has_work_.wait(lock, [this] { return is_ending_ || !due_.empty(); });
+    if (due_.empty()) return;
+    const Due due = due_.front();
+    due_.pop_front();
+    lock.unlock();
+    (due.file->*due.call)(due.range);
+    lock.lock();
+  }
+}
+
+}  // namespace stfs
