@@ -3,6 +3,7 @@
 
 #include <string_view>
 
+#include "core/model/model.h"
 #include "tools/verb.h"
 
 namespace stfs::tools {
@@ -14,5 +15,12 @@ int report_failure(Streams& streams, std::string_view verb, std::string_view mes
 /// Says what is wrong with the command line and where its help is.
 /// @return kWrongUsage.
 int report_wrong_usage(Streams& streams, std::string_view verb, std::string_view message);
+
+/// Names the journals beside a model that may hold a newer commit than is shown.
+/// @return kFailed where there is one, else kDone.
+int report_not_shown(Streams& streams, std::string_view verb, const Model& model);
+
+/// The same, and what an index and its shards disagree on.
+int report_problems(Streams& streams, std::string_view verb, const Model& model);
 
 }  // namespace stfs::tools

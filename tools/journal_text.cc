@@ -5,8 +5,6 @@
 
 #include <string_view>
 
-#include "tools/diagnostic.h"
-
 namespace stfs::tools {
 
 std::string explanation_of(const JournalReport& report) {
@@ -54,12 +52,6 @@ std::vector<std::string> not_shown_beside(const Model& model) {
     }
   }
   return texts;
-}
-
-int report_not_shown(Streams& streams, std::string_view verb, const Model& model) {
-  int code = kDone;
-  for (const std::string& text : not_shown_beside(model)) code = report_failure(streams, verb, text);
-  return code;
 }
 
 }  // namespace stfs::tools

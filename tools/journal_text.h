@@ -7,7 +7,6 @@
 
 #include "core/journal/recovery.h"
 #include "core/model/model.h"
-#include "tools/verb.h"
 
 namespace stfs::tools {
 
@@ -26,9 +25,5 @@ std::string advice_on(const JournalReport& report);
 /// One sentence, with the journal's path in front, for each journal beside a model that was opened for
 /// reading which may hold a newer commit that is not shown.
 std::vector<std::string> not_shown_beside(const Model& model);
-
-/// Prints them.
-/// @return kFailed where there is one, else kDone.
-int report_not_shown(Streams& streams, std::string_view verb, const Model& model);
 
 }  // namespace stfs::tools

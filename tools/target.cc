@@ -16,8 +16,6 @@
 #include "core/base/absolute_path.h"
 #include "core/model/model_directory.h"
 #include "core/storage/attribute_names.h"
-#include "tools/diagnostic.h"
-#include "tools/journal_text.h"
 #include "tools/mounted_path.h"
 #include "tools/near_names.h"
 #include "tools/printable.h"
@@ -224,14 +222,6 @@ Result<std::uint32_t> find_tensor(const Model& model, const fs::path& named, con
   for (std::uint32_t position = 0; position < tensors.size(); ++position) near.offer(tensors[position].name);
   return fail(ErrorCode::NotFound, ENOENT,
               fmt::format("{}: {}: no such tensor{}", named.string(), printable_name(name), near.question()));
-}
-
-int report_problems(Streams& streams, std::string_view verb, const Model& model) {
-  for (const ModelProblem& problem : model.problems()) {
-    report_failure(streams, verb, fmt::format("{}: {}", model.path().string(), problem.message));
-  }
-  const int code = report_not_shown(streams, verb, model);
-  return model.problems().empty() ? code : kFailed;
 }
 
 }  // namespace stfs::tools

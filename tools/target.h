@@ -35,7 +35,6 @@
 
 #include "core/base/error.h"
 #include "core/model/model.h"
-#include "tools/verb.h"
 
 namespace stfs::tools {
 
@@ -87,9 +86,5 @@ Result<Target> open_located(const TargetPath& path, const std::filesystem::path&
 /// Position of the tensor of that exact name; the message of NotFound suggests near ones.
 Result<std::uint32_t> find_tensor(const Model& model, const std::filesystem::path& named,
                                   const std::string& name);
-
-/// Names what an index and its shards disagree on, and journals that may hold a newer commit than is shown.
-/// @return kFailed then, else kDone.
-int report_problems(Streams& streams, std::string_view verb, const Model& model);
 
 }  // namespace stfs::tools
