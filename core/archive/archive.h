@@ -69,7 +69,7 @@ class Archive {
   [[nodiscard]] const FileStatus& opened_status() const { return status_; }
 
   // Bytes of absolute ranges. EIO with code ArchiveCut where the file has become too short. No lock is taken:
-  // a caller that must not see half a commit takes the tensor's lock first (fs/filesystem.h).
+  // a caller that must not see half a commit takes the tensor's lock first (fs/model/filesystem.h).
   /// Copies what lies there, journals that could not be applied included.
   /// @param offset  in the file.
   [[nodiscard]] Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const;

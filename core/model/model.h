@@ -1,8 +1,8 @@
 // A model: one archive, or all shards of an index, as one set of tensors.
 //
 // The tensors of a sharded model lie back to back, in order of shard and then of offset, in an archive that
-// exists nowhere (fs/views_archive.h shows it): that is what their Tensor::data are ranges of. The format
-// allows no hole between tensors, so only the whole data section begins at a page, not each shard's.
+// exists nowhere (fs/read/views_archive.h shows it): that is what their Tensor::data are ranges of. The
+// format allows no hole between tensors, so only the whole data section begins at a page, not each shard's.
 #pragma once
 
 #include <cstdint>

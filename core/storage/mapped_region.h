@@ -34,7 +34,8 @@ class MappedSpan {
 
  private:
   friend class MappedRegion;  // makes them
-  friend class KernelReply;   // fs/kernel_reply.h: the kernel copies, and its copy fails without a signal
+  friend class KernelReply;   // fs/kernel/kernel_reply.h: the kernel copies, and its copy fails without a
+                              // signal
   friend class interface::ForeignPages;  // tools/upload/interface: the address goes to a program that asks
                                          // for it
 

@@ -1,8 +1,8 @@
 // fuse_ceiling SIZE THREADS MOUNTPOINT [rw]: the fastest that a FUSE server can be, for the benchmarks to
 // compare with. One file, `data`, of SIZE bytes; every read is answered at once from a buffer that is
 // always in memory, and with rw every write at once, too: what it brings is kept nowhere. The options of the
-// session are those of the driver (fs/fuse_ops.cc, on_init). Runs in the foreground until it is unmounted.
-// For measurement, not for people.
+// session are those of the driver (fs/kernel/fuse_ops.cc, on_init). Runs in the foreground until it is
+// unmounted. For measurement, not for people.
 #define FUSE_USE_VERSION 312
 
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 // What a close and a release do, as a table: every combination of facts, against rules in words.
-#include "fs/close_decision.h"
+#include "fs/write/close_decision.h"
 
 #include "tests/support/catch.h"
 

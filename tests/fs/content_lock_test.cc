@@ -1,5 +1,5 @@
-// fs/content_lock.h: who waits for whom.
-#include "fs/content_lock.h"
+// fs/write/content_lock.h: who waits for whom.
+#include "fs/write/content_lock.h"
 
 #include <atomic>
 #include <chrono>

@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "fs/filesystem.h"
+#include "fs/model/filesystem.h"
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"

@@ -1,5 +1,5 @@
 // File systems end when nobody holds them any more, not earlier, and their numbers are given again.
-#include "fs/editions.h"
+#include "fs/model/editions.h"
 
 #include <atomic>
 #include <thread>

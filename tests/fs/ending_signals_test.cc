@@ -1,5 +1,5 @@
 // The three signals that end a mount, each in a process of its own.
-#include "fs/ending_signals.h"
+#include "fs/mount/ending_signals.h"
 
 #include <poll.h>
 #include <sys/wait.h>

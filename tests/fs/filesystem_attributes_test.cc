@@ -2,7 +2,7 @@
 #include <set>
 
 #include "core/base/checksum.h"
-#include "fs/cancellation.h"
+#include "fs/read/cancellation.h"
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"

@@ -1,7 +1,7 @@
 // Modes and owners: each tensor shows its own shard's, and a change of them is noticed.
 #include <sys/stat.h>
 
-#include "fs/forest.h"
+#include "fs/model/forest.h"
 #include "tests/fs/driven_model.h"
 #include "tests/fs/transacted.h"
 #include "tests/support/captured_stderr.h"

@@ -1,5 +1,5 @@
 // Several models in one mount: every number leads to its own.
-#include "fs/forest.h"
+#include "fs/model/forest.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // The tree: no tensor is hidden, whatever it is called.
-#include "fs/inode_table.h"
+#include "fs/tree/inode_table.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 
 #include "core/format/header.h"
 #include "core/format/json_string.h"
-#include "fs/names.h"
+#include "fs/tree/names.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;

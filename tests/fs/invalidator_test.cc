@@ -1,6 +1,6 @@
 // The queue behind the invalidations. What the kernel does with them is the business of tests/mount;
 // here nothing is stale, so no session is needed.
-#include "fs/invalidator.h"
+#include "fs/kernel/invalidator.h"
 
 #include <atomic>
 #include <chrono>

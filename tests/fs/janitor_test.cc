@@ -1,6 +1,6 @@
 // When the thread behind the commits tidies. Most tests have a clock of their own, which goes when they say
 // so: how busy the machine is makes no difference.
-#include "fs/janitor.h"
+#include "fs/follow/janitor.h"
 
 #include <atomic>
 #include <chrono>

@@ -1,5 +1,5 @@
 // Lines for a person, made of names from untrusted files.
-#include "fs/log.h"
+#include "fs/base/log.h"
 
 #include <algorithm>
 #include <thread>

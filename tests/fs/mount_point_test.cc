@@ -1,6 +1,6 @@
 // Is a directory fit to be mounted on: each reason why not has its own message. Nothing is mounted here;
 // a mount in the way is the business of tests/mount.
-#include "fs/mount_point.h"
+#include "fs/mount/mount_point.h"
 
 #include <sys/stat.h>
 #include <sys/sysmacros.h>

@@ -1,5 +1,5 @@
 // Tensor name -> file name: every name of the format gets one that a directory can hold.
-#include "fs/names.h"
+#include "fs/tree/names.h"
 
 #include <algorithm>
 #include <set>

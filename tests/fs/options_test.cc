@@ -1,5 +1,5 @@
 // The command line: what it accepts, and that a wrong one says which argument and what was due.
-#include "fs/options.h"
+#include "fs/mount/options.h"
 
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"

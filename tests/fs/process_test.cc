@@ -1,5 +1,5 @@
 // What /proc tells of a process that closes a file.
-#include "fs/process.h"
+#include "fs/base/process.h"
 
 #include <grp.h>
 #include <sched.h>

@@ -1,5 +1,5 @@
-// fs/slow_requests.h: requests that wait never hold all of the session's threads.
-#include "fs/slow_requests.h"
+// fs/kernel/slow_requests.h: requests that wait never hold all of the session's threads.
+#include "fs/kernel/slow_requests.h"
 
 #include <future>
 #include <thread>

@@ -1,5 +1,5 @@
 // What is named on the command line: opened as well as it can be, or refused with a reason.
-#include "fs/source.h"
+#include "fs/mount/source.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,7 +1,7 @@
 // Transactions through the file system, without a kernel.
 #pragma once
 
-#include "fs/transaction_directory.h"
+#include "fs/write/transaction_directory.h"
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 

@@ -1,5 +1,5 @@
-// `.safetensors/transactions`: every rule of fs/transaction_directory.h, through the file system.
-#include "fs/transaction_directory.h"
+// `.safetensors/transactions`: every rule of fs/write/transaction_directory.h, through the file system.
+#include "fs/write/transaction_directory.h"
 
 #include <chrono>
 #include <optional>

@@ -1,5 +1,5 @@
 // `.safetensors/` without a kernel: what is found, listed, read, counted and told to caches.
-#include "fs/views.h"
+#include "fs/read/views.h"
 
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"

@@ -1,5 +1,5 @@
 // Changes by others are noticed, each burst of them at least once.
-#include "fs/watcher.h"
+#include "fs/follow/watcher.h"
 
 #include <array>
 #include <chrono>

@@ -1,5 +1,5 @@
 // Who counts as a writer of what is pending.
-#include "fs/writers.h"
+#include "fs/write/writers.h"
 
 #include <unistd.h>
 

@@ -1,5 +1,5 @@
 # How a program that has written ends, with threads and in other pid namespaces: what the kernel tells of exits and
-# signals. The table is in fs/close_decision.h; after each test the whole archive is compared.
+# signals. The table is in fs/write/close_decision.h; after each test the whole archive is compared.
 import os
 import shutil
 import signal

@@ -31,7 +31,7 @@ def test_truncate_by_name_is_refused_after_another_open_or_a_write(mount, expect
 
 
 def test_a_truncating_writer_sees_the_one_size_that_the_inode_has(mount, expected, open_fd):
-    """fs/close_decision.h says why: readers keep the old tensor, and the kernel has one size for both."""
+    """fs/write/close_decision.h says why: readers keep the old tensor, and the kernel has one size for both."""
     fd = open_fd(mount / T, os.O_WRONLY | os.O_TRUNC)
     assert os.fstat(fd).st_size == SIZE
     assert os.lseek(fd, 0, os.SEEK_END) == SIZE

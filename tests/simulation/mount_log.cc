@@ -1,11 +1,11 @@
-// Takes the place of fs/log.cc at the link.
+// Takes the place of fs/base/log.cc at the link.
 #include "tests/simulation/mount_log.h"
 
 #include <fuse_lowlevel.h>
 
 #include <ostream>
 
-#include "fs/log.h"
+#include "fs/base/log.h"
 
 namespace stfs {
 namespace {

@@ -1,4 +1,4 @@
-// As fs/main.cc and fs/session.cc put it together.
+// As fs/mount/main.cc and fs/mount/session.cc put it together.
 #include "tests/simulation/mounted_archive.h"
 
 #include <cstring>

@@ -6,8 +6,8 @@
 #include <memory>
 #include <string>
 
-#include "fs/follower.h"
-#include "fs/fuse_ops.h"
+#include "fs/follow/follower.h"
+#include "fs/kernel/fuse_ops.h"
 #include "tests/simulation/kernel.h"
 #include "tests/support/disk_model.h"
 #include "tests/support/intercepted_storage.h"

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "fs/close_decision.h"
+#include "fs/write/close_decision.h"
 #include "tests/simulation/simulated_archive.h"
 
 namespace stfs::test {

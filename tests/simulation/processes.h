@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <map>
 
-#include "fs/process.h"
+#include "fs/base/process.h"
 
 namespace stfs::test {
 

@@ -3,7 +3,7 @@
 //
 // One thread does all of it. What goes on at the same time is done in the middle of something else: at its
 // calls on the storage, and where it waits. A call that would wait for a lock then is one that waits for the
-// disk of somebody else, which no reader may (fs/filesystem.h): the simulation ends with it.
+// disk of somebody else, which no reader may (fs/model/filesystem.h): the simulation ends with it.
 #pragma once
 
 #include <cstdint>

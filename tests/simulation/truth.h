@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "fs/close_decision.h"
+#include "fs/write/close_decision.h"
 #include "tests/simulation/kernel.h"
 #include "tests/simulation/pending_change.h"
 #include "tests/support/disk_user.h"

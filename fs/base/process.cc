@@ -1,0 +1,164 @@
+// Reads /proc/TID/stat and /proc/TID/status.
+#include "fs/base/process.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/base/unique_fd.h"
+
+namespace stfs {
+namespace {
+
+// linux/sched.h; fields of /proc/TID/stat as in proc(5).
+constexpr unsigned kExiting = 0x4;
+constexpr unsigned kSignaled = 0x400;
+constexpr int kSignalBits = 0x7f;  // of an exit code
+
+/// The start of a file of /proc; empty where it cannot be read. errno tells why it cannot be opened, else is
+/// 0.
+std::string content_of(const std::string& path) {
+  errno = 0;
+  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) return {};
+  std::string text(4096, '\0');
+  const ssize_t size = ::read(file.get(), text.data(), text.size());
+  text.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
+  return text;
+}
+
+template <class Number>
+Number number_in(std::string_view text) {
+  Number number = 0;
+  const std::size_t begin = text.find_first_not_of(" \t");
+  if (begin == std::string_view::npos) return 0;
+  text.remove_prefix(begin);
+  std::from_chars(text.data(), text.data() + text.size(), number);
+  return number;
+}
+
+/// False where /proc belongs to another pid namespace: its numbers are not those that the kernel gives us.
+bool is_proc_ours() {
+  std::array<char, 32> target{};
+  const ssize_t size = ::readlink("/proc/self", target.data(), target.size());
+  return size > 0 &&
+         number_in<pid_t>({target.data(), static_cast<std::size_t>(size)}) == static_cast<pid_t>(::getpid());
+}
+
+bool is_thread_of(pid_t thread, pid_t process) {
+  // Signal 0 only looks.
+  return ::syscall(SYS_tgkill, process, thread, 0) == 0 || errno == EPERM;
+}
+
+/// The last words of /proc/.../stat: flags and exit code.
+std::optional<ThreadEnd> end_in(const std::string& directory) {
+  const std::string content = content_of(directory + "/stat");
+  // "PID (COMMAND) STATE PPID PGRP SESSION TTY TPGID FLAGS ... EXIT_CODE": the command may hold anything.
+  const std::size_t command_end = content.rfind(')');
+  if (command_end == std::string::npos) return std::nullopt;
+  std::string_view text(content);
+  text = text.substr(command_end, text.find_last_not_of('\n') + 1 - command_end);
+  ThreadEnd end;
+  end.exit_code = number_in<int>(text.substr(text.rfind(' ')));
+  for (int field = 0; field < 7; ++field) {
+    const std::size_t space = text.find(' ', 1);
+    if (space == std::string_view::npos) return std::nullopt;
+    text.remove_prefix(space);
+  }
+  const auto flags = number_in<unsigned>(text);
+  end.is_ending = (flags & kExiting) != 0;
+  end.was_signaled = (flags & kSignaled) != 0;
+  return end;
+}
+
+/// The kernel shows 0 in place of an exit code that may not be read; it checks a link of the same directory
+/// in the same way, and says so.
+bool may_read_code(const std::string& directory) {
+  std::array<char, 1> target{};
+  return ::readlink((directory + "/cwd").c_str(), target.data(), target.size()) >= 0 ||
+         (errno != EACCES && errno != EPERM);
+}
+
+/// tgkill(2) answers for threads that /proc hides. A thread mostly has a number that is a little higher than
+/// its process's.
+pid_t find_process_of(pid_t thread) {
+  for (pid_t process = thread - 1; process > 0; --process) {
+    if (is_thread_of(thread, process)) return process;
+  }
+  const auto most = number_in<pid_t>(content_of("/proc/sys/kernel/pid_max"));
+  for (pid_t process = most; process > thread; --process) {
+    if (is_thread_of(thread, process)) return process;
+  }
+  return thread;
+}
+
+/// The reason for which a file of a thread that is there could not be opened.
+bool says_hidden(int why) {
+  return why == ENOENT || why == EACCES || why == EPERM;
+}
+
+/// /proc/TID/stat and the links wait while the thread is inside exec(2), and exec waits for us when it closes
+/// files. /proc/TID/status waits for nobody, and has no sizes once an ending thread has given up its memory,
+/// which it does before it closes its files.
+bool has_memory(const std::string& status) {
+  return status.empty() || status.find("\nVmSize:") != std::string::npos;
+}
+
+bool has_thread_that_exits(const std::string& directory) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(directory + "/task", error), end; !error && at != end;
+       at.increment(error)) {
+    const auto thread = end_in(at->path());
+    if (thread && thread->is_ending && !thread->was_signaled) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+pid_t process_of(pid_t thread) {
+  if (thread <= 0) return 0;
+  if (is_thread_of(thread, thread) || !is_proc_ours()) return thread;
+  constexpr std::string_view kKey = "\nTgid:";
+  const std::string text = content_of(fmt::format("/proc/{}/status", thread));
+  if (text.empty() && says_hidden(errno) && is_alive(thread)) return find_process_of(thread);
+  const std::size_t at = text.find(kKey);
+  const pid_t process = at == std::string::npos ? 0 : number_in<pid_t>(text.substr(at + kKey.size()));
+  return process > 0 ? process : thread;
+}
+
+bool is_alive(pid_t process) {
+  return process > 0 && (::kill(process, 0) == 0 || errno == EPERM);
+}
+
+Ending ending_of(const ThreadEnd& end) {
+  if (!end.is_ending) return Ending::Closes;
+  if ((end.exit_code & kSignalBits) != 0) return Ending::Killed;
+  if (!end.was_signaled || end.has_code || end.exit_code != 0 || end.another_exited) return Ending::Closes;
+  return Ending::Untold;
+}
+
+Ending ending_of(pid_t thread) {
+  if (thread <= 0 || !is_proc_ours()) return Ending::Closes;
+  const std::string directory = fmt::format("/proc/{}", thread);
+  const std::string status = content_of(directory + "/status");
+  if (status.empty() && says_hidden(errno) && is_alive(thread)) return Ending::Hidden;
+  if (has_memory(status)) return Ending::Closes;
+  auto end = end_in(directory);
+  if (!end) return Ending::Closes;
+  end->has_code = may_read_code(directory);
+  if (ending_of(*end) == Ending::Untold) end->another_exited = has_thread_that_exits(directory);
+  return ending_of(*end);
+}
+
+}  // namespace stfs

@@ -1,0 +1,49 @@
+// The order in which the kernel is told.
+#include "fs/follow/follower.h"
+
+#include <utility>
+
+#include "fs/kernel/invalidator.h"
+
+namespace stfs {
+namespace {
+
+// Leftovers are forgotten at the change and once more a while later: somebody may have been on his way
+// through the old tree.
+constexpr int kTimesForgotten = 2;
+
+}  // namespace
+
+std::vector<std::filesystem::path> Follower::files() {
+  watched_ = mount_.forest.watched_files();
+  std::vector<std::filesystem::path> paths;
+  for (const Forest::WatchedFile& file : watched_) paths.push_back(file.path);
+  return paths;
+}
+
+Watcher::Next Follower::look(std::span<const std::size_t> changed) {
+  Forest& forest = mount_.forest;
+  Invalidator& invalidator = *mount_.invalidator;
+  Watcher::Next next = forest.has_remote_files() ? Watcher::Next::LookAgain : Watcher::Next::Wait;
+  bool is_refused = false;
+  for (const std::size_t file : changed) {
+    Forest::Change change = forest.check_for_change(watched_[file]);
+    for (const Stale& stale : change.stale) invalidator.forget(stale);
+    if (!change.entries.empty()) {
+      invalidator.forget_entries(kRootIno, std::move(change.entries));
+      // What is refused is so in all directories before that is said.
+      is_refused = !change.is_reopened;
+      if (is_refused) invalidator.forget_entries(forest.leftovers());
+      invalidator.run([&mount = mount_] { mount.links_listed_root = true; });
+      times_left_ = kTimesForgotten;
+    }
+    if (change.tell) invalidator.run(std::move(change.tell));
+    if (change.is_reopened) return Watcher::Next::WatchAnew;
+    if (change.is_due_again) next = Watcher::Next::LookAgain;
+  }
+  if (times_left_ == 0) return next;
+  if (!is_refused) invalidator.forget_leftovers(forest.leftovers());
+  return --times_left_ == 0 ? next : Watcher::Next::LookAgain;
+}
+
+}  // namespace stfs

@@ -1,0 +1,179 @@
+// Handlers that look up and list, and those that make, fill, move and remove transactions.
+#include <cstdio>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "fs/kernel/fuse_handlers.h"
+
+namespace stfs {
+namespace {
+
+fuse_entry_param entry_of(const struct stat& st) {
+  fuse_entry_param entry{};
+  entry.ino = st.st_ino;
+  entry.attr = st;
+  entry.attr.st_ino = shown_ino(st.st_ino);
+  entry.attr_timeout = timeout_of(st.st_ino);
+  entry.entry_timeout = timeout_of(st.st_ino);
+  return entry;
+}
+
+void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
+  guarded(req, parent, Request::Lookup, [&] {
+    // The request is gone once it is answered.
+    Mount& mount = mount_of(req);
+    Forest& forest = mount.forest;
+    const std::uint64_t changes = Filesystem::changes();
+    const auto found = forest.lookup(parent, name);
+    if (!found && found.error().errno_value != ENOENT) return reply_error(req, parent, found.error());
+    // Inode 0 with a timeout: the kernel remembers that there is none.
+    fuse_entry_param entry = entry_of(found ? *found : Stat{});
+    const bool is_slice = Forest::local(parent) == Views::kSlice;
+    if (!found) entry.entry_timeout = is_slice ? 0 : timeout_of(parent);
+    // Who asked is gone: the kernel has not counted the look-up.
+    const Ino ino = entry.ino;
+    const bool is_told = fuse_reply_entry(req, &entry) == 0;
+    if (!is_told) forest.forget(ino, 1);
+    if (is_told && found) note_told(mount, ino, changes);
+    if (!is_slice) return;
+    if (auto oldest = forest.slice_to_forget(parent))
+      mount.invalidator->forget_entry(parent, std::move(*oldest));
+  });
+}
+
+void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
+  fi->cache_readdir = TransactionDirectory::owns(Forest::local(ino)) ? 0 : 1;
+  fi->keep_cache = 1;
+  fuse_reply_open(req, fi);
+}
+
+template <bool kWithAttributes>
+void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
+  guarded(req, ino, Request::Readdir, [&] {
+    Mount& mount = mount_of(req);
+    const Forest& forest = mount.forest;
+    const std::uint64_t changes = Filesystem::changes();
+    const bool links_listed = ino != kRootIno || mount_of(req).links_listed_root;
+    std::string buffer(size, '\0');
+    std::size_t used = 0;
+    std::vector<Ino> looked_up;
+    const auto visit = [&](std::string_view name, Ino child, std::uint64_t next) {
+      const std::string terminated(name);
+      std::size_t needed = 0;
+      bool is_looked_up = false;
+      if constexpr (kWithAttributes) {
+        // `.` and `..` must not count as looked up: inode 0 tells the kernel so. Nor may what only a look-up
+        // makes.
+        const bool is_passed_over =
+            !links_listed || name == "." || name == ".." || Forest::local(child) == Views::kStatsJson;
+        fuse_entry_param entry = entry_of(forest.attributes(child).value_or(Stat{}));
+        if (is_passed_over) {
+          entry.ino = 0;
+          entry.attr.st_ino = child;
+          entry.attr.st_mode = forest.is_directory(child) ? S_IFDIR : S_IFREG;
+        }
+        is_looked_up = entry.ino != 0;
+        needed = fuse_add_direntry_plus(req, buffer.data() + used, size - used, terminated.c_str(), &entry,
+                                        static_cast<off_t>(next));
+      } else {
+        struct stat st {};
+        st.st_ino = child;
+        st.st_mode = forest.is_directory(child) ? S_IFDIR : S_IFREG;
+        needed = fuse_add_direntry(req, buffer.data() + used, size - used, terminated.c_str(), &st,
+                                   static_cast<off_t>(next));
+      }
+      if (needed > size - used) return false;
+      used += needed;
+      if (is_looked_up) {
+        looked_up.push_back(child);
+        forest.note_lookup(child);
+      }
+      return true;
+    };
+    const auto read = forest.read_directory(ino, static_cast<std::uint64_t>(offset), visit);
+    if (!read) return reply_error(req, ino, read.error());
+    const bool is_told = fuse_reply_buf(req, buffer.data(), used) == 0;
+    for (const Ino child : looked_up) {
+      if (is_told) {
+        note_told(mount, child, changes);
+      } else {
+        forest.forget(child, 1);
+      }
+    }
+  });
+}
+
+void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
+  guarded(req, parent, Request::Mkdir, [&] {
+    Forest& forest = forest_of(req);
+    const fuse_ctx& caller = *fuse_req_ctx(req);
+    const auto made = forest.make_directory(parent, name, {.uid = caller.uid, .gid = caller.gid});
+    if (!made) return reply_error(req, parent, made.error());
+    const fuse_entry_param entry = entry_of(*made);
+    if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
+  });
+}
+
+void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
+  guarded(req, parent, Request::Unlink, [&] {
+    const auto removed = forest_of(req).remove_file(parent, name);
+    if (!removed) return reply_error(req, parent, removed.error());
+    fuse_reply_err(req, 0);
+  });
+}
+
+void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
+  guarded(req, parent, Request::Rmdir, [&] {
+    const auto removed = forest_of(req).remove_directory(parent, name);
+    if (!removed) return reply_error(req, parent, removed.error());
+    fuse_reply_err(req, 0);
+  });
+}
+
+void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
+               const char* new_name, unsigned flags) {
+  guarded_slowly(req, parent, Request::Rename, [=, from = std::string(name), to = std::string(new_name)] {
+    if ((flags & RENAME_EXCHANGE) != 0) {
+      fuse_reply_err(req, EINVAL);
+      return;
+    }
+    const auto renamed = forest_of(req).rename(parent, from, new_parent, to);
+    if (!renamed) {
+      forest_of(req).activity(parent).note_refused_commit();
+      return reply_error(req, parent, renamed.error());
+    }
+    Mount& mount = mount_of(req);
+    for (const Stale& stale : *renamed) forget_stale(mount, stale, [] {});
+    mount.invalidator->run([req] { fuse_reply_err(req, 0); });
+  });
+}
+
+void on_forget(fuse_req_t req, fuse_ino_t ino, std::uint64_t lookups) {
+  forest_of(req).forget(ino, lookups);
+  fuse_reply_none(req);
+}
+
+void on_forget_multi(fuse_req_t req, size_t count, fuse_forget_data* forgets) {
+  for (const fuse_forget_data& forgotten : std::span(forgets, count)) {
+    forest_of(req).forget(forgotten.ino, forgotten.nlookup);
+  }
+  fuse_reply_none(req);
+}
+
+}  // namespace
+
+void add_directory_operations(fuse_lowlevel_ops& ops) {
+  ops.lookup = on_lookup;
+  ops.forget = on_forget;
+  ops.forget_multi = on_forget_multi;
+  ops.opendir = on_opendir;
+  ops.readdir = on_readdir<false>;
+  ops.readdirplus = on_readdir<true>;
+  ops.mkdir = on_mkdir;
+  ops.unlink = on_unlink;
+  ops.rmdir = on_rmdir;
+  ops.rename = on_rename;
+}
+
+}  // namespace stfs

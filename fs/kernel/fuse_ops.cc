@@ -1,0 +1,392 @@
+// Handlers: unpack the request, call the file system, reply. Semantics live in Filesystem;
+// Forest finds it.
+//
+// A handler whose call has made a kernel cache stale replies from the invalidator's thread, after the
+// cache has forgotten. Never so for WRITE through the page cache: the kernel holds the pages' locks
+// until the reply, and forgetting waits for them.
+#include "fs/kernel/fuse_ops.h"
+
+#include <fcntl.h>
+
+#include <string>
+#include <string_view>
+
+#include "fs/kernel/fuse_handlers.h"
+#include "fs/kernel/kernel_reply.h"
+
+namespace stfs {
+namespace {
+
+constexpr unsigned kMaxBackgroundRequests = 64;  // KERNEL-NOTES.md: the default of 12 is too few
+constexpr unsigned kCongestedRequests = 48;
+
+OpenFile* open_file(const fuse_file_info* fi) {
+  return fi == nullptr ? nullptr : reinterpret_cast<OpenFile*>(fi->fh);  // NOLINT: what open put there
+}
+
+/// A close or a sync of a descriptor. When one of a content in the page cache is refused, its bytes go from
+/// the page cache before the caller hears of it: nobody may take them for the tensor afterwards.
+void reply_done(fuse_req_t req, Ino ino, const OpenFile& file, const Result<Stale>& result) {
+  if (!result) {
+    forest_of(req).activity(ino).note_refused_commit();
+    if (!is_in_page_cache(file)) return reply_error(req, ino, result.error());
+    const Stale stale = Stale::one(ino, Stale::What::Content);
+    mount_of(req).invalidator->forget(stale,
+                                      [req, ino, error = result.error()] { reply_error(req, ino, error); });
+    return;
+  }
+  if (result->what == Stale::What::Nothing) {
+    fuse_reply_err(req, 0);
+    return;
+  }
+  forget_stale(mount_of(req), *result, [req] { fuse_reply_err(req, 0); });
+}
+
+/// A refused write leaves its bytes in the page cache that all descriptors of the tensor share. Not
+/// waited for: the kernel holds the pages until the reply.
+/// @param file  null: it came from a mapping.
+void forget_refused(fuse_req_t req, Ino ino, const OpenFile* file) {
+  if (file != nullptr && !is_in_page_cache(*file)) return;
+  mount_of(req).invalidator->forget(Stale::one(ino, Stale::What::Content));
+}
+
+void on_init(void* userdata, fuse_conn_info* conn) {
+  auto& mount = *static_cast<Mount*>(userdata);
+  const auto want = [conn](unsigned capability, bool wanted) {
+    if (wanted) {
+      conn->want |= conn->capable & capability;
+    } else {
+      conn->want &= ~capability;
+    }
+  };
+  want(FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
+           FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_EXPLICIT_INVAL_DATA,
+       true);
+  // Splicing is slower than one copy out of the map; a changed mtime must not drop a whole cache.
+  want(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_AUTO_INVAL_DATA |
+           FUSE_CAP_WRITEBACK_CACHE,
+       false);
+  // With O_TRUNC in OPEN the kernel would show everybody an empty tensor until the commit. Without it
+  // there comes a SETATTR, whose reply says what size to show.
+  want(FUSE_CAP_ATOMIC_O_TRUNC, false);
+  conn->max_background = kMaxBackgroundRequests;
+  conn->congestion_threshold = kCongestedRequests;
+  // What passes through has to be said at each open.
+  const bool passes_through = mount.wants_passthrough && mount.passthrough.ask_for(conn);
+  mount.kernel_keeps_open =
+      mount.forest.is_read_only() && !passes_through && (conn->capable & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
+}
+
+void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
+  guarded(req, ino, Request::Getattr, [&] {
+    auto st = forest_of(req).attributes(ino);
+    if (!st) return reply_error(req, ino, st.error());
+    st->st_ino = shown_ino(ino);
+    fuse_reply_attr(req, &*st, timeout_of(ino));
+  });
+}
+
+void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, fuse_file_info* fi) {
+  // Only a size may have to wait for a commit of the same tensor.
+  const auto run = [&](const auto& handler) {
+    if ((to_set & FUSE_SET_ATTR_SIZE) != 0) return guarded_slowly(req, ino, Request::Setattr, handler);
+    guarded(req, ino, Request::Setattr, handler);
+  };
+  run([=, wanted = *attr, file = open_file(fi), owner = fi == nullptr ? Owner{0} : fi->lock_owner] {
+    Forest& forest = forest_of(req);
+    const auto now = forest.attributes(ino);
+    if (!now) return reply_error(req, ino, now.error());
+    const bool is_read_only = forest.is_read_only(ino);
+    if (is_read_only || Filesystem::is_view(Forest::local(ino))) {
+      fuse_reply_err(req, is_read_only ? EROFS : EPERM);
+      return;
+    }
+    constexpr mode_t kPermissions = 07777;
+    const bool changes_owner = ((to_set & FUSE_SET_ATTR_UID) != 0 && wanted.st_uid != now->st_uid) ||
+                               ((to_set & FUSE_SET_ATTR_GID) != 0 && wanted.st_gid != now->st_gid);
+    const bool changes_mode =
+        (to_set & FUSE_SET_ATTR_MODE) != 0 && ((wanted.st_mode ^ now->st_mode) & kPermissions) != 0;
+    if (changes_owner || changes_mode) {
+      fuse_reply_err(req, EPERM);
+      return;
+    }
+    if ((to_set & FUSE_SET_ATTR_SIZE) != 0) {
+      const auto size_bytes = static_cast<std::uint64_t>(wanted.st_size);
+      const Caller caller(owner, fuse_req_ctx(req)->pid);
+      const auto resized = file == nullptr ? forest.resize_by_name(ino, size_bytes, caller.thread)
+                                           : forest.resize(ino, *file, size_bytes, caller);
+      if (!resized) {
+        if (file != nullptr) forget_refused(req, ino, file);
+        return reply_error(req, ino, resized.error());
+      }
+    }
+    if ((to_set & FUSE_SET_ATTR_MTIME) != 0) forest.set_mtime(ino, wanted.st_mtim);
+    if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) {
+      struct timespec present {};
+      clock_gettime(CLOCK_REALTIME, &present);
+      forest.set_mtime(ino, present);
+    }
+    on_getattr(req, ino, nullptr);
+  });
+}
+
+void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
+  guarded(req, ino, Request::Access, [&] {
+    const auto st = forest_of(req).attributes(ino);
+    if (!st) return reply_error(req, ino, st.error());
+    constexpr mode_t kExecute = 0111;
+    constexpr mode_t kWrite = 0222;
+    if ((mask & W_OK) != 0 && forest_of(req).is_read_only(ino)) {
+      fuse_reply_err(req, EROFS);
+    } else if (((mask & W_OK) != 0 && (st->st_mode & kWrite) == 0) ||
+               ((mask & X_OK) != 0 && (st->st_mode & kExecute) == 0)) {
+      fuse_reply_err(req, EACCES);
+    } else {
+      fuse_reply_err(req, 0);
+    }
+  });
+}
+
+/// Replies to an open of a file that the kernel can read in our place. @return false where it can't.
+bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] fuse_ino_t ino,
+                  [[maybe_unused]] fuse_file_info* fi) {
+#ifdef STFS_HAVE_FUSE_PASSTHROUGH
+  Mount& mount = mount_of(req);
+  const auto descriptor = mount.forest.same_file(ino);
+  const int backing = descriptor ? mount.passthrough.open(req, ino, *descriptor) : 0;
+  if (backing == 0) return false;
+  fi->backing_id = backing;
+  fi->keep_cache = 0;  // there is none
+  if (fuse_reply_open(req, fi) != 0) mount.passthrough.release(req, ino);
+  return true;
+#else
+  return false;
+#endif
+}
+
+void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
+  guarded(req, ino, Request::Open, [&] {
+    Mount& mount = mount_of(req);
+    std::call_once(mount.has_opened, mount.on_first_open);
+    if (mount.kernel_keeps_open && (fi->flags & O_ACCMODE) == O_RDONLY) {
+      // "Never ask again": no descriptor of a read-only mount has any state.
+      fuse_reply_err(req, ENOSYS);
+      return;
+    }
+    if (Filesystem::is_view(Forest::local(ino)) && (fi->flags & O_ACCMODE) != O_RDONLY) {
+      fuse_reply_err(req, EROFS);
+      return;
+    }
+    const auto file = mount.forest.open(ino, fi->flags, fuse_req_ctx(req)->pid);
+    if (!file) return reply_error(req, ino, file.error());
+    fi->fh = reinterpret_cast<std::uint64_t>(*file);  // NOLINT: given back to us as it is
+    const bool is_isolated = *file != nullptr && (*file)->kind == FileKind::Isolated;
+    fi->direct_io = is_isolated ? 1 : 0;
+    fi->keep_cache = TransactionDirectory::owns(Forest::local(ino)) ? 0 : 1;
+#ifdef STFS_HAVE_FUSE_NOFLUSH
+    fi->noflush = *file == nullptr ? 1 : 0;
+#endif
+    if (mount.wants_passthrough && pass_through(req, ino, fi)) return;
+    // The opener is gone if this fails, and so is the descriptor: no RELEASE will come.
+    if (fuse_reply_open(req, fi) != 0 && *file != nullptr) mount.forest.release(ino, *file);
+  });
+}
+
+void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
+  guarded(req, ino, Request::Read, [&] {
+    const auto bytes = forest_of(req).read(ino, static_cast<std::uint64_t>(offset), size);
+    if (!bytes) return reply_error(req, ino, bytes.error());
+    forest_of(req).activity(ino).note_read(bytes->size_bytes());
+    KernelReply::send(req, *bytes);
+  });
+}
+
+/// @param file  null: from a mapping. The kernel picks any descriptor that may write, so the inode decides.
+void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at, OpenFile* file,
+           Caller caller) {
+  guarded(req, ino, Request::Write, [&] {
+    Forest& forest = forest_of(req);
+    forest.activity(ino).note_written(bytes.size());
+    if (file == nullptr) {
+      if (auto written = forest.write_back(ino, bytes, at); !written) {
+        forget_refused(req, ino, nullptr);
+        return reply_error(req, ino, written.error());
+      }
+      fuse_reply_write(req, bytes.size());
+      return;
+    }
+    bool is_answered = false;
+    const auto accept = [&] {
+      is_answered = true;
+      fuse_reply_write(req, bytes.size());
+    };
+    const auto written = guard_memory([&] { return forest.write(ino, *file, bytes, at, caller, accept); });
+    if (is_answered) return;
+    if (!written) {
+      forget_refused(req, ino, file);
+      return reply_error(req, ino, written.error());
+    }
+    if (written->what == Stale::What::Nothing) {
+      fuse_reply_write(req, bytes.size());
+    } else {
+      // A synchronous write of an isolated descriptor: past the page cache, so no page is locked.
+      forget_stale(mount_of(req), *written, [req, size = bytes.size()] { fuse_reply_write(req, size); });
+    }
+  });
+}
+
+void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off_t offset,
+              fuse_file_info* fi) {
+  const auto bytes = std::as_bytes(std::span(data, size));
+  const auto at = static_cast<std::uint64_t>(offset);
+  OpenFile* const file = fi->writepage != 0 ? nullptr : open_file(fi);
+  const Caller caller(fi->lock_owner, fuse_req_ctx(req)->pid);
+  // The bytes are the request's: on another thread they are a copy's.
+  mount_of(req).slow->run([&] { write(req, ino, bytes, at, file, caller); },
+                          [&]() -> std::function<void()> {
+                            return [=, kept = std::vector<std::byte>(bytes.begin(), bytes.end())] {
+                              write(req, ino, kept, at, file, caller);
+                            };
+                          });
+}
+
+void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
+  OpenFile* file = open_file(fi);
+  if (file == nullptr) {
+    guarded(req, ino, Request::Flush, [&] { fuse_reply_err(req, forest_of(req).errno_of_readers_flush()); });
+    return;
+  }
+  guarded_slowly(req, ino, Request::Flush, [=, owner = fi->lock_owner] {
+    reply_done(req, ino, *file, forest_of(req).flush(ino, *file, owner, fuse_req_ctx(req)->pid));
+  });
+}
+
+void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
+  guarded_slowly(req, ino, Request::Fsync, [=, file = open_file(fi)] {
+    if (file == nullptr) {
+      fuse_reply_err(req, 0);  // nothing of a reader's is pending
+      return;
+    }
+    reply_done(req, ino, *file, forest_of(req).sync(ino, *file));
+  });
+}
+
+void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
+  guarded_slowly(req, ino, Request::Release, [=, file = open_file(fi)] {
+    if (file == nullptr) {
+      if (mount_of(req).wants_passthrough) mount_of(req).passthrough.release(req, ino);
+      fuse_reply_err(req, 0);
+      return;
+    }
+    Mount& mount = mount_of(req);
+    const Stale stale = mount.forest.release(ino, file);
+    if (stale.what != Stale::What::Nothing) forget_stale(mount, stale, [] {});
+    // Does not wait for that. The kernel counts a RELEASE among its background requests until the reply, and
+    // sends no readahead where these are kMaxBackgroundRequests; a notification may wait for a page of one.
+    fuse_reply_err(req, 0);
+  });
+}
+
+constexpr std::string_view kChecksumAttribute = "user.safetensors.checksum";
+
+void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) {
+  const auto handler = [req, ino, size](const char* wanted) {
+    const auto value = forest_of(req).extended_attribute(ino, wanted);
+    if (!value) return reply_error(req, ino, value.error());
+    if (size == 0) {
+      fuse_reply_xattr(req, value->size());
+    } else if (value->size() > size) {
+      fuse_reply_err(req, ERANGE);
+    } else {
+      fuse_reply_buf(req, value->data(), value->size());
+    }
+  };
+  if (name == kChecksumAttribute) {
+    // Reads the whole tensor.
+    guarded_slowly(req, ino, Request::Xattr, [handler] { handler(kChecksumAttribute.data()); });
+  } else {
+    guarded(req, ino, Request::Xattr, [&] { handler(name); });
+  }
+}
+
+void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
+  guarded(req, ino, Request::Xattr, [&] {
+    const auto names = forest_of(req).list_extended_attributes(ino);
+    if (!names) return reply_error(req, ino, names.error());
+    std::string list;
+    for (const std::string& name : *names) list.append(name.c_str(), name.size() + 1);
+    if (size == 0) {
+      fuse_reply_xattr(req, list.size());
+    } else if (list.size() > size) {
+      fuse_reply_err(req, ERANGE);
+    } else {
+      fuse_reply_buf(req, list.data(), list.size());
+    }
+  });
+}
+
+void on_statfs(fuse_req_t req, fuse_ino_t) {
+  guarded(req, kRootIno, Request::Statfs, [&] {
+    const struct statvfs st = forest_of(req).statistics();
+    fuse_reply_statfs(req, &st);
+  });
+}
+
+// `cp -p` copies access control lists, and takes only this answer for "there are none here".
+void refuse_attribute(fuse_req_t req, Ino ino, std::string_view name) {
+  if (name.starts_with("system.")) {
+    fuse_reply_err(req, EOPNOTSUPP);
+  } else {
+    refuse(req, ino);
+  }
+}
+
+}  // namespace
+
+void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then) {
+  const auto views = mount.forest.stale_views(stale);
+  if (views.empty()) {
+    mount.invalidator->forget(stale, std::move(then));
+    return;
+  }
+  for (const Stale& view : views) mount.invalidator->forget(view);
+  // In line behind them, even where a stale attribute alone would be told at once.
+  mount.invalidator->forget(stale);
+  mount.invalidator->run(std::move(then));
+}
+
+const fuse_lowlevel_ops& fuse_operations() {
+  static const fuse_lowlevel_ops operations = [] {
+    fuse_lowlevel_ops ops{};
+    add_directory_operations(ops);
+    ops.init = on_init;
+    ops.getattr = on_getattr;
+    ops.setattr = on_setattr;
+    ops.access = on_access;
+    ops.open = on_open;
+    ops.read = on_read;
+    ops.write = on_write;
+    ops.flush = on_flush;
+    ops.fsync = on_fsync;
+    ops.release = on_release;
+    ops.getxattr = on_getxattr;
+    ops.listxattr = on_listxattr;
+    ops.statfs = on_statfs;
+    ops.mknod = [](fuse_req_t req, fuse_ino_t ino, const char*, mode_t, dev_t) { refuse(req, ino); };
+    ops.create = [](fuse_req_t req, fuse_ino_t ino, const char*, mode_t, fuse_file_info*) {
+      refuse(req, ino);
+    };
+    ops.symlink = [](fuse_req_t req, const char*, fuse_ino_t ino, const char*) { refuse(req, ino); };
+    ops.link = [](fuse_req_t req, fuse_ino_t, fuse_ino_t ino, const char*) { refuse(req, ino); };
+    ops.setxattr = [](fuse_req_t req, fuse_ino_t ino, const char* name, const char*, size_t, int) {
+      refuse_attribute(req, ino, name);
+    };
+    ops.removexattr = [](fuse_req_t req, fuse_ino_t ino, const char* name) {
+      refuse_attribute(req, ino, name);
+    };
+    return ops;
+  }();
+  return operations;
+}
+
+}  // namespace stfs

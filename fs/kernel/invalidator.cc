@@ -1,0 +1,149 @@
+// A queue and a thread.
+#include "fs/kernel/invalidator.h"
+
+#include <fuse_lowlevel.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "fs/tree/names.h"
+
+namespace stfs {
+
+void Invalidator::start() {
+  thread_ = std::thread([this] { serve(); });
+}
+
+bool Invalidator::finish_within(std::chrono::milliseconds patience) {
+  notifies_ = false;
+  std::unique_lock lock(mutex_);
+  is_stopping_ = true;
+  wakes_.notify_one();
+  return done_.wait_for(lock, patience, [this] { return is_done_; });
+}
+
+void Invalidator::stop() {
+  {
+    const std::scoped_lock lock(mutex_);
+    is_stopping_ = true;
+  }
+  wakes_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+void Invalidator::forget(Stale stale, std::function<void()> then) {
+  // One inode's attributes wait for no page: a thread less to wake on the way of each small commit. But where
+  // a look for changes has just taken a page for forgotten, the commit has not, and its caller is to wait for
+  // that.
+  if (stale.what == Stale::What::Attributes && stale.first == stale.last && is_idle()) {
+    if (notifies_) fuse_lowlevel_notify_inval_inode(session_, stale.first, -1, 0);
+    if (then) then();
+    return;
+  }
+  run([this, stale, then = std::move(then)] {
+    // A negative offset means: the attributes alone. An inode that the kernel does not know has
+    // nothing to forget, which is the only failure there is while the mount lives.
+    const auto tell = [this](Ino ino, Stale::What what) {
+      const off_t offset = what == Stale::What::Content ? 0 : -1;
+      if (notifies_) fuse_lowlevel_notify_inval_inode(session_, ino, offset, 0);
+    };
+    if (stale.what != Stale::What::Nothing) {
+      stale.first == stale.last ? tell(stale.first, stale.what) : visit_cached_(stale, tell);
+    }
+    if (then) then();
+  });
+}
+
+void Invalidator::forget_entry(Ino directory, std::string name) {
+  run([this, directory, name = std::move(name)] { forget_at_once(directory, name); });
+}
+
+void Invalidator::forget_entries(Ino directory, std::vector<std::string> names) {
+  run([this, directory, names = std::move(names)] {
+    for (const std::string& name : names) forget_at_once(directory, name);
+    if (notifies_) fuse_lowlevel_notify_inval_inode(session_, directory, 0, 0);
+  });
+}
+
+void Invalidator::forget_entries(std::vector<Entry> entries) {
+  run([this, entries = std::move(entries)] {
+    for (const auto& [directory, name] : entries) forget_at_once(directory, name);
+  });
+}
+
+void Invalidator::forget_leftovers(std::vector<Entry> entries) {
+  {
+    const std::scoped_lock lock(mutex_);
+    std::ranges::move(entries, std::back_inserter(leftovers_));
+  }
+  wakes_.notify_one();
+}
+
+void Invalidator::forget_at_once(Ino directory, const std::string& name) const {
+  if (notifies_) fuse_lowlevel_notify_inval_entry(session_, directory, name.c_str(), name.size());
+}
+
+void Invalidator::wait_for_listings(Ino directory) {
+  // An entry is forgotten under the directory's lock, which listings and look-ups hold until they have made
+  // entries of what they were told. One that is asked for again does no harm.
+  forget_at_once(directory, std::string(kViewsDirectory));
+}
+
+void Invalidator::run(std::function<void()> work) {
+  std::unique_lock lock(mutex_);
+  if (is_done_) {
+    lock.unlock();
+    return work();  // somebody may be waiting for it
+  }
+  jobs_.push_back(std::move(work));
+  lock.unlock();
+  wakes_.notify_one();
+}
+
+bool Invalidator::do_next() {
+  std::unique_lock lock(mutex_);
+  if (jobs_.empty() && leftovers_.empty()) return false;
+  do_next(lock);
+  return true;
+}
+
+bool Invalidator::is_idle() {
+  const std::scoped_lock lock(mutex_);
+  return jobs_.empty() && !is_at_work_;
+}
+
+void Invalidator::do_next(std::unique_lock<std::mutex>& lock) {
+  if (!jobs_.empty()) {
+    const std::function<void()> job = std::move(jobs_.front());
+    jobs_.pop_front();
+    is_at_work_ = true;
+    lock.unlock();
+    job();
+    lock.lock();
+    is_at_work_ = false;
+  } else {
+    const auto [directory, name] = std::move(leftovers_.front());
+    leftovers_.pop_front();
+    lock.unlock();
+    forget_at_once(directory, name);
+    lock.lock();
+  }
+}
+
+void Invalidator::serve() {
+  pthread_setname_np(pthread_self(), "invalidator");  // for debuggers, and for a test that halts this thread
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    wakes_.wait(lock, [this] { return is_stopping_ || !jobs_.empty() || !leftovers_.empty(); });
+    if (jobs_.empty() && is_stopping_) {
+      is_done_ = true;
+      done_.notify_all();
+      return;
+    }
+    do_next(lock);
+  }
+}
+
+}  // namespace stfs

@@ -1,0 +1,67 @@
+// One backing file for all opens of an inode.
+#include "fs/kernel/passthrough.h"
+
+#include <unistd.h>
+
+#include "fs/base/log.h"
+
+namespace stfs {
+
+#ifdef STFS_HAVE_FUSE_PASSTHROUGH
+
+Result<void> Passthrough::check_possible() {
+  if (::geteuid() == 0) return {};
+  return fail(ErrorCode::System, EPERM, "the kernel lets only root have it");
+}
+
+bool Passthrough::ask_for(fuse_conn_info* conn) {
+  if ((conn->capable & FUSE_CAP_PASSTHROUGH) == 0) {
+    log::warning("passthrough: this kernel does not know it (6.9 and newer do)");
+    return false;
+  }
+  conn->want |= FUSE_CAP_PASSTHROUGH;
+  // The archive may lie on a stacked file system, as in a container.
+  conn->max_backing_stack_depth = FUSE_BACKING_STACKED_OVER;
+  is_on_ = true;
+  return true;
+}
+
+int Passthrough::open(fuse_req_t req, Ino ino, int descriptor) {
+  if (!is_on_) return 0;
+  const std::scoped_lock lock(mutex_);
+  Backing& backing = backings_[ino];
+  if (backing.id == 0 && !has_failed_) backing.id = fuse_passthrough_open(req, descriptor);
+  if (backing.id > 0) {
+    ++backing.opens;
+    return backing.id;
+  }
+  backings_.erase(ino);
+  if (!has_failed_) log::warning("passthrough: the kernel refuses the archive's file: reads go through us");
+  has_failed_ = true;
+  return 0;
+}
+
+void Passthrough::release(fuse_req_t req, Ino ino) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = backings_.find(ino);
+  if (found == backings_.end() || --found->second.opens > 0) return;
+  fuse_passthrough_close(req, found->second.id);
+  backings_.erase(found);
+}
+
+#else
+
+Result<void> Passthrough::check_possible() {
+  return fail(ErrorCode::System, ENOTSUP, "this program was built with a libfuse before 3.17");
+}
+bool Passthrough::ask_for(fuse_conn_info*) {
+  return false;
+}
+int Passthrough::open(fuse_req_t, Ino, int) {
+  return 0;
+}
+void Passthrough::release(fuse_req_t, Ino) {}
+
+#endif
+
+}  // namespace stfs

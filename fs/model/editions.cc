@@ -1,0 +1,73 @@
+// A table and counts.
+#include "fs/model/editions.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+
+namespace stfs {
+
+Result<Editions::Number> Editions::add(std::unique_ptr<Filesystem> filesystem) {
+  const std::scoped_lock lock(mutex_);
+  const auto free = std::ranges::find_if(by_number_, [](const auto& edition) { return edition == nullptr; });
+  const auto at = static_cast<Number>(free - by_number_.begin());
+  if (at >= most_) {
+    return fail(ErrorCode::System, ENFILE, fmt::format("{} older versions are still open", most_));
+  }
+  if (free == by_number_.end()) by_number_.emplace_back();
+  by_number_[at] = std::make_unique<Edition>(std::move(filesystem), first_ + at);
+  return first_ + at;
+}
+
+Editions::Pin Editions::pin(Number number) const {
+  const std::shared_lock lock(mutex_);
+  if (number < first_ || number - first_ >= by_number_.size()) return {};
+  Edition* const edition = by_number_[number - first_].get();
+  if (edition == nullptr) return {};
+  edition->holders.fetch_add(1, std::memory_order_relaxed);
+  return {this, edition};
+}
+
+void Editions::let_go(Number number, std::uint64_t holders) const {
+  // Held meanwhile, so that it can't end before its holders are counted off.
+  if (const Pin edition = pin(number)) let_go(*edition.edition_, holders);
+}
+
+void Editions::let_go(Edition& edition, std::uint64_t holders) const {
+  const Number at = edition.number - first_;
+  if (edition.holders.fetch_sub(holders, std::memory_order_acq_rel) != holders) return;
+  {
+    const std::scoped_lock lock(mutex_);
+    // Somebody may have found it in the meantime, and let go of it again as well.
+    if (by_number_[at] == nullptr || by_number_[at]->holders != 0) return;
+    ended_.push_back(std::move(by_number_[at]));
+  }
+  note_end_();
+}
+
+std::vector<std::unique_ptr<Filesystem>> Editions::take_ended() {
+  std::vector<std::unique_ptr<Edition>> ended;
+  {
+    const std::scoped_lock lock(mutex_);
+    ended = std::exchange(ended_, {});
+  }
+  std::vector<std::unique_ptr<Filesystem>> filesystems;
+  for (const auto& edition : ended) {
+    filesystems.push_back(std::move(edition->filesystem));
+  }
+  return filesystems;
+}
+
+std::vector<Editions::Pin> Editions::all() const {
+  std::vector<Pin> pins;
+  const std::shared_lock lock(mutex_);
+  for (const auto& edition : by_number_) {
+    if (edition == nullptr || edition->holders == 0) continue;
+    edition->holders.fetch_add(1, std::memory_order_relaxed);
+    pins.push_back(Pin(this, edition.get()));
+  }
+  return pins;
+}
+
+}  // namespace stfs

@@ -1,0 +1,118 @@
+// The extended attributes: what a tensor is, where it lies, and what the model says of itself.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "core/storage/attribute_names.h"
+#include "fs/model/filesystem.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kPrefix = kAttributePrefix;
+constexpr std::string_view kMetadataPrefix = "metadata.";
+constexpr std::size_t kMaxAttributeNameBytes = 255;  // XATTR_NAME_MAX, linux/limits.h
+
+// Listed. `checksum` is not: a tool that copies every attribute must not read every byte twice.
+constexpr std::array<std::string_view, 6> kTensorKeys = {"name",    "dtype",  "shape",
+                                                         "archive", "offset", "generation"};
+// Besides those of its tensor. A view has no `checksum`: that is one of the tensor's own bytes.
+constexpr std::array<std::string_view, 2> kViewKeys = {"view", "file"};
+constexpr std::array<std::string_view, 2> kModelViewKeys = {"archive", "view"};
+constexpr std::array<std::string_view, 3> kRootKeys = {"archive", "tensors", "parameters"};
+
+tl::unexpected<Error> no_attribute() {
+  return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+}
+
+}  // namespace
+
+Result<std::string> Filesystem::extended_attribute(Ino ino, std::string_view name) const {
+  // The kernel asks for security.* and system.* on every listing and every cached write: answer those
+  // before anything else is looked at.
+  if (!name.starts_with(kPrefix)) return no_attribute();
+  if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  name.remove_prefix(kPrefix.size());
+  if (ino == kRootIno) return root_attribute(name);
+  if (is_directory(ino)) return no_attribute();
+  if (Views::owns(ino)) return view_attribute(ino, name);
+  const std::uint32_t tensor = tensor_of(ino);
+  if (!TransactionDirectory::owns(ino)) return tensor_attribute(tensor, name);
+  if (name == "view") return std::string(kTransactionView);
+  if (name == "file") return own_file(tensor);
+  if (name == "checksum") return no_attribute();
+  return tensor_attribute(tensor, name);
+}
+
+Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) const {
+  if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  std::vector<std::string> names;
+  if (ino == kRootIno) {
+    for (const std::string_view key : kRootKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
+    for (const auto& [key, value] : model_->metadata()) {
+      std::string name = fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key);
+      // The kernel can't name those; `stfs info` shows them.
+      if (name.size() > kMaxAttributeNameBytes || name.find('\0') != std::string::npos) continue;
+      names.push_back(std::move(name));
+    }
+  } else if (is_directory(ino)) {
+    return names;
+  } else if (Views::owns(ino) && !views_->tensor(ino)) {
+    for (const std::string_view key : kModelViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
+  } else {
+    for (const std::string_view key : kTensorKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
+    if (!Views::owns(ino) && !TransactionDirectory::owns(ino)) return names;
+    for (const std::string_view key : kViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
+  }
+  return names;
+}
+
+Result<std::string> Filesystem::view_attribute(Ino ino, std::string_view key) const {
+  if (key == "view") return std::string(Views::kind(ino));
+  const auto tensor = views_->tensor(ino);
+  if (!tensor && key == "archive") return model_->path().string();
+  if (!tensor) return no_attribute();
+  if (key == "file") return own_file(*tensor);
+  if (key == "checksum") return no_attribute();
+  if (const auto shape = views_->slice_shape(ino); shape && key == "shape") return shape_text(*shape);
+  return tensor_attribute(*tensor, key);
+}
+
+std::string Filesystem::own_file(std::uint32_t tensor) const {
+  Ino ino = InodeTable::ino_of_tensor(tensor);
+  std::string path(inodes_.file_name(ino));
+  for (ino = inodes_.parent(ino); ino != kRootIno; ino = inodes_.parent(ino)) {
+    path = fmt::format("{}/{}", inodes_.file_name(ino), path);
+  }
+  return path;
+}
+
+Result<std::string> Filesystem::tensor_attribute(std::uint32_t position, std::string_view key) const {
+  const Tensor tensor = model_->tensors()[position];
+  if (key == "name") return std::string(tensor.name);
+  if (key == "dtype") return std::string(name_of(tensor.dtype));
+  if (key == "shape") return shape_text(tensor.shape);
+  if (key == "archive") return model_->archive_of(position).path().string();
+  if (key == "offset") return fmt::format("{}", range_of(position).offset);
+  if (key == "generation") return fmt::format("{}", state_of(position).generation);
+  if (key == "checksum") return checksum(position);
+  return no_attribute();
+}
+
+Result<std::string> Filesystem::root_attribute(std::string_view key) const {
+  if (key == "archive") return model_->path().string();
+  if (key == "tensors") return fmt::format("{}", model_->tensors().size());
+  if (key == "parameters") return fmt::format("{}", model_->tensors().parameters());
+  if (!key.starts_with(kMetadataPrefix)) return no_attribute();
+  // The directory is open to whoever may read one shard.
+  constexpr mode_t kRead = 0444;
+  if (options_.is_shared && (permissions_of_all().mode & kRead) != (permissions_of_any().mode & kRead))
+    return fail(ErrorCode::System, EACCES, "not every shard may be read by all who may list the model");
+  key.remove_prefix(kMetadataPrefix.size());
+  const auto found = std::ranges::find(model_->metadata(), key, &Metadata::value_type::first);
+  if (found == model_->metadata().end()) return no_attribute();
+  return std::string(found->second);
+}
+
+}  // namespace stfs

@@ -1,0 +1,207 @@
+// Writing: what comes through a descriptor is staged (filesystem.h).
+#include <fcntl.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "fs/base/log.h"
+#include "fs/base/process.h"
+#include "fs/model/filesystem.h"
+
+namespace stfs {
+
+Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
+  if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  const int access = flags & O_ACCMODE;
+  if (access == O_RDONLY) return nullptr;
+  if (is_view(ino)) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");
+  if (const std::uint32_t tensor = tensor_of(ino); shard_of(tensor).is_broken)
+    return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header was changed underneath");
+  if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
+
+  auto file = std::make_unique<OpenFile>();
+  file->ino = ino;
+  file->opener = opener;
+  file->opener_process = process_of(opener);
+  file->kind = access == O_WRONLY ? FileKind::Isolated : FileKind::Shared;
+  file->appends = (flags & O_APPEND) != 0;
+  file->is_synchronous = (flags & O_DSYNC) != 0;  // O_SYNC contains it
+  if (TransactionDirectory::owns(ino)) {
+    auto content = transactions_.open(ino, true);
+    if (!content) return pass_on(std::move(content));
+    file->kind = FileKind::Grouped;
+    file->content = std::move(*content);
+  } else if (file->kind == FileKind::Shared) {
+    file->content = shared_content(ino);
+    if (file->content && file->content->has_failed) file->content = nullptr;
+  }
+  if (!file->content) {
+    const std::uint32_t tensor = tensor_of(ino);
+    file->content = std::make_shared<PendingContent>(*model_, tensor);
+  }
+  const std::scoped_lock lock(state_mutex_);
+  if (file->kind == FileKind::Shared) {
+    // Another open may have been faster since the look above: then its content is everybody's. One that
+    // has failed belongs to those who are to hear of it; it leaves with them.
+    std::shared_ptr<PendingContent>& shared = shared_contents_[ino];
+    if (!shared) ++shared_count_;
+    if (!shared || shared->has_failed) shared = file->content;
+    file->content = shared;
+    may_be_cached_[file->content->tensor()] = true;
+  }
+  ++file->content->descriptors;
+  file->opened_at = ++opens_;
+  OpenFile* opened = file.get();
+  open_files_.emplace(opened, std::move(file));
+  return opened;
+}
+
+std::shared_ptr<PendingContent> Filesystem::shared_content(Ino ino) const {
+  if (TransactionDirectory::owns(ino)) return transactions_.content(ino);
+  if (shared_count_.load(std::memory_order_acquire) == 0) return nullptr;
+  const std::scoped_lock lock(state_mutex_);
+  const auto found = shared_contents_.find(ino);
+  return found == shared_contents_.end() ? nullptr : found->second;
+}
+
+Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
+                                Caller caller, const std::function<void()>& accept) {
+  const std::shared_ptr<PendingContent> kept = file.content;
+  PendingContent& content = *kept;
+  file.is_untouched = false;
+  if (file.kind == FileKind::Shared) may_be_cached_[content.tensor()] = true;
+  if (accept && file.kind == FileKind::Isolated && !file.is_synchronous && !file.appends) {
+    if (auto written = write_beside(content, from, offset, caller, accept)) {
+      if (!*written) return pass_on(std::move(*written));
+      return Stale{};
+    }
+  }
+  const std::scoped_lock lock(content.mutex);
+  // The kernel's idea of the end is everybody's; a truncated, isolated content has its own.
+  if (file.appends) offset = content.size_bytes();
+  content.note_write(caller);
+  if (auto staged = stage(content, from, offset); !staged) return pass_on(std::move(staged));
+  if (!file.is_synchronous || file.kind != FileKind::Isolated || !content.is_whole()) return Stale{};
+  return commit_if_dirty(file);
+}
+
+Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset) {
+  const auto content = shared_content(ino);
+  if (!content) return fail(ErrorCode::InvalidArgument, EIO, "written back without a descriptor");
+  may_be_cached_[content->tensor()] = true;
+  const std::scoped_lock lock(content->mutex);
+  // Whole pages come back; what lies behind the tensor's end was never part of it.
+  const std::uint64_t end = range_of(content->tensor()).size_bytes;
+  if (offset >= end) return {};
+  content->writers.note_unnamed();
+  content->was_refused = false;
+  return stage(*content,
+               from.first(static_cast<std::size_t>(std::min<std::uint64_t>(from.size(), end - offset))),
+               offset);
+}
+
+std::optional<Result<void>> Filesystem::write_beside(PendingContent& content, std::span<const std::byte> from,
+                                                     std::uint64_t offset, Caller caller,
+                                                     const std::function<void()>& accept) {
+  const auto range = ByteRange::checked(offset, from.size());
+  if (!range) return std::nullopt;
+  content.mutex.lock_beside(*range);
+  std::unique_lock lock(content.mutex, std::adopt_lock);
+  Staging* const stage = content.failure ? nullptr : content.staged();
+  if (stage == nullptr || !stage->takes_halves(*range)) return std::nullopt;
+  auto done = guard_memory([&]() -> Result<void> {
+    content.note_write(caller);
+    return {};
+  });
+  if (done) {
+    accept();
+    done = stage->note(from, offset);
+  }
+  if (done) {
+    lock.release()->step_aside(*range);
+    done = stage->put(from, offset);
+    content.mutex.rejoin(*range);
+    lock = std::unique_lock(content.mutex, std::adopt_lock);
+  }
+  if (done) return done;
+  // The stage ends with its failure, but not under those who still write into it.
+  content.note_failure(std::move(done).error());
+  lock.unlock();
+  const std::scoped_lock alone(content.mutex);
+  return refuse(content, std::move(*content.failure));
+}
+
+Result<void> Filesystem::stage(PendingContent& content, std::span<const std::byte> from,
+                               std::uint64_t offset) {
+  if (content.failure) return tl::unexpected(*content.failure);
+  auto stage = content.stage();
+  Result<void> staged = stage ? (*stage)->write(from, offset) : pass_on(std::move(stage));
+  content.show_size();
+  return staged ? staged : refuse(content, std::move(staged).error());
+}
+
+tl::unexpected<Error> Filesystem::refuse(PendingContent& content, Error why) {
+  // A program that has been refused a byte may still close as if nothing were missing: what it has
+  // written must then not pass for the whole.
+  // It is noted first: the writer may have been told already that all is well.
+  const int errno_value = why.errno_value;
+  if (why.code == ErrorCode::WrongSize) why.errno_value = EINVAL;
+  content.fail(std::move(why));
+  why = *content.failure;
+  why.errno_value = errno_value;
+  log::warning("{}: write refused: {}", label_of(content.tensor()), why.message);
+  return tl::unexpected(std::move(why));
+}
+
+Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Caller caller) {
+  PendingContent& content = *file.content;
+  file.is_untouched = false;
+  const std::scoped_lock lock(content.mutex);
+  // In a transaction a file may be written anew after a refusal; elsewhere a new open is needed.
+  if (file.kind == FileKind::Grouped && size_bytes == 0) content.retry();
+  if (content.failure) return tl::unexpected(*content.failure);
+  // The truncation of an open names nobody: who opens has not written.
+  if (caller.is_named()) content.note_write(caller);
+  auto stage = content.stage();
+  Result<void> resized = stage ? (*stage)->resize(size_bytes) : pass_on(std::move(stage));
+  content.show_size();
+  if (!resized) {
+    Error why = resized.error();
+    if (why.code == ErrorCode::WrongSize) why.errno_value = EINVAL;
+    content.fail(std::move(why));
+  }
+  return resized;
+}
+
+Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller) {
+  if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (is_view(ino)) return fail(ErrorCode::ReadOnly, EPERM, "views are read-only");
+  if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
+  const std::uint64_t due = model_->tensors()[tensor_of(ino)].data.size_bytes;
+  if (size_bytes == due) return {};
+  if (size_bytes == 0) {
+    auto file = just_opened(ino, caller);
+    if (!file) return pass_on(std::move(file));
+    if (*file != nullptr) return resize(**file, 0, {});
+  }
+  return fail(ErrorCode::WrongSize, size_bytes > due ? EFBIG : EINVAL, "a tensor's size is fixed");
+}
+
+Result<OpenFile*> Filesystem::just_opened(Ino ino, pid_t opener) {
+  const std::scoped_lock lock(state_mutex_);
+  OpenFile* newest = nullptr;
+  for (const auto& [file, owned] : open_files_) {
+    if (file->opener != opener) continue;
+    if (opener == 0 && (file->ino != ino || !file->is_untouched)) continue;
+    // Threads of another pid namespace all look alike: rather no truncation than a stranger's.
+    if (newest != nullptr && opener == 0)
+      return fail(ErrorCode::InvalidArgument, EBUSY, "opened by several at once");
+    if (newest == nullptr || file->opened_at > newest->opened_at) newest = file;
+  }
+  // The request of an O_TRUNC follows its open at once: no other open of this thread comes in between.
+  return newest != nullptr && newest->ino == ino && newest->is_untouched ? newest : nullptr;
+}
+
+}  // namespace stfs

@@ -1,0 +1,174 @@
+// Models that were replaced underneath are opened anew.
+#include <algorithm>
+#include <cerrno>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "fs/base/log.h"
+#include "fs/model/forest.h"
+#include "fs/tree/names.h"
+
+namespace stfs {
+namespace {
+
+/// It may be otherwise in a moment, without anybody touching the file.
+bool may_pass(const Error& error) {
+  return error.code == ErrorCode::Busy || error.errno_value == ENOMEM || error.errno_value == ENFILE ||
+         error.errno_value == EMFILE;
+}
+
+void take_names(const Filesystem& filesystem, std::set<std::string>& names) {
+  static_cast<void>(filesystem.read_directory(kRootIno, 2, [&](std::string_view name, Ino, std::uint64_t) {
+    names.emplace(name);
+    return true;
+  }));
+}
+
+}  // namespace
+
+std::vector<Forest::WatchedFile> Forest::watched_files() const {
+  std::vector<WatchedFile> files;
+  for (std::size_t at = 0; at < trees_.size(); ++at) {
+    const Pin member = pin_current(*trees_[at]);
+    if (!member) {
+      files.push_back({trees_[at]->path, at, std::nullopt});
+      continue;
+    }
+    const Model& model = member->model();
+    if (model.is_sharded()) files.push_back({model.path(), at, std::nullopt});
+    for (std::uint32_t shard = 0; shard < model.shards().size(); ++shard) {
+      files.push_back({model.shards()[shard].path, at, shard});
+    }
+  }
+  return files;
+}
+
+bool Forest::has_remote_files() const {
+  const auto is_remote = [](const Shard& shard) {
+    return shard.archive && !shard.archive->bytes().why_not_mapped().empty();
+  };
+  return std::ranges::any_of(trees_, [&](const auto& tree) {
+    const Pin member = pin_current(*tree);
+    return member && std::ranges::any_of(member->model().shards(), is_remote);
+  });
+}
+
+Forest::Change Forest::check_for_change(const WatchedFile& file) {
+  Tree& tree = *trees_[file.member];
+  const Pin member = pin_current(tree);
+  if (!member) return open_anew(tree, member);
+  const Model& model = member->model();
+  Filesystem::Change found;
+  if (!file.shard) {
+    found.is_outdated = model.is_index_changed();
+  } else if (*file.shard >= model.shards().size()) {
+    return {};  // a file of the model that was here before
+  } else if (model.shards()[*file.shard].archive) {
+    found = member->check_for_change(*file.shard);
+  } else {
+    // It could not be used: is it another one now?
+    found.is_outdated = model.is_refused_shard_changed(*file.shard);
+  }
+  {
+    const std::shared_lock lock(mutex_);
+    // It may be the one that was here before.
+    if (tree.why_absent) found.is_outdated = true;
+  }
+  Change change = found.is_outdated ? open_anew(tree, member) : Change();
+  if (found.stale.what != Stale::What::Nothing) change.stale.push_back(lift(found.stale, member.number()));
+  if (found.has_new_permissions && !is_lone_)
+    change.stale.push_back(Stale::one(kRootIno, Stale::What::Attributes));
+  change.is_due_again = change.is_due_again || found.is_unknown;
+  return change;
+}
+
+Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
+  if (!tree.open) return {};
+  // A large file that is written over in place is whole after minutes, and no better at each of its writes.
+  constexpr unsigned kFailuresAtOnce = 3;
+  constexpr std::chrono::milliseconds kPause{200};
+  const auto now = std::chrono::steady_clock::now();
+  if (tree.failures >= kFailuresAtOnce && now - tree.tried_at < kPause)
+    return {.stale = {}, .entries = {}, .is_due_again = true};
+  tree.tried_at = now;
+
+  Heritage heritage{.activity = tree.activity};
+  if (old) heritage.least_generation = old->newest_generation() + 1;
+  auto opened = tree.open(heritage);
+  auto number = opened ? editions_.add(std::move(*opened)) : tl::unexpected(opened.error());
+  if (!number) {
+    ++tree.failures;
+    return refuse(tree, old, number.error());
+  }
+  tree.failures = 0;
+  const Pin present = editions_.pin(*number);
+  connect(*present.operator->(), *number);
+  surroundings_.change_root([&] {
+    // Before anybody can see the new one: then stats.json tells of it.
+    tree.activity->set_problem("");
+    tree.activity->note_replacement();
+    const std::scoped_lock lock(mutex_);
+    tree.current = *number;
+    tree.why_absent.reset();
+  });
+  if (old) editions_.let_go(old.number(), 1);
+  Change change = entries_of(tree, old, present);
+  change.is_reopened = true;
+  change.tell = [path = present->model().path().string(), count = present->model().tensors().size()] {
+    log::info("{}: was replaced: the mount shows the new one, {} tensors; what is open stays the old one",
+              path, count);
+  };
+  return change;
+}
+
+Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
+  if (may_pass(why)) return {.stale = {}, .entries = {}, .is_due_again = true};
+  // What is gone is shown to its end, as by an open file.
+  if (why.errno_value == ENOENT) return {};
+  bool is_new = false;
+  {
+    const std::scoped_lock lock(mutex_);
+    is_new = !std::exchange(tree.why_absent, why).has_value();
+  }
+  tree.activity->set_problem(why.message);
+  if (old) old->refuse(why.message);
+  // While it is written over, the reason is another one each time: said once, and in stats.json.
+  Change change = is_new && old ? entries_of(tree, old, old) : Change();
+  // No event tells that a store is well again.
+  change.is_due_again = why.code == ErrorCode::System && why.errno_value == EIO;
+  if (!is_new) return change;
+  change.tell = [message = why.message] {
+    log::error("{}: nothing of it is served (EIO) until it is mended", message);
+  };
+  return change;
+}
+
+Forest::Change Forest::entries_of(const Tree& tree, const Pin& old, const Pin& present) const {
+  if (!is_lone_) return {.stale = {}, .entries = {tree.name}};
+  // Those of neither are remembered as missing, and rightly so.
+  std::set<std::string> names = {std::string(kViewsDirectory)};
+  for (const Pin* edition : {&old, &present}) take_names(*edition->operator->(), names);
+  return {.stale = {}, .entries = {names.begin(), names.end()}};
+}
+
+std::vector<std::pair<Ino, std::string>> Forest::leftovers() const {
+  std::vector<std::pair<Ino, std::string>> found;
+  for (const Pin& edition : editions_.all()) {
+    const auto is_its = [&](const auto& tree) { return tree->current == edition.number(); };
+    {
+      const std::shared_lock lock(mutex_);
+      if (!edition->is_refused() && std::ranges::any_of(trees_, is_its)) continue;
+    }
+    edition->visit_known([&](Ino directory, std::string_view name) {
+      found.emplace_back(lift(directory, edition.number()), name);
+    });
+    if (is_lone_) continue;
+    std::set<std::string> names = {std::string(kViewsDirectory)};
+    take_names(*edition.operator->(), names);
+    for (const std::string& name : names) found.emplace_back(lift(kRootIno, edition.number()), name);
+  }
+  return found;
+}
+
+}  // namespace stfs

@@ -1,0 +1,64 @@
+// sigtimedwait and pthread_kill.
+#include "fs/mount/ending_signals.h"
+
+#include <csignal>
+#include <ctime>
+
+namespace stfs {
+namespace {
+
+// Its handler does nothing: it only makes a sleeping system call return.
+constexpr int kWakeSignal = SIGUSR2;
+constexpr struct timespec kPause = {.tv_sec = 0, .tv_nsec = 20'000'000};
+
+/// Those of the three that the parent process has not told us to ignore (nohup(1) does so with SIGHUP).
+sigset_t ending_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction now {};
+    sigaction(number, nullptr, &now);
+    if (now.sa_handler != SIG_IGN) sigaddset(&set, number);
+  }
+  return set;
+}
+
+}  // namespace
+
+void EndingSignals::block() {
+  const sigset_t set = ending_signals();
+  pthread_sigmask(SIG_BLOCK, &set, nullptr);
+  // A reader that goes away shows as an error of the write to it.
+  std::signal(SIGPIPE, SIG_IGN);
+}
+
+void EndingSignals::start(std::function<void()> end) {
+  struct sigaction wake {};
+  wake.sa_handler = [](int) {};
+  sigaction(kWakeSignal, &wake, nullptr);
+  thread_ =
+      std::thread([this, end = std::move(end), main_thread = pthread_self()] { wait(end, main_thread); });
+}
+
+void EndingSignals::stop() {
+  if (!thread_.joinable()) return;
+  is_stopping_ = true;
+  pthread_kill(thread_.native_handle(), SIGTERM);
+  thread_.join();
+}
+
+void EndingSignals::wait(const std::function<void()>& end, pthread_t main_thread) {
+  sigset_t set = ending_signals();
+  sigaddset(&set, SIGTERM);  // stop() sends it
+  int number = 0;
+  while (sigwait(&set, &number) != 0) {
+  }
+  if (is_stopping_) return;
+  end();
+  while (!is_stopping_) {
+    pthread_kill(main_thread, kWakeSignal);
+    nanosleep(&kPause, nullptr);
+  }
+}
+
+}  // namespace stfs

@@ -1,0 +1,113 @@
+// safetensorsfs SOURCE MOUNTPOINT: the start, step by step.
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/storage/bus_guard.h"
+#include "fs/model/filesystem.h"
+#include "fs/model/forest.h"
+#include "fs/mount/ending_signals.h"
+#include "fs/mount/mount_point.h"
+#include "fs/mount/options.h"
+#include "fs/mount/session.h"
+#include "fs/mount/source.h"
+
+namespace {
+
+constexpr int kDone = 0;
+constexpr int kFailed = 1;
+constexpr int kWrongUsage = 2;
+
+int failed(const stfs::Error& error) {
+  std::fprintf(stderr, "safetensorsfs: %s\n", error.message.c_str());
+  return kFailed;
+}
+
+int print(const stfs::CommandLine& line) {
+  const bool is_wrong = line.outcome == stfs::CommandLine::Outcome::WrongUsage;
+  std::fputs(line.text.c_str(), is_wrong ? stderr : stdout);
+  if (is_wrong) return kWrongUsage;
+  if (std::fflush(stdout) == 0) return kDone;
+  return failed(stfs::fail_system(errno, "standard output", "write").value());
+}
+
+/// A shard is a descriptor: there may be more of them than a shell's limit allows.
+void raise_limit_of_open_files() {
+  struct rlimit limit {};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
+  limit.rlim_cur = limit.rlim_max;
+  static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));
+}
+
+/// Each model with the way to open it once more, when it was replaced.
+std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::FilesystemOptions& options,
+                                        stfs::SourceOptions how) {
+  // The kernel was told once and for all that nothing can be written.
+  const auto may_write = [](const auto& member) {
+    return member.model && member.model->access() == stfs::Access::ReadWrite;
+  };
+  how.is_read_only = how.is_read_only || std::ranges::none_of(source.members, may_write);
+  const bool is_lone = !source.is_directory_of_models();
+  std::vector<stfs::Forest::Member> members;
+  for (stfs::Source::Member& opened : source.members) {
+    stfs::Forest::Member member{.name = std::move(opened.name), .path = opened.path};
+    if (opened.model)
+      member.filesystem = std::make_unique<stfs::Filesystem>(std::move(opened.model), options);
+    member.why_absent = std::move(opened.why_absent);
+    member.open =
+        [path = opened.path, options,
+         how](const stfs::Forest::Heritage& heritage) -> stfs::Result<std::unique_ptr<stfs::Filesystem>> {
+      auto model = stfs::open_model(path, how);
+      if (!model) return stfs::pass_on(std::move(model));
+      stfs::FilesystemOptions its = options;
+      its.activity = heritage.activity;
+      its.least_generation = heritage.least_generation;
+      return std::make_unique<stfs::Filesystem>(std::move(*model), its);
+    };
+    members.push_back(std::move(member));
+  }
+  return is_lone ? std::make_unique<stfs::Forest>(std::move(members.front()))
+                 : std::make_unique<stfs::Forest>(std::move(members));
+}
+
+int mount(stfs::Options& options) {
+  raise_limit_of_open_files();
+  const stfs::SourceOptions how{
+      .is_read_only = options.filesystem.is_read_only, .is_strict = options.is_strict, .io = options.io};
+  auto source = stfs::open_source(options.source, how);
+  if (!source) return failed(source.error());
+  auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);
+  if (!mount_point) return failed(mount_point.error());
+  options.mount_point = *mount_point;
+
+  // A signal that comes from here on finds a mount to end, and ends it in order.
+  stfs::EndingSignals::block();
+  const auto forest = forest_of(*source, options.filesystem, how);
+  auto session = stfs::Session::mount(*forest, source->path, options);
+  if (!session) return failed(session.error());
+  if (!options.stays_in_foreground) {
+    if (auto away = (*session)->go_to_background(); !away) return failed(away.error());
+  }
+  if (auto served = (*session)->serve(); !served) return failed(served.error());
+  return kDone;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  stfs::install_bus_guard();  // for slices of short runs (core/archive/slice_reader.h)
+  try {
+    stfs::CommandLine line = stfs::parse_command_line(argc, argv);
+    if (line.outcome != stfs::CommandLine::Outcome::Mount) return print(line);
+    return mount(line.options);
+  } catch (const std::exception& exception) {
+    std::fprintf(stderr, "safetensorsfs: %s\n", exception.what());
+    return kFailed;
+  }
+}

@@ -1,0 +1,164 @@
+// Opening for writing, then for reading.
+#include "fs/mount/source.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+#include <vector>
+
+#include "core/base/absolute_path.h"
+#include "core/format/json_string.h"
+#include "core/model/model_directory.h"
+#include "fs/base/log.h"
+#include "fs/model/forest.h"
+#include "fs/tree/names.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::size_t kShown = 10;
+
+/// What recovery has found beside the archive, but for what living writers are at work on.
+void log_journals(const Archive& archive) {
+  for (const JournalReport& report : archive.recovered()) {
+    std::string_view why = report.explanation;
+    const std::string path = report.path.string();
+    if (why.starts_with(path + ": ")) why.remove_prefix(path.size() + 2);
+    if (report.action == JournalAction::Applied) {
+      log::info("{}: {}: applied, {} bytes of {}", path, why, report.size_bytes, archive.path().string());
+    }
+    if (report.is_left_void) {
+      log::info("{}: made void: in this directory only {}, or the directory's owner, may remove it", path,
+                report.settlers);
+    }
+    if (report.action == JournalAction::Applied || report.is_left_void) continue;
+    if (report.action == JournalAction::Removed) {
+      log::info("{}: {}: removed", path, why);
+    } else if (report.blocks_commits) {
+      log::error(
+          "{}: {}: nothing is written to {} while it is there, and a newer commit may not be shown{}{}", path,
+          why, archive.path().string(), report.next_step.empty() ? "" : ": ", report.next_step);
+    } else if (report.state != JournalState::InUse) {
+      log::warning("{}: {}: left alone", path, why);
+    }
+  }
+}
+
+void log_problems(const Model& model) {
+  const std::string path = model.path().string();
+  const auto problems = model.problems();
+  for (const ModelProblem& problem : problems.first(std::min(kShown, problems.size())))
+    log::warning("{}: {}", path, problem.message);
+  if (problems.size() > kShown)
+    log::warning("{}: ... and {} more of the kind", path, problems.size() - kShown);
+  const auto unserved = model.unserved();
+  if (unserved.empty()) return;
+  std::string names;
+  for (const Model::Unserved& tensor : unserved.first(std::min(kShown, unserved.size())))
+    names += " " + in_quotes(tensor.name);
+  if (unserved.size() > kShown) names += fmt::format(" ... and {} more", unserved.size() - kShown);
+  log::error("{}: {} tensor{} can't be read (EIO):{}", path, unserved.size(), unserved.size() == 1 ? "" : "s",
+             names);
+}
+
+/// Shards lie in one directory, mostly: one line.
+void log_io(const Model& model) {
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive || shard.archive->bytes().why_not_mapped().empty()) continue;
+    log::info("{}: lies on {}: read, not mapped (io=pread)", shard.archive->path().string(),
+              shard.archive->bytes().why_not_mapped());
+    return;
+  }
+}
+
+/// The first write to a file on a lower layer of overlayfs takes as long as copying all of it.
+void log_copies(const Model& model) {
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive) continue;
+    shard.archive->tell_copy_to([path = shard.archive->path().string()](const CopyUp& copy) {
+      log::info("{}: lay on a lower layer of overlayfs: the first write has copied all {} bytes, in {} ms",
+                path, copy.size_bytes, copy.took.count());
+    });
+  }
+}
+
+Result<Source> open_directory(Source source, const std::vector<std::string>& archives,
+                              const SourceOptions& options) {
+  if (archives.empty()) {
+    return fail(ErrorCode::NotFound, ENOENT,
+                source.path.string() + ": is a directory without .safetensors archives");
+  }
+  if (archives.size() > Forest::kMostMembers) {
+    return fail(ErrorCode::InvalidArgument, E2BIG,
+                fmt::format("{}: is a directory of {} archives, where at most {} are mounted at a time",
+                            source.path.string(), archives.size(), Forest::kMostMembers));
+  }
+  for (const std::string& archive : archives) {
+    std::string name =
+        file_name_of(std::string_view(archive).substr(0, archive.size() - kArchiveSuffix.size()));
+    Source::Member member{.name = std::move(name), .path = source.path / archive};
+    auto model = open_model(member.path, options);
+    if (model) {
+      member.model = std::move(*model);
+    } else if (options.is_strict) {
+      return pass_on(std::move(model));
+    } else {
+      log::error("{}: left out", model.error().message);
+      member.why_absent = std::move(model).error();
+    }
+    source.members.push_back(std::move(member));
+  }
+  if (std::ranges::any_of(source.members, [](const auto& member) { return member.model != nullptr; }))
+    return source;
+  const Error& first = *source.members.front().why_absent;
+  return fail(first.code, first.errno_value,
+              fmt::format("{}: none of its {} archives can be opened: {}", source.path.string(),
+                          archives.size(), first.message));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, const SourceOptions& options) {
+  ModelOptions how{.access = options.is_read_only ? Access::ReadOnly : Access::ReadWrite,
+                   .is_strict = options.is_strict,
+                   .io = options.io};
+  auto model = Model::open(source, how);
+  std::string why_read_only;
+  if (!model && how.access == Access::ReadWrite && is_refusal_to_write(model.error())) {
+    why_read_only = std::generic_category().message(model.error().errno_value);
+    how.access = Access::ReadOnly;
+    model = Model::open(source, how);
+  }
+  if (!model) return model;
+  if (!why_read_only.empty()) log::info("{}: {}: mounted read-only", source.string(), why_read_only);
+  for (const Shard& shard : (*model)->shards()) {
+    if (shard.archive) log_journals(*shard.archive);
+  }
+  log_problems(**model);
+  log_io(**model);
+  log_copies(**model);
+  return model;
+}
+
+Result<Source> open_source(const std::filesystem::path& source, const SourceOptions& options) {
+  std::error_code failed;
+  Source opened;
+  auto absolute = absolute_path(source);
+  if (!absolute) return pass_on(std::move(absolute));
+  opened.path = std::move(*absolute);
+  if (std::filesystem::is_directory(source, failed)) {
+    const auto found = list_model_directory(source);
+    if (!found) return tl::unexpected(found.error());
+    if (found->indexes.empty()) return open_directory(std::move(opened), found->archives, options);
+  }
+  auto model = open_model(opened.path, options);
+  if (!model) return pass_on(std::move(model));
+  Source::Member member{.name = "", .path = opened.path};
+  opened.path = (*model)->path();
+  member.model = std::move(*model);
+  opened.members.push_back(std::move(member));
+  return opened;
+}
+
+}  // namespace stfs

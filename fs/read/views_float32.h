@@ -1,0 +1,20 @@
+// `.safetensors/float32/NAME.npy`: a floating tensor as float32, converted when it is read.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "core/format/tensor_index.h"
+#include "fs/read/views_source.h"
+
+namespace stfs {
+
+/// The `.npy` header of that file.
+std::string float32_header(const Tensor& tensor);
+
+/// Copies bytes of the converted elements.
+/// @param offset  in them: 4 bytes per element.
+Result<void> copy_float32(const Tensor& tensor, std::uint32_t position, std::uint64_t offset,
+                          const ViewSource& source, std::span<std::byte> to);
+
+}  // namespace stfs

@@ -1,0 +1,77 @@
+// Names that fit, and names that do not.
+#include "fs/read/views_names.h"
+
+#include "fs/tree/names.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kNpySuffix = ".npy";
+
+bool fits(std::string_view flat_name) {
+  return flat_name.size() + kNpySuffix.size() <= kMaxFileNameBytes;
+}
+
+/// Shorter by `.npy` than told_apart() would make it.
+std::string cut_name(std::string_view flat_name, std::string_view seed) {
+  constexpr std::size_t kHashBytes = 1 + 16;  // `~` and the digits
+  std::size_t end = kMaxFileNameBytes - kHashBytes - kNpySuffix.size();
+  while (end > 0 && (static_cast<unsigned char>(flat_name[end]) & 0xC0U) == 0x80U) --end;
+  return told_apart(flat_name.substr(0, end), seed) + std::string(kNpySuffix);
+}
+
+}  // namespace
+
+const InodeTable& ViewNames::flat() const {
+  if (layout_ == Layout::Flat) return tree_;
+  std::call_once(has_flat_, [this] { own_flat_ = std::make_unique<InodeTable>(tensors_, Layout::Flat); });
+  return *own_flat_;
+}
+
+const ViewNames::Long& ViewNames::long_names() const {
+  std::call_once(has_long_, [this] {
+    for (std::uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+      const std::string_view flat_name = flat().file_name(InodeTable::ino_of_tensor(tensor));
+      if (fits(flat_name)) continue;
+      std::string seed(tensors_[tensor].name);
+      std::string name = cut_name(flat_name, seed);
+      // Taken by one that happens to be called so.
+      const auto is_taken = [&] {
+        const std::string_view stem(name.data(), name.size() - kNpySuffix.size());
+        return long_.tensors.contains(name) || tensor_of_flat(stem).has_value();
+      };
+      while (is_taken()) name = cut_name(flat_name, seed += '~');
+      long_.names[tensor] = name;
+      long_.tensors[std::move(name)] = tensor;
+    }
+  });
+  return long_;
+}
+
+std::optional<std::uint32_t> ViewNames::tensor_of_flat(std::string_view file_name) const {
+  const auto ino = flat().find(kRootIno, file_name);
+  if (!ino) return std::nullopt;
+  return flat().tensor(*ino);
+}
+
+std::optional<std::uint32_t> ViewNames::tensor_of_npy(std::string_view file_name) const {
+  if (!file_name.ends_with(kNpySuffix)) return std::nullopt;
+  const std::string_view stem = file_name.substr(0, file_name.size() - kNpySuffix.size());
+  if (fits(stem)) {
+    if (const auto tensor = tensor_of_flat(stem)) return tensor;
+  }
+  // A cut one is as long as can be, but for the rest of a character.
+  constexpr std::size_t kLongestRest = 3;
+  if (file_name.size() + kLongestRest < kMaxFileNameBytes) return std::nullopt;
+  const auto& tensors = long_names().tensors;
+  const auto found = tensors.find(std::string(file_name));
+  if (found == tensors.end()) return std::nullopt;
+  return found->second;
+}
+
+std::string ViewNames::npy_name(std::uint32_t tensor) const {
+  const std::string_view name = flat().file_name(InodeTable::ino_of_tensor(tensor));
+  return fits(name) ? std::string(name) + std::string(kNpySuffix) : long_names().names.at(tensor);
+}
+
+}  // namespace stfs

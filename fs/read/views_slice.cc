@@ -1,0 +1,43 @@
+// Names, and what they select.
+#include "fs/read/views_slice.h"
+
+#include "core/tensor/npy_writer.h"
+
+namespace stfs {
+
+std::optional<SliceName> split_slice_name(std::string_view file_name) {
+  constexpr std::string_view kNpy = ".npy";
+  SliceName name;
+  const std::size_t bracket = file_name.rfind('[');
+  if (bracket == std::string_view::npos) return std::nullopt;
+  name.tensor = file_name.substr(0, bracket);
+  name.text = file_name.substr(bracket + 1);
+  name.is_npy = name.text.ends_with(kNpy);
+  if (name.is_npy) name.text.remove_suffix(kNpy.size());
+  name.is_closed = name.text.ends_with(']');
+  if (name.is_closed) name.text.remove_suffix(1);
+  return name;
+}
+
+Result<SliceFile> slice_file(const SliceName& name, std::uint32_t position, const Tensor& tensor) {
+  if (!name.is_closed) return fail(ErrorCode::InvalidArgument, EINVAL, "a slice ends with ]");
+  auto slice = parse_slice(name.text, tensor.dtype, tensor.shape);
+  if (!slice) {
+    slice.error().errno_value = EINVAL;
+    return pass_on(std::move(slice));
+  }
+  SliceFile file{.tensor = position, .slice = std::move(*slice), .head = {}};
+  if (name.is_npy) file.head = npy_header(npy_form(tensor.dtype, file.slice.shape, file.slice.size_bytes));
+  return file;
+}
+
+Result<void> copy_slice(const SliceFile& file, std::uint64_t offset, const ViewSource& source,
+                        std::span<std::byte> to) {
+  const Slice& slice = file.slice;
+  if (slice.is_contiguous()) return source.copy(file.tensor, slice.first_byte + offset, to);
+  return source.read_parts(file.tensor, [&](const TensorBytes& tensor) {
+    return read_slice(slice, {offset, to.size()}, tensor, to);
+  });
+}
+
+}  // namespace stfs

@@ -1,0 +1,42 @@
+// `.safetensors/slice/NAME[0:10,:,3]`: some elements of a tensor as a file, gathered when they are read.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "core/format/tensor_index.h"
+#include "core/tensor/slice.h"
+#include "fs/read/views_source.h"
+
+namespace stfs {
+
+/// The parts of a file name in slice/: `NAME[TEXT]` or `NAME[TEXT].npy`, split at the last `[`.
+struct SliceName {
+  std::string_view tensor;  // its flat file name
+  std::string_view text;
+  bool is_npy = false;
+  bool is_closed = false;  // by a `]`
+};
+/// Nothing where there is no `[`.
+std::optional<SliceName> split_slice_name(std::string_view file_name);
+
+struct SliceFile {
+  std::uint32_t tensor = 0;
+  Slice slice;
+  std::string head;  // of an .npy
+
+  [[nodiscard]] std::uint64_t size_bytes() const { return head.size() + slice.size_bytes; }
+};
+
+/// EINVAL where the text is no slice of that tensor.
+Result<SliceFile> slice_file(const SliceName& name, std::uint32_t position, const Tensor& tensor);
+
+/// Copies bytes of the slice itself, without the head.
+/// @param offset  in the slice.
+Result<void> copy_slice(const SliceFile& file, std::uint64_t offset, const ViewSource& source,
+                        std::span<std::byte> to);
+
+}  // namespace stfs

@@ -1,0 +1,88 @@
+// The state of pending content.
+#include "fs/write/open_file.h"
+
+#include <utility>
+
+namespace stfs {
+
+Result<Staging*> PendingContent::stage() {
+  if (staged_ != nullptr) return staged_;
+  if (!group_) group_ = std::make_shared<TransactionGroup>(model_);
+  const std::scoped_lock lock(group_->mutex);
+  auto stage = group_->stage(model_.place(tensor_));
+  if (stage) staged_ = *stage;
+  return stage;
+}
+
+Result<void> PendingContent::commit(const TransactionGroup::OptionsOf& options_of,
+                                    const TransactionGroup::LockOf& lock_of,
+                                    const TransactionGroup::InTurn& in_turn) {
+  if (staged_ == nullptr) return {};
+  // Afterwards nothing changes in the stage any more.
+  if (auto completed = staged_->pieces(); !completed) return pass_on(std::move(completed));
+  const auto options_with_readers = [&](std::uint32_t shard) {
+    auto options = options_of(shard);
+    if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
+    return options;
+  };
+  mutex.admit_readers();
+  auto committed = in_turn([&] { return group_->commit(options_with_readers, lock_of); });
+  mutex.send_readers_out();
+  if (committed) {
+    forget();
+  } else if (group_->is_empty()) {
+    end(committed.error());  // committed, but not applied: the journal has it
+  }
+  return committed;
+}
+
+void PendingContent::park() {
+  parked_ = std::exchange(staged_, nullptr);
+  show_size();
+}
+
+void PendingContent::unpark() {
+  staged_ = std::exchange(parked_, nullptr);
+  show_size();
+}
+
+void PendingContent::forget() {
+  if (is_grouped_ && staged_ != nullptr) {
+    const std::scoped_lock lock(group_->mutex);
+    group_->drop(model_.place(tensor_));
+  } else if (!is_grouped_) {
+    group_.reset();
+  }
+  staged_ = nullptr;
+  was_refused = false;
+  show_size();
+  writers.clear();
+}
+
+void PendingContent::note_failure(Error why) {
+  failure = std::move(why);
+  has_failed = true;
+}
+
+void PendingContent::fail(Error why) {
+  forget();
+  note_failure(std::move(why));
+}
+
+void PendingContent::end(Error why) {
+  staged_ = parked_ = nullptr;
+  fail(std::move(why));
+}
+
+void PendingContent::retry() {
+  failure.reset();
+  has_failed = false;
+}
+
+void PendingContent::note_write(Caller caller) {
+  writers.note(caller);
+  was_refused = false;
+  keeps_mtime = false;
+}
+
+}  // namespace stfs
