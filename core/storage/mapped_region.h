@@ -36,7 +36,7 @@ class MappedSpan {
   friend class MappedRegion;  // makes them
   friend class KernelReply;   // fs/kernel/kernel_reply.h: the kernel copies, and its copy fails without a
                               // signal
-  friend class interface::ForeignPages;  // tools/upload/interface: the address goes to a program that asks
+  friend class interface::ForeignPages;  // tools/libstfs: the address goes to a program that asks
                                          // for it
 
   explicit MappedSpan(std::span<const std::byte> bytes) : bytes_(bytes) {}

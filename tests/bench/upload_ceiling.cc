@@ -9,7 +9,7 @@
 #include <cstdio>
 #include <memory>
 
-#include "tools/upload/backend.h"
+#include "tools/device/backend.h"
 
 using namespace stfs;
 using namespace stfs::upload;

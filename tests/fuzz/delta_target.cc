@@ -15,7 +15,7 @@
 #include "tests/support/archive_mutator.h"
 #include "tests/support/memory_storage.h"
 #include "tests/support/temporary_directory.h"
-#include "tools/verb.h"
+#include "tools/cli/verb.h"
 
 namespace stfs::test {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "tests/fuzz/target.h"
-#include "tools/upload/serve_manifest.h"
-#include "tools/upload/serve_message.h"
+#include "tools/serve/serve_manifest.h"
+#include "tools/serve/serve_message.h"
 
 namespace stfs::test {
 namespace {

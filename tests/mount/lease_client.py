@@ -1,4 +1,4 @@
-# A client of `stfs serve` written from the protocol's description (tools/upload/serve_protocol.h) alone, and the
+# A client of `stfs serve` written from the protocol's description (tools/serve/serve_protocol.h) alone, and the
 # server as a process of the test.
 import array
 import json

@@ -1,4 +1,4 @@
-# What each file of a mount means to each verb of stfs and to stfs.open: the table of tools/target.h, with the kernel.
+# What each file of a mount means to each verb of stfs and to stfs.open: the table of tools/target/target.h, with the kernel.
 import json
 import os
 import shutil
@@ -19,7 +19,7 @@ TENSORS = {"w": W, "model.b": np.arange(6).astype(ml_dtypes.bfloat16)}
 NEW = np.full((3, 4), 7, "f4")
 
 MODEL, TENSOR, FILE, ROOT, OWN = "the model", "the tensor", "the file", "name the root", "name the own file"
-# path -> (Use::Model, Use::Bytes, Use::Tensors, Use::Change), as in tools/target.h
+# path -> (Use::Model, Use::Bytes, Use::Tensors, Use::Change), as in tools/target/target.h
 TABLE = {
     "": (MODEL, MODEL, MODEL, MODEL),
     "w": (MODEL, TENSOR, TENSOR, TENSOR),

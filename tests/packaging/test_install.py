@@ -44,7 +44,7 @@ def test_is_installed(installed, path):
 def test_the_library_is_installed_for_those_who_run_and_those_who_build(installed):
     library = installed[1] / cache_value("CMAKE_INSTALL_LIBDIR")
     assert (library / "libstfs.so.0").resolve().is_file() and (library / "libstfs.so").resolve().is_file()
-    assert (installed[1] / "include" / "stfs.h").read_bytes() == (REPOSITORY / "tools/upload/stfs.h").read_bytes()
+    assert (installed[1] / "include" / "stfs.h").read_bytes() == (REPOSITORY / "tools/libstfs/stfs.h").read_bytes()
     config = (library / "pkgconfig" / "stfs.pc").read_text()
     assert f"prefix={cache_value('CMAKE_INSTALL_PREFIX')}\n" in config and "-lstfs" in config and "@" not in config
 

@@ -66,7 +66,7 @@ def exported(library):
 
 @pytest.mark.skipif(shutil.which("nm") is None, reason="there is no nm (binutils)")
 def test_the_library_exports_what_its_header_declares_and_nothing_else():
-    header = (REPOSITORY / "tools/upload/stfs.h").read_text()
+    header = (REPOSITORY / "tools/libstfs/stfs.h").read_text()
     declared = set(re.findall(r"^STFS_API [^;(]*?\b(stfs_\w+)\(", header, re.M))
     assert len(declared) > 40
     symbols = exported(LIBRARY)

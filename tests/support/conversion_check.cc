@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/upload/conversion.h"
+#include "tools/device/conversion.h"
 
 int main(int argc, char** argv) {
   using namespace stfs;

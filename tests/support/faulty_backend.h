@@ -10,7 +10,7 @@
 #include <thread>
 #include <utility>
 
-#include "tools/upload/backend.h"
+#include "tools/device/backend.h"
 
 namespace stfs::test {
 

@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/upload/lease_server.h"
+#include "tools/serve/lease_server.h"
 
 namespace stfs::test {
 

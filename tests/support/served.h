@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "tools/upload/backend.h"
-#include "tools/upload/served_model.h"
+#include "tools/device/backend.h"
+#include "tools/serve/served_model.h"
 #include "tools/upload/upload.h"
 
 namespace stfs::test {

@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "tools/verb.h"
+#include "tools/cli/verb.h"
 
 namespace stfs::test {
 

@@ -1,5 +1,5 @@
 // What every verb says to a wrong command line, in the words of the house and not of the library.
-#include "tools/command_line.h"
+#include "tools/cli/command_line.h"
 
 #include "tests/support/catch.h"
 #include "tests/support/tool_run.h"

@@ -1,5 +1,5 @@
 // Standard output: all of it arrives, and a failure is told.
-#include "tools/descriptor_stream.h"
+#include "tools/cli/descriptor_stream.h"
 
 #include <fcntl.h>
 #include <unistd.h>

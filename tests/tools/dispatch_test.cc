@@ -1,5 +1,5 @@
 // The top level of stfs.
-#include "tools/dispatch.h"
+#include "tools/cli/dispatch.h"
 
 #include <array>
 #include <new>

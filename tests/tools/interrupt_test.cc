@@ -1,5 +1,5 @@
 // A signal during a long write is a request, and still arrives afterwards.
-#include "tools/interrupt.h"
+#include "tools/cli/interrupt.h"
 
 #include "tests/support/catch.h"
 

@@ -1,5 +1,5 @@
 // Suggestions are near, few, and best first.
-#include "tools/near_names.h"
+#include "tools/text/near_names.h"
 
 #include "tests/support/catch.h"
 

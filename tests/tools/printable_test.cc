@@ -1,5 +1,5 @@
 // Text of strangers: nothing of it commands the terminal.
-#include "tools/printable.h"
+#include "tools/text/printable.h"
 
 #include "tests/support/catch.h"
 

@@ -1,5 +1,5 @@
 // Numbers as people read and write them.
-#include "tools/quantity.h"
+#include "tools/text/quantity.h"
 
 #include "tests/support/catch.h"
 

@@ -10,8 +10,8 @@
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/tool_run.h"
-#include "tools/sample_model.h"
-#include "tools/sample_values.h"
+#include "tools/cli/sample_model.h"
+#include "tools/cli/sample_values.h"
 
 using namespace stfs;
 using test::content_of;

@@ -1,5 +1,5 @@
-// tools/sums_file.h: what is written is read, and nothing else does harm.
-#include "tools/sums_file.h"
+// tools/cli/sums_file.h: what is written is read, and nothing else does harm.
+#include "tools/cli/sums_file.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,5 +1,5 @@
 // What the user named: each way to miss has its own message.
-#include "tools/target.h"
+#include "tools/target/target.h"
 
 #include <sys/stat.h>
 #include <sys/xattr.h>

@@ -9,12 +9,12 @@
 #include <unordered_map>
 
 #include "core/tensor/float_conversion.h"
-#include "tools/near_names.h"
-#include "tools/printable.h"
-#include "tools/upload/arena.h"
-#include "tools/upload/conversion.h"
-#include "tools/upload/dtype_name.h"
-#include "tools/upload/selection.h"
+#include "tools/device/arena.h"
+#include "tools/device/conversion.h"
+#include "tools/device/dtype_name.h"
+#include "tools/device/selection.h"
+#include "tools/text/near_names.h"
+#include "tools/text/printable.h"
 #include "tools/upload/sources.h"
 
 namespace stfs::upload {

@@ -16,8 +16,8 @@
 #include "core/format/dtype.h"
 #include "core/model/model.h"
 #include "core/tensor/slice.h"
-#include "tools/upload/device.h"
-#include "tools/upload/device_rules.h"
+#include "tools/device/device.h"
+#include "tools/device/device_rules.h"
 
 namespace stfs::upload {
 

@@ -1,4 +1,4 @@
-// Finding and opening, by tools/target.h.
+// Finding and opening, by tools/target/target.h.
 #include "tools/upload/sources.h"
 
 #include <fmt/format.h>
@@ -7,8 +7,8 @@
 #include <chrono>
 #include <thread>
 
-#include "tools/printable.h"
-#include "tools/target.h"
+#include "tools/target/target.h"
+#include "tools/text/printable.h"
 
 namespace stfs::upload {
 namespace {

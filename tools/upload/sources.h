@@ -11,7 +11,7 @@
 
 #include "core/base/error.h"
 #include "core/model/model.h"
-#include "tools/target.h"
+#include "tools/target/target.h"
 
 namespace stfs::upload {
 

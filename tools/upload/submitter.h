@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "core/base/error.h"
-#include "tools/upload/backend.h"
+#include "tools/device/backend.h"
 #include "tools/upload/ring.h"
 #include "tools/upload/transfers.h"
 

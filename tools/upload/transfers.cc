@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "tools/upload/arena.h"
+#include "tools/device/arena.h"
 
 namespace stfs::upload {
 namespace {

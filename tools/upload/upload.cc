@@ -16,8 +16,8 @@
 #include <system_error>
 #include <thread>
 
-#include "tools/quantity.h"
-#include "tools/upload/conversion.h"
+#include "tools/device/conversion.h"
+#include "tools/text/quantity.h"
 #include "tools/upload/page_cache.h"
 #include "tools/upload/piece_reader.h"
 #include "tools/upload/ring.h"

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "tools/upload/arena.h"
-#include "tools/upload/backend.h"
+#include "tools/device/arena.h"
+#include "tools/device/backend.h"
 #include "tools/upload/plan.h"
 
 namespace stfs::upload {

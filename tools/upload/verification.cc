@@ -9,9 +9,9 @@
 #include <system_error>
 #include <thread>
 
-#include "tools/printable.h"
-#include "tools/upload/conversion.h"
-#include "tools/upload/digest.h"
+#include "tools/device/conversion.h"
+#include "tools/device/digest.h"
+#include "tools/text/printable.h"
 #include "tools/upload/piece_reader.h"
 
 namespace stfs::upload {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "tools/upload/backend.h"
+#include "tools/device/backend.h"
 #include "tools/upload/plan.h"
 #include "tools/upload/transfers.h"
 

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "packaging/python/extension/python.h"
-#include "tools/upload/stfs.h"
+#include "tools/libstfs/stfs.h"
 
 namespace stfs::python {
 

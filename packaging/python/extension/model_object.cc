@@ -7,7 +7,7 @@
 #include "packaging/python/extension/python_error.h"
 #include "packaging/python/extension/tensor_object.h"
 #include "packaging/python/extension/upload_object.h"
-#include "tools/upload/stfs.h"
+#include "tools/libstfs/stfs.h"
 
 namespace stfs::python {
 namespace {

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "packaging/python/extension/python.h"
-#include "tools/upload/stfs.h"
+#include "tools/libstfs/stfs.h"
 
 namespace stfs::python {
 

@@ -1,5 +1,5 @@
 // The CPU's arenas: whole, private until shared, and sealed then.
-#include "tools/upload/arena.h"
+#include "tools/device/arena.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>
@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "tests/support/catch.h"
-#include "tools/upload/backend.h"
+#include "tools/device/backend.h"
 
 using namespace stfs;
 using namespace stfs::upload;

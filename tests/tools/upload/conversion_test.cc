@@ -1,6 +1,6 @@
 // Every value of every small dtype, against core/tensor/float_conversion.h, which is itself tested against
 // ml_dtypes.
-#include "tools/upload/conversion.h"
+#include "tools/device/conversion.h"
 
 #include <algorithm>
 #include <bit>

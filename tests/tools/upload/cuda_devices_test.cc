@@ -1,5 +1,5 @@
 // The list of GPUs, by a driver that the test plays: what is told of each, and what becomes of a broken one.
-#include "tools/upload/cuda_devices.h"
+#include "tools/device/cuda_devices.h"
 
 #include <cstdio>
 #include <cstring>

@@ -1,5 +1,5 @@
 // Each way in which there is no GPU has a sentence of its own, with CUDA's number and what to do.
-#include "tools/upload/cuda_error.h"
+#include "tools/device/cuda_error.h"
 
 #include <cerrno>
 #include <set>

@@ -1,10 +1,10 @@
 // What a program that uploads keeps for itself: its current device, and the memory of GPUs that it does not
 // name.
-#include "tools/upload/cuda_scope.h"
+#include "tools/device/cuda_scope.h"
 
 #include "tests/support/upload_model.h"
-#include "tools/upload/cuda_driver.h"
-#include "tools/upload/cuda_error.h"
+#include "tools/device/cuda_driver.h"
+#include "tools/device/cuda_error.h"
 
 using namespace stfs;
 using namespace stfs::upload;

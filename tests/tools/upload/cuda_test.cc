@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "tests/support/upload_model.h"
-#include "tools/upload/conversion.h"
-#include "tools/upload/digest.h"
+#include "tools/device/conversion.h"
+#include "tools/device/digest.h"
 
 using namespace stfs;
 using namespace stfs::upload;

@@ -1,9 +1,9 @@
 // Rules: the first that fits decides, and a mistake is told with its line.
-#include "tools/upload/device_rules.h"
+#include "tools/device/device_rules.h"
 
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
-#include "tools/upload/selection.h"
+#include "tools/device/selection.h"
 
 using namespace stfs;
 using namespace stfs::upload;

@@ -1,5 +1,5 @@
 // Devices are named exactly, and nothing stands for a default.
-#include "tools/upload/device.h"
+#include "tools/device/device.h"
 
 #include "tests/support/catch.h"
 

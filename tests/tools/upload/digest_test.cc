@@ -1,5 +1,5 @@
 // The digest: one value for one sequence of bytes, however it was cut, and another for any other.
-#include "tools/upload/digest.h"
+#include "tools/device/digest.h"
 
 #include <set>
 

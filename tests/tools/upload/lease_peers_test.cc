@@ -6,7 +6,7 @@
 #include "tests/support/open_descriptors.h"
 #include "tests/support/socket_pair.h"
 #include "tests/tools/upload/leased_server.h"
-#include "tools/upload/lease_server.h"
+#include "tools/serve/lease_server.h"
 
 using namespace stfs;
 using namespace stfs::test;

@@ -1,5 +1,5 @@
 // The server and those who hold leases: what they map, what they are told, and until when.
-#include "tools/upload/lease_server.h"
+#include "tools/serve/lease_server.h"
 
 #include <future>
 #include <memory>

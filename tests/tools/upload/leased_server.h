@@ -12,7 +12,7 @@
 #include "tests/support/running_server.h"
 #include "tests/support/served.h"
 #include "tests/support/temporary_directory.h"
-#include "tools/upload/serve_client.h"
+#include "tools/serve/serve_client.h"
 
 namespace stfs::test {
 

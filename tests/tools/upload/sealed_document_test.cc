@@ -1,5 +1,5 @@
 // Documents for other processes: whole, or refused.
-#include "tools/upload/sealed_document.h"
+#include "tools/serve/sealed_document.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

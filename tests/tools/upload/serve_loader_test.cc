@@ -1,5 +1,5 @@
 // Uploads beside the server: the first one, those after a change, and those that fail.
-#include "tools/upload/serve_loader.h"
+#include "tools/serve/serve_loader.h"
 
 #include <poll.h>
 

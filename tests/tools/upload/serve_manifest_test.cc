@@ -1,5 +1,5 @@
 // The manifest: what is written is read, and nothing that would lead outside of an arena is.
-#include "tools/upload/serve_manifest.h"
+#include "tools/serve/serve_manifest.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,5 @@
 // Packets of stfs serve: what is sent arrives, what is wrong is refused, and no descriptor leaks.
-#include "tools/upload/serve_message.h"
+#include "tools/serve/serve_message.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

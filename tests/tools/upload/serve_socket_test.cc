@@ -1,5 +1,5 @@
 // The socket of a server: one at a time, and what is left behind is no obstacle.
-#include "tools/upload/serve_socket.h"
+#include "tools/serve/serve_socket.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -11,7 +11,7 @@
 #include "tests/support/faulty_backend.h"
 #include "tests/support/faulty_storage.h"
 #include "tests/support/upload_model.h"
-#include "tools/upload/conversion.h"
+#include "tools/device/conversion.h"
 
 using namespace stfs;
 using namespace stfs::upload;

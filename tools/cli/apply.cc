@@ -1,0 +1,214 @@
+// stfs apply: all tensors of a delta change in the target, or none.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <ostream>
+#include <utility>
+#include <vector>
+
+#include "tools/cli/change.h"
+#include "tools/cli/command_line.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/mismatch.h"
+#include "tools/cli/verb.h"
+#include "tools/target/journal_text.h"
+#include "tools/target/target.h"
+#include "tools/text/json_document.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+#include "tools/text/table.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kApplyExamples =
+    "DELTA is an archive of tensors that TARGET has too, each with the same dtype and shape. Where one is\n"
+    "missing in TARGET or differs, or a shard of either is missing, that is named and nothing changes.\n"
+    "Whatever happens meanwhile, TARGET holds all new tensors afterwards or all old ones.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs apply model.safetensors lora-merged.safetensors\n"
+    "  stfs apply --dry-run model.safetensors delta.safetensors\n"
+    "  stfs apply /mnt/model delta.safetensors           readers of the mount see it at once";
+
+struct ApplyRequest {
+  std::string target;
+  std::string delta;
+  ChangeOptions options;
+  bool is_dry_run = false;
+  bool json = false;
+};
+
+/// What an application is made of: pairs of positions, in the order of the target's data.
+struct Plan {
+  struct Step {
+    std::uint32_t target = 0;
+    std::uint32_t delta = 0;
+  };
+  struct Problem {
+    std::uint32_t delta = 0;
+    Mismatch mismatch;
+  };
+  std::vector<Step> steps;
+  std::vector<Problem> problems;
+  std::uint64_t size_bytes = 0;
+};
+
+Plan plan_of(const TensorIndex& target, const TensorIndex& delta) {
+  Plan plan;
+  for (std::uint32_t position = 0; position < delta.size(); ++position) {
+    const auto found = target.find(delta[position].name);
+    Mismatch mismatch =
+        found ? mismatch_of(delta[position], target[*found]) : Mismatch{{"missing"}, "missing in the target"};
+    if (!mismatch.kinds.empty()) {
+      plan.problems.push_back({position, std::move(mismatch)});
+      continue;
+    }
+    plan.steps.push_back({*found, position});
+    plan.size_bytes += delta[position].data.size_bytes;
+  }
+  std::ranges::sort(plan.steps, {}, &Plan::Step::target);
+  return plan;
+}
+
+Result<void> apply_plan(Change& change, const Plan& plan, const Model& delta) {
+  std::vector<std::byte> scratch;
+  for (const Plan::Step& step : plan.steps) {
+    const Archive& archive = delta.archive_of(step.delta);
+    const std::uint64_t from = delta.file_range(step.delta).offset;
+    auto staged = change.stage(step.target, [&](ByteRange piece) {
+      return archive.read({from + piece.offset, piece.size_bytes}, scratch);
+    });
+    if (!staged) return staged;
+  }
+  return change.commit();
+}
+
+/// Of a model that is not whole the delta may be missing what it should change, or the target what it should
+/// get.
+bool is_possible(const Plan& plan, const Model& target, const Model& delta) {
+  return plan.problems.empty() && target.problems().empty() && delta.problems().empty();
+}
+
+std::string count_text(const Plan& plan) {
+  return fmt::format("{} tensor{}", grouped(plan.steps.size()), plan.steps.size() == 1 ? "" : "s");
+}
+
+void print_text(const ApplyRequest& request, const Plan& plan, const Model& delta, std::ostream& out) {
+  const std::string size = human_size(plan.size_bytes);
+  if (!request.is_dry_run) {
+    out << fmt::format("changed {} of {}, {}\n", count_text(plan), printable(request.target), size);
+    return;
+  }
+  using Align = Table::Align;
+  Table table({Align::Left, Align::Left, Align::Left, Align::Right});
+  const auto cells = [&delta](const Plan::Step& step) {
+    const Tensor tensor = delta.tensors()[step.delta];
+    return std::array<std::string, 4>{printable_name(tensor.name), std::string(name_of(tensor.dtype)),
+                                      shape_text(tensor.shape), human_size(tensor.data.size_bytes)};
+  };
+  for (const Plan::Step& step : plan.steps) table.fit(cells(step));
+  for (const Plan::Step& step : plan.steps) table.print(out, cells(step));
+  out << fmt::format("would change {} of {}, {}\n", count_text(plan), printable(request.target), size);
+}
+
+void print_json(const ApplyRequest& request, const Plan& plan, const Model& target, const Model& delta,
+                std::ostream& out) {
+  Json document = json_document();
+  document["path"] = json_path(target.path());
+  document["delta"] = json_path(delta.path());
+  document["applied"] = !request.is_dry_run && is_possible(plan, target, delta);
+  document["size_bytes"] = plan.size_bytes;
+  document["tensors"] = Json::array();
+  for (const Plan::Step& step : plan.steps) {
+    const Tensor tensor = delta.tensors()[step.delta];
+    document["tensors"].push_back({{"name", tensor.name},
+                                   {"dtype", name_of(tensor.dtype)},
+                                   {"shape", tensor.shape},
+                                   {"size_bytes", tensor.data.size_bytes}});
+  }
+  document["problems"] = Json::array();
+  for (const Model* model : {&delta, &target}) {
+    for (const ModelProblem& problem : model->problems()) {
+      document["problems"].push_back(
+          {{"kinds", {"model"}}, {"explanation", json_path(model->path()) + ": " + problem.message}});
+    }
+  }
+  for (const Plan::Problem& problem : plan.problems) {
+    document["problems"].push_back({{"name", delta.tensors()[problem.delta].name},
+                                    {"kinds", problem.mismatch.kinds},
+                                    {"explanation", problem.mismatch.text}});
+  }
+  write_json(document, out);
+}
+
+int report_problems(const ApplyRequest& request, const Plan& plan, const Model& target, const Model& delta,
+                    Streams& streams) {
+  for (const Model* model : {&delta, &target}) tools::report_problems(streams, "apply", *model);
+  for (const Plan::Problem& problem : plan.problems) {
+    report_failure(streams, "apply",
+                   fmt::format("{}: {}: {}", request.delta,
+                               printable_name(delta.tensors()[problem.delta].name), problem.mismatch.text));
+  }
+  const std::string why =
+      plan.problems.empty()
+          ? fmt::format("{} is not whole",
+                        printable(delta.problems().empty() ? request.target : request.delta))
+          : fmt::format("{} of {} tensors of the delta do not fit", grouped(plan.problems.size()),
+                        grouped(plan.problems.size() + plan.steps.size()));
+  return report_failure(streams, "apply", fmt::format("{}: nothing was changed: {}", request.target, why));
+}
+
+/// Opens a whole model: what a tensor's file in a mount names is `stfs put`'s business.
+Result<std::unique_ptr<Model>> open_model(const std::string& named, Use use, Access access) {
+  auto target = open_target(named, use, {.access = access});
+  if (!target) return pass_on(std::move(target));
+  if (target->tensor) {
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                named + ": is one tensor's file: name the mount or the archive, or use `stfs put`");
+  }
+  return std::move(target->model);
+}
+
+}  // namespace
+
+int apply(const Arguments& arguments, Streams& streams) {
+  ApplyRequest request;
+  CommandLine line("apply", "Change all tensors of a delta in the target at once, or none.", kApplyExamples);
+  line.positional(request.target, "TARGET", "an archive, a sharded model, or the root of a mount");
+  line.positional(request.delta, "DELTA", "the archive or the sharded model that holds the new tensors");
+  line.flag(request.is_dry_run, "-n,--dry-run", "check and show what would change, and change nothing");
+  add_change_options(line, request.options);
+  line.flag(request.json, "--json", "the result as a JSON object");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+
+  const auto delta = open_model(request.delta, Use::Tensors, Access::ReadOnly);
+  if (!delta) return report_failure(streams, "apply", delta.error().message);
+  const auto target =
+      open_model(request.target, Use::Change, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
+  if (!target) return report_failure(streams, "apply", target.error().message);
+  report_recovered(streams, "apply", **target);
+  const Plan plan = plan_of((*target)->tensors(), (*delta)->tensors());
+
+  std::optional<Change> change;
+  const bool can_apply = is_possible(plan, **target, **delta);
+  if (can_apply) {
+    for (const auto* model : {&*delta, &*target}) {
+      static_cast<void>(report_not_shown(streams, "apply", **model));
+    }
+  }
+  if (can_apply && !request.is_dry_run) {
+    change.emplace(streams, "apply", **target, request.options, plan.size_bytes);
+    if (auto applied = apply_plan(*change, plan, **delta); !applied) {
+      return report_failure(streams, "apply", applied.error().message);
+    }
+  }
+  if (request.json) print_json(request, plan, **target, **delta, streams.out);
+  if (!can_apply) return report_problems(request, plan, **target, **delta, streams);
+  if (!request.json) print_text(request, plan, **delta, streams.out);
+  streams.out.flush();  // an interrupt that came late ends the process with `change`
+  return streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,117 @@
+// stfs cat: the raw bytes of tensors, row-major and little-endian, as the archive has them.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "tools/cli/command_line.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/verb.h"
+#include "tools/target/journal_text.h"
+#include "tools/target/target.h"
+
+namespace stfs::tools {
+namespace {
+
+/// Brought into memory at a time. Large enough that the system calls don't show, small enough that a
+/// tensor of 100 GiB needs no more memory than one of 10 MiB.
+constexpr std::uint64_t kSliceBytes = 8U << 20U;
+
+constexpr const char* kCatExamples =
+    "The bytes of several tensors follow each other without anything between them. A name is the whole\n"
+    "name, as `stfs ls --json` prints it; names that start with a dash go after `--`.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs cat model.safetensors lm_head.weight > lm_head.bin\n"
+    "  stfs cat model.safetensors model.norm.weight | od -A d -t f4 | head\n"
+    "  stfs cat model.safetensors model.norm.weight lm_head.weight | xxh128sum\n"
+    "  stfs cat /mnt/model/lm_head.weight | wc -c         a tensor's file needs no name\n"
+    "  stfs cat '/mnt/model/.safetensors/slice/lm_head.weight[:2]' | wc -c     nor does a view";
+
+struct CatRequest {
+  std::string target;
+  std::vector<std::string> names;
+  bool force = false;
+};
+
+/// All names before the first byte: half of the output would be worse than none.
+Result<std::vector<std::uint32_t>> find_all(const Target& target, const CatRequest& request) {
+  if (target.tensor) return std::vector{*target.tensor};
+  std::vector<std::uint32_t> found;
+  for (const std::string& name : request.names) {
+    auto position = find_tensor(*target.model, request.target, name);
+    if (!position) return pass_on(std::move(position));
+    found.push_back(*position);
+  }
+  return found;
+}
+
+Result<void> write_tensor(const Model& model, std::uint32_t tensor, std::ostream& out) {
+  const Archive& archive = model.archive_of(tensor);
+  const ByteRange range = model.file_range(tensor);
+  std::vector<std::byte> scratch;
+  for (std::uint64_t offset = range.offset; out && offset < range.end(); offset += kSliceBytes) {
+    const auto bytes = archive.read({offset, std::min(kSliceBytes, range.end() - offset)}, scratch);
+    if (!bytes) return tl::unexpected(bytes.error());
+    out.write(reinterpret_cast<const char*>(bytes->data()), static_cast<std::streamsize>(bytes->size()));
+  }
+  return {};
+}
+
+/// The bytes of a file in `.safetensors/`, which exist in the mount alone.
+Result<void> write_view(const std::filesystem::path& view, std::ostream& out) {
+  const auto file = system_storage().open(view, Access::ReadOnly);
+  if (!file) return tl::unexpected(file.error());
+  const auto size_bytes = (*file)->size_bytes();
+  if (!size_bytes) return tl::unexpected(size_bytes.error());
+  std::vector<std::byte> buffer;
+  for (std::uint64_t offset = 0; out && offset < *size_bytes; offset += buffer.size()) {
+    buffer.resize(static_cast<std::size_t>(std::min(kSliceBytes, *size_bytes - offset)));
+    if (auto read = (*file)->read(buffer, offset); !read) return read;
+    out.write(reinterpret_cast<const char*>(buffer.data()), static_cast<std::streamsize>(buffer.size()));
+  }
+  return {};
+}
+
+}  // namespace
+
+int cat(const Arguments& arguments, Streams& streams) {
+  CatRequest request;
+  CommandLine line("cat", "Write the bytes of tensors to standard output.", kCatExamples);
+  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
+  line.positionals(request.names, "NAME", "tensors, in the order in which to write them");
+  line.flag(request.force, "-f,--force", "write binary data even to a terminal");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+
+  const auto target = open_target(request.target, Use::Bytes);
+  if (!target) return report_failure(streams, "cat", target.error().message);
+  if (target->model) static_cast<void>(report_not_shown(streams, "cat", *target->model));
+  const bool is_one_file = target->tensor || target->view;
+  if (is_one_file && !request.names.empty()) {
+    return report_wrong_usage(
+        streams, "cat", request.target + ": is one tensor's file already: NAME goes with a whole archive");
+  }
+  if (!is_one_file && request.names.empty()) {
+    return report_wrong_usage(streams, "cat",
+                              "NAME is required: `stfs ls " + request.target + "` prints them");
+  }
+  const auto tensors = target->view ? Result<std::vector<std::uint32_t>>() : find_all(*target, request);
+  if (!tensors) return report_failure(streams, "cat", tensors.error().message);
+  if (streams.out_is_terminal && !request.force) {
+    return report_failure(
+        streams, "cat",
+        "standard output is a terminal: send the bytes to a file or a program, or use --force");
+  }
+  if (target->view) {
+    if (auto written = write_view(*target->view, streams.out); !written) {
+      return report_failure(streams, "cat", written.error().message);
+    }
+  }
+  for (const std::uint32_t tensor : *tensors) {
+    const auto written = write_tensor(*target->model, tensor, streams.out);
+    if (!written) return report_failure(streams, "cat", written.error().message);
+  }
+  return streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,113 @@
+// Staging in pieces, and when an interrupt counts.
+#include "tools/cli/change.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <ostream>
+
+#include "tools/cli/diagnostic.h"
+#include "tools/target/journal_text.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+
+void add_change_options(CommandLine& line, ChangeOptions& options) {
+  line.choice(options.durability, "--durability", "power|process",
+              "what the change survives: loss of power (the default), or a killed process only",
+              {"power", "process"});
+  line.flag(options.has_no_locks, "--nolock", "take no locks: nobody else writes the archive");
+  line.number(options.wait_s, "--wait", "SECONDS", "wait so long for the locks of others; 10 by default", 0,
+              86400);
+}
+
+Change::Change(Streams& streams, std::string_view verb, const Model& model, const ChangeOptions& options,
+               std::uint64_t total_bytes)
+    : streams_(streams), verb_(verb), model_(model), total_bytes_(total_bytes), transaction_(model) {
+  options_.durability = options.durability == "process" ? Durability::Process : Durability::Power;
+  options_.uses_locks = !options.has_no_locks;
+  options_.lock_patience = std::chrono::seconds(options.wait_s);
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive) continue;
+    shard.archive->tell_copy_to([this, path = shard.path.string()](const CopyUp& copy) {
+      streams_.err << fmt::format(
+          "stfs {}: {}: lay on a lower layer of overlayfs: this first write has copied all of it, {}\n",
+          verb_, printable(path), human_size(copy.size_bytes));
+    });
+  }
+  guard_.emplace();
+  // Each byte is staged and then committed.
+  progress_.emplace(streams, verb, 2 * total_bytes);
+}
+
+Result<void> Change::stage(std::uint32_t tensor, const ReadPiece& read_piece) {
+  auto staging = transaction_.stage(model_.place(tensor));
+  if (!staging) return pass_on(std::move(staging));
+  // A whole new content: no space for it shows now.
+  if (auto emptied = (*staging)->resize(0); !emptied) return emptied;
+  const std::uint64_t size_bytes = (*staging)->target().size_bytes;
+  for (std::uint64_t offset = 0; offset < size_bytes;) {
+    const auto piece = read_piece({offset, std::min(kPieceBytes, size_bytes - offset)});
+    // Before the error of a read that the signal itself has broken off.
+    if (interrupted()) {
+      return fail(ErrorCode::System, EINTR, model_.path().string() + ": interrupted: it is as it was");
+    }
+    if (!piece) return tl::unexpected(piece.error());
+    if (auto written = (*staging)->write(*piece, offset); !written) return written;
+    offset += piece->size();
+    progress_->advance(piece->size());
+  }
+  return {};
+}
+
+Result<void> Change::commit() {
+  // While it waits for locks and hashes blocks a signal may simply end the process: the journal has no
+  // name yet and vanishes with it (core/journal/journal.h).
+  guard_.reset();
+  std::map<std::uint32_t, std::uint64_t> shown_bytes;  // by shard
+  std::uint64_t left_bytes = total_bytes_;             // whole blocks are more than their tensors
+  const auto options_of = [&](std::uint32_t shard) -> Result<CommitOptions> {
+    CommitOptions options = options_;
+    options.on_progress = [&, shard](std::uint64_t done_bytes, std::uint64_t in_all_bytes) {
+      // The first half is over when everything is hashed; what comes next must not be cut off.
+      if (!guard_ && done_bytes >= in_all_bytes / 2) guard_.emplace();
+      std::uint64_t& shown = shown_bytes[shard];
+      const std::uint64_t now = std::max(shown, done_bytes);
+      const std::uint64_t more = std::min(now - shown, left_bytes);
+      progress_->advance(more);
+      left_bytes -= more;
+      shown = now;
+    };
+    return options;
+  };
+  auto committed =
+      transaction_.commit(options_of, [this](TensorPlace) -> ReaderWriterLock& { return lock_; });
+  progress_.reset();
+  if (committed && guard_ && interrupted()) {
+    streams_.err << fmt::format("stfs {}: the interrupt came after the commit: the change is complete\n",
+                                verb_);
+  }
+  return committed;
+}
+
+void report_recovered(Streams& streams, std::string_view verb, const Model& model) {
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive) continue;
+    for (const JournalReport& report : shard.archive->recovered()) {
+      const bool is_applied = report.action == JournalAction::Applied;
+      if (!is_applied && !is_left_undone(report)) continue;
+      report_failure(
+          streams, verb,
+          fmt::format("{}: {}: {}{}{}", report.path.string(), is_applied ? "applied" : "can't be used",
+                      explanation_of(report), is_applied || report.next_step.empty() ? "" : ": ",
+                      is_applied ? "" : report.next_step));
+      if (report.is_left_void) {
+        report_failure(streams, verb, fmt::format("{}: {}", report.path.string(), left_void_text(report)));
+      }
+    }
+  }
+}
+
+}  // namespace stfs::tools

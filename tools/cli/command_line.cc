@@ -1,0 +1,199 @@
+// Parsing and its errors.
+#include "tools/cli/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <system_error>
+#include <utility>
+
+#include "tools/cli/diagnostic.h"
+#include "tools/text/near_names.h"
+
+namespace stfs::tools {
+namespace {
+
+// CLI11 2 takes a positional "[a,b]" apart into the list a, b; here it is a pattern or a tensor's name.
+// A character before the bracket keeps it whole, and is taken away again after parsing.
+constexpr char kGuard = '\1';
+
+std::string guarded(const std::string& argument) {
+  return argument.starts_with('[') || argument.starts_with(kGuard) ? kGuard + argument : argument;
+}
+
+std::string unguarded(const std::string& argument) {
+  return argument.starts_with(kGuard) ? argument.substr(1) : argument;
+}
+
+template <class Number>
+CLI::Option* add_number(CLI::App& app, Number& to, const std::string& name, const std::string& description,
+                        Number least, Number most) {
+  // CLI11 2 takes -1 for the largest number, and so what is larger.
+  const auto mistake_in = [least, most](const std::string& text) -> std::string {
+    Number value = 0;
+    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+    const bool is_number = failed == std::errc() && end == text.data() + text.size();
+    if (is_number && value >= least && value <= most) return {};
+    return fmt::format("{}: must be a whole number from {} to {}", text, least, most);
+  };
+  return app.add_option(name, to, description)->check(CLI::Validator(mistake_in, ""));
+}
+
+/// CLI11 2.4 and newer refuse a space in a name. The help shows underscores of positional arguments as
+/// spaces.
+std::string without_spaces(std::string name) {
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
+
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    if (is_positional) std::replace(name.begin(), name.end(), '_', ' ');
+    return name;
+  }
+};
+
+/// "a", "a or b", "a, b or c".
+std::string alternatives(const std::vector<std::string>& words) {
+  std::string text;
+  for (std::size_t at = 0; at < words.size(); ++at) {
+    if (at > 0) text += at + 1 == words.size() ? " or " : ", ";
+    text += words[at];
+  }
+  return text;
+}
+
+/// What is wrong with the first argument that belongs to nothing.
+std::string mistake_in_extra(const CLI::App& app) {
+  const std::string extra = unguarded(app.remaining().front());
+  if (!extra.starts_with('-')) return extra + ": one argument too many";
+  NearNames near(extra);
+  for (const CLI::Option* option : app.get_options()) {
+    for (const std::string& name : option->get_lnames()) near.offer("--" + name);
+  }
+  return extra + ": no such option" + near.question();
+}
+
+/// What is wrong with an option that has too many or too few values.
+std::string mistake_in_values(const CLI::App& app, const std::string& message) {
+  const std::string name = message.substr(0, message.find_first_of(": "));
+  const CLI::Option* option = app.get_option_no_throw(name);
+  // Of a flag with a value the name comes without its dashes.
+  if (option == nullptr) return (name.size() == 1 ? "-" : "--") + name + ": takes no value";
+  if (option->count() > 1) return name + ": is given twice";
+  return fmt::format("{}: its {} is missing", name, option->get_option_text());
+}
+
+}  // namespace
+
+struct CommandLine::Parser {
+  Parser(std::string its, const std::string& summary)
+      : verb(std::move(its)), app(summary + "\n", "stfs " + verb) {}
+  std::string verb;
+  CLI::App app;
+  std::vector<std::string*> ones;
+  std::vector<std::vector<std::string>*> lists;
+};
+
+CommandLine::CommandLine(std::string verb, const std::string& summary, const std::string& examples)
+    : parser_(std::make_unique<Parser>(std::move(verb), summary)) {
+  CLI::App& app = parser_->app;
+  app.set_help_flag("-h,--help", "this help");
+  app.footer(examples);
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.get_formatter()->column_width(22);
+  app.get_formatter()->label("Positionals", "Arguments");
+  app.get_formatter()->label("REQUIRED", "");
+}
+
+CommandLine::~CommandLine() = default;
+
+const CommandLine::Option& CommandLine::Option::excludes(const std::string& other) const {
+  option_->excludes(other);
+  return *this;
+}
+
+CommandLine::Option CommandLine::flag(bool& to, const std::string& name, const std::string& description) {
+  // The text keeps "Excludes: --json" and the like out of the help.
+  return Option(parser_->app.add_flag(name, to, description)->option_text(" ")->disable_flag_override());
+}
+
+CommandLine::Option CommandLine::text(std::string& to, const std::string& name, const std::string& value,
+                                      const std::string& description) {
+  parser_->ones.push_back(&to);
+  return Option(parser_->app.add_option(name, to, description)->option_text(value));
+}
+
+CommandLine::Option CommandLine::choice(std::string& to, const std::string& name, const std::string& value,
+                                        const std::string& description, std::vector<std::string> words) {
+  const Option option = text(to, name, value, description);
+  const auto mistake_in = [words = std::move(words)](const std::string& word) -> std::string {
+    if (std::find(words.begin(), words.end(), word) != words.end()) return {};
+    return fmt::format("{}: must be {}", word, alternatives(words));
+  };
+  option.option_->check(CLI::Validator(mistake_in, ""));
+  return option;
+}
+
+CommandLine::Option CommandLine::number(std::uint32_t& to, const std::string& name, const std::string& value,
+                                        const std::string& description, std::uint32_t least,
+                                        std::uint32_t most) {
+  return Option(add_number(parser_->app, to, name, description, least, most)->option_text(value));
+}
+
+CommandLine::Option CommandLine::number(std::uint64_t& to, const std::string& name, const std::string& value,
+                                        const std::string& description, std::uint64_t least,
+                                        std::uint64_t most) {
+  return Option(add_number(parser_->app, to, name, description, least, most)->option_text(value));
+}
+
+void CommandLine::texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
+                        const std::string& description) {
+  parser_->lists.push_back(&to);
+  parser_->app.add_option(name, to, description)
+      ->option_text(value)
+      ->expected(1)
+      ->take_all()
+      ->allow_extra_args(false);
+}
+
+void CommandLine::positional(std::string& to, const std::string& name, const std::string& description) {
+  parser_->ones.push_back(&to);
+  parser_->app.add_option(name, to, description)->required()->option_text(" ");
+}
+
+void CommandLine::positionals(std::vector<std::string>& to, const std::string& name,
+                              const std::string& description) {
+  parser_->lists.push_back(&to);
+  parser_->app.add_option(without_spaces(name), to, description)->option_text(" ");
+}
+
+std::optional<int> CommandLine::parse(const Arguments& arguments, Streams& streams) {
+  std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
+  std::transform(reversed.begin(), reversed.end(), reversed.begin(), guarded);
+  try {
+    parser_->app.parse(reversed);
+  } catch (const CLI::CallForHelp&) {
+    streams.out << parser_->app.help();
+    return kDone;
+  } catch (const CLI::ExtrasError&) {
+    return report_wrong_usage(streams, parser_->verb, mistake_in_extra(parser_->app));
+  } catch (const CLI::ArgumentMismatch& error) {
+    return report_wrong_usage(streams, parser_->verb, mistake_in_values(parser_->app, error.what()));
+  } catch (const CLI::ParseError& error) {
+    return report_wrong_usage(streams, parser_->verb, unguarded(error.what()));
+  }
+  for (std::string* one : parser_->ones) *one = unguarded(*one);
+  for (auto* list : parser_->lists) std::transform(list->begin(), list->end(), list->begin(), unguarded);
+  return std::nullopt;
+}
+
+bool CommandLine::has(const std::string& name) const {
+  return parser_->app.count(name) > 0;
+}
+
+}  // namespace stfs::tools

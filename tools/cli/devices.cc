@@ -1,0 +1,76 @@
+// stfs devices: where uploads can go.
+#include <array>
+#include <ostream>
+
+#include "tools/cli/command_line.h"
+#include "tools/cli/verb.h"
+#include "tools/device/device.h"
+#include "tools/text/json_document.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+#include "tools/text/table.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kDevicesExamples =
+    "The first column is what `stfs upload --device` takes; a GPU's UUID does too, as cuda:GPU-..., and "
+    "means\n"
+    "the same GPU after the machine was started anew. Where no GPU can be used, the last line says why: no\n"
+    "driver, one that is too old, no device, no access to it, or a safetensorsfs that was built without "
+    "CUDA.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs devices\n"
+    "  stfs devices --json | jq -r '.devices[] | select(.free_bytes > 2e10).device'";
+
+void print_json(const upload::DeviceList& list, std::ostream& out) {
+  Json document = json_document();
+  document["devices"] = Json::array();
+  for (const upload::DeviceInfo& info : list.devices) {
+    Json row;
+    row["device"] = info.device.name();
+    row["description"] = info.description;
+    row["uuid"] = info.device.uuid.empty() ? Json() : Json(info.device.uuid);
+    row["free_bytes"] = info.free_bytes ? Json(*info.free_bytes) : Json();
+    row["total_bytes"] = info.total_bytes;
+    row["problem"] = info.problem.empty() ? Json() : Json(info.problem);
+    document["devices"].push_back(std::move(row));
+  }
+  document["why_no_cuda"] = list.why_no_cuda.empty() ? Json() : Json(list.why_no_cuda);
+  write_json(document, out);
+}
+
+void print_table(const upload::DeviceList& list, std::ostream& out) {
+  using Align = Table::Align;
+  using Row = std::array<std::string, 5>;
+  Table table({Align::Left, Align::Right, Align::Right, Align::Left, Align::Left});
+  const Row heading = {"device", "free", "memory", "UUID", "description"};
+  const auto cells = [](const upload::DeviceInfo& info) {
+    std::string description = info.description;
+    if (!info.problem.empty()) description += (description.empty() ? "" : ": ") + info.problem;
+    return Row{info.device.name(), info.free_bytes ? human_size(*info.free_bytes) : "?",
+               human_size(info.total_bytes), info.device.uuid.empty() ? "-" : info.device.uuid,
+               printable(description)};
+  };
+  table.fit(heading);
+  for (const upload::DeviceInfo& info : list.devices) table.fit(cells(info));
+  table.print(out, heading);
+  for (const upload::DeviceInfo& info : list.devices) table.print(out, cells(info));
+  if (!list.why_no_cuda.empty()) out << "no GPU: " << printable(list.why_no_cuda) << '\n';
+}
+
+}  // namespace
+
+int devices(const Arguments& arguments, Streams& streams) {
+  bool json = false;
+  CommandLine line("devices", "List the devices that tensors can be uploaded to, and their memory.",
+                   kDevicesExamples);
+  line.flag(json, "--json", "an object of the devices, and why there is no GPU");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+  const upload::DeviceList list = upload::list_devices();
+  json ? print_json(list, streams.out) : print_table(list, streams.out);
+  return streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,37 @@
+// The texts of diagnostic.h.
+#include "tools/cli/diagnostic.h"
+
+#include <fmt/format.h>
+
+#include <ostream>
+#include <string>
+
+#include "tools/target/journal_text.h"
+#include "tools/text/printable.h"
+
+namespace stfs::tools {
+
+int report_failure(Streams& streams, std::string_view verb, std::string_view message) {
+  streams.err << "stfs " << verb << ": " << printable(message) << '\n';
+  return kFailed;
+}
+
+int report_wrong_usage(Streams& streams, std::string_view verb, std::string_view message) {
+  streams.err << "stfs " << verb << ": " << printable(message) << "\nTry 'stfs " << verb << " --help'.\n";
+  return kWrongUsage;
+}
+
+int report_not_shown(Streams& streams, std::string_view verb, const Model& model) {
+  int code = kDone;
+  for (const std::string& text : not_shown_beside(model)) code = report_failure(streams, verb, text);
+  return code;
+}
+
+int report_problems(Streams& streams, std::string_view verb, const Model& model) {
+  for (const ModelProblem& problem : model.problems())
+    report_failure(streams, verb, fmt::format("{}: {}", model.path().string(), problem.message));
+  const int code = report_not_shown(streams, verb, model);
+  return model.problems().empty() ? code : kFailed;
+}
+
+}  // namespace stfs::tools

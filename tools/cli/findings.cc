@@ -1,0 +1,88 @@
+// One kind of finding after the other.
+#include "tools/cli/findings.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+namespace {
+
+std::string joined(std::span<const std::string_view> words) {
+  std::string text;
+  for (std::size_t at = 0; at < words.size(); ++at) {
+    if (at > 0) text += at + 1 == words.size() ? " and " : ", ";
+    text += words[at];
+  }
+  return text;
+}
+
+/// Of the recorded tensor, what the one that came has in another way.
+Finding difference(const Tensor& came, const std::string& checksum, const RecordedTensor& due) {
+  Finding finding{std::string(came.name), {}, {}};
+  if (came.dtype != due.dtype) finding.kinds.push_back("dtype");
+  if (!std::ranges::equal(came.shape, due.shape)) finding.kinds.push_back("shape");
+  const bool is_like = finding.kinds.empty();
+  if (checksum != due.checksum) finding.kinds.push_back("checksum");
+  if (finding.kinds.empty()) return finding;
+  finding.text = fmt::format("other {}: ", joined(finding.kinds));
+  if (is_like) {
+    finding.text += fmt::format("{} came; {} was recorded", checksum, due.checksum);
+  } else {
+    finding.text += fmt::format("{} {} came; {} {} was recorded", name_of(came.dtype), shape_text(came.shape),
+                                name_of(due.dtype), shape_text(due.shape));
+  }
+  return finding;
+}
+
+}  // namespace
+
+void find_unreadable(const Model& model, std::span<const std::uint32_t> tensors,
+                     std::span<const TensorScan> scans, Findings& findings) {
+  for (std::size_t at = 0; at < tensors.size(); ++at) {
+    if (!scans[at].failure) continue;
+    findings.push_back(
+        {std::string(model.tensors()[tensors[at]].name), {"unreadable"}, scans[at].failure->message});
+  }
+}
+
+void find_non_finite(const Model& model, std::span<const std::uint32_t> tensors,
+                     std::span<const TensorScan> scans, Findings& findings) {
+  for (std::size_t at = 0; at < tensors.size(); ++at) {
+    const NonFinite& count = scans[at].non_finite;
+    if (scans[at].failure || count == NonFinite{}) continue;
+    Finding finding{std::string(model.tensors()[tensors[at]].name), {}, {}};
+    if (count.nan > 0) finding.kinds.push_back("nan");
+    if (count.infinite > 0) finding.kinds.push_back("infinite");
+    finding.text =
+        fmt::format("not finite: {} NaN, {} infinite", grouped(count.nan), grouped(count.infinite));
+    findings.push_back(std::move(finding));
+  }
+}
+
+void find_changed(const Model& model, std::span<const std::uint32_t> tensors,
+                  std::span<const TensorScan> scans, const Sums& recorded, Findings& findings) {
+  for (std::size_t at = 0; at < tensors.size(); ++at) {
+    if (scans[at].failure) continue;
+    const Tensor tensor = model.tensors()[tensors[at]];
+    const auto due = std::ranges::lower_bound(
+        recorded, tensor.name, {}, [](const RecordedTensor& r) { return std::string_view(r.name); });
+    if (due == recorded.end() || due->name != tensor.name) {
+      findings.push_back({std::string(tensor.name), {"added"}, "is not in the record"});
+      continue;
+    }
+    Finding finding = difference(tensor, scans[at].checksum, *due);
+    if (!finding.kinds.empty()) findings.push_back(std::move(finding));
+  }
+}
+
+void find_missing(const Model& model, const Sums& recorded, Findings& findings) {
+  for (const RecordedTensor& tensor : recorded) {
+    if (model.tensors().find(tensor.name)) continue;
+    findings.push_back({tensor.name, {"missing"}, "was recorded and is missing"});
+  }
+}
+
+}  // namespace stfs::tools

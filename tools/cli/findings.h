@@ -1,0 +1,40 @@
+// What is wrong with tensors that were read.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/model/model.h"
+#include "tools/cli/sums_file.h"
+#include "tools/cli/tensor_scan.h"
+
+namespace stfs::tools {
+
+struct Finding {
+  std::string name;  // of the tensor
+  /// Of "unreadable", "checksum", "dtype", "shape", "missing", "added", "nan" and "infinite".
+  std::vector<std::string_view> kinds;
+  /// "other checksum: ... came; ... was recorded".
+  std::string text;
+};
+using Findings = std::vector<Finding>;
+
+/// The tensors that could not be read.
+void find_unreadable(const Model& model, std::span<const std::uint32_t> tensors,
+                     std::span<const TensorScan> scans, Findings& findings);
+
+/// The tensors that have NaNs or infinities.
+void find_non_finite(const Model& model, std::span<const std::uint32_t> tensors,
+                     std::span<const TensorScan> scans, Findings& findings);
+
+/// What differs from the record, or is not in it.
+void find_changed(const Model& model, std::span<const std::uint32_t> tensors,
+                  std::span<const TensorScan> scans, const Sums& recorded, Findings& findings);
+
+/// What the record has and the model has not.
+void find_missing(const Model& model, const Sums& recorded, Findings& findings);
+
+}  // namespace stfs::tools

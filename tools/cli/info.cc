@@ -1,0 +1,220 @@
+// stfs info: what an archive holds, on one screen.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <ostream>
+
+#include "tools/cli/command_line.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/verb.h"
+#include "tools/target/target.h"
+#include "tools/text/json_document.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+#include "tools/text/table.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kInfoExamples =
+    "Padding is the white space at the end of the header: room for later edits, and what aligns the\n"
+    "data. Alignment counts the tensors whose first byte lies at a multiple of 8 (any dtype can be used\n"
+    "in place), 64 (a cache line) and 4096 (a page) in the file.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs info model.safetensors\n"
+    "  stfs info /mnt/model                           the archive behind a mount\n"
+    "  stfs info --json model.safetensors | jq .metadata";
+
+/// Metadata values may be whole documents; more than this of one is cut on the screen.
+constexpr std::size_t kShownValueBytes = 160;
+
+struct Total {
+  Dtype dtype = Dtype::U8;
+  std::uint64_t tensors = 0;
+  std::uint64_t parameters = 0;
+  std::uint64_t size_bytes = 0;
+};
+
+struct Aligned {
+  std::uint64_t to_bytes = 0;
+  std::uint64_t tensors = 0;
+};
+
+struct Summary {
+  std::uint64_t size_bytes = 0;  // of all files
+  std::uint64_t shards = 0;      // those that can be used
+  std::vector<Total> by_dtype;   // those present, largest first
+  std::array<Aligned, 3> alignment = {{{8, 0}, {64, 0}, {4096, 0}}};
+  std::uint64_t data_size_bytes = 0;
+  std::uint64_t header_size_bytes = 0;  // of all headers, as is the padding
+  std::uint64_t padding_bytes = 0;
+};
+
+/// White space at the end of the header.
+Result<std::uint64_t> header_padding(const Archive& archive) {
+  std::vector<std::byte> scratch;
+  const auto header = archive.read({kHeaderLengthBytes, archive.header_size_bytes()}, scratch);
+  if (!header) return tl::unexpected(header.error());
+  const auto is_space = [](std::byte b) {
+    return b == std::byte{' '} || b == std::byte{'\n'} || b == std::byte{'\t'} || b == std::byte{'\r'};
+  };
+  const auto last = std::find_if_not(header->rbegin(), header->rend(), is_space);
+  return static_cast<std::uint64_t>(last - header->rbegin());
+}
+
+Result<Summary> summarize(const Model& model) {
+  Summary summary;
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive) continue;
+    const auto padding = header_padding(*shard.archive);
+    if (!padding) return tl::unexpected(padding.error());
+    summary.padding_bytes += *padding;
+    summary.header_size_bytes += shard.archive->header_size_bytes();
+    summary.size_bytes += shard.archive->opened_status().identity.size_bytes;
+    summary.shards += 1;
+  }
+  std::array<Total, kDtypeCount> totals;
+  for (std::uint32_t position = 0; position < model.tensors().size(); ++position) {
+    const Tensor tensor = model.tensors()[position];
+    Total& total = totals[static_cast<std::size_t>(tensor.dtype)];
+    total.dtype = tensor.dtype;
+    total.tensors += 1;
+    total.parameters += element_count(tensor.shape);
+    total.size_bytes += tensor.data.size_bytes;
+    summary.data_size_bytes += tensor.data.size_bytes;
+    for (Aligned& aligned : summary.alignment) {
+      if (model.file_range(position).offset % aligned.to_bytes == 0) aligned.tensors += 1;
+    }
+  }
+  std::copy_if(totals.begin(), totals.end(), std::back_inserter(summary.by_dtype),
+               [](const Total& total) { return total.tensors > 0; });
+  std::stable_sort(summary.by_dtype.begin(), summary.by_dtype.end(),
+                   [](const Total& a, const Total& b) { return a.size_bytes > b.size_bytes; });
+  return summary;
+}
+
+void print_json(const Model& model, const Summary& summary, std::ostream& out) {
+  Json document = json_document();
+  document["path"] = json_path(model.path());
+  document["size_bytes"] = summary.size_bytes;
+  if (model.is_sharded()) {
+    document["shards"] = Json::array();
+    for (const Shard& shard : model.shards()) document["shards"].push_back(json_path(shard.path));
+  }
+  document["tensors"] = model.tensors().size();
+  document["parameters"] = model.tensors().parameters();
+  document["dtypes"] = Json::array();
+  for (const Total& total : summary.by_dtype) {
+    Json row;
+    row["dtype"] = name_of(total.dtype);
+    row["tensors"] = total.tensors;
+    row["parameters"] = total.parameters;
+    row["size_bytes"] = total.size_bytes;
+    document["dtypes"].push_back(std::move(row));
+  }
+  document["metadata"] = Json::object();
+  for (const auto& [key, value] : model.metadata()) document["metadata"][key] = value;
+  document["header_size_bytes"] = summary.header_size_bytes;
+  document["header_padding_bytes"] = summary.padding_bytes;
+  if (!model.is_sharded()) document["data_offset"] = model.front().data_offset();
+  document["data_size_bytes"] = summary.data_size_bytes;
+  for (const Aligned& aligned : summary.alignment) {
+    document["tensors_aligned_to"][std::to_string(aligned.to_bytes)] = aligned.tensors;
+  }
+  write_json(document, out);
+}
+
+std::string size_text(std::uint64_t size_bytes, bool exact) {
+  return exact ? grouped(size_bytes) : human_size(size_bytes);
+}
+
+void print_totals(const Summary& summary, bool exact, std::ostream& out) {
+  using Align = Table::Align;
+  Table table({Align::Left, Align::Right, Align::Right, Align::Right, Align::Right});
+  std::vector<std::array<std::string, 5>> rows = {{"dtype", "tensors", "parameters", "size", "share"}};
+  for (const Total& total : summary.by_dtype) {
+    const double share = summary.data_size_bytes == 0 ? 0
+                                                      : 100 * static_cast<double>(total.size_bytes) /
+                                                            static_cast<double>(summary.data_size_bytes);
+    rows.push_back({std::string(name_of(total.dtype)), grouped(total.tensors), grouped(total.parameters),
+                    size_text(total.size_bytes, exact), fmt::format("{:.1f} %", share)});
+  }
+  for (const auto& row : rows) table.fit(row);
+  for (const auto& row : rows) table.print(out, row);
+}
+
+void print_metadata(const Metadata& metadata, std::ostream& out) {
+  if (metadata.empty()) {
+    out << "metadata    none\n";
+    return;
+  }
+  out << "metadata    " << (metadata.size() == 1 ? "1 entry" : grouped(metadata.size()) + " entries") << '\n';
+  Table table({Table::Align::Left, Table::Align::Left});
+  const auto cells = [](const auto& entry) {
+    std::string value = printable(std::string_view(entry.second).substr(0, kShownValueBytes));
+    if (value.empty()) value = "\"\"";
+    if (entry.second.size() > kShownValueBytes) {
+      value += fmt::format("... ({}; --json has all of it)", counted(entry.second.size(), "byte"));
+    }
+    return std::array<std::string, 2>{"  " + printable_name(entry.first), value};
+  };
+  for (const auto& entry : metadata) table.fit(cells(entry));
+  for (const auto& entry : metadata) table.print(out, cells(entry));
+}
+
+void print_text(const Model& model, const Summary& summary, bool exact, std::ostream& out) {
+  const std::uint64_t size_bytes = summary.size_bytes;
+  const std::uint64_t parameters = model.tensors().parameters();
+  const std::uint64_t tensors = model.tensors().size();
+  out << "path        " << printable(model.path().string()) << '\n';
+  if (model.is_sharded()) {
+    out << fmt::format("shards      {} of {}\n", grouped(summary.shards), grouped(model.shards().size()));
+  }
+  out << "size        " << human_size(size_bytes) << " (" << counted(size_bytes, "byte") << ")\n";
+  out << "tensors     " << grouped(tensors) << '\n';
+  out << "parameters  " << grouped(parameters);
+  if (const std::string count = human_count(parameters); !count.empty()) out << " (" << count << ')';
+  out << '\n';
+  out << fmt::format("header      {}, {} of them padding\n", counted(summary.header_size_bytes, "byte"),
+                     grouped(summary.padding_bytes));
+  out << "data        " << counted(summary.data_size_bytes, "byte");
+  if (!model.is_sharded()) out << " from offset " << grouped(model.front().data_offset());
+  out << '\n';
+  out << fmt::format("alignment   of {}: {} at multiples of 8, {} of 64, {} of 4096\n",
+                     counted(tensors, "tensor"), grouped(summary.alignment[0].tensors),
+                     grouped(summary.alignment[1].tensors), grouped(summary.alignment[2].tensors));
+  print_metadata(model.metadata(), out);
+  if (tensors == 0) return;
+  out << '\n';
+  print_totals(summary, exact, out);
+}
+
+}  // namespace
+
+int info(const Arguments& arguments, Streams& streams) {
+  std::string named;
+  bool exact_bytes = false;
+  bool json = false;
+  CommandLine line("info", "Show what a model holds: totals by dtype, metadata, header, alignment.",
+                   kInfoExamples);
+  line.positional(named, "TARGET", "an archive, a sharded model, or a path inside a mount");
+  line.flag(exact_bytes, "-b,--bytes", "sizes in the table as exact bytes");
+  line.flag(json, "--json", "the same as a JSON object").excludes("--bytes");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+
+  const auto target = open_target(named, Use::Model);
+  if (!target) return report_failure(streams, "info", target.error().message);
+  const auto summary = summarize(*target->model);
+  if (!summary) return report_failure(streams, "info", summary.error().message);
+  if (json) {
+    print_json(*target->model, *summary, streams.out);
+  } else {
+    print_text(*target->model, *summary, exact_bytes, streams.out);
+  }
+  const int code = report_problems(streams, "info", *target->model);
+  return streams.out ? code : kFailed;
+}
+
+}  // namespace stfs::tools

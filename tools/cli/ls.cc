@@ -1,0 +1,177 @@
+// stfs ls: the tensors of an archive, one per row.
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <ostream>
+
+#include "tools/cli/command_line.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/verb.h"
+#include "tools/target/target.h"
+#include "tools/text/json_document.h"
+#include "tools/text/near_names.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+#include "tools/text/table.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kLsExamples =
+    "Name, dtype, shape and size, in the order of the data. A GLOB is matched against whole names; its\n"
+    "* matches dots and slashes too. Characters that could disturb a terminal are escaped (\\n, \\x1b),\n"
+    "and the empty name is shown as \"\"; --json prints names exactly.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs ls model.safetensors                       everything\n"
+    "  stfs ls model.safetensors '*.[qk]_proj.weight'  what matches a pattern\n"
+    "  stfs ls --sort size model.safetensors | head    the largest tensors\n"
+    "  stfs ls /mnt/model                              through a mount\n"
+    "  stfs ls --json model.safetensors | jq '.tensors[].name'";
+
+struct LsRequest {
+  std::string target;
+  std::vector<std::string> globs;
+  std::string sort = "offset";
+  bool reverse = false;
+  bool names_only = false;
+  bool exact_bytes = false;
+  bool json = false;
+};
+
+/// A name that is spelled exactly always matches, even if it reads as a pattern for other names.
+bool matches(const std::string& glob, std::string_view name) {
+  if (glob == name) return true;
+  std::string text(name);
+  std::replace(text.begin(), text.end(), '\0', '\1');  // fnmatch would stop there
+  return ::fnmatch(glob.c_str(), text.c_str(), 0) == 0;
+}
+
+using Positions = std::vector<std::uint32_t>;
+
+/// The tensors that any glob matches, all of them without a glob; reports the globs that match none.
+Positions select(const Target& target, const LsRequest& request, Streams& streams, int& code) {
+  const TensorIndex& tensors = target.model->tensors();
+  Positions candidates(tensors.size());
+  std::iota(candidates.begin(), candidates.end(), 0U);
+  if (target.tensor) candidates = {*target.tensor};
+  if (request.globs.empty()) return candidates;
+
+  std::vector<bool> used(request.globs.size());
+  const auto unmatched = [&](std::uint32_t position) {
+    bool any = false;
+    for (std::size_t at = 0; at < used.size(); ++at) {
+      if (!matches(request.globs[at], tensors[position].name)) continue;
+      used[at] = true;
+      any = true;
+    }
+    return !any;
+  };
+  Positions selected;
+  std::remove_copy_if(candidates.begin(), candidates.end(), std::back_inserter(selected), unmatched);
+  for (std::size_t at = 0; at < used.size(); ++at) {
+    if (used[at]) continue;
+    NearNames near(request.globs[at]);
+    for (const std::uint32_t position : candidates) near.offer(tensors[position].name);
+    code = report_failure(streams, "ls",
+                          fmt::format("{}: {}: no tensor matches{}", request.target,
+                                      printable_name(request.globs[at]), near.question()));
+  }
+  return selected;
+}
+
+void sort(Positions& positions, const TensorIndex& tensors, const LsRequest& request) {
+  if (request.sort == "name") {
+    std::sort(positions.begin(), positions.end(),
+              [&](std::uint32_t a, std::uint32_t b) { return tensors[a].name < tensors[b].name; });
+  } else if (request.sort == "size") {
+    std::stable_sort(positions.begin(), positions.end(), [&](std::uint32_t a, std::uint32_t b) {
+      return tensors[a].data.size_bytes > tensors[b].data.size_bytes;
+    });
+  }
+  if (request.reverse) std::reverse(positions.begin(), positions.end());
+}
+
+void print_json(const Model& model, const Positions& positions, std::ostream& out) {
+  out << fmt::format("{{\n  \"schema\": {},\n  \"path\": {},\n  \"tensors\": [", kJsonSchema,
+                     json_line(json_path(model.path())));
+  const char* separator = "\n    ";
+  for (const std::uint32_t position : positions) {
+    if (!out) return;
+    const Tensor tensor = model.tensors()[position];
+    Json row;
+    row["name"] = tensor.name;
+    row["dtype"] = name_of(tensor.dtype);
+    row["shape"] = std::vector<std::uint64_t>(tensor.shape.begin(), tensor.shape.end());
+    row["size_bytes"] = tensor.data.size_bytes;
+    row["offset"] = model.file_range(position).offset;
+    if (model.is_sharded()) row["shard"] = json_path(model.shards()[model.place(position).shard].path);
+    out << separator << json_line(row);
+    separator = ",\n    ";
+  }
+  out << (positions.empty() ? "]\n}\n" : "\n  ]\n}\n");
+}
+
+void print_names(const TensorIndex& tensors, const Positions& positions, std::ostream& out) {
+  for (const std::uint32_t position : positions) {
+    if (!out) return;
+    out << printable_name(tensors[position].name) << '\n';
+  }
+}
+
+void print_table(const Model& model, const Positions& positions, const LsRequest& request,
+                 std::ostream& out) {
+  using Align = Table::Align;
+  Table table({Align::Left, Align::Left, Align::Left, Align::Right});
+  const auto cells = [&](std::uint32_t position) {
+    const Tensor tensor = model.tensors()[position];
+    const std::uint64_t size_bytes = tensor.data.size_bytes;
+    std::string size = request.exact_bytes ? std::to_string(size_bytes) : human_size(size_bytes);
+    return std::array<std::string, 4>{printable_name(tensor.name), std::string(name_of(tensor.dtype)),
+                                      shape_text(tensor.shape), std::move(size)};
+  };
+  for (const std::uint32_t position : positions) table.fit(cells(position));
+  for (const std::uint32_t position : positions) {
+    if (!out) return;
+    table.print(out, cells(position));
+  }
+}
+
+}  // namespace
+
+int ls(const Arguments& arguments, Streams& streams) {
+  LsRequest request;
+  CommandLine line("ls", "List the tensors of an archive or a sharded model.", kLsExamples);
+  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
+  line.positionals(request.globs, "GLOB", "show only tensors whose name matches one of these");
+  line.choice(request.sort, "--sort", "KEY", "name, size (largest first) or offset (the default)",
+              {"name", "size", "offset"});
+  line.flag(request.reverse, "-r,--reverse", "the other way round");
+  line.flag(request.exact_bytes, "-b,--bytes", "sizes as exact bytes");
+  line.flag(request.names_only, "--names", "names only, one per line");
+  line.flag(request.json, "--json",
+            "an object of tensors {name, dtype, shape, size_bytes, offset}, of shards also {shard}")
+      .excludes("--bytes")
+      .excludes("--names");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+
+  const auto target = open_target(request.target, Use::Tensors);
+  if (!target) return report_failure(streams, "ls", target.error().message);
+  int code = report_problems(streams, "ls", *target->model);
+  Positions positions = select(*target, request, streams, code);
+  const TensorIndex& tensors = target->model->tensors();
+  sort(positions, tensors, request);
+  if (request.json) {
+    print_json(*target->model, positions, streams.out);
+  } else if (request.names_only) {
+    print_names(tensors, positions, streams.out);
+  } else {
+    print_table(*target->model, positions, request, streams.out);
+  }
+  return streams.out ? code : kFailed;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,34 @@
+// The text of mismatch.h.
+#include "tools/cli/mismatch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace stfs::tools {
+namespace {
+
+std::string text_of(const Tensor& tensor) {
+  return fmt::format("{} {}, {} {},", name_of(tensor.dtype), shape_text(tensor.shape), tensor.data.size_bytes,
+                     tensor.data.size_bytes == 1 ? "byte" : "bytes");
+}
+
+}  // namespace
+
+Mismatch mismatch_of(const Tensor& came, const Tensor& due) {
+  Mismatch mismatch;
+  if (came.dtype != due.dtype) mismatch.kinds.push_back("dtype");
+  if (!std::ranges::equal(came.shape, due.shape)) mismatch.kinds.push_back("shape");
+  if (came.data.size_bytes != due.data.size_bytes) mismatch.kinds.push_back("size");
+  if (mismatch.kinds.empty()) return mismatch;
+  std::string kinds;
+  for (std::size_t at = 0; at < mismatch.kinds.size(); ++at) {
+    const bool is_last = at + 1 == mismatch.kinds.size();
+    kinds += at == 0 ? "" : is_last ? " and " : ", ";
+    kinds += mismatch.kinds[at];
+  }
+  mismatch.text = fmt::format("other {}: {} came; {} is due", kinds, text_of(came), text_of(due));
+  return mismatch;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,46 @@
+// Drawing for progress.h.
+#include "tools/cli/progress.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr std::chrono::milliseconds kFirstDrawn{1000};
+constexpr std::chrono::milliseconds kRedrawn{200};
+constexpr const char* kWipeLine = "\r\x1b[K";
+
+}  // namespace
+
+Progress::Progress(Streams& streams, std::string_view verb, std::uint64_t total_bytes)
+    : streams_(streams), verb_(verb), total_bytes_(std::max<std::uint64_t>(total_bytes, 1)) {}
+
+Progress::~Progress() {
+  if (visible_) streams_.err << kWipeLine << std::flush;
+}
+
+void Progress::advance(std::uint64_t bytes) {
+  done_bytes_ += bytes;
+  if (!streams_.err_is_terminal) return;
+  const Clock::time_point now = Clock::now();
+  if (now - start_ < kFirstDrawn || now - drawn_ < kRedrawn) return;
+  drawn_ = now;
+  visible_ = true;
+  const double seconds = std::chrono::duration<double>(now - start_).count();
+  const double bytes_per_second = static_cast<double>(done_bytes_) / seconds;
+  const double left_bytes = static_cast<double>(total_bytes_ - std::min(done_bytes_, total_bytes_));
+  streams_.err << kWipeLine
+               << fmt::format("stfs {}: {:.0f} %, {} of {}, {}/s, {:.0f} s left", verb_,
+                              100 * static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_),
+                              human_size(done_bytes_), human_size(total_bytes_),
+                              human_size(static_cast<std::uint64_t>(bytes_per_second)),
+                              left_bytes / std::max(bytes_per_second, 1.0))
+               << std::flush;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,36 @@
+// One line on the terminal that says how far long work has come.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "tools/cli/verb.h"
+
+namespace stfs::tools {
+
+/// Draws only on a terminal, and only once the work has taken a second: short work needs no line.
+class Progress {
+ public:
+  Progress(Streams& streams, std::string_view verb, std::uint64_t total_bytes);
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  /// Wipes the line, so that what is printed next starts on a clean one.
+  ~Progress();
+
+  void advance(std::uint64_t bytes);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  Streams& streams_;
+  std::string verb_;
+  std::uint64_t total_bytes_;
+  std::uint64_t done_bytes_ = 0;
+  Clock::time_point start_ = Clock::now();
+  Clock::time_point drawn_ = start_;
+  bool visible_ = false;
+};
+
+}  // namespace stfs::tools

@@ -1,0 +1,114 @@
+// stfs put: one tensor gets a new content, wholly or not at all.
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "tools/cli/change.h"
+#include "tools/cli/command_line.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/tensor_source.h"
+#include "tools/cli/verb.h"
+#include "tools/target/journal_text.h"
+#include "tools/target/target.h"
+#include "tools/text/json_document.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kPutExamples =
+    "FILE is a NumPy file where its name ends in .npy (same dtype and shape, C order, little-endian; BF16\n"
+    "and fp8 as unsigned integers or void of their size), an archive where it ends in .safetensors or with\n"
+    "--from-tensor (same dtype and shape), else raw bytes of exactly the tensor's size; - reads those from\n"
+    "standard input. The archive holds the whole new tensor afterwards, or, whatever happens, the old one.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs put model.safetensors lm_head.weight lm_head.bin\n"
+    "  stfs put model.safetensors model.norm.weight norm.npy\n"
+    "  stfs put model.safetensors lm_head.weight tuned.safetensors\n"
+    "  stfs put model.safetensors lm_head.weight --from-tensor model.embed_tokens.weight model.safetensors\n"
+    "  make-weights | stfs put model.safetensors lm_head.weight -\n"
+    "  stfs put /mnt/model/lm_head.weight lm_head.bin     a tensor's file needs no name";
+
+struct PutRequest {
+  std::string target;
+  std::vector<std::string> name_and_file;
+  SourceName source;
+  ChangeOptions options;
+  bool json = false;
+};
+
+void print(const PutRequest& request, const Archive& archive, const Tensor& tensor, std::ostream& out) {
+  if (!request.json) {
+    out << fmt::format("changed {}: {} {}, {}\n", printable_name(tensor.name), name_of(tensor.dtype),
+                       shape_text(tensor.shape), human_size(tensor.data.size_bytes));
+    return;
+  }
+  Json document = json_document();
+  document["path"] = json_path(archive.path());
+  document["name"] = tensor.name;
+  document["dtype"] = name_of(tensor.dtype);
+  document["shape"] = tensor.shape;
+  document["size_bytes"] = tensor.data.size_bytes;
+  write_json(document, out);
+}
+
+Result<void> put_tensor(Change& change, std::uint32_t position, TensorSource& source) {
+  auto done = change.stage(position, [&source](ByteRange piece) { return source.read(piece); });
+  if (done) done = source.check_end();
+  if (done) done = change.commit();
+  return done;
+}
+
+}  // namespace
+
+int put(const Arguments& arguments, Streams& streams) {
+  PutRequest request;
+  std::string from_tensor;
+  CommandLine line("put", "Give one tensor a new content, wholly or not at all.", kPutExamples);
+  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
+  line.positionals(request.name_and_file, "NAME FILE",
+                   "the tensor and where its bytes come from; no NAME where TARGET is a tensor's file");
+  line.text(from_tensor, "--from-tensor", "NAME2",
+            "FILE is an archive: take this tensor of it; NAME by default");
+  line.flag(request.source.is_raw, "--raw", "FILE is raw bytes, whatever its name").excludes("--from-tensor");
+  add_change_options(line, request.options);
+  line.flag(request.json, "--json", "say what was changed as a JSON object");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+  if (request.name_and_file.empty() || request.name_and_file.size() > 2) {
+    return report_wrong_usage(streams, "put", "NAME and FILE are required, and nothing after them");
+  }
+  request.source.file = request.name_and_file.back();
+  if (line.has("--from-tensor")) request.source.from_tensor = from_tensor;
+
+  const auto target = open_target(request.target, Use::Change, {.access = Access::ReadWrite});
+  if (!target) return report_failure(streams, "put", target.error().message);
+  report_recovered(streams, "put", *target->model);
+  const bool has_name = request.name_and_file.size() == 2;
+  if (target->tensor && has_name) {
+    return report_wrong_usage(
+        streams, "put", request.target + ": is one tensor's file already: NAME goes with a whole archive");
+  }
+  if (!target->tensor && !has_name) {
+    return report_wrong_usage(
+        streams, "put", "NAME and FILE are required: `stfs ls " + request.target + "` prints the names");
+  }
+  auto position = target->tensor ? Result<std::uint32_t>(*target->tensor)
+                                 : find_tensor(*target->model, request.target, request.name_and_file.front());
+  if (!position) return report_failure(streams, "put", position.error().message);
+  const Tensor tensor = target->model->tensors()[*position];
+  auto source = TensorSource::open(request.source, tensor, streams.in);
+  if (!source) return report_failure(streams, "put", source.error().message);
+  if (source->model() != nullptr) static_cast<void>(report_not_shown(streams, "put", *source->model()));
+
+  Change change(streams, "put", *target->model, request.options, tensor.data.size_bytes);
+  if (auto done = put_tensor(change, *position, *source); !done) {
+    return report_failure(streams, "put", done.error().message);
+  }
+  print(request, target->model->archive_of(*position), tensor, streams.out);
+  streams.out.flush();  // an interrupt that came late ends the process with `change`
+  return streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

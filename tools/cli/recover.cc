@@ -1,0 +1,169 @@
+// stfs recover: finishes what an interrupted writer has committed, and says what it can't finish.
+//
+// It does not open the archive as one: its header may be what the interrupted writer was changing.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <ostream>
+#include <system_error>
+#include <vector>
+
+#include "core/journal/journal_presence.h"
+#include "core/journal/recovery.h"
+#include "core/model/model.h"
+#include "core/model/model_directory.h"
+#include "tools/cli/command_line.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/verb.h"
+#include "tools/target/journal_text.h"
+#include "tools/target/target.h"
+#include "tools/text/json_document.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kRecoverExamples =
+    "A writer that was killed after its commit leaves a journal, .NAME.stj.ID, beside the archive. Whoever\n"
+    "opens the archive for writing applies it; this does so, and explains each journal that is there.\n"
+    "Exits with 0 where nothing is left to be done, else with 1.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs recover model.safetensors\n"
+    "  stfs recover --dry-run model.safetensors          look, change nothing\n"
+    "  stfs recover --force copy.safetensors             apply a journal that came with a copy of the "
+    "archive";
+
+struct RecoverRequest {
+  std::string target;
+  RecoveryOptions options;
+  bool json = false;
+};
+
+using Reports = std::vector<JournalReport>;
+
+/// A journal may lie beside a file that is anything by now, so the kind of the file is all that is asked.
+Result<Reports> recover_at(const std::filesystem::path& path, const RecoveryOptions& options) {
+  auto has_journal = has_journal_beside(system_storage(), path);
+  if (!has_journal) return pass_on(std::move(has_journal));
+  // On overlayfs, opening for writing copies the file: only where there is something to settle.
+  const bool is_to_change = *has_journal && !options.is_dry_run;
+  const Access access = is_to_change ? Access::ReadWrite : Access::ReadOnly;
+  auto archive = system_storage().open(path, access);
+  if (!archive) return pass_on(std::move(archive));
+  return stfs::recover(system_storage(), path, **archive, options);
+}
+
+std::string action_text(const JournalReport& report, bool is_dry_run) {
+  switch (report.action) {
+    case JournalAction::Applied: return "applied";
+    case JournalAction::Removed: return "removed";
+    case JournalAction::None: break;
+  }
+  if (report.is_left_void) return "made void";
+  if (is_dry_run && report.state == JournalState::Committed) return "would be applied";
+  if (is_dry_run && report.state == JournalState::Unfinished) return "would be removed";
+  return "left alone";
+}
+
+std::string_view action_name(JournalAction action) {
+  switch (action) {
+    case JournalAction::Applied: return "applied";
+    case JournalAction::Removed: return "removed";
+    case JournalAction::None: return "none";
+  }
+  return "none";
+}
+
+void print_text(const RecoverRequest& request, const Reports& reports, std::ostream& out) {
+  if (reports.empty()) out << printable(request.target) << ": no journal, nothing to recover\n";
+  for (const JournalReport& report : reports) {
+    out << printable(report.path.string()) << '\n';
+    out << "  state   " << name_of(report.state) << ": " << printable(explanation_of(report)) << '\n';
+    if (report.ranges > 0) {
+      out << fmt::format("  covers  {} of the archive, {}\n", counted(report.ranges, "range"),
+                         human_size(report.size_bytes));
+    }
+    out << "  action  " << action_text(report, request.options.is_dry_run);
+    if (report.is_left_void) out << ": " << left_void_text(report);
+    out << '\n';
+  }
+}
+
+void print_json(const std::filesystem::path& path, const RecoverRequest& request, const Reports& reports,
+                std::ostream& out) {
+  Json document = json_document();
+  document["path"] = json_path(path);
+  document["dry_run"] = request.options.is_dry_run;
+  document["left_undone"] = std::ranges::count_if(reports, is_left_undone);
+  document["journals"] = Json::array();
+  for (const JournalReport& report : reports) {
+    document["journals"].push_back({{"path", json_path(report.path)},
+                                    {"state", name_of(report.state)},
+                                    {"explanation", explanation_of(report)},
+                                    {"ranges", report.ranges},
+                                    {"size_bytes", report.size_bytes},
+                                    {"action", action_name(report.action)},
+                                    {"is_left_void", report.is_left_void}});
+  }
+  write_json(document, out);
+}
+
+/// The archive itself, or the shards of an index.
+Result<std::vector<std::filesystem::path>> archives_of(const std::filesystem::path& named) {
+  std::error_code ignored;
+  if (!std::filesystem::is_directory(named, ignored) && !named.string().ends_with(kModelIndexSuffix)) {
+    return std::vector{named};
+  }
+  auto model = Model::open(named, {});
+  if (!model) return pass_on(std::move(model));
+  std::vector<std::filesystem::path> paths;
+  for (const Shard& shard : (*model)->shards()) paths.push_back(shard.path);
+  return paths;
+}
+
+}  // namespace
+
+int recover(const Arguments& arguments, Streams& streams) {
+  RecoverRequest request;
+  CommandLine line("recover", "Finish what an interrupted writer has committed.", kRecoverExamples);
+  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
+  line.flag(request.options.is_dry_run, "-n,--dry-run", "look and explain, and change nothing");
+  line.flag(request.options.is_forced, "--force",
+            "apply a journal of another archive too, where every block is one that it knows");
+  line.flag(request.json, "--json", "the result as a JSON object");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+
+  const auto located = locate_target(request.target, Use::Model);
+  if (!located) return report_failure(streams, "recover", located.error().message);
+  const auto archives = archives_of(located->archive);
+  if (!archives) return report_failure(streams, "recover", archives.error().message);
+  std::vector<JournalReport> found;
+  for (const std::filesystem::path& archive : *archives) {
+    // Journals lie where links end.
+    std::error_code is_gone;
+    const std::filesystem::path path = std::filesystem::canonical(archive, is_gone);
+    if (is_gone) return report_failure(streams, "recover", archive.string() + ": " + is_gone.message());
+    auto reports = recover_at(path, request.options);
+    if (!reports) return report_failure(streams, "recover", reports.error().message);
+    std::ranges::move(*reports, std::back_inserter(found));
+  }
+  const std::vector<JournalReport>* reports = &found;
+  if (request.json) {
+    print_json(located->archive, request, *reports, streams.out);
+  } else {
+    print_text(request, *reports, streams.out);
+  }
+  bool is_done = true;
+  for (const JournalReport& report : *reports) {
+    if (!is_left_undone(report)) continue;
+    is_done = false;
+    report_failure(streams, "recover",
+                   fmt::format("{}: {}: {}", report.path.string(), name_of(report.state), advice_on(report)));
+  }
+  return is_done && streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

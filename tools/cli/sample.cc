@@ -1,0 +1,158 @@
+// stfs sample: a model to try things on, without a download.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <limits>
+#include <ostream>
+#include <vector>
+
+#include "core/archive/archive_writer.h"
+#include "tools/cli/command_line.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/sample_model.h"
+#include "tools/cli/sample_values.h"
+#include "tools/cli/verb.h"
+#include "tools/text/json_document.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr std::size_t kSamplePieceBytes = 4U << 20U;
+
+constexpr const char* kSampleExamples =
+    "The model is a small transformer (model.layers.N.self_attn.q_proj.weight and so on, in BF16, F16 and\n"
+    "F32), and with it one tensor of each of the 22 dtypes, scalars, empty tensors, names that are legal\n"
+    "and awkward (slashes, \"..\", line feeds, 300 bytes, none at all), and metadata. Values are random,\n"
+    "finite, and the same for the same seed. SIZE counts the data: 64M, 1.5G (powers of 1024), 10GB.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs sample model.safetensors\n"
+    "  stfs sample --layers 4 --hidden 256 model.safetensors\n"
+    "  stfs sample --size 1G --seed 7 large.safetensors";
+
+struct SampleRequest {
+  std::string path;
+  SampleSize size;
+  std::string data_size;
+  std::uint64_t seed = 0;
+  bool force = false;
+  bool json = false;
+};
+
+Metadata metadata_of(const SampleRequest& request) {
+  return {{"format", "pt"},
+          {"generator", "stfs sample " STFS_VERSION},
+          {"seed", std::to_string(request.seed)},
+          {"layers", std::to_string(request.size.layers)},
+          {"hidden", std::to_string(request.size.hidden)},
+          {"note", "two lines,\nand Unicode: größer als null"},
+          {"empty", ""}};
+}
+
+/// Gains are near one, as in a trained model; all else is small.
+BitPattern pattern_of(const TensorSpec& tensor) {
+  const bool is_gain = tensor.dtype == Dtype::F32 && tensor.name.ends_with("norm.weight");
+  return is_gain ? gains() : weights_of(tensor.dtype);
+}
+
+Result<void> write(const SampleRequest& request, const std::vector<TensorSpec>& tensors, Streams& streams) {
+  auto writer = ArchiveWriter::create(request.path, tensors, metadata_of(request), request.force);
+  if (!writer) return pass_on(std::move(writer));
+  Progress progress(streams, "sample", total_bytes(tensors));
+  std::vector<std::byte> buffer(kSamplePieceBytes);
+  for (const TensorSpec& tensor : tensors) {
+    SampleValues values(request.seed, tensor.name, pattern_of(tensor));
+    for (std::uint64_t left = total_bytes({tensor}); left > 0;) {
+      const std::span<std::byte> piece =
+          std::span(buffer).first(std::min<std::uint64_t>(left, kSamplePieceBytes));
+      values.fill(piece);
+      if (auto appended = writer->append(piece); !appended) return appended;
+      if (interrupted())
+        return fail(ErrorCode::System, EINTR, request.path + ": interrupted, nothing is left");
+      progress.advance(piece.size());
+      left -= piece.size();
+    }
+  }
+  return writer->finish();
+}
+
+void print(const SampleRequest& request, const std::vector<TensorSpec>& tensors, Streams& streams) {
+  std::error_code unknown;
+  const std::uint64_t size_bytes = std::filesystem::file_size(request.path, unknown);
+  if (!request.json) {
+    streams.out << fmt::format("wrote {}: {} tensors, {}\n", printable(request.path), tensors.size(),
+                               human_size(size_bytes));
+    return;
+  }
+  Json document = json_document();
+  document["path"] = json_path(request.path);
+  document["size_bytes"] = size_bytes;
+  document["tensors"] = tensors.size();
+  document["data_size_bytes"] = total_bytes(tensors);
+  document["seed"] = request.seed;
+  document["layers"] = request.size.layers;
+  document["hidden"] = request.size.hidden;
+  document["vocabulary"] = request.size.vocabulary;
+  write_json(document, streams.out);
+}
+
+/// What the numbers on the command line contradict, or nothing.
+std::string mistake_in(SampleRequest& request, bool hidden_given) {
+  if (request.path.empty()) return "PATH is empty: name the archive to write";
+  if (request.size.hidden % 8 != 0) return "--hidden: must be a multiple of 8";
+  if (request.data_size.empty()) return {};
+  const auto data_bytes = parse_size(request.data_size);
+  if (!data_bytes) return fmt::format("--size: {}: is no size; 64M, 1.5G or 10GB are", request.data_size);
+  auto size = sized_to(*data_bytes, hidden_given ? request.size.hidden : 0);
+  if (!size) return size.error().message;
+  request.size = *size;
+  return {};
+}
+
+}  // namespace
+
+int sample(const Arguments& arguments, Streams& streams) {
+  SampleRequest request;
+  CommandLine line("sample", "Write a small model that looks real and holds everything that is rare.",
+                   kSampleExamples);
+  line.positional(request.path, "PATH", "the archive to write");
+  line.number(request.size.layers, "--layers", "N", "layers of the transformer; 2 by default", 1, 100000);
+  line.number(request.size.hidden, "--hidden", "N", "its width, a multiple of 8; 64 by default", 8, 65536);
+  line.text(request.data_size, "--size", "SIZE", "as many layers as make about this much data")
+      .excludes("--layers");
+  line.number(request.seed, "--seed", "N", "another seed, other values; 0 by default", 0,
+              std::numeric_limits<std::uint64_t>::max());
+  line.flag(request.force, "-f,--force", "replace PATH where it exists");
+  line.flag(request.json, "--json", "say what was written as a JSON object");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+  if (const std::string mistake = mistake_in(request, line.has("--hidden")); !mistake.empty()) {
+    return report_wrong_usage(streams, "sample", mistake);
+  }
+
+  std::error_code unknown;
+  if (std::filesystem::is_directory(request.path, unknown)) {
+    return report_failure(streams, "sample", request.path + ": is a directory: name the archive to write");
+  }
+  if (!request.force && std::filesystem::exists(std::filesystem::symlink_status(request.path, unknown))) {
+    return report_failure(streams, "sample", request.path + ": exists already: --force replaces it");
+  }
+  std::vector<TensorSpec> tensors = transformer(request.size);
+  std::vector<TensorSpec> rare = specimens();
+  std::move(rare.begin(), rare.end(), std::back_inserter(tensors));
+  sort_for_writing(tensors);
+
+  const InterruptGuard guard;
+  if (auto written = write(request, tensors, streams); !written) {
+    return report_failure(streams, "sample", written.error().message);
+  }
+  print(request, tensors, streams);
+  return kDone;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,232 @@
+// stfs serve: tensors stay in the memory of their devices, and other processes map them.
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <optional>
+#include <ostream>
+#include <utility>
+
+#include "tools/cli/command_line.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/serve_status.h"
+#include "tools/cli/upload_request.h"
+#include "tools/cli/verb.h"
+#include "tools/serve/lease_server.h"
+#include "tools/serve/serve_client.h"
+#include "tools/serve/serve_loader.h"
+#include "tools/target/journal_text.h"
+#include "tools/text/json_document.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kServeExamples =
+    "Uploads the tensors once and keeps them. Other processes of the same user map them through the socket\n"
+    "within milliseconds, without a copy, and read-only: stfs.attach(PATH) in Python, stfs_attach() in C.\n"
+    "Each connection is a lease. When the archive changes, its new state is uploaded beside the old one,\n"
+    "and the holders of leases are told; the old one goes with its last lease.\n"
+    "Stays in the foreground until Ctrl-C or SIGTERM. What clients have mapped outlives it.\n"
+    "\n"
+    "DEVICE, @FILE, PATTERN and DTYPE (BF16, F16, F32, F8_E4M3, F8_E5M2 and their FNUZ kinds) are as with\n"
+    "stfs upload. A client that comes before the upload is done waits for it.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs serve model.safetensors --device cpu --socket /run/user/1000/model.sock\n"
+    "  stfs serve model.safetensors.index.json --device cuda:0 --socket model.sock --verify\n"
+    "  stfs serve model.safetensors --device @rules.txt --socket model.sock      a device for each tensor\n"
+    "  stfs serve model.safetensors --device cpu --select '*.mlp.*' --dtype F16 --socket mlp.sock\n"
+    "  stfs serve --status model.sock                                            who holds what\n"
+    "  python -c \"import stfs; print(list(stfs.attach('model.sock')))\"";
+
+// How soon a signal is noticed where nothing else happens.
+constexpr std::chrono::milliseconds kRound{200};
+
+struct ServeRequest : UploadRequest {
+  std::string socket;
+  std::string status;
+  bool is_verified = false;
+  bool json = false;
+};
+
+std::vector<std::string> absolute_paths(const std::vector<std::string>& sources) {
+  std::vector<std::string> paths;
+  for (const std::string& source : sources) paths.push_back(json_path(source));
+  return paths;
+}
+
+/// Each lease takes a descriptor, each shard two.
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+/// A reader of our output that goes is no reason to leave those who hold leases.
+class BrokenPipeGuard {
+ public:
+  BrokenPipeGuard() : before_(std::signal(SIGPIPE, SIG_IGN)) {}
+  BrokenPipeGuard(const BrokenPipeGuard&) = delete;
+  BrokenPipeGuard& operator=(const BrokenPipeGuard&) = delete;
+  ~BrokenPipeGuard() { std::signal(SIGPIPE, before_); }
+
+ private:
+  void (*before_)(int);
+};
+
+/// The life of one server; says what happens.
+class Service {
+ public:
+  Service(const ServeRequest& request, upload::ServeSocket socket, upload::PlanRequest plan, Streams& streams)
+      : request_(request),
+        streams_(streams),
+        server_(std::move(socket), {.sources = absolute_paths(request.sources)}),
+        loader_(upload::steps_for(std::move(plan), {.verify = request.is_verified}),
+                {.sources = absolute_paths(request.sources)}) {}
+
+  /// Until a signal, or until nothing can be served.
+  int run() {
+    while (!interrupted()) {
+      if (const auto served = server_.serve_once(kRound, loader_.descriptor()); !served) {
+        return report_failure(streams_, "serve", served.error().message);
+      }
+      while (const auto outcome = loader_.take()) {
+        if (*outcome) {
+          publish(**outcome);
+        } else if (!complain(outcome->error())) {
+          return kFailed;
+        }
+      }
+      if (!is_serving_) draw();
+    }
+    return is_serving_ ? kDone : kFailed;
+  }
+
+ private:
+  void publish(const upload::Loaded& loaded) {
+    server_.publish(loaded.model);
+    progress_.reset();
+    for (const auto& model : loaded.sources) static_cast<void>(report_not_shown(streams_, "serve", *model));
+    const double seconds = std::chrono::duration<double>(loaded.report.duration).count();
+    const char* event = is_serving_ ? "generation" : "serving";
+    is_serving_ = true;
+    if (request_.json) {
+      print_event({{"event", event},
+                   {"socket", json_path(server_.path())},
+                   {"pid", ::getpid()},
+                   {"generation", loaded.model->generation()},
+                   {"tensors", loaded.model->tensor_count()},
+                   {"size_bytes", loaded.model->size_bytes()},
+                   {"overflows", loaded.report.overflows},
+                   {"seconds", seconds}});
+      return;
+    }
+    streams_.out << fmt::format("serving {} tensor{}, {}, on {}: generation {}, uploaded in {:.2f} s\n",
+                                grouped(loaded.model->tensor_count()),
+                                loaded.model->tensor_count() == 1 ? "" : "s",
+                                human_size(loaded.model->size_bytes()), printable(server_.path().native()),
+                                loaded.model->generation(), seconds);
+    if (loaded.report.overflows != 0) {
+      streams_.out << fmt::format("{} elements did not fit {}\n", grouped(loaded.report.overflows),
+                                  request_.dtype);
+    }
+    flush();
+  }
+
+  /// @return false: there is nothing to serve, and will not be.
+  bool complain(const Error& why) {
+    progress_.reset();
+    if (!is_serving_) {
+      report_failure(streams_, "serve", why.message);
+      server_.give_up(why);
+      return false;
+    }
+    if (!server_.tell_stuck(why)) return true;
+    report_failure(streams_, "serve", why.message + ": the generation before stays, and this is tried again");
+    if (request_.json) print_event({{"event", "stuck"}, {"errno", why.errno_value}, {"why", why.message}});
+    return true;
+  }
+
+  void print_event(const Json& members) {
+    Json event = json_document();
+    event.update(members);
+    streams_.out << json_line(event) << '\n';
+    flush();
+  }
+
+  /// Who reads may go, and a disk may be full: no reason to end, but said once.
+  void flush() {
+    if (streams_.out.flush() || std::exchange(is_mute_, true)) return;
+    report_failure(streams_, "serve", "standard output can't be written any more: serving goes on, untold");
+  }
+
+  void draw() {
+    const std::uint64_t total_bytes = loader_.progress().total_bytes;
+    if (total_bytes == 0) return;
+    if (!progress_) progress_.emplace(streams_, "serve", total_bytes);
+    const std::uint64_t done_bytes = loader_.progress().done_bytes;
+    if (done_bytes > drawn_bytes_) progress_->advance(done_bytes - drawn_bytes_);
+    drawn_bytes_ = done_bytes;
+  }
+
+  const ServeRequest& request_;
+  Streams& streams_;
+  upload::LeaseServer server_;
+  upload::ServeLoader loader_;  // ends first
+  std::optional<Progress> progress_;
+  std::uint64_t drawn_bytes_ = 0;
+  bool is_serving_ = false;
+  bool is_mute_ = false;
+};
+
+int print_status(const ServeRequest& request, Streams& streams) {
+  const auto report = upload::query_server(request.status);
+  if (!report) return report_failure(streams, "serve", report.error().message);
+  if (request.json) {
+    streams.out << *report << '\n';
+  } else if (const auto printed = print_server_status(*report, streams.out); !printed) {
+    return report_failure(streams, "serve", request.status + ": " + printed.error().message);
+  }
+  return streams.out ? kDone : kFailed;
+}
+
+int start(const ServeRequest& request, Streams& streams) {
+  auto plan = plan_request(request);
+  if (!plan) return report_refusal(streams, "serve", plan.error());
+  if (request.socket.empty()) return report_wrong_usage(streams, "serve", "--socket is required");
+  raise_descriptor_limit();
+  const BrokenPipeGuard pipes;
+  const InterruptGuard guard;
+  // Before anything is uploaded: whoever comes early waits, and who is in the way shows at once.
+  auto socket = upload::ServeSocket::listen(request.socket);
+  if (!socket) return report_failure(streams, "serve", socket.error().message);
+  return Service(request, std::move(*socket), std::move(*plan), streams).run();
+}
+
+}  // namespace
+
+int serve(const Arguments& arguments, Streams& streams) {
+  ServeRequest request;
+  CommandLine line("serve", "Keep tensors in the memory of devices, for other processes to map.",
+                   kServeExamples);
+  add_upload_options(line, request);
+  line.text(request.socket, "--socket", "PATH", "where clients connect; made with mode 0600");
+  line.flag(request.is_verified, "--verify", "compare every byte on the device with the archive's");
+  line.text(request.status, "--status", "SOCKET", "ask the server there what it holds, and for whom")
+      .excludes("--socket")
+      .excludes("--device");
+  line.flag(request.json, "--json", "events, or the status, as JSON: an object in each line");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+  if (!request.status.empty()) {
+    if (request.sources.empty()) return print_status(request, streams);
+    return report_wrong_usage(streams, "serve", "--status takes no SOURCE");
+  }
+  return start(request, streams);
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,86 @@
+// The report of a server as lines.
+#include "tools/cli/serve_status.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <ostream>
+#include <string>
+
+#include "tools/text/json_document.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+#include "tools/text/table.h"
+
+namespace stfs::tools {
+namespace {
+
+std::string duration_text(std::int64_t seconds) {
+  if (seconds < 120) return fmt::format("{} s", seconds);
+  if (seconds < 7200) return fmt::format("{} min", seconds / 60);
+  return fmt::format("{} h", seconds / 3600);
+}
+
+/// "16.0 GiB on cpu", "32.0 GiB on cuda:0, cuda:1".
+std::string memory_text(const Json& generation) {
+  std::string devices;
+  for (const Json& arena : generation.at("arenas")) {
+    if (!devices.empty()) devices += ", ";
+    devices += arena.at("device").get<std::string>();
+  }
+  return fmt::format("{} on {}", human_size(generation.at("size_bytes").get<std::uint64_t>()), devices);
+}
+
+void print_line(std::ostream& out, std::string_view label, std::string_view text) {
+  out << fmt::format("{:<12}{}\n", label, printable(text));
+}
+
+void print_generations(const Json& report, std::ostream& out) {
+  const auto newest = report.at("generation").get<std::uint64_t>();
+  if (newest == 0) print_line(out, "generation", "none yet: still uploading");
+  for (const Json& generation : report.at("generations")) {
+    const auto number = generation.at("generation").get<std::uint64_t>();
+    const auto leases = generation.at("leases").get<std::uint64_t>();
+    print_line(out, number == newest ? "generation" : "older",
+               fmt::format("{}: {}, {}, {}", number,
+                           counted(generation.at("tensors").get<std::uint64_t>(), "tensor"),
+                           memory_text(generation), counted(leases, "lease")));
+  }
+  if (report.at("stuck").is_string()) print_line(out, "stuck", report.at("stuck").get<std::string>());
+}
+
+void print_leases(const Json& report, std::ostream& out) {
+  using Align = Table::Align;
+  Table table({Align::Left, Align::Right, Align::Left, Align::Right, Align::Left, Align::Right});
+  const auto cells = [](const Json& lease) {
+    return std::array<std::string, 6>{
+        "lease",
+        std::to_string(lease.at("pid").get<std::int64_t>()),
+        printable_name(lease.at("program").get<std::string>()),
+        fmt::format("uid {}", lease.at("uid").get<std::uint64_t>()),
+        fmt::format("generation {}", lease.at("generation").get<std::uint64_t>()),
+        duration_text(lease.at("seconds").get<std::int64_t>())};
+  };
+  for (const Json& lease : report.at("leases")) table.fit(cells(lease));
+  for (const Json& lease : report.at("leases")) table.print(out, cells(lease));
+}
+
+}  // namespace
+
+Result<void> print_server_status(std::string_view report, std::ostream& out) {
+  try {
+    const Json document = Json::parse(report);
+    print_line(out, "socket", document.at("socket").get<std::string>());
+    print_line(out, "process",
+               fmt::format("{}, for {}", document.at("pid").get<std::int64_t>(),
+                           duration_text(document.at("seconds").get<std::int64_t>())));
+    for (const Json& source : document.at("sources")) print_line(out, "source", source.get<std::string>());
+    print_generations(document, out);
+    print_leases(document, out);
+  } catch (const Json::exception&) {
+    return fail(ErrorCode::InvalidArgument, EPROTO, "the server's report is not as expected");
+  }
+  return {};
+}
+
+}  // namespace stfs::tools

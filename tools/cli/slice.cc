@@ -1,0 +1,233 @@
+// stfs slice: some elements of a tensor, by NumPy's basic indexing.
+#include "core/tensor/slice.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <ostream>
+
+#include "core/archive/slice_reader.h"
+#include "core/tensor/npy_writer.h"
+#include "tools/cli/command_line.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/output_file.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/verb.h"
+#include "tools/target/journal_text.h"
+#include "tools/target/target.h"
+#include "tools/text/json_document.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+namespace {
+
+/// Gathered at a time. Large enough that the system calls don't show.
+constexpr std::uint64_t kSlicePieceBytes = 4U << 20U;
+
+constexpr const char* kSliceExamples =
+    "[TEXT] is what NumPy has between the brackets: integers, ranges with steps, negative numbers and one\n"
+    "..., separated by commas. The elements come row-major and little-endian, raw or, with --npy or where\n"
+    "FILE ends in .npy, as a NumPy file (BF16 and fp8 as unsigned integers of their size). Quotes keep\n"
+    "the brackets from the shell. A name with brackets of its own is no problem: the last ones count.\n"
+    "Only what the slice needs is read.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs slice model.safetensors 'lm_head.weight[:10]' -o first.npy     the first ten rows\n"
+    "  stfs slice model.safetensors 'lm_head.weight[..., ::-2]' | xxh128sum\n"
+    "  stfs slice model.safetensors 'model.norm.weight[5]' | od -A n -t f4\n"
+    "  stfs slice --json model.safetensors 'lm_head.weight[:, 7]'          its shape and size\n"
+    "  stfs slice /mnt/model/lm_head.weight '[-1]' -o last.npy             no name: it is the tensor's file";
+
+struct SliceRequest {
+  std::string target;
+  std::string selected;
+  std::string output;  // empty: the stream
+  bool is_npy = false;
+  bool is_raw = false;
+  bool force = false;
+  bool json = false;
+};
+
+/// NAME[TEXT], split at the last opening bracket.
+struct Selection {
+  std::string name;
+  std::string text;
+};
+
+std::optional<Selection> split(const std::string& argument) {
+  const std::size_t bracket = argument.rfind('[');
+  if (bracket == std::string::npos || !argument.ends_with(']')) return std::nullopt;
+  return Selection{argument.substr(0, bracket), argument.substr(bracket + 1, argument.size() - bracket - 2)};
+}
+
+struct Found {
+  std::uint32_t tensor = 0;
+  Slice slice;
+  std::string head;  // of an .npy
+};
+
+Result<Found> find(const Target& target, const SliceRequest& request, const Selection& selection) {
+  const auto position = target.tensor ? Result<std::uint32_t>(*target.tensor)
+                                      : find_tensor(*target.model, request.target, selection.name);
+  if (!position) return tl::unexpected(position.error());
+  const Tensor tensor = target.model->tensors()[*position];
+  auto slice = parse_slice(selection.text, tensor.dtype, tensor.shape);
+  if (!slice) {
+    return tl::unexpected(
+        std::move(slice).error().within(fmt::format("{}: {}", request.target, request.selected)));
+  }
+  Found found{*position, std::move(*slice), {}};
+  if (request.is_npy) {
+    found.head = npy_header(npy_form(tensor.dtype, found.slice.shape, found.slice.size_bytes));
+  }
+  return found;
+}
+
+/// Gives the slice's bytes to `bool write(span)`, piece by piece, until that returns false.
+template <class Write>
+Result<void> read_pieces(const Model& model, const Found& found, Write&& write) {
+  const Archive& archive = model.archive_of(found.tensor);
+  const ByteRange whole = model.file_range(found.tensor);
+  const Slice& slice = found.slice;
+  std::vector<std::byte> scratch;
+  const TensorBytes tensor = {
+      .read =
+          [&](ByteRange range) {
+            return archive.read({whole.offset + range.offset, range.size_bytes}, scratch);
+          },
+      .copy_from = [&](const ByteSource::Copy& copy) { return archive.copy_from(whole, copy); }};
+  std::vector<std::byte> gathered;
+  for (std::uint64_t offset = 0; offset < slice.size_bytes; offset += kSlicePieceBytes) {
+    const ByteRange piece{offset, std::min(kSlicePieceBytes, slice.size_bytes - offset)};
+    if (slice.is_contiguous()) {
+      const auto bytes = tensor.read({slice.first_byte + offset, piece.size_bytes});
+      if (!bytes) return tl::unexpected(bytes.error());
+      if (!write(*bytes)) return {};
+      continue;
+    }
+    gathered.resize(static_cast<std::size_t>(piece.size_bytes));
+    if (auto read = read_slice(slice, piece, tensor, gathered); !read) return read;
+    if (!write(std::span<const std::byte>(gathered))) return {};
+  }
+  return {};
+}
+
+Result<void> write_stream(const Model& model, const Found& found, std::ostream& out) {
+  out << found.head;
+  return read_pieces(model, found, [&](std::span<const std::byte> bytes) {
+    out.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    return static_cast<bool>(out);
+  });
+}
+
+Result<void> write_file(const Model& model, const Found& found, const SliceRequest& request,
+                        Streams& streams) {
+  auto file = create_output(request.output, model);
+  if (!file) return pass_on(std::move(file));
+  if (auto ok = file->reserve(found.head.size() + found.slice.size_bytes); !ok) return ok;
+  Result<void> written = file->append(std::as_bytes(std::span(found.head)));
+  if (!written) return written;
+  Progress progress(streams, "slice", found.slice.size_bytes);
+  const auto read = read_pieces(model, found, [&](std::span<const std::byte> bytes) {
+    written = file->append(bytes);
+    if (written && interrupted()) {
+      written = fail(ErrorCode::System, EINTR, request.output + ": interrupted, nothing is left");
+    }
+    progress.advance(bytes.size());
+    return written.has_value();
+  });
+  if (!read) return read;
+  if (!written) return written;
+  return file->finish();
+}
+
+void print(const SliceRequest& request, const Selection& selection, const Tensor& tensor, const Found& found,
+           const Model& model, std::ostream& out) {
+  const Slice& slice = found.slice;
+  if (!request.json) {
+    out << fmt::format("wrote {}: {}[{}]: {} {}, {}\n", printable(request.output),
+                       printable_name(tensor.name), printable(selection.text), name_of(tensor.dtype),
+                       shape_text(slice.shape), human_size(slice.size_bytes));
+    return;
+  }
+  Json document = json_document();
+  document["path"] = json_path(model.archive_of(found.tensor).path());
+  document["name"] = tensor.name;
+  document["slice"] = selection.text;
+  document["dtype"] = name_of(tensor.dtype);
+  document["shape"] = slice.shape;
+  document["size_bytes"] = slice.size_bytes;
+  if (!request.output.empty()) {
+    document["output"] = json_path(request.output);
+    document["format"] = request.is_npy ? "npy" : "raw";
+  }
+  write_json(document, out);
+}
+
+/// What is wrong with the arguments, or nothing.
+std::string mistake_in(const SliceRequest& request, const Target& target,
+                       const std::optional<Selection>& selection) {
+  if (!selection) {
+    return fmt::format("{}: is no NAME[TEXT]: 'NAME[...]' is all of a tensor", request.selected);
+  }
+  if (target.tensor && !selection->name.empty()) {
+    return request.target + ": is one tensor's file already: '[TEXT]' alone goes with it";
+  }
+  return {};
+}
+
+}  // namespace
+
+int slice(const Arguments& arguments, Streams& streams) {
+  SliceRequest request;
+  CommandLine line("slice", "Write some elements of a tensor, selected as in NumPy.", kSliceExamples);
+  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
+  line.positional(request.selected, "NAME[TEXT]",
+                  "the tensor and which of its elements; [TEXT] alone where TARGET is a tensor's file");
+  line.text(request.output, "-o,--output", "FILE",
+            "write there when all is read, replacing what was there; - is standard output");
+  line.flag(request.is_npy, "--npy", "with the header of a NumPy file before the elements");
+  line.flag(request.is_raw, "--raw", "bare elements, whatever FILE's name").excludes("--npy");
+  line.flag(request.force, "-f,--force", "write binary data even to a terminal");
+  line.flag(request.json, "--json",
+            "say what was written as a JSON object; without -o, say what the slice is and write no data");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+  if (request.output == "-" && request.json) {
+    return report_wrong_usage(streams, "slice", "--json and --output -: only one can have standard output");
+  }
+  if (request.output == "-") request.output.clear();
+  request.is_npy = request.is_npy || (!request.is_raw && request.output.ends_with(".npy"));
+
+  const auto target = open_target(request.target, Use::Tensors);
+  if (!target) return report_failure(streams, "slice", target.error().message);
+  if (target->model) static_cast<void>(report_not_shown(streams, "slice", *target->model));
+  const auto selection = split(request.selected);
+  if (const std::string mistake = mistake_in(request, *target, selection); !mistake.empty()) {
+    return report_wrong_usage(streams, "slice", mistake);
+  }
+  const auto found = find(*target, request, *selection);
+  if (!found) return report_failure(streams, "slice", found.error().message);
+
+  const bool has_data_on_stream = request.output.empty() && !request.json;
+  if (has_data_on_stream && streams.out_is_terminal && !request.force) {
+    return report_failure(
+        streams, "slice",
+        "standard output is a terminal: send the bytes to a file or a program, or use -o or --force");
+  }
+  const Model& model = *target->model;
+  std::optional<InterruptGuard> guard;  // only where something would be left behind
+  if (!request.output.empty()) guard.emplace();
+  Result<void> written;
+  if (has_data_on_stream) written = write_stream(model, *found, streams.out);
+  if (!request.output.empty()) written = write_file(model, *found, request, streams);
+  if (!written) return report_failure(streams, "slice", written.error().message);
+  if (!has_data_on_stream) {
+    print(request, *selection, model.tensors()[found->tensor], *found, model, streams.out);
+  }
+  return streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,112 @@
+// A queue of tensors, the threads that empty it, and one that looks on.
+#include "tools/cli/tensor_scan.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <numeric>
+#include <system_error>
+#include <thread>
+
+#include "core/base/checksum.h"
+#include "tools/cli/interrupt.h"
+
+namespace stfs::tools {
+namespace {
+
+/// Read, hashed and searched at a time: little enough that each finds it in the cache, and so much that the
+/// system calls don't show. A multiple of every element's size.
+constexpr std::uint64_t kScanPieceBytes = 256U << 10U;
+constexpr std::chrono::milliseconds kScanLookEvery{50};
+
+class Scanner {
+ public:
+  Scanner(const Model& model, std::span<const std::uint32_t> tensors)
+      : model_(model), tensors_(tensors), order_(tensors.size()), scans_(tensors.size()) {
+    std::iota(order_.begin(), order_.end(), std::size_t{0});
+    std::ranges::stable_sort(order_, std::greater<>(),
+                             [&](std::size_t at) { return model_.tensors()[tensors_[at]].data.size_bytes; });
+  }
+
+  /// Until the queue is empty or stop() was called.
+  void work() {
+    for (std::size_t next = next_++; next < order_.size() && !is_stopped_; next = next_++) {
+      TensorScan& scan = scans_[order_[next]];
+      auto done = guard_memory([&] { return scan_one(tensors_[order_[next]], scan); });
+      if (!done) scan.failure = std::move(done).error();
+    }
+    const std::scoped_lock lock(mutex_);
+    ended_ += 1;
+    end_.notify_one();
+  }
+
+  /// Whether so many work() have ended; waits a moment for it.
+  bool wait_a_moment(std::size_t threads) {
+    std::unique_lock lock(mutex_);
+    return end_.wait_for(lock, kScanLookEvery, [&] { return ended_ == threads; });
+  }
+  void stop() { is_stopped_ = true; }
+  [[nodiscard]] std::uint64_t done_bytes() const { return done_bytes_; }
+  std::vector<TensorScan> take_scans() { return std::move(scans_); }
+
+ private:
+  Result<void> scan_one(std::uint32_t tensor, TensorScan& scan) {
+    const Archive& archive = model_.archive_of(tensor);
+    const ByteRange range = model_.file_range(tensor);
+    const Dtype dtype = model_.tensors()[tensor].dtype;
+    Checksum checksum;
+    std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kScanPieceBytes, range.size_bytes)));
+    for (std::uint64_t offset = range.offset; offset < range.end() && !is_stopped_;
+         offset += kScanPieceBytes) {
+      const auto piece =
+          std::span(buffer).first(static_cast<std::size_t>(std::min(kScanPieceBytes, range.end() - offset)));
+      if (auto read = archive.read_through(piece, offset); !read) return read;
+      checksum.update(piece);
+      scan.non_finite += count_non_finite(dtype, piece);
+      done_bytes_ += piece.size();
+    }
+    scan.checksum = "xxh128:" + checksum.hex();
+    return {};
+  }
+
+  const Model& model_;
+  std::span<const std::uint32_t> tensors_;
+  std::vector<std::size_t> order_;  // positions in tensors_, the largest tensor first
+  std::vector<TensorScan> scans_;   // each written by the one thread that took it
+  std::atomic<std::size_t> next_ = 0;
+  std::atomic<std::uint64_t> done_bytes_ = 0;
+  std::atomic<bool> is_stopped_ = false;
+  std::mutex mutex_;  // guards the next
+  std::size_t ended_ = 0;
+  std::condition_variable end_;
+};
+
+}  // namespace
+
+Result<std::vector<TensorScan>> scan_tensors(const Model& model, std::span<const std::uint32_t> tensors,
+                                             unsigned threads, Progress& progress) {
+  Scanner scanner(model, tensors);
+  std::vector<std::thread> workers;
+  const std::size_t wanted = std::clamp<std::size_t>(tensors.size(), 1, std::max(threads, 1U));
+  workers.reserve(wanted);
+  try {
+    while (workers.size() < wanted) workers.emplace_back([&scanner] { scanner.work(); });
+  } catch (const std::system_error&) {
+    if (workers.empty()) scanner.work();
+  }
+  std::uint64_t shown_bytes = 0;
+  for (bool is_done = workers.empty(); !is_done;) {
+    is_done = scanner.wait_a_moment(workers.size());
+    if (interrupted()) scanner.stop();
+    const std::uint64_t now = scanner.done_bytes();
+    progress.advance(now - shown_bytes);
+    shown_bytes = now;
+  }
+  for (std::thread& worker : workers) worker.join();
+  if (interrupted()) return fail(ErrorCode::System, EINTR, model.path().string() + ": interrupted");
+  return scanner.take_scans();
+}
+
+}  // namespace stfs::tools

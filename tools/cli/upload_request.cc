@@ -1,0 +1,55 @@
+// From the command line to a PlanRequest.
+#include "tools/cli/upload_request.h"
+
+#include <utility>
+
+#include "tools/cli/diagnostic.h"
+#include "tools/device/dtype_name.h"
+
+namespace stfs::tools {
+namespace {
+
+tl::unexpected<UploadRefusal> wrong_usage(std::string message) {
+  return tl::unexpected(UploadRefusal{std::move(message), true});
+}
+
+}  // namespace
+
+void add_upload_options(CommandLine& line, UploadRequest& request) {
+  line.positionals(
+      request.sources, "SOURCE",
+      "archives, sharded models, directories of archives, mounts, or files of tensors in a mount");
+  line.text(request.device, "-d,--device", "DEVICE",
+            "where to: cpu, cuda:0, several with commas, or @FILE of rules");
+  line.texts(request.patterns, "--select", "PATTERN", "only tensors that it matches; may be repeated");
+  line.text(request.dtype, "--dtype", "DTYPE", "convert floating tensors to it on the way");
+}
+
+tl::expected<upload::PlanRequest, UploadRefusal> plan_request(const UploadRequest& request) {
+  upload::PlanRequest to;
+  if (request.sources.empty()) return wrong_usage("SOURCE is required");
+  for (const std::string& source : request.sources) to.sources.push_back({source, request.patterns});
+  if (request.device.empty()) return wrong_usage("--device is required: `stfs devices` lists them");
+  if (!request.dtype.empty()) {
+    const auto dtype = upload::conversion_target_named(request.dtype);
+    if (!dtype) return wrong_usage("--dtype: " + dtype.error().message);
+    to.dtype = *dtype;
+  }
+  const bool is_file = request.device.starts_with('@');
+  auto rules = is_file ? upload::DeviceRules::read_file(request.device.substr(1))
+                       : upload::DeviceRules::parse_device_list(request.device);
+  if (!rules) {
+    const bool is_misspelled = !is_file && rules.error().code == ErrorCode::InvalidArgument;
+    return tl::unexpected(
+        UploadRefusal{(is_file ? "" : "--device: ") + rules.error().message, is_misspelled});
+  }
+  to.rules = std::move(*rules);
+  return to;
+}
+
+int report_refusal(Streams& streams, std::string_view verb, const UploadRefusal& refusal) {
+  return refusal.is_wrong_usage ? report_wrong_usage(streams, verb, refusal.message)
+                                : report_failure(streams, verb, refusal.message);
+}
+
+}  // namespace stfs::tools

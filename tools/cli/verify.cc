@@ -1,0 +1,276 @@
+// stfs verify: every byte is read; what it should be, by a record, and what it is.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+#include <optional>
+#include <ostream>
+#include <thread>
+
+#include "tools/cli/command_line.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/findings.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/output_file.h"
+#include "tools/cli/progress.h"
+#include "tools/cli/sums_file.h"
+#include "tools/cli/tensor_scan.h"
+#include "tools/cli/verb.h"
+#include "tools/target/target.h"
+#include "tools/text/json_document.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+#include "tools/text/table.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kVerifyExamples =
+    "Checks the rules of the format, that index and shards of a sharded model agree, and that every byte\n"
+    "can be read. Prints for each tensor its checksum (XXH128, as xxh128sum and the attribute\n"
+    "user.safetensors.checksum of a mount have it) and how many of its elements are NaN or infinite; - "
+    "where\n"
+    "its dtype has no such value. With --against, says what differs from a record instead: other bytes,\n"
+    "dtypes and shapes, tensors that are missing, tensors that are new. Anything wrong is exit code 1.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs verify model.safetensors\n"
+    "  stfs verify model.safetensors --record model.sums.json         today\n"
+    "  stfs verify model.safetensors --against model.sums.json        after a copy, or next year\n"
+    "  stfs verify --finite checkpoint.safetensors > /dev/null && echo no NaN, no infinity\n"
+    "  stfs verify model.safetensors.index.json lm_head.weight        one tensor of a sharded model\n"
+    "  stfs verify --json model.safetensors | jq '.tensors[] | select(.nan > 0).name'";
+
+struct VerifyRequest {
+  std::string target;
+  std::vector<std::string> names;
+  std::string record;
+  std::string against;
+  unsigned threads = std::max(std::thread::hardware_concurrency(), 1U);
+  bool is_finite = false;
+  bool json = false;
+};
+
+using Positions = std::vector<std::uint32_t>;
+
+/// What was read and what is wrong with it.
+struct Verdict {
+  Positions tensors;  // in the order of the data, as are the scans
+  std::uint64_t size_bytes = 0;
+  std::vector<TensorScan> scans;
+  Findings findings;
+  std::vector<std::string> changed_files;  // while they were read
+
+  [[nodiscard]] std::size_t problems(const Model& model) const {
+    return findings.size() + changed_files.size() + model.problems().size();
+  }
+};
+
+Result<Positions> select(const Target& target, const VerifyRequest& request) {
+  if (target.tensor) return Positions{*target.tensor};
+  Positions positions;
+  if (request.names.empty()) {
+    positions.resize(target.model->tensors().size());
+    std::iota(positions.begin(), positions.end(), 0U);
+  }
+  for (const std::string& name : request.names) {
+    auto position = find_tensor(*target.model, request.target, name);
+    if (!position) return pass_on(std::move(position));
+    positions.push_back(*position);
+  }
+  std::ranges::sort(positions);
+  positions.erase(std::ranges::unique(positions).begin(), positions.end());
+  return positions;
+}
+
+/// Sums of a file that somebody has written to meanwhile may be of neither its old state nor its new one.
+std::vector<std::string> files_changed(const Model& model) {
+  std::vector<std::string> changed;
+  if (model.is_index_changed()) changed.push_back(model.path().string());
+  for (const Shard& shard : model.shards()) {
+    if (!shard.archive) continue;
+    const auto change = shard.archive->check_for_change();
+    if (!change || change->is_touched || change->is_replaced) changed.push_back(shard.path.string());
+  }
+  return changed;
+}
+
+Sums sums_of(const Model& model, const Verdict& verdict) {
+  Sums sums;
+  sums.reserve(verdict.tensors.size());
+  for (std::size_t at = 0; at < verdict.tensors.size(); ++at) {
+    const Tensor tensor = model.tensors()[verdict.tensors[at]];
+    sums.push_back({std::string(tensor.name),
+                    tensor.dtype,
+                    {tensor.shape.begin(), tensor.shape.end()},
+                    verdict.scans[at].checksum});
+  }
+  std::ranges::sort(sums, {}, &RecordedTensor::name);
+  return sums;
+}
+
+/// Reads, compares, and records what is whole.
+Result<Verdict> judge(const Target& target, const VerifyRequest& request, Streams& streams) {
+  const Model& model = *target.model;
+  Verdict verdict;
+  auto tensors = select(target, request);
+  if (!tensors) return pass_on(std::move(tensors));
+  verdict.tensors = std::move(*tensors);
+  for (const std::uint32_t at : verdict.tensors) verdict.size_bytes += model.tensors()[at].data.size_bytes;
+  // What can't be read or written shows before the work, not after it.
+  Result<Sums> recorded;
+  if (!request.against.empty()) recorded = read_sums(request.against);
+  if (!recorded) return pass_on(std::move(recorded));
+  std::optional<NewFile> record;
+  if (!request.record.empty()) {
+    auto file = create_output(request.record, model);
+    if (!file) return pass_on(std::move(file));
+    record.emplace(std::move(*file));
+  }
+  {
+    Progress progress(streams, "verify", verdict.size_bytes);
+    auto scans = scan_tensors(model, verdict.tensors, request.threads, progress);
+    if (!scans) return pass_on(std::move(scans));
+    verdict.scans = std::move(*scans);
+  }
+  find_unreadable(model, verdict.tensors, verdict.scans, verdict.findings);
+  if (!request.against.empty()) {
+    find_changed(model, verdict.tensors, verdict.scans, *recorded, verdict.findings);
+    const bool is_whole_model = !target.tensor && request.names.empty();
+    if (is_whole_model) find_missing(model, *recorded, verdict.findings);
+  }
+  if (request.is_finite) find_non_finite(model, verdict.tensors, verdict.scans, verdict.findings);
+  verdict.changed_files = files_changed(model);
+  if (record && verdict.problems(model) == 0) {
+    auto done = append_sums(*record, model.path().filename().string(), sums_of(model, verdict));
+    if (done) done = record->finish();
+    if (!done) return pass_on(std::move(done));
+  }
+  return verdict;
+}
+
+void print_json(const Model& model, const Verdict& verdict, std::ostream& out) {
+  out << fmt::format("{{\n  \"schema\": {},\n  \"path\": {},\n  \"tensors\": [", kJsonSchema,
+                     json_line(json_path(model.path())));
+  for (std::size_t at = 0; out && at < verdict.tensors.size(); ++at) {
+    const Tensor tensor = model.tensors()[verdict.tensors[at]];
+    const TensorScan& scan = verdict.scans[at];
+    Json row;
+    row["name"] = tensor.name;
+    row["dtype"] = name_of(tensor.dtype);
+    row["shape"] = std::vector<std::uint64_t>(tensor.shape.begin(), tensor.shape.end());
+    row["size_bytes"] = tensor.data.size_bytes;
+    row["checksum"] = scan.failure ? Json() : Json(scan.checksum);
+    row["nan"] = has_nan(tensor.dtype) && !scan.failure ? Json(scan.non_finite.nan) : Json();
+    row["infinite"] = has_infinity(tensor.dtype) && !scan.failure ? Json(scan.non_finite.infinite) : Json();
+    out << (at == 0 ? "\n    " : ",\n    ") << json_line(row);
+  }
+  out << (verdict.tensors.empty() ? "],\n" : "\n  ],\n") << "  \"problems\": [";
+  const char* separator = "\n    ";
+  const auto print_problem = [&](const Json& problem) {
+    out << separator << json_line(problem);
+    separator = ",\n    ";
+  };
+  for (const ModelProblem& problem : model.problems()) {
+    print_problem({{"kinds", {"model"}}, {"explanation", problem.message}});
+  }
+  for (const std::string& file : verdict.changed_files) {
+    print_problem({{"kinds", {"changed"}}, {"explanation", file + " was changed while it was read"}});
+  }
+  for (const Finding& finding : verdict.findings) {
+    print_problem({{"name", finding.name}, {"kinds", finding.kinds}, {"explanation", finding.text}});
+  }
+  out << (verdict.problems(model) == 0 ? "]\n}\n" : "\n  ]\n}\n");
+}
+
+void print_table(const Model& model, const Verdict& verdict, std::ostream& out) {
+  using Align = Table::Align;
+  using Row = std::array<std::string, 5>;
+  Table table({Align::Left, Align::Left, Align::Left, Align::Right, Align::Right});
+  const Row heading = {"name", "dtype", "checksum", "NaN", "infinite"};
+  const auto cells = [&](std::size_t at) {
+    const Tensor tensor = model.tensors()[verdict.tensors[at]];
+    const TensorScan& scan = verdict.scans[at];
+    Row row = {printable_name(tensor.name), std::string(name_of(tensor.dtype)), "unreadable", "-", "-"};
+    if (scan.failure) return row;
+    row[2] = scan.checksum;
+    if (has_nan(tensor.dtype)) row[3] = grouped(scan.non_finite.nan);
+    if (has_infinity(tensor.dtype)) row[4] = grouped(scan.non_finite.infinite);
+    return row;
+  };
+  table.fit(heading);
+  for (std::size_t at = 0; at < verdict.tensors.size(); ++at) table.fit(cells(at));
+  table.print(out, heading);
+  for (std::size_t at = 0; out && at < verdict.tensors.size(); ++at) table.print(out, cells(at));
+}
+
+void print_summary(const VerifyRequest& request, const Model& model, const Verdict& verdict,
+                   std::ostream& out) {
+  const std::size_t problems = verdict.problems(model);
+  const std::size_t count = verdict.tensors.size();
+  out << fmt::format("read {} tensor{}, {}: ", grouped(count), count == 1 ? "" : "s",
+                     human_size(verdict.size_bytes));
+  if (!request.record.empty()) {
+    out << "recorded in " << printable(request.record) << '\n';
+  } else if (problems == 0) {
+    out << "as recorded in " << printable(request.against) << '\n';
+  } else {
+    out << fmt::format("{} problem{}\n", grouped(problems), problems == 1 ? "" : "s");
+  }
+}
+
+int report(const VerifyRequest& request, const Model& model, const Verdict& verdict, Streams& streams) {
+  int code = report_problems(streams, "verify", model);
+  for (const std::string& file : verdict.changed_files) {
+    code = report_failure(streams, "verify", file + ": was changed while it was read: verify it again");
+  }
+  for (const Finding& finding : verdict.findings) {
+    code =
+        report_failure(streams, "verify",
+                       fmt::format("{}: {}: {}", request.target, printable_name(finding.name), finding.text));
+  }
+  if (!request.record.empty() && code != kDone) {
+    report_failure(streams, "verify", request.record + ": not written: a record is of a model that is whole");
+  }
+  return code;
+}
+
+}  // namespace
+
+int verify(const Arguments& arguments, Streams& streams) {
+  VerifyRequest request;
+  CommandLine line("verify", "Read every byte: checksums, NaNs, and what differs from a record.",
+                   kVerifyExamples);
+  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
+  line.positionals(request.names, "NAME", "these tensors only");
+  line.text(request.record, "--record", "FILE", "write a record of dtypes, shapes and checksums (JSON)");
+  line.text(request.against, "--against", "FILE", "compare with a record").excludes("--record");
+  line.flag(request.is_finite, "--finite", "NaNs and infinities are problems too");
+  line.number(request.threads, "--threads", "N",
+              "read so many tensors at a time; as many as cores by default", 1, 1024);
+  line.flag(request.json, "--json", "tensors and problems as a JSON object");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+
+  const auto target = open_target(request.target, Use::Tensors);
+  if (!target) return report_failure(streams, "verify", target.error().message);
+  if (target->tensor && !request.names.empty()) {
+    return report_wrong_usage(
+        streams, "verify", request.target + ": is one tensor's file already: NAME goes with a whole archive");
+  }
+  std::optional<InterruptGuard> guard(std::in_place);
+  const auto verdict = judge(*target, request, streams);
+  if (!verdict) return report_failure(streams, "verify", verdict.error().message);
+  guard.reset();
+  const int code = report(request, *target->model, *verdict, streams);
+  if (request.json) {
+    print_json(*target->model, *verdict, streams.out);
+  } else if (request.record.empty() && request.against.empty()) {
+    print_table(*target->model, *verdict, streams.out);
+  } else if (request.record.empty() || code == kDone) {
+    print_summary(request, *target->model, *verdict, streams.out);
+  }
+  return streams.out ? code : kFailed;
+}
+
+}  // namespace stfs::tools

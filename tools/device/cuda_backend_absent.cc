@@ -1,0 +1,20 @@
+// What stands in for the CUDA backend where the Toolkit was not there to build it with.
+#include "tools/device/cuda_backend.h"
+
+namespace stfs::upload {
+namespace {
+
+constexpr const char* kWhy =
+    "this safetensorsfs was built without the CUDA Toolkit: build it where nvcc is found";
+
+}  // namespace
+
+Result<std::vector<DeviceInfo>> list_cuda_devices() {
+  return fail(ErrorCode::NotFound, ENODEV, kWhy);
+}
+
+Result<std::shared_ptr<Backend>> open_cuda_backend(const Device& device) {
+  return fail(ErrorCode::NotFound, ENODEV, device.name() + ": " + kWhy);
+}
+
+}  // namespace stfs::upload

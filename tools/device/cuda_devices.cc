@@ -1,0 +1,95 @@
+// Names, UUIDs and memory of GPUs.
+#include "tools/device/cuda_devices.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <array>
+
+namespace stfs::upload {
+namespace {
+
+std::string uuid_text(const CUuuid& uuid) {
+  std::string text = "GPU-";
+  for (std::size_t at = 0; at < sizeof uuid.bytes; ++at) {
+    if (at == 4 || at == 6 || at == 8 || at == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[at]));
+  }
+  return text;
+}
+
+/// Fills in what the driver knows of one GPU. @return what could not be asked, and why.
+std::string describe(const CudaDriver& driver, DeviceInfo& info) {
+  CUdevice device = 0;
+  if (const CUresult error = driver.device(&device, info.device.index); error != CUDA_SUCCESS)
+    return "it can't be opened: " + driver.explain(error);
+  std::array<char, 256> name{};
+  if (const CUresult error = driver.name(name.data(), static_cast<int>(name.size()) - 1, device);
+      error != CUDA_SUCCESS)
+    return "it does not tell its name: " + driver.explain(error);
+  info.description = name.data();
+  CUuuid uuid{};
+  if (const CUresult error = driver.uuid(&uuid, device); error != CUDA_SUCCESS)
+    return "it does not tell its UUID: " + driver.explain(error);
+  info.device.uuid = uuid_text(uuid);
+  std::size_t total_bytes = 0;
+  if (const CUresult error = driver.total_memory(&total_bytes, device); error != CUDA_SUCCESS)
+    return "it does not tell its memory: " + driver.explain(error);
+  info.total_bytes = total_bytes;
+  return {};
+}
+
+/// As nvml.h declares them; that header comes with an optional part of the Toolkit.
+struct NvmlMemory {
+  unsigned long long total_bytes;
+  unsigned long long free_bytes;
+  unsigned long long used_bytes;
+};
+using NvmlInit = int (*)();
+using NvmlFind = int (*)(const char* uuid, void** device);
+using NvmlAsk = int (*)(void* device, NvmlMemory* memory);
+
+/// Stays loaded: the driver's library does so too.
+struct Nvml {
+  NvmlFind find = nullptr;
+  NvmlAsk ask = nullptr;
+
+  Nvml() {
+    void* const library = ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == nullptr) return;
+    const auto init = reinterpret_cast<NvmlInit>(::dlsym(library, "nvmlInit_v2"));
+    if (init == nullptr || init() != 0) return;
+    find = reinterpret_cast<NvmlFind>(::dlsym(library, "nvmlDeviceGetHandleByUUID"));
+    ask = reinterpret_cast<NvmlAsk>(::dlsym(library, "nvmlDeviceGetMemoryInfo"));
+  }
+};
+
+}  // namespace
+
+CudaDeviceRows list_cuda_devices(const CudaDriver& driver, const FreeMemoryOf& free_memory_of) {
+  CudaDeviceRows rows;
+  int count = 0;
+  rows.error = driver.init(0);
+  if (rows.error == CUDA_SUCCESS) rows.error = driver.count(&count);
+  if (rows.error == CUDA_SUCCESS && count == 0) rows.error = CUDA_ERROR_NO_DEVICE;
+  if (rows.error != CUDA_SUCCESS) return rows;
+  for (int index = 0; index < count; ++index) {
+    DeviceInfo info;
+    info.device = {.kind = Device::Kind::Cuda, .index = index, .uuid = {}};
+    info.problem = describe(driver, info);
+    if (info.problem.empty()) info.free_bytes = free_memory_of(info.device.uuid);
+    rows.devices.push_back(std::move(info));
+  }
+  return rows;
+}
+
+std::optional<std::uint64_t> managed_free_memory(const std::string& uuid) {
+  static const Nvml library;
+  if (library.find == nullptr || library.ask == nullptr) return std::nullopt;
+  void* device = nullptr;
+  NvmlMemory memory{};
+  if (library.find(uuid.c_str(), &device) != 0 || library.ask(device, &memory) != 0) return std::nullopt;
+  return memory.free_bytes;
+}
+
+}  // namespace stfs::upload

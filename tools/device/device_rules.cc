@@ -1,0 +1,152 @@
+// Parsing of rules, and the choice between them.
+#include "tools/device/device_rules.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <string>
+
+#include "tools/device/selection.h"
+#include "tools/text/printable.h"
+
+namespace stfs::upload {
+namespace {
+
+constexpr std::string_view kBlanks = " \t\r";
+
+std::string_view trimmed(std::string_view text) {
+  const std::size_t begin = text.find_first_not_of(kBlanks);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
+}
+
+/// Takes the first word off the text.
+std::string_view take_word(std::string_view& text) {
+  text = trimmed(text);
+  const std::string_view word = text.substr(0, text.find_first_of(kBlanks));
+  text = trimmed(text.substr(word.size()));
+  return word;
+}
+
+tl::unexpected<Error> refuse(const std::string& why) {
+  return fail(ErrorCode::InvalidArgument, EINVAL, why);
+}
+
+Result<std::vector<Device>> parse_devices(std::string_view text) {
+  std::vector<Device> devices;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    auto device = parse_device(trimmed(text.substr(begin, end - begin)));
+    if (!device) return pass_on(std::move(device));
+    const auto is_same = [&](const Device& other) {
+      return other.kind == device->kind && other.index == device->index;
+    };
+    if (std::ranges::any_of(devices, is_same)) return refuse(device->name() + ": is named twice");
+    devices.push_back(std::move(*device));
+    begin = end + 1;
+  }
+  return devices;
+}
+
+/// Takes a number and what must follow it off the text.
+bool take_number(std::string_view& text, std::uint32_t& number, char next) {
+  text = trimmed(text);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc()) return false;
+  text = trimmed(text.substr(static_cast<std::size_t>(end - text.data())));
+  if (!text.starts_with(next)) return false;
+  text = trimmed(text.substr(1));
+  return true;
+}
+
+/// `shard(DIMENSION, PART/PARTS)`.
+Result<ShardRule> parse_shard(std::string_view text) {
+  constexpr std::string_view kBegin = "shard(";
+  ShardRule shard;
+  std::string_view rest = text;
+  const bool is_shard = rest.starts_with(kBegin);
+  if (is_shard) rest.remove_prefix(kBegin.size());
+  if (!is_shard || !take_number(rest, shard.dimension, ',') || !take_number(rest, shard.part, '/') ||
+      !take_number(rest, shard.parts, ')') || !rest.empty()) {
+    return refuse(fmt::format("{}: is no shard(DIMENSION, PART/PARTS)", tools::printable(text)));
+  }
+  if (shard.parts == 0 || shard.part == 0 || shard.part > shard.parts) {
+    return refuse(fmt::format("{}: parts count from 1 to their number", tools::printable(text)));
+  }
+  return shard;
+}
+
+/// A line without its comment, and not empty.
+Result<DeviceRule> parse_rule(std::string_view line) {
+  DeviceRule rule;
+  std::string_view rest = line;
+  rule.pattern = take_word(rest);
+  // "cuda:0, cuda:1" with blanks behind its commas is one list.
+  std::string devices;
+  do {
+    devices += take_word(rest);
+  } while (devices.ends_with(',') && !rest.empty());
+  auto parsed = parse_devices(devices);
+  if (!parsed) return pass_on(std::move(parsed));
+  rule.devices = std::move(*parsed);
+  if (rest.empty()) return rule;
+  auto shard = parse_shard(rest);
+  if (!shard) return pass_on(std::move(shard));
+  rule.shard = *shard;
+  return rule;
+}
+
+/// A name may hold a '#': a comment's has a blank before it.
+std::string_view without_comment(std::string_view line) {
+  for (std::size_t at = line.find('#'); at != std::string_view::npos; at = line.find('#', at + 1)) {
+    if (at == 0 || kBlanks.find(line[at - 1]) != std::string_view::npos) return line.substr(0, at);
+  }
+  return line;
+}
+
+}  // namespace
+
+Result<DeviceRules> DeviceRules::parse_device_list(std::string_view text) {
+  auto devices = parse_devices(text);
+  if (!devices) return pass_on(std::move(devices));
+  DeviceRules rules;
+  rules.rules_.push_back({.pattern = "*", .devices = std::move(*devices), .shard = {}});
+  return rules;
+}
+
+Result<DeviceRules> DeviceRules::parse(std::string_view text, const std::string& origin) {
+  DeviceRules rules;
+  for (std::size_t begin = 0, number = 1; begin <= text.size(); ++number) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = trimmed(without_comment(text.substr(begin, end - begin)));
+    begin = end + 1;
+    if (line.empty()) continue;
+    auto rule = parse_rule(line);
+    if (!rule)
+      return tl::unexpected(std::move(rule).error().within(fmt::format("{}: line {}", origin, number)));
+    rules.rules_.push_back(std::move(*rule));
+  }
+  if (rules.rules_.empty()) return refuse(origin + ": holds no rule: one a line, PATTERN DEVICE");
+  return rules;
+}
+
+Result<DeviceRules> DeviceRules::read_file(const std::filesystem::path& path) {
+  std::error_code failed;
+  if (std::filesystem::is_directory(path, failed)) return fail_system(EISDIR, path.string(), "read rules");
+  std::ifstream in(path);
+  if (!in) return fail_system(errno, path.string(), "read rules");
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  if (in.bad()) return fail_system(EIO, path.string(), "read rules");
+  return parse(text, path.string());
+}
+
+const DeviceRule* DeviceRules::rule_for(const std::string& name) const {
+  const auto fits = [&](const DeviceRule& rule) { return matches_name(rule.pattern, name); };
+  const auto found = std::ranges::find_if(rules_, fits);
+  return found == rules_.end() ? nullptr : &*found;
+}
+
+}  // namespace stfs::upload

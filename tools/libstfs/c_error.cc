@@ -1,0 +1,74 @@
+// The codes of error.h under the numbers that stfs.h promises, whatever becomes of the enumeration.
+#include "tools/libstfs/c_error.h"
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+namespace stfs::interface {
+namespace {
+
+struct Code {
+  stfs_code number;
+  ErrorCode code;
+};
+
+constexpr std::array kCodes = {
+    Code{STFS_HEADER_TOO_SMALL, ErrorCode::HeaderTooSmall},
+    Code{STFS_HEADER_TOO_LARGE, ErrorCode::HeaderTooLarge},
+    Code{STFS_INVALID_HEADER_LENGTH, ErrorCode::InvalidHeaderLength},
+    Code{STFS_INVALID_HEADER, ErrorCode::InvalidHeader},
+    Code{STFS_INVALID_HEADER_DESERIALIZATION, ErrorCode::InvalidHeaderDeserialization},
+    Code{STFS_INVALID_OFFSET, ErrorCode::InvalidOffset},
+    Code{STFS_VALIDATION_OVERFLOW, ErrorCode::ValidationOverflow},
+    Code{STFS_MISALIGNED_SLICE, ErrorCode::MisalignedSlice},
+    Code{STFS_TENSOR_INVALID_INFO, ErrorCode::TensorInvalidInfo},
+    Code{STFS_METADATA_INCOMPLETE_BUFFER, ErrorCode::MetadataIncompleteBuffer},
+    Code{STFS_DUPLICATE_KEY, ErrorCode::DuplicateKey},
+    Code{STFS_SYSTEM, ErrorCode::System},
+    Code{STFS_INVALID_ARGUMENT, ErrorCode::InvalidArgument},
+    Code{STFS_NOT_FOUND, ErrorCode::NotFound},
+    Code{STFS_READ_ONLY, ErrorCode::ReadOnly},
+    Code{STFS_WRONG_SIZE, ErrorCode::WrongSize},
+    Code{STFS_ARCHIVE_CHANGED, ErrorCode::ArchiveChanged},
+    Code{STFS_ARCHIVE_CUT, ErrorCode::ArchiveCut},
+    Code{STFS_BUSY, ErrorCode::Busy},
+    Code{STFS_COMMIT_UNKNOWN, ErrorCode::CommitUnknown},
+    Code{STFS_OUT_OF_MEMORY, ErrorCode::OutOfMemory},
+};
+
+/// So many bytes of the text as fit, without half a character at the end.
+std::size_t fitting_bytes(const std::string& text, std::size_t most) {
+  if (text.size() <= most) return text.size();
+  while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0U) == 0x80U) --most;
+  return most;
+}
+
+}  // namespace
+
+void tell(const Error& error, stfs_error* to) {
+  if (to == nullptr) return;
+  const auto known = std::find_if(kCodes.begin(), kCodes.end(),
+                                  [&](const Code& candidate) { return candidate.code == error.code; });
+  to->code = known == kCodes.end() ? STFS_SYSTEM : known->number;
+  to->errno_value = error.errno_value;
+  const std::size_t size_bytes = fitting_bytes(error.message, sizeof to->message - 1);
+  std::memcpy(to->message, error.message.data(), size_bytes);
+  to->message[size_bytes] = '\0';
+}
+
+}  // namespace stfs::interface
+
+using namespace stfs::interface;
+
+const char* stfs_version() {
+  return STFS_VERSION;
+}
+
+const char* stfs_code_name(std::int32_t code) {
+  if (code == STFS_OK) return "Ok";
+  for (const Code& known : kCodes) {
+    if (known.number == code) return stfs::name_of(known.code).data();  // of a literal: NUL at its end
+  }
+  return "Unknown";
+}

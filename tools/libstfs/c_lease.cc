@@ -1,0 +1,94 @@
+// Leases of what `stfs serve` keeps.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "tools/libstfs/c_error.h"
+#include "tools/libstfs/c_struct.h"
+#include "tools/libstfs/handles.h"
+
+using namespace stfs;
+using namespace stfs::interface;
+
+namespace {
+
+Result<upload::AttachOptions> options_of(const stfs_attach_options* given) {
+  upload::AttachOptions options;
+  if (given == nullptr) return options;
+  const auto known = take_struct(given);
+  if (!known) return tl::unexpected(known.error());
+  if (known->patience_ns == 0) return options;
+  // A year is as good as for ever, and can be added to any time.
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+  constexpr std::uint64_t kLongestNs = std::chrono::nanoseconds(kLongest).count();
+  const std::chrono::nanoseconds patience(std::min(known->patience_ns, kLongestNs));
+  options.patience = std::chrono::ceil<std::chrono::milliseconds>(patience);
+  return options;
+}
+
+}  // namespace
+
+stfs_lease* stfs_attach(const char* socket, const stfs_attach_options* options, stfs_error* error) {
+  return answer(error, [&]() -> Result<stfs_lease*> {
+    if (socket == nullptr) return refuse("stfs_attach: no socket");
+    const auto known = options_of(options);
+    if (!known) return tl::unexpected(known.error());
+    auto lease = upload::Lease::attach(socket, *known);
+    if (!lease) return pass_on(std::move(lease));
+    return new stfs_lease{{}, std::move(*lease)};
+  });
+}
+
+void stfs_lease_close(stfs_lease* lease) {
+  delete lease;
+}
+
+std::uint64_t stfs_lease_count(const stfs_lease* lease) {
+  return lease->lease.tensors().size();
+}
+
+stfs_tensor* stfs_lease_tensor(const stfs_lease* lease, std::uint64_t position, stfs_error* error) {
+  return answer(error, [&]() -> Result<stfs_tensor*> {
+    const auto& tensors = lease->lease.tensors();
+    if (position >= tensors.size()) return refuse(fmt::format("stfs_lease_tensor: no tensor {}", position));
+    const upload::LeasedTensor& leased = tensors[static_cast<std::size_t>(position)];
+    auto tensor = std::make_unique<stfs_tensor>();
+    tensor->name = leased.name;
+    tensor->view = StridedView::whole(leased.dtype, leased.shape, leased.place.size_bytes);
+    tensor->memory = arena_memory(lease->lease.arenas()[leased.arena], leased.place);
+    return tensor.release();
+  });
+}
+
+std::uint64_t stfs_lease_generation(const stfs_lease* lease) {
+  return lease->lease.generation();
+}
+
+std::uint64_t stfs_lease_source_count(const stfs_lease* lease) {
+  return lease->lease.sources().size();
+}
+
+const char* stfs_lease_source(const stfs_lease* lease, std::uint64_t position) {
+  const auto& sources = lease->lease.sources();
+  return position < sources.size() ? sources[static_cast<std::size_t>(position)].c_str() : nullptr;
+}
+
+int stfs_lease_descriptor(const stfs_lease* lease) {
+  const std::scoped_lock lock(lease->mutex);
+  return lease->lease.descriptor();
+}
+
+int stfs_lease_take_news(stfs_lease* lease, stfs_lease_news* news, stfs_error* error) {
+  return answer(error, [&]() -> Result<void> {
+    if (news == nullptr) return refuse("stfs_lease_take_news: nowhere to put it");
+    const std::scoped_lock lock(lease->mutex);
+    const auto told = lease->lease.take_news();
+    if (!told) return tl::unexpected(told.error());
+    stfs_lease_news known{};
+    known.newer_generation = told->newer_generation;
+    known.is_server_gone = told->is_server_gone ? 1 : 0;
+    told->why_stuck.copy(known.why_stuck, sizeof known.why_stuck - 1);
+    return give_struct(known, news);
+  });
+}

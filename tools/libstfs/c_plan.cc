@@ -1,0 +1,105 @@
+// Plans: what the caller asks for, as the planner understands it.
+#include <fmt/format.h>
+
+#include <string_view>
+
+#include "tools/device/dtype_name.h"
+#include "tools/libstfs/c_error.h"
+#include "tools/libstfs/c_struct.h"
+#include "tools/libstfs/handles.h"
+
+using namespace stfs;
+using namespace stfs::interface;
+
+namespace {
+
+Result<upload::DeviceRules> rules_of(const stfs_plan_options& options) {
+  if ((options.devices == nullptr) == (options.rules == nullptr)) {
+    return refuse("where the tensors go: name devices or rules, and not both");
+  }
+  return options.devices != nullptr ? upload::DeviceRules::parse_device_list(options.devices)
+                                    : upload::DeviceRules::parse(options.rules, "rules");
+}
+
+Result<upload::PlanRequest> request_of(const stfs_model& model, const stfs_plan_options& options) {
+  upload::PlanRequest request;
+  request.sources.push_back({model.named, {}});
+  for (std::size_t at = 0; at < options.pattern_count; ++at) {
+    request.sources.front().patterns.emplace_back(options.patterns[at]);
+  }
+  auto rules = rules_of(options);
+  if (!rules) return pass_on(std::move(rules));
+  request.rules = std::move(*rules);
+  if (options.dtype != nullptr) {
+    auto dtype = upload::conversion_target_named(options.dtype);
+    if (!dtype) return pass_on(std::move(dtype));
+    request.dtype = *dtype;
+  }
+  return request;
+}
+
+}  // namespace
+
+stfs_plan* stfs_plan_make(const stfs_model* model, const stfs_plan_options* options, stfs_error* error) {
+  return answer(error, [&]() -> Result<stfs_plan*> {
+    if (options == nullptr) return refuse("stfs_plan_make: no options, which say where the tensors go");
+    const auto known = take_struct(options);
+    if (!known) return tl::unexpected(known.error());
+    const auto request = request_of(*model, *known);
+    if (!request) return tl::unexpected(request.error());
+    auto plan = upload::make_plan(*request);
+    if (!plan) return pass_on(std::move(plan));
+    return new stfs_plan{std::move(*plan)};
+  });
+}
+
+void stfs_plan_close(stfs_plan* plan) {
+  delete plan;
+}
+
+std::uint64_t stfs_plan_count(const stfs_plan* plan) {
+  return plan->plan.tensors.size();
+}
+
+int stfs_plan_describe(const stfs_plan* plan, std::uint64_t position, stfs_tensor_info* info,
+                       stfs_error* error) {
+  return answer(error, [&]() -> Result<void> {
+    if (position >= plan->plan.tensors.size()) {
+      return refuse(fmt::format("stfs_plan_describe: no tensor {}", position));
+    }
+    const upload::PlannedTensor& planned = plan->plan.tensors[static_cast<std::size_t>(position)];
+    const Model& model = *plan->plan.models[planned.model];
+    const upload::Device& device = plan->plan.devices[planned.device].device;
+    stfs_tensor_info known{};
+    known.name = {planned.name.data(), planned.name.size()};
+    known.dtype = static_cast<std::int32_t>(planned.dtype);
+    known.rank = static_cast<std::uint32_t>(planned.shape.size());
+    known.shape = planned.shape.data();
+    known.size_bytes = planned.place.size_bytes;
+    known.archive = model.archive_of(planned.tensor).path().c_str();
+    known.offset = model.file_range(planned.tensor).offset + (planned.slice ? planned.slice->first_byte : 0);
+    known.device_kind = device.kind == upload::Device::Kind::Cpu ? STFS_CPU : STFS_CUDA;
+    known.device_index = device.index;
+    known.flags = STFS_WRITABLE;
+    return give_struct(known, info);
+  });
+}
+
+std::uint64_t stfs_plan_read_bytes(const stfs_plan* plan) {
+  return plan->plan.read_bytes();
+}
+
+std::uint64_t stfs_plan_left_out_count(const stfs_plan* plan) {
+  return plan->plan.left_out.size();
+}
+
+int stfs_plan_left_out(const stfs_plan* plan, std::uint64_t position, stfs_text* name, stfs_error* error) {
+  return answer(error, [&]() -> Result<void> {
+    if (position >= plan->plan.left_out.size()) {
+      return refuse(fmt::format("stfs_plan_left_out: no name {}", position));
+    }
+    const std::string& left_out = plan->plan.left_out[static_cast<std::size_t>(position)];
+    *name = {left_out.data(), left_out.size()};
+    return {};
+  });
+}

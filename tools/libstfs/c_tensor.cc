@@ -1,0 +1,158 @@
+// Handles of tensors: slices of them, their address, their bytes.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "tools/libstfs/c_error.h"
+#include "tools/libstfs/c_struct.h"
+#include "tools/libstfs/handles.h"
+#include "tools/text/printable.h"
+
+using namespace stfs;
+using namespace stfs::interface;
+
+namespace {
+
+/// From here on a private map is cheaper than a copy, and a process may only have 65,530 maps.
+constexpr std::uint64_t kWorthMappingBytes = 64 << 10;
+
+std::unique_ptr<stfs_tensor> derive(const stfs_tensor& from, StridedView view,
+                                    std::shared_ptr<TensorMemory> memory) {
+  auto tensor = std::make_unique<stfs_tensor>();
+  tensor->name = from.name;
+  tensor->archive = from.archive;
+  tensor->offset = from.offset;
+  tensor->view = std::move(view);
+  tensor->memory = std::move(memory);
+  return tensor;
+}
+
+/// A tensor of its own memory is somewhere else than in the archive, which it still names.
+std::unique_ptr<stfs_tensor> derive_elsewhere(const stfs_tensor& from, std::shared_ptr<TensorMemory> memory) {
+  auto tensor = derive(from, from.view.packed(), std::move(memory));
+  tensor->offset = from.offset + from.view.first_byte();
+  return tensor;
+}
+
+Result<stfs_tensor*> copy(const stfs_tensor& tensor) {
+  auto memory = copy_of(*tensor.memory, tensor.view.slice());
+  if (!memory) return tl::unexpected(std::move(memory).error().within(tools::printable_name(tensor.name)));
+  return derive_elsewhere(tensor, std::move(*memory)).release();
+}
+
+}  // namespace
+
+stfs_tensor* stfs_tensor_open(const stfs_model* model, std::uint64_t position, stfs_error* error) {
+  return answer(error, [&]() -> Result<stfs_tensor*> {
+    if (position >= model->count()) return refuse(fmt::format("stfs_tensor_open: no tensor {}", position));
+    const std::uint32_t at = model->tensor(position);
+    const Tensor known = model->model->tensors()[at];
+    auto tensor = std::make_unique<stfs_tensor>();
+    tensor->name = known.name;
+    tensor->archive = model->model->archive_of(at).path().string();
+    tensor->offset = model->model->file_range(at).offset;
+    tensor->view = StridedView::whole(known.dtype, known.shape, known.data.size_bytes);
+    tensor->memory = archive_memory(model->model, model->maps, at);
+    return tensor.release();
+  });
+}
+
+void stfs_tensor_close(stfs_tensor* tensor) {
+  delete tensor;
+}
+
+stfs_tensor* stfs_tensor_retain(const stfs_tensor* tensor, stfs_error* error) {
+  return answer(error, [&]() -> Result<stfs_tensor*> {
+    auto other = derive(*tensor, tensor->view, tensor->memory);
+    const std::scoped_lock lock(tensor->mutex);
+    other->gathered = tensor->gathered;
+    return other.release();
+  });
+}
+
+stfs_tensor* stfs_tensor_slice(const stfs_tensor* tensor, const char* slice, stfs_error* error) {
+  return answer(error, [&]() -> Result<stfs_tensor*> {
+    auto view = tensor->view.sliced(slice);
+    if (!view) {
+      return tl::unexpected(
+          std::move(view).error().within(fmt::format("{}[{}]", tools::printable_name(tensor->name), slice)));
+    }
+    return derive(*tensor, std::move(*view), tensor->memory).release();
+  });
+}
+
+int stfs_tensor_describe(const stfs_tensor* tensor, stfs_tensor_info* info, stfs_error* error) {
+  return answer(error, [&]() -> Result<void> {
+    const StridedView& view = tensor->view;
+    stfs_tensor_info known{};
+    known.name = {tensor->name.data(), tensor->name.size()};
+    known.dtype = static_cast<std::int32_t>(view.dtype());
+    known.rank = static_cast<std::uint32_t>(view.shape().size());
+    known.shape = view.shape().data();
+    const bool is_strided = tensor->is_in_place() && !view.strides_bytes().empty();
+    known.strides_bytes = is_strided ? view.strides_bytes().data() : nullptr;
+    known.size_bytes = view.size_bytes();
+    known.archive = tensor->archive.c_str();
+    known.offset = tensor->offset + view.first_byte();
+    const upload::Device device = tensor->memory->device();
+    known.device_kind = device.kind == upload::Device::Kind::Cpu ? STFS_CPU : STFS_CUDA;
+    known.device_index = device.index;
+    if (tensor->is_in_place()) {
+      if (tensor->memory->is_mapped()) known.flags |= STFS_MAPPED;
+      if (tensor->memory->is_writable()) known.flags |= STFS_WRITABLE;
+    }
+    return give_struct(known, info);
+  });
+}
+
+void* stfs_tensor_data(const stfs_tensor* tensor, stfs_error* error) {
+  return answer(error, [&]() -> Result<void*> {
+    const auto named = [&](Error why) {
+      return tl::unexpected(std::move(why).within(tools::printable_name(tensor->name)));
+    };
+    if (tensor->is_in_place()) {
+      if (auto there = tensor->memory->check(); !there) return named(std::move(there).error());
+      return static_cast<void*>(tensor->memory->address() + tensor->view.first_byte());
+    }
+    const std::scoped_lock lock(tensor->mutex);
+    if (!tensor->gathered) {
+      auto gathered = copy_of(*tensor->memory, tensor->view.slice());
+      if (!gathered) return named(std::move(gathered).error());
+      tensor->gathered = std::move(*gathered);
+    }
+    return static_cast<void*>(tensor->gathered->address());
+  });
+}
+
+int stfs_tensor_read(const stfs_tensor* tensor, std::uint64_t offset, void* to, std::size_t size_bytes,
+                     stfs_error* error) {
+  return answer(error, [&]() -> Result<void> {
+    const auto range = ByteRange::checked(offset, size_bytes);
+    if (!range || range->end() > tensor->view.size_bytes()) {
+      return refuse(fmt::format("{}: {} bytes from byte {} on are more than its {}",
+                                tools::printable_name(tensor->name), size_bytes, offset,
+                                tensor->view.size_bytes()));
+    }
+    if (range->empty()) return {};
+    auto read = tensor->memory->read(tensor->view.slice(), *range, {static_cast<std::byte*>(to), size_bytes});
+    if (!read) return tl::unexpected(std::move(read).error().within(tools::printable_name(tensor->name)));
+    return {};
+  });
+}
+
+stfs_tensor* stfs_tensor_copy(const stfs_tensor* tensor, stfs_error* error) {
+  return answer(error, [&] { return copy(*tensor); });
+}
+
+stfs_tensor* stfs_tensor_private(const stfs_tensor* tensor, stfs_error* error) {
+  return answer(error, [&]() -> Result<stfs_tensor*> {
+    const StridedView& view = tensor->view;
+    if (!view.is_packed() || view.size_bytes() < kWorthMappingBytes) return copy(*tensor);
+    // Of what is gone there is nothing to map.
+    if (auto there = tensor->memory->check(); !there) return pass_on(std::move(there));
+    auto memory = tensor->memory->map_private({view.first_byte(), view.size_bytes()});
+    if (!memory) return pass_on(std::move(memory));
+    if (!*memory) return copy(*tensor);
+    return derive_elsewhere(*tensor, std::move(*memory)).release();
+  });
+}

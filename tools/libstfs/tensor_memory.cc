@@ -1,0 +1,221 @@
+// The kinds of memory: an archive's map, a private map of a part of it, a copy, a device's arena.
+#include "tools/libstfs/tensor_memory.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "core/archive/slice_reader.h"
+#include "core/storage/kernel_copy.h"
+#include "core/tensor/gather.h"
+#include "tools/libstfs/foreign_pages.h"
+
+namespace stfs::interface {
+namespace {
+
+/// What this process's own memory gives to read(): nothing can fail. Not for pages of a file.
+void read_memory(const std::byte* address, const Slice& slice, ByteRange range, std::span<std::byte> to) {
+  static_cast<void>(gather(slice, range, {address, static_cast<std::size_t>(slice.extent.end())}, to));
+}
+
+/// Null where it can't be had. Without a reserve: else a model larger than the memory could not be mapped so,
+/// though most of it is never written to.
+void* map_for_writing(const File& file, std::uint64_t offset, std::size_t size_bytes) {
+  void* map = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
+                     file.descriptor(), static_cast<off_t>(offset));
+  return map == MAP_FAILED ? nullptr : map;
+}
+
+class HeapMemory final : public TensorMemory {
+ public:
+  explicit HeapMemory(std::uint64_t size_bytes)
+      : bytes_(new (std::align_val_t(kAlignment)) std::byte[static_cast<std::size_t>(size_bytes)]) {}
+  [[nodiscard]] std::byte* address() const override { return bytes_.get(); }
+  [[nodiscard]] bool is_writable() const override { return true; }
+  [[nodiscard]] Result<void> read(const Slice& slice, ByteRange range,
+                                  std::span<std::byte> to) const override {
+    read_memory(address(), slice, range, to);
+    return {};
+  }
+  [[nodiscard]] std::span<std::byte> bytes(std::uint64_t size_bytes) const {
+    return {bytes_.get(), static_cast<std::size_t>(size_bytes)};
+  }
+
+ private:
+  static constexpr std::size_t kAlignment = 256;  // DLPack asks for it
+  struct Free {
+    void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t(kAlignment)); }
+  };
+  std::unique_ptr<std::byte[], Free> bytes_;
+};
+
+class PrivateMap final : public TensorMemory {
+ public:
+  /// @param offset  in the archive's file, where the map begins.
+  PrivateMap(std::shared_ptr<const Model> model, const Archive& archive, std::uint64_t offset, void* map,
+             std::size_t size_bytes, std::size_t begin)
+      : model_(std::move(model)),
+        archive_(archive),
+        offset_(offset),
+        map_(map),
+        size_bytes_(size_bytes),
+        begin_(begin) {}
+  PrivateMap(const PrivateMap&) = delete;
+  PrivateMap& operator=(const PrivateMap&) = delete;
+  ~PrivateMap() override { ::munmap(map_, size_bytes_); }
+
+  [[nodiscard]] std::byte* address() const override { return static_cast<std::byte*>(map_) + begin_; }
+  [[nodiscard]] bool is_writable() const override { return true; }
+  // What nobody has written to is still the file's.
+  [[nodiscard]] bool is_mapped() const override { return true; }
+  [[nodiscard]] Result<void> read(const Slice& slice, ByteRange range,
+                                  std::span<std::byte> to) const override {
+    std::vector<std::byte> scratch;
+    const TensorBytes tensor = {.read = [&](ByteRange piece) -> Result<std::span<const std::byte>> {
+      scratch.resize(static_cast<std::size_t>(piece.size_bytes));
+      const std::span<const std::byte> from(address() + piece.offset, scratch.size());
+      auto copied = copy_by_kernel(from, scratch);
+      // The rest of the last page of a file that was cut reads as zeros.
+      if (copied) copied = archive_.bytes().check({offset_ + begin_ + piece.offset, piece.size_bytes});
+      if (!copied) return tl::unexpected(std::move(copied).error().within(archive_.path().string()));
+      return std::span<const std::byte>(scratch);
+    }};
+    return read_slice(slice, range, tensor, to);
+  }
+
+ private:
+  std::shared_ptr<const Model> model_;
+  const Archive& archive_;
+  std::uint64_t offset_;
+  void* map_;
+  std::size_t size_bytes_;
+  std::size_t begin_;  // of the tensor, in the map
+};
+
+class ArchiveMemory final : public TensorMemory {
+ public:
+  ArchiveMemory(std::shared_ptr<const Model> model, std::shared_ptr<const ForgivingMaps> maps,
+                std::uint32_t tensor)
+      : model_(std::move(model)),
+        maps_(std::move(maps)),
+        archive_(model_->archive_of(tensor)),
+        range_(model_->file_range(tensor)) {
+    if (!range_.empty()) address_ = ForeignPages::address(archive_, range_);
+    if (address_ == nullptr || !maps_) return;
+    std::byte* const map = maps_->address(model_->place(tensor).shard);
+    if (map != nullptr) address_ = map + range_.offset;
+  }
+
+  [[nodiscard]] std::byte* address() const override { return address_; }
+  [[nodiscard]] bool is_mapped() const override { return address_ != nullptr; }
+
+  [[nodiscard]] Result<void> check() const override {
+    if (address_ == nullptr) return {};
+    auto there = archive_.bytes().check(range_);
+    if (!there) return tl::unexpected(std::move(there).error().within(archive_.path().string()));
+    return {};
+  }
+
+  [[nodiscard]] Result<void> read(const Slice& slice, ByteRange range,
+                                  std::span<std::byte> to) const override {
+    if (slice.is_contiguous()) {
+      return archive_.read_through(to.first(static_cast<std::size_t>(range.size_bytes)),
+                                   range_.offset + slice.first_byte + range.offset);
+    }
+    std::vector<std::byte> scratch;
+    // Reads only: to copy out of the map takes a handler for SIGBUS, which is not a library's to install.
+    const TensorBytes tensor = {.read = [&](ByteRange piece) {
+      return archive_.read({range_.offset + piece.offset, piece.size_bytes}, scratch);
+    }};
+    return read_slice(slice, range, tensor, to);
+  }
+
+  [[nodiscard]] Result<std::shared_ptr<TensorMemory>> map_private(ByteRange range) const override {
+    if (address_ == nullptr) return std::shared_ptr<TensorMemory>();
+    const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    const std::uint64_t begin = range_.offset + range.offset;
+    const std::uint64_t first_page = begin / page_bytes * page_bytes;
+    const auto size_bytes = static_cast<std::size_t>(begin + range.size_bytes - first_page);
+    void* map = map_for_writing(archive_.file(), first_page, size_bytes);
+    // Some day a process has as many maps as it may have (vm.max_map_count).
+    if (map == nullptr) return std::shared_ptr<TensorMemory>();
+    return std::make_shared<PrivateMap>(model_, archive_, first_page, map, size_bytes,
+                                        static_cast<std::size_t>(begin - first_page));
+  }
+
+ private:
+  std::shared_ptr<const Model> model_;
+  std::shared_ptr<const ForgivingMaps> maps_;
+  Archive& archive_;
+  ByteRange range_;  // of the file
+  std::byte* address_ = nullptr;
+};
+
+class ArenaMemory final : public TensorMemory {
+ public:
+  ArenaMemory(std::shared_ptr<upload::Arena> arena, ByteRange place)
+      : arena_(std::move(arena)), place_(place) {}
+
+  [[nodiscard]] std::byte* address() const override {
+    return static_cast<std::byte*>(arena_->address()) + place_.offset;
+  }
+  [[nodiscard]] Result<void> read(const Slice& slice, ByteRange range,
+                                  std::span<std::byte> to) const override {
+    if (range.empty()) return {};
+    if (arena_->host_bytes().empty()) {
+      return fail(ErrorCode::InvalidArgument, ENOTSUP,
+                  fmt::format("is on {}, and this process can't read it there: use DLPack", device().name()));
+    }
+    read_memory(address(), slice, range, to);
+    return {};
+  }
+  [[nodiscard]] upload::Device device() const override { return arena_->device(); }
+  [[nodiscard]] bool is_writable() const override { return !arena_->is_read_only(); }
+
+ private:
+  std::shared_ptr<upload::Arena> arena_;
+  ByteRange place_;
+};
+
+}  // namespace
+
+std::shared_ptr<TensorMemory> arena_memory(std::shared_ptr<upload::Arena> arena, ByteRange place) {
+  return std::make_shared<ArenaMemory>(std::move(arena), place);
+}
+
+ForgivingMaps::ForgivingMaps(const Model& model) : maps_(model.shards().size()) {
+  for (std::uint32_t shard = 0; shard < maps_.size(); ++shard) {
+    if (!model.shards()[shard].archive || !model.archive(shard).bytes().is_mapped()) continue;
+    Archive& archive = model.archive(shard);
+    const auto size_bytes = static_cast<std::size_t>(archive.opened_status().identity.size_bytes);
+    maps_[shard] = {map_for_writing(archive.file(), 0, size_bytes), size_bytes};
+  }
+}
+
+ForgivingMaps::~ForgivingMaps() {
+  for (const Map& map : maps_) {
+    if (map.address != nullptr) ::munmap(map.address, map.size_bytes);
+  }
+}
+
+Result<std::shared_ptr<TensorMemory>> TensorMemory::map_private(ByteRange) const {
+  return std::shared_ptr<TensorMemory>();
+}
+
+std::shared_ptr<TensorMemory> archive_memory(std::shared_ptr<const Model> model,
+                                             std::shared_ptr<const ForgivingMaps> maps,
+                                             std::uint32_t tensor) {
+  return std::make_shared<ArchiveMemory>(std::move(model), std::move(maps), tensor);
+}
+
+Result<std::shared_ptr<TensorMemory>> copy_of(const TensorMemory& memory, const Slice& slice) {
+  auto copy = std::make_shared<HeapMemory>(slice.size_bytes);
+  auto read = memory.read(slice, {0, slice.size_bytes}, copy->bytes(slice.size_bytes));
+  if (!read) return pass_on(std::move(read));
+  return copy;
+}
+
+}  // namespace stfs::interface

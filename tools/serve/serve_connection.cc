@@ -1,0 +1,113 @@
+// A peer's requests and what it is told.
+#include "tools/serve/serve_connection.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <fstream>
+
+#include "tools/serve/sealed_document.h"
+
+namespace stfs::upload {
+namespace {
+
+std::string program_of(pid_t pid) {
+  std::string name;
+  if (pid > 0) std::getline(std::ifstream(fmt::format("/proc/{}/comm", pid)), name);
+  return name;
+}
+
+}  // namespace
+
+ServeConnection::ServeConnection(ServeSocket::Connection connection, std::optional<Error> refusal,
+                                 Clock::time_point greet_until)
+    : socket_(std::move(connection.socket)),
+      peer_(connection.peer),
+      program_(program_of(connection.peer.pid)),
+      refusal_(std::move(refusal)),
+      greet_until_(greet_until) {}
+
+void ServeConnection::attend(const ServeState& state, Clock::time_point now) {
+  take_request(state);
+  if (stage_ == Stage::Greeting && now >= greet_until_) stage_ = Stage::Over;
+  if (stage_ == Stage::Waiting && state.newest) grant(state.newest);
+  if (stage_ == Stage::Leased) tell_news(state);
+}
+
+void ServeConnection::take_request(const ServeState& state) {
+  auto received = receive_message(socket_.get(), Incoming::NoDescriptors);
+  if (!received) {
+    if (received.error().errno_value == EAGAIN) return;
+    refuse(received.error());
+  } else if (!*received) {
+    stage_ = Stage::Over;
+  } else if (refusal_) {
+    refuse(*refusal_);
+  } else {
+    answer((*received)->message.kind, state);
+  }
+}
+
+void ServeConnection::answer(ServeKind kind, const ServeState& state) {
+  if (stage_ == Stage::Greeting && kind == ServeKind::Attach) {
+    stage_ = Stage::Waiting;
+    // What was the matter before it came is no news to it.
+    told_stuck_number_ = state.stuck_number;
+  } else if (stage_ == Stage::Greeting && kind == ServeKind::Query) {
+    report(state);
+  } else {
+    refuse({ErrorCode::InvalidArgument, EPROTO,
+            "a connection begins with Attach or Query, and says nothing else"});
+  }
+}
+
+void ServeConnection::report(const ServeState& state) {
+  const std::string text = state.report();
+  if (const auto document = seal_document(text); !document) {
+    refuse(document.error());
+  } else {
+    const std::array descriptors = {document->get()};
+    ServeMessage message{ServeKind::Report};
+    message.document_bytes = text.size();
+    send(message, descriptors);
+  }
+  stage_ = Stage::Over;
+}
+
+void ServeConnection::refuse(const Error& why) {
+  send(message_of(ServeKind::Refusal, why));
+  stage_ = Stage::Over;
+}
+
+void ServeConnection::give_up(const Error& why) {
+  if (stage_ == Stage::Waiting) refuse(why);
+}
+
+void ServeConnection::grant(const std::shared_ptr<const ServedModel>& model) {
+  ServeMessage message{ServeKind::Grant};
+  message.generation = model->generation();
+  message.document_bytes = model->manifest_bytes();
+  if (!send(message, model->descriptors())) return;
+  stage_ = Stage::Leased;
+  leased_ = model;
+  told_generation_ = model->generation();
+}
+
+void ServeConnection::tell_news(const ServeState& state) {
+  if (state.newest->generation() > told_generation_) {
+    ServeMessage message{ServeKind::Newer};
+    message.generation = state.newest->generation();
+    if (send(message)) told_generation_ = message.generation;
+  }
+  if (state.stuck_number > told_stuck_number_ && send(message_of(ServeKind::Stuck, state.why_stuck))) {
+    told_stuck_number_ = state.stuck_number;
+  }
+}
+
+bool ServeConnection::send(const ServeMessage& message, std::span<const int> descriptors) {
+  const auto sent = send_message(socket_.get(), message, descriptors);
+  if (!sent && sent.error().errno_value != EAGAIN) stage_ = Stage::Over;
+  return sent.has_value();
+}
+
+}  // namespace stfs::upload

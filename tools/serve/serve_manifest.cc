@@ -1,0 +1,166 @@
+// The manifest as JSON, and its checks.
+#include "tools/serve/serve_manifest.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "tools/serve/serve_protocol.h"
+
+namespace stfs::upload {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+tl::unexpected<Error> wrong(std::string_view what) {
+  return fail(ErrorCode::InvalidArgument, EPROTO, fmt::format("the manifest is wrong: {}", what));
+}
+
+Result<std::string> device_text(const Device& device) {
+  if (device.kind == Device::Kind::Cpu) return "cpu";
+  if (!device.uuid.empty()) return "cuda:" + device.uuid;
+  for (const DeviceInfo& info : list_devices().devices) {
+    const bool is_it = info.device.kind == Device::Kind::Cuda && info.device.index == device.index;
+    if (is_it && !info.device.uuid.empty()) return "cuda:" + info.device.uuid;
+  }
+  return fail(ErrorCode::System, ENODEV,
+              fmt::format("{}: has no UUID by which other processes could find it", device.name()));
+}
+
+/// Nothing where it is absent or of another type: a stranger's text may be anything.
+template <class T>
+std::optional<T> member(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end()) return std::nullopt;
+  if constexpr (std::is_same_v<T, std::string>) {
+    if (!found->is_string()) return std::nullopt;
+  } else {
+    if (!found->is_number_unsigned()) return std::nullopt;
+  }
+  return found->template get<T>();
+}
+
+const Json* array_member(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_array() ? &*found : nullptr;
+}
+
+std::optional<std::vector<std::uint64_t>> parse_shape(const Json& object) {
+  const Json* array = array_member(object, "shape");
+  if (array == nullptr) return std::nullopt;
+  std::vector<std::uint64_t> shape;
+  for (const Json& extent : *array) {
+    if (!extent.is_number_unsigned()) return std::nullopt;
+    shape.push_back(extent.get<std::uint64_t>());
+  }
+  return shape;
+}
+
+/// Size of a tensor, or nothing where it does not fit 64 bits or is no whole number of bytes.
+std::optional<std::uint64_t> size_of(Dtype dtype, const std::vector<std::uint64_t>& shape) {
+  std::uint64_t bits = bits_of(dtype);
+  for (const std::uint64_t extent : shape) {
+    if (__builtin_mul_overflow(bits, extent, &bits)) return std::nullopt;
+  }
+  if (bits % 8 != 0) return std::nullopt;
+  return bits / 8;
+}
+
+Result<LeasedTensor> parse_tensor(const Json& object, const std::vector<ManifestArena>& arenas) {
+  if (!object.is_object()) return wrong("a tensor is no object");
+  auto name = member<std::string>(object, "name");
+  const auto dtype = dtype_named(member<std::string>(object, "dtype").value_or(""));
+  auto shape = parse_shape(object);
+  const auto arena = member<std::uint64_t>(object, "arena");
+  const auto offset = member<std::uint64_t>(object, "offset");
+  const auto size_bytes = member<std::uint64_t>(object, "size_bytes");
+  if (!name || !dtype || !shape || !arena || !offset || !size_bytes) return wrong("a tensor lacks a member");
+  const auto place = ByteRange::checked(*offset, *size_bytes);
+  if (*arena >= arenas.size() || !place || place->end() > arenas[*arena].size_bytes) {
+    return wrong("a tensor lies outside of its arena");
+  }
+  if (size_of(*dtype, *shape) != *size_bytes)
+    return wrong("the size of a tensor is not that of its elements");
+  return LeasedTensor{std::move(*name), *dtype, std::move(*shape), static_cast<std::uint32_t>(*arena),
+                      *place};
+}
+
+}  // namespace
+
+Result<ServeManifest> manifest_of(std::uint64_t generation, std::vector<std::string> sources,
+                                  const std::vector<std::shared_ptr<Arena>>& arenas, const Plan& plan) {
+  if (arenas.size() > kMaxServeArenas) {
+    return fail(
+        ErrorCode::InvalidArgument, EMSGSIZE,
+        fmt::format("{} devices are more than the {} that can be served", arenas.size(), kMaxServeArenas));
+  }
+  ServeManifest manifest{generation, std::move(sources), {}, {}};
+  for (const auto& arena : arenas) {
+    auto device = device_text(arena->device());
+    if (!device) return pass_on(std::move(device));
+    manifest.arenas.push_back({std::move(*device), arena->size_bytes()});
+  }
+  manifest.tensors.reserve(plan.tensors.size());
+  for (const PlannedTensor& tensor : plan.tensors) {
+    manifest.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.device, tensor.place});
+  }
+  return manifest;
+}
+
+std::string manifest_text(const ServeManifest& manifest) {
+  Json document;
+  document["generation"] = manifest.generation;
+  document["sources"] = manifest.sources;
+  document["arenas"] = Json::array();
+  for (const ManifestArena& arena : manifest.arenas) {
+    document["arenas"].push_back({{"device", arena.device}, {"size_bytes", arena.size_bytes}});
+  }
+  Json tensors = Json::array();
+  for (const LeasedTensor& tensor : manifest.tensors) {
+    tensors.push_back({{"name", tensor.name},
+                       {"dtype", name_of(tensor.dtype)},
+                       {"shape", tensor.shape},
+                       {"arena", tensor.arena},
+                       {"offset", tensor.place.offset},
+                       {"size_bytes", tensor.place.size_bytes}});
+  }
+  document["tensors"] = std::move(tensors);
+  return document.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Result<ServeManifest> parse_manifest(std::string_view text) {
+  return guard_memory([&]() -> Result<ServeManifest> {
+    const Json document = Json::parse(text, nullptr, false);
+    if (!document.is_object()) return wrong("it is no JSON object");
+    ServeManifest manifest;
+    const auto generation = member<std::uint64_t>(document, "generation");
+    const Json* sources = array_member(document, "sources");
+    const Json* arenas = array_member(document, "arenas");
+    const Json* tensors = array_member(document, "tensors");
+    if (!generation || sources == nullptr || arenas == nullptr || tensors == nullptr) {
+      return wrong("a member is missing");
+    }
+    manifest.generation = *generation;
+    for (const Json& source : *sources) {
+      if (!source.is_string()) return wrong("a source is no text");
+      manifest.sources.push_back(source.get<std::string>());
+    }
+    for (const Json& object : *arenas) {
+      if (!object.is_object()) return wrong("an arena is no object");
+      auto device = member<std::string>(object, "device");
+      const auto size_bytes = member<std::uint64_t>(object, "size_bytes");
+      if (!device || !size_bytes) return wrong("an arena lacks a member");
+      manifest.arenas.push_back({std::move(*device), *size_bytes});
+    }
+    manifest.tensors.reserve(tensors->size());
+    for (const Json& object : *tensors) {
+      auto tensor = parse_tensor(object, manifest.arenas);
+      if (!tensor) return pass_on(std::move(tensor));
+      manifest.tensors.push_back(std::move(*tensor));
+    }
+    return manifest;
+  });
+}
+
+}  // namespace stfs::upload

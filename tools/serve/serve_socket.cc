@@ -1,0 +1,229 @@
+// Listening, the lock beside the socket, and connecting.
+#include "tools/serve/serve_socket.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
+#include <chrono>
+#include <cstring>
+#include <system_error>
+#include <thread>
+
+namespace stfs::upload {
+namespace {
+
+constexpr mode_t kMode = S_IRUSR | S_IWUSR;
+constexpr int kBacklog = 128;
+constexpr int kTriesWhileFull = 500;
+constexpr std::chrono::milliseconds kPauseWhileFull{2};
+
+Result<sockaddr_un> address_of(const std::filesystem::path& path) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const std::string& text = path.native();
+  if (text.empty() || text.find('\0') != std::string::npos) {
+    return fail(ErrorCode::InvalidArgument, EINVAL, "a socket needs a path");
+  }
+  if (text.size() >= sizeof(address.sun_path)) {
+    return fail(
+        ErrorCode::InvalidArgument, ENAMETOOLONG,
+        fmt::format(
+            "{}: is longer than the {} bytes that the path of a socket may have: choose a shorter one", text,
+            sizeof(address.sun_path) - 1));
+  }
+  std::memcpy(address.sun_path, text.data(), text.size());
+  return address;
+}
+
+Result<UniqueFd> open_socket() {
+  UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket) return fail_system(errno, "socket", "create");
+  return socket;
+}
+
+/// 0, or why not.
+int connect_errno(int socket, const sockaddr_un& address) {
+  int result = 0;
+  do {
+    result = ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof(address));
+  } while (result != 0 && errno == EINTR);
+  return result == 0 ? 0 : errno;
+}
+
+std::filesystem::path lock_path(const std::filesystem::path& path) {
+  return path.native() + ".lock";
+}
+
+tl::unexpected<Error> in_use(const std::filesystem::path& path, pid_t holder) {
+  const std::string who = holder > 0 ? fmt::format(" (process {})", holder) : "";
+  return fail(ErrorCode::Busy, EADDRINUSE,
+              fmt::format("{}: another stfs serve{} serves there: end it first, or choose another --socket",
+                          path.native(), who));
+}
+
+/// Who listens there, for a message.
+pid_t listener_of(const sockaddr_un& address) {
+  const auto socket = open_socket();
+  if (!socket || connect_errno(socket->get(), address) != 0) return 0;
+  const auto peer = peer_of(socket->get());
+  return peer ? peer->pid : 0;
+}
+
+/// The lock's file goes with the server that made it: one that was removed meanwhile excludes nobody.
+Result<bool> is_still_there(int lock, const std::filesystem::path& path) {
+  struct stat held {};
+  struct stat there {};
+  if (::fstat(lock, &held) != 0) return fail_system(errno, path.native(), "query");
+  if (::lstat(path.c_str(), &there) != 0) {
+    if (errno == ENOENT) return false;
+    return fail_system(errno, path.native(), "query");
+  }
+  return held.st_dev == there.st_dev && held.st_ino == there.st_ino;
+}
+
+Result<UniqueFd> take_lock(const std::filesystem::path& path, const sockaddr_un& address) {
+  const std::filesystem::path lock_at = lock_path(path);
+  for (;;) {
+    UniqueFd lock(::open(lock_at.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, kMode));
+    if (!lock) return fail_system(errno, lock_at.native(), "open");
+    if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
+      if (errno == EWOULDBLOCK) return in_use(path, listener_of(address));
+      return fail_system(errno, lock_at.native(), "lock");
+    }
+    const auto is_there = is_still_there(lock.get(), lock_at);
+    if (!is_there) return tl::unexpected(is_there.error());
+    if (*is_there) return lock;
+  }
+}
+
+/// With the lock held. Other programs know nothing of the lock: whoever answers there is left alone.
+Result<void> remove_dead_socket(const std::filesystem::path& path, const sockaddr_un& address) {
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) {
+    if (errno == ENOENT) return {};
+    return fail_system(errno, path.native(), "query");
+  }
+  if (!S_ISSOCK(status.st_mode)) {
+    return fail(ErrorCode::InvalidArgument, EEXIST,
+                fmt::format("{}: is there and is no socket: choose another --socket", path.native()));
+  }
+  const auto probe = open_socket();
+  if (!probe) return tl::unexpected(probe.error());
+  const int error = connect_errno(probe->get(), address);
+  if (error == ECONNREFUSED) {
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) return fail_system(errno, path.native(), "remove");
+    return {};
+  }
+  if (error == ENOENT) return {};
+  if (error == EACCES) return fail_system(error, path.native(), "connect");
+  return fail(ErrorCode::Busy, EADDRINUSE,
+              fmt::format("{}: another program listens there: choose another --socket", path.native()));
+}
+
+std::string why_not_connected(const std::filesystem::path& path, int error) {
+  const std::string& text = path.native();
+  switch (error) {
+    case ENOENT:
+      return fmt::format("{}: nobody serves there: start `stfs serve SOURCE --device cpu --socket {}`", text,
+                         text);
+    case ECONNREFUSED:
+      // The kernel says this of a regular file too.
+      if (std::error_code ignored; !std::filesystem::is_socket(path, ignored)) return text + ": is no socket";
+      return fmt::format("{}: nobody serves there any more: the server has died; start `stfs serve` again",
+                         text);
+    case EACCES: return fmt::format("{}: may not be connected to: it serves another user", text);
+    case EPROTOTYPE: return fmt::format("{}: is the socket of another program", text);
+    default: return fmt::format("{}: connect: {}", text, std::generic_category().message(error));
+  }
+}
+
+}  // namespace
+
+Result<Peer> peer_of(int socket) {
+  ucred credentials{};
+  socklen_t size = sizeof(credentials);
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
+    return fail_system(errno, "socket", "ask who the peer is");
+  }
+  return Peer{credentials.pid, credentials.uid, credentials.gid};
+}
+
+bool is_welcome(const Peer& peer) {
+  return peer.uid == 0 || peer.uid == ::geteuid();
+}
+
+Result<ServeSocket> ServeSocket::listen(const std::filesystem::path& path) {
+  const auto address = address_of(path);
+  if (!address) return tl::unexpected(address.error());
+  auto lock = take_lock(path, *address);
+  if (!lock) return pass_on(std::move(lock));
+  if (auto removed = remove_dead_socket(path, *address); !removed) {
+    ::unlink(lock_path(path).c_str());
+    return pass_on(std::move(removed));
+  }
+  auto socket = open_socket();
+  if (!socket) return pass_on(std::move(socket));
+  // Before it has a name: on Linux the file gets the mode that the socket has, and nobody can come in
+  // between.
+  if (::fchmod(socket->get(), kMode) != 0) return fail_system(errno, path.native(), "set the mode");
+  if (::bind(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0) {
+    const int error = errno;
+    ::unlink(lock_path(path).c_str());
+    return fail_system(error, path.native(), "bind");
+  }
+  ServeSocket listening;
+  std::error_code ignored;
+  listening.path_ = std::filesystem::absolute(path, ignored);
+  listening.lock_ = std::move(*lock);
+  listening.socket_ = std::move(*socket);
+  struct stat status {};
+  if (::lstat(path.c_str(), &status) != 0) return fail_system(errno, path.native(), "query");
+  listening.inode_ = status.st_ino;
+  if (::listen(listening.socket_.get(), kBacklog) != 0) return fail_system(errno, path.native(), "listen");
+  return listening;
+}
+
+ServeSocket::~ServeSocket() {
+  if (!lock_) return;
+  struct stat status {};
+  // Somebody may have put another one in its place by hand.
+  if (::lstat(path_.c_str(), &status) == 0 && status.st_ino == inode_) ::unlink(path_.c_str());
+  const auto is_there = is_still_there(lock_.get(), lock_path(path_));
+  if (is_there && *is_there) ::unlink(lock_path(path_).c_str());
+}
+
+Result<std::optional<ServeSocket::Connection>> ServeSocket::accept() {
+  for (;;) {
+    UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!connection) {
+      // ECONNABORTED: it has gone again.
+      if (errno == EINTR || errno == ECONNABORTED) continue;
+      if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
+      return fail_system(errno, path_.native(), "accept");
+    }
+    const auto peer = peer_of(connection.get());
+    if (!peer) return tl::unexpected(peer.error());
+    return Connection{std::move(connection), *peer};
+  }
+}
+
+Result<UniqueFd> connect_to_server(const std::filesystem::path& path) {
+  const auto address = address_of(path);
+  if (!address) return tl::unexpected(address.error());
+  auto socket = open_socket();
+  if (!socket) return pass_on(std::move(socket));
+  int error = connect_errno(socket->get(), *address);
+  // So many wait to be let in that there is no place in the queue: a server takes them in moments.
+  for (int tries = 0; error == EAGAIN && tries < kTriesWhileFull; ++tries) {
+    std::this_thread::sleep_for(kPauseWhileFull);
+    error = connect_errno(socket->get(), *address);
+  }
+  if (error != 0) return fail(ErrorCode::System, error, why_not_connected(path, error));
+  return std::move(*socket);
+}
+
+}  // namespace stfs::upload

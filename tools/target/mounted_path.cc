@@ -1,0 +1,101 @@
+// The kind of a file is its attribute user.safetensors.view (core/storage/attribute_names.h).
+#include "tools/target/mounted_path.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "core/storage/attribute_names.h"
+
+namespace stfs::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// The kind of the file that was named: a row of the table in target.h.
+enum class Kind { Root, OwnFile, Archive, TensorView, Document, Staged };
+
+/// The value of user.safetensors.view, and what a refusal calls it.
+struct View {
+  std::string_view value;
+  Kind kind;
+  std::string_view description;
+};
+constexpr std::array<View, 6> kViews = {{
+    {kNpyView, Kind::TensorView, "the NumPy view of a tensor"},
+    {kFloat32View, Kind::TensorView, "the float32 view of a tensor"},
+    {kSliceView, Kind::TensorView, "a slice of a tensor"},
+    {kArchiveView, Kind::Archive, "the view of the whole model"},
+    {kDocumentView, Kind::Document, "a document about the model"},
+    {kTransactionView, Kind::Staged, "a file of a transaction"},
+}};
+// Of a mount whose daemon is of another version.
+constexpr View kUnknownView = {"", Kind::TensorView, "a view of a tensor"};
+
+/// Whether a path lies in `.safetensors` of its mount.
+bool is_among_views(const fs::path& named, const fs::path& root) {
+  std::error_code error;
+  const fs::path inside = fs::weakly_canonical(named, error).lexically_relative(root);
+  return !error && !inside.empty() && *inside.begin() == ".safetensors";
+}
+
+std::optional<View> view_at(const fs::path& named, const AttributeReader& attributes) {
+  const auto value = attributes(named, kViewAttribute);
+  if (value) {
+    const auto known = std::ranges::find(kViews, *value, &View::value);
+    return known == kViews.end() ? kUnknownView : *known;
+  }
+  const auto root = mount_above(named, attributes);
+  return root && is_among_views(named, *root) ? std::optional(kUnknownView) : std::nullopt;
+}
+
+tl::unexpected<Error> refuse_view(const View& view, Use use, const fs::path& named,
+                                  const AttributeReader& attributes) {
+  const auto root = mount_above(named, attributes);
+  const auto file = attributes(named, kFileAttribute);
+  const bool is_of_tensor = view.kind == Kind::TensorView || view.kind == Kind::Staged;
+  std::string instead = is_of_tensor ? "the tensor's own file" : "the mount";
+  if (root && is_of_tensor && file) instead += ", " + (*root / *file).string();
+  if (root && !is_of_tensor) instead += ", " + root->string();
+  const std::string_view why = use != Use::Change          ? ""
+                               : view.kind == Kind::Staged ? ", which takes cp(1) and dd(1)"
+                                                           : ", and is read-only";
+  return fail(use == Use::Change ? ErrorCode::ReadOnly : ErrorCode::InvalidArgument,
+              use == Use::Change ? EROFS : EINVAL,
+              fmt::format("{}: is {}{}: name {}", named.string(), view.description, why, instead));
+}
+
+}  // namespace
+
+std::optional<fs::path> mount_above(const fs::path& named, const AttributeReader& attributes) {
+  std::error_code error;
+  for (fs::path path = fs::weakly_canonical(named, error); !error && path.has_relative_path();) {
+    path = path.parent_path();
+    if (attributes(path, kArchiveAttribute)) return path;
+  }
+  return std::nullopt;
+}
+
+Result<TargetPath> locate_in_mount(const fs::path& named, std::string archive, Use use,
+                                   const AttributeReader& attributes) {
+  TargetPath path{.archive = std::move(archive), .is_mounted = true};
+  if (use == Use::Model) return path;
+  auto tensor = attributes(named, kNameAttribute);
+  const auto view = view_at(named, attributes);
+  const Kind kind = view ? view->kind : tensor ? Kind::OwnFile : Kind::Root;
+  const bool is_whole_model = kind == Kind::Root || (kind == Kind::Archive && use != Use::Change);
+  if (is_whole_model) return path;
+  if (kind == Kind::OwnFile) {
+    path.tensor = std::move(tensor);
+    return path;
+  }
+  if (use != Use::Bytes) return refuse_view(*view, use, named, attributes);
+  path.view = named;
+  return path;
+}
+
+}  // namespace stfs::tools

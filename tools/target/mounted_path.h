@@ -1,0 +1,22 @@
+// What a path inside a mount means: the rows of the table in target.h.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "core/base/error.h"
+#include "tools/target/target.h"
+
+namespace stfs::tools {
+
+/// The root of the mount that a path lies in, itself excepted, or nothing.
+std::optional<std::filesystem::path> mount_above(const std::filesystem::path& path,
+                                                 const AttributeReader& attributes);
+
+/// @param archive  the value of the path's attribute user.safetensors.archive.
+/// @return EINVAL, or EROFS with Use::Change, where the table says to name another path.
+Result<TargetPath> locate_in_mount(const std::filesystem::path& named, std::string archive, Use use,
+                                   const AttributeReader& attributes);
+
+}  // namespace stfs::tools

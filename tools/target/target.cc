@@ -1,0 +1,227 @@
+// From a path to an archive, with a message of its own for each way to miss.
+#include "tools/target/target.h"
+
+#include <fmt/format.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <sys/xattr.h>
+
+#include <algorithm>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "core/base/absolute_path.h"
+#include "core/model/model_directory.h"
+#include "core/storage/attribute_names.h"
+#include "tools/target/mounted_path.h"
+#include "tools/text/near_names.h"
+#include "tools/text/printable.h"
+
+namespace stfs::tools {
+namespace {
+
+namespace fs = std::filesystem;
+
+/// Whether the error speaks about what is in the file rather than about getting at it.
+bool is_about_format(ErrorCode code) {
+  return code <= ErrorCode::MetadataIncompleteBuffer || code == ErrorCode::DuplicateKey;
+}
+
+/// The error of opening `archive`, told about the path that the user gave for it.
+Error told_about(Error error, const fs::path& archive, const fs::path& named) {
+  std::string_view why = error.message;
+  const auto absolute = absolute_path(archive);
+  for (const std::string& prefix : {archive.string(), absolute ? absolute->string() : std::string()}) {
+    if (why.starts_with(prefix + ": ")) {
+      why.remove_prefix(prefix.size() + 2);
+      break;
+    }
+  }
+  std::string subject = named.string();
+  if (archive != named) subject += fmt::format(": its archive {}", archive.string());
+  error.message = is_about_format(error.code) ? fmt::format("{}: not a safetensors archive: {}", subject, why)
+                                              : fmt::format("{}: {}", subject, why);
+  return error;
+}
+
+/// For a message: "a.safetensors, b.safetensors and 3 more".
+std::string listed(std::vector<std::string> names) {
+  constexpr std::size_t kShown = 3;
+  std::sort(names.begin(), names.end());
+  std::string text;
+  for (std::size_t at = 0; at < std::min(names.size(), kShown); ++at) {
+    text += (at == 0 ? "" : ", ") + printable_name(names[at]);
+  }
+  if (names.size() > kShown) text += fmt::format(" and {} more", names.size() - kShown);
+  return text;
+}
+
+/// The names of a directory's entries of which `is_wanted` holds.
+template <class Predicate>
+std::vector<std::string> names_in(const fs::path& directory, Predicate is_wanted) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (auto entry = fs::directory_iterator(directory, error); !error && entry != fs::directory_iterator();
+       entry.increment(error)) {
+    if (is_wanted(entry->path())) names.push_back(entry->path().filename().string());
+  }
+  return names;
+}
+
+bool is_served_by_a_program(const fs::path& path) {
+  struct statfs status {};
+  return ::statfs(path.c_str(), &status) == 0 && status.f_type == FUSE_SUPER_MAGIC;
+}
+
+/// Of a directory of a mount, or of a mount of several models.
+Result<void> refuse_mounted_directory(const fs::path& named, const AttributeReader& attributes) {
+  if (const auto mount = mount_above(named, attributes)) {
+    return fail(ErrorCode::InvalidArgument, EISDIR,
+                fmt::format("{}: is a directory of a mount: name the mount, {}, or the file of a tensor",
+                            named.string(), mount->string()));
+  }
+  // Elsewhere the entries may be mounts of others, that do not answer.
+  if (!is_served_by_a_program(named)) return {};
+  const auto models = names_in(
+      named, [&](const fs::path& entry) { return attributes(entry, kArchiveAttribute).has_value(); });
+  if (models.empty()) return {};
+  return fail(ErrorCode::InvalidArgument, EISDIR,
+              fmt::format("{}: is a mount of several models: name the directory of one in it: {}",
+                          named.string(), listed(models)));
+}
+
+/// The one model of a directory by its index, or its archives. At least one.
+Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named,
+                                                    const AttributeReader& attributes) {
+  if (auto refused = refuse_mounted_directory(named, attributes); !refused)
+    return pass_on(std::move(refused));
+  const auto found = list_model_directory(named);
+  if (!found) return tl::unexpected(found.error());
+  std::vector<TargetPath> paths;
+  if (!found->indexes.empty()) {
+    auto index = find_model_index(named);
+    if (!index) return pass_on(std::move(index));
+    paths.push_back({.archive = std::move(*index)});
+    return paths;
+  }
+  for (const std::string& archive : found->archives) {
+    std::error_code ignored;
+    if (!fs::is_regular_file(named / archive, ignored)) continue;
+    paths.push_back({.archive = named / archive});
+  }
+  if (!paths.empty()) return paths;
+  return fail(ErrorCode::InvalidArgument, EISDIR,
+              fmt::format("{}: is a directory: it is no mount of safetensorsfs and holds no archive",
+                          named.string()));
+}
+
+/// Refuses what can't be an archive before anything is opened: a FIFO would block for ever.
+/// @return whether it is a directory.
+Result<bool> check_kind(const fs::path& named) {
+  struct stat status {};
+  if (named.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the target is empty");
+  // stat(2) may still be answered from the kernel's caches.
+  if (struct statfs mount{}; ::statfs(named.c_str(), &mount) < 0 && errno == ENOTCONN) {
+    return fail(
+        ErrorCode::System, ENOTCONN,
+        fmt::format("{}: lies in a dead mount (its daemon is gone): unmount that with `fusermount3 -u`",
+                    named.string()));
+  }
+  if (::stat(named.c_str(), &status) < 0) {
+    return fail(ErrorCode::System, errno,
+                fmt::format("{}: {}", named.string(), std::generic_category().message(errno)));
+  }
+  if (S_ISDIR(status.st_mode)) return true;
+  if (S_ISREG(status.st_mode)) return false;
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              fmt::format("{}: is no regular file: an archive has to be mapped", named.string()));
+}
+
+bool is_on_read_only_mount(const fs::path& path) {
+  struct statvfs status {};
+  return ::statvfs(path.c_str(), &status) == 0 && (status.f_flag & ST_RDONLY) != 0;
+}
+
+}  // namespace
+
+std::optional<std::string> read_mount_attribute(const fs::path& path, const char* name) {
+  if (!is_served_by_a_program(path)) return std::nullopt;
+  std::string value(64 * 1024, '\0');  // the most that the kernel passes on (XATTR_SIZE_MAX)
+  const ssize_t size_bytes = ::getxattr(path.c_str(), name, value.data(), value.size());
+  if (size_bytes < 0) return std::nullopt;
+  value.resize(static_cast<std::size_t>(size_bytes));
+  return value;
+}
+
+Result<std::vector<TargetPath>> locate_targets(const fs::path& named, Use use,
+                                               const AttributeReader& attributes) {
+  TargetPath path{.archive = named};
+  if (auto archive = attributes(named, kArchiveAttribute)) {
+    auto found = locate_in_mount(named, std::move(*archive), use, attributes);
+    if (!found) return pass_on(std::move(found));
+    path = std::move(*found);
+  } else {
+    const auto is_directory = check_kind(named);
+    if (!is_directory) return tl::unexpected(is_directory.error());
+    if (*is_directory) return locate_in_directory(named, attributes);
+  }
+  std::vector<TargetPath> paths;
+  paths.push_back(std::move(path));
+  return paths;
+}
+
+Result<TargetPath> locate_target(const fs::path& named, Use use, const AttributeReader& attributes) {
+  auto paths = locate_targets(named, use, attributes);
+  if (!paths) return pass_on(std::move(paths));
+  if (paths->size() == 1) return std::move(paths->front());
+  std::vector<std::string> names;
+  for (const TargetPath& path : *paths) names.push_back(path.archive.filename().string());
+  return fail(ErrorCode::InvalidArgument, EISDIR,
+              fmt::format("{}: is a directory: name an archive in it: {}", named.string(), listed(names)));
+}
+
+Result<Target> open_target(const fs::path& named, Use use, const ModelOptions& options,
+                           const AttributeReader& attributes) {
+  const auto path = locate_target(named, use, attributes);
+  if (!path) return tl::unexpected(path.error());
+  return open_located(*path, named, options);
+}
+
+Result<Target> open_located(const TargetPath& path, const fs::path& named, const ModelOptions& options) {
+  if (path.view) return Target{.view = path.view};
+  if (options.access == Access::ReadWrite && path.is_mounted && is_on_read_only_mount(named)) {
+    return fail(ErrorCode::ReadOnly, EROFS,
+                fmt::format("{}: lies in a read-only mount: to change its archive all the same, name {}",
+                            named.string(), path.archive.string()));
+  }
+  auto model = Model::open(path.archive, options);
+  if (!model) return tl::unexpected(told_about(std::move(model).error(), path.archive, named));
+  Target target{.model = std::move(*model)};
+  if (!path.tensor) return target;
+  target.tensor = target.model->tensors().find(*path.tensor);
+  if (!target.tensor) {
+    return fail(ErrorCode::NotFound, ENOENT,
+                fmt::format("{}: its archive {}: has no tensor {} any more", named.string(),
+                            path.archive.string(), printable_name(*path.tensor)));
+  }
+  return target;
+}
+
+Result<std::uint32_t> find_tensor(const Model& model, const fs::path& named, const std::string& name) {
+  const TensorIndex& tensors = model.tensors();
+  if (const auto position = tensors.find(name)) return *position;
+  for (const Model::Unserved& tensor : model.unserved()) {
+    if (tensor.name != name) continue;
+    return fail(ErrorCode::NotFound, ENOENT,
+                fmt::format("{}: {}", named.string(), model.why_unserved(tensor)));
+  }
+  NearNames near(name);
+  for (std::uint32_t position = 0; position < tensors.size(); ++position) near.offer(tensors[position].name);
+  return fail(ErrorCode::NotFound, ENOENT,
+              fmt::format("{}: {}: no such tensor{}", named.string(), printable_name(name), near.question()));
+}
+
+}  // namespace stfs::tools

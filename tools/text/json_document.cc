@@ -1,0 +1,29 @@
+// Beginning, printing, and the form of paths.
+#include "tools/text/json_document.h"
+
+#include <ostream>
+
+#include "core/base/absolute_path.h"
+
+namespace stfs::tools {
+
+Json json_document() {
+  Json document;
+  document["schema"] = kJsonSchema;
+  return document;
+}
+
+void write_json(const Json& document, std::ostream& out) {
+  out << document.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
+}
+
+std::string json_line(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+std::string json_path(const std::filesystem::path& path) {
+  const auto absolute = absolute_path(path);
+  return absolute ? absolute->string() : path.string();
+}
+
+}  // namespace stfs::tools

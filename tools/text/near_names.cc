@@ -1,0 +1,69 @@
+// Edit distance with a bound.
+#include "tools/text/near_names.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <numeric>
+
+#include "tools/text/printable.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr std::size_t kSuggestions = 3;
+
+/// How many characters to insert, remove, replace or swap with a neighbour; anything above limit where
+/// it is more than that.
+std::size_t edit_distance(std::string_view from, std::string_view to, std::size_t limit) {
+  const std::size_t difference = from.size() > to.size() ? from.size() - to.size() : to.size() - from.size();
+  if (difference > limit) return limit + 1;
+  std::vector<std::size_t> before_last;
+  std::vector<std::size_t> last(to.size() + 1);
+  std::vector<std::size_t> current(to.size() + 1);
+  std::iota(last.begin(), last.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= from.size(); ++i) {
+    current[0] = i;
+    for (std::size_t j = 1; j <= to.size(); ++j) {
+      const std::size_t replaced = last[j - 1] + (from[i - 1] == to[j - 1] ? 0 : 1);
+      current[j] = std::min({replaced, last[j] + 1, current[j - 1] + 1});
+      if (i > 1 && j > 1 && from[i - 1] == to[j - 2] && from[i - 2] == to[j - 1]) {
+        current[j] = std::min(current[j], before_last[j - 2] + 1);
+      }
+    }
+    if (*std::min_element(current.begin(), current.end()) > limit) return limit + 1;
+    before_last = last;
+    std::swap(last, current);
+  }
+  return last[to.size()];
+}
+
+}  // namespace
+
+NearNames::NearNames(std::string_view wanted)
+    : wanted_(wanted), tolerance_(std::clamp<std::size_t>(wanted.size() / 4, 1, 4)) {}
+
+void NearNames::offer(std::string_view name) {
+  std::size_t distance = edit_distance(wanted_, name, tolerance_);
+  if (distance > tolerance_) {
+    // A part of the name is near too, after every slip of the finger.
+    if (wanted_.size() < 3 || name.find(wanted_) == std::string_view::npos) return;
+    distance = tolerance_ + 1;
+  }
+  const auto place = std::upper_bound(nearest_.begin(), nearest_.end(), distance,
+                                      [](std::size_t d, const Candidate& c) { return d < c.distance; });
+  if (static_cast<std::size_t>(place - nearest_.begin()) >= kSuggestions) return;
+  nearest_.insert(place, Candidate{distance, std::string(name)});
+  if (nearest_.size() > kSuggestions) nearest_.pop_back();
+}
+
+std::string NearNames::question() const {
+  if (nearest_.empty()) return {};
+  std::string text = ", did you mean ";
+  for (std::size_t at = 0; at < nearest_.size(); ++at) {
+    if (at > 0) text += at + 1 == nearest_.size() ? " or " : ", ";
+    text += printable_name(nearest_[at].name);
+  }
+  return text + "?";
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,32 @@
+// Padding for table.h.
+#include "tools/text/table.h"
+
+#include <algorithm>
+#include <ostream>
+
+#include "tools/text/printable.h"
+
+namespace stfs::tools {
+
+void Table::fit(std::span<const std::string> cells) {
+  for (std::size_t column = 0; column < columns_.size(); ++column) {
+    const std::size_t width = display_width(cells[column]);
+    if (width <= kMaxWidth) widths_[column] = std::max(widths_[column], width);
+  }
+}
+
+void Table::print(std::ostream& out, std::span<const std::string> cells) const {
+  std::string line;
+  for (std::size_t column = 0; column < columns_.size(); ++column) {
+    if (column > 0) line += "  ";
+    const std::size_t width = display_width(cells[column]);
+    const std::size_t padding = widths_[column] > width ? widths_[column] - width : 0;
+    if (columns_[column] == Align::Right) line.append(padding, ' ');
+    line += cells[column];
+    if (columns_[column] == Align::Left && column + 1 < columns_.size()) line.append(padding, ' ');
+  }
+  line += '\n';
+  out << line;
+}
+
+}  // namespace stfs::tools
