@@ -35,6 +35,9 @@ Truth::Dues Truth::dues_of(const Frame& frame) const {
   const Stop* stop = stop_of(frame);
   if (stop != nullptr && !stop->may_be_over) due.clear();
   if (stop != nullptr) due.insert(stop->errno_value);
+  // Its journal hides what others have written to its blocks, until it is finished: a transaction that was
+  // staged meanwhile has not seen that.
+  if (stop != nullptr && frame.commits.front()->kind == FileKind::Grouped) due.insert(ESTALE);
   if (frame.fault != 0) due.insert(frame.fault);
   for (const PendingPointer& pending : frame.commits) {
     if (pending->spoiled != 0) due.insert(pending->spoiled);
