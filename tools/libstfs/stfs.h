@@ -14,31 +14,32 @@
  *     stfs_tensor_close(tensor);
  *     stfs_close(model);
  *
- * UNITS. Sizes, offsets and strides are bytes, shapes are elements, outermost dimension first, times are
- * nanoseconds. Data are little-endian and row-major, as in the archive. Text is UTF-8; a stfs_text has a size
- * and no NUL at its end, for a tensor's name may hold any character.
+ * UNITS. Sizes, offsets and strides are bytes. Shapes are elements, the outermost dimension first. Times are
+ * nanoseconds. Data are little-endian and row-major, as in the archive. Text is UTF-8. A stfs_text has a size
+ * and no NUL at its end, because a tensor's name may hold any character.
  *
- * OWNERSHIP. What a function returns as a pointer to a handle (stfs_model, stfs_tensor, stfs_plan,
- * stfs_upload, stfs_resident, stfs_lease, stfs_device_list) is the caller's, who closes it once with the
- * function of that type; NULL is let through. All else that is pointed to belongs to the handle that was
- * asked and goes with it. Handles keep what they need: a tensor's data stay until stfs_tensor_close(),
- * whether its model, plan, resident or lease is closed or not.
+ * OWNERSHIP. A handle is a stfs_model, stfs_tensor, stfs_plan, stfs_upload, stfs_resident, stfs_lease or
+ * stfs_device_list. The caller owns each handle that a function returns, and closes the handle once with the
+ * close function of its type. The close functions ignore NULL. Every other pointer belongs to the handle that
+ * it came from and is valid until that handle is closed. A handle keeps what it needs: a tensor's data stay
+ * valid until stfs_tensor_close(), even if the model, plan, resident or lease is closed before.
  *
- * THREADS. Any number of threads may use one handle at a time, but for its closing, which must be the last
- * call.
+ * THREADS. Any number of threads may use one handle at the same time. Closing it is the exception: the close
+ * must be the last call on the handle.
  *
- * ERRORS. A function fails by returning NULL or -1, as its result is a pointer or an int, and then fills
- * *error, which is the caller's and may be NULL. Nothing is printed, no signal handler is installed, errno
- * means nothing.
+ * ERRORS. A function that returns a pointer fails with NULL. A function that returns an int fails with -1.
+ * Both then fill *error. The caller owns *error; the pointer may be NULL. The library prints nothing and
+ * installs no signal handler. The value of errno means nothing.
  *
- * MAPPED DATA (STFS_MAPPED) are the archive's pages and no copy. So they show what others write into it,
- * whole commits and halves of them; stfs_generation() tells of changes. And where somebody cuts the file
- * short, or its disk fails, touching a page that is gone raises SIGBUS in the thread that does: who cannot
- * trust the file calls stfs_tensor_read() or stfs_tensor_copy(), which fail with EIO instead.
+ * MAPPED DATA (STFS_MAPPED) are the archive's own pages, not a copy. They therefore show what other processes
+ * write into the archive, both complete commits and half-written ones; stfs_generation() tells of changes. If
+ * somebody truncates the file, or its disk fails, then touching a lost page raises SIGBUS in the touching
+ * thread. A caller that cannot trust the file calls stfs_tensor_read() or stfs_tensor_copy(), which fail with
+ * EIO instead.
  *
  * VERSIONS. A function keeps its meaning while the library is libstfs.so.0. Structures that may grow begin
- * with struct_bytes, which the caller sets to sizeof: fields that the caller does not know are not touched,
- * fields that the library does not know must be 0. */
+ * with struct_bytes, which the caller sets to sizeof. The library does not touch fields that the caller does
+ * not know. Fields that the library does not know must be 0. */
 /* clang-format on */
 #ifndef STFS_H
 #define STFS_H
@@ -60,7 +61,7 @@ typedef struct stfs_model stfs_model;
 typedef struct stfs_tensor stfs_tensor;
 
 typedef struct stfs_text {
-  const char* data; /* no NUL at its end */
+  const char* data; /* not terminated by NUL */
   size_t size_bytes;
 } stfs_text;
 
@@ -71,7 +72,7 @@ STFS_API const char* stfs_version(void);
 
 typedef enum stfs_code {
   STFS_OK = 0,
-  /* The file is no valid archive; named as the reference library names its checks. */
+  /* The file is no valid archive. The names are those of the reference library's checks. */
   STFS_HEADER_TOO_SMALL = 1,
   STFS_HEADER_TOO_LARGE = 2,
   STFS_INVALID_HEADER_LENGTH = 3,
@@ -83,14 +84,14 @@ typedef enum stfs_code {
   STFS_TENSOR_INVALID_INFO = 9,
   STFS_METADATA_INCOMPLETE_BUFFER = 10,
   STFS_DUPLICATE_KEY = 11,
-  /* Anything else. */
-  STFS_SYSTEM = 12,           /* a system call or a device failed: errno_value says how */
-  STFS_INVALID_ARGUMENT = 13, /* what was asked for makes no sense */
+  /* All other errors. */
+  STFS_SYSTEM = 12,           /* a system call or a device failed; see errno_value */
+  STFS_INVALID_ARGUMENT = 13, /* the request makes no sense */
   STFS_NOT_FOUND = 14,        /* no such file or tensor */
   STFS_READ_ONLY = 15,
   STFS_WRONG_SIZE = 16,
   STFS_ARCHIVE_CHANGED = 17, /* the file is no longer the one that was opened */
-  STFS_ARCHIVE_CUT = 18,     /* it ends before the bytes that its header promises */
+  STFS_ARCHIVE_CUT = 18,     /* the file ends before the bytes that its header promises */
   STFS_BUSY = 19,
   STFS_COMMIT_UNKNOWN = 20,
   STFS_OUT_OF_MEMORY = 21
@@ -98,17 +99,17 @@ typedef enum stfs_code {
 
 typedef struct stfs_error {
   int32_t code;        /* stfs_code */
-  int32_t errno_value; /* what a system call would have set; 0 only with STFS_OK */
-  char message[4088];  /* one sentence that begins with the path; ends in NUL, too long a one is cut */
+  int32_t errno_value; /* the errno that a system call would set; 0 only with STFS_OK */
+  char message[4088];  /* one sentence that begins with the path; ends in NUL; cut if it is too long */
 } stfs_error;
 
-/* "ArchiveCut"; "Unknown" for what is no code. Static. */
+/* The code's name, "ArchiveCut"; "Unknown" if `code` is no stfs_code. The string is static. */
 STFS_API const char* stfs_code_name(int32_t code);
 
 /* --- models --- */
 
 typedef enum stfs_io {
-  STFS_IO_AUTO = 0, /* map, but read on stores where a map is no good (NFS, FUSE, ...) */
+  STFS_IO_AUTO = 0, /* map the archive; read it on stores where maps work badly (NFS, FUSE, ...) */
   STFS_IO_MMAP = 1,
   STFS_IO_PREAD = 2
 } stfs_io;
@@ -117,49 +118,52 @@ typedef struct stfs_open_options {
   size_t struct_bytes;
   int32_t io;        /* stfs_io */
   int32_t is_strict; /* 1: refuse a model whose index and shards disagree */
-  /* 1: hand out a map that may be written to by mistake. Without it that is a SIGSEGV; with it, what is
-   * written stays in this process, where all tensors of this model have it: for those who hand data on to
-   * libraries that know no read-only memory. Where such a map can't be had, it is the ordinary one. */
+  /* 1: use a map that tolerates writes by mistake. Without this option a write to mapped data raises SIGSEGV.
+   * With it, the written bytes stay in this process, and all tensors of this model show them. Use it to hand
+   * data to libraries that do not know read-only memory. If such a map is unavailable, the ordinary map is
+   * used. */
   int32_t is_forgiving;
 } stfs_open_options;
 
-/* Opens an archive, a model's index, a directory with one index or else one archive, a mount of safetensorsfs
- * (its bytes are then read from the archive behind it, not through the mount), or the file of a tensor in a
- * mount: a model of that one. A view in .safetensors/ is EINVAL, but for archive.safetensors. Reads headers
- * alone. What a program that died had committed is read out of its journal; see stfs_not_shown(). options:
- * may be NULL. */
+/* Opens an archive, a model's index, or a directory with one index or else with one archive. Also opens a
+ * mount of safetensorsfs: its bytes are read from the archive behind the mount, not through the mount. The
+ * path may also be the file of a tensor in a mount; the model then has that tensor only. A view in
+ * .safetensors/ gives EINVAL, except archive.safetensors. Only headers are read. If a program died after a
+ * commit, the committed bytes are read from its journal; see stfs_not_shown(). options: may be NULL. */
 STFS_API stfs_model* stfs_open(const char* path, const stfs_open_options* options, stfs_error* error);
 STFS_API void stfs_close(stfs_model* model);
 
 STFS_API uint64_t stfs_tensor_count(const stfs_model* model);
 /* The absolute path of the archive or of the index. */
 STFS_API const char* stfs_path(const stfs_model* model);
-/* Position of the tensor of that exact name. STFS_NOT_FOUND suggests near ones, which takes a look at all of
- * them: not where error is NULL. */
+/* Finds the position of the tensor with exactly that name. If there is none, the error is STFS_NOT_FOUND and
+ * its message suggests similar names. The suggestion compares all names and is left out if error is NULL. */
 STFS_API int stfs_find(const stfs_model* model, const char* name, size_t name_bytes, uint64_t* position,
                        stfs_error* error);
 
-/* Pairs of __metadata__, in the order of the header; of all shards, each key once. */
+/* The pairs of __metadata__, in the order of the header. With several shards, each key appears once. */
 STFS_API uint64_t stfs_metadata_count(const stfs_model* model);
 STFS_API int stfs_metadata_entry(const stfs_model* model, uint64_t entry, stfs_text* key, stfs_text* value,
                                  stfs_error* error);
 
-/* Of the journals beside the model's archives those that may hold a newer commit which is not shown, as they
- * were found by stfs_open(): another user's, of a newer version, damaged. One sentence for each, which begins
- * with the journal's path and says what can be done. */
+/* The journals beside the model's archives that may hold a newer commit which the tensors do not show. A
+ * journal is unreadable if it belongs to another user, has a newer version, or is damaged. The list is as
+ * stfs_open() found it. `why` is one sentence for each journal; it begins with the journal's path and says
+ * what can be done. */
 STFS_API uint64_t stfs_not_shown_count(const stfs_model* model);
 STFS_API int stfs_not_shown(const stfs_model* model, uint64_t entry, stfs_text* why, stfs_error* error);
 
-/* When an archive of the model was last written to, in nanoseconds since 1970: another number after a change.
- */
+/* The time of the last write to an archive of the model, in nanoseconds since 1970. The number differs after
+ * each change. */
 STFS_API int stfs_generation(const stfs_model* model, uint64_t* generation, stfs_error* error);
-/* Whether the files that were opened are still those that lie at their paths, and the headers still those
- * that were read: -1 with ESTALE, or EIO where one was cut short. Changed bytes of tensors are no failure. */
+/* Checks that the opened files still lie at their paths and that their headers are the ones that were read.
+ * Otherwise returns -1 with ESTALE, or with EIO if a file was truncated. Changed bytes of tensors are no
+ * failure. */
 STFS_API int stfs_check_current(const stfs_model* model, stfs_error* error);
 
 /* --- tensors --- */
 
-/* In the order of the format's own list. */
+/* The order is that of the format's own list. */
 typedef enum stfs_dtype {
   STFS_BOOL = 0,
   STFS_F4 = 1,
@@ -185,16 +189,16 @@ typedef enum stfs_dtype {
   STFS_U64 = 21
 } stfs_dtype;
 
-/* "BF16"; NULL for what is no dtype. Static. */
+/* The dtype's name, "BF16"; NULL if `dtype` is no stfs_dtype. The string is static. */
 STFS_API const char* stfs_dtype_name(int32_t dtype);
-/* Of one element: 4, 6, 8, 16, 32 or 64; 0 for what is no dtype. */
+/* The bits of one element: 4, 6, 8, 16, 32 or 64; 0 if `dtype` is no stfs_dtype. */
 STFS_API uint32_t stfs_dtype_bits(int32_t dtype);
 
 typedef enum stfs_device_kind { STFS_CPU = 0, STFS_CUDA = 1 } stfs_device_kind;
 
 typedef enum stfs_tensor_flags {
   STFS_MAPPED = 1,  /* the data are an archive's pages: see MAPPED DATA above */
-  STFS_WRITABLE = 2 /* they may be written to, which changes no archive */
+  STFS_WRITABLE = 2 /* the data may be written to; this changes no archive */
 } stfs_tensor_flags;
 
 typedef struct stfs_tensor_info {
@@ -203,48 +207,50 @@ typedef struct stfs_tensor_info {
   int32_t dtype; /* stfs_dtype */
   uint32_t rank;
   const uint64_t* shape;
-  /* From one element to the next along each dimension; may be negative. NULL: packed, row-major. */
+  /* The distance from one element to the next in each dimension; may be negative. NULL: packed, row-major. */
   const int64_t* strides_bytes;
-  uint64_t size_bytes; /* of its elements, packed */
-  const char* archive; /* the file that holds it */
-  uint64_t offset;     /* of its first element in that file */
+  uint64_t size_bytes; /* of the elements when packed */
+  const char* archive; /* path of the file that holds the tensor */
+  uint64_t offset;     /* of the first element in that file */
   int32_t device_kind; /* stfs_device_kind */
   int32_t device_index;
   uint32_t flags; /* stfs_tensor_flags */
 } stfs_tensor_info;
 
-/* Of the tensor at a position below stfs_tensor_count(): in the order of the archives, and of their bytes.
- * What info points to lives as long as the model. */
+/* Describes the tensor at a position below stfs_tensor_count(). Positions follow the order of the archives,
+ * and within an archive the order of the data. The pointers in info are valid as long as the model. */
 STFS_API int stfs_describe(const stfs_model* model, uint64_t position, stfs_tensor_info* info,
                            stfs_error* error);
 
-/* Reads nothing yet. */
+/* Opens a tensor without reading its data. */
 STFS_API stfs_tensor* stfs_tensor_open(const stfs_model* model, uint64_t position, stfs_error* error);
-/* Some of the elements: what NumPy has between the brackets, "0:10, :, -1". Shares the data with `tensor`,
- * with strides; what has no address (a store that is read and not mapped, elements of less than a byte apart)
- * is gathered by the first stfs_tensor_data(). */
+/* Selects some of the elements. The slice is the text that NumPy has between the brackets, "0:10, :, -1". The
+ * result shares the data with `tensor` and has strides. Two kinds of slices have no address: those on a store
+ * that is read and not mapped, and those of elements smaller than a byte. The first stfs_tensor_data()
+ * gathers such a slice into memory. */
 STFS_API stfs_tensor* stfs_tensor_slice(const stfs_tensor* tensor, const char* slice, stfs_error* error);
 STFS_API void stfs_tensor_close(stfs_tensor* tensor);
-/* Another handle to the same data: each is closed for itself. */
+/* Returns another handle to the same data. Each handle is closed separately. */
 STFS_API stfs_tensor* stfs_tensor_retain(const stfs_tensor* tensor, stfs_error* error);
 
-/* What info points to lives as long as this handle. */
+/* Describes an open tensor. The pointers in info are valid as long as this handle. */
 STFS_API int stfs_tensor_describe(const stfs_tensor* tensor, stfs_tensor_info* info, stfs_error* error);
-/* Address of the first element, in memory of the tensor's device; valid until the handle is closed. Of a
- * mapped tensor nothing is read until it is touched, but it is looked whether the file still covers it (EIO).
- * Other tensors are read whole by the first call, into memory that the handle owns. Write to it only with
- * STFS_WRITABLE. */
+/* Returns the address of the first element, in the memory of the tensor's device. The address is valid until
+ * the handle is closed. For a mapped tensor this call reads nothing, but it checks that the file still covers
+ * the tensor (EIO otherwise); a page is read when it is touched. Any other tensor is read whole by the first
+ * call, into memory that the handle owns. Write to the data only if the tensor has STFS_WRITABLE. */
 STFS_API void* stfs_tensor_data(const stfs_tensor* tensor, stfs_error* error);
-/* Copies a part of the tensor's packed bytes, also out of an archive that fails: EIO then, and what is in
- * `to` means nothing. Of a mapped tensor it reads the file and leaves the map alone. Not of a GPU's: ENOTSUP.
- */
+/* Copies a part of the tensor's packed bytes. If the archive fails, the result is EIO, and the content of
+ * `to` is unspecified. For a mapped tensor this call reads the file and does not touch the map. A tensor in a
+ * GPU's memory gives ENOTSUP. */
 STFS_API int stfs_tensor_read(const stfs_tensor* tensor, uint64_t offset, void* to, size_t size_bytes,
                               stfs_error* error);
-/* The tensor in memory of its own, packed, STFS_WRITABLE. Not of a GPU's: ENOTSUP. */
+/* Copies the tensor into memory of its own, packed, with STFS_WRITABLE. A tensor in a GPU's memory gives
+ * ENOTSUP. */
 STFS_API stfs_tensor* stfs_tensor_copy(const stfs_tensor* tensor, stfs_error* error);
-/* The tensor in memory that may be written to and that is copied only where it is: a private map of the
- * archive, with no more than 4 KiB before and behind the tensor. What is written stays with this handle.
- * Copies at once where the tensor is smaller than 64 KiB, or not one run of bytes in a map. */
+/* Returns the tensor in writable memory that is copied only where it is written to: a private map of the
+ * archive with at most 4 KiB before and after the tensor. Written bytes stay with this handle. A tensor
+ * smaller than 64 KiB is copied at once, and so is a tensor that is not one run of bytes in a map. */
 STFS_API stfs_tensor* stfs_tensor_private(const stfs_tensor* tensor, stfs_error* error);
 
 /* --- devices --- */
@@ -255,22 +261,23 @@ typedef struct stfs_device_info {
   size_t struct_bytes;     /* the only field that the caller sets */
   int32_t kind;            /* stfs_device_kind */
   int32_t index;           /* of a GPU, in the driver's order */
-  const char* name;        /* "cpu", "cuda:0": how it is named below */
+  const char* name;        /* "cpu", "cuda:0"; stfs_plan_options takes this name */
   const char* uuid;        /* of a GPU, "GPU-..."; else "" */
   const char* description; /* "NVIDIA H200", or the processor's name */
-  uint64_t total_bytes;    /* of memory */
-  uint64_t free_bytes;     /* UINT64_MAX: not known */
-  const char* problem;     /* why nothing can be asked of this GPU; else "" */
+  uint64_t total_bytes;    /* size of the device's memory */
+  uint64_t free_bytes;     /* UINT64_MAX: unknown */
+  const char* problem;     /* why this GPU cannot be queried; else "" */
 } stfs_device_info;
 
-/* What is there: the CPU first, always. May take seconds where a GPU's driver starts. */
+/* Lists the devices of this machine. The CPU is always the first. May take seconds while a GPU's driver
+ * starts. */
 STFS_API stfs_device_list* stfs_list_devices(stfs_error* error);
 STFS_API void stfs_device_list_close(stfs_device_list* list);
 STFS_API uint64_t stfs_device_count(const stfs_device_list* list);
-/* What info points to lives as long as the list. */
+/* The pointers in info are valid as long as the list. */
 STFS_API int stfs_device(const stfs_device_list* list, uint64_t position, stfs_device_info* info,
                          stfs_error* error);
-/* One sentence for a person where there is no GPU; else "". */
+/* One sentence for the user that says why there is no GPU; "" if there is one. */
 STFS_API const char* stfs_why_no_cuda(const stfs_device_list* list);
 
 /* --- uploads: tensors into the memory of devices --- */
@@ -281,25 +288,27 @@ typedef struct stfs_resident stfs_resident;
 
 typedef struct stfs_plan_options {
   size_t struct_bytes;
-  /* One of these two says where tensors go. A device is "cpu", "cuda:N" or "cuda:GPU-uuid"; none is a
-   * default. */
-  const char* devices; /* of all tensors; several, with commas: a replica on each, read once */
-  const char* rules; /* lines "PATTERN DEVICE[,DEVICE...] [shard(DIMENSION,PART/PARTS)]", the first that fits
-                        a name decides; '#' begins a comment. Names that none fits are left out. */
-  /* Of tensors' names, as fnmatch(3), each with a slice at its end or without: "*.q_proj.weight[:128]". None:
-   * all. */
+  /* Exactly one of `devices` and `rules` says where tensors go. A device is "cpu", "cuda:N" or
+   * "cuda:GPU-uuid"; there is no default. */
+  const char* devices; /* for all tensors; several, separated by commas: a replica on each, read once */
+  const char* rules;   /* lines "PATTERN DEVICE[,DEVICE...] [shard(DIMENSION,PART/PARTS)]"; the first rule
+                          that matches a name decides; '#' begins a comment; names that match no rule are
+                          left out */
+  /* Patterns of tensors' names, as for fnmatch(3), each with an optional slice at its end:
+   * "*.q_proj.weight[:128]". No patterns: all tensors. */
   const char* const* patterns;
   size_t pattern_count;
-  const char* dtype; /* convert every floating tensor to it: "BF16", "bf16", "F32", ...; NULL: none */
+  const char* dtype; /* convert every floating tensor to it: "BF16", "bf16", "F32", ...; NULL: convert none */
 } stfs_plan_options;
 
-/* What an upload will do. Opens the model's path anew, and reads headers alone. */
+/* Plans an upload. Opens the model's path again and reads only headers. */
 STFS_API stfs_plan* stfs_plan_make(const stfs_model* model, const stfs_plan_options* options,
                                    stfs_error* error);
 STFS_API void stfs_plan_close(stfs_plan* plan);
-/* Tensors, or parts of them, on devices: a replica counts for itself. In the order in which they are read. */
+/* The number of tensors, or parts of tensors, on devices. Each replica counts. The order of the positions is
+ * that in which the tensors are read. */
 STFS_API uint64_t stfs_plan_count(const stfs_plan* plan);
-/* As it will be on its device. What info points to lives as long as the plan. */
+/* Describes a tensor as it will be on its device. The pointers in info are valid as long as the plan. */
 STFS_API int stfs_plan_describe(const stfs_plan* plan, uint64_t position, stfs_tensor_info* info,
                                 stfs_error* error);
 STFS_API uint64_t stfs_plan_read_bytes(const stfs_plan* plan);
@@ -308,47 +317,50 @@ STFS_API int stfs_plan_left_out(const stfs_plan* plan, uint64_t position, stfs_t
 
 typedef struct stfs_upload_options {
   size_t struct_bytes;
-  uint32_t readers;    /* threads; 0: one for each core, 8 at most */
+  uint32_t readers;    /* number of threads; 0: one for each core, at most 8 */
   int32_t must_verify; /* 1: compare a digest of each tensor's bytes on the device with the archive's */
 } stfs_upload_options;
 
-/* Begins to move what the plan says, on threads of its own. What does not fit is said before a byte moves:
- * ENOMEM. The plan may be closed. options: may be NULL. */
+/* Starts the upload that the plan describes, on threads of the library. If the tensors do not fit, the call
+ * fails with ENOMEM before any byte moves. The plan may be closed afterwards. options: may be NULL. */
 STFS_API stfs_upload* stfs_start(const stfs_plan* plan, const stfs_upload_options* options,
                                  stfs_error* error);
 
 typedef struct stfs_progress {
   size_t struct_bytes;  /* the only field that the caller sets */
-  uint64_t done_bytes;  /* that have arrived */
-  uint64_t total_bytes; /* to be read */
-  int32_t is_done;      /* stfs_wait() will not wait; how it ended only that tells */
+  uint64_t done_bytes;  /* bytes that have arrived */
+  uint64_t total_bytes; /* bytes to read */
+  int32_t is_done;      /* 1: stfs_wait() will not block; only stfs_wait() tells the result */
 } stfs_progress;
 STFS_API int stfs_poll(const stfs_upload* upload, stfs_progress* progress, stfs_error* error);
-/* The rest is not read: stfs_wait() gives ECANCELED, if it was not done already. */
+/* Stops the upload: the rest is not read. stfs_wait() then fails with ECANCELED, unless the upload was
+ * already done. */
 STFS_API void stfs_cancel(stfs_upload* upload);
-/* Waits for the end; once for each upload. Nothing is kept on a device where it fails: ECANCELED, ESTALE
- * where an archive has changed since the plan, EIO, EBADMSG where a digest differs, the device's errors.
- * progress: may be NULL; called on this thread now and then, and once with all at the end; what is not 0
- * cancels. */
+/* Waits for the end of an upload. Call it once for each upload. On failure nothing stays on a device. Errors:
+ * ECANCELED; ESTALE if an archive has changed since the plan; EIO; EBADMSG if a digest differs; the device's
+ * errors.
+ * progress: may be NULL. It is called on this thread now and then, and once with the total at the end. A
+ * result other than 0 cancels the upload. */
 STFS_API stfs_resident* stfs_wait(stfs_upload* upload,
                                   int (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes),
                                   void* context, stfs_error* error);
-/* Cancels what is still under way, and waits for its threads. */
+/* Cancels the upload if it is still running, and waits for its threads. */
 STFS_API void stfs_upload_close(stfs_upload* upload);
 
 typedef struct stfs_upload_report {
   size_t struct_bytes;     /* the only field that the caller sets */
   uint64_t duration_ns;    /* of moving the bytes alone */
-  uint64_t read_bytes;     /* from archives */
-  uint64_t cached_bytes;   /* of them in the page cache when it began */
-  uint64_t overflow_count; /* elements that the new dtype could not hold */
+  uint64_t read_bytes;     /* bytes read from archives */
+  uint64_t cached_bytes;   /* the part of read_bytes that was in the page cache at the start */
+  uint64_t overflow_count; /* elements too large for the new dtype */
   uint64_t verified_bytes;
 } stfs_upload_report;
 
-/* What has arrived, in the order of the plan. */
+/* The number of tensors that have arrived. Their order is that of the plan. */
 STFS_API uint64_t stfs_resident_count(const stfs_resident* resident);
-/* A tensor in its device's memory: it keeps the memory of all that was uploaded to that device with it. Data
- * on a GPU have a CUDA device pointer for an address, and are complete: any stream may use them. */
+/* Returns a tensor in its device's memory. The handle keeps the memory of everything that was uploaded to
+ * that device with it. The address of data on a GPU is a CUDA device pointer. The data are complete: any
+ * stream may use them. */
 STFS_API stfs_tensor* stfs_resident_tensor(const stfs_resident* resident, uint64_t position,
                                            stfs_error* error);
 STFS_API int stfs_resident_report(const stfs_resident* resident, stfs_upload_report* report,
@@ -361,38 +373,40 @@ typedef struct stfs_lease stfs_lease;
 
 typedef struct stfs_attach_options {
   size_t struct_bytes;
-  uint64_t patience_ns; /* how long a server that is still uploading is waited for; 0: 60 seconds */
+  uint64_t patience_ns; /* how long to wait for a server that is still uploading; 0: 60 seconds */
 } stfs_attach_options;
 
-/* A lease of the newest generation that the server at that socket has. No byte is copied. The tensors are
- * read-only: writing to their data raises SIGSEGV on the CPU, and is an error of CUDA on a GPU.
- * ENOENT, ECONNREFUSED: nobody serves there; EACCES, EPERM: another user does; ETIMEDOUT: it is still
- * uploading; EBUSY: it has as many leases as it gives. options: may be NULL. */
+/* Leases the newest generation of the server at that socket. No byte is copied. The tensors are read-only:
+ * writing to their data raises SIGSEGV on the CPU, and is a CUDA error on a GPU.
+ * Errors: ENOENT, ECONNREFUSED: no server listens there; EACCES, EPERM: the server belongs to another user;
+ * ETIMEDOUT: it is still uploading; EBUSY: it has as many leases as it allows. options: may be NULL. */
 STFS_API stfs_lease* stfs_attach(const char* socket, const stfs_attach_options* options, stfs_error* error);
-/* The server counts the lease until the last of its tensors is closed, too. */
+/* Closes the handle. The server counts the lease until the last of its tensors is closed as well. */
 STFS_API void stfs_lease_close(stfs_lease* lease);
 
 STFS_API uint64_t stfs_lease_count(const stfs_lease* lease);
-/* In the order in which the tensors lie in their archives; a replica counts for itself. Its info names no
- * archive: "" and 0. */
+/* Returns a leased tensor. The order is that of the tensors in their archives; each replica counts. Its info
+ * names no archive: "" and offset 0. */
 STFS_API stfs_tensor* stfs_lease_tensor(const stfs_lease* lease, uint64_t position, stfs_error* error);
-/* From 1 on, by one for each change of the archives that the server has uploaded. */
+/* The number of the leased generation. It starts at 1 and grows by one with each change of the archives that
+ * the server has uploaded. */
 STFS_API uint64_t stfs_lease_generation(const stfs_lease* lease);
-/* What the server serves: absolute paths. */
+/* The absolute paths of what the server serves. */
 STFS_API uint64_t stfs_lease_source_count(const stfs_lease* lease);
-STFS_API const char* stfs_lease_source(const stfs_lease* lease, uint64_t position); /* NULL: there is none */
+STFS_API const char* stfs_lease_source(const stfs_lease* lease, uint64_t position); /* NULL: no such source */
 
-/* For poll(2): readable when there is news. Belongs to the lease. -1 once the server has gone. */
+/* A descriptor for poll(2) that is readable when there is news. The lease owns it. -1 once the server has
+ * ended. */
 STFS_API int stfs_lease_descriptor(const stfs_lease* lease);
 
 typedef struct stfs_lease_news {
   size_t struct_bytes;       /* the only field that the caller sets */
-  uint64_t newer_generation; /* that is there since the last call: attach anew to have it; 0: none */
-  int32_t is_server_gone;    /* it has ended. What is mapped stays */
+  uint64_t newer_generation; /* that appeared since the last call: attach again to get it; 0: none */
+  int32_t is_server_gone;    /* 1: the server has ended; mapped tensors stay valid */
   char why_stuck[4097]; /* why a change of the archives has led to no newer generation; "": no such news */
 } stfs_lease_news;
 
-/* Takes the news that is there; never waits. Each is told once, but for is_server_gone. */
+/* Takes the pending news and never waits. Each item is reported once, except is_server_gone. */
 STFS_API int stfs_lease_take_news(stfs_lease* lease, stfs_lease_news* news, stfs_error* error);
 
 #ifdef __cplusplus
