@@ -1,4 +1,4 @@
-// The texts of journal_text.h.
+// Builds the texts of journal_text.h.
 #include "tools/target/journal_text.h"
 
 #include <fmt/format.h>

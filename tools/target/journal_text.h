@@ -1,4 +1,4 @@
-// What a person is told about a journal that recovery has looked at.
+// Explains to the user the state of a journal that recovery has examined.
 #pragma once
 
 #include <string>
@@ -10,20 +10,20 @@
 
 namespace stfs::tools {
 
-/// Why it is in its state, without its path.
+/// Returns why the journal is in its state. The text does not contain the journal's path.
 std::string explanation_of(const JournalReport& report);
 
-/// Of one that is void and keeps its name: who may remove it. Empty for others.
+/// For a void journal that keeps its name: says who may remove it. Empty for all others.
 std::string left_void_text(const JournalReport& report);
 
-/// Whether somebody still has to do something about it. The owner of one in use does so himself.
+/// Returns whether the user still has to act on the journal. The owner of a journal in use acts without help.
 bool is_left_undone(const JournalReport& report);
 
-/// What that is, for a journal that `stfs recover` has left.
+/// Returns what the user has to do about a journal that `stfs recover` has left.
 std::string advice_on(const JournalReport& report);
 
-/// One sentence, with the journal's path in front, for each journal beside a model that was opened for
-/// reading which may hold a newer commit that is not shown.
+/// Returns one sentence, with the journal's path in front, for each journal that may hold a newer commit
+/// which is not shown. The model must be opened for reading; the journals are those beside it.
 std::vector<std::string> not_shown_beside(const Model& model);
 
 }  // namespace stfs::tools

@@ -1,4 +1,4 @@
-// The kind of a file is its attribute user.safetensors.view (core/storage/attribute_names.h).
+// The attribute user.safetensors.view gives the kind of a file (core/storage/attribute_names.h).
 #include "tools/target/mounted_path.h"
 
 #include <fmt/format.h>
@@ -16,10 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// The kind of the file that was named: a row of the table in target.h.
+/// The kind of the named file: one row of the table in target.h.
 enum class Kind { Root, OwnFile, Archive, TensorView, Document, Staged };
 
-/// The value of user.safetensors.view, and what a refusal calls it.
+/// A value of user.safetensors.view, and the words that a refusal uses for this view.
 struct View {
   std::string_view value;
   Kind kind;
@@ -33,10 +33,10 @@ constexpr std::array<View, 6> kViews = {{
     {kDocumentView, Kind::Document, "a document about the model"},
     {kTransactionView, Kind::Staged, "a file of a transaction"},
 }};
-// Of a mount whose daemon is of another version.
+// For an attribute value that this version does not know: the mount's daemon has another version.
 constexpr View kUnknownView = {"", Kind::TensorView, "a view of a tensor"};
 
-/// Whether a path lies in `.safetensors` of its mount.
+/// Returns whether a path lies in `.safetensors` of its mount.
 bool is_among_views(const fs::path& named, const fs::path& root) {
   std::error_code error;
   const fs::path inside = fs::weakly_canonical(named, error).lexically_relative(root);

@@ -1,4 +1,4 @@
-// What a path inside a mount means: the rows of the table in target.h.
+// Resolves a path inside a mount. Implements the rows of the table in target.h.
 #pragma once
 
 #include <filesystem>
@@ -10,12 +10,13 @@
 
 namespace stfs::tools {
 
-/// The root of the mount that a path lies in, itself excepted, or nothing.
+/// Returns the root of the mount that contains the path; nothing if there is none or if the path is that
+/// root.
 std::optional<std::filesystem::path> mount_above(const std::filesystem::path& path,
                                                  const AttributeReader& attributes);
 
 /// @param archive  the value of the path's attribute user.safetensors.archive.
-/// @return EINVAL, or EROFS with Use::Change, where the table says to name another path.
+/// @return EINVAL, or EROFS with Use::Change, if the table says that the user must name another path.
 Result<TargetPath> locate_in_mount(const std::filesystem::path& named, std::string archive, Use use,
                                    const AttributeReader& attributes);
 

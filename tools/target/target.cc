@@ -1,4 +1,4 @@
-// From a path to an archive, with a message of its own for each way to miss.
+// Finds the archive behind a path. Each kind of failure has its own message.
 #include "tools/target/target.h"
 
 #include <fmt/format.h>
@@ -25,12 +25,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Whether the error speaks about what is in the file rather than about getting at it.
+/// Returns whether the error is about the content of the file, not about access to the file.
 bool is_about_format(ErrorCode code) {
   return code <= ErrorCode::MetadataIncompleteBuffer || code == ErrorCode::DuplicateKey;
 }
 
-/// The error of opening `archive`, told about the path that the user gave for it.
+/// Rewrites the error of opening `archive` so that its message names the path that the user gave.
 Error told_about(Error error, const fs::path& archive, const fs::path& named) {
   std::string_view why = error.message;
   const auto absolute = absolute_path(archive);
@@ -47,7 +47,7 @@ Error told_about(Error error, const fs::path& archive, const fs::path& named) {
   return error;
 }
 
-/// For a message: "a.safetensors, b.safetensors and 3 more".
+/// Lists names for a message: "a.safetensors, b.safetensors and 3 more".
 std::string listed(std::vector<std::string> names) {
   constexpr std::size_t kShown = 3;
   std::sort(names.begin(), names.end());
@@ -59,7 +59,7 @@ std::string listed(std::vector<std::string> names) {
   return text;
 }
 
-/// The names of a directory's entries of which `is_wanted` holds.
+/// Returns the names of a directory's entries that satisfy `is_wanted`.
 template <class Predicate>
 std::vector<std::string> names_in(const fs::path& directory, Predicate is_wanted) {
   std::vector<std::string> names;
@@ -76,14 +76,15 @@ bool is_served_by_a_program(const fs::path& path) {
   return ::statfs(path.c_str(), &status) == 0 && status.f_type == FUSE_SUPER_MAGIC;
 }
 
-/// Of a directory of a mount, or of a mount of several models.
+/// Refuses a directory inside a mount, and a directory that is a mount of several models.
 Result<void> refuse_mounted_directory(const fs::path& named, const AttributeReader& attributes) {
   if (const auto mount = mount_above(named, attributes)) {
     return fail(ErrorCode::InvalidArgument, EISDIR,
                 fmt::format("{}: is a directory of a mount: name the mount, {}, or the file of a tensor",
                             named.string(), mount->string()));
   }
-  // Elsewhere the entries may be mounts of others, that do not answer.
+  // Look at the entries of FUSE file systems only. Elsewhere an entry may be another mount that does not
+  // answer.
   if (!is_served_by_a_program(named)) return {};
   const auto models = names_in(
       named, [&](const fs::path& entry) { return attributes(entry, kArchiveAttribute).has_value(); });
@@ -93,7 +94,8 @@ Result<void> refuse_mounted_directory(const fs::path& named, const AttributeRead
                           named.string(), listed(models)));
 }
 
-/// The one model of a directory by its index, or its archives. At least one.
+/// Returns the one model of a directory by its index, or else its archives. The result has at least one
+/// element.
 Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named,
                                                     const AttributeReader& attributes) {
   if (auto refused = refuse_mounted_directory(named, attributes); !refused)
@@ -118,12 +120,12 @@ Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named,
                           named.string()));
 }
 
-/// Refuses what can't be an archive before anything is opened: a FIFO would block for ever.
-/// @return whether it is a directory.
+/// Refuses a path that cannot be an archive, before anything is opened: opening a FIFO would block for ever.
+/// @return whether the path is a directory.
 Result<bool> check_kind(const fs::path& named) {
   struct stat status {};
   if (named.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the target is empty");
-  // stat(2) may still be answered from the kernel's caches.
+  // stat(2) may still be answered from the kernel's caches, so ask with statfs(2).
   if (struct statfs mount{}; ::statfs(named.c_str(), &mount) < 0 && errno == ENOTCONN) {
     return fail(
         ErrorCode::System, ENOTCONN,

@@ -1,4 +1,4 @@
-// Beginning, printing, and the form of paths.
+// Begins and prints JSON documents, and makes paths absolute.
 #include "tools/text/json_document.h"
 
 #include <ostream>

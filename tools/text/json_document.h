@@ -1,5 +1,5 @@
-// The JSON that verbs print with --json: each output, or each line of a stream of them, is an object that
-// begins with "schema".
+// The JSON that verbs print with --json. Each output is an object that begins with "schema"; in a stream,
+// each line is one.
 #pragma once
 
 #include <filesystem>
@@ -11,16 +11,17 @@ namespace stfs::tools {
 
 using Json = nlohmann::ordered_json;
 
-/// The value of "schema". It grows when a member goes or changes its meaning; new members come without.
+/// The value of "schema". It grows when a member is removed or changes its meaning, not when a member is
+/// added.
 inline constexpr int kJsonSchema = 1;
 
-/// {"schema": 1}, for further members.
+/// Returns {"schema": 1}; the caller adds further members.
 Json json_document();
 /// Prints the document over several lines.
 void write_json(const Json& document, std::ostream& out);
-/// The text on one line. Bytes that are no UTF-8, which a path may have, become U+FFFD.
+/// Returns the JSON text on one line. Bytes that are not valid UTF-8, which a path may have, become U+FFFD.
 std::string json_line(const Json& value);
-/// The one form of a path in JSON: absolute. Links and ".." stay as they were named.
+/// Returns the path as JSON shows it: absolute. Links and ".." stay as the user named them.
 std::string json_path(const std::filesystem::path& path);
 
 }  // namespace stfs::tools

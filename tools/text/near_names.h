@@ -1,4 +1,4 @@
-// Which of many names a mistyped one was meant to be.
+// Finds the existing names that are similar to a mistyped one.
 #pragma once
 
 #include <cstddef>
@@ -12,10 +12,10 @@ class NearNames {
  public:
   explicit NearNames(std::string_view wanted);
 
-  /// Considers one existing name; cheap for those that are far off, so that a million may be offered.
+  /// Considers one existing name. Dissimilar names are rejected cheaply, so a million may be offered.
   void offer(std::string_view name);
 
-  /// ", did you mean A, B or C?" with the nearest few, printable; empty where nothing is near.
+  /// Returns ", did you mean A, B or C?" with the most similar names, printable; empty if no name is similar.
   [[nodiscard]] std::string question() const;
 
  private:

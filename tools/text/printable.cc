@@ -1,4 +1,4 @@
-// Escaping and measuring of Unicode for the terminal.
+// Escapes and measures Unicode text for the terminal.
 #include "tools/text/printable.h"
 
 #include <fmt/format.h>
@@ -18,7 +18,7 @@ struct Decoded {
   std::size_t size_bytes = 1;
 };
 
-/// The first character of valid UTF-8 that is not empty.
+/// Decodes the first character of valid, non-empty UTF-8.
 Decoded decode(std::string_view text) {
   const auto byte = [&](std::size_t at) { return static_cast<unsigned char>(text[at]); };
   const unsigned char lead = byte(0);
@@ -29,7 +29,7 @@ Decoded decode(std::string_view text) {
   return {character, size_bytes};
 }
 
-/// Whether a character has no glyph of its own: controls, marks of direction and width, separators.
+/// Returns whether a character has no glyph of its own: controls, marks of direction and width, separators.
 bool is_hidden(char32_t character) {
   struct Span {
     char32_t first, last;
@@ -67,7 +67,7 @@ void append_escape(std::string& to, char32_t character) {
   }
 }
 
-/// Escapes as asked; the text is valid UTF-8.
+/// Appends valid UTF-8, escaped as requested.
 void append_valid(std::string& to, std::string_view text, bool escape_backslash) {
   while (!text.empty()) {
     const Decoded next = decode(text);
@@ -118,7 +118,8 @@ std::size_t display_width(std::string_view text) {
   std::size_t width = 0;
   while (!text.empty()) {
     const Decoded next = decode(text);
-    // wcwidth knows the wide and the combining ones where main has set a UTF-8 locale; -1 is "no idea".
+    // wcwidth knows wide and combining characters if main has set a UTF-8 locale; it returns -1 for unknown
+    // ones.
     const int columns = ::wcwidth(static_cast<wchar_t>(next.character));
     width += columns < 0 ? 1U : static_cast<unsigned>(columns);
     text.remove_prefix(next.size_bytes);

@@ -1,7 +1,7 @@
-// Text of strangers, made safe to show.
+// Makes text from untrusted files safe to show on a terminal.
 //
-// Tensor names, metadata and paths hold any Unicode: escape sequences that repaint the terminal, line
-// feeds that forge a second row, marks that turn the direction of writing around.
+// Tensor names, metadata and paths may hold any Unicode: escape sequences that repaint the terminal, line
+// feeds that forge a second row, marks that reverse the direction of the text.
 #pragma once
 
 #include <cstddef>
@@ -10,15 +10,17 @@
 
 namespace stfs::tools {
 
-/// The text with everything invisible or commanding spelled out: `\n`, `\t`, `\r`, `\xHH` for control
-/// characters and bytes that are no UTF-8, `\uHHHH` for marks without a glyph. Backslashes stay.
+/// Returns the text with each invisible or control character spelled out: `\n`, `\t`, `\r`, `\xHH` for
+/// control characters and for bytes that are not valid UTF-8, `\uHHHH` for marks without a glyph. Backslashes
+/// stay.
 std::string printable(std::string_view text);
 
-/// The same for a name in a column, so that two names never look alike: a backslash becomes `\\`, a
-/// space at either end `\x20`, and the empty name `""`.
+/// Does the same for a name in a column, so that two different names never look alike. A backslash becomes
+/// `\\`, a space at either end `\x20`, and the empty name `""`.
 std::string printable_name(std::string_view name);
 
-/// Columns that text takes on a terminal; the text has come out of printable() or printable_name().
+/// Returns the columns that the text takes on a terminal. The text must come from printable() or
+/// printable_name().
 std::size_t display_width(std::string_view text);
 
 }  // namespace stfs::tools

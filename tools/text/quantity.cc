@@ -1,4 +1,4 @@
-// The texts of quantity.h.
+// Formats and parses the quantities of quantity.h.
 #include "tools/text/quantity.h"
 
 #include <fmt/format.h>
@@ -15,7 +15,7 @@ std::string human_size(std::uint64_t size_bytes) {
   if (size_bytes < 1024) return fmt::format("{} B", size_bytes);
   auto size = static_cast<double>(size_bytes);
   std::size_t unit = 0;
-  // 1023.95 would be printed as 1024.0.
+  // The loop ends at 1023.95, because {:.1f} prints that value as 1024.0.
   for (; size >= 1023.95 && unit + 1 < kUnits.size(); ++unit) size /= 1024;
   return fmt::format("{:.1f} {}", size, kUnits[unit]);
 }
@@ -40,7 +40,7 @@ std::string human_count(std::uint64_t number) {
 }
 
 std::optional<std::uint64_t> parse_size(std::string_view text) {
-  // By hand: strtod takes signs, hexadecimal, "inf" and the locale's decimal point.
+  // Parsed by hand, because strtod accepts signs, hexadecimal, "inf" and the locale's decimal point.
   std::size_t at = 0;
   double number = 0;
   double place = 1;

@@ -1,4 +1,4 @@
-// Numbers as people read and write them.
+// Formats numbers for people, and parses the sizes that people type.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@ std::string grouped(std::uint64_t number);
 /// "1 tensor", "6,738 tensors".
 std::string counted(std::uint64_t count, std::string_view noun);
 
-/// "6.74 billion", or nothing below a million, where the number itself is read as easily.
+/// "6.74 billion". Empty below a million, where the plain number is as easy to read.
 std::string human_count(std::uint64_t number);
 
-/// Bytes of "4096", "64K", "1.5G", "2GiB", "10MB": K, M, G, T, P with or without iB are powers of 1024,
-/// with B powers of 1000, as in coreutils. Nothing where it is no size or does not fit 63 bits.
+/// Parses "4096", "64K", "1.5G", "2GiB", "10MB" into bytes. As in coreutils, K, M, G, T, P with or without iB
+/// are powers of 1024; with B they are powers of 1000. Nothing if the text is no size or does not fit 63
+/// bits.
 std::optional<std::uint64_t> parse_size(std::string_view text);
 
 }  // namespace stfs::tools

@@ -1,4 +1,4 @@
-// Padding for table.h.
+// Pads the cells of a table.
 #include "tools/text/table.h"
 
 #include <algorithm>

@@ -1,7 +1,7 @@
-// Rows with aligned columns.
+// Prints rows with aligned columns.
 //
-// Two passes, fit() over all rows and then print() over all rows, rather than rows kept in memory: an
-// archive may have a million tensors.
+// The caller makes two passes, fit() over all rows and then print() over all rows. The table keeps no rows in
+// memory, because an archive may have a million tensors.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ class Table {
 
   explicit Table(std::vector<Align> columns) : columns_(std::move(columns)), widths_(columns_.size()) {}
 
-  /// Makes the columns wide enough for a row of printable cells, one per column.
+  /// Widens the columns for one row. Each column has one printable cell.
   void fit(std::span<const std::string> cells);
-  /// Writes the row and a newline. A cell wider than kMaxWidth shifts what follows it in its own row
-  /// only: one endless name shall not push every other row off the screen.
+  /// Writes the row and a newline. A cell wider than kMaxWidth shifts the following cells of its own row
+  /// only, so one very long name does not push every other row off the screen.
   void print(std::ostream& out, std::span<const std::string> cells) const;
 
   static constexpr std::size_t kMaxWidth = 64;
