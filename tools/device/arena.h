@@ -1,4 +1,4 @@
-// One piece of a device's memory that all tensors of an upload lie in.
+// One contiguous piece of a device's memory that holds all tensors of an upload.
 #pragma once
 
 #include <cstddef>
@@ -13,27 +13,28 @@
 
 namespace stfs::upload {
 
-/// Where tensors begin in an arena, in bytes: what GPUs read fastest, and DLPack asks for.
+/// The alignment of tensors in an arena, in bytes: GPUs read it fastest, and DLPack requires it.
 inline constexpr std::uint64_t kTensorAlignment = 256;
 
-/// Owned by whoever needs it last: uploads, tensors handed out, leases. Its memory goes with it. Any number
-/// of threads may ask.
+/// Shared by uploads, returned tensors and leases. The last owner frees the memory. Any number of threads may
+/// call.
 class Arena {
  public:
   virtual ~Arena() = default;
 
   [[nodiscard]] virtual const Device& device() const = 0;
   [[nodiscard]] virtual std::uint64_t size_bytes() const = 0;
-  /// Of the first byte, as the device sees it: of the CPU an ordinary pointer, of a GPU a CUdeviceptr.
+  /// Address of the first byte as the device sees it: an ordinary pointer on the CPU, a CUdeviceptr on a GPU.
   [[nodiscard]] virtual void* address() const = 0;
-  /// The same as memory of this process; empty where that can't reach it (a GPU).
+  /// The same bytes as memory of this process; empty if this process cannot reach them (a GPU).
   [[nodiscard]] virtual std::span<std::byte> host_bytes() = 0;
-  /// Cannot be written to by this process: an arena that was taken over from another one.
+  /// Whether this process cannot write to the arena, because it was adopted from another process.
   [[nodiscard]] virtual bool is_read_only() const = 0;
 
-  /// A descriptor by which another process can map it read-only (Backend::adopt()). Only of an arena that was
-  /// allocated for that; no more writing afterwards: a CPU's is sealed by this.
-  /// @return ENOTSUP where the arena can't be shared; the device's errors.
+  /// Returns a descriptor with which another process can map the arena read-only (Backend::adopt()). The
+  /// arena must have been allocated as shareable. Nobody may write to it afterwards: this call seals a CPU's
+  /// arena.
+  /// @return ENOTSUP if the arena cannot be shared; the device's errors.
   virtual Result<UniqueFd> share() = 0;
 };
 

@@ -1,4 +1,4 @@
-// From a device to what serves it.
+// Opens the backend of a device.
 #include "tools/device/backend.h"
 
 #include "tools/device/cpu_backend.h"

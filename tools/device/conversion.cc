@@ -1,4 +1,4 @@
-// Whole ranges of numbers on the CPU.
+// Converts ranges of numbers on the CPU.
 #include "tools/device/conversion.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 using Special = FloatFormat::Special;
 
-// OCP 8-bit floating point specification and MX specification 1.0, table 1; for FNUZ arXiv:2206.02915.
+// Sources: OCP 8-bit floating point specification; MX specification 1.0, table 1; for FNUZ arXiv:2206.02915.
 constexpr FloatFormat kF64{11, 52, 1023, Special::Ieee};
 constexpr FloatFormat kF32{8, 23, 127, Special::Ieee};
 constexpr FloatFormat kBf16{8, 7, 127, Special::Ieee};
@@ -60,7 +60,8 @@ std::uint64_t convert_from(const FloatFormat& from_format, const std::byte* from
   }
 }
 
-/// Exact, and by vectors (core/tensor/float_conversion.h). By way of a buffer: `to` may have any alignment.
+/// Converts to F32 exactly and vectorized (core/tensor/float_conversion.h). Uses a buffer because `to` may
+/// have any alignment.
 void widen(Dtype from_dtype, std::span<const std::byte> from, std::byte* to) {
   std::array<float, 2048> block;
   const std::size_t element_bytes = bits_of(from_dtype) / 8;

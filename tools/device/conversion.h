@@ -1,9 +1,10 @@
-// One floating number of any dtype as another one, on the CPU and on devices: whole numbers only, so that
-// every device gives the same bits.
+// Converts one floating-point number from any dtype to another, on the CPU and on devices. The code uses
+// integer arithmetic only, so every device gives the same bits.
 //
-// Rounded to the nearest, ties to even. A number too large for the target becomes infinity, or NaN where
-// the target has none (F8_E4M3 and the FNUZ kinds), and is counted: what PyTorch's Tensor.to() and ml_dtypes
-// give. A NaN stays one and keeps its sign; of its bits only that is promised.
+// Numbers are rounded to the nearest, ties to even. A number that is too large for the target becomes
+// infinity, or NaN if the target has no infinity (F8_E4M3 and the FNUZ kinds), and is counted. PyTorch's
+// Tensor.to() and ml_dtypes give the same results. A NaN stays a NaN and keeps its sign; its other bits are
+// unspecified.
 #pragma once
 
 #include <cstddef>
@@ -13,13 +14,13 @@
 
 namespace stfs::upload {
 
-/// Where a dtype keeps what, and what its largest patterns mean.
+/// The bit fields of a dtype, and the meaning of its largest patterns.
 struct FloatFormat {
   enum class Special : std::uint8_t {
-    Ieee,       // infinity, and NaN above it
+    Ieee,       // infinity, and NaNs above it
     AllOnes,    // the largest pattern of each sign is NaN ("fn")
-    MinusZero,  // what would be -0 is the only NaN ("fnuz")
-    Power,      // a power of two without a sign, the largest pattern is NaN (E8M0)
+    MinusZero,  // the pattern of -0 is the only NaN ("fnuz")
+    Power,      // a power of two without a sign; the largest pattern is NaN (E8M0)
   };
   unsigned exponent_bits = 0;
   unsigned mantissa_bits = 0;
@@ -32,7 +33,7 @@ struct FloatFormat {
   }
 };
 
-/// sign * mantissa * 2^(exponent - 52); the mantissa's bit 52 is set unless the number is 0.
+/// The value is sign * mantissa * 2^(exponent - 52). The mantissa's bit 52 is set unless the number is 0.
 struct UnpackedFloat {
   enum class Kind : std::uint8_t { Finite, Infinite, Nan };
   bool is_negative = false;
@@ -41,7 +42,7 @@ struct UnpackedFloat {
   std::uint64_t mantissa = 0;
 };
 
-inline constexpr unsigned kUnpackedBits = 52;  // as many as the longest, F64, has
+inline constexpr unsigned kUnpackedBits = 52;  // the mantissa bits of F64, the longest format
 
 STFS_ON_DEVICES constexpr UnpackedFloat unpack_float(const FloatFormat& format, std::uint64_t bits) {
   using Kind = UnpackedFloat::Kind;
@@ -76,7 +77,7 @@ STFS_ON_DEVICES constexpr UnpackedFloat unpack_float(const FloatFormat& format, 
 }
 
 /// @param format  not E8M0.
-/// @param overflow  set to true where a number or infinity can't be held.
+/// @param overflow  set to true if the target cannot hold the number or infinity; otherwise unchanged.
 STFS_ON_DEVICES constexpr std::uint64_t pack_float(const FloatFormat& format, const UnpackedFloat& from,
                                                    bool& overflow) {
   using Kind = UnpackedFloat::Kind;
@@ -93,7 +94,8 @@ STFS_ON_DEVICES constexpr std::uint64_t pack_float(const FloatFormat& format, co
     overflow = overflow || format.special != Special::Ieee;
     return too_large;
   }
-  // Below the smallest exponent the number loses bits from the left, as many as it is below.
+  // A number below the smallest normal exponent is shifted right: one more bit is dropped for each power of
+  // two.
   const int exponent = from.exponent + format.bias;
   unsigned drop_bits = kUnpackedBits - format.mantissa_bits;
   if (exponent < 1) drop_bits += static_cast<unsigned>(1 - exponent);
@@ -104,8 +106,8 @@ STFS_ON_DEVICES constexpr std::uint64_t pack_float(const FloatFormat& format, co
     const std::uint64_t is_odd = from.mantissa >> drop_bits & 1;
     magnitude = (from.mantissa + (std::uint64_t{1} << (drop_bits - 1)) - 1 + is_odd) >> drop_bits;
   }
-  // The leading one, where there still is one, counts the exponent up by one; so does a carry of the
-  // rounding.
+  // Adding the leading one (if the number still has one) increments the exponent by one; so does a rounding
+  // carry.
   if (exponent > 1 && from.mantissa != 0)
     magnitude += static_cast<std::uint64_t>(exponent - 1) << format.mantissa_bits;
   std::uint64_t largest = format.magnitude_mask();
@@ -134,15 +136,15 @@ STFS_ON_DEVICES constexpr std::uint64_t convert_float(const FloatFormat& from, c
 
 namespace stfs::upload {
 
-/// Of the floating dtypes of whole bytes; nothing for the others.
+/// Returns the format of a floating dtype of whole bytes; nothing for other dtypes.
 std::optional<FloatFormat> float_format_of(Dtype dtype);
 
-/// BF16, F16, F32 and the fp8 kinds but E8M0, which has no zero and no sign.
+/// Returns true for BF16, F16, F32 and the fp8 kinds, except E8M0, which has no zero and no sign.
 bool is_conversion_target(Dtype dtype);
 
-/// Converts from.size() / size of an element of them, one that has a format to one that is a target.
-/// @param to  as many; any alignment, here and of `from`.
-/// @return how many the target could not hold.
+/// Converts all elements in `from`. `from_dtype` must have a format, `to_dtype` must be a conversion target.
+/// @param to  room for as many elements. `to` and `from` may have any alignment.
+/// @return the number of elements that the target could not hold.
 std::uint64_t convert_elements(Dtype from_dtype, std::span<const std::byte> from, Dtype to_dtype,
                                std::span<std::byte> to);
 

@@ -1,4 +1,4 @@
-// Mapping, sealing, adopting.
+// Maps, seals and adopts arenas in the host's memory.
 #include "tools/device/cpu_arena.h"
 
 #include <fcntl.h>
@@ -25,7 +25,7 @@ tl::unexpected<Error> no_memory(std::uint64_t size_bytes, int why) {
                           std::generic_category().message(why)));
 }
 
-/// A map that is given back at the end; of whole pages.
+/// Owns a map of whole pages and unmaps it at the end.
 class Map {
  public:
   Map(std::byte* begin, std::size_t size_bytes) : begin_(begin), size_bytes_(size_bytes) {}
@@ -42,7 +42,7 @@ class Map {
   std::size_t size_bytes_;
 };
 
-/// Maps so that huge pages fit: what lies around is given back.
+/// Maps with the alignment of huge pages and unmaps the surplus before and after.
 Result<std::byte*> map_aligned(std::size_t size_bytes, int flags, int fd) {
   void* const room = ::mmap(nullptr, size_bytes + kHugePageBytes, PROT_NONE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -58,7 +58,8 @@ Result<std::byte*> map_aligned(std::size_t size_bytes, int flags, int fd) {
     ::munmap(from + before, size_bytes);
     return no_memory(size_bytes, why);
   }
-  // Faults and page tables cost as much as the copy itself with small pages. Advice: no failure counts.
+  // With small pages, faults and page tables cost as much as the copy itself. This is only advice, so a
+  // failure is ignored.
   ::madvise(from + before, size_bytes, MADV_HUGEPAGE);
   return from + before;
 }
@@ -118,9 +119,9 @@ class CpuArena final : public Arena {
   Device device_;
   Map map_;
   std::uint64_t size_bytes_;
-  UniqueFd memory_;  // a memfd, where it can be shared
+  UniqueFd memory_;  // a memfd, if the arena is shareable
   bool is_adopted_;
-  std::mutex mutex_;  // held while it is sealed
+  std::mutex mutex_;  // held during sealing
   std::atomic<bool> is_read_only_;
 };
 
@@ -132,8 +133,8 @@ Result<std::shared_ptr<Arena>> make_arena(std::byte* begin, std::size_t mapped_b
 }  // namespace
 
 Result<std::shared_ptr<Arena>> allocate_cpu_arena(std::uint64_t size_bytes, bool is_shareable) {
-  // A map is never empty. A whole number of pages, so that the file behind it has no other end.
-  // What is around it is given back in whole pages, which are of 4, 16 or 64 KiB.
+  // A map cannot be empty. The size is a whole number of pages, so that the end of the file is the end of the
+  // map; map_aligned() unmaps its surplus in whole pages. Pages have 4, 16 or 64 KiB.
   static const auto page_bytes = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t mapped_bytes =
       (std::max<std::uint64_t>(size_bytes, 1) + page_bytes - 1) / page_bytes * page_bytes;

@@ -1,4 +1,4 @@
-// A queue is a thread and a list of jobs.
+// Each queue is a thread with a list of jobs.
 #include "tools/device/cpu_backend.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ class CpuStaging final : public Staging {
   std::shared_ptr<Arena> memory_;
 };
 
-/// Of an arena; EINVAL where the range leaves it or it can't be written to.
+/// Returns the bytes of a range of an arena. EINVAL if the range exceeds the arena or the arena is read-only.
 Result<std::span<std::byte>> place_in(Arena& arena, std::uint64_t offset, std::uint64_t size_bytes) {
   const auto range = ByteRange::checked(offset, size_bytes);
   if (!range || range->end() > arena.size_bytes() || arena.is_read_only()) {
@@ -127,14 +127,14 @@ class CpuQueue final : public Queue {
     }
   }
 
-  std::mutex mutex_;  // guards all below, but the thread
+  std::mutex mutex_;  // guards all members below except the thread
   std::condition_variable changed_;
   std::deque<std::function<void()>> jobs_;
   Mark started_ = 0;
   Mark done_ = 0;
   std::uint64_t overflows_ = 0;
   bool is_ending_ = false;
-  std::thread worker_;  // last: it uses the others
+  std::thread worker_;  // last, because it uses the other members
 };
 
 class CpuBackend final : public Backend {
@@ -144,8 +144,8 @@ class CpuBackend final : public Backend {
   Result<MemoryInfo> memory() override { return cpu_memory(); }
 
   Result<std::shared_ptr<Arena>> allocate(std::uint64_t size_bytes, bool is_shareable) override {
-    // The map itself would succeed: pages are only taken when they are written to, and by then it is too
-    // late.
+    // Check the free memory first. The map itself would succeed, because the kernel allocates pages only when
+    // they are written to; that would be too late for an error.
     const std::uint64_t free_bytes = cpu_memory().free_bytes;
     if (size_bytes > free_bytes) {
       return fail(ErrorCode::OutOfMemory, ENOMEM,

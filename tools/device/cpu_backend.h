@@ -1,4 +1,4 @@
-// The CPU as a device: queues that work beside the caller, arenas in its memory.
+// The CPU as a device: asynchronous queues, and arenas in the host's memory.
 #pragma once
 
 #include <memory>

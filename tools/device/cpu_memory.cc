@@ -1,4 +1,4 @@
-// Out of /proc and the control group.
+// Reads the host's properties from /proc and the control group.
 #include "tools/device/cpu_memory.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@
 namespace stfs::upload {
 namespace {
 
-/// The number behind "KEY:" in a file of such lines.
+/// Returns the number after "KEY:" in a file of lines "KEY: NUMBER".
 std::optional<std::uint64_t> number_in(const char* path, std::string_view key) {
   std::ifstream in(path);
   for (std::string word; in >> word;) {
@@ -22,7 +22,7 @@ std::optional<std::uint64_t> number_in(const char* path, std::string_view key) {
   return std::nullopt;
 }
 
-/// The first number of a file; nothing where it says "max".
+/// Returns the first number of a file; nothing if the file says "max".
 std::optional<std::uint64_t> number_of(const std::string& path) {
   std::ifstream in(path);
   std::uint64_t number = 0;
@@ -30,7 +30,8 @@ std::optional<std::uint64_t> number_of(const std::string& path) {
   return std::nullopt;
 }
 
-/// The directory of our control group (version 2), as the mount of this namespace shows it.
+/// Returns the directory of this process's control group (version 2), as the mount of this namespace shows
+/// it.
 std::string control_group() {
   std::ifstream in("/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
@@ -50,7 +51,7 @@ MemoryInfo cpu_memory() {
   const auto used = number_of(group + "/memory.current");
   if (!limit || !used) return memory;
   memory.total_bytes = std::min(memory.total_bytes, *limit);
-  // The group's page cache counts as used, but gives way.
+  // The group's page cache counts as used, but the kernel can reclaim it.
   const std::uint64_t cache = number_in((group + "/memory.stat").c_str(), "inactive_file").value_or(0) +
                               number_in((group + "/memory.stat").c_str(), "active_file").value_or(0);
   const std::uint64_t held = *used - std::min(*used, cache);

@@ -1,4 +1,4 @@
-// What the host has: its processor's name, and the memory that can still be had.
+// The host's properties: the name of the processor, and the memory.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace stfs::upload {
 
-/// Free is what the kernel could give without swapping, and a control group's limit still allows.
+/// Free memory is what the kernel could provide without swapping and the control group's limit still allows.
 MemoryInfo cpu_memory();
 
 /// "AMD EPYC 9654, 96 cores".

@@ -1,4 +1,4 @@
-// cudaMalloc for what stays here, virtual memory for what is shared.
+// Allocates private arenas with cudaMalloc, shareable ones with virtual memory.
 #include "tools/device/cuda_arena.h"
 
 #include <cuda_runtime_api.h>
@@ -56,14 +56,14 @@ class PlainArena final : public Arena {
   std::uint64_t size_bytes_;
 };
 
-/// Owns the allocation, the addresses and the map, as far as they were come by.
+/// Owns the allocation, the address range and the map. Any of them may be missing after a failure.
 class SharedArena final : public Arena {
  public:
   SharedArena(const CudaDriver& driver, Device device, std::uint64_t size_bytes, bool is_adopted)
       : driver_(driver), device_(std::move(device)), size_bytes_(size_bytes), is_adopted_(is_adopted) {}
   ~SharedArena() override {
     const CudaScope here(device_);
-    cudaDeviceSynchronize();  // nothing may use it any more
+    cudaDeviceSynchronize();  // the device must no longer use the memory
     if (is_mapped_) driver_.unmap(address_, mapped_bytes_);
     if (address_ != 0) driver_.free(address_, mapped_bytes_);
     if (has_memory_) driver_.release(memory_);
@@ -75,7 +75,7 @@ class SharedArena final : public Arena {
   std::uint64_t size_bytes() const override { return size_bytes_; }
   void* address() const override {
     return reinterpret_cast<void*>(address_);
-  }  // NOLINT: what CUDA makes of it too
+  }  // NOLINT: CUDA converts the number to a pointer in the same way
   std::span<std::byte> host_bytes() override { return {}; }
   bool is_read_only() const override { return is_read_only_; }
 
@@ -106,7 +106,7 @@ class SharedArena final : public Arena {
 
   Result<void> import(int fd) {
     const auto handle =
-        reinterpret_cast<void*>(static_cast<std::uintptr_t>(fd));  // NOLINT: so it is asked for
+        reinterpret_cast<void*>(static_cast<std::uintptr_t>(fd));  // NOLINT: the driver expects this form
     CUresult error = driver_.import_handle(&memory_, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (error != CUDA_SUCCESS) return fail_driver(driver_, device_, "take over memory", error);
     has_memory_ = true;
@@ -165,12 +165,12 @@ class SharedArena final : public Arena {
   Device device_;
   std::uint64_t size_bytes_;
   bool is_adopted_;
-  std::size_t mapped_bytes_ = 0;  // a multiple of what the device allocates
+  std::size_t mapped_bytes_ = 0;  // a multiple of the device's allocation granularity
   CUmemGenericAllocationHandle memory_ = 0;
   bool has_memory_ = false;
   CUdeviceptr address_ = 0;
   bool is_mapped_ = false;
-  std::mutex mutex_;  // held while it is shared
+  std::mutex mutex_;  // held during sharing
   std::atomic<bool> is_read_only_ = false;
 };
 

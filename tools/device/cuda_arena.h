@@ -1,8 +1,8 @@
 // Arenas in a GPU's memory.
 //
-// One that can be shared is made by the driver's virtual memory functions, which export memory as a file
-// descriptor and let an importer map it read-only. The driver's library is never linked: its functions are
-// asked for where they are needed, so that this program starts where there is no driver.
+// A shareable arena uses the driver's virtual memory functions. They export memory as a file descriptor, and
+// an importer can map it read-only. The driver's library is never linked: its functions are looked up when
+// they are needed, so that this program also starts without a driver.
 #pragma once
 
 #include <memory>
@@ -11,11 +11,11 @@
 
 namespace stfs::upload {
 
-/// The calling thread is in a CudaScope of the device, here and below.
+/// Here and below: the calling thread must be in a CudaScope of the device.
 Result<std::shared_ptr<Arena>> allocate_cuda_arena(const Device& device, std::uint64_t size_bytes,
                                                    bool is_shareable);
 
-/// @return EINVAL where the memory lies on another GPU.
+/// @return EINVAL if the memory lies on another GPU.
 Result<std::shared_ptr<Arena>> adopt_cuda_arena(const Device& device, UniqueFd descriptor,
                                                 std::uint64_t size_bytes);
 

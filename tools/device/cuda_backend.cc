@@ -1,4 +1,5 @@
-// NVIDIA GPUs, through the CUDA runtime. It is linked statically and needs no driver to start.
+// NVIDIA GPUs through the CUDA runtime. The runtime is linked statically, and the program starts without a
+// driver.
 #include "tools/device/cuda_backend.h"
 
 #include <cuda_runtime_api.h>
@@ -15,7 +16,7 @@
 namespace stfs::upload {
 namespace {
 
-/// Page-locked, and the same for all GPUs.
+/// Page-locked memory. It serves all GPUs alike.
 class CudaStaging final : public Staging {
  public:
   CudaStaging(Device device, std::span<std::byte> memory) : device_(std::move(device)), memory_(memory) {}
@@ -104,12 +105,13 @@ Result<int> count_devices() {
 }  // namespace
 
 Result<std::vector<DeviceInfo>> list_cuda_devices() {
-  // The runtime tells best why there is no GPU: a missing driver from an old one, for example.
+  // The runtime explains best why there is no GPU: it distinguishes a missing driver from an old one, for
+  // example.
   if (const auto count = count_devices(); !count) return tl::unexpected(count.error());
   const CudaDriverAnswer answer = cuda_driver();
   if (answer.driver == nullptr) return fail(ErrorCode::NotFound, ENODEV, explain_cuda(answer.error));
   CudaDeviceRows rows = list_cuda_devices(*answer.driver, managed_free_memory);
-  // The driver and the runtime number these errors alike.
+  // The driver and the runtime use the same numbers for these errors.
   if (rows.error != CUDA_SUCCESS) {
     return fail(ErrorCode::NotFound, ENODEV, explain_cuda(static_cast<cudaError_t>(rows.error)));
   }
@@ -124,7 +126,7 @@ Result<std::shared_ptr<Backend>> open_cuda_backend(const Device& device) {
                 fmt::format("{}: no such GPU: there {} {}, from cuda:0 on", device.name(),
                             *count == 1 ? "is" : "are", *count));
   }
-  // The primary context is made here: what is wrong with the device shows now.
+  // Create the primary context now, so that a fault of the device shows here.
   const CudaScope here(device);
   cudaError_t error = here.error();
   if (error == cudaSuccess) error = cudaFree(nullptr);

@@ -1,5 +1,5 @@
-// The way to NVIDIA GPUs. Built as cuda_backend.cc where CMake finds the CUDA Toolkit, else as
-// cuda_backend_absent.cc, which says that it is not built in.
+// Access to NVIDIA GPUs. CMake builds cuda_backend.cc if it finds the CUDA Toolkit, else
+// cuda_backend_absent.cc, which reports that CUDA is not built in.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 
 namespace stfs::upload {
 
-/// @return ENODEV with one sentence that says why there is none.
+/// @return ENODEV with one sentence that says why there is no GPU.
 Result<std::vector<DeviceInfo>> list_cuda_devices();
 
 /// @return as Backend::open().

@@ -1,4 +1,4 @@
-// What stands in for the CUDA backend where the Toolkit was not there to build it with.
+// Replaces the CUDA backend in builds without the CUDA Toolkit.
 #include "tools/device/cuda_backend.h"
 
 namespace stfs::upload {

@@ -1,4 +1,4 @@
-// Names, UUIDs and memory of GPUs.
+// Asks for the names, UUIDs and memory of GPUs.
 #include "tools/device/cuda_devices.h"
 
 #include <dlfcn.h>
@@ -18,7 +18,7 @@ std::string uuid_text(const CUuuid& uuid) {
   return text;
 }
 
-/// Fills in what the driver knows of one GPU. @return what could not be asked, and why.
+/// Fills in what the driver knows about one GPU. @return what the driver did not answer, and why.
 std::string describe(const CudaDriver& driver, DeviceInfo& info) {
   CUdevice device = 0;
   if (const CUresult error = driver.device(&device, info.device.index); error != CUDA_SUCCESS)
@@ -39,7 +39,7 @@ std::string describe(const CudaDriver& driver, DeviceInfo& info) {
   return {};
 }
 
-/// As nvml.h declares them; that header comes with an optional part of the Toolkit.
+/// The declarations of nvml.h, repeated here because that header belongs to an optional part of the Toolkit.
 struct NvmlMemory {
   unsigned long long total_bytes;
   unsigned long long free_bytes;
@@ -49,7 +49,7 @@ using NvmlInit = int (*)();
 using NvmlFind = int (*)(const char* uuid, void** device);
 using NvmlAsk = int (*)(void* device, NvmlMemory* memory);
 
-/// Stays loaded: the driver's library does so too.
+/// The library stays loaded, like the driver's library.
 struct Nvml {
   NvmlFind find = nullptr;
   NvmlAsk ask = nullptr;

@@ -1,4 +1,4 @@
-// Asks the CUDA runtime where the driver's functions are.
+// Asks the CUDA runtime for the addresses of the driver's functions.
 #include "tools/device/cuda_driver.h"
 
 #include <fmt/format.h>
@@ -9,7 +9,7 @@ namespace {
 cudaError_t entry_point(const char* name, void** function) {
   cudaDriverEntryPointQueryResult found{};
 #if CUDART_VERSION >= 12050
-  constexpr unsigned kVersion = 12000;  // what these functions looked like then
+  constexpr unsigned kVersion = 12000;  // the CUDA version whose signatures are used here
   const cudaError_t error =
       cudaGetDriverEntryPointByVersion(name, function, kVersion, cudaEnableDefault, &found);
 #else
@@ -22,7 +22,7 @@ cudaError_t entry_point(const char* name, void** function) {
 
 struct LoadedDriver {
   CudaDriver driver;
-  cudaError_t error = cudaSuccess;  // of the first function that is missing
+  cudaError_t error = cudaSuccess;  // the error of the first function that is missing
 
   LoadedDriver() {
     load("cuGetErrorName", driver.error_name);

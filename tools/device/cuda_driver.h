@@ -1,5 +1,5 @@
-// The functions of the CUDA driver that are called directly. The driver's library is never linked: each
-// function is asked for at run time, so that this program starts where there is no driver.
+// The functions of the CUDA driver that this program calls directly. The driver's library is never linked:
+// each function is looked up at run time, so that this program also starts without a driver.
 #pragma once
 
 #include <cuda.h>
@@ -12,10 +12,10 @@
 
 namespace stfs::upload {
 
-/// A test fills in functions of its own.
+/// Tests fill in functions of their own.
 struct CudaDriver {
   PFN_cuGetErrorName_v6000 error_name = nullptr;
-  // Devices: none of these creates a context.
+  // Devices. None of these functions creates a context.
   PFN_cuInit_v2000 init = nullptr;
   PFN_cuDeviceGetCount_v2000 count = nullptr;
   PFN_cuDeviceGet_v2000 device = nullptr;
@@ -42,9 +42,9 @@ struct CudaDriver {
   [[nodiscard]] std::string explain(CUresult error) const;
 };
 
-/// The driver of this machine, looked up at the first call. It lives as long as the process. Any thread may
-/// call.
-/// @return the runtime's error where there is no driver, or where it lacks one of the functions.
+/// Returns the driver of this machine, which is looked up at the first call. It lives as long as the process.
+/// Any thread may call.
+/// @return the runtime's error if there is no driver, or if it lacks one of the functions.
 struct CudaDriverAnswer {
   const CudaDriver* driver = nullptr;  // null with an error
   cudaError_t error = cudaSuccess;

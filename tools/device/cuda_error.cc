@@ -1,4 +1,4 @@
-// The sentences. The numbers are those of cudaError_t and are part of what people search the web for.
+// The sentences contain the numbers of cudaError_t, because users search the web for these numbers.
 #include "tools/device/cuda_error.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ std::string explain_driver() {
                      version_text(driver), version_text(CUDART_VERSION));
 }
 
-/// The driver says the same where the files of the GPU may not be opened.
+/// Checks the GPU's device file: the driver also reports "no device" if it may not open these files.
 std::string explain_no_device() {
   constexpr const char* kFile = "/dev/nvidia0";
   if (::access(kFile, F_OK) == 0 && ::access(kFile, R_OK | W_OK) != 0) {

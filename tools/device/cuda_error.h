@@ -1,4 +1,4 @@
-// What the CUDA runtime complains of, for a person.
+// Explains errors of the CUDA runtime to the user.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -10,12 +10,12 @@
 
 namespace stfs::upload {
 
-/// One sentence for each way in which there is no GPU: no driver, one that is too old, the Toolkit's stub, no
-/// device, no access, and so on; else CUDA's own words.
+/// Returns one sentence for each reason why there is no GPU: no driver, driver too old, the Toolkit's stub,
+/// no device, no access, and so on. For other errors returns CUDA's own text.
 std::string explain_cuda(cudaError_t error);
 
-/// "DEVICE: WHAT: WHY". ENOMEM, ENODEV or EIO. The error is told here, so the runtime forgets it as the
-/// calling thread's last error.
+/// Returns the error "DEVICE: WHAT: WHY" with ENOMEM, ENODEV or EIO. Also clears the runtime's record of the
+/// calling thread's last error, because it is reported here.
 tl::unexpected<Error> fail_cuda(std::string_view device, std::string_view what, cudaError_t error);
 
 }  // namespace stfs::upload

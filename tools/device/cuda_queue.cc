@@ -1,4 +1,4 @@
-// Copies, kernels, and an event for each mark.
+// Starts copies and kernels on a stream. Each mark is an event.
 #include "tools/device/cuda_queue.h"
 
 #include <cuda_runtime_api.h>
@@ -15,7 +15,7 @@
 namespace stfs::upload {
 namespace {
 
-/// Sums on the device that are under way at a time, the first of which counts overflows.
+/// The number of sums on the device that may be unfinished at a time. The first one counts overflows.
 constexpr std::size_t kSums = 4096;
 
 class CudaQueue final : public Queue {
@@ -117,7 +117,7 @@ class CudaQueue final : public Queue {
     while (!marked_.empty() && marked_.front().mark <= mark) {
       const cudaError_t state = cudaEventQuery(marked_.front().event);
       if (state == cudaErrorNotReady) {
-        // The runtime remembers this as the thread's last error, and it is none.
+        // The runtime records this as the thread's last error, although it is not an error.
         static_cast<void>(cudaGetLastError());
         return false;
       }
@@ -153,7 +153,7 @@ class CudaQueue final : public Queue {
     std::size_t sum = 0;
     std::uint64_t size_bytes = 0;
     std::uint64_t* to = nullptr;
-    Mark mark = 0;  // it is there when this one is passed
+    Mark mark = 0;  // the sum is available when this mark is passed
   };
 
   [[nodiscard]] Result<void> told(std::string_view what, cudaError_t error) const {
@@ -187,7 +187,7 @@ class CudaQueue final : public Queue {
   Device device_;
   cudaStream_t stream_ = nullptr;
   unsigned long long* sums_ = nullptr;       // on the device
-  unsigned long long* host_sums_ = nullptr;  // where they come to
+  unsigned long long* host_sums_ = nullptr;  // the host's copy of sums_
   std::size_t next_sum_ = 1;
   Mark marks_ = 0;
   std::deque<Marked> marked_;

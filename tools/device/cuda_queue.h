@@ -1,4 +1,4 @@
-// A stream of a GPU as a queue.
+// A queue that is a CUDA stream.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace stfs::upload {
 
-/// The calling thread is in a CudaScope of the device; the queue's own calls make scopes of their own.
+/// The calling thread must be in a CudaScope of the device. The queue's methods open scopes of their own.
 Result<std::unique_ptr<Queue>> open_cuda_queue(const Device& device);
 
 }  // namespace stfs::upload

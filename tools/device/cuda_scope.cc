@@ -1,4 +1,4 @@
-// The driver's current context, before and after.
+// Saves and restores the driver's current context.
 #include "tools/device/cuda_scope.h"
 
 #include "tools/device/cuda_driver.h"
@@ -9,7 +9,7 @@ CudaScope::CudaScope(const Device& device) {
   const CudaDriverAnswer answer = cuda_driver();
   if (answer.driver != nullptr) {
     CUcontext context = nullptr;
-    // Before the driver's first cuInit() there is no context to put back, so the answer is null.
+    // Before the driver's first cuInit() the thread has no context, so the context to restore is null.
     has_previous_ =
         answer.driver->current(&context) == CUDA_SUCCESS || answer.driver->init(0) == CUDA_SUCCESS;
     previous_ = context;

@@ -1,8 +1,9 @@
-// Makes a GPU the calling thread's device for a while.
+// Makes a GPU the calling thread's device for a limited time.
 //
-// Programs that upload have devices of their own: a thread of PyTorch goes on with its GPU after a call of
-// ours. cudaGetDevice() of this library's runtime does not know what another copy of the runtime has chosen.
-// The driver knows: all copies share the thread's current context. So the context is what is put back.
+// Programs that upload use devices of their own: a thread of PyTorch continues with its GPU after a call of
+// this library. cudaGetDevice() of this library's runtime does not know what another copy of the runtime has
+// chosen. The driver does: all copies share the thread's current context. Therefore the context is what is
+// restored.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,17 +12,17 @@
 
 namespace stfs::upload {
 
-/// For one thread. Scopes may be nested. The first scope of a device in a process creates its primary
-/// context.
+/// Used by one thread. Scopes may be nested. The first scope of a device in a process creates the device's
+/// primary context.
 class CudaScope {
  public:
   explicit CudaScope(const Device& device);
-  /// Puts the thread's context back, also where there was none.
+  /// Restores the thread's previous context, also if there was none.
   ~CudaScope();
   CudaScope(const CudaScope&) = delete;
   CudaScope& operator=(const CudaScope&) = delete;
 
-  /// Why the device could not be made the current one; cudaSuccess where it is.
+  /// Why the device could not become the current one; cudaSuccess if it did.
   [[nodiscard]] cudaError_t error() const { return error_; }
 
  private:

@@ -1,4 +1,4 @@
-// Names of devices, and what is there.
+// Parses names of devices and lists the devices.
 #include "tools/device/device.h"
 
 #include <fmt/format.h>

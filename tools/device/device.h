@@ -1,7 +1,7 @@
-// Which device is meant, and which ones are there.
+// Names a device, and lists the devices of this machine.
 //
-// `cpu` means the CPU, always. A bare `cuda` is refused with the list of what is there: nothing here asks a
-// framework or a driver for a default.
+// `cpu` always means the CPU. A bare `cuda` is refused with the list of available devices: this code never
+// asks a framework or a driver for a default.
 #pragma once
 
 #include <cstdint>
@@ -18,35 +18,34 @@ struct Device {
   enum class Kind : std::uint8_t { Cpu, Cuda };
   Kind kind = Kind::Cpu;
   int index = 0;     // of a GPU, in the driver's order
-  std::string uuid;  // of a GPU, "GPU-..." where it was named so or is known
+  std::string uuid;  // of a GPU, "GPU-..."; set if the user named it so or if it is known
 
   /// "cpu", "cuda:1".
   [[nodiscard]] std::string name() const;
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-/// Understands `cpu`, `cuda:N` and `cuda:GPU-uuid`. Does not look whether it is there, but for a UUID, which
-/// only the driver can turn into an index.
-/// @return InvalidArgument (EINVAL) with what is wrong and which devices there are; ENODEV for a UUID that no
-///         device has.
+/// Understands `cpu`, `cuda:N` and `cuda:GPU-uuid`. Does not check that the device exists, except for a UUID,
+/// which only the driver can turn into an index.
+/// @return InvalidArgument (EINVAL) with the mistake and the available devices; ENODEV if no device has that
+///         UUID.
 Result<Device> parse_device(std::string_view text);
 
 struct DeviceInfo {
   Device device;
   std::string description;  // "NVIDIA H200", or the processor's name
   std::uint64_t total_bytes = 0;
-  std::optional<std::uint64_t>
-      free_bytes;       // nothing where that can't be asked without taking the GPU's memory
-  std::string problem;  // why nothing can be asked of it; empty where all is well
+  std::optional<std::uint64_t> free_bytes;  // nothing if asking for it would take the GPU's memory
+  std::string problem;                      // why this device cannot be queried; empty if it can
 };
 
 struct DeviceList {
-  std::vector<DeviceInfo> devices;  // the CPU first, always
-  std::string why_no_cuda;          // empty where there is a GPU; else one sentence for a person
+  std::vector<DeviceInfo> devices;  // the CPU is always first
+  std::string why_no_cuda;          // one sentence for the user; empty if there is a GPU
 };
 
-/// Asks the driver, which may take seconds at its first start. Never fails. Creates no context on a GPU: the
-/// list takes none of their memory, and a GPU that is broken or taken is in it with its `problem`.
+/// Asks the driver, which may take seconds when the driver starts. Never fails. Creates no context on a GPU,
+/// so the list takes no memory of a GPU. A GPU that is broken or taken is in the list with its `problem`.
 DeviceList list_devices();
 
 }  // namespace stfs::upload

@@ -1,4 +1,4 @@
-// Parsing of rules, and the choice between them.
+// Parses rules, and chooses between them.
 #include "tools/device/device_rules.h"
 
 #include <fmt/format.h>
@@ -23,7 +23,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kBlanks) - begin + 1);
 }
 
-/// Takes the first word off the text.
+/// Removes the first word from the text and returns it.
 std::string_view take_word(std::string_view& text) {
   text = trimmed(text);
   const std::string_view word = text.substr(0, text.find_first_of(kBlanks));
@@ -51,7 +51,7 @@ Result<std::vector<Device>> parse_devices(std::string_view text) {
   return devices;
 }
 
-/// Takes a number and what must follow it off the text.
+/// Removes a number and the character after it from the text.
 bool take_number(std::string_view& text, std::uint32_t& number, char next) {
   text = trimmed(text);
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -62,7 +62,7 @@ bool take_number(std::string_view& text, std::uint32_t& number, char next) {
   return true;
 }
 
-/// `shard(DIMENSION, PART/PARTS)`.
+/// Parses `shard(DIMENSION, PART/PARTS)`.
 Result<ShardRule> parse_shard(std::string_view text) {
   constexpr std::string_view kBegin = "shard(";
   ShardRule shard;
@@ -79,12 +79,12 @@ Result<ShardRule> parse_shard(std::string_view text) {
   return shard;
 }
 
-/// A line without its comment, and not empty.
+/// Parses a line that is not empty and has no comment.
 Result<DeviceRule> parse_rule(std::string_view line) {
   DeviceRule rule;
   std::string_view rest = line;
   rule.pattern = take_word(rest);
-  // "cuda:0, cuda:1" with blanks behind its commas is one list.
+  // A list may have blanks after its commas: "cuda:0, cuda:1".
   std::string devices;
   do {
     devices += take_word(rest);
@@ -99,7 +99,7 @@ Result<DeviceRule> parse_rule(std::string_view line) {
   return rule;
 }
 
-/// A name may hold a '#': a comment's has a blank before it.
+/// A name may contain a '#', so a comment needs a blank before its '#'.
 std::string_view without_comment(std::string_view line) {
   for (std::size_t at = line.find('#'); at != std::string_view::npos; at = line.find('#', at + 1)) {
     if (at == 0 || kBlanks.find(line[at - 1]) != std::string_view::npos) return line.substr(0, at);

@@ -1,4 +1,4 @@
-// Which tensor goes where: an ordered list of rules, the first one that fits a name decides.
+// Chooses the devices of each tensor by an ordered list of rules. The first rule that matches a name decides.
 //
 //     model.layers.[0-9].*     cuda:0
 //     *.q_proj.weight          cuda:0 shard(0,1/2)     the first half of dimension 0
@@ -18,7 +18,7 @@
 
 namespace stfs::upload {
 
-/// Part `part` of `parts` (counted from 1, as written) of a dimension. The dimension must divide evenly.
+/// Part `part` of `parts` of a dimension, counted from 1 as in the text. The dimension must divide evenly.
 struct ShardRule {
   std::uint32_t dimension = 0;
   std::uint32_t part = 1;
@@ -26,22 +26,22 @@ struct ShardRule {
 };
 
 struct DeviceRule {
-  std::string pattern;          // of tensors' names, as fnmatch(3)
+  std::string pattern;          // of tensors' names, as for fnmatch(3)
   std::vector<Device> devices;  // at least one; several: a replica on each
   std::optional<ShardRule> shard;
 };
 
 class DeviceRules {
  public:
-  /// `--device`: one device or several with commas, for every tensor.
+  /// Parses the value of `--device`: one device or several separated by commas, for every tensor.
   static Result<DeviceRules> parse_device_list(std::string_view text);
-  /// Rules, one a line; `#` begins a comment.
-  /// @param origin  where the text is from: errors name it and the line.
+  /// Parses rules, one on each line; `#` begins a comment.
+  /// @param origin  the source of the text; errors name it and the line.
   static Result<DeviceRules> parse(std::string_view text, const std::string& origin);
-  /// A file of them.
+  /// Reads a file of rules.
   static Result<DeviceRules> read_file(const std::filesystem::path& path);
 
-  /// The first rule that fits, or null: the tensor stays where it is.
+  /// Returns the first rule that matches, or null: the tensor is then left out.
   [[nodiscard]] const DeviceRule* rule_for(const std::string& name) const;
   [[nodiscard]] const std::vector<DeviceRule>& rules() const { return rules_; }
 

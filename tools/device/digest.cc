@@ -1,4 +1,4 @@
-// The digest on the CPU.
+// Computes the digest on the CPU.
 #include "tools/device/digest.h"
 
 #include <algorithm>

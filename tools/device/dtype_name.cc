@@ -1,4 +1,4 @@
-// Names without regard to case.
+// Compares names of dtypes without regard to case.
 #include "tools/device/dtype_name.h"
 
 #include <fmt/format.h>

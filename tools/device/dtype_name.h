@@ -1,4 +1,4 @@
-// The dtype that a user asks an upload to convert to, by its name.
+// Finds the dtype by name that a user wants an upload to convert to.
 #pragma once
 
 #include <string_view>
@@ -8,9 +8,9 @@
 
 namespace stfs::upload {
 
-/// The dtype of that name in any case: "BF16", "bf16".
-/// @return EINVAL where no dtype is called so or nothing is converted to it, with the names of those that can
-/// be.
+/// Returns the dtype of that name in any case: "BF16", "bf16".
+/// @return EINVAL if there is no such dtype or no conversion to it; the message has the names of the possible
+///         dtypes.
 Result<Dtype> conversion_target_named(std::string_view name);
 
 /// The error of conversion_target_named() for that text.

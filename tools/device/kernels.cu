@@ -1,4 +1,5 @@
-// Grids that stride: as many blocks as fill a large GPU, whatever the size of the range.
+// Grid-stride kernels: the number of blocks is enough for a large GPU and does not depend on the range's
+// size.
 #include "tools/device/digest.h"
 #include "tools/device/kernels.h"
 
@@ -39,7 +40,7 @@ __global__ void convert(FloatRange from, FloatRange to, std::uint64_t count, uns
   if (own > 0) atomicAdd(overflows, own);
 }
 
-/// The word of a lane, with zeros behind the end of the bytes.
+/// Returns the word of a lane. Bytes after the end are zeros.
 __device__ std::uint64_t word_at(const unsigned char* begin, std::uint64_t offset, std::uint64_t end) {
   if (offset + 8 <= end) return *reinterpret_cast<const std::uint64_t*>(begin + offset);
   std::uint64_t word = 0;
@@ -69,7 +70,7 @@ __global__ void digest(const unsigned char* begin, std::uint64_t size_bytes, uns
   }
 }
 
-/// @return the launch's own error. The thread's last error may be an older one of another call.
+/// @return the error of this launch. The thread's last error may be an older error of another call.
 template <class... Parameters, class... Arguments>
 cudaError_t launch(void (*kernel)(Parameters...), std::uint64_t blocks, cudaStream_t stream,
                    Arguments... arguments) {

@@ -1,4 +1,4 @@
-// What runs on a GPU: the functions of conversion.h and digest.h over ranges of its memory.
+// The kernels: the functions of conversion.h and digest.h over ranges of a GPU's memory.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -16,13 +16,13 @@ struct FloatRange {
 };
 
 /// Starts the conversion of `count` elements.
-/// @param overflows  on the device; how many could not be held is added to it.
+/// @param overflows  in the device's memory; the number of elements that `to` cannot hold is added to it.
 cudaError_t start_conversion(const FloatRange& from, const FloatRange& to, std::uint64_t count,
                              unsigned long long* overflows, cudaStream_t stream);
 
-/// Starts summing up what all blocks of a range add to its digest.
+/// Starts adding up what all blocks of a range contribute to its digest.
 /// @param begin  aligned to 8 bytes.
-/// @param sum    on the device, 0 before; digest_end() is left to the caller.
+/// @param sum    in the device's memory, 0 before the call. The caller applies digest_end().
 cudaError_t start_digest(const void* begin, std::uint64_t size_bytes, unsigned long long* sum,
                          cudaStream_t stream);
 

@@ -1,4 +1,4 @@
-// Functions that run on the CPU and in kernels: the .cu files are compiled by nvcc, everything else is not.
+// Marks functions that run on the CPU and in kernels. nvcc compiles only the .cu files.
 #pragma once
 
 #if defined(__CUDACC__)

@@ -1,4 +1,4 @@
-// What is a pattern, and what a slice.
+// Distinguishes slices from patterns.
 #include "tools/device/selection.h"
 
 #include <fnmatch.h>
@@ -8,7 +8,7 @@
 namespace stfs::upload {
 namespace {
 
-/// Integers, ranges, "..." and commas: parse_slice() says where one of them is wrong.
+/// Accepts integers, ranges, "..." and commas. parse_slice() later reports mistakes in them.
 bool reads_as_slice(std::string_view text) {
   constexpr std::string_view kOthers = ":,. -+";
   const auto is_digit = [](char c) { return c >= '0' && c <= '9'; };
@@ -25,7 +25,7 @@ bool reads_as_slice(std::string_view text) {
 bool matches_name(const std::string& pattern, std::string_view name) {
   if (pattern == name) return true;
   std::string text(name);
-  std::replace(text.begin(), text.end(), '\0', '\1');  // fnmatch would stop there
+  std::replace(text.begin(), text.end(), '\0', '\1');  // fnmatch would stop at a NUL
   return ::fnmatch(pattern.c_str(), text.c_str(), 0) == 0;
 }
 
