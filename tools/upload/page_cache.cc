@@ -1,4 +1,4 @@
-// Asking the kernel.
+// Asks the kernel about the page cache.
 #include "tools/upload/page_cache.h"
 
 #include <sys/uio.h>
@@ -10,7 +10,7 @@
 namespace stfs::upload {
 namespace {
 
-// linux/mman.h of Linux 6.5; the number is the same on every architecture.
+// From linux/mman.h of Linux 6.5. The number is the same on every architecture.
 constexpr long kCachestat = 451;
 struct CachestatRange {
   std::uint64_t offset = 0;

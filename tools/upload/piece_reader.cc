@@ -1,4 +1,4 @@
-// Runs of parts, and slices.
+// Reads runs of neighbouring parts, and slices.
 #include "tools/upload/piece_reader.h"
 
 #include <algorithm>
@@ -9,10 +9,10 @@
 namespace stfs::upload {
 namespace {
 
-/// A read of its own takes as long as moving so much in the cache.
+/// One more system call takes as long as moving this many bytes in the cache.
 constexpr std::uint64_t kWorthMovingBytes = 16 << 10;
 
-/// From the last part to the first: each moves up, over what has moved already at most.
+/// Moves the last part first. Each part moves up and overwrites at most parts that have already moved.
 void move_apart(std::span<const Part> parts, std::span<std::byte> to) {
   std::size_t packed = 0;
   for (const Part& part : parts) packed += static_cast<std::size_t>(part.bytes.size_bytes);
@@ -60,7 +60,8 @@ Result<void> PieceReader::read_part(const Part& part, std::span<std::byte> to) {
   const auto place =
       to.subspan(static_cast<std::size_t>(part.offset), static_cast<std::size_t>(part.bytes.size_bytes));
   if (read.slice == nullptr) return read.archive->read_through(place, read.file_offset + part.bytes.offset);
-  // Through reads, not the map: what is touched of a map counts as our memory, and would grow with the model.
+  // Use reads, not the map: touched pages of a map count as this process's memory, which would grow with the
+  // model.
   const TensorBytes tensor = {.read = [&](ByteRange range) -> Result<std::span<const std::byte>> {
     scratch_.resize(static_cast<std::size_t>(range.size_bytes));
     if (auto done = read.archive->read_through(scratch_, read.file_offset + range.offset); !done) {

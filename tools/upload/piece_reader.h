@@ -10,16 +10,16 @@
 
 namespace stfs::upload {
 
-/// Of one thread, whose scratch memory it keeps.
+/// Used by one thread. Keeps scratch memory between calls.
 class PieceReader {
  public:
   explicit PieceReader(const TransferList& list) : list_(list) {}
 
-  /// Small parts that are neighbours in the file are read in one go and moved apart. What lies between parts
-  /// becomes zero.
-  /// @param to  transfer.size_bytes.
+  /// Reads all parts of a transfer. Small parts that are neighbours in the file are read in one call and then
+  /// moved apart. The bytes between parts become zero.
+  /// @param to  of transfer.size_bytes.
   Result<void> read(const Transfer& transfer, std::span<std::byte> to);
-  /// A part alone, to its offset in `to`.
+  /// Reads one part to its offset in `to`.
   Result<void> read_part(const Part& part, std::span<std::byte> to);
 
  private:

@@ -1,4 +1,4 @@
-// From requests to places.
+// Turns requests into planned tensors with a place on a device.
 #include "tools/upload/plan.h"
 
 #include <fmt/format.h>
@@ -20,23 +20,23 @@
 namespace stfs::upload {
 namespace {
 
-/// No file is larger; sums of a few of them still fit 64 bits.
+/// No file is larger. The sum of a few such sizes still fits 64 bits.
 constexpr std::uint64_t kMaxArenaBytes = std::uint64_t{1} << 62U;
 
 tl::unexpected<Error> refuse(const std::string& subject, std::string_view why) {
   return fail(ErrorCode::InvalidArgument, EINVAL, fmt::format("{}: {}", subject, why));
 }
 
-/// A tensor that was selected, before it is known where it goes.
+/// A selected tensor whose device is not known yet.
 struct Chosen {
   std::uint32_t model = 0;
   std::uint32_t tensor = 0;
   std::optional<std::string> slice;
 };
 
-/// Whether each pattern has fitted, in whatever source.
+/// Records whether a pattern has matched in any source.
 struct PatternUse {
-  std::filesystem::path path;  // of the first source that it was asked of
+  std::filesystem::path path;  // of the first source that has this pattern
   bool is_used = false;
 };
 
@@ -94,7 +94,7 @@ class Planner {
     return {};
   }
 
-  /// @param is_named  its own file was: a slice needs no name before it.
+  /// @param is_named  true if the user named the tensor's own file: a slice then needs no name before it.
   void choose_tensor(std::uint32_t from, std::uint32_t tensor, const std::vector<std::string>& patterns,
                      bool is_named) {
     if (patterns.empty()) chosen_.push_back({from, tensor, std::nullopt});
@@ -147,7 +147,8 @@ class Planner {
     return {};
   }
 
-  /// All that the rules name, in their order: one that is not there shall not go unnoticed.
+  /// Adds all devices of the rules, in their order, so that a missing device is reported even if no tensor
+  /// goes to it.
   void name_devices() {
     for (const DeviceRule& rule : request_.rules.rules()) {
       for (const Device& device : rule.devices) static_cast<void>(device_at(device));
@@ -222,7 +223,7 @@ class Planner {
     return {};
   }
 
-  /// ":,128:256" is the second half of dimension 1 of [64,256].
+  /// Returns the shard as slice text: ":,128:256" is the second half of dimension 1 of [64,256].
   static Result<std::string> shard_text(const ShardRule& shard, const Tensor& tensor) {
     const std::string shape = shape_text(tensor.shape);
     if (shard.dimension >= tensor.shape.size()) {
@@ -265,7 +266,7 @@ class Planner {
   std::map<std::string, PatternUse> uses_;
   std::unordered_map<std::string, Selection> selections_;
   std::vector<Chosen> chosen_;
-  std::vector<std::unordered_map<std::string, std::uint32_t>> names_;  // of each device: name -> model
+  std::vector<std::unordered_map<std::string, std::uint32_t>> names_;  // for each device: name -> model
   Plan plan_;
 };
 
@@ -277,7 +278,7 @@ tl::unexpected<Error> changed(const std::filesystem::path& path, std::string_vie
 }  // namespace
 
 std::uint64_t Plan::read_bytes() const {
-  // A replica is read once: it follows the one that it is a copy of.
+  // A replica directly follows the tensor that it copies, and both are read once.
   std::uint64_t total = 0;
   const PlannedTensor* before = nullptr;
   for (const PlannedTensor& tensor : tensors) {

@@ -1,11 +1,11 @@
-// Lists of slots under one lock: a slot changes hands a few thousand times a second.
+// Lists of slots under one lock. One lock is enough: slots change hands only a few thousand times a second.
 #include "tools/upload/ring.h"
 
 namespace stfs::upload {
 
 Ring::Ring(std::span<std::byte> memory, std::uint64_t slot_bytes, unsigned slots, std::size_t devices)
     : memory_(memory), slot_bytes_(slot_bytes), pending_(slots), queues_(devices) {
-  // The one given back last is taken first: its bytes are still in the cache.
+  // acquire() takes the slot that was returned last, because its bytes are still in the cache.
   for (unsigned slot = slots; slot-- > 0;) free_.push_back(slot);
 }
 

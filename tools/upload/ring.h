@@ -1,9 +1,9 @@
-// The slots that bytes travel through: readers fill them, a submitter for each device empties them.
+// The slots through which bytes travel. Readers fill slots; one submitter for each device empties them.
 //
 //   free --acquire()--> a reader fills it --fill()--> queued for each of its devices --next()--> copies
 //   under way --release() by each device--> free
 //
-// Whoever waits is woken by stop(); nobody is given anything any more then.
+// stop() wakes all waiting threads. After stop() no call returns a slot.
 #pragma once
 
 #include <condition_variable>
@@ -32,28 +32,29 @@ class Ring {
                            static_cast<std::size_t>(slot_bytes_));
   }
 
-  /// Waits for a free slot; nothing after stop().
+  /// Waits for a free slot. Returns nothing after stop().
   std::optional<std::uint32_t> acquire();
-  /// Hands a filled slot to devices.
+  /// Queues a filled slot for each of these devices.
   void fill(Filled filled, std::span<const std::uint32_t> devices);
-  /// The next one of a device. Waits where `can_wait`; nothing after stop(), and, once end() was called, when
-  /// there is none any more.
+  /// Returns the next filled slot of a device and waits for it if `can_wait`. Returns nothing after stop(),
+  /// and nothing after end() once the device's queue is empty.
   std::optional<Filled> next(std::uint32_t device, bool can_wait);
-  /// A device is done with a slot. @return whether it was the last.
+  /// Reports that a device has finished with a slot. @return whether it was the last device; the slot is then
+  /// free.
   bool release(std::uint32_t slot);
 
-  /// No more slots will be filled.
+  /// Declares that no more slots will be filled.
   void end();
   void stop();
 
  private:
   std::span<std::byte> memory_;
   std::uint64_t slot_bytes_;
-  std::mutex mutex_;  // guards all below
+  std::mutex mutex_;  // guards all members below
   std::condition_variable freed_;
   std::condition_variable filled_;
   std::vector<std::uint32_t> free_;
-  std::vector<std::size_t> pending_;  // of each slot: devices that are not done with it
+  std::vector<std::size_t> pending_;  // for each slot: how many devices have not finished with it
   std::vector<std::deque<Filled>> queues_;
   bool is_ended_ = false;
   bool is_stopped_ = false;

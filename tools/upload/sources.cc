@@ -1,4 +1,4 @@
-// Finding and opening, by tools/target/target.h.
+// Finds and opens the sources with tools/target/target.h.
 #include "tools/upload/sources.h"
 
 #include <fmt/format.h>
@@ -15,8 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// A file that was written to in this tick of the kernel's clock could be written to once more without its
-/// time changing (the clock of files is coarse before Linux 6.13): lets the tick pass.
+/// Waits until the present tick of the kernel's file clock has passed. Before Linux 6.13 this clock is
+/// coarse: a file that was written to in this tick could be written to again without a change of its time.
 void let_tick_pass(const Model& model) {
   constexpr std::chrono::milliseconds kLongestTick{20};
   std::int64_t newest_ns = 0;
@@ -37,7 +37,7 @@ Result<std::uint32_t> Sources::model_at(const tools::TargetPath& path, const fs:
   const fs::path absolute = fs::absolute(path.archive, error);
   const std::string key = error ? path.archive.string() : absolute.lexically_normal().string();
   if (const auto known = known_.find(key); known != known_.end()) return known->second;
-  // The model; whichever of its tensors was named is looked for by each source.
+  // Open the model only. Each source looks up the tensor that it names.
   auto target = tools::open_located({.archive = path.archive, .is_mounted = path.is_mounted}, named,
                                     {.storage = &storage_});
   if (!target) return pass_on(std::move(target));

@@ -1,4 +1,4 @@
-// What the user named, as open models: each archive once, however many of its tensors are named.
+// Opens the models that the user named. Each archive is opened once, however many of its tensors are named.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@ namespace stfs::upload {
 
 struct Source {
   std::filesystem::path named;
-  std::uint32_t model = 0;              // in models()
-  std::optional<std::uint32_t> tensor;  // the one whose file in a mount was named
+  std::uint32_t model = 0;              // index into models()
+  std::optional<std::uint32_t> tensor;  // set if the user named a tensor's file in a mount
 };
 
 class Sources {
  public:
   explicit Sources(Storage& storage) : storage_(storage) {}
 
-  /// One source, or, of a directory of archives without an index, one for each of them in order of their
-  /// names.
-  /// @return target.h's errors.
+  /// Returns one source. For a directory of archives without an index, returns one source for each archive,
+  /// in the order of their names.
+  /// @return the errors of target.h.
   Result<std::vector<Source>> open(const std::filesystem::path& named);
 
   [[nodiscard]] const std::vector<std::shared_ptr<const Model>>& models() const { return models_; }
@@ -37,10 +37,10 @@ class Sources {
 
   Storage& storage_;
   std::vector<std::shared_ptr<const Model>> models_;
-  std::unordered_map<std::string, std::uint32_t> known_;  // by path of archive
+  std::unordered_map<std::string, std::uint32_t> known_;  // by the archive's path
 };
 
-/// Of all files of a model.
+/// Returns the identities of all files of a model as one text.
 std::string version_of(const Model& model);
 
 }  // namespace stfs::upload

@@ -1,4 +1,4 @@
-// One loop: start what is there, else wait for the oldest.
+// One loop: starts work for a filled slot; if there is none, waits for the oldest work.
 #include "tools/upload/submitter.h"
 
 #include <algorithm>
@@ -61,7 +61,7 @@ Result<void> Submitter::start_copies(Queue& queue, Ring::Filled filled) {
   if (!transfer.is_converted) {
     return queue.copy(bytes, parts_.arena, place_of(pieces.front(), target_of(pieces.front())));
   }
-  // Behind each slot of the ring one of the same size waits on the device.
+  // The device's scratch arena has a place of the same size for each slot of the ring.
   const std::uint64_t begin = parts_.slot_bytes * filled.slot;
   if (auto copied = queue.copy(bytes, *parts_.scratch, begin); !copied) return copied;
   for (const Part& part : pieces) {

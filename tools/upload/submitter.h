@@ -1,5 +1,5 @@
-// Starts the copies of one device: what readers have put into slots goes into its arena, conversions behind,
-// and the slots go back when all that is done.
+// Starts the copies of one device. Copies the filled slots into the device's arena, starts the conversions
+// after the copies, and returns the slots when all this is done.
 #pragma once
 
 #include <array>
@@ -15,16 +15,16 @@
 
 namespace stfs::upload {
 
-/// What a submitter works with. All of it must outlive it.
+/// The parts that a submitter works with. All of them must outlive the submitter.
 struct SubmitterParts {
   const Plan& plan;
   const TransferList& list;
   Ring& ring;
   Backend& backend;
   Arena& arena;
-  Arena* scratch = nullptr;  // a slot's room for each slot; only of a device that converts
+  Arena* scratch = nullptr;  // room of one slot for each slot; null if the device converts nothing
   std::uint64_t slot_bytes = 0;
-  std::uint32_t device = 0;  // in the plan
+  std::uint32_t device = 0;  // index into the plan's devices
 };
 
 /// Used by one thread.
@@ -33,12 +33,12 @@ class Submitter {
   explicit Submitter(const SubmitterParts& parts) : parts_(parts) {}
 
   /// Works until the ring ends or is stopped.
-  /// @param done_bytes  grows by the source bytes of what no device waits for any more.
-  /// @return elements that their new dtype could not hold.
+  /// @param done_bytes  grows by a slot's source bytes when its last device has finished with the slot.
+  /// @return the number of elements that their new dtype could not hold.
   Result<std::uint64_t> run(const std::atomic<bool>& is_stopped, std::atomic<std::uint64_t>& done_bytes);
 
  private:
-  /// Two streams, so that one's copies run while the other's conversions do.
+  /// Two streams: the copies of one run at the same time as the conversions of the other.
   static constexpr std::size_t kQueues = 2;
   struct UnderWay {
     Ring::Filled filled;

@@ -1,4 +1,4 @@
-// Grouping of replicas, merging of neighbours, cutting.
+// Groups replicas, merges neighbours, and cuts the result into pieces.
 #include "tools/upload/transfers.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ class Cutter {
   }
 
  private:
-  /// Cuts the last Read.
+  /// Cuts the last Read into parts and appends them.
   void append() {
     const auto at = static_cast<std::uint32_t>(list_.reads.size() - 1);
     const Read& read = list_.reads[at];
@@ -81,8 +81,8 @@ class Cutter {
     return tensor.dtype != tensor.source_dtype;
   }
 
-  /// Whether it goes to the same devices as the last part, and lies right behind it on each. Where the parts
-  /// are converted one by one, what lies where is of no account.
+  /// Returns whether a Read goes to the same devices as the last part and directly follows that part on each
+  /// of them. If the parts are converted one by one, their places do not matter.
   [[nodiscard]] bool continues(const Read& read) const {
     const Read& before = list_.reads[list_.parts.back().read];
     if (read.targets != before.targets) return false;

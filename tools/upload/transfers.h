@@ -1,8 +1,8 @@
-// A plan cut into pieces of at most a slot: what is read at a time, and where it goes from there.
+// Cuts a plan into pieces of at most one slot. A piece is read at a time and then copied to its devices.
 //
-// Neighbours in the arenas share a piece, so that many small tensors cost no more copies than a large one. A
-// piece is laid out like the arenas, with the room between tensors that their alignment asks for: one copy
-// per device.
+// Neighbours in the arenas share a piece, so many small tensors need no more copies than one large tensor. A
+// piece has the layout of the arenas, including the padding between tensors that their alignment requires.
+// Therefore each device needs one copy for each piece.
 #pragma once
 
 #include <cstdint>
@@ -17,17 +17,17 @@
 
 namespace stfs::upload {
 
-/// Something that is read once, whatever number of devices it goes to.
+/// A range that is read once, regardless of the number of devices it goes to.
 struct Read {
   Archive* archive = nullptr;
-  std::uint64_t file_offset = 0;  // of the tensor, or of the part of it that lies together
-  const Slice* slice = nullptr;   // only where it has to be gathered; in the plan
+  std::uint64_t file_offset = 0;  // of the tensor, or of its contiguous part
+  const Slice* slice = nullptr;   // lies in the plan; null if no gathering is needed
   std::uint64_t size_bytes = 0;
-  std::uint32_t first_target = 0;  // in the plan's tensors: it and its replicas, which follow it
+  std::uint32_t first_target = 0;  // index into the plan's tensors; the replicas follow the tensor there
   std::uint32_t targets = 1;
 };
 
-/// A range of a Read's bytes, and where they lie in the piece.
+/// A range of a Read's bytes, and its offset in the piece.
 struct Part {
   std::uint32_t read = 0;
   ByteRange bytes;
@@ -37,9 +37,9 @@ struct Part {
 struct Transfer {
   std::uint32_t first_part = 0;
   std::uint32_t parts = 0;
-  std::uint64_t size_bytes = 0;    // from the first part's begin to the last one's end
+  std::uint64_t size_bytes = 0;    // from the begin of the first part to the end of the last one
   std::uint64_t source_bytes = 0;  // of all parts
-  bool is_converted = false;       // each part by itself, from where it lies in the piece
+  bool is_converted = false;       // each part is converted separately, from its place in the piece
 };
 
 struct TransferList {
@@ -52,12 +52,12 @@ struct TransferList {
   }
 };
 
-/// A tensor and its replicas.
+/// Returns a tensor and its replicas.
 std::span<const PlannedTensor> targets_of(const Plan& plan, const Read& read);
-/// Where a part's bytes begin in the arena of one of them, after conversion.
+/// Returns where a part's bytes begin in the arena of `target`, after conversion.
 std::uint64_t place_of(const Part& part, const PlannedTensor& target);
 
-/// @param plan        must outlive what is returned, as do its models.
+/// @param plan        it and its models must outlive the result.
 /// @param slot_bytes  a multiple of kTensorAlignment.
 TransferList cut_into_transfers(const Plan& plan, std::uint64_t slot_bytes);
 

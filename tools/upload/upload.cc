@@ -1,10 +1,11 @@
-// The engine: a conductor, readers, and a submitter for each device.
+// The upload engine: a conductor, readers, and a submitter for each device.
 //
-//   conductor   checks that nothing has changed, runs the others, checks again, verifies
-//   readers     fill slots of the ring; or, where a piece goes to the host's own memory alone, the arena
-//   submitter   starts the copies of one device and gives slots back when these are done (submitter.h)
+//   conductor   checks that no archive has changed, runs the other threads, checks again, verifies
+//   readers     fill slots of the ring; a piece that goes only to the host's own memory is read into the
+//   arena submitter   starts the copies of one device and returns the slots when the copies are done
+//   (submitter.h)
 //
-// Whoever fails first says why; everybody else stops at the next piece.
+// The first thread that fails records its error. The other threads stop at the next piece.
 #include "tools/upload/upload.h"
 
 #include <fmt/format.h>
@@ -29,10 +30,10 @@ namespace stfs::upload {
 namespace {
 
 constexpr unsigned kMostReaders = 8;
-// 32 MiB stay in the processor's cache; a disk is slower than that, and wants more under way (GPU-NOTES.md).
+// 32 MiB stay in the processor's cache. A disk is slower and needs more reads in flight (GPU-NOTES.md).
 constexpr unsigned kSlots = 16;
 constexpr unsigned kColdSlots = 32;
-/// So many pieces ahead of what is read, a disk is asked for them.
+/// The disk is asked for data this many pieces before they are read.
 constexpr std::size_t kPiecesAhead = 8;
 
 unsigned default_readers() {
@@ -57,7 +58,7 @@ class Job final : public Upload {
     if (conductor_.joinable()) conductor_.join();
   }
 
-  /// Everything that needs memory, before a byte moves.
+  /// Allocates all memory before any byte moves.
   Result<void> prepare() {
     for (const PlannedDevice& device : plan_.devices) {
       auto backend = options_.open_backend(device.device);
@@ -109,7 +110,8 @@ class Job final : public Upload {
  private:
   // --- before -----------------------------------------------------------------------------------------
 
-  /// Both figures, of the first device where it does not fit. What shares the host's memory shares it.
+  /// Reports the needed and the free size for the first device whose part does not fit. Checks each device by
+  /// itself: devices that share the host's memory each see all of its free bytes.
   Result<void> check_room() {
     for (std::size_t at = 0; at < backends_.size(); ++at) {
       const auto memory = backends_[at]->memory();
@@ -124,12 +126,13 @@ class Job final : public Upload {
     return {};
   }
 
-  /// The slots, and where pieces wait on a device for their conversion: behind each slot one of the same
+  /// Allocates the slots, and the scratch memory of devices that convert: for each slot a place of the same
   /// size.
   Result<void> prepare_ring(const Transfer& transfer) {
     const std::uint64_t size_bytes = options_.slot_bytes * options_.slots;
     if (!ring_) {
-      // Memory that a GPU reads at full speed, if there is one: others don't care.
+      // Allocate the ring in memory that a GPU reads at full speed, if there is a GPU. Other devices have no
+      // preference.
       const auto gpu =
           std::ranges::find_if(backends_, [](const auto& backend) { return !backend->is_host(); });
       Backend& owner = gpu != backends_.end() ? **gpu : *backends_.front();
@@ -150,7 +153,7 @@ class Job final : public Upload {
 
   // --- what goes where --------------------------------------------------------------------------------
 
-  /// Of its first part: the others go to the same devices.
+  /// Returns the targets of the transfer's first part. All other parts go to the same devices.
   [[nodiscard]] std::span<const PlannedTensor> targets(const Transfer& transfer) const {
     return targets_of(plan_, list_.reads[list_.parts_of(transfer).front().read]);
   }
@@ -164,7 +167,7 @@ class Job final : public Upload {
   void conduct() {
     auto done = guard_memory([&] { return try_conduct(); });
     if (!done) stop(std::move(done).error());
-    // An archive that is being changed fails in many ways: the change itself is the reason to give.
+    // A read of an archive that is being changed can fail in many ways. Report the change as the reason.
     const std::scoped_lock lock(mutex_);
     if (failure_ && failure_->errno_value != ECANCELED) {
       if (auto unchanged = check_unchanged(plan_); !unchanged && unchanged.error().errno_value == ESTALE) {
@@ -203,7 +206,7 @@ class Job final : public Upload {
         readers.emplace_back([this] { work([&] { return read_all(); }); });
       }
     } catch (const std::system_error& error) {
-      // Fewer readers do; without a submitter a device gets nothing.
+      // Fewer readers are enough, but each device needs its submitter.
       const bool has_all_submitters = !ring_ || submitters.size() == backends_.size();
       if (!has_all_submitters || readers.empty()) {
         stop(fail_system(error.code().value(), "upload", "start a thread").value());
@@ -220,7 +223,7 @@ class Job final : public Upload {
     if (!done) stop(std::move(done).error());
   }
 
-  /// The first reason counts.
+  /// Records only the first reason.
   void stop(Error why) {
     {
       const std::scoped_lock lock(mutex_);
@@ -257,7 +260,7 @@ class Job final : public Upload {
 
   Result<void> read_all() {
     PieceReader reader(list_);
-    std::vector<std::byte> buffer;  // for what is converted on the spot
+    std::vector<std::byte> buffer;  // for parts that the reader itself converts
     while (!is_stopped_) {
       const std::size_t at = next_++;
       if (at >= list_.transfers.size()) break;
@@ -338,18 +341,18 @@ class Job final : public Upload {
   std::uint64_t total_bytes_ = 0;
   std::vector<std::shared_ptr<Backend>> backends_;
   std::vector<std::shared_ptr<Arena>> arenas_;
-  std::vector<std::shared_ptr<Arena>> scratch_;  // null where a device needs none
+  std::vector<std::shared_ptr<Arena>> scratch_;  // null for a device that needs none
   std::unique_ptr<Staging> staging_;
-  std::optional<Ring> ring_;  // where some piece is not direct
+  std::optional<Ring> ring_;  // present if any piece is not direct
   bool is_cold_ = false;
-  UploadReport report_;  // the conductor's until it is done
+  UploadReport report_;  // belongs to the conductor until it is done
 
   std::atomic<std::size_t> next_ = 0;
   std::atomic<std::uint64_t> done_bytes_ = 0;
   std::atomic<std::uint64_t> overflows_ = 0;
   std::atomic<bool> is_stopped_ = false;
   std::atomic<bool> is_done_ = false;
-  std::mutex mutex_;  // guards the next; innermost
+  std::mutex mutex_;  // guards failure_; innermost
   std::optional<Error> failure_;
   std::thread conductor_;
 };

@@ -1,4 +1,4 @@
-// Moves what a plan says into the memory of its devices, in bounded memory of this process.
+// Uploads tensors into the memory of devices as a plan says. Uses bounded memory of this process.
 #pragma once
 
 #include <chrono>
@@ -16,53 +16,56 @@
 namespace stfs::upload {
 
 struct UploadOptions {
-  unsigned readers = 0;  // threads; 0: min(cores, 8)
-  /// Through the ring of slots also where readers could write to the arena directly (the CPU): for the tests.
+  unsigned readers = 0;  // number of threads; 0: min(cores, 8)
+  /// For tests: uses the ring of slots even if readers could write to the arena directly (the CPU).
   bool force_ring = false;
   /// Take a digest of every tensor's bytes on the device and compare it with the archive's.
   bool verify = false;
-  /// Arenas that Arena::share() can hand to other processes.
+  /// Allocates arenas that Arena::share() can share with other processes.
   bool is_shareable = false;
-  /// Where backends come from, and how large the ring is: for the tests.
+  /// For tests: opens the backends, and sets the size of the ring.
   std::function<Result<std::shared_ptr<Backend>>(const Device&)> open_backend = Backend::open;
   std::uint64_t slot_bytes = 2U << 20U;  // a multiple of kTensorAlignment
-  unsigned slots = 0;                    // 0: 16, where the disk has to be waited for 32
+  unsigned slots = 0;                    // 0: 16 slots, or 32 if the data must come from the disk
 };
 
 struct UploadProgress {
-  std::uint64_t done_bytes = 0;  // that have arrived, read bytes
+  std::uint64_t done_bytes = 0;  // source bytes that have arrived
   std::uint64_t total_bytes = 0;
 };
 
 struct UploadReport {
-  std::chrono::nanoseconds duration{};  // of moving the bytes alone; ends when all devices are done
+  std::chrono::nanoseconds duration{};  // of moving the bytes alone; ends when all devices have finished
   std::uint64_t read_bytes = 0;
-  std::uint64_t cached_bytes = 0;  // of them in the page cache when it began
+  std::uint64_t cached_bytes = 0;  // the part of read_bytes that was in the page cache at the start
   std::uint64_t overflows = 0;     // elements that the new dtype could not hold
   std::uint64_t verified_bytes = 0;
 };
 
-/// A model in the memory of its devices. Tensors are views: whoever keeps one keeps its arena (a shared_ptr).
+/// A model in the memory of its devices. Tensors are views: the owner of a tensor also owns its arena (a
+/// shared_ptr).
 struct Resident {
   std::vector<std::shared_ptr<Arena>> arenas;  // one for each of plan.devices
   Plan plan;                                   // where each tensor is
   UploadReport report;
 };
 
-/// One upload under way. Its own threads work; any thread may ask.
+/// A running upload with threads of its own. Any thread may call.
 class Upload {
  public:
-  /// Says what does not fit before a byte moves (ENOMEM, with both figures), then begins.
+  /// Fails with ENOMEM, the needed size and the free size if the plan does not fit; otherwise starts to move
+  /// bytes.
   static Result<std::unique_ptr<Upload>> start(Plan plan, const UploadOptions& options);
   /// Cancels and waits for the threads.
   virtual ~Upload() = default;
 
   [[nodiscard]] virtual UploadProgress progress() const = 0;
   [[nodiscard]] virtual bool is_done() const = 0;
-  /// The rest is not read; wait() gives ECANCELED.
+  /// Stops reading. wait() then fails with ECANCELED.
   virtual void cancel() = 0;
-  /// Once. Nothing is kept where it fails: ESTALE where an archive has changed, EIO, ECANCELED, EBADMSG where
-  /// verification found another byte, the device's errors.
+  /// Waits for the end; may be called once. On failure nothing stays on the devices. Errors: ESTALE if an
+  /// archive has changed, EIO, ECANCELED, EBADMSG if verification found a different byte, the device's
+  /// errors.
   virtual Result<Resident> wait() = 0;
 };
 

@@ -1,4 +1,4 @@
-// The devices' side by their queues, the archives' by threads of ours.
+// The devices compute digests in their queues; threads of this process compute those of the archives.
 #include "tools/upload/verification.h"
 
 #include <fmt/format.h>
@@ -17,7 +17,8 @@
 namespace stfs::upload {
 namespace {
 
-/// Read at a time: whole blocks of the digest also after a conversion to an eighth of the size.
+/// The size of one read. It is a whole number of digest blocks, even after a conversion to an eighth of the
+/// size.
 constexpr std::uint64_t kChunkBytes = 1 << 20;
 static_assert(kChunkBytes / 8 % kDigestBlockBytes == 0);
 
@@ -35,7 +36,7 @@ class Verification {
     }
   }
 
-  /// Every queue of a device takes its share.
+  /// Distributes the tensors of each device over the device's queues.
   Result<void> start(std::vector<std::vector<std::unique_ptr<Queue>>>& queues,
                      const std::vector<std::shared_ptr<Arena>>& arenas) {
     for (std::size_t at = 0; at < plan_.tensors.size(); ++at) {
@@ -47,7 +48,7 @@ class Verification {
     return {};
   }
 
-  /// One thread's part of the reading.
+  /// Does one thread's share of the reading.
   void read_chunks() {
     auto done = guard_memory([&] { return try_read_chunks(); });
     if (done) return;
@@ -111,10 +112,10 @@ class Verification {
   const TransferList& list_;
   const std::atomic<bool>& is_stopped_;
   std::vector<Chunk> chunks_;
-  std::vector<std::atomic<std::uint64_t>> sums_;  // of each read, of what its archive holds
-  std::vector<std::uint64_t> found_;              // digest of each planned tensor, by its device
+  std::vector<std::atomic<std::uint64_t>> sums_;  // for each read: the sum over the archive's bytes
+  std::vector<std::uint64_t> found_;              // for each planned tensor: the digest from its device
   std::atomic<std::size_t> next_ = 0;
-  std::mutex mutex_;  // guards the next
+  std::mutex mutex_;  // guards failure_
   std::optional<Error> failure_;
 };
 
@@ -125,10 +126,10 @@ Result<std::uint64_t> verify_arenas(const Plan& plan, const TransferList& list,
                                     const std::vector<std::shared_ptr<Arena>>& arenas, unsigned readers,
                                     const std::atomic<bool>& is_stopped) {
   Verification verification(plan, list, is_stopped);
-  // The last to be declared: their ends wait for what still writes to the above.
+  // Declared last: the destructors of the queues wait for work that still writes to the variables above.
   std::vector<std::vector<std::unique_ptr<Queue>>> queues(backends.size());
   for (std::size_t device = 0; device < backends.size(); ++device) {
-    // A queue of the CPU is one thread's worth of work.
+    // A queue of the CPU does the work of one thread.
     const unsigned wanted = backends[device]->is_host() ? readers : 1;
     while (queues[device].size() < wanted) {
       auto queue = backends[device]->open_queue();
@@ -141,7 +142,7 @@ Result<std::uint64_t> verify_arenas(const Plan& plan, const TransferList& list,
   try {
     while (threads.size() + 1 < readers) threads.emplace_back([&] { verification.read_chunks(); });
   } catch (const std::system_error&) {
-    // Fewer threads, then.
+    // The system gives no more threads; continue with those that run.
   }
   verification.read_chunks();
   for (std::thread& thread : threads) thread.join();

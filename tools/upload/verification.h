@@ -1,5 +1,5 @@
-// Whether what lies on the devices is what lies in the archives: both are read once more, and their digests
-// compared.
+// Verifies that the bytes on the devices equal those in the archives. Reads both once more and compares their
+// digests.
 #pragma once
 
 #include <atomic>
@@ -14,11 +14,12 @@
 
 namespace stfs::upload {
 
-/// @param list      of that plan.
-/// @param backends  of each of its devices, and the arenas there.
-/// @param readers   threads, at least 1.
-/// @return bytes on devices that were compared; EBADMSG with the first tensor that differs; ECANCELED after a
-/// stop.
+/// @param list      the transfers of that plan.
+/// @param backends  of each of the plan's devices; `arenas` are on these devices.
+/// @param readers   number of threads, at least 1.
+/// @return the bytes on devices that were compared; EBADMSG with the first tensor that differs; ECANCELED
+/// after a
+///         stop.
 Result<std::uint64_t> verify_arenas(const Plan& plan, const TransferList& list,
                                     const std::vector<std::shared_ptr<Backend>>& backends,
                                     const std::vector<std::shared_ptr<Arena>>& arenas, unsigned readers,
