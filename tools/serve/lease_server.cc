@@ -15,7 +15,7 @@ namespace {
 using tools::Json;
 using Clock = ServeConnection::Clock;
 
-// Who is refused is told so, and takes a descriptor until then.
+// A refused peer gets a Refusal and uses a descriptor until then.
 constexpr std::size_t kMaxRefused = 16;
 constexpr std::chrono::milliseconds kAcceptPause{100};
 
@@ -43,9 +43,9 @@ Result<void> LeaseServer::serve_once(std::chrono::milliseconds patience, int wak
   return {};
 }
 
-/// One round takes all that wait, so that a crowd is no slower than one peer. Nobody is refused for the sake
-/// of peers that are gone: those who hold the room were heard before, in this round or in the one that let
-/// them in.
+/// Accepts all waiting peers in one round, so that many peers are served as fast as one. No peer is refused
+/// because of peers that have already gone: the peers that occupy the places were attended before, in this
+/// round or in the round that accepted them.
 void LeaseServer::welcome() {
   if (is_full()) attend_all();
   const bool was_full = is_full();
@@ -73,8 +73,8 @@ void LeaseServer::welcome() {
 void LeaseServer::attend_all() {
   const auto now = Clock::now();
   for (const auto& connection : connections_) connection->attend(state_, now);
-  // Not while they are attended: a report tells of all of them. A generation may go with the last of its
-  // leases.
+  // Erase only after all have been attended, because a report describes all connections. A generation may be
+  // freed with its last lease.
   std::erase_if(connections_, [](const auto& connection) { return connection->is_over(); });
 }
 

@@ -1,6 +1,6 @@
-// The server's side of all connections: who holds a lease on which generation, and who is told what.
+// The server's side of all connections: leases on generations, and news for the peers.
 //
-// One thread, and nothing that a peer does or leaves undone makes it wait.
+// The server runs on one thread. No action or inaction of a peer makes it wait.
 #pragma once
 
 #include <chrono>
@@ -17,11 +17,11 @@
 namespace stfs::upload {
 
 struct LeaseServerOptions {
-  /// A peer that connects and says nothing is dropped then.
+  /// A peer that connects and sends nothing for this long is dropped.
   std::chrono::milliseconds greeting_patience = std::chrono::seconds(5);
-  /// More are refused. Each takes one descriptor of ours.
+  /// Further connections are refused. Each connection uses one descriptor of the server.
   std::size_t max_connections = 512;
-  /// For reports.
+  /// The sources that reports name.
   std::vector<std::string> sources = {};
 };
 
@@ -31,23 +31,22 @@ class LeaseServer {
   LeaseServer(const LeaseServer&) = delete;
   LeaseServer& operator=(const LeaseServer&) = delete;
 
-  /// Waits up to `patience` for peers, and answers all that have something to say.
-  /// @param wake  a descriptor that ends the wait when it is readable; -1: none.
+  /// Waits up to `patience` for peers, and answers all peers that have sent something.
+  /// @param wake  a descriptor that ends the wait when it becomes readable; -1: none.
   /// @return the errors of poll(2).
   Result<void> serve_once(std::chrono::milliseconds patience, int wake = -1);
 
-  /// From now on those who attach get this one; those who hold another one are told.
+  /// From now on, new leases are leases of this generation. Peers that hold an older one are told.
   void publish(std::shared_ptr<const ServedModel> model);
-  /// Those who hold a lease are told why there is no newer generation; a reason that was told is not told
-  /// again.
-  /// @return whether it is another reason than before.
+  /// Tells lease holders why there is no newer generation. The same reason is told only once.
+  /// @return whether the reason differs from the one before.
   bool tell_stuck(const Error& why);
-  /// There will be no first generation: who waits for it is told why.
+  /// Declares that there will be no first generation. Peers that wait for it are told why.
   void give_up(const Error& why);
 
   [[nodiscard]] const std::filesystem::path& path() const { return socket_.path(); }
   [[nodiscard]] std::size_t lease_count() const;
-  /// JSON, for a Report.
+  /// Returns the JSON of a Report.
   [[nodiscard]] std::string report() const;
 
  private:
@@ -59,7 +58,8 @@ class LeaseServer {
   ServeSocket socket_;
   LeaseServerOptions options_;
   ServeConnection::Clock::time_point started_ = ServeConnection::Clock::now();
-  // The table of descriptors may be full; peers wait until then, and nobody asks in vain all the time.
+  // When the table of descriptors is full, peers wait until this time, so that the server does not retry all
+  // the time.
   ServeConnection::Clock::time_point accept_again_ = started_;
   ServeState state_;
   std::vector<std::weak_ptr<const ServedModel>> generations_;

@@ -1,4 +1,4 @@
-// memfds and their seals.
+// Creates, seals and reads memfds.
 #include "tools/serve/sealed_document.h"
 
 #include <fcntl.h>
@@ -22,10 +22,10 @@ Result<void> write_all(int fd, std::string_view text) {
   return {};
 }
 
-/// That nobody can write to it or cut it any more, and that it is of that size at least.
+/// Checks that nobody can write to the document or truncate it, and that it has at least that size.
 Result<void> check_sealed(int descriptor, std::uint64_t size_bytes) {
   const int seals = ::fcntl(descriptor, F_GET_SEALS);
-  // What cannot be sealed is no memfd.
+  // Only memfds can be sealed.
   if (seals < 0) return fail(ErrorCode::InvalidArgument, EPROTO, "the document that came is no memfd");
   constexpr int kWanted = F_SEAL_WRITE | F_SEAL_SHRINK;
   if ((seals & kWanted) != kWanted) {

@@ -1,4 +1,4 @@
-// A text for another process, however long: a memfd that nobody can change or cut any more.
+// Passes a text of any length to another process: a memfd that nobody can change or truncate any more.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,8 @@ namespace stfs::upload {
 
 Result<UniqueFd> seal_document(std::string_view text);
 
-/// @param descriptor  of a stranger: it may be anything.
-/// @return EPROTO where it is not sealed or not of that size.
+/// @param descriptor  from an untrusted peer: it may be anything.
+/// @return EPROTO if the descriptor is not sealed or not of that size.
 Result<std::string> read_document(int descriptor, std::uint64_t size_bytes);
 
 }  // namespace stfs::upload

@@ -1,4 +1,4 @@
-// Attaching: the Grant, its manifest, and the arenas that came with it.
+// Attaches to a server: receives the Grant, its manifest, and the arenas that come with it.
 #include "tools/serve/serve_client.h"
 
 #include <fmt/format.h>
@@ -20,11 +20,11 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::milliseconds kConnectPause{5};
-/// A server that is alive answers a Query at once.
+/// A running server answers a Query at once.
 constexpr std::chrono::seconds kQueryPatience{10};
 
-/// An arena of another process. While somebody uses it the lease lasts, whatever has become of the Lease
-/// itself.
+/// An arena of another process. The lease lasts while any thread uses the arena, even after the Lease object
+/// is gone.
 class LeasedArena final : public Arena {
  public:
   LeasedArena(std::shared_ptr<Arena> arena, std::shared_ptr<void> lease)
@@ -40,7 +40,7 @@ class LeasedArena final : public Arena {
   }
 
  private:
-  std::shared_ptr<void> lease_;  // goes after the memory: the server may count on that
+  std::shared_ptr<void> lease_;  // destroyed after the memory: the server may rely on this order
   std::shared_ptr<Arena> arena_;
 };
 
@@ -53,8 +53,8 @@ Result<UniqueFd> connect_until(const std::filesystem::path& path, Clock::time_po
   }
 }
 
-/// Whoever can bind a socket in /tmp can pose as a server: what another user serves is not taken for ours.
-/// Root trusts nobody less by it.
+/// Refuses a server of another user, because any user can bind a socket in /tmp and pose as a server. A
+/// server of root is accepted, and a client of root accepts every server.
 Result<void> check_server(int socket) {
   const auto peer = peer_of(socket);
   if (!peer) return tl::unexpected(peer.error());
@@ -77,10 +77,10 @@ Result<void> wait_readable(int socket, Clock::time_point deadline) {
   }
 }
 
-/// Says one thing to a server and takes its answer.
+/// Sends one request to a server and receives the answer.
 Result<ReceivedMessage> ask(int socket, ServeKind question, ServeKind wanted, Clock::time_point deadline) {
   if (auto checked = check_server(socket); !checked) return pass_on(std::move(checked));
-  // A server that has closed the connection may have said why before.
+  // On EPIPE continue: a server that has closed the connection may have sent the reason before.
   if (auto sent = send_message(socket, ServeMessage{question}); !sent && sent.error().errno_value != EPIPE) {
     return pass_on(std::move(sent));
   }
@@ -166,7 +166,7 @@ Result<LeaseNews> Lease::take_news() {
     auto received = receive_message(connection_->descriptor(), Incoming::NoDescriptors);
     if (!received && received.error().errno_value == EAGAIN) return news;
     if (!received) {
-      // Nothing that it says from now on can be trusted: it is as good as gone.
+      // The following messages of this server cannot be trusted, so treat the server as gone.
       connection_->close();
       return tl::unexpected(std::move(received.error()).within(socket_.native()));
     }

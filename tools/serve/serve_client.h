@@ -1,7 +1,6 @@
-// The other side of `stfs serve`: tensors that another process keeps in the memory of its devices, mapped
-// here.
+// The client of `stfs serve`: maps tensors that another process keeps in the memory of its devices.
 //
-// No byte of them is copied. They can't be written to, from here or anywhere: the memory of the CPU is
+// No byte of them is copied. No process can write to tensors in the CPU's memory, because that memory is
 // sealed.
 #pragma once
 
@@ -26,54 +25,54 @@ struct LeasedTensor {
   std::string name;
   Dtype dtype = Dtype::U8;
   std::vector<std::uint64_t> shape;
-  std::uint32_t arena = 0;  // in Lease::arenas()
+  std::uint32_t arena = 0;  // index into Lease::arenas()
   ByteRange place;          // in that arena
 };
 
 struct AttachOptions {
-  /// How long a server that is still uploading its first generation is waited for.
+  /// How long to wait for a server that is still uploading its first generation.
   std::chrono::milliseconds patience = std::chrono::seconds(60);
 };
 
-/// What is new on a lease. Each is told once.
+/// News about a lease. Each item is reported once.
 struct LeaseNews {
-  /// The newest generation that is there, where that is a newer one than ours and has not been told before;
-  /// else 0.
+  /// The server's newest generation, if it is newer than the leased one and was not reported before; else 0.
   std::uint64_t newer_generation = 0;
-  /// Why a change of the archive has led to no newer generation; empty where there is no such news.
+  /// Why a change of the archive has led to no newer generation; empty if there is no such news.
   std::string why_stuck;
-  /// The server has ended. What is mapped stays; there will be no more news.
+  /// The server has ended. Mapped tensors stay valid; there will be no more news.
   bool is_server_gone = false;
 };
 
-/// One generation of what a server holds. Each of its arenas keeps the lease, too: it lasts until the Lease
-/// and the last of its arenas are gone. Moved, not copied. One thread at a time, but for its arenas: any.
+/// A lease of one generation of a server. Each of its arenas keeps the lease too: the lease lasts until the
+/// Lease object and its last arena are gone. A Lease can be moved but not copied. One thread at a time may
+/// use it; any number of threads may use its arenas.
 class Lease {
  public:
-  /// @param socket  what `stfs serve --socket` was given.
-  /// @return ENOENT, ECONNREFUSED: nobody serves there; EACCES, EPERM: another user does; ETIMEDOUT: it is
-  /// still
-  ///         uploading; EPROTO, EPROTONOSUPPORT: it is something else, or another version; ENODEV: a device
-  ///         of it is not visible here; each with what to do about it.
+  /// @param socket  the path that `stfs serve --socket` was given.
+  /// @return ENOENT, ECONNREFUSED: no server listens there; EACCES, EPERM: the server belongs to another
+  /// user;
+  ///         ETIMEDOUT: it is still uploading; EPROTO, EPROTONOSUPPORT: it is another program or another
+  ///         version; ENODEV: one of its devices is not visible here. Each message says what to do.
   static Result<Lease> attach(const std::filesystem::path& socket, const AttachOptions& options = {});
 
   [[nodiscard]] const std::filesystem::path& socket() const { return socket_; }
-  /// From 1 on. Counted by one server: after another one has taken its place, it begins anew.
+  /// Starts at 1. The server counts; after another server has taken its place, the count starts again.
   [[nodiscard]] std::uint64_t generation() const { return generation_; }
-  /// What the server was given to serve, as absolute paths.
+  /// The sources that the server was given, as absolute paths.
   [[nodiscard]] const std::vector<std::string>& sources() const { return sources_; }
-  /// Read-only.
+  /// All arenas are read-only.
   [[nodiscard]] const std::vector<std::shared_ptr<Arena>>& arenas() const { return arenas_; }
-  /// In the order in which they lie in the archives. A replica is a tensor of its own, with the same name.
+  /// In the order of the tensors in the archives. A replica is a tensor of its own with the same name.
   [[nodiscard]] const std::vector<LeasedTensor>& tensors() const { return tensors_; }
 
-  /// To be polled: readable when there is news. -1 once the server is gone.
+  /// A descriptor for poll(2) that is readable when there is news. -1 once the server has ended.
   [[nodiscard]] int descriptor() const;
-  /// Takes the news that is there; never waits.
-  /// @return EPROTO where the server says something that makes no sense.
+  /// Takes the pending news and never waits.
+  /// @return EPROTO if the server sends something that makes no sense.
   Result<LeaseNews> take_news();
 
-  /// A lease of the newest generation, whatever it is. This one stays as it is.
+  /// Returns a lease of the newest generation, which may be the same one. This lease does not change.
   [[nodiscard]] Result<Lease> refresh(const AttachOptions& options = {}) const {
     return attach(socket_, options);
   }
@@ -92,8 +91,9 @@ class Lease {
   std::vector<LeasedTensor> tensors_;
 };
 
-/// What a server says about itself, its generations and its leases: the JSON of `stfs serve --status --json`.
-/// @return as Lease::attach().
+/// Returns what a server reports about itself, its generations and its leases: the JSON of
+/// `stfs serve --status --json`.
+/// @return the errors of Lease::attach().
 Result<std::string> query_server(const std::filesystem::path& socket);
 
 }  // namespace stfs::upload

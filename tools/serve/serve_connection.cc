@@ -1,4 +1,4 @@
-// A peer's requests and what it is told.
+// Handles a peer's requests and sends it news.
 #include "tools/serve/serve_connection.h"
 
 #include <fmt/format.h>
@@ -51,7 +51,7 @@ void ServeConnection::take_request(const ServeState& state) {
 void ServeConnection::answer(ServeKind kind, const ServeState& state) {
   if (stage_ == Stage::Greeting && kind == ServeKind::Attach) {
     stage_ = Stage::Waiting;
-    // What was the matter before it came is no news to it.
+    // A reason that existed before the peer came is no news for it.
     told_stuck_number_ = state.stuck_number;
   } else if (stage_ == Stage::Greeting && kind == ServeKind::Query) {
     report(state);

@@ -1,7 +1,8 @@
-// One peer of a server, and how far it has come: silent, waiting for a generation, holding a lease, over.
+// The server's side of one peer, and the state of that peer: silent, waiting for a generation, holding a
+// lease, over.
 //
-// Nothing here waits. What a peer does not read is sent again later or not at all: news are kept as "how much
-// this peer has been told", so that a peer that never reads costs no memory.
+// No function here waits. A message that a peer does not read is sent again later or not at all. For news,
+// the connection stores only how much the peer has been told, so a peer that never reads costs no memory.
 #pragma once
 
 #include <chrono>
@@ -18,39 +19,39 @@
 
 namespace stfs::upload {
 
-/// What a server has to tell at the moment.
+/// The server's present news for all peers.
 struct ServeState {
   std::shared_ptr<const ServedModel> newest;  // null: still uploading
-  /// Why the archive's present state is not served; its number grows with every other reason.
+  /// Why the archive's present state is not served. The number grows with each different reason.
   std::uint64_t stuck_number = 0;
   Error why_stuck;
-  /// The text of a Report.
+  /// Returns the text of a Report.
   std::function<std::string()> report;
 };
 
-/// Of one thread.
+/// Used by one thread.
 class ServeConnection {
  public:
   using Clock = std::chrono::steady_clock;
 
-  /// @param refusal        what the peer is answered whatever it asks for.
-  /// @param greet_until    it has to say something by then.
+  /// @param refusal        if set, the answer to any request of this peer.
+  /// @param greet_until    the peer must send its first packet before this time.
   ServeConnection(ServeSocket::Connection connection, std::optional<Error> refusal,
                   Clock::time_point greet_until);
 
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   [[nodiscard]] const Peer& peer() const { return peer_; }
-  /// Name of the peer's program, as it was when it connected; empty where that can't be known.
+  /// The name of the peer's program at the time it connected; empty if unknown.
   [[nodiscard]] const std::string& program() const { return program_; }
   [[nodiscard]] Clock::time_point since() const { return since_; }
-  /// The generation that it holds, or null.
+  /// The generation that the peer holds, or null.
   [[nodiscard]] const std::shared_ptr<const ServedModel>& leased() const { return leased_; }
 
-  /// Takes one packet where there is one, then tells what the peer has not been told.
+  /// Receives one packet, if there is one. Then sends what the peer has not been told yet.
   void attend(const ServeState& state, Clock::time_point now);
-  /// To be dropped.
+  /// Whether the server must drop this connection.
   [[nodiscard]] bool is_over() const { return stage_ == Stage::Over; }
-  /// Ends a wait for a generation that will never be there.
+  /// Ends the peer's wait for a generation that will never exist.
   void give_up(const Error& why);
 
  private:
@@ -62,7 +63,7 @@ class ServeConnection {
   void refuse(const Error& why);
   void grant(const std::shared_ptr<const ServedModel>& model);
   void tell_news(const ServeState& state);
-  /// Whether it has arrived; a peer that has gone is over.
+  /// Returns whether the message was sent. If the peer has gone, the connection is over.
   bool send(const ServeMessage& message, std::span<const int> descriptors = {});
 
   UniqueFd socket_;

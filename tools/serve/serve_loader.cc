@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kProgressInterval{2};
 
-/// Uploads have threads of their own: this one looks after them.
+/// Runs one upload. The upload has threads of its own; this thread watches it.
 Result<Resident> run_upload(Plan plan, const UploadOptions& options, LoadProgress& progress) {
   auto upload = Upload::start(std::move(plan), options);
   if (!upload) return pass_on(std::move(upload));
@@ -64,7 +64,7 @@ std::optional<Result<Loaded>> ServeLoader::take() {
 }
 
 void ServeLoader::work() {
-  std::optional<Plan> plan;  // of what was uploaded last
+  std::optional<Plan> plan;  // of the last upload
   std::uint64_t generation = 1;
   auto duration = options_.interval;
   do {

@@ -1,4 +1,5 @@
-// Uploads beside the server: the first generation, and another one whenever the archives have changed.
+// Runs uploads in a thread beside the server: the first generation, then one more after each change of the
+// archives.
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,7 @@
 
 namespace stfs::upload {
 
-/// How far an upload has come, and whether it is still wanted.
+/// The progress of an upload, and a request to cancel it.
 struct LoadProgress {
   std::atomic<bool> is_cancelled = false;
   std::atomic<std::uint64_t> done_bytes = 0;
@@ -30,42 +31,42 @@ struct LoadProgress {
 
 /// Called on the loader's thread.
 struct LoadSteps {
-  /// Plans and uploads anew. ECANCELED where progress.is_cancelled.
+  /// Plans and uploads again. ECANCELED if progress.is_cancelled.
   std::function<Result<Resident>(LoadProgress& progress)> load;
-  /// Fails where the archives are no longer what was uploaded.
+  /// Fails if the archives are no longer those that were uploaded.
   std::function<Result<void>(const Plan& plan)> check;
 };
 
-/// Plans what is asked for, and uploads it to arenas that can be shared.
+/// Returns steps that carry out the request and upload to shareable arenas.
 LoadSteps steps_for(PlanRequest request, UploadOptions options);
 
 struct LoaderOptions {
   std::vector<std::string> sources = {};  // for the manifests
-  /// How often the archives are looked at.
+  /// The interval between checks of the archives.
   std::chrono::milliseconds interval = std::chrono::seconds(1);
-  /// After failures it waits twice as long each time, up to this.
+  /// After each failure the loader waits twice as long, up to this limit.
   std::chrono::milliseconds max_pause = std::chrono::seconds(30);
 };
 
 struct Loaded {
   std::shared_ptr<const ServedModel> model;
   UploadReport report;
-  std::vector<std::shared_ptr<const Model>> sources;  // that were read
+  std::vector<std::shared_ptr<const Model>> sources;  // the models that were read
 };
 
 class ServeLoader {
  public:
-  /// Begins at once. Where the first upload fails there are no others.
+  /// Starts the first upload at once. If the first upload fails, there are no others.
   ServeLoader(LoadSteps steps, LoaderOptions options);
-  /// Cancels what is under way and waits for that.
+  /// Cancels the running upload and waits for its end.
   ~ServeLoader();
   ServeLoader(const ServeLoader&) = delete;
   ServeLoader& operator=(const ServeLoader&) = delete;
 
-  /// The next generation, or why there is none, in the order in which they came; nothing where there is no
-  /// news.
+  /// Returns the next outcome, oldest first: a generation, or the reason why there is none. Returns nothing
+  /// if there is no news.
   std::optional<Result<Loaded>> take();
-  /// To be polled: readable while take() has something.
+  /// A descriptor for poll(2): readable while take() has something to return.
   [[nodiscard]] int descriptor() const { return ready_.get(); }
   [[nodiscard]] const LoadProgress& progress() const { return progress_; }
 
@@ -73,14 +74,14 @@ class ServeLoader {
   void work();
   Result<Loaded> load(std::uint64_t generation, std::optional<Plan>& plan);
   void deliver(Result<Loaded> loaded);
-  /// @return false: it is to end.
+  /// @return false if the loader must end.
   bool pause(std::chrono::milliseconds duration);
 
   LoadSteps steps_;
   LoaderOptions options_;
   UniqueFd ready_;
   LoadProgress progress_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards is_stopping_ and outcomes_
   std::condition_variable stopped_;
   bool is_stopping_ = false;
   std::deque<Result<Loaded>> outcomes_;

@@ -1,4 +1,4 @@
-// The manifest as JSON, and its checks.
+// Writes the manifest as JSON, and checks it when reading.
 #include "tools/serve/serve_manifest.h"
 
 #include <fmt/format.h>
@@ -28,7 +28,7 @@ Result<std::string> device_text(const Device& device) {
               fmt::format("{}: has no UUID by which other processes could find it", device.name()));
 }
 
-/// Nothing where it is absent or of another type: a stranger's text may be anything.
+/// Returns a member; nothing if it is absent or has another type. The text is untrusted and may be anything.
 template <class T>
 std::optional<T> member(const Json& object, const char* key) {
   const auto found = object.find(key);
@@ -57,7 +57,7 @@ std::optional<std::vector<std::uint64_t>> parse_shape(const Json& object) {
   return shape;
 }
 
-/// Size of a tensor, or nothing where it does not fit 64 bits or is no whole number of bytes.
+/// Returns the size of a tensor; nothing if it does not fit 64 bits or is no whole number of bytes.
 std::optional<std::uint64_t> size_of(Dtype dtype, const std::vector<std::uint64_t>& shape) {
   std::uint64_t bits = bits_of(dtype);
   for (const std::uint64_t extent : shape) {

@@ -1,11 +1,11 @@
-// What a generation consists of, as a server writes it and a client reads it.
+// Describes a generation. The server writes the manifest and the client reads it.
 //
 //     {"generation": 1, "sources": ["/models/m.safetensors"],
 //      "arenas": [{"device": "cpu", "size_bytes": 4096}],
-//      "tensors": [{"name": "w", "dtype": "F32", "shape": [2, 3], "arena": 0, "offset": 0, "size_bytes":
-//      24}]}
+//      "tensors": [{"name": "w", "dtype": "F32", "shape": [2, 3],
+//                   "arena": 0, "offset": 0, "size_bytes": 24}]}
 //
-// A GPU is named by its UUID: indexes depend on a process' CUDA_VISIBLE_DEVICES.
+// The manifest names a GPU by its UUID, because indexes depend on the process's CUDA_VISIBLE_DEVICES.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@
 namespace stfs::upload {
 
 struct ManifestArena {
-  std::string device;  // as parse_device() takes it
+  std::string device;  // in a form that parse_device() accepts
   std::uint64_t size_bytes = 0;
 };
 
@@ -32,14 +32,14 @@ struct ServeManifest {
   std::vector<LeasedTensor> tensors;
 };
 
-/// @return ENODEV for a GPU whose UUID is not known; EMSGSIZE where there are too many arenas.
+/// @return ENODEV for a GPU whose UUID is unknown; EMSGSIZE if there are too many arenas.
 Result<ServeManifest> manifest_of(std::uint64_t generation, std::vector<std::string> sources,
                                   const std::vector<std::shared_ptr<Arena>>& arenas, const Plan& plan);
 
 std::string manifest_text(const ServeManifest& manifest);
 
-/// Checks all that whoever maps the arenas relies on: that every tensor lies in its arena and has the size
-/// that its dtype and shape make. @return EPROTO with what is wrong.
+/// Checks everything that a process relies on when it maps the arenas: every tensor lies in its arena and has
+/// the size that follows from its dtype and shape. @return EPROTO with the mistake.
 Result<ServeManifest> parse_manifest(std::string_view text);
 
 }  // namespace stfs::upload

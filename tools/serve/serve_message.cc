@@ -1,4 +1,4 @@
-// Packets: their checks, and their way through a socket.
+// Checks packets, and sends and receives them through a socket.
 #include "tools/serve/serve_message.h"
 
 #include <fmt/format.h>
@@ -10,14 +10,14 @@
 namespace stfs::upload {
 namespace {
 
-// What errno can be: the kernel's MAX_ERRNO.
+// The largest errno, the kernel's MAX_ERRNO.
 constexpr std::int32_t kMaxErrno = 4095;
 
 tl::unexpected<Error> malformed(std::string_view what) {
   return fail(ErrorCode::InvalidArgument, EPROTO, fmt::format("no message of stfs serve: {}", what));
 }
 
-/// Which of the fields a message of that kind has; the others are 0.
+/// The fields that a message of a kind uses. Its other fields are 0.
 struct Fields {
   bool has_generation = false;
   bool has_document = false;
@@ -52,7 +52,7 @@ Result<void> check_fields(const ServeHeader& header, const Fields& fields) {
   return {};
 }
 
-/// Takes over all descriptors of a packet, so that none is lost whatever the packet is.
+/// Takes ownership of all descriptors of a packet, so that none leaks even if the packet is malformed.
 std::vector<UniqueFd> take_descriptors(msghdr& packet) {
   std::vector<UniqueFd> descriptors;
   for (cmsghdr* part = CMSG_FIRSTHDR(&packet); part != nullptr; part = CMSG_NXTHDR(&packet, part)) {
@@ -67,7 +67,7 @@ std::vector<UniqueFd> take_descriptors(msghdr& packet) {
   return descriptors;
 }
 
-// Room for one part with all descriptors that a message may have.
+// Room for one control message with the largest number of descriptors of a message.
 constexpr std::size_t kMaxDescriptors = 1 + kMaxServeArenas;
 struct alignas(cmsghdr) ControlBuffer {
   std::array<std::byte, CMSG_SPACE(kMaxDescriptors * sizeof(int))> bytes{};
@@ -96,7 +96,7 @@ std::string encode(const ServeMessage& message, std::size_t descriptors) {
 }
 
 Result<ServeMessage> decode(std::string_view packet, std::size_t descriptors) {
-  // What every version begins with.
+  // The fields that are the same in every version.
   constexpr std::size_t kFixedBytes = offsetof(ServeHeader, kind) + sizeof(ServeHeader::kind);
   ServeHeader header;
   if (packet.size() < kFixedBytes) return malformed("too short");
@@ -143,7 +143,7 @@ Result<void> send_message(int socket, const ServeMessage& message, std::span<con
     sent = ::sendmsg(socket, &packet, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   if (sent >= 0) return {};
-  // Too many descriptors of this user are on their way: that, too, ends when somebody reads.
+  // ETOOMANYREFS: this user has too many descriptors in transit. This also ends when a peer reads.
   const int error = errno == EWOULDBLOCK || errno == ENOBUFS || errno == ETOOMANYREFS ? EAGAIN
                     : errno == ECONNRESET                                             ? EPIPE
                                                                                       : errno;
@@ -168,7 +168,7 @@ Result<std::optional<ReceivedMessage>> receive_message(int socket, Incoming inco
   if (size < 0 && errno == ECONNRESET) return std::nullopt;
   if (size < 0) return fail_system(errno == EWOULDBLOCK ? EAGAIN : errno, "socket", "receive");
   std::vector<UniqueFd> descriptors = take_descriptors(packet);
-  // An empty packet can't be told from the end, and nobody of good will sends one.
+  // An empty packet looks like the end of the connection. A correct peer never sends one.
   if (size == 0) return std::nullopt;
   if ((packet.msg_flags & MSG_TRUNC) != 0) return malformed("too long");
   if ((packet.msg_flags & MSG_CTRUNC) != 0) return malformed("descriptors are missing or too many");

@@ -1,4 +1,5 @@
-// One packet of the protocol (serve_protocol.h), checked: a peer may send anything.
+// Encodes and decodes single packets of the protocol (serve_protocol.h). Checks them, because a peer may send
+// anything.
 #pragma once
 
 #include <cstdint>
@@ -22,19 +23,20 @@ struct ServeMessage {
   std::string text = {};
 };
 
-/// A Refusal or a Stuck that tells an error; its text is cut where it is too long.
+/// Returns a Refusal or a Stuck that carries an error. Text that is too long is cut.
 ServeMessage message_of(ServeKind kind, const Error& error);
 
-/// The packet. @param descriptors  how many will go with it.
+/// Returns the packet. @param descriptors  the number of descriptors that will be sent with it.
 std::string encode(const ServeMessage& message, std::size_t descriptors);
 
-/// @param descriptors  how many came with it.
-/// @return EPROTO with what is wrong; EPROTONOSUPPORT where the peer speaks another version.
+/// @param descriptors  the number of descriptors that came with the packet.
+/// @return EPROTO with the mistake; EPROTONOSUPPORT if the peer uses another version.
 Result<ServeMessage> decode(std::string_view packet, std::size_t descriptors);
 
-/// Never waits. The descriptors stay the caller's.
-/// @return EAGAIN where the peer has too much unread (the message may be sent again later); EPIPE where it
-/// has gone.
+/// Never waits. The descriptors still belong to the caller.
+/// @return EAGAIN if the peer has too many unread messages (the caller may send again later); EPIPE if the
+/// peer has
+///         gone.
 Result<void> send_message(int socket, const ServeMessage& message, std::span<const int> descriptors = {});
 
 struct ReceivedMessage {
@@ -42,11 +44,12 @@ struct ReceivedMessage {
   std::vector<UniqueFd> descriptors;
 };
 
-/// Descriptors that a peer sends unasked would fill our table: who expects none has them thrown away.
+/// Unexpected descriptors from a peer would fill this process's table. A caller that expects none has them
+/// closed.
 enum class Incoming : std::uint8_t { NoDescriptors, Descriptors };
 
 /// Never waits.
-/// @return nothing where the peer has gone; EAGAIN where it has not said anything; decode()'s errors.
+/// @return nothing if the peer has gone; EAGAIN if there is no packet yet; decode()'s errors.
 Result<std::optional<ReceivedMessage>> receive_message(int socket, Incoming incoming);
 
 }  // namespace stfs::upload

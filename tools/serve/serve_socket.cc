@@ -1,4 +1,4 @@
-// Listening, the lock beside the socket, and connecting.
+// Listens, holds the lock beside the socket, and connects.
 #include "tools/serve/serve_socket.h"
 
 #include <fcntl.h>
@@ -45,7 +45,7 @@ Result<UniqueFd> open_socket() {
   return socket;
 }
 
-/// 0, or why not.
+/// Connects. Returns 0 or the errno.
 int connect_errno(int socket, const sockaddr_un& address) {
   int result = 0;
   do {
@@ -65,7 +65,7 @@ tl::unexpected<Error> in_use(const std::filesystem::path& path, pid_t holder) {
                           path.native(), who));
 }
 
-/// Who listens there, for a message.
+/// Returns the pid of the listening process for a message.
 pid_t listener_of(const sockaddr_un& address) {
   const auto socket = open_socket();
   if (!socket || connect_errno(socket->get(), address) != 0) return 0;
@@ -73,7 +73,8 @@ pid_t listener_of(const sockaddr_un& address) {
   return peer ? peer->pid : 0;
 }
 
-/// The lock's file goes with the server that made it: one that was removed meanwhile excludes nobody.
+/// Returns whether the lock's file still has its name. A server removes the file when it ends; a lock on a
+/// removed file excludes nobody.
 Result<bool> is_still_there(int lock, const std::filesystem::path& path) {
   struct stat held {};
   struct stat there {};
@@ -100,7 +101,8 @@ Result<UniqueFd> take_lock(const std::filesystem::path& path, const sockaddr_un&
   }
 }
 
-/// With the lock held. Other programs know nothing of the lock: whoever answers there is left alone.
+/// The caller holds the lock. Other programs do not know the lock, so a socket that still answers is left
+/// alone.
 Result<void> remove_dead_socket(const std::filesystem::path& path, const sockaddr_un& address) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) {
@@ -131,7 +133,7 @@ std::string why_not_connected(const std::filesystem::path& path, int error) {
       return fmt::format("{}: nobody serves there: start `stfs serve SOURCE --device cpu --socket {}`", text,
                          text);
     case ECONNREFUSED:
-      // The kernel says this of a regular file too.
+      // The kernel also gives this errno for a regular file.
       if (std::error_code ignored; !std::filesystem::is_socket(path, ignored)) return text + ": is no socket";
       return fmt::format("{}: nobody serves there any more: the server has died; start `stfs serve` again",
                          text);
@@ -167,8 +169,8 @@ Result<ServeSocket> ServeSocket::listen(const std::filesystem::path& path) {
   }
   auto socket = open_socket();
   if (!socket) return pass_on(std::move(socket));
-  // Before it has a name: on Linux the file gets the mode that the socket has, and nobody can come in
-  // between.
+  // Set the mode before the socket has a name. On Linux the file gets the mode of the socket, so nobody can
+  // connect in between.
   if (::fchmod(socket->get(), kMode) != 0) return fail_system(errno, path.native(), "set the mode");
   if (::bind(socket->get(), reinterpret_cast<const sockaddr*>(&*address), sizeof(*address)) != 0) {
     const int error = errno;
@@ -190,7 +192,7 @@ Result<ServeSocket> ServeSocket::listen(const std::filesystem::path& path) {
 ServeSocket::~ServeSocket() {
   if (!lock_) return;
   struct stat status {};
-  // Somebody may have put another one in its place by hand.
+  // Somebody may have replaced the socket by hand.
   if (::lstat(path_.c_str(), &status) == 0 && status.st_ino == inode_) ::unlink(path_.c_str());
   const auto is_there = is_still_there(lock_.get(), lock_path(path_));
   if (is_there && *is_there) ::unlink(lock_path(path_).c_str());
@@ -200,7 +202,7 @@ Result<std::optional<ServeSocket::Connection>> ServeSocket::accept() {
   for (;;) {
     UniqueFd connection(::accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!connection) {
-      // ECONNABORTED: it has gone again.
+      // ECONNABORTED: the peer has already gone.
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno == EAGAIN || errno == EWOULDBLOCK) return std::nullopt;
       return fail_system(errno, path_.native(), "accept");
@@ -217,7 +219,7 @@ Result<UniqueFd> connect_to_server(const std::filesystem::path& path) {
   auto socket = open_socket();
   if (!socket) return pass_on(std::move(socket));
   int error = connect_errno(socket->get(), *address);
-  // So many wait to be let in that there is no place in the queue: a server takes them in moments.
+  // EAGAIN: the queue of waiting connections is full. A server accepts them within moments.
   for (int tries = 0; error == EAGAIN && tries < kTriesWhileFull; ++tries) {
     std::this_thread::sleep_for(kPauseWhileFull);
     error = connect_errno(socket->get(), *address);

@@ -1,8 +1,8 @@
-// The socket that a server listens on: one server at a time, and for one user.
+// The socket on which a server listens. One path has one server at a time, and a server serves one user.
 //
-// A server that was killed leaves its socket behind. Whether somebody still listens there can't be asked and
-// acted on in one step, so servers exclude each other by a lock on `PATH.lock`: who holds it may replace a
-// dead socket.
+// A killed server leaves its socket behind. No system call both checks that nobody listens on a socket and
+// replaces it. Therefore servers exclude each other by a lock on `PATH.lock`: only the holder of the lock may
+// replace a dead socket.
 #pragma once
 
 #include <sys/types.h>
@@ -16,42 +16,42 @@
 
 namespace stfs::upload {
 
-/// The process at the other end, as the kernel knows it.
+/// The process at the other end of a socket, as the kernel knows it.
 struct Peer {
-  pid_t pid = 0;  // 0 where it lives in a pid namespace that we can't see
+  pid_t pid = 0;  // 0 if the process is in a pid namespace that is not visible here
   uid_t uid = 0;
   gid_t gid = 0;
 };
 
-/// Of either end of a connected socket.
+/// Returns the peer of a connected socket. Both sides may call it.
 Result<Peer> peer_of(int socket);
 
-/// The owner of the server and root may attach. The socket's mode says the same; this holds where somebody
-/// has changed that.
+/// Returns whether the peer may attach: the owner of the server and root may. The socket's mode says the
+/// same; this check still holds if somebody has changed the mode.
 [[nodiscard]] bool is_welcome(const Peer& peer);
 
 class ServeSocket {
  public:
-  /// @return EADDRINUSE where another server, or another program, listens there; EEXIST where there is
-  /// something
-  ///         that is no socket; ENAMETOOLONG; the errors of the directory.
+  /// @return EADDRINUSE if another server or another program listens there; EEXIST if the path is a file that
+  /// is no
+  ///         socket; ENAMETOOLONG; the errors of the directory.
   static Result<ServeSocket> listen(const std::filesystem::path& path);
 
   ServeSocket(ServeSocket&&) noexcept = default;
   ServeSocket& operator=(ServeSocket&&) = delete;
-  /// Removes the socket and the lock, if they are still the ones that it made.
+  /// Removes the socket and the lock, if they are still the files that this server created.
   ~ServeSocket();
 
-  /// Absolute.
+  /// The absolute path of the socket.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// To be polled for readers.
+  /// A descriptor for poll(2): readable when a peer waits to be accepted.
   [[nodiscard]] int descriptor() const { return socket_.get(); }
 
   struct Connection {
     UniqueFd socket;
     Peer peer;
   };
-  /// Never waits. @return nothing where nobody waits to be accepted.
+  /// Never waits. @return nothing if no peer waits to be accepted.
   Result<std::optional<Connection>> accept();
 
  private:
@@ -63,9 +63,9 @@ class ServeSocket {
   std::uint64_t inode_ = 0;  // of the socket's file
 };
 
-/// @return ENOENT, ECONNREFUSED: nobody serves there; EACCES; EAGAIN: many others are connecting; EPROTOTYPE:
-/// it is
-///         another kind of socket; each with what to do.
+/// @return ENOENT, ECONNREFUSED: no server listens there; EACCES; EAGAIN: too many others are connecting;
+/// EPROTOTYPE:
+///         the socket has another type. Each message says what to do.
 Result<UniqueFd> connect_to_server(const std::filesystem::path& path);
 
 }  // namespace stfs::upload

@@ -1,4 +1,4 @@
-// From an upload to a generation.
+// Makes a generation from an upload.
 #include "tools/serve/served_model.h"
 
 #include "tools/serve/sealed_document.h"

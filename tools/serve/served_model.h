@@ -1,4 +1,4 @@
-// One generation of what is served: arenas that are written, sealed and described.
+// One generation that is served: arenas that are written, sealed and described.
 #pragma once
 
 #include <cstdint>
@@ -14,8 +14,8 @@
 
 namespace stfs::upload {
 
-/// Never changes; any number of threads. Its memory goes when the last lease on it has ended and it is no
-/// longer the newest: each owns it.
+/// Immutable; any number of threads may use it. The newest generation and each lease share its ownership: the
+/// memory is freed when it is no longer the newest and the last lease on it has ended.
 class ServedModel {
  public:
   /// Seals the arenas.
@@ -26,7 +26,7 @@ class ServedModel {
                                                          const Plan& plan);
 
   [[nodiscard]] std::uint64_t generation() const { return generation_; }
-  /// The manifest, and one for each arena.
+  /// The descriptor of the manifest, then one for each arena.
   [[nodiscard]] std::span<const int> descriptors() const { return numbers_; }
   [[nodiscard]] std::uint64_t manifest_bytes() const { return manifest_bytes_; }
   [[nodiscard]] const std::vector<std::shared_ptr<Arena>>& arenas() const { return arenas_; }
