@@ -67,6 +67,13 @@ def test_every_manual_and_completion_of_the_sources_is_installed(installed):
             assert installed_as in names
 
 
+def test_every_page_of_the_documentation_is_installed(installed):
+    pages = sorted((REPOSITORY / "packaging" / "doc").glob("*.md"))
+    assert {"costs.md", "python-and-c.md", "serve.md", "threats.md"} <= {page.name for page in pages}
+    for page in [REPOSITORY / "README.md", *pages]:
+        assert (installed[1] / "share/doc/safetensorsfs" / page.name).read_bytes() == page.read_bytes()
+
+
 def test_every_verb_is_in_the_manual_and_the_completions(installed):
     help_text = subprocess.run([BUILD / "stfs", "--help"], capture_output=True, text=True, timeout=60).stdout
     listed = help_text.split("\nVerbs:\n")[1].split("\n\n")[0]

@@ -199,3 +199,26 @@ def test_the_readme_begins_with_the_two_commands():
     commands = re.findall(r"^ {4}(\./\S+.*)$|^(\./\S+.*)$", readme, re.M)
     first = [(a or b).split()[0] for a, b in commands][:2]
     assert first == ["./packaging/quickstart", "./tests/run"]
+    assert [line.split()[0] for line in readme.splitlines()[1:] if line][:2] == first
+
+
+def test_the_readme_is_read_in_two_minutes():
+    assert len((REPOSITORY / "README.md").read_text().splitlines()) <= 150
+
+
+PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "packaging" / "doc").glob("*.md")),
+         *(REPOSITORY / part / "README.md" for part in ("core", "fs", "tools", "tests"))]
+
+
+def links(page):
+    return [target for target in re.findall(r"\]\(([^)#\s]+)\)", page.read_text()) if "://" not in target]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
+def test_links_of_a_page_lead_to_files(page):
+    assert [target for target in links(page) if not (page.parent / target).is_file()] == []
+
+
+def test_the_readme_leads_to_every_page():
+    pages = {*PAGES, *(REPOSITORY / "packaging" / "man").glob("s*.[18]")} - {REPOSITORY / "README.md"}
+    assert pages <= {(REPOSITORY / target).resolve() for target in links(REPOSITORY / "README.md")}
