@@ -1,4 +1,4 @@
-// The devices that are there.
+// Lists the devices.
 #include <fmt/format.h>
 
 #include <string>
@@ -14,7 +14,7 @@ using namespace stfs::interface;
 
 struct stfs_device_list {
   upload::DeviceList known;
-  std::vector<std::string> names;  // of known.devices
+  std::vector<std::string> names;  // one for each of known.devices
 };
 
 stfs_device_list* stfs_list_devices(stfs_error* error) {

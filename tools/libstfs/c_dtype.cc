@@ -1,4 +1,4 @@
-// The dtypes under the numbers that stfs.h promises.
+// Maps the dtypes to the numbers that stfs.h promises.
 #include "core/format/dtype.h"
 #include "tools/libstfs/stfs.h"
 
@@ -28,7 +28,7 @@ bool is_dtype(std::int32_t dtype) {
 }  // namespace
 
 const char* stfs_dtype_name(std::int32_t dtype) {
-  // Of a literal: NUL at its end.
+  // The name is a literal, so it ends in NUL.
   return is_dtype(dtype) ? stfs::name_of(static_cast<Dtype>(dtype)).data() : nullptr;
 }
 

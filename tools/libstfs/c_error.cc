@@ -1,4 +1,5 @@
-// The codes of error.h under the numbers that stfs.h promises, whatever becomes of the enumeration.
+// Maps the codes of error.h to the numbers that stfs.h promises. The numbers stay when the enumeration
+// changes.
 #include "tools/libstfs/c_error.h"
 
 #include <algorithm>
@@ -37,7 +38,7 @@ constexpr std::array kCodes = {
     Code{STFS_OUT_OF_MEMORY, ErrorCode::OutOfMemory},
 };
 
-/// So many bytes of the text as fit, without half a character at the end.
+/// Returns how many bytes of the text fit without cutting its last character.
 std::size_t fitting_bytes(const std::string& text, std::size_t most) {
   if (text.size() <= most) return text.size();
   while (most > 0 && (static_cast<unsigned char>(text[most]) & 0xc0U) == 0x80U) --most;
@@ -68,7 +69,7 @@ const char* stfs_version() {
 const char* stfs_code_name(std::int32_t code) {
   if (code == STFS_OK) return "Ok";
   for (const Code& known : kCodes) {
-    if (known.number == code) return stfs::name_of(known.code).data();  // of a literal: NUL at its end
+    if (known.number == code) return stfs::name_of(known.code).data();  // a literal, so it ends in NUL
   }
   return "Unknown";
 }

@@ -1,4 +1,4 @@
-// Errors and exceptions of C++ as the C interface tells them.
+// Converts errors and exceptions of C++ into those of the C interface.
 #pragma once
 
 #include <exception>
@@ -11,12 +11,12 @@
 
 namespace stfs::interface {
 
-/// @param to  may be null.
+/// Fills in an stfs_error. @param to  may be null.
 void tell(const Error& error, stfs_error* to);
 
-/// Runs the body of a function of the interface, which returns a Result of a pointer or of nothing. No
-/// exception gets out: who calls may be written in C.
-/// @return the pointer, or 0; null or -1 where it failed, and *error is filled.
+/// Runs the body of a function of the interface. The body returns a Result of a pointer or of nothing. No
+/// exception leaves this function, because the caller may be written in C.
+/// @return the pointer, or 0. On failure fills *error and returns null or -1.
 template <class Body>
 auto answer(stfs_error* error, Body&& body) {
   using Value = typename std::invoke_result_t<Body>::value_type;
@@ -43,7 +43,7 @@ auto answer(stfs_error* error, Body&& body) {
   }
 }
 
-/// InvalidArgument (EINVAL).
+/// Returns the error InvalidArgument (EINVAL).
 inline tl::unexpected<Error> refuse(std::string why) {
   return fail(ErrorCode::InvalidArgument, EINVAL, std::move(why));
 }

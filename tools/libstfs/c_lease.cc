@@ -1,4 +1,4 @@
-// Leases of what `stfs serve` keeps.
+// Leases of the tensors that `stfs serve` keeps.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,7 +19,7 @@ Result<upload::AttachOptions> options_of(const stfs_attach_options* given) {
   const auto known = take_struct(given);
   if (!known) return tl::unexpected(known.error());
   if (known->patience_ns == 0) return options;
-  // A year is as good as for ever, and can be added to any time.
+  // One year stands for no limit. Adding a year to any time does not overflow.
   constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
   constexpr std::uint64_t kLongestNs = std::chrono::nanoseconds(kLongest).count();
   const std::chrono::nanoseconds patience(std::min(known->patience_ns, kLongestNs));

@@ -1,4 +1,4 @@
-// Opening a model, and what it tells without reading a tensor.
+// Opens models and describes them without reading tensors.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,7 +28,7 @@ Result<ModelOptions> model_options(const stfs_open_options& given) {
   return options;
 }
 
-/// Calls `Result<void> visit(Archive&)` for each archive that can be used.
+/// Calls `Result<void> visit(Archive&)` for each usable archive.
 template <class Visit>
 Result<void> for_each_archive(const stfs_model& model, Visit&& visit) {
   for (std::uint32_t shard = 0; shard < model.model->shards().size(); ++shard) {
@@ -96,7 +96,8 @@ int stfs_find(const stfs_model* model, const char* name, std::size_t name_bytes,
               stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     const std::string wanted(name, name_bytes);
-    // Near names take a look at every tensor: not for those who only ask whether there is one.
+    // Suggesting similar names looks at every tensor. Skip it for a caller that only asks whether the name
+    // exists.
     if (error == nullptr && !model->model->tensors().find(wanted)) return refuse({});
     auto found = tools::find_tensor(*model->model, model->named, wanted);
     if (!found) return pass_on(std::move(found));

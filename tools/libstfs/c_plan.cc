@@ -1,4 +1,4 @@
-// Plans: what the caller asks for, as the planner understands it.
+// Converts the caller's options to a request for the planner.
 #include <fmt/format.h>
 
 #include <string_view>

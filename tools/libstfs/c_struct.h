@@ -1,4 +1,5 @@
-// Structures that may grow (stfs.h, VERSIONS): the caller's may be an older or a newer one than ours.
+// Structures that may grow (stfs.h, VERSIONS): the caller may have been compiled with an older or newer
+// version.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +11,8 @@
 
 namespace stfs::interface {
 
-/// What the caller has filled in; what it does not know is 0.
-/// @return EINVAL without a size, and where it asks for something that we don't know.
+/// Returns a copy of the caller's structure. Fields that the caller does not know are 0.
+/// @return EINVAL if struct_bytes is not set, or if the caller sets a field that this version does not know.
 template <class Struct>
 Result<Struct> take_struct(const Struct* given) {
   const std::size_t size_bytes = given->struct_bytes;
@@ -27,7 +28,7 @@ Result<Struct> take_struct(const Struct* given) {
   return known;
 }
 
-/// Fills in what the caller knows.
+/// Fills in the fields that the caller knows.
 template <class Struct>
 Result<void> give_struct(Struct known, Struct* to) {
   const std::size_t size_bytes = to->struct_bytes;

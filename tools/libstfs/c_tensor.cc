@@ -1,4 +1,4 @@
-// Handles of tensors: slices of them, their address, their bytes.
+// Handles of tensors: slices, addresses, bytes.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,8 @@ using namespace stfs::interface;
 
 namespace {
 
-/// From here on a private map is cheaper than a copy, and a process may only have 65,530 maps.
+/// From this size on a private map is cheaper than a copy. Small tensors use no map: a process may have only
+/// 65,530.
 constexpr std::uint64_t kWorthMappingBytes = 64 << 10;
 
 std::unique_ptr<stfs_tensor> derive(const stfs_tensor& from, StridedView view,
@@ -27,7 +28,8 @@ std::unique_ptr<stfs_tensor> derive(const stfs_tensor& from, StridedView view,
   return tensor;
 }
 
-/// A tensor of its own memory is somewhere else than in the archive, which it still names.
+/// Derives a tensor in memory of its own. Its bytes are no longer in the archive, but its info still names
+/// the archive.
 std::unique_ptr<stfs_tensor> derive_elsewhere(const stfs_tensor& from, std::shared_ptr<TensorMemory> memory) {
   auto tensor = derive(from, from.view.packed(), std::move(memory));
   tensor->offset = from.offset + from.view.first_byte();
@@ -148,7 +150,7 @@ stfs_tensor* stfs_tensor_private(const stfs_tensor* tensor, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_tensor*> {
     const StridedView& view = tensor->view;
     if (!view.is_packed() || view.size_bytes() < kWorthMappingBytes) return copy(*tensor);
-    // Of what is gone there is nothing to map.
+    // A range that the file no longer covers cannot be mapped.
     if (auto there = tensor->memory->check(); !there) return pass_on(std::move(there));
     auto memory = tensor->memory->map_private({view.first_byte(), view.size_bytes()});
     if (!memory) return pass_on(std::move(memory));

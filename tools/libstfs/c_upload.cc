@@ -1,4 +1,4 @@
-// Uploads under way, and what has arrived.
+// Running uploads, and the tensors that have arrived.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,7 +14,8 @@ using namespace stfs::interface;
 
 namespace {
 
-/// What a person is told about it at least as often as this; what is over at once is noticed at once.
+/// The longest interval between two calls of `progress`. The first intervals are shorter, so the end of a
+/// short upload is noticed at once.
 constexpr std::chrono::milliseconds kLongestPause{50};
 
 void follow(upload::Upload& upload, int (*progress)(void*, std::uint64_t, std::uint64_t), void* context) {
@@ -50,7 +51,7 @@ stfs_upload* stfs_start(const stfs_plan* plan, const stfs_upload_options* option
 int stfs_poll(const stfs_upload* upload, stfs_progress* progress, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     stfs_progress known{};
-    // First: what is done has all its bytes.
+    // Read is_done first: a finished upload then reports all its bytes.
     known.is_done = upload->upload->is_done() ? 1 : 0;
     const upload::UploadProgress now = upload->upload->progress();
     known.done_bytes = now.done_bytes;

@@ -1,4 +1,4 @@
-// Addresses of an archive's pages, for programs that ask for the pages themselves.
+// Addresses of an archive's pages for programs that want to access the pages themselves.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 
 namespace stfs::interface {
 
-/// Nothing here or behind it reads through such an address: a page that is gone would be a SIGBUS (stfs.h,
-/// MAPPED DATA). The program that asked for pages has been told so, and reads them itself.
+/// This library never reads through these addresses, because touching a lost page raises SIGBUS (stfs.h,
+/// MAPPED DATA). The program that asked for the pages knows this and reads them itself.
 class ForeignPages {
  public:
-  /// Of the first byte of the range, or null where it is not in a map: the store can't be mapped, or a
-  /// journal lies over the archive.
+  /// Returns the address of the first byte of the range. Null if the range is not in a map: the store cannot
+  /// be mapped, or a journal lies over the archive.
   static std::byte* address(const Archive& archive, ByteRange file_range) {
     if (!archive.is_as_in_file()) return nullptr;
     return const_cast<std::byte*>(

@@ -1,4 +1,4 @@
-// What the handles of stfs.h are. Shared by the files that implement it, and nobody else's.
+// The definitions of the handles in stfs.h. Only the files that implement stfs.h include them.
 #pragma once
 
 #include <atomic>
@@ -18,12 +18,12 @@
 #include "tools/upload/plan.h"
 #include "tools/upload/upload.h"
 
-/// Never changes once opened.
+/// Immutable after stfs_open().
 struct stfs_model {
-  std::filesystem::path named;  // by the user, made absolute: plans open it anew
+  std::filesystem::path named;  // the user's path, made absolute: plans open it again
   std::shared_ptr<const stfs::Model> model;
-  std::shared_ptr<const stfs::interface::ForgivingMaps> maps;  // null where they are not wanted
-  std::optional<std::uint32_t> only;                           // the tensor whose file in a mount was named
+  std::shared_ptr<const stfs::interface::ForgivingMaps> maps;  // null unless is_forgiving was set
+  std::optional<std::uint32_t> only;                           // set if a tensor's file in a mount was opened
   std::vector<std::string> not_shown;                          // see stfs_not_shown()
 
   [[nodiscard]] std::uint64_t count() const { return only ? 1 : model->tensors().size(); }
@@ -35,15 +35,15 @@ struct stfs_model {
 
 struct stfs_tensor {
   std::string name;
-  std::string archive;       // path of the file
-  std::uint64_t offset = 0;  // of the whole tensor in it
+  std::string archive;       // path of the file that holds the tensor
+  std::uint64_t offset = 0;  // of the whole tensor in that file
   stfs::interface::StridedView view = stfs::interface::StridedView::whole(stfs::Dtype::U8, {}, 1);
   std::shared_ptr<stfs::interface::TensorMemory> memory;
 
-  /// The elements are where their strides say, from the memory's address on; else data() gathers them first.
+  /// Returns whether address and strides locate all elements. If not, stfs_tensor_data() gathers them first.
   [[nodiscard]] bool is_in_place() const { return memory->address() != nullptr && view.is_addressable(); }
 
-  mutable std::mutex mutex;  // guards what follows
+  mutable std::mutex mutex;  // guards `gathered`
   mutable std::shared_ptr<stfs::interface::TensorMemory> gathered;
 };
 
@@ -53,7 +53,7 @@ struct stfs_plan {
 
 struct stfs_upload {
   std::unique_ptr<stfs::upload::Upload> upload;
-  std::atomic<bool> is_taken = false;  // by stfs_wait()
+  std::atomic<bool> is_taken = false;  // set by stfs_wait()
 };
 
 struct stfs_resident {
@@ -61,6 +61,6 @@ struct stfs_resident {
 };
 
 struct stfs_lease {
-  mutable std::mutex mutex;  // guards the connection of the lease; all else never changes
+  mutable std::mutex mutex;  // guards the connection of the lease; everything else is immutable
   stfs::upload::Lease lease;
 };

@@ -1,4 +1,4 @@
-// From a slice's walk to a stride for each dimension, and back.
+// Converts a slice's runs and loops to a stride for each dimension, and back.
 #include "tools/libstfs/strided_view.h"
 
 #include <algorithm>
@@ -31,7 +31,7 @@ Slice whole_slice(std::span<const std::uint64_t> shape, std::uint64_t size_bytes
   return slice;
 }
 
-/// Where the slice's element is, in bytes of the packed tensor that was sliced.
+/// Returns where an element of the slice is, in bytes of the packed tensor that was sliced.
 std::uint64_t place_of(const Slice& slice, std::uint64_t element, std::uint64_t element_bytes) {
   const std::uint64_t at_byte = element * element_bytes;
   return SliceCursor(slice, at_byte / slice.run_bytes).source_offset() + at_byte % slice.run_bytes;
@@ -53,7 +53,7 @@ StridedView StridedView::packed() const {
 
 Result<StridedView> StridedView::sliced(std::string_view text) const {
   const bool is_whole = is_packed() && first_byte() == 0;
-  // As if its elements lay one after the other; where they really are is put in below.
+  // Parse as if this view's elements were packed. The code below inserts their real places.
   auto slice = parse_slice(text, dtype_, shape_);
   if (!slice) return pass_on(std::move(slice));
   StridedView view;
@@ -106,7 +106,7 @@ void StridedView::set_slice() {
     return;
   }
   slice_.run_bytes = element_bytes;
-  std::uint64_t before_bytes = 0;  // of the first element lies what is walked backwards to
+  std::uint64_t before_bytes = 0;  // bytes before the first element, reached through negative strides
   std::uint64_t after_bytes = element_bytes;
   for (std::size_t dimension = shape_.size(); dimension-- > 0;) {
     const std::uint64_t count = shape_[dimension];

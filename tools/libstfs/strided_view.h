@@ -1,8 +1,8 @@
-// Which bytes of a tensor a handle shows, and where each of its elements is: what NumPy calls shape and
-// strides.
+// The part of a tensor that a handle shows, with the place of each element: NumPy's shape and strides.
 //
-// core's Slice knows runs and loops, which is what reading wants; a view has a stride for each dimension,
-// which is what whoever computes with it wants. Each view can be told as a Slice, and sliced again.
+// core's Slice describes runs and loops, which is convenient for reading. A view has a stride for each
+// dimension, which is convenient for computing. Each view can be converted to a Slice, and can be sliced
+// again.
 #pragma once
 
 #include <cstdint>
@@ -17,31 +17,32 @@
 
 namespace stfs::interface {
 
-/// Never changes once made.
+/// Immutable.
 class StridedView {
  public:
-  /// All of a tensor.
+  /// Returns a view of a whole tensor.
   static StridedView whole(Dtype dtype, std::span<const std::uint64_t> shape, std::uint64_t size_bytes);
 
-  /// @param text  as parse_slice() understands it.
-  /// @return its errors; ENOTSUP for a slice of a slice of elements of less than a byte.
+  /// @param text  in the syntax of parse_slice().
+  /// @return the errors of parse_slice(); ENOTSUP for a slice of a slice if an element is smaller than a
+  /// byte.
   [[nodiscard]] Result<StridedView> sliced(std::string_view text) const;
-  /// The same elements one after the other in memory of their own.
+  /// Returns the view of a copy that has the same elements one after the other.
   [[nodiscard]] StridedView packed() const;
 
   [[nodiscard]] Dtype dtype() const { return dtype_; }
   [[nodiscard]] const std::vector<std::uint64_t>& shape() const { return shape_; }
-  /// One for each dimension. None where the elements are packed, or of less than a byte.
+  /// One stride for each dimension. Empty if the elements are packed, or smaller than a byte.
   [[nodiscard]] const std::vector<std::int64_t>& strides_bytes() const { return strides_bytes_; }
-  /// Of its elements, packed.
+  /// The size of the elements when packed.
   [[nodiscard]] std::uint64_t size_bytes() const { return slice_.size_bytes; }
-  /// Of the first element in the tensor.
+  /// The offset of the first element in the tensor.
   [[nodiscard]] std::uint64_t first_byte() const { return slice_.first_byte; }
-  /// One run of bytes, in order.
+  /// Whether the elements are one run of bytes in order.
   [[nodiscard]] bool is_packed() const { return slice_.is_contiguous(); }
-  /// Address and strides are enough to find each element.
+  /// Whether the address and the strides are enough to find each element.
   [[nodiscard]] bool is_addressable() const { return is_packed() || !strides_bytes_.empty(); }
-  /// What is read to have it.
+  /// The slice to read for these elements.
   [[nodiscard]] const Slice& slice() const { return slice_; }
 
  private:

@@ -16,13 +16,13 @@
 namespace stfs::interface {
 namespace {
 
-/// What this process's own memory gives to read(): nothing can fail. Not for pages of a file.
+/// Implements read() for this process's own memory, where no read can fail. Not for pages of a file.
 void read_memory(const std::byte* address, const Slice& slice, ByteRange range, std::span<std::byte> to) {
   static_cast<void>(gather(slice, range, {address, static_cast<std::size_t>(slice.extent.end())}, to));
 }
 
-/// Null where it can't be had. Without a reserve: else a model larger than the memory could not be mapped so,
-/// though most of it is never written to.
+/// Returns null if the map is unavailable. Maps with MAP_NORESERVE. Otherwise a model larger than the memory
+/// could not be mapped, although most of it is never written to.
 void* map_for_writing(const File& file, std::uint64_t offset, std::size_t size_bytes) {
   void* map = ::mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
                      file.descriptor(), static_cast<off_t>(offset));
@@ -45,7 +45,7 @@ class HeapMemory final : public TensorMemory {
   }
 
  private:
-  static constexpr std::size_t kAlignment = 256;  // DLPack asks for it
+  static constexpr std::size_t kAlignment = 256;  // required by DLPack
   struct Free {
     void operator()(std::byte* bytes) const { ::operator delete[](bytes, std::align_val_t(kAlignment)); }
   };
@@ -54,7 +54,7 @@ class HeapMemory final : public TensorMemory {
 
 class PrivateMap final : public TensorMemory {
  public:
-  /// @param offset  in the archive's file, where the map begins.
+  /// @param offset  where the map begins in the archive's file.
   PrivateMap(std::shared_ptr<const Model> model, const Archive& archive, std::uint64_t offset, void* map,
              std::size_t size_bytes, std::size_t begin)
       : model_(std::move(model)),
@@ -69,7 +69,7 @@ class PrivateMap final : public TensorMemory {
 
   [[nodiscard]] std::byte* address() const override { return static_cast<std::byte*>(map_) + begin_; }
   [[nodiscard]] bool is_writable() const override { return true; }
-  // What nobody has written to is still the file's.
+  // Pages that nobody has written to still belong to the file.
   [[nodiscard]] bool is_mapped() const override { return true; }
   [[nodiscard]] Result<void> read(const Slice& slice, ByteRange range,
                                   std::span<std::byte> to) const override {
@@ -78,7 +78,8 @@ class PrivateMap final : public TensorMemory {
       scratch.resize(static_cast<std::size_t>(piece.size_bytes));
       const std::span<const std::byte> from(address() + piece.offset, scratch.size());
       auto copied = copy_by_kernel(from, scratch);
-      // The rest of the last page of a file that was cut reads as zeros.
+      // Check the size of the file after copying: the rest of the last page of a truncated file reads as
+      // zeros.
       if (copied) copied = archive_.bytes().check({offset_ + begin_ + piece.offset, piece.size_bytes});
       if (!copied) return tl::unexpected(std::move(copied).error().within(archive_.path().string()));
       return std::span<const std::byte>(scratch);
@@ -92,7 +93,7 @@ class PrivateMap final : public TensorMemory {
   std::uint64_t offset_;
   void* map_;
   std::size_t size_bytes_;
-  std::size_t begin_;  // of the tensor, in the map
+  std::size_t begin_;  // offset of the tensor in the map
 };
 
 class ArchiveMemory final : public TensorMemory {
@@ -126,7 +127,7 @@ class ArchiveMemory final : public TensorMemory {
                                    range_.offset + slice.first_byte + range.offset);
     }
     std::vector<std::byte> scratch;
-    // Reads only: to copy out of the map takes a handler for SIGBUS, which is not a library's to install.
+    // Use reads only. Copying from the map needs a handler for SIGBUS, and a library must not install one.
     const TensorBytes tensor = {.read = [&](ByteRange piece) {
       return archive_.read({range_.offset + piece.offset, piece.size_bytes}, scratch);
     }};
@@ -140,7 +141,7 @@ class ArchiveMemory final : public TensorMemory {
     const std::uint64_t first_page = begin / page_bytes * page_bytes;
     const auto size_bytes = static_cast<std::size_t>(begin + range.size_bytes - first_page);
     void* map = map_for_writing(archive_.file(), first_page, size_bytes);
-    // Some day a process has as many maps as it may have (vm.max_map_count).
+    // mmap fails when the process has reached its limit of maps (vm.max_map_count).
     if (map == nullptr) return std::shared_ptr<TensorMemory>();
     return std::make_shared<PrivateMap>(model_, archive_, first_page, map, size_bytes,
                                         static_cast<std::size_t>(begin - first_page));
@@ -150,7 +151,7 @@ class ArchiveMemory final : public TensorMemory {
   std::shared_ptr<const Model> model_;
   std::shared_ptr<const ForgivingMaps> maps_;
   Archive& archive_;
-  ByteRange range_;  // of the file
+  ByteRange range_;  // in the file
   std::byte* address_ = nullptr;
 };
 

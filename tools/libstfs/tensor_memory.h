@@ -1,7 +1,6 @@
-// Where the bytes of a tensor lie: in an archive, in memory of its own, in a device's arena.
+// The memory that holds a tensor's bytes: an archive, memory of the tensor's own, or a device's arena.
 //
-// Handles, slices and whoever was handed a tensor's data share one of these; its memory goes with the last of
-// them.
+// Handles, slices and the receivers of a tensor's data share one TensorMemory. The last of them frees it.
 #pragma once
 
 #include <cstddef>
@@ -18,22 +17,23 @@
 
 namespace stfs::interface {
 
-/// Any number of threads.
+/// Any number of threads may use it.
 class TensorMemory {
  public:
   virtual ~TensorMemory() = default;
 
-  /// Address of the tensor's first byte in its device's memory, or null where it has none: its bytes can only
-  /// be read.
+  /// Address of the tensor's first byte in its device's memory. Null if the bytes have no address and can
+  /// only be read.
   [[nodiscard]] virtual std::byte* address() const = 0;
-  /// Whether what lies at the address is still there. EIO with code ArchiveCut where the file has been cut.
+  /// Checks that the bytes at the address still exist. EIO with code ArchiveCut if the file has been
+  /// truncated.
   [[nodiscard]] virtual Result<void> check() const { return {}; }
-  /// Copies what the slice selects, packed. ENOTSUP where this process can't (a GPU).
-  /// @param range  of the slice's own bytes.
+  /// Copies the elements that the slice selects, packed. ENOTSUP if this process cannot (a GPU).
+  /// @param range  of the packed bytes of the slice.
   [[nodiscard]] virtual Result<void> read(const Slice& slice, ByteRange range,
                                           std::span<std::byte> to) const = 0;
-  /// Memory with the same bytes in this range that may be written to, copied no sooner than it is.
-  /// @return null where there is no such thing.
+  /// Returns writable memory with the same bytes in this range. A page is copied only when it is written to.
+  /// @return null if this kind of memory has no private map.
   [[nodiscard]] virtual Result<std::shared_ptr<TensorMemory>> map_private(ByteRange range) const;
 
   [[nodiscard]] virtual upload::Device device() const { return {}; }
@@ -41,9 +41,9 @@ class TensorMemory {
   [[nodiscard]] virtual bool is_writable() const { return false; }
 };
 
-/// A second map of each of a model's archives, to be handed to those who know no read-only memory: what they
-/// write to it by mistake stays in this process, where it would be a SIGSEGV in the archive's own map. Never
-/// changes once made; any number of threads.
+/// A second map of each of a model's archives, for libraries that do not know read-only memory. Bytes that
+/// they write by mistake stay in this process; a write to the archive's own map would raise SIGSEGV.
+/// Immutable; any number of threads may use it.
 class ForgivingMaps {
  public:
   explicit ForgivingMaps(const Model& model);
@@ -51,7 +51,7 @@ class ForgivingMaps {
   ForgivingMaps& operator=(const ForgivingMaps&) = delete;
   ~ForgivingMaps();
 
-  /// Of the first byte of a shard's file, or null where it could not be mapped so.
+  /// Returns the address of the first byte of a shard's file, or null if this map failed.
   [[nodiscard]] std::byte* address(std::uint32_t shard) const {
     return static_cast<std::byte*>(maps_[shard].address);
   }
@@ -61,18 +61,19 @@ class ForgivingMaps {
     void* address = nullptr;
     std::size_t size_bytes = 0;
   };
-  std::vector<Map> maps_;  // of each shard
+  std::vector<Map> maps_;  // one for each shard
 };
 
-/// The bytes of a tensor of a model; has an address where the archive is mapped and no journal lies over it.
-/// @param maps  of the model, for that address to lie in; or null.
+/// Returns the memory of a tensor of a model. It has an address if the archive is mapped and no journal lies
+/// over it.
+/// @param maps  the model's second maps, in which the address then lies; or null.
 std::shared_ptr<TensorMemory> archive_memory(std::shared_ptr<const Model> model,
                                              std::shared_ptr<const ForgivingMaps> maps, std::uint32_t tensor);
 
-/// A tensor in a device's memory.
+/// Returns the memory of a tensor on a device.
 std::shared_ptr<TensorMemory> arena_memory(std::shared_ptr<upload::Arena> arena, ByteRange place);
 
-/// What the slice selects of it, packed, in memory of its own.
+/// Copies what the slice selects into new memory, packed.
 Result<std::shared_ptr<TensorMemory>> copy_of(const TensorMemory& memory, const Slice& slice);
 
 }  // namespace stfs::interface
