@@ -40,7 +40,7 @@ struct ApplyRequest {
   bool json = false;
 };
 
-/// What an application is made of: pairs of positions, in the order of the target's data.
+/// A plan of the changes: pairs of positions, in the order of the target's data.
 struct Plan {
   struct Step {
     std::uint32_t target = 0;
@@ -85,8 +85,8 @@ Result<void> apply_plan(Change& change, const Plan& plan, const Model& delta) {
   return change.commit();
 }
 
-/// Of a model that is not whole the delta may be missing what it should change, or the target what it should
-/// get.
+/// Returns whether the delta can be applied. An incomplete delta may lack tensors that it should change, and
+/// an incomplete target may lack tensors that should be changed, so both models must have no problems.
 bool is_possible(const Plan& plan, const Model& target, const Model& delta) {
   return plan.problems.empty() && target.problems().empty() && delta.problems().empty();
 }
@@ -160,7 +160,7 @@ int report_problems(const ApplyRequest& request, const Plan& plan, const Model& 
   return report_failure(streams, "apply", fmt::format("{}: nothing was changed: {}", request.target, why));
 }
 
-/// Opens a whole model: what a tensor's file in a mount names is `stfs put`'s business.
+/// Opens a whole model. A single tensor's file in a mount is refused: `stfs put` changes single tensors.
 Result<std::unique_ptr<Model>> open_model(const std::string& named, Use use, Access access) {
   auto target = open_target(named, use, {.access = access});
   if (!target) return pass_on(std::move(target));
@@ -207,7 +207,7 @@ int apply(const Arguments& arguments, Streams& streams) {
   if (request.json) print_json(request, plan, **target, **delta, streams.out);
   if (!can_apply) return report_problems(request, plan, **target, **delta, streams);
   if (!request.json) print_text(request, plan, **delta, streams.out);
-  streams.out.flush();  // an interrupt that came late ends the process with `change`
+  streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process
   return streams.out ? kDone : kFailed;
 }
 

@@ -1,4 +1,4 @@
-// stfs cat: the raw bytes of tensors, row-major and little-endian, as the archive has them.
+// stfs cat: prints the raw bytes of tensors, row-major and little-endian, as in the archive.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,8 +13,8 @@
 namespace stfs::tools {
 namespace {
 
-/// Brought into memory at a time. Large enough that the system calls don't show, small enough that a
-/// tensor of 100 GiB needs no more memory than one of 10 MiB.
+/// Bytes that are in memory at a time. Enough to make the cost of the system calls negligible, and few enough
+/// that a tensor of 100 GiB needs no more memory than one of 10 MiB.
 constexpr std::uint64_t kSliceBytes = 8U << 20U;
 
 constexpr const char* kCatExamples =
@@ -34,7 +34,7 @@ struct CatRequest {
   bool force = false;
 };
 
-/// All names before the first byte: half of the output would be worse than none.
+/// Finds all tensors before the first byte is printed: half of the output would be worse than none.
 Result<std::vector<std::uint32_t>> find_all(const Target& target, const CatRequest& request) {
   if (target.tensor) return std::vector{*target.tensor};
   std::vector<std::uint32_t> found;
@@ -58,7 +58,7 @@ Result<void> write_tensor(const Model& model, std::uint32_t tensor, std::ostream
   return {};
 }
 
-/// The bytes of a file in `.safetensors/`, which exist in the mount alone.
+/// Prints a file in `.safetensors/`. Its bytes exist only in the mount.
 Result<void> write_view(const std::filesystem::path& view, std::ostream& out) {
   const auto file = system_storage().open(view, Access::ReadOnly);
   if (!file) return tl::unexpected(file.error());

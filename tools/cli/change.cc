@@ -1,4 +1,4 @@
-// Staging in pieces, and when an interrupt counts.
+// Stages in pieces, and decides when an interrupt takes effect.
 #include "tools/cli/change.h"
 
 #include <fmt/format.h>
@@ -38,19 +38,19 @@ Change::Change(Streams& streams, std::string_view verb, const Model& model, cons
     });
   }
   guard_.emplace();
-  // Each byte is staged and then committed.
+  // Each byte is counted twice: when it is staged and when it is committed.
   progress_.emplace(streams, verb, 2 * total_bytes);
 }
 
 Result<void> Change::stage(std::uint32_t tensor, const ReadPiece& read_piece) {
   auto staging = transaction_.stage(model_.place(tensor));
   if (!staging) return pass_on(std::move(staging));
-  // A whole new content: no space for it shows now.
+  // Reserve the space for the whole new content, so that a lack of space is reported now.
   if (auto emptied = (*staging)->resize(0); !emptied) return emptied;
   const std::uint64_t size_bytes = (*staging)->target().size_bytes;
   for (std::uint64_t offset = 0; offset < size_bytes;) {
     const auto piece = read_piece({offset, std::min(kPieceBytes, size_bytes - offset)});
-    // Before the error of a read that the signal itself has broken off.
+    // Check the interrupt before the error of the read, because the signal may have interrupted the read.
     if (interrupted()) {
       return fail(ErrorCode::System, EINTR, model_.path().string() + ": interrupted: it is as it was");
     }
@@ -63,15 +63,15 @@ Result<void> Change::stage(std::uint32_t tensor, const ReadPiece& read_piece) {
 }
 
 Result<void> Change::commit() {
-  // While it waits for locks and hashes blocks a signal may simply end the process: the journal has no
-  // name yet and vanishes with it (core/journal/journal.h).
+  // While the commit waits for locks and hashes blocks, a signal may simply end the process: the journal has
+  // no name yet and vanishes with the process (core/journal/journal.h).
   guard_.reset();
   std::map<std::uint32_t, std::uint64_t> shown_bytes;  // by shard
-  std::uint64_t left_bytes = total_bytes_;             // whole blocks are more than their tensors
+  std::uint64_t left_bytes = total_bytes_;             // whole blocks have more bytes than their tensors
   const auto options_of = [&](std::uint32_t shard) -> Result<CommitOptions> {
     CommitOptions options = options_;
     options.on_progress = [&, shard](std::uint64_t done_bytes, std::uint64_t in_all_bytes) {
-      // The first half is over when everything is hashed; what comes next must not be cut off.
+      // All blocks are hashed after the first half. The second half must not be interrupted.
       if (!guard_ && done_bytes >= in_all_bytes / 2) guard_.emplace();
       std::uint64_t& shown = shown_bytes[shard];
       const std::uint64_t now = std::max(shown, done_bytes);

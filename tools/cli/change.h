@@ -1,4 +1,4 @@
-// A change of tensors as verbs make it: what they stage, show and commit.
+// Changes tensors for verbs: stages the new content, shows progress, and commits.
 #pragma once
 
 #include <cstdint>
@@ -27,23 +27,23 @@ struct ChangeOptions {
 /// Declares --durability, --nolock and --wait.
 void add_change_options(CommandLine& line, ChangeOptions& options);
 
-/// One transaction, over all shards of a model. Before its commit point an interrupt ends it and leaves the
-/// model as it was; one that comes later waits until the change is complete and this object gone, so that the
-/// verb can say so.
+/// One transaction over all shards of a model. An interrupt before the commit point ends the transaction and
+/// leaves the model unchanged. A later interrupt waits until the change is complete and this object is
+/// destroyed, so that the verb can report the change.
 class Change {
  public:
-  /// @param total_bytes  what will be staged, for the progress.
+  /// @param total_bytes  the bytes that will be staged, for the progress line.
   Change(Streams& streams, std::string_view verb, const Model& model, const ChangeOptions& options,
          std::uint64_t total_bytes);
 
-  /// Bytes of the new content, at most kPieceBytes and in ascending order: the span is valid until the
-  /// next call.
+  /// Returns bytes of the new content. The pieces come in ascending order and have at most kPieceBytes. The
+  /// span is valid until the next call.
   using ReadPiece = std::function<Result<std::span<const std::byte>>(ByteRange piece)>;
   static constexpr std::uint64_t kPieceBytes = 1U << 20U;
 
-  /// Copies a tensor's whole new content, piece by piece.
+  /// Stages a tensor's whole new content, piece by piece.
   Result<void> stage(std::uint32_t tensor, const ReadPiece& read_piece);
-  /// All that is staged, or nothing.
+  /// Commits everything that is staged, or nothing.
   Result<void> commit();
 
  private:
@@ -53,13 +53,14 @@ class Change {
   CommitOptions options_;
   std::uint64_t total_bytes_;
   TransactionGroup transaction_;
-  ReaderWriterLock lock_;                // nobody else reads this model
-  std::optional<InterruptGuard> guard_;  // outlives progress_, which writes
+  ReaderWriterLock lock_;  // for commit(); no other thread reads this model
+  std::optional<InterruptGuard>
+      guard_;  // declared before progress_ and destroyed after it, as progress_ writes
   std::optional<Progress> progress_;
 };
 
-/// Says what recovery did beside the archives of a model that was opened for writing: journals that were
-/// applied, and journals that can't be used.
+/// Reports what recovery did beside the archives of a model that was opened for writing: the journals that
+/// were applied, and the journals that cannot be used.
 void report_recovered(Streams& streams, std::string_view verb, const Model& model);
 
 }  // namespace stfs::tools

@@ -1,4 +1,4 @@
-// Parsing and its errors.
+// Parses command lines and explains mistakes in them.
 #include "tools/cli/command_line.h"
 
 #include <fmt/format.h>
@@ -15,8 +15,8 @@
 namespace stfs::tools {
 namespace {
 
-// CLI11 2 takes a positional "[a,b]" apart into the list a, b; here it is a pattern or a tensor's name.
-// A character before the bracket keeps it whole, and is taken away again after parsing.
+// CLI11 2 splits a positional "[a,b]" into the list a, b. For stfs this text is a pattern or a tensor's name.
+// A character before the bracket prevents the split; it is removed after parsing.
 constexpr char kGuard = '\1';
 
 std::string guarded(const std::string& argument) {
@@ -30,7 +30,7 @@ std::string unguarded(const std::string& argument) {
 template <class Number>
 CLI::Option* add_number(CLI::App& app, Number& to, const std::string& name, const std::string& description,
                         Number least, Number most) {
-  // CLI11 2 takes -1 for the largest number, and so what is larger.
+  // CLI11 2 parses -1 as the largest number, and larger numbers likewise, so parse the text here.
   const auto mistake_in = [least, most](const std::string& text) -> std::string {
     Number value = 0;
     const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -41,8 +41,8 @@ CLI::Option* add_number(CLI::App& app, Number& to, const std::string& name, cons
   return app.add_option(name, to, description)->check(CLI::Validator(mistake_in, ""));
 }
 
-/// CLI11 2.4 and newer refuse a space in a name. The help shows underscores of positional arguments as
-/// spaces.
+/// CLI11 2.4 and newer refuse a space in a name. Use underscores instead; the help shows those of positional
+/// arguments as spaces.
 std::string without_spaces(std::string name) {
   std::replace(name.begin(), name.end(), ' ', '_');
   return name;
@@ -57,7 +57,7 @@ class HelpFormatter : public CLI::Formatter {
   }
 };
 
-/// "a", "a or b", "a, b or c".
+/// Joins words: "a", "a or b", "a, b or c".
 std::string alternatives(const std::vector<std::string>& words) {
   std::string text;
   for (std::size_t at = 0; at < words.size(); ++at) {
@@ -67,7 +67,7 @@ std::string alternatives(const std::vector<std::string>& words) {
   return text;
 }
 
-/// What is wrong with the first argument that belongs to nothing.
+/// Explains the first argument that belongs to no option and no positional.
 std::string mistake_in_extra(const CLI::App& app) {
   const std::string extra = unguarded(app.remaining().front());
   if (!extra.starts_with('-')) return extra + ": one argument too many";
@@ -78,11 +78,11 @@ std::string mistake_in_extra(const CLI::App& app) {
   return extra + ": no such option" + near.question();
 }
 
-/// What is wrong with an option that has too many or too few values.
+/// Explains an option that has too many or too few values.
 std::string mistake_in_values(const CLI::App& app, const std::string& message) {
   const std::string name = message.substr(0, message.find_first_of(": "));
   const CLI::Option* option = app.get_option_no_throw(name);
-  // Of a flag with a value the name comes without its dashes.
+  // If a flag has a value, CLI11's message gives the flag's name without dashes.
   if (option == nullptr) return (name.size() == 1 ? "-" : "--") + name + ": takes no value";
   if (option->count() > 1) return name + ": is given twice";
   return fmt::format("{}: its {} is missing", name, option->get_option_text());
@@ -118,7 +118,7 @@ const CommandLine::Option& CommandLine::Option::excludes(const std::string& othe
 }
 
 CommandLine::Option CommandLine::flag(bool& to, const std::string& name, const std::string& description) {
-  // The text keeps "Excludes: --json" and the like out of the help.
+  // This text keeps CLI11's additions ("Excludes: --json") out of the help.
   return Option(parser_->app.add_flag(name, to, description)->option_text(" ")->disable_flag_override());
 }
 

@@ -1,5 +1,5 @@
-// The command line of one verb: CLI11 with the house's manners, and behind a wall, since every file that
-// reads it takes seconds to compile.
+// The command line of one verb. Wraps CLI11 with the conventions of stfs. This header does not include CLI11,
+// because each file that does takes seconds to compile.
 #pragma once
 
 #include <cstdint>
@@ -16,14 +16,14 @@ class Option;
 
 namespace stfs::tools {
 
-/// What is filled in must outlive parse().
+/// The variables that the options fill in must outlive parse().
 class CommandLine {
  public:
-  /// Of a declared option.
+  /// A declared option.
   class Option {
    public:
-    /// Both at once are wrong usage.
-    /// @param other  the long name of one that is declared already.
+    /// Makes it wrong usage to give both options.
+    /// @param other  the long name of an option that is already declared.
     const Option& excludes(const std::string& other) const;
 
    private:
@@ -32,7 +32,7 @@ class CommandLine {
     CLI::Option* option_;
   };
 
-  /// @param examples  "COMMAND   what it does" lines and whatever else the help should end with.
+  /// @param examples  the end of the help: lines "COMMAND   what it does" and other text.
   CommandLine(std::string verb, const std::string& summary, const std::string& examples);
   ~CommandLine();
   CommandLine(const CommandLine&) = delete;
@@ -40,30 +40,30 @@ class CommandLine {
 
   /// An option without a value.
   Option flag(bool& to, const std::string& name, const std::string& description);
-  /// An option with any text as its value; `value` stands for it in the help.
+  /// An option with any text as its value. The help shows `value` in place of the text.
   Option text(std::string& to, const std::string& name, const std::string& value,
               const std::string& description);
-  /// An option whose value is one of some words.
+  /// An option whose value is one of `words`.
   Option choice(std::string& to, const std::string& name, const std::string& value,
                 const std::string& description, std::vector<std::string> words);
-  /// An option with a whole number from `least` to `most`.
+  /// An option whose value is a whole number from `least` to `most`.
   Option number(std::uint32_t& to, const std::string& name, const std::string& value,
                 const std::string& description, std::uint32_t least, std::uint32_t most);
   Option number(std::uint64_t& to, const std::string& name, const std::string& value,
                 const std::string& description, std::uint64_t least, std::uint64_t most);
-  /// An option that may be given several times, each with a value of its own.
+  /// An option that may be given several times, each time with its own value.
   void texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
              const std::string& description);
 
-  /// The first positional argument, required.
+  /// The first positional argument. It is required.
   void positional(std::string& to, const std::string& name, const std::string& description);
-  /// All positional arguments after it.
+  /// All positional arguments after the first.
   void positionals(std::vector<std::string>& to, const std::string& name, const std::string& description);
 
-  /// Fills in the arguments, or prints help or what is wrong.
-  /// @return the exit code to end with, or nothing: the verb goes on.
+  /// Fills in the arguments. Prints the help if the user asked for it, or the mistake if there is one.
+  /// @return the exit code if the verb must end now; nothing if the verb goes on.
   std::optional<int> parse(const Arguments& arguments, Streams& streams);
-  /// Whether the option was given; after parse().
+  /// Returns whether the option was given. Call it after parse().
   [[nodiscard]] bool has(const std::string& name) const;
 
  private:

@@ -1,7 +1,7 @@
 // Standard output as a stream that remembers why a write failed.
 //
-// std::cout forgets the errno, copies large writes through stdio, and reports an error on close to
-// nobody: a full disk would go unnoticed, and `stfs cat` would copy each tensor once more than needed.
+// std::cout forgets the errno, copies large writes through stdio, and loses an error on close. A full disk
+// would go unnoticed, and `stfs cat` would copy each tensor once more than necessary.
 #pragma once
 
 #include <array>
@@ -13,15 +13,15 @@ namespace stfs::tools {
 
 class DescriptorBuffer : public std::streambuf {
  public:
-  /// Does not own the descriptor.
+  /// The descriptor still belongs to the caller.
   explicit DescriptorBuffer(int fd);
 
-  /// The errno of the first write that failed, 0 before. After it nothing more is written.
+  /// The errno of the first write that failed, or 0. After a failure nothing more is written.
   [[nodiscard]] int error() const { return error_; }
 
  protected:
   int_type overflow(int_type character) override;
-  /// What is larger than the buffer goes to write(2) straight from the caller's memory.
+  /// Data larger than the buffer go to write(2) directly from the caller's memory.
   std::streamsize xsputn(const char* from, std::streamsize count) override;
   int sync() override;
 
@@ -44,9 +44,9 @@ class DescriptorStream : public std::ostream {
   DescriptorBuffer buffer_;
 };
 
-/// Flushes standard output and gives the exit code of the whole command: `code`, or kFailed where not
-/// everything could be written. A reader that has gone (`stfs ls | head`) is no news for anybody: said
-/// is nothing then. (Where SIGPIPE has its default action the process has ended before this.)
+/// Flushes standard output and returns the exit code of the whole command: `code`, or kFailed if not
+/// everything could be written. If the reader has gone (`stfs ls | head`), nothing is printed, because this
+/// is not an error for the user. (If SIGPIPE has its default action, the process has already ended.)
 int close_output(DescriptorStream& out, int code, std::string_view verb, std::ostream& err);
 
 }  // namespace stfs::tools

@@ -1,4 +1,4 @@
-// stfs devices: where uploads can go.
+// stfs devices: lists the devices to which an upload can go.
 #include <array>
 #include <ostream>
 

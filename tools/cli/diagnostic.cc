@@ -1,4 +1,4 @@
-// The texts of diagnostic.h.
+// Prints the texts of diagnostic.h.
 #include "tools/cli/diagnostic.h"
 
 #include <fmt/format.h>

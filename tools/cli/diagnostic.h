@@ -1,4 +1,4 @@
-// The one way in which verbs complain: `stfs VERB: PATH: WHAT: WHY` on the error stream.
+// Prints the diagnostics of all verbs in one form: `stfs VERB: PATH: WHAT: WHY` on the error stream.
 #pragma once
 
 #include <string_view>
@@ -8,19 +8,19 @@
 
 namespace stfs::tools {
 
-/// Says why the verb failed; safe for a terminal whatever the message quotes.
-/// @return kFailed, for the verb to return.
+/// Prints why the verb failed. The output is safe for a terminal, whatever text the message quotes.
+/// @return kFailed, so that the verb can return it.
 int report_failure(Streams& streams, std::string_view verb, std::string_view message);
 
-/// Says what is wrong with the command line and where its help is.
+/// Prints what is wrong with the command line and how to get help.
 /// @return kWrongUsage.
 int report_wrong_usage(Streams& streams, std::string_view verb, std::string_view message);
 
-/// Names the journals beside a model that may hold a newer commit than is shown.
-/// @return kFailed where there is one, else kDone.
+/// Reports each journal beside a model that may hold a newer commit which is not shown.
+/// @return kFailed if there is one, else kDone.
 int report_not_shown(Streams& streams, std::string_view verb, const Model& model);
 
-/// The same, and what an index and its shards disagree on.
+/// Does the same, and also reports where an index and its shards disagree.
 int report_problems(Streams& streams, std::string_view verb, const Model& model);
 
 }  // namespace stfs::tools

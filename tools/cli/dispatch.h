@@ -1,4 +1,4 @@
-// From the command line to the verb.
+// Finds and runs the verb that the command line names.
 #pragma once
 
 #include <span>

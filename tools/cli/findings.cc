@@ -1,4 +1,4 @@
-// One kind of finding after the other.
+// Finds each kind of problem in turn.
 #include "tools/cli/findings.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ std::string joined(std::span<const std::string_view> words) {
   return text;
 }
 
-/// Of the recorded tensor, what the one that came has in another way.
+/// Returns how a tensor that was read differs from the recorded tensor.
 Finding difference(const Tensor& came, const std::string& checksum, const RecordedTensor& due) {
   Finding finding{std::string(came.name), {}, {}};
   if (came.dtype != due.dtype) finding.kinds.push_back("dtype");

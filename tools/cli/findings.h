@@ -1,4 +1,4 @@
-// What is wrong with tensors that were read.
+// Collects the problems of tensors that were read.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +14,27 @@
 namespace stfs::tools {
 
 struct Finding {
-  std::string name;  // of the tensor
-  /// Of "unreadable", "checksum", "dtype", "shape", "missing", "added", "nan" and "infinite".
+  std::string name;  // the tensor's name
+  /// Any of "unreadable", "checksum", "dtype", "shape", "missing", "added", "nan" and "infinite".
   std::vector<std::string_view> kinds;
-  /// "other checksum: ... came; ... was recorded".
+  /// For people: "other checksum: ... came; ... was recorded".
   std::string text;
 };
 using Findings = std::vector<Finding>;
 
-/// The tensors that could not be read.
+/// Adds the tensors that could not be read.
 void find_unreadable(const Model& model, std::span<const std::uint32_t> tensors,
                      std::span<const TensorScan> scans, Findings& findings);
 
-/// The tensors that have NaNs or infinities.
+/// Adds the tensors that have NaNs or infinities.
 void find_non_finite(const Model& model, std::span<const std::uint32_t> tensors,
                      std::span<const TensorScan> scans, Findings& findings);
 
-/// What differs from the record, or is not in it.
+/// Adds the tensors that differ from the record or are not in the record.
 void find_changed(const Model& model, std::span<const std::uint32_t> tensors,
                   std::span<const TensorScan> scans, const Sums& recorded, Findings& findings);
 
-/// What the record has and the model has not.
+/// Adds the tensors that are in the record but not in the model.
 void find_missing(const Model& model, const Sums& recorded, Findings& findings);
 
 }  // namespace stfs::tools

@@ -1,4 +1,4 @@
-// stfs info: what an archive holds, on one screen.
+// stfs info: summarizes an archive on one screen.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -27,7 +27,7 @@ constexpr const char* kInfoExamples =
     "  stfs info /mnt/model                           the archive behind a mount\n"
     "  stfs info --json model.safetensors | jq .metadata";
 
-/// Metadata values may be whole documents; more than this of one is cut on the screen.
+/// A metadata value may be a whole document. On the screen it is cut after this many bytes.
 constexpr std::size_t kShownValueBytes = 160;
 
 struct Total {
@@ -44,15 +44,15 @@ struct Aligned {
 
 struct Summary {
   std::uint64_t size_bytes = 0;  // of all files
-  std::uint64_t shards = 0;      // those that can be used
-  std::vector<Total> by_dtype;   // those present, largest first
+  std::uint64_t shards = 0;      // number of usable shards
+  std::vector<Total> by_dtype;   // dtypes that occur, largest total first
   std::array<Aligned, 3> alignment = {{{8, 0}, {64, 0}, {4096, 0}}};
   std::uint64_t data_size_bytes = 0;
-  std::uint64_t header_size_bytes = 0;  // of all headers, as is the padding
+  std::uint64_t header_size_bytes = 0;  // of all headers, like padding_bytes
   std::uint64_t padding_bytes = 0;
 };
 
-/// White space at the end of the header.
+/// Returns the size of the white space at the end of the header.
 Result<std::uint64_t> header_padding(const Archive& archive) {
   std::vector<std::byte> scratch;
   const auto header = archive.read({kHeaderLengthBytes, archive.header_size_bytes()}, scratch);

@@ -1,4 +1,4 @@
-// The signal handler of interrupt.h.
+// The signal handler of InterruptGuard.
 #include "tools/cli/interrupt.h"
 
 namespace stfs::tools {
@@ -18,7 +18,7 @@ InterruptGuard::InterruptGuard() {
   action.sa_handler = remember;
   for (std::size_t at = 0; at < kSignals.size(); ++at) {
     ::sigaction(kSignals[at], nullptr, &before_[at]);
-    // nohup and background jobs of a script ignore signals on purpose.
+    // Do not replace SIG_IGN: nohup and background jobs of a script ignore signals on purpose.
     if (before_[at].sa_handler != SIG_IGN) ::sigaction(kSignals[at], &action, nullptr);
   }
 }

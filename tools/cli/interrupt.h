@@ -1,7 +1,7 @@
-// Ctrl-C in the middle of a long write.
+// Handles Ctrl-C during a long write.
 //
-// The default action would end the process with a temporary file of many gigabytes left behind; a verb
-// that writes takes the signal as a request instead and cleans up on its way out.
+// The default action would end the process and leave a temporary file of many gigabytes. A verb that writes
+// therefore treats the signal as a request to stop, and cleans up before it ends.
 #pragma once
 
 #include <array>
@@ -9,14 +9,14 @@
 
 namespace stfs::tools {
 
-/// While it lives, SIGINT, SIGTERM and SIGHUP only set a flag. One at a time, on the main thread.
+/// While it exists, SIGINT, SIGTERM and SIGHUP only set a flag. At most one may exist, on the main thread.
 class InterruptGuard {
  public:
   InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
-  /// Puts the old actions back; a signal that came meanwhile is raised again, so that a shell sees that
-  /// its command was interrupted.
+  /// Restores the previous actions. Raises a signal that came in the meantime again, so that a shell sees
+  /// that its command was interrupted.
   ~InterruptGuard();
 
  private:
@@ -24,7 +24,7 @@ class InterruptGuard {
   std::array<struct sigaction, kSignals.size()> before_{};
 };
 
-/// Whether such a signal has come.
+/// Returns whether one of these signals has come.
 bool interrupted();
 
 }  // namespace stfs::tools

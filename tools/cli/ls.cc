@@ -1,4 +1,4 @@
-// stfs ls: the tensors of an archive, one per row.
+// stfs ls: lists the tensors of an archive, one on each row.
 #include <fmt/format.h>
 #include <fnmatch.h>
 
@@ -42,17 +42,18 @@ struct LsRequest {
   bool json = false;
 };
 
-/// A name that is spelled exactly always matches, even if it reads as a pattern for other names.
+/// A glob that equals the name always matches, even if it has special characters.
 bool matches(const std::string& glob, std::string_view name) {
   if (glob == name) return true;
   std::string text(name);
-  std::replace(text.begin(), text.end(), '\0', '\1');  // fnmatch would stop there
+  std::replace(text.begin(), text.end(), '\0', '\1');  // fnmatch would stop at a NUL
   return ::fnmatch(glob.c_str(), text.c_str(), 0) == 0;
 }
 
 using Positions = std::vector<std::uint32_t>;
 
-/// The tensors that any glob matches, all of them without a glob; reports the globs that match none.
+/// Returns the tensors that any glob matches, or all tensors without a glob. Reports the globs that match
+/// none.
 Positions select(const Target& target, const LsRequest& request, Streams& streams, int& code) {
   const TensorIndex& tensors = target.model->tensors();
   Positions candidates(tensors.size());

@@ -1,4 +1,4 @@
-// stfs: the verbs, and the way into them.
+// stfs: the table of verbs, and main().
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,7 +29,7 @@ int main(int argc, char** argv) {
   };
 
   stfs::install_bus_guard();  // for slices of short runs (core/archive/slice_reader.h)
-  // Tensor names are UTF-8 whatever the user's language is; patterns and widths count characters.
+  // Tensor names are UTF-8, whatever the user's locale is. Patterns and widths count characters.
   std::setlocale(LC_CTYPE, "C.UTF-8");
 
   DescriptorStream out(STDOUT_FILENO);

@@ -1,4 +1,4 @@
-// The text of mismatch.h.
+// Compares two tensors and writes the text.
 #include "tools/cli/mismatch.h"
 
 #include <fmt/format.h>

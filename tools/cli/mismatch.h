@@ -1,4 +1,4 @@
-// How a tensor that came differs from the one that it is to replace.
+// Describes how a supplied tensor differs from the tensor that it would replace.
 #pragma once
 
 #include <string>
@@ -10,9 +10,9 @@
 namespace stfs::tools {
 
 struct Mismatch {
-  /// Of "missing", "dtype", "shape" and "size"; empty: none.
+  /// Any of "missing", "dtype", "shape" and "size". Empty: the tensors match.
   std::vector<std::string_view> kinds;
-  /// "other dtype and size: F32 [2,3], 24 bytes, came; BF16 [2,3], 12 bytes, is due".
+  /// For people: "other dtype and size: F32 [2,3], 24 bytes, came; BF16 [2,3], 12 bytes, is due".
   std::string text;
 };
 

@@ -1,4 +1,4 @@
-// What may not be replaced.
+// Finds out which files must not be replaced.
 #include "tools/cli/output_file.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Files that verbs write beside their data: -o FILE, --record FILE.
+// Files that verbs write in addition to standard output: -o FILE, --record FILE.
 #pragma once
 
 #include <string>
@@ -9,8 +9,8 @@
 
 namespace stfs::tools {
 
-/// Replaces what lies at the path when it is finished, as a compiler's -o does, but no file of the model that
-/// is being read: its archive, its index or a shard, by whatever name.
+/// Creates a file that replaces the one at the path when it is finished, like -o of a compiler. Refuses to
+/// replace a file of the model that is being read (its archive, its index or a shard), under any name.
 Result<NewFile> create_output(const std::string& path, const Model& model);
 
 }  // namespace stfs::tools

@@ -1,4 +1,4 @@
-// Drawing for progress.h.
+// Draws the progress line.
 #include "tools/cli/progress.h"
 
 #include <fmt/format.h>

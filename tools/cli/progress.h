@@ -1,4 +1,4 @@
-// One line on the terminal that says how far long work has come.
+// One line on the terminal that shows the progress of long work.
 #pragma once
 
 #include <chrono>
@@ -10,13 +10,13 @@
 
 namespace stfs::tools {
 
-/// Draws only on a terminal, and only once the work has taken a second: short work needs no line.
+/// Draws only on a terminal, and only after the work has taken a second: short work needs no progress line.
 class Progress {
  public:
   Progress(Streams& streams, std::string_view verb, std::uint64_t total_bytes);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
-  /// Wipes the line, so that what is printed next starts on a clean one.
+  /// Erases the line, so that the next output starts on a clean line.
   ~Progress();
 
   void advance(std::uint64_t bytes);

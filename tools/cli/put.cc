@@ -1,4 +1,4 @@
-// stfs put: one tensor gets a new content, wholly or not at all.
+// stfs put: replaces the content of one tensor, completely or not at all.
 #include <fmt/format.h>
 
 #include <ostream>
@@ -107,7 +107,7 @@ int put(const Arguments& arguments, Streams& streams) {
     return report_failure(streams, "put", done.error().message);
   }
   print(request, target->model->archive_of(*position), tensor, streams.out);
-  streams.out.flush();  // an interrupt that came late ends the process with `change`
+  streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process
   return streams.out ? kDone : kFailed;
 }
 

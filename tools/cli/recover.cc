@@ -1,6 +1,6 @@
-// stfs recover: finishes what an interrupted writer has committed, and says what it can't finish.
+// stfs recover: finishes what an interrupted writer has committed, and reports what it cannot finish.
 //
-// It does not open the archive as one: its header may be what the interrupted writer was changing.
+// The verb does not parse the archive, because the interrupted writer may have been changing the header.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -44,11 +44,11 @@ struct RecoverRequest {
 
 using Reports = std::vector<JournalReport>;
 
-/// A journal may lie beside a file that is anything by now, so the kind of the file is all that is asked.
+/// Recovers beside one file. The file may have any content by now, so only its kind is checked.
 Result<Reports> recover_at(const std::filesystem::path& path, const RecoveryOptions& options) {
   auto has_journal = has_journal_beside(system_storage(), path);
   if (!has_journal) return pass_on(std::move(has_journal));
-  // On overlayfs, opening for writing copies the file: only where there is something to settle.
+  // On overlayfs, opening for writing copies the file. Open for writing only if there is a journal to settle.
   const bool is_to_change = *has_journal && !options.is_dry_run;
   const Access access = is_to_change ? Access::ReadWrite : Access::ReadOnly;
   auto archive = system_storage().open(path, access);
@@ -111,7 +111,7 @@ void print_json(const std::filesystem::path& path, const RecoverRequest& request
   write_json(document, out);
 }
 
-/// The archive itself, or the shards of an index.
+/// Returns the archive itself, or the shards of an index.
 Result<std::vector<std::filesystem::path>> archives_of(const std::filesystem::path& named) {
   std::error_code ignored;
   if (!std::filesystem::is_directory(named, ignored) && !named.string().ends_with(kModelIndexSuffix)) {
@@ -142,7 +142,7 @@ int recover(const Arguments& arguments, Streams& streams) {
   if (!archives) return report_failure(streams, "recover", archives.error().message);
   std::vector<JournalReport> found;
   for (const std::filesystem::path& archive : *archives) {
-    // Journals lie where links end.
+    // A journal lies beside the real file, so resolve links.
     std::error_code is_gone;
     const std::filesystem::path path = std::filesystem::canonical(archive, is_gone);
     if (is_gone) return report_failure(streams, "recover", archive.string() + ": " + is_gone.message());

@@ -1,4 +1,4 @@
-// stfs sample: a model to try things on, without a download.
+// stfs sample: writes a model for experiments, without a download.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -55,7 +55,7 @@ Metadata metadata_of(const SampleRequest& request) {
           {"empty", ""}};
 }
 
-/// Gains are near one, as in a trained model; all else is small.
+/// Gains are near one, as in a trained model; all other values are small.
 BitPattern pattern_of(const TensorSpec& tensor) {
   const bool is_gain = tensor.dtype == Dtype::F32 && tensor.name.ends_with("norm.weight");
   return is_gain ? gains() : weights_of(tensor.dtype);
@@ -102,7 +102,7 @@ void print(const SampleRequest& request, const std::vector<TensorSpec>& tensors,
   write_json(document, streams.out);
 }
 
-/// What the numbers on the command line contradict, or nothing.
+/// Returns the contradiction between the numbers on the command line, or nothing.
 std::string mistake_in(SampleRequest& request, bool hidden_given) {
   if (request.path.empty()) return "PATH is empty: name the archive to write";
   if (request.size.hidden % 8 != 0) return "--hidden: must be a multiple of 8";

@@ -1,4 +1,4 @@
-// The shapes and names of sample_model.h.
+// The shapes and names of the sample model.
 #include "tools/cli/sample_model.h"
 
 #include <fmt/format.h>
@@ -36,7 +36,7 @@ void append_layer(std::vector<TensorSpec>& to, std::uint64_t number, std::uint64
   add("mlp.down_proj", Dtype::F16, {hidden, wide});
 }
 
-/// A width that models of about that size have.
+/// Returns a usual width for models of about that size.
 std::uint64_t hidden_for(std::uint64_t data_bytes) {
   constexpr std::uint64_t kMebibyte = 1U << 20U;
   if (data_bytes < 8 * kMebibyte) return 64;
@@ -47,8 +47,8 @@ std::uint64_t hidden_for(std::uint64_t data_bytes) {
 
 std::vector<std::string> awkward_names() {
   return {
-      "",                                // no file name at all
-      ".",                               // two that every directory has already
+      "",                                // an empty file name
+      ".",                               // two names that every directory already has
       "..",                              //
       ".safetensors",                    // the directory of the views
       "/",                               // paths
@@ -59,11 +59,11 @@ std::vector<std::string> awkward_names() {
       "a",                               // a file and, in a tree, the directory of the next
       "a.b",                             //
       "a..b",                            // an empty component
-      "%",                               // what escaping is made of
+      "%",                               // the escape character
       "100%",                            //
       "%2F",                             // reads as an escaped "/"
       "a%2Fb",                           // reads as an escaped "a/b"
-      "~",                               // what long names are cut with
+      "~",                               // the character that marks cut names
       "-rf",                             // reads as an option
       "*",                               // reads as a pattern
       "[a]",                             //
@@ -74,14 +74,14 @@ std::vector<std::string> awkward_names() {
       "\x1b[31mred\x1b[0m",              // would colour a terminal
       "nul\0byte"s,                      // ends a C string
       "quote\"and\\backslash",           //
-      "gewicht.größe",                   // beyond ASCII: composed,
-      "gewicht.gro\u0308ße",             // decomposed, another name for all its looks,
-      "重み.β",                          // wide,
-      "😀",                               // outside the first plane,
-      "right\u202eto left",              // and a mark that turns what follows around
+      "gewicht.größe",                   // beyond ASCII: composed
+      "gewicht.gro\u0308ße",             // decomposed: a different name that looks the same
+      "重み.β",                          // wide characters
+      "😀",                               // outside the first plane
+      "right\u202eto left",              // a mark that reverses the following text
       std::string(255, 'x'),             // as long as a file name can be
       std::string(256, 'x'),             // longer
-      std::string(300, 'x') + ".a",      // two that are the same for 300 bytes
+      std::string(300, 'x') + ".a",      // two names with the same first 300 bytes
       std::string(300, 'x') + ".b",      //
       std::string(254, 'y') + "\u00fc",  // a cut at byte 255 would split its last character
   };
@@ -109,7 +109,7 @@ std::vector<TensorSpec> specimens() {
   tensors.push_back({"scalars.BOOL", Dtype::BOOL, {}});
   tensors.push_back({"shapes.one", Dtype::F32, {1}});
   tensors.push_back({"shapes.deep", Dtype::U8, {1, 2, 1, 3, 1, 2, 1, 2}});
-  tensors.push_back({"shapes.odd_bytes", Dtype::U8, {7}});  // what follows it is aligned to nothing
+  tensors.push_back({"shapes.odd_bytes", Dtype::U8, {7}});  // the data after it have no alignment
   tensors.push_back({"empty.F32", Dtype::F32, {0}});
   tensors.push_back({"empty.rows", Dtype::BF16, {0, 64}});
   tensors.push_back({"empty.middle", Dtype::I64, {3, 0, 2}});
@@ -139,7 +139,7 @@ Result<SampleSize> sized_to(std::uint64_t data_bytes, std::uint64_t hidden) {
   const std::uint64_t layer_bytes = total_bytes(layer);
   const std::uint64_t spare_bytes = data_bytes - smallest_bytes;
   size.layers += spare_bytes / layer_bytes;
-  // Embedding and head: two rows of BF16 for each word.
+  // Each word has two rows of BF16, in the embedding and in the head.
   size.vocabulary += spare_bytes % layer_bytes / (2 * 2 * size.hidden);
   return size;
 }

@@ -1,4 +1,4 @@
-// The bit patterns of sample_values.h.
+// The bit patterns of the sample values.
 #include "tools/cli/sample_values.h"
 
 #include <cstring>
@@ -11,15 +11,15 @@ constexpr std::uint64_t kHalves = 0x0001000100010001;
 constexpr std::uint64_t kWords = 0x0000000100000001;
 constexpr std::uint64_t kGoldenGamma = 0x9e3779b97f4a7c15;
 
-/// The output function of SplitMix64 (Steele, Lea, Flood 2014): a counter in, random bits out, so the
-/// compiler may work on several values at once.
+/// The output function of SplitMix64 (Steele, Lea, Flood 2014). It turns a counter into random bits, so the
+/// compiler may compute several values at once.
 std::uint64_t mixed(std::uint64_t value) {
   value = (value ^ (value >> 30U)) * 0xbf58476d1ce4e5b9;
   value = (value ^ (value >> 27U)) * 0x94d049bb133111eb;
   return value ^ (value >> 31U);
 }
 
-/// FNV-1a: the same on every machine and for ever, unlike std::hash.
+/// FNV-1a. Unlike std::hash, it gives the same result on every machine and in every version.
 std::uint64_t hash_of(std::string_view text) {
   std::uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -68,7 +68,7 @@ SampleValues::SampleValues(std::uint64_t seed, std::string_view name, BitPattern
 
 void SampleValues::fill(std::span<std::byte> to) {
   const auto next = [&] { return (mixed(state_ += kGoldenGamma) & pattern_.random) | pattern_.fixed; };
-  // Little-endian machines only, like the format's mapping as a whole.
+  // Works on little-endian machines only, like the mapping of archives.
   for (; to.size() >= sizeof(std::uint64_t); to = to.subspan(sizeof(std::uint64_t))) {
     const std::uint64_t value = next();
     std::memcpy(to.data(), &value, sizeof value);

@@ -1,4 +1,4 @@
-// stfs serve: tensors stay in the memory of their devices, and other processes map them.
+// stfs serve: keeps tensors in the memory of their devices; other processes map them.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -43,7 +43,7 @@ constexpr const char* kServeExamples =
     "  stfs serve --status model.sock                                            who holds what\n"
     "  python -c \"import stfs; print(list(stfs.attach('model.sock')))\"";
 
-// How soon a signal is noticed where nothing else happens.
+// The longest time until a signal is noticed if nothing else happens.
 constexpr std::chrono::milliseconds kRound{200};
 
 struct ServeRequest : UploadRequest {
@@ -59,7 +59,7 @@ std::vector<std::string> absolute_paths(const std::vector<std::string>& sources)
   return paths;
 }
 
-/// Each lease takes a descriptor, each shard two.
+/// Raises the limit of descriptors: each lease takes one, each shard two.
 void raise_descriptor_limit() {
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
@@ -67,7 +67,7 @@ void raise_descriptor_limit() {
   ::setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// A reader of our output that goes is no reason to leave those who hold leases.
+/// Ignores SIGPIPE: if the reader of the output goes, the server must still serve its leases.
 class BrokenPipeGuard {
  public:
   BrokenPipeGuard() : before_(std::signal(SIGPIPE, SIG_IGN)) {}
@@ -79,7 +79,7 @@ class BrokenPipeGuard {
   void (*before_)(int);
 };
 
-/// The life of one server; says what happens.
+/// Runs one server and prints what happens.
 class Service {
  public:
   Service(const ServeRequest& request, upload::ServeSocket socket, upload::PlanRequest plan, Streams& streams)
@@ -89,7 +89,7 @@ class Service {
         loader_(upload::steps_for(std::move(plan), {.verify = request.is_verified}),
                 {.sources = absolute_paths(request.sources)}) {}
 
-  /// Until a signal, or until nothing can be served.
+  /// Runs until a signal comes, or until there is nothing to serve.
   int run() {
     while (!interrupted()) {
       if (const auto served = server_.serve_once(kRound, loader_.descriptor()); !served) {
@@ -138,7 +138,7 @@ class Service {
     flush();
   }
 
-  /// @return false: there is nothing to serve, and will not be.
+  /// @return false if there is nothing to serve and there never will be.
   bool complain(const Error& why) {
     progress_.reset();
     if (!is_serving_) {
@@ -159,7 +159,7 @@ class Service {
     flush();
   }
 
-  /// Who reads may go, and a disk may be full: no reason to end, but said once.
+  /// Flushes the output. If the reader has gone or a disk is full, reports this once and goes on.
   void flush() {
     if (streams_.out.flush() || std::exchange(is_mute_, true)) return;
     report_failure(streams_, "serve", "standard output can't be written any more: serving goes on, untold");
@@ -177,7 +177,7 @@ class Service {
   const ServeRequest& request_;
   Streams& streams_;
   upload::LeaseServer server_;
-  upload::ServeLoader loader_;  // ends first
+  upload::ServeLoader loader_;  // declared after server_, so destroyed first
   std::optional<Progress> progress_;
   std::uint64_t drawn_bytes_ = 0;
   bool is_serving_ = false;
@@ -202,7 +202,8 @@ int start(const ServeRequest& request, Streams& streams) {
   raise_descriptor_limit();
   const BrokenPipeGuard pipes;
   const InterruptGuard guard;
-  // Before anything is uploaded: whoever comes early waits, and who is in the way shows at once.
+  // Listen before uploading anything: early clients can wait, and a conflict with another server shows at
+  // once.
   auto socket = upload::ServeSocket::listen(request.socket);
   if (!socket) return report_failure(streams, "serve", socket.error().message);
   return Service(request, std::move(*socket), std::move(*plan), streams).run();

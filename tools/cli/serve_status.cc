@@ -1,4 +1,4 @@
-// The report of a server as lines.
+// Prints the report of a server as lines.
 #include "tools/cli/serve_status.h"
 
 #include <fmt/format.h>

@@ -1,4 +1,4 @@
-// What a server says about itself, for people.
+// Prints for people what a server reports about itself.
 #pragma once
 
 #include <iosfwd>
@@ -8,7 +8,7 @@
 
 namespace stfs::tools {
 
-/// @param report  the JSON of upload::query_server(). @return EPROTO where it is something else.
+/// @param report  the JSON of upload::query_server(). @return EPROTO if it is something else.
 Result<void> print_server_status(std::string_view report, std::ostream& out);
 
 }  // namespace stfs::tools

@@ -1,4 +1,4 @@
-// stfs slice: some elements of a tensor, by NumPy's basic indexing.
+// stfs slice: prints some elements of a tensor, selected by NumPy's basic indexing.
 #include "core/tensor/slice.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@
 namespace stfs::tools {
 namespace {
 
-/// Gathered at a time. Large enough that the system calls don't show.
+/// Bytes that are gathered at a time. Enough to make the cost of the system calls negligible.
 constexpr std::uint64_t kSlicePieceBytes = 4U << 20U;
 
 constexpr const char* kSliceExamples =
@@ -44,14 +44,14 @@ constexpr const char* kSliceExamples =
 struct SliceRequest {
   std::string target;
   std::string selected;
-  std::string output;  // empty: the stream
+  std::string output;  // path; empty: standard output
   bool is_npy = false;
   bool is_raw = false;
   bool force = false;
   bool json = false;
 };
 
-/// NAME[TEXT], split at the last opening bracket.
+/// The text NAME[TEXT], split at the last opening bracket.
 struct Selection {
   std::string name;
   std::string text;
@@ -66,7 +66,7 @@ std::optional<Selection> split(const std::string& argument) {
 struct Found {
   std::uint32_t tensor = 0;
   Slice slice;
-  std::string head;  // of an .npy
+  std::string head;  // the header of an .npy file
 };
 
 Result<Found> find(const Target& target, const SliceRequest& request, const Selection& selection) {
@@ -86,7 +86,7 @@ Result<Found> find(const Target& target, const SliceRequest& request, const Sele
   return found;
 }
 
-/// Gives the slice's bytes to `bool write(span)`, piece by piece, until that returns false.
+/// Passes the slice's bytes to `bool write(span)`, piece by piece, until `write` returns false.
 template <class Write>
 Result<void> read_pieces(const Model& model, const Found& found, Write&& write) {
   const Archive& archive = model.archive_of(found.tensor);
@@ -167,7 +167,7 @@ void print(const SliceRequest& request, const Selection& selection, const Tensor
   write_json(document, out);
 }
 
-/// What is wrong with the arguments, or nothing.
+/// Returns what is wrong with the arguments, or nothing.
 std::string mistake_in(const SliceRequest& request, const Target& target,
                        const std::optional<Selection>& selection) {
   if (!selection) {
@@ -218,7 +218,7 @@ int slice(const Arguments& arguments, Streams& streams) {
         "standard output is a terminal: send the bytes to a file or a program, or use -o or --force");
   }
   const Model& model = *target->model;
-  std::optional<InterruptGuard> guard;  // only where something would be left behind
+  std::optional<InterruptGuard> guard;  // only needed if an unfinished file could be left behind
   if (!request.output.empty()) guard.emplace();
   Result<void> written;
   if (has_data_on_stream) written = write_stream(model, *found, streams.out);

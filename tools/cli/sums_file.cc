@@ -1,4 +1,5 @@
-// Writing is printing; reading trusts nothing. As with an index, json_syntax says first whether it is JSON.
+// Writes and reads records. The reader trusts nothing: json_syntax first checks that the text is JSON, as for
+// an index.
 #include "tools/cli/sums_file.h"
 
 #include <fmt/format.h>
@@ -32,7 +33,7 @@ bool is_checksum(std::string_view text) {
          text.find_first_not_of("0123456789abcdef", kAlgorithm.size()) == text.npos;
 }
 
-/// Reads text that is known to be JSON.
+/// Reads text that is already known to be JSON.
 class SumsReader {
  public:
   explicit SumsReader(std::string_view json) : json_(json) {}
@@ -135,7 +136,7 @@ Result<Sums> parse_sums(std::string_view json) {
   return SumsReader(json).read();
 }
 
-/// All of a regular file that is not too large.
+/// Reads the whole content of a regular file that is not too large.
 Result<std::string> read_text(const std::string& path) {
   auto file = system_storage().open(path, Access::ReadOnly);
   if (!file) return pass_on(std::move(file));

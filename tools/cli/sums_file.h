@@ -1,10 +1,10 @@
-// A record of what a model's tensors were: `stfs verify --record` writes it, `--against` reads it.
+// A record of a model's tensors. `stfs verify --record` writes it, `stfs verify --against` reads it.
 //
 //   {"version": 1, "source": "model.safetensors",
 //    "tensors": {"a.weight": {"dtype": "BF16", "shape": [2,3], "checksum": "xxh128:<32 digits>"}, ...}}
 //
-// Sorted by name, one tensor a line, so that two records can be compared by `diff` too. What else an object
-// holds is for versions to come, and skipped.
+// The record is sorted by name and has one tensor on each line, so `diff` can compare two records. Readers
+// skip other members of an object; later versions may add some.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@
 
 namespace stfs::tools {
 
-/// More than a record of all that an index may name.
+/// Larger than a record of all tensors that an index may name.
 inline constexpr std::uint64_t kMaxSumsBytes = 512 << 20;
 
 struct RecordedTensor {
@@ -28,13 +28,13 @@ struct RecordedTensor {
   std::string checksum;  // "xxh128:" and 32 digits
 };
 
-/// In order of name, each once.
+/// In the order of the names. Each name occurs once.
 using Sums = std::vector<RecordedTensor>;
 
-/// @param sums  in order of name.
+/// @param sums  in the order of the names.
 Result<void> append_sums(NewFile& file, std::string_view source, const Sums& sums);
 
-/// Any file is safe to read. The message of a failure starts with the path.
+/// Reads a record. Any file is safe to read. The message of a failure starts with the path.
 Result<Sums> read_sums(const std::string& path);
 
 }  // namespace stfs::tools

@@ -1,4 +1,4 @@
-// A queue of tensors, the threads that empty it, and one that looks on.
+// A queue of tensors, threads that empty it, and one thread that watches.
 #include "tools/cli/tensor_scan.h"
 
 #include <algorithm>
@@ -16,8 +16,8 @@
 namespace stfs::tools {
 namespace {
 
-/// Read, hashed and searched at a time: little enough that each finds it in the cache, and so much that the
-/// system calls don't show. A multiple of every element's size.
+/// Bytes that are read, hashed and searched at a time. Few enough that each step finds them in the cache, and
+/// enough to make the cost of the system calls negligible. A multiple of every element's size.
 constexpr std::uint64_t kScanPieceBytes = 256U << 10U;
 constexpr std::chrono::milliseconds kScanLookEvery{50};
 
@@ -30,7 +30,7 @@ class Scanner {
                              [&](std::size_t at) { return model_.tensors()[tensors_[at]].data.size_bytes; });
   }
 
-  /// Until the queue is empty or stop() was called.
+  /// Scans tensors until the queue is empty or stop() was called.
   void work() {
     for (std::size_t next = next_++; next < order_.size() && !is_stopped_; next = next_++) {
       TensorScan& scan = scans_[order_[next]];
@@ -42,7 +42,7 @@ class Scanner {
     end_.notify_one();
   }
 
-  /// Whether so many work() have ended; waits a moment for it.
+  /// Waits a moment. Returns whether that many calls of work() have ended.
   bool wait_a_moment(std::size_t threads) {
     std::unique_lock lock(mutex_);
     return end_.wait_for(lock, kScanLookEvery, [&] { return ended_ == threads; });
@@ -74,11 +74,11 @@ class Scanner {
   const Model& model_;
   std::span<const std::uint32_t> tensors_;
   std::vector<std::size_t> order_;  // positions in tensors_, the largest tensor first
-  std::vector<TensorScan> scans_;   // each written by the one thread that took it
+  std::vector<TensorScan> scans_;   // each is written only by the thread that took the tensor
   std::atomic<std::size_t> next_ = 0;
   std::atomic<std::uint64_t> done_bytes_ = 0;
   std::atomic<bool> is_stopped_ = false;
-  std::mutex mutex_;  // guards the next
+  std::mutex mutex_;  // guards ended_
   std::size_t ended_ = 0;
   std::condition_variable end_;
 };

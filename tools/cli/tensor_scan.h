@@ -1,4 +1,4 @@
-// Reads tensors from their first byte to the last, several at a time: checksums, NaNs and infinities.
+// Reads whole tensors, several at a time: computes checksums, and finds NaNs and infinities.
 #pragma once
 
 #include <cstdint>
@@ -15,17 +15,17 @@
 namespace stfs::tools {
 
 struct TensorScan {
-  std::string checksum;  // "xxh128:" and 32 digits, as the attribute of a mount
+  std::string checksum;  // "xxh128:" and 32 digits, as in a mount's attribute
   NonFinite non_finite;
-  std::optional<Error> failure;  // it can't be read: the others hold nothing
+  std::optional<Error> failure;  // set if the tensor cannot be read; the other members are then meaningless
 };
 
-/// XXH128 of one tensor is a chain, so a tensor is one thread's work; the largest come first, so that none is
-/// left for the end. Memory does not grow with the tensors' size. What can't be read does not keep the rest
-/// from being read.
+/// XXH128 must process a tensor in order, so one thread scans one tensor. The largest tensors come first, so
+/// that no large one is left for the end. Memory does not grow with the tensors' size. A tensor that cannot
+/// be read does not stop the scan of the others.
 /// @param tensors  positions in the model.
-/// @param threads  at least 1; fewer where the system gives no more.
-/// @return a result for each of them in that order; EINTR where interrupted() (interrupt.h).
+/// @param threads  at least 1; fewer are used if the system gives no more.
+/// @return one result for each tensor, in the order of `tensors`; EINTR if interrupted() (interrupt.h).
 Result<std::vector<TensorScan>> scan_tensors(const Model& model, std::span<const std::uint32_t> tensors,
                                              unsigned threads, Progress& progress);
 

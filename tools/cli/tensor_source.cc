@@ -1,4 +1,4 @@
-// One way of reading for each kind of source.
+// Reads each kind of source.
 #include "tools/cli/tensor_source.h"
 
 #include <fmt/format.h>
@@ -104,7 +104,7 @@ Result<void> TensorSource::check_raw_size(const Tensor& wanted) {
 
 Result<void> TensorSource::read_stream(std::uint64_t offset) {
   in_->read(reinterpret_cast<char*>(buffer_.data()),
-            static_cast<std::streamsize>(buffer_.size()));  // NOLINT: bytes
+            static_cast<std::streamsize>(buffer_.size()));  // NOLINT: bytes as chars
   const auto came_bytes = static_cast<std::uint64_t>(in_->gcount());
   if (came_bytes == buffer_.size()) return {};
   return fail(ErrorCode::WrongSize, EINVAL,

@@ -1,4 +1,4 @@
-// Where `stfs put` takes a tensor's new bytes from: raw bytes, a NumPy file, or another archive.
+// Reads a tensor's new bytes for `stfs put` from raw bytes, a NumPy file, or another archive.
 #pragma once
 
 #include <cstddef>
@@ -16,22 +16,23 @@
 namespace stfs::tools {
 
 struct SourceName {
-  std::string file;                        // "-": raw bytes of the stream
-  std::optional<std::string> from_tensor;  // the file is an archive, and this its tensor
-  bool is_raw = false;                     // whatever its name says
+  std::string file;                        // path; "-": raw bytes from the stream
+  std::optional<std::string> from_tensor;  // if set, the file is an archive and this is its tensor
+  bool is_raw = false;                     // read raw bytes, whatever the file's name is
 };
 
 class TensorSource {
  public:
-  /// Opens it and checks that what it holds, as far as it tells, is a tensor like `wanted`.
-  /// @param in  must outlive it.
+  /// Opens the source. Checks that it holds a tensor like `wanted`, as far as the kind of source tells.
+  /// @param in  must outlive the TensorSource.
   static Result<TensorSource> open(const SourceName& name, const Tensor& wanted, std::istream& in);
 
-  /// Bytes of the tensor, valid until the next call. Pieces must be asked for in ascending order.
+  /// Returns bytes of the tensor, valid until the next call. The caller must request pieces in ascending
+  /// order.
   Result<std::span<const std::byte>> read(ByteRange piece);
-  /// Where it is a tensor of one; null otherwise.
+  /// The model, if the source is a tensor of another archive; else null.
   [[nodiscard]] const Model* model() const { return model_.get(); }
-  /// After the last piece: nothing more must come.
+  /// Call it after the last piece. Fails if the source has more bytes.
   Result<void> check_end();
 
  private:
@@ -41,11 +42,11 @@ class TensorSource {
   Result<void> read_stream(std::uint64_t offset);
 
   std::string path_;
-  std::istream* in_ = nullptr;  // one of these three
+  std::istream* in_ = nullptr;  // exactly one of in_, file_ and archive_ is set
   std::unique_ptr<File> file_;
-  const Archive* archive_ = nullptr;  // of the model
+  const Archive* archive_ = nullptr;  // belongs to model_
   std::unique_ptr<Model> model_;
-  std::uint64_t data_offset_ = 0;  // in the file or the archive's file
+  std::uint64_t data_offset_ = 0;  // of the tensor in the file or in the archive's file
   std::uint64_t due_bytes_ = 0;
   std::vector<std::byte> buffer_;
 };

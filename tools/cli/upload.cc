@@ -1,4 +1,4 @@
-// stfs upload: tensors into the memory of devices.
+// stfs upload: uploads tensors into the memory of devices.
 #include "tools/upload/upload.h"
 
 #include <algorithm>
@@ -51,7 +51,7 @@ struct UploadVerbRequest : UploadRequest {
   bool json = false;
 };
 
-/// Shows the plan, and says of each device whether it could hold its part.
+/// Shows the plan, and tells for each device whether it could hold its part.
 int show(const upload::Plan& plan, const UploadVerbRequest& request, Streams& streams) {
   PlanMemory memory;
   for (const upload::PlannedDevice& planned : plan.devices) {

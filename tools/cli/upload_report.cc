@@ -1,4 +1,4 @@
-// As text and as JSON.
+// Prints the report as text and as JSON.
 #include "tools/cli/upload_report.h"
 
 #include <fmt/format.h>
@@ -24,7 +24,7 @@ double speed_of(const upload::UploadReport& report) {
   return seconds > 0 ? static_cast<double>(report.read_bytes) / seconds : 0;
 }
 
-/// Tensors on each device.
+/// Returns the number of tensors on each device.
 std::vector<std::uint64_t> counts_of(const upload::Plan& plan) {
   std::vector<std::uint64_t> counts(plan.devices.size());
   for (const PlannedTensor& tensor : plan.tensors) counts[tensor.device] += 1;

@@ -1,4 +1,4 @@
-// What stfs upload says: of a plan, and of what was done.
+// Prints the plan and the result of stfs upload.
 #pragma once
 
 #include <ostream>
@@ -11,13 +11,13 @@
 
 namespace stfs::tools {
 
-/// The memory of each of a plan's devices now, or why the device can't be used.
+/// The present memory of each of a plan's devices, or why the device cannot be used.
 using PlanMemory = std::vector<Result<upload::MemoryInfo>>;
 
 struct UploadOutcome {
   const upload::Plan& plan;
-  const PlanMemory* memory = nullptr;            // of a plan that is only shown
-  const upload::UploadReport* report = nullptr;  // of one that was carried out
+  const PlanMemory* memory = nullptr;            // set if the plan is only shown
+  const upload::UploadReport* report = nullptr;  // set if the plan was carried out
 };
 
 void print_upload_json(const UploadOutcome& outcome, std::ostream& out);

@@ -1,4 +1,4 @@
-// From the command line to a PlanRequest.
+// Converts the command line to a PlanRequest.
 #include "tools/cli/upload_request.h"
 
 #include <utility>

@@ -1,4 +1,4 @@
-// What stfs upload and stfs serve have in common on their command lines: what goes where.
+// The options that stfs upload and stfs serve have in common: which tensors go to which devices.
 #pragma once
 
 #include <string>
@@ -19,10 +19,10 @@ struct UploadRequest {
   std::string dtype;
 };
 
-/// SOURCE, --device, --select and --dtype.
+/// Declares SOURCE, --device, --select and --dtype.
 void add_upload_options(CommandLine& line, UploadRequest& request);
 
-/// Why no upload can be planned, and whether that is for want of a correct command line.
+/// Why no upload can be planned, and whether the reason is a mistake in the command line.
 struct UploadRefusal {
   std::string message;
   bool is_wrong_usage = false;

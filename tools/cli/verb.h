@@ -1,4 +1,4 @@
-// What a verb of stfs is: a function of its arguments and its streams, so that its tests run in-process.
+// A verb of stfs is a function of its arguments and its streams, so its tests run in-process.
 #pragma once
 
 #include <iosfwd>
@@ -8,11 +8,11 @@
 
 namespace stfs::tools {
 
-/// What follows the verb on the command line.
+/// The arguments after the verb on the command line.
 using Arguments = std::vector<std::string>;
 
-/// What a verb reads and writes: data go to out, diagnostics and progress to err. A verb stops early
-/// when out goes bad and leaves the report to main, which knows the reason (descriptor_stream.h).
+/// The streams of a verb. Data go to `out`, diagnostics and progress to `err`. A verb stops early if `out`
+/// fails. main() reports this failure, because it knows the reason (descriptor_stream.h).
 struct Streams {
   std::istream& in;
   std::ostream& out;

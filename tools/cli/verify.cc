@@ -1,4 +1,4 @@
-// stfs verify: every byte is read; what it should be, by a record, and what it is.
+// stfs verify: reads every byte, compares the tensors with a record, and can write a new record.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -54,13 +54,13 @@ struct VerifyRequest {
 
 using Positions = std::vector<std::uint32_t>;
 
-/// What was read and what is wrong with it.
+/// The tensors that were read, and their problems.
 struct Verdict {
-  Positions tensors;  // in the order of the data, as are the scans
+  Positions tensors;  // in the order of the data, like `scans`
   std::uint64_t size_bytes = 0;
   std::vector<TensorScan> scans;
   Findings findings;
-  std::vector<std::string> changed_files;  // while they were read
+  std::vector<std::string> changed_files;  // files that changed during the read
 
   [[nodiscard]] std::size_t problems(const Model& model) const {
     return findings.size() + changed_files.size() + model.problems().size();
@@ -84,7 +84,8 @@ Result<Positions> select(const Target& target, const VerifyRequest& request) {
   return positions;
 }
 
-/// Sums of a file that somebody has written to meanwhile may be of neither its old state nor its new one.
+/// Returns the files that changed during the read. The sums of such a file may match neither its old nor its
+/// new state.
 std::vector<std::string> files_changed(const Model& model) {
   std::vector<std::string> changed;
   if (model.is_index_changed()) changed.push_back(model.path().string());
@@ -110,7 +111,7 @@ Sums sums_of(const Model& model, const Verdict& verdict) {
   return sums;
 }
 
-/// Reads, compares, and records what is whole.
+/// Reads and compares the tensors, and records them if they have no problem.
 Result<Verdict> judge(const Target& target, const VerifyRequest& request, Streams& streams) {
   const Model& model = *target.model;
   Verdict verdict;
@@ -118,7 +119,7 @@ Result<Verdict> judge(const Target& target, const VerifyRequest& request, Stream
   if (!tensors) return pass_on(std::move(tensors));
   verdict.tensors = std::move(*tensors);
   for (const std::uint32_t at : verdict.tensors) verdict.size_bytes += model.tensors()[at].data.size_bytes;
-  // What can't be read or written shows before the work, not after it.
+  // Open the files first, so that an unreadable or unwritable file shows before the work and not after it.
   Result<Sums> recorded;
   if (!request.against.empty()) recorded = read_sums(request.against);
   if (!recorded) return pass_on(std::move(recorded));
