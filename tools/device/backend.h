@@ -45,15 +45,13 @@ class Queue {
   /// at a whole element. Elements that the target cannot hold are added to the count of overflows().
   virtual Result<void> convert(Arena& from, ByteRange range, Dtype from_dtype, Arena& to,
                                std::uint64_t to_offset, Dtype to_dtype) = 0;
-  /// Starts the digest (digest.h) of a range. The result is in *to once a later
-  /// mark is passed.
+  /// Starts the digest (digest.h) of a range. The result is in *to once a later mark is passed.
   virtual Result<void> digest(Arena& arena, ByteRange range, std::uint64_t* to) = 0;
 
   /// A point after everything that was started so far.
   using Mark = std::uint64_t;
   virtual Result<Mark> mark() = 0;
-  /// Returns whether all work before the mark is done. Fails with the first
-  /// error of that work.
+  /// Returns whether all work before the mark is done. Fails with the first error of that work.
   virtual Result<bool> is_passed(Mark mark) = 0;
   virtual Result<void> wait_for(Mark mark) = 0;
   /// The count of overflows in all finished conversions.
@@ -65,8 +63,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  /// @return ENODEV with one sentence that gives the reason: not built in, no driver, driver too old, no
-  /// device,
+  /// @return ENODEV with the reason in one sentence: not built in, no driver, driver too old, no device,
   ///         no access, no such index.
   static Result<std::shared_ptr<Backend>> open(const Device& device);
 

@@ -50,10 +50,11 @@ struct LeaseNews {
 class Lease {
  public:
   /// @param socket  the path that `stfs serve --socket` was given.
-  /// @return ENOENT, ECONNREFUSED: no server listens there; EACCES, EPERM: the server belongs to another
-  /// user;
-  ///         ETIMEDOUT: it is still uploading; EPROTO, EPROTONOSUPPORT: it is another program or another
-  ///         version; ENODEV: one of its devices is not visible here. Each message says what to do.
+  /// @return ENOENT, ECONNREFUSED: no server listens there;
+  ///         EACCES, EPERM: the server belongs to another user;
+  ///         ETIMEDOUT: it is still uploading;
+  ///         EPROTO, EPROTONOSUPPORT: it is another program or another version;
+  ///         ENODEV: one of its devices is not visible here. Each message says what to do.
   static Result<Lease> attach(const std::filesystem::path& socket, const AttachOptions& options = {});
 
   [[nodiscard]] const std::filesystem::path& socket() const { return socket_; }

@@ -35,8 +35,7 @@ Result<ServeMessage> decode(std::string_view packet, std::size_t descriptors);
 
 /// Never waits. The descriptors still belong to the caller.
 /// @return EAGAIN if the peer has too many unread messages (the caller may send again later); EPIPE if the
-/// peer has
-///         gone.
+///         peer has gone.
 Result<void> send_message(int socket, const ServeMessage& message, std::span<const int> descriptors = {});
 
 struct ReceivedMessage {

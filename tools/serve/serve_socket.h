@@ -32,9 +32,9 @@ Result<Peer> peer_of(int socket);
 
 class ServeSocket {
  public:
-  /// @return EADDRINUSE if another server or another program listens there; EEXIST if the path is a file that
-  /// is no
-  ///         socket; ENAMETOOLONG; the errors of the directory.
+  /// @return EADDRINUSE if another server or another program listens there;
+  ///         EEXIST if the path is a file that is no socket;
+  ///         ENAMETOOLONG; the errors of the directory.
   static Result<ServeSocket> listen(const std::filesystem::path& path);
 
   ServeSocket(ServeSocket&&) noexcept = default;
@@ -63,9 +63,9 @@ class ServeSocket {
   std::uint64_t inode_ = 0;  // of the socket's file
 };
 
-/// @return ENOENT, ECONNREFUSED: no server listens there; EACCES; EAGAIN: too many others are connecting;
-/// EPROTOTYPE:
-///         the socket has another type. Each message says what to do.
+/// @return ENOENT, ECONNREFUSED: no server listens there; EACCES;
+///         EAGAIN: too many others are connecting;
+///         EPROTOTYPE: the socket has another type. Each message says what to do.
 Result<UniqueFd> connect_to_server(const std::filesystem::path& path);
 
 }  // namespace stfs::upload

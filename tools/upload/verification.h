@@ -17,9 +17,8 @@ namespace stfs::upload {
 /// @param list      the transfers of that plan.
 /// @param backends  of each of the plan's devices; `arenas` are on these devices.
 /// @param readers   number of threads, at least 1.
-/// @return the bytes on devices that were compared; EBADMSG with the first tensor that differs; ECANCELED
-/// after a
-///         stop.
+/// @return the bytes on devices that were compared; EBADMSG with the first tensor that differs;
+///         ECANCELED after a stop.
 Result<std::uint64_t> verify_arenas(const Plan& plan, const TransferList& list,
                                     const std::vector<std::shared_ptr<Backend>>& backends,
                                     const std::vector<std::shared_ptr<Arena>>& arenas, unsigned readers,
