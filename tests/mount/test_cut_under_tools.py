@@ -143,7 +143,8 @@ PYTHON_READERS = {
 @pytest.mark.skipif(mounted.is_sanitized(), reason="a module with a sanitizer can't be loaded into a Python without")
 @pytest.mark.parametrize("reader", PYTHON_READERS)
 def test_what_python_copies_of_an_archive_that_is_cut_is_right_or_oserror(cut_archive, tmp_path, reader):
-    """Pages that a program has asked for, and reads itself, are SIGBUS where they are gone: README says so."""
+    """Pages that a program has asked for, and reads itself, are SIGBUS where they are gone:
+    packaging/doc/python-and-c.md says so."""
     code, selected = PYTHON_READERS[reader]
     array = np.frombuffer(cut_archive.contents["b"], "<u2").reshape(1024, -1)
     (tmp_path / "due").write_bytes(eval("array" + selected, {"array": array}).tobytes())
