@@ -74,19 +74,20 @@ void Truth::adopt(const Contents& found) {
   is_lost_ = false;
   Contents expected = edition_->committed;
   for (const Frame& frame : lost_) {
+    std::map<std::string, Buffer> done;  // where the commit is there
     bool is_done = false;
-    for (const PendingPointer& pending : frame.commits) {
-      if (pending->target.edition != edition_) continue;
-      const std::string& tensor = pending->target.tensor;
-      const Buffer done = pending->over(expected.at(tensor));
-      is_done =
-          is_done || (found.contains(tensor) && done == found.at(tensor) && done != expected.at(tensor));
+    for (std::size_t at = 0; at < frame.commits.size(); ++at) {
+      const PendingChange& pending = *frame.commits[at];
+      const std::string& tensor = pending.target.tensor;
+      if (pending.target.edition != edition_ || !found.contains(tensor)) continue;
+      const Buffer& before = expected.at(tensor);
+      const Buffer first = first_of(frame, at);
+      Buffer& after = done.emplace(tensor, pending.over(before)).first->second;
+      if (found.at(tensor) == first) after = first;
+      is_done = is_done || (found.at(tensor) == after && after != before);
     }
     if (!is_done) continue;
-    for (const PendingPointer& pending : frame.commits) {
-      if (pending->target.edition != edition_) continue;
-      expected.at(pending->target.tensor) = pending->over(expected.at(pending->target.tensor));
-    }
+    for (auto& [tensor, after] : done) expected.at(tensor) = std::move(after);
   }
   lost_.clear();
   expect(found.size() == expected.size(), "the archive has other tensors than before");
@@ -279,6 +280,14 @@ void Truth::add_commit(Frame& frame, const PendingPointer& pending) const {
   frame.before.push_back(pending->committed());
 }
 
+Buffer Truth::first_of(const Frame& frame, std::size_t at) {
+  if (at >= frame.before.size()) return {};
+  Buffer first = frame.commits[at]->over(frame.before[at]);
+  for (const auto& [offset, bytes] : frame.beside)
+    std::ranges::copy(bytes, first.begin() + static_cast<std::ptrdiff_t>(offset));
+  return first;
+}
+
 bool Truth::end_commit(const Frame& frame, int error, const std::string& what) {
   if (is_lost_) return false;
   if (!frame.is_changed_beside) {
@@ -301,9 +310,7 @@ bool Truth::end_commit(const Frame& frame, int error, const std::string& what) {
     PendingChange& pending = *frame.commits[at];
     Buffer& now = pending.target.edition->committed.at(pending.target.tensor);
     const Buffer last = pending.over(now);
-    Buffer first = pending.over(frame.before[at]);
-    for (const auto& [offset, bytes] : frame.beside)
-      std::ranges::copy(bytes, first.begin() + static_cast<std::ptrdiff_t>(offset));
+    const Buffer first = first_of(frame, at);
     // Who came last, of two that went on at once, the archive knows.
     const auto found = stored.find(pending.target.tensor);
     const bool is_first = found != stored.end() && found->second == first;

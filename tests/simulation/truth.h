@@ -189,6 +189,8 @@ class Truth final : public Witness {
   [[nodiscard]] Dues dues_of(const Frame& frame) const;
   /// A commit has met a fault and has reported it.
   void end_fault(const Frame& frame, const std::string& what);
+  /// A commit's tensor, where another program changed the tensor behind the commit.
+  [[nodiscard]] static Buffer first_of(const Frame& frame, std::size_t at);
   /// @return whether it was done.
   bool end_commit(const Frame& frame, int error, const std::string& what);
   Frame pop();
