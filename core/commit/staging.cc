@@ -19,18 +19,13 @@ constexpr ByteRange blocks_of(ByteRange range) {
 
 }  // namespace
 
-Staging::Staging(Journal& journal, ByteRange target, File* archive)
+Staging::Staging(Journal& journal, ByteRange target)
     : journal_(journal),
-      archive_(archive),
       target_(target),
       region_(journal.allocate(blocks_of(target).size_bytes)),
       hashes_(journal, blocks_of(target)),
       size_bytes_(target.size_bytes),
       kept_bytes_(target.size_bytes) {}
-
-Staging::~Staging() {
-  drop_stripes();
-}
 
 Result<void> Staging::write(std::span<const std::byte> from, std::uint64_t offset) {
   return guard_memory([&] { return write_unguarded(from, offset); });
@@ -45,19 +40,12 @@ Result<void> Staging::write_unguarded(std::span<const std::byte> from, std::uint
   }
   if (from.empty()) return {};
   reserve_ahead(*range);
-  if (stripes_ != nullptr && !is_next(offset)) {
-    if (auto ended = end_striping(); !ended) return ended;
-  }
-  if (stripes_ == nullptr) begin_striping(offset, run_.size_bytes);
-  if (stripes_ != nullptr) stripes_->expect(from.size());
   if (auto written = put(from, offset); !written) return written;
   note_unguarded(from, offset);
-  return stripes_ != nullptr && is_next(target_.size_bytes) ? end_striping() : Result<void>{};
+  return {};
 }
 
 Result<void> Staging::put(std::span<const std::byte> from, std::uint64_t offset) {
-  // The journal itself takes one at a time.
-  if (stripes_ != nullptr) return stripes_->write(from, place(offset));
   return guard_memory([&] { return journal_.write(from, place(offset)); });
 }
 
@@ -65,7 +53,6 @@ Result<void> Staging::note(std::span<const std::byte> from, std::uint64_t offset
   return guard_memory([&]() -> Result<void> {
     note_run({offset, from.size()});
     note_unguarded(from, offset);
-    if (stripes_ != nullptr) stripes_->expect(from.size());
     return {};
   });
 }
@@ -81,42 +68,11 @@ void Staging::note_unguarded(std::span<const std::byte> from, std::uint64_t offs
     const std::uint64_t begin = std::min(end, reserved_.end());
     reserved_ = {begin, reserved_.end() - begin};
   }
-  // The commit puts shared blocks in the place of the cached pages. With small ones that takes a quarter as
-  // long as the writing, while everybody waits.
-  if (archive_ != nullptr && stripes_ != nullptr &&
-      end / Writeback::kWindowBytes != offset / Writeback::kWindowBytes) {
-    const std::uint64_t size_bytes = std::min(end, Writeback::kWindowBytes);
-    journal_.evict(*archive_, {target_.offset + end - size_bytes, size_bytes});
-  }
 }
 
 void Staging::note_run(ByteRange range) {
   if (range.offset != run_.end()) run_ = {range.offset, 0};
   run_.size_bytes += range.size_bytes;
-}
-
-void Staging::begin_striping(std::uint64_t offset, std::uint64_t in_order_bytes) {
-  // Only a favour.
-  const auto stripes = guard_memory([&] {
-    const ByteRange rest = {place(offset), target_.size_bytes - offset};
-    return journal_.lend_stripes(rest, in_order_bytes,
-                                 rest.size_bytes - std::min(reserved_.size_bytes, rest.size_bytes));
-  });
-  if (stripes) stripes_ = *stripes;
-}
-
-Result<void> Staging::end_striping() {
-  if (stripes_ == nullptr) return {};
-  if (auto finished = stripes_->finish(); !finished) return finished;
-  drop_stripes();
-  return {};
-}
-
-void Staging::drop_stripes() {
-  if (stripes_ == nullptr) return;
-  journal_.return_stripes();
-  stripes_ = nullptr;
-  run_ = {run_.end(), 0};
 }
 
 void Staging::reserve_ahead(ByteRange range) {
@@ -150,13 +106,7 @@ Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
   if (size_bytes == size_bytes_) return {};
   if (size_bytes == 0) {
     if (auto reserved = journal_.reserve({place(0), target_.size_bytes}); !reserved) return reserved;
-    drop_stripes();
-    if (extents_.empty() && may_reserve_) {
-      reserved_ = {0, target_.size_bytes};
-      begin_striping(0, target_.size_bytes);
-    }
-  } else if (auto ended = end_striping(); !ended) {
-    return ended;
+    if (extents_.empty() && may_reserve_) reserved_ = {0, target_.size_bytes};
   }
   if (size_bytes < size_bytes_) {
     if (!extents_.empty()) {  // nobody remembers what was written there
@@ -172,7 +122,6 @@ Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
 }
 
 Result<void> Staging::read(std::span<std::byte> to, std::uint64_t offset, const ReadBase& read_base) {
-  if (auto ended = end_striping(); !ended) return ended;
   auto extent = extents_.upper_bound(offset);
   if (extent != extents_.begin() && std::prev(extent)->second > offset) --extent;
   while (!to.empty()) {
@@ -207,7 +156,6 @@ Result<std::vector<ByteRange>> Staging::pieces() {
 }
 
 Result<std::vector<ByteRange>> Staging::pieces_unguarded() {
-  if (auto ended = end_striping(); !ended) return pass_on(std::move(ended));
   // Behind what is kept of the old content, a gap is a hole that the writer has left: its zeros must
   // reach the archive like any other byte.
   std::uint64_t at = kept_bytes_;

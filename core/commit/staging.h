@@ -23,11 +23,10 @@ namespace stfs {
 /// Not synchronized: its owner serializes the calls. Offsets are relative to the tensor.
 class Staging {
  public:
-  /// The journal and the archive must outlive it.
-  /// @param target   the tensor's absolute range in the archive.
-  /// @param archive  whose cached pages a commit replaces, to be told so ahead; may be null.
-  Staging(Journal& journal, ByteRange target, File* archive = nullptr);
-  ~Staging();
+  /// The journal must outlive it.
+  /// @param target  the tensor's absolute range in the archive.
+  Staging(Journal& journal, ByteRange target);
+  ~Staging() = default;
   Staging(const Staging&) = delete;
   Staging& operator=(const Staging&) = delete;
 
@@ -38,7 +37,7 @@ class Staging {
   /// only with the disk. It can be done in two halves: note() by who owns the staging, then put() of the same
   /// bytes, beside put()s to other places and their notes. All other calls have to wait until it is back.
   [[nodiscard]] bool takes_halves(ByteRange range) const {
-    return !range.empty() && reserved_.contains(range) && (stripes_ == nullptr || is_next(range.offset));
+    return !range.empty() && reserved_.contains(range);
   }
   Result<void> note(std::span<const std::byte> from, std::uint64_t offset);
   Result<void> put(std::span<const std::byte> from, std::uint64_t offset);
@@ -77,10 +76,6 @@ class Staging {
   Result<void> write_unguarded(std::span<const std::byte> from, std::uint64_t offset);
   void note_unguarded(std::span<const std::byte> from, std::uint64_t offset);
   void note_run(ByteRange range);
-  void begin_striping(std::uint64_t offset, std::uint64_t in_order_bytes);
-  Result<void> end_striping();
-  void drop_stripes();
-  [[nodiscard]] bool is_next(std::uint64_t offset) const { return place(offset) == stripes_->next(); }
   void reserve_ahead(ByteRange range);
   void add_extent(std::uint64_t begin, std::uint64_t end);
   void drop_extents_from(std::uint64_t begin);
@@ -90,7 +85,6 @@ class Staging {
   }
 
   Journal& journal_;
-  File* archive_;
   ByteRange target_;
   std::uint64_t region_ = 0;  // in the journal; begins with the block that holds the tensor's first byte
   StagedHashes hashes_;
@@ -100,7 +94,6 @@ class Staging {
   ByteRange run_;                                   // what was written last, in order
   ByteRange reserved_;                              // and never written
   bool may_reserve_ = true;
-  Stripes* stripes_ = nullptr;  // the journal's, while what comes goes through them
   bool is_dirty_ = false;
 };
 

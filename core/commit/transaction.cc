@@ -69,8 +69,7 @@ Result<Staging*> Transaction::begin_stage(std::uint32_t tensor) {
   }
   const auto found = stages_.find(tensor);
   if (found != stages_.end()) return found->second.get();
-  auto stage = std::make_unique<Staging>(*journal_, archive_.file_range(archive_.tensors()[tensor].data),
-                                         &archive_.file());
+  auto stage = std::make_unique<Staging>(*journal_, archive_.file_range(archive_.tensors()[tensor].data));
   return stages_.emplace(tensor, std::move(stage)).first->second.get();
 }
 

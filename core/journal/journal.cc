@@ -4,7 +4,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#include <limits>
 #include <new>
 #include <string>
 #include <utility>
@@ -39,7 +38,6 @@ Result<void> Journal::move_to_disk() {
   id_ = made->id;
   memory_ = nullptr;
   file_ = std::move(made->file);
-  worth_striping_bytes_ = file_->striping().from_bytes;
   return {};
 }
 
@@ -52,7 +50,6 @@ Result<void> Journal::move_to_new_file() {
   path_ = std::move(made->path);
   id_ = made->id;
   file_ = std::move(made->file);
-  stripes_.reset();  // of the old file; nobody stages while it is sealed
   is_taken_back_ = false;
   return {};
 }
@@ -81,34 +78,9 @@ Result<void> Journal::reserve(ByteRange range) {
   return file_->reserve(range);
 }
 
-Result<Stripes*> Journal::lend_stripes(ByteRange place, std::uint64_t in_order_bytes,
-                                       std::uint64_t unreserved_bytes) {
-  const std::scoped_lock lock(mutex_);
-  if (in_order_bytes < worth_striping_bytes_ || are_lent_) return nullptr;
-  const std::uint64_t spare_bytes = file_->striping().spare_bytes;
-  const std::uint64_t free_bytes = file_->free_bytes();
-  if (free_bytes < spare_bytes || free_bytes - spare_bytes < unreserved_bytes) return nullptr;
-  if (!stripes_) {
-    auto opened = Stripes::open(storage_, *file_, path_, place.size_bytes);
-    if (!opened || !*opened) worth_striping_bytes_ = std::numeric_limits<std::uint64_t>::max();
-    if (!opened) return pass_on(std::move(opened));
-    if (!*opened) return nullptr;
-    stripes_ = std::move(*opened);
-  }
-  stripes_->begin(place.offset);
-  are_lent_ = true;
-  return stripes_.get();
-}
-
-void Journal::return_stripes() {
-  const std::scoped_lock lock(mutex_);
-  are_lent_ = false;
-}
-
 std::unique_ptr<File> Journal::take_file() {
   writeback_.finish();
-  auto file = stripes_ ? stripes_->take_file() : nullptr;
-  return file ? std::move(file) : std::move(file_);
+  return std::move(file_);
 }
 
 std::uint64_t Journal::allocate(std::uint64_t size_bytes) {

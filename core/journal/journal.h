@@ -36,7 +36,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -48,15 +47,13 @@
 #include "core/journal/journal_format.h"
 #include "core/journal/memory_file.h"
 #include "core/journal/standing_journal.h"
-#include "core/journal/stripes.h"
 #include "core/storage/file.h"
 #include "core/storage/writeback.h"
 
 namespace stfs {
 
-/// The staging of several tensors may go on in several threads: allocate(), write(), read(), reserve(),
-/// lend_stripes(), return_stripes() and evict() may be called by any. All else is for one thread, while
-/// nobody stages.
+/// The staging of several tensors may go on in several threads: allocate(), write(), read() and reserve() may
+/// be called by any. All else is for one thread, while nobody stages.
 class Journal {
  public:
   enum class Place : std::uint8_t {
@@ -80,16 +77,6 @@ class Journal {
   /// What was written.
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
   Result<void> reserve(ByteRange range);
-  /// For a content: the caller's until it gives them back. Null where they are not worth it, where somebody
-  /// else has them, or where the disk is nearly full. A failure changes nothing.
-  /// @param place             where it begins, and as much as may come.
-  /// @param in_order_bytes    so much came in order, or is about to.
-  /// @param unreserved_bytes  so much of the place has no space reserved.
-  Result<Stripes*> lend_stripes(ByteRange place, std::uint64_t in_order_bytes,
-                                std::uint64_t unreserved_bytes);
-  void return_stripes();
-  /// What will be replaced in the archive leaves the page cache while the rest still comes.
-  void evict(File& archive, ByteRange range) { writeback_.evict(archive, range); }
   /// Once it is sealed, for reading.
   [[nodiscard]] File& file() const { return *file_; }
   [[nodiscard]] bool is_in_memory() const { return memory_ != nullptr; }
@@ -113,8 +100,7 @@ class Journal {
   /// Makes it void on stable storage and removes its name: one that came back with its record after a loss of
   /// power would be applied over what was committed since.
   Result<void> retire(Durability durability);
-  /// What is left of a retired one: files, then null. Closing them gives their space back, which takes its
-  /// time.
+  /// The file of a retired one: closing it gives its space back, which takes its time.
   [[nodiscard]] std::unique_ptr<File> take_file();
 
   /// The error that has spoiled it, if any.
@@ -146,10 +132,7 @@ class Journal {
   std::optional<Error> spoiled_;
   bool is_taken_back_ = false;
   std::uint64_t end_bytes_ = kBlockBytes;  // of the regions
-  std::unique_ptr<Stripes> stripes_;
-  bool are_lent_ = false;
-  std::uint64_t worth_striping_bytes_ = std::numeric_limits<std::uint64_t>::max();
-  Writeback writeback_;  // ends before the files
+  Writeback writeback_;                    // ends before the files
 };
 
 }  // namespace stfs

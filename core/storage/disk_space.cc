@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <limits>
 
@@ -34,13 +33,7 @@ int allocate(int fd, int mode, ByteRange range) {
 
 }  // namespace
 
-std::uint64_t free_bytes(int fd) {
-  struct statvfs disk {};
-  const bool is_known = ::fstatvfs(fd, &disk) == 0 && disk.f_blocks != 0;
-  return is_known ? disk.f_bfree * disk.f_frsize : std::numeric_limits<std::uint64_t>::max();
-}
-
-int reserve_space(int fd, ByteRange range, GrowsFile grows, std::uint64_t extent_bytes) {
+int reserve_space(int fd, ByteRange range, GrowsFile grows) {
   if (range.empty()) return 0;
   const auto most = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
   if (range.offset > most || range.size_bytes > most - range.offset) return EFBIG;
@@ -50,12 +43,7 @@ int reserve_space(int fd, ByteRange range, GrowsFile grows, std::uint64_t extent
     const int why = allocate(fd, mode, {range.offset, 1});
     return why == 0 ? ENOSPC : why;
   }
-  while (!range.empty()) {
-    const ByteRange part = {range.offset, std::min(range.size_bytes, extent_bytes)};
-    if (const int why = allocate(fd, mode, part); why != 0) return why;
-    range = {part.end(), range.size_bytes - part.size_bytes};
-  }
-  return 0;
+  return allocate(fd, mode, range);
 }
 
 }  // namespace stfs

@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -66,15 +65,6 @@ inline bool lacks_locks(const Error& error) {
 /// A journal's record names no longer range: the hashes of its blocks must fit into little memory.
 inline constexpr std::uint64_t kMostRangeBytes = 256 << 20;
 
-/// How a large content is best written where blocks can be shared afterwards (core/journal/stripes.h).
-struct Striping {
-  std::uint32_t files = 1;
-  std::uint64_t stripe_bytes = 0;
-  std::uint32_t slots = 1;  // stripes that a file holds at a time
-  std::uint64_t from_bytes = std::numeric_limits<std::uint64_t>::max();  // what is smaller is not worth it
-  std::uint64_t spare_bytes = 0;  // that have to be free besides the content's
-};
-
 /// One open file. Its calls may come from several threads at once; none moves a file position.
 class File {
  public:
@@ -92,8 +82,8 @@ class File {
   /// memory where the kernel can.
   virtual Result<void> copy_from(const File& source, std::uint64_t source_offset, ByteRange range);
   /// Reserves disk space for the range without changing the file's size; EOPNOTSUPP is no failure here:
-  /// where a file system can't reserve, a full disk shows at write. Blocks that are shared, or never written
-  /// in place, have it for their first write only.
+  /// where a file system can't reserve, a full disk shows at write. A reservation covers one write: rewriting
+  /// a shared or copy-on-write block needs new space.
   virtual Result<void> reserve(ByteRange range) = 0;
   /// fdatasync. After a failure the kernel calls the pages clean that never reached the disk
   /// (DURABILITY.md), so no later success may be trusted.
@@ -115,12 +105,8 @@ class File {
   virtual void prefetch(ByteRange range) const { static_cast<void>(range); }
   /// f_type of statfs(2); 0 where that is not known.
   [[nodiscard]] virtual std::uint64_t filesystem_type() const { return 0; }
-  /// Of its file system.
-  [[nodiscard]] virtual Striping striping() const { return {}; }
   /// kMostRangeBytes, or less where a model must see records of many ranges: a whole number of blocks.
   [[nodiscard]] virtual std::uint64_t most_range_bytes() const { return kMostRangeBytes; }
-  /// Of its file system; the largest number where nobody says.
-  [[nodiscard]] virtual std::uint64_t free_bytes() const { return std::numeric_limits<std::uint64_t>::max(); }
   [[nodiscard]] virtual Result<FileStatus> status() const = 0;
   /// Asks for no times. Where timestamps are as fine as they are asked for (Linux 6.13), each question makes
   /// the next write change the inode too, and the sync behind it write the inode out.

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <limits>
 #include <string>
-#include <thread>
 #include <utility>
 
 #include "core/storage/disk_space.h"
@@ -59,9 +58,6 @@ struct flock lock_request(ByteRange range, short type) {
   lock.l_len = static_cast<off_t>(range.size_bytes);
   return lock;
 }
-
-// Where space is reserved for stripes.
-constexpr std::uint64_t kExtentBytes = 8 << 20;
 
 class SystemFile final : public File {
  public:
@@ -137,10 +133,7 @@ class SystemFile final : public File {
   }
 
   Result<void> reserve(ByteRange range) override {
-    // btrfs gives space back by whole extents, and stripes hand over a little at a time.
-    constexpr auto kAtOnce = std::numeric_limits<std::uint64_t>::max();
-    const bool is_striped = filesystem_type() == BTRFS_SUPER_MAGIC;
-    const int why = reserve_space(fd_.get(), range, GrowsFile::No, is_striped ? kExtentBytes : kAtOnce);
+    const int why = reserve_space(fd_.get(), range, GrowsFile::No);
     if (why == 0 || why == EOPNOTSUPP) return {};
     return fail_system(why, name_, "reserve space");
   }
@@ -231,24 +224,6 @@ class SystemFile final : public File {
   Result<void> set_mode(std::uint32_t permissions) override {
     if (::fchmod(fd_.get(), permissions & 07777U) < 0) return fail_system(errno, name_, "set the mode");
     return {};
-  }
-
-  std::uint64_t free_bytes() const override { return stfs::free_bytes(fd_.get()); }
-  Striping striping() const override {
-    // btrfs takes a page at a time, which is slower than the pages come. xfs is faster with one file.
-    if (filesystem_type() != BTRFS_SUPER_MAGIC) return {};
-    constexpr std::uint64_t kStripeBytes = 1 << 20;  // what comes at most in one write
-    constexpr std::uint64_t kFromBytes = 4 << 20;
-    constexpr std::uint32_t kSlots = 4;  // two are filled, two written out
-    constexpr unsigned kMostFiles = 8;
-    const unsigned cores = std::thread::hardware_concurrency();
-    const unsigned files =
-        cores < 2 ? 1 : std::min(2 * cores, kMostFiles);  // seldom two writers want the same one
-    return {.files = files,
-            .stripe_bytes = kStripeBytes,
-            .slots = kSlots,
-            .from_bytes = kFromBytes,
-            .spare_bytes = 2 * (files * kSlots * kStripeBytes + kExtentBytes)};
   }
 
   bool has_staged_name() const override { return !staged_path_.empty(); }

@@ -14,9 +14,9 @@ Writeback::~Writeback() {
   finish();
 }
 
-void Writeback::follow(File& file, ByteRange written, std::uint64_t window_bytes) {
-  const std::uint64_t begin = written.offset / window_bytes * window_bytes;
-  const std::uint64_t end = written.end() / window_bytes * window_bytes;
+void Writeback::follow(File& file, ByteRange written) {
+  const std::uint64_t begin = written.offset / kWindowBytes * kWindowBytes;
+  const std::uint64_t end = written.end() / kWindowBytes * kWindowBytes;
   if (begin < end) ask(&File::begin_writeback, file, {begin, end - begin});
 }
 

@@ -29,7 +29,7 @@ class Writeback {
 
   /// Files must live until finish(). Any thread may call.
   /// Bytes were written, more or less in order: begins with each window of the file that they have ended.
-  void follow(File& file, ByteRange written, std::uint64_t window_bytes = kWindowBytes);
+  void follow(File& file, ByteRange written);
   void evict(File& file, ByteRange range) { ask(&File::evict, file, range); }
   /// All of it was asked for, where there was a thread to do so. While nobody begins more.
   void finish();

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench_archive import Content, SourceFiles, write_large_tensor
-from bench_disk import has_reflink
+from bench_disk import file_system_of, has_reflink
 from bench_session import Session
 from bench_table import Goal, Way
 from mounts import Server, fuse_ceiling, ours
 from page_cache import cached_share
 from readers import read_sequentially
 
-GOAL_LARGE, GOAL_LARGE_REFLINK, GOAL_SMALL = 0.45, 0.9, 0.3
+GOAL_LARGE, GOAL_LARGE_REFLINK, GOAL_LARGE_BTRFS, GOAL_SMALL = 0.45, 0.9, 0.55, 0.3
 SMALL_BYTES = 4096
 
 
@@ -123,7 +123,8 @@ def measure_large(session: Session, directory: Path, where: str, size_bytes: int
     how fast FUSE itself is."""
     archives = Archives(session, directory, size_bytes, is_aligned)
     sources = SourceFiles(session.directory, "source", size_bytes)
-    goal = Goal(GOAL_LARGE_REFLINK if has_reflink(directory) else GOAL_LARGE)
+    is_btrfs = file_system_of(directory) == "btrfs"
+    goal = Goal(GOAL_LARGE_BTRFS if is_btrfs else GOAL_LARGE_REFLINK if has_reflink(directory) else GOAL_LARGE)
     writes = LargeWrites(archives, sources)
     plain, power = archives.plain(), archives.mounted("power")
     ways = {"plain file, dd notrunc,fsync": Way(writes.dd(plain, "notrunc,fsync")),

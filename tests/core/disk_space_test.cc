@@ -38,18 +38,6 @@ TEST_CASE("space is reserved behind a file's end or within a larger file", "[cor
   if (grown == 0) CHECK(status_of(file.get()).st_size == 200'000);
 }
 
-TEST_CASE("space can be asked for an extent at a time, and what is free is known", "[core][disk_space]") {
-  const test::TemporaryDirectory directory;
-  const UniqueFd file(::open((directory / "f").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
-  REQUIRE(file);
-  const int why = reserve_space(file.get(), {0, 100'000}, GrowsFile::Yes, 30'000);
-  CHECK((why == 0 || why == EOPNOTSUPP));
-  if (why == 0) CHECK(status_of(file.get()).st_size == 100'000);
-  if (why == 0) CHECK(status_of(file.get()).st_blocks * 512 >= 100'000);
-  CHECK(free_bytes(file.get()) > 0);
-  CHECK(free_bytes(-1) == std::numeric_limits<std::uint64_t>::max());
-}
-
 TEST_CASE("what can't fit is refused at once, and no block of the disk is taken for it",
           "[core][disk_space]") {
   const test::TemporaryDirectory directory;

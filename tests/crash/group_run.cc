@@ -32,8 +32,6 @@ class GroupRun {
     disk_options_ = {.has_clone = choices_.one_in(3),
                      .has_unnamed = !choices_.one_in(3),
                      .has_birth_times = !choices_.one_in(4)};
-    if (disk_options_.has_clone && choices_.one_in(2))
-      disk_options_.striping = {.files = 2, .stripe_bytes = kDiskBlockBytes, .from_bytes = kDiskBlockBytes};
     for (std::size_t at = 2 + choices_.below(2); at-- > 0;) {
       paths_.push_back("/models/" + std::string(1, static_cast<char>('a' + at)) + ".safetensors");
     }

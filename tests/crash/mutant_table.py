@@ -54,24 +54,6 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         ("crashes",),
     ),
     Mutant(
-        "what is left in stripes at the end is not shared with the journal",
-        "      if (stripe.range.offset >= next_) break;",
-        "      break;",
-        ("crashes",),
-    ),
-    Mutant(
-        "a stripe's pages are written anew before the journal has it",
-        "if (auto handed = hand_over(oldest, oldest.range); !handed) return handed;",
-        "",
-        ("crashes",),
-    ),
-    Mutant(
-        "a write elsewhere does not wait for what is in stripes",
-        "if (stripes_ != nullptr && !is_next(offset)) {",
-        "if (false) {",
-        ("crashes",),
-    ),
-    Mutant(
         "the first block is not filled with the archive's bytes",
         "if (auto filled = fill(begin, piece.offset, staging); !filled) return filled;",
         "",

@@ -14,11 +14,6 @@ namespace {
 constexpr std::uint64_t kBlock = kDiskBlockBytes;
 constexpr std::uint64_t kDataOffset = 1600;  // the header shares its block with the first tensors
 
-/// One that shares blocks, and wants what is larger than a block through two files with a slot each.
-DiskOptions striped_disk(std::uint64_t stripe_bytes) {
-  return {.has_clone = true, .striping = {.files = 2, .stripe_bytes = stripe_bytes, .from_bytes = kBlock}};
-}
-
 std::vector<Workload> make_workloads() {
   std::vector<Workload> list;
   const auto add = [&](std::string_view name, std::vector<Step> steps, DiskOptions disk = {},
@@ -26,7 +21,6 @@ std::vector<Workload> make_workloads() {
     list.push_back({name, &small_archive(), std::move(steps), disk, durability});
   };
   const DiskOptions without_unnamed{.has_unnamed = false};
-  const DiskOptions striped = striped_disk(kBlock);
   add("four bytes", {{.pieces = {{"four_bytes"}}}});
   add("one block", {{.pieces = {{"block"}}}});
   add("unaligned", {{.pieces = {{"unaligned"}}}});
@@ -66,21 +60,20 @@ std::vector<Workload> make_workloads() {
       Durability::Process);
   add("killed only, without unnamed files", {{.pieces = {{"unaligned"}, {"end"}}}, {.pieces = {{"end"}}}},
       without_unnamed, Durability::Process);
-  add("striped", {{.pieces = {{"several_blocks"}}}}, striped);
-  add("striped, neighbours",
-      {{.pieces = {{"left"}, {"unaligned"}, {"across"}, {"end"}, {"several_blocks", 5000}}}}, striped);
-  add("striped, over what was staged",
-      {{.pieces = {{"several_blocks", 6000, 8000}, {"several_blocks", 0, 13'000}}}}, striped);
-  add("striped twice",
-      {{.pieces = {{"across"}}}, {.pieces = {{"across"}, {"several_blocks"}}, .reopens = true}}, striped);
-  add("striped, wrong size first", {{.pieces = {{"several_blocks"}, {"end"}}, .tries_wrong_size = true}},
-      striped);
-  add("striped, killed only", {{.pieces = {{"several_blocks"}}}}, striped, Durability::Process);
-  add("cloned out of stripes", {{.pieces = {{"large"}, {"left"}, {"end"}}}}, striped_disk(64 * kBlock));
+  const DiskOptions with_clone{.has_clone = true};
+  add("cloned", {{.pieces = {{"large"}, {"left"}, {"end"}}}}, with_clone);
   list.back().archive = &large_archive();
-  add("cloned", {{.pieces = {{"large"}, {"left"}, {"end"}}}}, {.has_clone = true});
+  add("cloned, neighbours", {{.pieces = {{"left"}, {"unaligned"}, {"across"}, {"several_blocks", 5000}}}},
+      with_clone);
+  add("cloned, over what was staged",
+      {{.pieces = {{"several_blocks", 6000, 8000}, {"several_blocks", 0, 13'000}}}}, with_clone);
+  add("cloned twice",
+      {{.pieces = {{"across"}}}, {.pieces = {{"across"}, {"several_blocks"}}, .reopens = true}}, with_clone);
+  add("cloned, wrong size first", {{.pieces = {{"several_blocks"}, {"end"}}, .tries_wrong_size = true}},
+      with_clone);
+  add("cloned, killed only", {{.pieces = {{"several_blocks"}}}}, with_clone, Durability::Process);
   add("too large for one write", {{.pieces = {{"large", 100}, {"right"}}}});
-  list[list.size() - 1].archive = list[list.size() - 2].archive = &large_archive();
+  list.back().archive = &large_archive();
 
   const auto keep = [&](std::string_view name, std::vector<Step> steps, DiskOptions disk = {},
                         Durability durability = Durability::Power) {
@@ -199,10 +192,7 @@ Workload random_workload(std::uint64_t seed) {
   if (seed % 2 == 0) workload.disk.most_range_bytes = kBlock * (1 + seed / 2 % 3);
   workload.keeps_journal = random.one_in(2);
   workload.writer = people()[random.below(people().size())];
-  if (random.one_in(3)) {
-    workload.disk.has_clone = true;
-    if (!random.one_in(4)) workload.disk.striping = striped_disk(kBlock).striping;
-  }
+  workload.disk.has_clone = random.one_in(3);
   for (std::size_t steps = 1 + random.below(3); steps > 0; --steps) {
     Step step{.pieces = {},
               .tries_wrong_size = random.one_in(8),

@@ -38,9 +38,7 @@ class DiskFile final : public File, public LossyFile {
   [[nodiscard]] std::optional<pid_t> lock_holder(ByteRange range) const override;
   Result<void> set_owner(std::uint32_t uid, std::uint32_t gid) override;
   Result<void> set_mode(std::uint32_t permissions) override;
-  [[nodiscard]] Striping striping() const override { return model_.options_.striping; }
   [[nodiscard]] std::uint64_t most_range_bytes() const override { return model_.options_.most_range_bytes; }
-  [[nodiscard]] std::uint64_t free_bytes() const override { return model_.options_.free_bytes; }
   [[nodiscard]] bool has_staged_name() const override { return naming_ == Naming::Fallback; }
   [[nodiscard]] int descriptor() const override;
 

@@ -6,7 +6,6 @@
 #pragma once
 
 #include <functional>
-#include <limits>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -31,9 +30,7 @@ struct DiskMount {
 
 struct DiskOptions {
   bool has_clone = false;  // FICLONERANGE, as xfs and btrfs
-  Striping striping{};
   std::uint64_t most_range_bytes = kMostRangeBytes;
-  std::uint64_t free_bytes = std::numeric_limits<std::uint64_t>::max();
   /// A new block that never reached the disk may show what others had written there; else zeros. Not where
   /// the file system writes data before the size, as ext4 (data=ordered), xfs and btrfs.
   bool has_stale_blocks = true;

@@ -112,9 +112,7 @@ class InterceptedFile final : public File {
   bool is_served() const override { return inner_->is_served(); }
   // The kernel's own knowledge: no call that a store could fail.
   Result<std::uint64_t> known_size_bytes() const override { return inner_->known_size_bytes(); }
-  std::uint64_t free_bytes() const override { return inner_->free_bytes(); }
   std::uint64_t most_range_bytes() const override { return inner_->most_range_bytes(); }
-  Striping striping() const override { return inner_->striping(); }
   bool has_staged_name() const override { return inner_->has_staged_name(); }
   int descriptor() const override { return inner_->descriptor(); }
 
