@@ -26,6 +26,13 @@ void Truth::change(const std::string& tensor, std::uint64_t offset, const Buffer
   const Target target{.edition = edition_, .tensor = tensor, .transaction = {}};
   Buffer& now = edition_->committed.at(tensor);
   also_.push_back({target, now});
+  // What is pending over it may be in the page cache, and be dropped before the mount looks.
+  if (const auto pending = shared_of(target)) also_.push_back({target, pending->over(now)});
+  for (const auto& [name, members] : transactions_) {
+    const auto member = members.find(tensor);
+    if (member == members.end()) continue;
+    also_.push_back({member->second->target, member->second->over(now)});
+  }
   // What a stopped commit has left shows whole blocks until the mount looks: parts of the neighbours, too.
   if (stop_ && stop_->edition == edition_) doubt(target);
   for (Frame& frame : frames_) {
