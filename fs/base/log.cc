@@ -1,4 +1,4 @@
-// One line at a time.
+// Writes each line of the log with a single call.
 #include "fs/base/log.h"
 
 #include <syslog.h>
@@ -49,7 +49,7 @@ void write(Level level, std::string_view line) {
     return;
   }
   text = "safetensorsfs: " + text + "\n";
-  // One write call, so that lines of several threads never mix. Nobody is left to hear of a failure.
+  // One call of write(2), so that lines of several threads never mix. A failure of stderr cannot be reported.
   [[maybe_unused]] const ssize_t put = ::write(STDERR_FILENO, text.data(), text.size());
 }
 

@@ -1,4 +1,5 @@
-// What the driver has to say while it runs: on stderr in the foreground, to syslog behind it.
+// The log of the driver. Lines go to stderr while the process is in the foreground, and to syslog once it
+// runs in the background.
 #pragma once
 
 #include <fmt/format.h>
@@ -9,10 +10,12 @@ namespace stfs::log {
 
 enum class Level { Info, Warning, Error };
 
-/// Call once, before the first thread: from then on lines go to syslog, since stderr is gone.
+/// Sends all later lines to syslog, because a process in the background has no stderr. Call once, before the
+/// first thread starts.
 void to_syslog();
 
-/// One line, any thread; control characters are escaped, for names come from untrusted files.
+/// Writes one line. Any thread may call. Control characters are escaped, because names come from untrusted
+/// files.
 void write(Level level, std::string_view line);
 
 template <class... Args>

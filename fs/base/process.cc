@@ -25,8 +25,8 @@ constexpr unsigned kExiting = 0x4;
 constexpr unsigned kSignaled = 0x400;
 constexpr int kSignalBits = 0x7f;  // of an exit code
 
-/// The start of a file of /proc; empty where it cannot be read. errno tells why it cannot be opened, else is
-/// 0.
+/// Returns the first 4096 bytes of a file of /proc, or an empty text if the file cannot be read. Sets errno
+/// to the reason if open(2) fails.
 std::string content_of(const std::string& path) {
   errno = 0;
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -47,7 +47,7 @@ Number number_in(std::string_view text) {
   return number;
 }
 
-/// False where /proc belongs to another pid namespace: its numbers are not those that the kernel gives us.
+/// False if /proc belongs to another pid namespace: its ids differ from those that the kernel gives us.
 bool is_proc_ours() {
   std::array<char, 32> target{};
   const ssize_t size = ::readlink("/proc/self", target.data(), target.size());
@@ -56,14 +56,15 @@ bool is_proc_ours() {
 }
 
 bool is_thread_of(pid_t thread, pid_t process) {
-  // Signal 0 only looks.
+  // Signal 0 only checks that the thread exists.
   return ::syscall(SYS_tgkill, process, thread, 0) == 0 || errno == EPERM;
 }
 
-/// The last words of /proc/.../stat: flags and exit code.
+/// Reads the flags and the exit code from /proc/.../stat.
 std::optional<ThreadEnd> end_in(const std::string& directory) {
   const std::string content = content_of(directory + "/stat");
-  // "PID (COMMAND) STATE PPID PGRP SESSION TTY TPGID FLAGS ... EXIT_CODE": the command may hold anything.
+  // "PID (COMMAND) STATE PPID PGRP SESSION TTY TPGID FLAGS ... EXIT_CODE": the command may contain any
+  // character, so the fields are counted from the last `)`.
   const std::size_t command_end = content.rfind(')');
   if (command_end == std::string::npos) return std::nullopt;
   std::string_view text(content);
@@ -81,16 +82,16 @@ std::optional<ThreadEnd> end_in(const std::string& directory) {
   return end;
 }
 
-/// The kernel shows 0 in place of an exit code that may not be read; it checks a link of the same directory
-/// in the same way, and says so.
+/// The kernel shows 0 instead of an exit code that this process may not read. It checks the same right for
+/// the links in that directory, and there it reports a refusal as EACCES or EPERM.
 bool may_read_code(const std::string& directory) {
   std::array<char, 1> target{};
   return ::readlink((directory + "/cwd").c_str(), target.data(), target.size()) >= 0 ||
          (errno != EACCES && errno != EPERM);
 }
 
-/// tgkill(2) answers for threads that /proc hides. A thread mostly has a number that is a little higher than
-/// its process's.
+/// Finds the process of a thread that /proc hides, because tgkill(2) answers for hidden threads too. The
+/// search starts below the thread's id: that id is usually a little higher than its process's.
 pid_t find_process_of(pid_t thread) {
   for (pid_t process = thread - 1; process > 0; --process) {
     if (is_thread_of(thread, process)) return process;
@@ -102,14 +103,15 @@ pid_t find_process_of(pid_t thread) {
   return thread;
 }
 
-/// The reason for which a file of a thread that is there could not be opened.
+/// True if this errno of open(2) means that /proc hides a thread, provided that the thread exists.
 bool says_hidden(int why) {
   return why == ENOENT || why == EACCES || why == EPERM;
 }
 
-/// /proc/TID/stat and the links wait while the thread is inside exec(2), and exec waits for us when it closes
-/// files. /proc/TID/status waits for nobody, and has no sizes once an ending thread has given up its memory,
-/// which it does before it closes its files.
+/// Tells from /proc/TID/status whether a thread still has its memory. An ending thread gives up its memory
+/// before it closes its files, and its status has no sizes from then on. Reading /proc/TID/stat or the links
+/// instead could deadlock: they block while the thread is inside exec(2), and exec waits for our reply when
+/// it closes files. /proc/TID/status never blocks.
 bool has_memory(const std::string& status) {
   return status.empty() || status.find("\nVmSize:") != std::string::npos;
 }

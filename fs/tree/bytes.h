@@ -1,4 +1,5 @@
-// The result of a read, and what caches must forget: the two words that all of the driver shares.
+// Two types that the whole driver shares: Stale names what the kernel's caches must forget, and Bytes is the
+// result of a read.
 #pragma once
 
 #include <cstddef>
@@ -14,18 +15,18 @@
 
 namespace stfs {
 
-/// What the kernel's caches must forget after a call, before its caller is answered.
+/// What the kernel's caches must forget after a call. The kernel is told before the caller gets its reply.
 struct Stale {
   enum class What : std::uint8_t { Nothing, Attributes, Content };
-  Ino first = 0;  // the inodes from here
-  Ino last = 0;   // to here
+  Ino first = 0;  // the first inode of the range
+  Ino last = 0;   // the last inode of the range, included
   What what = What::Nothing;
 
   static Stale one(Ino ino, What what) { return {ino, ino, what}; }
 };
 
-/// The result of a read, for KernelReply (kernel_reply.h): bytes of the map, which stay valid and untorn
-/// while this lives, or bytes of its own.
+/// The result of a read, which KernelReply (kernel_reply.h) sends. It holds either a part of the map, which
+/// stays valid and untorn while this object lives, or its own copy of bytes.
 class Bytes {
  public:
   Bytes() = default;
@@ -37,8 +38,9 @@ class Bytes {
   ~Bytes() {
     if (owned_.size() >= kLeastKeptBytes && owned_.size() <= kMostKeptBytes) spare_ = std::move(owned_);
   }
-  /// A buffer of this size, its contents unspecified: the one of this thread's last large reply where that is
-  /// large enough. A new one is filled with zeros first, which takes as long as a read of what is cached.
+  /// Returns a buffer of this size; its contents are unspecified. Reuses the buffer of this thread's previous
+  /// large reply if there is one. A new buffer is filled with zeros first, which takes as long as a read of
+  /// cached data.
   static std::vector<std::byte> buffer(std::uint64_t size_bytes) {
     std::vector<std::byte> buffer = std::exchange(spare_, {});
     buffer.resize(static_cast<std::size_t>(size_bytes));
@@ -46,7 +48,7 @@ class Bytes {
   }
 
   [[nodiscard]] std::size_t size_bytes() const { return owned_.size() + mapped_.size_bytes(); }
-  /// A copy. MappedSpan::copy_to() says what it does not see.
+  /// Returns a copy of the bytes. MappedSpan::copy_to() says which failures it cannot detect.
   [[nodiscard]] Result<std::vector<std::byte>> copy() const {
     if (mapped_.empty()) return owned_;
     std::vector<std::byte> bytes(mapped_.size_bytes());
@@ -61,7 +63,7 @@ class Bytes {
   inline static thread_local std::vector<std::byte> spare_;
 
   std::vector<std::byte> owned_;
-  MappedSpan mapped_;  // one of the two is empty
+  MappedSpan mapped_;  // owned_ or mapped_ is empty
   std::shared_lock<ReaderWriterLock> lock_;
 };
 

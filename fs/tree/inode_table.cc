@@ -1,4 +1,4 @@
-// Building the tree once, finding in it fast.
+// Builds the tree once, and finds names in it by a hash table.
 #include "fs/tree/inode_table.h"
 
 #include <fmt/format.h>
@@ -20,8 +20,8 @@ InodeTable::InodeTable(const TensorIndex& tensors, Layout layout) : tensor_count
   nodes_.front() = {.file_name = "", .parent = kRootIno, .tensor = kNoTensor};
   grow_slots(nodes_.size());
 
-  // All directories come before all files: where a tensor and a directory want one name (`a` beside
-  // `a.b`), it is the tensor that is told apart, whatever their order in the archive.
+  // All directories get their names before all files. If a tensor and a directory want the same name (`a`
+  // beside `a.b`), the tensor gets the name with a hash, whatever their order in the archive.
   if (layout == Layout::Flat) {
     for (std::uint32_t tensor = 0; tensor < tensor_count_; ++tensor) {
       name_tensor(tensors, tensor, kRootIno, tensors[tensor].name);
@@ -107,7 +107,7 @@ void InodeTable::name_tensor(const TensorIndex& tensors, std::uint32_t tensor, I
   node.tensor = tensor;
   const bool is_plain = is_plain_file_name(part);
   std::string_view file_name = is_plain ? part : keep(file_name_of(part));
-  // Taken by a directory, or by a name that happens to look like the cut form of another one.
+  // The name may be taken by a directory, or by a name that happens to look like another one's cut form.
   for (std::string seed(tensors[tensor].name); find(parent, file_name); seed += '~') {
     file_name = keep(told_apart(is_plain ? part : std::string_view(file_name_of(part)), seed));
   }

@@ -1,8 +1,8 @@
 // The tree of a mount: inode numbers, file names, directories.
 //
-// The root is 1 (FUSE_ROOT_ID), tensors are 2 + their position in the archive, directories follow. A
-// number is never reused and the table lives as long as the mount, so the kernel's forget needs no
-// answer. Immutable once built; any number of threads may read it.
+// The root is 1 (FUSE_ROOT_ID). A tensor is 2 plus its position in the archive. The other directories follow
+// the tensors. A number is never reused and the table lives as long as the mount, so the kernel's FORGET
+// needs no action. The table is immutable once built; any number of threads may read it.
 #pragma once
 
 #include <cstdint>
@@ -22,34 +22,35 @@ namespace stfs {
 using Ino = std::uint64_t;
 inline constexpr Ino kRootIno = 1;
 
-/// What the kernel hears of a number that no file has.
+/// The error for an inode number that no file has: ENOENT.
 tl::unexpected<Error> no_such_inode(Ino ino);
 
 enum class Layout : std::uint8_t {
-  Flat,  // every tensor in the root, under its name
+  Flat,  // every tensor lies in the root, under its name
   Tree,  // the dots of the names become directories
 };
 
 class InodeTable {
  public:
-  /// Keeps views of the index's names: the index must outlive the table.
+  /// The index must outlive the table, which refers to the index's names.
   InodeTable(const TensorIndex& tensors, Layout layout);
 
-  /// The child of that file name.
+  /// The child with that file name, or nothing.
   [[nodiscard]] std::optional<Ino> find(Ino directory, std::string_view file_name) const;
-  /// Children in the order in which readdir gives them: that of the archive. Each is an inode number.
+  /// The inode numbers of the children, in the order of the archive. readdir lists them in this order.
   [[nodiscard]] std::span<const std::uint32_t> children(Ino directory) const;
   [[nodiscard]] bool exists(Ino ino) const { return ino >= kRootIno && ino <= nodes_.size(); }
   [[nodiscard]] bool is_directory(Ino ino) const { return node(ino).tensor == kNoTensor; }
-  /// Position in the index; only for what is no directory.
+  /// The tensor's position in the index. Only for inodes that are not directories.
   [[nodiscard]] std::uint32_t tensor(Ino ino) const { return node(ino).tensor; }
   [[nodiscard]] static Ino ino_of_tensor(std::uint32_t tensor) { return kRootIno + 1 + tensor; }
   [[nodiscard]] std::string_view file_name(Ino ino) const { return node(ino).file_name; }
   [[nodiscard]] Ino parent(Ino ino) const { return node(ino).parent; }
-  /// Directories below this one, which a directory's link count tells.
+  /// The number of directories directly in this one. A directory's link count includes them.
   [[nodiscard]] std::uint32_t subdirectories(Ino ino) const;
   [[nodiscard]] std::uint64_t size() const { return nodes_.size(); }
-  /// The directories' numbers but for the root's, each after the one that it lies in: [first, second).
+  /// The range [first, second) of the directories' inode numbers, without the root. A directory's number is
+  /// higher than its parent's.
   [[nodiscard]] std::pair<Ino, Ino> directories() const {
     return {ino_of_tensor(tensor_count_), nodes_.size() + 1};
   }
@@ -70,11 +71,11 @@ class InodeTable {
   void name_tensor(const TensorIndex& tensors, std::uint32_t tensor, Ino parent, std::string_view part);
   void link_children();
 
-  std::vector<Node> nodes_;              // nodes_[ino - 1]
-  std::deque<std::string> own_names_;    // encoded names; those that need no encoding stay in the index
-  std::vector<std::uint32_t> slots_;     // open addressing over (parent, file name); inode number, 0 is free
-  std::vector<std::uint32_t> children_;  // grouped by directory
-  std::vector<std::uint32_t> child_begin_;  // of directory d (0 = root): children_[begin[d] .. begin[d+1])
+  std::vector<Node> nodes_;                 // nodes_[ino - 1]
+  std::deque<std::string> own_names_;       // encoded names; names that need no encoding stay in the index
+  std::vector<std::uint32_t> slots_;        // hash table by (parent, file name), open addressing; 0 is free
+  std::vector<std::uint32_t> children_;     // grouped by directory
+  std::vector<std::uint32_t> child_begin_;  // directory d (0 = root) has children_[begin[d] .. begin[d+1])
   std::uint32_t tensor_count_ = 0;
 };
 

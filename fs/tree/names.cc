@@ -1,4 +1,4 @@
-// Percent-encoding and cutting.
+// Encodes names with percent signs, and cuts names that are too long.
 #include "fs/tree/names.h"
 
 #include <fmt/format.h>

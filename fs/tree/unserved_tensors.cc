@@ -1,4 +1,4 @@
-// A tree beside the tree.
+// Builds a second tree for the names of unserved tensors.
 #include "fs/tree/unserved_tensors.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ TensorIndex UnservedTensors::index_of(const Model& model) {
     builder.begin_tensor(tensor.name, position++);
     builder.begin_shape();
   }
-  // An index names no tensor twice.
+  // build() cannot fail: an index names no tensor twice.
   return std::move(builder).build().value_or(TensorIndex());
 }
 

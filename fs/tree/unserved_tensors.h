@@ -1,5 +1,6 @@
-// The names under which tensors would lie in the tree that the model's index names and no shard serves: who
-// looks for one shall hear that it can't be read, not that there is none.
+// Finds tensors that the model's index names but that no shard can serve. A look-up of such a tensor must
+// fail with EIO (it cannot be read), not with ENOENT (it does not exist). This class knows the file names
+// that these tensors would have in the tree.
 #pragma once
 
 #include <string_view>
@@ -13,21 +14,21 @@ namespace stfs {
 /// Immutable once built; any number of threads may read it.
 class UnservedTensors {
  public:
-  /// The model must outlive it.
+  /// The model must outlive this object.
   UnservedTensors(const Model& model, Layout layout);
 
-  /// The tensor that would lie under that name in a directory of the tree, or the first one below it, where
-  /// the name would be a directory; else null.
+  /// Returns the unserved tensor that would have this name in a directory of the tree. If the name would be a
+  /// directory, returns the first unserved tensor below it. Returns null if there is neither.
   [[nodiscard]] const Model::Unserved* find(const InodeTable& tree, Ino directory,
                                             std::string_view file_name) const;
-  /// The one of that flat file name, whatever the layout; else null.
+  /// Returns the unserved tensor with that flat file name, whatever the layout, or null.
   [[nodiscard]] const Model::Unserved* find_flat(std::string_view file_name) const;
 
  private:
   static TensorIndex index_of(const Model& model);
 
   const Model& model_;
-  const TensorIndex names_;  // empty tensors, in the model's order of unserved ones
+  const TensorIndex names_;  // tensors without bytes, in the order of model.unserved()
   const InodeTable table_;
   const InodeTable flat_;
 };
