@@ -1,4 +1,4 @@
-// Whether anybody still waits for what a thread works on, for the few works that take seconds.
+// Tells long work on a thread, a checksum for example, whether a caller still waits for its result.
 #pragma once
 
 #include <functional>
@@ -6,8 +6,9 @@
 
 namespace stfs {
 
-/// Of this thread, while it lives; the innermost one counts. The handlers of requests make one, so that a
-/// checksum of gigabytes ends with the program that has asked for it, and with the mount.
+/// Applies to the thread that makes it, from construction to destruction. Of nested ones the innermost
+/// counts. The handlers of requests make one, so that a checksum of gigabytes stops when the program that
+/// asked for it ends, or when the mount ends.
 class Cancellation {
  public:
   explicit Cancellation(std::function<bool()> is_requested)
@@ -16,7 +17,7 @@ class Cancellation {
   Cancellation(const Cancellation&) = delete;
   Cancellation& operator=(const Cancellation&) = delete;
 
-  /// False on a thread that has none.
+  /// False on a thread that has no Cancellation.
   static bool is_requested() { return present_ != nullptr && present_->is_requested_(); }
 
  private:

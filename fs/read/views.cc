@@ -1,4 +1,4 @@
-// Finding, listing and reading views.
+// Finds, lists and reads views.
 #include "fs/read/views.h"
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace stfs {
 namespace {
 
-constexpr std::size_t kMostSlices = 1024;  // that are looked up; more only while they are open
+constexpr std::size_t kMostSlices = 1024;  // that the kernel may know; more only while they are open
 
 tl::unexpected<Error> not_found() {
   return fail(ErrorCode::NotFound, ENOENT, "no such view");
@@ -101,7 +101,7 @@ Result<Ino> Views::find_slice(std::string_view name) {
   if (known != slices_.end()) {
     Counted& found = counted_.at(known->second);
     ++found.lookups;
-    // It was to be forgotten while it was open, say.
+    // The slice has left the queue if the kernel was asked to forget it and did not, for it was open perhaps.
     if (!std::exchange(found.is_queued, true)) queue_.push_back(known->second);
     return known->second;
   }

@@ -1,19 +1,21 @@
-// `.safetensors/`: the model in other shapes, all of them read-only, none of them kept in memory.
+// The views in `.safetensors/`: the model in other forms. All views are read-only. A tensor's view is not
+// kept in memory: each read makes its bytes.
 //
 //   npy/NAME.npy           a tensor with a NumPy header before it
-//   float32/NAME.npy       a floating tensor, converted; others are not there
-//   slice/NAME[0:10,:,3]   some of its elements, with `.npy` behind it as a NumPy file; never listed
+//   float32/NAME.npy       a floating tensor, converted to float32; other tensors have no file here
+//   slice/NAME[0:10,:,3]   some elements of a tensor; with `.npy` appended, a NumPy file; never listed
 //   header.json metadata.json stats.json archive.safetensors
 //
-// NAME is the tensor's flat file name, in layout=tree too; where `.npy` makes it longer than a directory can
-// hold it is cut and told apart by a hash, as in names.h.
+// NAME is the tensor's flat file name, in layout=tree too. If `.npy` makes the name too long for a directory,
+// the name is cut and ends in a hash, as in names.h.
 //
-// Inode numbers lie between those of the tree and those of the transactions. Those of files that are always
-// there are computed. A slice gets one when it is looked up, and so does stats.json each time: a look-up
-// makes a file of its own, whose text never changes, so that stat, read and mmap agree on its size and each
-// open sees new figures. What these cost is given back when the kernel forgets them, so their look-ups are
-// counted. (The others' are not: their forgetting does nothing.) Of slices the kernel is asked to forget the
-// oldest, so that a million of them leave nothing behind; what is open stays.
+// Inode numbers of views lie between those of the tree and those of the transactions. Files that always exist
+// have computed numbers. A slice gets a number when it is looked up. stats.json gets a new number at each
+// look-up: each look-up makes a file of its own whose text never changes, so that stat, read and mmap agree
+// on its size and each open sees new figures. Slices and stats files need memory until the kernel forgets
+// them, so their look-ups are counted. (Look-ups of other views are not counted, and forgetting them does
+// nothing.) The kernel is asked to forget the oldest slices, so that a million slices do not stay in memory.
+// Open slices stay.
 #pragma once
 
 #include <array>
@@ -38,7 +40,7 @@
 
 namespace stfs {
 
-/// Any thread may call. Its mutex is taken last.
+/// Any thread may call. No other lock is taken while its mutex is held.
 class Views {
  public:
   static constexpr Ino kNpy = Ino{1} << 40U;
@@ -47,7 +49,7 @@ class Views {
   static constexpr Ino kHeaderJson = kNpy + 3;
   static constexpr Ino kMetadataJson = kNpy + 4;
   static constexpr Ino kArchive = kNpy + 5;
-  static constexpr Ino kStatsJson = kNpy + 6;  // in listings, and what stat says of each of kStatsFiles
+  static constexpr Ino kStatsJson = kNpy + 6;  // in listings, and st_ino of each file of kStatsFiles
   static constexpr Ino kNpyFiles = Ino{1} << 41U;
   static constexpr Ino kFloat32Files = Ino{1} << 42U;
   static constexpr Ino kCounted = Ino{1} << 43U;  // slices
@@ -58,7 +60,7 @@ class Views {
     std::string_view name;
     Ino ino = 0;
   };
-  /// What `.safetensors` holds besides the transactions.
+  /// The entries of `.safetensors` besides those of the transactions.
   static constexpr std::array<Entry, 7> kEntries = {{{"npy", kNpy},
                                                      {"slice", kSlice},
                                                      {"float32", kFloat32},
@@ -67,59 +69,60 @@ class Views {
                                                      {"stats.json", kStatsJson},
                                                      {"archive.safetensors", kArchive}}};
 
-  /// @param tree  of the mount; model, tree and activity must outlive the views.
+  /// @param tree  the mount's. Model, tree and activity must outlive the views.
   Views(const Model& model, const InodeTable& tree, Layout layout, ViewSource source, Activity& activity);
 
   static bool owns(Ino ino) { return ino >= kNpy && ino < kEnd; }
-  /// Its number is given back by forget(), and the kernel must not remember it by name.
+  /// True for a slice or a stats file. forget() frees its number, and the kernel must not cache its name.
   static bool is_counted(Ino ino) { return ino >= kCounted && ino < kEnd; }
   static bool is_stats(Ino ino) { return ino >= kStatsFiles && ino < kEnd; }
-  /// Of a file: the value of its attribute `view` (core/storage/attribute_names.h).
+  /// The value of a file's attribute `view` (core/storage/attribute_names.h).
   static std::string_view kind(Ino ino);
   static bool is_directory(Ino ino) { return ino == kNpy || ino == kSlice || ino == kFloat32; }
   [[nodiscard]] bool exists(Ino ino) const;
 
-  /// ENOENT; EINVAL for a slice that its tensor does not have. Of what is counted, one more look-up.
-  /// @param directory  one of ours, or kEntriesOf for what lies in `.safetensors` itself.
+  /// Finds a view by name. Adds one look-up if the view is counted. ENOENT if there is none; EINVAL for a
+  /// slice that its tensor does not have.
+  /// @param directory  one of ours, or kEntriesOf for the entries of `.safetensors` itself.
   static constexpr Ino kEntriesOf = 0;
   Result<Ino> find(Ino directory, std::string_view name);
-  /// The tensor's flat file name in the name of a view of it; nothing where there is none. Not of names that
-  /// `.npy` makes too long.
+  /// Extracts the tensor's flat file name from a view's name, or returns nothing if the view's name contains
+  /// none. Does not undo the cutting of names that `.npy` makes too long.
   static std::optional<std::string_view> flat_name_in(Ino directory, std::string_view name);
   void forget(Ino ino, std::uint64_t lookups);
-  /// The name in slice/ that the kernel should be asked to forget, because it knows more than enough of them:
-  /// by itself it forgets only when memory runs short. To be asked after each look-up there.
+  /// Returns the name of a slice that the kernel should be asked to forget, if the kernel knows too many: the
+  /// kernel by itself forgets only when memory runs short. Call after each look-up in slice/.
   std::optional<std::string> slice_to_forget();
 
-  /// Entries of our directories that the kernel may know.
+  /// Visits the entries of our directories that the kernel may have cached.
   void visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const;
 
   // Listings: npy/ names each tensor, float32/ the floating ones, slice/ nothing.
   [[nodiscard]] std::uint32_t size(Ino directory) const;
   [[nodiscard]] std::pair<std::string, Ino> child(Ino directory, std::uint32_t at) const;
 
-  /// Also notes that the kernel may keep what the view says of its tensors.
+  /// The view's size. Also notes that the kernel may cache what the view shows of its tensors.
   [[nodiscard]] Result<std::uint64_t> size_bytes(Ino ino) const;
   Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t wanted_bytes);
-  /// Whether it shows the file of a single archive as it is.
+  /// True if this view shows the file of a single archive byte for byte.
   [[nodiscard]] bool is_the_archive(Ino ino) const { return ino == kArchive && whole_.is_the_archive(); }
-  /// The tensor that a view is made of; nothing for a view of the whole model.
+  /// The tensor that a view shows; nothing for a view of the whole model.
   [[nodiscard]] std::optional<std::uint32_t> tensor(Ino ino) const;
-  /// The shape of what a slice selects.
+  /// The shape of a slice's selection.
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> slice_shape(Ino ino) const;
 
-  /// The views of those tensors that the kernel may have in its caches, which it must now forget.
+  /// The views of these tensors that the kernel may have cached, and must now forget.
   std::vector<Stale> stale(std::uint32_t first_tensor, std::uint32_t last_tensor);
 
-  /// The kernel has an answer that tells of that file.
+  /// Call when the kernel gets a reply that names that file.
   void note_told(Ino ino) const;
-  /// The files of those tensors whose attributes the kernel may have in its caches.
+  /// The views of these tensors whose attributes the kernel may have cached.
   [[nodiscard]] std::vector<Stale> told(std::uint32_t first_tensor, std::uint32_t last_tensor) const;
 
   void note_broken() { is_broken_ = true; }
 
  private:
-  // What the kernel may have in its caches; the last two for as long as there is the view.
+  // What the kernel may have cached of a tensor's views. The last two marks are never taken back.
   enum Mark : std::uint8_t {
     kNpyMark = 1,
     kFloat32Mark = 2,
@@ -129,19 +132,19 @@ class Views {
   };
   struct Counted {
     std::uint64_t lookups = 0;
-    std::string name;                                 // of a slice
-    std::shared_ptr<const SliceFile> slice;           // null: stats.json
-    bool is_queued = false;                           // in queue_
-    std::shared_ptr<const Activity::Snapshot> stats;  // of stats.json
+    std::string name;                                 // only of a slice
+    std::shared_ptr<const SliceFile> slice;           // null for stats.json
+    bool is_queued = false;                           // queue_ contains it
+    std::shared_ptr<const Activity::Snapshot> stats;  // only of stats.json
   };
 
   Result<Ino> find_slice(std::string_view name);
   Ino add_stats();
   [[nodiscard]] std::shared_ptr<const SliceFile> slice_of(Ino ino) const;
-  /// What lies before the data of a `.npy`.
+  /// The bytes before the data of a `.npy` file.
   [[nodiscard]] std::string head_of(Ino ino) const;
   [[nodiscard]] std::shared_ptr<const Activity::Snapshot> stats_of(Ino ino) const;
-  /// Notes that the kernel may keep what it is about to hear of the view.
+  /// Notes that the kernel may cache the bytes that it is about to get from the view.
   void mark(Ino ino, ByteRange range) const;
 
   const Model& model_;
@@ -151,12 +154,12 @@ class Views {
   Activity& activity_;
   std::atomic<bool> is_broken_ = false;
   mutable std::vector<std::atomic<std::uint8_t>> marks_;  // by tensor; set before its bytes are read
-  std::vector<std::uint32_t> floating_;                   // tensors that float32/ has
+  std::vector<std::uint32_t> floating_;                   // the tensors in float32/
 
   mutable std::mutex mutex_;  // guards what follows
   std::unordered_map<Ino, Counted> counted_;
-  std::unordered_map<std::string_view, Ino> slices_;  // by name, a view of the file's own
-  std::deque<Ino> queue_;  // slices, in order of their making; those that are forgotten already, too
+  std::unordered_map<std::string_view, Ino> slices_;  // the key refers to Counted::name
+  std::deque<Ino> queue_;  // slices, oldest first; includes slices that are already forgotten
   Ino next_slice_ = kCounted;
   Ino next_stats_ = kStatsFiles;
 };

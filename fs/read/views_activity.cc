@@ -1,4 +1,4 @@
-// Counts as JSON.
+// Writes the counts and rates as JSON.
 #include "fs/read/views_activity.h"
 
 #include <fmt/format.h>
@@ -75,7 +75,7 @@ Activity::Snapshot Activity::take_snapshot(std::uint64_t tensors, std::uint64_t 
 
 void Activity::note_snapshot_read(const Snapshot& snapshot) {
   const std::scoped_lock lock(mutex_);
-  if (snapshot.at < last_at_) return;  // a newer one was read meanwhile
+  if (snapshot.at < last_at_) return;  // a newer snapshot was read meanwhile
   last_ = snapshot.counts;
   last_at_ = snapshot.at;
 }

@@ -1,4 +1,4 @@
-// What the mount has done so far, as `.safetensors/stats.json` tells it.
+// Counts the requests, bytes, commits and errors of a mount, for `.safetensors/stats.json`.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ enum class Request : std::uint8_t {
 };
 inline constexpr std::size_t kRequestKinds = 17;
 
-/// Any thread may count; nothing waits for anything.
+/// Any thread may call. Counting never blocks.
 class Activity {
  public:
   struct Counts {
@@ -50,19 +50,19 @@ class Activity {
   void note_written(std::uint64_t size_bytes) { add(bytes_written_, size_bytes); }
   void note_commit() { add(commits_, 1); }
   void note_refused_commit() { add(refused_commits_, 1); }
-  /// A request that failed because the store did, not because of what was asked.
+  /// Counts a request that failed because the store failed, not because the request was wrong.
   void note_error() { add(errors_, 1); }
 
-  /// The model was replaced by another one, which the mount shows now.
+  /// Counts a replacement: another model lies at the path, and the mount shows it now.
   void note_replacement() { add(replacements_, 1); }
-  /// Why what lies at the model's path can't be shown; empty: it can.
+  /// Sets the reason why the model at the path cannot be shown. Empty: it can be shown.
   void set_problem(std::string why);
 
   [[nodiscard]] Counts counts() const;
 
   using Time = std::chrono::steady_clock::time_point;
-  /// The state at one moment. `text` is a JSON object: the counts, and per second what has come since the
-  /// last snapshot that was read (before the first one: since the mount began).
+  /// The state at one moment. `text` is a JSON object with the counts, and with rates per second since the
+  /// last snapshot that was read. The first snapshot's rates count from the start of the mount.
   struct Snapshot {
     std::string text;
     Counts counts;
@@ -70,8 +70,8 @@ class Activity {
   };
   [[nodiscard]] Snapshot take_snapshot(std::uint64_t tensors, std::uint64_t open_slices,
                                        bool is_broken) const;
-  /// Rates of later snapshots count from this one. A look-up makes a snapshot for its size and may never read
-  /// it: that one changes nothing.
+  /// The rates of later snapshots count from this one. A look-up makes a snapshot to know its size. A
+  /// snapshot that is never read does not affect the rates.
   void note_snapshot_read(const Snapshot& snapshot);
 
  private:

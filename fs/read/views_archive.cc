@@ -1,4 +1,4 @@
-// Head, data, and the texts made of the header.
+// Makes the header of archive.safetensors, reads its data, and makes header.json and metadata.json.
 #include "fs/read/views_archive.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ Result<std::uint64_t> ArchiveView::data_offset() const {
   }
   const std::uint64_t as_it_is = model_.front().data_offset();
   const std::uint64_t aligned = (as_it_is + kPageBytes - 1) / kPageBytes * kPageBytes;
-  // A header so large that the padding would make it one that nobody accepts stays as it is.
+  // If the padding would make the header larger than readers accept, the header stays as it is.
   return aligned - kHeaderLengthBytes <= kMaxHeaderBytes ? aligned : as_it_is;
 }
 
@@ -54,7 +54,7 @@ Result<std::uint64_t> ArchiveView::size_bytes() const {
 }
 
 std::uint32_t ArchiveView::first_tensor_at(std::uint64_t data_offset) const {
-  // In order of their ends, too: ranges neither overlap nor leave gaps.
+  // Tensors are sorted by the ends of their ranges too: ranges neither overlap nor leave gaps.
   const TensorIndex& tensors = model_.tensors();
   std::uint32_t low = 0;
   std::uint32_t high = tensors.size();
@@ -101,7 +101,7 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
   const std::uint64_t data_at = *begin;
   const ByteRange head = range.intersection({0, data_at});
   if (head.empty() && !range.empty()) {
-    // Of one tensor, mostly: as it lies in the map.
+    // Most reads lie inside one tensor: the reply can refer to the map.
     const std::uint32_t tensor = first_tensor_at(range.offset - data_at);
     const ByteRange data = tensors[tensor].data;
     if (data.contains({range.offset - data_at, range.size_bytes}))

@@ -1,9 +1,8 @@
-// What `.safetensors/` shows of the model as a whole: `archive.safetensors`, `header.json`, `metadata.json`.
+// The views of the model as a whole: `archive.safetensors`, `header.json` and `metadata.json`.
 //
-// Of a single archive, archive.safetensors is the header with more padding, so that the data begin at a
-// multiple of 4096, and then the data: nothing is kept in memory, and every tensor lies where its
-// data_offsets say. Of a sharded model there is no header to pad: one is written when it is first asked for,
-// and kept.
+// For a single archive, archive.safetensors is the archive's header with more padding, followed by the data.
+// The padding makes the data begin at a multiple of 4096. Nothing is kept in memory, and every tensor lies at
+// its data_offsets. A sharded model has no common header: one is made on first use, and kept.
 #pragma once
 
 #include <cstdint>
@@ -19,29 +18,30 @@ namespace stfs {
 
 class ArchiveView {
  public:
-  /// Both must outlive it.
+  /// The model and the source must outlive this object.
   ArchiveView(const Model& model, const ViewSource& source) : model_(model), source_(source) {}
 
-  /// EFBIG where the model has so many tensors that no reader would take their header.
+  /// EFBIG if the model has so many tensors that no reader would accept their header.
   [[nodiscard]] Result<std::uint64_t> size_bytes() const;
-  /// Byte for byte the file of a single archive.
+  /// True if this view has exactly the bytes of a single archive's file.
   [[nodiscard]] bool is_the_archive() const;
-  /// @param range  inside the file.
+  /// @param range  must lie inside the file.
   [[nodiscard]] Result<Bytes> read(ByteRange range) const;
-  /// Calls visit(tensor) for those whose bytes lie in a range of the file; none where that has no size.
+  /// Calls visit(tensor) for each tensor that has bytes in a range of the file. Calls nothing for an empty
+  /// range.
   template <class Visit>
   void for_each_tensor(ByteRange range, const Visit& visit) const;
 
-  /// Of the header's JSON, the padding left out. Reads the padding, the first time.
+  /// The size of the header's JSON without its padding. The first call reads the padding.
   [[nodiscard]] Result<std::uint64_t> header_json_bytes() const;
   [[nodiscard]] Result<Bytes> read_header_json(ByteRange range) const;
 
-  /// `__metadata__` as an object; kept once it was asked for.
+  /// `__metadata__` as a JSON object. The text is made on the first call, and kept.
   [[nodiscard]] const std::string& metadata_json() const;
 
  private:
   [[nodiscard]] Result<std::uint64_t> data_offset() const;
-  /// The head of a sharded model: length and JSON, padded.
+  /// The header of a sharded model: length and JSON, padded.
   [[nodiscard]] Result<std::string_view> merged_head() const;
   [[nodiscard]] Result<void> append_head(ByteRange part, std::uint64_t data_at,
                                          std::vector<std::byte>& to) const;
@@ -52,7 +52,7 @@ class ArchiveView {
   mutable std::mutex mutex_;  // guards what follows
   mutable std::optional<std::uint64_t> header_json_bytes_;
   mutable std::optional<std::string> metadata_json_;
-  mutable std::optional<Result<std::string>> merged_head_;  // never changed once it is there
+  mutable std::optional<Result<std::string>> merged_head_;  // never changes once it is set
 };
 
 template <class Visit>

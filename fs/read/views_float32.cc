@@ -1,4 +1,4 @@
-// Which bytes a range of the converted file is made of.
+// Finds the elements that a range of the converted file needs, reads them and converts them.
 #include "fs/read/views_float32.h"
 
 #include <cstring>
@@ -16,15 +16,15 @@ std::string float32_header(const Tensor& tensor) {
 Result<void> copy_float32(const Tensor& tensor, std::uint32_t position, std::uint64_t offset,
                           const ViewSource& source, std::span<std::byte> to) {
   constexpr std::uint64_t kByteBits = 8;
-  constexpr std::uint64_t kWholeBytes = 8;  // so many elements are whole bytes, whatever the dtype
+  constexpr std::uint64_t kWholeBytes = 8;  // 8 elements fill whole bytes, whatever the dtype
   const std::uint64_t bits = bits_of(tensor.dtype);
   const std::uint64_t first = offset / sizeof(float);
   const std::uint64_t end = (offset + to.size() + sizeof(float) - 1) / sizeof(float);
   const std::uint64_t aligned = first - first % kWholeBytes;
   const std::uint64_t from = aligned * bits / kByteBits;
-  // The element count times bits fits: the header's validation has multiplied them.
+  // The product cannot overflow: the header's validation has checked the same multiplication.
   const std::uint64_t from_end = (end * bits + kByteBits - 1) / kByteBits;
-  // Of this thread: a new buffer is filled with zeros first.
+  // The thread keeps this buffer, because a new buffer is filled with zeros first.
   thread_local std::vector<std::byte> bytes;
   bytes.resize(static_cast<std::size_t>(from_end - from));
   if (auto copied = source.copy(position, from, bytes); !copied) return copied;

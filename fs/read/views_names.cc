@@ -1,4 +1,4 @@
-// Names that fit, and names that do not.
+// Appends `.npy` to names, and keeps a table of names that are too long for it.
 #include "fs/read/views_names.h"
 
 #include "fs/tree/names.h"
@@ -12,7 +12,7 @@ bool fits(std::string_view flat_name) {
   return flat_name.size() + kNpySuffix.size() <= kMaxFileNameBytes;
 }
 
-/// Shorter by `.npy` than told_apart() would make it.
+/// Cuts a name as told_apart() does, but leaves room for `.npy`, and appends it.
 std::string cut_name(std::string_view flat_name, std::string_view seed) {
   constexpr std::size_t kHashBytes = 1 + 16;  // `~` and the digits
   std::size_t end = kMaxFileNameBytes - kHashBytes - kNpySuffix.size();
@@ -35,7 +35,7 @@ const ViewNames::Long& ViewNames::long_names() const {
       if (fits(flat_name)) continue;
       std::string seed(tensors_[tensor].name);
       std::string name = cut_name(flat_name, seed);
-      // Taken by one that happens to be called so.
+      // Another tensor may happen to have this name.
       const auto is_taken = [&] {
         const std::string_view stem(name.data(), name.size() - kNpySuffix.size());
         return long_.tensors.contains(name) || tensor_of_flat(stem).has_value();
@@ -60,7 +60,7 @@ std::optional<std::uint32_t> ViewNames::tensor_of_npy(std::string_view file_name
   if (fits(stem)) {
     if (const auto tensor = tensor_of_flat(stem)) return tensor;
   }
-  // A cut one is as long as can be, but for the rest of a character.
+  // A cut name has the greatest length, less up to 3 bytes if the cut fell inside a UTF-8 character.
   constexpr std::size_t kLongestRest = 3;
   if (file_name.size() + kLongestRest < kMaxFileNameBytes) return std::nullopt;
   const auto& tensors = long_names().tensors;

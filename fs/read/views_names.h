@@ -1,4 +1,5 @@
-// Names of the files in `.safetensors/npy` and its like: a tensor's flat file name, with `.npy` behind it.
+// Maps tensors to file names in `.safetensors/npy` and `.safetensors/float32`, and back. A name is the
+// tensor's flat file name with `.npy` appended.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +15,10 @@
 
 namespace stfs {
 
-/// Any thread may call. What is not always needed is made when it is first asked for.
+/// Any thread may call. Tables that few mounts need are built on first use.
 class ViewNames {
  public:
-  /// Both must outlive it.
+  /// The index and the tree must outlive this object.
   ViewNames(const TensorIndex& tensors, const InodeTable& tree, Layout layout)
       : tensors_(tensors), tree_(tree), layout_(layout) {}
 
@@ -26,7 +27,7 @@ class ViewNames {
   [[nodiscard]] std::string npy_name(std::uint32_t tensor) const;
 
  private:
-  /// Those that `.npy` makes too long for a directory: cut, and told apart by a hash.
+  /// The names that `.npy` makes too long for a directory. They are cut and end in a hash.
   struct Long {
     std::unordered_map<std::string, std::uint32_t> tensors;
     std::unordered_map<std::uint32_t, std::string> names;
@@ -39,7 +40,7 @@ class ViewNames {
   const InodeTable& tree_;
   const Layout layout_;
   mutable std::once_flag has_flat_;
-  mutable std::unique_ptr<InodeTable> own_flat_;  // in layout=tree
+  mutable std::unique_ptr<InodeTable> own_flat_;  // only in layout=tree
   mutable std::once_flag has_long_;
   mutable Long long_;
 };

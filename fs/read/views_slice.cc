@@ -1,4 +1,4 @@
-// Names, and what they select.
+// Parses the names of slices, and copies the elements that a slice selects.
 #include "fs/read/views_slice.h"
 
 #include "core/tensor/npy_writer.h"

@@ -1,4 +1,4 @@
-// `.safetensors/slice/NAME[0:10,:,3]`: some elements of a tensor as a file, gathered when they are read.
+// `.safetensors/slice/NAME[0:10,:,3]`: some elements of a tensor as a file. Each read gathers its elements.
 #pragma once
 
 #include <cstdint>
@@ -15,27 +15,27 @@ namespace stfs {
 
 /// The parts of a file name in slice/: `NAME[TEXT]` or `NAME[TEXT].npy`, split at the last `[`.
 struct SliceName {
-  std::string_view tensor;  // its flat file name
+  std::string_view tensor;  // the tensor's flat file name
   std::string_view text;
   bool is_npy = false;
-  bool is_closed = false;  // by a `]`
+  bool is_closed = false;  // ends with a `]`
 };
-/// Nothing where there is no `[`.
+/// Returns nothing if the name has no `[`.
 std::optional<SliceName> split_slice_name(std::string_view file_name);
 
 struct SliceFile {
   std::uint32_t tensor = 0;
   Slice slice;
-  std::string head;  // of an .npy
+  std::string head;  // the header of a `.npy` file, else empty
 
   [[nodiscard]] std::uint64_t size_bytes() const { return head.size() + slice.size_bytes; }
 };
 
-/// EINVAL where the text is no slice of that tensor.
+/// Parses the slice. EINVAL if the text is not a slice of that tensor.
 Result<SliceFile> slice_file(const SliceName& name, std::uint32_t position, const Tensor& tensor);
 
-/// Copies bytes of the slice itself, without the head.
-/// @param offset  in the slice.
+/// Copies bytes of the slice's elements, without the head.
+/// @param offset  in the elements.
 Result<void> copy_slice(const SliceFile& file, std::uint64_t offset, const ViewSource& source,
                         std::span<std::byte> to);
 

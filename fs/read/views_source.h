@@ -1,5 +1,5 @@
-// Where views get bytes from. A tensor's come through here and nowhere else, so that views do not know
-// whether it lies in the one archive of the mount, in a shard or in a delta.
+// The source of all bytes of views. Views read tensors only through it, so they do not need to know whether a
+// tensor lies in the mount's only archive, in a shard or in a delta.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,17 @@
 
 namespace stfs {
 
-/// Any thread may call. Bytes come whole from before or after a commit; EIO where they are gone.
+/// Any thread may call. All bytes of one call are from before a commit, or all are from after it. EIO if the
+/// bytes are gone.
 struct ViewSource {
-  /// A range of a tensor, inside it, for a reply.
+  /// Returns a range of a tensor, for a reply. The range must lie inside the tensor.
   std::function<Result<Bytes>(std::uint32_t tensor, ByteRange part)> read;
-  /// The same bytes, from `offset` in the tensor on, for all other uses.
+  /// Copies the same bytes, from `offset` in the tensor, for all other uses.
   std::function<Result<void>(std::uint32_t tensor, std::uint64_t offset, std::span<std::byte> to)> copy;
-  /// Several ranges of one tensor in one state of it.
+  /// Reads several ranges of a tensor. All of them come from the same state of the tensor.
   using Work = std::function<Result<void>(const TensorBytes& tensor)>;
   std::function<Result<void>(std::uint32_t tensor, const Work& work)> read_parts;
-  /// A range of the archive's header, counted from the beginning of the file.
+  /// Returns a range of the archive's header. The range counts from the beginning of the file.
   std::function<Result<std::vector<std::byte>>(ByteRange range)> read_header;
 };
 
