@@ -1,4 +1,4 @@
-// The tables: the first row that matches decides.
+// The two tables of close_decision.h. The first row that matches decides.
 #include "fs/write/close_decision.h"
 
 #include <optional>
@@ -37,7 +37,7 @@ constexpr CloseRow kCloseRows[] = {
     {Content::Cut,   any,               Ending::Closes, any,    FileKind::Shared,   CloseDecision::Fail},
     {Content::Cut,   any,               Ending::Closes, any,    any,                CloseDecision::Refuse},
 
-    // Killed, perhaps in the middle of its bytes. Untold and Hidden: nobody can say that it was not.
+    // A killed process may have written only part of its bytes. Untold or Hidden: it may have been killed.
     {any,            Closer::Opener,    any,            any,    any,                CloseDecision::Wait},
     {any,            Closer::Mapper,    any,            true,   any,                CloseDecision::Wait},
     {any,            any,               Ending::Hidden, any,    any,                CloseDecision::Doubt},

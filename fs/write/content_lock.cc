@@ -1,4 +1,4 @@
-// One mutex, one condition.
+// Implements the content's lock with one mutex and one condition variable.
 #include "fs/write/content_lock.h"
 
 #include <algorithm>
@@ -74,7 +74,7 @@ void ContentLock::step_aside(ByteRange range) {
 
 void ContentLock::rejoin(ByteRange range) {
   std::unique_lock lock(mutex_);
-  // Whoever waits to be alone waits for us too.
+  // Waits for the holder only. Threads that wait to be alone wait for this write.
   changed_.wait(lock, [this] { return !is_held_; });
   is_held_ = true;
   *std::ranges::find(beside_, range) = beside_[--beside_count_];

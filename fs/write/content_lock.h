@@ -1,12 +1,12 @@
-// The lock of a pending content: everybody alone, but writes to different places of it side by side, and
-// readers beside a commit.
+// The lock of a pending content. It is exclusive, with two exceptions: writes to different places run in
+// parallel, and readers may enter while a commit holds the lock.
 //
-// A write that may go beside others takes the lock beside them, notes what it is about to do, and steps aside
-// while it does it:
+// A parallel write takes the lock with lock_beside(), notes its bytes in the stage, and steps aside while it
+// writes them:
 //
-//     lock_beside()  ->  step_aside()  ->  rejoin()  ->  unlock()
-//     alone, but for     the next one      as at the
-//     those aside        may come          beginning
+//     lock_beside()          ->  step_aside()     ->  rejoin()               ->  unlock()
+//     alone, except for          other writes         alone again, except
+//     writes that are aside      may enter            for writes that are aside
 #pragma once
 
 #include <array>
@@ -25,17 +25,20 @@ class ContentLock {
   void lock();
   void unlock();
 
-  /// Waits for writes to the same place, for room among those aside, and for whoever waits to be alone.
+  /// Takes the lock for a write to this range. Waits while another write to an overlapping range is aside,
+  /// while kMostBeside writes are aside, and while any thread waits to hold the lock alone.
   void lock_beside(ByteRange range);
-  /// Lets others in, but to that place: unlocked, and nobody is alone before rejoin().
+  /// Releases the lock for writes to other ranges. lock() waits until rejoin().
   void step_aside(ByteRange range);
+  /// Takes the lock again, and gives up the range.
   void rejoin(ByteRange range);
 
-  /// For the holder: readers come in beside it, until it sends them out. It changes nothing meanwhile.
+  /// The holder calls this to let readers in until send_readers_out(). It must not change the content
+  /// meanwhile.
   void admit_readers();
-  /// Waits for readers that are inside. Does nothing where none were admitted.
+  /// Lets no more readers in, and waits for those inside. Does nothing if none were admitted.
   void send_readers_out();
-  /// Holds the lock for reading: beside a holder that admits readers, else alone.
+  /// Holds the lock for reading: together with a holder that admits readers, else alone.
   class Reading {
    public:
     explicit Reading(ContentLock& lock) : lock_(lock), is_alone_(lock.begin_reading()) {}
@@ -49,7 +52,7 @@ class ContentLock {
   };
 
  private:
-  /// True where the lock is held alone now.
+  /// @return true if the caller now holds the lock alone.
   bool begin_reading();
   void end_reading();
   [[nodiscard]] std::span<const ByteRange> beside() const { return std::span(beside_).first(beside_count_); }
@@ -57,10 +60,11 @@ class ContentLock {
   std::mutex mutex_;  // guards what follows
   std::condition_variable changed_;
   bool is_held_ = false;
-  unsigned waiting_ = 0;  // to be alone
+  unsigned waiting_ = 0;  // threads that wait to hold the lock alone
   bool admits_readers_ = false;
   unsigned readers_ = 0;
-  // Disjoint. Each keeps a thread of the mount's: one writer of a slow disk must not have them all.
+  // The ranges of writes that are aside; disjoint. Each write occupies a thread of the mount. One writer to a
+  // slow disk must not occupy all threads.
   static constexpr std::size_t kMostBeside = 4;
   std::array<ByteRange, kMostBeside> beside_;
   std::size_t beside_count_ = 0;

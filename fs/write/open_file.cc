@@ -1,4 +1,4 @@
-// The state of pending content.
+// The states of pending content (open_file.h).
 #include "fs/write/open_file.h"
 
 #include <utility>
@@ -18,7 +18,7 @@ Result<void> PendingContent::commit(const TransactionGroup::OptionsOf& options_o
                                     const TransactionGroup::LockOf& lock_of,
                                     const TransactionGroup::InTurn& in_turn) {
   if (staged_ == nullptr) return {};
-  // Afterwards nothing changes in the stage any more.
+  // pieces() completes the stage. From here on the stage does not change, so readers may come in.
   if (auto completed = staged_->pieces(); !completed) return pass_on(std::move(completed));
   const auto options_with_readers = [&](std::uint32_t shard) {
     auto options = options_of(shard);
@@ -31,7 +31,7 @@ Result<void> PendingContent::commit(const TransactionGroup::OptionsOf& options_o
   if (committed) {
     forget();
   } else if (group_->is_empty()) {
-    end(committed.error());  // committed, but not applied: the journal has it
+    end(committed.error());  // committed, but not yet applied: the bytes are in the journal
   }
   return committed;
 }

@@ -1,15 +1,19 @@
-// What a descriptor on a tensor stands for, and the pending content behind it.
+// The kinds of open descriptors on a tensor, and the pending content of the descriptors that write.
 //
-//   Reader    O_RDONLY             no state; reads come from the archive
-//   Isolated  O_WRONLY             pending content of its own, past the page cache: nobody else sees it
-//   Shared    O_RDWR               pending content that all O_RDWR descriptors of the tensor share, since
-//                                  they share the kernel's page cache, as do the readers of the tensor
-//   Grouped   in a transaction's   pending content that all descriptors of that file share; nothing is
-//             directory            committed before the directory is
+//   Reader    O_RDONLY             It has no state; its reads come from the archive.
+//   Isolated  O_WRONLY             It has pending content of its own and bypasses the page cache, so no other
+//                                  process sees the content before the commit.
+//   Shared    O_RDWR               All O_RDWR descriptors of the tensor share one pending content, since they
+//                                  share the kernel's page cache with each other and with its readers.
+//   Grouped   in a transaction's   All descriptors of that file share one pending content. It is committed
+//             directory            only with the directory.
 //
-// Pending content goes  clean -> dirty (write, resize) -> committed = clean (close, fsync),
-//                       or any -> failed (a write was refused, the writer was killed): rolled back, and
-//                       every later call says why.
+// States of pending content:
+//
+//   clean -> dirty            write, resize
+//   dirty -> clean            close or fsync: committed
+//   clean or dirty -> failed  a write was refused, or the writer was killed: the bytes are dropped, and every
+//                             later call fails with the reason
 #pragma once
 
 #include <sys/types.h>
@@ -35,8 +39,9 @@ enum class FileKind : std::uint8_t { Reader, Isolated, Shared, Grouped };
 
 class PendingContent {
  public:
-  /// @param tensor  its position in the model, which must outlive the content.
-  /// @param group  what to stage in; null: a transaction of its own for each commit.
+  /// @param model   must outlive the content.
+  /// @param tensor  the tensor's position in the model.
+  /// @param group   the group to stage in. Null: each commit is a transaction of its own.
   PendingContent(const Model& model, std::uint32_t tensor, std::shared_ptr<TransactionGroup> group = nullptr)
       : tensor_(tensor),
         model_(model),
@@ -46,55 +51,60 @@ class PendingContent {
         group_(std::move(group)) {}
 
   [[nodiscard]] std::uint32_t tensor() const { return tensor_; }
-  /// Descriptors that share this; guarded by the file system's state mutex.
+  /// The number of descriptors that share this content; guarded by the file system's state mutex.
   unsigned descriptors = 0;
 
   /// Guards what follows. Taken before the commit lock and the tensor's lock (filesystem.h).
   ContentLock mutex;
   std::optional<Error> failure;
-  std::atomic<bool> has_failed = false;  // the same, for a look without the mutex
+  std::atomic<bool> has_failed = false;  // true if failure is set; may be read without the mutex
   Writers writers;
-  /// The last close or sync of exactly these bytes failed: its caller has been told that they are lost.
+  /// The last close or sync of exactly these bytes failed, and its caller knows that they are lost.
   bool was_refused = false;
 
-  /// Set by utimensat(2) after the last write: the commit keeps it. The time is guarded by the state mutex.
+  /// utimensat(2) has set mtime after the last write; the commit keeps this time. The state mutex guards
+  /// mtime.
   std::atomic<bool> keeps_mtime = false;
   struct timespec mtime {};
 
-  /// The stage, begun with the first write: an open that writes nothing costs nothing.
+  /// Returns the stage, and begins one if there is none. The first write calls this, so that an open that
+  /// writes nothing costs nothing.
   Result<Staging*> stage();
-  /// Null while nothing is pending.
+  /// The stage, or null while nothing is pending.
   [[nodiscard]] Staging* staged() const { return staged_; }
   [[nodiscard]] std::uint64_t size_bytes() const { return staged_ ? staged_->size_bytes() : tensor_bytes_; }
-  /// The same, without the mutex: the size after the last change that was made known by show_size().
+  /// The size at the last call of show_size(). Needs no mutex.
   [[nodiscard]] std::uint64_t shown_size_bytes() const { return shown_size_bytes_; }
   void show_size() { shown_size_bytes_ = size_bytes(); }
   [[nodiscard]] bool is_dirty() const { return staged_ != nullptr && staged_->is_dirty(); }
   [[nodiscard]] bool is_whole() const { return staged_ == nullptr || staged_->is_whole(); }
 
-  /// Of content on its own. After success nothing is pending; after a failure all of it still is. Readers
-  /// come in beside it: they wait neither for the disk nor for another process's lock.
+  /// Commits content that belongs to no transaction's directory. After success nothing is pending. After a
+  /// failure everything is still pending. The exception is a failure behind the commit point: the bytes are
+  /// in the journal, and the content ends as in end(). Readers may enter meanwhile, so they wait neither for
+  /// the disk nor for another process's lock.
   Result<void> commit(const TransactionGroup::OptionsOf& options_of, const TransactionGroup::LockOf& lock_of,
                       const TransactionGroup::InTurn& in_turn);
-  /// Takes the stage out of sight while the group commits, which ends the stage; meanwhile the content reads
-  /// as the archive's. unpark() brings it back after a refusal.
+  /// Hides the stage while the group commits, because the commit ends the stage. Meanwhile the content reads
+  /// as the archive's. unpark() brings the stage back after a refused commit.
   void park();
   void unpark();
-  /// Back to what the archive holds.
+  /// Drops what is staged: the content is the archive's again.
   void forget();
-  /// From now on every later call gives this error. What is staged stays until fail(): others may be at it.
+  /// Makes every later call fail with this error. The stage stays until fail(), since other threads may use
+  /// it.
   void note_failure(Error why);
-  /// Back to what the archive holds, for good: every later call gives this error.
+  /// Drops what is staged, and makes every later call fail with this error.
   void fail(Error why);
 
-  /// As fail(), where the commit has taken the stage away already.
+  /// As fail(), for a commit that has already ended the stage.
   void end(Error why);
-  /// Takes the failure back: the writer begins again.
+  /// Clears the failure, so that the writer may begin again.
   void retry();
 
-  /// Before new bytes are staged.
+  /// Call before new bytes are staged.
   void note_write(Caller caller);
-  /// What is pending is accepted as it is; those who wrote it answer for it no longer.
+  /// Accepts the pending bytes as they are: their writers no longer answer for them.
   void accept() { writers.clear(); }
 
  private:
@@ -115,17 +125,17 @@ struct OpenFile {
   bool is_synchronous = false;              // O_SYNC or O_DSYNC
   std::shared_ptr<PendingContent> content;  // null for a Reader
 
-  // The truncation that open(2) with O_TRUNC asks for comes as a request of its own that names no
-  // descriptor: it belongs to the newest untouched one that the same thread has opened.
-  pid_t opener = 0;  // thread; 0 where it lives in another pid namespace
+  // For open(2) with O_TRUNC the kernel sends the truncation as a request of its own that names no
+  // descriptor. It belongs to the newest untouched descriptor that the same thread has opened.
+  pid_t opener = 0;  // thread; 0 if it lives in another pid namespace
   pid_t opener_process = 0;
-  std::uint64_t opened_at = 0;  // a count of opens
+  std::uint64_t opened_at = 0;  // the number of this open, counted from the mount's first
   std::atomic<bool> is_untouched = true;
   bool opener_has_closed = false;  // guarded by the content's mutex
 };
 
-/// What is written through it goes through the page cache of its inode, where all descriptors of the file see
-/// it.
+/// True if writes through this descriptor go through the inode's page cache, where all descriptors of the
+/// file see them.
 inline bool is_in_page_cache(const OpenFile& file) {
   return file.kind == FileKind::Shared || file.kind == FileKind::Grouped;
 }

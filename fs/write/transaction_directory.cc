@@ -1,4 +1,4 @@
-// Begin, stage, commit, roll back.
+// Begins, stages, commits and rolls back transactions.
 #include "fs/write/transaction_directory.h"
 
 #include <fmt/format.h>
@@ -194,7 +194,7 @@ Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino t
       return refuse(EBUSY,
                     fmt::format("tensor \"{}\" is still open for writing", model_.tensors()[tensor].name));
     }
-    // The commit takes as long as the disk does, and others go on meanwhile.
+    // The commit may wait long for the disk, so the mutex is free meanwhile.
     begun.is_committing = true;
     committing = begun;
   }
@@ -235,7 +235,8 @@ Result<void> TransactionDirectory::commit(const Begun& committing, const Calls& 
     auto options = calls.options_of(shard);
     if (!options) return options;
     options->on_foreign_change = [&, note = std::move(options->on_foreign_change)]() -> Result<void> {
-      // Only now, with the archive's locks held, can nobody come between the look and the commit.
+      // This check is the final one: with the archive's locks held, no other change can come before the
+      // commit.
       if (note) static_cast<void>(note());
       return look();
     };
@@ -247,7 +248,7 @@ Result<void> TransactionDirectory::commit(const Begun& committing, const Calls& 
       act(*member.content);
     }
   };
-  // Before the turn: what has to be read for the look is read here, and other commits go on meanwhile.
+  // The first check, before the turn: it reads the tensors that it needs while other commits go on.
   if (auto same = look(); !same) return same;
   each([](PendingContent& content) { content.park(); });
   auto committed = calls.in_turn([&]() -> Result<void> {
@@ -267,7 +268,7 @@ Result<void> TransactionDirectory::commit(const Begun& committing, const Calls& 
       }
     });
     if (has_ended) calls.note_shown(contents);
-    // rename(2) says EINVAL of a directory that is moved into itself, and mv(1) tells people so.
+    // EINVAL of rename(2) means that a directory is moved into itself, and mv(1) prints that. Hence ENODATA.
     if (committed.error().code == ErrorCode::WrongSize) committed.error().errno_value = ENODATA;
     return committed;
   }
@@ -294,7 +295,7 @@ Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,
 Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool is_for_writing) {
   const Place place = place_of(ino);
   const std::uint32_t position = tensor(ino);
-  // Reads the whole tensor the first time, so before the lock.
+  // version_of_() reads the whole tensor the first time, so it is called before the lock is taken.
   auto base = is_for_writing ? version_of_(position) : Result<TensorVersion>(TensorVersion{});
   if (!base) return pass_on(std::move(base));
   const std::scoped_lock lock(mutex_);

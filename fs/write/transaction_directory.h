@@ -1,19 +1,20 @@
-// `.safetensors/transactions/T/`: many tensors that change together.
+// `.safetensors/transactions/T/`: a transaction, in which many tensors change together.
 //
-//   mkdir .safetensors/transactions/T        begins
-//   write T/NAME ...                         stages: T shows the whole model, with what is staged in it
-//   mv T .safetensors/committed/             commits: the rename's errno is the verdict
+//   mkdir .safetensors/transactions/T        begins the transaction
+//   write T/NAME ...                         stages bytes: T shows the whole model with the staged changes
+//   mv T .safetensors/committed/             commits: the rename's errno is the result
 //   rm -r T                                  rolls back
 //
-// committed/ shows the last kMostCommitted transactions, as empty directories. A transaction takes the place
-// of an earlier one of its name there, as rename(2) replaces an empty directory.
+// committed/ shows the last kMostCommitted transactions, as empty directories. A transaction replaces an
+// earlier one of the same name there, as rename(2) replaces an empty directory.
 //
-// Names in T are the flat file names of the tensors. T lists only what is staged, every other tensor can be
-// looked up too: opened without O_TRUNC, a file starts as the tensor is now, so a part can be patched. A
-// close fails with EINVAL where the size is wrong, but the content stays for another try.
+// Names in T are the flat file names of the tensors. T lists only staged tensors, but every other tensor can
+// be looked up too. A file that is opened without O_TRUNC starts with the tensor's present bytes, so a part
+// can be patched. A close fails with EINVAL if the size is wrong, but the content stays for another try.
 //
-// Inode numbers: `.safetensors` and its two directories, then for each transaction ever begun a run of
-// one directory and one file per tensor. Computed, so a look-up allocates nothing; never reused.
+// Inode numbers: `.safetensors` and its two directories come first. Each transaction that was ever begun has
+// a run of numbers: one directory, and one file per tensor. The numbers are computed, so a look-up allocates
+// nothing. They are never reused.
 #pragma once
 
 #include <condition_variable>
@@ -37,13 +38,13 @@
 
 namespace stfs {
 
-/// Who has made a transaction.
+/// The user and group that made a transaction.
 struct Maker {
   uid_t uid = 0;
   gid_t gid = 0;
 };
 
-/// Any thread may call. Takes its own mutex last, but for that of a TransactionGroup.
+/// Any thread may call. While its mutex is held, only a TransactionGroup's mutex is taken.
 class TransactionDirectory {
  public:
   static constexpr Ino kViews = Ino{1} << 48U;
@@ -51,20 +52,20 @@ class TransactionDirectory {
   static constexpr Ino kCommitted = kViews + 2;
   static constexpr std::size_t kMostCommitted = 64;
 
-  /// What the state of a tensor's content is now: a number that differs after every change to it, and its
-  /// checksum, which tells whether a change changed anything.
+  /// The version of a tensor's content. The generation differs after every change. The checksum tells whether
+  /// a change has altered any byte.
   struct TensorVersion {
     std::uint64_t generation = 0;
     std::string checksum;
   };
   using VersionOf = std::function<Result<TensorVersion>(std::uint32_t tensor)>;
 
-  /// The model must outlive it.
+  /// The model must outlive this object.
   TransactionDirectory(const Model& model, VersionOf version_of);
 
   static bool owns(Ino ino) { return ino >= kViews; }
   [[nodiscard]] bool is_directory(Ino ino) const;
-  /// Tensor of a file below a transaction.
+  /// The tensor of a file in a transaction.
   [[nodiscard]] std::uint32_t tensor(Ino ino) const {
     return static_cast<std::uint32_t>(place_of(ino).in_run - 1);
   }
@@ -73,47 +74,49 @@ class TransactionDirectory {
   [[nodiscard]] std::vector<std::pair<std::string, Ino>> list(Ino directory) const;
   [[nodiscard]] Ino parent(Ino ino) const;
 
-  /// mkdir. EPERM elsewhere than in transactions/, EEXIST.
+  /// mkdir. EPERM outside of transactions/; EEXIST if the name is taken.
   Result<Ino> begin(Ino directory, std::string_view name, Maker maker = {});
-  /// What a directory shows where other users may enter: a transaction is its maker's alone, and in the
-  /// directories above it only the maker may move or remove it.
+  /// The permissions that a directory shows on a mount that other users may enter. Only its maker may use a
+  /// transaction. In transactions/ and committed/ only the maker may move or remove it.
   [[nodiscard]] Permissions restricted(Ino directory, Permissions shown) const;
-  /// rmdir. ENOTEMPTY while something is staged.
+  /// rmdir. EPERM for other directories; EBUSY during a commit; ENOTEMPTY while something is staged.
   Result<void> remove_directory(Ino directory, std::string_view name);
-  /// unlink: takes one tensor out of the transaction. EBUSY where it stays open for writing.
+  /// unlink: takes one tensor out of the transaction. EBUSY if it stays open for writing, and during a
+  /// commit.
   Result<void> remove_file(Ino directory, std::string_view name);
   using Contents = std::vector<std::shared_ptr<PendingContent>>;
-  /// What a commit takes from the file system.
+  /// The calls of the file system that a commit needs.
   struct Calls {
     TransactionGroup::OptionsOf options_of;
     TransactionGroup::LockOf lock_of;
     TransactionGroup::InTurn in_turn;
-    /// The contents of the tensors that have changed; called in the turn of the commit.
+    /// Gets the contents of the tensors that have changed. Called in the turn of the commit.
     std::function<void(const Contents&)> note_committed;
-    /// The commit has failed behind its commit point: these tensors show their new bytes all the same.
+    /// Called if the commit fails behind its commit point: these tensors show their new bytes nevertheless.
     std::function<void(const Contents&)> note_shown;
   };
-  /// rename. Between two names in transactions/, or from there to committed/: then it commits.
+  /// rename. Within transactions/ it renames the transaction; a move from there to committed/ commits it.
   Result<void> rename(Ino from, std::string_view name, Ino to, std::string_view new_name, const Calls& calls);
 
-  /// The content that all descriptors of a file share; for writing, notes the tensor's version as the one
-  /// that the transaction was made from.
+  /// Opens a file. For writing: returns the content that all descriptors of the file share, and on the first
+  /// open notes the tensor's version, which must not have changed at the commit. For reading: returns null.
+  /// ESTALE if the transaction has ended; EBUSY for writing during the commit.
   Result<std::shared_ptr<PendingContent>> open(Ino ino, bool is_for_writing);
-  /// The content where something is staged, else null.
+  /// The file's content, or null if it was not opened for writing.
   [[nodiscard]] std::shared_ptr<PendingContent> content(Ino ino) const;
   void close(Ino ino);
-  /// The kernel's page cache may hold bytes of this file. Before they are read.
+  /// Notes that the kernel's page cache may hold bytes of this file. Call before the bytes are read.
   void note_read(Ino ino);
-  /// The files that show these tensors and that the page cache may hold: where nothing was staged, they show
-  /// what is committed. Taken for forgotten then.
+  /// The files of these tensors that the page cache may hold. They become stale with a commit, because files
+  /// without staged bytes show what is committed. The files count as forgotten from then on.
   std::vector<Ino> take_cached(std::uint32_t first_tensor, std::uint32_t last_tensor);
-  /// Names of the transactions that hold something and were neither committed nor removed.
+  /// The names of the transactions that hold something and were neither committed nor removed.
   [[nodiscard]] std::vector<std::string> unfinished() const;
 
  private:
   struct Place {
-    std::uint64_t number = 0;  // of the transaction
-    std::uint64_t in_run = 0;  // 0: its directory; else 1 + tensor
+    std::uint64_t number = 0;  // the transaction's number
+    std::uint64_t in_run = 0;  // 0 is its directory, else 1 + tensor
   };
   struct Member {
     std::shared_ptr<PendingContent> content;
@@ -123,16 +126,17 @@ class TransactionDirectory {
   struct Begun {
     std::string name;
     Maker maker;
-    bool is_committing = false;  // nothing in it may be opened for writing, moved or removed
+    bool is_committing = false;  // meanwhile nothing in it may be opened for writing, moved or removed
     bool is_committed = false;
     std::shared_ptr<TransactionGroup> group;
     std::map<std::uint32_t, Member> members;
-    std::set<std::uint32_t> cached;  // tensors
+    std::set<std::uint32_t> cached;  // tensors whose files the page cache may hold
   };
 
-  /// The commit of a transaction that is marked as committing.
+  /// Commits a transaction that is marked as committing.
   Result<void> commit(const Begun& committing, const Calls& calls);
-  /// With the mutex held: forgets an earlier one of that name, and the oldest of too many.
+  /// Moves a transaction to committed/. Drops an earlier one of that name, and the oldest if there are more
+  /// than kMostCommitted. The caller holds the mutex.
   void show_committed(std::uint64_t number, std::string_view name);
   [[nodiscard]] Place place_of(Ino ino) const;
   [[nodiscard]] Ino ino_of(std::uint64_t number, std::uint64_t in_run) const;
@@ -143,16 +147,16 @@ class TransactionDirectory {
 
   const Model& model_;
   const VersionOf version_of_;
-  const InodeTable flat_;  // names of files in a transaction, whatever the mount's layout
+  const InodeTable flat_;  // the file names in a transaction, whatever the mount's layout
 
-  /// The kernel tells of a last close behind the close's return: who closes and moves at once is not refused
-  /// for it. Returns with the lock held, when it is so or after two seconds.
+  /// Waits until the files are closed, at most two seconds. The kernel sends the RELEASE after close(2) has
+  /// returned, so a program that closes and then moves at once must not be refused. Holds the lock on return.
   void wait_for_closes(std::unique_lock<std::mutex>& lock, const std::function<bool()>& are_closed);
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable closes_;
   std::map<std::uint64_t, Begun> begun_;
-  std::deque<std::uint64_t> committed_;  // those of begun_, in order of their commits
+  std::deque<std::uint64_t> committed_;  // the committed ones of begun_, oldest first
   std::uint64_t next_number_ = 0;
 };
 

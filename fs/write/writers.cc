@@ -1,4 +1,4 @@
-// A short list, searched from its beginning.
+// Keeps the writers in a short list, and searches it from the beginning.
 #include "fs/write/writers.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// The processes that wrote the bytes that are pending.
+// Remembers which processes wrote the pending bytes of a file.
 #pragma once
 
 #include <sys/types.h>
@@ -8,35 +8,35 @@
 
 namespace stfs {
 
-/// The kernel's lock owner: one for each table of descriptors, thus one for each process. 0 where the kernel
-/// does not say (cached writes).
+/// The kernel's lock owner. Each table of descriptors has one, and so each process has one. 0 if the kernel
+/// does not name it (cached writes).
 using Owner = std::uint64_t;
 
-/// Who a request comes from, as far as the kernel says.
+/// The origin of a request, as far as the kernel names it.
 struct Caller {
   Caller(Owner lock_owner = 0, pid_t of_thread = 0)
       : owner(lock_owner), thread(of_thread) {}  // NOLINT: implicit
   Owner owner;
-  pid_t thread;  // 0 where it lives in another pid namespace
+  pid_t thread;  // 0 if it lives in another pid namespace
   [[nodiscard]] bool is_named() const { return owner != 0 || thread != 0; }
 };
 
 /// Not synchronized.
 class Writers {
  public:
-  /// A caller that is not named counts as note_unnamed().
+  /// Notes a writer. A caller that is_named() rejects counts as note_unnamed().
   void note(Caller caller);
-  /// Bytes came of which the kernel does not say who wrote them, as those of a mapping.
+  /// Notes bytes whose writer the kernel does not name, for example those of a mapping.
   void note_unnamed() { has_unnamed_ = true; }
   void clear();
 
   [[nodiscard]] bool empty() const { return known_.empty() && !has_unnamed_; }
   [[nodiscard]] bool has_unnamed() const { return has_unnamed_; }
-  /// By the process where both are known, else by the owner.
+  /// Compares the processes if both are known, else the owners.
   [[nodiscard]] bool contains(Owner owner, pid_t process) const;
-  /// Another one than this lives, or may live.
+  /// True if another writer than this one lives, or may live.
   [[nodiscard]] bool others_live(Owner owner, pid_t process) const;
-  /// A signal has ended one of them, and /proc still shows it.
+  /// True if a signal has ended one of the writers, and /proc still shows it.
   [[nodiscard]] bool is_any_killed() const;
 
  private:
