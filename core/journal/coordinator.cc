@@ -1,4 +1,4 @@
-// Names and a hash.
+// Encodes, decodes, publishes and finds coordinators: the names of a group's journals, and a hash over them.
 #include "core/journal/coordinator.h"
 
 #include <fmt/format.h>
@@ -22,7 +22,7 @@ std::string hash_text(std::string_view bytes) {
   return text;
 }
 
-/// Nothing where there is no such file.
+/// Nothing if the file does not exist or is void.
 Result<std::optional<std::vector<std::string>>> read_coordinator(Storage& storage,
                                                                  const std::filesystem::path& path) {
   std::optional<std::vector<std::string>> nothing;
@@ -35,7 +35,8 @@ Result<std::optional<std::vector<std::string>>> read_coordinator(Storage& storag
   std::string bytes(static_cast<std::size_t>(*size_bytes), '\0');
   if (auto read = (*file)->read(std::as_writable_bytes(std::span(bytes)), 0); !read)
     return pass_on(std::move(read));
-  // Left empty by a loss of power, or taken back by its owner: one byte is never written by half.
+  // The file is void: a power loss left it empty, or its owner has taken it back by zeroing the first byte. A
+  // write of one byte is never torn.
   if (bytes.empty() || bytes.front() == '\0') return nothing;
   auto journals = decode_coordinator(bytes);
   if (!journals) return pass_on(std::move(journals));
@@ -95,7 +96,7 @@ Result<std::filesystem::path> find_coordinator(Storage& storage, const std::file
   for (const std::string& name : *names) {
     if (!is_coordinator_name(name)) continue;
     std::filesystem::path path = journal.parent_path() / name;
-    // One that can't be read is for the recovery of the archive beside which it lies.
+    // Skip a coordinator that can't be read: it is for the recovery of the archive that it lies beside.
     auto state = look_at_coordinator(storage, path, journal.filename());
     if (state && *state == GroupState::Committed) return path;
   }
@@ -127,13 +128,13 @@ Result<void> Coordinator::seal(const std::vector<std::string>& journals, Durabil
 }
 
 Result<void> Coordinator::publish(Durability durability) {
-  // What needs memory comes before the name, as in Journal::publish().
+  // Allocate before publishing, as in Journal::publish().
   const std::filesystem::path directory = made_.path.parent_path();
   if (auto named = storage_->publish(*made_.file, made_.path); !named) return named;
   if (durability == Durability::Process) return {};
   auto done = storage_->sync_directory(directory);
   if (done) return done;
-  // Whether the name would survive a crash is not known: take back what it says, or the name.
+  // Whether the name would survive a crash is unknown: take back the content, or the name.
   const bool is_void = make_void(*made_.file, {0, 1}).has_value();
   const bool is_removed = storage_->remove(made_.path).has_value();
   if (is_void || (is_removed && storage_->sync_directory(directory))) return done;

@@ -1,8 +1,9 @@
-// The record that several archives' journals wait for: together they are one commit.
+// The record that makes the journals of several archives one commit.
 //
-// A transaction over the shards of a model writes one journal for each, which names the coordinator, and then
-// the coordinator, `.NAME.stj.ID.group`, beside the first of them. As soon as that has its name on stable
-// storage, all of its journals are committed; without it none is. It goes when the last of them has gone.
+// A transaction over the shards of a model writes one journal per shard. Each journal names the coordinator.
+// The coordinator, `.NAME.stj.ID.group`, is written last, beside the first archive. Once its name is on
+// stable storage, all of its journals are committed; before that, none is. The coordinator is removed when
+// the last of its journals is gone.
 #pragma once
 
 #include <filesystem>
@@ -18,42 +19,43 @@
 namespace stfs {
 
 inline constexpr std::string_view kGroupSuffix = ".group";
-/// More than a model has shards.
+/// More than any model has shards.
 inline constexpr std::uint32_t kMaxGroupJournals = 1 << 16;
 
-/// Of the file names of its journals, all in one directory. Hashed: any bytes are safe input.
+/// Encodes the file names of the group's journals, which lie in one directory, and a hash over them.
 std::string encode_coordinator(const std::vector<std::string>& journals);
-/// InvalidArgument: damaged; with EPROTONOSUPPORT: of another version.
+/// Any bytes are safe input. InvalidArgument: damaged. With errno EPROTONOSUPPORT: of another version.
 Result<std::vector<std::string>> decode_coordinator(std::string_view bytes);
 
-/// A name that such a record can have in the directory of its journals.
+/// Whether a file in the directory of its journals can have this name and be a coordinator.
 bool is_coordinator_name(std::string_view name);
 
 enum class GroupState : std::uint8_t {
-  Absent,     // never committed, or over
-  Committed,  // it names the journal
+  Absent,     // never committed, or already finished and removed
+  Committed,  // the coordinator names the journal
 };
-/// What the coordinator at that path says of a journal. InvalidArgument: it is damaged, or names others.
+/// Reads what the coordinator at `path` says of a journal. InvalidArgument: it is damaged, or does not name
+/// the journal.
 Result<GroupState> look_at_coordinator(Storage& storage, const std::filesystem::path& path,
                                        const std::string& journal);
-/// The coordinator that names a journal which can't say itself any more; empty where none does.
+/// Finds the coordinator that names a journal whose own record is gone. Empty if none does.
 Result<std::filesystem::path> find_coordinator(Storage& storage, const std::filesystem::path& journal);
-/// One of its journals has its name still.
+/// Whether one of the coordinator's journals still has its name.
 Result<bool> has_journals(Storage& storage, const std::filesystem::path& path);
 
-/// Being made, then the commit point of a group, then over. Used by one thread.
+/// Writes a coordinator, publishes it and removes it. For one thread.
 class Coordinator {
  public:
-  /// @param archive_path  of the first archive.
+  /// @param archive_path  the first archive's path.
   static Result<Coordinator> create(Storage& storage, const std::filesystem::path& archive_path);
 
   [[nodiscard]] std::string name() const { return made_.path.filename().string(); }
-  /// What it says, on stable storage.
+  /// Writes the names of the journals, on stable storage.
   Result<void> seal(const std::vector<std::string>& journals, Durability durability);
-  /// THE COMMIT POINT. After a failure nothing is committed; where that can't be made sure, the error's code
-  /// is CommitUnknown.
+  /// THE COMMIT POINT. After a failure nothing is committed. If that can't be ensured, the error's code is
+  /// CommitUnknown.
   Result<void> publish(Durability durability);
-  /// All of its journals have gone.
+  /// Removes the coordinator. The caller has removed all of its journals.
   Result<void> remove();
 
  private:

@@ -1,4 +1,4 @@
-// Ascending order, patience, and giving back.
+// Takes locks in ascending order, retries until the deadline, and releases them.
 #include "core/journal/file_lock.h"
 
 #include <fmt/format.h>
@@ -14,12 +14,12 @@ namespace {
 
 constexpr std::uint64_t kLockBase = std::uint64_t{1} << 62U;
 constexpr ByteRange kHeaderByte = {kLockBase, 1};
-constexpr ByteRange kAll = {kLockBase, kLockBase - 1};  // as far as the offsets of locks go
+constexpr ByteRange kAll = {kLockBase, kLockBase - 1};  // up to the largest offset of a lock
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{50};
 
-/// Ascending, rounded out to blocks, overlaps merged. The header's block is left out of its own byte:
-/// exclusive on data in block 0 would shut out every other patch.
+/// Returns the lock ranges: ascending, rounded out to blocks, overlaps merged. The lock of block 0 leaves out
+/// the header's byte: an exclusive lock on data in block 0 would otherwise exclude every other patch.
 std::vector<ByteRange> lock_ranges(std::vector<ByteRange> ranges) {
   std::ranges::sort(ranges, {}, &ByteRange::offset);
   std::vector<ByteRange> merged;

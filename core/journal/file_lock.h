@@ -1,8 +1,8 @@
 // Locks between processes and hosts, on ranges of an archive.
 //
-// Open-file-description locks at 2^62 + offset, rounded out to whole blocks: no lock ever covers data
-// for somebody with mandatory locks, and no two hosts write one page (DURABILITY.md). A patch holds the
-// header's byte shared and its blocks exclusively; an edit of the structure holds the header's byte
+// Open-file-description locks at 2^62 + offset, rounded out to whole blocks. They never cover the data
+// itself, so mandatory locks elsewhere do no harm, and no two hosts write one page (DURABILITY.md). A patch
+// holds the header's byte shared and its blocks exclusively. An edit of the structure holds the header's byte
 // exclusively.
 #pragma once
 
@@ -25,12 +25,12 @@ class ArchiveLocks {
   ArchiveLocks& operator=(ArchiveLocks&& other) noexcept;
   ~ArchiveLocks() { release(); }
 
-  /// Takes the header's byte shared and the ranges of the archive exclusively, in ascending order, waiting
-  /// for others up to `patience`; then Busy (EBUSY), naming the holder where it can be found. ENOLCK where
-  /// the file system has no locks: nothing may be written then unless the user said nolock. The file must
-  /// outlive the locks. Locks of one File do not exclude each other.
-  /// @param has_waited  how long the caller has waited already, for the message; nothing: the caller tries
-  ///                    again, so the message need not name the holder.
+  /// Takes the header's byte shared and the ranges of the archive exclusively, in ascending order. Waits up
+  /// to `patience` for other processes, then returns Busy (EBUSY) with the holder's name if it can be found.
+  /// ENOLCK: the file system has no locks, and nothing may be written unless the user said nolock. The File
+  /// must outlive the locks. Locks of one File do not exclude each other.
+  /// @param has_waited  how long the caller has waited already, for the message; nothing: the caller will
+  ///                    retry, so the message need not name the holder.
   static Result<ArchiveLocks> for_patch(
       File& archive, const std::filesystem::path& path, std::vector<ByteRange> ranges,
       std::chrono::milliseconds patience,

@@ -1,4 +1,4 @@
-// Seal, publish, retire.
+// Implements staging, seal(), publish() and retire().
 #include "core/journal/journal.h"
 
 #include <unistd.h>
@@ -60,7 +60,7 @@ Result<void> Journal::write(std::span<const std::byte> from, std::uint64_t offse
     if (auto moved = move_to_disk(); !moved) return moved;
   }
   auto written = file_->write(from, offset);
-  // Let the disk begin while the rest still comes: the commit waits for it.
+  // Start writeback while the rest still arrives: the commit waits for these bytes.
   if (written && memory_ == nullptr) writeback_.follow(*file_, {offset, from.size()});
   return written;
 }
@@ -84,7 +84,7 @@ std::unique_ptr<File> Journal::take_file() {
 }
 
 std::uint64_t Journal::allocate(std::uint64_t size_bytes) {
-  // Large writes fill the page cache's largest folios then.
+  // This alignment lets large writes fill the largest folios of the page cache.
   constexpr std::uint64_t kLargeBytes = 2 << 20;
   const std::uint64_t alignment = size_bytes >= kLargeBytes ? kLargeBytes : kBlockBytes;
   const std::scoped_lock lock(mutex_);
@@ -97,7 +97,7 @@ Result<std::optional<std::uint64_t>> Journal::share(File& archive, ByteRange blo
   const std::uint64_t end_before = end_bytes_;
   const std::uint64_t region = allocate(blocks.size_bytes);
   auto shared = file_->clone_from(archive, blocks.offset, {region, blocks.size_bytes});
-  // New blocks will take their place in the same way, which has to clear the page cache of the old ones.
+  // The commit later clones new blocks over these, which must first evict the old blocks' cached pages.
   if (shared) writeback_.evict(archive, blocks);
   if (shared) return region;
   end_bytes_ = end_before;
@@ -124,10 +124,10 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, const Ha
     return committed;
   }
   if (memory_ != nullptr) {
-    const std::scoped_lock lock(mutex_);  // the staging may be read meanwhile
+    const std::scoped_lock lock(mutex_);  // another thread may read the staged bytes meanwhile
     if (auto moved = move_to_disk(); !moved) return moved;
   }
-  // What we change now must not be changed back by what we have committed before.
+  // Recovery must not apply this process's earlier commit over the new one.
   if (standing != nullptr) {
     if (auto settled = standing->settle(durability); !settled) return settled;
   }
@@ -139,7 +139,7 @@ Result<void> Journal::seal(JournalRecord record, Durability durability, const Ha
   if (durability == Durability::Process) return {};
   auto synced = file_->sync();
   if (synced) return {};
-  // Spoiled even where there is no memory for the reason.
+  // Mark the journal as spoiled first: copying the message may run out of memory.
   Error& why = spoiled_.emplace();
   why.code = synced.error().code;
   why.errno_value = synced.error().errno_value;
@@ -180,7 +180,7 @@ Result<void> Journal::publish(Durability durability) {
   if (spoiled_) return tl::unexpected(*spoiled_);
   if (standing_ != nullptr) return {};
   writeback_.finish();
-  // What needs memory comes before the name: a commit must not fail for want of it afterwards.
+  // Allocate before publishing: a named journal must not fail for lack of memory.
   const std::filesystem::path directory = path_.parent_path();
   auto done = storage_.publish(*file_, path_);
   const bool is_named = done.has_value();
@@ -188,8 +188,8 @@ Result<void> Journal::publish(Durability durability) {
   if (done) return done;
   spoiled_ = done.error();
   if (!is_named) return done;
-  // Nobody can say whether the name would survive a crash now. Make the content invalid as well, so that
-  // whatever survives is no commit.
+  // Whether the name would survive a crash is unknown now. Make the content invalid as well, so that a
+  // surviving name is no commit.
   const bool is_void = make_void(*file_, kHead).has_value();
   const bool is_removed = storage_.remove(path_).has_value();
   if (is_void || (is_removed && storage_.sync_directory(directory))) return done;
@@ -210,7 +210,7 @@ std::unique_ptr<File> Journal::give_up() {
 
 void Journal::take_back(Durability durability) {
   is_taken_back_ = true;
-  // Whether or not it succeeds: without its coordinator it is no commit, and recovery removes it.
+  // Success is not required: without its coordinator the journal is not committed, and recovery removes it.
   static_cast<void>(guard_memory([&] { return retire(durability); }));
 }
 

@@ -1,4 +1,4 @@
-// The tables of journal_access.h.
+// Implements the tables of journal_access.h.
 #include "core/journal/journal_access.h"
 
 #include <fmt/format.h>
@@ -12,7 +12,7 @@ namespace {
 constexpr std::uint32_t kReadWriteForAll = 0666;
 constexpr std::uint32_t kReadWriteForOwner = 0600;
 
-/// EINVAL: a user namespace has no number for that group.
+/// Whether an owner or a group may not be given. EINVAL: a user namespace has no number for that group.
 bool may_not_be_given(const Error& error) {
   return is_forbidden(error) || error.errno_value == EINVAL;
 }
@@ -27,14 +27,14 @@ Result<void> give_access(Storage& storage, File& journal, const FileStatus& arch
   const std::uint32_t owner = is_root ? archive.uid : own->uid;
   if (own->uid != owner || own->gid != archive.gid) {
     auto given = journal.set_owner(owner, archive.gid);
-    // Root without its capabilities, or on another host's disk: as everybody else.
+    // Root without its capabilities, or on another host's disk, may do no more than other users.
     if (!given && may_not_be_given(given.error()) && owner != own->uid && own->gid != archive.gid) {
       given = journal.set_owner(own->uid, archive.gid);
     }
     if (!given && !may_not_be_given(given.error())) return given;
     own = journal.status();
     if (!own) return pass_on(std::move(own));
-    // The group that it has now has no more right to the archive than others.
+    // The journal's group has no more right to the archive than others have, so it gets their bits.
     if (own->gid != archive.gid) permissions = (permissions & 0707U) | ((permissions & 0007U) << 3U);
   }
   if ((own->mode & 07777U) == permissions) return {};

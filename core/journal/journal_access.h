@@ -1,7 +1,7 @@
-// Who may read and settle a journal, and whose journals are believed.
+// Decides who may read and settle a journal, and whose journals are believed.
 //
 // The promise: whoever may write an archive can see, finish and remove each of its journals, whoever made it.
-// So a new journal gets the archive's mode and group, and its owner where this process is root. The umask
+// So a new journal gets the archive's mode and group, and also its owner if this process is root. The umask
 // does not count.
 //
 //   the maker                              owner            group            mode
@@ -10,11 +10,12 @@
 //   another user, not of that group        this user        as created       the same, but the group's bits
 //                                                                            are those of others
 //
-// In the last line the archive's group may lose access that it has to the archive, and in each line an access
-// control list is not copied: who can't read the journal is refused a commit, and told whom to ask.
+// In the last line, members of the archive's group may have no access to the journal although they have
+// access to the archive. An access control list is never copied. A process that can't read the journal may
+// not commit, and its error names the users that can settle the journal.
 //
-// A journal says what to write into the archive, so a journal of somebody who may not write the archive is
-// never applied. Believed are:
+// A journal says what to write into the archive. So a journal is never applied if its owner may not write the
+// archive. These journals are believed:
 //
 //   a journal of               when
 //   root                       always
@@ -26,8 +27,8 @@
 // Only a member can give a file that group. A directory that gives its own group to new files proves nothing
 // where others may write to the directory.
 //
-// Every other journal blocks commits (journal_scan.h): its owner may still have a right to the archive that
-// does not show here.
+// Every other journal blocks commits (journal_scan.h): its owner may have a right to the archive that this
+// process can't see.
 #pragma once
 
 #include <string>
@@ -37,16 +38,16 @@
 
 namespace stfs {
 
-/// Gives a new journal what the table says. Call it before the journal has its name and its bytes: the sync
-/// of the bytes then covers it. A group that may not be given is no failure.
+/// Sets owner, group and mode of a new journal as the first table says. Call it before the journal has its
+/// name and its bytes: the sync of the bytes then covers it. A group that may not be given is no failure.
 Result<void> give_access(Storage& storage, File& journal, const FileStatus& archive);
 
-/// What the second table says.
-/// @param directory  where both lie.
+/// Whether the second table lets this user believe the journal.
+/// @param directory  holds both files.
 bool is_believed(const FileStatus& journal, const FileStatus& archive, const FileStatus& directory,
                  std::uint32_t user);
 
-/// For messages: "user 1000 or root".
+/// Names the users that can settle the journal, for messages: "user 1000 or root".
 std::string settlers_of(const FileStatus& journal);
 
 }  // namespace stfs

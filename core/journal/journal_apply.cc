@@ -1,4 +1,4 @@
-// Clone or copy.
+// Clones, copies and hashes runs of blocks.
 #include "core/journal/journal_apply.h"
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace stfs {
 namespace {
 
-// Large enough that a system call's cost vanishes, small enough to stay in the L2 cache.
+// Large enough to make a system call's cost negligible, small enough to stay in the L2 cache.
 constexpr std::uint64_t kAppliedPieceBytes = 1 << 20;
 
 Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::uint64_t from,

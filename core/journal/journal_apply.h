@@ -1,4 +1,4 @@
-// A journal's blocks become the archive's: the one loop that commit and recovery share.
+// Writes a journal's blocks into the archive. Commit and recovery share this loop.
 #pragma once
 
 #include <cstdint>
@@ -11,24 +11,24 @@
 
 namespace stfs {
 
-/// From here on sharing blocks is cheaper than writing or reading them (DURABILITY.md).
+/// From this size on, sharing blocks is cheaper than writing or reading them (DURABILITY.md).
 inline constexpr std::uint64_t kCloneFromBytes = 1 << 20;
 
-/// Called with the number of bytes that have just been done.
+/// Called with the number of bytes that were done since the last call.
 using OnBytes = std::function<void(std::uint64_t)>;
 
-/// Clones (FICLONERANGE) long ranges where the file system can, copies the rest. Syncs nothing. May be
-/// repeated any number of times (invariant 6).
+/// Clones long ranges (FICLONERANGE) where the file system can, and copies the rest. Does not sync. May be
+/// repeated any number of times (journal.h, invariant 6).
 Result<void> apply_ranges(File& archive, const File& journal, std::span<const JournalRange> ranges,
                           const OnBytes& on_bytes = {});
 
-/// Reads a run of bytes in pieces that stay in the processor's cache.
+/// Reads a range in pieces that stay in the processor's cache, and calls on_piece for each.
 using OnPiece = std::function<Result<void>(std::span<const std::byte> piece, std::uint64_t offset)>;
 Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on_piece);
 
-/// Hash of each block of a range that starts at a multiple of 4096.
+/// Returns the hash of each block of a range that starts at a multiple of 4096.
 Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range);
-/// The same, to the beginning of `hashes`.
+/// The same, but writes the hashes to the beginning of `hashes`.
 Result<void> hash_blocks(const File& file, ByteRange range, std::span<std::uint64_t> hashes,
                          const OnBytes& on_bytes = {});
 

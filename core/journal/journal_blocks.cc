@@ -1,4 +1,4 @@
-// Block by block: hashes first, bytes only where they agree with neither.
+// Compares hashes block by block, and bytes only where neither hash agrees.
 #include "core/journal/journal_blocks.h"
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 namespace stfs {
 namespace {
 
-/// A disk writes these whole or not at all.
+/// A disk writes a sector whole or not at all.
 constexpr std::size_t kSectorBytes = 512;
 
-/// The archive's block has a sector of the new one.
+/// Whether the archive's block has at least one sector of the new block.
 Result<bool> has_new_sector(const File& archive, std::uint64_t archive_offset, const File& journal,
                             std::uint64_t journal_offset, std::size_t size_bytes) {
   std::array<std::byte, kBlockBytes> there{};
@@ -54,7 +54,7 @@ Result<KnownBlocks> compare_blocks(const File& archive, const File& journal, con
       const std::uint64_t hash = (*hashes)[block];
       const bool is_old = hash == (*old_hashes)[block];
       const bool is_new = hash == range.new_hashes[block];
-      // A commit may leave a block as it was.
+      // A block that the commit does not change counts as neither.
       has_old = has_old || (is_old && !is_new);
       has_new = has_new || (is_new && !is_old);
       if (is_old || is_new) continue;

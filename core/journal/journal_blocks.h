@@ -1,4 +1,4 @@
-// What an archive's blocks tell of a journal: whether they are the ones that the journal knows.
+// Compares an archive's blocks with the old and new blocks that a journal knows.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,15 @@
 namespace stfs {
 
 enum class KnownBlocks : std::uint8_t {
-  AllOld,  // as they were before the commit
-  AllNew,  // as the commit wants them
-  Mixed,   // each is the old one or the new one
-  Torn,    // ... or holds sectors of the new one: a loss of power came while it was written
-  Other,   // some are neither
+  AllOld,  // all are as they were before the commit
+  AllNew,  // all are as the commit writes them
+  Mixed,   // each is old or new, and both occur
+  Torn,    // each is old, new, or has a sector of the new block: a power loss tore its write
+  Other,   // some are neither old, new nor torn
 };
 
-/// Compares every block of the archive that the record names. The record is only known to be sound in itself:
-/// a range behind the archive's end is Other.
+/// Compares every block of the archive that the record names. The record need only be sound in itself: a
+/// range beyond the archive's end gives Other.
 Result<KnownBlocks> compare_blocks(const File& archive, const File& journal, const JournalRecord& record);
 
 }  // namespace stfs

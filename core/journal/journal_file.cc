@@ -1,4 +1,4 @@
-// Create, lock, look again.
+// Creates and locks a journal's file, looks it up by name, and makes it void.
 #include "core/journal/journal_file.h"
 
 #include <algorithm>
@@ -11,11 +11,11 @@ namespace stfs {
 
 Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem::path& archive_path,
                                         std::string_view suffix) {
-  // On a file system without unnamed files somebody's recovery may take the new file, before its lock, for
-  // a dead owner's leftover; then it is gone and another one is made.
+  // On a file system without unnamed files, another process's recovery may find the new file before it is
+  // locked, take it for a dead owner's leftover and remove it. Then another file is made.
   constexpr int kAttempts = 8;
   const auto archive = storage.status(archive_path);
-  // Of an archive that is gone nothing will be committed.
+  // Nothing will be committed to an archive that is gone, so a journal of it needs no special access.
   if (!archive && archive.error().errno_value != ENOENT) return tl::unexpected(archive.error());
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     JournalFile made;
@@ -30,7 +30,7 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
     auto conflict = made.file->try_lock(kOwnerByte, LockKind::Exclusive);
     if (!conflict && !lacks_locks(conflict.error())) return pass_on(std::move(conflict));
     if (conflict && *conflict) continue;
-    // Before the name and the bytes: their sync covers it.
+    // Set the access before the file has a name or bytes: their sync then covers it.
     if (archive) {
       if (auto given = give_access(storage, *made.file, *archive); !given) return pass_on(std::move(given));
     }

@@ -1,4 +1,4 @@
-// A new file for a journal: unnamed where the file system has such files, its owner's byte locked.
+// Creates a journal's file: unnamed where the file system has unnamed files, with the owner's byte locked.
 #pragma once
 
 #include <filesystem>
@@ -12,28 +12,29 @@
 
 namespace stfs {
 
-/// Whoever may lock this byte of a journal exclusively knows that its owner is dead (journal.h, invariant 4).
+/// The byte that a journal's owner locks. A process that can lock it exclusively knows that the owner is dead
+/// (journal.h, invariant 4).
 inline constexpr ByteRange kOwnerByte = {0, 1};
 
 struct JournalFile {
   std::unique_ptr<File> file;
   JournalId id;
-  std::filesystem::path path;  // its name, once it is published
+  std::filesystem::path path;  // the name that publishing gives it
   bool is_locked = false;      // false where the file system has no locks
 };
 
-/// Whoever may write the archive may read and write the new file (journal_access.h).
-/// @param suffix  of its name, behind the id.
+/// Creates the file. Whoever may write the archive may read and write this file (journal_access.h).
+/// @param suffix  ends the file's name, after the id.
 Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem::path& archive_path,
                                         std::string_view suffix = {});
 
-/// A journal's name is there, by a listing of the directory. Its id is random: a file of that name is this
-/// journal. A look at the path is not enough: a client of a cluster file system answers out of its cache for
-/// a second after another host has removed the name.
+/// Whether the directory lists the journal's name. The id is random, so a file of that name is this journal.
+/// A status of the path is not enough: a client of a cluster file system answers from its cache for a second
+/// after another host has removed the name.
 Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal);
 
-/// Makes a journal's heads zeros, on stable storage: only then is what it has promised to the archive gone
-/// for good. A name that is removed may come back after a loss of power, and with it what lies under it.
+/// Writes zeros over a journal's heads and syncs them. Only this ends the journal's promise for good: a
+/// removed name may come back after a power loss, and the file's content with it.
 Result<void> make_void(File& journal, ByteRange heads);
 
 }  // namespace stfs

@@ -1,4 +1,4 @@
-// Little-endian, byte by byte, and nothing believed that was not checked.
+// Encodes and decodes the parts of a journal: little-endian, byte by byte. Every value is checked before use.
 #include "core/journal/journal_format.h"
 
 #include <fmt/format.h>
@@ -31,7 +31,7 @@ class Writer {
   std::string out_;
 };
 
-/// Reads past the end give zeros and make ok() false: callers check once, at the end of a part.
+/// Reads past the end return zeros and make is_ok() false. Callers check once, at the end of a part.
 class Reader {
  public:
   explicit Reader(std::string_view in) : in_(in) {}
@@ -78,7 +78,7 @@ std::uint64_t blocks_in(std::uint64_t size_bytes) {
   return round_up_to_block(size_bytes) / kBlockBytes;
 }
 
-/// Whether blocks may lie there in a journal.
+/// Whether blocks may lie at that place in a journal.
 bool has_room(std::uint64_t offset, std::uint64_t size_bytes, std::uint64_t journal_size_bytes,
               ByteRange heads) {
   const auto range = ByteRange::checked(offset, size_bytes);
@@ -90,7 +90,8 @@ bool is_sound(const JournalRange& range, const ArchiveStamp& archive, std::uint6
   const auto in_archive = ByteRange::checked(range.archive.offset, range.archive.size_bytes);
   if (!in_archive || in_archive->empty() || in_archive->offset % kBlockBytes != 0) return false;
   if (!has_room(range.journal_offset, in_archive->size_bytes, journal_size_bytes, heads)) return false;
-  // Old blocks do not change when the new ones are written: a standing journal has no place for them.
+  // Old blocks in a journal stay as they are when the new ones are written. A standing journal has no room
+  // for them.
   if (range.old_offset != 0 &&
       (heads.offset != 0 || !has_room(range.old_offset, in_archive->size_bytes, journal_size_bytes, heads)))
     return false;
@@ -114,7 +115,7 @@ std::string JournalId::text() const {
 }
 
 std::string journal_prefix(const std::string& archive_file_name) {
-  // With the id and the suffix, the whole name has to stay below NAME_MAX.
+  // With the id and the suffix, the whole name must stay below NAME_MAX.
   constexpr std::size_t kKept = 180;
   if (archive_file_name.size() <= kKept) return "." + archive_file_name + ".stj.";
   return fmt::format(".{}~{:016x}.stj.", archive_file_name.substr(0, kKept - 17),

@@ -1,28 +1,30 @@
-// The bytes of a journal: what a commit has promised to the archive, so that it can be done again.
+// The format of a journal: the bytes that a commit writes into the archive, stored so that it can be
+// repeated.
 //
-//   block 0   head: magic, version, id, where the record lies, the boot, hashes of the record and of the head
+//   block 0   head: magic, version, id, place of the record, boot, hashes of the record and of the head
 //   regions   new bytes, in whole 4096-byte blocks, each at a multiple of 4096
-//   record    whose archive it is, and per range of it: where the new blocks lie, a hash of every new
-//             block, and what the old ones were: a hash of each, or where in the journal they lie
+//   record    the archive's identity; for each range: where the new blocks lie, a hash of every new block,
+//   and
+//             the old blocks: either a hash of each, or where in the journal they lie
 //
-// The old blocks lie in the journal where the file system lets files share blocks: that costs nothing, and
-// the archive need not be read for their hashes. A journal that was copied elsewhere still has them.
+// The old blocks lie in the journal if the file system lets files share blocks: sharing costs nothing, and
+// the archive need not be read for their hashes. A copy of such a journal still has the old blocks.
 //
-// All numbers are little-endian. Hashes are XXH3-64. A journal whose hashes do not agree was not
-// committed, or has been damaged since; nothing of it may be used (DURABILITY.md: without the hashes
-// over the data, one fsync would not be enough, and torn data was replayed).
+// All numbers are little-endian. Hashes are XXH3-64. A journal whose hashes do not agree was not committed,
+// or was damaged later. Nothing of it may be used. (DURABILITY.md: without hashes over the data, one fsync
+// would not be enough, and torn data was replayed.)
 //
-// A standing journal has two lanes, and room for 16 blocks of new bytes in each. A lane's bytes lie beside
-// the heads, so that one write in one piece is enough:
+// A standing journal has two lanes with room for 16 blocks of new bytes each. A lane's bytes lie beside the
+// heads, so that a commit is one contiguous write:
 //
 //   block 0..15   lane 0's new bytes, as many as there are, up to the heads
 //   block 16, 17  the heads of lane 0 and 1, each with its record inside
-//   block 18, 19  the same again: one of the two may be damaged or torn
+//   block 18, 19  copies of both heads: one of the two may be damaged or torn
 //   block 20..35  lane 1's new bytes
 //   block 36      unused; it stays because earlier builds refuse a file of another size
 //
-// A transaction over several archives (shards) writes one journal per archive, which all name one coordinator
-// (coordinator.h): they count as committed when that does. None of them is a standing journal.
+// A transaction over several archives (shards) writes one journal per archive. All of them name one
+// coordinator (coordinator.h), and are committed when the coordinator is. None of them is a standing journal.
 #pragma once
 
 #include <sys/types.h>
@@ -41,7 +43,7 @@
 namespace stfs {
 
 inline constexpr std::uint64_t kBlockBytes = 4096;
-/// 3 added the boot to the head. Journals of version 2 are still read, and none is written.
+/// Version 3 added the boot to the head. Version 2 is still read, but never written.
 inline constexpr std::uint32_t kJournalVersion = 3;
 inline constexpr std::uint32_t kOldestJournalVersion = 2;
 
@@ -52,7 +54,7 @@ constexpr std::uint64_t round_up_to_block(std::uint64_t offset) {
   return round_down_to_block(offset + kBlockBytes - 1);
 }
 
-/// Random, 128 bits, in 32 hexadecimal digits as part of the journal's file name.
+/// 128 random bits. The journal's file name contains them as 32 hexadecimal digits.
 struct JournalId {
   std::array<std::uint8_t, 16> bytes{};
   static JournalId random();
@@ -60,22 +62,23 @@ struct JournalId {
   friend bool operator==(const JournalId&, const JournalId&) = default;
 };
 
-/// The start of the names of an archive's journals, ".NAME.stj.": a committed journal is called
-/// ".NAME.stj.ID", one still being staged on a file system without unnamed files ".NAME.stj.ID.staged".
+/// The start of the names of an archive's journals, ".NAME.stj.". A committed journal is called
+/// ".NAME.stj.ID". On a file system without unnamed files, a journal in staging is called
+/// ".NAME.stj.ID.staged".
 std::string journal_prefix(const std::string& archive_file_name);
 inline constexpr std::string_view kStagedSuffix = ".staged";
 /// A standing journal (standing_journal.h) is called ".NAME.stj.ID.standing".
 inline constexpr std::string_view kStandingSuffix = ".standing";
 
-/// Whether two stamps are one archive's.
+/// Whether two stamps describe the same archive.
 enum class Kinship : std::uint8_t {
   Same,
   Other,
-  Unsure,  // one has no birth time and the rest agrees: the archive's blocks decide (journal_blocks.h)
+  Unsure,  // a birth time is missing and the rest agrees: the archive's blocks decide (journal_blocks.h)
 };
 
-/// What tells the archive that a journal belongs to. Its bytes and its mtime change when the journal is
-/// applied, so neither is part of it.
+/// Identifies the archive that a journal belongs to. The archive's bytes and mtime are not part of it: they
+/// change when the journal is applied.
 struct ArchiveStamp {
   std::uint64_t device = 0;  // never compared: it differs between hosts, and may change at a reboot
   std::uint64_t inode = 0;
@@ -84,61 +87,63 @@ struct ArchiveStamp {
   std::uint64_t header_size_bytes = 0;
   std::uint64_t header_hash = 0;
 
-  /// Without birth times an inode proves nothing, since its number is used again: size and header decide then
-  /// who is certainly another archive.
+  /// Without birth times an inode number proves nothing, since it is used again. Then only a different size
+  /// or header proves that the archive is another one.
   [[nodiscard]] Kinship compare(const ArchiveStamp& other) const;
 };
 
-/// A run of the archive's bytes: starts at a multiple of 4096, ends at one or at the end of the archive.
+/// A run of the archive's bytes. It starts at a multiple of 4096 and ends at one or at the archive's end.
 struct JournalRange {
   ByteRange archive;
   std::uint64_t journal_offset = 0;
-  std::uint64_t old_offset = 0;           // in the journal, of the old blocks; 0: their hashes tell
-  std::vector<std::uint64_t> new_hashes;  // one per block, the last one over what there is of it
-  std::vector<std::uint64_t> old_hashes;  // none with old_offset
+  std::uint64_t old_offset = 0;  // where the old blocks lie in the journal; 0: old_hashes describe them
+  std::vector<std::uint64_t> new_hashes;  // one per block; the last block may be partial
+  std::vector<std::uint64_t> old_hashes;  // empty if old_offset is set
 };
 
 struct JournalRecord {
   JournalId id;
   ArchiveStamp archive;
-  /// Later commits of an archive have larger ones: of two lanes of a standing journal the later one counts.
+  /// Grows with each commit of an archive. Of two lanes of a standing journal the one with the larger value
+  /// counts.
   std::uint64_t sequence = 0;
   std::int32_t owner_pid = 0;  // for messages
-  std::string coordinator;     // a name in the archive's directory; empty: commits on its own
-  /// The boot that a commit with durability=process ends with. Not known: the commit survives it. Kept in the
-  /// head, so that it can be told where the rest has been lost.
+  std::string coordinator;  // a file name in the archive's directory; empty: the journal commits on its own
+  /// The boot that a commit with durability=process ends with. Unset: the commit survives a reboot. The head
+  /// stores it, so that it can still be read when the rest is lost.
   Boot boot;
   std::vector<JournalRange> ranges;
 };
 
-/// Hash of each block of bytes that start at a multiple of 4096, to the beginning of `hashes`. @return its
-/// rest.
+/// Writes the hash of each block of `bytes`, which start at a multiple of 4096, to the beginning of `hashes`.
+/// @return the rest of `hashes`.
 std::span<std::uint64_t> put_block_hashes(std::span<const std::byte> bytes, std::span<std::uint64_t> hashes);
 void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint64_t>& hashes);
 
-/// The beginning, and then its ranges, one behind the other.
+/// A record is its beginning, followed by its ranges one after another.
 std::string encode_record(const JournalRecord& record);
 std::string encode_beginning(const JournalRecord& record);
 std::string encode_range(const JournalRange& range);
-/// Where the head of a journal lies.
+/// The place of an ordinary journal's head.
 inline constexpr ByteRange kHead = {0, kBlockBytes};
-/// Any bytes are safe input: sizes and offsets are checked against the archive's size in the stamp and
-/// against journal_size_bytes before anything is believed.
+/// Decodes a record. Any bytes are safe input: sizes and offsets are checked against the archive's size in
+/// the stamp and against journal_size_bytes before they are used.
 /// @param heads  where no new bytes can lie: kHead or kStandingHeads.
 Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes,
                                     ByteRange heads = kHead);
 
-/// The largest record that a journal of an archive of that size can have: each block is named once at most.
+/// The largest record that a journal of an archive of that size can have: a record names each block at most
+/// once.
 std::uint64_t most_record_bytes(std::uint64_t archive_size_bytes);
 
 struct JournalHead {
   JournalId id;
-  ByteRange record;  // from the beginning of the head
+  ByteRange record;  // relative to the beginning of the head
   std::uint64_t record_hash = 0;
-  Boot boot;  // JournalRecord::boot
+  Boot boot;  // see JournalRecord::boot
 };
 
-/// The places in a standing journal.
+/// The layout of a standing journal.
 inline constexpr std::size_t kLanes = 2;
 inline constexpr std::uint64_t kLaneBlocks = 16;
 inline constexpr std::uint64_t kLaneBytes = kLaneBlocks * kBlockBytes;
@@ -146,16 +151,18 @@ inline constexpr ByteRange kStandingHeads = {kLaneBytes, 2 * kLanes* kBlockBytes
 inline constexpr std::uint64_t kStandingBytes =
     kStandingHeads.offset + kStandingHeads.size_bytes + kLaneBytes + kBlockBytes;
 
-/// Exactly kBlockBytes.
+/// Returns exactly kBlockBytes.
 std::string encode_head(const JournalHead& head);
-/// The same with the record inside, for standing journals: InvalidArgument where it does not fit.
+/// The same with the record inside, for standing journals. InvalidArgument if the record does not fit.
 Result<std::string> encode_head_with(const JournalRecord& record);
-/// The record of that head: its hash and its id agree with the head's, else InvalidArgument.
+/// Decodes the record that belongs to a head. InvalidArgument if its hash or its id does not agree with the
+/// head.
 Result<JournalRecord> decode_sealed_record(std::string_view bytes, const JournalHead& head,
                                            std::uint64_t journal_size_bytes, ByteRange heads = kHead);
-/// InvalidArgument: no journal, or damaged. EPROTONOSUPPORT: a journal of a version that is not known here.
+/// InvalidArgument: not a journal, or damaged. With errno EPROTONOSUPPORT: of a version that this program
+/// does not know.
 Result<JournalHead> decode_head(std::string_view block);
-/// What one of its readers says of a record that is not sound.
+/// The error of a decoder for bytes that are not sound.
 tl::unexpected<Error> damaged(std::string_view why);
 
 }  // namespace stfs

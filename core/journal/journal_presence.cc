@@ -1,4 +1,4 @@
-// A listing.
+// Lists the names beside the archive.
 #include "core/journal/journal_presence.h"
 
 #include "core/journal/journal_format.h"

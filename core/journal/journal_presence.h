@@ -1,4 +1,4 @@
-// Whether a journal lies beside an archive. Asks for names only: neither the archive nor a journal is opened.
+// Tells whether a journal lies beside an archive. Lists names only: opens neither the archive nor a journal.
 #pragma once
 
 #include <filesystem>
@@ -8,8 +8,8 @@
 
 namespace stfs {
 
-/// Something lies there that has a journal's name. Without, recover() has nothing to do.
-/// @param archive_path  without links.
+/// Whether a file with the name of one of the archive's journals exists. If not, recover() has nothing to do.
+/// @param archive_path  must have no symbolic links.
 Result<bool> has_journal_beside(Storage& storage, const std::filesystem::path& archive_path);
 
 }  // namespace stfs

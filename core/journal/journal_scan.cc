@@ -1,4 +1,5 @@
-// Find each journal, ask who is believed and who lives, then judge (journal_verdict.h).
+// Finds each journal, checks whether it is believed and whether its owner lives, then judges it
+// (journal_verdict.h).
 #include "core/journal/journal_scan.h"
 
 #include <fmt/format.h>
@@ -20,7 +21,7 @@ namespace stfs {
 namespace {
 
 constexpr std::size_t kIdDigits = 32;
-/// Where many writers are at work, some journal vanishes in each round.
+/// Limits the number of rescans: with many writers, some journal vanishes in every round.
 constexpr int kMostRounds = 8;
 
 bool is_hexadecimal(std::string_view text) {
@@ -29,14 +30,14 @@ bool is_hexadecimal(std::string_view text) {
 
 enum class NameKind : std::uint8_t { Ordinary, Staged, Standing, Group };
 
-/// Nothing where it is not a journal's name.
+/// Nothing if the name is not a journal's.
 std::optional<NameKind> kind_of(std::string_view rest) {
   NameKind kind = NameKind::Ordinary;
   if (rest.ends_with(kStagedSuffix)) {
     rest.remove_suffix(kStagedSuffix.size());
     kind = NameKind::Staged;
   }
-  // Each kind is staged under its own suffix and that of staging.
+  // The staged file of each kind has the kind's suffix, then that of staging.
   for (const auto& [suffix, meaning] :
        {std::pair{kStandingSuffix, NameKind::Standing}, {kGroupSuffix, NameKind::Group}}) {
     if (!rest.ends_with(suffix)) continue;
@@ -66,7 +67,7 @@ class Scan {
     }
   }
 
-  /// The name's own file, whose lock the caller holds.
+  /// Judges the file again if the path still names it. The caller holds its lock.
   Result<bool> again(FoundJournal& found) {
     auto known = look_at_archive();
     if (!known) return pass_on(std::move(known));
@@ -110,7 +111,7 @@ class Scan {
       journal.report.path = archive_path_.parent_path() / name;
       auto is_there = look_at(journal, name);
       if (!is_there && says_gone(is_there.error())) {
-        // What is still there in the end can't be read: that is an error, and not "gone".
+        // In the last round, a file that still exists can't be read: that is an error, and not "gone".
         if (is_last && storage_.status(journal.report.path)) return pass_on(std::move(is_there));
         is_there = false;
       }
@@ -132,8 +133,8 @@ class Scan {
     found.report.next_step = std::move(next_step);
   }
 
-  /// False where the journal has gone in the meantime. A failure to look is an error: a committed journal
-  /// that is passed over leaves the archive torn.
+  /// Opens and judges one journal. False if the journal has gone meanwhile. A failure to look is an error:
+  /// skipping a committed journal would leave the archive torn.
   Result<bool> look_at(FoundJournal& found, const std::string& name) {
     const std::filesystem::path& path = found.report.path;
     const auto kind = kind_of(rest_of(name));
@@ -166,7 +167,7 @@ class Scan {
       return true;
     }
     auto in_use = found.file->is_locked_by_other(kOwnerByte, LockKind::Shared);
-    // Without locks nobody can tell; whoever wrote it has said nolock.
+    // Without locks nobody can tell whether the owner lives. The journal's writer was run with nolock.
     if (!in_use && !lacks_locks(in_use.error())) return pass_on(std::move(in_use));
     found.is_in_use = in_use && *in_use;
     return judge(found, *kind, *opened);
@@ -175,7 +176,7 @@ class Scan {
   Result<bool> explain_unopened(FoundJournal& found, NameKind kind, const Error& why) {
     switch (why.errno_value) {
       case ELOOP: set(found, JournalState::Unknown, "a symbolic link"); return true;
-      // A directory, a device: nothing that a writer has made.
+      // A directory or a device: no writer has made it.
       case EISDIR:
       case EINVAL: set(found, JournalState::Unknown, why.message); return true;
       case EACCES:
@@ -186,8 +187,8 @@ class Scan {
     if (!at_path) return pass_on(std::move(at_path));
     found.settlers = settlers_of(*at_path);
     if (kind == NameKind::Staged) {
-      // It promises nothing, and is in nobody's way. Whether its owner lives can't be seen from here, so it
-      // stays: one who lives would miss it when he gives it its name.
+      // A staged file promises nothing and blocks nobody. This process can't see whether its owner lives, so
+      // the file stays: a living owner would miss it when publishing it.
       set(found, JournalState::Unknown, "being staged, or a leftover of that: this process may not read it");
       return true;
     }
@@ -199,10 +200,10 @@ class Scan {
     return true;
   }
 
-  /// A journal says what to write into the archive: one that was put there by somebody who may not
-  /// write the archive himself must not be believed.
+  /// Whether a journal found here is believed. A journal says what to write into the archive, so one made by
+  /// a user who may not write the archive must not be believed.
   Result<bool> is_believed_here(const FileStatus& journal) {
-    // As if the directory gave its group to what anybody puts there.
+    // Assume the worst directory first: others may write to it, and it gives new files the archive's group.
     FileStatus worst;
     worst.mode = S_IWOTH;
     worst.gid = status_.gid;
@@ -237,7 +238,7 @@ class Scan {
       return {};
     }
     if (!rules) return pass_on(std::move(rules));
-    // Then its journals tell all that there is to tell.
+    // A coordinator that still counts is not reported: reports of its journals say everything.
     found.is_hidden = *rules;
     if (!*rules) set(found, JournalState::Unfinished, "a leftover of a transaction over several archives");
     return {};
@@ -277,7 +278,7 @@ Result<ArchiveStamp> stamp_of(const File& archive) {
   const std::span<std::byte> there(first.data(), std::min<std::uint64_t>(stamp.size_bytes, first.size()));
   if (auto read = archive.read(there, 0); !read) return pass_on(std::move(read));
   auto length = header_length(there, stamp.size_bytes);
-  // What has no header any more matches no journal.
+  // An archive without a valid header matches no journal.
   if (!length) return stamp;
   auto text = read_text(archive, {kHeaderLengthBytes, *length});
   if (!text) return pass_on(std::move(text));

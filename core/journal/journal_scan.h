@@ -1,14 +1,13 @@
-// The journals that lie beside an archive, each understood as far as it can be, nothing changed.
+// Finds the journals beside an archive and judges each as far as it can be read. Changes nothing.
 //
-// A look takes no lock (F_OFD_GETLK), so that nobody who looks passes for a journal's owner. The first
-// question is whether the owner lives: what a living owner has written is not hashed.
+// A scan takes no lock (F_OFD_GETLK), so that no other process takes the scanner for a journal's owner. It
+// first asks whether the owner lives: the content of a living owner's journal is not hashed.
 //
-// A journal of this name that can't be read, or whose right to the archive can't be told, blocks commits:
-// somebody who can read it would apply it over them later.
+// A journal blocks commits if it can't be read, or if its right to the archive can't be known: a process that
+// can read it would later apply it over newer commits.
 //
-// A journal that vanishes while it is looked at is gone, and the scan begins again: its owner may have given
-// it another name, or published the next one. On network file systems each step may find this out (ENOENT,
-// ESTALE).
+// If a journal vanishes during the scan, the scan begins again: its owner may have renamed it, or published
+// the next one. On network file systems each step may find that the journal is gone (ENOENT, ESTALE).
 #pragma once
 
 #include <cstdint>
@@ -25,12 +24,12 @@
 namespace stfs {
 
 enum class JournalState : std::uint8_t {
-  Committed,   // whole, ours, its owner dead: to be applied
-  InUse,       // its owner lives; its new blocks have not been looked at
-  Unfinished,  // a leftover of staging, never committed, or lost with its boot: to be removed
+  Committed,   // whole, for this archive, its owner dead: recovery applies it
+  InUse,       // its owner lives; its new blocks have not been checked
+  Unfinished,  // a leftover of staging, never committed, or lost with its boot: recovery removes it
   Foreign,     // belongs to another archive, or to another state of this one: never applied nor removed
   Damaged,     // its hashes do not agree: never applied nor removed; the archive is not written either
-  Unknown,     // another version, a link, a directory, unreadable, of a stranger: left alone
+  Unknown,     // another version, a link, a directory, unreadable, or not believed: left alone
 };
 std::string_view name_of(JournalState state);
 
@@ -40,59 +39,60 @@ struct JournalReport {
   std::filesystem::path path;
   JournalState state = JournalState::Unknown;
   JournalAction action = JournalAction::None;
-  /// Nothing may be committed beside it: what it has promised to the archive can't be known here (Damaged,
-  /// another version, unreadable, of a stranger, part of a transaction over several archives). What readers
-  /// see may lack a commit.
+  /// Nothing may be committed beside this journal: its content can't be known here (Damaged, another version,
+  /// unreadable, not believed, part of a transaction over several archives). Readers may miss a commit.
   bool blocks_commits = false;
-  /// It has been made void, so it promises nothing any more. Its name stays: in a directory with the sticky
-  /// bit this process may not remove it.
+  /// The journal has been made void, so it promises nothing any more. Its name stays: the directory has the
+  /// sticky bit, and this process may not remove the name.
   bool is_left_void = false;
   std::string explanation;       // one sentence for a person
-  std::string next_step;         // what that person can do; empty where the state says it all
-  std::string settlers;          // who may write and remove it: "user 1000 or root"
-  std::uint64_t ranges = 0;      // of the record, where it could be read
-  std::uint64_t size_bytes = 0;  // of the archive that they cover
+  std::string next_step;         // what that person can do; empty where the explanation is enough
+  std::string settlers;          // the users that may write and remove it: "user 1000 or root"
+  std::uint64_t ranges = 0;      // number of ranges in the record; 0 if it could not be read
+  std::uint64_t size_bytes = 0;  // bytes of the archive that these ranges cover
 };
 
-/// One journal, open.
+/// One open journal.
 struct FoundJournal {
   JournalReport report;
   std::unique_ptr<File> file;
   JournalRecord record;
-  /// standing_journal.h. In use, its record has the ranges of both lanes.
+  /// This is a standing journal (standing_journal.h). While it is in use, `record` has the ranges of both
+  /// lanes.
   bool is_standing = false;
-  /// It holds no record as it looks here; on the disk it may still hold one.
+  /// The journal reads as void (it has no record). The disk may still hold a record.
   bool is_void = false;
-  /// Its owner, or somebody's recovery, is at work on it.
+  /// Its owner or a recovery is using it.
   bool is_in_use = false;
-  /// This process may not write it, so that it can't settle it. Then `settlers` tells who can.
+  /// This process may not write the journal, so it can't settle it. `settlers` names the users that can.
   bool is_read_only = false;
   std::string settlers;
-  /// There is nothing to tell about it, so reports leave it out: a coordinator whose journals tell all, or a
-  /// journal that has gone or was taken back by its owner.
+  /// Reports leave this journal out: it is a coordinator whose journals are reported, or a journal that has
+  /// gone or was taken back by its owner.
   bool is_hidden = false;
 };
 
-/// The archive's stamp as it is now: status, length and hash of the header.
+/// Returns the archive's current stamp: its status, and the length and hash of its header.
 Result<ArchiveStamp> stamp_of(const File& archive);
 
-/// In the order of their commits. A failure to look is an error: a committed journal that is passed over
-/// leaves the archive torn. Unlistable: the directory can't be searched by this process.
-/// @param archive_path  without links: beside it lie the journals.
-/// @param own  a journal that is left out: the caller's own.
+/// Returns the journals in the order of their commits. A failure to read one is an error: skipping a
+/// committed journal would leave the archive torn. Unlistable: this process may not list the directory.
+/// @param archive_path  must have no symbolic links: the journals lie beside it.
+/// @param own  the caller's own journal, which is left out.
 Result<std::vector<FoundJournal>> scan_journals(Storage& storage, const std::filesystem::path& archive_path,
                                                 const File& archive, const std::filesystem::path& own = {});
 
-/// Judges a journal once more, for whoever holds its lock: as one whose owner has died. False where it has
-/// gone.
+/// Judges a journal again as one whose owner has died. The caller holds the journal's lock. False if the
+/// journal has gone.
 Result<bool> judge_again(Storage& storage, const std::filesystem::path& archive_path, const File& archive,
                          FoundJournal& found);
 
-/// Every block of new bytes has the hash that the record tells; else InvalidArgument.
+/// Checks the hash of every block of new bytes. InvalidArgument if one differs from the record.
 Result<void> check_new_blocks(const File& file, const JournalRecord& record);
-/// Its owner has taken it back: the head is zeros. Or a loss of power has left it empty.
+/// Whether the journal is void: its head is zeros, because its owner has taken it back, or the file is empty
+/// after a power loss.
 Result<bool> is_void(const File& file, std::uint64_t size_bytes);
-/// What is at the path is this very file; false where it has gone or is another one.
+/// Whether the path names this very file. False if the path is gone or names another file.
 Result<bool> is_at(Storage& storage, const std::filesystem::path& path, const FileStatus& file);
 
 }  // namespace stfs

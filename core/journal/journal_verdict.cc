@@ -1,4 +1,4 @@
-// The table of journal_verdict.h.
+// Implements the table of journal_verdict.h.
 #include "core/journal/journal_verdict.h"
 
 #include <fmt/format.h>
@@ -46,7 +46,7 @@ void block(FoundJournal& found, JournalState state, std::string why, std::string
   found.report.next_step = std::move(next_step);
 }
 
-/// To be made void before it is removed: its name may come back once more.
+/// A lost journal is made void before it is removed: its name may come back once more.
 void set_lost(FoundJournal& found) {
   set(found, JournalState::Unfinished, kLost);
   found.is_void = true;
@@ -69,9 +69,9 @@ Result<JournalHead> read_head(const File& file, std::uint64_t size_bytes) {
   return decode_head(*block);
 }
 
-/// Believes nothing before its hash agrees, and keeps nothing in memory before that: whoever may make
-/// journals may also make large ones. InvalidArgument means that it is no sound journal; every other error,
-/// that it could not be read just now.
+/// Uses nothing and keeps nothing in memory before its hash agrees: a user who may create journals may also
+/// create large ones. InvalidArgument: not a sound journal. Any other error: the journal could not be read
+/// now.
 Result<JournalRecord> read_record(const File& file, const JournalHead& head, std::uint64_t size_bytes,
                                   std::uint64_t archive_size_bytes) {
   const auto range = ByteRange::checked(head.record.offset, head.record.size_bytes);
@@ -104,12 +104,12 @@ bool is_of_other_boot(const Boot& boot, const Boot& now) {
   return boot.is_known() && now.is_known() && boot.id != now.id;
 }
 
-/// Of a host that does not tell its name, nothing else can be assumed.
+/// If either host did not tell its name, both are assumed to be the same host.
 bool is_lost(const Boot& boot, const Boot& now) {
   return is_of_other_boot(boot, now) && (boot.host == now.host || boot.host == 0 || now.host == 0);
 }
 
-/// What is to be done with a sound record of a dead owner.
+/// What to do with a sound record of a dead owner.
 enum class Use : std::uint8_t { Apply, Drop, Refuse };
 
 Result<Use> use_of(const JudgedArchive& archive, const File& journal, const JournalRecord& record) {
@@ -121,13 +121,14 @@ Result<Use> use_of(const JudgedArchive& archive, const File& journal, const Jour
   if (!blocks) return pass_on(std::move(blocks));
   if (is_lost(record.boot, now)) return *blocks == KnownBlocks::Mixed ? Use::Apply : Use::Drop;
   if (*blocks == KnownBlocks::Other) return Use::Refuse;
-  // Sectors of the new block may be there for another reason than a loss of power.
+  // In another boot or on another inode, sectors of the new block may have other causes than a power loss.
   const bool may_be_torn = !is_other_boot && record.archive.inode == archive.stamp.inode;
   if (*blocks == KnownBlocks::Torn && !may_be_torn) return Use::Refuse;
   return Use::Apply;
 }
 
-/// Of a journal that waits for a coordinator. False where the coordinator's state has decided everything.
+/// Judges a journal that waits for a coordinator. True if the coordinator has committed it. False if the
+/// coordinator's state has already decided the journal's state.
 Result<bool> has_coordinator(Storage& storage, FoundJournal& found) {
   const std::filesystem::path& path = found.report.path;
   if (!is_coordinator_name(found.record.coordinator)) {
@@ -154,10 +155,10 @@ Result<bool> has_coordinator(Storage& storage, FoundJournal& found) {
   return false;
 }
 
-/// Of a journal without a sound record.
+/// Judges a journal without a sound record.
 Result<void> judge_without_record(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes,
                                   const Boot& boot, const Error& why) {
-  // Looked at after the record: its owner makes it void when he is done.
+  // Check this after reading the record: the owner makes the journal void when it has finished.
   auto taken_back = is_void(*found.file, size_bytes);
   if (!taken_back) return pass_on(std::move(taken_back));
   found.is_void = *taken_back;
@@ -243,7 +244,7 @@ Result<void> judge_standing(const JudgedArchive& archive, FoundJournal& found, s
   if (found.is_in_use) {
     set(found, JournalState::InUse, "its owner keeps it for his next commit");
     for (JournalRecord& record : *records) {
-      // Of an archive that was replaced under its owner: none of our bytes.
+      // Written for an archive that was replaced under the owner: the record names none of our bytes.
       if (record.archive.compare(archive.stamp) == Kinship::Other) continue;
       std::ranges::move(record.ranges, std::back_inserter(found.record.ranges));
       found.record.owner_pid = record.owner_pid;

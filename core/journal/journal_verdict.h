@@ -1,6 +1,6 @@
-// What the bytes of one journal say: whether it is committed, to which archive, and whether it still counts.
+// Judges one journal by its bytes: whether it is committed, to which archive, and whether it still counts.
 //
-// Of a sound record whose owner has died:
+// For a sound record whose owner has died:
 //
 //   the archive          the record's boot    the archive's blocks             verdict
 //   the same             none, or this one     (not looked at)                  committed
@@ -13,10 +13,12 @@
 //                                              some are neither                 foreign, blocks commits
 //   another one          any                   (not looked at)                  foreign
 //
-// What is damaged, or waits for a coordinator that is, blocks commits; of a lost boot it is lost and removed.
+// A damaged journal blocks commits, and so does one whose coordinator is damaged. If its boot is lost, a
+// damaged journal is lost and removed.
 //
-// A boot is lost where this host runs another one now. A commit with durability=process ends with its boot:
-// its name may come back after a loss of power although it was removed, and lie over newer commits.
+// A boot is lost if this host now runs another boot. A commit with durability=process ends with its boot: its
+// name may come back after a power loss although it was removed, and applying it would overwrite newer
+// commits.
 #pragma once
 
 #include "core/base/error.h"
@@ -26,14 +28,14 @@
 
 namespace stfs {
 
-/// What a journal is judged against.
+/// The archive that a journal is judged against.
 struct JudgedArchive {
   Storage& storage;
   const File& file;
   const ArchiveStamp& stamp;
 };
 
-/// Fills in the state of a journal that is open and believed. `found.is_in_use` is known.
+/// Fills in the state of an open, believed journal. The caller has set `found.is_in_use`.
 Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes);
 Result<void> judge_standing(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes);
 

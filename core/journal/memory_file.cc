@@ -1,4 +1,4 @@
-// Blocks by offset.
+// Keeps the file's blocks in a map by offset.
 #include "core/journal/memory_file.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 namespace stfs {
 namespace {
 
-/// Calls with each block's offset and the part of the range that lies in it.
+/// Calls on_part with each block's offset and the part of the range that lies in it.
 template <class OnPart>
 void for_each_block(ByteRange range, const OnPart& on_part) {
   while (!range.empty()) {

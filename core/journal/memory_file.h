@@ -1,4 +1,4 @@
-// A sparse file in memory: what a small change stages before it is known whether it will be committed.
+// A sparse file in memory. A small change is staged in it until its commit decides where it goes.
 #pragma once
 
 #include <array>
@@ -12,16 +12,16 @@
 
 namespace stfs {
 
-/// Has no name, no descriptor and no locks, and vanishes with its process; what was not written reads as
+/// Has no name, no descriptor and no locks, and ends with its process. Bytes that were never written read as
 /// zeros. Not synchronized.
 class MemoryFile final : public File {
  public:
-  /// The blocks that it would hold after a write of that range.
+  /// The number of blocks that the file would hold after a write of that range.
   [[nodiscard]] std::size_t blocks_with(ByteRange range) const;
 
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override;
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset) override;
-  /// Writes all that it holds into another file, at the same offsets.
+  /// Writes all blocks into another file, at the same offsets.
   Result<void> copy_to(File& file) const;
 
   Result<void> clone_from(const File& source, std::uint64_t source_offset, ByteRange range) override;
@@ -35,7 +35,7 @@ class MemoryFile final : public File {
 
  private:
   using Block = std::array<std::byte, kBlockBytes>;
-  std::map<std::uint64_t, Block> blocks_;  // by offset
+  std::map<std::uint64_t, Block> blocks_;  // by their offset in bytes
 };
 
 }  // namespace stfs

@@ -1,4 +1,4 @@
-// Do what each journal's state asks for.
+// Acts on each journal according to its state.
 #include "core/journal/recovery.h"
 
 #include <fmt/format.h>
@@ -21,7 +21,7 @@ namespace {
 constexpr std::chrono::seconds kLockPatience{10};
 constexpr std::array kWholeFile = {ByteRange{0, std::uint64_t{1} << 62U}};
 
-/// Every block of the archive is the old one or the new one: applying can't destroy anything else.
+/// Whether every block of the archive is the old one or the new one: applying then destroys nothing else.
 Result<bool> only_knows_its_blocks(const File& archive, const File& journal, const JournalRecord& record) {
   auto blocks = compare_blocks(archive, journal, record);
   if (!blocks) return pass_on(std::move(blocks));
@@ -35,7 +35,7 @@ Result<bool> take_named(Storage& storage, FoundJournal& found) {
   if (is_there && *is_there && owner && *owner) {
     return fail(ErrorCode::Busy, EBUSY, found.report.path.string() + ": somebody else is at work on it");
   }
-  // What is in a dead owner's standing journal does not change; who settles it removes it.
+  // The content of a dead owner's standing journal does not change. A process that settles it removes it.
   if (!is_there || !*is_there || found.is_standing) return is_there;
   if (auto seen = found.file->refresh(kWholeFile); !seen) return pass_on(std::move(seen));
   auto opened = found.file->status();
@@ -45,8 +45,8 @@ Result<bool> take_named(Storage& storage, FoundJournal& found) {
   return !*taken_back || found.report.state == JournalState::Unfinished;
 }
 
-/// Takes the journal's own lock. False where it has gone meanwhile or was taken back: then it is hidden,
-/// since there is nothing to tell about it.
+/// Takes the journal's own lock. False if the journal has gone or was taken back meanwhile. It is then
+/// hidden: there is nothing to report.
 Result<bool> take(Storage& storage, FoundJournal& found) {
   auto taken = take_named(storage, found);
   if (!taken && says_gone(taken.error())) taken = false;
@@ -54,8 +54,8 @@ Result<bool> take(Storage& storage, FoundJournal& found) {
   return taken;
 }
 
-/// The same of a dead owner's journal, with the archive's locks: somebody who has its lock without them is
-/// about to remove it.
+/// The same for a dead owner's journal, under the archive's locks. Another process that holds the journal's
+/// lock without the archive's is about to remove the journal, so this waits for it up to kLockPatience.
 Result<bool> take_from_dead(Storage& storage, FoundJournal& found) {
   constexpr std::chrono::milliseconds kPause{2};
   const auto deadline = std::chrono::steady_clock::now() + kLockPatience;
@@ -77,7 +77,8 @@ ByteRange heads_of(const FoundJournal& found) {
   return found.is_standing ? kStandingHeads : kHead;
 }
 
-/// The other lane may have an earlier record: a crash while both are made void must not leave that one alone.
+/// Makes the other lane void, which may hold an earlier record. Otherwise a crash while both are made void
+/// might leave only that earlier record.
 Result<void> void_other_lanes(File& standing, const JournalRecord& record) {
   const std::vector<std::byte> zeros(kBlockBytes);
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
@@ -90,7 +91,7 @@ Result<void> void_other_lanes(File& standing, const JournalRecord& record) {
   return {};
 }
 
-/// The coordinator that has committed it; empty where none has.
+/// The coordinator that has committed the journal; empty if there is none.
 Result<std::filesystem::path> coordinator_of(Storage& storage, const FoundJournal& found) {
   const std::filesystem::path& path = found.report.path;
   if (found.is_void && !found.is_standing) return find_coordinator(storage, path);
@@ -98,27 +99,27 @@ Result<std::filesystem::path> coordinator_of(Storage& storage, const FoundJourna
   return path.parent_path() / found.record.coordinator;
 }
 
-/// The last journal of a group takes the coordinator with it.
+/// Removes a journal, and the coordinator with the last journal of its group.
 Result<void> remove_journal(Storage& storage, const FoundJournal& found) {
   auto coordinator = coordinator_of(storage, found);
   if (!coordinator) return pass_on(std::move(coordinator));
   auto removed = storage.remove(found.report.path);
-  // Where files are staged under a name, the last close of the one who staged takes it away.
+  // On a file system without unnamed files, the stager's last close removes the staged name.
   if (!removed && removed.error().errno_value == ENOENT) removed = {};
   if (!removed || coordinator->empty()) return removed;
   auto others = has_journals(storage, *coordinator);
   if (!others) return pass_on(std::move(others));
   if (*others) return {};
   removed = storage.remove(*coordinator);
-  // Another recovery of the group was as fast.
+  // Another recovery of the group has removed it.
   if (!removed && removed.error().errno_value == ENOENT) return {};
   return removed;
 }
 
-/// In a directory with the sticky bit only the owner of a file, that of the directory, and root remove its
-/// name. What is void promises nothing, so its name may stay for them. A stage promises nothing either, nor
-/// does a coordinator without journals.
-/// @param made_void  the caller has done that.
+/// Removes a journal's name, or leaves it where this process may not: in a directory with the sticky bit only
+/// root and the owners of the file and of the directory may remove a name. The name may stay if the journal
+/// is void: a void journal promises nothing. Nor does a staged file, or a coordinator without journals.
+/// @param made_void  whether the caller has made the journal void.
 Result<bool> remove_or_leave(Storage& storage, FoundJournal& found, bool made_void) {
   auto removed = remove_journal(storage, found);
   if (removed) return true;
@@ -132,9 +133,9 @@ Result<bool> remove_or_leave(Storage& storage, FoundJournal& found, bool made_vo
   return false;
 }
 
-/// Applies a committed journal, under the archive's locks first and the journal's own second: a committer
-/// who holds the archive's locks then knows that nobody else is about to apply anything to his bytes. One
-/// that has gone meanwhile was finished by its owner or by another recovery.
+/// Applies a committed journal. Takes the archive's locks first and the journal's own second: a committer
+/// that holds the archive's locks then knows that no other process is about to apply anything to its bytes.
+/// If the journal has gone meanwhile, its owner or another recovery has finished it.
 Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, File& archive,
                    FoundJournal& found) {
   std::vector<ByteRange> ranges;
@@ -142,13 +143,13 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   auto locks = ArchiveLocks::for_patch(archive, archive_path, ranges, kLockPatience);
   if (!locks && !lacks_locks(locks.error())) return pass_on(std::move(locks));
   const bool is_in_use = found.report.state == JournalState::InUse;
-  // An owner who lived at the look is not waited for, whatever his journal says.
+  // Do not wait for an owner that was alive during the scan, whatever state its journal has now.
   auto still = is_in_use || found.is_in_use ? take(storage, found) : take_from_dead(storage, found);
   if (!still) return pass_on(std::move(still));
   if (!*still) return {};
   if (is_in_use) {
-    // Its owner lived at the look, so that nobody has looked at its bytes. He may have died before he
-    // committed.
+    // The owner was alive during the scan, so the journal's bytes were not checked. The owner may have died
+    // before its commit.
     auto is_there = judge_again(storage, archive_path, archive, found);
     if (!is_there) return pass_on(std::move(is_there));
     if (!*is_there || found.report.state != JournalState::Committed) return {};
@@ -156,7 +157,7 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   if (found.is_standing) {
     if (auto alone = void_other_lanes(*found.file, found.record); !alone) return alone;
   }
-  // Its owner may have died before the journal or its name was on stable storage; a crash now must find it.
+  // The owner may have died before the journal or its name was on stable storage. A crash now must find both.
   if (auto synced = found.file->sync(); !synced) return synced;
   if (auto synced = storage.sync_directory(archive_path.parent_path()); !synced) return synced;
   if (auto applied = apply_ranges(archive, *found.file, found.record.ranges); !applied) return applied;
@@ -167,18 +168,19 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   return removed ? Result<void>{} : pass_on(std::move(removed));
 }
 
-/// Does with one journal what its state asks for.
+/// Does for one journal what its state demands.
 Result<void> settle(Storage& storage, const std::filesystem::path& archive_path, File& archive,
                     FoundJournal& found, const RecoveryOptions& options) {
   JournalReport& report = found.report;
-  // One in use that names blocks is as good as committed: with its owner's locks we see what became of it.
-  // A standing one's last commit is done, or its owner is about to do it.
+  // Treat an ordinary journal in use that names blocks as committed: once we hold the locks that its owner
+  // holds, we see whether it was. Leave a standing journal in use alone: its last commit is applied, or its
+  // owner is about to apply it.
   bool is_due = report.state == JournalState::Committed ||
                 (report.state == JournalState::InUse && !found.is_standing && !found.record.ranges.empty());
   if (report.state == JournalState::Foreign && options.is_forced) {
     auto known = only_knows_its_blocks(archive, *found.file, found.record);
     if (!known) return pass_on(std::move(known));
-    // What several archives commit together is not for one of them to decide.
+    // A recovery of one archive must not decide a transaction over several archives.
     const bool is_alone = found.record.coordinator.empty();
     is_due = is_alone && *known && check_new_blocks(*found.file, found.record);
     if (is_due) {
@@ -192,7 +194,7 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
   if (options.is_dry_run) return {};
   if (!found.file) return {};
   if (found.is_read_only) {
-    // A leftover of staging promises nothing: it may stay.
+    // A leftover of staging promises nothing, so it may stay.
     const bool may_stay = report.state == JournalState::InUse || (!is_due && !found.is_void);
     if (may_stay) return {};
     return only_others_may(found);
@@ -200,13 +202,13 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
   if (report.state == JournalState::Unfinished) {
     auto still = take(storage, found);
     if (!still && still.error().code == ErrorCode::Busy) {
-      // Another process removes it now.
+      // Another process is removing it now.
       report.state = JournalState::InUse;
       return {};
     }
     if (!still) return pass_on(std::move(still));
     if (!*still) return {};
-    // On the disk it need not be void yet, nor after a sync of its owner's that has failed.
+    // The disk may still hold a record: the zeros may be unsynced, or their owner's sync may have failed.
     if (found.is_void) {
       if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
     }
@@ -216,7 +218,7 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
   }
   if (!is_due) return {};
   auto applied = apply(storage, archive_path, archive, found);
-  // A living owner who takes his time finishes it himself.
+  // The owner is alive and slow. It finishes the journal itself.
   if (!applied && applied.error().code == ErrorCode::Busy && report.state == JournalState::InUse) return {};
   return applied;
 }
@@ -266,7 +268,7 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
                     fmt::format("{}: {}: nothing is written beside it; {}", found.report.path.string(),
                                 found.report.explanation, next_step));
       }
-      // On the disk as well: it is this process that has made it void.
+      // This process made the journal void, so it is void on the disk as well.
       if (found.is_void && std::ranges::find(left_void, found.report.path) != left_void.end()) continue;
       const bool is_dead =
           !found.is_in_use && (found.is_void || found.report.state == JournalState::Committed);
@@ -278,7 +280,7 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
           obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;
         }
       } else if (found.is_standing || found.is_void) {
-        // What was made void must be so on the disk before we rely on it.
+        // Sync a void journal before relying on it: the zeros must be on the disk.
         if (auto synced = found.file->sync(); !synced && !says_gone(synced.error())) {
           return pass_on(std::move(synced));
         }

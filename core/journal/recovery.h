@@ -1,4 +1,4 @@
-// Finding journals that a dead owner has left, and doing what they promise.
+// Finds journals that dead owners have left, and finishes or removes them.
 //
 // The same code runs when an archive is opened for writing, before every commit, and in `stfs recover`.
 #pragma once
@@ -18,46 +18,49 @@
 namespace stfs {
 
 struct RecoveryOptions {
-  bool is_dry_run = false;  // look, change nothing
-  /// Apply a Foreign journal too, where every block of the archive that it names is either the old one
-  /// or the new one that its hashes tell.
+  bool is_dry_run = false;  // only report; change nothing
+  /// Apply a Foreign journal too, if every block of the archive that it names is either the old one or the
+  /// new one, by the journal's hashes.
   bool is_forced = false;
 };
 
-/// What a commit finds in its way, when it holds the archive's locks on `locked`.
+/// What blocks a commit that holds the archive's locks on `locked`.
 enum class Obstacle : std::uint8_t {
   None,
-  DeadOwner,  // a committed journal waits: give the locks up, recover(), begin again
-  Recovery,   // somebody is at work on a journal that names bytes of `locked`, and no living committer can
-              // be: a recovery that waits for our locks. Give them up for a moment.
-  Unsettled,  // a living owner's standing journal names bytes of `locked`. Keep the locks: he settles when he
-              // has nothing to commit, or meets them.
+  DeadOwner,  // a committed journal waits: release the locks, call recover(), begin again
+  /// A process uses a journal that names bytes of `locked`. No living committer can do so, because the caller
+  /// holds these locks: it is a recovery that waits for them. Release the locks for a moment.
+  Recovery,
+  /// A living owner's standing journal names bytes of `locked`. Keep the locks: the owner settles its journal
+  /// when it has nothing to commit, or when it meets the locks.
+  Unsettled,
 };
-/// Fails where a journal blocks commits (EIO), or waits for recovery and can't be written by this process
-/// (EACCES).
+/// Looks for journals that the commit has to wait for. EIO: a journal blocks commits. EACCES: a journal waits
+/// for recovery and this process may not write it.
 /// @param own  the caller's own standing journal; empty without one.
-/// @param left_void  what recover() has left in this process (JournalReport::is_left_void): in nobody's way.
+/// @param left_void  journals that recover() has left void in this process (JournalReport::is_left_void).
+///                   They block nobody.
 Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,
                                const File& archive, std::span<const ByteRange> locked,
                                const std::filesystem::path& own = {},
                                std::span<const std::filesystem::path> left_void = {});
 
-/// Looks at every journal of the archive and does what is due. The caller holds no lock on a range of this
-/// File: they are taken here, before the journal's own, as a committer takes them. What a living owner is
-/// about to commit is waited for; a journal that can't be used is only reported; a failure to apply a
-/// committed one is an error.
+/// Looks at every journal of the archive and does what its state demands. The caller holds no lock on a range
+/// of this File: recover() takes the archive's locks and then the journal's own, as a committer does. It
+/// waits for a living owner that is about to commit. It only reports a journal that can't be used. A failure
+/// to apply a committed journal is an error.
 Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesystem::path& archive_path,
                                            File& archive, const RecoveryOptions& options = {});
 
-/// A committed journal of a dead owner that could not be applied, since the archive can't be written: the
-/// ranges that must be read from it instead. Their hashes have been checked.
+/// A committed journal of a dead owner that could not be applied, because the archive can't be written.
+/// Readers read these ranges from the journal instead. Their hashes have been checked.
 struct PendingJournal {
   std::unique_ptr<File> file;
   std::vector<JournalRange> ranges;
 };
 struct PendingJournals {
-  std::vector<PendingJournal> shown;     // later ones lie over earlier ones
-  std::vector<JournalReport> not_shown;  // they may hold a commit that can't be known here
+  std::vector<PendingJournal> shown;     // later ones override earlier ones
+  std::vector<JournalReport> not_shown;  // each may hold a commit that can't be read here
 };
 Result<PendingJournals> pending_journals(Storage& storage, const std::filesystem::path& archive_path,
                                          const File& archive);

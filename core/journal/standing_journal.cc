@@ -1,4 +1,4 @@
-// Prepare, commit, settle, retire.
+// Implements prepare(), commit(), settle() and retire().
 #include "core/journal/standing_journal.h"
 
 #include <algorithm>
@@ -21,9 +21,9 @@ Result<void> StandingJournal::prepare_unguarded() {
   if (!made) return pass_on(std::move(made));
   lacks_locks_ = !made->is_locked;
   if (lacks_locks_) return {};
-  // Written, not reserved: blocks of zeros are overwritten in place, reserved ones change the file's
-  // metadata. One by one: the page cache keeps what comes in one write in one folio, and a sync of a large
-  // one takes a third longer.
+  // Write zeros instead of preallocating: zeroed blocks are overwritten in place, but a first write to a
+  // preallocated block changes the file's metadata. Write block by block: the page cache keeps one write in
+  // one folio, and syncing a large folio takes a third longer.
   const std::vector<std::byte> zeros(kBlockBytes);
   for (std::uint64_t at = 0; at < kStandingBytes; at += kBlockBytes) {
     if (auto written = made->file->write(zeros, at); !written) return written;
@@ -48,7 +48,7 @@ Result<void> StandingJournal::commit(JournalRecord record, const File& staged, D
   if (lane_bytes > kLaneBytes) {
     return fail(ErrorCode::InvalidArgument, EINVAL, "the change does not fit into a lane");
   }
-  // In one piece: lane 0's bytes and the heads, or the heads and lane 1's bytes.
+  // Write one contiguous range: lane 0's bytes and the heads, or the heads and lane 1's bytes.
   const std::uint64_t begin = lane_ == 0 ? kStandingHeads.offset - lane_bytes : kStandingHeads.offset;
   const std::uint64_t heads_at = kStandingHeads.offset - begin;
   std::uint64_t at = lane_ == 0 ? 0 : kStandingHeads.size_bytes;
@@ -80,13 +80,14 @@ Result<void> StandingJournal::commit(JournalRecord record, const File& staged, D
 
 Result<void> StandingJournal::settle(Durability durability) {
   if (!has_record_) return {};
-  // Where power loss is not survived, what others see of the page cache is enough.
+  // Without durability=power nothing is synced: other processes see the zeros in the page cache, which is
+  // enough.
   auto done = guard_memory([&] {
     const std::string zeros(kStandingHeads.size_bytes, '\0');
     return write(std::as_bytes(std::span(zeros)), kStandingHeads.offset, durability);
   });
   if (!done) {
-    // Where its record stays, recovery comes before the next commit, and finds the archive as it tells.
+    // If the record stays, recovery runs before the next commit and finds the archive as the record says.
     take_back();
     return done;
   }

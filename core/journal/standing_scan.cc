@@ -1,4 +1,4 @@
-// Two heads to a lane; the archive's blocks tell what was never committed.
+// Reads both copies of each lane's head. The archive's blocks show which commit was never finished.
 #include "core/journal/standing_scan.h"
 
 #include <algorithm>
@@ -17,7 +17,7 @@ constexpr ByteRange room_of(std::size_t lane) {
   return {lane == 0 ? 0 : kStandingHeads.end(), kLaneBytes};
 }
 
-/// Nothing where the block holds none; EPROTONOSUPPORT: one of another version.
+/// Nothing if the block holds no sound record. EPROTONOSUPPORT: it holds one of another version.
 Result<std::optional<JournalRecord>> record_in(std::string_view head_block, std::size_t lane) {
   std::optional<JournalRecord> nothing;
   const auto head = decode_head(head_block);
@@ -28,7 +28,7 @@ Result<std::optional<JournalRecord>> record_in(std::string_view head_block, std:
   auto record = decode_sealed_record(head_block.substr(place->offset, place->size_bytes), *head,
                                      kStandingBytes, kStandingHeads);
   if (!record) return nothing;
-  // Recovery makes the other lane void first: nothing that this one needs may lie there.
+  // Recovery makes the other lane void first, so a record must not name bytes outside its own lane.
   const auto is_inside = [room = room_of(lane)](const JournalRange& range) {
     return room.contains({range.journal_offset, range.archive.size_bytes});
   };
@@ -51,7 +51,8 @@ Result<std::vector<JournalRecord>> read_lanes(const File& file) {
     auto record = record_in(block(lane), lane);
     if (!record || !*record) {
       auto copy = record_in(block(kLanes + lane), lane);
-      // Where one of the two can't be read by this version, the other one's silence tells nothing.
+      // Prefer the copy if it has a record or an unknown version. An empty second copy proves nothing: an
+      // unknown version in the first one is then reported.
       if (!copy || *copy) record = std::move(copy);
     }
     if (!record) return pass_on(std::move(record));

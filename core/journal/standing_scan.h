@@ -1,4 +1,4 @@
-// What the lanes of a standing journal hold (standing_journal.h), found by somebody who is not its owner.
+// Reads the lanes of another process's standing journal (standing_journal.h).
 #pragma once
 
 #include <vector>
@@ -9,19 +9,19 @@
 
 namespace stfs {
 
-/// Of a file of kStandingBytes: the records whose head or its copy is sound, latest first. Their new blocks
-/// may be torn. EPROTONOSUPPORT: a lane that this version can't read.
+/// Reads a file of kStandingBytes. Returns the records whose head, or the head's copy, is sound; latest
+/// first. Their new blocks may be torn. EPROTONOSUPPORT: this program does not know the version of a lane.
 Result<std::vector<JournalRecord>> read_lanes(const File& file);
 
-/// Which lane holds it.
+/// The lane that holds the record.
 std::size_t lane_of(const JournalRecord& record);
 
-/// What is to be done about the lanes of a dead owner.
+/// The state of a dead owner's lane.
 enum class LaneVerdict : std::uint8_t {
-  Sound,    // record and new blocks agree: the last commit, or one whose sync was never done; both may be
-            // applied
-  Torn,     // its sync was never done: the archive has only the old blocks
-  Damaged,  // new blocks do not agree with it, and the archive has other blocks than the old ones
+  /// Record and new blocks agree: the last commit, or one whose sync was never finished. Both may be applied.
+  Sound,
+  Torn,     // the sync was never finished: the archive has only the old blocks
+  Damaged,  // new blocks do not agree with the record, and the archive's blocks are not all old
 };
 Result<LaneVerdict> judge_lane(const File& file, const JournalRecord& record, const File& archive);
 
