@@ -1,5 +1,4 @@
-// One pass over the pieces in the archive's order. `open` is the last block listed: the one that the
-// next piece may share.
+// Makes one pass over the pieces in the archive's order. The next piece may share the last listed block.
 #include "core/commit/block_plan.h"
 
 #include <algorithm>
@@ -15,8 +14,8 @@ class Plan {
   Plan(const File& archive, std::uint64_t archive_size_bytes, Journal& journal)
       : archive_(archive), archive_size_bytes_(archive_size_bytes), journal_(journal) {}
 
-  /// @param next  where the next piece of the same stage begins: what is staged there must not be
-  ///              taken for a gap.
+  /// @param next  where the next piece of the same stage begins: its staged bytes must not be taken for a
+  ///              gap.
   Result<void> add(const Staging& staging, ByteRange piece, std::uint64_t next) {
     std::uint64_t begin = round_down_to_block(piece.offset);
     if (ranges_.empty() || begin >= ranges_.back().archive.end()) {
@@ -25,7 +24,7 @@ class Plan {
       // The first block is listed already.
       const bool is_in_place = place_of_last(piece.offset) == staging.journal_offset(piece.offset);
       if (!is_in_place) {
-        // Another stage's, completed from the archive: lay our bytes over it.
+        // Another stage listed it and filled it from the archive: copy our bytes over it.
         const ByteRange shared = piece.intersection({begin, kBlockBytes});
         if (auto moved = copy(journal_, staging.journal_offset(shared.offset), place_of_last(shared.offset),
                               shared.size_bytes);
@@ -42,7 +41,7 @@ class Plan {
     return {};
   }
 
-  /// In pieces, see kMostRangeBytes.
+  /// Returns the ranges, cut into pieces of at most most_range_bytes() (see kMostRangeBytes).
   std::vector<JournalRange> take() const {
     const std::uint64_t most_bytes = archive_.most_range_bytes();
     std::vector<JournalRange> pieces;
@@ -74,7 +73,7 @@ class Plan {
     }
   }
 
-  /// Less than a block of the archive's own bytes, [begin, end), to their place in the stage's region.
+  /// Copies the archive's own bytes [begin, end), less than a block, to their place in the stage's region.
   Result<void> fill(std::uint64_t begin, std::uint64_t end, const Staging& staging) {
     if (begin >= end) return {};
     return copy(archive_, begin, staging.journal_offset(begin), end - begin);

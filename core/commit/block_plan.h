@@ -1,4 +1,4 @@
-// From staged bytes to whole blocks: what a journal's record will name.
+// Turns staged bytes into whole blocks: the ranges that a journal's record will name.
 #pragma once
 
 #include <vector>
@@ -10,10 +10,10 @@
 
 namespace stfs {
 
-/// Completes the blocks that the stages touch only in part with the archive's own bytes, and lists all
-/// blocks as ranges without hashes, ascending and disjoint. A block that several stages share gets the
-/// bytes of all of them. The caller holds the archive's locks on these blocks.
-/// @param stages  of one journal, ascending by the tensors' offsets.
+/// Fills the blocks that the stages cover only in part with the archive's own bytes. Returns all blocks as
+/// ranges without hashes, ascending and disjoint. A block that several stages share gets the bytes of all of
+/// them. The caller holds the archive's locks on these blocks.
+/// @param stages  all of one journal, ascending by the tensors' offsets.
 Result<std::vector<JournalRange>> plan_blocks(const File& archive, std::uint64_t archive_size_bytes,
                                               Journal& journal, const std::vector<Staging*>& stages);
 

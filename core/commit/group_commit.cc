@@ -1,4 +1,4 @@
-// Side by side, in one order.
+// Runs the steps of several transactions side by side, in the order of the archives' paths.
 #include "core/commit/group_commit.h"
 
 #include <fmt/format.h>
@@ -60,7 +60,7 @@ Result<void> GroupCommit::commit_several(std::vector<Part*> parts) {
   if (!coordinator) return pass_on(std::move(coordinator));
   const Durability durability = first.durability(parts.front()->options->durability);
 
-  // A full disk shows before anything has a name.
+  // Seal all journals before any is published: a full disk fails here, before any file has a name.
   std::vector<std::string> journals;
   for (const Part* part : parts) {
     auto sealed = part->transaction->seal(part->prepared, *part->options, coordinator->name());
@@ -80,7 +80,7 @@ Result<void> GroupCommit::commit_several(std::vector<Part*> parts) {
   if (!done) {
     const bool is_unknown = done.error().code == ErrorCode::CommitUnknown;
     for (Transaction* transaction : published) {
-      // Where the coordinator may be there after a crash, its journals must be there too.
+      // If the coordinator may exist after a crash, its journals must exist too.
       if (is_unknown) {
         transaction->archive_.stop_writing(done.error(), transaction->journal_->path());
       } else {
@@ -94,7 +94,8 @@ Result<void> GroupCommit::commit_several(std::vector<Part*> parts) {
     auto finished = part->transaction->finish(std::move(part->prepared), *part->options);
     if (!finished && done) done = std::move(finished);
   }
-  // What is left is still committed by it. Without any it says nothing: who finds it removes it.
+  // After a failure the coordinator stays: the journals that are left are committed by it. A coordinator
+  // without journals says nothing, so failing to remove it is no error: recovery removes it.
   if (done) static_cast<void>(coordinator->remove());
   return done;
 }

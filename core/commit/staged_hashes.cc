@@ -1,4 +1,4 @@
-// Whole blocks of a write, and the one at the seam of two.
+// Hashes the whole blocks of a write, and the block that two successive writes share.
 #include "core/commit/staged_hashes.h"
 
 #include <cstring>
@@ -7,7 +7,7 @@
 namespace stfs {
 namespace {
 
-// A smaller write is hashed as fast by the commit.
+// The commit hashes a smaller write as fast.
 constexpr std::uint64_t kLargeBytes = 128 << 10;
 
 }  // namespace

@@ -1,8 +1,8 @@
-// Hashes of the whole blocks that come in large writes, taken while the bytes are in the processor's cache:
-// the commit would have to read them again.
+// Hashes whole blocks of large writes while their bytes are in the processor's cache. The commit would
+// otherwise have to read the bytes again.
 //
-// They lie in a region of the journal, so that memory does not grow with the tensor. Only a favour: what is
-// not known here is hashed by the commit.
+// The hashes lie in a region of the journal, so that memory does not grow with the tensor. They are an
+// optimization: the commit itself hashes every block whose hash is not known here.
 #pragma once
 
 #include <array>
@@ -19,21 +19,21 @@
 
 namespace stfs {
 
-/// Offsets are those of the archive. Not synchronized.
+/// Offsets are absolute in the archive. Not synchronized.
 class StagedHashes {
  public:
-  /// The journal must outlive it.
-  /// @param blocks  what may be written: whole blocks.
+  /// The journal must outlive this object.
+  /// @param blocks  the whole blocks that may be written.
   StagedHashes(Journal& journal, ByteRange blocks) : journal_(journal), blocks_(blocks) {}
 
-  /// These bytes have been staged. May throw std::bad_alloc.
+  /// Call this after these bytes have been staged. May throw std::bad_alloc.
   void note_write(std::span<const std::byte> bytes, std::uint64_t offset);
-  /// What is staged there changes in another way.
+  /// Forgets the hashes of a range that is staged in any other way.
   void forget(ByteRange range);
 
-  /// The first run of whole blocks in that range whose hashes are known.
+  /// The first run of whole blocks in `range` whose hashes are known.
   [[nodiscard]] std::optional<ByteRange> first_run(ByteRange range) const;
-  /// Of the blocks of such a run.
+  /// Reads the hashes of a run that first_run() has returned.
   Result<void> read(ByteRange run, std::span<std::uint64_t> hashes) const;
 
  private:
@@ -45,12 +45,12 @@ class StagedHashes {
 
   Journal& journal_;
   const ByteRange blocks_;
-  std::optional<std::uint64_t> region_;          // in the journal
+  std::optional<std::uint64_t> region_;          // in the journal, in bytes
   std::map<std::uint64_t, std::uint64_t> runs_;  // begin -> end, of whole blocks, disjoint, never adjacent
-  // The block that the last write ended in the middle of: the next one may go on there.
+  // The partial block at the end of the last write. The next write may complete it.
   std::array<std::byte, kBlockBytes> tail_{};
   ByteRange tail_range_;
-  std::vector<std::uint64_t> hashes_;  // of one write
+  std::vector<std::uint64_t> hashes_;  // of one write; kept to reuse its memory
 };
 
 }  // namespace stfs

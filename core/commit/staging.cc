@@ -1,4 +1,4 @@
-// Extents over a region of the journal.
+// Keeps the written extents of a region of the journal.
 #include "core/commit/staging.h"
 
 #include <fmt/format.h>
@@ -63,7 +63,7 @@ void Staging::note_unguarded(std::span<const std::byte> from, std::uint64_t offs
   add_extent(offset, end);
   size_bytes_ = std::max(size_bytes_, end);
   is_dirty_ = true;
-  // Where a block was written, a second write may need another one.
+  // A reservation covers one write: rewriting a block may need a new one.
   if (end > reserved_.offset && offset < reserved_.end()) {
     const std::uint64_t begin = std::min(end, reserved_.end());
     reserved_ = {begin, reserved_.end() - begin};
@@ -76,11 +76,11 @@ void Staging::note_run(ByteRange range) {
 }
 
 void Staging::reserve_ahead(ByteRange range) {
-  // Who writes much in order goes on: blocks that are reserved cost the file system far less than such as it
-  // has to find when they are written out. As much again as has come, so that a small patch stays small.
+  // Sequential writers usually continue. Reserved blocks cost the file system far less than blocks that it
+  // has to find at writeback. Reserve as much again as was written, so that a small patch stays small.
   note_run(range);
   if (!may_reserve_ || run_.size_bytes < kReserveFromBytes || reserved_.contains(range)) return;
-  // Up to what was written already: space is reserved for a first write only.
+  // Reserve only up to bytes that were written already: a reservation covers a first write only.
   const auto next = extents_.upper_bound(range.offset);
   if (next != extents_.begin() && std::prev(next)->second > range.offset) return;
   const std::uint64_t limit = next == extents_.end() ? target_.size_bytes : next->first;
@@ -88,7 +88,7 @@ void Staging::reserve_ahead(ByteRange range) {
   if (!reserved_.contains({range.offset, 0})) reserved_ = {range.offset, 0};
   const std::uint64_t end = std::min(run_.end() + std::min(run_.size_bytes, kReserveBytes), limit);
   const std::uint64_t begin = reserved_.end();
-  // Only a favour: where so much more does not fit, the write itself tells what does.
+  // The reservation is an optimization. If it does not fit, the write itself tells how much does.
   may_reserve_ = journal_.reserve({place(begin), end - begin}).has_value();
   if (may_reserve_) reserved_.size_bytes = end - reserved_.offset;
 }
@@ -102,14 +102,14 @@ Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
     return fail(ErrorCode::WrongSize, EFBIG,
                 fmt::format("a size of {} bytes passes the tensor's {}", size_bytes, target_.size_bytes));
   }
-  // A no-op must stay one: tools that "truncate" to the present size have written nothing.
+  // Keep a no-op a no-op: a tool that "truncates" to the current size has written nothing.
   if (size_bytes == size_bytes_) return {};
   if (size_bytes == 0) {
     if (auto reserved = journal_.reserve({place(0), target_.size_bytes}); !reserved) return reserved;
     if (extents_.empty() && may_reserve_) reserved_ = {0, target_.size_bytes};
   }
   if (size_bytes < size_bytes_) {
-    if (!extents_.empty()) {  // nobody remembers what was written there
+    if (!extents_.empty()) {  // the extents that were written there are forgotten now
       may_reserve_ = false;
       reserved_ = {};
     }
@@ -156,8 +156,8 @@ Result<std::vector<ByteRange>> Staging::pieces() {
 }
 
 Result<std::vector<ByteRange>> Staging::pieces_unguarded() {
-  // Behind what is kept of the old content, a gap is a hole that the writer has left: its zeros must
-  // reach the archive like any other byte.
+  // A gap behind the kept old content is a hole that the writer has left. Its zeros must reach the archive
+  // like other bytes.
   std::uint64_t at = kept_bytes_;
   std::vector<ByteRange> gaps;
   for (const auto& [begin, end] : extents_) {
@@ -194,7 +194,7 @@ void Staging::drop_extents_from(std::uint64_t begin) {
 }
 
 Result<void> Staging::fill_gap(std::uint64_t begin, std::uint64_t end) {
-  // Written out, not left to the file's own holes: bytes staged before a cut may still lie there.
+  // Write the zeros explicitly: bytes that were staged before a cut may still lie there.
   const std::vector<std::byte> zeroes(static_cast<std::size_t>(std::min(kZeroesAtOnceBytes, end - begin)));
   for (std::uint64_t at = begin; at < end; at += zeroes.size()) {
     const auto part =

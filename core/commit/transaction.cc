@@ -1,4 +1,4 @@
-// The steps of a commit, as transaction.h numbers them.
+// Implements the steps of a commit, as transaction.h numbers them.
 #include "core/commit/transaction.h"
 
 #include <fmt/format.h>
@@ -17,14 +17,14 @@
 namespace stfs {
 namespace {
 
-// From here on a thread's start is nothing beside what it saves.
+// From this size on, starting a thread costs much less than it saves.
 constexpr std::uint64_t kTwoThreadsFromBytes = 16 << 20;
 
-// Smaller ones are closed at once.
+// Smaller journals are closed at once.
 constexpr std::uint64_t kSlowCloseBytes = 16 << 20;
 
-/// Larger than that of every earlier commit of the archive: theirs were taken from the same clock, or from
-/// the archive's mtime where that was ahead of it, and those of this process are counted.
+/// Returns a larger number than any earlier commit of the archive has. Their numbers came from the same
+/// clock, or from the archive's mtime if it was ahead of the clock. `last` covers this process's own commits.
 std::uint64_t next_sequence(std::int64_t archive_mtime_ns) {
   static std::atomic<std::uint64_t> last = 0;
   const auto least = static_cast<std::uint64_t>(std::max(wall_clock_ns(Clock::Fine), archive_mtime_ns + 1));
@@ -75,7 +75,7 @@ Result<Staging*> Transaction::begin_stage(std::uint32_t tensor) {
 
 void Transaction::drop(std::uint32_t tensor) {
   stages_.erase(tensor);
-  // A journal without bytes is no loss, and one that a failed sync has spoiled must not outlive them.
+  // An empty journal is no loss, and a journal that a failed sync has spoiled must not outlive its stages.
   if (stages_.empty()) journal_.reset();
 }
 
@@ -118,7 +118,7 @@ Result<Transaction::Prepared> Transaction::prepare(const CommitOptions& options,
   auto ranges = plan_blocks(archive_.file(), archive_.stamp().size_bytes, *journal_, stages);
   if (!ranges) return pass_on(std::move(ranges));
   prepared.ranges = std::move(*ranges);
-  // What a failure after the commit point needs is allocated before it.
+  // Allocate now what a failure after the commit point will need.
   archive_.reserve_overlay();
   prepared.readers.make_ready();
   return prepared;
@@ -128,7 +128,7 @@ Result<void> Transaction::seal(const Prepared& prepared, const CommitOptions& op
                                std::string coordinator) {
   if (prepared.ranges.empty()) return {};
   const bool goes_through_standing = journal_->is_in_memory() && coordinator.empty();
-  // While this one takes its time nobody tidies.
+  // This commit takes long. Settle first: meanwhile nobody settles the other journals.
   if (!goes_through_standing && options.settle_others) options.settle_others();
   const std::filesystem::path& journal =
       goes_through_standing ? archive_.standing_journal().path() : journal_->path();
@@ -137,8 +137,8 @@ Result<void> Transaction::seal(const Prepared& prepared, const CommitOptions& op
       fmt::format("the change is committed in {} and shows here; the archive takes no more writes until "
                   "`stfs recover {}` has finished it",
                   journal.empty() ? "a journal" : journal.string(), archive_.path().string())};
-  // Recovery asks what lies under the commit: an older state that a loss of power brings back would be
-  // neither its old blocks nor its new ones.
+  // Recovery will compare the archive's blocks with this commit's old and new ones. An older state that a
+  // power loss brings back would be neither.
   const bool are_blocks_asked = goes_through_standing || archive_.stamp().birth_ns == 0;
   if (are_blocks_asked && archive_.durability(options.durability) == Durability::Power) {
     if (auto synced = archive_.sync_what_others_wrote(); !synced) return synced;
@@ -156,7 +156,8 @@ Result<void> Transaction::seal(const Prepared& prepared, const CommitOptions& op
   const auto hash_range = [&](JournalRange& range) {
     return hash(range, [&](std::uint64_t bytes) {
       hashed += bytes;
-      if (options.on_progress) options.on_progress(hashed / 2, total);  // half of the way
+      if (options.on_progress)
+        options.on_progress(hashed / 2, total);  // hashing is the first half of the progress
     });
   };
   auto done = journal_->seal(std::move(record), archive_.durability(options.durability), hash_range,
@@ -192,11 +193,11 @@ Result<void> Transaction::apply(Prepared& prepared, const CommitOptions& options
   ReadersOut& readers = prepared.readers;
   const std::uint64_t total = total_bytes(ranges);
   std::uint64_t done = 0;
-  // Others write to other blocks meanwhile. What they have written must not pass for ours, or it would never
-  // show here; but for the time of our own writes, which nobody can tell from theirs.
+  // Others write to other blocks meanwhile. Their writes must not count as ours, or readers here would never
+  // see them. Only writes that come during our own writes can't be told apart.
   const bool is_known = archive_.is_as_known();
   auto applied = guard_memory([&] {
-    // Writing waits for the disk where too much is unwritten already: readers don't.
+    // Writing waits for the disk when too many pages are dirty. Readers do not wait.
     readers.during([&] { archive_.show_while_applied({&journal_->file(), ranges}); });
     return apply_ranges(archive_.file(), journal_->file(), ranges, [&](std::uint64_t bytes) {
       done += bytes;
@@ -214,7 +215,7 @@ Result<void> Transaction::apply(Prepared& prepared, const CommitOptions& options
     if (is_known) {
       if (auto adopted = archive_.adopt_own_change(written->identity); !adopted) return adopted;
     }
-    // A journal that stayed would be applied again, over whatever is committed next.
+    // Recovery would apply a journal that stays again, over newer commits.
     return journal_->retire(archive_.durability(options.durability));
   });
   if (!settled) return stop(std::move(settled).error(), prepared, options);
@@ -228,7 +229,7 @@ Result<void> Transaction::share_old(std::vector<JournalRange>& ranges) const {
   shared.reserve(ranges.size() + 1);
   bool can_share = true;
   for (JournalRange& range : ranges) {
-    // The end of the archive may be no whole block.
+    // The archive may end in a partial block.
     const std::uint64_t whole_bytes = round_down_to_block(range.archive.size_bytes);
     if (can_share && whole_bytes >= kCloneFromBytes) {
       auto region = journal_->share(archive_.file(), {range.archive.offset, whole_bytes});
@@ -255,7 +256,7 @@ Result<void> Transaction::hash(JournalRange& range, const OnBytes& on_bytes) con
   range.new_hashes.resize(blocks);
   if (range.old_offset != 0) return hash_new(range, on_bytes);
   range.old_hashes.resize(blocks);
-  // The second half of the old blocks is another thread's.
+  // Another thread hashes the second half of the old blocks.
   const std::uint64_t half =
       range.archive.size_bytes < kTwoThreadsFromBytes ? 0 : round_down_to_block(range.archive.size_bytes / 2);
   const auto hash_old = [&](std::uint64_t begin, std::uint64_t end) {
@@ -270,7 +271,7 @@ Result<void> Transaction::hash(JournalRange& range, const OnBytes& on_bytes) con
   if (half > 0) {
     try {
       other.emplace(hash_back);
-    } catch (const std::system_error&) {  // one after the other, then
+    } catch (const std::system_error&) {  // no thread: hash one half after the other
     }
   }
   auto hashed = hash_new(range, on_bytes);
@@ -294,7 +295,7 @@ Result<void> Transaction::hash_new(JournalRange& range, const OnBytes& on_bytes)
     done = end;
     return hash_blocks(journal_->file(), unknown, place, on_bytes);
   };
-  // Where the range's blocks lie together with a stage's, in the same order, the stage may know them.
+  // If the range's blocks lie in a stage's region in the same order, the stage may know their hashes.
   for (const auto& [tensor, stage] : stages_) {
     if (stage->journal_offset(range.archive.offset) != range.journal_offset) continue;
     while (const auto run = stage->hashes().first_run({done, range.archive.end() - done})) {
@@ -316,7 +317,7 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
   ArchiveLocks locks;
   bool is_locked = false;
   bool has_seen_others = false;
-  // Whoever is in our way may be waiting for us to settle, here or in another archive.
+  // The process that blocks us may itself wait for us to settle, in this archive or in another.
   bool owes_nothing = false;
   const auto settle_all = [&]() -> Result<void> {
     if (std::exchange(owes_nothing, true)) return {};
@@ -355,14 +356,16 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
       std::this_thread::sleep_for(kPause);
       continue;
     }
-    // A dead owner's journal is recovered however little patience there is; that failing, the next one waits.
+    // Recover a dead owner's journal even without patience left. If that fails, wait for it until the
+    // deadline.
     const bool has_tried = std::exchange(has_recovered, *obstacle == Obstacle::DeadOwner);
     if ((*obstacle == Obstacle::Recovery || has_tried) && std::chrono::steady_clock::now() >= deadline) {
       return fail(ErrorCode::Busy, EBUSY,
                   archive_.path().string() + ": somebody else is recovering its journals");
     }
     if (auto settled = settle_all(); !settled) return pass_on(std::move(settled));
-    // Recovery locks what the journal names: with ours held, ours would end with them, or it would wait.
+    // Recovery locks the ranges that the journal names. With our locks held it would wait for us, or
+    // releasing its locks would release ours.
     locks.release();
     is_locked = has_seen_others = false;
     if (*obstacle == Obstacle::DeadOwner) {
@@ -376,12 +379,12 @@ Result<ArchiveLocks> Transaction::lock(const std::vector<ByteRange>& ranges, con
 }
 
 Result<void> Transaction::stop(Error why, Prepared& prepared, const CommitOptions& options) {
-  // What is done here must not need memory.
+  // stop() must not need memory up to its last step.
   stopped_.code = why.code;
   stopped_.errno_value = why.errno_value;
   std::filesystem::path journal = journal_->take_path();
   if (options.before_stages_end) options.before_stages_end();
-  // From one way to read the journal to the other, which lasts.
+  // Readers switch from the temporary view of the journal to the lasting one.
   prepared.readers.during([&] {
     archive_.overlay({journal_->give_up(), std::move(prepared.ranges)});
     archive_.show_while_applied({});
@@ -389,7 +392,7 @@ Result<void> Transaction::stop(Error why, Prepared& prepared, const CommitOption
   archive_.stop_writing(std::move(stopped_), std::move(journal));
   stages_.clear();
   journal_.reset();
-  // The caller must not take the change for undone. Without memory the caller gets the reason alone.
+  // Tell the caller that the change is not undone. Without memory the caller gets only the reason.
   static_cast<void>(guard_memory([&] {
     auto stopped = archive_.check_writable();
     if (!stopped) why.message = fmt::format("{}; {}", why.message, stopped.error().message);
@@ -417,7 +420,7 @@ Result<void> Transaction::check_archive(const CommitOptions& options) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 path + ": the archive was replaced or deleted while it was open");
   }
-  // Journals lie beside one name: a writer who comes by the other name would not find them.
+  // Journals lie beside one name: a writer that uses another name would not find them.
   if (change->links > 1) {
     return fail(
         ErrorCode::InvalidArgument, EMLINK,
