@@ -1,4 +1,4 @@
-// Opening an archive, reading its ranges, noticing what becomes of it.
+// Opens an archive, reads its ranges, and notices changes of the file.
 #include "core/archive/archive.h"
 
 #include <fmt/format.h>
@@ -37,9 +37,9 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
   if (!absolute) return pass_on(std::move(absolute));
   archive->path_ = std::move(*absolute);
   std::error_code no_directory;
-  // Where the links end, for there the journals lie: whoever comes by another link must find them.
+  // Journals lie beside the resolved path, so that processes that come by other links find them.
   archive->real_path_ = std::filesystem::canonical(archive->path_, no_directory);
-  if (no_directory) archive->real_path_ = archive->path_;  // opening it says what is wrong
+  if (no_directory) archive->real_path_ = archive->path_;  // opening it reports the error
   archive->access_ = access;
   archive->storage_ = &storage;
   archive->standing_ = std::make_unique<StandingJournal>(storage, archive->real_path_);
@@ -66,7 +66,7 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
 Result<void> Archive::recover_journals() {
   if (access_ == Access::ReadOnly) {
     auto pending = pending_journals(*storage_, real_path_, file());
-    // A directory that can't be listed can't be searched for journals; reading goes on without.
+    // A directory that can't be listed can't be searched for journals. Reading goes on without them.
     if (!pending && pending.error().code == ErrorCode::Unlistable) return {};
     if (!pending) return pass_on(std::move(pending));
     overlays_ = std::move(pending->shown);
@@ -75,13 +75,13 @@ Result<void> Archive::recover_journals() {
     return {};
   }
   auto has_journal = has_journal_beside(*storage_, real_path_);
-  // As below: each commit looks again.
+  // As below: each commit looks again, and fails.
   if (!has_journal && has_journal.error().errno_value == EACCES) return {};
   if (!has_journal) return pass_on(std::move(has_journal));
   if (!*has_journal) return {};
   if (auto opened = open_for_writing(); !opened) return opened;
   auto reports = recover(*storage_, real_path_, file());
-  // Then nothing is committed either: each commit looks again.
+  // Nothing can be committed either: each commit looks again, and fails.
   if (!reports && reports.error().code == ErrorCode::Unlistable) return {};
   if (!reports) return pass_on(std::move(reports));
   recovered_ = std::move(*reports);
@@ -194,7 +194,7 @@ Result<Archive::Change> Archive::look_for_change() {
   if (change.is_touched) {
     if (auto followed = follow_copy(); !followed) return pass_on(std::move(followed));
     const auto json = header_text(change.size_bytes);
-    // A store that fails tells nothing about the header.
+    // A storage error says nothing about the header.
     if (!json && json.error().code == ErrorCode::System) return tl::unexpected(json.error());
     change.is_broken = !json || XXH3_64bits(json->data(), json->size()) != header_hash_;
   }
@@ -204,7 +204,7 @@ Result<Archive::Change> Archive::look_for_change() {
   }
   change.is_gone = !at_path;
   if (at_path) change.links = at_path->links;
-  // Where the archive was copied up, our own file has another number now as well.
+  // If overlayfs has copied the archive, our own open file has the copy's inode number too.
   change.is_replaced = !at_path || !at_path->identity.same_file(now->identity);
   return change;
 }
@@ -242,7 +242,7 @@ Result<void> Archive::open_for_writing_unguarded() {
   const auto after = (*opened)->status();
   if (!after) return tl::unexpected(after.error());
   const bool is_copied = !after->identity.same_file(before->identity) || after->birth_ns != before->birth_ns;
-  // Another process may have had it copied before.
+  // Another process may have caused the copy earlier.
   if (bytes_ && (is_copied || is_layered_ || !bytes_->is_mapped())) {
     if (auto followed = bytes_->follow(**opened); !followed) return followed;
   }
@@ -252,7 +252,7 @@ Result<void> Archive::open_for_writing_unguarded() {
     stamped_.identity.device = after->identity.device;
     stamped_.identity.inode = after->identity.inode;
     stamped_.birth_ns = after->birth_ns;
-    // The times stay those that are known: what somebody else has changed is to be noticed.
+    // Keep the known times, so that changes by others are still noticed.
     if (identity_.same_file(before->identity)) {
       identity_.device = after->identity.device;
       identity_.inode = after->identity.inode;
@@ -272,10 +272,10 @@ void Archive::tell_copy_to(std::function<void(const CopyUp&)> tell) {
 }
 
 Result<void> Archive::follow_copy() {
-  // Open for writing, it has been copied, and the map shows the copy.
+  // A file that is open for writing has been copied, and the map shows the copy.
   if (!is_layered_ || !bytes_->is_mapped() || present_ != file_.get()) return {};
   auto copy = storage_->open_again(*file_, path_, Access::ReadOnly);
-  // Deleted or replaced: the map keeps what it has.
+  // The file was deleted or replaced: the map keeps the old one.
   if (!copy && copy.error().code == ErrorCode::ArchiveChanged) return {};
   if (!copy) return pass_on(std::move(copy));
   return bytes_->remap(**copy);
@@ -310,7 +310,8 @@ Result<void> Archive::resume_writing() {
     auto is_there = is_listed(*storage_, journal);
     if (!is_there) return pass_on(std::move(is_there));
     if (*is_there) return {};
-    // Recovery synced the archive before it removed the name. A name that came back would be applied again.
+    // Recovery synced the archive before it removed the name. Sync the removal: a name that came back would
+    // be applied again.
     if (auto synced = storage_->sync_directory(journal.parent_path()); !synced) return synced;
     if (auto renewed = renew_overlays(); !renewed) return renewed;
     lock.lock();
@@ -360,7 +361,7 @@ Result<void> Archive::adopt_own_change(const FileIdentity& written) {
 }
 
 Result<void> Archive::sync() {
-  // Of before: what comes while it is synced may not be part of it.
+  // Take the identity before the sync: later writes may not be part of it.
   const auto before = file().status();
   if (!before) return tl::unexpected(before.error());
   if (auto synced = file().sync(); !synced) return synced;

@@ -1,4 +1,4 @@
-// One `.safetensors` file, open, parsed and indexed.
+// One open `.safetensors` file, parsed and indexed.
 #pragma once
 
 #include <atomic>
@@ -25,31 +25,32 @@
 
 namespace stfs {
 
-/// CLOCK_REALTIME, in ns: as fine as the clock goes, or as coarse as the times of files are.
+/// Returns CLOCK_REALTIME in ns. Fine: the clock's full resolution. Coarse: the resolution of file times.
 enum class Clock : std::uint8_t { Fine, Coarse };
 std::int64_t wall_clock_ns(Clock clock);
 
-/// What the first write has copied: the file lay on a lower layer of overlayfs, and opening it for writing
-/// copies all of it to the upper layer.
+/// What the first write has copied. On overlayfs, a file on a lower layer is copied whole to the upper layer
+/// when it is opened for writing.
 struct CopyUp {
   std::uint64_t size_bytes = 0;
   std::chrono::milliseconds took{};
 };
 
 /// Any number of threads may read. Writing goes through Transaction, which alone calls open_for_writing(),
-/// file() to write and then adopt_identity().
+/// writes to file() and then calls adopt_identity().
 class Archive {
  public:
-  /// Opens, finishes what dead writers have committed (ReadWrite) or reads it out of their journals
-  /// (ReadOnly), checks every rule of the format and makes the data readable. ReadWrite fails with EACCES or
-  /// EROFS where the file can't be written; the caller decides whether to try ReadOnly then. The file is
-  /// opened for writing only by open_for_writing(), or where a journal lies beside it.
+  /// Opens the archive. First finishes what dead writers have committed (ReadWrite), or reads it from their
+  /// journals (ReadOnly). Then checks every rule of the format and makes the data readable. ReadWrite fails
+  /// with EACCES or EROFS if the file can't be written; the caller decides whether to try ReadOnly then. The
+  /// file is opened for writing only if a journal lies beside it; otherwise open_for_writing() does that
+  /// later.
   static Result<std::unique_ptr<Archive>> open(const std::filesystem::path& path, Access access,
                                                Storage& storage = system_storage(), Io io = Io::Auto);
 
-  /// Absolute, as given otherwise: links are not resolved, so that a replacement is seen.
+  /// Absolute, otherwise as given: links are not resolved, so that a replacement is noticed.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
-  /// Beside this one lie the journals.
+  /// The path with links resolved. The journals lie beside it.
   [[nodiscard]] const std::filesystem::path& real_path() const { return real_path_; }
   [[nodiscard]] Access access() const { return access_; }
   [[nodiscard]] const TensorIndex& tensors() const { return header_.tensors; }
@@ -58,112 +59,112 @@ class Archive {
   [[nodiscard]] std::uint64_t header_size_bytes() const { return header_size_bytes_; }
   /// Absolute offset in the file of the first byte of data.
   [[nodiscard]] std::uint64_t data_offset() const { return kHeaderLengthBytes + header_size_bytes_; }
-  /// Absolute range in the file of a range of the data section.
+  /// Converts a range of the data section to an absolute range of the file.
   [[nodiscard]] ByteRange file_range(ByteRange data) const {
     return {data_offset() + data.offset, data.size_bytes};
   }
-  /// What recovery found beside the archive when it was opened; ReadOnly: only journals that may hold a
-  /// commit that is not shown (JournalReport::blocks_commits).
+  /// The journals that recovery found at opening. ReadOnly: only journals that may hold a commit that readers
+  /// do not see (JournalReport::blocks_commits).
   [[nodiscard]] const std::vector<JournalReport>& recovered() const { return recovered_; }
-  /// Size, owner and mode of the file as they were when it was opened.
+  /// Size, owner and mode that the file had at opening.
   [[nodiscard]] const FileStatus& opened_status() const { return status_; }
 
-  // Bytes of absolute ranges. EIO with code ArchiveCut where the file has become too short. No lock is taken:
+  // Reading takes absolute ranges. EIO with code ArchiveCut: the file has become too short. No lock is taken:
   // a caller that must not see half a commit takes the tensor's lock first (fs/model/filesystem.h).
-  /// Copies what lies there, journals that could not be applied included.
+  /// Copies the bytes, including those of journals that could not be applied.
   /// @param offset  in the file.
   [[nodiscard]] Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const;
-  /// The same into `scratch`, which grows as needed.
+  /// The same, but returns the bytes. They may lie in `scratch`, which grows as needed.
   [[nodiscard]] Result<std::span<const std::byte>> read(ByteRange file_range,
                                                         std::vector<std::byte>& scratch) const;
-  /// As ByteSource::map(), for replies to the kernel; empty too where a journal lies over the file.
+  /// ByteSource::map(), for replies to the kernel. Also empty if a journal overrides the file.
   [[nodiscard]] Result<MappedSpan> map(ByteRange file_range) const;
-  /// As ByteSource::copy_from().
+  /// ByteSource::copy_from(). Also false if a journal overrides the file.
   [[nodiscard]] bool copy_from(ByteRange file_range, const ByteSource::Copy& copy) const {
     return !has_overlays_ && !is_applying_ && !file_range.empty() && bytes_->copy_from(file_range, copy);
   }
 
-  /// No journal lies over the file's own bytes.
+  /// Whether no journal overrides the file's own bytes.
   [[nodiscard]] bool is_as_in_file() const { return !has_overlays_; }
-  /// Whether there is a map, and why not.
+  /// Tells whether the file is mapped, and if not, why.
   [[nodiscard]] const ByteSource& bytes() const { return *bytes_; }
 
-  /// What has become of the file since it was opened or since our own last commit.
+  /// How the file has changed since it was opened or since our own last commit.
   struct Change {
     bool is_touched = false;       // somebody else wrote into it or cut it
-    bool is_broken = false;        // ... and the header is another one: no offset can be trusted any more
-    std::uint64_t size_bytes = 0;  // of the file, now
-    bool is_replaced = false;      // another file lies at the path, or none: ours lives on until it is closed
+    bool is_broken = false;        // ... and its header has changed: no offset can be trusted any more
+    std::uint64_t size_bytes = 0;  // the file's current size
+    bool is_replaced = false;      // the path names another file, or none: ours lives on until it is closed
     bool is_gone = false;          // ... none
-    std::uint32_t links = 1;       // names that the file at the path has
+    std::uint32_t links = 1;       // number of names of the file at the path
   };
   [[nodiscard]] Result<Change> check_for_change();
-  /// The file is as our last commit or the last adopt_identity() has left it, as far as its times tell. False
-  /// while a commit of ours is under way, too, and where the file can't be asked.
+  /// Whether the file is as our last commit or the last adopt_identity() left it, as far as its times tell.
+  /// Also false while a commit of ours is running, and if the file's status can't be read.
   [[nodiscard]] bool is_as_known() const;
 
-  /// Opens the file for writing, once: before the first write, and before a lock on the archive. On overlayfs
-  /// this may copy the whole file, which takes its time; reads go on meanwhile, and come from the copy
-  /// afterwards. EROFS where access() is ReadOnly; ESTALE (ArchiveChanged) where the file was replaced.
+  /// Opens the file for writing, once: before the first write, and before any lock on the archive. On
+  /// overlayfs this may copy the whole file, which takes time. Reads go on meanwhile, and come from the copy
+  /// afterwards. EROFS if access() is ReadOnly. ESTALE (ArchiveChanged) if the file was replaced.
   Result<void> open_for_writing();
-  /// Who is told of a copy, on the thread that has caused it; at once where there has been one.
+  /// Registers a callback for a copy by overlayfs. It runs on the thread that has caused the copy, or at once
+  /// if a copy was made before.
   void tell_copy_to(std::function<void(const CopyUp&)> tell);
-  /// Open for reading, and for writing after open_for_writing(). Lives as long as the archive.
+  /// The file, open for reading, and for writing after open_for_writing(). Lives as long as the archive.
   [[nodiscard]] File& file() const { return *present_.load(); }
   [[nodiscard]] Storage& storage() const { return *storage_; }
-  /// What a commit syncs, at least: where a program serves the file, other hosts see only what is synced.
+  /// The durability that a commit must reach at least. If another program serves the file, other hosts see
+  /// only synced bytes.
   [[nodiscard]] Durability durability(Durability asked) const {
     return is_served_ ? Durability::Power : asked;
   }
-  /// What journals name the archive by; its size is that of the opening.
+  /// The archive's identity in journals. Its size is the size at opening.
   [[nodiscard]] ArchiveStamp stamp() const;
 
-  /// What its small commits go through, once it is prepared; to be settled when nothing is to be committed,
-  /// and retired at the end.
+  /// The journal of small commits, once prepared. Callers settle it when nothing is to be committed, and
+  /// retire it at the end.
   [[nodiscard]] StandingJournal& standing_journal() { return *standing_; }
-  /// Closing a large file takes its time: what commits have done with is kept for take_discarded().
+  /// Keeps a file that a commit no longer needs until take_discarded(): closing a large file takes time.
   void discard(std::unique_ptr<File> file);
   [[nodiscard]] std::vector<std::unique_ptr<File>> take_discarded();
 
-  /// The journals that recovery has made void here and could not remove (JournalReport::is_left_void). For
-  /// commits alone, which never overlap.
+  /// The journals that recovery has made void here and could not remove (JournalReport::is_left_void). Only
+  /// for commits, which never overlap.
   [[nodiscard]] std::span<const std::filesystem::path> left_void() const { return left_void_; }
   void note_left_void(const std::vector<JournalReport>& reports);
 
-  /// Refuses every further commit with that error: the archive's own bytes can't be trusted to be whole.
-  /// @param journal  what recovery has to finish first; empty: for good.
+  /// Makes every later commit fail with this error: the archive's own bytes may be incomplete.
+  /// @param journal  the journal that recovery has to finish first; empty: writing stays stopped for good.
   void stop_writing(Error why, std::filesystem::path journal);
   [[nodiscard]] Result<void> check_writable() const;
-  /// Ends stop_writing() where recovery has finished that journal: its name is gone, and durably so. Changes
-  /// nothing where the journal is still there, or where nobody can tell. Call it before a commit takes locks.
+  /// Ends stop_writing() if recovery has finished that journal: its name is gone, on stable storage. Changes
+  /// nothing if the journal is still there, or if that can't be known. Call it before a commit takes locks.
   Result<void> resume_writing();
-  /// Reads of these ranges come from the journal from now on. After reserve_overlay() it needs no memory.
+  /// From now on, reads of these ranges come from the journal. Needs no memory after reserve_overlay().
   void overlay(PendingJournal journal);
   void reserve_overlay();
 
-  /// Blocks of a journal that are on their way into the archive.
+  /// Blocks of a journal that are being applied to the archive.
   struct OnTheWay {
-    const File* journal = nullptr;  // null: nothing is
+    const File* journal = nullptr;  // null: none are being applied
     std::span<const JournalRange> ranges;
   };
-  /// Reads of these ranges come from the journal until the next call. Needs no memory.
+  /// Until the next call, reads of these ranges come from the journal. Needs no memory.
   void show_while_applied(OnTheWay blocks);
 
-  /// Takes the file's present identity for the known one: after a foreign change.
+  /// Adopts the file's current identity as the known one, after somebody else's change.
   Result<void> adopt_identity();
   /// The same after our own commit.
-  /// @param written  the file directly behind our last write: what somebody else has written since then is
-  /// still to
-  ///                 be noticed. Does not count where a server sets the times of files: there nobody can
-  ///                 tell.
+  /// @param written  the file's identity right after our last write, so that later writes by others are still
+  ///                 noticed. Ignored if a server sets the file's times: then nobody can tell writes apart.
   Result<void> adopt_own_change(const FileIdentity& written);
-  /// Syncs the file: what it holds now is on stable storage, as long as its identity stays.
+  /// Syncs the file. Its content is then on stable storage for as long as its identity does not change.
   Result<void> sync();
-  /// The same, unless that is known of what it held when its identity was adopted: somebody else may have
-  /// written into it and synced nothing, as far as its mtime tells. A failure stops all writing: a later sync
-  /// would succeed without those bytes.
+  /// Calls sync(), unless the content that the file had when its identity was adopted is known to be on
+  /// stable storage: as far as the mtime tells, somebody else may have written it without a sync. A failure
+  /// stops all writing: a later sync would succeed without those bytes.
   Result<void> sync_what_others_wrote();
-  /// The identity last known to be ours.
+  /// The file identity after our last known change.
   [[nodiscard]] FileIdentity identity() const;
 
  private:
@@ -172,21 +173,24 @@ class Archive {
                                                          Storage& storage, Io io);
   [[nodiscard]] Result<Change> look_for_change();
   Result<void> recover_journals();
-  /// Looks for the journals that reads must go through, where some did at the last look.
+  /// Looks for the journals that reads must go through, if there were any at the last look.
   Result<void> renew_overlays();
-  /// What check 1 to 10 are made of, journals included.
+  /// Reads the status and the header, through pending journals, makes all checks (1 to 10, format/header.h),
+  /// and opens the byte source.
   Result<void> load(Io io);
   [[nodiscard]] Result<std::string> header_text(std::uint64_t file_size_bytes) const;
-  /// As read_through(), without a look at the size: headers are parsed or hashed, so that zeros show.
+  /// As read_through(), but does not check the file's size: headers are parsed or hashed, which reveals
+  /// zeros.
   [[nodiscard]] Result<void> read_file(std::span<std::byte> to, std::uint64_t offset) const;
-  /// Puts what pending journals have of the range over it.
+  /// Overwrites `to` with what pending journals hold of the range.
   [[nodiscard]] Result<void> lay_over(std::span<std::byte> to, std::uint64_t offset) const;
   Result<void> open_for_writing_unguarded();
-  /// Somebody else may have had the file copied up: the map shows what lay on the lower layer until then.
+  /// Maps the copy if another process has caused overlayfs to copy the file: until then the map shows the
+  /// lower layer's file.
   Result<void> follow_copy();
 
   std::filesystem::path path_;
-  std::filesystem::path real_path_;  // without links
+  std::filesystem::path real_path_;  // links resolved
   Access access_ = Access::ReadOnly;
   Storage* storage_ = nullptr;
   std::unique_ptr<File> file_;  // open for reading
@@ -202,26 +206,26 @@ class Archive {
   std::vector<std::filesystem::path> left_void_;
   std::unique_ptr<StandingJournal> standing_;
 
-  std::mutex opening_mutex_;  // guards what follows; taken before mutex_
+  std::mutex opening_mutex_;  // guards the members down to present_; taken before mutex_
   std::unique_ptr<File> writable_;
   std::optional<CopyUp> copy_up_;
   std::function<void(const CopyUp&)> tell_copy_;
-  std::atomic<File*> present_ = nullptr;  // writable_ where there is one, else file_
+  std::atomic<File*> present_ = nullptr;  // writable_ if open, else file_
 
-  mutable std::mutex mutex_;  // guards what follows; innermost
-  FileStatus stamped_;        // as status_, but of the copy where there is one
+  mutable std::mutex mutex_;  // guards the members down to discarded_; innermost
+  FileStatus stamped_;        // as status_, but of the copy if there is one
   FileIdentity identity_;
-  FileIdentity synced_;  // of what is on stable storage; of no file before the first sync
+  FileIdentity synced_;  // identity at the last sync; of no file before the first
   std::optional<Error> write_failure_;
-  std::filesystem::path unfinished_;  // the journal that must go before anything is committed
+  std::filesystem::path unfinished_;  // recovery must remove this journal before the next commit
   std::vector<std::unique_ptr<File>> discarded_;
   std::atomic<bool> has_overlays_ = false;
   std::atomic<bool> is_applying_ = false;
 
-  mutable ReaderWriterLock
-      overlay_lock_;  // guards what follows; taken after mutex_, held by reads of journals
-  std::vector<PendingJournal> overlays_;  // later ones lie over earlier ones
-  OnTheWay on_the_way_;                   // lies over them
+  /// Guards the members below. Taken after mutex_, held by reads of journals.
+  mutable ReaderWriterLock overlay_lock_;
+  std::vector<PendingJournal> overlays_;  // later ones override earlier ones
+  OnTheWay on_the_way_;                   // overrides overlays_
 };
 
 }  // namespace stfs

@@ -1,4 +1,4 @@
-// The header's promise, and that exactly it is kept.
+// Writes the header and checks that exactly the announced bytes follow.
 #include "core/archive/archive_writer.h"
 
 #include <fmt/format.h>
@@ -20,12 +20,12 @@ Result<ArchiveWriter> ArchiveWriter::create(const std::filesystem::path& path,
   Result<std::string> header = format_header(tensors, metadata, kDataAlignment, kHeaderSlackBytes);
   if (!header) return tl::unexpected(std::move(header).error().within(path.native()));
   std::uint64_t expected_bytes = 0;
-  for (const TensorSpec& tensor : tensors) {  // format_header has shown that none of this overflows
+  for (const TensorSpec& tensor : tensors) {  // format_header has checked for overflow
     expected_bytes += data_size_bytes(tensor.dtype, tensor.shape).value_or(0);
   }
   Result<NewFile> file = NewFile::create(path, replace);
   if (!file) return pass_on(std::move(file));
-  // A full disk shows before the caller has produced a byte.
+  // Reserve first: a full disk then fails before the caller has produced a byte.
   if (auto ok = file->reserve(header->size() + expected_bytes); !ok) return pass_on(std::move(ok));
   if (auto ok = file->append(std::as_bytes(std::span(*header))); !ok) return pass_on(std::move(ok));
   return ArchiveWriter(path, std::move(*file), expected_bytes);

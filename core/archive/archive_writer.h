@@ -1,7 +1,7 @@
-// Writes a whole new archive: header first, then each tensor's bytes as they come.
+// Writes a whole new archive: the header first, then each tensor's bytes as they arrive.
 //
-// The archive appears under its name only when it is whole and on stable storage (core/storage/new_file.h); a
-// writer that goes away earlier leaves nothing.
+// The archive gets its name only when it is whole and on stable storage (core/storage/new_file.h). A writer
+// that is destroyed earlier leaves nothing.
 #pragma once
 
 #include <cstddef>
@@ -18,17 +18,17 @@ namespace stfs {
 
 class ArchiveWriter {
  public:
-  /// Starts an archive whose tensors are `tensors`, in that order. Fails with EEXIST where the path
-  /// exists and replace is false. Data start on a multiple of 4096, with 64 KiB of header slack, so
-  /// that later edits of the header need not move the data (DURABILITY.md).
+  /// Starts an archive with these tensors, in this order. EEXIST if the path exists and `replace` is false.
+  /// The data start at a multiple of 4096, behind 64 KiB of header slack, so that later edits of the header
+  /// need not move the data (DURABILITY.md).
   static Result<ArchiveWriter> create(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
                                       const Metadata& metadata, bool replace);
 
-  /// Appends data: the tensors' bytes one after the other, cut into pieces as the caller likes. After
-  /// a failure here or in finish() the temporary file is gone, and so is the writer's use.
+  /// Appends data: the tensors' bytes one after another, in pieces of any size. After a failure here or in
+  /// finish() the temporary file is gone, and the writer is unusable.
   Result<void> append(std::span<const std::byte> bytes);
 
-  /// Checks that exactly the promised bytes came; then as NewFile::finish().
+  /// Checks that exactly the announced number of bytes came, then calls NewFile::finish().
   Result<void> finish();
 
  private:

@@ -1,4 +1,4 @@
-// How much is read around a run, and the copying.
+// Decides how much to read around a run, and copies the runs.
 #include "core/archive/slice_reader.h"
 
 #include <algorithm>
@@ -10,17 +10,17 @@
 namespace stfs {
 namespace {
 
-// What lies closer together than this is cheaper had along than asked for apart: a page of a map that is made
-// sure of takes 0.17 us, a small read 0.3.
+// Reading a gap of up to this size is cheaper than a second read: making a page of a map readable takes 0.17
+// us, a small read 0.3 us.
 constexpr std::uint64_t kWorthSkippingBytes = 8 << 10;
 constexpr std::uint64_t kWindowBytes = 256 << 10;
-// From here on a run's pages are better made ready in one go than touched.
+// From this run size on, making a run's pages readable in one call is better than touching each.
 constexpr std::uint64_t kGatheredRunBytes = 16 << 10;
 
-/// What is had at once around a run of the slice.
+/// The bytes to read at once around a run of the slice.
 struct Window {
-  std::uint64_t before_bytes = 0;  // of its beginning
-  std::uint64_t after_bytes = 0;   // its own included
+  std::uint64_t before_bytes = 0;  // before the run's beginning
+  std::uint64_t after_bytes = 0;   // from the run's beginning on, the run included
 };
 
 Window window_of(const Slice& slice) {

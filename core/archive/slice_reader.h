@@ -1,7 +1,7 @@
-// A slice of a tensor that lies in a file: what is read of it, and in which pieces.
+// Reads a slice of a tensor that lies in a file, in suitable pieces.
 //
-// Bytes are made ready in windows that lie around the slice's runs, so that neither a small slice of a large
-// tensor reads the tensor, nor a slice of many small runs asks for each of them.
+// Reads cover windows around the slice's runs. So a small slice of a large tensor does not read the whole
+// tensor, and a slice of many small runs does not read each run separately.
 #pragma once
 
 #include <cstddef>
@@ -15,16 +15,16 @@
 
 namespace stfs {
 
-/// Where a tensor's bytes come from.
+/// The source of a tensor's bytes.
 struct TensorBytes {
-  /// A range of them, inside slice.extent; what it gives is valid until its next call.
+  /// Reads a range inside slice.extent. The returned bytes are valid until the next call.
   std::function<Result<std::span<const std::byte>>(ByteRange range)> read;
-  /// ByteSource::copy_from() of all of them; none where they do not lie in memory.
+  /// ByteSource::copy_from() of the whole tensor; empty if its bytes do not lie in memory.
   std::function<bool(const ByteSource::Copy& copy)> copy_from{};
 };
 
-/// Copies a range of the slice's own bytes. Short runs are taken from where they lie; else it reads at a time
-/// at most 512 KiB, or, where more of the range lies together in the tensor, exactly that.
+/// Copies a range of the slice's own bytes. Copies short runs directly from mapped memory, if copy_from
+/// allows it. Otherwise each read covers at most 512 KiB, or exactly a longer contiguous part of the range.
 /// @param range  inside the slice.
 /// @param to     at least range.size_bytes.
 /// @return the reader's error.
