@@ -1,16 +1,17 @@
-// Extended attributes by which a mount tells of itself, to people and to our own tools.
+// Extended attributes by which a mount describes its files to people and to our own tools.
 #pragma once
 
 namespace stfs {
 
 inline constexpr char kAttributePrefix[] = "user.safetensors.";
-/// Of a tensor's file and of the root of a model: the archive, or the index, that it comes from.
+/// On a tensor's file and on the root of a model: the archive, or the index, that the file comes from.
 inline constexpr char kArchiveAttribute[] = "user.safetensors.archive";
-/// Of a tensor's file and of each view of it: the tensor's name.
+/// On a tensor's file and on each view of the tensor: the tensor's name.
 inline constexpr char kNameAttribute[] = "user.safetensors.name";
-/// Of each file in `.safetensors/`: one of the kinds below. A tensor's own file has none.
+/// On each file in `.safetensors/`: one of the kinds below. A tensor's own file does not have it.
 inline constexpr char kViewAttribute[] = "user.safetensors.view";
-/// Of what shows a tensor and is not its own file: the path of that file, from the mount's root.
+/// On a file that shows a tensor and is not the tensor's own file: the path of the own file, from the mount's
+/// root.
 inline constexpr char kFileAttribute[] = "user.safetensors.file";
 
 inline constexpr char kNpyView[] = "npy";

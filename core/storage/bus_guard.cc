@@ -1,4 +1,4 @@
-// One handler for the process, and for each thread the place to which a guarded copy goes back.
+// Keeps one handler for the process, and for each thread the place where a guarded copy resumes.
 #include "core/storage/bus_guard.h"
 
 #include <atomic>
@@ -18,14 +18,14 @@ struct sigaction before {};  // NOLINT: the handler reads it
 std::atomic<bool> is_installed = false;
 
 void on_bus_error(int, siginfo_t* info, void*) {
-  // Only the kernel's own signals have an address: a process that sends SIGBUS by kill(2) has none.
+  // Only the kernel's own signals have an address. A SIGBUS sent by kill(2) has none.
   const bool is_fault = info->si_code > 0;
   const auto* at = static_cast<const std::byte*>(info->si_addr);
   if (is_fault && present != nullptr && at >= present->begin && at < present->end)
     siglongjmp(present->back, 1);
   ::sigaction(SIGBUS, &before, nullptr);
-  // A fault comes again when the handler returns, because the access is repeated. A signal that was sent does
-  // not.
+  // A fault is raised again when the handler returns, because the access is repeated. A signal sent by a
+  // process is not, so raise it.
   if (!is_fault) ::raise(SIGBUS);
 }
 
@@ -46,7 +46,7 @@ bool copy_guarded(std::span<const std::byte> region, const std::function<void()>
   Guard guard;
   guard.begin = region.data();
   guard.end = region.data() + region.size();
-  // With the mask: sanitizers block more signals in a handler than it asks for.
+  // Save the signal mask: sanitizers block more signals in a handler than it asks for.
   if (sigsetjmp(guard.back, 1) != 0) {
     present = nullptr;
     return false;

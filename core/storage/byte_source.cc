@@ -1,6 +1,6 @@
-// Each copy is followed by a look at the file's size: a page that the file's new end cuts reads as zeros
-// behind that end, without an error (KERNEL-NOTES.md). A cut that comes after the copy has not touched what
-// was copied.
+// Checks the file's size after each copy: if the file's new end lies inside a page, bytes behind that end
+// read as zeros, without an error (KERNEL-NOTES.md). A truncation after the copy has not changed the copied
+// bytes.
 #include "core/storage/byte_source.h"
 
 #include <fmt/format.h>
@@ -10,7 +10,7 @@
 namespace stfs {
 namespace {
 
-/// Without the path, which the archive knows.
+/// The message has no path: the archive adds it.
 tl::unexpected<Error> cut_short(std::uint64_t size_bytes, ByteRange range) {
   return fail(ErrorCode::ArchiveCut, EIO,
               fmt::format("cut short: the file ends at byte {}, the bytes [{}, {}) are gone", size_bytes,
@@ -34,7 +34,7 @@ Result<std::unique_ptr<ByteSource>> ByteSource::open(const File& file, std::uint
   } else if (io == Io::Mmap || map.error().errno_value != ENODEV) {
     return pass_on(std::move(map));
   } else {
-    // Some file systems of programs map nothing.
+    // Some FUSE file systems can't be mapped.
     source->why_not_mapped_ = "a file system that maps no files";
   }
   return source;
@@ -53,9 +53,10 @@ Result<void> ByteSource::read(std::span<std::byte> to, std::uint64_t offset) con
   if (!done && done.error().code != ErrorCode::ArchiveCut) return unreadable(done.error(), range);
   auto there = check(range);
   if (!there) return there;
-  // It was cut during the read, and has grown again.
+  // The file was cut during the read, and has grown again.
   if (!done) return cut_short(offset, range);
-  // Behind the read: what it waits for comes first. Of what can be mapped the kernel reads ahead by itself.
+  // Prefetch after the read, so that the read's own bytes come first. For a mapped file the kernel reads
+  // ahead itself.
   if (!map_) file_.load()->prefetch(readahead_.after(range).intersection(whole_));
   return {};
 }

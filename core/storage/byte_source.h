@@ -1,6 +1,7 @@
-// Where an archive's bytes come from: reads, and a map of its file where its store can be mapped. Reads copy,
-// and tell of a store's failures as errors. A map costs no copy, and has only a signal for them: it is for
-// replies to the kernel, and for copies of little that lies far apart (mapped_region.h).
+// Reads an archive's bytes: by system calls, and by a map of the file if its store can be mapped. System
+// calls copy, and report failures of the store as errors. A map costs no copy, but reports failures only by a
+// signal. So the map is for replies to the kernel, and for copies of few bytes that lie far apart
+// (mapped_region.h).
 #pragma once
 
 #include <atomic>
@@ -19,44 +20,43 @@
 
 namespace stfs {
 
-/// Auto: reads alone on the stores of store.h and where a file can't be mapped, else a map too.
+/// Auto: only system calls on the stores of store.h and if mapping fails, else a map too.
 enum class Io : std::uint8_t { Auto, Mmap, Pread };
 
-/// Any number of threads may read. Ranges are not empty and lay inside the file when it was opened. Whatever
-/// way: where the file has become too short it is EIO with code ArchiveCut, where its bytes can't be had EIO,
-/// and never zeros.
+/// Any number of threads may read. Ranges are not empty and lay inside the file when it was opened. Every way
+/// of reading fails with EIO and code ArchiveCut if the file has become too short, with EIO if its bytes
+/// can't be read, and never returns zeros for them.
 class ByteSource {
  public:
-  /// @param file        of the archive; must outlive the source
-  /// @param size_bytes  of the file, now
+  /// @param file        the archive's file; must outlive the source
+  /// @param size_bytes  the file's current size
   static Result<std::unique_ptr<ByteSource>> open(const File& file, std::uint64_t size_bytes, Io io);
 
-  /// Copies the bytes from `offset` on.
+  /// Copies the bytes that start at `offset`.
   [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
-  /// The range in the map, made ready; empty where there is no map. What is cut off between this call and the
-  /// kernel's copy fails there, but for the end of the file's new last page: see KernelReply.
+  /// Returns the range in the map after making it readable; empty if there is no map. If the file is cut
+  /// between this call and the kernel's copy, the copy fails, except for the end of the file's new last page:
+  /// see KernelReply.
   [[nodiscard]] Result<MappedSpan> map(ByteRange range) const;
-  /// The same range, not looked at.
+  /// The same range, without making it readable.
   [[nodiscard]] MappedSpan span(ByteRange range) const;
-  /// Lets `copy` take what it wants out of such a range: for those who want little of it, here and there. The
-  /// rules of copy_guarded() hold for it.
-  /// @return false where there is no map, this program has no guard, or some of the range is gone: read()
-  /// tells.
+  /// Calls `copy` with the mapped range, for callers that copy few bytes from scattered places. The rules of
+  /// copy_guarded() hold.
+  /// @return false if there is no map, if this program has no guard, or if part of the range is gone: read()
+  ///   then reports the error.
   using Copy = MappedRegion::Copy;
   [[nodiscard]] bool copy_from(ByteRange range, const Copy& copy) const;
-  /// Whether the file still has the range.
+  /// Fails if the file no longer has the range.
   [[nodiscard]] Result<void> check(ByteRange range) const;
 
-  /// The file has been copied (a copy-up of overlayfs): the bytes come from the copy from now on. Others may
-  /// read meanwhile.
-  /// @param copy  open on the copy; must outlive the source.
+  /// Switches to a copy of the file (a copy-up of overlayfs). Other threads may read meanwhile.
+  /// @param copy  an open file of the copy; must outlive the source.
   Result<void> follow(const File& copy);
-  /// The same for the map alone: reads of the file that it has find the copy by themselves. `copy` need not
-  /// stay open.
+  /// Switches only the map: reads through the present file reach the copy anyway. `copy` need not stay open.
   Result<void> remap(const File& copy);
 
   [[nodiscard]] bool is_mapped() const { return map_.has_value(); }
-  /// Why Auto has decided for reads, for a person; empty where it has not.
+  /// Why Auto has chosen not to map, for a person; empty if it maps.
   [[nodiscard]] std::string_view why_not_mapped() const { return why_not_mapped_; }
 
  private:

@@ -1,4 +1,4 @@
-// Looking before asking.
+// Checks the free space before asking for it.
 #include "core/storage/disk_space.h"
 
 #include <fcntl.h>
@@ -11,13 +11,13 @@
 namespace stfs {
 namespace {
 
-/// Whether more blocks are needed than are free, whoever may take them. What the file has already may lie in
-/// the range.
+/// Whether the range needs more blocks than are free for any user. The file's own blocks may lie in the
+/// range, so they count as free.
 bool is_hopeless(int fd, std::uint64_t size_bytes) {
   struct stat file {};
   struct statvfs disk {};
   if (::fstat(fd, &file) != 0 || ::fstatvfs(fd, &disk) != 0) return false;
-  // Some file systems of programs do not say how large they are.
+  // Some FUSE file systems do not report their size.
   if (disk.f_blocks == 0 || disk.f_frsize == 0) return false;
   const std::uint64_t has_blocks = static_cast<std::uint64_t>(file.st_blocks) * 512 / disk.f_frsize;
   return size_bytes / disk.f_frsize > disk.f_bfree + has_blocks;
@@ -39,7 +39,8 @@ int reserve_space(int fd, ByteRange range, GrowsFile grows) {
   if (range.offset > most || range.size_bytes > most - range.offset) return EFBIG;
   const int mode = grows == GrowsFile::Yes ? 0 : FALLOC_FL_KEEP_SIZE;
   if (is_hopeless(fd, range.size_bytes)) {
-    // A file system that can't reserve may hold more than it has blocks: it is asked for one byte.
+    // A file system that can't preallocate may hold more than its number of blocks. Ask it for one byte to
+    // find out.
     const int why = allocate(fd, mode, {range.offset, 1});
     return why == 0 ? ENOSPC : why;
   }

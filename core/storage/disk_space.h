@@ -1,4 +1,4 @@
-// Disk space that is there before the bytes are.
+// Preallocates disk space.
 #pragma once
 
 #include <cstdint>
@@ -9,9 +9,9 @@ namespace stfs {
 
 enum class GrowsFile : bool { No, Yes };
 
-/// fallocate(2), but for what can't succeed: ext4 would give away its last block before it finds that they
-/// are not enough, and until the file is gone nobody else on that disk could write.
-/// @return 0, or errno: ENOSPC, EDQUOT, EFBIG, EIO; EOPNOTSUPP where the file system can't reserve.
+/// Calls fallocate(2), unless it can't succeed: ext4 would take all free blocks before it finds them too few,
+/// and nobody else on that disk could write until the file is gone.
+/// @return 0, or errno: ENOSPC, EDQUOT, EFBIG, EIO; EOPNOTSUPP if the file system can't preallocate.
 int reserve_space(int fd, ByteRange range, GrowsFile grows);
 
 }  // namespace stfs

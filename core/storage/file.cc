@@ -1,4 +1,4 @@
-// What every file and storage can do, and the operating system's storage.
+// Implements what all files and storages share, and the operating system's storage.
 #include "core/storage/file.h"
 
 #include <dirent.h>
@@ -27,7 +27,7 @@ Result<void> refuse_what_is_no_file(const std::string& name, std::uint32_t mode)
   return fail(ErrorCode::System, EINVAL, name + ": is not a regular file");
 }
 
-/// Zeros where the kernel does not tell.
+/// Zeros if the kernel does not report a boot.
 Boot this_boot() {
   Boot boot;
   std::string text;
@@ -58,8 +58,8 @@ class SystemStorage final : public Storage {
 
   Result<std::unique_ptr<File>> open_again(const File& file, const std::filesystem::path& path,
                                            Access access) override {
-    // The magic link leads to the very file, whatever lies at the path now. On overlayfs it leads to the copy
-    // where the file was copied up.
+    // The magic link leads to this very file, whatever the path names now. On overlayfs it leads to the copy
+    // if the file was copied up.
     const auto link = std::filesystem::path("/proc/self/fd") / std::to_string(file.descriptor());
     auto opened = open_with(link, access, 0, path.string());
     if (opened) return opened;
@@ -132,12 +132,12 @@ class SystemStorage final : public Storage {
  private:
   static Result<std::unique_ptr<File>> open_with(const std::filesystem::path& path, Access access,
                                                  int more_flags, const std::string& name) {
-    // O_NONBLOCK: a named pipe that nobody writes to must be refused below, not waited for.
+    // O_NONBLOCK: a named pipe without a writer must be refused below instead of blocking.
     const int flags = (access == Access::ReadOnly ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NONBLOCK | more_flags;
     UniqueFd fd(::open(path.c_str(), flags));
     if (!fd) {
       const int why = errno;
-      // open(2) says EISDIR only to writers.
+      // open(2) reports EISDIR only for writing.
       if (const auto there = system_status(path, name); there && why != ELOOP) {
         if (auto regular = refuse_what_is_no_file(name, there->mode); !regular) {
           return pass_on(std::move(regular));
@@ -172,9 +172,8 @@ Result<void> File::copy_from(const File& source, std::uint64_t source_offset, By
 
 Result<void> File::refresh(std::span<const ByteRange> ranges) {
   if (!is_served()) return {};
-  // A client of GlusterFS answers from its caches for seconds, after a lock and after another open() too. The
-  // reply to a sync brings the file's attributes as they are now. NFS and SMB look by themselves when a lock
-  // is taken.
+  // A client of GlusterFS answers from its caches for seconds, even after a lock and after another open().
+  // The reply to a sync contains the file's current attributes. NFS and SMB revalidate when a lock is taken.
   if (auto synced = sync(); !synced) return synced;
   for (const ByteRange range : ranges) forget(range);
   return {};
@@ -182,10 +181,10 @@ Result<void> File::refresh(std::span<const ByteRange> ranges) {
 
 void File::forget(ByteRange range) const {
   if (!is_served()) return;
-  // With a new mtime the kernel drops what it has of a file. Of two writes within one tick of the server's
-  // clock the second leaves the mtime: who has read between them keeps the older pages, whatever he opens,
-  // locks or syncs (9 of 10 rounds with two clients of GlusterFS 10.3). Pages that are in the range in part
-  // only would stay.
+  // A new mtime makes the kernel drop its cached pages of the file. Of two writes within one tick of the
+  // server's clock, the second leaves the mtime unchanged: a host that has read between them keeps the older
+  // pages, whatever it opens, locks or syncs (9 of 10 rounds with two clients of GlusterFS 10.3). Evicting a
+  // range keeps pages that lie only partly in it, so the range is rounded out.
   constexpr std::uint64_t kLargestPageBytes = 64 << 10;
   const std::uint64_t offset = range.offset / kLargestPageBytes * kLargestPageBytes;
   evict({offset, range.end() - offset + kLargestPageBytes});

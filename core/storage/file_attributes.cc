@@ -1,4 +1,4 @@
-// Owner first: chown(2) takes set-id bits away, so that the mode has to come after it.
+// Sets the owner first: chown(2) clears set-id bits, so the mode has to be set afterwards.
 #include "core/storage/file_attributes.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ Result<void> copy_owner_and_mode(const std::filesystem::path& from, int to) {
   if (::stat(from.c_str(), &status) != 0) return fail_system(errno, from.native(), "stat");
   mode_t mode = status.st_mode & 07777;
   if (::fchown(to, status.st_uid, status.st_gid) != 0) {
-    // The group may still be one of ours; set-id bits would name the wrong owner.
+    // We may still be a member of the group. Set-id bits would apply to the wrong owner, so drop them.
     mode &= 0777;
     if (::fchown(to, static_cast<uid_t>(-1), status.st_gid) != 0) mode &= 0707;
   }

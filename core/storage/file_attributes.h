@@ -1,4 +1,4 @@
-// What a file has besides its bytes: a file that takes another one's place must look like it.
+// Copies a file's attributes, so that a file that replaces another one has the same ones.
 #pragma once
 
 #include <filesystem>
@@ -7,9 +7,9 @@
 
 namespace stfs {
 
-/// Gives the open file `to` the mode, owner, group and extended attributes (ACLs among them) of the
-/// file at `from`, links followed. What only an administrator may give is left out for others: a
-/// foreign owner, and attributes outside `user.`. Losing anything else is a failure.
+/// Gives the open file `to` the mode, owner, group and extended attributes (with ACLs) of the file at `from`,
+/// following links. Without an administrator's rights it leaves out a foreign owner and attributes outside
+/// `user.`. Losing any other attribute is a failure.
 Result<void> copy_file_attributes(const std::filesystem::path& from, int to);
 
 }  // namespace stfs

@@ -1,4 +1,4 @@
-// Into a pipe, and out of it.
+// Writes the bytes into a pipe and reads them from it.
 #include "core/storage/kernel_copy.h"
 
 #include <fcntl.h>
@@ -13,7 +13,7 @@
 namespace stfs {
 namespace {
 
-constexpr std::size_t kPipeBytes = 64 << 10;  // what a pipe holds
+constexpr std::size_t kPipeBytes = 64 << 10;  // capacity of a pipe
 
 tl::unexpected<Error> failure(int errno_value) {
   if (errno_value != EFAULT) return fail_system(errno_value, "mapped bytes", "copy");
@@ -21,7 +21,7 @@ tl::unexpected<Error> failure(int errno_value) {
               "mapped bytes are gone: their file was cut short, or its disk fails");
 }
 
-/// Takes exactly so many bytes out of the pipe: they are in it.
+/// Reads exactly so many bytes from the pipe, which has them.
 Result<void> take(int pipe, std::span<std::byte> to) {
   while (!to.empty()) {
     const ssize_t got = ::read(pipe, to.data(), to.size());
@@ -37,7 +37,8 @@ Result<void> take(int pipe, std::span<std::byte> to) {
 Result<void> copy_by_kernel(std::span<const std::byte> from, std::span<std::byte> to) {
   if (from.empty()) return {};
   std::array<int, 2> ends{};
-  // A pipe that holds less than a piece takes a part of it: nobody else would make room.
+  // O_NONBLOCK: a pipe smaller than a piece then takes a part of it. A blocking write would wait for ever,
+  // since nobody else reads.
   if (::pipe2(ends.data(), O_CLOEXEC | O_NONBLOCK) < 0) return failure(errno);
   const UniqueFd out(ends[0]);
   const UniqueFd in(ends[1]);

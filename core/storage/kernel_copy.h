@@ -1,5 +1,5 @@
-// A copy that the kernel makes. Memory that can't be read is an error there: no signal is raised and no
-// signal handler is needed, so that a library can use it in any program.
+// Lets the kernel copy from memory that may be unreadable. The kernel reports an error there instead of
+// raising a signal. So no signal handler is needed, and a library can use this in any program.
 #pragma once
 
 #include <cstddef>
@@ -9,10 +9,9 @@
 
 namespace stfs {
 
-/// Copies `from` through a pipe, in pieces. Slower than memcpy by a factor of about three.
+/// Copies `from` through a pipe, in pieces. About three times slower than memcpy.
 /// @param to  at least from.size().
-/// @return EIO with code ArchiveCut where a page of `from` is gone, the system's error where there is no
-/// pipe.
+/// @return EIO with code ArchiveCut if a page of `from` is gone; the system's error if no pipe can be made.
 Result<void> copy_by_kernel(std::span<const std::byte> from, std::span<std::byte> to);
 
 }  // namespace stfs

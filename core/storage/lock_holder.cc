@@ -1,4 +1,4 @@
-// Lines "lock: 1: OFDLCK ADVISORY WRITE -1 MAJ:MIN:INODE FIRST LAST" of proc_pid_fdinfo(5).
+// Parses lines "lock: 1: OFDLCK ADVISORY WRITE -1 MAJ:MIN:INODE FIRST LAST" of proc_pid_fdinfo(5).
 #include "core/storage/lock_holder.h"
 
 #include <charconv>
@@ -24,7 +24,7 @@ bool names_lock(const std::string& line, const FileIdentity& file, ByteRange ran
   std::string last;
   words >> skipped >> skipped >> kind >> skipped >> skipped >> skipped >> device_and_inode >> first >> last;
   if (kind != "OFDLCK") return false;
-  // The device's number differs from stat's on btrfs, so the inode decides.
+  // On btrfs the device number differs from stat's, so compare only the inode.
   if (!device_and_inode.ends_with(":" + std::to_string(file.inode))) return false;
   std::uint64_t from = 0;
   std::uint64_t to = std::numeric_limits<std::uint64_t>::max();

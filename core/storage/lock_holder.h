@@ -1,4 +1,4 @@
-// Whose lock is in the way.
+// Finds the process that holds a lock.
 #pragma once
 
 #include <sys/types.h>
@@ -10,8 +10,9 @@
 
 namespace stfs {
 
-/// The process that holds an open-file-description lock overlapping the range. F_OFD_GETLK gives no pid
-/// for those, so /proc/PID/fdinfo of every process that we may look into is read: slow, for messages only.
+/// Returns the process that holds an open-file-description lock overlapping the range. F_OFD_GETLK reports no
+/// pid for these locks, so this reads /proc/PID/fdinfo of every process that we may inspect. Slow: for
+/// messages only.
 std::optional<pid_t> find_lock_holder(const FileIdentity& file, ByteRange range);
 
 }  // namespace stfs

@@ -1,4 +1,4 @@
-// mmap and MADV_POPULATE_READ.
+// Maps with mmap and makes pages readable with MADV_POPULATE_READ.
 #include "core/storage/mapped_region.h"
 
 #include <sys/mman.h>
@@ -17,8 +17,8 @@
 namespace stfs {
 namespace {
 
-/// Proves by reading that the range is there, and leaves it in the page cache: the way of kernels
-/// that can't populate a mapping.
+/// Proves by a read that the range exists, and leaves it in the page cache. For kernels that can't populate a
+/// mapping.
 Result<void> touch_by_reading(ByteRange range, const File& file) {
   std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
   return file.read(bytes, range.offset);
@@ -59,7 +59,7 @@ std::span<const std::byte> MappedRegion::bytes(ByteRange range) const {
 
 Result<void> MappedRegion::remap(const File& file) {
   if (data_ == nullptr) return {};
-  // MAP_FIXED takes the old mapping away before the new one can fail: a trial tells first.
+  // MAP_FIXED removes the old mapping even if the new one fails, so try the new one elsewhere first.
   void* trial = ::mmap(nullptr, size_bytes_, PROT_READ, MAP_SHARED, file.descriptor(), 0);
   if (trial == MAP_FAILED) return fail_system(errno, "archive", "map its copy");
   ::munmap(trial, size_bytes_);

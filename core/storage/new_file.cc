@@ -1,7 +1,6 @@
-// A new file, step by step: temporary file, bytes, sync, rename, sync of the directory.
+// Makes a new file in these steps: temporary file, bytes, sync, rename, sync of the directory.
 //
-// The rename is the one moment at which the path changes its meaning, and everything that it makes visible
-// is on stable storage before it.
+// Only the rename changes what the path names. Everything that it makes visible is on stable storage before.
 #include "core/storage/new_file.h"
 
 #include <fcntl.h>
@@ -22,14 +21,14 @@
 namespace stfs {
 namespace {
 
-// Small pieces are gathered before they are written: a million tensors are not a million system calls.
+// Small pieces are collected before they are written: a million tensors do not need a million system calls.
 constexpr std::size_t kGatheredBytes = 256 * 1024;
 
 std::filesystem::path directory_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }
 
-// What lies at the path now: may a file take its place?
+// Checks whether a file may take the place of what is at the path. True if it replaces a regular file.
 Result<bool> check_target(const std::filesystem::path& path, bool replace) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) {
@@ -37,7 +36,7 @@ Result<bool> check_target(const std::filesystem::path& path, bool replace) {
     return fail_system(errno, path.native(), "create");
   }
   if (!replace) return fail_system(EEXIST, path.native(), "create");
-  if (::stat(path.c_str(), &status) != 0) return false;  // a link to nothing
+  if (::stat(path.c_str(), &status) != 0) return false;  // a dangling link
   if (S_ISDIR(status.st_mode)) return fail_system(EISDIR, path.native(), "replace");
   if (!S_ISREG(status.st_mode)) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
@@ -46,11 +45,11 @@ Result<bool> check_target(const std::filesystem::path& path, bool replace) {
   return true;
 }
 
-// A file of its own beside the path. Its name is short, as the path's may be of the greatest length
-// already, and does not end in .safetensors, so that nobody takes it for an archive.
+// Creates a temporary file beside the path. Its name is short, because the path's own name may already have
+// the greatest length. It does not end in .safetensors, so that nobody takes it for an archive.
 Result<UniqueFd> create_temporary(const std::filesystem::path& path, mode_t mode,
                                   std::filesystem::path& temporary) {
-  constexpr int kAttempts = 1000;  // others may be at work here, and killed ones have left theirs
+  constexpr int kAttempts = 1000;  // other processes may use names here, and killed ones have left theirs
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     temporary = directory_of(path) / fmt::format(".stfs-{}-{}.tmp", ::getpid(), attempt);
     UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
@@ -76,20 +75,20 @@ Result<void> write_all(int fd, std::span<const std::byte> bytes, const std::file
   return {};
 }
 
-// A full disk shows here, before the caller has produced a byte. File systems that can't reserve say
-// EOPNOTSUPP; there it shows at write.
+// Preallocates, so that a full disk fails before the caller has produced a byte. File systems that can't
+// preallocate return EOPNOTSUPP; there a write reports the full disk.
 Result<void> reserve(int fd, std::uint64_t size_bytes, const std::filesystem::path& path) {
   const int why = reserve_space(fd, {0, size_bytes}, GrowsFile::Yes);
   if (why == 0 || why == EOPNOTSUPP) return {};
   return fail_system(why, path.native(), fmt::format("reserve {} bytes", size_bytes));
 }
 
-// rename(2), or where `replace` is false the same without ever taking an existing file's name.
+// rename(2). If `replace` is false, it never takes an existing file's name.
 int rename_file(const std::filesystem::path& from, const std::filesystem::path& to, bool replace) {
   if (replace) return ::rename(from.c_str(), to.c_str());
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
   if (errno != EINVAL && errno != ENOSYS) return -1;
-  // Some network file systems don't know the flag; link(2) refuses an existing name everywhere.
+  // Some network file systems do not know the flag. link(2) refuses an existing name on all of them.
   if (::link(from.c_str(), to.c_str()) != 0) return -1;
   ::unlink(from.c_str());
   return 0;
@@ -109,7 +108,7 @@ Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace)
   file.replace_ = replace;
   const Result<bool> replaces = check_target(path, replace);
   if (!replaces) return tl::unexpected(replaces.error());
-  // Until it has the mode of the file that it replaces, nobody else may look into it.
+  // Nobody else may open the file before it has the mode of the file that it replaces.
   Result<UniqueFd> fd = create_temporary(path, *replaces ? 0600 : 0666, file.temporary_path_);
   if (!fd) return pass_on(std::move(fd));
   file.file_ = std::move(*fd);
@@ -122,7 +121,7 @@ NewFile::~NewFile() {
 }
 
 void NewFile::discard() {
-  // One moved from has no descriptor, whatever its paths still say.
+  // A moved-from object has no descriptor, whatever its paths say.
   if (!file_) return;
   ::unlink(temporary_path_.c_str());
   UniqueFd closed = std::move(file_);
@@ -172,7 +171,7 @@ Result<void> NewFile::complete() {
       ::ftruncate(file_.get(), static_cast<off_t>(appended_bytes_)) != 0) {
     return fail_system(errno, path_.native(), "give back reserved space");
   }
-  if (replace_) {  // else rename_file sees, with no gap in time, whether a file has appeared
+  if (replace_) {  // else rename_file checks for a new file atomically
     const Result<bool> replaces = check_target(path_, replace_);
     if (!replaces) return tl::unexpected(replaces.error());
     if (*replaces) {
@@ -181,7 +180,7 @@ Result<void> NewFile::complete() {
   }
   if (::fsync(file_.get()) != 0) return fail_system(errno, path_.native(), "sync");
   if (rename_file(temporary_path_, path_, replace_) != 0) return fail_system(errno, path_.native(), "rename");
-  // From here on the file stands under its name: there is no temporary file to remove.
+  // The file has its final name now: there is no temporary file to remove.
   UniqueFd closed = std::move(file_);
   return sync_directory(directory_of(path_));
 }

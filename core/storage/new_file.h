@@ -1,6 +1,6 @@
-// A file that appears under its name only when it is whole and on stable storage.
+// A file that gets its name only when it is whole and on stable storage.
 //
-// It grows beside its path under a temporary name and is renamed at finish(); a writer that goes away
+// It grows beside its path under a temporary name, and finish() renames it. A writer that is destroyed
 // earlier leaves nothing.
 #pragma once
 
@@ -17,26 +17,27 @@ namespace stfs {
 
 class NewFile {
  public:
-  /// Fails with EEXIST where the path exists and replace is false, and where what is to be replaced is no
-  /// regular file.
+  /// EEXIST if the path exists and `replace` is false. Fails if the file to be replaced is not a regular
+  /// file.
   static Result<NewFile> create(const std::filesystem::path& path, bool replace);
 
   NewFile(NewFile&&) noexcept = default;
   NewFile& operator=(NewFile&&) = delete;
-  /// Removes the temporary file where finish() has not succeeded.
+  /// Removes the temporary file, unless finish() has succeeded.
   ~NewFile();
 
-  /// Takes disk space for so many bytes in all: a full disk shows here, where the file system can tell. What
-  /// is not appended is given back.
+  /// Preallocates so many bytes in all: a full disk fails here, if the file system can tell. finish() frees
+  /// what was not appended.
   Result<void> reserve(std::uint64_t size_bytes);
-  /// After a failure here, in reserve() or in finish() the temporary file is gone, and so is the use of this.
+  /// Appends bytes. After a failure here, in reserve() or in finish() the temporary file is gone, and this
+  /// object is unusable.
   Result<void> append(std::span<const std::byte> bytes);
 
-  /// Gives the file the mode, owner and attributes of the one that it replaces, syncs, renames, syncs the
-  /// directory. A symbolic link at the path is replaced itself; what it points to stays as it is.
+  /// Gives the file the mode, owner and attributes of the file that it replaces, syncs it, renames it, and
+  /// syncs the directory. A symbolic link at the path is itself replaced; its target stays as it is.
   Result<void> finish();
 
-  /// Gives the file up.
+  /// Removes the temporary file.
   void discard();
   [[nodiscard]] bool is_open() const { return static_cast<bool>(file_); }
 
@@ -48,7 +49,7 @@ class NewFile {
 
   std::filesystem::path path_;
   std::filesystem::path temporary_path_;
-  UniqueFd file_;  // open until the file is finished or given up
+  UniqueFd file_;  // open until finish() or discard()
   std::vector<std::byte> gathered_;
   std::uint64_t reserved_bytes_ = 0;
   std::uint64_t appended_bytes_ = 0;

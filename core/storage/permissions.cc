@@ -1,4 +1,4 @@
-// Nine bits, two identities, and the kernel's form of an access control list.
+// Combines mode bits, and reads the kernel's form of an access control list.
 #include "core/storage/permissions.h"
 
 #include <endian.h>
@@ -14,7 +14,7 @@
 namespace stfs {
 namespace {
 
-// From linux/posix_acl.h, which is not for programs.
+// Copied from linux/posix_acl.h, which programs can't include.
 constexpr unsigned kGroupObject = 0x04;
 constexpr unsigned kUser = 0x02;
 constexpr unsigned kGroup = 0x08;
@@ -34,7 +34,7 @@ Entry entry_at(std::span<const char> list, std::size_t at) {
   return {le16toh(entry.e_tag), le16toh(entry.e_perm) & kBits};
 }
 
-/// The mode without what some entry of the list forbids.
+/// The mode without the rights that some entry of the list denies.
 mode_t within(std::span<const char> list, mode_t mode) {
   mode_t mask = kBits;
   mode_t group = kBits;
@@ -58,7 +58,7 @@ Permissions combined(const Permissions& one, const Permissions& other, const Com
   const mode_t its_others = part(other, 0);
   const mode_t of_no_owner = combine(its_group, its_others);
   const bool same_owner = one.uid == other.uid;
-  // Whoever is not the one file's owner may be the other's, and so with the group.
+  // A user who does not own one file may own the other. The same holds for the group.
   const mode_t for_owner = same_owner ? its_owner : of_no_owner;
   const auto for_class = [&](mode_t bits) {
     const mode_t of_class = one.gid == other.gid ? bits : of_no_owner;
@@ -78,13 +78,13 @@ Result<Permissions> permissions_of(const File& file) {
   if (!status) return tl::unexpected(status.error());
   constexpr mode_t kNineBits = 0777;
   Permissions found{.mode = status->mode & kNineBits, .uid = status->uid, .gid = status->gid};
-  // Without a list the group's bits say all. With one they are its mask.
+  // Without a list the group's bits are complete. With a list they are its mask.
   if (file.descriptor() < 0) return found;
   std::array<char, 8192> list;  // NOLINT: filled by the call
   const ssize_t size = ::fgetxattr(file.descriptor(), "system.posix_acl_access", list.data(), list.size());
   if (size >= 0) {
     found.mode = within(std::span(list).first(static_cast<std::size_t>(size)), found.mode);
-  } else if (errno == ERANGE) {  // longer than any that could be looked through
+  } else if (errno == ERANGE) {  // a list longer than the buffer: allow only the owner
     found.mode &= kBits << kOwnerShift;
   }
   return found;

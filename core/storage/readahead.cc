@@ -1,4 +1,4 @@
-// A few runs, found by looking at each.
+// Finds a read's run by comparing it with each of a few runs.
 #include "core/storage/readahead.h"
 
 #include <algorithm>
@@ -10,10 +10,10 @@ ByteRange Readahead::after(ByteRange read) {
   Run& run = run_of(read);
   run.last_used = ++clock_;
   ++run.reads;
-  if (read.end() <= run.end) return {};  // once more, or late
+  if (read.end() <= run.end) return {};  // a repeated or late read
   run.read_bytes += read.size_bytes;
   run.end = read.end();
-  // Reads that hop are in no order, however near they are to each other.
+  // Reads that skip most bytes are not sequential, however close they are to each other.
   const bool is_dense = run.read_bytes >= (run.end - run.begin) / 2;
   if (!is_dense || run.reads < 2 || run.read_bytes < kBeginBytes) return {};
   const std::uint64_t from = std::max(run.fetched_end, run.end);

@@ -1,5 +1,5 @@
-// Notices reads that come in order, and says what to fetch before it is asked for. The kernel does so too,
-// but only 128 KiB at a time, which on a store with a long way keeps the reader waiting most of the time.
+// Detects sequential reads, and says what to fetch ahead of them. The kernel reads ahead too, but only 128
+// KiB at a time: on a remote store the reader then waits most of the time.
 #pragma once
 
 #include <array>
@@ -10,27 +10,28 @@
 
 namespace stfs {
 
-/// Any thread may call: the kernel's requests for one file are served by several threads, and come a little
+/// Any thread may call. Several threads serve the kernel's requests for one file, so reads arrive slightly
 /// out of order.
 class Readahead {
  public:
-  /// What is fetched at a time.
+  /// How much to fetch at a time.
   static constexpr std::uint64_t kStepBytes = 4 << 20;
-  /// As far as that goes before the last read.
+  /// How far to fetch beyond the last read.
   static constexpr std::uint64_t kAheadBytes = 8 << 20;
-  /// Reads this far from where the last one ended still belong to it.
+  /// A read this far from the end of the last one still belongs to its run.
   static constexpr std::uint64_t kSlackBytes = 2 << 20;
-  /// So much has to be read in order first.
+  /// How much must be read in order before fetching begins.
   static constexpr std::uint64_t kBeginBytes = 256 << 10;
-  /// So many files or places are read at a time; of more, the one that was not read for longest is forgotten.
+  /// How many files or places can be read in order at a time. If there are more, the least recently used is
+  /// dropped.
   static constexpr std::size_t kMostRuns = 16;
 
-  /// @param read  what somebody has just read, not empty
-  /// @return  what to fetch now, empty where that is nothing. May reach behind the end of the file.
+  /// @param read  the range that was just read, not empty
+  /// @return  the range to fetch now, or an empty one. It may reach beyond the end of the file.
   [[nodiscard]] ByteRange after(ByteRange read);
 
  private:
-  /// Reads in order. Of size 0: none yet.
+  /// A run of reads in order. Size 0: unused.
   struct Run {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
@@ -41,7 +42,7 @@ class Readahead {
   };
   Run& run_of(ByteRange read);
 
-  std::mutex mutex_;  // guards what follows; innermost
+  std::mutex mutex_;  // guards the members below; innermost
   std::array<Run, kMostRuns> runs_;
   std::uint64_t clock_ = 0;
 };

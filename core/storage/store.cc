@@ -1,4 +1,4 @@
-// A table.
+// The table of stores that are not mapped.
 #include "core/storage/store.h"
 
 #include <linux/magic.h>
@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <array>
 
-// Kernel headers before 5.17 lack some: include/uapi/linux/magic.h.
+// Kernel headers before 5.17 lack some of these (include/uapi/linux/magic.h).
 #ifndef SMB2_SUPER_MAGIC
 #define SMB2_SUPER_MAGIC 0xFE534D42
 #endif
@@ -23,8 +23,9 @@
 namespace stfs {
 namespace {
 
-// In no header of the kernel's interface. As statfs(2) and coreutils' stat and tail have them; gfs2 also in
-// the kernel's include/uapi/linux/gfs2_ondisk.h, BeeGFS in its client's FhgfsOpsSuper.h.
+// No header of the kernel's interface has these. The values are those of statfs(2) and of coreutils' stat and
+// tail; gfs2's is also in the kernel's include/uapi/linux/gfs2_ondisk.h, BeeGFS's in its client's
+// FhgfsOpsSuper.h.
 constexpr std::uint64_t kAcfs = 0x61636673;
 constexpr std::uint64_t kBeeGfs = 0x19830326;
 constexpr std::uint64_t kGfs2 = 0x01161970;

@@ -1,5 +1,5 @@
-// Which stores are no good to map: there a page that can't be had is a SIGBUS instead of an error, and what
-// another host cuts off is noticed late or never.
+// Names the stores that are not mapped: there an unreadable page raises SIGBUS instead of returning an error,
+// and a truncation by another host is noticed late or never.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 namespace stfs {
 
-/// The name of a store whose files are to be read and not mapped: a network or cluster file system, or one
-/// that a program serves (FUSE). Empty of every other.
+/// Returns the name of a store whose files are read and not mapped: a network or cluster file system, or one
+/// that a program serves (FUSE). Empty for every other store.
 ///
-/// A file system over others (overlayfs, eCryptfs) has a type of its own, and nobody can ask what lies below:
-/// it is taken for local. Where it lies over such a store, the user has to say so (-o io=pread).
+/// A file system above others (overlayfs, eCryptfs) has a type of its own, and its lower layers can't be
+/// queried: it counts as local. If it lies above an unmappable store, the user has to say so (-o io=pread).
 /// @param filesystem_type  f_type of statfs(2)
 std::string_view unmappable_store(std::uint64_t filesystem_type);
 

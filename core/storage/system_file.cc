@@ -1,4 +1,4 @@
-// Descriptors, and what Linux does with them.
+// Implements File on a descriptor, by Linux system calls.
 #include "core/storage/system_file.h"
 
 #include <fcntl.h>
@@ -22,13 +22,13 @@ namespace {
 
 constexpr std::uint64_t kMaxOffset = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());
 
-/// Seconds and nanoseconds since the epoch, in nanoseconds.
+/// Converts seconds and nanoseconds since the epoch to nanoseconds.
 template <class Time>
 std::int64_t ns_of(const Time& time) {
   return std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
 }
 
-/// statx, since it tells the birth time; an empty path means the descriptor itself.
+/// Calls statx, because it reports the birth time. An empty path means the descriptor itself.
 constexpr unsigned kWithoutTimes =
     STATX_TYPE | STATX_MODE | STATX_UID | STATX_GID | STATX_INO | STATX_SIZE | STATX_NLINK;
 constexpr unsigned kAllFields = kWithoutTimes | STATX_MTIME | STATX_BTIME;
@@ -61,7 +61,7 @@ struct flock lock_request(ByteRange range, short type) {
 
 class SystemFile final : public File {
  public:
-  /// @param staged_path  the name that an "unnamed" file has for want of unnamed files; else empty.
+  /// @param staged_path  the name of an "unnamed" file on a file system without unnamed files; else empty.
   SystemFile(UniqueFd fd, std::string name, std::filesystem::path staged_path = {})
       : fd_(std::move(fd)), name_(std::move(name)), staged_path_(std::move(staged_path)) {}
   ~SystemFile() override {
@@ -107,7 +107,8 @@ class SystemFile final : public File {
     clone.dest_offset = range.offset;
     while (::ioctl(fd_.get(), FICLONERANGE, &clone) < 0) {
       if (errno == EINTR) continue;
-      // Each of these says "not here": no reflinks, two file systems, an attribute that forbids them.
+      // Each of these errors means "not here": no reflinks, two file systems, or an attribute that forbids
+      // them.
       const bool is_unsupported =
           errno == EOPNOTSUPP || errno == ENOTTY || errno == EXDEV || errno == EINVAL || errno == EPERM;
       return fail_system(is_unsupported ? EOPNOTSUPP : errno, name_, "clone blocks");
@@ -116,14 +117,14 @@ class SystemFile final : public File {
   }
 
   Result<void> copy_from(const File& source, std::uint64_t source_offset, ByteRange range) override {
-    constexpr std::uint64_t kFromBytes = 64 << 10;  // below, the pages' way through a pipe takes longer
+    constexpr std::uint64_t kFromBytes = 64 << 10;  // below this, passing pages through a pipe takes longer
     while (range.size_bytes >= kFromBytes && source.descriptor() >= 0) {
       auto from = static_cast<off_t>(source_offset);
       auto to = static_cast<off_t>(range.offset);
       const ssize_t copied =
           ::copy_file_range(source.descriptor(), &from, fd_.get(), &to, range.size_bytes, 0);
       if (copied < 0 && errno == EINTR) continue;
-      // Kernels and file systems that can't have many ways to say so; a real failure comes again below.
+      // Kernels and file systems without support return various errors. A real failure occurs again below.
       if (copied <= 0) break;
       source_offset += static_cast<std::uint64_t>(copied);
       range = {range.offset + static_cast<std::uint64_t>(copied),
@@ -156,8 +157,8 @@ class SystemFile final : public File {
   }
 
   void prefetch(ByteRange range) const override {
-    // The kernel cuts each request to the readahead of the device (force_page_cache_ra() in mm/readahead.c),
-    // which is this on every file system whose administrator has not set it.
+    // The kernel cuts each request to the readahead of the device (force_page_cache_ra() in mm/readahead.c).
+    // That is this size on every file system, unless its administrator has changed it.
     constexpr std::uint64_t kPieceBytes = 128 << 10;
     for (std::uint64_t at = range.offset; at < range.end(); at += kPieceBytes) {
       const std::uint64_t piece_bytes = std::min(kPieceBytes, range.end() - at);
@@ -169,7 +170,7 @@ class SystemFile final : public File {
   std::uint64_t filesystem_type() const override {
     struct statfs filesystem {};
     if (::fstatfs(fd_.get(), &filesystem) < 0) return 0;
-    return static_cast<std::uint32_t>(filesystem.f_type);  // some are negative where it has 32 bits
+    return static_cast<std::uint32_t>(filesystem.f_type);  // some values are negative if f_type has 32 bits
   }
 
   Result<FileStatus> status() const override {
@@ -232,15 +233,15 @@ class SystemFile final : public File {
   Result<void> publish_as(const std::filesystem::path& path) {
     const std::string action = "name the journal";
     if (staged_path_.empty()) {
-      // AT_EMPTY_PATH would need CAP_DAC_READ_SEARCH; the magic link does not (open(2), O_TMPFILE).
+      // AT_EMPTY_PATH would need CAP_DAC_READ_SEARCH. The magic link does not (open(2), O_TMPFILE).
       const std::string link = "/proc/self/fd/" + std::to_string(fd_.get());
       if (::linkat(AT_FDCWD, link.c_str(), AT_FDCWD, path.c_str(), AT_SYMLINK_FOLLOW) < 0) {
         return fail_system(errno, path.string(), action);
       }
       return {};
     }
-    // No hard link in between: a crash must find the staged name or the final one, never both. The
-    // final name is random, so nobody else's is replaced.
+    // Do not make a hard link in between: after a crash either the staged name or the final one must exist,
+    // never both. The final name is random, so no other file is replaced.
     if (::rename(staged_path_.c_str(), path.c_str()) < 0) return fail_system(errno, path.string(), action);
     staged_path_.clear();
     return {};

@@ -1,4 +1,4 @@
-// One open file of the operating system, for the storage that opens it (core/storage/file.cc).
+// Makes open files of the operating system, for the storage that opens them (core/storage/file.cc).
 #pragma once
 
 #include <filesystem>
@@ -10,16 +10,16 @@
 
 namespace stfs {
 
-/// @param name  what its errors begin with.
-/// @param staged_path  the name that an "unnamed" file has for want of unnamed files; else empty. It is
-///                     removed with the file, unless that was published.
+/// @param name  the beginning of its error messages.
+/// @param staged_path  the name of an "unnamed" file on a file system without unnamed files; else empty. It
+///                     is removed with the file, unless the file was published.
 std::unique_ptr<File> make_system_file(UniqueFd fd, std::string name, std::filesystem::path staged_path = {});
 
-/// Storage::publish() of a file that make_system_file() has made.
+/// Storage::publish() for a file of make_system_file().
 Result<void> publish_system_file(File& file, const std::filesystem::path& path);
 
-/// What lies at the path, following links; its mtime is 0.
-/// @param name  what an error begins with.
+/// Status of the file at the path, following links. Its mtime is 0.
+/// @param name  the beginning of an error message.
 Result<FileStatus> system_status(const std::filesystem::path& path, const std::string& name);
 
 }  // namespace stfs

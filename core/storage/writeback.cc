@@ -1,4 +1,4 @@
-// A queue and its thread.
+// Queues requests for one thread.
 #include "core/storage/writeback.h"
 
 #include <new>
@@ -26,7 +26,7 @@ void Writeback::ask(Call call, File& file, ByteRange range) {
     due_.push_back({call, &file, range});
     has_work_.notify_one();
     if (!thread_) thread_.emplace([this] { work(); });
-  } catch (const std::bad_alloc&) {  // the sync finds more to do
+  } catch (const std::bad_alloc&) {  // the later sync has more to do
   } catch (const std::system_error&) {
   }
 }

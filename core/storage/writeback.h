@@ -1,6 +1,6 @@
-// Asks the kernel for what will have to be done anyway, from a thread of its own: to begin writing what was
-// written, which takes half as long as the writing, and to forget what is about to be replaced. Whoever
-// commits later waits for less.
+// Asks the kernel, from a separate thread, to do early what a commit would otherwise wait for: to write dirty
+// pages (the request takes half as long as writing the bytes), and to evict pages that are about to be
+// replaced.
 #pragma once
 
 #include <condition_variable>
@@ -15,23 +15,25 @@
 
 namespace stfs {
 
-/// Promises nothing and reports nothing, as File::begin_writeback() and evict(). Begins without a thread.
+/// Reports neither results nor failures, as File::begin_writeback() and evict(). Starts its thread on first
+/// use.
 class Writeback {
  public:
-  /// Large enough for the disk's full speed, small enough to begin early.
+  /// Large enough for the disk's full speed, small enough to start early.
   static constexpr std::uint64_t kWindowBytes = 8 << 20;
 
   Writeback() = default;
-  /// Drops what is still due.
+  /// Drops requests that were not made yet.
   ~Writeback();
   Writeback(const Writeback&) = delete;
   Writeback& operator=(const Writeback&) = delete;
 
-  /// Files must live until finish(). Any thread may call.
-  /// Bytes were written, more or less in order: begins with each window of the file that they have ended.
+  /// Files must live until finish(). Any thread may call. Call follow() after bytes were written, more or
+  /// less in order: it asks for writeback of each window of the file that these bytes have completed.
   void follow(File& file, ByteRange written);
   void evict(File& file, ByteRange range) { ask(&File::evict, file, range); }
-  /// All of it was asked for, where there was a thread to do so. While nobody begins more.
+  /// Returns when all requests have been made, if there was a thread for them. Nobody may call follow() or
+  /// evict() meanwhile.
   void finish();
 
  private:
@@ -45,7 +47,7 @@ class Writeback {
   void work();
 
   std::optional<std::thread> thread_;
-  std::mutex mutex_;  // guards what follows
+  std::mutex mutex_;  // guards the members below
   std::condition_variable has_work_;
   std::deque<Due> due_;
   bool is_ending_ = false;
