@@ -1,4 +1,4 @@
-// A table and counts.
+// Keeps the file systems in a table, and counts the holders of each.
 #include "fs/model/editions.h"
 
 #include <fmt/format.h>
@@ -30,7 +30,7 @@ Editions::Pin Editions::pin(Number number) const {
 }
 
 void Editions::let_go(Number number, std::uint64_t holders) const {
-  // Held meanwhile, so that it can't end before its holders are counted off.
+  // The pin keeps the file system until its holders are subtracted.
   if (const Pin edition = pin(number)) let_go(*edition.edition_, holders);
 }
 
@@ -39,7 +39,7 @@ void Editions::let_go(Edition& edition, std::uint64_t holders) const {
   if (edition.holders.fetch_sub(holders, std::memory_order_acq_rel) != holders) return;
   {
     const std::scoped_lock lock(mutex_);
-    // Somebody may have found it in the meantime, and let go of it again as well.
+    // Meanwhile another thread may have pinned it, and may also have let go of it again.
     if (by_number_[at] == nullptr || by_number_[at]->holders != 0) return;
     ended_.push_back(std::move(by_number_[at]));
   }

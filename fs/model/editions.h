@@ -1,9 +1,9 @@
-// The file systems behind a mount, by number. A model that is opened anew, because it was replaced, gets a
-// new number and with it inode numbers of its own; its old one stays for those who have something of it open.
+// The file systems behind a mount, by number. A model that was replaced is reopened as a new file system. It
+// gets a new number, and so new inode numbers. The old file system stays while programs have its files open.
 //
-// A file system is held once by whoever made it current, once for each look-up that the kernel has not
-// forgotten, and once by each call that is at work on it. Who lets go last ends it: its number is free
-// again, since nobody knows an inode of it any more.
+// Each file system has a count of holders: one for being current, one for each look-up that the kernel has
+// not forgotten, and one for each running call. When the count reaches 0, the file system ends and its number
+// is free again: by then the kernel knows none of its inodes.
 #pragma once
 
 #include <atomic>
@@ -23,8 +23,8 @@ class Editions {
  public:
   using Number = std::uint32_t;
 
-  /// @param first  the first number that is given.
-  /// @param most   how many there are at a time.
+  /// @param first  the lowest number.
+  /// @param most   the greatest number of file systems at a time.
   Editions(Number first, Number most) : first_(first), most_(most) {}
 
  private:
@@ -32,7 +32,7 @@ class Editions {
     Edition(std::unique_ptr<Filesystem> made, Number its) : filesystem(std::move(made)), number(its) {}
     std::unique_ptr<Filesystem> filesystem;
     const Number number;
-    std::atomic<std::uint64_t> holders = 1;  // who has added it
+    std::atomic<std::uint64_t> holders = 1;  // the caller of add()
   };
 
  public:
@@ -52,7 +52,7 @@ class Editions {
     explicit operator bool() const { return edition_ != nullptr; }
     Filesystem* operator->() const { return edition_->filesystem.get(); }
     [[nodiscard]] Number number() const { return edition_->number; }
-    /// What the kernel is told of is held until it has forgotten.
+    /// Adds a holder for a look-up that the kernel gets in a reply. Forget it with Editions::let_go().
     void note_lookup() const { edition_->holders.fetch_add(1, std::memory_order_relaxed); }
 
    private:
@@ -62,17 +62,19 @@ class Editions {
     Edition* edition_ = nullptr;
   };
 
-  /// @return its number, held once; ENFILE where none is free.
+  /// @return the file system's number, with one holder; ENFILE if no number is free.
   Result<Number> add(std::unique_ptr<Filesystem> filesystem);
-  /// False where there is none of that number.
+  /// Holds the file system of that number. The pin is false if there is none.
   [[nodiscard]] Pin pin(Number number) const;
+  /// Takes off that many holders.
   void let_go(Number number, std::uint64_t holders) const;
 
-  /// Who calls take_ended() is told; set before the first call.
+  /// `note` runs whenever a file system has ended, so that its receiver calls take_ended(). Set before the
+  /// first call.
   void tell_ends_to(std::function<void()> note) { note_end_ = std::move(note); }
-  /// Those that have ended since the last call, with nobody at work on them.
+  /// Returns the file systems that have ended since the last call. No call runs on them any more.
   [[nodiscard]] std::vector<std::unique_ptr<Filesystem>> take_ended();
-  /// All that have not ended.
+  /// Pins of all file systems that have not ended.
   [[nodiscard]] std::vector<Pin> all() const;
 
  private:

@@ -1,4 +1,4 @@
-// The tree, reading, and the life of the archive underneath.
+// Implements the tree, reading, and the checks for changes of the archive by others (filesystem.h).
 #include "fs/model/filesystem.h"
 
 #include <fmt/format.h>
@@ -11,11 +11,11 @@
 namespace stfs {
 namespace {
 
-constexpr std::uint64_t kStatBlockBytes = 512;  // st_blocks counts these, whatever st_blksize says
+constexpr std::uint64_t kStatBlockBytes = 512;  // the unit of st_blocks, whatever st_blksize says
 constexpr std::uint32_t kPreferredReadBytes = 1 << 20;
 constexpr std::uint64_t kFragmentBytes = 4096;
 
-/// `.`, `..` and then the entries that entry_at gives.
+/// Visits `.`, `..` and then the entries that entry_at returns.
 template <class EntryAt>
 Result<void> visit_entries(std::uint64_t position, std::size_t count, Ino directory, Ino parent,
                            const Filesystem::VisitEntry& visit, const EntryAt& entry_at) {
@@ -55,7 +55,8 @@ Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& op
   for (std::size_t shard = 0; shard < shards_.size(); ++shard) {
     if (!model_->shards()[shard].archive) continue;
     const std::int64_t mtime_ns = model_->shards()[shard].archive->identity().mtime_ns;
-    // Beginning with the time of the last change, generations grow from one mount to the next too.
+    // Generations begin with the time of the archive's last change, so that they also grow from mount to
+    // mount.
     shards_[shard].common = {
         .generation = std::max(options.least_generation, static_cast<std::uint64_t>(mtime_ns)),
         .mtime = timespec_of(mtime_ns)};
@@ -81,7 +82,7 @@ std::uint32_t Filesystem::tensor_of(Ino ino) const {
 Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const {
   auto found = lookup_unrefused(parent, name);
   if (!is_refused_ || !found) return found;
-  // What the model is like stays to be seen.
+  // Directories and views that describe the model stay visible; files that show tensors fail.
   const Ino ino = found->st_ino;
   if (is_directory(ino) || (Views::owns(ino) && !views_->tensor(ino) && ino != Views::kArchive)) return found;
   if (Views::is_counted(ino)) views_->forget(ino, 1);
@@ -91,7 +92,7 @@ Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const 
 
 Result<struct stat> Filesystem::lookup_unrefused(Ino parent, std::string_view name) const {
   if (!exists(parent) || !is_directory(parent)) return no_such_inode(parent);
-  // Reachable by name, never listed: whoever copies the tree sees each tensor once.
+  // The views' directory is reachable by name but not listed: a copy of the tree contains each tensor once.
   if (parent == kRootIno && name == kViewsDirectory) return stat_of(TransactionDirectory::kViews);
   if (parent == TransactionDirectory::kViews || Views::owns(parent)) {
     const auto view = views_->find(Views::owns(parent) ? parent : Views::kEntriesOf, name);
@@ -126,9 +127,10 @@ struct stat Filesystem::stat_of(Ino ino) const {
   st.st_blksize = kPreferredReadBytes;
   if (is_directory(ino)) {
     constexpr mode_t kWrite = 0222;
-    constexpr unsigned kReadToSearch = 2;  // r is 4, x is 1: who may read a tensor may enter its directory
+    constexpr unsigned kReadToSearch =
+        2;  // r is 4, x is 1: the right to read a tensor gives its directory's x
     Permissions shown = permissions_of_any();
-    // Only below `.safetensors` is there anything to make or to move.
+    // Entries are made and moved only below `.safetensors`.
     if (!TransactionDirectory::owns(ino)) shown.mode &= ~kWrite;
     shown.mode |= (shown.mode & 0444) >> kReadToSearch;
     if (options_.is_shared && TransactionDirectory::owns(ino)) shown = transactions_.restricted(ino, shown);
@@ -177,7 +179,7 @@ Result<void> Filesystem::read_directory(Ino directory, std::uint64_t position,
 }
 
 struct statvfs Filesystem::statistics() const {
-  // A model is full by definition: no byte can be added, so none is free.
+  // No byte can be added to a model, so no space is free.
   struct statvfs st {};
   st.f_bsize = kFragmentBytes;
   st.f_frsize = kFragmentBytes;
@@ -266,7 +268,7 @@ Filesystem::Change Filesystem::note_foreign_change(std::uint32_t shard) {
   const auto change = archive.check_for_change();
   const std::string path = archive.path().string();
   if (!change) {
-    // Said once, as it is looked at each second until the store is well again.
+    // Logged once: the check is repeated each second until the store works again.
     if (!known.is_unknown.exchange(true)) log::error("{}", change.error().message);
     return {.stale = {}, .is_unknown = true};
   }

@@ -1,4 +1,4 @@
-// The extended attributes: what a tensor is, where it lies, and what the model says of itself.
+// Extended attributes: a tensor's name, dtype, shape and place, and the model's metadata.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -14,10 +14,12 @@ constexpr std::string_view kPrefix = kAttributePrefix;
 constexpr std::string_view kMetadataPrefix = "metadata.";
 constexpr std::size_t kMaxAttributeNameBytes = 255;  // XATTR_NAME_MAX, linux/limits.h
 
-// Listed. `checksum` is not: a tool that copies every attribute must not read every byte twice.
+// The listed attributes of a tensor. `checksum` is not listed: a tool that copies all attributes must not
+// read every byte twice.
 constexpr std::array<std::string_view, 6> kTensorKeys = {"name",    "dtype",  "shape",
                                                          "archive", "offset", "generation"};
-// Besides those of its tensor. A view has no `checksum`: that is one of the tensor's own bytes.
+// The listed attributes of a view besides those of its tensor. A view has no `checksum`, because a checksum
+// is of the tensor's own bytes.
 constexpr std::array<std::string_view, 2> kViewKeys = {"view", "file"};
 constexpr std::array<std::string_view, 2> kModelViewKeys = {"archive", "view"};
 constexpr std::array<std::string_view, 3> kRootKeys = {"archive", "tensors", "parameters"};
@@ -29,8 +31,8 @@ tl::unexpected<Error> no_attribute() {
 }  // namespace
 
 Result<std::string> Filesystem::extended_attribute(Ino ino, std::string_view name) const {
-  // The kernel asks for security.* and system.* on every listing and every cached write: answer those
-  // before anything else is looked at.
+  // The kernel asks for security.* and system.* on every listing and every cached write. These requests are
+  // answered first.
   if (!name.starts_with(kPrefix)) return no_attribute();
   if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   name.remove_prefix(kPrefix.size());
@@ -52,7 +54,7 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
     for (const std::string_view key : kRootKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
     for (const auto& [key, value] : model_->metadata()) {
       std::string name = fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key);
-      // The kernel can't name those; `stfs info` shows them.
+      // The kernel cannot pass names that are too long or contain NUL; `stfs info` shows these keys.
       if (name.size() > kMaxAttributeNameBytes || name.find('\0') != std::string::npos) continue;
       names.push_back(std::move(name));
     }
@@ -105,7 +107,8 @@ Result<std::string> Filesystem::root_attribute(std::string_view key) const {
   if (key == "tensors") return fmt::format("{}", model_->tensors().size());
   if (key == "parameters") return fmt::format("{}", model_->tensors().parameters());
   if (!key.starts_with(kMetadataPrefix)) return no_attribute();
-  // The directory is open to whoever may read one shard.
+  // A user who may read one shard may enter the directory. The metadata belong to all shards, so they are
+  // refused if the shards give different rights to read.
   constexpr mode_t kRead = 0444;
   if (options_.is_shared && (permissions_of_all().mode & kRead) != (permissions_of_any().mode & kRead))
     return fail(ErrorCode::System, EACCES, "not every shard may be read by all who may list the model");

@@ -1,5 +1,5 @@
-// The checksum of a tensor, computed in pieces and without a lock: commits, of this tensor too, go on
-// meanwhile. A sum that a change has come into is thrown away, and computed anew.
+// Computes a tensor's checksum in pieces and without a lock, so that commits go on meanwhile, also those of
+// this tensor. If the tensor changes during the computation, the sum is discarded and computed again.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,9 +11,9 @@
 namespace stfs {
 namespace {
 
-// So much is read and hashed between two looks whether it still counts.
+// The bytes that are read and hashed between two checks whether the tensor has changed.
 constexpr std::uint64_t kPieceBytes = 1 << 20;
-// One commit may end several of them: its bytes appear, the journal over them goes, the generation moves.
+// One commit may spoil several attempts: its bytes appear, its journal is removed, the generation changes.
 constexpr int kAttempts = 16;
 
 }  // namespace
@@ -39,14 +39,15 @@ Result<std::optional<std::string>> Filesystem::try_checksum(std::uint32_t tensor
   if (!archive) return tl::unexpected(archive.error());
   ContentState state;
   {
-    // Lets a change that is under way end, and holds up none.
+    // Waits for a running change to end, and delays no other.
     const std::shared_lock wait(lock_of(model_->place(tensor)));
     state = content_state(tensor);
   }
-  // A change of somebody else that nobody has noticed yet: plain reads of the archive show it already.
+  // False if another program has changed the archive and this mount has not noticed it yet. Plain reads of
+  // the archive show the change already, so no kept checksum is used, and the new one is not kept.
   const bool may_be_kept = (*archive)->is_as_known();
   if (may_be_kept) {
-    // Asked for twice in a row, for its length and then for its value.
+    // Programs ask twice in a row, first for the length and then for the value.
     const std::scoped_lock lock(state_mutex_);
     const auto known = checksums_.find(tensor);
     if (known != checksums_.end() && known->second.state == state) return std::optional(known->second.text);

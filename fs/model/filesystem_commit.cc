@@ -1,4 +1,4 @@
-// From staged to committed: closes, syncs, and what is left to do behind them (filesystem.h).
+// Commits staged bytes: closes, syncs, releases, and the work that remains after commits (filesystem.h).
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace stfs {
 namespace {
 
-// Between two attempts to get another process's lock.
+// The pauses between two attempts to get another process's lock.
 constexpr std::chrono::milliseconds kFirstPause{1};
 constexpr std::chrono::milliseconds kLongestPause{20};
 
@@ -98,7 +98,7 @@ Result<Stale> Filesystem::sync(OpenFile& file) {
   PendingContent& content = *file.content;
   const std::scoped_lock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
-  // What is durable of a transaction is decided when it is committed.
+  // fsync(2) does nothing in a transaction: its bytes become durable when it is committed.
   if (file.kind == FileKind::Grouped) return Stale{};
   return commit_if_dirty(file);
 }
@@ -110,7 +110,7 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
   auto committed = commit(file);
   if (!committed) {
     content.was_refused = true;
-    // Behind the commit point nothing is pending any more.
+    // After a failure behind the commit point nothing is pending any more.
     log::error("{}: {}: {}", label_of(content.tensor()),
                content.is_dirty() ? "not committed" : "not finished", committed.error().message);
   }
@@ -127,9 +127,9 @@ Result<CommitOptions> Filesystem::commit_options(std::uint32_t shard, Stale& for
   options.lock_patience = {};
   options.has_waited = has_waited_;
   options.settle_others = [this] { settle_journals(); };
-  // What somebody else has done must not pass for part of our own change.
+  // Changes by others must be reported separately, not as part of our own change.
   options.on_foreign_change = [this, shard, &foreign]() -> Result<void> {
-    // The commit has looked: a second look that fails would lose the change.
+    // The commit has done the check. A second check could fail, and then the change would be lost.
     foreign = note_touched(shard);
     return {};
   };
@@ -166,13 +166,13 @@ Result<Stale> Filesystem::commit(const OpenFile& file) {
     });
   };
   auto committed = content.commit(options_of, lock, in_turn);
-  // What failed behind the commit point shows new bytes, out of the journal.
+  // After a failure behind the commit point, reads show the new bytes, out of the journal.
   if (!committed) forget_(Stale::one(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));
   if (!committed && foreign.what != Stale::What::Nothing) forget_(foreign);
   if (!committed) return pass_on(std::move(committed));
   note_commit_();
   if (foreign.what != Stale::What::Nothing) return foreign;
-  // A shared content's bytes are in the page cache already, by the same writes.
+  // The page cache already has a shared content's bytes, because its writes went through the page cache.
   const bool is_in_cache = file.kind != FileKind::Shared && may_be_cached_[content.tensor()].exchange(false);
   return Stale::one(file.ino, is_in_cache ? Stale::What::Content : Stale::What::Attributes);
 }
@@ -229,7 +229,7 @@ Stale Filesystem::release(OpenFile* file) {
 }
 
 void Filesystem::tidy() {
-  std::vector<std::unique_ptr<File>> discarded;  // closed last, without the lock
+  std::vector<std::unique_ptr<File>> discarded;  // declared first, so closed last, without the lock
   const std::scoped_lock commit_lock(commit_mutex_);
   settle_journals();
   for (const std::uint32_t shard : std::exchange(untidy_, {})) {
@@ -242,7 +242,7 @@ void Filesystem::settle_journals() {
   for (const std::uint32_t shard : untidy_) {
     Archive& archive = model_->archive(shard);
     const auto settled = archive.standing_journal().settle(archive.durability(options_.commit.durability));
-    // Then the journal is given up: whoever needs its bytes recovers it.
+    // After a failure this process gives the journal up. The next process that needs its bytes recovers it.
     if (!settled) log::warning("{}: {}", archive.path().string(), settled.error().message);
   }
 }
@@ -251,7 +251,7 @@ void Filesystem::keep_journal(std::uint32_t shard) {
   Archive& archive = model_->archive(shard);
   if (!archive.standing_journal().is_wanted()) return;
   const auto made = archive.standing_journal().prepare();
-  // Each commit has a journal of its own then.
+  // After a failure each commit makes a journal of its own.
   if (!made) log::warning("{}: {}", archive.path().string(), made.error().message);
 }
 

@@ -1,4 +1,4 @@
-// Modes and owners: each tensor shows its own shard's (filesystem.h).
+// Reads and combines modes and owners: each tensor shows its own shard's (filesystem.h).
 #include "fs/base/log.h"
 #include "fs/model/filesystem.h"
 

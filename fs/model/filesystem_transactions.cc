@@ -1,4 +1,5 @@
-// The directory operations that make, fill, commit and roll back transactions (transaction_directory.h).
+// Implements the directory operations that make, fill, commit and roll back transactions
+// (transaction_directory.h).
 #include <map>
 
 #include "fs/base/log.h"
@@ -51,7 +52,7 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
             for (const auto& [shard, change] : foreign) keep_journal(shard);
             note_stale(contents);
           },
-      // What failed behind the commit point shows new bytes, out of the journal.
+      // After a failure behind the commit point, reads show the new bytes, out of the journal.
       .note_shown =
           [&](const TransactionDirectory::Contents& contents) {
             is_committed = true;

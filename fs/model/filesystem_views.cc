@@ -1,4 +1,4 @@
-// What `.safetensors/` takes from the file system: bytes, times and permissions (views.h).
+// Gives the views of `.safetensors/` their bytes, times and permissions (views.h).
 #include <fmt/format.h>
 
 #include "fs/model/filesystem.h"

@@ -1,4 +1,5 @@
-// Writing: what comes through a descriptor is staged (filesystem.h).
+// Implements opens for writing, writes and resizes (filesystem.h). Bytes that come through a descriptor are
+// staged.
 #include <fcntl.h>
 
 #include <algorithm>
@@ -42,8 +43,8 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   }
   const std::scoped_lock lock(state_mutex_);
   if (file->kind == FileKind::Shared) {
-    // Another open may have been faster since the look above: then its content is everybody's. One that
-    // has failed belongs to those who are to hear of it; it leaves with them.
+    // Another open may have added a content since the check above. Then all descriptors share that one. A
+    // failed content stays with its own descriptors, which must get its error, and goes when they close.
     std::shared_ptr<PendingContent>& shared = shared_contents_[ino];
     if (!shared) ++shared_count_;
     if (!shared || shared->has_failed) shared = file->content;
@@ -78,7 +79,7 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
     }
   }
   const std::scoped_lock lock(content.mutex);
-  // The kernel's idea of the end is everybody's; a truncated, isolated content has its own.
+  // The kernel knows one end of file per inode. A truncated, isolated content has an end of its own.
   if (file.appends) offset = content.size_bytes();
   content.note_write(caller);
   if (auto staged = stage(content, from, offset); !staged) return pass_on(std::move(staged));
@@ -91,7 +92,7 @@ Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, st
   if (!content) return fail(ErrorCode::InvalidArgument, EIO, "written back without a descriptor");
   may_be_cached_[content->tensor()] = true;
   const std::scoped_lock lock(content->mutex);
-  // Whole pages come back; what lies behind the tensor's end was never part of it.
+  // The kernel writes back whole pages. Bytes behind the tensor's end are not part of it.
   const std::uint64_t end = range_of(content->tensor()).size_bytes;
   if (offset >= end) return {};
   content->writers.note_unnamed();
@@ -125,7 +126,7 @@ std::optional<Result<void>> Filesystem::write_beside(PendingContent& content, st
     lock = std::unique_lock(content.mutex, std::adopt_lock);
   }
   if (done) return done;
-  // The stage ends with its failure, but not under those who still write into it.
+  // The failure ends the stage, but only when no other write uses it any more.
   content.note_failure(std::move(done).error());
   lock.unlock();
   const std::scoped_lock alone(content.mutex);
@@ -142,9 +143,9 @@ Result<void> Filesystem::stage(PendingContent& content, std::span<const std::byt
 }
 
 tl::unexpected<Error> Filesystem::refuse(PendingContent& content, Error why) {
-  // A program that has been refused a byte may still close as if nothing were missing: what it has
-  // written must then not pass for the whole.
-  // It is noted first: the writer may have been told already that all is well.
+  // After a refused write a program may still close as if nothing were missing. The bytes that came before
+  // must not be committed as the whole content, so the content fails. The failure is noted before the reply:
+  // the writer may already have got a reply of success.
   const int errno_value = why.errno_value;
   if (why.code == ErrorCode::WrongSize) why.errno_value = EINVAL;
   content.fail(std::move(why));
@@ -158,10 +159,10 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Caller
   PendingContent& content = *file.content;
   file.is_untouched = false;
   const std::scoped_lock lock(content.mutex);
-  // In a transaction a file may be written anew after a refusal; elsewhere a new open is needed.
+  // In a transaction a file may be rewritten after a refusal. All other files need a new open.
   if (file.kind == FileKind::Grouped && size_bytes == 0) content.retry();
   if (content.failure) return tl::unexpected(*content.failure);
-  // The truncation of an open names nobody: who opens has not written.
+  // The truncation of an open has no named caller: an open is not a write.
   if (caller.is_named()) content.note_write(caller);
   auto stage = content.stage();
   Result<void> resized = stage ? (*stage)->resize(size_bytes) : pass_on(std::move(stage));
@@ -195,12 +196,14 @@ Result<OpenFile*> Filesystem::just_opened(Ino ino, pid_t opener) {
   for (const auto& [file, owned] : open_files_) {
     if (file->opener != opener) continue;
     if (opener == 0 && (file->ino != ino || !file->is_untouched)) continue;
-    // Threads of another pid namespace all look alike: rather no truncation than a stranger's.
+    // Threads of other pid namespaces look alike. If several match, refuse: the truncation could hit another
+    // process's descriptor.
     if (newest != nullptr && opener == 0)
       return fail(ErrorCode::InvalidArgument, EBUSY, "opened by several at once");
     if (newest == nullptr || file->opened_at > newest->opened_at) newest = file;
   }
-  // The request of an O_TRUNC follows its open at once: no other open of this thread comes in between.
+  // The kernel sends an O_TRUNC's request directly after its open: no other open of this thread comes in
+  // between.
   return newest != nullptr && newest->ino == ino && newest->is_untouched ? newest : nullptr;
 }
 

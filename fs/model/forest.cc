@@ -1,4 +1,4 @@
-// To the model and back.
+// Passes calls to the right file system, and translates inode numbers both ways.
 #include "fs/model/forest.h"
 
 #include <fmt/format.h>
@@ -69,7 +69,7 @@ Forest::Pin Forest::pin_any() const {
 
 Result<struct stat> Forest::lookup(Ino parent, std::string_view name) const {
   auto found = find(parent, name);
-  // A slice of a tensor with a long name may have a longer one.
+  // The limit is checked only after a failed look-up: a slice's name may be longer than 255 bytes.
   if (!found && found.error().errno_value == ENOENT && name.size() > kMaxFileNameBytes)
     return fail(ErrorCode::InvalidArgument, ENAMETOOLONG, "a file's name has at most 255 bytes");
   return found;
@@ -129,7 +129,7 @@ Result<struct stat> Forest::attributes(Ino ino) const {
 
 struct stat Forest::stat_of_root() const {
   struct stat st {};
-  // Who may read one model may list them all.
+  // The right to read one model is enough to list all models.
   std::optional<Permissions> any;
   for (const auto& tree : trees_) {
     const Pin member = pin_current(*tree);
@@ -214,7 +214,8 @@ Result<std::vector<Stale>> Forest::rename(Ino parent, std::string_view name, Ino
   const Pin there = pin(new_parent);
   if (!member) return not_among_models();
   if (!there || there.number() != member.number()) {
-    // `mv` would copy for EXDEV, and the kernel may know directories of both from before and after.
+    // After EXDEV mv(1) would copy. After a replacement the kernel may know directories of both file systems,
+    // so this case is ESTALE.
     const bool is_replaced = !is_current(member.number()) || (there && !is_current(there.number()));
     if (is_replaced) return fail(ErrorCode::ArchiveChanged, ESTALE, "the model has been replaced");
     return fail(ErrorCode::InvalidArgument, EXDEV, "a transaction belongs to one model");
@@ -250,7 +251,8 @@ std::optional<int> Forest::same_file(Ino ino) const {
   return member ? member->same_file(local(ino)) : std::nullopt;
 }
 
-// A descriptor, and a page that is written back, are always of a model, which the kernel's look-up holds.
+// In the calls for descriptors and for pages that are written back, pin() always finds a model: the kernel's
+// look-up holds it.
 
 Result<Stale> Forest::write(Ino ino, OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
                             Caller caller, const std::function<void()>& accept) {
@@ -322,7 +324,7 @@ void Forest::connect_to(Surroundings surroundings) {
 }
 
 Activity& Forest::activity(Ino ino) const {
-  // That of a model outlives its file systems.
+  // The counts of a model outlive its file systems.
   if (is_lone_) return *trees_.front()->activity;
   const Pin member = pin(ino);
   return member ? *member->activity() : *trees_.front()->activity;

@@ -1,12 +1,12 @@
-// All that one mount shows: a model at its root, or a directory of several models, each with its own
-// `.safetensors/`, transactions and inode numbers. The one place where an inode number finds its file system.
+// Everything that one mount shows: one model at the root, or a directory of several models. Each model has
+// its own `.safetensors/`, transactions and inode numbers. Only this class finds the file system of an inode
+// number:
 //
-//   bits 50 to 63   which file system (fs/model/editions.h). Where the mount shows one model at its root, its
-//   first
-//                   one is 0; of a directory of models the first is 1
-//   bits 0 to 49    the number in that file system: trees, views and transactions never reach bit 50
+//   bits 50 to 63   the number of the file system (fs/model/editions.h). The first is 0 if the mount shows
+//                   one model at its root, and 1 if it shows a directory of models.
+//   bits 0 to 49    the inode number in that file system. Trees, views and transactions never reach bit 50.
 //
-// The root is number 1 (FUSE_ROOT_ID), whichever file system it shows now.
+// The root always has number 1 (FUSE_ROOT_ID), whichever file system it shows.
 #pragma once
 
 #include <cerrno>
@@ -26,47 +26,47 @@
 
 namespace stfs {
 
-/// Any thread may call. Has the calls of Filesystem, for numbers of the whole mount; what they promise is
-/// there. In the root of a directory of models there is nothing to open, to make or to move, and no
-/// attribute.
+/// Any thread may call. Has the calls of Filesystem, for inode numbers of the whole mount; filesystem.h says
+/// what they promise. In the root of a directory of models nothing can be opened, made or moved, and there is
+/// no attribute.
 class Forest {
  public:
-  /// What a model keeps when it is opened anew.
+  /// The state that a model keeps when it is reopened.
   struct Heritage {
     std::shared_ptr<Activity> activity;
     std::uint64_t least_generation = 0;
   };
-  /// Opens what lies at a model's path now.
+  /// Opens the model that lies at a path now.
   using Open = std::function<Result<std::unique_ptr<Filesystem>>(const Heritage&)>;
   struct Member {
     std::string name;  // a file name
     std::filesystem::path path{};
-    /// Null where it can't be opened: looking it up gives the error's message in the log, and EIO.
+    /// Null if the model cannot be opened. Then a look-up fails with EIO and logs the error's message.
     std::unique_ptr<Filesystem> filesystem{};
     std::optional<Error> why_absent{};
-    /// None: a model that is replaced stays as it is.
+    /// Reopens the model after it was replaced. Without it the mount keeps showing the old model.
     Open open{};
   };
   static constexpr unsigned kNumberBits = 14;
   static constexpr std::size_t kMostMembers = 4095;
 
-  /// @param only  with a file system; its name does not matter.
+  /// @param only  must have a file system; its name is ignored.
   explicit Forest(Member only);
-  /// @param members  one to kMostMembers, of different names, one of them with a file system.
+  /// @param members  1 to kMostMembers, with different names; at least one has a file system.
   explicit Forest(std::vector<Member> members);
 
-  /// The number within its model of any number of the mount: what it says of the kind of file is there.
+  /// The inode number within its model. The classes of the model tell the kind of file from this number.
   static Ino local(Ino ino) { return ino & kLocalMask; }
 
-  /// To be forgotten, once for each success.
+  /// Each success adds one look-up, which the caller must take back with forget().
   [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
-  /// Of what was listed: the same as a look-up.
+  /// Adds one look-up for an entry of a listing that the kernel counts as looked up.
   void note_lookup(Ino ino) const;
-  /// Filesystem's.
+  /// As Filesystem's, and so are the next calls.
   void note_told(Ino ino) const;
   void visit_cached(const Stale& stale, const Filesystem::VisitCached& visit) const;
   void forget(Ino ino, std::uint64_t lookups) const;
-  /// @param directory  where the look-up was.
+  /// @param directory  the directory of the look-up.
   std::optional<std::string> slice_to_forget(Ino directory);
   [[nodiscard]] Result<struct stat> attributes(Ino ino) const;
   Result<void> read_directory(Ino directory, std::uint64_t position,
@@ -77,14 +77,14 @@ class Forest {
   Result<struct stat> make_directory(Ino parent, std::string_view name, Maker maker = {});
   Result<void> remove_directory(Ino parent, std::string_view name);
   Result<void> remove_file(Ino parent, std::string_view name);
-  /// EXDEV between two models; ESTALE between two states of one that has been replaced.
+  /// EXDEV between two models; ESTALE between two file systems of a model that was replaced.
   Result<std::vector<Stale>> rename(Ino parent, std::string_view name, Ino new_parent,
                                     std::string_view new_name);
 
   [[nodiscard]] Result<std::string> extended_attribute(Ino ino, std::string_view name) const;
   [[nodiscard]] Result<std::vector<std::string>> list_extended_attributes(Ino ino) const;
 
-  // `ino` is what the descriptor was opened on.
+  // `ino` is the inode on which the descriptor was opened.
   Result<OpenFile*> open(Ino ino, int flags, pid_t opener);
   Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
   [[nodiscard]] std::optional<int> same_file(Ino ino) const;
@@ -98,56 +98,57 @@ class Forest {
   Result<Stale> sync(Ino ino, OpenFile& file);
   Stale release(Ino ino, OpenFile* file);
 
-  /// A file whose change by others matters.
+  /// A file to watch for changes by others.
   struct WatchedFile {
     std::filesystem::path path;
     std::size_t member = 0;
-    std::optional<std::uint32_t> shard;  // none: the index, or what could not be opened
+    std::optional<std::uint32_t> shard;  // none for the index, and for a model that could not be opened
   };
   [[nodiscard]] std::vector<WatchedFile> watched_files() const;
-  /// One of them lies where other hosts may write to it, which nobody tells us of.
+  /// True if one of them lies on a file system that other hosts may write to. No event reports such writes.
   [[nodiscard]] bool has_remote_files() const;
-  /// What is not as it was.
+  /// The result of a check: the changes that the kernel must learn of.
   struct Change {
     std::vector<Stale> stale;
-    /// Entries of the root, and its listing.
+    /// The root's entries to forget. If there are any, the root's listing is stale too.
     std::vector<std::string> entries;
-    bool is_reopened = false;   // watched_files() are others now
-    bool is_due_again = false;  // it could not be looked at or opened just now: look at it again in a while
-    /// Says what the mount shows now; for when the kernel has forgotten the rest. May be empty.
+    bool is_reopened = false;   // watched_files() returns other files now
+    bool is_due_again = false;  // the check or the reopening failed for now: check again in a while
+    /// Logs what the mount shows now. Call when the kernel has forgotten the rest. May be empty.
     std::function<void()> tell{};
   };
-  /// Looks at files that have changed, and opens the models anew that were replaced. One thread at a time.
+  /// Checks a file that may have changed, and reopens its model if the model was replaced. One thread at a
+  /// time.
   Change check_for_change(const WatchedFile& file);
-  /// Entries below those of the root, of models that were replaced or are refused. Nobody finds those of a
-  /// replaced one any more, but the kernel would keep them, and so the file of a model that nobody uses.
-  /// Those of a refused one are still found.
+  /// The entries below those of the root, of models that were replaced or are refused. Entries of a replaced
+  /// model are not reachable any more, but the kernel would keep them in its caches, and so an unused model's
+  /// file would stay open. Entries of a refused model are still reachable.
   [[nodiscard]] std::vector<std::pair<Ino, std::string>> leftovers() const;
-  /// Also ends the models that were replaced and that nobody uses any more.
+  /// Also ends replaced models that are not in use any more.
   void tidy();
   void end();
 
   [[nodiscard]] std::vector<Stale> stale_views(const Stale& stale) const;
-  /// What a mount has to do for it; set before the first call.
+  /// The calls that the mount provides. Set before the first call.
   struct Surroundings {
-    /// Tells caches that became stale without a call to answer.
+    /// Tells the kernel about caches that became stale outside of a call that could return them.
     std::function<void(Stale)> forget = [](const Stale&) {};
-    /// Calls tidy() in a while.
+    /// Calls tidy() after a while.
     std::function<void()> note_commit = [] {};
-    /// Runs what changes the entries of the root, and returns then. No listing of the root that has begun
-    /// before may make the kernel know entries afterwards: they would hide the new ones.
+    /// Runs its argument, which changes the entries of the root, before it returns. A listing of the root
+    /// that began earlier must not add entries to the kernel's caches later: they would hide the new ones.
     std::function<void(const std::function<void()>&)> change_root = [](const auto& change) { change(); };
   };
   void connect_to(Surroundings surroundings);
 
-  /// Where requests on that file are counted; of the root of a directory, at its first model.
+  /// The counts for requests on that file. Requests on the root of a directory of models count for its first
+  /// model.
   [[nodiscard]] Activity& activity(Ino ino) const;
-  /// Nothing in the mount can be written, ever.
+  /// True if no file in the mount can ever be written.
   [[nodiscard]] bool is_read_only() const { return is_read_only_; }
   [[nodiscard]] bool is_read_only(Ino ino) const;
-  /// The answer to a FLUSH of a descriptor that can only read. ENOSYS makes the kernel send no FLUSH any
-  /// more, for whatever file: then closes of written files would commit nothing. So never where anything can
-  /// be written.
+  /// The errno of a FLUSH of a read-only descriptor. After ENOSYS the kernel sends no FLUSH for any file, so
+  /// closes of written files would commit nothing. Hence ENOSYS only if the whole mount is read-only.
   [[nodiscard]] int errno_of_readers_flush() const { return is_read_only_ ? ENOSYS : 0; }
 
  private:
@@ -162,8 +163,8 @@ class Forest {
     std::filesystem::path path;
     Open open;
     std::shared_ptr<Activity> activity;
-    // Of the thread that looks for changes:
-    unsigned failures = 0;  // to open it anew, one after the other
+    // Used only by the thread that checks for changes:
+    unsigned failures = 0;  // attempts to reopen the model that failed in a row
     std::chrono::steady_clock::time_point tried_at{};
     // Guarded by mutex_:
     Number current = kNone;
@@ -171,18 +172,18 @@ class Forest {
   };
 
   [[nodiscard]] Result<struct stat> find(Ino parent, std::string_view name) const;
-  /// Nothing for the root of a directory of models, and for numbers of no model.
+  /// Pins the inode's file system. False for the root of a directory of models, and for numbers of no model.
   [[nodiscard]] Pin pin(Ino ino) const;
   [[nodiscard]] Pin pin_current(const Tree& tree) const;
-  /// False of a model that has been replaced.
+  /// False for a file system whose model was replaced.
   [[nodiscard]] bool is_current(Number number) const;
-  /// The first model that there is.
+  /// Pins the first model that could be opened.
   [[nodiscard]] Pin pin_any() const;
   void add(Member member);
-  /// Of a file system that is not current yet.
+  /// Connects a file system to the mount, before it becomes current.
   void connect(Filesystem& filesystem, Number number) const;
   Change open_anew(Tree& tree, const Pin& old);
-  /// What it is refused for from now on.
+  /// Refuses the model from now on, because it could not be reopened.
   Change refuse(Tree& tree, const Pin& old, const Error& why);
   [[nodiscard]] Change entries_of(const Tree& tree, const Pin& old, const Pin& present) const;
 
@@ -207,7 +208,7 @@ class Forest {
   std::vector<std::unique_ptr<Tree>> trees_;
   mutable Editions editions_;
   Surroundings surroundings_;
-  mutable std::shared_mutex mutex_;  // guards what each tree says; taken before that of the editions
+  mutable std::shared_mutex mutex_;  // guards the members of Tree named there; taken before Editions' mutex
 };
 
 }  // namespace stfs

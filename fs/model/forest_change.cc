@@ -1,4 +1,4 @@
-// Models that were replaced underneath are opened anew.
+// Reopens models that were replaced underneath.
 #include <algorithm>
 #include <cerrno>
 #include <mutex>
@@ -12,7 +12,7 @@
 namespace stfs {
 namespace {
 
-/// It may be otherwise in a moment, without anybody touching the file.
+/// True for an error that may pass without any change to the file, so that a retry makes sense.
 bool may_pass(const Error& error) {
   return error.code == ErrorCode::Busy || error.errno_value == ENOMEM || error.errno_value == ENFILE ||
          error.errno_value == EMFILE;
@@ -67,12 +67,12 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
   } else if (model.shards()[*file.shard].archive) {
     found = member->check_for_change(*file.shard);
   } else {
-    // It could not be used: is it another one now?
+    // The shard could not be used. It is outdated if its file has changed since.
     found.is_outdated = model.is_refused_shard_changed(*file.shard);
   }
   {
     const std::shared_lock lock(mutex_);
-    // It may be the one that was here before.
+    // The model at the path could not be opened before. The earlier model may be back.
     if (tree.why_absent) found.is_outdated = true;
   }
   Change change = found.is_outdated ? open_anew(tree, member) : Change();
@@ -85,7 +85,8 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
 
 Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
   if (!tree.open) return {};
-  // A large file that is written over in place is whole after minutes, and no better at each of its writes.
+  // Overwriting a large file in place takes minutes. Until it is complete, reopening after each write would
+  // only fail again.
   constexpr unsigned kFailuresAtOnce = 3;
   constexpr std::chrono::milliseconds kPause{200};
   const auto now = std::chrono::steady_clock::now();
@@ -105,7 +106,8 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
   const Pin present = editions_.pin(*number);
   connect(*present.operator->(), *number);
   surroundings_.change_root([&] {
-    // Before anybody can see the new one: then stats.json tells of it.
+    // The counts change before the new model becomes visible, so that its stats.json includes the
+    // replacement.
     tree.activity->set_problem("");
     tree.activity->note_replacement();
     const std::scoped_lock lock(mutex_);
@@ -124,7 +126,7 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
 
 Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
   if (may_pass(why)) return {.stale = {}, .entries = {}, .is_due_again = true};
-  // What is gone is shown to its end, as by an open file.
+  // A deleted model stays visible as long as the mount has its file open.
   if (why.errno_value == ENOENT) return {};
   bool is_new = false;
   {
@@ -133,9 +135,10 @@ Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
   }
   tree.activity->set_problem(why.message);
   if (old) old->refuse(why.message);
-  // While it is written over, the reason is another one each time: said once, and in stats.json.
+  // While the file is being overwritten, the reason differs each time. It is logged once; stats.json shows
+  // the latest.
   Change change = is_new && old ? entries_of(tree, old, old) : Change();
-  // No event tells that a store is well again.
+  // No event reports that the store works again, so the check must be repeated.
   change.is_due_again = why.code == ErrorCode::System && why.errno_value == EIO;
   if (!is_new) return change;
   change.tell = [message = why.message] {
@@ -146,7 +149,7 @@ Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
 
 Forest::Change Forest::entries_of(const Tree& tree, const Pin& old, const Pin& present) const {
   if (!is_lone_) return {.stale = {}, .entries = {tree.name}};
-  // Those of neither are remembered as missing, and rightly so.
+  // The kernel may remember other names as missing, which is still right: neither file system has them.
   std::set<std::string> names = {std::string(kViewsDirectory)};
   for (const Pin* edition : {&old, &present}) take_names(*edition->operator->(), names);
   return {.stale = {}, .entries = {names.begin(), names.end()}};
