@@ -1,4 +1,4 @@
-// Handlers that look up and list, and those that make, fill, move and remove transactions.
+// Implements the handlers that look up and list, and those that make, fill, move and remove transactions.
 #include <cstdio>
 #include <cstring>
 #include <string>
@@ -21,17 +21,17 @@ fuse_entry_param entry_of(const struct stat& st) {
 
 void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
   guarded(req, parent, Request::Lookup, [&] {
-    // The request is gone once it is answered.
+    // The request must not be used after its reply, so the mount is fetched first.
     Mount& mount = mount_of(req);
     Forest& forest = mount.forest;
     const std::uint64_t changes = Filesystem::changes();
     const auto found = forest.lookup(parent, name);
     if (!found && found.error().errno_value != ENOENT) return reply_error(req, parent, found.error());
-    // Inode 0 with a timeout: the kernel remembers that there is none.
+    // Inode 0 with a timeout makes the kernel remember that the name does not exist.
     fuse_entry_param entry = entry_of(found ? *found : Stat{});
     const bool is_slice = Forest::local(parent) == Views::kSlice;
     if (!found) entry.entry_timeout = is_slice ? 0 : timeout_of(parent);
-    // Who asked is gone: the kernel has not counted the look-up.
+    // If the reply fails, the caller is gone and the kernel has not counted the look-up.
     const Ino ino = entry.ino;
     const bool is_told = fuse_reply_entry(req, &entry) == 0;
     if (!is_told) forest.forget(ino, 1);
@@ -63,8 +63,8 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       std::size_t needed = 0;
       bool is_looked_up = false;
       if constexpr (kWithAttributes) {
-        // `.` and `..` must not count as looked up: inode 0 tells the kernel so. Nor may what only a look-up
-        // makes.
+        // Inode 0 tells the kernel that an entry does not count as looked up. `.` and `..` must not count,
+        // and neither must stats.json, because each look-up makes a file of its own.
         const bool is_passed_over =
             !links_listed || name == "." || name == ".." || Forest::local(child) == Views::kStatsJson;
         fuse_entry_param entry = entry_of(forest.attributes(child).value_or(Stat{}));

@@ -1,4 +1,4 @@
-// What the handlers of fuse_ops.cc and fuse_directory_ops.cc share. For those two alone.
+// Code that the handlers of fuse_ops.cc and fuse_directory_ops.cc share. Only these two files include it.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -12,14 +12,14 @@
 
 namespace stfs {
 
-/// Enters the handlers that look up, list, make, move and remove.
+/// Adds the handlers that look up, list, make, move and remove.
 void add_directory_operations(fuse_lowlevel_ops& ops);
 
-/// Tells the caches what to forget, the views of it first; then `then`, on the invalidator's thread or at
-/// once.
+/// Tells the kernel's caches what to forget, first the views that show it. Then calls `then`, either at once
+/// or on the invalidator's thread.
 void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then);
 
-// "For ever": the tree changes only by our own hand, and then the kernel is told.
+// The kernel may cache entries and attributes without limit: whenever they change, we tell the kernel.
 inline constexpr double kForeverSeconds = 1e9;
 
 using Stat = struct stat;  // `stat` alone is the function
@@ -32,7 +32,7 @@ inline Forest& forest_of(fuse_req_t req) {
 }
 
 inline void reply_error(fuse_req_t req, Ino ino, const Error& error) {
-  // Failures of the store, not of the request, are for the log: nobody may miss them.
+  // EIO means that the store failed, not that the request was wrong. Such failures go to the log.
   if (error.errno_value == EIO) {
     log::error("{}", error.message);
     forest_of(req).activity(ino).note_error();
@@ -40,7 +40,7 @@ inline void reply_error(fuse_req_t req, Ino ino, const Error& error) {
   fuse_reply_err(req, error.errno_value);
 }
 
-/// The C boundary: no exception may pass it.
+/// Runs a handler. This is the boundary to C: no exception may pass it.
 template <class Handler>
 void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept {
   forest_of(req).activity(ino).note_request(kind);
@@ -57,38 +57,39 @@ void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept 
   }
 }
 
-/// guarded(), for what may wait for the disk or for others. The handler is copied where another thread runs
-/// it: it holds what it needs by value.
+/// As guarded(), for handlers that may wait for the disk or for other programs. The handler may be copied to
+/// another thread, so it must hold what it needs by value.
 template <class Handler>
 void guarded_slowly(fuse_req_t req, Ino ino, Request kind, const Handler& handler) {
   const auto work = [=] { guarded(req, ino, kind, handler); };
   mount_of(req).slow->run(work, [&] { return std::function<void()>(work); });
 }
 
-/// The kernel has an answer now that tells of an inode. Where something has changed in the meantime, it may
-/// have come after the word to forget what it tells.
-/// @param changes  Filesystem::changes(), before the answer was made.
+/// Call when the kernel has a reply about an inode. If anything has changed since the reply was made, the
+/// reply may have reached the kernel after the notification to forget it, so the kernel is told again.
+/// @param changes  Filesystem::changes(), before the reply was made.
 inline void note_told(Mount& mount, Ino ino, std::uint64_t changes) {
   mount.forest.note_told(ino);
   if (Filesystem::changes() != changes) mount.invalidator->forget(Stale::one(ino, Stale::What::Attributes));
 }
 
-/// What lies in a transaction comes and goes with it, and its size with each write: not to be remembered. Nor
-/// is a view that exists only while somebody looks at it.
+/// How long the kernel may cache an inode's entry and attributes. Entries of transactions are short-lived,
+/// and their sizes change with each write, so their timeout is 0. So is that of slices and stats files, which
+/// exist only while they are in use. Everything else stays cached until we tell the kernel to forget it.
 inline double timeout_of(Ino ino) {
   const Ino local = Forest::local(ino);
   const bool is_passing = TransactionDirectory::owns(local) || Views::is_counted(local);
   return is_passing && local != TransactionDirectory::kViews ? 0 : kForeverSeconds;
 }
 
-/// The number that stat(2) shows. That of stats.json stays the same, though each look-up makes another file:
-/// cp refuses a file whose number changes between its stat and its open.
+/// The inode number that stat(2) shows. stats.json always shows the same number, although each look-up makes
+/// another file: cp(1) refuses a file whose number changes between its stat and its open.
 inline Ino shown_ino(Ino ino) {
   const Ino local = Forest::local(ino);
   return Views::is_stats(local) ? ino - local + Views::kStatsJson : ino;
 }
 
-// What this file system never does. The kernel answers EROFS itself on a read-only mount.
+// Refuses an operation that this file system never supports. On a read-only mount the kernel answers EROFS.
 inline void refuse(fuse_req_t req, Ino ino) {
   fuse_reply_err(req, forest_of(req).is_read_only(ino) ? EROFS : EPERM);
 }

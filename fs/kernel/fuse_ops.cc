@@ -1,9 +1,9 @@
-// Handlers: unpack the request, call the file system, reply. Semantics live in Filesystem;
-// Forest finds it.
+// Implements the handlers: each unpacks the request, calls the file system, and replies. The semantics are in
+// Filesystem; Forest finds the right one.
 //
-// A handler whose call has made a kernel cache stale replies from the invalidator's thread, after the
-// cache has forgotten. Never so for WRITE through the page cache: the kernel holds the pages' locks
-// until the reply, and forgetting waits for them.
+// If a handler's call makes a kernel cache stale, the reply comes from the invalidator's thread, after the
+// cache has forgotten. A WRITE through the page cache is the exception: the kernel holds the pages' locks
+// until the reply, and forgetting waits for these locks.
 #include "fs/kernel/fuse_ops.h"
 
 #include <fcntl.h>
@@ -24,8 +24,8 @@ OpenFile* open_file(const fuse_file_info* fi) {
   return fi == nullptr ? nullptr : reinterpret_cast<OpenFile*>(fi->fh);  // NOLINT: what open put there
 }
 
-/// A close or a sync of a descriptor. When one of a content in the page cache is refused, its bytes go from
-/// the page cache before the caller hears of it: nobody may take them for the tensor afterwards.
+/// Replies to a close or a sync of a descriptor. If the commit of a content in the page cache is refused, the
+/// page cache drops the bytes before the reply, so that no reader takes them for the tensor afterwards.
 void reply_done(fuse_req_t req, Ino ino, const OpenFile& file, const Result<Stale>& result) {
   if (!result) {
     forest_of(req).activity(ino).note_refused_commit();
@@ -42,9 +42,9 @@ void reply_done(fuse_req_t req, Ino ino, const OpenFile& file, const Result<Stal
   forget_stale(mount_of(req), *result, [req] { fuse_reply_err(req, 0); });
 }
 
-/// A refused write leaves its bytes in the page cache that all descriptors of the tensor share. Not
-/// waited for: the kernel holds the pages until the reply.
-/// @param file  null: it came from a mapping.
+/// Drops the bytes of a refused write from the page cache, which all descriptors of the tensor share. Does
+/// not wait for that, because the kernel holds the pages until the reply.
+/// @param file  null if the write came from a mapping.
 void forget_refused(fuse_req_t req, Ino ino, const OpenFile* file) {
   if (file != nullptr && !is_in_page_cache(*file)) return;
   mount_of(req).invalidator->forget(Stale::one(ino, Stale::What::Content));
@@ -62,16 +62,17 @@ void on_init(void* userdata, fuse_conn_info* conn) {
   want(FUSE_CAP_ASYNC_READ | FUSE_CAP_PARALLEL_DIROPS | FUSE_CAP_READDIRPLUS | FUSE_CAP_READDIRPLUS_AUTO |
            FUSE_CAP_CACHE_SYMLINKS | FUSE_CAP_EXPLICIT_INVAL_DATA,
        true);
-  // Splicing is slower than one copy out of the map; a changed mtime must not drop a whole cache.
+  // Splicing is slower than one copy out of the map. AUTO_INVAL_DATA would drop a file's whole cache for a
+  // changed mtime.
   want(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE | FUSE_CAP_AUTO_INVAL_DATA |
            FUSE_CAP_WRITEBACK_CACHE,
        false);
-  // With O_TRUNC in OPEN the kernel would show everybody an empty tensor until the commit. Without it
-  // there comes a SETATTR, whose reply says what size to show.
+  // With O_TRUNC in OPEN the kernel would show all processes an empty tensor until the commit. Without it the
+  // kernel sends a SETATTR, whose reply has the size to show.
   want(FUSE_CAP_ATOMIC_O_TRUNC, false);
   conn->max_background = kMaxBackgroundRequests;
   conn->congestion_threshold = kCongestedRequests;
-  // What passes through has to be said at each open.
+  // Passthrough needs a reply to each open, so the kernel must keep sending OPEN.
   const bool passes_through = mount.wants_passthrough && mount.passthrough.ask_for(conn);
   mount.kernel_keeps_open =
       mount.forest.is_read_only() && !passes_through && (conn->capable & FUSE_CAP_NO_OPEN_SUPPORT) != 0;
@@ -87,7 +88,7 @@ void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
 }
 
 void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, fuse_file_info* fi) {
-  // Only a size may have to wait for a commit of the same tensor.
+  // Only a change of the size may have to wait for a commit of the same tensor.
   const auto run = [&](const auto& handler) {
     if ((to_set & FUSE_SET_ATTR_SIZE) != 0) return guarded_slowly(req, ino, Request::Setattr, handler);
     guarded(req, ino, Request::Setattr, handler);
@@ -147,7 +148,8 @@ void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
   });
 }
 
-/// Replies to an open of a file that the kernel can read in our place. @return false where it can't.
+/// Replies to an open of a file that the kernel can read by passthrough. @return false if it cannot; then
+/// there was no reply.
 bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] fuse_ino_t ino,
                   [[maybe_unused]] fuse_file_info* fi) {
 #ifdef STFS_HAVE_FUSE_PASSTHROUGH
@@ -156,7 +158,7 @@ bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] fuse_ino_t i
   const int backing = descriptor ? mount.passthrough.open(req, ino, *descriptor) : 0;
   if (backing == 0) return false;
   fi->backing_id = backing;
-  fi->keep_cache = 0;  // there is none
+  fi->keep_cache = 0;  // passthrough has no cache of this inode
   if (fuse_reply_open(req, fi) != 0) mount.passthrough.release(req, ino);
   return true;
 #else
@@ -169,7 +171,7 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
     Mount& mount = mount_of(req);
     std::call_once(mount.has_opened, mount.on_first_open);
     if (mount.kernel_keeps_open && (fi->flags & O_ACCMODE) == O_RDONLY) {
-      // "Never ask again": no descriptor of a read-only mount has any state.
+      // ENOSYS makes the kernel send no more OPEN. No descriptor of a read-only mount has any state.
       fuse_reply_err(req, ENOSYS);
       return;
     }
@@ -187,7 +189,7 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
     fi->noflush = *file == nullptr ? 1 : 0;
 #endif
     if (mount.wants_passthrough && pass_through(req, ino, fi)) return;
-    // The opener is gone if this fails, and so is the descriptor: no RELEASE will come.
+    // If the reply fails, the opener and its descriptor are gone, and the kernel sends no RELEASE.
     if (fuse_reply_open(req, fi) != 0 && *file != nullptr) mount.forest.release(ino, *file);
   });
 }
@@ -201,7 +203,8 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
   });
 }
 
-/// @param file  null: from a mapping. The kernel picks any descriptor that may write, so the inode decides.
+/// @param file  null for a write from a mapping: the kernel picks any writable descriptor for it, so only the
+///              inode counts.
 void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at, OpenFile* file,
            Caller caller) {
   guarded(req, ino, Request::Write, [&] {
@@ -229,7 +232,7 @@ void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std
     if (written->what == Stale::What::Nothing) {
       fuse_reply_write(req, bytes.size());
     } else {
-      // A synchronous write of an isolated descriptor: past the page cache, so no page is locked.
+      // A synchronous write of an isolated descriptor bypasses the page cache, so no page is locked.
       forget_stale(mount_of(req), *written, [req, size = bytes.size()] { fuse_reply_write(req, size); });
     }
   });
@@ -241,7 +244,7 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
   const auto at = static_cast<std::uint64_t>(offset);
   OpenFile* const file = fi->writepage != 0 ? nullptr : open_file(fi);
   const Caller caller(fi->lock_owner, fuse_req_ctx(req)->pid);
-  // The bytes are the request's: on another thread they are a copy's.
+  // The request owns the bytes, so another thread gets a copy.
   mount_of(req).slow->run([&] { write(req, ino, bytes, at, file, caller); },
                           [&]() -> std::function<void()> {
                             return [=, kept = std::vector<std::byte>(bytes.begin(), bytes.end())] {
@@ -264,7 +267,7 @@ void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
   guarded_slowly(req, ino, Request::Fsync, [=, file = open_file(fi)] {
     if (file == nullptr) {
-      fuse_reply_err(req, 0);  // nothing of a reader's is pending
+      fuse_reply_err(req, 0);  // a reader has no pending bytes
       return;
     }
     reply_done(req, ino, *file, forest_of(req).sync(ino, *file));
@@ -281,8 +284,9 @@ void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
     Mount& mount = mount_of(req);
     const Stale stale = mount.forest.release(ino, file);
     if (stale.what != Stale::What::Nothing) forget_stale(mount, stale, [] {});
-    // Does not wait for that. The kernel counts a RELEASE among its background requests until the reply, and
-    // sends no readahead where these are kMaxBackgroundRequests; a notification may wait for a page of one.
+    // The reply must not wait for the notification. The kernel counts a RELEASE among its background requests
+    // until the reply, and sends no readahead while there are kMaxBackgroundRequests of them. The
+    // notification may wait for a page of such a readahead.
     fuse_reply_err(req, 0);
   });
 }
@@ -302,7 +306,7 @@ void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) 
     }
   };
   if (name == kChecksumAttribute) {
-    // Reads the whole tensor.
+    // The checksum needs all bytes of the tensor.
     guarded_slowly(req, ino, Request::Xattr, [handler] { handler(kChecksumAttribute.data()); });
   } else {
     guarded(req, ino, Request::Xattr, [&] { handler(name); });
@@ -332,7 +336,7 @@ void on_statfs(fuse_req_t req, fuse_ino_t) {
   });
 }
 
-// `cp -p` copies access control lists, and takes only this answer for "there are none here".
+// `cp -p` copies access control lists. It accepts only EOPNOTSUPP as "this file system has none".
 void refuse_attribute(fuse_req_t req, Ino ino, std::string_view name) {
   if (name.starts_with("system.")) {
     fuse_reply_err(req, EOPNOTSUPP);
@@ -350,7 +354,7 @@ void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then) 
     return;
   }
   for (const Stale& view : views) mount.invalidator->forget(view);
-  // In line behind them, even where a stale attribute alone would be told at once.
+  // `then` must run after the views are forgotten, also if forget() tells a lone stale attribute at once.
   mount.invalidator->forget(stale);
   mount.invalidator->run(std::move(then));
 }

@@ -1,4 +1,4 @@
-// The protocol's side of the file system: one handler per operation, one reply each.
+// The FUSE handlers: one handler per operation. Each request gets exactly one reply.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -14,18 +14,18 @@
 
 namespace stfs {
 
-/// What handlers reach through the session's user data. Lives as long as the session.
+/// The mount's objects, which handlers reach through the session's user data. Lives as long as the session.
 struct Mount {
   Forest& forest;
   Invalidator* invalidator = nullptr;     // set before the first request
   SlowRequests* slow = nullptr;           // the same
   fuse_session* session = nullptr;        // the same
-  std::function<void()> on_first_open{};  // by then the kernel has taken our answer to INIT
+  std::function<void()> on_first_open{};  // by then the kernel has processed our reply to INIT
   std::once_flag has_opened{};
-  bool wants_passthrough = false;  // the same
+  bool wants_passthrough = false;  // set before the first request
   Passthrough passthrough{};
-  bool kernel_keeps_open = false;  // no OPEN need be sent twice (set in init)
-  /// False while the root's entries change: its listings then make the kernel know none of them.
+  bool kernel_keeps_open = false;  // the kernel need not send a second OPEN; set in on_init()
+  /// False while the root's entries change. Then listings of the root add no entries to the kernel's caches.
   std::atomic<bool> links_listed_root = true;
 };
 

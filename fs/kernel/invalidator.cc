@@ -1,4 +1,4 @@
-// A queue and a thread.
+// Runs notifications to the kernel from a queue, on one thread.
 #include "fs/kernel/invalidator.h"
 
 #include <fuse_lowlevel.h>
@@ -34,17 +34,17 @@ void Invalidator::stop() {
 }
 
 void Invalidator::forget(Stale stale, std::function<void()> then) {
-  // One inode's attributes wait for no page: a thread less to wake on the way of each small commit. But where
-  // a look for changes has just taken a page for forgotten, the commit has not, and its caller is to wait for
-  // that.
+  // Forgetting one inode's attributes waits for no page, so it needs no other thread: each small commit saves
+  // a wake-up. But if jobs are queued, a check for changes may have marked a page as forgotten that the
+  // kernel still has. Then the commit's caller must wait for that job.
   if (stale.what == Stale::What::Attributes && stale.first == stale.last && is_idle()) {
     if (notifies_) fuse_lowlevel_notify_inval_inode(session_, stale.first, -1, 0);
     if (then) then();
     return;
   }
   run([this, stale, then = std::move(then)] {
-    // A negative offset means: the attributes alone. An inode that the kernel does not know has
-    // nothing to forget, which is the only failure there is while the mount lives.
+    // A negative offset means only the attributes. The call fails for an inode that the kernel does not know,
+    // which has nothing to forget. No other failure is possible while the mount lives.
     const auto tell = [this](Ino ino, Stale::What what) {
       const off_t offset = what == Stale::What::Content ? 0 : -1;
       if (notifies_) fuse_lowlevel_notify_inval_inode(session_, ino, offset, 0);
@@ -86,8 +86,8 @@ void Invalidator::forget_at_once(Ino directory, const std::string& name) const {
 }
 
 void Invalidator::wait_for_listings(Ino directory) {
-  // An entry is forgotten under the directory's lock, which listings and look-ups hold until they have made
-  // entries of what they were told. One that is asked for again does no harm.
+  // The kernel forgets an entry under the directory's lock. Listings and look-ups hold that lock until they
+  // have added their entries to the caches. Forgetting this entry does no harm: the kernel looks it up again.
   forget_at_once(directory, std::string(kViewsDirectory));
 }
 
@@ -95,7 +95,7 @@ void Invalidator::run(std::function<void()> work) {
   std::unique_lock lock(mutex_);
   if (is_done_) {
     lock.unlock();
-    return work();  // somebody may be waiting for it
+    return work();  // a caller may be waiting for it
   }
   jobs_.push_back(std::move(work));
   lock.unlock();

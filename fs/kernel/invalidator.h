@@ -1,5 +1,6 @@
-// Tells the kernel's caches what they must forget, from a thread of its own: inside a request's
-// handler the kernel may wait for a page that this very request holds (KERNEL-NOTES.md).
+// Tells the kernel's caches what they must forget, from a thread of its own. A notification from inside a
+// handler could deadlock: the kernel may wait for a page that the handler's own request locks
+// (KERNEL-NOTES.md).
 #pragma once
 
 #include <atomic>
@@ -21,7 +22,8 @@ namespace stfs {
 
 class Invalidator {
  public:
-  /// Calls visit for those inodes of a range that the kernel may have in its caches, and for what of them.
+  /// Calls visit for those inodes of a range that the kernel may have cached, with the part of them that it
+  /// may have.
   using Visit = std::function<void(Ino ino, Stale::What what)>;
   using VisitCached = std::function<void(const Stale& stale, const Visit& visit)>;
   /// The session must outlive stop().
@@ -32,43 +34,43 @@ class Invalidator {
   Invalidator& operator=(const Invalidator&) = delete;
 
   void start();
-  /// Does the next thing that is queued, on the caller's thread: for who has not called start().
-  /// @return false where nothing is queued.
+  /// Does the next queued job on the caller's thread. Use it if start() was not called.
+  /// @return false if nothing is queued.
   bool do_next();
-  /// Once the loop has ended: works off what is queued without asking the kernel any more. True when that
-  /// is done; false where the kernel has not answered the last notification in that time.
+  /// Call after the session's loop has ended. Finishes the queued jobs without notifications to the kernel.
+  /// @return true if all is done; false if the kernel has not answered the last notification in that time.
   bool finish_within(std::chrono::milliseconds patience);
-  /// Works off what is queued, then ends the thread. One that was never started drops what is queued.
+  /// Finishes the queued jobs, then ends the thread. Drops them if the thread was never started.
   void stop();
 
-  /// Queues, but for the attributes of a single inode, which are told at once where nothing is queued: what
-  /// is queued may be about the same bytes. Of a range of inodes, those are told that the kernel may have in
-  /// its caches: a notification takes microseconds, and a model may have 300,000. `then` runs after the
-  /// caches have forgotten, on the invalidator's thread. That is how a close is answered only when every
-  /// other reader will see the new bytes.
+  /// Queues a notification. The attributes of a single inode are told at once, on the caller's thread, if
+  /// nothing is queued: a queued job may concern the same bytes. In a range only those inodes are told that
+  /// the kernel may have cached, since a notification takes microseconds and a model may have 300,000
+  /// tensors. `then` runs after the caches have forgotten, on the thread that told them. A close replies from
+  /// `then`, so that every other reader sees the new bytes once the close has returned.
   void forget(Stale stale, std::function<void()> then = {});
-  /// Queues: the kernel forgets a name, and the file with it where nobody has it open.
+  /// Queues: the kernel forgets a name, and also its file if no process has the file open.
   void forget_entry(Ino directory, std::string name);
-  /// Queues: the same for many, and the directory's listing.
+  /// Queues: the kernel forgets several names, and the directory's listing.
   void forget_entries(Ino directory, std::vector<std::string> names);
   /// A directory, and a name in it.
   using Entry = std::pair<Ino, std::string>;
-  /// Queues: the same for entries of several directories, without their listings.
+  /// Queues: the kernel forgets entries of several directories, but not their listings.
   void forget_entries(std::vector<Entry> entries);
-  /// The same when there is nothing else to do.
+  /// As forget_entries(), but only when no other job is queued.
   void forget_leftovers(std::vector<Entry> entries);
-  /// Returns when the listings and look-ups in the directory that were under way have ended in the kernel,
-  /// too. For work on the invalidator's thread.
+  /// Returns when all listings and look-ups in the directory that were running have ended, in the kernel too.
+  /// Call it only from jobs on the invalidator's thread.
   void wait_for_listings(Ino directory);
-  /// Runs `work` on the invalidator's thread; after its end, at once.
+  /// Queues `work` for the invalidator's thread. Runs it at once if that thread has ended.
   void run(std::function<void()> work);
 
  private:
   void serve();
   void forget_at_once(Ino directory, const std::string& name) const;
-  /// Every job has been done.
+  /// True if all jobs are done.
   [[nodiscard]] bool is_idle();
-  /// With the mutex held, which it gives up meanwhile.
+  /// Does the next job. The caller holds the mutex; it is released during the job.
   void do_next(std::unique_lock<std::mutex>& lock);
 
   fuse_session* session_;

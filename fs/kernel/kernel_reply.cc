@@ -1,4 +1,4 @@
-// fuse_reply_buf.
+// Replies with fuse_reply_buf().
 #include "fs/kernel/kernel_reply.h"
 
 namespace stfs {

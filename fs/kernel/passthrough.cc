@@ -1,4 +1,4 @@
-// One backing file for all opens of an inode.
+// Keeps one backing file for all opens of an inode.
 #include "fs/kernel/passthrough.h"
 
 #include <unistd.h>

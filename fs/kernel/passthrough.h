@@ -1,8 +1,7 @@
-// Files that the kernel reads in our place (FUSE passthrough): their bytes come from another file's page
-// cache, and no request reaches us.
+// FUSE passthrough: the kernel reads a file's bytes from another file's page cache, and sends us no requests.
 //
-// That has no offset, so it fits `archive.safetensors` where that is the archive byte for byte, and nothing
-// else. Needs libfuse 3.17, kernel 6.9 and CAP_SYS_ADMIN.
+// Passthrough has no offset into the other file. So it is used only for `archive.safetensors`, if that equals
+// the archive byte for byte. It needs libfuse 3.17, kernel 6.9 and CAP_SYS_ADMIN.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -15,19 +14,20 @@
 
 namespace stfs {
 
-/// Any thread may call; not synchronized are ask_for() and refuse(), which come first.
+/// Any thread may call. Only ask_for() is not synchronized: call it before the first open().
 class Passthrough {
  public:
-  /// Whether this program and this user may have it; ENOTSUP or EPERM with what is missing.
+  /// Checks that this program and this user can use passthrough. ENOTSUP or EPERM, with a message that names
+  /// what is missing.
   static Result<void> check_possible();
 
-  /// In INIT. False where the kernel does not know it.
+  /// Call in INIT. False if the kernel does not support passthrough.
   bool ask_for(fuse_conn_info* conn);
 
-  /// For the reply to an open: as many releases must follow. The kernel keeps the file until the last one.
-  /// @return 0 where it was not asked for or does not go: then it never will again, since the kernel does not
-  /// mix
-  ///         both ways for one inode.
+  /// Call for the reply to an open. Each success needs one release(). The kernel keeps the file until the
+  /// last.
+  /// @return the backing id, or 0 if passthrough is off or was refused. A refusal is permanent: the kernel
+  ///         forbids mixing both modes on one inode.
   int open(fuse_req_t req, Ino ino, int descriptor);
   void release(fuse_req_t req, Ino ino);
 

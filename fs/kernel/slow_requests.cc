@@ -1,4 +1,4 @@
-// A queue, and as many threads as were ever needed at once.
+// Keeps a queue, and as many threads as were ever needed at the same time.
 #include "fs/kernel/slow_requests.h"
 
 #include <system_error>
@@ -11,7 +11,7 @@ void SlowRequests::run_elsewhere(std::function<void()> work) {
   if (queue_.size() >= idle_ && threads_.size() < kMostThreads && !is_stopping_) {
     try {
       threads_.emplace_back([this] { serve(); });
-    } catch (const std::system_error&) {  // then one of the threads that there are
+    } catch (const std::system_error&) {  // then an existing thread does the work
     }
   }
   if (threads_.empty() || is_stopping_) {

@@ -1,8 +1,8 @@
-// Requests that may wait: for the disk, for another process's lock, for another writer of the same tensor.
+// Runs requests that may wait: for the disk, another process's lock, or another writer of the same tensor.
 //
-// Each request holds a thread of the session until it is answered. Where all of these threads wait, nobody
-// serves a `stat` or a read of somebody who waits for nothing. So at most half of the session's threads may
-// wait; what comes on top runs on threads of its own, which the session does not have.
+// Each request occupies a thread of the session until its reply. If all of these threads waited, no thread
+// could serve a `stat` or a read, which wait for nothing. So at most half of the session's threads may wait.
+// Further slow requests run on threads of this class.
 #pragma once
 
 #include <atomic>
@@ -19,17 +19,17 @@ namespace stfs {
 /// Any thread may call.
 class SlowRequests {
  public:
-  /// Threads of its own; further requests queue for them.
+  /// The greatest number of threads of this class. Further requests queue for them.
   static constexpr std::size_t kMostThreads = 256;
 
-  /// @param session_threads  that serve requests.
+  /// @param session_threads  the number of threads that serve the session's requests.
   explicit SlowRequests(unsigned session_threads) : most_here_(session_threads / 2) {}
   ~SlowRequests() { stop(); }
   SlowRequests(const SlowRequests&) = delete;
   SlowRequests& operator=(const SlowRequests&) = delete;
 
-  /// Runs work() on the caller's thread where that may wait; else what keep(work) returns, on a thread of its
-  /// own.
+  /// Runs work() on the caller's thread if that thread may wait. Else runs the function that keep() returns,
+  /// on a thread of this class.
   /// @param keep  makes a std::function<void()> that does not refer to the request's buffers.
   template <class Work, class Keep>
   void run(const Work& work, const Keep& keep) {
@@ -45,7 +45,7 @@ class SlowRequests {
       work();
     }
   }
-  /// Works off what is queued, then ends the threads.
+  /// Finishes the queued requests, then ends the threads.
   void stop();
 
  private:
