@@ -1,4 +1,4 @@
-// The order in which the kernel is told.
+// Tells the kernel about changes in the right order.
 #include "fs/follow/follower.h"
 
 #include <utility>
@@ -8,8 +8,8 @@
 namespace stfs {
 namespace {
 
-// Leftovers are forgotten at the change and once more a while later: somebody may have been on his way
-// through the old tree.
+// Leftovers are forgotten at the change and once more a while later: a program may have been walking the old
+// tree in between.
 constexpr int kTimesForgotten = 2;
 
 }  // namespace
@@ -31,7 +31,7 @@ Watcher::Next Follower::look(std::span<const std::size_t> changed) {
     for (const Stale& stale : change.stale) invalidator.forget(stale);
     if (!change.entries.empty()) {
       invalidator.forget_entries(kRootIno, std::move(change.entries));
-      // What is refused is so in all directories before that is said.
+      // Entries in all directories are forgotten before the log says that the model is refused.
       is_refused = !change.is_reopened;
       if (is_refused) invalidator.forget_entries(forest.leftovers());
       invalidator.run([&mount = mount_] { mount.links_listed_root = true; });

@@ -1,5 +1,5 @@
-// Follows what others do to the files of a mount: looks at what has changed, and tells the kernel what to
-// forget.
+// Reacts to changes that other programs make to the files of a mount: checks the changed files, and tells the
+// kernel what to forget.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,22 @@
 
 namespace stfs {
 
-/// For one thread: the watcher's.
+/// Only the watcher's thread may call it.
 class Follower {
  public:
   /// The mount and its invalidator must outlive it.
   explicit Follower(Mount& mount) : mount_(mount) {}
 
-  /// The files to watch. From now on, positions are among these.
+  /// The files to watch. From now on positions refer to this list.
   std::vector<std::filesystem::path> files();
-  /// @param changed  positions of files that may be others now, ascending.
+  /// Checks files.
+  /// @param changed  positions of the files that may have changed, ascending.
   Watcher::Next look(std::span<const std::size_t> changed);
 
  private:
   Mount& mount_;
   std::vector<Forest::WatchedFile> watched_;
-  int times_left_ = 0;  // to forget leftovers
+  int times_left_ = 0;  // how often leftovers must still be forgotten
 };
 
 }  // namespace stfs

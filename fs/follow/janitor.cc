@@ -1,4 +1,4 @@
-// Wait for a commit, wait for quiet, tidy.
+// The thread waits for a commit, then waits until no more commits come, then tidies.
 #include "fs/follow/janitor.h"
 
 namespace stfs {
@@ -15,7 +15,7 @@ void Janitor::start() {
 void Janitor::note_commit() {
   const std::scoped_lock lock(mutex_);
   has_more_ = true;
-  // One wake-up for each series of commits: a thread that wakes costs the next commit some of its time.
+  // Wake the thread once per series of commits: each wake-up delays the next commit a little.
   if (std::exchange(is_due_, true)) return;
   wakes_.notify_one();
 }

@@ -1,5 +1,5 @@
-// Does what a commit leaves to be done, when nobody waits for it any more: a thread that wakes some time
-// after a commit (Filesystem::tidy()).
+// Runs the work that commits leave behind (Filesystem::tidy()), on a thread that wakes some time after a
+// commit, when no caller waits.
 #pragma once
 
 #include <chrono>
@@ -13,18 +13,19 @@ namespace stfs {
 
 class Janitor {
  public:
-  /// The time that passes between commits. A test has a clock of its own.
+  /// Measures the time between commits. Tests provide their own clock.
   class Clock {
    public:
     virtual ~Clock() = default;
     virtual std::chrono::steady_clock::time_point now() { return std::chrono::steady_clock::now(); }
-    /// Waits for that time, or until is_over() is true; what makes it true notifies `wakes`.
+    /// Waits for that time, or until is_over() is true. Code that makes it true notifies `wakes`.
     virtual void wait_for(std::unique_lock<std::mutex>& lock, std::condition_variable& wakes,
                           std::chrono::milliseconds time, const std::function<bool()>& is_over) {
       wakes.wait_for(lock, time, is_over);
     }
     static Clock& real();
   };
+  /// tidy() runs when no further commit has come for kQuiet, or kLongest after the first commit.
   static constexpr std::chrono::milliseconds kQuiet{20};
   static constexpr std::chrono::milliseconds kLongest{200};
 
@@ -36,9 +37,9 @@ class Janitor {
   Janitor& operator=(const Janitor&) = delete;
 
   void start();
-  /// From any thread: tidy() is due when no further commit comes for kQuiet, or kLongest after the first.
+  /// Notes a commit. Any thread may call.
   void note_commit();
-  /// Ends the thread; what is due by then is left to the caller.
+  /// Ends the thread. If tidy() is due, the caller must do its work.
   void stop();
 
  private:
@@ -49,7 +50,7 @@ class Janitor {
   std::mutex mutex_;  // guards what follows; nothing is called with it held
   std::condition_variable wakes_;
   bool is_due_ = false;
-  bool has_more_ = false;  // a commit came while we were waiting for none
+  bool has_more_ = false;  // another commit came during the wait for quiet
   bool is_stopping_ = false;
   std::thread thread_;
 };

@@ -1,4 +1,4 @@
-// inotify and a thread.
+// Reads events of inotify on a thread.
 #include "fs/follow/watcher.h"
 
 #include <poll.h>
@@ -17,7 +17,8 @@
 namespace stfs {
 namespace {
 
-// A rewrite is thousands of writes: after the first one, look this much later and then once for all.
+// A rewrite makes thousands of writes. This is the pause after the first event, so that one check covers
+// many.
 constexpr int kBurstMs = 10;
 
 }  // namespace
@@ -48,11 +49,11 @@ Result<void> Watcher::watch(const std::filesystem::path& file, std::size_t posit
   constexpr std::uint32_t kEvents = IN_MODIFY | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF;
   const bool has_name = watch_name(file, position);
   const int watch = ::inotify_add_watch(events_.get(), file.c_str(), kEvents);
-  // One that does not exist shows by its name.
+  // If the file does not exist, the watch on its name reports when it appears.
   if (watch < 0 && errno == ENOENT && has_name) return {};
   if (watch < 0) return fail_system(errno, file.string(), "watch for changes");
   watched_.emplace(Watch(watch, ""), position);
-  // Where its links end, too: that is where a hub's cache would put another one.
+  // Also watch the directory where its symbolic links end: a hub's cache would replace the file there.
   std::error_code failed;
   const auto real = std::filesystem::canonical(file, failed);
   if (!failed && real != file) watch_name(real, position);
@@ -61,7 +62,7 @@ Result<void> Watcher::watch(const std::filesystem::path& file, std::size_t posit
 
 bool Watcher::watch_name(const std::filesystem::path& file, std::size_t position) {
   constexpr std::uint32_t kEvents = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR;
-  // A directory that may not be read: then the file's own watch must do.
+  // This fails if the directory may not be read. Then only the file itself is watched.
   const int watch = ::inotify_add_watch(events_.get(), file.parent_path().c_str(), kEvents);
   if (watch < 0) return false;
   watched_.emplace(Watch(watch, file.filename()), position);
@@ -76,7 +77,7 @@ void Watcher::stop() {
 }
 
 void Watcher::serve(const Files& files, const OnEvent& on_event) {
-  // Files that are replaced without a pause leave nothing to wait for.
+  // The loop checks must_stop() itself: if files are replaced again and again, it never waits for events.
   for (std::set<std::size_t> changed = all(); !must_stop();) {
     const std::vector<std::size_t> positions(changed.begin(), changed.end());
     const Next next = positions.empty() ? Next::Wait : on_event(positions);
@@ -121,7 +122,7 @@ void Watcher::take_events(std::set<std::size_t>& files) const {
     for (std::size_t at = 0; at < static_cast<std::size_t>(got);) {
       inotify_event event{};
       std::memcpy(&event, buffer.data() + at, sizeof event);
-      // Padded with NULs; none at all where it is about the file itself.
+      // The name is padded with NULs. An event about the file itself has none.
       const std::string name = event.len == 0 ? "" : std::string(buffer.data() + at + sizeof event);
       at += sizeof event + event.len;
       if ((event.mask & IN_Q_OVERFLOW) != 0) {

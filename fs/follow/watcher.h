@@ -1,9 +1,10 @@
-// Notices that somebody else writes into, cuts, replaces or deletes a file of the model while it is mounted.
+// Notices when another program writes into, cuts, replaces or deletes a file of the model while it is
+// mounted.
 //
-// inotify sees every write(2), truncate and rename on this host, not the stores of a foreign mapping
-// and not other hosts of a network file system: there who watches has to look again and again. Watched are
-// the files themselves, and the names of each directory that one of them lies in, or a link to it: also names
-// of files that do not exist.
+// inotify reports every write(2), truncate and rename on this host. It reports neither stores through another
+// program's mapping nor changes by other hosts of a network file system: there the files must be checked
+// again and again. The watch covers the files themselves, and the names in each directory that contains one
+// of them or a link to one, also names of files that do not exist.
 #pragma once
 
 #include <cstdint>
@@ -29,21 +30,22 @@ class Watcher {
   Watcher& operator=(const Watcher&) = delete;
 
   enum class Next : std::uint8_t {
-    Wait,       // for the next event
-    LookAgain,  // at all files, in a second
-    WatchAnew,  // the files are others now
+    Wait,       // wait for the next event
+    LookAgain,  // check all files in a second
+    WatchAnew,  // the list of files has changed
   };
   /// The files to watch.
   using Files = std::function<std::vector<std::filesystem::path>()>;
-  /// Runs on the watcher's thread, once for each burst of events, with the positions of the files that they
-  /// are about, ascending; with all of them whenever the watch begins, for what was changed before.
+  /// Runs on the watcher's thread, once for each burst of events. Gets the positions of the files that the
+  /// events concern, ascending. Whenever a watch begins, it gets all positions, because files may have
+  /// changed before.
   using OnEvent = std::function<Next(std::span<const std::size_t> files)>;
-  /// After a failure the files that could be watched are.
+  /// Starts the watch and its thread. After a failure it still watches the files that can be watched.
   Result<void> start(Files files, OnEvent on_event);
   void stop();
 
  private:
-  /// The name of a file in a directory of that watch; "" where the watch is the file's own.
+  /// A watch, and the name of a file in the watched directory, or "" for a watch on the file itself.
   using Watch = std::pair<int, std::string>;
 
   Result<void> watch_all(std::span<const std::filesystem::path> files);
@@ -51,14 +53,14 @@ class Watcher {
   bool watch_name(const std::filesystem::path& file, std::size_t position);
   void serve(const Files& files, const OnEvent& on_event);
   [[nodiscard]] bool must_stop() const;
-  /// False at the end.
+  /// Waits for events, and sets `files` to the positions of their files. False if the thread must end.
   [[nodiscard]] bool wait_for_events(Next next, std::set<std::size_t>& files) const;
-  /// Adds the files of the events that wait.
+  /// Reads the pending events, and adds the positions of their files.
   void take_events(std::set<std::size_t>& files) const;
   [[nodiscard]] std::set<std::size_t> all() const;
 
   UniqueFd stop_;
-  // Of the thread, once it runs:
+  // Once the thread runs, only the thread uses these:
   UniqueFd events_;
   std::multimap<Watch, std::size_t> watched_;
   std::size_t count_ = 0;

@@ -1,4 +1,4 @@
-// sigtimedwait and pthread_kill.
+// Waits with sigwait(3), and wakes the main thread with pthread_kill(3).
 #include "fs/mount/ending_signals.h"
 
 #include <csignal>
@@ -7,11 +7,11 @@
 namespace stfs {
 namespace {
 
-// Its handler does nothing: it only makes a sleeping system call return.
+// The handler of this signal does nothing. The signal only makes a sleeping system call return.
 constexpr int kWakeSignal = SIGUSR2;
 constexpr struct timespec kPause = {.tv_sec = 0, .tv_nsec = 20'000'000};
 
-/// Those of the three that the parent process has not told us to ignore (nohup(1) does so with SIGHUP).
+/// The ending signals, except those that the parent process made us ignore (as nohup(1) does with SIGHUP).
 sigset_t ending_signals() {
   sigset_t set;
   sigemptyset(&set);
@@ -28,7 +28,7 @@ sigset_t ending_signals() {
 void EndingSignals::block() {
   const sigset_t set = ending_signals();
   pthread_sigmask(SIG_BLOCK, &set, nullptr);
-  // A reader that goes away shows as an error of the write to it.
+  // SIGPIPE is ignored: when a reader of our output goes away, write(2) returns an error.
   std::signal(SIGPIPE, SIG_IGN);
 }
 

@@ -1,8 +1,8 @@
-// SIGINT, SIGTERM and SIGHUP end a mount, whenever they come: before the loop has begun, in the middle of
-// a request, or between libfuse's look at its flag and its sleep.
+// SIGINT, SIGTERM and SIGHUP end a mount at any moment: before the loop has begun, in the middle of a
+// request, or between libfuse's check of its flag and its sleep.
 //
-// They are blocked in every thread; one thread waits for them, ends the loop and wakes its main thread
-// until that has noticed.
+// The signals are blocked in every thread. One thread waits for them, ends the loop, and wakes the loop's
+// main thread again and again until the loop has ended.
 #pragma once
 
 #include <pthread.h>
@@ -15,7 +15,8 @@ namespace stfs {
 
 class EndingSignals {
  public:
-  /// Blocks them in the calling thread and all that it starts from now on. Call first thing.
+  /// Blocks the signals in the calling thread, and in all threads that it starts later. Call it before any
+  /// other thread starts.
   static void block();
 
   EndingSignals() = default;

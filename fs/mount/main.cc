@@ -1,4 +1,4 @@
-// safetensorsfs SOURCE MOUNTPOINT: the start, step by step.
+// The program safetensorsfs SOURCE MOUNTPOINT, and the steps of its start.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -37,7 +37,7 @@ int print(const stfs::CommandLine& line) {
   return failed(stfs::fail_system(errno, "standard output", "write").value());
 }
 
-/// A shard is a descriptor: there may be more of them than a shell's limit allows.
+/// Each shard needs a descriptor, and a model may have more shards than a shell's limit allows.
 void raise_limit_of_open_files() {
   struct rlimit limit {};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max) return;
@@ -45,10 +45,11 @@ void raise_limit_of_open_files() {
   static_cast<void>(::setrlimit(RLIMIT_NOFILE, &limit));
 }
 
-/// Each model with the way to open it once more, when it was replaced.
+/// Makes the forest of the models. Each member can reopen its model after the model was replaced.
 std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::FilesystemOptions& options,
                                         stfs::SourceOptions how) {
-  // The kernel was told once and for all that nothing can be written.
+  // If no model is writable, the kernel learns at the mount that the whole mount is read-only. Models that
+  // are reopened later must then be read-only too.
   const auto may_write = [](const auto& member) {
     return member.model && member.model->access() == stfs::Access::ReadWrite;
   };
@@ -86,7 +87,7 @@ int mount(stfs::Options& options) {
   if (!mount_point) return failed(mount_point.error());
   options.mount_point = *mount_point;
 
-  // A signal that comes from here on finds a mount to end, and ends it in order.
+  // From here on a signal ends the mount in order.
   stfs::EndingSignals::block();
   const auto forest = forest_of(*source, options.filesystem, how);
   auto session = stfs::Session::mount(*forest, source->path, options);

@@ -1,4 +1,4 @@
-// stat, /proc/self/mountinfo and /sys/class/bdi.
+// Uses stat(2), /proc/self/mountinfo and /sys/class/bdi.
 #include "fs/mount/mount_point.h"
 
 #include <fmt/format.h>
@@ -53,7 +53,7 @@ std::optional<MountEntry> mounted_at(const std::filesystem::path& path) {
     }
     words >> entry.type >> entry.source;
     entry.source = unescaped(entry.source);
-    found = entry;  // a later line lies over an earlier one
+    found = entry;  // a later mount covers an earlier one
   }
   return found;
 }
@@ -62,7 +62,7 @@ Result<std::filesystem::path> check_mount_point(const std::filesystem::path& pat
   const std::string name = path.string();
   struct stat st {};
   struct statvfs store {};
-  // Of a dead mount stat(2) may still be answered from the kernel's caches, statvfs(2) is not.
+  // On a dead mount stat(2) may still succeed from the kernel's caches, but statvfs(2) fails.
   if (::stat(path.c_str(), &st) != 0 || (::statvfs(path.c_str(), &store) != 0 && errno == ENOTCONN)) {
     const int why = errno;
     if (why == ENOTCONN) {
@@ -103,7 +103,8 @@ Result<std::filesystem::path> check_mount_point(const std::filesystem::path& pat
 void abort_connection(const std::filesystem::path& mount_point, std::string_view type) {
   const auto mount = mounted_at(mount_point);
   if (!mount || mount->type != type) return;
-  // The owner of the mount may write here; umount2 is for root, and for where fusectl is not mounted.
+  // The mount's owner may write to this file. umount2(2) needs root, and works also if fusectl is not
+  // mounted.
   const std::string number = mount->device.substr(mount->device.find(':') + 1);
   std::ofstream(fmt::format("/sys/fs/fuse/connections/{}/abort", number)) << 1;
   ::umount2(mount_point.c_str(), MNT_FORCE | MNT_DETACH);

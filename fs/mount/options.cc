@@ -1,4 +1,5 @@
-// CLI11 reads the arguments; the comma-separated -o options are read here, with mount(8)'s habits.
+// Reads the command line. CLI11 reads the arguments. The comma-separated -o options are read here, as
+// mount(8) reads them.
 #include "fs/mount/options.h"
 
 #include <fmt/format.h>
@@ -70,15 +71,15 @@ Exit codes: 0 mounted, 1 failed, 2 wrong usage.
 Log lines go to stderr with -f, to syslog otherwise. More in safetensorsfs(8).
 )";
 
-// Of no meaning here, or always so; mount(8) and fstab lines carry them along. libfuse before 3.17 does not
-// know `nodiratime`, and no access time is kept.
+// Options of mount(8) and fstab that have no effect here, or are always in effect. `nodiratime` is one of
+// them because no access time is kept; libfuse before 3.17 does not know it.
 constexpr std::array<std::string_view, 20> kIgnored = {
     "rw",    "defaults",   "auto",       "noauto",   "nofail",   "_netdev",   "user",
     "users", "nouser",     "owner",      "group",    "suid",     "dev",       "nosuid",
     "nodev", "noiversion", "norelatime", "relatime", "diratime", "nodiratime"};
 
-/// A flag of the kernel's mount. What takes it back is the default, which libfuse 3.17 refuses to be told
-/// (`atime`): it only removes an earlier word.
+/// A flag of the kernel's mount. The word in take_back is the default, so it only removes an earlier flag:
+/// libfuse 3.17 rejects some defaults (`atime`).
 struct KernelFlag {
   std::string_view set;
   std::string_view take_back;
@@ -98,7 +99,7 @@ bool contains(const Array& names, std::string_view name) {
   return std::ranges::find(names, name) != names.end();
 }
 
-/// What the kernel shows in its lists as it is, without escapes.
+/// True if the kernel shows this text in its lists unchanged, without escapes.
 bool is_plain_name(std::string_view text) {
   constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-";
   return !text.empty() && text.find_first_not_of(kPlain) == std::string_view::npos;
@@ -111,7 +112,7 @@ std::optional<std::uint32_t> number(std::string_view text, int base) {
   return value;
 }
 
-/// Reads one -o option. Returns what is wrong with it, or nothing.
+/// Reads one -o option. Returns a message if the option is wrong, else nothing.
 std::optional<std::string> apply(std::string_view option, Options& options) {
   const std::size_t equals = option.find('=');
   const std::string_view key = option.substr(0, equals);
@@ -152,7 +153,7 @@ std::optional<std::string> apply(std::string_view option, Options& options) {
   } else if (option == "ro") {
     options.filesystem.is_read_only = true;
   } else if (option == "allow_other") {
-    // Without the kernel's checks everybody could do what the mount's user can.
+    // Without the kernel's checks all users would have the rights of the mount's user.
     options.allows_other = options.checks_permissions = options.filesystem.is_shared = true;
   } else if (option == "default_permissions") {
     options.checks_permissions = true;
@@ -198,7 +199,7 @@ CommandLine wrong_usage(std::string_view why) {
           {}};
 }
 
-/// Commas and backslashes of a value of a -o list, as libfuse unescapes them.
+/// Escapes commas and backslashes in a value of a -o list, as libfuse expects them.
 std::string escaped(std::string_view value) {
   std::string text;
   for (const char character : value) {

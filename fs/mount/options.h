@@ -25,18 +25,18 @@ struct Options {
   bool stays_in_foreground = false;   // -f, -d
   bool shows_requests = false;        // -d
   unsigned threads = 0;               // -o threads=N
-  /// noexec, noatime and the like: passed to the kernel as they are.
+  /// Flags such as noexec and noatime, which are passed to the kernel unchanged.
   std::vector<std::string> kernel_options;
-  /// -o fsname=: what the kernel shows as the source; empty: its path.
+  /// -o fsname=: the source that the kernel shows. Empty: the source's path.
   std::string source_name;
-  /// -o subtype=: what it shows as the type, after "fuse.".
+  /// -o subtype=: the type that the kernel shows, after "fuse.".
   std::string subtype = "safetensorsfs";
 
-  /// What the kernel calls the mount's type.
+  /// The mount's type, as the kernel shows it.
   [[nodiscard]] std::string kernel_type() const { return "fuse." + subtype; }
 };
 
-/// What to do after the command line was read: mount, or print a text and leave with an exit code.
+/// The result of reading the command line: mount, or print a text and leave with an exit code.
 struct CommandLine {
   enum class Outcome : std::uint8_t { Mount, Print, WrongUsage };
   Outcome outcome = Outcome::Mount;
@@ -46,7 +46,7 @@ struct CommandLine {
 
 CommandLine parse_command_line(int argc, const char* const* argv);
 
-/// The arguments that libfuse's session is made from: names and flags of the kernel's mount.
+/// The arguments for libfuse's session: names and flags of the kernel's mount.
 std::vector<std::string> session_arguments(const Options& options, const std::filesystem::path& source,
                                            bool is_read_only);
 

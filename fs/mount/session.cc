@@ -1,4 +1,4 @@
-// libfuse's session, the invalidator and the watcher, started and stopped in order.
+// Starts and stops libfuse's session, the invalidator, the janitor and the watcher in the right order.
 #include "fs/mount/session.h"
 
 #include <fmt/format.h>
@@ -53,7 +53,7 @@ int serve_requests(fuse_session* session, unsigned threads) {
 #endif
 }
 
-/// Runs `change` on the invalidator's thread, and returns then.
+/// Runs `change` on the invalidator's thread, and returns when it is done.
 void change_root(Mount& mount, const std::function<void()>& change) {
   const auto done = std::make_shared<std::promise<void>>();
   mount.invalidator->run([&mount, &change, done] {
@@ -172,9 +172,9 @@ Result<void> Session::serve() {
   signals.stop();
   slow.stop();
 
-  // The kernel may be waiting for a page or a listing that nobody serves any more: then the connection must
-  // break before the thread can end, and the thread must end before the descriptor is closed. The watcher may
-  // be waiting for the thread.
+  // The kernel may be waiting for a page or a listing that no thread serves any more. Then the connection
+  // must be aborted before the invalidator's thread can end, and that thread must end before the descriptor
+  // is closed. The watcher may be waiting for the invalidator's thread, so it stops later.
   constexpr std::chrono::seconds kPatience{1};
   if (!invalidator.finish_within(kPatience))
     abort_connection(parts.options.mount_point, parts.options.kernel_type());
@@ -185,7 +185,8 @@ Result<void> Session::serve() {
   janitor.stop();
   forest.end();
   log::info("{}: unmounted from {}", parts.source.string(), parts.options.mount_point.string());
-  // A request that was waiting when the connection ended: libfuse says ENODEV only where none was.
+  // ECONNABORTED means that a request was waiting when the connection ended; libfuse gives ENODEV if none
+  // was.
   const bool is_mounted = mounted_at(parts.options.mount_point).has_value();
   if (ended == -ECONNABORTED && !is_mounted) return {};
   if (ended < 0) return fail_system(-ended, parts.options.mount_point.string(), "serve");

@@ -1,4 +1,4 @@
-// The life of a mount: from fusermount3 to the last reply.
+// A running mount: from mounting with fusermount3 to the last reply.
 #pragma once
 
 #include <filesystem>
@@ -12,19 +12,19 @@ namespace stfs {
 
 class Session {
  public:
-  /// @param source  what is mounted, as the kernel's table shall name it.
-  /// Mounts; requests wait until serve(). No thread is started yet, so the process may still fork.
+  /// Mounts. Requests wait until serve(). No thread is started yet, so the process may still fork.
+  /// @param source  the source's name in the kernel's table of mounts.
   static Result<std::unique_ptr<Session>> mount(Forest& forest, const std::filesystem::path& source,
                                                 const Options& options);
-  /// Unmounts what is still mounted.
+  /// Unmounts if it is still mounted.
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  /// Leaves the terminal; the parent process exits with 0.
+  /// Goes to the background: the parent process exits with 0, and the log goes to syslog.
   Result<void> go_to_background();
-  /// Serves until the unmount or SIGINT, SIGTERM or SIGHUP, which unmount. Commits that are under way
-  /// are finished, what is only staged is dropped with a line in the log.
+  /// Serves requests until the unmount. SIGINT, SIGTERM and SIGHUP unmount. Running commits are finished.
+  /// Content that is only staged is dropped, with a line in the log.
   Result<void> serve();
 
  private:

@@ -1,4 +1,4 @@
-// Opening for writing, then for reading.
+// Opens models for writing, or for reading if writing is not allowed, and logs what is wrong with them.
 #include "fs/mount/source.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kShown = 10;
 
-/// What recovery has found beside the archive, but for what living writers are at work on.
+/// Logs the journals that recovery has found beside the archive, except those that living writers use.
 void log_journals(const Archive& archive) {
   for (const JournalReport& report : archive.recovered()) {
     std::string_view why = report.explanation;
@@ -62,7 +62,7 @@ void log_problems(const Model& model) {
              names);
 }
 
-/// Shards lie in one directory, mostly: one line.
+/// Logs why shards are not mapped, once per model: the shards usually lie in one directory.
 void log_io(const Model& model) {
   for (const Shard& shard : model.shards()) {
     if (!shard.archive || shard.archive->bytes().why_not_mapped().empty()) continue;
@@ -72,7 +72,8 @@ void log_io(const Model& model) {
   }
 }
 
-/// The first write to a file on a lower layer of overlayfs takes as long as copying all of it.
+/// Logs copies by overlayfs: the first write to a file on a lower layer takes as long as copying the whole
+/// file.
 void log_copies(const Model& model) {
   for (const Shard& shard : model.shards()) {
     if (!shard.archive) continue;

@@ -1,4 +1,4 @@
-// What the user asked to mount.
+// Opens the source that the user wants to mount: one model, or a directory of models.
 #pragma once
 
 #include <filesystem>
@@ -13,13 +13,13 @@ namespace stfs {
 
 struct Source {
   struct Member {
-    std::string name;  // of its directory in the mount; empty where the mount shows nothing else
+    std::string name;  // the name of its directory in the mount; empty if it is the mount's only model
     std::filesystem::path path;
-    std::unique_ptr<Model> model{};  // null where it can't be opened
+    std::unique_ptr<Model> model{};  // null if it cannot be opened
     std::optional<Error> why_absent{};
   };
   std::filesystem::path path;   // absolute, for the kernel's table of mounts and the log
-  std::vector<Member> members;  // one at least has a model
+  std::vector<Member> members;  // at least one has a model
 
   [[nodiscard]] bool is_directory_of_models() const { return !members.front().name.empty(); }
 };
@@ -30,14 +30,14 @@ struct SourceOptions {
   Io io = Io::Auto;        // -o io=
 };
 
-/// Opens an archive, an index, a directory with one index (its model), or a directory without (each of its
-/// archives). Each model for writing where that is allowed, else for reading; says in the log which and why,
-/// and what is wrong with it. A directory of nothing is ENOENT, one of several indexes EINVAL with their
-/// names; of more archives than a mount can show, E2BIG.
+/// Opens an archive, an index, a directory with one index (its model), or a directory without an index (all
+/// of its archives). Opens each model for writing if that is allowed, else for reading. The log says why a
+/// model is read-only, and what is wrong with it. ENOENT for a directory without archives; EINVAL, with their
+/// names, for several indexes; E2BIG for more archives than a mount can show.
 Result<Source> open_source(const std::filesystem::path& source, const SourceOptions& options);
 
-/// The same of a single model.
-/// @param path  as a member has it.
+/// Opens a single model in the same way.
+/// @param path  a member's path.
 Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& path, const SourceOptions& options);
 
 }  // namespace stfs
