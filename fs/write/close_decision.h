@@ -6,7 +6,8 @@
 // and wrote nothing.
 //
 // The kernel sends a FLUSH for each close of each copy of a descriptor, and names the thread that closes. It
-// sends a RELEASE, which names nobody, when the last copy and the last mapping have gone. It does not tell:
+// sends a RELEASE, which names no process, when the last copy and the last mapping have gone. It does not
+// tell:
 //
 // - Which process stored bytes through a mapping. Every process that opened the tensor for reading and
 // writing
@@ -16,7 +17,7 @@
 // - How a program ended that held only a mapping, or only a slot of an io_uring (a fixed file). The kernel
 //   sends no FLUSH for their close. The RELEASE commits the content if it is whole.
 // - Whether copies of a descriptor are still open elsewhere, in another process or in a message of a socket.
-//   A process that opens with O_TRUNC and closes its copy before all bytes have come gets EINVAL, even where
+//   A process that opens with O_TRUNC and closes its copy before all bytes have come gets EINVAL, even if
 //   it has handed the descriptor on. The bytes stay pending for the receiver, except with O_RDWR.
 // - Which process acts in a pid namespace that the mount's own does not contain. All processes there look
 // like
@@ -85,7 +86,7 @@ struct ReleaseFacts {
   Content content = Content::Clean;
   FileKind kind = FileKind::Isolated;
   bool is_last = true;             // no other descriptor shares the bytes
-  bool has_unnamed_bytes = false;  // the kernel did not say who wrote some of them
+  bool has_unnamed_bytes = false;  // the kernel did not name the writer of some of them
   bool was_refused = false;        // a close or sync of exactly these bytes has failed, and its caller knows
   bool is_killed = false;          // a signal ended a process that wrote, or may have written, some of them
 };
