@@ -156,8 +156,7 @@ Result<void> Transaction::seal(const Prepared& prepared, const CommitOptions& op
   const auto hash_range = [&](JournalRange& range) {
     return hash(range, [&](std::uint64_t bytes) {
       hashed += bytes;
-      if (options.on_progress)
-        options.on_progress(hashed / 2, total);  // hashing is the first half of the progress
+      if (options.on_progress) options.on_progress(hashed / 2, total);  // the first half
     });
   };
   auto done = journal_->seal(std::move(record), archive_.durability(options.durability), hash_range,
