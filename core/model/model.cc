@@ -1,4 +1,4 @@
-// Opening, comparing, merging.
+// Opens a model, compares its index with its shards, and merges their tensors and metadata.
 #include "core/model/model.h"
 
 #include <fmt/format.h>
@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kAnyIndexSuffix = ".index.json";
 
-/// All of a file, and what it was then.
+/// Reads a whole file, and its identity at that time.
 Result<std::string> read_text(const std::filesystem::path& path, Storage& storage, FileIdentity& identity) {
   auto file = storage.open(path, Access::ReadOnly);
   if (!file) return pass_on(std::move(file));
@@ -117,7 +117,8 @@ Result<void> Model::adopt(const ModelIndex& index, Agreement agreement) {
 }
 
 Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
-  // Positions in the merged index have 32 bits: a header is larger than all that is kept of it.
+  // Positions in the merged index have 32 bits. All that is kept of a header is smaller than the header, so
+  // check the headers' sizes.
   std::uint64_t headers_bytes = 0;
   for (const Shard& shard : shards_)
     if (shard.archive) headers_bytes += shard.archive->header_size_bytes();
@@ -139,7 +140,7 @@ Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
                   fmt::format("tensor {}: the data of the whole model end behind byte 2^64-1",
                               in_quotes(tensor.name)));
     }
-    builder.begin_tensor(tensor.name, at);  // of two empty ones, the earlier stays before the other
+    builder.begin_tensor(tensor.name, at);  // `at` keeps the order of two empty tensors
     builder.set_dtype(tensor.dtype);
     builder.begin_shape();
     for (const std::uint64_t size : tensor.shape) builder.add_dimension(size);
@@ -164,7 +165,7 @@ void Model::merge_metadata() {
     std::uint32_t shard = 0;
     bool is_reported = false;
   };
-  std::unordered_map<std::string_view, Known> known;  // of the shards' own headers
+  std::unordered_map<std::string_view, Known> known;  // views into the shards' own headers
   for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
     if (!shards_[shard].archive) continue;
     for (const auto& [key, value] : archive(shard).metadata()) {
@@ -183,7 +184,7 @@ void Model::merge_metadata() {
 }
 
 Result<void> Model::check_strict() const {
-  // Shards may say different things of themselves; the index says nothing of that.
+  // Shards may differ in metadata: the index says nothing about it.
   constexpr std::size_t kShown = 20;
   std::size_t count = 0;
   std::string list;

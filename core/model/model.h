@@ -1,8 +1,8 @@
 // A model: one archive, or all shards of an index, as one set of tensors.
 //
-// The tensors of a sharded model lie back to back, in order of shard and then of offset, in an archive that
-// exists nowhere (fs/read/views_archive.h shows it): that is what their Tensor::data are ranges of. The
-// format allows no hole between tensors, so only the whole data section begins at a page, not each shard's.
+// Tensor::data of a sharded model are ranges of an archive that no file holds (fs/read/views_archive.h shows
+// it): there the tensors of all shards lie back to back, by shard and then by offset. The format allows no
+// gap between tensors, so only the whole data section starts at a page, not each shard's.
 #pragma once
 
 #include <cstdint>
@@ -24,38 +24,38 @@ namespace stfs {
 
 struct ModelOptions {
   Access access = Access::ReadOnly;
-  /// Refuse a model whose index and shards disagree, with all that they disagree on in the error.
+  /// Refuse a model whose index and shards disagree. The error names all disagreements.
   bool is_strict = false;
   Storage* storage = &system_storage();  // must outlive the model
   Io io = Io::Auto;
 };
 
-/// Owns its archives. What is declared const here never changes after open(): any number of threads may read
-/// it. An archive's own rules hold for what is done to it.
+/// Owns its archives. Everything that is const here never changes after open(), so any number of threads may
+/// read it. Calls on an archive follow the archive's own rules.
 class Model {
  public:
-  /// @param source  a `.safetensors` file; an index, by the end of its name (`.index.json`); a directory that
-  ///                holds exactly one index. Shards lie beside the index, as the path names it: where it is a
+  /// @param source  a `.safetensors` file; an index, known by the end of its name (`.index.json`); or a
+  ///                directory that holds exactly one index. Shards lie beside the index's path; if that is a
   ///                link, beside the link.
-  /// @return the errors of Archive::open() for a single archive; of an index that can't be read or parsed; of
-  ///         open_shards(); the first shard's where none can be used; EINVAL (InvalidArgument) where the
-  ///         model is strict and something is wrong.
+  /// @return the errors of Archive::open() for a single archive; of reading or parsing the index; of
+  ///   open_shards(); the first shard's error if no shard can be used; EINVAL (InvalidArgument) if is_strict
+  ///   is set and something is wrong.
   static Result<std::unique_ptr<Model>> open(const std::filesystem::path& source,
                                              const ModelOptions& options);
 
-  /// A model of that archive alone.
+  /// Makes a model of that archive alone.
   explicit Model(std::unique_ptr<Archive> archive);
 
-  /// Absolute path of the archive or of the index.
+  /// The absolute path of the archive or of the index.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] bool is_sharded() const { return is_sharded_; }
   [[nodiscard]] Access access() const { return front().access(); }
 
-  /// Of all shards that can be used. Of a single archive: its own.
+  /// The tensors of all usable shards; of a single archive, its own.
   [[nodiscard]] const TensorIndex& tensors() const { return *tensors_; }
-  /// Of a sharded model: all pairs of all shards, each key once. The first shard's value counts.
+  /// For a sharded model: the pairs of all shards, each key once, with the first shard's value.
   [[nodiscard]] const Metadata& metadata() const { return *metadata_; }
-  /// Of all tensors together, in bytes.
+  /// The size of all tensors together, in bytes.
   [[nodiscard]] std::uint64_t data_size_bytes() const;
 
   [[nodiscard]] TensorPlace place(std::uint32_t tensor) const {
@@ -63,39 +63,39 @@ class Model {
   }
   /// The archive that holds a tensor.
   [[nodiscard]] Archive& archive_of(std::uint32_t tensor) const { return archive(place(tensor).shard); }
-  /// Where a tensor lies in that archive's file, in bytes from its beginning.
+  /// The place of a tensor in that archive's file, in bytes from the file's beginning.
   [[nodiscard]] ByteRange file_range(std::uint32_t tensor) const {
     const TensorPlace at = place(tensor);
     const Archive& holder = archive(at.shard);
     return holder.file_range(holder.tensors()[at.tensor].data);
   }
 
-  /// In order of their names; of a single archive: that one.
+  /// All shards in order of their names; for a single archive, that one.
   [[nodiscard]] std::span<const Shard> shards() const { return shards_; }
-  /// Only of a shard that has one.
+  /// The shard's archive. The shard must have one.
   [[nodiscard]] Archive& archive(std::uint32_t shard) const { return *shards_[shard].archive; }
-  /// The first shard that can be used: there is one.
+  /// The archive of the first usable shard. There is always one.
   [[nodiscard]] Archive& front() const { return *shards_[front_].archive; }
-  /// The tensors of a shard lie side by side: position of the first one. Of shards().size(): their number.
+  /// The position of a shard's first tensor: a shard's tensors are adjacent. For shards().size(): the number
+  /// of tensors.
   [[nodiscard]] std::uint32_t first_tensor(std::uint32_t shard) const { return first_tensors_[shard]; }
 
-  /// The index is another file now, or none, or was written to, since it was opened. Never of a single
-  /// archive.
+  /// Whether the index was replaced, removed or written to since it was opened. False for a single archive.
   [[nodiscard]] bool is_index_changed() const;
-  /// Of a shard that could not be used: another file lies there now, or it was written to.
+  /// For an unusable shard: whether its path now names another file, or its file was written to.
   [[nodiscard]] bool is_refused_shard_changed(std::uint32_t shard) const;
 
-  /// What was wrong when it was opened. Shards first, then in order of name.
+  /// The problems found at opening: first of shards, then in order of name.
   [[nodiscard]] std::span<const ModelProblem> problems() const { return problems_; }
 
   /// A tensor that the index names and no shard serves.
   struct Unserved {
     std::string name;
-    std::uint32_t shard = 0;  // the one that the index names
+    std::uint32_t shard = 0;  // the shard that the index names
   };
   /// In order of name.
   [[nodiscard]] std::span<const Unserved> unserved() const { return unserved_; }
-  /// Why, for a person.
+  /// Why the tensor is not served, for a person.
   [[nodiscard]] std::string why_unserved(const Unserved& tensor) const;
 
  private:
@@ -116,9 +116,9 @@ class Model {
   std::vector<ModelProblem> problems_;
   std::vector<Unserved> unserved_;
   std::vector<std::uint32_t> first_tensors_;
-  const TensorIndex* tensors_ = nullptr;  // the next, or the archive's
+  const TensorIndex* tensors_ = nullptr;  // points to merged_ or to the archive's
   const Metadata* metadata_ = nullptr;
-  // Of a sharded model only:
+  // Only for a sharded model:
   Storage* storage_ = nullptr;
   FileIdentity index_identity_;
   TensorIndex merged_;

@@ -1,4 +1,4 @@
-// First what the index names, then what is left over in the shards.
+// Places the tensors that the index names first, then those that are left in the shards.
 #include "core/model/model_agreement.h"
 
 #include <fmt/format.h>
@@ -122,7 +122,7 @@ class Comparison {
   Agreement result_;
   std::vector<std::vector<bool>> is_taken_;                      // by shard, by tensor
   std::vector<std::uint32_t> missing_;                           // rows of the index
-  std::map<std::string_view, std::vector<TensorPlace>> strays_;  // where the index does not say they are
+  std::map<std::string_view, std::vector<TensorPlace>> strays_;  // not where the index says
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A listing, sorted into kinds.
+// Lists a directory and sorts the names by kind.
 #include "core/model/model_directory.h"
 
 #include <fmt/format.h>
@@ -8,7 +8,7 @@
 namespace stfs {
 namespace {
 
-/// Longer than its suffix, too.
+/// Whether the name ends in the suffix, and is longer.
 bool has_suffix(std::string_view name, std::string_view suffix) {
   return name.size() > suffix.size() && name.ends_with(suffix);
 }

@@ -1,4 +1,4 @@
-// What a directory holds of models: the names of its indexes and of its archives.
+// Lists the indexes and archives in a directory.
 #pragma once
 
 #include <filesystem>
@@ -21,12 +21,12 @@ struct ModelDirectory {
   std::vector<std::string> archives;
 };
 
-/// Looks at names alone: what lies there may be anything. A file named just `.safetensors` is no archive.
+/// Looks only at names: the entries may be of any kind. A file named just `.safetensors` is no archive.
 Result<ModelDirectory> list_model_directory(const std::filesystem::path& directory,
                                             Storage& storage = system_storage());
 
-/// The path of the directory's one index. NotFound (ENOENT) where there is none, InvalidArgument (EINVAL)
-/// with their names where there are several.
+/// Returns the path of the directory's one index. NotFound (ENOENT) if there is none. InvalidArgument
+/// (EINVAL) with their names if there are several.
 Result<std::filesystem::path> find_model_index(const std::filesystem::path& directory,
                                                Storage& storage = system_storage());
 

@@ -1,5 +1,5 @@
-// Two passes: json_syntax says whether the text is JSON and where not, in constant memory and depth; what
-// it has let through is then read without looking back.
+// Reads the index in two passes. json_syntax first checks that the text is JSON, in constant memory and
+// depth, and finds the place of an error. The second pass reads the checked text forward.
 #include "core/model/model_index.h"
 
 #include <fmt/format.h>
@@ -28,10 +28,10 @@ tl::unexpected<Error> refuse(std::size_t at, fmt::format_string<Parts...> format
               fmt::format("byte {}: {}", at, fmt::format(format, std::forward<Parts>(parts)...)));
 }
 
-/// Why a shard may not have that name, or "".
+/// Why a shard may not have that name; "" if it may.
 std::string_view shard_fault(std::string_view name) {
   if (name.find('/') != name.npos) return "leads out of the index's own directory";
-  // No file can have a NUL in its name; the others would reach terminals with messages that name the file.
+  // No file name can contain NUL. Other control characters would reach terminals in messages.
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\x7f'; };
   if (std::ranges::any_of(name, is_control)) return "holds a control character";
   if (!name.ends_with(kSuffix)) return "does not end in .safetensors";
@@ -39,7 +39,7 @@ std::string_view shard_fault(std::string_view name) {
   return "";
 }
 
-/// A number of JSON as a count of bytes, where it is one: writers have put 1e9 and 123.0 there.
+/// Reads a JSON number as a count of bytes, if it is a whole number: writers have used 1e9 and 123.0.
 std::optional<std::uint64_t> whole_number(std::string_view token) {
   const char* end = token.data() + token.size();
   std::uint64_t whole = 0;
@@ -128,9 +128,9 @@ class ModelIndexReader {
     });
   }
 
-  /// The shard's number in order of appearance; nothing where it has a fault or is one too many.
+  /// The shard's number in order of appearance. Nothing if its name is faulty or there are too many shards.
   std::optional<std::uint32_t> intern(std::string_view shard) {
-    if (last_ != numbers_.end() && last_->first == shard) return last_->second;  // most often
+    if (last_ != numbers_.end() && last_->first == shard) return last_->second;  // the most frequent case
     last_ = numbers_.find(shard);
     if (last_ == numbers_.end()) {
       if (!shard_fault(shard).empty() || numbers_.size() == kMaxShards) return std::nullopt;
@@ -175,7 +175,7 @@ std::optional<std::pair<ModelIndex::Row, ModelIndex::Row>> ModelIndex::sort() {
     const int compared = name_of(a).compare(name_of(b));
     return compared != 0 ? compared < 0 : a.key_at < b.key_at;
   };
-  // Most writers have sorted them.
+  // Most writers have sorted the names.
   if (!std::is_sorted(rows_.begin(), rows_.end(), is_before))
     std::sort(rows_.begin(), rows_.end(), is_before);
   names_.trim();

@@ -1,4 +1,4 @@
-// A few threads, each taking the next shard.
+// Opens shards with a few threads: each takes the next shard.
 #include "core/model/model_shards.h"
 
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 namespace stfs {
 namespace {
 
-// Headers lie in the page cache or wait for a disk: more threads than cores help with the second.
+// Headers are in the page cache or must come from a disk. More threads than cores help in the second case.
 constexpr std::size_t kMostThreads = 8;
 
 void open_shard(Shard& shard, Access access, Storage& storage, Io io) {
@@ -26,7 +26,7 @@ void open_shard(Shard& shard, Access access, Storage& storage, Io io) {
   }
 }
 
-/// Of no shard's making.
+/// Whether the error is not the shard's fault.
 bool is_our_own(const Error& error) {
   return error.code == ErrorCode::OutOfMemory || error.errno_value == ENOMEM || error.errno_value == EMFILE ||
          error.errno_value == ENFILE;
@@ -75,7 +75,7 @@ Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
   threads.reserve(kMostThreads);
   try {
     while (threads.size() + 1 < std::min(kMostThreads, shards.size())) threads.emplace_back(work);
-  } catch (const std::system_error&) {  // with fewer, then
+  } catch (const std::system_error&) {  // go on with fewer threads
   }
   work();
   for (std::thread& thread : threads) thread.join();

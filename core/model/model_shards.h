@@ -1,4 +1,4 @@
-// The shards of a model, opened several at a time.
+// Opens the shards of a model, several at a time.
 #pragma once
 
 #include <cstdint>
@@ -17,27 +17,27 @@ namespace stfs {
 
 /// Move-only; owns its archive.
 struct Shard {
-  /// As the index names it, in the directory of the index: links are not resolved.
+  /// The index's directory and the name that the index gives. Links are not resolved.
   std::filesystem::path path;
-  /// Null where it could not be opened; `failure` says why then.
+  /// Null if the shard could not be opened; `failure` then says why.
   std::unique_ptr<Archive> archive{};
   std::optional<Error> failure{};
-  /// What lay at the path before it was opened, if anything.
+  /// The file at the path before the shard was opened, if any.
   std::optional<FileIdentity> before{};
 };
 
-/// Opens each name in the directory. A link there is followed wherever it leads. A shard that is missing,
-/// invalid, a loop of links, or the same file as one before it comes back with its failure. The whole fails
-/// where that says nothing of the shard: too many open files, no memory, and, for ReadWrite, a file that may
-/// not be written (EACCES, EPERM, EROFS, ETXTBSY: the caller decides whether to try ReadOnly then).
+/// Opens each name in the directory, following links wherever they lead. A shard that is missing, invalid, a
+/// loop of links, or the same file as an earlier one is returned with its failure. The whole call fails for
+/// reasons that are not the shard's: too many open files, no memory, and, for ReadWrite, a file that may not
+/// be written (EACCES, EPERM, EROFS, ETXTBSY: the caller decides whether to try ReadOnly then).
 Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
                                        std::span<const std::string> names, Access access, Storage& storage,
                                        Io io);
 
-/// Of the file at that path, with its time; nothing where none can be opened.
+/// The identity of the file at the path, with its mtime; nothing if it can't be opened.
 std::optional<FileIdentity> identity_at(const std::filesystem::path& path, Storage& storage);
 
-/// The file was found, but may not be written by us.
+/// Whether the file exists, but this process may not write it.
 bool is_refusal_to_write(const Error& error);
 
 }  // namespace stfs

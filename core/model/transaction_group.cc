@@ -1,4 +1,4 @@
-// One transaction for each shard, all in one commit.
+// Keeps one transaction for each shard, and commits them as one.
 #include "core/model/transaction_group.h"
 
 #include <algorithm>
@@ -40,7 +40,7 @@ Result<void> TransactionGroup::commit(const OptionsOf& options_of, const LockOf&
     group.add(transaction, part.options, part.lock_of);
   }
   auto committed = group.commit();
-  // Behind the commit point what only looks staged elsewhere ends as well.
+  // Once any part has committed, drop the other shards' clean stages too.
   const auto has_ended = [&](const auto& entry) {
     return parts.contains(entry.first) && entry.second.is_empty();
   };
