@@ -1,4 +1,5 @@
-// std::filesystem::absolute() keeps each "."; lexically_normal() takes ".." for what it is without links.
+// std::filesystem::absolute() keeps ".", and lexically_normal() resolves ".." as if there were no links. So
+// this removes "." itself.
 #include "core/base/absolute_path.h"
 
 #include <system_error>

@@ -1,4 +1,4 @@
-// The absolute path of what a person names, as it is shown to others: in attributes, in `mount`, in the log.
+// Makes absolute the path that a user gives, for attributes, `mount` and the log.
 #pragma once
 
 #include <filesystem>
@@ -7,8 +7,8 @@
 
 namespace stfs {
 
-/// The path from the root, without "." in it. Links and ".." stay: a link says where its shards lie, and
-/// ".." means another place after one. Fails where the working directory is gone.
+/// Returns the path from the root, without ".". Keeps links and "..": a link's directory says where its
+/// shards lie, and ".." after a link means another place. Fails if the working directory is gone.
 Result<std::filesystem::path> absolute_path(const std::filesystem::path& path);
 
 }  // namespace stfs

@@ -11,7 +11,7 @@ struct ByteRange {
   std::uint64_t offset = 0;
   std::uint64_t size_bytes = 0;
 
-  /// The range, or nothing where offset + size does not fit 64 bits.
+  /// The range, or nothing if offset + size does not fit 64 bits.
   static constexpr std::optional<ByteRange> checked(std::uint64_t offset, std::uint64_t size_bytes) {
     if (offset + size_bytes < offset) return std::nullopt;
     return ByteRange{offset, size_bytes};
@@ -25,7 +25,7 @@ struct ByteRange {
   [[nodiscard]] constexpr bool overlaps(ByteRange other) const {
     return offset < other.end() && other.offset < end();
   }
-  /// What both have in common; empty, at the later offset, where they have nothing.
+  /// The bytes that both ranges contain. If there are none: an empty range at the larger offset.
   [[nodiscard]] constexpr ByteRange intersection(ByteRange other) const {
     const std::uint64_t from = std::max(offset, other.offset);
     const std::uint64_t to = std::min(end(), other.end());

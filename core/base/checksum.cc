@@ -1,4 +1,4 @@
-// The streaming interface of libxxhash.
+// Uses the streaming interface of libxxhash.
 #include "core/base/checksum.h"
 
 #include <fmt/format.h>

@@ -16,7 +16,7 @@ class Checksum {
   Checksum& operator=(const Checksum&) = delete;
 
   void update(std::span<const std::byte> bytes);
-  /// 32 hexadecimal digits, the canonical big-endian form.
+  /// 32 hexadecimal digits in the canonical big-endian form.
   [[nodiscard]] std::string hex() const;
 
  private:

@@ -1,4 +1,4 @@
-// What a commit outlives.
+// What a commit survives.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The texts of error.h.
+// Implements error.h: the names of codes and the texts of messages.
 #include "core/base/error.h"
 
 #include <fmt/format.h>
@@ -46,7 +46,7 @@ tl::unexpected<Error> fail(ErrorCode code, int errno_value, std::string message)
 }
 
 tl::unexpected<Error> fail_system(int errno_value, std::string_view subject, std::string_view action) {
-  // generic_category().message is strerror without its shared buffer, so any thread may call this.
+  // generic_category().message() is strerror() without its shared buffer, so any thread may call it.
   return fail(ErrorCode::System, errno_value,
               fmt::format("{}: {}: {}", subject, action, std::generic_category().message(errno_value)));
 }

@@ -1,8 +1,8 @@
 // A growable array for the millions of small records of a large header.
 //
-// std::vector grows by copying, and while it copies holds the old and the new block: that alone would
-// break the promise that a header is parsed in four times its size. realloc(3) moves a large block's
-// pages instead (mremap), and gives back the unused end of it the same way.
+// std::vector grows by copying, and holds the old and the new block meanwhile. That alone would break the
+// promise that a header is parsed in four times its size. realloc(3) moves a large block's pages instead
+// (mremap), and frees a block's unused end in the same way.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ class FlatArray {
   [[nodiscard]] const T& operator[](std::size_t i) const { return data_[i]; }
   [[nodiscard]] T& back() { return data_[size_ - 1]; }
 
-  /// Throws std::bad_alloc, as everything here that grows.
+  /// May throw std::bad_alloc, as all calls that grow the array.
   void push_back(T value) {
     if (size_ == capacity_) grow(size_ + 1);
     data_[size_++] = value;
@@ -55,7 +55,7 @@ class FlatArray {
     std::memcpy(data_ + size_, from, count * sizeof(T));
     size_ += count;
   }
-  /// Becomes `count` elements of all zero bytes.
+  /// Sets the content to `count` elements of zero bytes.
   void assign_zero(std::size_t count) {
     size_ = 0;
     if (count == 0) return;
@@ -63,7 +63,7 @@ class FlatArray {
     std::memset(static_cast<void*>(data_), 0, count * sizeof(T));
     size_ = count;
   }
-  /// Gives back what lies behind the last element.
+  /// Frees the memory behind the last element.
   void trim() {
     if (size_ != 0 && size_ != capacity_) resize_block(size_);
   }

@@ -1,7 +1,7 @@
 // A shared mutex that lets a waiting writer in.
 //
-// std::shared_mutex is glibc's rwlock in its default kind, where readers that overlap each other keep a
-// writer out for ever; readers of a hot tensor do overlap, and a commit must not wait for them to tire.
+// std::shared_mutex is glibc's rwlock of the default kind: there, overlapping readers keep a writer out for
+// ever. Readers of a popular tensor do overlap, and a commit must not wait until they pause.
 #pragma once
 
 #include <pthread.h>
@@ -11,8 +11,8 @@
 
 namespace stfs {
 
-/// Meets the standard's SharedMutex requirements as far as std::unique_lock and std::shared_lock need.
-/// Not recursive, for readers either.
+/// Meets the SharedMutex requirements that std::unique_lock and std::shared_lock need. Not recursive, not
+/// even for readers.
 class ReaderWriterLock {
  public:
   ReaderWriterLock() {
@@ -44,8 +44,8 @@ class ReaderWriterLock {
   void unlock_shared() {
     pthread_rwlock_unlock(&lock_);
   }
-  /// Odd while somebody holds the lock alone, and greater afterwards. Long work that must not keep a writer
-  /// out reads without the lock, and begins again where the number has moved.
+  /// Odd while a writer holds the lock, and larger afterwards. Long work that must not keep a writer out
+  /// reads without the lock, and starts again if the number has changed.
   [[nodiscard]] std::uint64_t turns() const {
     return turns_.load();
   }

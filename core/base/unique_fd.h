@@ -18,8 +18,8 @@ class UniqueFd {
   }
   UniqueFd(const UniqueFd&) = delete;
   UniqueFd& operator=(const UniqueFd&) = delete;
-  /// Errors of close(2) are not reported here: whoever wrote through the descriptor has synced it
-  /// before, and that is where such an error shows.
+  /// Does not report errors of close(2): a writer has synced the descriptor before, and the sync reports
+  /// them.
   ~UniqueFd() {
     if (fd_ >= 0) ::close(fd_);
   }

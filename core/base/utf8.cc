@@ -1,4 +1,4 @@
-// The table of well-formed byte sequences (Unicode 15, table 3-7), as code.
+// Implements the table of well-formed byte sequences (Unicode 15, table 3-7).
 #include "core/base/utf8.h"
 
 #include <cstdint>
@@ -28,7 +28,7 @@ std::size_t sequence_size(std::string_view text) {
   return 0;
 }
 
-// Headers are ASCII but for a few names: eight bytes at a time.
+// Headers are ASCII except for a few names, so check eight bytes at a time.
 constexpr std::size_t kAsciiBlockBytes = 8;
 bool is_ascii_block(std::string_view block) {
   std::uint64_t bytes = 0;

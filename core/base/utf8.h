@@ -1,4 +1,4 @@
-// What is UTF-8 and what is not: RFC 3629, without overlong forms and surrogates.
+// Validates UTF-8 by RFC 3629, without overlong forms and surrogates.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace stfs {
 
-/// Number of leading bytes that are whole, valid UTF-8; text.size() where all of it is.
+/// The number of leading bytes that are complete, valid UTF-8; text.size() if the whole text is valid.
 std::size_t valid_utf8_prefix(std::string_view text);
 
 inline bool is_utf8(std::string_view text) {

@@ -1,5 +1,5 @@
-// XXH3 with the widest instructions that the processor has, where the library chooses among them as it runs:
-// for what hashes many bytes. Three times as fast as without, on bytes that are in the processor's cache.
+// XXH3 with the widest instructions of the processor, if the library can choose them at run time. For callers
+// that hash many bytes: three times as fast for bytes in the processor's cache.
 #pragma once
 
 #include <xxhash.h>
