@@ -1,4 +1,4 @@
-// The table behind dtype.h: one row per element type, in the order of the enumeration.
+// The table of dtypes: one row per element type, in the order of the enumeration.
 #include "core/format/dtype.h"
 
 namespace stfs {

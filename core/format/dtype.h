@@ -9,7 +9,7 @@
 
 namespace stfs {
 
-/// Spelled as in the header of an archive (safetensors/src/tensor.rs, enum Dtype), in that order:
+/// Spelled as in an archive's header (safetensors/src/tensor.rs, enum Dtype), and in the order of that enum:
 /// ascending alignment, by which writers sort.
 enum class Dtype : std::uint8_t {
   BOOL,
@@ -38,13 +38,13 @@ enum class Dtype : std::uint8_t {
 
 inline constexpr std::size_t kDtypeCount = 22;
 
-/// Every dtype once, in the order of the enumeration.
+/// Each dtype once, in the order of the enumeration.
 std::array<Dtype, kDtypeCount> all_dtypes();
 
-/// The name as the header spells it: exact, upper case.
+/// The name as in the header: exact, upper case.
 std::string_view name_of(Dtype dtype);
 
-/// The dtype of that exact name, or nothing.
+/// The dtype with exactly this name, or nothing.
 std::optional<Dtype> dtype_named(std::string_view name);
 
 /// Size of one logical element in bits: 4, 6, 8, 16, 32 or 64.

@@ -1,5 +1,5 @@
-// The ten checks of the format. validate() reads as its definition; the grammar of the JSON is in
-// header_parser.cc, and the way back in header_writer.cc.
+// Makes the ten checks of the format. validate() reads as the format's definition. header_parser.cc has the
+// grammar of the JSON, header_writer.cc writes headers.
 #include "core/format/header.h"
 
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ tl::unexpected<Error> invalid(ErrorCode code, std::string message) {
   return fail(code, EINVAL, std::move(message));
 }
 
-// A shape for a message: of one with thousands of dimensions, the first.
+// A shape for a message. Of thousands of dimensions it shows only the first.
 std::string shown(std::span<const std::uint64_t> shape) {
   constexpr std::size_t kShownDimensions = 16;
   if (shape.size() <= kShownDimensions) return shape_text(shape);
@@ -29,7 +29,7 @@ std::string shown(std::span<const std::uint64_t> shape) {
   return fmt::format("{},...] ({} dimensions)", text, shape.size());
 }
 
-// Check 6: the tensor begins where the one before it ended.
+// Check 6: the tensor begins where the previous one ended.
 Result<void> check_offsets(const Tensor& tensor, std::uint64_t due) {
   const std::uint64_t begin = tensor.data.offset;
   const std::uint64_t end = tensor.data.end();
@@ -47,7 +47,7 @@ Result<void> check_offsets(const Tensor& tensor, std::uint64_t due) {
   return {};
 }
 
-// Checks 7 to 9: the range is as long as the shape needs.
+// Checks 7 to 9: the range has the length that the shape needs.
 Result<void> check_size(const Tensor& tensor) {
   const Result<std::uint64_t> due = data_size_bytes(tensor.dtype, tensor.shape);
   if (!due) return tl::unexpected(Error(due.error()).within("tensor " + in_quotes(tensor.name)));
@@ -157,7 +157,7 @@ Result<Header> parse_header(std::string_view json, std::uint64_t data_size_bytes
 
 Result<std::uint64_t> data_size_bytes(Dtype dtype, std::span<const std::uint64_t> shape) {
   std::uint64_t product = 1;
-  // From left to right as the reference does: a zero behind an overflow does not undo it.
+  // Multiply from left to right, as the reference does: a zero after an overflow does not undo it.
   for (const std::uint64_t size : shape) {
     if (__builtin_mul_overflow(product, size, &product)) {
       return invalid(ErrorCode::ValidationOverflow,

@@ -1,4 +1,4 @@
-// The header of an archive: bytes -> validated tensors and metadata, and back.
+// The header of an archive: converts bytes to validated tensors and metadata, and back.
 //
 //   file   = length header data
 //   length = 8 bytes, little-endian u64: the size N of the header in bytes
@@ -7,9 +7,9 @@
 //   data   = every tensor's bytes, row-major, little-endian, at data_offsets relative to 8+N; the
 //            ranges cover the data exactly
 //
-// Accepts what the reference library accepts and rejects what it rejects, except that we refuse duplicate
-// keys, the array form of an entry, the map form of a dtype, and in ignored fields numbers of more than a
-// million digits (tests/reference). Source: safetensors/src/tensor.rs.
+// Accepts and rejects what the reference library does, with these exceptions: we refuse duplicate keys, the
+// array form of an entry, the map form of a dtype, and numbers of more than a million digits in ignored
+// fields (tests/reference). Source: safetensors/src/tensor.rs.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@
 namespace stfs {
 
 inline constexpr std::uint64_t kHeaderLengthBytes = 8;
-/// Exactly this many are accepted (safetensors/src/tensor.rs, MAX_HEADER_SIZE).
+/// The largest header that is accepted (safetensors/src/tensor.rs, MAX_HEADER_SIZE).
 inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-/// Nesting of JSON objects and arrays, the root included, that the reference's parser still reads.
+/// The deepest nesting of JSON objects and arrays, including the root, that the reference's parser reads.
 inline constexpr unsigned kMaxHeaderDepth = 127;
 
 struct Header {
@@ -36,31 +36,31 @@ struct Header {
 };
 
 /// Decodes the first eight bytes of a file of file_size_bytes and checks them (checks 1 to 3).
-/// @param first  the first bytes of the file, at most 8; fewer only where the file is shorter.
+/// @param first  the first bytes of the file, at most 8; fewer only if the file is shorter.
 /// @return N, the size of the header in bytes; 8 + N <= file_size_bytes.
 Result<std::uint64_t> header_length(std::span<const std::byte> first, std::uint64_t file_size_bytes);
 
-/// Parses and validates the N bytes of JSON (checks 4 to 10). Peak memory is at most 4 times
-/// json.size() plus a constant; the depth of the document is bounded; never throws.
+/// Parses and validates the N bytes of JSON (checks 4 to 10). Peak memory is at most 4 times json.size() plus
+/// a constant. The depth of the document is bounded. Never throws.
 /// @param data_size_bytes  size of the file minus 8 minus N.
 Result<Header> parse_header(std::string_view json, std::uint64_t data_size_bytes);
 
-/// What a header is written from; names need not be sorted, and the data follow in this order.
+/// Describes a tensor for a new header. Names need not be sorted. The data follow in the order of the specs.
 struct TensorSpec {
   std::string name;
   Dtype dtype = Dtype::U8;
   std::vector<std::uint64_t> shape;
 };
 
-/// Size of a tensor's data in bytes: checks 7 and 8.
+/// Returns the size of a tensor's data in bytes. Makes checks 7 and 8.
 Result<std::uint64_t> data_size_bytes(Dtype dtype, std::span<const std::uint64_t> shape);
 
-/// The order in which the reference writes tensors: alignment descending, then name.
+/// Sorts as the reference writes tensors: by descending alignment, then by name.
 void sort_for_writing(std::vector<TensorSpec>& tensors);
 
-/// The 8 length bytes and the JSON, padded with spaces so that the data that follow start at a
-/// multiple of alignment and at least slack_bytes of the padding stay free for later edits.
-/// Refuses duplicate names, names or metadata that are no UTF-8, and a header over the limit.
+/// Returns the 8 length bytes and the JSON. Spaces pad the JSON so that the data start at a multiple of
+/// `alignment`, and at least slack_bytes of the padding stay free for later edits. Refuses duplicate names,
+/// names or metadata that are not UTF-8, and a header over the limit.
 /// @param alignment  a power of two, at least 8.
 Result<std::string> format_header(std::span<const TensorSpec> tensors, const Metadata& metadata,
                                   std::uint64_t alignment, std::uint64_t slack_bytes);

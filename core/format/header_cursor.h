@@ -1,5 +1,5 @@
-// The bytes of a header on their way to the lexer of nlohmann_json, which knows more than it tells: where
-// a key stands, and how much it has taken for one token.
+// Feeds a header's bytes to the lexer of nlohmann_json and observes it. The lexer does not report where a key
+// stands and how much it has read for one token; the position of this cursor does.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,15 @@
 
 namespace stfs {
 
-/// Shared by the lexer's iterator, which moves `at`, and the handler of the tokens.
+/// Shared by the lexer's iterator, which moves `at`, and the token handler.
 struct HeaderProgress {
   const char* at = nullptr;
   const char* end = nullptr;
-  std::size_t token_limit_bytes = 0;  // white space before the token included
-  const char* stop = nullptr;         // where the input seems to end, unless a token is read before
-  bool starved = false;               // the lexer has come to a stop before the end
+  std::size_t token_limit_bytes = 0;  // including white space before the token
+  const char* stop = nullptr;         // the input seems to end here, unless a token is read before
+  bool starved = false;               // the lexer has reached `stop` before the real end
 
-  /// To be called for every token.
+  /// Call this for every token.
   void token_read() {
     stop = static_cast<std::size_t>(end - at) > token_limit_bytes ? at + token_limit_bytes : end;
   }
@@ -26,7 +26,7 @@ struct HeaderProgress {
   }
 };
 
-/// Walks over the header for the lexer, which compares it with the end only.
+/// Iterates over the header for the lexer. The lexer compares it only with the end.
 class HeaderCursor {
  public:
   using iterator_category = std::input_iterator_tag;

@@ -1,7 +1,7 @@
-// Token by token: what may come where, and what becomes of it.
+// Decides for each token whether it may occur there, and stores its value.
 //
-// nlohmann_json checks JSON itself. Types, fields and depth are checked here, as strictly as the
-// reference's serde does: -0 comes as a negative integer, for one, and is none of its whole numbers.
+// nlohmann_json checks the JSON itself. This checks types, fields and depth, as strictly as the reference's
+// serde. For example, -0 arrives as a negative integer, and serde does not accept it as a whole number.
 #include "core/format/header_handler.h"
 
 #include <fmt/format.h>
@@ -109,7 +109,7 @@ bool HeaderHandler::field_once(Field field, std::string_view name, Expected valu
   return true;
 }
 
-// Counts one less. @return whether it was a part of an ignored value.
+// Counts one open object or array less. @return whether it was part of an ignored value.
 bool HeaderHandler::leave() {
   progress_.token_read();
   --depth_;
@@ -175,7 +175,7 @@ std::string_view HeaderHandler::due() const {
   return "any value is";
 }
 
-// What the value is a value of.
+// Names the thing that the value belongs to.
 std::string HeaderHandler::subject() const {
   const auto of_tensor = [&](std::string_view field) {
     return fmt::format("tensor {}: {}", in_quotes(parsed_.tensors.name()), field);
@@ -196,7 +196,7 @@ std::string HeaderHandler::subject() const {
 }
 
 bool HeaderHandler::mismatch(std::string_view found) {
-  // The lexer has read the value, and of a number the byte behind it.
+  // The lexer has read the value, and, behind a number, one more byte.
   return refuse(fmt::format("{}: {} near byte {}, but {} due", subject(), found, position() - 1, due()));
 }
 

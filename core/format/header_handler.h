@@ -1,4 +1,4 @@
-// The grammar of a header, as a state machine over the tokens of its JSON (header_handler.cc).
+// Checks the grammar of a header: a state machine over the tokens of its JSON (header_handler.cc).
 #pragma once
 
 #include <array>
@@ -14,13 +14,13 @@
 
 namespace stfs {
 
-/// What nlohmann_json calls for each token. Ordinary functions: sax_parse is a template, and a million
-/// tensors are twenty million calls.
+/// nlohmann_json calls these functions for each token. They are not templates: sax_parse is one, and a
+/// million tensors make twenty million calls.
 class HeaderHandler {
  public:
   HeaderHandler(std::string_view json, HeaderProgress& progress) : json_(json), progress_(progress) {}
 
-  // One call per token, in the form that nlohmann_json asks for; false stops it.
+  // One function per token, as nlohmann_json demands. Returning false stops the parser.
   bool null() { return value_of_kind("null", expected_ == Expected::Metadata); }
   bool boolean(bool) { return value_of_kind("a boolean"); }
   bool number_integer(std::int64_t) { return value_of_kind("a number with a minus sign"); }
@@ -37,13 +37,13 @@ class HeaderHandler {
   bool end_array();
   bool parse_error(std::size_t, const std::string&, const nlohmann::json::exception&) { return false; }
 
-  /// What has been read, once all of it has.
+  /// Takes the parsed header after the last token.
   [[nodiscard]] ParsedHeader take() { return std::move(parsed_); }
-  /// Why a token was refused; empty where the JSON itself was.
+  /// Why a token was refused; empty if the JSON itself was refused.
   [[nodiscard]] const std::string& why() const { return why_; }
 
  private:
-  // What the next value is for.
+  // The role of the next value.
   enum class Expected : std::uint8_t {
     Root,
     Tensor,
@@ -56,11 +56,11 @@ class HeaderHandler {
     Offset,
     Ignored
   };
-  // The object that the next key belongs to.
+  // The kind of object that the next key belongs to.
   enum class Place : std::uint8_t { Root, Tensor, Metadata };
   enum Field : unsigned { kDtype = 1, kShape = 2, kOffsets = 4 };
 
-  // A value that is fine where it is ignored, or where `fits` says so.
+  // Accepts a value if it is ignored, or if `fits` is true.
   bool value_of_kind(std::string_view kind, bool fits = false) {
     progress_.token_read();
     return ignored_depth_ != 0 || expected_ == Expected::Ignored || fits || mismatch(kind);
@@ -83,13 +83,13 @@ class HeaderHandler {
   std::string_view json_;
   HeaderProgress& progress_;
   ParsedHeader parsed_;
-  std::string metadata_key_;  // of the pair being read
+  std::string metadata_key_;  // key of the pair being read
   std::string why_;
   Expected expected_ = Expected::Root;
   Place place_ = Place::Root;
   unsigned depth_ = 0;
-  unsigned ignored_depth_ = 0;  // open objects and arrays inside a field that nobody asked for
-  unsigned fields_ = 0;         // of this tensor, seen so far
+  unsigned ignored_depth_ = 0;  // open objects and arrays inside an ignored field
+  unsigned fields_ = 0;         // this tensor's fields seen so far
   unsigned offset_count_ = 0;
   std::array<std::uint64_t, 2> offsets_{};
   bool metadata_seen_ = false;

@@ -1,7 +1,7 @@
-// From bytes to tokens: what has to be settled around nlohmann_json.
+// Runs nlohmann_json over a header, with extra checks around it.
 //
-// What it lets through and the reference's serde does not is refused here: a BOM, and a NUL byte, which
-// it takes for the end of the input. And it must not be let into long tokens unawares (json_syntax.h).
+// It accepts two things that the reference's serde refuses, so they are refused here: a BOM, and a NUL byte,
+// which it takes for the end of the input. It must also not read long tokens without a limit (json_syntax.h).
 #include "core/format/header_parser.h"
 
 #include <fmt/format.h>
@@ -21,12 +21,12 @@
 namespace stfs {
 namespace {
 
-// Longest token, white space before it included, that nlohmann_json may put into a message.
+// The longest token, with the white space before it, that nlohmann_json may put into a message.
 constexpr std::size_t kCitedTokenBytes = 1 << 20;
 
 tl::unexpected<Error> refused(std::string_view json, std::string why) {
-  // The reference looks at the encoding of the whole header first (check 4); nlohmann_json has looked
-  // at that of the strings read so far, so that only a refused header needs another look.
+  // The reference checks the encoding of the whole header first (check 4). nlohmann_json has checked only the
+  // strings that it has read, so a refused header needs a check of the whole text.
   const std::size_t valid = valid_utf8_prefix(json);
   if (valid == json.size()) {
     return fail(ErrorCode::InvalidHeaderDeserialization, EINVAL, std::move(why));
@@ -42,8 +42,8 @@ std::optional<std::string> syntax_error(std::string_view json) {
   return fmt::format("byte {}: not JSON: {}", error->position, error->why);
 }
 
-// Reads the header, its tokens no longer than the limit, white space before each included; `starved`
-// tells that one is longer, and then nothing else is known.
+// Reads the header if no token, with the white space before it, is longer than the limit. Otherwise sets
+// `starved`, and the result says nothing else.
 Result<ParsedHeader> parse_tokens(std::string_view json, std::size_t token_limit_bytes, bool& starved) {
   HeaderProgress progress{json.data(), json.data() + json.size(), token_limit_bytes};
   progress.token_read();
@@ -53,7 +53,7 @@ Result<ParsedHeader> parse_tokens(std::string_view json, std::size_t token_limit
   if (starved) return fail(ErrorCode::InvalidHeaderDeserialization, EINVAL, "a very long token");
   if (ok) return handler.take();
   if (!handler.why().empty()) return refused(json, handler.why());
-  // Where nothing is wrong with the grammar, a floating-point number is too large for a double.
+  // If the grammar is correct, a floating-point number is too large for a double.
   return refused(json, syntax_error(json).value_or(fmt::format("byte {}: not JSON: a number out of range",
                                                                progress.at - json.data() - 1)));
 }
@@ -61,7 +61,7 @@ Result<ParsedHeader> parse_tokens(std::string_view json, std::size_t token_limit
 }  // namespace
 
 std::uint64_t opening_quote(std::string_view json, std::uint64_t end) {
-  // Every quote inside a string follows an odd number of backslashes; the opening one follows none.
+  // Every quote inside a string follows an odd number of backslashes. The opening quote follows none.
   std::uint64_t at = end - 1;
   while (at > 0) {
     if (json[--at] != '"') continue;
@@ -78,12 +78,12 @@ Result<ParsedHeader> parse_header_json(std::string_view json) {
   if (const std::size_t nul = json.find('\0'); nul != json.npos) {
     return refused(json, fmt::format("byte {}: a NUL byte", nul));
   }
-  // Padding may be long; it is no part of a token.
+  // The padding may be long. It is not part of a token.
   json = json.substr(0, json.find_last_not_of(" \t\n\r") + 1);
   bool starved = false;
   auto parsed = parse_tokens(json, kCitedTokenBytes, starved);
   if (!starved) return parsed;
-  // nlohmann_json must not come to refuse a token of this length (json_syntax.h).
+  // nlohmann_json must not refuse a token of this length itself (json_syntax.h), so look for an error first.
   if (auto error = syntax_error(json)) return refused(json, std::move(*error));
   return parse_tokens(json, json.size(), starved);
 }

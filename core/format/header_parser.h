@@ -1,5 +1,5 @@
-// The JSON of a header, read without a document tree: the lexer of nlohmann_json hands out one token
-// at a time, and what is needed of it goes straight into the index's arenas.
+// Parses the JSON of a header without a document tree. The lexer of nlohmann_json delivers one token at a
+// time, and the needed parts go directly into the index's arenas.
 #pragma once
 
 #include <cstdint>
@@ -12,19 +12,19 @@
 
 namespace stfs {
 
-/// What the JSON says, its grammar and the types of its values checked (checks 4 and 5), its numbers
-/// and names not yet.
+/// The content of the JSON. Its grammar and the types of its values have been checked (checks 4 and 5), its
+/// numbers and names have not.
 struct ParsedHeader {
   TensorIndex::Builder tensors;
   Metadata metadata;
-  std::vector<std::uint32_t> metadata_key_ends;  // as DuplicateName's, one per entry of metadata
+  std::vector<std::uint32_t> metadata_key_ends;  // as in DuplicateName, one per entry of metadata
 };
 
 /// Fails with InvalidHeader or InvalidHeaderDeserialization. May throw std::bad_alloc.
 /// @param json  at most kMaxHeaderBytes.
 Result<ParsedHeader> parse_header_json(std::string_view json);
 
-/// Position of the opening quote of the string whose closing quote lies just before `end`.
+/// Returns the position of a string's opening quote. `end` is just behind its closing quote.
 std::uint64_t opening_quote(std::string_view json, std::uint64_t end);
 
 }  // namespace stfs

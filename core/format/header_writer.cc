@@ -1,4 +1,4 @@
-// Headers as the reference writes them, so that every reader takes them.
+// Writes headers as the reference does, so that every reader accepts them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ Result<void> append_metadata(std::string& json, const Metadata& metadata) {
   return {};
 }
 
-// Appends the entry of one tensor whose data begin at `offset`, and moves that to their end.
+// Appends the entry of one tensor whose data begin at `offset`, and moves `offset` to their end.
 Result<void> append_tensor(std::string& json, const TensorSpec& tensor, std::uint64_t& offset) {
   const Result<std::uint64_t> size = data_size_bytes(tensor.dtype, tensor.shape);
   if (!size) return tl::unexpected(Error(size.error()).within("tensor " + in_quotes(tensor.name)));
@@ -98,7 +98,7 @@ Result<std::string> format_padded(std::span<const TensorSpec> tensors, const Met
 }  // namespace
 
 void sort_for_writing(std::vector<TensorSpec>& tensors) {
-  // The enumeration stands in order of alignment; the reference compares it too (Dtype: Ord).
+  // The enumeration is in order of alignment. The reference compares it too (Dtype: Ord).
   std::sort(tensors.begin(), tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
     return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
   });

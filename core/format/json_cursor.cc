@@ -1,4 +1,4 @@
-// Strings, and the ends of values.
+// Takes strings, and finds the ends of values.
 #include "core/format/json_cursor.h"
 
 #include <charconv>
@@ -20,7 +20,7 @@ void JsonCursor::skip_string() {
   std::size_t backslashes = 0;
   do {
     at_ = text_.find('"', at_ + 1);
-    // One that belongs to the string follows an odd number of them.
+    // A quote inside the string follows an odd number of backslashes.
     for (backslashes = 0; text_[at_ - 1 - backslashes] == '\\' && at_ - 1 - backslashes > begin;)
       ++backslashes;
   } while (backslashes % 2 != 0);

@@ -1,5 +1,5 @@
-// A walk over a text that is known to be JSON (find_json_error() has let it through), without a tree in
-// memory: members are taken as they come, and what nobody asked for is skipped.
+// Reads a text that is known to be JSON (find_json_error() has accepted it) without a tree in memory: callers
+// take members in the order of the text, and skip the others.
 #pragma once
 
 #include <algorithm>
@@ -13,19 +13,20 @@
 
 namespace stfs {
 
-/// Refers to the text.
+/// Refers to the text, which must outlive it.
 class JsonCursor {
  public:
-  /// Stands at the first value.
+  /// Starts at the first value.
   explicit JsonCursor(std::string_view json) : text_(json) { skip_space(); }
 
-  /// Where it stands, in bytes.
+  /// The current position, in bytes.
   [[nodiscard]] std::size_t position() const { return at_; }
-  /// First byte of the value at which it stands: '{', '[', '"', a digit or '-', 't', 'f', 'n'.
+  /// The first byte of the current value: '{', '[', '"', a digit or '-', 't', 'f', 'n'.
   [[nodiscard]] char peek() const { return at_ < text_.size() ? text_[at_] : '\0'; }
 
-  /// Standing at an object: calls `Result<void> callback(key, position of the key)` for each member, standing
-  /// at its value, which the callback takes or skips. The key is valid until the callback returns.
+  /// The current value must be an object. Calls `Result<void> callback(key, position of the key)` for each
+  /// member, with the cursor at the member's value. The callback takes or skips the value. The key is valid
+  /// until the callback returns.
   template <class Callback>
   Result<void> for_each_member(Callback&& callback) {
     ++at_;
@@ -44,7 +45,8 @@ class JsonCursor {
     return {};
   }
 
-  /// Standing at an array: calls `Result<void> callback()` for each element, standing at it.
+  /// The current value must be an array. Calls `Result<void> callback()` for each element, with the cursor at
+  /// it.
   template <class Callback>
   Result<void> for_each_element(Callback&& callback) {
     ++at_;
@@ -57,11 +59,12 @@ class JsonCursor {
     return {};
   }
 
-  /// Standing at a string: a part of the text, or of `decoded` where it has escapes.
+  /// The current value must be a string. Returns a part of the text, or of `decoded` if the string has
+  /// escapes.
   std::string_view take_string(std::string& decoded);
-  /// Any value as it is written.
+  /// Takes any value and returns its text.
   std::string_view take_value();
-  /// Any value: nothing where it is not a whole number from 0 to 2^64 - 1, written as one.
+  /// Takes any value. Returns nothing unless it is written as a whole number from 0 to 2^64 - 1.
   std::optional<std::uint64_t> take_whole_number();
 
  private:

@@ -1,4 +1,4 @@
-// The escapes of JSON.
+// Escapes text for JSON and for messages.
 #include "core/format/json_string.h"
 
 #include <fmt/format.h>
@@ -34,7 +34,7 @@ void append_hex(std::string& out, char c) {
   fmt::format_to(std::back_inserter(out), "\\x{:02x}", static_cast<std::uint8_t>(c));
 }
 
-// JSON lets DEL through, a terminal acts on it.
+// JSON allows DEL unescaped, but a terminal acts on it.
 void append_visible(std::string& out, char c) {
   if (c == '\x7f') {
     append_hex(out, c);
@@ -53,7 +53,8 @@ void append_json_string(std::string& out, std::string_view text) {
 
 std::string in_quotes(std::string_view text) {
   std::size_t end = std::min(text.size(), kQuotedBytes);
-  // Not in the middle of a character; four bytes back there is no such thing, only bytes.
+  // Do not cut a character in the middle. No character needs more than three steps back; longer runs are not
+  // UTF-8.
   for (int i = 0; i < 3 && end < text.size() && (text[end] & 0xC0) == 0x80; ++i) --end;
   std::string out = "\"";
   for (std::size_t at = 0; at < end;) {

@@ -1,5 +1,5 @@
-// Text as a JSON string: in headers that we write, and in messages, where a name taken from a file must
-// neither break the line nor reach the terminal as a control sequence.
+// Writes text as a JSON string, for headers and for messages. A name from a file must not break a message's
+// line, nor reach the terminal as a control sequence.
 #pragma once
 
 #include <cstddef>
@@ -8,15 +8,15 @@
 
 namespace stfs {
 
-/// Appends text, quoted and escaped as the reference writes it (serde_json): quote, backslash and
-/// control characters are escaped, every other byte stays as it is.
+/// Appends text, quoted and escaped as the reference does (serde_json): it escapes the quote, the backslash
+/// and control characters, and keeps every other byte.
 void append_json_string(std::string& out, std::string_view text);
 
-/// Longest part of a name that a message shows.
+/// The longest part of a name that a message shows.
 inline constexpr std::size_t kQuotedBytes = 100;
 
-/// `"name"` for a message, escaped as above, bytes that are no UTF-8 and DEL too; of a long one the
-/// beginning and its size: `"aaaa..." (5000 bytes)`.
+/// Returns `"name"` for a message. Escapes as above, and also DEL and bytes that are not UTF-8. Of a long
+/// text it shows the beginning and the size: `"aaaa..." (5000 bytes)`.
 std::string in_quotes(std::string_view text);
 
 }  // namespace stfs

@@ -1,5 +1,5 @@
-// A recursive descent over RFC 8259: one function per rule of its grammar. Each returns false once
-// something does not fit, with the reason in error_.
+// A recursive-descent parser of RFC 8259 with one function per grammar rule. A function returns false at the
+// first error, with the reason in error_.
 #include "core/format/json_syntax.h"
 
 #include <fmt/format.h>
@@ -142,7 +142,7 @@ bool Checker::escape() {
   return true;
 }
 
-// Behind \u: one code unit, or a surrogate pair.
+// What follows \u: one code unit, or a surrogate pair.
 bool Checker::unicode_escape() {
   unsigned unit = 0;
   if (!code_unit(unit) || (unit >= 0xDC00 && unit <= 0xDFFF)) return false;

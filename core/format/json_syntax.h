@@ -1,8 +1,8 @@
-// Where and why a text is not JSON, in our own words and in constant memory.
+// Finds where and why a text is not JSON, with our own messages and in constant memory.
 //
-// Headers are read by nlohmann_json; this is for those that it refuses. Its own verdict on a text cites
-// the last token with the white space around it, several times over: a header of 100 MB of line feeds
-// and a stray letter took it 2.7 GB and half a minute to refuse.
+// nlohmann_json reads headers. This is for headers that it refuses. Its own message cites the last token with
+// the white space around it, several times: for a header of 100 MB of line feeds and a stray letter it took
+// 2.7 GB and half a minute.
 #pragma once
 
 #include <cstdint>
@@ -12,17 +12,17 @@
 
 namespace stfs {
 
-/// Longest number that find_json_error lets through, in bytes.
+/// The longest number that find_json_error() accepts, in bytes.
 inline constexpr std::size_t kMaxNumberBytes = 1'000'000;
 
 struct JsonError {
-  std::uint64_t position = 0;  // of the first byte that doesn't fit
+  std::uint64_t position = 0;  // of the first wrong byte
   std::string why;
 };
 
-/// The first violation of RFC 8259 in the text, or nothing. UTF-8 is not looked at (core/base/utf8.h), and
-/// a number only for its form and length.
-/// @param max_depth  objects and arrays that may be open at a time.
+/// Returns the first violation of RFC 8259 in the text, or nothing. Does not check UTF-8 (core/base/utf8.h),
+/// and checks only the form and length of numbers.
+/// @param max_depth  how many objects and arrays may be open at a time.
 std::optional<JsonError> find_json_error(std::string_view text, unsigned max_depth);
 
 }  // namespace stfs

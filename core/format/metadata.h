@@ -1,7 +1,7 @@
-// `__metadata__` of an archive: pairs of text, in the order of the header.
+// `__metadata__` of an archive: pairs of text, in the header's order.
 //
-// All text lies in one string. A vector of pairs of strings would be simpler and take up to 13 times the
-// size of a header that is made of tiny pairs; the reader promises at most four.
+// One string holds all text. A vector of pairs of strings would be simpler, but would take up to 13 times the
+// size of a header of tiny pairs. The parser promises at most four times.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace stfs {
 
-/// Used like a vector of pairs of key and value; the pairs are views, valid until the next change.
+/// Used like a vector of pairs of key and value. The pairs are views, valid until the next change.
 class Metadata {
  public:
   using value_type = std::pair<std::string_view, std::string_view>;
@@ -39,7 +39,7 @@ class Metadata {
   [[nodiscard]] const_iterator begin() const;
   [[nodiscard]] const_iterator end() const;
 
-  /// Throws std::length_error where all text together passes 4 GiB; no header can hold that.
+  /// Throws std::length_error if all text together exceeds 4 GiB. No header can hold that much.
   void emplace_back(std::string_view key, std::string_view value) {
     if (std::numeric_limits<std::uint32_t>::max() - text_.size() < key.size() + value.size()) {
       throw std::length_error("metadata");
@@ -52,7 +52,7 @@ class Metadata {
   friend bool operator==(const Metadata&, const Metadata&) = default;
 
  private:
-  // Where in text_ a pair's key and its value end; it begins where the pair before it ends.
+  // Where the key and the value of a pair end in text_. The key starts where the previous pair ends.
   struct Ends {
     std::uint32_t key = 0;
     std::uint32_t value = 0;
@@ -65,7 +65,7 @@ class Metadata {
 
 class Metadata::const_iterator {
  public:
-  using iterator_category = std::input_iterator_tag;  // of C++17, which wants real references for more
+  using iterator_category = std::input_iterator_tag;  // C++17 demands real references for more
   using iterator_concept = std::forward_iterator_tag;
   using value_type = Metadata::value_type;
   using difference_type = std::ptrdiff_t;

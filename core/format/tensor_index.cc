@@ -1,4 +1,4 @@
-// Look-up in the index, and the table that makes it fast.
+// Looks up tensors by position and name, and builds the hash table of names.
 #include "core/format/tensor_index.h"
 
 #include <fmt/format.h>
@@ -16,7 +16,7 @@ std::uint64_t hash_of(std::string_view name) {
   return XXH3_64bits(name.data(), name.size());
 }
 
-// What a slot holds of the hash: the bits that the position leaves free.
+// The hash bits that a slot holds: those that the position does not use.
 std::uint32_t tag_of(std::uint64_t hash, std::uint32_t slot_mask) {
   return static_cast<std::uint32_t>(hash >> 32) & ~slot_mask;
 }

@@ -1,4 +1,4 @@
-// From the header's order to the order of offsets.
+// Sorts the tensors from the header's order to the order of offsets.
 #include "core/format/tensor_index_builder.h"
 
 #include <algorithm>
