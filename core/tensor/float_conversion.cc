@@ -1,5 +1,5 @@
-// Up to 8 bits by table; the tables are made by the compiler from the definition of each type. F16 and
-// BF16 by arithmetic on their bits, without a branch, so that compilers make vectors of it.
+// Converts types of up to 8 bits by tables, which the compiler makes from the definition of each type.
+// Converts F16 and BF16 by arithmetic on their bits, without a branch, so that compilers vectorize the loops.
 #include "core/tensor/float_conversion.h"
 
 #include <fmt/format.h>
@@ -15,12 +15,12 @@ namespace {
 
 static_assert(std::numeric_limits<float>::is_iec559 && std::numeric_limits<double>::is_iec559);
 
-/// What the bit patterns that IEEE 754 gives to infinity and NaN mean in a type.
+/// How a type uses the bit patterns that mean infinity and NaN in IEEE 754.
 enum class Special : std::uint8_t {
-  Ieee,       // the same
-  AllOnes,    // numbers, but for the largest pattern of each sign, which is NaN ("fn")
-  MinusZero,  // numbers; the one NaN is what would be -0 ("fnuz")
-  None,       // numbers
+  Ieee,       // as IEEE 754 does
+  AllOnes,    // as numbers, but the largest pattern of each sign is NaN ("fn")
+  MinusZero,  // as numbers; the pattern of -0 is the only NaN ("fnuz")
+  None,       // as numbers; there is no NaN
 };
 
 struct Format {
@@ -44,7 +44,7 @@ constexpr std::uint32_t kQuietNan = 0x7FC00000;
 constexpr unsigned kMantissaBits = 23;
 constexpr int kBias = 127;
 
-/// The bits of the float32 of the same value.
+/// Returns the bits of the float32 with the same value.
 constexpr std::uint32_t widen(const Format& format, std::uint32_t bits) {
   const unsigned sign_at = format.exponent_bits + format.mantissa_bits;
   const std::uint32_t magnitude = bits & ((1U << sign_at) - 1);
@@ -61,7 +61,7 @@ constexpr std::uint32_t widen(const Format& format, std::uint32_t bits) {
 
   int power = static_cast<int>(exponent) - format.bias;
   if (exponent == 0) {
-    // Subnormal here, but float32 has exponents enough for a leading one.
+    // The number is subnormal here. float32 has enough exponents to give it a leading one.
     for (++power; (mantissa >> kMantissaBits) == 0; --power) mantissa <<= 1;
     mantissa ^= 1U << kMantissaBits;
   }
@@ -93,7 +93,7 @@ constexpr auto kTableE4M3Fnuz = table_of<256>(kE4M3Fnuz);
 constexpr auto kTableE5M2Fnuz = table_of<256>(kE5M2Fnuz);
 constexpr auto kTableE8M0 = table_of_e8m0();
 
-// Elements move as bits: a NaN that passes through a floating-point register may come out as another one.
+// Move elements as bits: a NaN that passes through a floating-point register may change.
 void store(float* to, std::uint32_t bits) {
   std::memcpy(to, &bits, sizeof bits);
 }
@@ -105,14 +105,14 @@ T load(const std::byte* from) {
   return value;
 }
 
-// Each of the kernels below converts `count` elements from the first of `from`.
+// Each kernel below converts `count` elements, starting with the first of `from`.
 
 void widen_bytes(const std::array<std::uint32_t, 256>& table, const std::byte* __restrict from,
                  float* __restrict to, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) store(to + i, table[std::to_integer<std::size_t>(from[i])]);
 }
 
-/// Elements of kBits from the lowest bit on, beginning with the one at first_element.
+/// Converts elements of kBits, packed from the lowest bit on, starting with the one at first_element.
 template <std::size_t kBits, std::size_t kSize>
 void widen_packed(const std::array<std::uint32_t, kSize>& table, const std::byte* __restrict from,
                   std::uint64_t first_element, float* __restrict to, std::size_t count) {
@@ -120,14 +120,14 @@ void widen_packed(const std::array<std::uint32_t, kSize>& table, const std::byte
   const auto element = [&](std::uint64_t at) {
     const std::uint64_t bit = at * kBits;
     std::uint32_t bits = std::to_integer<std::uint32_t>(from[bit / 8]) >> bit % 8;
-    // The next byte is read only where the element reaches into it: there may be none.
+    // Read the next byte only if the element reaches into it: there may be none.
     if (bit % 8 + kBits > 8) bits |= std::to_integer<std::uint32_t>(from[bit / 8 + 1]) << (8 - bit % 8);
     return table[bits & (kSize - 1)];
   };
   for (std::size_t i = 0; i < count; ++i) store(to + i, element(first_element + i));
 }
 
-/// All ones where it is true: a choice that compilers do not turn back into a jump.
+/// All ones if the condition is true. Compilers do not turn this choice into a jump.
 std::uint32_t mask_of(bool condition) {
   return 0U - static_cast<std::uint32_t>(condition);
 }
@@ -137,7 +137,7 @@ std::uint32_t widen_half(std::uint32_t half) {
   constexpr std::uint32_t kHalfInfinity = 0x7C00;
   const std::uint32_t magnitude = half & 0x7FFF;
   const std::uint32_t normal = (magnitude << 13) + ((127 - 15) << kMantissaBits);
-  // As a whole number of the smallest subnormal one, which is exact.
+  // A subnormal is a whole multiple of the smallest one. The product is exact.
   const auto subnormal =
       std::bit_cast<std::uint32_t>(static_cast<float>(static_cast<std::int32_t>(magnitude)) * 0x1p-24F);
   const std::uint32_t is_subnormal = mask_of(magnitude < kSmallestNormal);
@@ -162,7 +162,7 @@ void convert_block(const std::byte* from, float* to) {
   std::memcpy(to, out.data(), sizeof out);
 }
 
-/// In blocks of one size: GCC makes vectors only of loops whose length it knows, unless at -O3.
+/// Converts blocks of one size: without -O3, GCC vectorizes only loops of known length.
 template <class From, auto kConvert>
 void convert_each(const std::byte* from, float* to, std::size_t count) {
   constexpr std::size_t kBlock = 32;
@@ -205,7 +205,7 @@ Result<void> convert_to_float32(Dtype dtype, std::span<const std::byte> from, st
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("{} is no floating type of real numbers", name_of(dtype)));
   }
-  // No memory holds so many bytes that their bits could not be counted.
+  // The product can't overflow: no memory holds so many bytes.
   const std::uint64_t elements = from.size() * 8 / bits;
   if (first_element > elements || to.size() > elements - first_element) {
     return fail(ErrorCode::InvalidArgument, EINVAL,

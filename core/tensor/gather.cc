@@ -1,7 +1,8 @@
-// Two walks over the runs: one copies, the other asks the memory for what the first will come to.
+// Walks over the runs twice at a time: one walk copies, the other prefetches the runs that the first will
+// reach.
 //
-// Processors fetch ahead by themselves only within a page and at few places at a time: each hundredth float
-// of 1 GiB took 13.5 ms without the second walk, and takes 8.5.
+// Processors prefetch by themselves only within a page and at few places at a time: every hundredth float of
+// 1 GiB took 13.5 ms without the second walk, and takes 8.5 ms with it.
 #include "core/tensor/gather.h"
 
 #include <algorithm>
@@ -12,12 +13,12 @@ namespace stfs {
 namespace {
 
 constexpr std::uint64_t kLineBytes = 64;
-// Of longer runs the rest comes by itself.
+// The processor prefetches the rest of longer runs itself.
 constexpr std::uint64_t kPrefetchedRunBytes = 1024;
-// Enough to keep the memory busy, few enough to be still in the cache when they are copied.
+// Enough to keep the memory busy, and few enough to be still in the cache when they are copied.
 constexpr std::uint64_t kRunsAhead = 128;
 
-/// Where a row of runs begins, and how far apart they are.
+/// The beginning of a row of runs, and their distance.
 struct RunRow {
   const std::byte* from = nullptr;
   std::int64_t stride_bytes = 0;
@@ -33,13 +34,12 @@ void prefetch_row(RunRow row, std::uint64_t count, std::uint64_t run_bytes) {
   for (; count != 0; --count, row.from += row.stride_bytes) prefetch(row.from, run_bytes);
 }
 
-/// Copies `count` runs of run_bytes, and asks for as many of `ahead`.
+/// Copies `count` runs of run_bytes, and prefetches as many runs of `ahead`.
 using CopyRow = void (*)(RunRow row, RunRow ahead, std::byte* to, std::uint64_t count,
                          std::uint64_t run_bytes);
 
-// kWidth is run_bytes where the compiler shall know it, so that a run is one load and one store; else 0.
-// Always from low to high addresses of the tensor: rows that are read backwards, one after the other, came at
-// a seventh of the speed.
+// kWidth is run_bytes if the compiler shall know it, so that a run is one load and one store; else 0. Copies
+// from low to high addresses of the tensor: reading successive rows backwards had a seventh of the speed.
 template <std::size_t kWidth>
 void copy_row_of(RunRow row, RunRow ahead, std::byte* to, std::uint64_t count, std::uint64_t run_bytes) {
   const std::size_t width = kWidth != 0 ? kWidth : run_bytes;
@@ -67,7 +67,7 @@ CopyRow copier_of(std::uint64_t run_bytes) {
   }
 }
 
-/// Copies whole runs, from the cursor on, which it leaves behind them.
+/// Copies whole runs, starting at the cursor, and moves the cursor behind them.
 void copy_runs(SliceCursor& cursor, std::uint64_t count, const std::byte* tensor, std::byte* to,
                std::uint64_t run_bytes) {
   const auto row_at = [tensor](const SliceCursor& place) {

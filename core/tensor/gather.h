@@ -1,4 +1,4 @@
-// The bytes of a slice, copied from where they lie to one after the other.
+// Copies the scattered bytes of a slice into one contiguous buffer.
 #pragma once
 
 #include <cstddef>
@@ -10,11 +10,11 @@
 
 namespace stfs {
 
-/// Copies a range of the slice's own bytes; what it reads of the tensor lies within slice.extent.
+/// Copies a range of the slice's own bytes. Reads only bytes of the tensor inside slice.extent.
 /// @param range   clipped to the slice.
-/// @param tensor  all bytes of the tensor, mapped: a failing page is the caller's to catch.
+/// @param tensor  all bytes of the tensor, mapped: the caller handles failing pages.
 /// @param to      at least range.size_bytes.
-/// @return bytes copied.
+/// @return the number of bytes copied.
 std::uint64_t gather(const Slice& slice, ByteRange range, std::span<const std::byte> tensor,
                      std::span<std::byte> to);
 

@@ -1,6 +1,6 @@
-// One loop over the bit patterns of each width, and what a pattern means in each dtype.
+// Counts bit patterns: one loop for each width, and for each dtype the meaning of a pattern.
 //
-// Signs are masked away; then, in the IEEE formats, infinity is one pattern and every greater one is a NaN.
+// Signs are masked out. In the IEEE formats infinity is then one pattern, and every larger one is a NaN.
 #include "core/tensor/non_finite.h"
 
 #include <cstring>
@@ -10,11 +10,11 @@
 namespace stfs {
 namespace {
 
-/// The IEEE formats: all exponent bits set.
+/// An IEEE format: infinity and NaN have all exponent bits set.
 template <class Bits, Bits kInfinity>
 struct Ieee {
   using Pattern = Bits;
-  static constexpr Bits kMagnitude = std::numeric_limits<Bits>::max();  // signed: all but the sign
+  static constexpr Bits kMagnitude = std::numeric_limits<Bits>::max();  // all bits but the sign
   static constexpr bool is_nan(Bits bits) { return static_cast<Bits>(bits & kMagnitude) > kInfinity; }
   static constexpr bool is_infinite(Bits bits) { return static_cast<Bits>(bits & kMagnitude) == kInfinity; }
 };
@@ -24,7 +24,7 @@ using Single = Ieee<std::int32_t, 0x7f800000>;
 using Double = Ieee<std::int64_t, 0x7ff0000000000000>;
 using Fp8E5M2 = Ieee<std::int8_t, 0x7c>;
 
-/// Formats without infinity, in which NaN is one pattern under a mask.
+/// A format without infinity, in which NaN is one pattern under a mask.
 template <std::uint8_t kMask, std::uint8_t kNan>
 struct OneNan {
   using Pattern = std::uint8_t;
@@ -47,8 +47,8 @@ struct ComplexSingle {
   }
 };
 
-/// Of kCount elements. Counters are as wide as the elements, and kCount a constant that fits them and is a
-/// multiple of any vector's lanes, so that compilers make it a loop over vectors even at -O2.
+/// Counts in kCount elements. Counters are as wide as the elements. kCount is a constant that fits a counter
+/// and is a multiple of any vector's lanes, so that compilers vectorize the loop even at -O2.
 template <class Format, std::size_t kCount>
 NonFinite count_block(const std::byte* from) {
   using Pattern = typename Format::Pattern;

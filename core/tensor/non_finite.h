@@ -1,4 +1,4 @@
-// How many elements of a tensor are no numbers, or infinite: what a model that went wrong is full of.
+// Counts NaN and infinite elements of a tensor: a broken model has many.
 #pragma once
 
 #include <cstddef>
@@ -9,11 +9,11 @@
 
 namespace stfs {
 
-/// Elements. One of C64 counts where either of its parts does, and may count as both, as in numpy.isnan() and
-/// numpy.isinf().
+/// Numbers of elements. A C64 element counts if either of its parts does, and may count as both, as in
+/// numpy.isnan() and numpy.isinf().
 struct NonFinite {
   std::uint64_t nan = 0;
-  std::uint64_t infinite = 0;  // of either sign
+  std::uint64_t infinite = 0;  // both signs
 
   NonFinite& operator+=(const NonFinite& other) {
     nan += other.nan;
@@ -23,13 +23,14 @@ struct NonFinite {
   friend bool operator==(const NonFinite&, const NonFinite&) = default;
 };
 
-/// Whether the dtype has a bit pattern that is a NaN. Integers, F4 and F6 have none.
+/// Whether a bit pattern of the dtype is a NaN. Integers, F4 and F6 have none.
 bool has_nan(Dtype dtype);
-/// The same of infinity, which only F8_E5M2 and what is wider have. Those have NaNs too.
+/// Whether a bit pattern of the dtype is infinity. Only F8_E5M2 and wider floating types have it, and those
+/// have NaNs too.
 bool has_infinity(Dtype dtype);
 
-/// Zeros where the dtype has neither.
-/// @param elements  whole ones, at any address.
+/// Counts both kinds. Zeros if the dtype has neither.
+/// @param elements  whole elements, at any address.
 NonFinite count_non_finite(Dtype dtype, std::span<const std::byte> elements);
 
 }  // namespace stfs

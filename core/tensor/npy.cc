@@ -1,4 +1,4 @@
-// A parser of the one Python literal that NumPy writes, and nothing more of Python.
+// Parses the one Python literal that NumPy writes, and no other Python.
 #include "core/tensor/npy.h"
 
 #include <fmt/format.h>
@@ -25,7 +25,7 @@ std::optional<std::uint64_t> checked_product(std::uint64_t a, std::uint64_t b) {
   return product;
 }
 
-/// Reads the dict from left to right; every failure says at which byte of the header.
+/// Reads the dict from left to right. Every failure names the byte of the header.
 class DictParser {
  public:
   DictParser(std::string_view text, NpyHeader& header) : text_(text), header_(header) {}
@@ -122,7 +122,7 @@ class DictParser {
       header_.shape.push_back(dimension);
       has_comma = take(',');
     }
-    // "(3)" is a number to Python, no tuple.
+    // In Python "(3)" is a number and not a tuple.
     if (header_.shape.size() == 1 && !has_comma) return wrong("a tuple");
     return {};
   }
@@ -149,7 +149,7 @@ class DictParser {
   bool has_shape_ = false;
 };
 
-/// NumPy's kind of a dtype that NumPy knows; 'V' where it knows none.
+/// NumPy's kind of the dtype; 'V' if NumPy does not know the dtype.
 char kind_of(Dtype dtype) {
   switch (dtype) {
     case Dtype::BOOL: return 'b';
@@ -174,11 +174,11 @@ bool is_type(const NpyHeader& header, Dtype dtype) {
   if (header.item_bytes != std::max(bits / 8, 1U)) return false;
   const char kind = kind_of(dtype);
   if (kind != 'V') return header.kind == kind;
-  // ml_dtypes calls some of its fp8 types "<f1", a type that plain NumPy does not have.
+  // ml_dtypes names some of its fp8 types "<f1", a type that plain NumPy does not have.
   return header.kind == 'u' || header.kind == 'V' || (bits == 8 && header.kind == 'f');
 }
 
-/// The shapes that the packed bytes of elements of 4 or 6 bits may come in.
+/// Whether the header has a shape that packed elements of 4 or 6 bits may have.
 bool is_packed_shape(const NpyHeader& header, Dtype dtype, std::span<const std::uint64_t> shape) {
   const auto bits = checked_product(element_count(shape), bits_of(dtype));
   if (!bits || header.data_size_bytes != *bits / 8) return false;
@@ -215,7 +215,7 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
   if (auto parsed = DictParser(bytes.substr(header_at, length), header).parse(); !parsed)
     return pass_on(std::move(parsed));
   header.data_offset = header_at + length;
-  // A zero anywhere makes it nothing, however large the rest.
+  // A dimension of zero makes the size zero, however large the others are.
   auto size = std::optional<std::uint64_t>(header.item_bytes);
   if (std::ranges::find(header.shape, 0U) != header.shape.end()) size = 0;
   for (const std::uint64_t dimension : header.shape) {

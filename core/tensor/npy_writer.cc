@@ -1,4 +1,4 @@
-// Types, shapes and the dictionary.
+// Chooses types and shapes, and writes the dictionary.
 #include "core/tensor/npy_writer.h"
 
 #include <fmt/format.h>
@@ -27,7 +27,7 @@ std::string_view descr_of(Dtype dtype) {
     case Dtype::F32: return "<f4";
     case Dtype::F64: return "<f8";
     case Dtype::C64: return "<c8";
-    default: return "|u1";  // U8, every fp8, and the packed bytes of what is smaller
+    default: return "|u1";  // U8, every fp8, and the bytes that smaller types are packed in
   }
 }
 
@@ -38,7 +38,7 @@ NpyForm npy_form(Dtype dtype, std::span<const std::uint64_t> shape, std::uint64_
   constexpr unsigned kByteBits = 8;
   const unsigned bits = bits_of(dtype);
   if (bits >= kByteBits) return form;
-  // A last dimension that no memory could hold belongs to a shape of nothing: not to be multiplied.
+  // A last dimension larger than any memory belongs to a shape without elements: do not multiply it.
   const bool has_whole_rows = !shape.empty() && shape.back() <= size_bytes * kByteBits &&
                               shape.back() * bits % kByteBits == 0 && size_bytes != 0;
   if (has_whole_rows) {
@@ -53,12 +53,12 @@ std::string npy_header(const NpyForm& form) {
   std::string dictionary = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': (", form.descr);
   for (std::size_t at = 0; at < form.shape.size(); ++at) {
     dictionary += fmt::format("{}{}", at == 0 ? "" : " ", form.shape[at]);
-    // A tuple of one needs its comma.
+    // A tuple of one element needs a comma.
     if (at + 1 < form.shape.size() || form.shape.size() == 1) dictionary += ',';
   }
   dictionary += "), }";
   const auto padded = [&](std::size_t before_bytes) {
-    const std::size_t unpadded = before_bytes + dictionary.size() + 1;  // the newline at the end
+    const std::size_t unpadded = before_bytes + dictionary.size() + 1;  // + 1 for the newline at the end
     return dictionary.size() + 1 + (kAlignmentBytes - unpadded % kAlignmentBytes) % kAlignmentBytes;
   };
   constexpr std::size_t kBeforeShort = 6 + 2 + 2;

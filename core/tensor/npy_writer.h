@@ -1,8 +1,8 @@
-// How NumPy sees a tensor: the header of an `.npy` file that holds its bytes.
+// Writes the header of an `.npy` file that holds a tensor's bytes.
 //
-// NumPy has no bfloat16, no fp8 and nothing smaller than a byte. Those appear as unsigned integers of their
-// size, elements of 4 and 6 bits as the bytes that they are packed in; only the archive has the true type
-// (in a mount: the attribute `user.safetensors.dtype`).
+// NumPy has no bfloat16, no fp8 and nothing smaller than a byte. These types appear as unsigned integers of
+// their size, elements of 4 and 6 bits as the bytes that they are packed in. Only the archive has the true
+// type (in a mount: the attribute `user.safetensors.dtype`).
 #pragma once
 
 #include <cstdint>
@@ -20,13 +20,14 @@ struct NpyForm {
   std::vector<std::uint64_t> shape;
 };
 
-/// Of elements of less than a byte, the last dimension counts bytes where a row of it is whole bytes; else
-/// all of them lie in one dimension. So check_npy() of core/tensor/npy.h takes them back, too.
+/// For elements smaller than a byte, the last dimension counts bytes if a row of it is whole bytes. Otherwise
+/// all elements lie in one dimension. check_npy() of core/tensor/npy.h accepts both forms.
 /// @param size_bytes  of all elements together.
 NpyForm npy_form(Dtype dtype, std::span<const std::uint64_t> shape, std::uint64_t size_bytes);
 
-/// Magic, version, length and dictionary (numpy/lib/format.py), padded so that the data begin at a multiple
-/// of 64. Version 1.0; 2.0 where more dimensions than a real tensor has make it too long for that.
+/// Returns magic, version, length and dictionary (numpy/lib/format.py), padded so that the data begin at a
+/// multiple of 64. The version is 1.0, or 2.0 if the header is too long for that: no real tensor has so many
+/// dimensions.
 std::string npy_header(const NpyForm& form);
 
 }  // namespace stfs

@@ -1,4 +1,4 @@
-// From the text to a range of positions per dimension, and from those to loops over bytes.
+// Parses the text into a range of positions per dimension, and turns these into loops over bytes.
 #include "core/tensor/slice.h"
 
 #include <fmt/format.h>
@@ -28,10 +28,10 @@ struct Item {
   std::optional<std::int64_t> start;  // or the integer
   std::optional<std::int64_t> stop;
   std::optional<std::int64_t> step;
-  std::size_t at = 0;  // in the text
+  std::size_t at = 0;  // position in the text
 };
 
-/// What is selected of one dimension.
+/// The selection in one dimension.
 struct Axis {
   std::uint64_t first = 0;
   std::int64_t step = 1;
@@ -86,8 +86,8 @@ class ItemParser {
     return {};
   }
 
-  /// The number at the next byte that is no space, or nothing. One that does not fit becomes the outermost
-  /// that does, which no position equals: as Python does with the bounds of a range.
+  /// Reads the number after any spaces, or returns nothing. A number that does not fit becomes the largest or
+  /// smallest one, which no position equals: Python does the same with the bounds of a range.
   std::optional<std::int64_t> parse_integer() {
     skip_space();
     const bool is_negative = at_ + 1 < text_.size() && text_[at_] == '-' && is_digit(text_[at_ + 1]);
@@ -97,7 +97,7 @@ class ItemParser {
     for (; at_ < text_.size() && is_digit(text_[at_]); ++at_) {
       const std::int64_t digit = text_[at_] - '0';
       if (__builtin_mul_overflow(value, 10, &value) ||
-          __builtin_sub_overflow(value, digit, &value)) {  // towards the sign that has one number more
+          __builtin_sub_overflow(value, digit, &value)) {  // count down: there is one more negative number
         value = std::numeric_limits<std::int64_t>::min();
         while (at_ < text_.size() && is_digit(text_[at_])) ++at_;
         break;
@@ -131,7 +131,8 @@ class ItemParser {
   std::vector<Item> items_;
 };
 
-/// The positions of a range in a dimension: PySlice_AdjustIndices of CPython (Objects/sliceobject.c).
+/// Selects the positions of a range in a dimension, as PySlice_AdjustIndices of CPython
+/// (Objects/sliceobject.c).
 Axis select_range(const Item& item, std::int64_t size) {
   const std::int64_t step = std::max(item.step.value_or(1), -kMaxIndex);
   const bool is_backwards = step < 0;
@@ -163,7 +164,8 @@ Result<Axis> select(const Item& item, std::uint64_t size, std::size_t dimension)
   return Axis{static_cast<std::uint64_t>(index < 0 ? index + signed_size : index), 1, 1, true};
 }
 
-/// One Axis per dimension: the ellipsis, or the end of the text, stands for all that is not spoken of.
+/// Returns one Axis per dimension. The ellipsis, or the end of the text, stands for all dimensions not
+/// mentioned.
 Result<std::vector<Axis>> select_all(std::string_view text, std::span<const std::uint64_t> shape) {
   ItemParser parser(text, shape);
   const auto items = parser.parse();
@@ -189,14 +191,14 @@ Result<std::vector<Axis>> select_all(std::string_view text, std::span<const std:
   return axes;
 }
 
-/// A level of the walk before it is known to be whole bytes.
+/// A loop in units of elements, before it is known to be whole bytes.
 struct ElementLoop {
   std::uint64_t count = 0;
   std::int64_t stride = 0;
 };
 
-/// Outermost first, neighbours merged that are one loop. Nothing overflows: whatever is taken more than
-/// once lies within the tensor.
+/// Returns the loops, outermost first, and merges neighbours that form one loop. Nothing overflows: every
+/// dimension with more than one position lies within the tensor.
 std::vector<ElementLoop> element_loops(std::span<const Axis> axes, std::span<const std::uint64_t> strides) {
   std::vector<ElementLoop> loops;
   for (std::size_t i = 0; i < axes.size(); ++i) {
@@ -212,7 +214,7 @@ std::vector<ElementLoop> element_loops(std::span<const Axis> axes, std::span<con
   return loops;
 }
 
-/// Completes a slice of at least one element with its walk.
+/// Completes a slice of at least one element with its loops.
 Result<void> plan_walk(Slice& slice, std::span<const Axis> axes, Dtype dtype,
                        std::span<const std::uint64_t> shape) {
   std::vector<std::uint64_t> strides(shape.size(), 1);
@@ -229,7 +231,7 @@ Result<void> plan_walk(Slice& slice, std::span<const Axis> axes, Dtype dtype,
   const std::uint64_t bits = bits_of(dtype);
   bool is_whole_bytes = first * bits % 8 == 0 && run * bits % 8 == 0;
   for (const ElementLoop& loop : loops) {
-    // Modulo 8, a sign does not matter, nor does what overflows.
+    // Modulo 8, neither the sign nor an overflow matters.
     is_whole_bytes = is_whole_bytes && static_cast<std::uint64_t>(loop.stride) * bits % 8 == 0;
   }
   if (!is_whole_bytes) {
@@ -244,7 +246,7 @@ Result<void> plan_walk(Slice& slice, std::span<const Axis> axes, Dtype dtype,
   std::uint64_t begin = slice.first_byte;
   std::uint64_t end = slice.first_byte + slice.run_bytes;
   for (const ElementLoop& loop : loops) {
-    // The product may not fit before it is divided.
+    // Divide before multiplying: the product may not fit.
     const auto signed_bits = static_cast<std::int64_t>(bits);
     const std::int64_t stride_bytes = loop.stride / 8 * signed_bits + loop.stride % 8 * signed_bits / 8;
     slice.loops.push_back({loop.count, stride_bytes});

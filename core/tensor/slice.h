@@ -1,7 +1,7 @@
-// NumPy's basic indexing of a tensor, "0:10,:,3": which of its bytes, and in which order.
+// NumPy's basic indexing of a tensor, for example "0:10,:,3": which bytes it selects, and in which order.
 //
-// What a slice holds is never listed. It is a nest of at most 64 loops around one run of bytes that lie
-// together, so that any place of it is found in as many steps as there are loops.
+// A slice is never listed element by element. It is at most 64 nested loops around one contiguous run of
+// bytes, so that any place in it is found in as many steps as it has loops.
 #pragma once
 
 #include <algorithm>
@@ -18,52 +18,54 @@
 
 namespace stfs {
 
-/// NumPy's own limit (NPY_MAXDIMS of NumPy 2); a tensor of more dimensions has no slices.
+/// NumPy's own limit (NPY_MAXDIMS of NumPy 2). A tensor of more dimensions has no slices.
 inline constexpr std::size_t kMaxSliceRank = 64;
 
 struct Slice {
-  /// One level of the walk, coalesced with its neighbours where their bytes allow it.
+  /// One loop level, merged with its neighbours where their bytes allow it.
   struct Loop {
-    std::uint64_t count = 0;        // at least 2
-    std::int64_t stride_bytes = 0;  // from one turn's first byte to the next one's; negative where backwards
+    std::uint64_t count = 0;  // at least 2
+    /// From one iteration's first byte to the next one's. Negative if the loop goes backwards.
+    std::int64_t stride_bytes = 0;
   };
 
-  std::vector<std::uint64_t> shape;  // of what is selected; empty for a scalar
+  std::vector<std::uint64_t> shape;  // of the selection; empty for a scalar
   std::uint64_t element_count = 0;
   std::uint64_t size_bytes = 0;
-  /// The smallest range of the tensor that holds all of it: the slice itself where is_contiguous().
+  /// The smallest range of the tensor that contains the slice. The slice itself if is_contiguous().
   ByteRange extent;
 
-  // The walk. A slice of nothing has no run; its run_bytes is 0.
-  std::uint64_t first_byte = 0;  // of the tensor, where the first run begins
-  std::uint64_t run_bytes = 0;   // a whole element at least
+  // The loops. An empty slice has no run, and its run_bytes is 0.
+  std::uint64_t first_byte = 0;  // offset in the tensor of the first run
+  std::uint64_t run_bytes = 0;   // one or more whole elements
   std::vector<Loop> loops;       // outermost first
 
-  /// One range of the tensor as it lies there: any slice along the leading dimension alone.
+  /// Whether the slice is one range of the tensor: any slice along the leading dimension only.
   [[nodiscard]] bool is_contiguous() const { return loops.empty(); }
 };
 
-/// Understands integers (which drop their dimension), ranges with steps, negative numbers and one "...",
-/// with spaces around them and a comma at the end, as NumPy does: bounds of ranges are clipped, integers
-/// are not. Takes time in proportion to the text and the rank, however large the numbers are.
-/// Elements of 4 and 6 bits can be selected where every run of them is whole bytes.
-/// @return InvalidArgument with the byte of the text where it went wrong and why, without the text itself;
-///         header.h's errors where the shape is no tensor's.
+/// Parses integers (which drop their dimension), ranges with steps, negative numbers and one "...", with
+/// spaces around them and a comma at the end, as NumPy does: bounds of ranges are clipped, integers are not.
+/// Takes time in proportion to the text and the rank, however large the numbers are. Elements of 4 and 6 bits
+/// can be selected if every run of them is whole bytes.
+/// @return InvalidArgument with the reason and the byte of the error, without the text itself; the errors of
+///   header.h if no tensor can have the shape.
 Result<Slice> parse_slice(std::string_view text, Dtype dtype, std::span<const std::uint64_t> shape);
 
-/// A place in a slice's walk over its runs. Refers to the slice.
+/// A position among the runs of a slice. Refers to the slice, which must outlive it.
 class SliceCursor {
  public:
-  /// @param run  the place in the slice's order, below the number of its runs.
+  /// @param run  the run's number in the slice's order, below the number of runs.
   SliceCursor(const Slice& slice, std::uint64_t run);
 
-  /// Where the run begins in the tensor.
+  /// The offset of the current run in the tensor.
   [[nodiscard]] std::uint64_t source_offset() const { return offset_; }
-  /// Runs from here to the end of the innermost loop, this one included, and how far apart they are.
+  /// The number of runs from the current one to the end of the innermost loop, and their distance in the
+  /// tensor.
   [[nodiscard]] std::uint64_t runs_in_row() const { return innermost_.count - position_; }
   [[nodiscard]] std::int64_t stride_bytes() const { return innermost_.stride_bytes; }
 
-  /// Behind the last run the walk begins again.
+  /// Moves forward. After the last run it starts again at the first.
   /// @param runs  at most runs_in_row().
   void advance(std::uint64_t runs) {
     position_ += runs;
@@ -78,13 +80,13 @@ class SliceCursor {
   Slice::Loop innermost_{1, 0};
   std::uint64_t position_ = 0;  // in the innermost loop
   std::uint64_t offset_;
-  std::array<std::uint64_t, kMaxSliceRank> positions_;  // in the loops around it
+  std::array<std::uint64_t, kMaxSliceRank> positions_;  // in the outer loops
 };
 
-/// Calls `bool callback(ByteRange of the tensor)` for the pieces that make up a range of the slice's own
-/// bytes, in order, until it returns false. Pieces that follow one another in the tensor come as one.
+/// Calls `bool callback(ByteRange of the tensor)` for the pieces of a range of the slice's own bytes, in
+/// order, until it returns false. Pieces that are adjacent in the tensor come as one.
 /// @param range  clipped to the slice.
-/// @return whether all of it was visited.
+/// @return whether the whole range was visited.
 template <class Callback>
 bool for_each_run(const Slice& slice, ByteRange range, Callback&& callback) {
   range = range.intersection({0, slice.size_bytes});
