@@ -34,8 +34,8 @@ enum class GroupState : std::uint8_t {
   Absent,     // never committed, or already finished and removed
   Committed,  // the coordinator names the journal
 };
-/// Reads what the coordinator at `path` says of a journal. InvalidArgument: it is damaged, or does not name
-/// the journal.
+/// Reads what the coordinator at `path` says of a journal. Absent also if the file is void. InvalidArgument:
+/// it is damaged, or does not name the journal.
 Result<GroupState> look_at_coordinator(Storage& storage, const std::filesystem::path& path,
                                        const std::string& journal);
 /// Finds the coordinator that names a journal whose own record is gone. Empty if none does.

@@ -18,6 +18,7 @@
 
 namespace stfs {
 
+/// Owns locks on one File and releases them at its end. Move-only. For one thread.
 class ArchiveLocks {
  public:
   ArchiveLocks() = default;
@@ -36,6 +37,7 @@ class ArchiveLocks {
       std::chrono::milliseconds patience,
       std::optional<std::chrono::milliseconds> has_waited = std::chrono::milliseconds(0));
 
+  /// Releases the locks now. Does nothing without locks.
   void release();
 
  private:

@@ -75,9 +75,12 @@ class Journal {
   Result<std::optional<std::uint64_t>> share(File& archive, ByteRange blocks);
   /// Size of the head and all regions.
   [[nodiscard]] std::uint64_t size_bytes() const { return end_bytes_; }
+  /// Writes staged bytes at an offset in a region. A journal in memory that grows too large for a lane moves
+  /// to a file first.
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
   /// Reads bytes that were written or shared before.
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
+  /// Preallocates disk space for a range of a region: ENOSPC, EDQUOT.
   Result<void> reserve(ByteRange range);
   /// The sealed journal's file, for reading.
   [[nodiscard]] File& file() const { return *file_; }

@@ -1,11 +1,9 @@
-// The format of a journal: the bytes that a commit writes into the archive, stored so that it can be
-// repeated.
+// The format of a journal: everything that a commit writes into the archive, so that it can be repeated.
 //
 //   block 0   head: magic, version, id, place of the record, boot, hashes of the record and of the head
 //   regions   new bytes, in whole 4096-byte blocks, each at a multiple of 4096
-//   record    the archive's identity; for each range: where the new blocks lie, a hash of every new block,
-//   and
-//             the old blocks: either a hash of each, or where in the journal they lie
+//   record    the archive's identity; for each range: the place of the new blocks, a hash of every new
+//             block, and the old blocks: either a hash of each, or their place in the journal
 //
 // The old blocks lie in the journal if the file system lets files share blocks: sharing costs nothing, and
 // the archive need not be read for their hashes. A copy of such a journal still has the old blocks.

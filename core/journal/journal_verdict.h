@@ -13,8 +13,8 @@
 //                                              some are neither                 foreign, blocks commits
 //   another one          any                   (not looked at)                  foreign
 //
-// A damaged journal blocks commits, and so does one whose coordinator is damaged. If its boot is lost, a
-// damaged journal is lost and removed.
+// A damaged journal blocks commits, and so does one whose coordinator is damaged. In both cases the journal
+// is lost instead, and removed, if its boot is lost.
 //
 // A boot is lost if this host now runs another boot. A commit with durability=process ends with its boot: its
 // name may come back after a power loss although it was removed, and applying it would overwrite newer

@@ -46,7 +46,7 @@ class StandingJournal {
 
   /// Counts a small commit that needed a file of its own.
   void note_small_commit() { ++small_commits_; }
-  /// Whether a standing journal pays: its owner makes several small commits.
+  /// Whether prepare() pays: the owner makes several small commits, has no file yet, and locks exist here.
   [[nodiscard]] bool is_wanted() const { return small_commits_ > 1 && !file_ && !lacks_locks_; }
   /// Makes the file on stable storage, if there is none. Makes no file where the file system has no locks:
   /// other processes could not tell that the owner lives.
