@@ -69,7 +69,7 @@ void print_leases(const Json& report, std::ostream& out) {
 
 Result<void> print_server_status(std::string_view report, std::ostream& out) {
   try {
-    const Json document = Json::parse(report);
+    const Json document = parse_json(report);
     print_line(out, "socket", document.at("socket").get<std::string>());
     print_line(out, "process",
                fmt::format("{}, for {}", document.at("pid").get<std::int64_t>(),

@@ -3,15 +3,15 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "tools/serve/serve_protocol.h"
+#include "tools/text/json_document.h"
 
 namespace stfs::upload {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using tools::Json;
 
 tl::unexpected<Error> wrong(std::string_view what) {
   return fail(ErrorCode::InvalidArgument, EPROTO, fmt::format("the manifest is wrong: {}", what));
@@ -131,7 +131,7 @@ std::string manifest_text(const ServeManifest& manifest) {
 
 Result<ServeManifest> parse_manifest(std::string_view text) {
   return guard_memory([&]() -> Result<ServeManifest> {
-    const Json document = Json::parse(text, nullptr, false);
+    const Json document = tools::parse_json(text);
     if (!document.is_object()) return wrong("it is no JSON object");
     ServeManifest manifest;
     const auto generation = member<std::uint64_t>(document, "generation");

@@ -1,9 +1,10 @@
-// Begins and prints JSON documents, and makes paths absolute.
+// Begins, reads and prints JSON documents, and makes paths absolute.
 #include "tools/text/json_document.h"
 
 #include <ostream>
 
 #include "core/base/absolute_path.h"
+#include "core/format/json_syntax.h"
 
 namespace stfs::tools {
 
@@ -11,6 +12,11 @@ Json json_document() {
   Json document;
   document["schema"] = kJsonSchema;
   return document;
+}
+
+Json parse_json(std::string_view text) {
+  if (find_json_error(text, kMostJsonLevels)) return Json::value_t::discarded;
+  return Json::parse(text, nullptr, false);
 }
 
 void write_json(const Json& document, std::ostream& out) {
