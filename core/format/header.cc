@@ -80,14 +80,14 @@ Result<void> validate(const TensorIndex& tensors, std::uint64_t data_size_bytes)
   return {};
 }
 
-tl::unexpected<Error> duplicate(std::string_view what, std::string_view key, std::string_view json,
-                                std::uint32_t first_end, std::uint32_t second_end) {
+tl::unexpected<Error> duplicate(std::string_view what, std::string_view key, std::uint32_t first_at,
+                                std::uint32_t second_at) {
   return invalid(ErrorCode::DuplicateKey,
                  fmt::format("{} {} is given twice, at bytes {} and {} of the header", what, in_quotes(key),
-                             opening_quote(json, first_end), opening_quote(json, second_end)));
+                             first_at, second_at));
 }
 
-Result<void> check_metadata_keys(const ParsedHeader& parsed, std::string_view json) {
+Result<void> check_metadata_keys(const ParsedHeader& parsed) {
   const Metadata& metadata = parsed.metadata;
   std::vector<std::uint32_t> order(metadata.size());
   std::iota(order.begin(), order.end(), 0U);
@@ -99,18 +99,18 @@ Result<void> check_metadata_keys(const ParsedHeader& parsed, std::string_view js
     return metadata[a].first == metadata[b].first;
   });
   if (twin == order.end()) return {};
-  return duplicate("__metadata__ key", metadata[*twin].first, json, parsed.metadata_key_ends[twin[0]],
-                   parsed.metadata_key_ends[twin[1]]);
+  return duplicate("__metadata__ key", metadata[*twin].first, parsed.metadata_keys_at[twin[0]],
+                   parsed.metadata_keys_at[twin[1]]);
 }
 
 Result<Header> parse_and_validate(std::string_view json, std::uint64_t data_size_bytes) {
   Result<ParsedHeader> parsed = parse_header_json(json);
   if (!parsed) return pass_on(std::move(parsed));
-  if (auto ok = check_metadata_keys(*parsed, json); !ok) return pass_on(std::move(ok));
+  if (auto ok = check_metadata_keys(*parsed); !ok) return pass_on(std::move(ok));
   auto tensors = std::move(parsed->tensors).build();
   if (!tensors) {
     const DuplicateName& twins = tensors.error();
-    return duplicate("tensor", twins.name, json, twins.first_key_end, twins.second_key_end);
+    return duplicate("tensor", twins.name, twins.first_key_at, twins.second_key_at);
   }
   if (auto ok = validate(*tensors, data_size_bytes); !ok) return pass_on(std::move(ok));
   return Header{std::move(*tensors), std::move(parsed->metadata)};

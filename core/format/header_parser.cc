@@ -1,91 +1,199 @@
-// Runs nlohmann_json over a header, with extra checks around it.
+// The grammar of a header: which value stands where, and where the value goes.
 //
-// It accepts two things that the reference's serde refuses, so they are refused here: a BOM, and a NUL byte,
-// which it takes for the end of the input. It must also not read long tokens without a limit (json_syntax.h).
+// Types and fields are checked as strictly as the reference's serde does. -0 is none of its whole numbers,
+// for one.
 #include "core/format/header_parser.h"
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cerrno>
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "core/base/utf8.h"
-#include "core/format/header_cursor.h"
-#include "core/format/header_handler.h"
+#include "core/format/dtype.h"
+#include "core/format/json_cursor.h"
+#include "core/format/json_string.h"
 #include "core/format/json_syntax.h"
 
 namespace stfs {
 namespace {
 
-// The longest token, with the white space before it, that nlohmann_json may put into a message.
-constexpr std::size_t kCitedTokenBytes = 1 << 20;
+constexpr std::string_view kDimensionsDue = "an array of whole numbers from 0 to 2^64-1 is";
+constexpr std::string_view kOffsetsDue = "two whole numbers from 0 to 2^64-1 are";
 
-tl::unexpected<Error> refused(std::string_view json, std::string why) {
-  // The reference checks the encoding of the whole header first (check 4). nlohmann_json has checked only the
-  // strings that it has read, so a refused header needs a check of the whole text.
-  const std::size_t valid = valid_utf8_prefix(json);
-  if (valid == json.size()) {
-    return fail(ErrorCode::InvalidHeaderDeserialization, EINVAL, std::move(why));
+tl::unexpected<Error> refuse(std::string why) {
+  return fail(ErrorCode::InvalidHeaderDeserialization, EINVAL, std::move(why));
+}
+
+/// Reads a text that is known to be JSON.
+class HeaderReader {
+ public:
+  explicit HeaderReader(std::string_view json) : json_(json) {}
+
+  Result<ParsedHeader> read() {
+    if (json_.peek() != '{') return mismatch("the header", "an object of tensors is");
+    bool has_metadata = false;
+    auto read = json_.for_each_member([&](std::string_view name, std::size_t name_at) -> Result<void> {
+      if (name == "__metadata__") {
+        if (std::exchange(has_metadata, true))
+          return refuse(fmt::format("byte {}: __metadata__ is given twice", name_at));
+        return read_metadata();
+      }
+      parsed_.tensors.begin_tensor(name, static_cast<std::uint32_t>(name_at));
+      return read_tensor();
+    });
+    if (!read) return pass_on(std::move(read));
+    return std::move(parsed_);
   }
-  return fail(
-      ErrorCode::InvalidHeader, EINVAL,
-      fmt::format("byte {}: 0x{:02x} is not UTF-8 here", valid, static_cast<std::uint8_t>(json[valid])));
-}
 
-std::optional<std::string> syntax_error(std::string_view json) {
-  const std::optional<JsonError> error = find_json_error(json, kMaxHeaderDepth);
-  if (!error) return std::nullopt;
-  return fmt::format("byte {}: not JSON: {}", error->position, error->why);
-}
+ private:
+  enum Field : unsigned { kIgnored = 0, kDtype = 1, kShape = 2, kOffsets = 4 };
 
-// Reads the header if no token, with the white space before it, is longer than the limit. Otherwise sets
-// `starved`, and the result says nothing else.
-Result<ParsedHeader> parse_tokens(std::string_view json, std::size_t token_limit_bytes, bool& starved) {
-  HeaderProgress progress{json.data(), json.data() + json.size(), token_limit_bytes};
-  progress.token_read();
-  HeaderHandler handler(json, progress);
-  const bool ok = nlohmann::json::sax_parse(HeaderCursor(progress), HeaderCursor(progress), &handler);
-  starved = progress.starved;
-  if (starved) return fail(ErrorCode::InvalidHeaderDeserialization, EINVAL, "a very long token");
-  if (ok) return handler.take();
-  if (!handler.why().empty()) return refused(json, handler.why());
-  // If the grammar is correct, a floating-point number is too large for a double.
-  return refused(json, syntax_error(json).value_or(fmt::format("byte {}: not JSON: a number out of range",
-                                                               progress.at - json.data() - 1)));
-}
+  Result<void> read_metadata() {
+    if (json_.peek() == 'n') {
+      json_.take_value();
+      return {};
+    }
+    if (json_.peek() != '{') return mismatch("__metadata__", "an object of strings is");
+    return json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
+      if (json_.peek() != '"') return mismatch("__metadata__ " + in_quotes(key), "a string is");
+      std::string decoded;
+      parsed_.metadata.emplace_back(key, json_.take_string(decoded));
+      parsed_.metadata_keys_at.push_back(static_cast<std::uint32_t>(key_at));
+      return {};
+    });
+  }
+
+  /// Of the tensor that was begun last.
+  Result<void> read_tensor() {
+    if (json_.peek() != '{') return mismatch(subject(), "an object with dtype, shape and data_offsets is");
+    unsigned fields = 0;
+    auto read = json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
+      const Field field = field_named(key);
+      if ((fields & field) != 0)
+        return refuse(fmt::format("{}: byte {}: {} is given twice", subject(), key_at, key));
+      fields |= field;
+      switch (field) {
+        case kDtype: return read_dtype();
+        case kShape: return read_shape();
+        case kOffsets: return read_offsets();
+        case kIgnored: break;
+      }
+      json_.take_value();
+      return {};
+    });
+    if (!read) return read;
+    const std::string_view missing = (fields & kDtype) == 0     ? "dtype"
+                                     : (fields & kShape) == 0   ? "shape"
+                                     : (fields & kOffsets) == 0 ? "data_offsets"
+                                                                : "";
+    if (missing.empty()) return {};
+    return refuse(fmt::format("{}: byte {}: no {}", subject(), json_.position() - 1, missing));
+  }
+
+  static Field field_named(std::string_view key) {
+    return key == "dtype" ? kDtype : key == "shape" ? kShape : key == "data_offsets" ? kOffsets : kIgnored;
+  }
+
+  Result<void> read_dtype() {
+    const JsonCursor before = json_;
+    std::string decoded;
+    const auto dtype = json_.peek() == '"' ? dtype_named(json_.take_string(decoded)) : std::optional<Dtype>();
+    if (dtype) {
+      parsed_.tensors.set_dtype(*dtype);
+      return {};
+    }
+    json_ = before;
+    return mismatch(subject("dtype"), "the name of a dtype is");
+  }
+
+  Result<void> read_shape() {
+    if (json_.peek() != '[') return mismatch(subject("shape"), kDimensionsDue);
+    parsed_.tensors.begin_shape();
+    return json_.for_each_element([&]() -> Result<void> {
+      const JsonCursor before = json_;
+      if (const auto dimension = json_.take_whole_number()) {
+        parsed_.tensors.add_dimension(*dimension);
+        return {};
+      }
+      json_ = before;
+      return mismatch(subject("shape"), kDimensionsDue);
+    });
+  }
+
+  Result<void> read_offsets() {
+    if (json_.peek() != '[') return mismatch(subject("data_offsets"), kOffsetsDue);
+    const std::size_t at = json_.position();
+    std::array<std::uint64_t, 2> offsets{};
+    std::size_t count = 0;
+    auto read = json_.for_each_element([&]() -> Result<void> {
+      const JsonCursor before = json_;
+      const auto offset = json_.take_whole_number();
+      if (offset && count < offsets.size()) {
+        offsets[count++] = *offset;
+        return {};
+      }
+      json_ = before;
+      return mismatch(subject("data_offsets"), kOffsetsDue, offset ? "a third number" : "");
+    });
+    if (!read) return read;
+    if (count != offsets.size()) {
+      return refuse(fmt::format("{}: {} at byte {}, but {} due", subject("data_offsets"),
+                                count == 0 ? "none" : "only one", at, kOffsetsDue));
+    }
+    parsed_.tensors.set_data_offsets(offsets[0], offsets[1]);
+    return {};
+  }
+
+  [[nodiscard]] std::string subject(std::string_view field = "") const {
+    const std::string tensor = "tensor " + in_quotes(parsed_.tensors.name());
+    return field.empty() ? tensor : fmt::format("{}: {}", tensor, field);
+  }
+
+  /// What stands at the cursor is not what is due there.
+  tl::unexpected<Error> mismatch(std::string_view subject, std::string_view due,
+                                 std::string_view found = "") {
+    const std::size_t at = json_.position();
+    return refuse(
+        fmt::format("{}: {} at byte {}, but {} due", subject, found.empty() ? kind() : found, at, due));
+  }
+  /// Of the value at the cursor.
+  std::string kind() {
+    switch (json_.peek()) {
+      case '{': return "an object";
+      case '[': return "an array";
+      case 'n': return "null";
+      case 't':
+      case 'f': return "a boolean";
+      case '-': return "a number with a minus sign";
+      case '"': {
+        std::string decoded;
+        return in_quotes(json_.take_string(decoded));
+      }
+      default: return json_.take_whole_number() ? "a number" : "a number that is no 64-bit integer";
+    }
+  }
+
+  JsonCursor json_;
+  ParsedHeader parsed_;
+};
 
 }  // namespace
 
-std::uint64_t opening_quote(std::string_view json, std::uint64_t end) {
-  // Every quote inside a string follows an odd number of backslashes. The opening quote follows none.
-  std::uint64_t at = end - 1;
-  while (at > 0) {
-    if (json[--at] != '"') continue;
-    std::uint64_t backslashes = 0;
-    while (backslashes < at && json[at - 1 - backslashes] == '\\') ++backslashes;
-    if (backslashes % 2 == 0) break;
-  }
-  return at;
-}
-
 Result<ParsedHeader> parse_header_json(std::string_view json) {
-  if (json.empty()) return refused(json, "the header is empty, where a JSON object is due");
-  if (json.substr(0, 3) == "\xEF\xBB\xBF") return refused(json, "byte 0: a byte order mark before the JSON");
-  if (const std::size_t nul = json.find('\0'); nul != json.npos) {
-    return refused(json, fmt::format("byte {}: a NUL byte", nul));
+  // The reference looks at the encoding of the whole header first.
+  if (const std::size_t valid = valid_utf8_prefix(json); valid != json.size()) {
+    return fail(
+        ErrorCode::InvalidHeader, EINVAL,
+        fmt::format("byte {}: 0x{:02x} is not UTF-8 here", valid, static_cast<std::uint8_t>(json[valid])));
   }
-  // The padding may be long. It is not part of a token.
-  json = json.substr(0, json.find_last_not_of(" \t\n\r") + 1);
-  bool starved = false;
-  auto parsed = parse_tokens(json, kCitedTokenBytes, starved);
-  if (!starved) return parsed;
-  // nlohmann_json must not refuse a token of this length itself (json_syntax.h), so look for an error first.
-  if (auto error = syntax_error(json)) return refused(json, std::move(*error));
-  return parse_tokens(json, json.size(), starved);
+  if (const auto error = find_json_error(json, kMaxHeaderDepth))
+    return refuse(fmt::format("byte {}: not JSON: {}", error->position, error->why));
+  return HeaderReader(json).read();
 }
 
 }  // namespace stfs

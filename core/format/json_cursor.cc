@@ -2,16 +2,17 @@
 #include "core/format/json_cursor.h"
 
 #include <charconv>
-#include <nlohmann/json.hpp>
+
+#include "core/format/json_string.h"
 
 namespace stfs {
 
 std::string_view JsonCursor::take_string(std::string& decoded) {
   const std::size_t begin = at_;
   skip_string();
-  const std::string_view token = text_.substr(begin, at_ - begin);
-  if (token.find('\\') == token.npos) return token.substr(1, token.size() - 2);
-  decoded = nlohmann::json::parse(token).get<std::string>();
+  const std::string_view inside = text_.substr(begin + 1, at_ - begin - 2);
+  if (inside.find('\\') == inside.npos) return inside;
+  decoded = unescaped_json(inside);
   return decoded;
 }
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 #include <iterator>
 
@@ -43,12 +44,67 @@ void append_visible(std::string& out, char c) {
   }
 }
 
+/// Four hexadecimal digits.
+char32_t code_unit(std::string_view digits) {
+  unsigned unit = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), unit, 16);
+  return unit;
+}
+
+void append_utf8(std::string& out, char32_t code_point) {
+  const auto add = [&](char32_t byte) { out += static_cast<char>(byte); };
+  const auto add_rest = [&](int bits) {
+    for (; bits >= 0; bits -= 6) add(0x80 | ((code_point >> bits) & 0x3F));
+  };
+  if (code_point < 0x80) {
+    add(code_point);
+  } else if (code_point < 0x800) {
+    add(0xC0 | (code_point >> 6));
+    add_rest(0);
+  } else if (code_point < 0x10000) {
+    add(0xE0 | (code_point >> 12));
+    add_rest(6);
+  } else {
+    add(0xF0 | (code_point >> 18));
+    add_rest(12);
+  }
+}
+
 }  // namespace
 
 void append_json_string(std::string& out, std::string_view text) {
   out += '"';
   for (const char c : text) append_escaped(out, c);
   out += '"';
+}
+
+std::string unescaped_json(std::string_view inside) {
+  std::string text;
+  text.reserve(inside.size());
+  for (std::size_t escape = inside.find('\\'); escape != inside.npos; escape = inside.find('\\')) {
+    text += inside.substr(0, escape);
+    const char kind = inside[escape + 1];
+    inside.remove_prefix(escape + 2);
+    switch (kind) {
+      case 'b': text += '\b'; break;
+      case 'f': text += '\f'; break;
+      case 'n': text += '\n'; break;
+      case 'r': text += '\r'; break;
+      case 't': text += '\t'; break;
+      case 'u': {
+        char32_t code_point = code_unit(inside.substr(0, 4));
+        inside.remove_prefix(4);
+        if (code_point >= 0xD800 && code_point < 0xDC00) {  // the other half is an escape as well
+          code_point = 0x10000 + ((code_point - 0xD800) << 10) + (code_unit(inside.substr(2, 4)) - 0xDC00);
+          inside.remove_prefix(6);
+        }
+        append_utf8(text, code_point);
+        break;
+      }
+      default: text += kind; break;  // a quote, a slash, a backslash
+    }
+  }
+  return text += inside;
 }
 
 std::string in_quotes(std::string_view text) {

@@ -12,6 +12,10 @@ namespace stfs {
 /// and control characters, and keeps every other byte.
 void append_json_string(std::string& out, std::string_view text);
 
+/// Returns the text that the inside of a JSON string stands for. The string must be valid
+/// (core/format/json_syntax.h).
+std::string unescaped_json(std::string_view inside);
+
 /// The longest part of a name that a message shows.
 inline constexpr std::size_t kQuotedBytes = 100;
 

@@ -5,6 +5,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <utility>
 
 #include "core/format/json_string.h"
@@ -17,6 +19,28 @@ bool is_digit(char c) {
 }
 bool is_hex(char c) {
   return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+/// Whether a number in JSON's form is too large for a double.
+bool is_beyond_double(std::string_view number) {
+  constexpr std::size_t kSafeDigits = 308;  // of any number without an exponent
+  const std::size_t exponent_at = number.find_first_of("eE");
+  if (exponent_at == number.npos && number.size() <= kSafeDigits) return false;
+  double value = 0;
+  const char* end = number.data() + number.size();
+  if (std::from_chars(number.data(), end, value).ec != std::errc::result_out_of_range) return false;
+  // Too large, or too close to 0, which is no error: the first digit that is not 0 tells.
+  const std::string_view mantissa = number.substr(0, exponent_at);
+  const auto point = static_cast<std::int64_t>(std::min(mantissa.find('.'), mantissa.size()));
+  const auto first = static_cast<std::int64_t>(mantissa.find_first_of("123456789"));
+  std::int64_t exponent = 0;
+  if (exponent_at != number.npos) {
+    std::string_view digits = number.substr(exponent_at + 1);
+    if (digits.front() == '+') digits.remove_prefix(1);
+    const auto read = std::from_chars(digits.data(), digits.data() + digits.size(), exponent);
+    if (read.ec != std::errc()) return digits.front() != '-';
+  }
+  return point - first + exponent > 0;
 }
 
 class Checker {
@@ -170,8 +194,9 @@ bool Checker::number() {
     if (!take('+')) take('-');
     if (!digits()) return false;
   }
-  return at_ - begin <= kMaxNumberBytes ||
-         stop_at(begin, fmt::format("a number of more than {} digits", kMaxNumberBytes));
+  if (at_ - begin > kMaxNumberBytes)
+    return stop_at(begin, fmt::format("a number of more than {} digits", kMaxNumberBytes));
+  return !is_beyond_double(text_.substr(begin, at_ - begin)) || stop_at(begin, "a number out of range");
 }
 
 bool Checker::digits() {

@@ -1,8 +1,4 @@
-// Finds where and why a text is not JSON, with our own messages and in constant memory.
-//
-// nlohmann_json reads headers. This is for headers that it refuses. Its own message cites the last token with
-// the white space around it, several times: for a header of 100 MB of line feeds and a stray letter it took
-// 2.7 GB and half a minute.
+// Decides whether a text is JSON. If the text is not JSON, says where and why, in constant memory.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +16,9 @@ struct JsonError {
   std::string why;
 };
 
-/// Returns the first violation of RFC 8259 in the text, or nothing. Does not check UTF-8 (core/base/utf8.h),
-/// and checks only the form and length of numbers.
+/// Returns the first violation of RFC 8259 in the text, or nothing. Does not check UTF-8 (core/base/utf8.h).
+/// A number that no double can hold is an error, as it is for the reference library; so is one that is too
+/// long.
 /// @param max_depth  how many objects and arrays may be open at a time.
 std::optional<JsonError> find_json_error(std::string_view text, unsigned max_depth);
 

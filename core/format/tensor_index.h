@@ -60,7 +60,7 @@ class TensorIndex {
     std::uint32_t name_size = 0;
     std::uint32_t shape_at = 0;
     std::uint32_t rank = 0;
-    std::uint32_t key_end = 0;  // position in the header just behind the name's closing quote
+    std::uint32_t key_at = 0;  // position of the name's opening quote in the header
     Dtype dtype = Dtype::U8;
   };
   [[nodiscard]] std::string_view name_at(const Entry& entry) const {
@@ -72,7 +72,7 @@ class TensorIndex {
 
   FlatArray<char> names_;
   FlatArray<std::uint64_t> dimensions_;
-  FlatArray<Entry> entries_;  // ordered by (begin, end, key_end)
+  FlatArray<Entry> entries_;  // ordered by (begin, end, key_at)
   // A hash table of the names with open addressing. Its size is a power of two above the number of tensors. A
   // slot of 0 is free. Otherwise the low bits (as many as a slot number has) are the tensor's position + 1,
   // and the other bits are bits of the name's hash, so that a slot of another name is rarely followed.

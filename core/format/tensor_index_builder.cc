@@ -7,11 +7,11 @@
 
 namespace stfs {
 
-void TensorIndex::Builder::begin_tensor(std::string_view name, std::uint32_t key_end) {
+void TensorIndex::Builder::begin_tensor(std::string_view name, std::uint32_t key_at) {
   Entry entry;
   entry.name_at = static_cast<std::uint32_t>(index_.names_.size());
   entry.name_size = static_cast<std::uint32_t>(name.size());
-  entry.key_end = key_end;
+  entry.key_at = key_at;
   index_.names_.append(name.data(), name.size());
   index_.entries_.push_back(entry);
 }
@@ -36,7 +36,7 @@ std::string_view TensorIndex::Builder::name() const {
 
 tl::expected<TensorIndex, DuplicateName> TensorIndex::Builder::build() && {
   const auto before = [](const Entry& a, const Entry& b) {
-    return std::tie(a.begin, a.end, a.key_end) < std::tie(b.begin, b.end, b.key_end);
+    return std::tie(a.begin, a.end, a.key_at) < std::tie(b.begin, b.end, b.key_at);
   };
   // Most writers list the tensors in order of offset already.
   if (!std::is_sorted(index_.entries_.begin(), index_.entries_.end(), before)) {
@@ -48,9 +48,8 @@ tl::expected<TensorIndex, DuplicateName> TensorIndex::Builder::build() && {
   if (const auto twins = index_.index_names()) {
     const Entry& one = index_.entries_[twins->first];
     const Entry& other = index_.entries_[twins->second];
-    return tl::unexpected(DuplicateName{std::string(index_.name_at(one)),
-                                        std::min(one.key_end, other.key_end),
-                                        std::max(one.key_end, other.key_end)});
+    return tl::unexpected(DuplicateName{std::string(index_.name_at(one)), std::min(one.key_at, other.key_at),
+                                        std::max(one.key_at, other.key_at)});
   }
   return std::move(index_);
 }

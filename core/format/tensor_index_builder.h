@@ -13,11 +13,11 @@
 
 namespace stfs {
 
-/// Two tensors with the same name: the positions just behind each name in the header, the first one first.
+/// Two tensors with the same name: the position of each name in the header, the first one first.
 struct DuplicateName {
   std::string name;
-  std::uint32_t first_key_end = 0;
-  std::uint32_t second_key_end = 0;
+  std::uint32_t first_key_at = 0;
+  std::uint32_t second_key_at = 0;
 };
 
 /// All functions may throw std::bad_alloc. A header has at most 100,000,000 bytes, so every position and
@@ -25,7 +25,7 @@ struct DuplicateName {
 class TensorIndex::Builder {
  public:
   /// Starts a tensor. The calls below apply to the tensor that was started last.
-  void begin_tensor(std::string_view name, std::uint32_t key_end);
+  void begin_tensor(std::string_view name, std::uint32_t key_at);
   void set_dtype(Dtype dtype) { index_.entries_.back().dtype = dtype; }
   void begin_shape();
   void add_dimension(std::uint64_t size);

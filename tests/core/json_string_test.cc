@@ -1,6 +1,9 @@
 // core/format/json_string.h and core/base/utf8.h
 #include "core/format/json_string.h"
 
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 
 #include "core/base/utf8.h"
@@ -21,6 +24,22 @@ TEST_CASE("JSON strings are escaped as the reference escapes them", "[core][json
   CHECK(json("\b\f\n\r\t") == R"("\b\f\n\r\t")");
   CHECK(json(std::string_view("\0\x1f", 2)) == R"("\u0000\u001f")");
   CHECK(json("/\x7fgröße") == "\"/\x7fgröße\"");
+}
+
+TEST_CASE("what stands between the quotes of a JSON string is read as nlohmann_json reads it",
+          "[core][json_string]") {
+  const std::string pieces[] = {"a",         "größe",           R"(\n)",           R"(\\)",
+                                R"(\")",     R"(\/)",           R"(\b\f\r\t)",     R"(\u0000)",
+                                R"(\u007f)", R"(\u0080)",       R"(\u07FF)",       R"(\u0800)",
+                                R"(\uffff)", R"(\ud800\udc00)", R"(\udbff\udfff)", R"(\uD83D\uDe00)",
+                                R"(\u0041)"};
+  std::mt19937 random(20261123);
+  for (int round = 0; round < 20'000; ++round) {
+    std::string inside;
+    for (unsigned count = random() % 6; count > 0; --count) inside += pieces[random() % std::size(pieces)];
+    CAPTURE(inside);
+    REQUIRE(unescaped_json(inside) == nlohmann::json::parse('"' + inside + '"').get<std::string>());
+  }
 }
 
 TEST_CASE("names in messages are printable, whatever they hold", "[core][json_string]") {

@@ -45,17 +45,64 @@ TEST_CASE("the syntax check stops at its depth, not at the stack's", "[core][jso
 }
 
 TEST_CASE("a number of a million digits passes, a longer one does not", "[core][json_syntax]") {
-  CHECK(!find_json_error("[" + std::string(stfs::kMaxNumberBytes, '1') + "]", kDepth));
-  CHECK(find_json_error("[" + std::string(stfs::kMaxNumberBytes + 1, '1') + "]", kDepth)->position == 1);
+  const auto digits = [](std::size_t count) { return "[0." + std::string(count - 2, '1') + "]"; };
+  CHECK(!find_json_error(digits(stfs::kMaxNumberBytes), kDepth));
+  CHECK(find_json_error(digits(stfs::kMaxNumberBytes + 1), kDepth)->position == 1);
+}
+
+TEST_CASE("a number that no double can hold is an error, one that is nearly 0 is none",
+          "[core][json_syntax]") {
+  const std::string zeros(400, '0');
+  for (const std::string& number :
+       {std::string("1.7976931348623157e308"), std::string("1e-999"), std::string("0e999"),
+        "0." + zeros + "1", "1" + zeros + "e-200", "0." + zeros + "1e600", std::string("-5e-324"),
+        "1e-" + zeros + "9999999999999999999",
+        zeros.substr(0, 1) + "." + zeros + "e" + zeros + "99999999999999999999"}) {
+    CAPTURE(number);
+    CHECK(!find_json_error("[" + number + "]", kDepth));
+  }
+  for (const std::string& number :
+       {std::string("1e309"), std::string("-1e309"), std::string("1E+999"), "1" + zeros, "1" + zeros + "e-50",
+        "0." + zeros + "1e800", std::string("1e99999999999999999999"), std::string(1'000'000, '1')}) {
+    CAPTURE(number.substr(0, 50));
+    const auto error = find_json_error("[" + number + "]", kDepth);
+    REQUIRE(error);
+    CHECK(error->position == 1);
+    CHECK(error->why == "a number out of range");
+  }
 }
 
 TEST_CASE("the syntax check and nlohmann_json agree on random text", "[core][json_syntax]") {
-  // Pieces rather than bytes, so that much of it is JSON; none makes a number too large for a double.
-  const std::string pieces[] = {"{",          "}",           "[",    "]",  ",",   ":",
-                                "\"a\"",      "\"\\n\"",     "1",    "-0", " ",   "\n",
-                                "1.5",        "1e-3",        "null", "\"", "\\",  "x",
-                                "0",          "\"\\u00e9\"", ".",    "-",  "tru", "\"\\ud83d\\ude00\"",
-                                "\"\\ud800\""};
+  // Pieces rather than bytes, so that much of it is JSON.
+  const std::string pieces[] = {"{",
+                                "}",
+                                "[",
+                                "]",
+                                ",",
+                                ":",
+                                "\"a\"",
+                                "\"\\n\"",
+                                "1",
+                                "-0",
+                                " ",
+                                "\n",
+                                "1.5",
+                                "1e-3",
+                                "null",
+                                "\"",
+                                "\\",
+                                "x",
+                                "0",
+                                "\"\\u00e9\"",
+                                ".",
+                                "-",
+                                "tru",
+                                "\"\\ud83d\\ude00\"",
+                                "\"\\ud800\"",
+                                "e",
+                                "309",
+                                "E+99",
+                                "99999999999999999999"};
   std::mt19937 random(20261121);
   int valid = 0;
   for (int round = 0; round < 200'000; ++round) {

@@ -13,9 +13,9 @@ namespace {
 
 constexpr std::uint64_t kMaxElement = std::numeric_limits<std::uint64_t>::max();
 
-void add(TensorIndex::Builder& builder, std::string_view name, std::uint32_t key_end,
+void add(TensorIndex::Builder& builder, std::string_view name, std::uint32_t key_at,
          std::initializer_list<std::uint64_t> shape, std::uint64_t begin, std::uint64_t end) {
-  builder.begin_tensor(name, key_end);
+  builder.begin_tensor(name, key_at);
   builder.set_dtype(Dtype::U8);
   builder.begin_shape();
   for (const std::uint64_t size : shape) builder.add_dimension(size);
@@ -77,8 +77,8 @@ TEST_CASE("an index names both places of a duplicate", "[core][tensor_index]") {
   const auto index = std::move(builder).build();
   REQUIRE(!index);
   CHECK(index.error().name == "twin");
-  CHECK(index.error().first_key_end == 70);
-  CHECK(index.error().second_key_end == 90);
+  CHECK(index.error().first_key_at == 70);
+  CHECK(index.error().second_key_at == 90);
 }
 
 TEST_CASE("an index of a hundred thousand finds each and nothing else", "[core][tensor_index]") {
