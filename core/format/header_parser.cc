@@ -191,7 +191,8 @@ Result<ParsedHeader> parse_header_json(std::string_view json) {
         ErrorCode::InvalidHeader, EINVAL,
         fmt::format("byte {}: 0x{:02x} is not UTF-8 here", valid, static_cast<std::uint8_t>(json[valid])));
   }
-  if (const auto error = find_json_error(json, kMaxHeaderDepth))
+  // The reference refuses a number that no double can hold, also in a field that nobody reads.
+  if (const auto error = find_json_error(json, kMaxHeaderDepth, Numbers::Doubles))
     return refuse(fmt::format("byte {}: not JSON: {}", error->position, error->why));
   return HeaderReader(json).read();
 }

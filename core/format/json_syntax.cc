@@ -45,7 +45,8 @@ bool is_beyond_double(std::string_view number) {
 
 class Checker {
  public:
-  Checker(std::string_view text, unsigned max_depth) : text_(text), depth_left_(max_depth) {}
+  Checker(std::string_view text, unsigned max_depth, Numbers numbers)
+      : text_(text), depth_left_(max_depth), numbers_(numbers) {}
 
   std::optional<JsonError> check() {
     if (value() && (skip_space(), at_ != text_.size())) stop("something behind its end");
@@ -87,6 +88,7 @@ class Checker {
   std::string_view text_;
   std::size_t at_ = 0;
   unsigned depth_left_;
+  Numbers numbers_;
   std::optional<JsonError> error_;
 };
 
@@ -196,7 +198,9 @@ bool Checker::number() {
   }
   if (at_ - begin > kMaxNumberBytes)
     return stop_at(begin, fmt::format("a number of more than {} digits", kMaxNumberBytes));
-  return !is_beyond_double(text_.substr(begin, at_ - begin)) || stop_at(begin, "a number out of range");
+  if (numbers_ == Numbers::Doubles && is_beyond_double(text_.substr(begin, at_ - begin)))
+    return stop_at(begin, "a number out of range");
+  return true;
 }
 
 bool Checker::digits() {
@@ -213,8 +217,8 @@ bool Checker::literal(std::string_view word) {
 
 }  // namespace
 
-std::optional<JsonError> find_json_error(std::string_view text, unsigned max_depth) {
-  return Checker(text, max_depth).check();
+std::optional<JsonError> find_json_error(std::string_view text, unsigned max_depth, Numbers numbers) {
+  return Checker(text, max_depth, numbers).check();
 }
 
 }  // namespace stfs

@@ -16,10 +16,13 @@ struct JsonError {
   std::string why;
 };
 
+/// Which numbers are allowed: all, or those that a double can hold.
+enum class Numbers : std::uint8_t { All, Doubles };
+
 /// Returns the first violation of RFC 8259 in the text, or nothing. Does not check UTF-8 (core/base/utf8.h).
-/// A number that no double can hold is an error, as it is for the reference library; so is one that is too
-/// long.
+/// Of numbers it checks the form, the length and, if asked to, the size.
 /// @param max_depth  how many objects and arrays may be open at a time.
-std::optional<JsonError> find_json_error(std::string_view text, unsigned max_depth);
+std::optional<JsonError> find_json_error(std::string_view text, unsigned max_depth,
+                                         Numbers numbers = Numbers::All);
 
 }  // namespace stfs

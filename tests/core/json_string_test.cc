@@ -28,15 +28,14 @@ TEST_CASE("JSON strings are escaped as the reference escapes them", "[core][json
 
 TEST_CASE("what stands between the quotes of a JSON string is read as nlohmann_json reads it",
           "[core][json_string]") {
-  const std::string pieces[] = {"a",         "größe",           R"(\n)",           R"(\\)",
-                                R"(\")",     R"(\/)",           R"(\b\f\r\t)",     R"(\u0000)",
-                                R"(\u007f)", R"(\u0080)",       R"(\u07FF)",       R"(\u0800)",
-                                R"(\uffff)", R"(\ud800\udc00)", R"(\udbff\udfff)", R"(\uD83D\uDe00)",
-                                R"(\u0041)"};
+  const std::string pieces[] = {
+      "a",           "größe",           R"(\n)",           R"(\\)",           R"(\")",     R"(\/)",
+      R"(\b\f\r\t)", R"(\u0000)",       R"(\u007f)",       R"(\u0080)",       R"(\u07FF)", R"(\u0800)",
+      R"(\uffff)",   R"(\ud800\udc00)", R"(\udbff\udfff)", R"(\uD83D\uDe00)", R"(\u0041)"};
   std::mt19937 random(20261123);
   for (int round = 0; round < 20'000; ++round) {
     std::string inside;
-    for (unsigned count = random() % 6; count > 0; --count) inside += pieces[random() % std::size(pieces)];
+    for (auto count = random() % 6; count > 0; --count) inside += pieces[random() % std::size(pieces)];
     CAPTURE(inside);
     REQUIRE(unescaped_json(inside) == nlohmann::json::parse('"' + inside + '"').get<std::string>());
   }

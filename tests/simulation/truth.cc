@@ -42,9 +42,9 @@ void Truth::change(const std::string& tensor, std::uint64_t offset, const Buffer
     if (!is_same && !is_synchronous) continue;
     if (is_synchronous && frame.before.empty()) frame.before.push_back(now);
     frame.is_changed_beside = true;
-    if (is_synchronous) frame.beside.emplace_back(offset, bytes);
+    if (is_synchronous) frame.beside.push_back({tensor, offset, bytes});
     if (is_same && frame.commits.front()->target.edition == edition_)
-      frame.beside.emplace_back(offset, bytes);
+      frame.beside.push_back({tensor, offset, bytes});
   }
   std::ranges::copy(bytes, now.begin() + static_cast<std::ptrdiff_t>(offset));
 }
@@ -88,9 +88,9 @@ void Truth::adopt(const Contents& found) {
       const std::string& tensor = pending.target.tensor;
       if (pending.target.edition != edition_ || !found.contains(tensor)) continue;
       const Buffer& before = expected.at(tensor);
-      const Buffer first = first_of(frame, at);
       Buffer& after = done.emplace(tensor, pending.over(before)).first->second;
-      if (found.at(tensor) == first) after = first;
+      const std::vector<Buffer> outcomes = outcomes_of(frame, at);
+      if (std::ranges::find(outcomes, found.at(tensor)) != outcomes.end()) after = found.at(tensor);
       is_done = is_done || (found.at(tensor) == after && after != before);
     }
     if (!is_done) continue;
@@ -287,12 +287,20 @@ void Truth::add_commit(Frame& frame, const PendingPointer& pending) const {
   frame.before.push_back(pending->committed());
 }
 
-Buffer Truth::first_of(const Frame& frame, std::size_t at) {
-  if (at >= frame.before.size()) return {};
-  Buffer first = frame.commits[at]->over(frame.before[at]);
-  for (const auto& [offset, bytes] : frame.beside)
-    std::ranges::copy(bytes, first.begin() + static_cast<std::ptrdiff_t>(offset));
-  return first;
+std::vector<Buffer> Truth::outcomes_of(const Frame& frame, std::size_t at) {
+  const PendingChange& pending = *frame.commits[at];
+  std::vector<Buffer> outcomes;
+  for (std::size_t earlier = 0; at < frame.before.size() && earlier <= frame.beside.size(); ++earlier) {
+    Buffer content = frame.before[at];
+    for (std::size_t each = 0; each <= frame.beside.size(); ++each) {
+      if (each == earlier) content = pending.over(content);
+      if (each == frame.beside.size() || frame.beside[each].tensor != pending.target.tensor) continue;
+      std::ranges::copy(frame.beside[each].bytes,
+                        content.begin() + static_cast<std::ptrdiff_t>(frame.beside[each].offset));
+    }
+    outcomes.push_back(std::move(content));
+  }
+  return outcomes;
 }
 
 bool Truth::end_commit(const Frame& frame, int error, const std::string& what) {
@@ -316,14 +324,17 @@ bool Truth::end_commit(const Frame& frame, int error, const std::string& what) {
   for (std::size_t at = 0; at < frame.commits.size(); ++at) {
     PendingChange& pending = *frame.commits[at];
     Buffer& now = pending.target.edition->committed.at(pending.target.tensor);
-    const Buffer last = pending.over(now);
-    const Buffer first = first_of(frame, at);
-    // Who came last, of two that went on at once, the archive knows.
     const auto found = stored.find(pending.target.tensor);
-    const bool is_first = found != stored.end() && found->second == first;
-    expect(found == stored.end() || is_first || found->second == last,
-           "TORN: neither a commit nor the change beside it came last");
-    now = is_first ? first : last;
+    if (found == stored.end()) {
+      now = pending.over(now);
+    } else {
+      // Who came last, of those that went on at once, the archive knows.
+      std::vector<Buffer> outcomes = outcomes_of(frame, at);
+      outcomes.push_back(pending.over(now));
+      const auto outcome = std::ranges::find(outcomes, found->second);
+      expect(outcome != outcomes.end(), "TORN: neither a commit nor the change beside it came last");
+      now = outcome != outcomes.end() ? *outcome : outcomes.back();
+    }
     pending.forget();
   }
   return true;

@@ -149,6 +149,11 @@ class Truth final : public Witness {
     Target target;
     Buffer content;  // empty: anything, since bytes of the page cache were refused
   };
+  struct Change {
+    std::string tensor;
+    std::uint64_t offset = 0;
+    Buffer bytes;
+  };
   struct Frame {  // a request that was not answered; they end in the order of a stack
     PendingPointer pending;
     CloseDecision decision = CloseDecision::Wait;
@@ -159,7 +164,7 @@ class Truth final : public Witness {
     int due = 0;                     // the error that is due; -1: any
     std::set<int> or_due{};          // as well as these
     bool is_changed_beside = false;  // by another program, meanwhile:
-    std::vector<std::pair<std::uint64_t, Buffer>> beside;
+    std::vector<Change> beside;
     bool is_synchronous = false;
     bool is_behind_end = false;  // of the tensor, as the end of a mapped page is
     bool is_release = false;
@@ -189,8 +194,9 @@ class Truth final : public Witness {
   [[nodiscard]] Dues dues_of(const Frame& frame) const;
   /// A commit has met a fault and has reported it.
   void end_fault(const Frame& frame, const std::string& what);
-  /// A commit's tensor, where another program changed the tensor behind the commit.
-  [[nodiscard]] static Buffer first_of(const Frame& frame, std::size_t at);
+  /// What a commit's tensor may hold after the commit: other programs' changes came before the commit or
+  /// behind it.
+  [[nodiscard]] static std::vector<Buffer> outcomes_of(const Frame& frame, std::size_t at);
   /// @return whether it was done.
   bool end_commit(const Frame& frame, int error, const std::string& what);
   Frame pop();
