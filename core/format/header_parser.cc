@@ -22,8 +22,8 @@
 namespace stfs {
 namespace {
 
-constexpr std::string_view kDimensionsDue = "an array of whole numbers from 0 to 2^64-1 is";
-constexpr std::string_view kOffsetsDue = "two whole numbers from 0 to 2^64-1 are";
+constexpr std::string_view kDimensions = "an array of whole numbers from 0 to 2^64-1";
+constexpr std::string_view kTwoOffsets = "two whole numbers from 0 to 2^64-1";
 
 tl::unexpected<Error> refuse(std::string why) {
   return fail(ErrorCode::InvalidHeaderDeserialization, EINVAL, std::move(why));
@@ -35,7 +35,7 @@ class HeaderReader {
   explicit HeaderReader(std::string_view json) : json_(json) {}
 
   Result<ParsedHeader> read() {
-    if (json_.peek() != '{') return mismatch("the header", "an object of tensors is");
+    if (json_.peek() != '{') return mismatch("the header", "an object of tensors");
     bool has_metadata = false;
     auto read = json_.for_each_member([&](std::string_view name, std::size_t name_at) -> Result<void> {
       if (name == "__metadata__") {
@@ -58,9 +58,9 @@ class HeaderReader {
       json_.take_value();
       return {};
     }
-    if (json_.peek() != '{') return mismatch("__metadata__", "an object of strings is");
+    if (json_.peek() != '{') return mismatch("__metadata__", "an object of strings");
     return json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
-      if (json_.peek() != '"') return mismatch("__metadata__ " + in_quotes(key), "a string is");
+      if (json_.peek() != '"') return mismatch("__metadata__ " + in_quotes(key), "a string");
       std::string decoded;
       parsed_.metadata.emplace_back(key, json_.take_string(decoded));
       parsed_.metadata_keys_at.push_back(static_cast<std::uint32_t>(key_at));
@@ -70,7 +70,7 @@ class HeaderReader {
 
   /// Of the tensor that was begun last.
   Result<void> read_tensor() {
-    if (json_.peek() != '{') return mismatch(subject(), "an object with dtype, shape and data_offsets is");
+    if (json_.peek() != '{') return mismatch(subject(), "an object with dtype, shape and data_offsets");
     unsigned fields = 0;
     auto read = json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
       const Field field = field_named(key);
@@ -108,11 +108,11 @@ class HeaderReader {
       return {};
     }
     json_ = before;
-    return mismatch(subject("dtype"), "the name of a dtype is");
+    return mismatch(subject("dtype"), "the name of a dtype");
   }
 
   Result<void> read_shape() {
-    if (json_.peek() != '[') return mismatch(subject("shape"), kDimensionsDue);
+    if (json_.peek() != '[') return mismatch(subject("shape"), kDimensions);
     parsed_.tensors.begin_shape();
     return json_.for_each_element([&]() -> Result<void> {
       const JsonCursor before = json_;
@@ -121,12 +121,12 @@ class HeaderReader {
         return {};
       }
       json_ = before;
-      return mismatch(subject("shape"), kDimensionsDue);
+      return mismatch(subject("shape"), kDimensions);
     });
   }
 
   Result<void> read_offsets() {
-    if (json_.peek() != '[') return mismatch(subject("data_offsets"), kOffsetsDue);
+    if (json_.peek() != '[') return mismatch(subject("data_offsets"), kTwoOffsets);
     const std::size_t at = json_.position();
     std::array<std::uint64_t, 2> offsets{};
     std::size_t count = 0;
@@ -138,12 +138,12 @@ class HeaderReader {
         return {};
       }
       json_ = before;
-      return mismatch(subject("data_offsets"), kOffsetsDue, offset ? "a third number" : "");
+      return mismatch(subject("data_offsets"), kTwoOffsets, offset ? "a third number" : "");
     });
     if (!read) return read;
     if (count != offsets.size()) {
-      return refuse(fmt::format("{}: {} at byte {}, but {} due", subject("data_offsets"),
-                                count == 0 ? "none" : "only one", at, kOffsetsDue));
+      return refuse(fmt::format("{}: found {} at byte {}, expected {}", subject("data_offsets"),
+                                count == 0 ? "none" : "only one", at, kTwoOffsets));
     }
     parsed_.tensors.set_data_offsets(offsets[0], offsets[1]);
     return {};
@@ -154,12 +154,12 @@ class HeaderReader {
     return field.empty() ? tensor : fmt::format("{}: {}", tensor, field);
   }
 
-  /// What stands at the cursor is not what is due there.
-  tl::unexpected<Error> mismatch(std::string_view subject, std::string_view due,
+  /// Refuses the value at the cursor.
+  tl::unexpected<Error> mismatch(std::string_view subject, std::string_view expected,
                                  std::string_view found = "") {
     const std::size_t at = json_.position();
-    return refuse(
-        fmt::format("{}: {} at byte {}, but {} due", subject, found.empty() ? kind() : found, at, due));
+    return refuse(fmt::format("{}: found {} at byte {}, expected {}", subject, found.empty() ? kind() : found,
+                              at, expected));
   }
   /// Of the value at the cursor.
   std::string kind() {

@@ -49,7 +49,12 @@ class Checker {
       : text_(text), depth_left_(max_depth), numbers_(numbers) {}
 
   std::optional<JsonError> check() {
-    if (value() && (skip_space(), at_ != text_.size())) stop("something behind its end");
+    if (text_.starts_with("\xEF\xBB\xBF")) {
+      stop("a byte order mark before the JSON");
+    } else if (value()) {
+      skip_space();
+      if (at_ != text_.size()) stop("something behind its end");
+    }
     return std::move(error_);
   }
 

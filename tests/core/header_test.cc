@@ -95,6 +95,21 @@ TEST_CASE("header 5: what is not JSON is InvalidHeaderDeserialization", "[core][
   }
 }
 
+TEST_CASE("header 5: a message tells the place, what was found and what was expected", "[core][header]") {
+  CHECK(error_of(R"({"a":{"dtype":"U8","shape":[-1],"data_offsets":[0,1]}})").message ==
+        "tensor \"a\": shape: found a number with a minus sign at byte 28, expected an array of whole "
+        "numbers from 0 "
+        "to 2^64-1");
+  CHECK(error_of(R"({"a":{"dtype":"u8"}})").message ==
+        "tensor \"a\": dtype: found \"u8\" at byte 14, expected the name of a dtype");
+  CHECK(error_of(R"({"a":{"data_offsets":[0,1,2]}})").message ==
+        "tensor \"a\": data_offsets: found a third number at byte 26, expected two whole numbers from 0 to "
+        "2^64-1");
+  CHECK(error_of(R"({"a":{"dtype":"U8","dtype":"U8"}})").message ==
+        "tensor \"a\": byte 19: dtype is given twice");
+  CHECK(error_of("\xEF\xBB\xBF{}", 0).message == "byte 0: not JSON: a byte order mark before the JSON");
+}
+
 TEST_CASE("header 5: a header of another shape is InvalidHeaderDeserialization", "[core][header]") {
   for (const char* json : {"[]",
                            "null",
