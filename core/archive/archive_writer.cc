@@ -35,8 +35,8 @@ Result<void> ArchiveWriter::append(std::span<const std::byte> bytes) {
   if (file_.is_open() && bytes.size() > expected_bytes_ - written_bytes_) {
     file_.discard();
     return fail(ErrorCode::WrongSize, EFBIG,
-                fmt::format("{}: write: more than the {} bytes of data that its header promises",
-                            path_.native(), expected_bytes_));
+                fmt::format("{}: write: more data than the {} bytes that its header gives", path_.native(),
+                            expected_bytes_));
   }
   written_bytes_ += bytes.size();
   return file_.append(bytes);
@@ -46,7 +46,7 @@ Result<void> ArchiveWriter::finish() {
   if (file_.is_open() && written_bytes_ != expected_bytes_) {
     file_.discard();
     return fail(ErrorCode::WrongSize, EINVAL,
-                fmt::format("{}: finish: {} bytes of data came, where {} are due", path_.native(),
+                fmt::format("{}: finish: {} bytes of data were written, expected {}", path_.native(),
                             written_bytes_, expected_bytes_));
   }
   return file_.finish();

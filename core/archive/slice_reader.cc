@@ -5,7 +5,7 @@
 #include <cassert>
 #include <cstring>
 
-#include "core/tensor/gather.h"
+#include "core/tensor/slice_copy.h"
 
 namespace stfs {
 namespace {
@@ -15,7 +15,7 @@ namespace {
 constexpr std::uint64_t kWorthSkippingBytes = 8 << 10;
 constexpr std::uint64_t kWindowBytes = 256 << 10;
 // From this run size on, making a run's pages readable in one call is better than touching each.
-constexpr std::uint64_t kGatheredRunBytes = 16 << 10;
+constexpr std::uint64_t kCopiedRunBytes = 16 << 10;
 
 /// The bytes to read at once around a run of the slice.
 struct Window {
@@ -47,8 +47,8 @@ Window window_of(const Slice& slice) {
 Result<void> read_slice(const Slice& slice, ByteRange range, const TensorBytes& tensor,
                         std::span<std::byte> to) {
   assert(range.end() <= slice.size_bytes && range.size_bytes <= to.size());
-  const auto gather_all = [&](std::span<const std::byte> bytes) { gather(slice, range, bytes, to); };
-  if (slice.run_bytes < kGatheredRunBytes && tensor.copy_from && tensor.copy_from(gather_all)) return {};
+  const auto copy_all = [&](std::span<const std::byte> bytes) { copy_slice(slice, range, bytes, to); };
+  if (slice.run_bytes < kCopiedRunBytes && tensor.copy_from && tensor.copy_from(copy_all)) return {};
   const Window around = window_of(slice);
   ByteRange window;
   std::span<const std::byte> bytes;

@@ -35,7 +35,7 @@ Result<void> Staging::write_unguarded(std::span<const std::byte> from, std::uint
   const auto range = ByteRange::checked(offset, from.size());
   if (!range || range->end() > target_.size_bytes) {
     return fail(ErrorCode::WrongSize, EFBIG,
-                fmt::format("{} bytes at offset {} pass the tensor's end at {}", from.size(), offset,
+                fmt::format("{} bytes at offset {} exceed the tensor's size of {}", from.size(), offset,
                             target_.size_bytes));
   }
   if (from.empty()) return {};
@@ -99,8 +99,9 @@ Result<void> Staging::resize(std::uint64_t size_bytes) {
 
 Result<void> Staging::resize_unguarded(std::uint64_t size_bytes) {
   if (size_bytes > target_.size_bytes) {
-    return fail(ErrorCode::WrongSize, EFBIG,
-                fmt::format("a size of {} bytes passes the tensor's {}", size_bytes, target_.size_bytes));
+    return fail(
+        ErrorCode::WrongSize, EFBIG,
+        fmt::format("a size of {} bytes exceeds the tensor's size of {}", size_bytes, target_.size_bytes));
   }
   // Keep a no-op a no-op: a tool that "truncates" to the current size has written nothing.
   if (size_bytes == size_bytes_) return {};

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -97,5 +98,8 @@ class Staging {
   bool may_reserve_ = true;
   bool is_dirty_ = false;
 };
+
+/// The stages of one archive by tensor, and so by offset.
+using Stages = std::map<std::uint32_t, std::unique_ptr<Staging>>;
 
 }  // namespace stfs

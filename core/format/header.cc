@@ -36,12 +36,12 @@ Result<void> check_offsets(const Tensor& tensor, std::uint64_t due) {
   if (begin != due) {
     return invalid(
         ErrorCode::InvalidOffset,
-        fmt::format("tensor {}: data_offsets [{},{}] {}, the data before end at {}", in_quotes(tensor.name),
-                    begin, end, begin < due ? "overlap" : "leave a hole", due));
+        fmt::format("tensor {}: data_offsets [{},{}] {}: the data before it end at {}",
+                    in_quotes(tensor.name), begin, end, begin < due ? "overlap" : "leave a hole", due));
   }
   if (end < begin) {
     return invalid(ErrorCode::InvalidOffset,
-                   fmt::format("tensor {}: data_offsets [{},{}] end before they begin",
+                   fmt::format("tensor {}: data_offsets [{},{}]: the end is before the beginning",
                                in_quotes(tensor.name), begin, end));
   }
   return {};
@@ -120,23 +120,23 @@ Result<Header> parse_and_validate(std::string_view json, std::uint64_t data_size
 
 Result<std::uint64_t> header_length(std::span<const std::byte> first, std::uint64_t file_size_bytes) {
   if (file_size_bytes < kHeaderLengthBytes || first.size() < kHeaderLengthBytes) {
-    return invalid(ErrorCode::HeaderTooSmall,
-                   fmt::format("a file of {} bytes is no archive: its first {} hold the size of the header",
-                               std::min<std::uint64_t>(file_size_bytes, first.size()), kHeaderLengthBytes));
+    return invalid(
+        ErrorCode::HeaderTooSmall,
+        fmt::format("a file of {} bytes is not an archive: its first {} bytes hold the size of the header",
+                    std::min<std::uint64_t>(file_size_bytes, first.size()), kHeaderLengthBytes));
   }
   std::uint64_t length = 0;
   for (std::size_t i = 0; i < kHeaderLengthBytes; ++i) {
     length |= std::to_integer<std::uint64_t>(first[i]) << (8 * i);
   }
   if (length > kMaxHeaderBytes) {
-    return invalid(
-        ErrorCode::HeaderTooLarge,
-        fmt::format("a header of {} bytes, where at most {} are allowed (is this a safetensors file?)",
-                    length, kMaxHeaderBytes));
+    return invalid(ErrorCode::HeaderTooLarge,
+                   fmt::format("a header of {} bytes, at most {} are allowed (is this a safetensors file?)",
+                               length, kMaxHeaderBytes));
   }
   if (kHeaderLengthBytes + length > file_size_bytes) {
     return invalid(ErrorCode::InvalidHeaderLength,
-                   fmt::format("a header of {} bytes needs a file of at least {}, but this one has {}",
+                   fmt::format("a header of {} bytes needs a file of at least {} bytes, this file has {}",
                                length, kHeaderLengthBytes + length, file_size_bytes));
   }
   return length;
@@ -144,14 +144,13 @@ Result<std::uint64_t> header_length(std::span<const std::byte> first, std::uint6
 
 Result<Header> parse_header(std::string_view json, std::uint64_t data_size_bytes) {
   if (json.size() > kMaxHeaderBytes) {
-    return invalid(
-        ErrorCode::HeaderTooLarge,
-        fmt::format("a header of {} bytes, where at most {} are allowed", json.size(), kMaxHeaderBytes));
+    return invalid(ErrorCode::HeaderTooLarge,
+                   fmt::format("a header of {} bytes, at most {} are allowed", json.size(), kMaxHeaderBytes));
   }
   try {
     return parse_and_validate(json, data_size_bytes);
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::OutOfMemory, ENOMEM, "no memory for the header");
+    return fail(ErrorCode::OutOfMemory, ENOMEM, "not enough memory for the header");
   }
 }
 
@@ -171,7 +170,7 @@ Result<std::uint64_t> data_size_bytes(Dtype dtype, std::span<const std::uint64_t
   }
   if (bits % 8 != 0) {
     return invalid(ErrorCode::MisalignedSlice,
-                   fmt::format("{} {} has {} bits, which is no whole number of bytes", name_of(dtype),
+                   fmt::format("{} {} has {} bits, which is not a whole number of bytes", name_of(dtype),
                                shown(shape), bits));
   }
   return bits / 8;

@@ -92,7 +92,7 @@ class HeaderReader {
                                      : (fields & kOffsets) == 0 ? "data_offsets"
                                                                 : "";
     if (missing.empty()) return {};
-    return refuse(fmt::format("{}: byte {}: no {}", subject(), json_.position() - 1, missing));
+    return refuse(fmt::format("{}: byte {}: {} is missing", subject(), json_.position() - 1, missing));
   }
 
   static Field field_named(std::string_view key) {
@@ -174,7 +174,7 @@ class HeaderReader {
         std::string decoded;
         return in_quotes(json_.take_string(decoded));
       }
-      default: return json_.take_whole_number() ? "a number" : "a number that is no 64-bit integer";
+      default: return json_.take_whole_number() ? "a number" : "a number that is not a 64-bit integer";
     }
   }
 

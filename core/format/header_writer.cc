@@ -50,7 +50,7 @@ Result<void> append_tensor(std::string& json, const TensorSpec& tensor, std::uin
   const auto range = ByteRange::checked(offset, *size);
   if (!range) {
     return fail(ErrorCode::ValidationOverflow, EINVAL,
-                fmt::format("tensor {}: the data end behind byte 2^64-1", in_quotes(tensor.name)));
+                fmt::format("tensor {}: the data end after byte 2^64-1", in_quotes(tensor.name)));
   }
   if (json.size() > 1) json += ',';
   append_json_string(json, tensor.name);
@@ -84,7 +84,7 @@ Result<std::string> format_padded(std::span<const TensorSpec> tensors, const Met
   const std::uint64_t length = (least + alignment - 1) / alignment * alignment - kHeaderLengthBytes;
   if (json->size() > kMaxHeaderBytes || length > kMaxHeaderBytes) {
     return fail(ErrorCode::HeaderTooLarge, EFBIG,
-                fmt::format("a header of {} bytes with its padding, where at most {} are allowed", length,
+                fmt::format("a header of {} bytes with its padding, at most {} are allowed", length,
                             kMaxHeaderBytes));
   }
   std::string out;
@@ -115,7 +115,7 @@ Result<std::string> format_header(std::span<const TensorSpec> tensors, const Met
   try {
     return format_padded(tensors, metadata, alignment, slack_bytes);
   } catch (const std::bad_alloc&) {
-    return fail(ErrorCode::OutOfMemory, ENOMEM, "no memory for the header");
+    return fail(ErrorCode::OutOfMemory, ENOMEM, "not enough memory for the header");
   }
 }
 

@@ -53,7 +53,7 @@ class Checker {
       stop("a byte order mark before the JSON");
     } else if (value()) {
       skip_space();
-      if (at_ != text_.size()) stop("something behind its end");
+      if (at_ != text_.size()) stop("more text after the end");
     }
     return std::move(error_);
   }
@@ -75,8 +75,8 @@ class Checker {
     return stop(std::move(why));
   }
   bool unexpected(std::string_view due) {
-    if (at_ == text_.size()) return stop(fmt::format("it ends where {} is due", due));
-    return stop(fmt::format("{} where {} is due", in_quotes(text_.substr(at_, 1)), due));
+    if (at_ == text_.size()) return stop(fmt::format("the text ends, expected {}", due));
+    return stop(fmt::format("found {}, expected {}", in_quotes(text_.substr(at_, 1)), due));
   }
 
   bool value();
@@ -161,12 +161,12 @@ bool Checker::string() {
     ++at_;
     if (c == '"') return true;
   }
-  return stop_at(begin, "a string without an end");
+  return stop_at(begin, "a string that does not end");
 }
 
 bool Checker::escape() {
   const std::size_t begin = at_++;
-  if (take('u')) return unicode_escape() || stop_at(begin, "not the escape of a character");
+  if (take('u')) return unicode_escape() || stop_at(begin, "an escape that is not a character");
   if (std::string_view("\"\\/bfnrt").find(peek()) == std::string_view::npos)
     return stop_at(begin, "an unknown escape");
   ++at_;

@@ -77,7 +77,7 @@ Result<ArchiveLocks> ArchiveLocks::for_patch(File& archive, const std::filesyste
         if (!has_waited) return fail(ErrorCode::Busy, EBUSY, path.string() + ": locked by another process");
         return fail(
             ErrorCode::Busy, EBUSY,
-            fmt::format("{}: {} holds a lock on bytes [{}, {}) and has not given it up in {} s",
+            fmt::format("{}: {} holds a lock on bytes [{}, {}) and has not released it for {} s",
                         path.string(), holder_text(archive.lock_holder(range)), range.offset - kLockBase,
                         range.end() - kLockBase,
                         std::chrono::duration_cast<std::chrono::seconds>(*has_waited + patience).count()));

@@ -1,11 +1,13 @@
 // Implements staging, seal(), publish() and retire().
 #include "core/journal/journal.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 #include <xxhash.h>
 
 #include <new>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace stfs {
@@ -13,19 +15,53 @@ namespace {
 
 constexpr std::size_t kRecordPieceBytes = 256 << 10;
 
+using State = Journal::State;
+
+constexpr std::string_view name_of(State state) {
+  switch (state) {
+    case State::Staging: return "in staging";
+    case State::Sealed: return "sealed";
+    case State::Committed: return "committed";
+    case State::Gone: return "gone";
+    case State::TakenBack: return "taken back";
+    case State::GivenUp: return "given up";
+  }
+  return "unknown";
+}
+
+constexpr bool leads_to(State from, State next) {
+  switch (next) {
+    case State::Staging: return from == State::Staging || from == State::Sealed || from == State::TakenBack;
+    case State::Sealed: return from == State::Staging;
+    case State::Committed: return from == State::Sealed;
+    case State::Gone:
+    case State::TakenBack:
+    case State::GivenUp: return from == State::Committed;
+  }
+  return false;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Journal>> Journal::create(Storage& storage, const std::filesystem::path& archive_path,
                                                  Place place) {
   std::unique_ptr<Journal> journal(new Journal(storage, archive_path));
   if (place == Place::Memory) {
-    auto memory = std::make_unique<MemoryFile>();
+    auto memory = std::make_unique<StagingBuffer>();
     journal->memory_ = memory.get();
     journal->file_ = std::move(memory);
   } else if (auto moved = journal->move_to_disk(); !moved) {
     return pass_on(std::move(moved));
   }
   return journal;
+}
+
+Result<void> Journal::check_step_to(State next) const {
+  const bool is_in_lane = lane_journal_ != nullptr && next == State::Staging;
+  if (leads_to(state_, next) && !is_in_lane) return {};
+  return fail(ErrorCode::System, EIO,
+              fmt::format("internal error: a journal cannot change its state from {} to {}", name_of(state_),
+                          name_of(next)));
 }
 
 Result<void> Journal::move_to_disk() {
@@ -50,7 +86,6 @@ Result<void> Journal::move_to_new_file() {
   path_ = std::move(made->path);
   id_ = made->id;
   file_ = std::move(made->file);
-  is_taken_back_ = false;
   return {};
 }
 
@@ -107,38 +142,49 @@ Result<std::optional<std::uint64_t>> Journal::share(File& archive, ByteRange blo
 }
 
 Result<void> Journal::seal(JournalRecord record, Durability durability, const HashRange& hash,
-                           StandingJournal* standing) {
+                           LaneJournal* lane_journal) {
   if (spoiled_) return tl::unexpected(*spoiled_);
-  if (is_taken_back_) {
+  if (auto allowed = check_step_to(State::Staging); !allowed) return allowed;
+  if (state_ == State::TakenBack) {
     if (auto moved = move_to_new_file(); !moved) return moved;
   }
+  state_ = State::Staging;
   record.owner_pid = ::getpid();
   record.boot = durability == Durability::Process ? storage_.boot() : Boot{};
-  if (memory_ != nullptr && standing != nullptr && standing->is_ready() && record.coordinator.empty()) {
+  if (memory_ != nullptr && lane_journal != nullptr && lane_journal->is_ready() &&
+      record.group_record.empty()) {
     for (JournalRange& range : record.ranges) {
       if (auto hashed = hash ? hash(range) : Result<void>{}; !hashed) return hashed;
     }
-    path_ = standing->path();
-    auto committed = standing->commit(std::move(record), *file_, durability);
-    if (committed) standing_ = standing;
-    return committed;
+    path_ = lane_journal->path();
+    auto committed = lane_journal->commit(std::move(record), *file_, durability);
+    if (!committed) return committed;
+    lane_journal_ = lane_journal;
+    state_ = State::Sealed;
+    return {};
   }
   if (memory_ != nullptr) {
     const std::scoped_lock lock(mutex_);  // another thread may read the staged bytes meanwhile
     if (auto moved = move_to_disk(); !moved) return moved;
   }
   // Recovery must not apply this process's earlier commit over the new one.
-  if (standing != nullptr) {
-    if (auto settled = standing->settle(durability); !settled) return settled;
+  if (lane_journal != nullptr) {
+    if (auto settled = lane_journal->settle(durability); !settled) return settled;
   }
   record.id = id_;
   const auto head = write_record(std::move(record), hash);
   if (!head) return tl::unexpected(head.error());
   const std::string block = encode_head(*head);
   if (auto written = file_->write(std::as_bytes(std::span(block)), 0); !written) return written;
-  if (durability == Durability::Process) return {};
+  if (durability == Durability::Process) {
+    state_ = State::Sealed;
+    return {};
+  }
   auto synced = file_->sync();
-  if (synced) return {};
+  if (synced) {
+    state_ = State::Sealed;
+    return {};
+  }
   // Mark the journal as spoiled first: copying the message may run out of memory.
   Error& why = spoiled_.emplace();
   why.code = synced.error().code;
@@ -178,14 +224,21 @@ Result<JournalHead> Journal::write_record(JournalRecord record, const HashRange&
 
 Result<void> Journal::publish(Durability durability) {
   if (spoiled_) return tl::unexpected(*spoiled_);
-  if (standing_ != nullptr) return {};
+  if (auto allowed = check_step_to(State::Committed); !allowed) return allowed;
+  if (lane_journal_ != nullptr) {
+    state_ = State::Committed;
+    return {};
+  }
   writeback_.finish();
   // Allocate before publishing: a named journal must not fail for lack of memory.
   const std::filesystem::path directory = path_.parent_path();
   auto done = storage_.publish(*file_, path_);
   const bool is_named = done.has_value();
   if (done && durability == Durability::Power) done = storage_.sync_directory(directory);
-  if (done) return done;
+  if (done) {
+    state_ = State::Committed;
+    return done;
+  }
   spoiled_ = done.error();
   if (!is_named) return done;
   // Whether the name would survive a crash is unknown now. Make the content invalid as well, so that a
@@ -195,13 +248,15 @@ Result<void> Journal::publish(Durability durability) {
   if (is_void || (is_removed && storage_.sync_directory(directory))) return done;
   return fail(ErrorCode::CommitUnknown, EIO,
               done.error().message +
-                  "; the journal could not be taken back either: whether the change is "
-                  "committed shows at the next recovery");
+                  "; the journal could not be removed either: the next recovery decides "
+                  "whether the change is committed");
 }
 
 std::unique_ptr<File> Journal::give_up() {
-  if (standing_ != nullptr) {
-    standing_->give_up();
+  if (!leads_to(state_, State::GivenUp)) return nullptr;
+  state_ = State::GivenUp;
+  if (lane_journal_ != nullptr) {
+    lane_journal_->give_up();
   } else {
     file_->unlock(kOwnerByte);
   }
@@ -209,14 +264,22 @@ std::unique_ptr<File> Journal::give_up() {
 }
 
 void Journal::take_back(Durability durability) {
-  is_taken_back_ = true;
-  // Success is not required: without its coordinator the journal is not committed, and recovery removes it.
-  static_cast<void>(guard_memory([&] { return retire(durability); }));
+  if (!leads_to(state_, State::TakenBack)) return;
+  state_ = State::TakenBack;
+  // Success is not required: without its group record the journal is not committed, and recovery removes it.
+  static_cast<void>(guard_memory([&] { return end(durability); }));
 }
 
 Result<void> Journal::retire(Durability durability) {
-  // A standing journal's owner settles it later (standing_journal.h, invariant 4).
-  if (standing_ != nullptr) return {};
+  if (auto allowed = check_step_to(State::Gone); !allowed) return allowed;
+  auto ended = end(durability);
+  if (ended) state_ = State::Gone;
+  return ended;
+}
+
+Result<void> Journal::end(Durability durability) {
+  // A lane journal's owner settles it later (lane_journal.h, invariant 4).
+  if (lane_journal_ != nullptr) return {};
   if (durability == Durability::Power) {
     if (auto gone = make_void(*file_, kHead); !gone) return gone;
   }

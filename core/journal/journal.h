@@ -2,12 +2,20 @@
 //
 // The states of a journal, and the calls that lead from one to the next:
 //
+// clang-format off
 //     staging ----- seal() -----> sealed ----- publish() -----> committed ----- retire() -----> gone
-//        |                           |                              |
-//     (the object or the process ends: nothing is left)      (a crash: recovery applies it)
+//        |                           |                            |    |
+//     (the object or the process ends: nothing is left)           |    +------- give_up() ----> given up
+//        ^                                                        |    (or a crash: recovery applies it)
+//        +--------------- seal() -------------- taken back <--- take_back()
+// clang-format on
 //
-// With a standing journal, a small change stays in memory until seal() hands it over. seal() is then the
-// commit point.
+// The code checks each transition. A call in the wrong state is a bug of the caller: it changes nothing and
+// fails with "internal error". A failed sync leaves the state as it is, but spoils the journal: seal() and
+// publish() then fail with spoiled().
+//
+// With a lane journal, a small change stays in memory until seal() hands it over. seal() is then the
+// commit point, may not be repeated, and publish() only changes the state.
 //
 // Invariants:
 //  1. The archive is not touched before the journal is committed.
@@ -47,8 +55,8 @@
 #include "core/base/error.h"
 #include "core/journal/journal_file.h"
 #include "core/journal/journal_format.h"
-#include "core/journal/memory_file.h"
-#include "core/journal/standing_journal.h"
+#include "core/journal/lane_journal.h"
+#include "core/journal/staging_buffer.h"
 #include "core/storage/file.h"
 #include "core/storage/writeback.h"
 
@@ -60,8 +68,11 @@ class Journal {
  public:
   enum class Place : std::uint8_t {
     Disk,    // an unnamed file beside the archive
-    Memory,  // in memory while it fits into a standing journal's lane; then a file as well
+    Memory,  // in memory while it fits into a lane journal's lane; then a file as well
   };
+  /// The states of the drawing. Not synchronized with threads that stage.
+  enum class State : std::uint8_t { Staging, Sealed, Committed, Gone, TakenBack, GivenUp };
+  [[nodiscard]] State state() const { return state_; }
   /// Makes a journal in the state "staging".
   static Result<std::unique_ptr<Journal>> create(Storage& storage, const std::filesystem::path& archive_path,
                                                  Place place = Place::Disk);
@@ -93,15 +104,16 @@ class Journal {
   /// the kernel may then call pages clean that never reached the disk, so the journal is spoiled for good.
   /// @param hash  is called for each range just before it is written, so that not all hashes are in memory at
   ///              once. Without it the record must have its hashes.
-  /// @param standing  if ready, takes a journal that is still in memory. Then seal() is the commit point.
+  /// @param lane_journal  if ready, takes a journal that is still in memory. Then seal() is the commit point.
   Result<void> seal(JournalRecord record, Durability durability, const HashRange& hash = {},
-                    StandingJournal* standing = nullptr);
-  /// The commit point. If the record names a coordinator, the coordinator's publish() is the commit point,
+                    LaneJournal* lane_journal = nullptr);
+  /// The commit point. If the record names a group record, the group record's publish() is the commit point,
   /// and this is a precondition of it. After a failure the journal is spoiled and its name is gone. If the
   /// name could not be removed either, the error's code is CommitUnknown.
   Result<void> publish(Durability durability);
-  /// Withdraws a published journal whose coordinator was not published: makes the journal void and removes
-  /// its name. The staged bytes stay, and the next seal() moves them to another file.
+  /// Withdraws a published journal whose group record was not published: makes the journal void and removes
+  /// its name. The staged bytes stay, and the next seal() moves them to another file. Does nothing in another
+  /// state than "committed".
   void take_back(Durability durability);
   /// Makes the journal void on stable storage and removes its name. A name may come back after a power loss:
   /// recovery would then apply a journal that still had its record over newer commits.
@@ -115,15 +127,20 @@ class Journal {
   /// Takes the path, for a caller that has finished with the journal. Needs no memory.
   [[nodiscard]] std::filesystem::path take_path() { return std::move(path_); }
   /// Gives up the lock of a journal that could not be applied. The journal stays: any process with the right
-  /// to do so may now recover it, and readers use the returned file until then.
+  /// to do so may now recover it, and readers use the returned file until then. Null in another state than
+  /// "committed".
   [[nodiscard]] std::unique_ptr<File> give_up();
 
  private:
   Journal(Storage& storage, std::filesystem::path archive_path)
       : storage_(storage), archive_path_(std::move(archive_path)) {}
+  /// Fails if no call leads from the current state to `next`.
+  [[nodiscard]] Result<void> check_step_to(State next) const;
   Result<void> move_to_disk();
   /// Copies the regions to a new file: a file that had a name can't be published again.
   Result<void> move_to_new_file();
+  /// Makes the journal void and removes its name.
+  Result<void> end(Durability durability);
   /// Writes the record behind the regions. Returns the head that describes it.
   Result<JournalHead> write_record(JournalRecord record, const HashRange& hash);
 
@@ -131,12 +148,12 @@ class Journal {
   const std::filesystem::path archive_path_;
   std::filesystem::path path_;           // the final name
   mutable std::mutex mutex_;             // guards all other members that staging uses
-  MemoryFile* memory_ = nullptr;         // points to file_ while the journal is in memory
-  StandingJournal* standing_ = nullptr;  // the standing journal that the commit went through
+  StagingBuffer* memory_ = nullptr;      // points to file_ while the journal is in memory
+  LaneJournal* lane_journal_ = nullptr;  // the lane journal that the commit went through
   std::unique_ptr<File> file_;
   JournalId id_;
   std::optional<Error> spoiled_;
-  bool is_taken_back_ = false;
+  State state_ = State::Staging;
   std::uint64_t end_bytes_ = kBlockBytes;  // end of the regions
   Writeback writeback_;                    // must be destroyed before the file
 };

@@ -25,6 +25,25 @@ Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::u
   return {};
 }
 
+/// @param can_clone  set to false once the file system has refused to clone.
+Result<void> write_blocks(File& archive, const File& journal, const JournalRange& range, bool& can_clone,
+                          Writeback& writeback, const OnBytes& on_bytes) {
+  ByteRange rest = range.archive;
+  std::uint64_t from = range.journal_offset;
+  if (const std::uint64_t whole = round_down_to_block(rest.size_bytes);
+      can_clone && whole >= kCloneFromBytes) {
+    auto cloned = archive.clone_from(journal, from, {rest.offset, whole});
+    if (!cloned && cloned.error().errno_value != EOPNOTSUPP) return cloned;
+    can_clone = cloned.has_value();
+    if (can_clone) {
+      rest = {rest.offset + whole, rest.size_bytes - whole};
+      from += whole;
+      if (on_bytes) on_bytes(whole);
+    }
+  }
+  return copy_range(archive, journal, rest, from, writeback, on_bytes);
+}
+
 }  // namespace
 
 Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on_piece) {
@@ -58,20 +77,13 @@ Result<void> apply_ranges(File& archive, const File& journal, std::span<const Jo
   bool can_clone = true;
   Writeback writeback;
   for (const JournalRange& range : ranges) {
-    ByteRange rest = range.archive;
-    std::uint64_t from = range.journal_offset;
-    if (const std::uint64_t whole = round_down_to_block(rest.size_bytes);
-        can_clone && whole >= kCloneFromBytes) {
-      auto cloned = archive.clone_from(journal, from, {rest.offset, whole});
-      if (!cloned && cloned.error().errno_value != EOPNOTSUPP) return cloned;
-      can_clone = cloned.has_value();
-      if (can_clone) {
-        rest = {rest.offset + whole, rest.size_bytes - whole};
-        from += whole;
-        if (on_bytes) on_bytes(whole);
-      }
+    Result<void> done;
+    switch (range.type) {
+      case OperationType::WriteBlocks:
+        done = write_blocks(archive, journal, range, can_clone, writeback, on_bytes);
+        break;
     }
-    if (auto copied = copy_range(archive, journal, rest, from, writeback, on_bytes); !copied) return copied;
+    if (!done) return done;
   }
   return {};
 }

@@ -37,8 +37,7 @@ Result<JournalFile> create_journal_file(Storage& storage, const std::filesystem:
     made.is_locked = conflict.has_value();
     if (!made.file->has_staged_name() || storage.status(staged_path)) return made;
   }
-  return fail(ErrorCode::Busy, EBUSY,
-              archive_path.string() + ": its journals vanish as soon as they are made");
+  return fail(ErrorCode::Busy, EBUSY, archive_path.string() + ": another program removes each new journal");
 }
 
 Result<bool> is_listed(Storage& storage, const std::filesystem::path& journal) {

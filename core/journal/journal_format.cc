@@ -14,7 +14,8 @@ namespace {
 constexpr std::string_view kJournalMagic = "STFSJRNL";
 constexpr std::uint32_t kMaxRanges = 1U << 26U;
 constexpr std::uint32_t kFirstVersionWithBoot = 3;
-constexpr std::uint32_t kMaxCoordinatorBytes = 4096;
+constexpr std::uint32_t kFirstVersionWithTypes = 4;
+constexpr std::uint32_t kMaxGroupRecordBytes = 4096;
 
 class Writer {
  public:
@@ -71,7 +72,7 @@ JournalId read_id(Reader& in) {
 }
 
 std::string_view text_of(const JournalId& id) {
-  return {reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size()};  // NOLINT: bytes as bytes
+  return {reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size()};
 }
 
 std::uint64_t blocks_in(std::uint64_t size_bytes) {
@@ -90,13 +91,17 @@ bool is_sound(const JournalRange& range, const ArchiveStamp& archive, std::uint6
   const auto in_archive = ByteRange::checked(range.archive.offset, range.archive.size_bytes);
   if (!in_archive || in_archive->empty() || in_archive->offset % kBlockBytes != 0) return false;
   if (!has_room(range.journal_offset, in_archive->size_bytes, journal_size_bytes, heads)) return false;
-  // Old blocks in a journal stay as they are when the new ones are written. A standing journal has no room
+  // Old blocks in a journal stay as they are when the new ones are written. A lane journal has no room
   // for them.
   if (range.old_offset != 0 &&
       (heads.offset != 0 || !has_room(range.old_offset, in_archive->size_bytes, journal_size_bytes, heads)))
     return false;
   if (in_archive->end() > archive.size_bytes) return false;
   return in_archive->end() % kBlockBytes == 0 || in_archive->end() == archive.size_bytes;
+}
+
+tl::unexpected<Error> unsupported(const std::string& what) {
+  return fail(ErrorCode::InvalidArgument, EPROTONOSUPPORT, what + ": use the version that wrote it");
 }
 
 }  // namespace
@@ -164,15 +169,16 @@ std::string encode_beginning(const JournalRecord& record) {
   out.u64(record.archive.header_hash);
   out.u64(record.sequence);
   out.u32(static_cast<std::uint32_t>(record.owner_pid));
-  out.u32(static_cast<std::uint32_t>(record.coordinator.size()));
-  out.bytes(record.coordinator);
+  out.u32(static_cast<std::uint32_t>(record.group_record.size()));
+  out.bytes(record.group_record);
   out.u32(static_cast<std::uint32_t>(record.ranges.size()));
   return out.take();
 }
 
 std::string encode_range(const JournalRange& range) {
   Writer out;
-  out.reserve(8 * (4 + range.new_hashes.size() + range.old_hashes.size()));
+  out.reserve(8 * (5 + range.new_hashes.size() + range.old_hashes.size()));
+  out.u64(static_cast<std::uint64_t>(range.type));
   out.u64(range.archive.offset);
   out.u64(range.archive.size_bytes);
   out.u64(range.journal_offset);
@@ -182,8 +188,8 @@ std::string encode_range(const JournalRange& range) {
   return out.take();
 }
 
-Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes,
-                                    ByteRange heads) {
+Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes, ByteRange heads,
+                                    std::uint32_t version) {
   Reader in(bytes);
   JournalRecord record;
   record.id = read_id(in);
@@ -195,43 +201,49 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
   record.archive.header_hash = in.u64();
   record.sequence = in.u64();
   record.owner_pid = static_cast<std::int32_t>(in.u32());
-  const std::uint32_t coordinator_bytes = in.u32();
-  if (coordinator_bytes > kMaxCoordinatorBytes) return damaged("the coordinator's name is too long");
-  record.coordinator = in.bytes(coordinator_bytes);
+  const std::uint32_t group_record_bytes = in.u32();
+  if (group_record_bytes > kMaxGroupRecordBytes) return damaged("the group record's name is too long");
+  record.group_record = in.bytes(group_record_bytes);
   const std::uint32_t ranges = in.u32();
-  if (!in.is_ok() || ranges > kMaxRanges) return damaged("the record is cut short");
+  if (!in.is_ok() || ranges > kMaxRanges) return damaged("the record is truncated");
   std::uint64_t end_of_last = 0;
   for (std::uint32_t at = 0; at < ranges; ++at) {
     JournalRange range;
+    if (version >= kFirstVersionWithTypes) range.type = OperationType{in.u64()};
+    if (in.is_ok() && range.type != OperationType::WriteBlocks) {
+      return unsupported(
+          fmt::format("a journal with an operation of type {}, which this program does not know",
+                      static_cast<std::uint64_t>(range.type)));
+    }
     range.archive.offset = in.u64();
     range.archive.size_bytes = in.u64();
     range.journal_offset = in.u64();
     range.old_offset = in.u64();
     if (!in.is_ok() || !is_sound(range, record.archive, journal_size_bytes, heads)) {
-      return damaged(fmt::format("range {} of the record makes no sense", at));
+      return damaged(fmt::format("range {} of the record is not valid", at));
     }
     if (range.archive.offset < end_of_last) return damaged("the record's ranges overlap");
     end_of_last = range.archive.end();
     const std::uint64_t blocks = blocks_in(range.archive.size_bytes);
     const std::uint64_t old_hashes = range.old_offset == 0 ? blocks : 0;
     if (blocks > in.left() / 8 || blocks + old_hashes > in.left() / 8)
-      return damaged("the record is cut short");
+      return damaged("the record is truncated");
     range.new_hashes.reserve(blocks);
     range.old_hashes.reserve(old_hashes);
     for (std::uint64_t block = 0; block < blocks; ++block) range.new_hashes.push_back(in.u64());
     for (std::uint64_t block = 0; block < old_hashes; ++block) range.old_hashes.push_back(in.u64());
     record.ranges.push_back(std::move(range));
   }
-  if (!in.is_ok() || in.left() != 0) return damaged("the record has not the length that it promises");
+  if (!in.is_ok() || in.left() != 0) return damaged("the record does not have the length in its head");
   return record;
 }
 
 std::uint64_t most_record_bytes(std::uint64_t archive_size_bytes) {
   constexpr std::uint64_t kFixedBytes = 84;
-  constexpr std::uint64_t kRangeBytes = 4 * 8;
+  constexpr std::uint64_t kRangeBytes = 5 * 8;
   constexpr std::uint64_t kHashesBytes = 2 * 8;
   const std::uint64_t blocks = blocks_in(archive_size_bytes);
-  return kFixedBytes + kMaxCoordinatorBytes + blocks * (kRangeBytes + kHashesBytes);
+  return kFixedBytes + kMaxGroupRecordBytes + blocks * (kRangeBytes + kHashesBytes);
 }
 
 std::string encode_head(const JournalHead& head) {
@@ -242,7 +254,7 @@ std::string encode_head(const JournalHead& head) {
   out.u64(head.record.offset);
   out.u64(head.record.size_bytes);
   out.u64(head.record_hash);
-  out.bytes({reinterpret_cast<const char*>(head.boot.id.data()), head.boot.id.size()});  // NOLINT: bytes
+  out.bytes({reinterpret_cast<const char*>(head.boot.id.data()), head.boot.id.size()});
   out.u64(head.boot.host);
   std::string block = out.take();
   const std::uint64_t hash = XXH3_64bits(block.data(), block.size());
@@ -273,15 +285,14 @@ tl::unexpected<Error> damaged(std::string_view why) {
 
 Result<JournalHead> decode_head(std::string_view block) {
   Reader in(block);
-  if (in.bytes(kJournalMagic.size()) != kJournalMagic) return damaged("it does not begin as a journal does");
+  if (in.bytes(kJournalMagic.size()) != kJournalMagic) return damaged("it does not begin like a journal");
   const std::uint32_t version = in.u32();
   if (in.is_ok() && (version < kOldestJournalVersion || version > kJournalVersion)) {
-    return fail(ErrorCode::InvalidArgument, EPROTONOSUPPORT,
-                fmt::format("a journal of version {}, this program knows versions {} to {}: use the version "
-                            "that wrote it",
-                            version, kOldestJournalVersion, kJournalVersion));
+    return unsupported(fmt::format("a journal of version {}, this program knows versions {} to {}", version,
+                                   kOldestJournalVersion, kJournalVersion));
   }
   JournalHead head;
+  head.version = version;
   head.id = read_id(in);
   head.record.offset = in.u64();
   head.record.size_bytes = in.u64();
@@ -293,17 +304,17 @@ Result<JournalHead> decode_head(std::string_view block) {
   const std::size_t hashed_bytes = block.size() - in.left();
   const std::uint64_t hash = in.u64();
   if (!in.is_ok() || hash != XXH3_64bits(block.data(), hashed_bytes))
-    return damaged("its head's hash does not agree");
+    return damaged("its head's hash does not match");
   return head;
 }
 
 Result<JournalRecord> decode_sealed_record(std::string_view bytes, const JournalHead& head,
                                            std::uint64_t journal_size_bytes, ByteRange heads) {
   if (XXH3_64bits(bytes.data(), bytes.size()) != head.record_hash) {
-    return damaged("its record's hash does not agree");
+    return damaged("its record's hash does not match");
   }
-  auto record = decode_record(bytes, journal_size_bytes, heads);
-  if (record && record->id != head.id) return damaged("head and record are of different journals");
+  auto record = decode_record(bytes, journal_size_bytes, heads, head.version);
+  if (record && record->id != head.id) return damaged("head and record belong to different journals");
   if (record) record->boot = head.boot;
   return record;
 }

@@ -2,8 +2,16 @@
 //
 //   block 0   head: magic, version, id, place of the record, boot, hashes of the record and of the head
 //   regions   new bytes, in whole 4096-byte blocks, each at a multiple of 4096
-//   record    the archive's identity; for each range: the place of the new blocks, a hash of every new
-//             block, and the old blocks: either a hash of each, or their place in the journal
+//   record    the archive's identity; then the operations in ascending order, each with its type
+//
+// The bytes of an operation of type 1, "write blocks", in units of 8:
+//
+// clang-format off
+//   0  type                        since version 4; before, every operation writes blocks
+//   1  offset in the archive       2  size in bytes
+//   3  place of the new blocks     4  place of the old blocks, or 0
+//   5  a hash of every new block, then, if the old blocks have no place, a hash of every old block
+// clang-format on
 //
 // The old blocks lie in the journal if the file system lets files share blocks: sharing costs nothing, and
 // the archive need not be read for their hashes. A copy of such a journal still has the old blocks.
@@ -12,7 +20,7 @@
 // or was damaged later. Nothing of it may be used. (DURABILITY.md: without hashes over the data, one fsync
 // would not be enough, and torn data was replayed.)
 //
-// A standing journal has two lanes with room for 16 blocks of new bytes each. A lane's bytes lie beside the
+// A lane journal has two lanes with room for 16 blocks of new bytes each. A lane's bytes lie beside the
 // heads, so that a commit is one contiguous write:
 //
 //   block 0..15   lane 0's new bytes, as many as there are, up to the heads
@@ -22,7 +30,7 @@
 //   block 36      unused; it stays because earlier builds refuse a file of another size
 //
 // A transaction over several archives (shards) writes one journal per archive. All of them name one
-// coordinator (coordinator.h), and are committed when the coordinator is. None of them is a standing journal.
+// group record (group_record.h), and are committed when the group record is. None of them is a lane journal.
 #pragma once
 
 #include <sys/types.h>
@@ -41,8 +49,9 @@
 namespace stfs {
 
 inline constexpr std::uint64_t kBlockBytes = 4096;
-/// Version 3 added the boot to the head. Version 2 is still read, but never written.
-inline constexpr std::uint32_t kJournalVersion = 3;
+/// Version 3 added the boot to the head, version 4 the type to each operation. Versions 2 and 3 are still
+/// read, but never written.
+inline constexpr std::uint32_t kJournalVersion = 4;
 inline constexpr std::uint32_t kOldestJournalVersion = 2;
 
 constexpr std::uint64_t round_down_to_block(std::uint64_t offset) {
@@ -65,8 +74,8 @@ struct JournalId {
 /// ".NAME.stj.ID.staged".
 std::string journal_prefix(const std::string& archive_file_name);
 inline constexpr std::string_view kStagedSuffix = ".staged";
-/// A standing journal (standing_journal.h) is called ".NAME.stj.ID.standing".
-inline constexpr std::string_view kStandingSuffix = ".standing";
+/// A lane journal (lane_journal.h) is called ".NAME.stj.ID.standing".
+inline constexpr std::string_view kLaneJournalSuffix = ".standing";
 
 /// Whether two stamps describe the same archive.
 enum class Kinship : std::uint8_t {
@@ -90,8 +99,13 @@ struct ArchiveStamp {
   [[nodiscard]] Kinship compare(const ArchiveStamp& other) const;
 };
 
-/// A run of the archive's bytes. It starts at a multiple of 4096 and ends at one or at the archive's end.
+/// What an operation does to the archive. A type decides which bytes follow it in the record.
+enum class OperationType : std::uint64_t { WriteBlocks = 1 };
+
+/// An operation on a run of the archive's bytes. The run starts at a multiple of 4096 and ends at one or at
+/// the archive's end.
 struct JournalRange {
+  OperationType type = OperationType::WriteBlocks;
   ByteRange archive;
   std::uint64_t journal_offset = 0;
   std::uint64_t old_offset = 0;  // where the old blocks lie in the journal; 0: old_hashes describe them
@@ -102,11 +116,11 @@ struct JournalRange {
 struct JournalRecord {
   JournalId id;
   ArchiveStamp archive;
-  /// Grows with each commit of an archive. Of two lanes of a standing journal the one with the larger value
+  /// Grows with each commit of an archive. Of two lanes of a lane journal the one with the larger value
   /// counts.
   std::uint64_t sequence = 0;
   std::int32_t owner_pid = 0;  // for messages
-  std::string coordinator;  // a file name in the archive's directory; empty: the journal commits on its own
+  std::string group_record;  // a file name in the archive's directory; empty: the journal commits on its own
   /// The boot that a commit with durability=process ends with. Unset: the commit survives a reboot. The head
   /// stores it, so that it can still be read when the rest is lost.
   Boot boot;
@@ -126,9 +140,12 @@ std::string encode_range(const JournalRange& range);
 inline constexpr ByteRange kHead = {0, kBlockBytes};
 /// Decodes a record. Any bytes are safe input: sizes and offsets are checked against the archive's size in
 /// the stamp and against journal_size_bytes before they are used.
-/// @param heads  where no new bytes can lie: kHead or kStandingHeads.
+/// InvalidArgument: damaged. With errno EPROTONOSUPPORT: an operation has a type that this program does not
+/// know.
+/// @param heads  where no new bytes can lie: kHead or kLaneHeads.
+/// @param version  the version in the record's head.
 Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journal_size_bytes,
-                                    ByteRange heads = kHead);
+                                    ByteRange heads = kHead, std::uint32_t version = kJournalVersion);
 
 /// The largest record that a journal of an archive of that size can have: a record names each block at most
 /// once.
@@ -138,23 +155,24 @@ struct JournalHead {
   JournalId id;
   ByteRange record;  // relative to the beginning of the head
   std::uint64_t record_hash = 0;
-  Boot boot;  // see JournalRecord::boot
+  Boot boot;                                // see JournalRecord::boot
+  std::uint32_t version = kJournalVersion;  // set by decode_head(); always the newest where it is written
 };
 
-/// The layout of a standing journal.
+/// The layout of a lane journal.
 inline constexpr std::size_t kLanes = 2;
 inline constexpr std::uint64_t kLaneBlocks = 16;
 inline constexpr std::uint64_t kLaneBytes = kLaneBlocks * kBlockBytes;
-inline constexpr ByteRange kStandingHeads = {kLaneBytes, 2 * kLanes* kBlockBytes};
-inline constexpr std::uint64_t kStandingBytes =
-    kStandingHeads.offset + kStandingHeads.size_bytes + kLaneBytes + kBlockBytes;
+inline constexpr ByteRange kLaneHeads = {kLaneBytes, 2 * kLanes* kBlockBytes};
+inline constexpr std::uint64_t kLaneJournalBytes =
+    kLaneHeads.offset + kLaneHeads.size_bytes + kLaneBytes + kBlockBytes;
 
 /// Returns exactly kBlockBytes.
 std::string encode_head(const JournalHead& head);
-/// The same with the record inside, for standing journals. InvalidArgument if the record does not fit.
+/// The same with the record inside, for lane journals. InvalidArgument if the record does not fit.
 Result<std::string> encode_head_with(const JournalRecord& record);
 /// Decodes the record that belongs to a head. InvalidArgument if its hash or its id does not agree with the
-/// head.
+/// head. With errno EPROTONOSUPPORT: see decode_record().
 Result<JournalRecord> decode_sealed_record(std::string_view bytes, const JournalHead& head,
                                            std::uint64_t journal_size_bytes, ByteRange heads = kHead);
 /// InvalidArgument: not a journal, or damaged. With errno EPROTONOSUPPORT: of a version that this program

@@ -11,7 +11,7 @@
 #include <optional>
 
 #include "core/format/header.h"
-#include "core/journal/coordinator.h"
+#include "core/journal/group_record.h"
 #include "core/journal/journal_access.h"
 #include "core/journal/journal_apply.h"
 #include "core/journal/journal_file.h"
@@ -28,7 +28,7 @@ bool is_hexadecimal(std::string_view text) {
   return std::ranges::all_of(text, [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); });
 }
 
-enum class NameKind : std::uint8_t { Ordinary, Staged, Standing, Group };
+enum class NameKind : std::uint8_t { Ordinary, Staged, Lanes, Group };
 
 /// Nothing if the name is not a journal's.
 std::optional<NameKind> kind_of(std::string_view rest) {
@@ -39,7 +39,7 @@ std::optional<NameKind> kind_of(std::string_view rest) {
   }
   // The staged file of each kind has the kind's suffix, then that of staging.
   for (const auto& [suffix, meaning] :
-       {std::pair{kStandingSuffix, NameKind::Standing}, {kGroupSuffix, NameKind::Group}}) {
+       {std::pair{kLaneJournalSuffix, NameKind::Lanes}, {kGroupSuffix, NameKind::Group}}) {
     if (!rest.ends_with(suffix)) continue;
     rest.remove_suffix(suffix.size());
     if (kind != NameKind::Staged) kind = meaning;
@@ -139,7 +139,7 @@ class Scan {
     const std::filesystem::path& path = found.report.path;
     const auto kind = kind_of(rest_of(name));
     if (!kind) {
-      set(found, JournalState::Unknown, "not a journal's name");
+      set(found, JournalState::Unknown, "its name is not a journal's name");
       return true;
     }
     auto file = storage_.open_no_link(path, Access::ReadWrite);
@@ -158,11 +158,10 @@ class Scan {
     if (!believed) return pass_on(std::move(believed));
     if (!*believed) {
       block(found,
-            fmt::format(
-                "belongs to user {}, who owns neither the archive nor this process and may not write the "
-                "archive by its mode",
-                opened->uid),
-            fmt::format("run `stfs recover` as {}, or delete it where that user has no right to the archive",
+            fmt::format("belongs to user {}, who owns neither the archive nor this process, and may not "
+                        "write the archive by its mode",
+                        opened->uid),
+            fmt::format("run `stfs recover` as {}, or delete it if that user has no right to the archive",
                         found.settlers));
       return true;
     }
@@ -189,7 +188,8 @@ class Scan {
     if (kind == NameKind::Staged) {
       // A staged file promises nothing and blocks nobody. This process can't see whether its owner lives, so
       // the file stays: a living owner would miss it when publishing it.
-      set(found, JournalState::Unknown, "being staged, or a leftover of that: this process may not read it");
+      set(found, JournalState::Unknown,
+          "being staged, or left by a dead process: this process may not read it");
       return true;
     }
     block(found,
@@ -217,15 +217,15 @@ class Scan {
   Result<bool> judge(FoundJournal& found, NameKind kind, const FileStatus& opened) {
     const JudgedArchive archive{storage_, archive_, stamp_};
     const std::uint64_t size_bytes = opened.identity.size_bytes;
-    found.is_standing = kind == NameKind::Standing;
+    found.is_lane_journal = kind == NameKind::Lanes;
     Result<void> judged;
     switch (kind) {
       case NameKind::Ordinary: judged = judge_ordinary(archive, found, size_bytes); break;
-      case NameKind::Standing: judged = judge_standing(archive, found, size_bytes); break;
+      case NameKind::Lanes: judged = judge_lanes(archive, found, size_bytes); break;
       case NameKind::Group: judged = judge_group(found); break;
       case NameKind::Staged:
         set(found, found.is_in_use ? JournalState::InUse : JournalState::Unfinished,
-            found.is_in_use ? "being staged" : "a leftover of staging");
+            found.is_in_use ? "being staged" : "left by a process that died while staging");
     }
     if (!judged) return pass_on(std::move(judged));
     return true;
@@ -238,9 +238,9 @@ class Scan {
       return {};
     }
     if (!rules) return pass_on(std::move(rules));
-    // A coordinator that still counts is not reported: reports of its journals say everything.
+    // A group record that still counts is not reported: reports of its journals say everything.
     found.is_hidden = *rules;
-    if (!*rules) set(found, JournalState::Unfinished, "a leftover of a transaction over several archives");
+    if (!*rules) set(found, JournalState::Unfinished, "left by a transaction over several archives");
     return {};
   }
 
@@ -293,7 +293,7 @@ Result<void> check_new_blocks(const File& file, const JournalRecord& record) {
     if (!hashes) return pass_on(std::move(hashes));
     if (*hashes != range.new_hashes) {
       return fail(ErrorCode::InvalidArgument, EINVAL,
-                  "damaged: the hash of a block of new bytes does not agree");
+                  "damaged: the hash of a block of new bytes does not match");
     }
   }
   return {};

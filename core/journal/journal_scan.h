@@ -57,9 +57,9 @@ struct FoundJournal {
   JournalReport report;
   std::unique_ptr<File> file;
   JournalRecord record;
-  /// This is a standing journal (standing_journal.h). While it is in use, `record` has the ranges of both
+  /// This is a lane journal (lane_journal.h). While it is in use, `record` has the ranges of both
   /// lanes.
-  bool is_standing = false;
+  bool is_lane_journal = false;
   /// The journal reads as void (it has no record). The disk may still hold a record.
   bool is_void = false;
   /// Its owner or a recovery is using it.
@@ -67,7 +67,7 @@ struct FoundJournal {
   /// This process may not write the journal, so it can't settle it. `settlers` names the users that can.
   bool is_read_only = false;
   std::string settlers;
-  /// Reports leave this journal out: it is a coordinator whose journals are reported, or a journal that has
+  /// Reports leave this journal out: it is a group record whose journals are reported, or a journal that has
   /// gone or was taken back by its owner.
   bool is_hidden = false;
 };

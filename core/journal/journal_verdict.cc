@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "core/base/xxh3.h"
-#include "core/journal/coordinator.h"
+#include "core/journal/group_record.h"
 #include "core/journal/journal_apply.h"
 #include "core/journal/journal_blocks.h"
-#include "core/journal/standing_scan.h"
+#include "core/journal/lane_scan.h"
 
 namespace stfs {
 namespace {
@@ -24,16 +24,15 @@ namespace {
 constexpr const char* kSeveral = "part of a transaction over several archives";
 constexpr const char* kForeign = "written for another archive, or for another state of this one";
 constexpr const char* kUncertain =
-    "written for this archive or for one that was here before: the file system has no birth times, and "
-    "blocks "
-    "of the archive are neither the old ones nor the new ones";
+    "written for this archive or for an earlier one of this name: the file system has no birth times, "
+    "and blocks of the archive are neither the old ones nor the new ones";
 constexpr const char* kLost =
-    "committed with durability=process in an earlier boot: what has not reached the disk by then is lost";
+    "committed with durability=process in an earlier boot: bytes that had not reached the disk are lost";
 constexpr const char* kOtherVersionStep =
-    "finish it with the version that wrote it: deleting it loses what it has committed";
+    "finish it with the version that wrote it; if it is deleted, its committed change is lost";
 constexpr const char* kUncertainStep =
-    "where the archive was replaced, delete it; else its change is lost in part: compare the archive with a "
-    "copy";
+    "if the archive was replaced, delete it; otherwise a part of its change is lost: compare the archive "
+    "with a copy";
 
 void set(FoundJournal& found, JournalState state, std::string why) {
   found.report.state = state;
@@ -77,7 +76,7 @@ Result<JournalRecord> read_record(const File& file, const JournalHead& head, std
   const auto range = ByteRange::checked(head.record.offset, head.record.size_bytes);
   if (!range || range->end() > size_bytes) return damaged("it ends before its record does");
   if (range->size_bytes > most_record_bytes(archive_size_bytes)) {
-    return damaged("its record is longer than the archive's blocks can need");
+    return damaged("its record is too long for the archive's blocks");
   }
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hashing(XXH3_createState(),
                                                                                 &XXH3_freeState);
@@ -90,12 +89,12 @@ Result<JournalRecord> read_record(const File& file, const JournalHead& head, std
       });
   if (!hashed) return pass_on(std::move(hashed));
   if (XXH3_64bits_digest(hashing.get()) != head.record_hash) {
-    return damaged("its record's hash does not agree");
+    return damaged("its record's hash does not match");
   }
   auto text = read_text(file, *range);
   if (!text) return pass_on(std::move(text));
-  auto record = decode_record(*text, size_bytes);
-  if (record && record->id != head.id) return damaged("head and record are of different journals");
+  auto record = decode_record(*text, size_bytes, kHead, head.version);
+  if (record && record->id != head.id) return damaged("head and record belong to different journals");
   if (record) record->boot = head.boot;
   return record;
 }
@@ -127,15 +126,15 @@ Result<Use> use_of(const JudgedArchive& archive, const File& journal, const Jour
   return Use::Apply;
 }
 
-/// Judges a journal that waits for a coordinator. True if the coordinator has committed it. False if the
-/// coordinator's state has already decided the journal's state.
-Result<bool> has_coordinator(Storage& storage, FoundJournal& found) {
+/// Judges a journal that waits for a group record. True if the group record has committed it. False if the
+/// group record's state has already decided the journal's state.
+Result<bool> has_group_record(Storage& storage, FoundJournal& found) {
   const std::filesystem::path& path = found.report.path;
-  if (!is_coordinator_name(found.record.coordinator)) {
-    block(found, JournalState::Unknown, fmt::format("{}, whose record can't be where it says", kSeveral));
+  if (!is_group_record_name(found.record.group_record)) {
+    block(found, JournalState::Unknown, fmt::format("{}, and the path of its record is not valid", kSeveral));
     return false;
   }
-  auto group = look_at_coordinator(storage, path.parent_path() / found.record.coordinator, path.filename());
+  auto group = look_at_group_record(storage, path.parent_path() / found.record.group_record, path.filename());
   if (!group && is_forbidden(group.error())) {
     block(found, JournalState::Unknown, group.error().message, "run `stfs recover` as root");
     return false;
@@ -169,7 +168,7 @@ Result<void> judge_without_record(const JudgedArchive& archive, FoundJournal& fo
   }
   const bool is_other_version = why.errno_value == EPROTONOSUPPORT;
   if (found.is_in_use && !is_other_version) {
-    set(found, JournalState::InUse, "its owner is at work on it");
+    set(found, JournalState::InUse, "its owner is writing it");
   } else if (is_other_version) {
     block(found, JournalState::Unknown, why.message, kOtherVersionStep);
   } else if (is_lost(boot, archive.storage.boot())) {
@@ -198,7 +197,7 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, s
     return {};
   }
   if (found.is_in_use) {
-    set(found, JournalState::InUse, "its owner or a recovery is at work");
+    set(found, JournalState::InUse, "its owner or a recovery is using it");
     return {};
   }
   if (auto sound = check_new_blocks(*found.file, found.record); !sound) {
@@ -210,8 +209,8 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, s
     }
     return {};
   }
-  if (!found.record.coordinator.empty()) {
-    auto committed = has_coordinator(archive.storage, found);
+  if (!found.record.group_record.empty()) {
+    auto committed = has_group_record(archive.storage, found);
     if (!committed) return pass_on(std::move(committed));
     if (!*committed) return {};
   }
@@ -225,14 +224,14 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, s
   return {};
 }
 
-Result<void> judge_standing(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes) {
+Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes) {
   if (size_bytes == 0 && !found.is_in_use) {
     found.is_void = true;
     set(found, JournalState::Unfinished, "left empty by a loss of power");
     return {};
   }
-  if (size_bytes != kStandingBytes) {
-    block(found, JournalState::Damaged, "damaged: it has not the size that it was made with");
+  if (size_bytes != kLaneJournalBytes) {
+    block(found, JournalState::Damaged, "damaged: its size has changed");
     return {};
   }
   auto records = read_lanes(*found.file);
@@ -242,7 +241,7 @@ Result<void> judge_standing(const JudgedArchive& archive, FoundJournal& found, s
   }
   if (!records) return pass_on(std::move(records));
   if (found.is_in_use) {
-    set(found, JournalState::InUse, "its owner keeps it for his next commit");
+    set(found, JournalState::InUse, "its owner keeps it for its next commit");
     for (JournalRecord& record : *records) {
       // Written for an archive that was replaced under the owner: the record names none of our bytes.
       if (record.archive.compare(archive.stamp) == Kinship::Other) continue;
@@ -264,11 +263,11 @@ Result<void> judge_standing(const JudgedArchive& archive, FoundJournal& found, s
     if (*verdict == LaneVerdict::Torn) continue;
     if (*verdict == LaneVerdict::Damaged) {
       if (is_lost(record.boot, archive.storage.boot())) continue;
-      block(found, JournalState::Damaged, "damaged: the hash of a block of new bytes does not agree");
+      block(found, JournalState::Damaged, "damaged: the hash of a block of new bytes does not match");
       found.record = std::move(record);
       return {};
     }
-    if (!record.coordinator.empty()) {
+    if (!record.group_record.empty()) {
       block(found, JournalState::Unknown, kSeveral);
       return {};
     }
@@ -283,7 +282,7 @@ Result<void> judge_standing(const JudgedArchive& archive, FoundJournal& found, s
     found.record = std::move(record);
     return {};
   }
-  set(found, JournalState::Unfinished, "kept for the next commit by a process that has died");
+  set(found, JournalState::Unfinished, "left by a process that has died; it holds no commit");
   found.report.ranges = found.report.size_bytes = 0;
   found.is_void = true;
   return {};

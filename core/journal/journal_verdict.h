@@ -13,7 +13,7 @@
 //                                              some are neither                 foreign, blocks commits
 //   another one          any                   (not looked at)                  foreign
 //
-// A damaged journal blocks commits, and so does one whose coordinator is damaged. In both cases the journal
+// A damaged journal blocks commits, and so does one whose group record is damaged. In both cases the journal
 // is lost instead, and removed, if its boot is lost.
 //
 // A boot is lost if this host now runs another boot. A commit with durability=process ends with its boot: its
@@ -37,6 +37,6 @@ struct JudgedArchive {
 
 /// Fills in the state of an open, believed journal. The caller has set `found.is_in_use`.
 Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes);
-Result<void> judge_standing(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes);
+Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, std::uint64_t size_bytes);
 
 }  // namespace stfs

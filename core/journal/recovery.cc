@@ -8,12 +8,12 @@
 #include <chrono>
 #include <thread>
 
-#include "core/journal/coordinator.h"
 #include "core/journal/file_lock.h"
+#include "core/journal/group_record.h"
 #include "core/journal/journal_apply.h"
 #include "core/journal/journal_blocks.h"
 #include "core/journal/journal_file.h"
-#include "core/journal/standing_scan.h"
+#include "core/journal/lane_scan.h"
 
 namespace stfs {
 namespace {
@@ -33,10 +33,10 @@ Result<bool> take_named(Storage& storage, FoundJournal& found) {
   if (!owner && !lacks_locks(owner.error())) return pass_on(std::move(owner));
   auto is_there = is_listed(storage, found.report.path);
   if (is_there && *is_there && owner && *owner) {
-    return fail(ErrorCode::Busy, EBUSY, found.report.path.string() + ": somebody else is at work on it");
+    return fail(ErrorCode::Busy, EBUSY, found.report.path.string() + ": another process is using it");
   }
-  // The content of a dead owner's standing journal does not change. A process that settles it removes it.
-  if (!is_there || !*is_there || found.is_standing) return is_there;
+  // The content of a dead owner's lane journal does not change. A process that settles it removes it.
+  if (!is_there || !*is_there || found.is_lane_journal) return is_there;
   if (auto seen = found.file->refresh(kWholeFile); !seen) return pass_on(std::move(seen));
   auto opened = found.file->status();
   if (!opened) return pass_on(std::move(opened));
@@ -74,43 +74,43 @@ tl::unexpected<Error> only_others_may(const FoundJournal& found) {
 }
 
 ByteRange heads_of(const FoundJournal& found) {
-  return found.is_standing ? kStandingHeads : kHead;
+  return found.is_lane_journal ? kLaneHeads : kHead;
 }
 
 /// Makes the other lane void, which may hold an earlier record. Otherwise a crash while both are made void
 /// might leave only that earlier record.
-Result<void> void_other_lanes(File& standing, const JournalRecord& record) {
+Result<void> void_other_lanes(File& lane_journal, const JournalRecord& record) {
   const std::vector<std::byte> zeros(kBlockBytes);
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
     if (lane == lane_of(record)) continue;
     for (const std::size_t head : {lane, kLanes + lane}) {
-      if (auto written = standing.write(zeros, kStandingHeads.offset + head * kBlockBytes); !written)
+      if (auto written = lane_journal.write(zeros, kLaneHeads.offset + head * kBlockBytes); !written)
         return written;
     }
   }
   return {};
 }
 
-/// The coordinator that has committed the journal; empty if there is none.
-Result<std::filesystem::path> coordinator_of(Storage& storage, const FoundJournal& found) {
+/// The group record that has committed the journal; empty if there is none.
+Result<std::filesystem::path> group_record_of(Storage& storage, const FoundJournal& found) {
   const std::filesystem::path& path = found.report.path;
-  if (found.is_void && !found.is_standing) return find_coordinator(storage, path);
-  if (found.report.state == JournalState::Unfinished || found.record.coordinator.empty()) return {};
-  return path.parent_path() / found.record.coordinator;
+  if (found.is_void && !found.is_lane_journal) return find_group_record(storage, path);
+  if (found.report.state == JournalState::Unfinished || found.record.group_record.empty()) return {};
+  return path.parent_path() / found.record.group_record;
 }
 
-/// Removes a journal, and the coordinator with the last journal of its group.
+/// Removes a journal, and the group record with the last journal of its group.
 Result<void> remove_journal(Storage& storage, const FoundJournal& found) {
-  auto coordinator = coordinator_of(storage, found);
-  if (!coordinator) return pass_on(std::move(coordinator));
+  auto group_record = group_record_of(storage, found);
+  if (!group_record) return pass_on(std::move(group_record));
   auto removed = storage.remove(found.report.path);
   // On a file system without unnamed files, the stager's last close removes the staged name.
   if (!removed && removed.error().errno_value == ENOENT) removed = {};
-  if (!removed || coordinator->empty()) return removed;
-  auto others = has_journals(storage, *coordinator);
+  if (!removed || group_record->empty()) return removed;
+  auto others = has_journals(storage, *group_record);
   if (!others) return pass_on(std::move(others));
   if (*others) return {};
-  removed = storage.remove(*coordinator);
+  removed = storage.remove(*group_record);
   // Another recovery of the group has removed it.
   if (!removed && removed.error().errno_value == ENOENT) return {};
   return removed;
@@ -118,7 +118,7 @@ Result<void> remove_journal(Storage& storage, const FoundJournal& found) {
 
 /// Removes a journal's name, or leaves it where this process may not: in a directory with the sticky bit only
 /// root and the owners of the file and of the directory may remove a name. The name may stay if the journal
-/// is void: a void journal promises nothing. Nor does a staged file, or a coordinator without journals.
+/// is void: a void journal promises nothing. Nor does a staged file, or a group record without journals.
 /// @param made_void  whether the caller has made the journal void.
 Result<bool> remove_or_leave(Storage& storage, FoundJournal& found, bool made_void) {
   auto removed = remove_journal(storage, found);
@@ -154,7 +154,7 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
     if (!is_there) return pass_on(std::move(is_there));
     if (!*is_there || found.report.state != JournalState::Committed) return {};
   }
-  if (found.is_standing) {
+  if (found.is_lane_journal) {
     if (auto alone = void_other_lanes(*found.file, found.record); !alone) return alone;
   }
   // The owner may have died before the journal or its name was on stable storage. A crash now must find both.
@@ -173,15 +173,16 @@ Result<void> settle(Storage& storage, const std::filesystem::path& archive_path,
                     FoundJournal& found, const RecoveryOptions& options) {
   JournalReport& report = found.report;
   // Treat an ordinary journal in use that names blocks as committed: once we hold the locks that its owner
-  // holds, we see whether it was. Leave a standing journal in use alone: its last commit is applied, or its
+  // holds, we see whether it was. Leave a lane journal in use alone: its last commit is applied, or its
   // owner is about to apply it.
-  bool is_due = report.state == JournalState::Committed ||
-                (report.state == JournalState::InUse && !found.is_standing && !found.record.ranges.empty());
+  bool is_due =
+      report.state == JournalState::Committed ||
+      (report.state == JournalState::InUse && !found.is_lane_journal && !found.record.ranges.empty());
   if (report.state == JournalState::Foreign && options.is_forced) {
     auto known = only_knows_its_blocks(archive, *found.file, found.record);
     if (!known) return pass_on(std::move(known));
     // A recovery of one archive must not decide a transaction over several archives.
-    const bool is_alone = found.record.coordinator.empty();
+    const bool is_alone = found.record.group_record.empty();
     is_due = is_alone && *known && check_new_blocks(*found.file, found.record);
     if (is_due) {
       report.explanation += "; every block is the old one or the new one";
@@ -265,8 +266,8 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
                                           ? fmt::format("`stfs recover {}` explains", archive_path.string())
                                           : found.report.next_step;
         return fail(ErrorCode::ArchiveChanged, EIO,
-                    fmt::format("{}: {}: nothing is written beside it; {}", found.report.path.string(),
-                                found.report.explanation, next_step));
+                    fmt::format("{}: {}; nothing is written to the archive while it exists; {}",
+                                found.report.path.string(), found.report.explanation, next_step));
       }
       // This process made the journal void, so it is void on the disk as well.
       if (found.is_void && std::ranges::find(left_void, found.report.path) != left_void.end()) continue;
@@ -277,9 +278,9 @@ Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& ar
       if (!found.is_in_use || (found.report.state != JournalState::InUse && !found.is_void)) continue;
       if (names_any(found.record, locked)) {
         if (obstacle != Obstacle::Recovery) {
-          obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;
+          obstacle = found.is_lane_journal ? Obstacle::Unsettled : Obstacle::Recovery;
         }
-      } else if (found.is_standing || found.is_void) {
+      } else if (found.is_lane_journal || found.is_void) {
         // Sync a void journal before relying on it: the zeros must be on the disk.
         if (auto synced = found.file->sync(); !synced && !says_gone(synced.error())) {
           return pass_on(std::move(synced));

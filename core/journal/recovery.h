@@ -31,13 +31,13 @@ enum class Obstacle : std::uint8_t {
   /// A process uses a journal that names bytes of `locked`. No living committer can do so, because the caller
   /// holds these locks: it is a recovery that waits for them. Release the locks for a moment.
   Recovery,
-  /// A living owner's standing journal names bytes of `locked`. Keep the locks: the owner settles its journal
+  /// A living owner's lane journal names bytes of `locked`. Keep the locks: the owner settles its journal
   /// when it has nothing to commit, or when it meets the locks.
   Unsettled,
 };
 /// Looks for journals that the commit has to wait for. EIO: a journal blocks commits. EACCES: a journal waits
 /// for recovery and this process may not write it.
-/// @param own  the caller's own standing journal; empty without one.
+/// @param own  the caller's own lane journal; empty without one.
 /// @param left_void  journals that recover() has left void in this process (JournalReport::is_left_void).
 ///                   They block nobody.
 Result<Obstacle> find_obstacle(Storage& storage, const std::filesystem::path& archive_path,

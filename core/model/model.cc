@@ -28,7 +28,7 @@ Result<std::string> read_text(const std::filesystem::path& path, Storage& storag
   identity = status->identity;
   if (identity.size_bytes > kMaxModelIndexBytes) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
-                fmt::format("{}: an index of {} bytes, where at most {} are allowed", path.string(),
+                fmt::format("{}: an index of {} bytes, at most {} are allowed", path.string(),
                             identity.size_bytes, kMaxModelIndexBytes));
   }
   std::string text(static_cast<std::size_t>(identity.size_bytes), '\0');
@@ -58,12 +58,12 @@ Result<std::unique_ptr<Model>> Model::open_unguarded(const std::filesystem::path
 }
 
 Model::Model(std::unique_ptr<Archive> archive) : path_(archive->path()) {
-  tensors_ = &archive->tensors();
-  metadata_ = &archive->metadata();
-  first_tensors_ = {0, tensors_->size()};
   Shard& shard = shards_.emplace_back();
   shard.path = path_;
-  shard.archive = std::move(archive);
+  shard.adopt(std::move(archive));
+  tensors_ = &shard.version->tensors();
+  metadata_ = &shard.version->metadata();
+  first_tensors_ = {0, tensors_->size()};
 }
 
 Result<std::unique_ptr<Model>> Model::open_index(const std::filesystem::path& source,
@@ -95,7 +95,7 @@ Result<std::unique_ptr<Model>> Model::open_index(const std::filesystem::path& so
         fmt::format("{}: none of its {} shards can be used: {}", name, model->shards_.size(), first.message));
   }
   model->front_ = static_cast<std::uint32_t>(usable - model->shards_.begin());
-  if (auto adopted = model->adopt(*index, compare(*index, model->shards_)); !adopted)
+  if (auto adopted = model->adopt(*index, place_tensors(*index, model->shards_)); !adopted)
     return tl::unexpected(std::move(adopted).error().within(name));
   if (options.is_strict) {
     if (auto strict = model->check_strict(); !strict)
@@ -104,16 +104,16 @@ Result<std::unique_ptr<Model>> Model::open_index(const std::filesystem::path& so
   return model;
 }
 
-Result<void> Model::adopt(const ModelIndex& index, Agreement agreement) {
+Result<void> Model::adopt(const ModelIndex& index, TensorPlacement placement) {
   is_sharded_ = true;
-  problems_ = std::move(agreement.problems);
-  unserved_.reserve(agreement.unserved.size());
-  for (const std::uint32_t row : agreement.unserved)
+  problems_ = std::move(placement.problems);
+  unserved_.reserve(placement.unserved.size());
+  for (const std::uint32_t row : placement.unserved)
     unserved_.push_back({std::string(index[row].tensor), index[row].shard});
   merge_metadata();
   metadata_ = &merged_metadata_;
   tensors_ = &merged_;
-  return merge_tensors(std::move(agreement.places));
+  return merge_tensors(std::move(placement.places));
 }
 
 Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
@@ -121,10 +121,10 @@ Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
   // check the headers' sizes.
   std::uint64_t headers_bytes = 0;
   for (const Shard& shard : shards_)
-    if (shard.archive) headers_bytes += shard.archive->header_size_bytes();
+    if (shard.archive) headers_bytes += shard.version->header->size_bytes;
   if (headers_bytes > std::numeric_limits<std::uint32_t>::max()) {
     return fail(ErrorCode::HeaderTooLarge, EFBIG,
-                fmt::format("the headers of the shards have {} bytes, where at most {} are handled",
+                fmt::format("the headers of the shards have {} bytes, at most {} are supported",
                             headers_bytes, std::numeric_limits<std::uint32_t>::max()));
   }
   TensorIndex::Builder builder;
@@ -133,11 +133,11 @@ Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
   for (std::uint32_t at = 0; at < places.size(); ++at) {
     const TensorPlace place = places[at];
     while (first_tensors_.size() <= place.shard) first_tensors_.push_back(at);
-    const Tensor tensor = archive(place.shard).tensors()[place.tensor];
+    const Tensor tensor = version(place.shard).tensors()[place.tensor];
     const auto range = ByteRange::checked(offset, tensor.data.size_bytes);
     if (!range) {
       return fail(ErrorCode::ValidationOverflow, EINVAL,
-                  fmt::format("tensor {}: the data of the whole model end behind byte 2^64-1",
+                  fmt::format("tensor {}: the data of the whole model end after byte 2^64-1",
                               in_quotes(tensor.name)));
     }
     builder.begin_tensor(tensor.name, at);  // `at` keeps the order of two empty tensors
@@ -168,14 +168,14 @@ void Model::merge_metadata() {
   std::unordered_map<std::string_view, Known> known;  // views into the shards' own headers
   for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
     if (!shards_[shard].archive) continue;
-    for (const auto& [key, value] : archive(shard).metadata()) {
+    for (const auto& [key, value] : version(shard).metadata()) {
       const auto [first, is_new] = known.try_emplace(key, Known{value, shard});
       if (is_new) {
         merged_metadata_.emplace_back(key, value);
       } else if (first->second.value != value && !std::exchange(first->second.is_reported, true)) {
         problems_.push_back(
             {ModelProblem::Kind::MetadataConflict,
-             fmt::format("__metadata__ key {}: {} and {} have different values; the first one's counts",
+             fmt::format("__metadata__ key {}: {} and {} have different values; the first value counts",
                          in_quotes(key), shards_[first->second.shard].path.filename().string(),
                          shards_[shard].path.filename().string())});
       }
@@ -195,7 +195,7 @@ Result<void> Model::check_strict() const {
   if (count == 0) return {};
   if (count > kShown) list += fmt::format("\n  ... and {} more", count - kShown);
   return fail(ErrorCode::InvalidArgument, EINVAL,
-              fmt::format("index and shards disagree, which strict refuses, in {} place{}:{}", count,
+              fmt::format("index and shards disagree in {} place{}, and strict refuses this:{}", count,
                           count == 1 ? "" : "s", list));
 }
 
@@ -214,8 +214,9 @@ std::uint64_t Model::data_size_bytes() const {
 
 std::string Model::why_unserved(const Unserved& tensor) const {
   const Shard& shard = shards_[tensor.shard];
-  const std::string why = shard.failure ? shard.failure->message
-                                        : shard.path.string() + ": is not in it, where the index says it is";
+  const std::string why = shard.failure
+                              ? shard.failure->message
+                              : shard.path.string() + ": does not hold it, although the index names it";
   return fmt::format("tensor {}: {}", in_quotes(tensor.name), why);
 }
 

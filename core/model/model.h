@@ -17,8 +17,8 @@
 #include "core/archive/archive.h"
 #include "core/base/error.h"
 #include "core/format/tensor_index.h"
-#include "core/model/model_agreement.h"
 #include "core/model/model_shards.h"
+#include "core/model/tensor_placement.h"
 
 namespace stfs {
 
@@ -31,7 +31,8 @@ struct ModelOptions {
 };
 
 /// Owns its archives. Everything that is const here never changes after open(), so any number of threads may
-/// read it. Calls on an archive follow the archive's own rules.
+/// read it: the model pins the version of each archive that it found. Calls on an archive follow the
+/// archive's own rules.
 class Model {
  public:
   /// @param source  a `.safetensors` file; an index, known by the end of its name (`.index.json`); or a
@@ -49,7 +50,7 @@ class Model {
   /// The absolute path of the archive or of the index.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   [[nodiscard]] bool is_sharded() const { return is_sharded_; }
-  [[nodiscard]] Access access() const { return front().access(); }
+  [[nodiscard]] Access access() const { return archive(front_).access(); }
 
   /// The tensors of all usable shards; of a single archive, its own.
   [[nodiscard]] const TensorIndex& tensors() const { return *tensors_; }
@@ -62,20 +63,25 @@ class Model {
     return is_sharded_ ? places_[tensor] : TensorPlace{0, tensor};
   }
   /// The archive that holds a tensor.
-  [[nodiscard]] Archive& archive_of(std::uint32_t tensor) const { return archive(place(tensor).shard); }
+  [[nodiscard]] ArchiveReader& archive_of(std::uint32_t tensor) const { return reader(place(tensor).shard); }
   /// The place of a tensor in that archive's file, in bytes from the file's beginning.
   [[nodiscard]] ByteRange file_range(std::uint32_t tensor) const {
     const TensorPlace at = place(tensor);
-    const Archive& holder = archive(at.shard);
-    return holder.file_range(holder.tensors()[at.tensor].data);
+    const ArchiveVersion& pinned = version(at.shard);
+    return pinned.file_range(pinned.tensors()[at.tensor].data);
   }
 
   /// All shards in order of their names; for a single archive, that one.
   [[nodiscard]] std::span<const Shard> shards() const { return shards_; }
   /// The shard's archive. The shard must have one.
+  [[nodiscard]] ArchiveReader& reader(std::uint32_t shard) const { return *shards_[shard].archive; }
+  /// The same, for those who write it.
   [[nodiscard]] Archive& archive(std::uint32_t shard) const { return *shards_[shard].archive; }
+  /// The version of the shard's archive that this model shows. The shard must have an archive.
+  [[nodiscard]] const ArchiveVersion& version(std::uint32_t shard) const { return *shards_[shard].version; }
   /// The archive of the first usable shard. There is always one.
-  [[nodiscard]] Archive& front() const { return *shards_[front_].archive; }
+  [[nodiscard]] ArchiveReader& front() const { return reader(front_); }
+  [[nodiscard]] const ArchiveVersion& front_version() const { return version(front_); }
   /// The position of a shard's first tensor: a shard's tensors are adjacent. For shards().size(): the number
   /// of tensors.
   [[nodiscard]] std::uint32_t first_tensor(std::uint32_t shard) const { return first_tensors_[shard]; }
@@ -104,7 +110,7 @@ class Model {
                                                        const ModelOptions& options);
   static Result<std::unique_ptr<Model>> open_index(const std::filesystem::path& source,
                                                    const ModelOptions& options);
-  Result<void> adopt(const ModelIndex& index, Agreement agreement);
+  Result<void> adopt(const ModelIndex& index, TensorPlacement placement);
   Result<void> merge_tensors(std::vector<TensorPlace> places);
   void merge_metadata();
   [[nodiscard]] Result<void> check_strict() const;
@@ -116,7 +122,7 @@ class Model {
   std::vector<ModelProblem> problems_;
   std::vector<Unserved> unserved_;
   std::vector<std::uint32_t> first_tensors_;
-  const TensorIndex* tensors_ = nullptr;  // points to merged_ or to the archive's
+  const TensorIndex* tensors_ = nullptr;  // points to merged_ or to the pinned version's
   const Metadata* metadata_ = nullptr;
   // Only for a sharded model:
   Storage* storage_ = nullptr;

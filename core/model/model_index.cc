@@ -30,7 +30,7 @@ tl::unexpected<Error> refuse(std::size_t at, fmt::format_string<Parts...> format
 
 /// Why a shard may not have that name; "" if it may.
 std::string_view shard_fault(std::string_view name) {
-  if (name.find('/') != name.npos) return "leads out of the index's own directory";
+  if (name.find('/') != name.npos) return "leads out of the directory of the index";
   // No file name can contain NUL. Other control characters would reach terminals in messages.
   const auto is_control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == '\x7f'; };
   if (std::ranges::any_of(name, is_control)) return "holds a control character";
@@ -63,7 +63,7 @@ class ModelIndexReader {
   explicit ModelIndexReader(std::string_view json) : json_(json) {}
 
   Result<ModelIndex> read() {
-    if (json_.peek() != '{') return refuse(json_.position(), "the index is no JSON object");
+    if (json_.peek() != '{') return refuse(json_.position(), "the index is not a JSON object");
     bool has_metadata = false;
     bool has_weight_map = false;
     auto read = json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
@@ -93,7 +93,7 @@ class ModelIndexReader {
       json_.take_value();
       return {};
     }
-    if (json_.peek() != '{') return refuse(json_.position(), "metadata is no object");
+    if (json_.peek() != '{') return refuse(json_.position(), "metadata is not an object");
     bool has_total_size = false;
     return json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
       const std::size_t value_at = json_.position();
@@ -101,24 +101,24 @@ class ModelIndexReader {
       if (key != "total_size") return {};
       if (std::exchange(has_total_size, true)) return given_twice("metadata.total_size", key_at);
       const bool is_number = value.front() == '-' || (value.front() >= '0' && value.front() <= '9');
-      if (!is_number && value != "null") return refuse(value_at, "metadata.total_size is no number");
+      if (!is_number && value != "null") return refuse(value_at, "metadata.total_size is not a number");
       index_.total_size_bytes_ = whole_number(value);
       return {};
     });
   }
 
   Result<void> read_weight_map() {
-    if (json_.peek() != '{') return refuse(json_.position(), "weight_map is no object of file names");
+    if (json_.peek() != '{') return refuse(json_.position(), "weight_map is not an object of file names");
     return json_.for_each_member([&](std::string_view tensor, std::size_t key_at) -> Result<void> {
       if (json_.peek() != '"')
-        return refuse(json_.position(), "tensor {}: its shard is no string", in_quotes(tensor));
+        return refuse(json_.position(), "tensor {}: its shard is not a string", in_quotes(tensor));
       const std::size_t value_at = json_.position();
       const std::string_view shard = json_.take_string(shard_text_);
       const auto number = intern(shard);
       if (!number) {
         const std::string_view fault = shard_fault(shard);
         return refuse(value_at, "tensor {}: the shard {} {}", in_quotes(tensor), in_quotes(shard),
-                      fault.empty() ? "is one too many" : fault);
+                      fault.empty() ? "exceeds the limit of shards" : fault);
       }
       index_.rows_.push_back({static_cast<std::uint32_t>(index_.names_.size()),
                               static_cast<std::uint32_t>(tensor.size()), *number,
@@ -189,8 +189,7 @@ std::optional<std::pair<ModelIndex::Row, ModelIndex::Row>> ModelIndex::sort() {
 Result<ModelIndex> parse_model_index(std::string_view json) {
   return guard_memory([&]() -> Result<ModelIndex> {
     if (json.size() > kMaxModelIndexBytes) {
-      return refuse(0, "an index of {} bytes, where at most {} are allowed", json.size(),
-                    kMaxModelIndexBytes);
+      return refuse(0, "an index of {} bytes, at most {} are allowed", json.size(), kMaxModelIndexBytes);
     }
     if (const std::size_t valid = valid_utf8_prefix(json); valid != json.size()) {
       return refuse(valid, "0x{:02x} is not UTF-8 here", static_cast<std::uint8_t>(json[valid]));

@@ -20,7 +20,7 @@ void open_shard(Shard& shard, Access access, Storage& storage, Io io) {
   shard.before = identity_at(shard.path, storage);
   auto archive = Archive::open(shard.path, access, storage, io);
   if (archive) {
-    shard.archive = std::move(*archive);
+    shard.adopt(std::move(*archive));
   } else {
     shard.failure = std::move(archive).error();
   }

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/archive/archive.h"
@@ -17,10 +18,17 @@ namespace stfs {
 
 /// Move-only; owns its archive.
 struct Shard {
+  void adopt(std::unique_ptr<Archive> opened) {
+    version = opened->version();
+    archive = std::move(opened);
+  }
+
   /// The index's directory and the name that the index gives. Links are not resolved.
   std::filesystem::path path;
   /// Null if the shard could not be opened; `failure` then says why.
   std::unique_ptr<Archive> archive{};
+  /// The archive's version at opening, pinned: positions of tensors count in it.
+  std::shared_ptr<const ArchiveVersion> version{};
   std::optional<Error> failure{};
   /// The file at the path before the shard was opened, if any.
   std::optional<FileIdentity> before{};

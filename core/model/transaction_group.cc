@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/commit/group_commit.h"
+#include "core/commit/commit_protocol.h"
 
 namespace stfs {
 
@@ -28,7 +28,7 @@ Result<void> TransactionGroup::commit(const OptionsOf& options_of, const LockOf&
     Transaction::LockOf lock_of;
   };
   std::map<std::uint32_t, Part> parts;
-  GroupCommit group;
+  CommitProtocol protocol;
   for (auto& [shard, transaction] : transactions_) {
     if (!transaction.is_dirty()) continue;
     auto options = options_of(shard);
@@ -37,9 +37,9 @@ Result<void> TransactionGroup::commit(const OptionsOf& options_of, const LockOf&
       return lock_of({at, tensor});
     };
     const Part& part = parts.emplace(shard, Part{std::move(*options), lock_in_shard}).first->second;
-    group.add(transaction, part.options, part.lock_of);
+    protocol.add(transaction, part.options, part.lock_of);
   }
-  auto committed = group.commit();
+  auto committed = protocol.commit();
   // Once any part has committed, drop the other shards' clean stages too.
   const auto has_ended = [&](const auto& entry) {
     return parts.contains(entry.first) && entry.second.is_empty();

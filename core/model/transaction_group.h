@@ -28,10 +28,7 @@ class TransactionGroup {
   /// Returns the options for a commit to a shard, or why nothing can be committed there.
   using OptionsOf = std::function<Result<CommitOptions>(std::uint32_t shard)>;
   using LockOf = std::function<ReaderWriterLock&(TensorPlace place)>;
-  /// Runs one attempt of all commits of the model at a time. Repeats an attempt that fails with Busy for as
-  /// long as its patience lasts, and lets other commits run between two attempts.
-  using InTurn = std::function<Result<void>(const std::function<Result<void>()>& attempt)>;
-  /// Commits all shards with staged bytes as one GroupCommit: all of them change, or none.
+  /// Commits all shards with staged bytes in one CommitProtocol: all of them change, or none.
   Result<void> commit(const OptionsOf& options_of, const LockOf& lock_of);
 
  private:

@@ -14,7 +14,7 @@ struct Guard {
   sigjmp_buf back;
 };
 constinit thread_local Guard* present = nullptr;
-struct sigaction before {};  // NOLINT: the handler reads it
+struct sigaction before {};  // the handler reads it
 std::atomic<bool> is_installed = false;
 
 void on_bus_error(int, siginfo_t* info, void*) {

@@ -18,7 +18,7 @@ constexpr std::size_t kPipeBytes = 64 << 10;  // capacity of a pipe
 tl::unexpected<Error> failure(int errno_value) {
   if (errno_value != EFAULT) return fail_system(errno_value, "mapped bytes", "copy");
   return fail(ErrorCode::ArchiveCut, EIO,
-              "mapped bytes are gone: their file was cut short, or its disk fails");
+              "mapped bytes are missing: the file was truncated, or its disk fails");
 }
 
 /// Reads exactly so many bytes from the pipe, which has them.

@@ -60,7 +60,7 @@ Result<UniqueFd> create_temporary(const std::filesystem::path& path, mode_t mode
   const bool is_mount = ::getxattr(directory_of(path).c_str(), kArchiveAttribute, nullptr, 0) >= 0;
   if (is_mount) {
     return fail(ErrorCode::System, why,
-                path.native() + ": a mount of tensors takes no new files: name a place outside of it");
+                path.native() + ": a mount of tensors holds no new files: name a place outside of the mount");
   }
   return fail_system(why, path.native(), "create a temporary file beside it");
 }

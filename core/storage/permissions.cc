@@ -80,7 +80,7 @@ Result<Permissions> permissions_of(const File& file) {
   Permissions found{.mode = status->mode & kNineBits, .uid = status->uid, .gid = status->gid};
   // Without a list the group's bits are complete. With a list they are its mask.
   if (file.descriptor() < 0) return found;
-  std::array<char, 8192> list;  // NOLINT: filled by the call
+  std::array<char, 8192> list;  // filled by the call
   const ssize_t size = ::fgetxattr(file.descriptor(), "system.posix_acl_access", list.data(), list.size());
   if (size >= 0) {
     found.mode = within(std::span(list).first(static_cast<std::size_t>(size)), found.mode);

@@ -260,7 +260,7 @@ std::unique_ptr<File> make_system_file(UniqueFd fd, std::string name, std::files
 }
 
 Result<void> publish_system_file(File& file, const std::filesystem::path& path) {
-  return static_cast<SystemFile&>(file).publish_as(path);  // NOLINT: the caller says that it is one
+  return static_cast<SystemFile&>(file).publish_as(path);  // the caller guarantees the type
 }
 
 Result<FileStatus> system_status(const std::filesystem::path& path, const std::string& name) {

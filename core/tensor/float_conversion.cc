@@ -203,7 +203,7 @@ Result<void> convert_to_float32(Dtype dtype, std::span<const std::byte> from, st
   const std::uint64_t bits = bits_of(dtype);
   if (!is_floating(dtype)) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
-                fmt::format("{} is no floating type of real numbers", name_of(dtype)));
+                fmt::format("{} is not a floating-point type of real numbers", name_of(dtype)));
   }
   // The product can't overflow: no memory holds so many bytes.
   const std::uint64_t elements = from.size() * 8 / bits;

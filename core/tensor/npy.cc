@@ -89,7 +89,7 @@ class DictParser {
     if (is_object || *type == "|O")
       return refuse_npy("holds Python objects: save one plain array of numbers");
     if (!has_kind || error != std::errc{} || parsed != end)
-      return refuse_npy("its 'descr' is no simple type");
+      return refuse_npy("its 'descr' is not a simple type");
     header_.byte_order = type->front();
     header_.kind = (*type)[1];
     return {};
@@ -138,7 +138,8 @@ class DictParser {
     return true;
   }
   tl::unexpected<Error> wrong(std::string_view wanted) const {
-    return refuse_npy(fmt::format("its header is damaged: {} expected at byte {} of it", wanted, at_));
+    return refuse_npy(
+        fmt::format("its header is damaged: expected {} at byte {} of the header", wanted, at_));
   }
 
   std::string_view text_;
@@ -194,22 +195,22 @@ std::string NpyHeader::type_text() const {
 }
 
 Result<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
-  const std::string_view bytes(reinterpret_cast<const char*>(start.data()), start.size());  // NOLINT: text
-  if (!bytes.starts_with(kNpyMagic)) return refuse_npy("is no NumPy file: it does not begin as one");
+  const std::string_view bytes(reinterpret_cast<const char*>(start.data()), start.size());
+  if (!bytes.starts_with(kNpyMagic)) return refuse_npy("is not a NumPy file: it does not begin like one");
   const auto byte_at = [&](std::size_t at) { return std::uint32_t{static_cast<unsigned char>(bytes[at])}; };
-  if (bytes.size() < kNpyMagic.size() + 2) return refuse_npy("is cut short: its header is not whole");
+  if (bytes.size() < kNpyMagic.size() + 2) return refuse_npy("is truncated: it ends in its header");
   const std::uint32_t major = byte_at(6);
   if (major < 1 || major > 3 || byte_at(7) != 0) {
     return refuse_npy(
-        fmt::format("is a NumPy file of version {}.{}: 1.0, 2.0 and 3.0 are known", major, byte_at(7)));
+        fmt::format("is a NumPy file of version {}.{}, expected 1.0, 2.0 or 3.0", major, byte_at(7)));
   }
   const std::size_t length_bytes = major == 1 ? 2 : 4;
   const std::size_t header_at = kNpyMagic.size() + 2 + length_bytes;
-  if (bytes.size() < header_at) return refuse_npy("is cut short: its header is not whole");
+  if (bytes.size() < header_at) return refuse_npy("is truncated: it ends in its header");
   std::uint32_t length = 0;
   for (std::size_t at = 0; at < length_bytes; ++at) length |= byte_at(8 + at) << (8 * at);
   if (header_at + length > kNpyStartBytes) return refuse_npy(fmt::format("has a header of {} bytes", length));
-  if (length > bytes.size() - header_at) return refuse_npy("is cut short: its header is not whole");
+  if (length > bytes.size() - header_at) return refuse_npy("is truncated: it ends in its header");
 
   NpyHeader header;
   if (auto parsed = DictParser(bytes.substr(header_at, length), header).parse(); !parsed)
@@ -221,7 +222,7 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
   for (const std::uint64_t dimension : header.shape) {
     if (size) size = checked_product(*size, dimension);
   }
-  if (!size) return refuse_npy("has a shape that no memory could hold");
+  if (!size) return refuse_npy("has a shape that is too large");
   header.data_size_bytes = *size;
   return header;
 }
@@ -233,14 +234,14 @@ Result<void> check_npy(const NpyHeader& header, std::uint64_t file_size_bytes, D
                                   header.type_text()));
   }
   if (!is_type(header, dtype)) {
-    return refuse_npy(fmt::format("holds {}, the tensor is {}", header.type_text(), name_of(dtype)));
+    return refuse_npy(fmt::format("holds {}, expected {}", header.type_text(), name_of(dtype)));
   }
   const bool is_packed = bits_of(dtype) < 8;
   const bool is_shape =
       is_packed ? is_packed_shape(header, dtype, shape) : std::ranges::equal(header.shape, shape);
   if (!is_shape) {
-    return refuse_npy(fmt::format("has the shape {}, the tensor's is {}{}", shape_text(header.shape),
-                                  shape_text(shape), is_packed ? ", to be packed into whole bytes" : ""));
+    return refuse_npy(fmt::format("has the shape {}, expected {}{}", shape_text(header.shape),
+                                  shape_text(shape), is_packed ? " packed into whole bytes" : ""));
   }
   const auto long_dimensions = std::ranges::count_if(shape, [](std::uint64_t size) { return size != 1; });
   if (header.is_fortran_order && long_dimensions > 1) {
@@ -249,7 +250,7 @@ Result<void> check_npy(const NpyHeader& header, std::uint64_t file_size_bytes, D
   const std::uint64_t came_bytes = file_size_bytes - std::min(file_size_bytes, header.data_offset);
   if (came_bytes != header.data_size_bytes) {
     return refuse_npy(
-        fmt::format("has {} bytes of data, its header promises {}", came_bytes, header.data_size_bytes));
+        fmt::format("has {} bytes of data, its header gives {}", came_bytes, header.data_size_bytes));
   }
   return {};
 }

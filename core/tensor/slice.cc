@@ -108,11 +108,12 @@ class ItemParser {
   }
 
   tl::unexpected<Error> unexpected(std::string_view due) const {
-    if (at_ == text_.size()) return refuse_slice(fmt::format("byte {}: it ends where {} is due", at_, due));
+    if (at_ == text_.size())
+      return refuse_slice(fmt::format("byte {}: the text ends, expected {}", at_, due));
     const auto is_letter = [](char c) { return (c | 0x20) >= 'a' && (c | 0x20) <= 'z'; };
     std::size_t end = at_;
     while (end < text_.size() && is_letter(text_[end])) ++end;
-    return refuse_slice(fmt::format("byte {}: {} where {} is due", at_,
+    return refuse_slice(fmt::format("byte {}: found {}, expected {}", at_,
                                     in_quotes(text_.substr(at_, std::max<std::size_t>(end - at_, 1))), due));
   }
 
@@ -151,7 +152,7 @@ Axis select_range(const Item& item, std::int64_t size) {
 Result<Axis> select(const Item& item, std::uint64_t size, std::size_t dimension) {
   if (size > static_cast<std::uint64_t>(kMaxIndex)) {
     return refuse_slice(
-        fmt::format("dimension {} has {} elements, more than an index can tell", dimension, size));
+        fmt::format("dimension {} has {} elements, more than an index can count", dimension, size));
   }
   const auto signed_size = static_cast<std::int64_t>(size);
   if (item.kind == Item::Kind::Range) return select_range(item, signed_size);
@@ -260,8 +261,8 @@ Result<void> plan_walk(Slice& slice, std::span<const Axis> axes, Dtype dtype,
 Result<Slice> slice_of(std::string_view text, Dtype dtype, std::span<const std::uint64_t> shape) {
   if (auto size = data_size_bytes(dtype, shape); !size) return pass_on(std::move(size));
   if (shape.size() > kMaxSliceRank) {
-    return refuse_slice(fmt::format("the tensor has {} dimensions, and slices are of {} at most",
-                                    shape.size(), kMaxSliceRank));
+    return refuse_slice(
+        fmt::format("the tensor has {} dimensions, a slice has at most {}", shape.size(), kMaxSliceRank));
   }
   const auto axes = select_all(text, shape);
   if (!axes) return tl::unexpected(axes.error());

@@ -86,7 +86,7 @@ void Watcher::serve(const Files& files, const OnEvent& on_event) {
       continue;
     }
     if (auto watched = watch_all(files()); !watched) {
-      log::warning("{}; changes by others will show at the next commit only", watched.error().message);
+      log::warning("{}; changes by other programs show at the next commit only", watched.error().message);
       if (!events_) return;
     }
     changed = all();

@@ -20,7 +20,7 @@ fuse_entry_param entry_of(const struct stat& st) {
 }
 
 void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded(req, parent, Request::Lookup, [&] {
+  guarded(req, parent, Request::Lookup, [&](const Forest::Pin& model) {
     // The request must not be used after its reply, so the mount is fetched first.
     Mount& mount = mount_of(req);
     Forest& forest = mount.forest;
@@ -29,7 +29,7 @@ void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
     if (!found && found.error().errno_value != ENOENT) return reply_error(req, parent, found.error());
     // Inode 0 with a timeout makes the kernel remember that the name does not exist.
     fuse_entry_param entry = entry_of(found ? *found : Stat{});
-    const bool is_slice = Forest::local(parent) == Views::kSlice;
+    const bool is_slice = model && InodeSpace::local(parent) == Views::kSlice;
     if (!found) entry.entry_timeout = is_slice ? 0 : timeout_of(parent);
     // If the reply fails, the caller is gone and the kernel has not counted the look-up.
     const Ino ino = entry.ino;
@@ -37,20 +37,19 @@ void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
     if (!is_told) forest.forget(ino, 1);
     if (is_told && found) note_told(mount, ino, changes);
     if (!is_slice) return;
-    if (auto oldest = forest.slice_to_forget(parent))
-      mount.invalidator->forget_entry(parent, std::move(*oldest));
+    if (auto oldest = model->slice_to_forget()) mount.invalidator->forget_entry(parent, std::move(*oldest));
   });
 }
 
 void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  fi->cache_readdir = TransactionDirectory::owns(Forest::local(ino)) ? 0 : 1;
+  fi->cache_readdir = TransactionDirectory::owns(InodeSpace::local(ino)) ? 0 : 1;
   fi->keep_cache = 1;
   fuse_reply_open(req, fi);
 }
 
 template <bool kWithAttributes>
 void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  guarded(req, ino, Request::Readdir, [&] {
+  guarded(req, ino, Request::Readdir, [&](const Forest::Pin&) {
     Mount& mount = mount_of(req);
     const Forest& forest = mount.forest;
     const std::uint64_t changes = Filesystem::changes();
@@ -66,7 +65,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
         // Inode 0 tells the kernel that an entry does not count as looked up. `.` and `..` must not count,
         // and neither must stats.json, because each look-up makes a file of its own.
         const bool is_passed_over =
-            !links_listed || name == "." || name == ".." || Forest::local(child) == Views::kStatsJson;
+            !links_listed || name == "." || name == ".." || InodeSpace::local(child) == Views::kStatsJson;
         fuse_entry_param entry = entry_of(forest.attributes(child).value_or(Stat{}));
         if (is_passed_over) {
           entry.ino = 0;
@@ -105,27 +104,32 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
 }
 
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
-  guarded(req, parent, Request::Mkdir, [&] {
-    Forest& forest = forest_of(req);
+  guarded(req, parent, Request::Mkdir, [&](const Forest::Pin& model) {
+    if (!model) return refuse(req, parent);
+    // The request must not be used after its reply, so the mount is fetched first.
+    const Forest& forest = forest_of(req);
     const fuse_ctx& caller = *fuse_req_ctx(req);
-    const auto made = forest.make_directory(parent, name, {.uid = caller.uid, .gid = caller.gid});
+    const auto made = model->make_directory(parent, name, {.uid = caller.uid, .gid = caller.gid});
     if (!made) return reply_error(req, parent, made.error());
     const fuse_entry_param entry = entry_of(*made);
+    model.note_lookup();
     if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
   });
 }
 
 void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded(req, parent, Request::Unlink, [&] {
-    const auto removed = forest_of(req).remove_file(parent, name);
+  guarded(req, parent, Request::Unlink, [&](const Forest::Pin& model) {
+    if (!model) return refuse(req, parent);
+    const auto removed = model->remove_file(parent, name);
     if (!removed) return reply_error(req, parent, removed.error());
     fuse_reply_err(req, 0);
   });
 }
 
 void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded(req, parent, Request::Rmdir, [&] {
-    const auto removed = forest_of(req).remove_directory(parent, name);
+  guarded(req, parent, Request::Rmdir, [&](const Forest::Pin& model) {
+    if (!model) return refuse(req, parent);
+    const auto removed = model->remove_directory(parent, name);
     if (!removed) return reply_error(req, parent, removed.error());
     fuse_reply_err(req, 0);
   });
@@ -133,20 +137,21 @@ void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
 
 void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
                const char* new_name, unsigned flags) {
-  guarded_slowly(req, parent, Request::Rename, [=, from = std::string(name), to = std::string(new_name)] {
-    if ((flags & RENAME_EXCHANGE) != 0) {
-      fuse_reply_err(req, EINVAL);
-      return;
-    }
-    const auto renamed = forest_of(req).rename(parent, from, new_parent, to);
-    if (!renamed) {
-      forest_of(req).activity(parent).note_refused_commit();
-      return reply_error(req, parent, renamed.error());
-    }
-    Mount& mount = mount_of(req);
-    for (const Stale& stale : *renamed) forget_stale(mount, stale, [] {});
-    mount.invalidator->run([req] { fuse_reply_err(req, 0); });
-  });
+  guarded_slowly(req, parent, Request::Rename,
+                 [=, from = std::string(name), to = std::string(new_name)](const Forest::Pin& model) {
+                   if ((flags & RENAME_EXCHANGE) != 0) {
+                     fuse_reply_err(req, EINVAL);
+                     return;
+                   }
+                   const auto renamed = forest_of(req).rename(parent, from, new_parent, to);
+                   if (!renamed) {
+                     forest_of(req).activity(model).note_refused_commit();
+                     return reply_error(req, parent, renamed.error());
+                   }
+                   Mount& mount = mount_of(req);
+                   for (const Stale& stale : *renamed) forget_stale(mount, stale, [] {});
+                   mount.invalidator->run([req] { fuse_reply_err(req, 0); });
+                 });
 }
 
 void on_forget(fuse_req_t req, fuse_ino_t ino, std::uint64_t lookups) {

@@ -35,20 +35,24 @@ inline void reply_error(fuse_req_t req, Ino ino, const Error& error) {
   // EIO means that the store failed, not that the request was wrong. Such failures go to the log.
   if (error.errno_value == EIO) {
     log::error("{}", error.message);
-    forest_of(req).activity(ino).note_error();
+    const Forest& forest = forest_of(req);
+    forest.activity(forest.model_of(ino)).note_error();
   }
   fuse_reply_err(req, error.errno_value);
 }
 
-/// Runs a handler. This is the boundary to C: no exception may pass it.
+/// Runs a handler on the model of the inode, which is held meanwhile. There is none for the root of a
+/// directory of models. This is the boundary to C: no exception may pass it.
 template <class Handler>
 void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept {
-  forest_of(req).activity(ino).note_request(kind);
+  const Forest& forest = forest_of(req);
+  const Forest::Pin model = forest.model_of(ino);
+  forest.activity(model).note_request(kind);
   const Cancellation cancellation([req, session = mount_of(req).session] {
     return fuse_req_interrupted(req) != 0 || (session != nullptr && fuse_session_exited(session) != 0);
   });
   try {
-    handler();
+    handler(model);
   } catch (const std::bad_alloc&) {
     fuse_reply_err(req, ENOMEM);
   } catch (const std::exception& exception) {
@@ -69,7 +73,7 @@ void guarded_slowly(fuse_req_t req, Ino ino, Request kind, const Handler& handle
 /// reply may have reached the kernel after the notification to forget it, so the kernel is told again.
 /// @param changes  Filesystem::changes(), before the reply was made.
 inline void note_told(Mount& mount, Ino ino, std::uint64_t changes) {
-  mount.forest.note_told(ino);
+  if (const Forest::Pin model = mount.forest.model_of(ino)) model->note_told(ino);
   if (Filesystem::changes() != changes) mount.invalidator->forget(Stale::one(ino, Stale::What::Attributes));
 }
 
@@ -77,7 +81,7 @@ inline void note_told(Mount& mount, Ino ino, std::uint64_t changes) {
 /// and their sizes change with each write, so their timeout is 0. So is that of slices and stats files, which
 /// exist only while they are in use. Everything else stays cached until we tell the kernel to forget it.
 inline double timeout_of(Ino ino) {
-  const Ino local = Forest::local(ino);
+  const Ino local = InodeSpace::local(ino);
   const bool is_passing = TransactionDirectory::owns(local) || Views::is_counted(local);
   return is_passing && local != TransactionDirectory::kViews ? 0 : kForeverSeconds;
 }
@@ -85,13 +89,14 @@ inline double timeout_of(Ino ino) {
 /// The inode number that stat(2) shows. stats.json always shows the same number, although each look-up makes
 /// another file: cp(1) refuses a file whose number changes between its stat and its open.
 inline Ino shown_ino(Ino ino) {
-  const Ino local = Forest::local(ino);
+  const Ino local = InodeSpace::local(ino);
   return Views::is_stats(local) ? ino - local + Views::kStatsJson : ino;
 }
 
 // Refuses an operation that this file system never supports. On a read-only mount the kernel answers EROFS.
 inline void refuse(fuse_req_t req, Ino ino) {
-  fuse_reply_err(req, forest_of(req).is_read_only(ino) ? EROFS : EPERM);
+  const Forest& forest = forest_of(req);
+  fuse_reply_err(req, forest.is_read_only(forest.model_of(ino)) ? EROFS : EPERM);
 }
 
 }  // namespace stfs

@@ -20,15 +20,20 @@ namespace {
 constexpr unsigned kMaxBackgroundRequests = 64;  // KERNEL-NOTES.md: the default of 12 is too few
 constexpr unsigned kCongestedRequests = 48;
 
+tl::unexpected<Error> is_a_directory() {
+  return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+}
+
 OpenFile* open_file(const fuse_file_info* fi) {
-  return fi == nullptr ? nullptr : reinterpret_cast<OpenFile*>(fi->fh);  // NOLINT: what open put there
+  return fi == nullptr ? nullptr : reinterpret_cast<OpenFile*>(fi->fh);  // set by open
 }
 
 /// Replies to a close or a sync of a descriptor. If the commit of a content in the page cache is refused, the
 /// page cache drops the bytes before the reply, so that no reader takes them for the tensor afterwards.
 void reply_done(fuse_req_t req, Ino ino, const OpenFile& file, const Result<Stale>& result) {
   if (!result) {
-    forest_of(req).activity(ino).note_refused_commit();
+    const Forest& forest = forest_of(req);
+    forest.activity(forest.model_of(ino)).note_refused_commit();
     if (!is_in_page_cache(file)) return reply_error(req, ino, result.error());
     const Stale stale = Stale::one(ino, Stale::What::Content);
     mount_of(req).invalidator->forget(stale,
@@ -79,7 +84,7 @@ void on_init(void* userdata, fuse_conn_info* conn) {
 }
 
 void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
-  guarded(req, ino, Request::Getattr, [&] {
+  guarded(req, ino, Request::Getattr, [&](const Forest::Pin&) {
     auto st = forest_of(req).attributes(ino);
     if (!st) return reply_error(req, ino, st.error());
     st->st_ino = shown_ino(ino);
@@ -93,15 +98,17 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
     if ((to_set & FUSE_SET_ATTR_SIZE) != 0) return guarded_slowly(req, ino, Request::Setattr, handler);
     guarded(req, ino, Request::Setattr, handler);
   };
-  run([=, wanted = *attr, file = open_file(fi), owner = fi == nullptr ? Owner{0} : fi->lock_owner] {
-    Forest& forest = forest_of(req);
+  run([=, wanted = *attr, file = open_file(fi),
+       owner = fi == nullptr ? Owner{0} : fi->lock_owner](const Forest::Pin& model) {
+    const Forest& forest = forest_of(req);
     const auto now = forest.attributes(ino);
     if (!now) return reply_error(req, ino, now.error());
-    const bool is_read_only = forest.is_read_only(ino);
-    if (is_read_only || Filesystem::is_view(Forest::local(ino))) {
-      fuse_reply_err(req, is_read_only ? EROFS : EPERM);
+    if (forest.is_read_only(model)) {
+      fuse_reply_err(req, EROFS);
       return;
     }
+    if (const auto settable = model ? model->check_settable(ino) : Result<void>(); !settable)
+      return reply_error(req, ino, settable.error());
     constexpr mode_t kPermissions = 07777;
     const bool changes_owner = ((to_set & FUSE_SET_ATTR_UID) != 0 && wanted.st_uid != now->st_uid) ||
                                ((to_set & FUSE_SET_ATTR_GID) != 0 && wanted.st_gid != now->st_gid);
@@ -114,30 +121,29 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
     if ((to_set & FUSE_SET_ATTR_SIZE) != 0) {
       const auto size_bytes = static_cast<std::uint64_t>(wanted.st_size);
       const Caller caller(owner, fuse_req_ctx(req)->pid);
-      const auto resized = file == nullptr ? forest.resize_by_name(ino, size_bytes, caller.thread)
-                                           : forest.resize(ino, *file, size_bytes, caller);
+      const auto resized = file != nullptr ? model->resize(*file, size_bytes, caller)
+                           : model         ? model->resize_by_name(ino, size_bytes, caller.thread)
+                                           : is_a_directory();
       if (!resized) {
         if (file != nullptr) forget_refused(req, ino, file);
         return reply_error(req, ino, resized.error());
       }
     }
-    if ((to_set & FUSE_SET_ATTR_MTIME) != 0) forest.set_mtime(ino, wanted.st_mtim);
-    if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) {
-      struct timespec present {};
-      clock_gettime(CLOCK_REALTIME, &present);
-      forest.set_mtime(ino, present);
-    }
+    struct timespec mtime = wanted.st_mtim;
+    if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) clock_gettime(CLOCK_REALTIME, &mtime);
+    if (model && (to_set & (FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW)) != 0)
+      model->set_mtime(ino, mtime);
     on_getattr(req, ino, nullptr);
   });
 }
 
 void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
-  guarded(req, ino, Request::Access, [&] {
+  guarded(req, ino, Request::Access, [&](const Forest::Pin& model) {
     const auto st = forest_of(req).attributes(ino);
     if (!st) return reply_error(req, ino, st.error());
     constexpr mode_t kExecute = 0111;
     constexpr mode_t kWrite = 0222;
-    if ((mask & W_OK) != 0 && forest_of(req).is_read_only(ino)) {
+    if ((mask & W_OK) != 0 && forest_of(req).is_read_only(model)) {
       fuse_reply_err(req, EROFS);
     } else if (((mask & W_OK) != 0 && (st->st_mode & kWrite) == 0) ||
                ((mask & X_OK) != 0 && (st->st_mode & kExecute) == 0)) {
@@ -150,11 +156,11 @@ void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
 
 /// Replies to an open of a file that the kernel can read by passthrough. @return false if it cannot; then
 /// there was no reply.
-bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] fuse_ino_t ino,
-                  [[maybe_unused]] fuse_file_info* fi) {
+bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] const Forest::Pin& model,
+                  [[maybe_unused]] fuse_ino_t ino, [[maybe_unused]] fuse_file_info* fi) {
 #ifdef STFS_HAVE_FUSE_PASSTHROUGH
   Mount& mount = mount_of(req);
-  const auto descriptor = mount.forest.same_file(ino);
+  const auto descriptor = model->same_file(ino);
   const int backing = descriptor ? mount.passthrough.open(req, ino, *descriptor) : 0;
   if (backing == 0) return false;
   fi->backing_id = backing;
@@ -167,7 +173,7 @@ bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] fuse_ino_t i
 }
 
 void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  guarded(req, ino, Request::Open, [&] {
+  guarded(req, ino, Request::Open, [&](const Forest::Pin& model) {
     Mount& mount = mount_of(req);
     std::call_once(mount.has_opened, mount.on_first_open);
     if (mount.kernel_keeps_open && (fi->flags & O_ACCMODE) == O_RDONLY) {
@@ -175,43 +181,42 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
       fuse_reply_err(req, ENOSYS);
       return;
     }
-    if (Filesystem::is_view(Forest::local(ino)) && (fi->flags & O_ACCMODE) != O_RDONLY) {
-      fuse_reply_err(req, EROFS);
-      return;
-    }
-    const auto file = mount.forest.open(ino, fi->flags, fuse_req_ctx(req)->pid);
+    const auto file = model ? model->open(ino, fi->flags, fuse_req_ctx(req)->pid) : is_a_directory();
     if (!file) return reply_error(req, ino, file.error());
-    fi->fh = reinterpret_cast<std::uint64_t>(*file);  // NOLINT: given back to us as it is
+    fi->fh = reinterpret_cast<std::uint64_t>(*file);
     const bool is_isolated = *file != nullptr && (*file)->kind == FileKind::Isolated;
     fi->direct_io = is_isolated ? 1 : 0;
-    fi->keep_cache = TransactionDirectory::owns(Forest::local(ino)) ? 0 : 1;
+    fi->keep_cache = TransactionDirectory::owns(InodeSpace::local(ino)) ? 0 : 1;
 #ifdef STFS_HAVE_FUSE_NOFLUSH
     fi->noflush = *file == nullptr ? 1 : 0;
 #endif
-    if (mount.wants_passthrough && pass_through(req, ino, fi)) return;
+    if (mount.wants_passthrough && pass_through(req, model, ino, fi)) return;
     // If the reply fails, the opener and its descriptor are gone, and the kernel sends no RELEASE.
-    if (fuse_reply_open(req, fi) != 0 && *file != nullptr) mount.forest.release(ino, *file);
+    if (fuse_reply_open(req, fi) != 0 && *file != nullptr) model->release(*file);
   });
 }
 
 void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  guarded(req, ino, Request::Read, [&] {
-    const auto bytes = forest_of(req).read(ino, static_cast<std::uint64_t>(offset), size);
+  guarded(req, ino, Request::Read, [&](const Forest::Pin& model) {
+    const auto bytes =
+        model ? model->read(ino, static_cast<std::uint64_t>(offset), size) : Result<Bytes>(is_a_directory());
     if (!bytes) return reply_error(req, ino, bytes.error());
-    forest_of(req).activity(ino).note_read(bytes->size_bytes());
+    model->activity()->note_read(bytes->size_bytes());
     KernelReply::send(req, *bytes);
   });
 }
+
+// A model is there for each request on a descriptor, and for pages that are written back: the kernel's
+// look-up holds it.
 
 /// @param file  null for a write from a mapping: the kernel picks any writable descriptor for it, so only the
 ///              inode counts.
 void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at, OpenFile* file,
            Caller caller) {
-  guarded(req, ino, Request::Write, [&] {
-    Forest& forest = forest_of(req);
-    forest.activity(ino).note_written(bytes.size());
+  guarded(req, ino, Request::Write, [&](const Forest::Pin& model) {
+    model->activity()->note_written(bytes.size());
     if (file == nullptr) {
-      if (auto written = forest.write_back(ino, bytes, at); !written) {
+      if (auto written = model->write_back(ino, bytes, at); !written) {
         forget_refused(req, ino, nullptr);
         return reply_error(req, ino, written.error());
       }
@@ -223,7 +228,7 @@ void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std
       is_answered = true;
       fuse_reply_write(req, bytes.size());
     };
-    const auto written = guard_memory([&] { return forest.write(ino, *file, bytes, at, caller, accept); });
+    const auto written = guard_memory([&] { return model->write(*file, bytes, at, caller, accept); });
     if (is_answered) return;
     if (!written) {
       forget_refused(req, ino, file);
@@ -256,33 +261,34 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
 void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   OpenFile* file = open_file(fi);
   if (file == nullptr) {
-    guarded(req, ino, Request::Flush, [&] { fuse_reply_err(req, forest_of(req).errno_of_readers_flush()); });
+    guarded(req, ino, Request::Flush,
+            [&](const Forest::Pin&) { fuse_reply_err(req, forest_of(req).errno_of_readers_flush()); });
     return;
   }
-  guarded_slowly(req, ino, Request::Flush, [=, owner = fi->lock_owner] {
-    reply_done(req, ino, *file, forest_of(req).flush(ino, *file, owner, fuse_req_ctx(req)->pid));
+  guarded_slowly(req, ino, Request::Flush, [=, owner = fi->lock_owner](const Forest::Pin& model) {
+    reply_done(req, ino, *file, model->flush(*file, owner, fuse_req_ctx(req)->pid));
   });
 }
 
 void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
-  guarded_slowly(req, ino, Request::Fsync, [=, file = open_file(fi)] {
+  guarded_slowly(req, ino, Request::Fsync, [=, file = open_file(fi)](const Forest::Pin& model) {
     if (file == nullptr) {
       fuse_reply_err(req, 0);  // a reader has no pending bytes
       return;
     }
-    reply_done(req, ino, *file, forest_of(req).sync(ino, *file));
+    reply_done(req, ino, *file, model->sync(*file));
   });
 }
 
 void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  guarded_slowly(req, ino, Request::Release, [=, file = open_file(fi)] {
+  guarded_slowly(req, ino, Request::Release, [=, file = open_file(fi)](const Forest::Pin& model) {
     if (file == nullptr) {
       if (mount_of(req).wants_passthrough) mount_of(req).passthrough.release(req, ino);
       fuse_reply_err(req, 0);
       return;
     }
     Mount& mount = mount_of(req);
-    const Stale stale = mount.forest.release(ino, file);
+    const Stale stale = model->release(file);
     if (stale.what != Stale::What::Nothing) forget_stale(mount, stale, [] {});
     // The reply must not wait for the notification. The kernel counts a RELEASE among its background requests
     // until the reply, and sends no readahead while there are kMaxBackgroundRequests of them. The
@@ -294,8 +300,9 @@ void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 constexpr std::string_view kChecksumAttribute = "user.safetensors.checksum";
 
 void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) {
-  const auto handler = [req, ino, size](const char* wanted) {
-    const auto value = forest_of(req).extended_attribute(ino, wanted);
+  const auto handler = [req, ino, size](const Forest::Pin& model, const char* wanted) {
+    const auto value = model ? model->extended_attribute(ino, wanted)
+                             : fail(ErrorCode::NotFound, ENODATA, "no such attribute");
     if (!value) return reply_error(req, ino, value.error());
     if (size == 0) {
       fuse_reply_xattr(req, value->size());
@@ -307,15 +314,16 @@ void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) 
   };
   if (name == kChecksumAttribute) {
     // The checksum needs all bytes of the tensor.
-    guarded_slowly(req, ino, Request::Xattr, [handler] { handler(kChecksumAttribute.data()); });
+    guarded_slowly(req, ino, Request::Xattr,
+                   [handler](const Forest::Pin& model) { handler(model, kChecksumAttribute.data()); });
   } else {
-    guarded(req, ino, Request::Xattr, [&] { handler(name); });
+    guarded(req, ino, Request::Xattr, [&](const Forest::Pin& model) { handler(model, name); });
   }
 }
 
 void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
-  guarded(req, ino, Request::Xattr, [&] {
-    const auto names = forest_of(req).list_extended_attributes(ino);
+  guarded(req, ino, Request::Xattr, [&](const Forest::Pin& model) {
+    const auto names = model ? model->list_extended_attributes(ino) : std::vector<std::string>{};
     if (!names) return reply_error(req, ino, names.error());
     std::string list;
     for (const std::string& name : *names) list.append(name.c_str(), name.size() + 1);
@@ -330,7 +338,7 @@ void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
 }
 
 void on_statfs(fuse_req_t req, fuse_ino_t) {
-  guarded(req, kRootIno, Request::Statfs, [&] {
+  guarded(req, kRootIno, Request::Statfs, [&](const Forest::Pin&) {
     const struct statvfs st = forest_of(req).statistics();
     fuse_reply_statfs(req, &st);
   });
@@ -348,7 +356,8 @@ void refuse_attribute(fuse_req_t req, Ino ino, std::string_view name) {
 }  // namespace
 
 void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then) {
-  const auto views = mount.forest.stale_views(stale);
+  const Forest::Pin model = mount.forest.model_of(stale.first);
+  const auto views = model ? model->stale_views(stale) : std::vector<Stale>{};
   if (views.empty()) {
     mount.invalidator->forget(stale, std::move(then));
     return;

@@ -11,12 +11,12 @@ namespace stfs {
 
 Result<void> Passthrough::check_possible() {
   if (::geteuid() == 0) return {};
-  return fail(ErrorCode::System, EPERM, "the kernel lets only root have it");
+  return fail(ErrorCode::System, EPERM, "the kernel allows it for root only");
 }
 
 bool Passthrough::ask_for(fuse_conn_info* conn) {
   if ((conn->capable & FUSE_CAP_PASSTHROUGH) == 0) {
-    log::warning("passthrough: this kernel does not know it (6.9 and newer do)");
+    log::warning("passthrough: needs Linux 6.9 or newer");
     return false;
   }
   conn->want |= FUSE_CAP_PASSTHROUGH;
@@ -36,7 +36,8 @@ int Passthrough::open(fuse_req_t req, Ino ino, int descriptor) {
     return backing.id;
   }
   backings_.erase(ino);
-  if (!has_failed_) log::warning("passthrough: the kernel refuses the archive's file: reads go through us");
+  if (!has_failed_)
+    log::warning("passthrough: the kernel refuses the archive's file: this program serves the reads");
   has_failed_ = true;
   return 0;
 }
@@ -52,7 +53,7 @@ void Passthrough::release(fuse_req_t req, Ino ino) {
 #else
 
 Result<void> Passthrough::check_possible() {
-  return fail(ErrorCode::System, ENOTSUP, "this program was built with a libfuse before 3.17");
+  return fail(ErrorCode::System, ENOTSUP, "this program was built with libfuse older than 3.17");
 }
 bool Passthrough::ask_for(fuse_conn_info*) {
   return false;

@@ -34,23 +34,24 @@ Result<std::string> Filesystem::extended_attribute(Ino ino, std::string_view nam
   // The kernel asks for security.* and system.* on every listing and every cached write. These requests are
   // answered first.
   if (!name.starts_with(kPrefix)) return no_attribute();
-  if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  const Node node = resolve(ino);
+  if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   name.remove_prefix(kPrefix.size());
-  if (ino == kRootIno) return root_attribute(name);
-  if (is_directory(ino)) return no_attribute();
-  if (Views::owns(ino)) return view_attribute(ino, name);
-  const std::uint32_t tensor = tensor_of(ino);
-  if (!TransactionDirectory::owns(ino)) return tensor_attribute(tensor, name);
+  if (node.ino == kRootIno) return root_attribute(name);
+  if (node.is_directory()) return no_attribute();
+  if (node.is_view()) return view_attribute(node.ino, name);
+  if (!node.is_staged()) return tensor_attribute(node.tensor, name);
   if (name == "view") return std::string(kTransactionView);
-  if (name == "file") return own_file(tensor);
+  if (name == "file") return own_file(node.tensor);
   if (name == "checksum") return no_attribute();
-  return tensor_attribute(tensor, name);
+  return tensor_attribute(node.tensor, name);
 }
 
 Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) const {
-  if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  const Node node = resolve(ino);
+  if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   std::vector<std::string> names;
-  if (ino == kRootIno) {
+  if (node.ino == kRootIno) {
     for (const std::string_view key : kRootKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
     for (const auto& [key, value] : model_->metadata()) {
       std::string name = fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key);
@@ -58,13 +59,13 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
       if (name.size() > kMaxAttributeNameBytes || name.find('\0') != std::string::npos) continue;
       names.push_back(std::move(name));
     }
-  } else if (is_directory(ino)) {
+  } else if (node.is_directory()) {
     return names;
-  } else if (Views::owns(ino) && !views_->tensor(ino)) {
+  } else if (node.is_view() && !views_->tensor(node.ino)) {
     for (const std::string_view key : kModelViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
   } else {
     for (const std::string_view key : kTensorKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
-    if (!Views::owns(ino) && !TransactionDirectory::owns(ino)) return names;
+    if (!node.is_view() && !node.is_staged()) return names;
     for (const std::string_view key : kViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
   }
   return names;
@@ -96,9 +97,9 @@ Result<std::string> Filesystem::tensor_attribute(std::uint32_t position, std::st
   if (key == "dtype") return std::string(name_of(tensor.dtype));
   if (key == "shape") return shape_text(tensor.shape);
   if (key == "archive") return model_->archive_of(position).path().string();
-  if (key == "offset") return fmt::format("{}", range_of(position).offset);
-  if (key == "generation") return fmt::format("{}", state_of(position).generation);
-  if (key == "checksum") return checksum(position);
+  if (key == "offset") return fmt::format("{}", model_->file_range(position).offset);
+  if (key == "generation") return fmt::format("{}", states_.of(position).generation);
+  if (key == "checksum") return reader_.checksum(position);
   return no_attribute();
 }
 
@@ -110,8 +111,8 @@ Result<std::string> Filesystem::root_attribute(std::string_view key) const {
   // A user who may read one shard may enter the directory. The metadata belong to all shards, so they are
   // refused if the shards give different rights to read.
   constexpr mode_t kRead = 0444;
-  if (options_.is_shared && (permissions_of_all().mode & kRead) != (permissions_of_any().mode & kRead))
-    return fail(ErrorCode::System, EACCES, "not every shard may be read by all who may list the model");
+  if (options_.is_shared && (permissions_.of_all().mode & kRead) != (permissions_.of_any().mode & kRead))
+    return fail(ErrorCode::System, EACCES, "some users may list the model but not read every shard");
   key.remove_prefix(kMetadataPrefix.size());
   const auto found = std::ranges::find(model_->metadata(), key, &Metadata::value_type::first);
   if (found == model_->metadata().end()) return no_attribute();

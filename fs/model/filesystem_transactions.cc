@@ -1,7 +1,5 @@
 // Implements the directory operations that make, fill, commit and roll back transactions
 // (transaction_directory.h).
-#include <map>
-
 #include "fs/base/log.h"
 #include "fs/model/filesystem.h"
 
@@ -9,47 +7,50 @@ namespace stfs {
 namespace {
 
 tl::unexpected<Error> not_among_transactions() {
-  return fail(ErrorCode::InvalidArgument, EPERM, "only transactions are made, moved and removed");
+  return fail(ErrorCode::InvalidArgument, EPERM, "only transactions can be created, moved and removed");
 }
 
 }  // namespace
 
 Result<struct stat> Filesystem::make_directory(Ino parent, std::string_view name, Maker maker) {
-  if (!TransactionDirectory::owns(parent)) return not_among_transactions();
-  const auto made = transactions_.begin(parent, name, maker);
+  const Node directory = resolve(parent);
+  if (!directory.is_staged()) return not_among_transactions();
+  const auto made = transactions_.begin(directory.ino, name, maker);
   if (!made) return tl::unexpected(made.error());
-  return stat_of(*made);
+  return stat_of(resolve(*made));
 }
 
 Result<void> Filesystem::remove_directory(Ino parent, std::string_view name) {
-  if (!TransactionDirectory::owns(parent)) return not_among_transactions();
-  return transactions_.remove_directory(parent, name);
+  const Node directory = resolve(parent);
+  if (!directory.is_staged()) return not_among_transactions();
+  return transactions_.remove_directory(directory.ino, name);
 }
 
 Result<void> Filesystem::remove_file(Ino parent, std::string_view name) {
-  if (!TransactionDirectory::owns(parent)) return not_among_transactions();
-  return transactions_.remove_file(parent, name);
+  const Node directory = resolve(parent);
+  if (!directory.is_staged()) return not_among_transactions();
+  return transactions_.remove_file(directory.ino, name);
 }
 
 Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name, Ino new_parent,
                                               std::string_view new_name) {
-  if (!TransactionDirectory::owns(parent) || !TransactionDirectory::owns(new_parent))
-    return not_among_transactions();
-  std::map<std::uint32_t, Stale> foreign;  // by shard
-  std::vector<Stale> stale;
+  const Node from = resolve(parent);
+  const Node to = resolve(new_parent);
+  if (!from.is_staged() || !to.is_staged()) return not_among_transactions();
+  Foreign foreign;
+  std::vector<Stale> found;
   bool is_committed = false;
   const auto note_stale = [&](const TransactionDirectory::Contents& contents) {
     for (const auto& content : contents)
-      stale.push_back(Stale::one(InodeTable::ino_of_tensor(content->tensor()), Stale::What::Content));
+      found.push_back(stale(InodeTable::ino_of_tensor(content->tensor()), Stale::What::Content));
   };
   const TransactionDirectory::Calls calls{
-      .options_of = [&](std::uint32_t shard) { return commit_options(shard, foreign[shard]); },
-      .lock_of = [this](TensorPlace place) -> ReaderWriterLock& { return lock_of(place); },
-      .in_turn = [this](const auto& attempt) { return commit_in_turn(attempt); },
+      .lock_of = [this](TensorPlace place) -> ReaderWriterLock& { return reader_.lock_of(place); },
+      .in_turn = [&](const auto& shards,
+                     const auto& attempt) { return commit_in_turn(shards, foreign, attempt); },
       .note_committed =
           [&](const TransactionDirectory::Contents& contents) {
             for (const auto& content : contents) note_commit(*content);
-            for (const auto& [shard, change] : foreign) keep_journal(shard);
             note_stale(contents);
           },
       // After a failure behind the commit point, reads show the new bytes, out of the journal.
@@ -58,18 +59,18 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
             is_committed = true;
             note_stale(contents);
           }};
-  const auto renamed = transactions_.rename(parent, name, new_parent, new_name, calls);
+  const auto renamed = transactions_.rename(from.ino, name, to.ino, new_name, calls);
   for (const auto& [shard, change] : foreign) {
-    if (change.what != Stale::What::Nothing) stale.push_back(change);
+    if (change.what != Stale::What::Nothing) found.push_back(change);
   }
   if (!renamed) {
-    for (const Stale& one : stale) forget_(one);
+    for (const Stale& one : found) forget_(one);
     log::error("{}: transaction {}: {}: {}", model_->path().string(), name,
                is_committed ? "not finished" : "not committed", renamed.error().message);
     return tl::unexpected(renamed.error());
   }
-  if (new_parent == TransactionDirectory::kCommitted) note_commit_();
-  return stale;
+  if (to.ino == TransactionDirectory::kCommitted) note_commit_();
+  return found;
 }
 
 }  // namespace stfs

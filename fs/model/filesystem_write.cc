@@ -12,58 +12,42 @@
 namespace stfs {
 
 Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
-  if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
-  if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  const Node node = resolve(ino);
+  if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   const int access = flags & O_ACCMODE;
   if (access == O_RDONLY) return nullptr;
-  if (is_view(ino)) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");
-  if (const std::uint32_t tensor = tensor_of(ino); shard_of(tensor).is_broken)
-    return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header was changed underneath");
+  if (node.is_view()) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");
+  if (reader_.is_broken(model_->place(node.tensor).shard))
+    return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header has changed");
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
 
   auto file = std::make_unique<OpenFile>();
-  file->ino = ino;
+  file->ino = node.ino;
   file->opener = opener;
   file->opener_process = process_of(opener);
   file->kind = access == O_WRONLY ? FileKind::Isolated : FileKind::Shared;
   file->appends = (flags & O_APPEND) != 0;
   file->is_synchronous = (flags & O_DSYNC) != 0;  // O_SYNC contains it
-  if (TransactionDirectory::owns(ino)) {
-    auto content = transactions_.open(ino, true);
+  if (node.is_staged()) {
+    auto content = transactions_.open(node.ino, true);
     if (!content) return pass_on(std::move(content));
     file->kind = FileKind::Grouped;
     file->content = std::move(*content);
   } else if (file->kind == FileKind::Shared) {
-    file->content = shared_content(ino);
+    file->content = shared_content(node);
     if (file->content && file->content->has_failed) file->content = nullptr;
   }
-  if (!file->content) {
-    const std::uint32_t tensor = tensor_of(ino);
-    file->content = std::make_shared<PendingContent>(*model_, tensor);
-  }
-  const std::scoped_lock lock(state_mutex_);
-  if (file->kind == FileKind::Shared) {
-    // Another open may have added a content since the check above. Then all descriptors share that one. A
-    // failed content stays with its own descriptors, which must get its error, and goes when they close.
-    std::shared_ptr<PendingContent>& shared = shared_contents_[ino];
-    if (!shared) ++shared_count_;
-    if (!shared || shared->has_failed) shared = file->content;
-    file->content = shared;
-    may_be_cached_[file->content->tensor()] = true;
-  }
-  ++file->content->descriptors;
-  file->opened_at = ++opens_;
-  OpenFile* opened = file.get();
-  open_files_.emplace(opened, std::move(file));
+  if (!file->content) file->content = std::make_shared<PendingContent>(*model_, node.tensor);
+  // Another open may have added a content since the check above: the file may get that one.
+  OpenFile* const opened = open_files_.add(std::move(file));
+  if (opened->kind == FileKind::Shared) may_be_cached_[node.tensor] = true;
   return opened;
 }
 
-std::shared_ptr<PendingContent> Filesystem::shared_content(Ino ino) const {
-  if (TransactionDirectory::owns(ino)) return transactions_.content(ino);
-  if (shared_count_.load(std::memory_order_acquire) == 0) return nullptr;
-  const std::scoped_lock lock(state_mutex_);
-  const auto found = shared_contents_.find(ino);
-  return found == shared_contents_.end() ? nullptr : found->second;
+std::shared_ptr<PendingContent> Filesystem::shared_content(const Node& node) const {
+  if (node.is_staged()) return transactions_.content(node.ino);
+  return open_files_.shared_content(node.ino);
 }
 
 Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
@@ -88,12 +72,13 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
 }
 
 Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset) {
-  const auto content = shared_content(ino);
+  const Node node = resolve(ino);
+  const auto content = node.is_view() || node.is_directory() ? nullptr : shared_content(node);
   if (!content) return fail(ErrorCode::InvalidArgument, EIO, "written back without a descriptor");
   may_be_cached_[content->tensor()] = true;
   const std::scoped_lock lock(content->mutex);
   // The kernel writes back whole pages. Bytes behind the tensor's end are not part of it.
-  const std::uint64_t end = range_of(content->tensor()).size_bytes;
+  const std::uint64_t end = model_->file_range(content->tensor()).size_bytes;
   if (offset >= end) return {};
   content->writers.note_unnamed();
   content->was_refused = false;
@@ -151,7 +136,7 @@ tl::unexpected<Error> Filesystem::refuse(PendingContent& content, Error why) {
   content.fail(std::move(why));
   why = *content.failure;
   why.errno_value = errno_value;
-  log::warning("{}: write refused: {}", label_of(content.tensor()), why.message);
+  log::warning("{}: write refused: {}", reader_.label_of(content.tensor()), why.message);
   return tl::unexpected(std::move(why));
 }
 
@@ -175,36 +160,25 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Caller
   return resized;
 }
 
-Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller) {
-  if (!exists(ino)) return fail(ErrorCode::NotFound, ENOENT, "no such file");
-  if (is_directory(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
-  if (is_view(ino)) return fail(ErrorCode::ReadOnly, EPERM, "views are read-only");
+Result<void> Filesystem::check_settable(Ino ino) const {
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
-  const std::uint64_t due = model_->tensors()[tensor_of(ino)].data.size_bytes;
+  if (resolve(ino).is_view()) return fail(ErrorCode::ReadOnly, EPERM, "views are read-only");
+  return {};
+}
+
+Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller) {
+  const Node node = resolve(ino);
+  if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (auto settable = check_settable(ino); !settable) return settable;
+  const std::uint64_t due = model_->tensors()[node.tensor].data.size_bytes;
   if (size_bytes == due) return {};
   if (size_bytes == 0) {
-    auto file = just_opened(ino, caller);
+    auto file = open_files_.just_opened(node.ino, caller);
     if (!file) return pass_on(std::move(file));
     if (*file != nullptr) return resize(**file, 0, {});
   }
   return fail(ErrorCode::WrongSize, size_bytes > due ? EFBIG : EINVAL, "a tensor's size is fixed");
-}
-
-Result<OpenFile*> Filesystem::just_opened(Ino ino, pid_t opener) {
-  const std::scoped_lock lock(state_mutex_);
-  OpenFile* newest = nullptr;
-  for (const auto& [file, owned] : open_files_) {
-    if (file->opener != opener) continue;
-    if (opener == 0 && (file->ino != ino || !file->is_untouched)) continue;
-    // Threads of other pid namespaces look alike. If several match, refuse: the truncation could hit another
-    // process's descriptor.
-    if (newest != nullptr && opener == 0)
-      return fail(ErrorCode::InvalidArgument, EBUSY, "opened by several at once");
-    if (newest == nullptr || file->opened_at > newest->opened_at) newest = file;
-  }
-  // The kernel sends an O_TRUNC's request directly after its open: no other open of this thread comes in
-  // between.
-  return newest != nullptr && newest->ino == ino && newest->is_untouched ? newest : nullptr;
 }
 
 }  // namespace stfs

@@ -1,4 +1,4 @@
-// Passes calls to the right file system, and translates inode numbers both ways.
+// Finds the file system of an inode number, and shows the root of a directory of models.
 #include "fs/model/forest.h"
 
 #include <fmt/format.h>
@@ -12,14 +12,10 @@ namespace stfs {
 namespace {
 
 tl::unexpected<Error> not_among_models() {
-  return fail(ErrorCode::InvalidArgument, EPERM, "models are neither made, moved nor removed");
+  return fail(ErrorCode::InvalidArgument, EPERM, "models cannot be created, moved or removed");
 }
 
-tl::unexpected<Error> is_a_directory() {
-  return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
-}
-
-constexpr Editions::Number kNumbers = Editions::Number{1} << Forest::kNumberBits;
+constexpr Editions::Number kNumbers = Editions::Number{1} << InodeSpace::kNumberBits;
 
 }  // namespace
 
@@ -41,12 +37,13 @@ void Forest::add(Member member) {
   if (member.filesystem) {
     is_read_only_ = is_read_only_ && member.filesystem->is_read_only();
     tree->current = editions_.add(std::move(member.filesystem)).value();
+    connect(editions_.pin(tree->current));
   }
   trees_.push_back(std::move(tree));
 }
 
-Forest::Pin Forest::pin(Ino ino) const {
-  if (ino != kRootIno) return editions_.pin(static_cast<Number>(ino >> kLocalBits));
+Forest::Pin Forest::model_of(Ino ino) const {
+  if (ino != kRootIno) return editions_.pin(InodeSpace::number_of(ino));
   return is_lone_ ? pin_current(*trees_.front()) : Pin();
 }
 
@@ -76,8 +73,8 @@ Result<struct stat> Forest::lookup(Ino parent, std::string_view name) const {
 }
 
 Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
-  if (const Pin member = pin(parent)) {
-    auto found = lift(member->lookup(local(parent), name), member);
+  if (const Pin member = model_of(parent)) {
+    auto found = member->lookup(parent, name);
     if (found) member.note_lookup();
     return found;
   }
@@ -86,7 +83,7 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
   if (found == trees_.end()) return fail(ErrorCode::NotFound, ENOENT, "no such model");
   if (const Pin member = pin_current(**found)) {
     member.note_lookup();
-    return lift(member->attributes(kRootIno), member);
+    return member->attributes(kRootIno);
   }
   const std::shared_lock lock(mutex_);
   return fail((*found)->why_absent->code, EIO, (*found)->why_absent->message);
@@ -94,35 +91,19 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
 
 void Forest::note_lookup(Ino ino) const {
   if (ino == kRootIno) return;
-  if (const Pin member = pin(ino)) member.note_lookup();
-}
-
-void Forest::note_told(Ino ino) const {
-  if (const Pin member = pin(ino)) member->note_told(local(ino));
-}
-
-void Forest::visit_cached(const Stale& stale, const Filesystem::VisitCached& visit) const {
-  const Pin member = pin(stale.first);
-  if (!member) return;
-  member->visit_cached({local(stale.first), local(stale.last), stale.what},
-                       [&](Ino ino, Stale::What what) { visit(lift(ino, member.number()), what); });
+  if (const Pin member = model_of(ino)) member.note_lookup();
 }
 
 void Forest::forget(Ino ino, std::uint64_t lookups) const {
   if (ino == kRootIno) return;
-  const Pin member = pin(ino);
+  const Pin member = model_of(ino);
   if (!member) return;
-  member->forget(local(ino), lookups);
+  member->forget(ino, lookups);
   editions_.let_go(member.number(), lookups);
 }
 
-std::optional<std::string> Forest::slice_to_forget(Ino directory) {
-  const Pin member = pin(directory);
-  return member ? member->slice_to_forget() : std::nullopt;
-}
-
 Result<struct stat> Forest::attributes(Ino ino) const {
-  if (const Pin member = pin(ino)) return lift(member->attributes(local(ino)), member);
+  if (const Pin member = model_of(ino)) return member->attributes(ino);
   if (ino != kRootIno) return no_such_inode(ino);
   return stat_of_root();
 }
@@ -149,13 +130,7 @@ struct stat Forest::stat_of_root() const {
 
 Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
                                     const Filesystem::VisitEntry& visit) const {
-  if (const Pin member = pin(directory)) {
-    return member->read_directory(
-        local(directory), position, [&](std::string_view name, Ino ino, std::uint64_t next) {
-          const bool leads_out = name == ".." && local(directory) == kRootIno;
-          return visit(name, leads_out ? kRootIno : lift(ino, member.number()), next);
-        });
-  }
+  if (const Pin member = model_of(directory)) return member->read_directory(directory, position, visit);
   if (directory != kRootIno) return no_such_inode(directory);
   constexpr std::uint64_t kDots = 2;
   for (; position < kDots + trees_.size(); ++position) {
@@ -165,14 +140,14 @@ Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
     }
     const Tree& tree = *trees_[position - kDots];
     const Pin member = pin_current(tree);
-    if (member && !visit(tree.name, lift(kRootIno, member.number()), position + 1)) break;
+    if (member && !visit(tree.name, space_of(member.number()).in_mount(kRootIno), position + 1)) break;
   }
   return {};
 }
 
 bool Forest::is_directory(Ino ino) const {
-  const Pin member = pin(ino);
-  return !member || member->is_directory(local(ino));
+  const Pin member = model_of(ino);
+  return !member || member->is_directory(ino);
 }
 
 struct statvfs Forest::statistics() const {
@@ -190,28 +165,10 @@ struct statvfs Forest::statistics() const {
   return all;
 }
 
-Result<struct stat> Forest::make_directory(Ino parent, std::string_view name, Maker maker) {
-  const Pin member = pin(parent);
-  if (!member) return not_among_models();
-  auto made = lift(member->make_directory(local(parent), name, maker), member);
-  if (made) member.note_lookup();
-  return made;
-}
-
-Result<void> Forest::remove_directory(Ino parent, std::string_view name) {
-  const Pin member = pin(parent);
-  return member ? member->remove_directory(local(parent), name) : not_among_models();
-}
-
-Result<void> Forest::remove_file(Ino parent, std::string_view name) {
-  const Pin member = pin(parent);
-  return member ? member->remove_file(local(parent), name) : not_among_models();
-}
-
 Result<std::vector<Stale>> Forest::rename(Ino parent, std::string_view name, Ino new_parent,
                                           std::string_view new_name) {
-  const Pin member = pin(parent);
-  const Pin there = pin(new_parent);
+  const Pin member = model_of(parent);
+  const Pin there = model_of(new_parent);
   if (!member) return not_among_models();
   if (!there || there.number() != member.number()) {
     // After EXDEV mv(1) would copy. After a replacement the kernel may know directories of both file systems,
@@ -220,76 +177,7 @@ Result<std::vector<Stale>> Forest::rename(Ino parent, std::string_view name, Ino
     if (is_replaced) return fail(ErrorCode::ArchiveChanged, ESTALE, "the model has been replaced");
     return fail(ErrorCode::InvalidArgument, EXDEV, "a transaction belongs to one model");
   }
-  auto renamed = member->rename(local(parent), name, local(new_parent), new_name);
-  if (!renamed) return renamed;
-  for (Stale& stale : *renamed) stale = lift(stale, member.number());
-  return renamed;
-}
-
-Result<std::string> Forest::extended_attribute(Ino ino, std::string_view name) const {
-  if (const Pin member = pin(ino)) return member->extended_attribute(local(ino), name);
-  return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
-}
-
-Result<std::vector<std::string>> Forest::list_extended_attributes(Ino ino) const {
-  if (const Pin member = pin(ino)) return member->list_extended_attributes(local(ino));
-  return std::vector<std::string>{};
-}
-
-Result<OpenFile*> Forest::open(Ino ino, int flags, pid_t opener) {
-  if (const Pin member = pin(ino)) return member->open(local(ino), flags, opener);
-  return is_a_directory();
-}
-
-Result<Bytes> Forest::read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const {
-  if (const Pin member = pin(ino)) return member->read(local(ino), offset, size_bytes);
-  return is_a_directory();
-}
-
-std::optional<int> Forest::same_file(Ino ino) const {
-  const Pin member = pin(ino);
-  return member ? member->same_file(local(ino)) : std::nullopt;
-}
-
-// In the calls for descriptors and for pages that are written back, pin() always finds a model: the kernel's
-// look-up holds it.
-
-Result<Stale> Forest::write(Ino ino, OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
-                            Caller caller, const std::function<void()>& accept) {
-  const Pin member = pin(ino);
-  return lift(member->write(file, from, offset, caller, accept), member);
-}
-
-Result<void> Forest::write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset) {
-  return pin(ino)->write_back(local(ino), from, offset);
-}
-
-Result<void> Forest::resize(Ino ino, OpenFile& file, std::uint64_t size_bytes, Caller caller) {
-  return pin(ino)->resize(file, size_bytes, caller);
-}
-
-Result<void> Forest::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller) {
-  if (const Pin member = pin(ino)) return member->resize_by_name(local(ino), size_bytes, caller);
-  return is_a_directory();
-}
-
-void Forest::set_mtime(Ino ino, struct timespec mtime) {
-  if (const Pin member = pin(ino)) member->set_mtime(local(ino), mtime);
-}
-
-Result<Stale> Forest::flush(Ino ino, OpenFile& file, Owner owner, pid_t closer) {
-  const Pin member = pin(ino);
-  return lift(member->flush(file, owner, closer), member);
-}
-
-Result<Stale> Forest::sync(Ino ino, OpenFile& file) {
-  const Pin member = pin(ino);
-  return lift(member->sync(file), member);
-}
-
-Stale Forest::release(Ino ino, OpenFile* file) {
-  const Pin member = pin(ino);
-  return lift(member->release(file), member.number());
+  return member->rename(parent, name, new_parent, new_name);
 }
 
 void Forest::tidy() {
@@ -302,37 +190,24 @@ void Forest::end() {
   for (const Pin& edition : editions_.all()) edition->end();
 }
 
-std::vector<Stale> Forest::stale_views(const Stale& stale) const {
-  const Pin member = pin(stale.first);
-  if (!member) return {};
-  auto views = member->stale_views({local(stale.first), local(stale.last), stale.what});
-  for (Stale& view : views) view = lift(view, member.number());
-  return views;
-}
-
-void Forest::connect(Filesystem& filesystem, Number number) const {
-  filesystem.tell_stale_to([this, number](const Stale& stale) { surroundings_.forget(lift(stale, number)); });
-  filesystem.tell_commits_to(surroundings_.note_commit);
+void Forest::connect(const Pin& model) const {
+  model->number_in(space_of(model.number()));
+  model->tell_stale_to([this](const Stale& stale) { surroundings_.forget(stale); });
+  model->tell_commits_to([this] { surroundings_.note_commit(); });
 }
 
 void Forest::connect_to(Surroundings surroundings) {
   surroundings_ = std::move(surroundings);
   editions_.tell_ends_to(surroundings_.note_commit);
-  for (const auto& tree : trees_) {
-    if (const Pin member = pin_current(*tree)) connect(*member.operator->(), member.number());
-  }
 }
 
-Activity& Forest::activity(Ino ino) const {
+Activity& Forest::activity(const Pin& model) const {
   // The counts of a model outlive its file systems.
-  if (is_lone_) return *trees_.front()->activity;
-  const Pin member = pin(ino);
-  return member ? *member->activity() : *trees_.front()->activity;
+  return model ? *model->activity() : *trees_.front()->activity;
 }
 
-bool Forest::is_read_only(Ino ino) const {
-  const Pin member = pin(ino);
-  return member ? member->is_read_only() : is_read_only_;
+bool Forest::is_read_only(const Pin& model) const {
+  return model ? model->is_read_only() : is_read_only_;
 }
 
 }  // namespace stfs

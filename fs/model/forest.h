@@ -1,12 +1,6 @@
 // Everything that one mount shows: one model at the root, or a directory of several models. Each model has
-// its own `.safetensors/`, transactions and inode numbers. Only this class finds the file system of an inode
-// number:
-//
-//   bits 50 to 63   the number of the file system (fs/model/editions.h). The first is 0 if the mount shows
-//                   one model at its root, and 1 if it shows a directory of models.
-//   bits 0 to 49    the inode number in that file system. Trees, views and transactions never reach bit 50.
-//
-// The root always has number 1 (FUSE_ROOT_ID), whichever file system it shows.
+// its own `.safetensors/`, transactions and inode numbers (fs/tree/inode_space.h). Only this class finds the
+// file system of an inode number; a caller then calls that file system.
 #pragma once
 
 #include <cerrno>
@@ -26,9 +20,9 @@
 
 namespace stfs {
 
-/// Any thread may call. Has the calls of Filesystem, for inode numbers of the whole mount; filesystem.h says
-/// what they promise. In the root of a directory of models nothing can be opened, made or moved, and there is
-/// no attribute.
+/// Any thread may call. What is not a call of one model stays here: the root of a directory of models, the
+/// kernel's look-ups, and the replacement of models. In the root of a directory of models nothing can be
+/// opened, made or moved, and there is no attribute.
 class Forest {
  public:
   /// The state that a model keeps when it is reopened.
@@ -47,7 +41,6 @@ class Forest {
     /// Reopens the model after it was replaced. Without it the mount keeps showing the old model.
     Open open{};
   };
-  static constexpr unsigned kNumberBits = 14;
   static constexpr std::size_t kMostMembers = 4095;
 
   /// @param only  must have a file system; its name is ignored.
@@ -55,48 +48,25 @@ class Forest {
   /// @param members  1 to kMostMembers, with different names; at least one has a file system.
   explicit Forest(std::vector<Member> members);
 
-  /// The inode number within its model. The classes of the model tell the kind of file from this number.
-  static Ino local(Ino ino) { return ino & kLocalMask; }
+  /// Holds a model's file system for the length of a call. False: none.
+  using Pin = Editions::Pin;
+  /// The file system of the inode. None for the root of a directory of models, and for numbers of no model.
+  [[nodiscard]] Pin model_of(Ino ino) const;
 
+  // Filesystem's calls, which also serve the root of a directory of models:
   /// Each success adds one look-up, which the caller must take back with forget().
   [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
   /// Adds one look-up for an entry of a listing that the kernel counts as looked up.
   void note_lookup(Ino ino) const;
-  /// As Filesystem's, and so are the next calls.
-  void note_told(Ino ino) const;
-  void visit_cached(const Stale& stale, const Filesystem::VisitCached& visit) const;
   void forget(Ino ino, std::uint64_t lookups) const;
-  /// @param directory  the directory of the look-up.
-  std::optional<std::string> slice_to_forget(Ino directory);
   [[nodiscard]] Result<struct stat> attributes(Ino ino) const;
   Result<void> read_directory(Ino directory, std::uint64_t position,
                               const Filesystem::VisitEntry& visit) const;
   [[nodiscard]] bool is_directory(Ino ino) const;
   [[nodiscard]] struct statvfs statistics() const;
-
-  Result<struct stat> make_directory(Ino parent, std::string_view name, Maker maker = {});
-  Result<void> remove_directory(Ino parent, std::string_view name);
-  Result<void> remove_file(Ino parent, std::string_view name);
   /// EXDEV between two models; ESTALE between two file systems of a model that was replaced.
   Result<std::vector<Stale>> rename(Ino parent, std::string_view name, Ino new_parent,
                                     std::string_view new_name);
-
-  [[nodiscard]] Result<std::string> extended_attribute(Ino ino, std::string_view name) const;
-  [[nodiscard]] Result<std::vector<std::string>> list_extended_attributes(Ino ino) const;
-
-  // `ino` is the inode on which the descriptor was opened.
-  Result<OpenFile*> open(Ino ino, int flags, pid_t opener);
-  Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
-  [[nodiscard]] std::optional<int> same_file(Ino ino) const;
-  Result<Stale> write(Ino ino, OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
-                      Caller caller, const std::function<void()>& accept = {});
-  Result<void> write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset);
-  Result<void> resize(Ino ino, OpenFile& file, std::uint64_t size_bytes, Caller caller);
-  Result<void> resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller);
-  void set_mtime(Ino ino, struct timespec mtime);
-  Result<Stale> flush(Ino ino, OpenFile& file, Owner owner, pid_t closer);
-  Result<Stale> sync(Ino ino, OpenFile& file);
-  Stale release(Ino ino, OpenFile* file);
 
   /// A file to watch for changes by others.
   struct WatchedFile {
@@ -128,7 +98,6 @@ class Forest {
   void tidy();
   void end();
 
-  [[nodiscard]] std::vector<Stale> stale_views(const Stale& stale) const;
   /// The calls that the mount provides. Set before the first call.
   struct Surroundings {
     /// Tells the kernel about caches that became stale outside of a call that could return them.
@@ -141,21 +110,18 @@ class Forest {
   };
   void connect_to(Surroundings surroundings);
 
-  /// The counts for requests on that file. Requests on the root of a directory of models count for its first
+  /// The counts of a model's requests. Requests on the root of a directory of models count for its first
   /// model.
-  [[nodiscard]] Activity& activity(Ino ino) const;
+  [[nodiscard]] Activity& activity(const Pin& model) const;
   /// True if no file in the mount can ever be written.
   [[nodiscard]] bool is_read_only() const { return is_read_only_; }
-  [[nodiscard]] bool is_read_only(Ino ino) const;
+  [[nodiscard]] bool is_read_only(const Pin& model) const;
   /// The errno of a FLUSH of a read-only descriptor. After ENOSYS the kernel sends no FLUSH for any file, so
   /// closes of written files would commit nothing. Hence ENOSYS only if the whole mount is read-only.
   [[nodiscard]] int errno_of_readers_flush() const { return is_read_only_ ? ENOSYS : 0; }
 
  private:
   using Number = Editions::Number;
-  using Pin = Editions::Pin;
-  static constexpr unsigned kLocalBits = 64 - kNumberBits;
-  static constexpr Ino kLocalMask = (Ino{1} << kLocalBits) - 1;
   static constexpr Number kNone = ~Number{0};
 
   struct Tree {
@@ -172,35 +138,20 @@ class Forest {
   };
 
   [[nodiscard]] Result<struct stat> find(Ino parent, std::string_view name) const;
-  /// Pins the inode's file system. False for the root of a directory of models, and for numbers of no model.
-  [[nodiscard]] Pin pin(Ino ino) const;
   [[nodiscard]] Pin pin_current(const Tree& tree) const;
   /// False for a file system whose model was replaced.
   [[nodiscard]] bool is_current(Number number) const;
   /// Pins the first model that could be opened.
   [[nodiscard]] Pin pin_any() const;
   void add(Member member);
-  /// Connects a file system to the mount, before it becomes current.
-  void connect(Filesystem& filesystem, Number number) const;
+  /// Gives a file system its inode numbers, and connects it to the mount. Call before it becomes current.
+  void connect(const Pin& model) const;
   Change open_anew(Tree& tree, const Pin& old);
   /// Refuses the model from now on, because it could not be reopened.
   Change refuse(Tree& tree, const Pin& old, const Error& why);
   [[nodiscard]] Change entries_of(const Tree& tree, const Pin& old, const Pin& present) const;
 
-  [[nodiscard]] Ino lift(Ino ino, Number number) const {
-    return is_lone_ && ino == kRootIno ? kRootIno : ino | Ino{number} << kLocalBits;
-  }
-  [[nodiscard]] Stale lift(const Stale& stale, Number number) const {
-    return {lift(stale.first, number), lift(stale.last, number), stale.what};
-  }
-  [[nodiscard]] Result<struct stat> lift(Result<struct stat> st, const Pin& pin) const {
-    if (st) st->st_ino = lift(st->st_ino, pin.number());
-    return st;
-  }
-  [[nodiscard]] Result<Stale> lift(Result<Stale> stale, const Pin& pin) const {
-    if (stale) *stale = lift(*stale, pin.number());
-    return stale;
-  }
+  [[nodiscard]] InodeSpace space_of(Number number) const { return {number, is_lone_}; }
   [[nodiscard]] struct stat stat_of_root() const;
 
   const bool is_lone_;

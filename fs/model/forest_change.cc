@@ -76,7 +76,7 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
     if (tree.why_absent) found.is_outdated = true;
   }
   Change change = found.is_outdated ? open_anew(tree, member) : Change();
-  if (found.stale.what != Stale::What::Nothing) change.stale.push_back(lift(found.stale, member.number()));
+  if (found.stale.what != Stale::What::Nothing) change.stale.push_back(found.stale);
   if (found.has_new_permissions && !is_lone_)
     change.stale.push_back(Stale::one(kRootIno, Stale::What::Attributes));
   change.is_due_again = change.is_due_again || found.is_unknown;
@@ -104,7 +104,7 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
   }
   tree.failures = 0;
   const Pin present = editions_.pin(*number);
-  connect(*present.operator->(), *number);
+  connect(present);
   surroundings_.change_root([&] {
     // The counts change before the new model becomes visible, so that its stats.json includes the
     // replacement.
@@ -118,7 +118,7 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
   Change change = entries_of(tree, old, present);
   change.is_reopened = true;
   change.tell = [path = present->model().path().string(), count = present->model().tensors().size()] {
-    log::info("{}: was replaced: the mount shows the new one, {} tensors; what is open stays the old one",
+    log::info("{}: was replaced: the mount shows the new model, {} tensors; open files keep the old model",
               path, count);
   };
   return change;
@@ -142,7 +142,7 @@ Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
   change.is_due_again = why.code == ErrorCode::System && why.errno_value == EIO;
   if (!is_new) return change;
   change.tell = [message = why.message] {
-    log::error("{}: nothing of it is served (EIO) until it is mended", message);
+    log::error("{}: its tensors give EIO until it is replaced by an archive", message);
   };
   return change;
 }
@@ -163,13 +163,12 @@ std::vector<std::pair<Ino, std::string>> Forest::leftovers() const {
       const std::shared_lock lock(mutex_);
       if (!edition->is_refused() && std::ranges::any_of(trees_, is_its)) continue;
     }
-    edition->visit_known([&](Ino directory, std::string_view name) {
-      found.emplace_back(lift(directory, edition.number()), name);
-    });
+    edition->visit_known([&](Ino directory, std::string_view name) { found.emplace_back(directory, name); });
     if (is_lone_) continue;
     std::set<std::string> names = {std::string(kViewsDirectory)};
     take_names(*edition.operator->(), names);
-    for (const std::string& name : names) found.emplace_back(lift(kRootIno, edition.number()), name);
+    const Ino root = space_of(edition.number()).in_mount(kRootIno);
+    for (const std::string& name : names) found.emplace_back(root, name);
   }
   return found;
 }

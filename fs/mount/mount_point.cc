@@ -66,9 +66,8 @@ Result<std::filesystem::path> check_mount_point(const std::filesystem::path& pat
   if (::stat(path.c_str(), &st) != 0 || (::statvfs(path.c_str(), &store) != 0 && errno == ENOTCONN)) {
     const int why = errno;
     if (why == ENOTCONN) {
-      return fail(
-          ErrorCode::System, ENOTCONN,
-          fmt::format("{}: a dead mount is in the way (its daemon is gone): {}", name, unmount_hint(path)));
+      return fail(ErrorCode::System, ENOTCONN,
+                  fmt::format("{}: is a dead mount (its daemon has ended): {}", name, unmount_hint(path)));
     }
     if (why == ENOENT) {
       return fail(
@@ -93,8 +92,8 @@ Result<std::filesystem::path> check_mount_point(const std::filesystem::path& pat
   if (entries != std::filesystem::directory_iterator()) {
     return fail(
         ErrorCode::InvalidArgument, ENOTEMPTY,
-        fmt::format("{}: the mount point is not empty, and a mount would hide what it holds: choose an "
-                    "empty directory, or add -o nonempty",
+        fmt::format("{}: the mount point is not empty, and a mount would hide its files: choose an empty "
+                    "directory, or add -o nonempty",
                     name));
   }
   return absolute;

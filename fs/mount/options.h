@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "core/base/error.h"
-#include "core/storage/byte_source.h"
+#include "core/storage/file_byte_source.h"
 #include "fs/model/filesystem.h"
 
 namespace stfs {

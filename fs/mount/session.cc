@@ -68,15 +68,14 @@ void change_root(Mount& mount, const std::function<void()>& change) {
 Result<void> decide_passthrough(Mount& mount, const Options& options) {
   if (!options.wants_passthrough) return {};
   if (!mount.forest.is_read_only()) {
-    return fail(
-        ErrorCode::InvalidArgument, EINVAL,
-        "passthrough: only for read-only mounts (-o ro,passthrough): the kernel would show commits half "
-        "done");
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                "passthrough: needs a read-only mount (-o ro,passthrough): the kernel would show incomplete "
+                "commits");
   }
   const auto possible = Passthrough::check_possible();
   mount.wants_passthrough = possible.has_value();
   if (!possible) {
-    log::warning("passthrough: {}: what reads archive.safetensors goes through this program",
+    log::warning("passthrough: {}: this program serves the reads of archive.safetensors",
                  possible.error().message);
   }
   return {};
@@ -111,15 +110,16 @@ Result<std::unique_ptr<Session>> Session::mount(Forest& forest, const std::files
   parts.session = fuse_session_new(&arguments, &fuse_operations(), sizeof(fuse_lowlevel_ops), &parts.mount);
   fuse_opt_free_args(&arguments);
   if (parts.session == nullptr) {
-    return fail(ErrorCode::System, EINVAL, "libfuse refuses the options; its reason is above");
+    return fail(ErrorCode::System, EINVAL, "libfuse refuses the options; the reason is above");
   }
   if (fuse_session_mount(parts.session, options.mount_point.c_str()) != 0) {
     return fail(
         ErrorCode::System, EPERM,
-        fmt::format("{}: can't be mounted; the reason is above. An ordinary user needs fusermount3 (package "
-                    "fuse3), access to /dev/fuse and a mount point of his own; allow_other needs "
-                    "user_allow_other in /etc/fuse.conf",
-                    options.mount_point.string()));
+        fmt::format(
+            "{}: can't be mounted; the reason is above. An ordinary user needs fusermount3 (package "
+            "fuse3), access to /dev/fuse and a mount point that belongs to the user; allow_other needs "
+            "user_allow_other in /etc/fuse.conf",
+            options.mount_point.string()));
   }
   parts.is_mounted = true;
   return session;
@@ -140,7 +140,7 @@ Result<void> Session::serve() {
   Parts& parts = *parts_;
   Forest& forest = parts.mount.forest;
   Invalidator invalidator(parts.session, [&forest](const Stale& stale, const Invalidator::Visit& visit) {
-    forest.visit_cached(stale, visit);
+    if (const Forest::Pin model = forest.model_of(stale.first)) model->visit_cached(stale, visit);
   });
   SlowRequests slow(parts.options.threads);
   parts.mount.invalidator = &invalidator;
@@ -161,7 +161,7 @@ Result<void> Session::serve() {
   if (auto started = watcher.start([&] { return follower.files(); },
                                    [&](auto changed) { return follower.look(changed); });
       !started) {
-    log::warning("{}; changes by others will show at the next commit only", started.error().message);
+    log::warning("{}; changes by other programs show at the next commit only", started.error().message);
   }
   log::info("{}: mounted on {}{}", parts.source.string(), parts.options.mount_point.string(),
             forest.is_read_only() ? ", read-only" : "");

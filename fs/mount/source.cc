@@ -36,11 +36,10 @@ void log_journals(const Archive& archive) {
     if (report.action == JournalAction::Removed) {
       log::info("{}: {}: removed", path, why);
     } else if (report.blocks_commits) {
-      log::error(
-          "{}: {}: nothing is written to {} while it is there, and a newer commit may not be shown{}{}", path,
-          why, archive.path().string(), report.next_step.empty() ? "" : ": ", report.next_step);
+      log::error("{}: {}: nothing is written to {} while it exists, and a newer commit may not be shown{}{}",
+                 path, why, archive.path().string(), report.next_step.empty() ? "" : ": ", report.next_step);
     } else if (report.state != JournalState::InUse) {
-      log::warning("{}: {}: left alone", path, why);
+      log::warning("{}: {}: not changed", path, why);
     }
   }
 }
@@ -78,7 +77,7 @@ void log_copies(const Model& model) {
   for (const Shard& shard : model.shards()) {
     if (!shard.archive) continue;
     shard.archive->tell_copy_to([path = shard.archive->path().string()](const CopyUp& copy) {
-      log::info("{}: lay on a lower layer of overlayfs: the first write has copied all {} bytes, in {} ms",
+      log::info("{}: was on a lower layer of overlayfs: the first write has copied all {} bytes, in {} ms",
                 path, copy.size_bytes, copy.took.count());
     });
   }
@@ -92,7 +91,7 @@ Result<Source> open_directory(Source source, const std::vector<std::string>& arc
   }
   if (archives.size() > Forest::kMostMembers) {
     return fail(ErrorCode::InvalidArgument, E2BIG,
-                fmt::format("{}: is a directory of {} archives, where at most {} are mounted at a time",
+                fmt::format("{}: is a directory of {} archives, at most {} are mounted together",
                             source.path.string(), archives.size(), Forest::kMostMembers));
   }
   for (const std::string& archive : archives) {
@@ -105,7 +104,7 @@ Result<Source> open_directory(Source source, const std::vector<std::string>& arc
     } else if (options.is_strict) {
       return pass_on(std::move(model));
     } else {
-      log::error("{}: left out", model.error().message);
+      log::error("{}: not mounted", model.error().message);
       member.why_absent = std::move(model).error();
     }
     source.members.push_back(std::move(member));

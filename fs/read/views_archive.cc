@@ -35,7 +35,7 @@ Result<std::uint64_t> ArchiveView::data_offset() const {
     if (!head) return tl::unexpected(head.error());
     return head->size();
   }
-  const std::uint64_t as_it_is = model_.front().data_offset();
+  const std::uint64_t as_it_is = model_.front_version().data_offset();
   const std::uint64_t aligned = (as_it_is + kPageBytes - 1) / kPageBytes * kPageBytes;
   // If the padding would make the header larger than readers accept, the header stays as it is.
   return aligned - kHeaderLengthBytes <= kMaxHeaderBytes ? aligned : as_it_is;
@@ -44,7 +44,7 @@ Result<std::uint64_t> ArchiveView::data_offset() const {
 bool ArchiveView::is_the_archive() const {
   if (model_.is_sharded()) return false;
   const auto data_at = data_offset();
-  return data_at && *data_at == model_.front().data_offset();
+  return data_at && *data_at == model_.front_version().data_offset();
 }
 
 Result<std::uint64_t> ArchiveView::size_bytes() const {
@@ -83,8 +83,8 @@ Result<void> ArchiveView::append_head(ByteRange part, std::uint64_t data_at,
   for (; at < std::min(part.end(), kHeaderLengthBytes); ++at) {
     to.push_back(static_cast<std::byte>(length >> (8 * at) & 0xff));
   }
-  const ByteRange json =
-      ByteRange{at, part.end() - at}.intersection({kHeaderLengthBytes, model_.front().header_size_bytes()});
+  const ByteRange json = ByteRange{at, part.end() - at}.intersection(
+      {kHeaderLengthBytes, model_.front_version().header->size_bytes});
   if (!json.empty()) {
     const auto bytes = source_.read_header(json);
     if (!bytes) return tl::unexpected(bytes.error());
@@ -134,13 +134,12 @@ Result<std::uint64_t> ArchiveView::header_json_bytes() const {
   }
   const std::scoped_lock lock(mutex_);
   if (header_json_bytes_) return *header_json_bytes_;
-  std::uint64_t end = model_.front().header_size_bytes();
+  std::uint64_t end = model_.front_version().header->size_bytes;
   while (end > 0) {
     const std::uint64_t part_bytes = std::min(end, kPageBytes);
     const auto bytes = source_.read_header({kHeaderLengthBytes + end - part_bytes, part_bytes});
     if (!bytes) return tl::unexpected(bytes.error());
-    const std::string_view text(reinterpret_cast<const char*>(bytes->data()),  // NOLINT: JSON is text
-                                bytes->size());
+    const std::string_view text(reinterpret_cast<const char*>(bytes->data()), bytes->size());
     const std::size_t last = text.find_last_not_of(" \t\r\n");
     end -= part_bytes;
     if (last == std::string_view::npos) continue;

@@ -14,19 +14,19 @@ Result<Staging*> PendingContent::stage() {
   return stage;
 }
 
-Result<void> PendingContent::commit(const TransactionGroup::OptionsOf& options_of,
-                                    const TransactionGroup::LockOf& lock_of,
-                                    const TransactionGroup::InTurn& in_turn) {
+Result<void> PendingContent::commit(const TransactionGroup::LockOf& lock_of, const InTurn& in_turn) {
   if (staged_ == nullptr) return {};
   // pieces() completes the stage. From here on the stage does not change, so readers may come in.
   if (auto completed = staged_->pieces(); !completed) return pass_on(std::move(completed));
-  const auto options_with_readers = [&](std::uint32_t shard) {
-    auto options = options_of(shard);
-    if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
-    return options;
-  };
   mutex.admit_readers();
-  auto committed = in_turn([&] { return group_->commit(options_with_readers, lock_of); });
+  auto committed = in_turn({model_.place(tensor_).shard}, [&](const TransactionGroup::OptionsOf& options_of) {
+    const auto options_with_readers = [&](std::uint32_t shard) {
+      auto options = options_of(shard);
+      if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
+      return options;
+    };
+    return group_->commit(options_with_readers, lock_of);
+  });
   mutex.send_readers_out();
   if (committed) {
     forget();

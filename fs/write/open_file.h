@@ -21,6 +21,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -30,12 +31,19 @@
 #include "core/model/model.h"
 #include "core/model/transaction_group.h"
 #include "fs/tree/inode_table.h"
+#include "fs/write/committers.h"
 #include "fs/write/content_lock.h"
 #include "fs/write/writers.h"
 
 namespace stfs {
 
 enum class FileKind : std::uint8_t { Reader, Isolated, Shared, Grouped };
+
+/// Runs an attempt to commit to these shards, with their turns (committers.h) and with options for each of
+/// them.
+using InTurn = std::function<Result<void>(
+    const Committers::Shards& shards,
+    const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt)>;
 
 class PendingContent {
  public:
@@ -51,10 +59,10 @@ class PendingContent {
         group_(std::move(group)) {}
 
   [[nodiscard]] std::uint32_t tensor() const { return tensor_; }
-  /// The number of descriptors that share this content; guarded by the file system's state mutex.
+  /// The number of descriptors that share this content; guarded by the mutex of OpenFiles.
   unsigned descriptors = 0;
 
-  /// Guards what follows. Taken before the commit lock and the tensor's lock (filesystem.h).
+  /// Guards what follows. Taken before a shard's turn and the tensor's lock (filesystem.h).
   ContentLock mutex;
   std::optional<Error> failure;
   std::atomic<bool> has_failed = false;  // true if failure is set; may be read without the mutex
@@ -62,8 +70,8 @@ class PendingContent {
   /// The last close or sync of exactly these bytes failed, and its caller knows that they are lost.
   bool was_refused = false;
 
-  /// utimensat(2) has set mtime after the last write; the commit keeps this time. The state mutex guards
-  /// mtime.
+  /// utimensat(2) has set mtime after the last write; the commit keeps this time. The mutex of OpenFiles
+  /// guards mtime.
   std::atomic<bool> keeps_mtime = false;
   struct timespec mtime {};
 
@@ -83,8 +91,7 @@ class PendingContent {
   /// failure everything is still pending. The exception is a failure behind the commit point: the bytes are
   /// in the journal, and the content ends as in end(). Readers may enter meanwhile, so they wait neither for
   /// the disk nor for another process's lock.
-  Result<void> commit(const TransactionGroup::OptionsOf& options_of, const TransactionGroup::LockOf& lock_of,
-                      const TransactionGroup::InTurn& in_turn);
+  Result<void> commit(const TransactionGroup::LockOf& lock_of, const InTurn& in_turn);
   /// Hides the stage while the group commits, because the commit ends the stage. Meanwhile the content reads
   /// as the archive's. unpark() brings the stage back after a refused commit.
   void park();

@@ -114,9 +114,9 @@ Permissions TransactionDirectory::restricted(Ino directory, Permissions shown) c
 
 Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name, Maker maker) {
   if (directory != kTransactions)
-    return refuse(EPERM, "directories are made in .safetensors/transactions only");
+    return refuse(EPERM, "directories can be created in .safetensors/transactions only");
   const std::scoped_lock lock(mutex_);
-  if (number_named(directory, name)) return refuse(EEXIST, "there is such a transaction");
+  if (number_named(directory, name)) return refuse(EEXIST, "a transaction of this name exists");
   const std::uint64_t number = next_number_++;
   Begun& begun = begun_[number];
   begun.name = name;
@@ -130,8 +130,8 @@ Result<void> TransactionDirectory::remove_directory(Ino directory, std::string_v
   const std::scoped_lock lock(mutex_);
   const auto number = number_named(directory, name);
   if (!number) return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
-  if (begun_[*number].is_committing) return refuse(EBUSY, "it is being committed");
-  if (!begun_[*number].members.empty()) return refuse(ENOTEMPTY, "tensors are staged in it");
+  if (begun_[*number].is_committing) return refuse(EBUSY, "the transaction is being committed");
+  if (!begun_[*number].members.empty()) return refuse(ENOTEMPTY, "the transaction has staged tensors");
   std::erase(committed_, *number);
   begun_.erase(*number);
   return {};
@@ -153,8 +153,8 @@ Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view n
     if (begun == begun_.end() || !tensor) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
     const auto member = begun->second.members.find(*tensor);
     if (member == begun->second.members.end()) return fail(ErrorCode::NotFound, ENOENT, "not staged");
-    if (member->second.writers > 0) return refuse(EBUSY, "it is open for writing");
-    if (begun->second.is_committing) return refuse(EBUSY, "it is being committed");
+    if (member->second.writers > 0) return refuse(EBUSY, "the tensor is open for writing");
+    if (begun->second.is_committing) return refuse(EBUSY, "the transaction is being committed");
     content = member->second.content;
     begun->second.members.erase(member);
   }
@@ -166,7 +166,7 @@ Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view n
 Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino to, std::string_view new_name,
                                           const Calls& calls) {
   if (from != kTransactions || (to != kTransactions && to != kCommitted)) {
-    return refuse(EPERM, "only a transaction is renamed, and committed by a move to .safetensors/committed");
+    return refuse(EPERM, "only transactions can be renamed; a move to .safetensors/committed commits");
   }
   std::uint64_t number = 0;
   Begun committing;
@@ -183,9 +183,9 @@ Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino t
     if (!found) return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
     number = *found;
     Begun& begun = begun_[number];
-    if (begun.is_committing) return refuse(EBUSY, "it is being committed");
+    if (begun.is_committing) return refuse(EBUSY, "the transaction is being committed");
     if (to == kTransactions) {
-      if (number_named(to, new_name)) return refuse(EEXIST, "there is one of that name");
+      if (number_named(to, new_name)) return refuse(EEXIST, "a transaction of this name exists");
       begun.name = new_name;
       return {};
     }
@@ -222,26 +222,17 @@ void TransactionDirectory::show_committed(std::uint64_t number, std::string_view
 
 Result<void> TransactionDirectory::commit(const Begun& committing, const Calls& calls) {
   std::vector<std::uint32_t> changed;
+  Committers::Shards shards;
   Contents contents;
   for (const auto& [tensor, member] : committing.members) {
     const std::scoped_lock content_lock(member.content->mutex);
     if (member.content->failure) return tl::unexpected(*member.content->failure);
     if (!member.content->is_dirty()) continue;
     changed.push_back(tensor);
+    shards.insert(model_.place(tensor).shard);
     contents.push_back(member.content);
   }
   const auto look = [&] { return check_for_conflicts(committing, changed); };
-  const auto checked = [&](std::uint32_t shard) {
-    auto options = calls.options_of(shard);
-    if (!options) return options;
-    options->on_foreign_change = [&, note = std::move(options->on_foreign_change)]() -> Result<void> {
-      // This check is the final one: with the archive's locks held, no other change can come before the
-      // commit.
-      if (note) static_cast<void>(note());
-      return look();
-    };
-    return options;
-  };
   const auto each = [&](const auto& act) {
     for (const auto& [tensor, member] : committing.members) {
       const std::scoped_lock content_lock(member.content->mutex);
@@ -251,13 +242,25 @@ Result<void> TransactionDirectory::commit(const Begun& committing, const Calls& 
   // The first check, before the turn: it reads the tensors that it needs while other commits go on.
   if (auto same = look(); !same) return same;
   each([](PendingContent& content) { content.park(); });
-  auto committed = calls.in_turn([&]() -> Result<void> {
+  const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
     if (auto same = look(); !same) return same;
+    const auto checked = [&](std::uint32_t shard) {
+      auto options = options_of(shard);
+      if (!options) return options;
+      options->on_foreign_change = [&, note = std::move(options->on_foreign_change)]() -> Result<void> {
+        // This check is the final one: with the archive's locks held, no other change can come before the
+        // commit.
+        if (note) static_cast<void>(note());
+        return look();
+      };
+      return options;
+    };
     const std::scoped_lock group_lock(committing.group->mutex);
     auto done = committing.group->commit(checked, calls.lock_of);
     if (done) calls.note_committed(contents);
     return done;
-  });
+  };
+  auto committed = calls.in_turn(shards, attempt);
   if (!committed) {
     const bool has_ended = committing.group->is_empty();
     each([&](PendingContent& content) {
@@ -285,9 +288,10 @@ Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,
     auto now = version_of_(tensor);
     if (!now) return pass_on(std::move(now));
     if (now->generation == member.base.generation || now->checksum == member.base.checksum) continue;
-    return fail(ErrorCode::ArchiveChanged, ESTALE,
-                fmt::format("transaction {}: tensor \"{}\" was changed by somebody else since it was staged",
-                            begun.name, model_.tensors()[tensor].name));
+    return fail(
+        ErrorCode::ArchiveChanged, ESTALE,
+        fmt::format("transaction {}: tensor \"{}\" was changed by another program since it was staged",
+                    begun.name, model_.tensors()[tensor].name));
   }
   return {};
 }

@@ -87,9 +87,8 @@ class TransactionDirectory {
   using Contents = std::vector<std::shared_ptr<PendingContent>>;
   /// The calls of the file system that a commit needs.
   struct Calls {
-    TransactionGroup::OptionsOf options_of;
     TransactionGroup::LockOf lock_of;
-    TransactionGroup::InTurn in_turn;
+    InTurn in_turn;
     /// Gets the contents of the tensors that have changed. Called in the turn of the commit.
     std::function<void(const Contents&)> note_committed;
     /// Called if the commit fails behind its commit point: these tensors show their new bytes nevertheless.

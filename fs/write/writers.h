@@ -14,8 +14,7 @@ using Owner = std::uint64_t;
 
 /// The origin of a request, as far as the kernel names it.
 struct Caller {
-  Caller(Owner lock_owner = 0, pid_t of_thread = 0)
-      : owner(lock_owner), thread(of_thread) {}  // NOLINT: implicit
+  Caller(Owner lock_owner = 0, pid_t of_thread = 0) : owner(lock_owner), thread(of_thread) {}
   Owner owner;
   pid_t thread;  // 0 if it lives in another pid namespace
   [[nodiscard]] bool is_named() const { return owner != 0 || thread != 0; }

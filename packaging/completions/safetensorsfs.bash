@@ -1,21 +1,26 @@
 # Completion of safetensorsfs for bash: an archive, an index or a directory, a mount point, and the options of -o one by one.
+# packaging/generate writes the marked section.
+
+# BEGIN generated: mount options
+_safetensorsfs_options="ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock io=auto io=mmap io=pread passthrough threads= strict nonempty auto_unmount fsname= subtype= noexec noatime"
+# END generated
 
 _safetensorsfs() {
-  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} i arguments=0
-  local options="ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock io=auto io=mmap io=pread passthrough threads= strict nonempty
-    auto_unmount fsname= subtype= noexec noatime"
+  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]} option words="" i arguments=0
   COMPREPLY=()
   # readline breaks words at "=": what follows one belongs to the option before it.
   if [[ $previous == "=" || $current == "=" ]]; then
-    [[ $current == "=" ]] && current="" && previous=${COMP_WORDS[COMP_CWORD-1]} || previous=${COMP_WORDS[COMP_CWORD-2]}
-    [[ $previous == *layout ]] && mapfile -t COMPREPLY < <(compgen -W "flat tree" -- "$current")
-    [[ $previous == *io ]] && mapfile -t COMPREPLY < <(compgen -W "auto mmap pread" -- "$current")
+    [[ $current == "=" ]] && current="" || previous=${COMP_WORDS[COMP_CWORD-2]}
+    for option in $_safetensorsfs_options; do
+      [[ ${option%%=*} == "${previous##*,}" ]] && words+=" ${option#*=}"
+    done
+    mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
     return
   fi
   if [[ $previous == -o ]]; then
     local before=""
     [[ $current == *,* ]] && before=${current%,*},
-    mapfile -t COMPREPLY < <(compgen -P "$before" -W "$options" -- "${current##*,}")
+    mapfile -t COMPREPLY < <(compgen -P "$before" -W "$_safetensorsfs_options" -- "${current##*,}")
     compopt -o nospace 2>/dev/null
     return
   fi

@@ -1,10 +1,12 @@
 # Completion of safetensorsfs for fish: an archive, an index or a directory, a mount point, and the options of -o one by one.
+# packaging/generate writes the marked section.
 
-set -l options ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock io=auto io=mmap io=pread passthrough threads= strict nonempty \
-    auto_unmount fsname= subtype= noexec noatime
+# BEGIN generated: mount options
+set -l options ro layout=flat layout=tree allow_other default_permissions uid= gid= umask= durability=power durability=process nolock io=auto io=mmap io=pread passthrough threads= strict nonempty auto_unmount fsname= subtype= noexec noatime
+# END generated
 
 complete -c safetensorsfs -s o -x -a "(__fish_append , $options)" -d 'Mount options'
-complete -c safetensorsfs -s f -d 'Stay in the foreground, log to stderr'
-complete -c safetensorsfs -s d -d 'The same, and show every request'
-complete -c safetensorsfs -s h -l help -d 'Help'
-complete -c safetensorsfs -s V -l version -d 'The version'
+complete -c safetensorsfs -s f -d 'Stay in the foreground'
+complete -c safetensorsfs -s d -d 'Stay in the foreground, and print every request'
+complete -c safetensorsfs -s h -l help -d 'Print this help'
+complete -c safetensorsfs -s V -l version -d 'Print the version'

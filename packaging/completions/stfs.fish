@@ -1,6 +1,4 @@
-# Completion of stfs for fish. Verbs, options, files, and for `cat`, `ls`, `slice`, `verify` and `put` the names of the tensors.
-
-set -l verbs ls info cat slice verify put apply recover upload devices serve sample help
+# Completion of stfs for fish: verbs, options, files, and the names of tensors. packaging/generate writes the marked section.
 
 # The first argument after the verb that is no option, nor the value of one.
 function __stfs_target
@@ -9,7 +7,7 @@ function __stfs_target
     for word in $words[3..-1]
         if test $skip = 1
             set skip 0
-        else if contains -- $word --sort -d --device --select --dtype --socket --status --from-tensor --durability --wait -o --output --record --against --threads
+        else if contains -- $word $__stfs_valued
             set skip 1
         else if not string match -q -- '-*' $word
             echo (string replace -r '^~/' "$HOME/" -- $word)
@@ -19,67 +17,101 @@ function __stfs_target
     return 1
 end
 
-# Names with a backslash are left out: they are escaped in this output and would not be found.
+# Omits names with a backslash: `stfs ls` escapes them, so the shell would pass another name.
 function __stfs_tensors
     set -l target (__stfs_target); or return
     stfs ls --names -- $target 2>/dev/null | string match -v '*\\\\*' | string match -v '""'
 end
 
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -f
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -s h -l help -d 'Help'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -s V -l version -d 'The version'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a ls -d 'List the tensors: name, dtype, shape, size'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a info -d 'What an archive holds: totals, metadata, alignment'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a cat -d 'Write the bytes of tensors to standard output'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a slice -d 'Write some elements of a tensor, selected as in NumPy'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a verify -d 'Read every byte: checksums, NaNs, what differs'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a put -d 'Change one tensor: from bytes, a .npy file or another archive'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a apply -d 'Change all tensors of a delta at once, or none'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a recover -d 'Finish what an interrupted writer has committed'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a upload -d 'Move tensors into the memory of devices'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a devices -d 'The devices that upload can move to'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a serve -d 'Keep tensors in the memory of devices'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a sample -d 'Write a small model to try things on'
-complete -c stfs -n "not __fish_seen_subcommand_from $verbs" -a help -d 'Explain a verb'
-complete -c stfs -n "__fish_seen_subcommand_from help" -f -a "ls info cat slice verify put apply recover upload devices serve sample"
-
-complete -c stfs -n "__fish_seen_subcommand_from ls info cat slice verify put apply recover upload devices serve sample" -s h -l help -d 'Help'
-complete -c stfs -n "__fish_seen_subcommand_from ls cat slice verify; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
-complete -c stfs -n "__fish_seen_subcommand_from ls" -l sort -x -a "name size offset" -d 'Sort by'
-complete -c stfs -n "__fish_seen_subcommand_from ls" -s r -l reverse -d 'The other way round'
-complete -c stfs -n "__fish_seen_subcommand_from ls info" -s b -l bytes -d 'Sizes as exact bytes'
-complete -c stfs -n "__fish_seen_subcommand_from ls" -l names -d 'Names only, one per line'
-complete -c stfs -n "__fish_seen_subcommand_from ls info slice verify put apply recover upload devices serve sample" -l json -d 'Print JSON'
-complete -c stfs -n "__fish_seen_subcommand_from cat slice" -s f -l force -d 'Write even to a terminal'
-complete -c stfs -n "__fish_seen_subcommand_from slice" -s o -l output -r -F -d 'Write to a file'
-complete -c stfs -n "__fish_seen_subcommand_from slice" -l npy -d 'A NumPy file'
-complete -c stfs -n "__fish_seen_subcommand_from slice" -l raw -d 'Bare elements, whatever the name'
-complete -c stfs -n "__fish_seen_subcommand_from verify" -l record -r -F -d 'Write a record'
+# BEGIN generated: verbs
+set -g __stfs_verbs ls info cat slice verify put apply recover upload devices serve sample
+set -g __stfs_valued --sort -o --output --record --against --threads --from-tensor --durability --wait -d --device --select --dtype --socket --status --layers --hidden --size --seed
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a ls -d 'List the tensors of an archive or a sharded model'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a info -d 'Show totals by dtype, metadata, header and alignment of a model'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a cat -d 'Write the bytes of tensors to standard output'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a slice -d 'Write some elements of a tensor, selected as in NumPy'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a verify -d 'Read every byte: checksums, NaNs, and differences from a record'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a put -d 'Replace the content of one tensor, completely or not at all'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a apply -d 'Change all tensors of a delta in the target at once, or none'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a recover -d 'Finish the commits of interrupted writers'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a upload -d 'Move tensors into the memory of devices'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a devices -d 'List the devices for uploads, and their memory'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a serve -d 'Keep tensors in the memory of devices and share them with other processes'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a sample -d 'Write a small model with all dtypes and unusual names, for experiments'
+complete -c stfs -n "__fish_seen_subcommand_from ls; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
+complete -c stfs -n "__fish_seen_subcommand_from ls" -l sort -x -a "name size offset" -d 'Order: name, size (largest first) or offset (the default)'
+complete -c stfs -n "__fish_seen_subcommand_from ls" -s r -l reverse -d 'Reverse the order'
+complete -c stfs -n "__fish_seen_subcommand_from ls" -s b -l bytes -d 'Print sizes as exact numbers of bytes'
+complete -c stfs -n "__fish_seen_subcommand_from ls" -l names -d 'Print names only, one per line'
+complete -c stfs -n "__fish_seen_subcommand_from ls" -l json -d 'Print a JSON object with an array of the tensors'
+complete -c stfs -n "__fish_seen_subcommand_from ls" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from info" -s b -l bytes -d 'Print sizes in the table as exact numbers of bytes'
+complete -c stfs -n "__fish_seen_subcommand_from info" -l json -d 'Print a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from info" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from cat; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
+complete -c stfs -n "__fish_seen_subcommand_from cat" -s f -l force -d 'Write binary data to a terminal too'
+complete -c stfs -n "__fish_seen_subcommand_from cat" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from slice; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
+complete -c stfs -n "__fish_seen_subcommand_from slice" -s o -l output -r -F -d 'Write to FILE, and replace it, once all is read'
+complete -c stfs -n "__fish_seen_subcommand_from slice" -l npy -d 'Write the header of a NumPy file before the elements'
+complete -c stfs -n "__fish_seen_subcommand_from slice" -l raw -d 'Write only the elements, even if the name of FILE ends in .npy'
+complete -c stfs -n "__fish_seen_subcommand_from slice" -s f -l force -d 'Write binary data to a terminal too'
+complete -c stfs -n "__fish_seen_subcommand_from slice" -l json -d 'Describe the slice as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from slice" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from verify; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
+complete -c stfs -n "__fish_seen_subcommand_from verify" -l record -r -F -d 'Write a record of dtypes, shapes and checksums (JSON)'
 complete -c stfs -n "__fish_seen_subcommand_from verify" -l against -r -F -d 'Compare with a record'
-complete -c stfs -n "__fish_seen_subcommand_from verify" -l finite -d 'NaNs and infinities are problems'
-complete -c stfs -n "__fish_seen_subcommand_from verify" -l threads -x -d 'Read so many tensors at a time'
-complete -c stfs -n "__fish_seen_subcommand_from sample" -l layers -x -d 'Layers of the transformer'
-complete -c stfs -n "__fish_seen_subcommand_from sample" -l hidden -x -d 'Its width, a multiple of 8'
-complete -c stfs -n "__fish_seen_subcommand_from sample" -l size -x -d 'As many layers as make this much data'
-complete -c stfs -n "__fish_seen_subcommand_from sample" -l seed -x -d 'Another seed, other values'
-complete -c stfs -n "__fish_seen_subcommand_from sample" -s f -l force -d 'Replace the file where it exists'
+complete -c stfs -n "__fish_seen_subcommand_from verify" -l finite -d 'Report NaNs and infinities as problems'
+complete -c stfs -n "__fish_seen_subcommand_from verify" -l threads -x -d 'Read N tensors at a time'
+complete -c stfs -n "__fish_seen_subcommand_from verify" -l json -d 'Print tensors and problems as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from verify" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from put; and __stfs_target >/dev/null" -a "(__stfs_tensors)"
-complete -c stfs -n "__fish_seen_subcommand_from put" -l from-tensor -x -d 'Take this tensor of an archive'
-complete -c stfs -n "__fish_seen_subcommand_from put" -l raw -d 'Raw bytes, whatever the name'
-complete -c stfs -n "__fish_seen_subcommand_from put apply" -l durability -x -a "power process" -d 'What the change survives'
-complete -c stfs -n "__fish_seen_subcommand_from put apply" -l nolock -d 'Take no locks'
-complete -c stfs -n "__fish_seen_subcommand_from put apply" -l wait -x -d 'Seconds to wait for locks'
-complete -c stfs -n "__fish_seen_subcommand_from apply recover" -s n -l dry-run -d 'Look, change nothing'
+complete -c stfs -n "__fish_seen_subcommand_from put" -l from-tensor -x -d 'Take the tensor NAME2 of the archive FILE'
+complete -c stfs -n "__fish_seen_subcommand_from put" -l raw -d 'Read FILE as raw bytes, whatever its name'
+complete -c stfs -n "__fish_seen_subcommand_from put" -l durability -x -a "power process" -d 'The change survives a loss of power (the default), or a killed process only'
+complete -c stfs -n "__fish_seen_subcommand_from put" -l nolock -d 'Take no locks'
+complete -c stfs -n "__fish_seen_subcommand_from put" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
+complete -c stfs -n "__fish_seen_subcommand_from put" -l json -d 'Describe the change as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from put" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from apply" -s n -l dry-run -d 'Check all and list the tensors that would change'
+complete -c stfs -n "__fish_seen_subcommand_from apply" -l durability -x -a "power process" -d 'The change survives a loss of power (the default), or a killed process only'
+complete -c stfs -n "__fish_seen_subcommand_from apply" -l nolock -d 'Take no locks'
+complete -c stfs -n "__fish_seen_subcommand_from apply" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
+complete -c stfs -n "__fish_seen_subcommand_from apply" -l json -d 'Print the result as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from apply" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from recover" -s n -l dry-run -d 'Look and explain'
+complete -c stfs -n "__fish_seen_subcommand_from recover" -l force -d 'Apply a foreign journal too, if it knows the content of every block'
+complete -c stfs -n "__fish_seen_subcommand_from recover" -l json -d 'Print the result as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from recover" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from upload" -s d -l device -x -a "cpu cuda:0" -d 'cpu, cuda:0, several devices with commas, or @FILE for a file of rules'
+complete -c stfs -n "__fish_seen_subcommand_from upload" -l select -x -d 'Only tensors whose name matches PATTERN'
+complete -c stfs -n "__fish_seen_subcommand_from upload" -l dtype -x -a "F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" -d 'Convert floating-point tensors to DTYPE on the device'
+complete -c stfs -n "__fish_seen_subcommand_from upload" -l verify -d 'Read all data again and compare them with the memory of the devices'
+complete -c stfs -n "__fish_seen_subcommand_from upload" -s n -l dry-run -d 'Show the plan and the free memory of the devices'
+complete -c stfs -n "__fish_seen_subcommand_from upload" -l json -d 'Print the plan and the result as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from upload" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from devices" -f
-complete -c stfs -n "__fish_seen_subcommand_from upload" -s d -l device -x -a "cpu cuda:0" -d 'Where to'
-complete -c stfs -n "__fish_seen_subcommand_from upload" -l select -x -d 'Only tensors that it matches'
-complete -c stfs -n "__fish_seen_subcommand_from upload" -l dtype -x -a "BF16 F16 F32 F8_E4M3 F8_E5M2 F8_E4M3FNUZ F8_E5M2FNUZ" -d 'Convert floating tensors'
-complete -c stfs -n "__fish_seen_subcommand_from upload" -l verify -d 'Compare what lies on the devices'
-complete -c stfs -n "__fish_seen_subcommand_from upload" -s n -l dry-run -d 'Show what would go where'
-complete -c stfs -n "__fish_seen_subcommand_from recover" -l force -d 'Apply journals of another archive too'
-complete -c stfs -n "__fish_seen_subcommand_from serve" -s d -l device -x -a "cpu cuda:0" -d 'Where to'
-complete -c stfs -n "__fish_seen_subcommand_from serve" -l socket -r -F -d 'Where clients connect'
-complete -c stfs -n "__fish_seen_subcommand_from serve" -l select -x -d 'Only tensors that it matches'
-complete -c stfs -n "__fish_seen_subcommand_from serve" -l dtype -x -a "BF16 F16 F32 F8_E4M3 F8_E5M2 F8_E4M3FNUZ F8_E5M2FNUZ" -d 'Convert floating tensors'
-complete -c stfs -n "__fish_seen_subcommand_from serve" -l verify -d 'Compare what lies on the devices'
-complete -c stfs -n "__fish_seen_subcommand_from serve" -l status -r -F -d 'Ask the server there'
+complete -c stfs -n "__fish_seen_subcommand_from devices" -l json -d 'Print a JSON object of the devices, with the reason if there is no GPU'
+complete -c stfs -n "__fish_seen_subcommand_from devices" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from serve" -s d -l device -x -a "cpu cuda:0" -d 'cpu, cuda:0, several devices with commas, or @FILE for a file of rules'
+complete -c stfs -n "__fish_seen_subcommand_from serve" -l select -x -d 'Only tensors whose name matches PATTERN'
+complete -c stfs -n "__fish_seen_subcommand_from serve" -l dtype -x -a "F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" -d 'Convert floating-point tensors to DTYPE on the device'
+complete -c stfs -n "__fish_seen_subcommand_from serve" -l socket -r -F -d 'Unix socket for clients, created with mode 0600'
+complete -c stfs -n "__fish_seen_subcommand_from serve" -l verify -d 'Read all data again and compare them with the memory of the devices'
+complete -c stfs -n "__fish_seen_subcommand_from serve" -l status -r -F -d 'Ask the server at SOCKET for its generations and leases'
+complete -c stfs -n "__fish_seen_subcommand_from serve" -l json -d 'Print events, or the status, as JSON: an object in each line'
+complete -c stfs -n "__fish_seen_subcommand_from serve" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from sample" -l layers -x -d 'Number of layers'
+complete -c stfs -n "__fish_seen_subcommand_from sample" -l hidden -x -d 'Width of a layer, a multiple of 8'
+complete -c stfs -n "__fish_seen_subcommand_from sample" -l size -x -d 'Write about this much data, for example 1G'
+complete -c stfs -n "__fish_seen_subcommand_from sample" -l seed -x -d 'Seed of the random values'
+complete -c stfs -n "__fish_seen_subcommand_from sample" -s f -l force -d 'Replace PATH if it exists'
+complete -c stfs -n "__fish_seen_subcommand_from sample" -l json -d 'Describe the archive as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from sample" -s h -l help -d 'Print this help'
+# END generated
+
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -f
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -s h -l help -d 'Print this help'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -s V -l version -d 'Print the version'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a help -d 'Explain a verb'
+complete -c stfs -n "__fish_seen_subcommand_from help" -f -a "$__stfs_verbs"

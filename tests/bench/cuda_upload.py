@@ -1,4 +1,4 @@
-"""Uploads to a GPU beside copies of page-locked memory alone and every loader that is installed (GPU-NOTES' goals)."""
+"""Uploads to a GPU beside copies of page-locked memory alone and every loader that is installed (with goals)."""
 from __future__ import annotations
 
 import json

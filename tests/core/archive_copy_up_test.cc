@@ -93,7 +93,7 @@ struct Layered {
     return *transaction_;
   }
   [[nodiscard]] std::string text(std::span<const std::byte> bytes) const {
-    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
   [[nodiscard]] std::string read(std::string_view name) const {
     std::vector<std::byte> scratch;
@@ -160,6 +160,21 @@ TEST_CASE("the journals of a copied archive name the copy", "[core][archive]") {
   const auto copy = system_storage().status(layered.copy).value();
   CHECK(layered.archive->stamp().inode == copy.identity.inode);
   CHECK(layered.archive->stamp().size_bytes == layered.original.size());
+}
+
+TEST_CASE("a copy-up is a new version, and who has pinned the one before keeps it", "[core][archive]") {
+  Layered layered;
+  auto pinned = layered.archive->version();
+  const ArchiveStamp before = pinned->stamp;
+  REQUIRE(layered.archive->open_for_writing());
+  const auto now = layered.archive->version();
+  CHECK(pinned->stamp.inode == before.inode);
+  CHECK(now->stamp.inode != before.inode);
+  CHECK(now->header == pinned->header);
+  CHECK(now->bytes == pinned->bytes);
+  const std::weak_ptr<const ArchiveVersion> last = pinned;
+  pinned.reset();
+  CHECK(last.expired());
 }
 
 TEST_CASE("who asks late is told of the copy all the same, and a second opening is none", "[core][archive]") {

@@ -100,13 +100,12 @@ TEST_CASE("a file that is no archive is refused with its path and the rule it br
     std::string_view reason;
   };
   const std::vector<NoArchive> files = {
-      {"", ErrorCode::HeaderTooSmall, "a file of 0 bytes is no archive"},
-      {"1234567", ErrorCode::HeaderTooSmall, "a file of 7 bytes is no archive"},
+      {"", ErrorCode::HeaderTooSmall, "a file of 0 bytes is not an archive"},
+      {"1234567", ErrorCode::HeaderTooSmall, "a file of 7 bytes is not an archive"},
       {"plain text, and long", ErrorCode::HeaderTooLarge, "is this a safetensors file?"},
       {"PK\3\4" + std::string(100, '\0'), ErrorCode::InvalidHeaderLength,
-       "needs a file of at least 67324760, but this one has 104"},
-      {archive_bytes(kTwoTensorHeader, "").substr(0, 50), ErrorCode::InvalidHeaderLength,
-       "but this one has 50"},
+       "needs a file of at least 67324760 bytes, this file has 104"},
+      {archive_bytes(kTwoTensorHeader, "").substr(0, 50), ErrorCode::InvalidHeaderLength, "this file has 50"},
       {archive_bytes("\xff", ""), ErrorCode::InvalidHeader, "UTF-8"},
       {archive_bytes("nonsense", ""), ErrorCode::InvalidHeaderDeserialization, "byte 0"},
       {archive_bytes(kTwoTensorHeader, "aaaabbb"), ErrorCode::MetadataIncompleteBuffer, "7"},
@@ -134,7 +133,7 @@ TEST_CASE("bytes that a cut has taken are ArchiveCut, those before it are read",
   REQUIRE_FALSE(gone);
   CHECK(gone.error().code == ErrorCode::ArchiveCut);
   CHECK(gone.error().errno_value == EIO);
-  CHECK(gone.error().message.starts_with(path + ": cut short"));
+  CHECK(gone.error().message.starts_with(path + ": truncated"));
   std::filesystem::resize_file(path, 0);
   CHECK_FALSE(read(*archive, archive->file_range({0, 1})));
 }

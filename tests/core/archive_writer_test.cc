@@ -132,7 +132,7 @@ TEST_CASE("too few data, too many, or data after a failure are refused and leave
   const auto unfinished = few->finish();
   REQUIRE(!unfinished);
   CHECK(unfinished.error().code == ErrorCode::WrongSize);
-  CHECK(unfinished.error().message == path + ": finish: 4 bytes of data came, where 11 are due");
+  CHECK(unfinished.error().message == path + ": finish: 4 bytes of data were written, expected 11");
   CHECK(!few->append(bytes("4")));
   CHECK(!few->finish());
   auto many = start(path);

@@ -117,7 +117,7 @@ TEST_CASE("what is no regular file is refused by its kind, without waiting for i
   struct sockaddr_un address {};
   address.sun_family = AF_UNIX;
   std::strncpy(address.sun_path, (directory / "socket").c_str(), sizeof address.sun_path - 1);
-  REQUIRE(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);  // NOLINT
+  REQUIRE(::bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0);
   for (const Access access : {Access::ReadOnly, Access::ReadWrite}) {
     for (const std::string& path :
          {directory / "pipe", directory / "directory", directory / "socket", std::string("/dev/null")}) {

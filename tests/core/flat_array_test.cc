@@ -30,7 +30,7 @@ TEST_CASE("a flat array that was moved from is empty", "[core][flat_array]") {
   first.append("abc", 3);
   FlatArray<char> second = std::move(first);
   CHECK(second.size() == 3);
-  CHECK(first.empty());  // NOLINT(bugprone-use-after-move)
+  CHECK(first.empty());
   first.push_back('x');
   CHECK(first[0] == 'x');
 }

@@ -218,7 +218,8 @@ TEST_CASE("what is no floating type, or too short, is refused", "[core][float_co
     const auto result = convert_to_float32(dtype, bytes, floats);
     REQUIRE(!result);
     CHECK(result.error().errno_value == EINVAL);
-    CHECK(result.error().message == std::string(name_of(dtype)) + " is no floating type of real numbers");
+    CHECK(result.error().message ==
+          std::string(name_of(dtype)) + " is not a floating-point type of real numbers");
   }
   CHECK(convert_to_float32(Dtype::F32, bytes, floats));
   const auto result = convert_to_float32(Dtype::F32, bytes, floats, 1);

@@ -16,8 +16,8 @@
 #include "support/skip.h"
 
 // There in a program with that sanitizer.
-extern "C" void __asan_init() __attribute__((weak));  // NOLINT: its name
-extern "C" void __tsan_init() __attribute__((weak));  // NOLINT
+extern "C" void __asan_init() __attribute__((weak));
+extern "C" void __tsan_init() __attribute__((weak));
 
 using namespace stfs;
 using stfs::test::entry;

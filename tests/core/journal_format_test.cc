@@ -20,7 +20,7 @@ JournalRecord sample_record() {
                                    .header_hash = 5},
                        .sequence = 6,
                        .owner_pid = 7,
-                       .coordinator = {},
+                       .group_record = {},
                        .boot = {},
                        .ranges = {}};
   record.ranges.push_back(
@@ -40,7 +40,7 @@ bool is_believed(const JournalRecord& record, std::uint64_t journal_size_bytes =
 
 TEST_CASE("a record is read as it was written", "[core][journal_format]") {
   JournalRecord record = sample_record();
-  record.coordinator = "other.stj.record";
+  record.group_record = "other.stj.record";
   const auto read = decode_record(encode_record(record), kJournalBytes);
   REQUIRE(read);
   CHECK(read->id == record.id);
@@ -48,7 +48,7 @@ TEST_CASE("a record is read as it was written", "[core][journal_format]") {
   CHECK(read->archive.device == 1);
   CHECK(read->sequence == 6);
   CHECK(read->owner_pid == 7);
-  CHECK(read->coordinator == record.coordinator);
+  CHECK(read->group_record == record.group_record);
   REQUIRE(read->ranges.size() == 2);
   CHECK(read->ranges[1].archive == record.ranges[1].archive);
   CHECK(read->ranges[1].journal_offset == 2 * kBlockBytes);
@@ -102,6 +102,31 @@ TEST_CASE("whatever bytes come as a record, every range that is believed lies in
       }
     }
   }
+}
+
+TEST_CASE("an operation of an unknown type is another version's, and not damaged", "[core][journal_format]") {
+  JournalRecord record = sample_record();
+  record.ranges[1].type = OperationType{GENERATE(0U, 2U, 77U)};
+  const auto read = decode_record(encode_record(record), kJournalBytes);
+  REQUIRE_FALSE(read);
+  CHECK(read.error().errno_value == EPROTONOSUPPORT);
+  const std::string head = encode_head_with(record).value();
+  const auto place = decode_head(head)->record;
+  const auto sealed = decode_sealed_record(std::string_view(head).substr(place.offset, place.size_bytes),
+                                           decode_head(head).value(), kJournalBytes);
+  REQUIRE_FALSE(sealed);
+  CHECK(sealed.error().errno_value == EPROTONOSUPPORT);
+}
+
+TEST_CASE("a record of a previous version has no types", "[core][journal_format]") {
+  const JournalRecord record = sample_record();
+  std::string bytes = encode_beginning(record);
+  for (const JournalRange& range : record.ranges) bytes += encode_range(range).substr(8);
+  const auto read = decode_record(bytes, kJournalBytes, kHead, kJournalVersion - 1);
+  REQUIRE(read);
+  CHECK(encode_record(*read) == encode_record(record));
+  CHECK_FALSE(decode_record(bytes, kJournalBytes));
+  CHECK_FALSE(decode_record(encode_record(record), kJournalBytes, kHead, kJournalVersion - 1));
 }
 
 TEST_CASE("a record with a range that can't be is refused", "[core][journal_format]") {

@@ -194,11 +194,11 @@ TEST_CASE("beside a journal of a newer version nothing is written, and readers a
           "[core][journal_scan]") {
   const Scene scene;
   const auto journal = scene.plant();
-  overwrite(journal, 8, std::string_view("\4\0\0\0", 4));
+  overwrite(journal, 8, std::string_view("\5\0\0\0", 4));
   const JournalReport report = scene.recover_one(system_storage(), {.is_dry_run = false, .is_forced = true});
   CHECK(report.state == JournalState::Unknown);
   CHECK(report.explanation.find("use the version that wrote it") != std::string::npos);
-  CHECK(report.next_step.find("deleting it loses what it has committed") != std::string::npos);
+  CHECK(report.next_step.find("if it is deleted, its committed change is lost") != std::string::npos);
   CHECK(std::filesystem::exists(journal));
   const auto obstacle = scene.obstacle();
   REQUIRE_FALSE(obstacle);
@@ -208,17 +208,42 @@ TEST_CASE("beside a journal of a newer version nothing is written, and readers a
   REQUIRE((*archive)->recovered().size() == 1);
 }
 
-TEST_CASE("a journal of the previous version is still applied", "[core][journal_scan]") {
-  const Scene scene;
-  const auto journal = scene.plant();
-  // Its head has no boot: the hash comes where that would be.
-  std::string block = content_of(journal).substr(0, 52);
-  block[8] = 2;
-  const std::uint64_t hash = XXH3_64bits(block.data(), block.size());
-  for (unsigned byte = 0; byte < 8; ++byte) block += static_cast<char>(hash >> (8 * byte));
+namespace {
+
+/// Rewrites the planted journal's record without the types of its operations, and its head.
+/// @param version  2 or 3. Version 2 has no boot: the head's hash comes where the boot would be.
+void rewrite_in_version(const std::filesystem::path& journal, char version) {
+  const std::string bytes = content_of(journal);
+  const auto head = decode_head(std::string_view(bytes).substr(0, kBlockBytes)).value();
+  const auto record =
+      decode_record(std::string_view(bytes).substr(head.record.offset, head.record.size_bytes), bytes.size())
+          .value();
+  std::string text = encode_beginning(record);
+  for (const JournalRange& range : record.ranges) text += encode_range(range).substr(8);
+  const auto number = [](std::uint64_t value) {
+    std::string out;
+    for (unsigned byte = 0; byte < 8; ++byte) out += static_cast<char>(value >> (8 * byte));
+    return out;
+  };
+  std::string block = bytes.substr(0, version == 2 ? 52 : 76);
+  block[8] = version;
+  block.replace(36, 8, number(text.size()));
+  block.replace(44, 8, number(XXH3_64bits(text.data(), text.size())));
+  block += number(XXH3_64bits(block.data(), block.size()));
   block.resize(kBlockBytes, '\0');
   overwrite(journal, 0, block);
+  overwrite(journal, head.record.offset, text);
+  std::filesystem::resize_file(journal, head.record.offset + text.size());
+}
+
+}  // namespace
+
+TEST_CASE("a journal of a previous version is still applied", "[core][journal_scan]") {
+  const Scene scene;
+  const char version = GENERATE(as<char>{}, 2, 3);
+  rewrite_in_version(scene.plant(), version);
   WatchedStorage later({}, later_boot());
-  CHECK(scene.recover_one(later).action == JournalAction::Applied);
+  Storage& storage = version == 2 ? static_cast<Storage&>(later) : system_storage();
+  CHECK(scene.recover_one(storage).action == JournalAction::Applied);
   CHECK(content_of(scene.path) == scene.patched());
 }

@@ -119,3 +119,76 @@ TEST_CASE("a journal where none may be made is the store's error", "[core][journ
   const TemporaryDirectory directory;
   CHECK(errno_of(Journal::create(system_storage(), directory / "absent/m")) == ENOENT);
 }
+
+TEST_CASE("a journal refuses every call that its state does not allow, and stays as it is",
+          "[core][journal]") {
+  using State = Journal::State;
+  const TemporaryDirectory directory;
+  const auto durability = GENERATE(Durability::Power, Durability::Process);
+  auto journal = Journal::create(system_storage(), directory / "m").value();
+  const std::uint64_t region = journal->allocate(kBlockBytes);
+  REQUIRE(journal->write(std::vector<std::byte>(kBlockBytes), region));
+  const auto seal = [&] { return journal->seal(record_of(*journal, region), durability); };
+  const auto refuses = [&](const Result<void>& done, State state) {
+    REQUIRE_FALSE(done);
+    CHECK(done.error().message.starts_with("internal error"));
+    CHECK(journal->state() == state);
+  };
+  const auto refuses_what_ends = [&](State state) {
+    refuses(journal->retire(durability), state);
+    CHECK(journal->give_up() == nullptr);
+    journal->take_back(durability);
+    CHECK(journal->state() == state);
+  };
+  const auto refuses_all = [&](State state) {
+    refuses(seal(), state);
+    refuses(journal->publish(durability), state);
+    refuses_what_ends(state);
+  };
+  CHECK(journal->state() == State::Staging);
+  refuses(journal->publish(durability), State::Staging);
+  refuses_what_ends(State::Staging);
+  REQUIRE(seal());
+  REQUIRE(seal());
+  CHECK(journal->state() == State::Sealed);
+  refuses_what_ends(State::Sealed);
+  REQUIRE(journal->publish(durability));
+  refuses(seal(), State::Committed);
+  refuses(journal->publish(durability), State::Committed);
+  SECTION("retired") {
+    REQUIRE(journal->retire(durability));
+    refuses_all(State::Gone);
+  }
+  SECTION("given up") {
+    CHECK(journal->give_up() != nullptr);
+    refuses_all(State::GivenUp);
+  }
+  SECTION("taken back, and committed all the same") {
+    journal->take_back(durability);
+    CHECK(journal->state() == State::TakenBack);
+    refuses(journal->publish(durability), State::TakenBack);
+    refuses_what_ends(State::TakenBack);
+    REQUIRE(seal());
+    REQUIRE(journal->publish(durability));
+    REQUIRE(journal->retire(durability));
+    CHECK(count_files(directory.path()) == 0);
+  }
+}
+
+TEST_CASE("a journal that a lane has committed is not sealed again", "[core][journal]") {
+  const TemporaryDirectory directory;
+  LaneJournal lanes(system_storage(), directory / "m");
+  REQUIRE(lanes.prepare());
+  auto journal = Journal::create(system_storage(), directory / "m", Journal::Place::Memory).value();
+  const std::uint64_t region = journal->allocate(kBlockBytes);
+  REQUIRE(journal->write(std::vector<std::byte>(kBlockBytes), region));
+  const auto seal = [&] { return journal->seal(record_of(*journal, region), Durability::Power, {}, &lanes); };
+  REQUIRE(seal());
+  CHECK_FALSE(seal());
+  CHECK_FALSE(journal->retire(Durability::Power));
+  REQUIRE(journal->publish(Durability::Power));
+  CHECK_FALSE(journal->publish(Durability::Power));
+  REQUIRE(journal->retire(Durability::Power));
+  CHECK_FALSE(journal->retire(Durability::Power));
+  REQUIRE(lanes.retire(Durability::Power));
+}

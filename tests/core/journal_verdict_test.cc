@@ -5,7 +5,7 @@
 
 #include "core/archive/archive.h"
 #include "core/commit/transaction.h"
-#include "core/journal/coordinator.h"
+#include "core/journal/group_record.h"
 #include "core/journal/journal_access.h"
 #include "core/journal/journal_file.h"
 #include "tests/core/planted_scene.h"
@@ -16,10 +16,10 @@ using namespace stfs::test;
 
 TEST_CASE("what a lost boot has left empty is removed", "[core][recovery]") {
   const Scene scene;
-  const bool is_standing = GENERATE(false, true);
-  const std::size_t size = is_standing ? 0 : GENERATE(0, 100, 4096, 20000);
+  const bool is_lane_journal = GENERATE(false, true);
+  const std::size_t size = is_lane_journal ? 0 : GENERATE(0, 100, 4096, 20000);
   const std::string name = journal_prefix("m.safetensors") + JournalId::random().text() +
-                           std::string(is_standing ? kStandingSuffix : "");
+                           std::string(is_lane_journal ? kLaneJournalSuffix : "");
   const std::string journal = scene.directory.write(name, std::string(size, '\0'));
   CHECK(scene.obstacle().value() == Obstacle::DeadOwner);
   CHECK(scene.recover_one().action == JournalAction::Removed);
@@ -66,15 +66,15 @@ TEST_CASE("a commit of an earlier boot with durability=process finishes what it 
   CHECK_FALSE(std::filesystem::exists(journal));
 }
 
-TEST_CASE("a commit that waits for a coordinator which was lost with its boot is lost with it",
-          "[core][recovery][coordinator]") {
+TEST_CASE("a commit that waits for a group record which was lost with its boot is lost with it",
+          "[core][recovery][group_record]") {
   const Scene scene;
   const std::string name = ".m.safetensors.stj." + std::string(32, '0') + ".group";
   const auto journal =
       plant_journal(scene.path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), {}, system_storage(), name);
-  const std::string whole = encode_coordinator({journal.filename().string()});
+  const std::string whole = encode_group_record({journal.filename().string()});
   const bool is_empty = GENERATE(true, false);
-  const std::string coordinator =
+  const std::string group_record =
       scene.directory.write(name, is_empty ? "" : whole.substr(0, whole.size() - 1));
   // In the boot that made it a damaged one is no loss of power.
   CHECK(scene.obstacle().has_value() == is_empty);
@@ -83,7 +83,7 @@ TEST_CASE("a commit that waits for a coordinator which was lost with its boot is
   const auto file = later.open(scene.path, Access::ReadWrite).value();
   REQUIRE(recover(later, scene.path, *file));
   CHECK_FALSE(std::filesystem::exists(journal));
-  CHECK(std::filesystem::exists(coordinator) != is_empty);
+  CHECK(std::filesystem::exists(group_record) != is_empty);
   CHECK(content_of(scene.path) == scene.before);
   CHECK(scene.obstacle(later).value() == Obstacle::None);
 }
@@ -94,9 +94,9 @@ TEST_CASE("a journal whose name may not be removed here is made void, and is in 
   const int why = GENERATE(EPERM, EACCES);
   const bool is_part = GENERATE(false, true);  // of a transaction that was never committed
   const bool is_lost = is_part || GENERATE(false, true);
-  const std::string coordinator = is_part ? ".m.safetensors.stj." + std::string(32, '0') + ".group" : "";
+  const std::string group_record = is_part ? ".m.safetensors.stj." + std::string(32, '0') + ".group" : "";
   const auto journal = plant_journal(scene.path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), {},
-                                     system_storage(), coordinator);
+                                     system_storage(), group_record);
   const auto refuse = [&](const SeamCall& call) {
     return call.kind == FileCall::Remove ? Verdict{Verdict::Kind::Fail, why} : Verdict{};
   };

@@ -1,4 +1,4 @@
-// What the tests of a standing journal start from: an archive, its journal, and storage that counts and
+// What the tests of a lane journal start from: an archive, its journal, and storage that counts and
 // fails.
 #pragma once
 
@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/journal/memory_file.h"
+#include "core/journal/lane_journal.h"
+#include "core/journal/lane_scan.h"
 #include "core/journal/recovery.h"
-#include "core/journal/standing_journal.h"
-#include "core/journal/standing_scan.h"
+#include "core/journal/staging_buffer.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/intercepted_storage.h"
 #include "tests/support/temporary_directory.h"
@@ -49,19 +49,19 @@ class JournaledArchive {
     header.resize(kBlockBytes - 8, ' ');
     path = directory.write("m.safetensors", archive_bytes(header, data));
     before = content_of(path);
-    standing.emplace(storage, path);
+    lane_journal.emplace(storage, path);
   }
 
   void prepare() {
-    const auto prepared = standing->prepare();
+    const auto prepared = lane_journal->prepare();
     if (!prepared) throw std::runtime_error(prepared.error().message);
-    file = standing->path();
+    file = lane_journal->path();
     std::filesystem::create_hard_link(file, kept());
   }
   /// A commit of these bytes at those offsets, each a multiple of 4096. The archive is not changed.
   Result<void> commit(const std::vector<std::pair<std::uint64_t, std::string>>& changes,
                       Durability durability = Durability::Power) {
-    MemoryFile staged;
+    StagingBuffer staged;
     JournalRecord record;
     const auto archive = system_storage().open(path, Access::ReadOnly).value();
     record.archive = stamp_of(*archive).value();
@@ -76,7 +76,7 @@ class JournaledArchive {
       record.ranges.push_back(std::move(range));
       at += round_up_to_block(bytes.size());
     }
-    return standing->commit(std::move(record), staged, durability);
+    return lane_journal->commit(std::move(record), staged, durability);
   }
   Result<void> commit_block(char fill, Durability durability = Durability::Power) {
     return commit({{kBlockBytes, std::string(kBlockBytes, fill)}}, durability);
@@ -102,7 +102,7 @@ class JournaledArchive {
   }
   /// The archive after the owner's death and a recovery.
   [[nodiscard]] std::string recovered() {
-    standing.reset();
+    lane_journal.reset();
     const auto archive = system_storage().open(path, Access::ReadWrite).value();
     if (auto done = recover(system_storage(), path, *archive); !done)
       throw std::runtime_error(done.error().message);
@@ -116,7 +116,7 @@ class JournaledArchive {
   std::string path;
   std::string before;
   std::filesystem::path file;
-  std::optional<StandingJournal> standing;
+  std::optional<LaneJournal> lane_journal;
   std::uint64_t sequence = 0;
 };
 

@@ -120,7 +120,7 @@ TEST_CASE("a region outlives its file's name and moves with its owner", "[core][
   file->reset();
   MappedRegion moved = std::move(*region);
   CHECK(text_of(moved.span({8, 2})) == "89");
-  CHECK(region->size_bytes() == 0);  // NOLINT: what is left is empty
+  CHECK(region->size_bytes() == 0);
   MappedRegion assigned;
   assigned = std::move(moved);
   CHECK(text_of(assigned.span({0, 2})) == "01");

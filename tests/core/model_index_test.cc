@@ -107,9 +107,9 @@ TEST_CASE("total_size is a whole number, or is not there", "[core][model_index]"
     CAPTURE(other);
     CHECK(!parsed(total_size(other)).total_size_bytes());
   }
-  CHECK(index_failure(total_size("\"5\"")) == "byte 26: metadata.total_size is no number");
-  CHECK(index_failure(total_size("[5]")) == "byte 26: metadata.total_size is no number");
-  CHECK(index_failure(total_size("true")) == "byte 26: metadata.total_size is no number");
+  CHECK(index_failure(total_size("\"5\"")) == "byte 26: metadata.total_size is not a number");
+  CHECK(index_failure(total_size("[5]")) == "byte 26: metadata.total_size is not a number");
+  CHECK(index_failure(total_size("true")) == "byte 26: metadata.total_size is not a number");
 }
 
 TEST_CASE("names of tensors are any text", "[core][model_index]") {
@@ -125,7 +125,7 @@ TEST_CASE("names of tensors are any text", "[core][model_index]") {
 }
 
 TEST_CASE("a shard is a file in the index's own directory", "[core][model_index]") {
-  const std::string way_out = " leads out of the index's own directory";
+  const std::string way_out = " leads out of the directory of the index";
   for (const char* shard :
        {"../s.safetensors", "/s.safetensors", "/etc/passwd", "x/s.safetensors", "./s.safetensors",
         "x/../s.safetensors", "/", "s.safetensors/", "..//../s.safetensors"}) {
@@ -171,22 +171,22 @@ TEST_CASE("what is given twice is refused with both places", "[core][model_index
 
 TEST_CASE("values of the wrong type are refused with their place", "[core][model_index]") {
   for (const char* root : {"[]", "null", "7", "\"weight_map\"", "true"}) {
-    CHECK(index_failure(root) == "byte 0: the index is no JSON object");
+    CHECK(index_failure(root) == "byte 0: the index is not a JSON object");
   }
   CHECK(index_failure(" {}") == "byte 0: the index has no weight_map");
   CHECK(index_failure(R"({"metadata":{"weight_map":{}}})") == "byte 0: the index has no weight_map");
-  CHECK(index_failure(R"({"weight_map":[]})") == "byte 14: weight_map is no object of file names");
-  CHECK(index_failure(R"({"weight_map":null})") == "byte 14: weight_map is no object of file names");
-  CHECK(index_failure(R"({"metadata":[],"weight_map":{}})") == "byte 12: metadata is no object");
+  CHECK(index_failure(R"({"weight_map":[]})") == "byte 14: weight_map is not an object of file names");
+  CHECK(index_failure(R"({"weight_map":null})") == "byte 14: weight_map is not an object of file names");
+  CHECK(index_failure(R"({"metadata":[],"weight_map":{}})") == "byte 12: metadata is not an object");
   for (const char* value : {"1", "null", "{}", "[\"s.safetensors\"]", "false"}) {
     CHECK(index_failure(weight_map("\"a\": " + std::string(value))) ==
-          "byte 20: tensor \"a\": its shard is no string");
+          "byte 20: tensor \"a\": its shard is not a string");
   }
 }
 
 TEST_CASE("what is not JSON is refused with its place", "[core][model_index]") {
-  CHECK(index_failure("") == "byte 0: not JSON: it ends where a value is due");
-  CHECK(index_failure(R"({"weight_map":{}} x)").starts_with("byte 18: not JSON: something behind its end"));
+  CHECK(index_failure("") == "byte 0: not JSON: the text ends, expected a value");
+  CHECK(index_failure(R"({"weight_map":{}} x)").starts_with("byte 18: not JSON: more text after the end"));
   CHECK(index_failure(std::string(R"({"weight_map":{}})") + '\0').starts_with("byte 17: not JSON"));
   CHECK(index_failure(R"({"weight_map":{"a":"s.safetensors",}})").starts_with("byte 35: not JSON"));
   CHECK(index_failure("{\"weight_map\":{\"\xff\":\"s.safetensors\"}}") == "byte 16: 0xff is not UTF-8 here");
@@ -216,9 +216,10 @@ TEST_CASE("deep nesting, long strings and very many shards are survived", "[core
   for (std::uint32_t i = 0; i <= kMaxShards; ++i) {
     shards += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":\"" + std::to_string(i) + ".safetensors\"";
   }
-  CHECK(index_failure(weight_map(shards)).ends_with("the shard \"65536.safetensors\" is one too many"));
+  CHECK(index_failure(weight_map(shards))
+            .ends_with("the shard \"65536.safetensors\" exceeds the limit of shards"));
   CHECK(index_failure(std::string(kMaxModelIndexBytes + 1, ' ')) ==
-        "byte 0: an index of 268435457 bytes, where at most 268435456 are allowed");
+        "byte 0: an index of 268435457 bytes, at most 268435456 are allowed");
 }
 
 TEST_CASE("indexing ten times as many tensors takes about ten times as long", "[core][model_index]") {

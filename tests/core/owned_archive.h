@@ -1,4 +1,4 @@
-// What the tests of standing journals that are found beside an archive start from: an archive with an owner
+// What the tests of lane journals that are found beside an archive start from: an archive with an owner
 // who commits and does not apply, and the places in his journal that they damage.
 #pragma once
 
@@ -12,10 +12,10 @@
 #include <utility>
 #include <vector>
 
-#include "core/journal/memory_file.h"
+#include "core/journal/lane_journal.h"
+#include "core/journal/lane_scan.h"
 #include "core/journal/recovery.h"
-#include "core/journal/standing_journal.h"
-#include "core/journal/standing_scan.h"
+#include "core/journal/staging_buffer.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/overwrite.h"
 #include "tests/support/temporary_directory.h"
@@ -27,7 +27,7 @@ inline constexpr std::uint64_t kDataBlocks = 4;
 inline constexpr std::uint64_t kChangedAt = 3 * kBlockBytes;
 inline constexpr std::uint64_t kChangedBytes = 2 * kBlockBytes;
 
-/// An archive, and the owner of a standing journal who commits without applying.
+/// An archive, and the owner of a lane journal who commits without applying.
 class OwnedArchive {
  public:
   OwnedArchive() {
@@ -43,7 +43,7 @@ class OwnedArchive {
 
   /// Over what the archive holds now.
   void commit(char fill) {
-    MemoryFile staged;
+    StagingBuffer staged;
     const std::string fresh(kChangedBytes, fill);
     const std::string old = content_of(path).substr(kChangedAt, kChangedBytes);
     JournalRecord record;
@@ -111,19 +111,19 @@ class OwnedArchive {
   TemporaryDirectory directory;
   std::string path;
   std::string before;
-  std::optional<StandingJournal> owner;
+  std::optional<LaneJournal> owner;
   std::filesystem::path journal;
   std::uint64_t next_sequence = 1;
 };
 
 /// Where a lane's head lies, and its copy.
 inline std::uint64_t head_at(std::size_t lane, bool is_copy) {
-  return kStandingHeads.offset + (lane + (is_copy ? kLanes : 0)) * kBlockBytes;
+  return kLaneHeads.offset + (lane + (is_copy ? kLanes : 0)) * kBlockBytes;
 }
 
 /// In the journal, behind a commit of the sample.
 inline std::uint64_t new_bytes_at(std::size_t lane) {
-  return lane == 0 ? kStandingHeads.offset - kChangedBytes : kStandingHeads.end();
+  return lane == 0 ? kLaneHeads.offset - kChangedBytes : kLaneHeads.end();
 }
 
 }  // namespace stfs::test

@@ -61,13 +61,13 @@ struct Tag {
 
 std::string list_of(const std::vector<Tag>& tags) {
   posix_acl_xattr_header header{.a_version = htole32(2)};
-  std::string text(reinterpret_cast<const char*>(&header), sizeof header);  // NOLINT
+  std::string text(reinterpret_cast<const char*>(&header), sizeof header);
   for (const Tag& tag : tags) {
     posix_acl_xattr_entry entry{};
     entry.e_tag = htole16(static_cast<std::uint16_t>(tag.tag));
     entry.e_perm = htole16(static_cast<std::uint16_t>(tag.bits));
     entry.e_id = htole32(tag.id);
-    text.append(reinterpret_cast<const char*>(&entry), sizeof entry);  // NOLINT
+    text.append(reinterpret_cast<const char*>(&entry), sizeof entry);
   }
   return text;
 }

@@ -175,7 +175,7 @@ TEST_CASE("an archive opened read-only shows what is committed and is not touche
   std::vector<std::byte> scratch;
   const auto bytes = archive->read({kBlockBytes - 8 + 8, 3 * kBlockBytes}, scratch);
   REQUIRE(bytes);
-  const std::string_view seen(reinterpret_cast<const char*>(bytes->data()), bytes->size());  // NOLINT
+  const std::string_view seen(reinterpret_cast<const char*>(bytes->data()), bytes->size());
   CHECK(seen == sample.patched().substr(kBlockBytes));
   CHECK(sample.is_untouched());
   CHECK(std::filesystem::exists(journal));

@@ -1,4 +1,4 @@
-// core/archive/slice_reader.h: the bytes that gather() finds, and no more read than is worth it.
+// core/archive/slice_reader.h: the bytes that copy_slice() finds, and no more read than is worth it.
 #include "core/archive/slice_reader.h"
 
 #include <algorithm>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/tensor/gather.h"
+#include "core/tensor/slice_copy.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;
@@ -57,7 +57,7 @@ Slice parsed(const std::string& text, const Matrix& matrix) {
 
 }  // namespace
 
-TEST_CASE("a slice read in pieces is what gather copies of the whole tensor", "[core][slice_reader]") {
+TEST_CASE("a slice read in pieces is what copy_slice copies of the whole tensor", "[core][slice_reader]") {
   const Matrix matrix({6, 700, 1300});
   for (const char* text :
        {"...", "2", ":,::2", "::-1", "..., ::-1", "1:3, 5:-5:3, ::7", "::-2, ::-3, 1299::-650", ":, :, 5",
@@ -65,7 +65,7 @@ TEST_CASE("a slice read in pieces is what gather copies of the whole tensor", "[
     CAPTURE(text);
     const Slice slice = parsed(text, matrix);
     std::vector<std::byte> due(slice.size_bytes);
-    gather(slice, {0, slice.size_bytes}, matrix.bytes, due);
+    copy_slice(slice, {0, slice.size_bytes}, matrix.bytes, due);
     for (const std::uint64_t piece_bytes :
          {std::uint64_t{977}, std::uint64_t{1} << 17, slice.size_bytes + 1}) {
       Reads reads{matrix, {}, {}};
@@ -127,7 +127,7 @@ TEST_CASE("short runs are taken from where they lie, long ones and what does not
   const auto bytes_of = [&](const char* text, bool lies_there, std::size_t reads_due) {
     const Slice slice = parsed(text, matrix);
     std::vector<std::byte> due(slice.size_bytes);
-    gather(slice, {0, slice.size_bytes}, matrix.bytes, due);
+    copy_slice(slice, {0, slice.size_bytes}, matrix.bytes, due);
     Reads reads{matrix, {}, {}};
     std::vector<std::byte> came(slice.size_bytes);
     const TensorBytes tensor = {std::ref(reads), [&](const ByteSource::Copy& copy) {

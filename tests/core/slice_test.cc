@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "core/tensor/gather.h"
+#include "core/tensor/slice_copy.h"
 #include "tests/core/sliced.h"
 #include "tests/support/catch.h"
 
@@ -60,11 +60,11 @@ TEST_CASE("ranges of a slice are clipped to it", "[core][slice]") {
   std::vector<std::byte> tensor(8);
   std::iota(reinterpret_cast<char*>(tensor.data()), reinterpret_cast<char*>(tensor.data()) + 8, '\0');
   std::vector<std::byte> to(100);
-  CHECK(gather(slice, {2, 98}, tensor, to) == 2);
+  CHECK(copy_slice(slice, {2, 98}, tensor, to) == 2);
   CHECK(to[0] == std::byte{4});
   CHECK(to[1] == std::byte{6});
-  CHECK(gather(slice, {4, 1}, tensor, to) == 0);
-  CHECK(gather(slice, {~0ULL, 0}, tensor, to) == 0);
+  CHECK(copy_slice(slice, {4, 1}, tensor, to) == 0);
+  CHECK(copy_slice(slice, {~0ULL, 0}, tensor, to) == 0);
   CHECK(pieces_of(slice, {3, 50}) == std::vector<ByteRange>{{6, 1}});
   CHECK(pieces_of(slice, {50, 50}).empty());
 }
@@ -97,7 +97,7 @@ TEST_CASE("a slice of nothing is legal", "[core][slice]") {
     CHECK(slice.is_contiguous());
     CHECK(slice.extent.empty());
     CHECK(pieces_of(slice, {0, 10}).empty());
-    CHECK(gather(slice, {0, 10}, {}, {}) == 0);
+    CHECK(copy_slice(slice, {0, 10}, {}, {}) == 0);
   }
   CHECK(parsed("5:5", {10, 4}).shape == Shape{0, 4});
   CHECK(parsed("3:3", {4}, Dtype::F4).size_bytes == 0);

@@ -17,23 +17,23 @@ TEST_CASE("spaces and a comma at the end mean nothing", "[core][slice]") {
 
 TEST_CASE("a text that is no slice is refused with its place", "[core][slice]") {
   const Shape shape = {4, 5};
-  CHECK(failure("", shape) == "byte 0: it ends where an integer, a range or ... is due");
-  CHECK(failure("1,,2", shape) == "byte 2: \",\" where an integer, a range or ... is due");
-  CHECK(failure(",", shape) == "byte 0: \",\" where an integer, a range or ... is due");
-  CHECK(failure("None", shape) == "byte 0: \"None\" where an integer, a range or ... is due");
-  CHECK(failure("1, newaxis", shape) == "byte 3: \"newaxis\" where an integer, a range or ... is due");
-  CHECK(failure("True", shape) == "byte 0: \"True\" where an integer, a range or ... is due");
-  CHECK(failure("1.5", shape) == "byte 1: \".\" where a comma or the end is due");
-  CHECK(failure("1 2", shape) == "byte 2: \"2\" where a comma or the end is due");
-  CHECK(failure("0x10", shape) == "byte 1: \"x\" where a comma or the end is due");
-  CHECK(failure("1:2:3:4", shape) == "byte 5: \":\" where a comma or the end is due");
-  CHECK(failure("0:--1", shape) == "byte 2: \"-\" where a comma or the end is due");
-  CHECK(failure("0:1,(2)", shape) == "byte 4: \"(\" where an integer, a range or ... is due");
+  CHECK(failure("", shape) == "byte 0: the text ends, expected an integer, a range or ...");
+  CHECK(failure("1,,2", shape) == "byte 2: found \",\", expected an integer, a range or ...");
+  CHECK(failure(",", shape) == "byte 0: found \",\", expected an integer, a range or ...");
+  CHECK(failure("None", shape) == "byte 0: found \"None\", expected an integer, a range or ...");
+  CHECK(failure("1, newaxis", shape) == "byte 3: found \"newaxis\", expected an integer, a range or ...");
+  CHECK(failure("True", shape) == "byte 0: found \"True\", expected an integer, a range or ...");
+  CHECK(failure("1.5", shape) == "byte 1: found \".\", expected a comma or the end");
+  CHECK(failure("1 2", shape) == "byte 2: found \"2\", expected a comma or the end");
+  CHECK(failure("0x10", shape) == "byte 1: found \"x\", expected a comma or the end");
+  CHECK(failure("1:2:3:4", shape) == "byte 5: found \":\", expected a comma or the end");
+  CHECK(failure("0:--1", shape) == "byte 2: found \"-\", expected a comma or the end");
+  CHECK(failure("0:1,(2)", shape) == "byte 4: found \"(\", expected an integer, a range or ...");
   CHECK(failure("...,1,...", shape) == "byte 6: a second ...");
-  CHECK(failure("....", shape) == "byte 3: \".\" where a comma or the end is due");
+  CHECK(failure("....", shape) == "byte 3: found \".\", expected a comma or the end");
   CHECK(failure("0,::0", shape) == "byte 2: a step of 0");
-  CHECK(failure("\x1b[31m", shape) == "byte 0: \"\\u001b\" where an integer, a range or ... is due");
-  CHECK(failure(std::string("1\0002", 3), shape) == "byte 1: \"\\u0000\" where a comma or the end is due");
+  CHECK(failure("\x1b[31m", shape) == "byte 0: found \"\\u001b\", expected an integer, a range or ...");
+  CHECK(failure(std::string("1\0002", 3), shape) == "byte 1: found \"\\u0000\", expected a comma or the end");
 }
 
 TEST_CASE("indices beyond a dimension, or more of them than dimensions, are refused", "[core][slice]") {
@@ -65,9 +65,9 @@ TEST_CASE("a text of a million indices is refused at the first that is too many"
   std::string text;
   for (int i = 0; i < 1'000'000; ++i) text += "0,";
   CHECK(failure(text, {4, 5}) == "byte 4: more indices than the 2 dimensions of [4,5]");
-  CHECK(failure(std::string(1'000'000, ':'), {4, 5}) == "byte 2: \":\" where a comma or the end is due");
+  CHECK(failure(std::string(1'000'000, ':'), {4, 5}) == "byte 2: found \":\", expected a comma or the end");
   CHECK(failure(std::string(1'000'000, ' '), {4, 5}) ==
-        "byte 1000000: it ends where an integer, a range or ... is due");
+        "byte 1000000: the text ends, expected an integer, a range or ...");
 }
 
 TEST_CASE("shapes that no tensor or no NumPy array has are refused", "[core][slice]") {
@@ -76,9 +76,9 @@ TEST_CASE("shapes that no tensor or no NumPy array has are refused", "[core][sli
   CHECK(failure("0:0", {3}, Dtype::F4) != "no failure");
   const std::uint64_t most = std::numeric_limits<std::uint64_t>::max();
   CHECK(failure(":", {0, most}) ==
-        "dimension 1 has 18446744073709551615 elements, more than an index can tell");
+        "dimension 1 has 18446744073709551615 elements, more than an index can count");
   CHECK(parsed(":,5:", {0, most / 2}).shape == Shape{0, most / 2 - 5});
   CHECK(parsed(":,-1", {0, most / 2, most / 2}).shape == Shape{0, most / 2});
   CHECK(parsed("...,0", Shape(64, 1)).shape == Shape(63, 1));
-  CHECK(failure("...,0", Shape(65, 1)) == "the tensor has 65 dimensions, and slices are of 64 at most");
+  CHECK(failure("...,0", Shape(65, 1)) == "the tensor has 65 dimensions, a slice has at most 64");
 }

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "core/tensor/gather.h"
 #include "core/tensor/slice.h"
+#include "core/tensor/slice_copy.h"
 #include "tests/support/catch.h"
 
 namespace stfs::test {
@@ -50,7 +50,7 @@ inline void check_range(const Slice& slice, ByteRange range, std::span<const std
                         std::span<const std::byte> expected) {
   const auto due = expected.subspan(range.offset, range.size_bytes);
   std::vector<std::byte> gathered(range.size_bytes + 1, std::byte{0xEE});
-  REQUIRE(gather(slice, range, tensor, std::span(gathered).first(range.size_bytes)) == range.size_bytes);
+  REQUIRE(copy_slice(slice, range, tensor, std::span(gathered).first(range.size_bytes)) == range.size_bytes);
   REQUIRE(std::equal(due.begin(), due.end(), gathered.begin()));
   REQUIRE(gathered.back() == std::byte{0xEE});
 

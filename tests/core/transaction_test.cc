@@ -94,7 +94,7 @@ TEST_CASE("one tensor of the wrong size keeps all from changing, and may be comp
   const auto committed = sample.commit();
   REQUIRE_FALSE(committed);
   CHECK(committed.error().code == ErrorCode::WrongSize);
-  CHECK(committed.error().message.find("\"c\": 3 bytes came, U8 [4] needs 4") != std::string::npos);
+  CHECK(committed.error().message.find("\"c\": 3 bytes were written, U8 [4] needs 4") != std::string::npos);
   CHECK(content_of(sample.path) == sample.before);
   REQUIRE(stage->write(std::as_bytes(std::span("d", 1)), 3));
   REQUIRE(sample.commit());

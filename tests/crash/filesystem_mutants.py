@@ -67,13 +67,13 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a view can be opened for writing",
-        '  if (is_view(ino)) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");\n',
+        '  if (node.is_view()) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");\n',
         "",
         tests="[views],[write]",
     ),
     Mutant(
         "a broken archive takes writes",
-        "if (const std::uint32_t tensor = tensor_of(ino); shard_of(tensor).is_broken)",
+        "if (reader_.is_broken(model_->place(node.tensor).shard))",
         "if (false)",
         tests="[change]",
     ),
@@ -92,8 +92,8 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a foreign change raises no generations",
-        "known.common = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),",
-        "known.common = {.generation = newest,",
+        "of_shards_[shard] = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),",
+        "of_shards_[shard] = {.generation = newest,",
         tests="[change]",
     ),
     Mutant(
@@ -104,13 +104,13 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the kernel keeps the pages of a tensor that was committed",
-        "return Stale::one(file.ino, is_in_cache ? Stale::What::Content : Stale::What::Attributes);",
-        "return Stale::one(file.ino, Stale::What::Attributes);",
+        "return stale(file.ino, is_in_cache ? Stale::What::Content : Stale::What::Attributes);",
+        "return stale(file.ino, Stale::What::Attributes);",
         tests="[cached],[write]",
     ),
     Mutant(
         "the kernel keeps the pages of a commit that failed behind its commit point",
-        "  if (!committed) forget_(Stale::one(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));\n",
+        "  if (!committed) forget_(stale(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));\n",
         "",
         tests="[journal],[cached]",
     ),
@@ -204,14 +204,14 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an open file of a transaction goes on with what was committed before",
-        "  if (TransactionDirectory::owns(ino)) transactions_.note_read(ino);\n",
+        "  if (node.is_staged()) transactions_.note_read(node.ino);\n",
         "",
         tests="[transaction_directory]",
     ),
     Mutant(
         "a killed writer's bytes stay in the pages of a transaction's file",
-        "      return Stale::one(file.ino, is_in_page_cache(file) ? Stale::What::Content : Stale::What::Nothing);\n",
-        "      return Stale::one(file.ino, file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);\n",
+        "      return stale(file.ino, is_in_page_cache(file) ? Stale::What::Content : Stale::What::Nothing);\n",
+        "      return stale(file.ino, file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);\n",
         tests="[transaction_directory]",
     ),
     # --- a store that fails ----------------------------------------------------------------------------
@@ -228,9 +228,21 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         tests="[fault]",
     ),
     Mutant(
+        "a look that can't read the journals counts as done",
+        "  if (!adopted) return unknown(adopted.error());\n",
+        "",
+        tests="[fault]",
+    ),
+    Mutant(
+        "a directory of models shows the numbers of one model",
+        "  model->number_in(space_of(model.number()));\n",
+        "",
+        tests="[forest]",
+    ),
+    Mutant(
         "what a commit has seen of others is looked at once more",
-        "    foreign = note_touched(shard);\n",
-        "    if (auto now = note_foreign_change(shard).stale; now.what != Stale::What::Nothing) foreign = now;\n",
+        "        foreign[shard] = note_touched(shard);\n",
+        "        if (auto now = note_foreign_change(shard).stale; now.what != Stale::What::Nothing) foreign[shard] = now;\n",
         tests="[fault]",
     ),
     Mutant(
@@ -248,13 +260,13 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     # --- modes and owners ------------------------------------------------------------------------------
     Mutant(
         "the journal that is kept stays when the archive's mode changes",
-        "  if (has_new_permissions) retire_journal(shard);\n",
+        "  if (has_new_permissions) committer.retire_journal();\n",
         "",
         tests="[journal]",
     ),
     Mutant(
         "a new mode is not told of views",
-        "    for (const Stale& view : views_->told(first_tensor, end_tensor - 1)) forget_(view);\n",
+        "    for (const Stale& view : views_->told(first_tensor, end_tensor - 1))\n      forget_(stale(view.first, view.last, view.what));\n",
         "",
         tests="[permissions]",
     ),

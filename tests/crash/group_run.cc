@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "core/commit/group_commit.h"
+#include "core/commit/commit_protocol.h"
 #include "core/journal/recovery.h"
 #include "tests/crash/workload.h"
 #include "tests/support/choices.h"
@@ -205,7 +205,7 @@ class GroupRun {
     std::vector<std::unique_ptr<Transaction>> transactions;
     ReaderWriterLock readers;
     const Transaction::LockOf lock_of = [&](std::uint32_t) -> ReaderWriterLock& { return readers; };
-    GroupCommit group;
+    CommitProtocol protocol;
     for (std::size_t at = 0; at < archives.size(); ++at) {
       transactions.push_back(std::make_unique<Transaction>(*archives[at]));
       for (const Piece& piece : steps_[at].pieces) {
@@ -216,9 +216,9 @@ class GroupRun {
             !written)
           return written;
       }
-      group.add(*transactions.back(), options, lock_of);
+      protocol.add(*transactions.back(), options, lock_of);
     }
-    return group.commit();
+    return protocol.commit();
   }
 
   void crash(const Moment& moment) {

@@ -25,7 +25,7 @@ struct HostsScenario {
   std::size_t kills_one_in = 0;       // at a call of the seam; 0: never
   bool dies_in_syncs = false;         // of journals only: what it wrote before may never be on the disk
   std::size_t snapshots_one_in = 50;  // calls: then the power may be lost
-  bool keeps_journal = false;         // small commits go through standing journals
+  bool keeps_journal = false;         // small commits go through lane journals
   bool dawdles = false;               // a sync of a journal sometimes takes long, and the others go on
   bool dawdles_at_end = false;        // the same of the archive's sync
   bool has_stranger = false;          // who knows no journal writes into the archive and syncs nothing

@@ -76,8 +76,7 @@ std::optional<std::string> check_known(std::string_view what, bool is_other_file
 std::size_t with_old_blocks(const ValidJournal& journal) {
   const std::span record = std::span(journal.bytes).subspan(journal.record.offset, journal.record.size_bytes);
   const auto read =
-      decode_record({reinterpret_cast<const char*>(record.data()), record.size()},  // NOLINT: bytes
-                    journal.bytes.size());
+      decode_record({reinterpret_cast<const char*>(record.data()), record.size()}, journal.bytes.size());
   return static_cast<std::size_t>(
       std::ranges::count_if(read->ranges, [](const JournalRange& range) { return range.old_offset != 0; }));
 }

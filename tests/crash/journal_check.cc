@@ -155,7 +155,7 @@ std::optional<std::string> check_forged_records() {
        [](JournalRecord& record) { record.ranges[0].journal_offset = 1U << 24U; }},
       {"of an archive of another size",
        [](JournalRecord& record) { record.archive.size_bytes += kBlockBytes; }},
-      {"waiting for a coordinator", [](JournalRecord& record) { record.coordinator = "../somewhere"; }},
+      {"waiting for a group record", [](JournalRecord& record) { record.group_record = "../somewhere"; }},
   };
   const ValidJournal& valid = valid_journal();
   for (const auto& [name, forge] : cases) {

@@ -31,14 +31,14 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the archive is not synced before the journal is retired",
-        "if (auto synced = archive_.sync(); !synced) return synced;",
-        "",
+        "if (auto synced = archive.sync(); !synced) return synced;\n    }\n    return is_known",
+        "}\n    return is_known",
         ("crashes",),
     ),
     Mutant(
         "recovery does not sync the archive before it removes the journal",
-        "if (auto synced = archive.sync(); !synced) return synced;",
-        "",
+        "if (auto synced = archive.sync(); !synced) return synced;\n  if (auto gone",
+        "if (auto gone",
         ("crashes",),
     ),
     Mutant(
@@ -49,19 +49,19 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the journal is not retired",
-        "return journal_->retire(archive_.durability(options.durability));",
-        "return {};",
+        "return part.journal().retire(part.durability());",
+        "return Result<void>{};",
         ("crashes",),
     ),
     Mutant(
         "the first block is not filled with the archive's bytes",
-        "if (auto filled = fill(begin, piece.offset, staging); !filled) return filled;",
+        "fill(begin, piece.offset, staging);",
         "",
         ("crashes",),
     ),
     Mutant(
         "the last block is not filled with the archive's bytes",
-        "if (auto filled = fill(piece.end(), std::min(end, next), staging); !filled) return filled;",
+        "fill(piece.end(), std::min(end, next), staging);",
         "",
         ("crashes",),
     ),
@@ -74,13 +74,13 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     # --- what is checked -------------------------------------------------------------------------------
     Mutant(
         "the sizes are not checked",
-        "if (auto sizes = check_sizes(); !sizes) return pass_on(std::move(sizes));",
+        "if (auto sizes = transaction.check_sizes(); !sizes) return sizes;",
         "",
         ("crashes",),
     ),
     Mutant(
         "the archive is not checked again before the commit",
-        "if (auto same = check_archive(options); !same) return pass_on(std::move(same));",
+        "if (auto same = check_archive(archive, *part.options); !same) return same;",
         "",
         ("journals",),
     ),
@@ -98,7 +98,7 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another size is not noticed",
-        "if (change->size_bytes != archive_.stamp().size_bytes) {",
+        "if (change->size_bytes != archive.stamp().size_bytes) {",
         "if (false) {",
         ("journals",),
     ),
@@ -241,7 +241,7 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     # --- failures --------------------------------------------------------------------------------------
     Mutant(
         "commits go on after a failed sync of the archive",
-        "if (auto writable = archive_.check_writable(); !writable) return pass_on(std::move(writable));",
+        "if (auto writable = archive.check_writable(); !writable) return writable;",
         "",
         ("faults",),
     ),
@@ -259,17 +259,17 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "reads do not come from the journal after a failed apply",
-        "archive_.overlay({journal_->give_up(), std::move(prepared.ranges)});",
+        "archive.overlay().add({transaction.journal_->give_up(), std::move(part.plan).take_operations()});",
         "",
         ("faults",),
     ),
     Mutant(
         "readers do not see a committed journal that is not applied",
-        "overlays_ = std::move(pending->shown);",
+        "overlay().set_pending(std::move(pending->shown));",
         "",
         ("crashes",),
     ),
-    # --- standing journals ------------------------------------------------------------------------------
+    # --- lane journals ------------------------------------------------------------------------------
     Mutant(
         "a journal is retired with its record",
         "    if (auto gone = make_void(*file_, kHead); !gone) return gone;",
@@ -292,19 +292,19 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         scenario="kept journals, two writers of one tensor, killed in syncs",
     ),
     Mutant(
-        "a commit through a standing journal is not synced",
+        "a commit through a lane journal is not synced",
         "  if (done && durability == Durability::Power) done = file_->sync();",
         "",
         ("crashes",),
     ),
     Mutant(
-        "a standing journal is not synced before it is named",
+        "a lane journal is not synced before it is named",
         "  if (auto synced = made->file->sync(); !synced) return synced;",
         "",
         ("crashes", "random"),
     ),
     Mutant(
-        "the directory is not synced after a standing journal was named",
+        "the directory is not synced after a lane journal was named",
         "  if (auto synced = storage_.sync_directory(path_.parent_path()); !synced) {",
         "  if (Result<void> synced; !synced) {",
         ("crashes", "random"),
@@ -328,27 +328,27 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         ("crashes",),
     ),
     Mutant(
-        "what others wrote under a standing journal's commit may be lost with the power",
-        "const bool are_blocks_asked = goes_through_standing || archive_.stamp().birth_ns == 0;",
-        "const bool are_blocks_asked = archive_.stamp().birth_ns == 0;",
+        "what others wrote under a lane journal's commit may be lost with the power",
+        "const bool are_blocks_asked = goes_through_lanes || part.plan.before().birth_ns == 0;",
+        "const bool are_blocks_asked = part.plan.before().birth_ns == 0;",
         ("edges",),
         scenario="durabilities: both, kept journals",
     ),
     Mutant(
         "what others wrote under a commit may be lost with the power where there are no birth times",
-        "const bool are_blocks_asked = goes_through_standing || archive_.stamp().birth_ns == 0;",
-        "const bool are_blocks_asked = goes_through_standing;",
+        "const bool are_blocks_asked = goes_through_lanes || part.plan.before().birth_ns == 0;",
+        "const bool are_blocks_asked = goes_through_lanes;",
         ("edges",),
         scenario="strangers: without birth times",
     ),
     Mutant(
-        "a large commit leaves the standing journal's record",
-        "    if (auto settled = standing->settle(durability); !settled) return settled;",
+        "a large commit leaves the lane journal's record",
+        "    if (auto settled = lane_journal->settle(durability); !settled) return settled;",
         "",
         ("crashes", "random"),
     ),
     Mutant(
-        "a standing journal is removed with its record",
+        "a lane journal is removed with its record",
         "  if (auto settled = settle(durability); !settled) return settled;\n  auto removed",
         "  auto removed",
         ("hosts",),
@@ -362,14 +362,14 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         scenario="kept: overlapping sets",
     ),
     Mutant(
-        "nobody waits for a standing journal that names his blocks",
-        "obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;",
-        "obstacle = found.is_standing ? Obstacle::None : Obstacle::Recovery;",
+        "nobody waits for a lane journal that names his blocks",
+        "obstacle = found.is_lane_journal ? Obstacle::Unsettled : Obstacle::Recovery;",
+        "obstacle = found.is_lane_journal ? Obstacle::None : Obstacle::Recovery;",
         ("hosts",),
         scenario="kept journals, different bytes",
     ),
     Mutant(
-        "what the owner of a standing journal has made void is relied on before it is so on the disk",
+        "what the owner of a lane journal has made void is relied on before it is so on the disk",
         "if (auto synced = found.file->sync(); !synced && !says_gone(synced.error())) {",
         "if (Result<void> synced; !synced) {",
         ("hosts",),
@@ -391,37 +391,37 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     # --- several archives ------------------------------------------------------------------------------
     Mutant(
-        "the coordinator is not synced before it is named",
+        "the group_record is not synced before it is named",
         "return durability == Durability::Power ? made_.file->sync() : Result<void>{};",
         "return {};",
         ("groups",),
     ),
     Mutant(
-        "the directory is not synced after the coordinator was named",
+        "the directory is not synced after the group_record was named",
         "auto done = storage_->sync_directory(directory);\n  if (done) return done;",
         "Result<void> done;\n  if (done) return done;",
         ("groups",),
     ),
     Mutant(
-        "a journal without its coordinator is committed",
+        "a journal without its group_record is committed",
         "if (!*journals) return GroupState::Absent;",
         "if (!*journals) return GroupState::Committed;",
         ("groups",),
     ),
     Mutant(
-        "the coordinator goes before the last of its journals",
-        "if (*others) return {};\n  removed = storage.remove(*coordinator);",
-        "removed = storage.remove(*coordinator);",
+        "the group_record goes before the last of its journals",
+        "if (*others) return {};\n  removed = storage.remove(*group_record);",
+        "removed = storage.remove(*group_record);",
         ("groups",),
     ),
     Mutant(
-        "a group's journals do not name their coordinator",
-        "*part->options, coordinator->name());",
-        "*part->options, {});",
+        "a group's journals do not name their group_record",
+        "seal(*part, group_record ? group_record->name() : \"\");",
+        "seal(*part, \"\");",
         ("groups",),
     ),
     Mutant(
-        "a coordinator that a loss of power has emptied is damaged",
+        "a group_record that a loss of power has emptied is damaged",
         "if (bytes.empty() || bytes.front() == '\\0') return nothing;",
         "if (bytes.starts_with('\\0')) return nothing;",
         ("edges",),
@@ -469,8 +469,8 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "locks are released before the archive's sync, and nobody waits for a journal in use",
-        "  readers.during([&] { archive_.show_while_applied({}); });\n  auto settled =",
-        "  readers.during([&] { archive_.show_while_applied({}); });\n  prepared.locks.release();\n  auto settled =",
+        "  part.readers.during([&] { archive.overlay().show_while_applied({}); });\n  auto settled =",
+        "  part.readers.during([&] { archive.overlay().show_while_applied({}); });\n  part.locks.release();\n  auto settled =",
         ("hosts",),
         more=(
             (
@@ -489,8 +489,8 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recovery locks no ranges, and a journal that it holds is nothing to wait for",
-        "obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::Recovery;",
-        "obstacle = found.is_standing ? Obstacle::Unsettled : Obstacle::None;",
+        "obstacle = found.is_lane_journal ? Obstacle::Unsettled : Obstacle::Recovery;",
+        "obstacle = found.is_lane_journal ? Obstacle::Unsettled : Obstacle::None;",
         ("hosts",),
         scenario="few tensors, with kills and readers",
         more=(
@@ -502,8 +502,8 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "recovery applies a journal that has gone meanwhile",
-        "if (!is_there || !*is_there || found.is_standing) return is_there;",
-        "if (found.is_standing) return is_there;",
+        "if (!is_there || !*is_there || found.is_lane_journal) return is_there;",
+        "if (found.is_lane_journal) return is_there;",
         ("hosts",),
         scenario="without unnamed files",
     ),

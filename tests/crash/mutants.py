@@ -104,26 +104,37 @@ class Workshop:
                 command.append(word)
         return [*command, "-O0", "-w"]
 
+    def by_unit(self, mutant: Mutant) -> dict[Path, dict[Path, str]]:
+        """The changed files, by the unit that is compiled with them."""
+        units: dict[Path, dict[Path, str]] = {}
+        for file, text in mutant.apply(ROOT).items():
+            units.setdefault(self.units[file], {})[file] = text
+        return units
+
+    def compile(self, unit: Path, texts: dict[Path, str]) -> Path:
+        """The unit's object with these contents in place of its files'."""
+        file = next(iter(texts))
+        name = file.relative_to(ROOT).parts[0]
+        source = self.directory / f"{name}_{unit.name}"
+        group = unit.read_text() if unit != file else f'#include "{file}"\n'
+        for changed, text in texts.items():
+            (self.directory / changed.name).write_text(text)
+            group = group.replace(f'"{changed}"', f'"{self.directory / changed.name}"')
+        source.write_text(group)
+        made = self.directory / f"{source.name}.o"
+        headers = self.directory / f"{name}.hxx"
+        run([*self.compiler_of(file), "-include", headers, "-c", source, "-o", made], self.build)
+        return made
+
     def make(self, mutant: Mutant) -> Path:
         """Its program with the mutant inside."""
         program = program_of(mutant)
-        file, mutated = mutant.apply(ROOT)
-        source = self.directory / file.name
-        source.write_text(mutated)
-        unit = self.units[file]
-        name = file.relative_to(ROOT).parts[0]
-        if unit != file:
-            group = self.directory / f"{name}_{unit.name}"
-            group.write_text(unit.read_text().replace(f'"{file}"', f'"{source}"'))
-            source = group
-        made = self.directory / "mutant.o"
-        headers = self.directory / f"{name}.hxx"
-        run([*self.compiler_of(file), "-include", headers, "-c", source, "-o", made], self.build)
+        objects = [self.compile(unit, texts) for unit, texts in self.by_unit(mutant).items()]
         # What comes before an archive takes the place of its member.
         linked = self.directory / f"{program}.mutant"  # under its own name it would pass for the program itself
         command = self.linkers[program].copy()
         at = command.index("-o")
-        command[at : at + 2] = ["-s", str(made), "-o", str(linked)]
+        command[at : at + 2] = ["-s", *map(str, objects), "-o", str(linked)]
         run(command, self.build)
         return linked
 

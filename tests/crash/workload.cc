@@ -257,16 +257,16 @@ Result<void> Writer::open() {
   auto archive = Archive::open(path_, Access::ReadWrite, storage_);
   if (!archive) return pass_on(std::move(archive));
   archive_ = std::move(*archive);
-  return keeps_journal_ ? archive_->standing_journal().prepare() : Result<void>{};
+  return keeps_journal_ ? archive_->lane_journal().prepare() : Result<void>{};
 }
 
 void Writer::close() {
-  if (archive_) static_cast<void>(archive_->standing_journal().retire(options_.durability));
+  if (archive_) static_cast<void>(archive_->lane_journal().retire(options_.durability));
   archive_.reset();
 }
 
 Result<void> Writer::settle() {
-  return archive_ ? archive_->standing_journal().settle(options_.durability) : Result<void>{};
+  return archive_ ? archive_->lane_journal().settle(options_.durability) : Result<void>{};
 }
 
 Result<void> Writer::stage(Transaction& transaction, std::span<const Piece> pieces, std::uint64_t number) {

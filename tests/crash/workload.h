@@ -49,7 +49,7 @@ class TestArchive {
 };
 
 const TestArchive& small_archive();
-/// Its tensor "large" touches as many blocks as a lane of a standing journal has.
+/// Its tensor "large" touches as many blocks as a lane of a lane journal has.
 const TestArchive& lane_archive();
 /// Its tensor "large" is one that is cloned, where the disk can.
 const TestArchive& large_archive();
@@ -77,7 +77,7 @@ struct Workload {
   std::vector<Step> steps;
   DiskOptions disk;
   Durability durability = Durability::Power;
-  /// Small commits go through a standing journal.
+  /// Small commits go through a lane journal.
   bool keeps_journal = false;
   DiskUser writer = {};
 };

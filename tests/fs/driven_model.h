@@ -26,13 +26,14 @@ inline std::string index_text(const std::vector<std::pair<std::string, std::stri
 /// Two shards: `one` holds a.x and b, `two` holds a.y, c and an empty tensor.
 class DrivenModel {
  public:
-  explicit DrivenModel(const FilesystemOptions& options = {}) : DrivenModel(kWeights, options) {}
+  explicit DrivenModel(const FilesystemOptions& options = {}, Storage& storage = system_storage())
+      : DrivenModel(kWeights, options, storage) {}
   DrivenModel(const std::vector<std::pair<std::string, std::string>>& weights,
-              const FilesystemOptions& options = {}) {
+              const FilesystemOptions& options = {}, Storage& storage = system_storage()) {
     static_cast<void>(directory_.write("one.safetensors", archive_of(kOne, R"({"format":"pt"})")));
     static_cast<void>(directory_.write("two.safetensors", archive_of(kTwo, R"({"format":"pt","n":"2"})")));
     static_cast<void>(directory_.write("m.safetensors.index.json", index_text(weights)));
-    auto model = Model::open(directory_.path(), {.access = Access::ReadWrite});
+    auto model = Model::open(directory_.path(), {.access = Access::ReadWrite, .storage = &storage});
     if (!model) throw std::runtime_error(model.error().message);
     filesystem_ = std::make_unique<Filesystem>(std::move(*model), options);
   }

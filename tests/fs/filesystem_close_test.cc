@@ -24,7 +24,7 @@ TEST_CASE("content of the wrong size fails the close with EINVAL and the log say
     CHECK(mount.read("first") == kOld);
     CHECK(mount->attributes(mount.ino("first"))->st_size == 16);
   }
-  CHECK(captured.contains("tensor \"first\": dropped: 5 bytes came, U8 [16] needs 16"));
+  CHECK(captured.contains("tensor \"first\": dropped: 5 bytes were written, U8 [16] needs 16"));
 }
 
 TEST_CASE("a truncation and nothing else fails the close too", "[fs][filesystem][close]") {
@@ -217,7 +217,7 @@ TEST_CASE("what is released without a close is committed when whole, dropped whe
   REQUIRE(cut.write("short", 0));
   CHECK(cut.release().what == Stale::What::Content);
   CHECK(mount.stored("first") == kNew);
-  CHECK(captured.contains("tensor \"first\": dropped: 5 bytes came"));
+  CHECK(captured.contains("tensor \"first\": dropped: 5 bytes were written"));
   Descriptor restore(mount, "first", O_WRONLY);
   REQUIRE(restore.write(kOld, 0));
   REQUIRE(restore.close());

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/fs/descriptor.h"
+#include "tests/fs/driven_model.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
 #include "tests/support/intercepted_storage.h"
@@ -130,6 +131,53 @@ TEST_CASE("attributes, checksums, listings and looks for change go on beside the
       }),
   });
   CHECK(failures == 0);
+}
+
+TEST_CASE("commits to two shards, and transactions over both, go on beside each other",
+          "[fs][filesystem][concurrency]") {
+  const CapturedStderr captured;
+  const DrivenModel mount;
+  const Ino transactions = mount.ino("transactions", mount.ino(".safetensors"));
+  const Ino committed = mount.ino("committed", mount.ino(".safetensors"));
+  std::atomic<bool> is_over = false;
+  std::atomic<int> failures = 0;
+  const auto overwrites = [&](const char* name, std::size_t size_bytes) {
+    return [&, name, size_bytes] {
+      for (int round = 0; round < kRounds; ++round) {
+        if (!mount.overwrite(mount.ino(name), std::string(size_bytes, static_cast<char>('a' + round % 26))))
+          ++failures;
+      }
+    };
+  };
+  run_all({
+      overwrites("b", 6),
+      overwrites("c", 5),
+      [&] {
+        for (int round = 0; round < kRounds; ++round) {
+          const std::string name = fmt::format("T{}", round);
+          const Ino both = mount->make_directory(transactions, name)->st_ino;
+          const char letter = static_cast<char>('a' + round % 26);
+          if (!mount.overwrite(mount.ino("a.x", both), std::string(4, letter))) ++failures;
+          if (!mount.overwrite(mount.ino("a.y", both), std::string(3, letter))) ++failures;
+          if (!mount->rename(transactions, name, committed, name)) ++failures;
+          if (mount.read("a.x") != std::string(4, letter) || mount.read("a.y") != std::string(3, letter))
+            ++failures;
+        }
+        is_over = true;
+      },
+      [&] {
+        while (!is_over) {
+          mount->tidy();
+          for (const std::uint32_t shard : {0, 1}) {
+            if (mount->check_for_change(shard).stale.what != Stale::What::Nothing) ++failures;
+          }
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        }
+      },
+  });
+  CHECK(failures == 0);
+  CHECK(mount.read("b") == std::string(6, static_cast<char>('a' + (kRounds - 1) % 26)));
+  mount->end();
 }
 
 namespace {

@@ -171,7 +171,7 @@ TEST_CASE_METHOD(FailingMount,
   storage.plan().fail_call(FileCall::Sync, 1, EIO);
   CHECK(errno_of(writer.close()) == EIO);
   CHECK(captured.contains("dropped"));
-  CHECK_FALSE(captured.contains("16 bytes came, U8 [16] needs 16"));
+  CHECK_FALSE(captured.contains("16 bytes were written, U8 [16] needs 16"));
 }
 
 TEST_CASE_METHOD(FailingMount, "a commit that failed before anything was synced may be tried again by fsync",
@@ -264,6 +264,37 @@ TEST_CASE_METHOD(FailingMount,
   CHECK(look(false) == 1);
   mount.overwrite(mount.offset_of("first"), kOld);
   CHECK(look(true) == 2);
+}
+
+TEST_CASE(
+    "a look that fails is looked at again; one that succeeds leaves no journal that others have finished",
+    "[fs][filesystem][fault]") {
+  const std::string foreign = "of someone else.";
+  int unknown = 0;
+  bool has_failed = true;
+  for (int nth = 1; has_failed; ++nth) {
+    CAPTURE(nth);
+    FailingMount failing;
+    DrivenFilesystem& mount = failing.mount;
+    {
+      Descriptor writer(mount, "first", O_WRONLY);
+      REQUIRE(writer.write(kNew, 0));
+      failing.storage.plan().fail_call(FileCall::Sync, 2, EIO);
+      CHECK(errno_of(writer.close()) == EIO);
+    }
+    failing.storage.plan().fail_call(0, 0);
+    CHECK(mount.read("first") == kNew);  // out of the journal
+    REQUIRE(Archive::open(mount->archive().path(), Access::ReadWrite));
+    mount.overwrite(mount.offset_of("first"), foreign);
+    failing.storage.plan().fail_call(nth, EIO);
+    const auto change = mount->check_for_change();
+    has_failed = failing.storage.plan().failed().has_value();
+    failing.storage.plan().fail_call(0, 0);
+    unknown += static_cast<int>(change.is_unknown);
+    if (change.is_unknown) CHECK_FALSE(mount->check_for_change().is_unknown);
+    CHECK(mount.read("first") == foreign);
+  }
+  CHECK(unknown > 2);
 }
 
 TEST_CASE("what others have changed is told or still to be noticed, whichever read of a commit fails",

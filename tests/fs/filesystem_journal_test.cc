@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "core/journal/standing_scan.h"
+#include "core/journal/lane_scan.h"
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
@@ -71,7 +71,7 @@ TEST_CASE("a mount that commits little and often keeps one journal, void when ti
   }
   const std::filesystem::path journal = journals(mount)[0];
   CHECK(journal.extension() == ".standing");
-  CHECK(std::filesystem::file_size(journal) == kStandingBytes);
+  CHECK(std::filesystem::file_size(journal) == kLaneJournalBytes);
   CHECK(records_in(journal) == 1);
   mount->tidy();
   CHECK(journals(mount) == std::vector{journal});
@@ -183,7 +183,7 @@ TEST_CASE("the next commit of a series notices a foreign change", "[fs][filesyst
   CHECK(mount.generation("first") > before);
   CHECK(mount.stored("first") == "AAAAAAAAAforeign");
   CHECK(mount.stored("second") == content(999));
-  CHECK(captured.contains("changed by somebody else"));
+  CHECK(captured.contains("changed by another program"));
 }
 
 TEST_CASE("a header that somebody else has changed ends the writing, after a series of commits too",

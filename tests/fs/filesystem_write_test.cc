@@ -114,7 +114,7 @@ TEST_CASE("fsync commits what is whole and refuses what is not, which may still 
     REQUIRE(writer.write(kNew.substr(0, 8), 0));
     const auto refused = writer.sync();
     REQUIRE_FALSE(refused);
-    CHECK(refused.error().message.find("8 bytes came, U8 [16] needs 16") != std::string::npos);
+    CHECK(refused.error().message.find("8 bytes were written, U8 [16] needs 16") != std::string::npos);
     REQUIRE(writer.write(kNew.substr(8), 8));
     const auto synced = writer.sync();
     REQUIRE(synced);

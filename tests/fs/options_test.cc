@@ -118,6 +118,7 @@ TEST_CASE("a wrong -o option is refused, named, with what was due", "[fs][option
       {"frobnicate", "no such option"},
       {"frobnicate=1", "no such option"},
       {"ro=1", "no such option"},
+      {"layout=flat|tree", "flat or tree"},
       {"RO", "no such option"},
   };
   for (const auto& [option, due] : wrong) {
@@ -161,6 +162,14 @@ TEST_CASE("--help and --version print and mount nothing", "[fs][options]") {
     CHECK(parse({flag}).outcome == CommandLine::Outcome::Print);
     CHECK(parse({flag}).text == "safetensorsfs " STFS_VERSION "\n");
   }
+}
+
+TEST_CASE("--definitions prints a line for each -o option", "[fs][options]") {
+  const CommandLine line = parse({"--definitions"});
+  CHECK(line.outcome == CommandLine::Outcome::Print);
+  CHECK(line.text.starts_with(R"({"name": "ro", "value": "", "description": "Refuse)"));
+  CHECK(contains(line.text, "}\n{\"name\": \"io\", \"value\": \"auto|mmap|pread\", "));
+  CHECK(contains(line.text, R"(after \"fuse.\" )"));
 }
 
 TEST_CASE("a path that begins with a dash comes after --", "[fs][options]") {

@@ -155,7 +155,7 @@ TEST_CASE("of a directory 4,095 archives are a mount, and one more is not", "[fs
   REQUIRE_FALSE(refused);
   CHECK(refused.error().errno_value == E2BIG);
   CHECK(refused.error().message ==
-        (directory / "many") + ": is a directory of 4096 archives, where at most 4095 are mounted at a time");
+        (directory / "many") + ": is a directory of 4096 archives, at most 4095 are mounted together");
   CHECK(captured.text().empty());  // no archive was looked at
   std::filesystem::remove(name(0));
   const auto source = open_source(directory / "many", {.is_read_only = true});

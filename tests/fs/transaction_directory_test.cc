@@ -123,7 +123,7 @@ TEST_CASE("a short tensor fails at its close and at the commit, and may be compl
   CHECK(t.stage(directory, "second") == 0);
   CHECK(t.stage(directory, "first", "short") == EINVAL);
   CHECK(t.commit() == ENODATA);
-  CHECK(t.captured.contains("5 bytes came, U8 [16] needs 16"));
+  CHECK(t.captured.contains("5 bytes were written, U8 [16] needs 16"));
   CHECK(t.is_untouched());
   CHECK(t.list(directory) == Names{"first", "second"});
   SECTION("by another try") {

@@ -68,10 +68,9 @@ Due due_of(View delta) {
       header_length(delta.first(std::min<std::size_t>(kHeaderLengthBytes, delta.size())), delta.size());
   if (!length) return {};
   const std::uint64_t data_offset = kHeaderLengthBytes + *length;
-  const auto header =
-      parse_header({reinterpret_cast<const char*>(delta.data()) + kHeaderLengthBytes,  // NOLINT
-                    static_cast<std::size_t>(*length)},
-                   delta.size() - data_offset);
+  const auto header = parse_header(
+      {reinterpret_cast<const char*>(delta.data()) + kHeaderLengthBytes, static_cast<std::size_t>(*length)},
+      delta.size() - data_offset);
   if (!header) return {};
   Due due{.what = "fits", .fits = true, .tensors = header->tensors.size(), .target = target_bytes()};
   for (std::uint32_t at = 0; at < header->tensors.size(); ++at) {

@@ -93,8 +93,7 @@ std::string describe(const FuzzTarget& target, std::uint64_t seed, std::string_v
   const Bytes input = target.make(choices);
   const auto path = directory_for_inputs() / fmt::format("fuzz-{}-{}.input", target.name, seed);
   std::ofstream(path, std::ios::binary)
-      .write(reinterpret_cast<const char*>(input.data()),  // NOLINT: bytes as characters
-             static_cast<std::streamsize>(input.size()));
+      .write(reinterpret_cast<const char*>(input.data()), static_cast<std::streamsize>(input.size()));
   return fmt::format(
       "{}: seed {}: {}\nThe input is in {}.\nSTFS_FUZZ_SEED={} fuzz_tests '[fuzz]~[.]' -c {} replays it.",
       target.name, seed, why, path.string(), seed, target.name);

@@ -103,8 +103,7 @@ FuzzOutcome fuzz_one(std::span<const std::byte> input) {
   if (!length) return {"no length", judge_refusal(length.error())};
   if (*length > input.size() - kHeaderLengthBytes)
     return {"no length", "a header behind the end of the file"};
-  const std::string_view json(reinterpret_cast<const char*>(input.data()) + kHeaderLengthBytes,  // NOLINT
-                              *length);
+  const std::string_view json(reinterpret_cast<const char*>(input.data()) + kHeaderLengthBytes, *length);
   const std::uint64_t data_size_bytes = input.size() - kHeaderLengthBytes - *length;
   const auto header = parse_header(json, data_size_bytes);
   if (!header) {

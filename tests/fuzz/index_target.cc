@@ -78,7 +78,7 @@ std::string judge_model(const Model& model, const Served& due, const GuardedStor
       return fmt::format("tensor {}: served or not", in_quotes(tensor));
     if (!at) continue;
     ++found;
-    const Archive& archive = model.archive_of(*at);
+    const ArchiveReader& archive = model.archive_of(*at);
     if (archive.path() != in_directory(*shard))
       return fmt::format("tensor {}: another shard", in_quotes(tensor));
     const auto bytes = archive.read(model.file_range(*at), scratch);
@@ -106,7 +106,7 @@ std::string judge_strict(const Model& model, const ModelOptions& options) {
 }
 
 FuzzOutcome judge(std::span<const std::byte> input, GuardedStorage& storage) {
-  const std::string_view text(reinterpret_cast<const char*>(input.data()), input.size());  // NOLINT: text
+  const std::string_view text(reinterpret_cast<const char*>(input.data()), input.size());
   bool is_sure = true;
   const auto due = read_index(text, is_sure);
   const auto index = parse_model_index(text);
@@ -217,7 +217,7 @@ Bytes make(Choices& choices) {
 }
 
 void mutate(Bytes& input, Choices& choices) {
-  std::string text(reinterpret_cast<const char*>(input.data()), input.size());  // NOLINT: text
+  std::string text(reinterpret_cast<const char*>(input.data()), input.size());
   mutate_json(text, true_index(), choices);
   input = bytes_of(text);
 }

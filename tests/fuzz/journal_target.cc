@@ -21,46 +21,46 @@ using View = std::span<const std::byte>;
 
 /// What the last byte of an input says: the bits of a number.
 enum Setting : unsigned {
-  kIsStanding = 1,
+  kIsLaneJournal = 1,
   kIsForced = 2,
   kIsInUse = 4,   // its owner lives
   kIsStaged = 8,  // it has the name of one that is still being written
   kIsBadlyNamed = 16,
-  kHasCoordinator = 32,  // it lies behind the journal, and behind it its size in two bytes
+  kHasGroupRecord = 32,  // it lies behind the journal, and behind it its size in two bytes
   kOwnerDies = 64,       // where it is in use: while recovery waits
 };
 constexpr unsigned kSettings = 128;
 
 const std::string kDirectory = "/models/";
 const std::string kArchive = kDirectory + "m.safetensors";
-const std::string kCoordinator = kDirectory + std::string(kCoordinatorName);
+const std::string kGroupRecord = kDirectory + std::string(kGroupRecordName);
 
 struct Input {
   View journal;
-  std::optional<View> coordinator;
+  std::optional<View> group_record;
   unsigned setting = 0;
 };
 
 /// @param input  not empty.
 Input split(View input) {
   Input parts{.journal = input.first(input.size() - 1),
-              .coordinator = {},
+              .group_record = {},
               .setting = std::to_integer<unsigned>(input.back())};
-  if ((parts.setting & kHasCoordinator) == 0 || parts.journal.size() < 2) return parts;
+  if ((parts.setting & kHasGroupRecord) == 0 || parts.journal.size() < 2) return parts;
   const std::size_t left = parts.journal.size() - 2;
   const std::size_t size = std::min<std::size_t>(number_at(parts.journal, left), left);
-  parts.coordinator = parts.journal.subspan(left - size, size);
+  parts.group_record = parts.journal.subspan(left - size, size);
   parts.journal = parts.journal.first(left - size);
   return parts;
 }
 
-Bytes join(Bytes journal, const std::optional<Bytes>& coordinator, unsigned setting) {
-  if (coordinator) {
-    journal.insert(journal.end(), coordinator->begin(), coordinator->end());
+Bytes join(Bytes journal, const std::optional<Bytes>& group_record, unsigned setting) {
+  if (group_record) {
+    journal.insert(journal.end(), group_record->begin(), group_record->end());
     journal.resize(journal.size() + 2);
-    put_number(journal, journal.size() - 2, coordinator->size());
+    put_number(journal, journal.size() - 2, group_record->size());
   }
-  setting = coordinator ? setting | kHasCoordinator : setting & ~unsigned{kHasCoordinator};
+  setting = group_record ? setting | kHasGroupRecord : setting & ~unsigned{kHasGroupRecord};
   journal.push_back(static_cast<std::byte>(setting));
   return journal;
 }
@@ -68,29 +68,29 @@ Bytes join(Bytes journal, const std::optional<Bytes>& coordinator, unsigned sett
 std::string journal_name(unsigned setting) {
   std::string id = "0123456789abcdef0123456789abcdef";
   if ((setting & kIsBadlyNamed) != 0) id.back() = 'x';
-  return ".m.safetensors.stj." + id + ((setting & kIsStanding) != 0 ? ".standing" : "") +
+  return ".m.safetensors.stj." + id + ((setting & kIsLaneJournal) != 0 ? ".standing" : "") +
          ((setting & kIsStaged) != 0 ? ".staged" : "");
 }
 
 Bytes make(Choices& choices) {
   const JournalSeed* drawn = &one_of(choices, journal_seeds());
-  // Standing ones are large, and take twice as long.
-  if (drawn->is_standing && choices.one_in(2)) drawn = &one_of(choices, journal_seeds());
+  // Lane journals are large, and take twice as long.
+  if (drawn->is_lane_journal && choices.one_in(2)) drawn = &one_of(choices, journal_seeds());
   const JournalSeed& seed = *drawn;
-  unsigned setting = seed.is_standing ? kIsStanding : 0U;
+  unsigned setting = seed.is_lane_journal ? kIsLaneJournal : 0U;
   if (choices.one_in(3)) setting |= kIsForced;
   if (choices.one_in(16)) setting |= kIsInUse;
   if (choices.one_in(2)) setting |= kOwnerDies;
   if (choices.one_in(64)) setting |= kIsStaged;
   if (choices.one_in(64)) setting |= kIsBadlyNamed;
-  if (choices.one_in(64)) setting ^= kIsStanding;
+  if (choices.one_in(64)) setting ^= kIsLaneJournal;
   Bytes journal;
   journal.reserve(seed.bytes.size() + kBlockBytes);  // what is put in seldom makes it move
   journal = seed.bytes;
-  mutate_journal(journal, (setting & kIsStanding) != 0, journal_scene().archive, choices);
-  std::optional<Bytes> coordinator;
-  if (seed.is_part && !choices.one_in(4)) coordinator = make_coordinator(journal_name(setting), choices);
-  return join(std::move(journal), coordinator, setting);
+  mutate_journal(journal, (setting & kIsLaneJournal) != 0, journal_scene().archive, choices);
+  std::optional<Bytes> group_record;
+  if (seed.is_part && !choices.one_in(4)) group_record = make_group_record(journal_name(setting), choices);
+  return join(std::move(journal), group_record, setting);
 }
 
 void mutate(Bytes& input, Choices& choices) {
@@ -102,11 +102,11 @@ void mutate(Bytes& input, Choices& choices) {
   unsigned setting = parts.setting;
   if (choices.one_in(8)) setting = static_cast<unsigned>(choices.below(kSettings));
   Bytes journal(parts.journal.begin(), parts.journal.end());
-  std::optional<Bytes> coordinator;
-  if (parts.coordinator) coordinator.emplace(parts.coordinator->begin(), parts.coordinator->end());
-  if (choices.one_in(8)) coordinator = make_coordinator(journal_name(setting), choices);
-  mutate_journal(journal, (setting & kIsStanding) != 0, journal_scene().archive, choices);
-  input = join(std::move(journal), coordinator, setting);
+  std::optional<Bytes> group_record;
+  if (parts.group_record) group_record.emplace(parts.group_record->begin(), parts.group_record->end());
+  if (choices.one_in(8)) group_record = make_group_record(journal_name(setting), choices);
+  mutate_journal(journal, (setting & kIsLaneJournal) != 0, journal_scene().archive, choices);
+  input = join(std::move(journal), group_record, setting);
 }
 
 /// One journal beside the archive, and all that may happen to both.
@@ -115,25 +115,25 @@ class Execution {
   Execution(MemoryStorage& storage, const Input& input)
       : storage_(storage),
         path_(kDirectory + journal_name(input.setting)),
-        coordinator_(input.coordinator),
+        group_record_(input.group_record),
         setting_(input.setting),
         is_sampled_(!input.journal.empty() && std::to_integer<unsigned>(input.journal.back()) % 8 == 0) {
     storage_.put_back(kArchive);
     storage_.put(path_, input.journal);
-    if (coordinator_) storage_.put(kCoordinator, *coordinator_);
+    if (group_record_) storage_.put(kGroupRecord, *group_record_);
     if (has(kIsInUse)) storage_.set_locked(path_);
     verdict_ = judge_journal(input.journal, {.archive = journal_scene().archive,
                                              .stamp = journal_scene().stamp,
-                                             .is_standing = has(kIsStanding),
+                                             .is_lane_journal = has(kIsLaneJournal),
                                              .is_forced = has(kIsForced),
                                              .name = journal_name(input.setting),
-                                             .coordinator_name = std::string(kCoordinatorName),
-                                             .coordinator = coordinator_});
+                                             .group_record_name = std::string(kGroupRecordName),
+                                             .group_record = group_record_});
     if (has(kIsStaged)) verdict_ = {.state = JournalState::Unfinished};
     if (has(kIsBadlyNamed)) verdict_ = {.state = JournalState::Unknown};
   }
   ~Execution() {
-    for (const std::string& path : {path_, kCoordinator}) {
+    for (const std::string& path : {path_, kGroupRecord}) {
       if (storage_.has(path)) static_cast<void>(storage_.remove(path));
     }
   }
@@ -190,11 +190,10 @@ class Execution {
     const auto archive = Archive::open(kArchive, Access::ReadOnly, storage_);
     if (!archive) {
       const std::uint64_t length = number_at(due, 0);
-      const bool has_header =
-          length <= due.size() - kHeaderLengthBytes &&
-          parse_header({reinterpret_cast<const char*>(due.data()) + kHeaderLengthBytes,  // NOLINT
-                        static_cast<std::size_t>(length)},
-                       due.size() - kHeaderLengthBytes - length);
+      const bool has_header = length <= due.size() - kHeaderLengthBytes &&
+                              parse_header({reinterpret_cast<const char*>(due.data()) + kHeaderLengthBytes,
+                                            static_cast<std::size_t>(length)},
+                                           due.size() - kHeaderLengthBytes - length);
       return has_header ? "a reader can't open it: " + archive.error().message : "";
     }
     const auto bytes = (*archive)->read({0, due.size()}, scratch_);
@@ -208,7 +207,7 @@ class Execution {
     const ByteRange locked{0, kBlockBytes};
     const auto obstacle = find_obstacle(storage_, kArchive, *archive, {&locked, 1});
     if (has(kIsInUse))
-      // A standing journal has its size from the beginning, so one without bytes was cut under its owner.
+      // A lane journal has its size from the beginning, so one without bytes was cut under its owner.
       return obstacle || verdict_.blocks_commits || storage_.content(path_).empty()
                  ? ""
                  : "a living owner's journal stops commits";
@@ -237,16 +236,16 @@ class Execution {
     if (reports->front().action != due) return "recovery says that it has done something else";
     const bool has_journal = due == JournalAction::None;
     if (storage_.has(path_) != has_journal) return "the journal is there, or is gone, by mistake";
-    const bool has_coordinator = coordinator_ && !(verdict_.is_part && is_last());
-    if (storage_.has(kCoordinator) != has_coordinator)
-      return "the coordinator is there, or is gone, by mistake";
-    const std::size_t files = 1U + (has_journal ? 1U : 0U) + (has_coordinator ? 1U : 0U);
+    const bool has_group_record = group_record_ && !(verdict_.is_part && is_last());
+    if (storage_.has(kGroupRecord) != has_group_record)
+      return "the group record is there, or is gone, by mistake";
+    const std::size_t files = 1U + (has_journal ? 1U : 0U) + (has_group_record ? 1U : 0U);
     return storage_.files() == files ? "" : "a file was left behind";
   }
 
-  /// None of the coordinator's journals is there any more.
+  /// None of the group record's journals is there any more.
   [[nodiscard]] bool is_last() const {
-    const auto names = read_plain_coordinator(*coordinator_);
+    const auto names = read_plain_group_record(*group_record_);
     return names && std::ranges::none_of(
                         *names, [this](const std::string& name) { return storage_.has(kDirectory + name); });
   }
@@ -267,7 +266,7 @@ class Execution {
 
   MemoryStorage& storage_;
   const std::string path_;
-  const std::optional<View> coordinator_;
+  const std::optional<View> group_record_;
   const unsigned setting_;
   const bool is_sampled_;
   JournalVerdict verdict_;

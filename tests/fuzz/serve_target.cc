@@ -17,7 +17,7 @@ constexpr std::byte kIsManifest{0xff};
 constexpr unsigned kDescriptors = 4;
 
 std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as text
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 Bytes input_of(std::string_view text, std::byte setting) {

@@ -17,7 +17,7 @@ static int wait_for_news(const stfs_lease* lease) {
 const char* leases_what_a_server_keeps(const char* socket) {
   stfs_error error;
   EXPECT(stfs_attach("/nowhere/at/all", NULL, &error) == NULL && error.errno_value == ENOENT);
-  EXPECT(strncmp(error.message, "/nowhere/at/all: nobody serves there", 36) == 0);
+  EXPECT(strncmp(error.message, "/nowhere/at/all: no server uses this socket", 43) == 0);
   EXPECT(stfs_attach(NULL, NULL, &error) == NULL && error.errno_value == EINVAL);
   const stfs_attach_options options = {.struct_bytes = sizeof options, .patience_ns = UINT64_MAX};
   stfs_lease* lease = stfs_attach(socket, &options, &error);

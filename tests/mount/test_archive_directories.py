@@ -63,6 +63,8 @@ def test_writes_and_transactions_stay_in_their_archive(zoo, mounts):
     for act in (lambda: os.mkdir(mount / "new"), lambda: os.rmdir(mount / "tiger"),
                 lambda: os.rename(mount / "tiger", mount / "lion"), lambda: (mount / "file").write_bytes(b"x")):
         assert errno_of(act) == errno.EPERM
+    assert os.listxattr(mount.path) == []
+    assert errno_of(lambda: os.getxattr(mount.path, "user.safetensors.archive")) == errno.ENODATA
 
 
 def test_a_foreign_write_is_seen_in_its_directory(zoo, mounts):

@@ -20,7 +20,7 @@ def twice(model):
     other = next(name for name in model.names if name != model.weight_map["odd"])
     mine = {name: array for name, array in model.tensors.items() if model.weight_map[name] == other}
     save_with_reference(model.directory / other, {**mine, "odd": model.tensors["odd"][::-1].copy()})
-    return ["odd", other, "too"], []
+    return ["odd", other, "also in"], []
 
 
 def missing_shard(model):

@@ -94,7 +94,7 @@ def test_an_exit_by_a_second_thread_that_a_mount_may_not_look_into_is_rolled_bac
     expected.check()
     (line,) = [line for line in mount.log().splitlines() if "rolled back" in line]
     assert f'"{T}"' in line
-    assert "ended without a close, and this mount may not read whether by an exit or by a signal" in line
+    assert "ended without a close, by an exit or by a signal; this mount may not read which of the two" in line
 
 
 # ---- pid namespaces ----

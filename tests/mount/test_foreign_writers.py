@@ -129,7 +129,7 @@ def test_a_commit_through_a_link_has_its_journals_beside_the_file(linked, mounts
     expected = Expectation(archive)
     mount = mounts(link)
     seen = set()
-    for number in range(6):  # the second small commit asks for a standing journal
+    for number in range(6):  # the second small commit asks for a lane journal
         data = random_bytes(100, 60 + number)
         with open(mount / "a", "r+b") as file:
             file.write(data)

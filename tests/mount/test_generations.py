@@ -60,7 +60,7 @@ def test_a_failed_reload_keeps_the_old_generation_and_says_so(serve, source, pat
     assert kind == STUCK and str(source) in why
     event = server.event()
     assert (event["event"], event["why"]) == ("stuck", why)
-    assert eventually(lambda: "the generation before stays, and this is tried again" in server.errors)
+    assert eventually(lambda: "the previous generation stays; the upload is retried" in server.errors)
     assert query(path)["stuck"] == why
     late = Lease(path)
     assert (late.generation, late["b"]) == (1, TENSORS["b"].tobytes())

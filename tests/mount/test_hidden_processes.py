@@ -62,7 +62,7 @@ def test_a_hidden_writer_that_is_killed_in_the_middle_of_a_patch_changes_nothing
         assert hiding.write(writer, "kill", threads, flags, size_bytes=HALF).returncode != 0
         hiding.expected.check()
     assert hiding.rolled_back() == 5
-    assert "/proc hides which from this mount (hidepid)" in hiding.mount.log()
+    assert "/proc does not show this mount which of the two (hidepid)" in hiding.mount.log()
 
 
 @pytest.mark.parametrize("threads", [0, 3])
@@ -102,7 +102,7 @@ def test_with_the_group_that_may_look_a_mount_tells_an_exit_from_a_signal(mounts
     hiding = HidingMount(mounts, archive, nobody, f"hidepid=2,gid={nobody.gid}")
     assert hiding.write(writer, "kill", threads, "w", size_bytes=HALF).returncode != 0
     hiding.expected.check()
-    due, other = "was killed by a signal", "may not read whether"
+    due, other = "was killed by a signal", "may not read which of the two"
     if not may_read_exit_codes(hiding):
         due, other = other, due
     assert due in hiding.mount.log() and other not in hiding.mount.log()

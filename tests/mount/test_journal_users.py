@@ -148,7 +148,7 @@ def test_stfs_recover_finishes_what_the_sticky_bit_keeps(sticky):
     journal = sticky.leave_journal(ALICE, GROUP)
     done = is_run_by(BOB, GROUP, [sticky.stfs, "recover", sticky.path])
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"applied: it promises nothing any more; in this directory only user {ALICE} or root" in done.stdout
+    assert f"applied: it holds no commit any more; in this directory only user {ALICE} or root" in done.stdout
     sticky.new.check()
     assert is_void(journal)
 
@@ -220,7 +220,7 @@ def test_a_journal_of_a_newer_version_is_said_to_everybody(shared):
     journal = shared.leave_journal(ALICE, ALICE)
     with open(journal, "r+b") as file:
         file.seek(8)
-        file.write(bytes([4, 0, 0, 0]))
+        file.write(bytes([200, 0, 0, 0]))
     for verb in ("recover", "ls", "info", "verify"):
         done = subprocess.run([shared.stfs, verb, shared.path], capture_output=True, text=True)
         assert done.returncode == 1, verb

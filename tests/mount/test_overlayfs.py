@@ -120,8 +120,8 @@ def test_the_first_write_copies_once_and_says_so(over, layers):
     assert layers.copied() == ["model.safetensors"]
     assert layers.is_below_untouched()
     size_bytes = len(layers.original)
-    assert over.log().count("lay on a lower layer of overlayfs") == 1, over.log()
-    assert f"{layers.path}: lay on a lower layer of overlayfs: the first write has copied all {size_bytes} bytes" \
+    assert over.log().count("was on a lower layer of overlayfs") == 1, over.log()
+    assert f"{layers.path}: was on a lower layer of overlayfs: the first write has copied all {size_bytes} bytes" \
         in over.log()
     assert "replaced" not in over.log()
     for name, fd in reading.items():
@@ -138,7 +138,7 @@ def test_the_commit_after_the_copy_survives_a_killed_mount(over, layers, mounts)
     over.kill()
     again = mounts(layers.path)
     assert all(shown(again, expected).values())
-    assert "left alone" not in again.log() and layers.is_below_untouched()
+    assert "not changed" not in again.log() and layers.is_below_untouched()
 
 
 @pytest.mark.parametrize("options", ["", "ro"])
@@ -175,7 +175,7 @@ def test_put_copies_with_its_first_write_only(layers, tmp_path):
     (tmp_path / "new").write_bytes(data)
     expected.change(T, data)
     done = must(BUILD / "stfs", "put", layers.path, T, tmp_path / "new")
-    assert f"stfs put: {layers.path}: lay on a lower layer of overlayfs" in done.stderr
+    assert f"stfs put: {layers.path}: was on a lower layer of overlayfs" in done.stderr
     done = must(BUILD / "stfs", "put", layers.path, T, tmp_path / "new")
     assert "overlayfs" not in done.stderr
     assert layers.path.read_bytes() == bytes(expected.image) and layers.is_below_untouched()

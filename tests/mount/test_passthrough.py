@@ -16,7 +16,7 @@ from mounted import BINARY, MountFailed, eventually
 pytestmark = pytest.mark.library
 
 MIB = 1 << 20
-KEEPS_AWAY = ": what reads archive.safetensors goes through this program"
+KEEPS_AWAY = ": this program serves the reads of archive.safetensors"
 
 
 def whole(mount):
@@ -41,16 +41,16 @@ def has_libfuse_with_passthrough():
 def obstacle(tmp_path):
     """Why this machine can't pass a file of tmp_path through, as a mount has to say it; None where it can."""
     if not has_libfuse_with_passthrough():
-        return "this program was built with a libfuse before 3.17" + KEEPS_AWAY
+        return "this program was built with libfuse older than 3.17" + KEEPS_AWAY
     if os.geteuid() != 0:
-        return "the kernel lets only root have it" + KEEPS_AWAY
+        return "the kernel allows it for root only" + KEEPS_AWAY
     file = tmp_path / "file"
     file.write_bytes(bytes(4096))
     with EmptyDirectory(tmp_path / "other") as other:
         if not other.knows_passthrough():
-            return "this kernel does not know it (6.9 and newer do)"
+            return "needs Linux 6.9 or newer"
         if not other.takes_as_backing(file):
-            return "the kernel refuses the archive's file: reads go through us"
+            return "the kernel refuses the archive's file: this program serves the reads"
     return None
 
 
@@ -161,7 +161,7 @@ def test_what_is_not_the_archive_byte_for_byte_comes_from_the_daemon(passing, tm
 def test_a_mount_that_may_write_refuses_it(tmp_path, mounts):
     path = tmp_path / "m.safetensors"
     write_bytes_tensors(path, {"a": bytes(100)})
-    with pytest.raises(MountFailed, match="passthrough: only for read-only mounts .*-o ro,passthrough"):
+    with pytest.raises(MountFailed, match="passthrough: needs a read-only mount .*-o ro,passthrough"):
         mounts(path, "passthrough")
 
 

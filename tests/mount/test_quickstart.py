@@ -16,16 +16,16 @@ pytestmark = [
 
 NEXT = """What to do next
   ls {mnt}
-                                     every tensor by its name
+                                     list all tensors
   od -A d -t x1 -N 48 {mnt}/{tensor}
-                                     its bytes, nothing but them
+                                     the bytes of the tensor
   getfattr -d {mnt}/{tensor}
-                                     its dtype and shape, its archive and where in it
+                                     its dtype and shape, its archive and its offset
   cp {mnt}/{tensor} /tmp/layer.bin
   dd if=/tmp/layer.bin of={mnt}/{tensor} bs=1M conv=notrunc
-                                     takes a tensor out, puts it back: of exactly its size, whole or not at all
+                                     copy a tensor, and replace it: with exactly its size, completely or not at all
   {stfs} ls {archive}
-                                     names, dtypes, shapes and sizes without a mount
+                                     names, dtypes, shapes and sizes, without a mount
   fusermount3 -u {mnt}
                                      unmount
 The manual:  man {root}/packaging/man/safetensorsfs.8
@@ -67,7 +67,7 @@ def test_quickstart_builds_mounts_and_shows_what_to_do(copy):
     assert (done.returncode, done.stderr) == (0, ""), done
     first, again, counts = sections(done.stdout, "AGAIN", "MOUNTED")
     sample = REPOSITORY / "build" / "sample"
-    steps = ("\n[1/4] Packages\n  all there\n"
+    steps = ("\n[1/4] Packages\n  all packages are installed\n"
              "\n[2/4] Build, into build/release (a few minutes the first time)\n"
              "BUILD  build/release/safetensorsfs and build/release/stfs are ready\n"
              f"\n[3/4] Model\n  {sample}/model.safetensors\n"
@@ -76,7 +76,7 @@ def test_quickstart_builds_mounts_and_shows_what_to_do(copy):
     listed = json.loads(document)["tensors"]
     assert int(shown) == listed > 5
     for text, mounted in ((first, f"  {sample}/model.safetensors is now at {sample}/mnt\n"),
-                          (again, f"  {sample}/mnt: already mounted, left as it is\n")):
+                          (again, f"  {sample}/mnt: already mounted\n")):
         begin, _, rest = text.partition("Some of its")
         # What the build tells depends on what is built already.
         begin = re.sub(r"(the first time\)\n)(?:  .*\n)*?(  build/release/safetensorsfs and)", r"\1BUILD\2", begin)

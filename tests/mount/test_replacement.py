@@ -119,7 +119,7 @@ def test_an_invalid_archive_is_eio_with_its_reason_until_it_is_mended(mount):
     with open(f"{mount.source}.new", "w") as file:
         file.write("no archive at all")
     os.replace(f"{mount.source}.new", mount.source)
-    assert is_said(mount, "nothing of it is served")
+    assert is_said(mount, "its tensors give EIO")
     for name in ("gone", "layer.a", "layer.b"):
         assert errno_of(in_tree(mount, name).read_bytes) == errno.EIO
     assert errno_of((mount / ".safetensors" / "archive.safetensors").read_bytes) == errno.EIO
@@ -177,7 +177,7 @@ def test_an_archive_that_is_slowly_written_over_costs_little(mount, tmp_path):
     assert is_said(mount, "was replaced")
     assert (mount / "other").read_bytes() == b"x" * 3_000_000
     assert seconds_used() - before < 0.5 * PATIENCE
-    assert mount.log().count("nothing of it is served") == 1
+    assert mount.log().count("its tensors give EIO") == 1
 
 
 def test_deleted_and_made_again(mount):

@@ -55,7 +55,7 @@ def test_what_is_said_to_people(source, path):
     lease.close()
     process.send_signal(signal.SIGINT)
     assert process.communicate(timeout=30)[1] == ""
-    assert "nobody serves there: start `stfs serve" in stfs("serve", "--status", path, wanted=1).stderr
+    assert "no server uses this socket: start `stfs serve" in stfs("serve", "--status", path, wanted=1).stderr
 
 
 def test_select_dtype_and_rules(serve, source, path, directory):
@@ -105,7 +105,7 @@ def test_clients_outlive_a_killed_server_and_its_socket_is_taken_over(serve, sou
     assert lease["w"] == TENSORS["w"].tobytes()
     assert os.path.exists(path)
     error = stfs("serve", "--status", path, wanted=1).stderr
-    assert "the server has died; start `stfs serve` again" in error
+    assert "the server of this socket has died: start `stfs serve` again" in error
     serve(source).ready()
     newer = Lease(path)
     assert newer["w"] == lease["w"]
@@ -120,7 +120,7 @@ def test_other_users_are_refused(serve, source, path, directory, nobody):
     serve(source).ready()
     ask = [program, "serve", "--status", path]
     refused = subprocess.run([*nobody.before, *ask], capture_output=True, text=True)
-    assert refused.returncode == 1 and "it serves another user" in refused.stderr
+    assert refused.returncode == 1 and "the server belongs to another user" in refused.stderr
     # Where somebody has opened the socket to all, the server still looks who comes: and so does a client.
     os.chmod(path, 0o666)
     code = ("import sys; sys.path.insert(0, sys.argv[1]); import lease_client\n"
@@ -213,7 +213,7 @@ def test_an_output_that_is_full_is_said_once_and_is_no_reason_to_end(source, pat
         process = subprocess.Popen([STFS, "serve", source, "--device", "cpu", "--socket", path, "--json"],
                                    stdout=full, stderr=subprocess.PIPE, text=True)
     try:
-        assert "standard output can't be written" in process.stderr.readline()
+        assert "standard output cannot be written" in process.stderr.readline()
         lease = Lease(path)
         raw = directory / "b.bin"
         raw.write_bytes(b"changed")

@@ -130,7 +130,7 @@ def test_cat_of_a_view_prints_what_cat_prints(place):
         else:
             assert done.stdout == (path if meant == FILE else place.own).read_bytes(), (relative, done.stderr)
         if meant in (TENSOR, FILE):
-            assert b"NAME goes with a whole archive" in run(STFS, "cat", path, "w", code=2).stderr, relative
+            assert b"NAME needs an archive or a mount" in run(STFS, "cat", path, "w", code=2).stderr, relative
 
 
 def test_apply_changes_a_mount_alone(place, tmp_path):
@@ -138,7 +138,7 @@ def test_apply_changes_a_mount_alone(place, tmp_path):
     for relative, row in TABLE.items():
         done = run(STFS, "apply", place.path(relative), delta)
         if row[3] == TENSOR:
-            assert b"is one tensor's file: name the mount or the archive, or use `stfs put`" in done.stderr
+            assert b"is a tensor's file: name the mount or the archive, or use `stfs put`" in done.stderr
         else:
             assert said(done, lambda _: MODEL, place.own, place.root) == row[3], relative
         assert place.is_changed() == (done.returncode == 0), relative

@@ -126,7 +126,7 @@ def test_verify_names_the_tensors_of_a_shard_that_is_gone(tmp_path):
     gone = [name for name, shard in sharded.weight_map.items() if shard == sharded.weight_map["a.f32"]]
     assert len(gone) > 1
     for name in gone:
-        assert f": {name}: was recorded and is missing\n" in errors
+        assert f": {name}: is in the record and missing here\n" in errors
 
 
 def test_a_mount_of_several_models_names_them(tmp_path, mounts):
@@ -147,7 +147,7 @@ def test_no_slice_is_written_into_a_mount_or_over_the_model(tmp_path, mounts):
         stfs("slice", mount.path, "a.f32[0]", "-o", output, wanted=1)
     for command in (["slice", mount.path, "a.f32[0]", "-o", mount / "new.npy"], ["sample", mount / "new.safetensors"],
                     ["verify", mount.path, "--record", mount / "new.json"]):
-        assert b"a mount of tensors takes no new files" in stfs(*command, wanted=1).stderr
+        assert b"a mount of tensors holds no new files" in stfs(*command, wanted=1).stderr
     assert path.read_bytes() == before
     assert sorted(os.listdir(mount.path)) == sorted(values())
 

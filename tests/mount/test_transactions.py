@@ -130,7 +130,7 @@ def test_a_conflict_is_estale_and_nothing_is_merged(mount, expected):
     expected.change("odd", other)
     assert refused(mount) == errno.ESTALE
     expected.check()
-    assert '"odd" was changed by somebody else' in mount.log()
+    assert '"odd" was changed by another program' in mount.log()
 
 
 def test_a_transaction_of_an_archive_that_was_replaced_is_estale(mount, expected, open_fd, tmp_path):

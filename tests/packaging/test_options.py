@@ -1,6 +1,7 @@
-# What --help says, the manuals and the completions know the same options, with the same defaults. No page names another one.
+# --help, the completions and the manuals have the options of the definitions. No page names another option.
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -62,11 +63,6 @@ def plain(troff):
     return text.replace("\\-", "-").replace("\\~", " ").replace("\\|", "")
 
 
-def manual_section(verb):
-    text = plain((PACKAGING / "man/stfs.1").read_text())
-    return text.split(f"\n.SH STFS {verb.upper()}\n")[1].split("\n.SH ")[0]
-
-
 def tags(section):
     """The options that have a paragraph of their own: those of the line after each .TP."""
     lines = [after for before, after in zip(section.splitlines(), section.splitlines()[1:])
@@ -81,38 +77,37 @@ def test_help_is_whole_lines_that_fit(command):
     assert [line for line in text.splitlines() if len(line) > 112 or line != line.rstrip()] == []
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_manual_has_the_options_of_each_verb(verb):
-    in_help = options_in(help_of("stfs", verb)) - {"-h", "--help"}
-    section = manual_section(verb)
-    assert tags(section) == in_help
-    synopsis = plain((PACKAGING / "man/stfs.1").read_text()).split(".SH DESCRIPTION")[0]
-    own = "\n".join(re.findall(rf'\n\.SY "stfs {verb}"\n(.*?)(?=\n\.SY|\n\.YS)', synopsis, re.S))
-    shown = set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", own))
-    assert shown <= in_help
-    # Of an option with two names one is enough there.
-    pairs = re.findall(r"^  (-\w),(--[\w-]+)", help_of("stfs", verb), re.M)
-    for option in in_help - shown:
-        assert any(option in pair and shown & set(pair) for pair in pairs), f"{option} is not in the synopsis"
+def generate(packaging, *arguments):
+    return subprocess.run([packaging / "generate", "--build-dir", BUILD, *arguments], capture_output=True, text=True,
+                          timeout=60)
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_the_completions_have_the_options_of_each_verb(verb):
-    in_help = options_in(help_of("stfs", verb))
-    long_ones = {name for name in in_help if name.startswith("--")}
-    bash = re.search(rf'^    {verb}\) options="(.*)" ;;', (PACKAGING / "completions/stfs.bash").read_text(), re.M)
-    assert set(bash[1].split()) == long_ones
-    zsh = (PACKAGING / "completions/_stfs").read_text()
-    body = re.search(rf"^        {verb}\)(.*?);;", zsh, re.M | re.S)[1]
-    without_exclusions = re.sub(r"'\([^)]*\)", "'", body)
-    assert set(re.findall(r"(?<![\w-])--?[a-z][\w-]*", re.sub(r"\[[^]]*\]", "", without_exclusions))) == in_help
-    fish = set()
-    for line in (PACKAGING / "completions/stfs.fish").read_text().splitlines():
-        seen = re.search(r'__fish_seen_subcommand_from ([\w ]+)', line)
-        if seen and verb in seen[1].split() and not line.startswith("complete -c stfs -n \"not"):
-            fish |= {f"-{name}" for name in re.findall(r" -s (\w)(?= )", line)}
-            fish |= {f"--{name}" for name in re.findall(r" -l ([\w-]+)", line)}
-    assert fish == in_help
+def test_the_completions_and_the_manuals_are_generated_from_the_definitions():
+    result = generate(PACKAGING, "--check")
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_generate_names_a_file_that_differs_and_writes_it(tmp_path):
+    copy = tmp_path / "packaging"
+    shutil.copytree(PACKAGING, copy)
+    page = copy / "man" / "stfs.1"
+    written = page.read_text()
+    page.write_text(written.replace("\n\\fB\\-\\-names\\fP\n", "\n\\fB\\-\\-nams\\fP\n"))
+    assert page.read_text() != written
+    result = generate(copy, "--check")
+    assert (result.returncode, result.stderr) == (
+        1, "packaging/man/stfs.1: differs from the definitions: run packaging/generate\n")
+    assert (generate(copy).returncode, page.read_text()) == (0, written)
+
+
+def test_generate_names_a_section_that_is_missing(tmp_path):
+    copy = tmp_path / "packaging"
+    shutil.copytree(PACKAGING, copy)
+    page = copy / "man" / "stfs.1"
+    page.write_text(page.read_text().replace("generated: options of cat\n", "generated: options of dog\n"))
+    result = generate(copy)
+    assert (result.returncode, result.stderr) == (
+        1, 'generate: packaging/man/stfs.1: no section "BEGIN generated: options of cat"\n')
 
 
 def test_a_letter_means_the_same_option_of_every_verb():
@@ -141,26 +136,6 @@ def test_options_of_safetensorsfs_are_in_its_manual_and_completions():
             *(f"--{name}" for name in re.findall(r" -l ([\w-]+)", fish))} == in_help
 
 
-def completed(words):
-    """The options of a completion: {"layout": {"flat", "tree"}, "ro": set()} of "layout=flat layout=tree ro uid="."""
-    options = {}
-    for word in words.split():
-        name, _, value = word.partition("=")
-        options.setdefault(name, set()).update(filter(None, [value]))
-    return {name: values for name, values in options.items() if name not in GENERAL}
-
-
-def test_mount_options_are_in_the_completions():
-    expected = mount_options_of_help()
-    bash = (PACKAGING / "completions/safetensorsfs.bash").read_text()
-    assert completed(re.search(r'local options="(.*?)"', bash, re.S)[1]) == expected
-    fish = (PACKAGING / "completions/safetensorsfs.fish").read_text().replace("\\\n", " ")
-    assert completed(re.search(r"^set -l options (.*)$", fish, re.M)[1]) == expected
-    zsh = re.findall(r"^    '([\w-]+)\[(?:[^]\\]|\\.)*\](?::[^:']*:(?:\(([\w ]+)\))?)?'",
-                     (PACKAGING / "completions/_safetensorsfs").read_text(), re.M)
-    assert {name: set(values.split()) for name, values in zsh if name not in GENERAL} == expected
-
-
 def documented(cells):
     """The same of the first column of a table: "layout=flat", "uid=N, gid=N"."""
     options = {}
@@ -169,13 +144,6 @@ def documented(cells):
             name, _, value = part.partition("=")
             options.setdefault(name, set()).update(filter(None, [] if value.isupper() else [value]))
     return {name: values for name, values in options.items() if name not in GENERAL and name != "..."}
-
-
-def test_mount_options_are_in_the_manual():
-    expected = mount_options_of_help()
-    manual = plain((PACKAGING / "man/safetensorsfs.8").read_text())
-    table = manual.split("\n.SS Mount options\n")[1].split("\n.TE")[0]
-    assert documented(re.findall(r"^([\w=, ]+)\|T\{$", table, re.M)) == expected
 
 
 # The -o of stfs(1) names a file.
@@ -189,31 +157,6 @@ def test_every_mount_option_that_a_page_uses_exists(document):
     # Options beside their values in the running text: `durability=process`.
     for name, value in re.findall(r"(?<![\w=-])(layout|durability|io)=([a-z]+)", text):
         assert value in expected[name], f"{name}={value}"
-
-
-@pytest.mark.parametrize("option, default", [("layout", "flat"), ("durability", "power"), ("io", "auto")])
-def test_the_default_of_a_mount_option_is_the_same_everywhere(option, default):
-    texts = [line for line in help_of("safetensorsfs").split("  " + option + "=")[1].split("\n  ")]
-    assert "default" in " ".join(" ".join(texts).split()[:40])
-    manual = plain((PACKAGING / "man/safetensorsfs.8").read_text())
-    row = re.search(rf"^{option}={default}\|T\{{\n(.*?)T\}}", manual, re.M | re.S)
-    assert "(the default)" in row[1]
-
-
-def test_the_number_of_threads_is_the_same_everywhere():
-    default = re.search(r"threads=N .*\(default (\d+)\)", help_of("safetensorsfs"))[1]
-    table = plain((PACKAGING / "man/safetensorsfs.8").read_text()).split("\n.SS Mount options\n")[1].split("\n.TE")[0]
-    row = re.search(r"^threads=N\|T\{\n(.*?)T\}", table, re.M | re.S)
-    assert f"({default} if not given)" in row[1]
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_defaults_in_help_are_in_the_manual(verb):
-    for option, default in re.findall(r"^  .*?(--[\w-]+)[ \w]* .*?(\d+) by default", help_of("stfs", verb), re.M):
-        after = manual_section(verb).split(option)[1:]
-        if referred := re.match(r"[^\n]*\nAs with\n\.BR \"?stfs (\w+)", after[-1]):
-            after = manual_section(referred[1]).split(option)[1:]
-        assert any(re.search(rf"\b{default}\b", text[:400]) for text in after), f"{option}: {default} is not in stfs(1)"
 
 
 def used_options(text):

@@ -138,15 +138,15 @@ def test_a_killed_server(server, path, tensors):
     with pytest.raises(ValueError):
         lease.fileno()
     assert lease["embed"].tobytes() == tensors["embed"].tobytes()
-    with pytest.raises(ConnectionRefusedError, match="the server has died"):
+    with pytest.raises(ConnectionRefusedError, match="server of this socket has died"):
         lease.refresh()
 
 
 def test_errors(path, archive_path):
-    with pytest.raises(FileNotFoundError, match="nobody serves there: start `stfs serve"):
+    with pytest.raises(FileNotFoundError, match="no server uses this socket: start `stfs serve"):
         stfs.attach(path)
     path.write_text("")
-    with pytest.raises(ConnectionRefusedError, match="is no socket"):
+    with pytest.raises(ConnectionRefusedError, match="is not a socket"):
         stfs.attach(path)
     path.unlink()
     for timeout in (-1, float("nan")):

@@ -242,7 +242,7 @@ def test_device_names_that_are_wrong(model, device, error, words):
 
 def test_a_device_has_to_be_named(model):
     for both in ({}, {"device": "cpu", "rules": "* cpu"}):
-        with pytest.raises(ValueError, match="nothing is a default"):
+        with pytest.raises(ValueError, match="there is no default"):
             model.upload(**both)
     with pytest.raises(TypeError, match="come from a model"):
         import stfs._stfs

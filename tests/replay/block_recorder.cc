@@ -4,7 +4,7 @@
 //
 // Entries of the log, little-endian: u8 kind ('W' or 'F'), u64 offset, u32 size, then the bytes of a write.
 // Direct I/O, so that no page cache of ours holds anything back. One thread: the log has one order.
-#define FUSE_USE_VERSION 310  // NOLINT: libfuse asks for it
+#define FUSE_USE_VERSION 310
 #include <fcntl.h>
 #include <fuse_lowlevel.h>
 #include <sys/mman.h>

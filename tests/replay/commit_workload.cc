@@ -132,9 +132,9 @@ int run(const Request& request) {
   const LogPosition position(request.position);
   for (std::uint64_t number = request.first; number < request.first + request.commits; ++number) {
     // As a mount does, once it sees that one commit follows the other, and when none comes for a while.
-    StandingJournal& standing = (*archive)->standing_journal();
+    LaneJournal& lane_journal = (*archive)->lane_journal();
     if (request.keeps_journal && number > request.first) {
-      const auto kept = number % 3 == 0 ? standing.settle(options.durability) : standing.prepare();
+      const auto kept = number % 3 == 0 ? lane_journal.settle(options.durability) : lane_journal.prepare();
       if (!kept) say("unkept " + kept.error().message);
     }
     say("begin " + std::to_string(number) + position.text());
@@ -148,7 +148,7 @@ int run(const Request& request) {
     }
     say("done " + std::to_string(number) + position.text());
   }
-  if (const auto retired = (*archive)->standing_journal().retire(options.durability); !retired) {
+  if (const auto retired = (*archive)->lane_journal().retire(options.durability); !retired) {
     say("unkept " + retired.error().message);
   }
   say("finished");
@@ -172,7 +172,7 @@ int main(int argc, char** argv) {
       ->check(CLI::IsMember(stfs::replay::kLies));
   app.add_option("--fill", request.fill, "commit N fills this tensor with the byte N, and nothing else");
   app.add_option("--position", request.position, "the block recorder's position, to be told with each line");
-  app.add_flag("--keep-journal", request.keeps_journal, "small commits go through a standing journal");
+  app.add_flag("--keep-journal", request.keeps_journal, "small commits go through a lane journal");
   app.add_flag("--create", request.creates, "write the archive as it is before commit 1, and end");
   CLI11_PARSE(app, argc, argv);
   return stfs::replay::run(request);

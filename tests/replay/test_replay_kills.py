@@ -14,7 +14,7 @@ from mounted import MountFailed, unmount_by_force
 SEED = 7
 # Commits 3 and 4: a tensor of several MiB, which is cloned where that can be, and parts of three.
 SERIES = ["--seed", SEED, "--first", 3, "--commits", 2]
-# The same, and two more: commits 4, 5 and 7 go through a standing journal, which 6, a large one, settles.
+# The same, and two more: commits 4, 5 and 7 go through a lane journal, which 6, a large one, settles.
 KEPT_SERIES = ["--seed", SEED, "--first", 3, "--commits", 5, "--keep-journal"]
 
 
@@ -71,14 +71,14 @@ class Series:
         return kills.points(log, kills.openats_of_loader(log, programs.ARCHIVE)), log
 
 
-SWEEPS = [(kind, series) for kind in ("ext4", "xfs") for series in ("journals", "standing-journal")]
+SWEEPS = [(kind, series) for kind in ("ext4", "xfs") for series in ("journals", "lane-journal")]
 
 
 @pytest.mark.parametrize("sweep", share_of_day.todays(SWEEPS, "-".join), ids="-".join)
 def test_a_killed_commit_is_whole_or_not_at_all(sweep, disk, scratch):
     kind, commits = sweep
     directory = disk(kind, loop_disk.SIZES["xfs"])
-    series = Series(directory, KEPT_SERIES if commits == "standing-journal" else SERIES)
+    series = Series(directory, KEPT_SERIES if commits == "lane-journal" else SERIES)
     places, _ = series.points(scratch)
     for call, number in places:
         story = series.kill(call, number)

@@ -13,7 +13,7 @@ RECOVERIES, STATES_OF_EACH = (40, 25) if os.environ.get("STFS_LONG") else (5, 8)
 
 
 CUTS = [("btrfs", "journals"), ("ext4", "journals"), ("xfs", "journals"),
-        ("ext4", "standing-journal"), ("xfs", "standing-journal"), ("btrfs", "standing-journal")]
+        ("ext4", "lane-journal"), ("xfs", "lane-journal"), ("btrfs", "lane-journal")]
 
 
 @pytest.mark.parametrize("cut", share_of_day.todays(CUTS, "-".join), ids="-".join)
@@ -22,7 +22,7 @@ def test_a_power_cut_leaves_whole_commits_and_every_promised_one(cut, scratch):
     reason = loop_disk.why_unavailable(kind)
     if reason:
         pytest.skip(reason)
-    recorded = recording.record_workload(kind, 1, COMMITS, scratch, keeps_journal=commits == "standing-journal")
+    recorded = recording.record_workload(kind, 1, COMMITS, scratch, keeps_journal=commits == "lane-journal")
     # Without flushes nothing that follows would mean a thing.
     flushes = recorded.log.entries[recorded.begin:].count(None)
     assert flushes >= 2 * COMMITS, "the file system's flushes do not reach the recorder"

@@ -81,8 +81,7 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, cl
                            const timespec* until) {
   if (!is_simulated) {
     using Wait = int (*)(pthread_cond_t*, pthread_mutex_t*, clockid_t, const timespec*);
-    static const auto real =
-        reinterpret_cast<Wait>(::dlsym(RTLD_NEXT, "pthread_cond_clockwait"));  // NOLINT: a symbol
+    static const auto real = reinterpret_cast<Wait>(::dlsym(RTLD_NEXT, "pthread_cond_clockwait"));
     return real(condition, mutex, clock, until);
   }
   // Others go on meanwhile, for a part of the time.
@@ -97,8 +96,7 @@ int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept {
   if (pthread_mutex_trylock(mutex) == 0) return 0;
   if (is_simulated) stand_still("a mutex");
   using Lock = int (*)(pthread_mutex_t*);
-  static const auto real =
-      reinterpret_cast<Lock>(::dlsym(RTLD_NEXT, "pthread_mutex_lock"));  // NOLINT: a symbol
+  static const auto real = reinterpret_cast<Lock>(::dlsym(RTLD_NEXT, "pthread_mutex_lock"));
   return real(mutex);
 }
 

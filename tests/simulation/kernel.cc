@@ -120,8 +120,7 @@ void Kernel::notified(int code, std::span<const std::byte> body) {
     invalidate_pages(out.ino, from, out.len <= 0 ? ~0ULL : from + static_cast<std::uint64_t>(out.len));
   } else if (code == FUSE_NOTIFY_INVAL_ENTRY) {
     const auto out = taken_from<fuse_notify_inval_entry_out>(body);
-    const auto* start =
-        reinterpret_cast<const char*>(body.data()) + sizeof out;  // NOLINT: bytes as characters
+    const auto* start = reinterpret_cast<const char*>(body.data()) + sizeof out;
     names_.erase(Name(out.parent, std::string(start, out.namelen)));
     if (const auto parent = inodes_.find(out.parent); parent != inodes_.end())
       parent->second.knows_attributes = false;

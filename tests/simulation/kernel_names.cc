@@ -86,8 +86,7 @@ Answer<std::string> Kernel::attribute(Program& program, std::string_view path, s
   append_name(body, name);
   const Reply reply = call(FUSE_GETXATTR, node.value, asker(program), body);
   if (reply.error != 0) return {.error = reply.error};
-  return {.value =
-              std::string(reinterpret_cast<const char*>(reply.body.data()), reply.body.size())};  // NOLINT
+  return {.value = std::string(reinterpret_cast<const char*>(reply.body.data()), reply.body.size())};
 }
 
 Answer<std::vector<std::string>> Kernel::list(Program& program, std::string_view path) {
@@ -110,8 +109,7 @@ Answer<std::vector<std::string>> Kernel::list(Program& program, std::string_view
     if (reply.error != 0 || reply.body.empty()) break;
     for (std::size_t at = 0; at + FUSE_NAME_OFFSET_DIRENTPLUS < reply.body.size();) {
       const auto entry = taken_from<fuse_direntplus>(reply.body, at);
-      const auto* start =
-          reinterpret_cast<const char*>(reply.body.data()) + at + FUSE_NAME_OFFSET_DIRENTPLUS;  // NOLINT
+      const auto* start = reinterpret_cast<const char*>(reply.body.data()) + at + FUSE_NAME_OFFSET_DIRENTPLUS;
       const std::string name(start, entry.dirent.namelen);
       answer.value.push_back(name);
       wanted.offset = entry.dirent.off;

@@ -50,9 +50,11 @@ MountedArchive::MountedArchive(DiskModel& disk, Kernel& kernel, Interceptor& int
                      }});
   mount_ = std::unique_ptr<Mount>(new Mount{.forest = *forest_});
   kernel_.mount(fuse_operations(), mount_.get(), is_shared);
-  invalidator_ = std::make_unique<Invalidator>(
-      kernel_.session(),
-      [this](const Stale& stale, const Invalidator::Visit& visit) { forest_->visit_cached(stale, visit); });
+  invalidator_ = std::make_unique<Invalidator>(kernel_.session(),
+                                               [this](const Stale& stale, const Invalidator::Visit& visit) {
+                                                 if (const Forest::Pin model = forest_->model_of(stale.first))
+                                                   model->visit_cached(stale, visit);
+                                               });
   mount_->invalidator = invalidator_.get();
   mount_->slow = &slow_;
   mount_->session = kernel_.session();

@@ -42,8 +42,7 @@ DiskAccess SimulatedArchive::draw_access(Choices& choices) {
 Buffer SimulatedArchive::bytes_of(const Contents& contents) {
   Tensors tensors;
   for (const auto& [name, content] : contents)
-    tensors.emplace_back(
-        name, std::string(reinterpret_cast<const char*>(content.data()), content.size()));  // NOLINT
+    tensors.emplace_back(name, std::string(reinterpret_cast<const char*>(content.data()), content.size()));
   const std::string bytes = archive_of(tensors);
   std::uint64_t at = bytes.size();
   for (const auto& [name, content] : contents) at -= content.size();

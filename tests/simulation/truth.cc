@@ -137,6 +137,9 @@ void Truth::commits(const std::string& transaction) {
     frame.commits.clear();
     frame.or_due.insert(ESTALE);  // where another program changes a tensor of it meanwhile
     if (stop_) frame.or_due.insert(stop_->errno_value);
+    for (const auto& [tensor, member] : transactions_[transaction]) {
+      if (member->spoiled != 0) frame.or_due.insert(member->spoiled);
+    }
   }
   frames_.push_back(std::move(frame));
 }

@@ -33,7 +33,8 @@ Truth::Dues Truth::dues_of(const Frame& frame) const {
   Dues due = {frame.due};
   if (frame.commits.empty()) return due;
   const Stop* stop = stop_of(frame);
-  if (stop != nullptr && !stop->may_be_over) due.clear();
+  // That the archive was replaced may be found first.
+  if (stop != nullptr && !stop->may_be_over && frame.due != ESTALE) due.clear();
   if (stop != nullptr) due.insert(stop->errno_value);
   // Its journal hides what others have written to its blocks, until it is finished: a transaction that was
   // staged meanwhile has not seen that.

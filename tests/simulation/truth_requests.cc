@@ -214,7 +214,10 @@ void Truth::flushed(const Program& program, const Description& description, int 
   if (!is_killed) expect_due(frame, error, "a close");
   if (frame.due == -1) return;
   switch (frame.decision) {
-    case CloseDecision::Keep: pending.writers.clear(); break;
+    case CloseDecision::Keep:
+      pending.writers.clear();
+      pending.has_unnamed = false;
+      break;
     case CloseDecision::RollBack:
     case CloseDecision::Doubt: pending.fail(); break;
     case CloseDecision::Fail:
@@ -289,7 +292,12 @@ void Truth::released(const Description& description) {
     if (!frame.commits.empty()) {
       // Nobody is told of a failure: who commits to what was replaced.
       const Stop* stop = stop_of(frame);
-      const bool is_done = end_commit(frame, stop != nullptr ? stop->errno_value : frame.due, "a release");
+      int error = stop != nullptr ? stop->errno_value : frame.due;
+      const auto is_there = [&] {
+        return recovered_().at(pending.target.tensor) == pending.over(pending.committed());
+      };
+      if (pending.spoiled != 0 && !is_there()) error = pending.spoiled;
+      const bool is_done = end_commit(frame, error, "a release");
       is_dropped = !is_done && pending.files == 1;
     }
     if (is_dropped) pending.forget();

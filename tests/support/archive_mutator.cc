@@ -156,7 +156,7 @@ Bytes make_archive(std::span<const TensorDraft> like, Choices& choices) {
 
 void mutate_archive(Bytes& archive, std::string_view other_json, Choices& choices) {
   const auto text = [&](std::uint64_t begin, std::uint64_t size) {
-    return std::string(reinterpret_cast<const char*>(archive.data()) + begin, size);  // NOLINT: as characters
+    return std::string(reinterpret_cast<const char*>(archive.data()) + begin, size);
   };
   const std::uint64_t behind_length = std::min(archive.size(), kLengthBytes);
   const std::uint64_t json_bytes =

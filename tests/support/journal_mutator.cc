@@ -5,7 +5,7 @@
 #include <array>
 #include <utility>
 
-#include "core/journal/coordinator.h"
+#include "core/journal/group_record.h"
 #include "core/journal/journal_format.h"
 #include "tests/support/journal_oracle.h"
 #include "tests/support/journal_seeds.h"
@@ -18,9 +18,9 @@ using View = std::span<const std::byte>;
 // --- heads and records where they lie -------------------------------------------------------------------
 
 /// Places of all that could be a head.
-std::span<const std::uint64_t> head_places(bool is_standing) {
+std::span<const std::uint64_t> head_places(bool is_lane_journal) {
   static constexpr std::uint64_t kOrdinary[] = {0};
-  return is_standing ? std::span<const std::uint64_t>(kStandingHeadAt) : kOrdinary;
+  return is_lane_journal ? std::span<const std::uint64_t>(kLaneHeadAt) : kOrdinary;
 }
 
 /// Where the head at that place says that its record is, as far as there are bytes.
@@ -32,11 +32,11 @@ ByteRange record_place(View journal, std::uint64_t head_at) {
 }
 
 void put_record(Bytes& journal, std::uint64_t head_at, ByteRange place, const JournalRecord& record,
-                bool is_standing) {
-  const std::string text = encode_record(record);
+                bool is_lane_journal) {
+  const std::string text = encode_plain_record(record, version_at(journal, head_at));
   const std::uint64_t end = place.offset + text.size();
   const bool is_last = place.end() == journal.size();
-  if (!is_standing && (is_last || end > journal.size())) journal.resize(end);
+  if (!is_lane_journal && (is_last || end > journal.size())) journal.resize(end);
   if (end > journal.size()) return;
   put_text(journal, place.offset, text);
   put_number(journal, head_at + head_field::kRecordSize, text.size());
@@ -65,7 +65,11 @@ void change_range(std::vector<JournalRange>& ranges, std::uint64_t archive_bytes
     number = edge(number, archive_bytes, journal_bytes, choices);
   };
   switch (choices.below(10)) {
-    case 0:
+    case 0: {
+      if (choices.one_in(4)) range.type = OperationType{extreme_number(choices, 1)};
+      new_edge(range.archive.offset);
+      return;
+    }
     case 1: new_edge(range.archive.offset); return;
     case 2: {
       new_edge(range.archive.size_bytes);
@@ -123,27 +127,28 @@ void change_stamp(JournalRecord& record, Choices& choices) {
     case 5: stamp.header_hash ^= std::uint64_t{1} << choices.below(64); return;
     case 6: record.sequence = extreme_number(choices, record.sequence); return;
     default:
-      record.coordinator.assign(choices.one_in(4) ? choices.below(5000) : choices.below(3), '/');
+      record.group_record.assign(choices.one_in(4) ? choices.below(5000) : choices.below(3), '/');
       return;
   }
 }
 
-void change_record(Bytes& journal, bool is_standing, std::uint64_t archive_bytes, Choices& choices) {
-  const std::uint64_t head_at = one_of(choices, head_places(is_standing));
+void change_record(Bytes& journal, bool is_lane_journal, std::uint64_t archive_bytes, Choices& choices) {
+  const std::uint64_t head_at = one_of(choices, head_places(is_lane_journal));
   const ByteRange place = record_place(journal, head_at);
-  auto plain = read_plain_record(View(journal).subspan(place.offset, place.size_bytes));
-  if (!plain) return;
+  auto plain =
+      read_plain_record(View(journal).subspan(place.offset, place.size_bytes), version_at(journal, head_at));
+  if (!plain || plain->has_unknown_type) return;
   JournalRecord& record = plain->record;
   if (choices.below(4) != 0) {
     change_range(record.ranges, archive_bytes, journal.size(), choices);
   } else {
     change_stamp(record, choices);
   }
-  put_record(journal, head_at, place, record, is_standing);
+  put_record(journal, head_at, place, record, is_lane_journal);
 }
 
-void change_head(Bytes& journal, bool is_standing, Choices& choices) {
-  const std::uint64_t at = one_of(choices, head_places(is_standing));
+void change_head(Bytes& journal, bool is_lane_journal, Choices& choices) {
+  const std::uint64_t at = one_of(choices, head_places(is_lane_journal));
   constexpr std::array kFields = {std::uint64_t{0},          head_field::kVersion,    head_field::kId,
                                   head_field::kRecordOffset, head_field::kRecordSize, head_field::kRecordHash,
                                   head_field::kHash,         head_field::kBoot,       head_field::kHost};
@@ -157,25 +162,26 @@ void change_head(Bytes& journal, bool is_standing, Choices& choices) {
 }
 
 /// Somewhere: most of them in a record, where the sense is.
-void change_bytes(Bytes& journal, bool is_standing, Choices& choices) {
+void change_bytes(Bytes& journal, bool is_lane_journal, Choices& choices) {
   ByteRange part{0, journal.size()};
-  if (!choices.one_in(4)) part = record_place(journal, one_of(choices, head_places(is_standing)));
+  if (!choices.one_in(4)) part = record_place(journal, one_of(choices, head_places(is_lane_journal)));
   const JournalSeed& other = one_of(choices, journal_seeds());
-  mutate_bytes(journal, part, other.bytes, choices, !is_standing || choices.one_in(10));
+  mutate_bytes(journal, part, other.bytes, choices, !is_lane_journal || choices.one_in(10));
 }
 
 // --- repairs --------------------------------------------------------------------------------------------
 
 enum class Repair { Nothing, Record, NewBlocks, OldBlocks };
 
-void repair(Bytes& journal, bool is_standing, View archive, Repair what) {
+void repair(Bytes& journal, bool is_lane_journal, View archive, Repair what) {
   if (what == Repair::Nothing) return;
-  for (const std::uint64_t head_at : head_places(is_standing)) {
+  for (const std::uint64_t head_at : head_places(is_lane_journal)) {
     // What has no head is not given one.
     if (head_at + head_field::kEnd > journal.size() || number_at(journal, head_at) == 0) continue;
     const ByteRange place = record_place(journal, head_at);
-    auto plain = read_plain_record(View(journal).subspan(place.offset, place.size_bytes));
-    if (plain && what >= Repair::NewBlocks) {
+    const std::uint64_t version = version_at(journal, head_at);
+    auto plain = read_plain_record(View(journal).subspan(place.offset, place.size_bytes), version);
+    if (plain && !plain->has_unknown_type && what >= Repair::NewBlocks) {
       for (JournalRange& range : plain->record.ranges) {
         auto hashes = block_hashes(journal, {range.journal_offset, range.archive.size_bytes});
         if (hashes) range.new_hashes = std::move(*hashes);
@@ -188,7 +194,7 @@ void repair(Bytes& journal, bool is_standing, View archive, Repair what) {
                             journal.begin() + static_cast<std::ptrdiff_t>(range.old_offset));
         }
       }
-      put_text(journal, place.offset, encode_record(plain->record));  // as long as before
+      put_text(journal, place.offset, encode_plain_record(plain->record, version));  // as long as before
     }
     const std::uint64_t hash = hash_of(View(journal).subspan(place.offset, place.size_bytes));
     put_number(journal, head_at + head_field::kRecordHash, hash);
@@ -199,27 +205,27 @@ void repair(Bytes& journal, bool is_standing, View archive, Repair what) {
 
 }  // namespace
 
-bool mutate_journal(Bytes& journal, bool is_standing, View archive, Choices& choices) {
+bool mutate_journal(Bytes& journal, bool is_lane_journal, View archive, Choices& choices) {
   for (std::size_t changes = 1 + choices.below(3); changes > 0 && !journal.empty(); --changes) {
     switch (choices.below(8)) {
-      case 0: change_head(journal, is_standing, choices); break;
+      case 0: change_head(journal, is_lane_journal, choices); break;
       case 1:
-      case 2: change_bytes(journal, is_standing, choices); break;
-      default: change_record(journal, is_standing, archive.size(), choices); break;
+      case 2: change_bytes(journal, is_lane_journal, choices); break;
+      default: change_record(journal, is_lane_journal, archive.size(), choices); break;
     }
   }
   constexpr std::array kRepairs = {Repair::Nothing, Repair::Record, Repair::NewBlocks, Repair::NewBlocks,
                                    Repair::OldBlocks};
   const Repair what = one_of(choices, kRepairs);
-  repair(journal, is_standing, archive, what);
+  repair(journal, is_lane_journal, archive, what);
   return what != Repair::Nothing;
 }
 
-Bytes make_coordinator(const std::string& journal_name, Choices& choices) {
+Bytes make_group_record(const std::string& journal_name, Choices& choices) {
   std::vector<std::string> names = {".first.safetensors.stj.0123456789abcdef"};
   if (!choices.one_in(6)) names.push_back(journal_name);
-  if (choices.one_in(6)) names.emplace_back(kCoordinatorName);  // which is there as long as itself
-  const std::string text = encode_coordinator(names);
+  if (choices.one_in(6)) names.emplace_back(kGroupRecordName);  // which is there as long as itself
+  const std::string text = encode_group_record(names);
   const View view = std::as_bytes(std::span(text));
   Bytes bytes(view.begin(), view.end());
   if (choices.one_in(8)) bytes[0] = std::byte{0};  // as if taken back

@@ -13,9 +13,10 @@ namespace stfs::test {
 /// Changes a journal, and then makes hashes agree: of nothing, of record and head, of the new blocks too, of
 /// the old ones too.
 /// @return whether any was.
-bool mutate_journal(Bytes& journal, bool is_standing, std::span<const std::byte> archive, Choices& choices);
+bool mutate_journal(Bytes& journal, bool is_lane_journal, std::span<const std::byte> archive,
+                    Choices& choices);
 
-/// A coordinator that names that journal, or nearly.
-Bytes make_coordinator(const std::string& journal_name, Choices& choices);
+/// A group record that names that journal, or nearly.
+Bytes make_group_record(const std::string& journal_name, Choices& choices);
 
 }  // namespace stfs::test

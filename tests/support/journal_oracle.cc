@@ -15,7 +15,7 @@ using View = std::span<const std::byte>;
 
 constexpr std::string_view kMagicText = "STFSJRNL";
 constexpr std::string_view kGroupMagic = "STFSGRP1";
-constexpr std::uint64_t kFixedBytes = 84;  // of a record without coordinator and ranges
+constexpr std::uint64_t kFixedBytes = 84;  // of a record without group record and ranges
 
 bool has_room(View bytes, std::uint64_t offset, std::uint64_t size_bytes) {
   return offset <= bytes.size() && size_bytes <= bytes.size() - offset;
@@ -35,6 +35,7 @@ enum class HeadKind { Damaged, OtherVersion, Sound };
 
 struct Head {
   HeadKind kind = HeadKind::Damaged;
+  std::uint64_t version = 0;
   ByteRange record = {};
   std::uint64_t record_hash = 0;
   Boot boot = {};
@@ -43,12 +44,13 @@ struct Head {
 Head read_head(View block) {
   if (block.size() < head_field::kEnd) return {};
   if (!is_same(block.first(kMagicText.size()), std::as_bytes(std::span(kMagicText)))) return {};
-  const auto version = static_cast<std::uint32_t>(number_at(block, head_field::kVersion));
-  if (version != 2 && version != 3) return {.kind = HeadKind::OtherVersion};
+  const std::uint64_t version = version_at(block, 0);
+  if (version < 2 || version > 4) return {.kind = HeadKind::OtherVersion};
   const std::uint64_t hash_at = version == 2 ? head_field::kHashOfVersion2 : head_field::kHash;
   if (number_at(block, hash_at) != hash_of(block.first(hash_at))) return {};
   Head head{
       .kind = HeadKind::Sound,
+      .version = version,
       .record = {number_at(block, head_field::kRecordOffset), number_at(block, head_field::kRecordSize)},
       .record_hash = number_at(block, head_field::kRecordHash)};
   if (version == 2) return head;
@@ -60,8 +62,8 @@ Head read_head(View block) {
 }
 
 /// Every range lies where a range may lie, and comes behind the one before it.
-/// @param room  where in the journal the new bytes lie.
-bool makes_sense(const JournalRecord& record, ByteRange room) {
+/// @param rooms  where in the journal the new bytes may lie.
+bool makes_sense(const JournalRecord& record, std::span<const ByteRange> rooms) {
   std::uint64_t end_of_last = 0;
   for (const JournalRange& range : record.ranges) {
     const ByteRange archive = range.archive;
@@ -73,12 +75,14 @@ bool makes_sense(const JournalRecord& record, ByteRange room) {
       return false;
     }
     const auto lies_in_room = [&](std::uint64_t offset) {
-      return offset % kBlockBytes == 0 && offset >= room.offset && size_bytes <= room.size_bytes &&
-             offset - room.offset <= room.size_bytes - size_bytes;
+      return std::ranges::any_of(rooms, [&](ByteRange room) {
+        return offset % kBlockBytes == 0 && offset >= room.offset && size_bytes <= room.size_bytes &&
+               offset - room.offset <= room.size_bytes - size_bytes;
+      });
     };
     if (!lies_in_room(range.journal_offset)) return false;
     // Only what has its head in front has old blocks.
-    if (range.old_offset != 0 && (room.offset != kBlockBytes || !lies_in_room(range.old_offset)))
+    if (range.old_offset != 0 && (rooms.front().offset != kBlockBytes || !lies_in_room(range.old_offset)))
       return false;
     const std::uint64_t end = archive.offset + size_bytes;
     if (end % kBlockBytes != 0 && end != record.archive.size_bytes) return false;
@@ -88,22 +92,36 @@ bool makes_sense(const JournalRecord& record, ByteRange room) {
   return true;
 }
 
+struct SealedRecord {
+  std::optional<JournalRecord> record = {};
+  bool is_other_version = false;
+};
+
 /// The record of a sound head, where it is sound itself.
 /// @param bytes  where it lies: the whole journal, or the head's block.
-std::optional<JournalRecord> sealed_record(View bytes, View head_block, const Head& head, ByteRange room) {
-  if (head.kind != HeadKind::Sound || !has_room(bytes, head.record.offset, head.record.size_bytes)) {
-    return std::nullopt;
-  }
+SealedRecord sealed_record(View bytes, View head_block, const Head& head, ByteRange room) {
+  if (head.kind == HeadKind::OtherVersion) return {.is_other_version = true};
+  if (head.kind != HeadKind::Sound || !has_room(bytes, head.record.offset, head.record.size_bytes)) return {};
   const View place = bytes.subspan(head.record.offset, head.record.size_bytes);
-  if (hash_of(place) != head.record_hash) return std::nullopt;
-  auto plain = read_plain_record(place);
-  if (!plain || plain->size_bytes != place.size()) return std::nullopt;
+  if (hash_of(place) != head.record_hash) return {};
+  auto plain = read_plain_record(place, head.version);
+  if (!plain || plain->record.group_record.size() > kBlockBytes) return {};
+  if (plain->has_unknown_type) {
+    // What lies before the unknown operation has to be sound. In a lane journal, either lane will do.
+    const ByteRange behind = {kLaneHeads.end(), kLaneJournalBytes - kLaneHeads.end()};
+    const std::array lanes = {ByteRange{0, kLaneHeads.offset}, behind};
+    const bool is_lane = bytes.data() == head_block.data() && bytes.size() == head_block.size() &&
+                         room.size_bytes == kLaneBytes && room.offset != kBlockBytes;
+    const std::array rooms = {room};
+    const bool is_sound = is_lane ? makes_sense(plain->record, lanes) : makes_sense(plain->record, rooms);
+    return {.is_other_version = is_sound};
+  }
+  if (plain->size_bytes != place.size()) return {};
   constexpr std::uint64_t kIdBytes = 16;
-  if (!is_same(place.first(kIdBytes), head_block.subspan(head_field::kId, kIdBytes))) return std::nullopt;
-  if (plain->record.coordinator.size() > kBlockBytes) return std::nullopt;
-  if (!makes_sense(plain->record, room)) return std::nullopt;
+  if (!is_same(place.first(kIdBytes), head_block.subspan(head_field::kId, kIdBytes))) return {};
+  if (!makes_sense(plain->record, std::array{room})) return {};
   plain->record.boot = head.boot;
-  return std::move(plain->record);
+  return {.record = std::move(plain->record)};
 }
 
 bool has_both_births(const ArchiveStamp& ours, const ArchiveStamp& archive) {
@@ -203,7 +221,7 @@ Bytes applied(View journal, View archive, const JournalRecord& record) {
 /// Of a record that was written for another archive, or for another state of this one.
 JournalVerdict judge_foreign(View journal, const JournalSetting& setting, const JournalRecord& record) {
   JournalVerdict verdict{.state = JournalState::Foreign};
-  const bool is_due = setting.is_forced && record.coordinator.empty();
+  const bool is_due = setting.is_forced && record.group_record.empty();
   if (is_due && has_only_its_blocks(setting.archive, journal, record) && has_new_blocks(journal, record)) {
     verdict.after = applied(journal, setting.archive, record);
   }
@@ -211,7 +229,7 @@ JournalVerdict judge_foreign(View journal, const JournalSetting& setting, const 
 }
 
 /// Whole, with another word in the place of the magic.
-bool is_coordinator_of_other_version(View bytes) {
+bool is_group_record_of_other_version(View bytes) {
   constexpr std::size_t kHashBytes = 8;
   if (bytes.size() <= kGroupMagic.size() + kHashBytes) return false;
   const View text = bytes.first(bytes.size() - kHashBytes);
@@ -220,22 +238,22 @@ bool is_coordinator_of_other_version(View bytes) {
   return !is_same(text.first(magic.size()), magic) || text[magic.size()] != std::byte{0};
 }
 
-/// Of one that waits for a coordinator; nothing where that has come.
+/// Of one that waits for a group record; nothing where that has come.
 std::optional<JournalVerdict> judge_part(const JournalRecord& record, const JournalSetting& setting,
                                          const JournalVerdict& lost) {
-  const std::string_view coordinator = record.coordinator;
-  const bool is_name = coordinator.starts_with('.') && coordinator.ends_with(".group") &&
-                       coordinator.find('/') == std::string_view::npos;
+  const std::string_view group_record = record.group_record;
+  const bool is_name = group_record.starts_with('.') && group_record.ends_with(".group") &&
+                       group_record.find('/') == std::string_view::npos;
   if (!is_name) return JournalVerdict{.state = JournalState::Unknown, .blocks_commits = true};
-  const bool is_there = setting.coordinator && coordinator == setting.coordinator_name;
+  const bool is_there = setting.group_record && group_record == setting.group_record_name;
   // Its owner takes it back by its first byte. A loss of power leaves it empty.
-  if (!is_there || setting.coordinator->empty() || setting.coordinator->front() == std::byte{0}) {
+  if (!is_there || setting.group_record->empty() || setting.group_record->front() == std::byte{0}) {
     return JournalVerdict{.state = JournalState::Unfinished};
   }
-  const auto names = read_plain_coordinator(*setting.coordinator);
+  const auto names = read_plain_group_record(*setting.group_record);
   if (names && std::ranges::count(*names, setting.name) != 0) return std::nullopt;
   const bool is_lost = is_lost_with_boot(record.boot, setting);
-  if (is_lost && !is_coordinator_of_other_version(*setting.coordinator)) return lost;
+  if (is_lost && !is_group_record_of_other_version(*setting.group_record)) return lost;
   return JournalVerdict{.state = JournalState::Damaged, .blocks_commits = true};
 }
 
@@ -246,22 +264,25 @@ JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
     return is_zero(block) ? JournalVerdict{.state = JournalState::Unfinished} : damaged;
   }
   const Head head = read_head(block);
-  if (head.kind == HeadKind::OtherVersion) return {.state = JournalState::Unknown, .blocks_commits = true};
+  const JournalVerdict unknown{.state = JournalState::Unknown, .blocks_commits = true};
+  if (head.kind == HeadKind::OtherVersion) return unknown;
   // Each block of the archive is named at most once, with two hashes.
-  constexpr std::uint64_t kMostCoordinatorBytes = 4096;
+  constexpr std::uint64_t kMostGroupRecordBytes = 4096;
   const bool is_too_long =
-      head.record.size_bytes > kFixedBytes + kMostCoordinatorBytes + blocks_of(setting.stamp.size_bytes) * 48;
-  // What is removed as void takes with it a coordinator that names no other journal.
-  const auto names = setting.coordinator ? read_plain_coordinator(*setting.coordinator) : std::nullopt;
+      head.record.size_bytes > kFixedBytes + kMostGroupRecordBytes + blocks_of(setting.stamp.size_bytes) * 56;
+  // What is removed as void takes with it a group record that names no other journal.
+  const auto names = setting.group_record ? read_plain_group_record(*setting.group_record) : std::nullopt;
   const bool is_named = names && std::ranges::count(*names, setting.name) != 0;
   const JournalVerdict lost{.state = JournalState::Unfinished, .is_part = is_named};
-  auto record = sealed_record(journal, block, head, {kBlockBytes, journal.size() - kBlockBytes});
-  if (is_too_long) record.reset();
+  auto sealed = sealed_record(journal, block, head, {kBlockBytes, journal.size() - kBlockBytes});
+  if (is_too_long) sealed = {};
+  if (sealed.is_other_version) return unknown;
+  const auto& record = sealed.record;
   if (!record && is_zero(block)) return lost;
   if (!record) return is_lost_with_boot(head.boot, setting) ? lost : damaged;
   if (!is_of(record->archive, setting.stamp)) return judge_foreign(journal, setting, *record);
   if (!has_new_blocks(journal, *record)) return is_lost_with_boot(record->boot, setting) ? lost : damaged;
-  if (!record->coordinator.empty()) {
+  if (!record->group_record.empty()) {
     const auto waiting = judge_part(*record, setting, lost);
     if (waiting) return *waiting;
   }
@@ -270,22 +291,22 @@ JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
   if (fate == Fate::Doubtful) return {.state = JournalState::Foreign, .blocks_commits = true};
   return {.state = JournalState::Committed,
           .after = applied(journal, setting.archive, *record),
-          .is_part = !record->coordinator.empty()};
+          .is_part = !record->group_record.empty()};
 }
 
-JournalVerdict judge_standing(View journal, const JournalSetting& setting) {
+JournalVerdict judge_lanes(View journal, const JournalSetting& setting) {
   if (journal.empty()) return {.state = JournalState::Unfinished};
-  if (journal.size() != kStandingBytes) return {.state = JournalState::Damaged, .blocks_commits = true};
+  if (journal.size() != kLaneJournalBytes) return {.state = JournalState::Damaged, .blocks_commits = true};
   std::vector<JournalRecord> records;
   for (std::size_t lane = 0; lane < kLanes; ++lane) {
-    const ByteRange room{lane == 0 ? 0 : kStandingHeads.end(), kLaneBytes};
+    const ByteRange room{lane == 0 ? 0 : kLaneHeads.end(), kLaneBytes};
     bool is_other_version = false;
     std::optional<JournalRecord> record;
     for (const std::size_t copy : {lane, kLanes + lane}) {
-      const View block = journal.subspan(kStandingHeadAt[copy], kBlockBytes);
-      const Head head = read_head(block);
-      is_other_version = is_other_version || head.kind == HeadKind::OtherVersion;
-      if (!record) record = sealed_record(block, block, head, room);
+      const View block = journal.subspan(kLaneHeadAt[copy], kBlockBytes);
+      auto sealed = sealed_record(block, block, read_head(block), room);
+      is_other_version = is_other_version || sealed.is_other_version;
+      if (!record) record = std::move(sealed.record);
     }
     if (!record && is_other_version) return {.state = JournalState::Unknown, .blocks_commits = true};
     if (record) records.push_back(std::move(*record));
@@ -295,7 +316,7 @@ JournalVerdict judge_standing(View journal, const JournalSetting& setting) {
   for (const JournalRecord& record : records) {
     if (!is_of(record.archive, setting.stamp)) return judge_foreign(journal, setting, record);
     if (has_new_blocks(journal, record)) {
-      if (!record.coordinator.empty()) return {.state = JournalState::Unknown, .blocks_commits = true};
+      if (!record.group_record.empty()) return {.state = JournalState::Unknown, .blocks_commits = true};
       const Fate fate = fate_of(journal, setting, record);
       if (fate == Fate::Lost) continue;
       if (fate == Fate::Doubtful) return {.state = JournalState::Foreign, .blocks_commits = true};
@@ -325,7 +346,19 @@ std::optional<std::vector<std::uint64_t>> block_hashes(View bytes, ByteRange ran
   return hashes;
 }
 
-std::optional<PlainRecord> read_plain_record(View bytes) {
+std::uint64_t version_at(View journal, std::uint64_t head_at) {
+  return static_cast<std::uint32_t>(number_at(journal, head_at + head_field::kVersion));
+}
+
+std::string encode_plain_record(const JournalRecord& record, std::uint64_t version) {
+  constexpr std::size_t kTypeBytes = 8;
+  std::string text = encode_beginning(record);
+  for (const JournalRange& range : record.ranges)
+    text += encode_range(range).substr(version < 4 ? kTypeBytes : 0);
+  return text;
+}
+
+std::optional<PlainRecord> read_plain_record(View bytes, std::uint64_t version) {
   PlainRecord plain;
   JournalRecord& record = plain.record;
   std::uint64_t at = 0;
@@ -343,14 +376,22 @@ std::optional<PlainRecord> read_plain_record(View bytes) {
   record.archive.header_hash = next();
   record.sequence = next();
   record.owner_pid = static_cast<std::int32_t>(next_short());
-  const std::uint64_t coordinator_bytes = next_short();
-  if (!has_room(bytes, at, coordinator_bytes + 4)) return std::nullopt;
-  for (; record.coordinator.size() < coordinator_bytes; ++at) {
-    record.coordinator += static_cast<char>(bytes[at]);
+  const std::uint64_t group_record_bytes = next_short();
+  if (!has_room(bytes, at, group_record_bytes + 4)) return std::nullopt;
+  for (; record.group_record.size() < group_record_bytes; ++at) {
+    record.group_record += static_cast<char>(bytes[at]);
   }
-  for (std::uint32_t ranges = next_short(); ranges > 0; --ranges) {
-    if (!has_room(bytes, at, 32)) return std::nullopt;
+  constexpr std::uint32_t kMostRanges = 1U << 26U;
+  std::uint32_t ranges = next_short();
+  if (ranges > kMostRanges) return std::nullopt;
+  for (; ranges > 0; --ranges) {
     JournalRange range;
+    if (version >= 4) {
+      if (!has_room(bytes, at, 8)) return std::nullopt;
+      plain.has_unknown_type = next() != 1;
+      if (plain.has_unknown_type) break;
+    }
+    if (!has_room(bytes, at, 32)) return std::nullopt;
     range.archive.offset = next();
     range.archive.size_bytes = next();
     range.journal_offset = next();
@@ -366,7 +407,7 @@ std::optional<PlainRecord> read_plain_record(View bytes) {
   return plain;
 }
 
-std::optional<std::vector<std::string>> read_plain_coordinator(View bytes) {
+std::optional<std::vector<std::string>> read_plain_group_record(View bytes) {
   constexpr std::size_t kHashBytes = 8;
   if (bytes.size() <= kGroupMagic.size() + kHashBytes) return std::nullopt;
   const View text = bytes.first(bytes.size() - kHashBytes);
@@ -388,7 +429,7 @@ std::optional<std::vector<std::string>> read_plain_coordinator(View bytes) {
 }
 
 JournalVerdict judge_journal(View journal, const JournalSetting& setting) {
-  return setting.is_standing ? judge_standing(journal, setting) : judge_ordinary(journal, setting);
+  return setting.is_lane_journal ? judge_lanes(journal, setting) : judge_ordinary(journal, setting);
 }
 
 }  // namespace stfs::test

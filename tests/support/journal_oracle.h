@@ -30,9 +30,9 @@ inline constexpr std::uint64_t kHash = 76;
 inline constexpr std::uint64_t kEnd = 84;
 }  // namespace head_field
 
-/// Where the heads of lane 0 and 1 of a standing journal lie, and then their copies.
-inline constexpr std::uint64_t kStandingHeadAt[] = {16 * kBlockBytes, 17 * kBlockBytes, 18 * kBlockBytes,
-                                                    19 * kBlockBytes};
+/// Where the heads of lane 0 and 1 of a lane journal lie, and then their copies.
+inline constexpr std::uint64_t kLaneHeadAt[] = {16 * kBlockBytes, 17 * kBlockBytes, 18 * kBlockBytes,
+                                                19 * kBlockBytes};
 
 std::uint64_t hash_of(std::span<const std::byte> bytes);
 /// Of each block of the range; nothing where the bytes end before it does.
@@ -42,25 +42,32 @@ std::optional<std::vector<std::uint64_t>> block_hashes(std::span<const std::byte
 struct PlainRecord {
   JournalRecord record;
   std::uint64_t size_bytes = 0;
+  /// The operation behind the last range is of no known type: nothing behind it can be read.
+  bool has_unknown_type = false;
 };
 /// Nothing where the bytes end too early.
-std::optional<PlainRecord> read_plain_record(std::span<const std::byte> bytes);
+/// @param version  of the head. Version 4 added the type of each operation.
+std::optional<PlainRecord> read_plain_record(std::span<const std::byte> bytes, std::uint64_t version);
+/// The version that the head at that place names.
+std::uint64_t version_at(std::span<const std::byte> journal, std::uint64_t head_at);
+/// Encodes a record as programs of that version do.
+std::string encode_plain_record(const JournalRecord& record, std::uint64_t version);
 
-/// The names in a coordinator (core/journal/coordinator.h); nothing where it is damaged.
-std::optional<std::vector<std::string>> read_plain_coordinator(std::span<const std::byte> bytes);
+/// The names in a group record (core/journal/group_record.h); nothing where it is damaged.
+std::optional<std::vector<std::string>> read_plain_group_record(std::span<const std::byte> bytes);
 
 /// What lies around a journal whose owner is dead.
 struct JournalSetting {
   std::span<const std::byte> archive;
   ArchiveStamp stamp;
-  bool is_standing = false;
+  bool is_lane_journal = false;
   bool is_forced = false;
   std::string name = {};
   /// That runs now.
   Boot boot = {.id = {1}, .host = 1};
   /// In the same directory; nothing where there is none.
-  std::string coordinator_name = {};
-  std::optional<std::span<const std::byte>> coordinator = {};
+  std::string group_record_name = {};
+  std::optional<std::span<const std::byte>> group_record = {};
 };
 
 struct JournalVerdict {
@@ -68,7 +75,7 @@ struct JournalVerdict {
   bool blocks_commits = false;
   /// The archive after a recovery that has to apply the journal.
   std::optional<Bytes> after = {};
-  /// It is committed by the coordinator, which goes with the last of its journals.
+  /// It is committed by the group record, which goes with the last of its journals.
   bool is_part = false;
 };
 JournalVerdict judge_journal(std::span<const std::byte> journal, const JournalSetting& setting);

@@ -90,18 +90,40 @@ Bytes with_old_blocks(JournalRecord record) {
 }
 
 void lay_lane(Bytes& journal, std::size_t lane, JournalRecord record) {
-  const std::uint64_t end_of_heads = kStandingHeads.offset + kStandingHeads.size_bytes;
-  lay_blocks(journal, record, lane == 0 ? kStandingHeads.offset - room_for(record) : end_of_heads);
+  const std::uint64_t end_of_heads = kLaneHeads.offset + kLaneHeads.size_bytes;
+  lay_blocks(journal, record, lane == 0 ? kLaneHeads.offset - room_for(record) : end_of_heads);
   const std::string head = *encode_head_with(record);
-  put_text(journal, kStandingHeadAt[lane], head);
-  put_text(journal, kStandingHeadAt[kLanes + lane], head);
+  put_text(journal, kLaneHeadAt[lane], head);
+  put_text(journal, kLaneHeadAt[kLanes + lane], head);
 }
 
-Bytes standing(std::optional<JournalRecord> lane_0, std::optional<JournalRecord> lane_1) {
-  Bytes journal(kStandingBytes);
+Bytes lane_journal_of(std::optional<JournalRecord> lane_0, std::optional<JournalRecord> lane_1) {
+  Bytes journal(kLaneJournalBytes);
   if (lane_0) lay_lane(journal, 0, std::move(*lane_0));
   if (lane_1) lay_lane(journal, 1, std::move(*lane_1));
   return journal;
+}
+
+/// The same journal as the previous version wrote it; nothing where it has no head.
+std::optional<Bytes> in_version_3(Bytes journal, bool is_lane_journal) {
+  constexpr std::array kOrdinary = {std::uint64_t{0}};
+  const auto places = is_lane_journal ? std::span<const std::uint64_t>(kLaneHeadAt) : std::span(kOrdinary);
+  bool has_head = false;
+  for (const std::uint64_t at : places) {
+    if (journal.size() < at + kBlockBytes || number_at(journal, at) == 0) continue;
+    has_head = true;
+    const std::uint64_t offset = at + number_at(journal, at + head_field::kRecordOffset);
+    const std::uint64_t size = number_at(journal, at + head_field::kRecordSize);
+    const auto plain = read_plain_record(View(journal).subspan(offset, size), kJournalVersion);
+    const std::string text = encode_plain_record(plain->record, 3);
+    if (!is_lane_journal) journal.resize(offset + text.size());
+    put_text(journal, offset, text);
+    put_number(journal, at + head_field::kVersion, 3, 4);
+    put_number(journal, at + head_field::kRecordSize, text.size());
+    put_number(journal, at + head_field::kRecordHash, hash_of(view_of(text)));
+    put_number(journal, at + head_field::kHash, hash_of(View(journal).subspan(at, head_field::kHash)));
+  }
+  return has_head ? std::optional(std::move(journal)) : std::nullopt;
 }
 
 std::vector<JournalSeed> make_seeds() {
@@ -122,7 +144,7 @@ std::vector<JournalSeed> make_seeds() {
   other_host.boot = {.id = {2}, .host = 2};
   JournalRecord unborn = record_of(three, 56);
   unborn.archive.birth_ns = 0;
-  part.coordinator = large_part.coordinator = kCoordinatorName;
+  part.group_record = large_part.group_record = kGroupRecordName;
   Bytes taken_back = ordinary(record_of(three, 52));
   std::fill_n(taken_back.begin(), kBlockBytes, std::byte{0});
   std::vector<JournalSeed> seeds = {
@@ -141,22 +163,28 @@ std::vector<JournalSeed> make_seeds() {
       {"of another host's boot", false, ordinary(std::move(other_host))},
       {"without a birth time", false, ordinary(unborn)},
       {"empty", false, {}},
-      {"a lane of an earlier boot", true, standing(record_of(one, 17), std::move(earlier))},
-      {"a lane without a birth time", true, standing({}, std::move(unborn))},
-      {"lane 0", true, standing(record_of(three, 7), {})},
-      {"lane 1", true, standing({}, record_of(one, 8))},
-      {"both lanes", true, standing(record_of(one, 9), record_of(three, 10))},
-      {"lane 0 is full", true, standing(record_of(full_lane, 11), {})},
-      {"lane 1 is full", true, standing({}, record_of(full_lane, 12))},
-      {"no lane", true, standing({}, {})},
+      {"a lane of an earlier boot", true, lane_journal_of(record_of(one, 17), std::move(earlier))},
+      {"a lane without a birth time", true, lane_journal_of({}, std::move(unborn))},
+      {"lane 0", true, lane_journal_of(record_of(three, 7), {})},
+      {"lane 1", true, lane_journal_of({}, record_of(one, 8))},
+      {"both lanes", true, lane_journal_of(record_of(one, 9), record_of(three, 10))},
+      {"lane 0 is full", true, lane_journal_of(record_of(full_lane, 11), {})},
+      {"lane 1 is full", true, lane_journal_of({}, record_of(full_lane, 12))},
+      {"no lane", true, lane_journal_of({}, {})},
   };
   // The later commit's blocks never came to the disk; and one head of it did not either.
-  Bytes torn = standing(record_of(one, 13), record_of(three, 14));
+  Bytes torn = lane_journal_of(record_of(one, 13), record_of(three, 14));
   std::fill(torn.end() - kBlockBytes - kLaneBytes, torn.end() - kBlockBytes, std::byte{0});
   seeds.push_back({"lane 1 is torn", true, std::move(torn)});
-  Bytes half = standing(record_of(three, 16), record_of(one, 15));
-  std::fill_n(half.begin() + static_cast<std::ptrdiff_t>(kStandingHeadAt[0]), kBlockBytes, std::byte{0});
+  Bytes half = lane_journal_of(record_of(three, 16), record_of(one, 15));
+  std::fill_n(half.begin() + static_cast<std::ptrdiff_t>(kLaneHeadAt[0]), kBlockBytes, std::byte{0});
   seeds.push_back({"one head of two", true, std::move(half)});
+  for (std::size_t at = 0, count = seeds.size(); at < count; ++at) {
+    auto bytes = in_version_3(seeds[at].bytes, seeds[at].is_lane_journal);
+    if (!bytes) continue;
+    seeds.push_back(
+        {seeds[at].name + ", version 3", seeds[at].is_lane_journal, std::move(*bytes), seeds[at].is_part});
+  }
   return seeds;
 }
 

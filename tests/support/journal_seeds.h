@@ -1,6 +1,7 @@
 // Journals to begin with, and the archive beside which they lie.
 #pragma once
 
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -19,15 +20,15 @@ const JournalScene& journal_scene();
 
 /// A good journal of each kind, and those that a crash, another archive or a transaction over several leave.
 struct JournalSeed {
-  std::string_view name;
-  bool is_standing = false;
+  std::string name;
+  bool is_lane_journal = false;
   Bytes bytes;
-  /// It waits for the coordinator of this name.
+  /// It waits for the group record of this name.
   bool is_part = false;
 };
 const std::vector<JournalSeed>& journal_seeds();
 
-inline constexpr std::string_view kCoordinatorName =
+inline constexpr std::string_view kGroupRecordName =
     ".first.safetensors.stj.00112233445566778899aabbccddeeff.group";
 
 }  // namespace stfs::test

@@ -17,7 +17,7 @@ inline std::span<const std::byte> bytes_of(std::string_view text) {
 }
 
 inline std::string text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};  // NOLINT: bytes as characters
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
 inline std::string text_of(const Error& error) {

@@ -15,13 +15,13 @@ namespace stfs::test {
 /// Promises `bytes` at a multiple of 4096 of the archive, with durability=process.
 /// @param change_stamp  of the archive, in the journal's record.
 /// @param storage  tells the boot and the host that have made it.
-/// @param coordinator  that it waits for; empty: it commits on its own.
+/// @param group_record  that it waits for; empty: it commits on its own.
 /// @return the journal's path.
 inline std::filesystem::path plant_journal(const std::filesystem::path& archive_path, std::uint64_t offset,
                                            const std::string& bytes,
                                            const std::function<void(ArchiveStamp&)>& change_stamp = {},
                                            Storage& storage = system_storage(),
-                                           const std::string& coordinator = {}) {
+                                           const std::string& group_record = {}) {
   const auto check = [](auto&& result) -> decltype(auto) {
     if (!result) throw std::runtime_error(result.error().message);
     return std::forward<decltype(result)>(result);
@@ -39,7 +39,7 @@ inline std::filesystem::path plant_journal(const std::filesystem::path& archive_
   JournalRecord record{.id = {},
                        .archive = *check(stamp_of(*archive)),
                        .owner_pid = 0,
-                       .coordinator = coordinator,
+                       .group_record = group_record,
                        .boot = {},
                        .ranges = {range}};
   if (change_stamp) change_stamp(record.archive);

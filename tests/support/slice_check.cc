@@ -15,8 +15,8 @@
 #include "core/format/header.h"
 #include "core/format/json_string.h"
 #include "core/format/tensor_index.h"
-#include "core/tensor/gather.h"
 #include "core/tensor/slice.h"
+#include "core/tensor/slice_copy.h"
 
 namespace {
 
@@ -41,7 +41,7 @@ Bytes tensor_bytes(std::uint64_t size_bytes) {
 Bytes gathered(const stfs::Slice& slice, const Bytes& tensor, std::uint64_t request_bytes) {
   Bytes bytes(slice.size_bytes);
   for (std::uint64_t at = 0; at < bytes.size(); at += request_bytes) {
-    stfs::gather(slice, {at, request_bytes}, tensor, std::span(bytes).subspan(at));
+    stfs::copy_slice(slice, {at, request_bytes}, tensor, std::span(bytes).subspan(at));
   }
   return bytes;
 }

@@ -45,7 +45,8 @@ std::string failure_of(const Model& model, const std::string& name, const std::s
   CHECK(run.out.empty());
   CHECK(test::count_lines(run.err) == 2);
   CHECK(run.err.find("stfs apply: " + model.path +
-                     ": nothing was changed: 1 of 2 tensors of the delta do not fit\n") != std::string::npos);
+                     ": nothing was changed: 1 of 2 tensors of the delta do not match\n") !=
+        std::string::npos);
   CHECK(model.is_untouched());
   const std::string start = "stfs apply: " + delta + ": ";
   REQUIRE(run.err.find(start) == 0);
@@ -68,13 +69,13 @@ TEST_CASE("apply names a tensor that is missing or has another dtype, shape or s
   const Model model;
   CHECK(failure_of(model, "y", test::entry("U8", "1", 3, 4), 1) == "y: missing in the target");
   CHECK(failure_of(model, "b", test::entry("F16", "4", 3, 11), 8) ==
-        "b: other dtype: F16 [4], 8 bytes, came; BF16 [4], 8 bytes, is due");
+        "b: other dtype: found F16 [4], 8 bytes; expected BF16 [4], 8 bytes");
   CHECK(failure_of(model, "b", test::entry("BF16", "2,2", 3, 11), 8) ==
-        "b: other shape: BF16 [2,2], 8 bytes, came; BF16 [4], 8 bytes, is due");
+        "b: other shape: found BF16 [2,2], 8 bytes; expected BF16 [4], 8 bytes");
   CHECK(failure_of(model, "b", test::entry("BF16", "5", 3, 13), 10) ==
-        "b: other shape and size: BF16 [5], 10 bytes, came; BF16 [4], 8 bytes, is due");
+        "b: other shape and size: found BF16 [5], 10 bytes; expected BF16 [4], 8 bytes");
   CHECK(failure_of(model, "b", test::entry("U8", "1", 3, 4), 1) ==
-        "b: other dtype, shape and size: U8 [1], 1 byte, came; BF16 [4], 8 bytes, is due");
+        "b: other dtype, shape and size: found U8 [1], 1 byte; expected BF16 [4], 8 bytes");
 }
 
 TEST_CASE("apply refuses a delta and a target that misses a shard, and changes nothing", "[tools][apply]") {

@@ -87,3 +87,19 @@ TEST_CASE("a word or a number that an option does not take names those that it d
   CHECK(mistake_in({"x", "--sort", "colour"}) == "--sort: colour: must be name, size or offset");
   CHECK(mistake_in({"x", "--threads", "9"}) == "--threads: 9: must be a whole number from 1 to 8");
 }
+
+TEST_CASE("--definitions prints what packaging/generate needs of each option", "[tools][command_line]") {
+  const auto run = test::run_verb(list, {"--definitions"});
+  CHECK(run.code == 0);
+  CHECK(run.out.ends_with("}\n"));
+  for (const char* part :
+       {R"({"verb":"list","summary":"Lists.","options":[)", R"({"name":"TARGET","value":"")",
+        R"({"name":"--sort","value":"KEY","words":"name|size|offset","description":"in which order",)"
+        R"("excludes":[],"repeats":false})",
+        R"({"name":"-r,--reverse","value":"","words":"")",
+        R"("description":"which","excludes":[],"repeats":true})"}) {
+    CAPTURE(part);
+    CHECK(run.out.find(part) != std::string::npos);
+  }
+  CHECK(test::run_verb(pair, {"--definitions"}).out.find(R"({"name":"NAME FILE")") != std::string::npos);
+}

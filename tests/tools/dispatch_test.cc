@@ -61,6 +61,13 @@ TEST_CASE("dispatch prints the version", "[tools][dispatch]") {
   CHECK(test::run_verb(run_top, {"--version"}).out == "stfs " STFS_VERSION "\n");
 }
 
+TEST_CASE("dispatch asks each verb for its definitions, and ends with the first that fails",
+          "[tools][dispatch]") {
+  const auto run = test::run_verb(run_top, {"--definitions"});
+  CHECK(run.code == 7);
+  CHECK(run.out == "<--definitions>");
+}
+
 TEST_CASE("dispatch suggests the nearest verb for an unknown one", "[tools][dispatch]") {
   const auto run = test::run_verb(run_top, {"ecoh"});
   CHECK(run.code == 2);

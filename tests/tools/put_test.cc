@@ -50,13 +50,13 @@ TEST_CASE("put refuses an input that is too short or too long, and changes nothi
   const PutModel model;
   const auto cut = run_verb(tools::put, {model.path, "x", "-"}, test::Output::Pipe, "ne");
   CHECK(cut.code == 1);
-  CHECK(cut.err == "stfs put: standard input: ended after 2 bytes: the tensor takes exactly 3\n");
+  CHECK(cut.err == "stfs put: standard input: ended after 2 bytes: the tensor needs exactly 3\n");
   const auto longer = run_verb(tools::put, {model.path, "x", "-"}, test::Output::Pipe, "news");
   CHECK(longer.code == 1);
-  CHECK(longer.err == "stfs put: standard input: has more than 3 bytes: the tensor takes exactly that\n");
+  CHECK(longer.err == "stfs put: standard input: has more than 3 bytes, the size of the tensor\n");
   const std::string file = model.directory.write("x.bin", "news");
   CHECK(run_verb(tools::put, {model.path, "x", file}).err ==
-        "stfs put: " + file + ": has 4 bytes: U8 [3] takes exactly 3\n");
+        "stfs put: " + file + ": has 4 bytes: U8 [3] needs exactly 3\n");
   CHECK(model.is_untouched());
 }
 
@@ -99,10 +99,10 @@ TEST_CASE("put refuses a NumPy file that is another array, and changes nothing",
   const PutModel model;
   const std::string data(24, 'x');
   for (const auto& [content, why] :
-       {std::pair(npy("<i4", "(2, 3)", data), "holds <i4, the tensor is F32"),
-        std::pair(npy("<f4", "(3, 2)", data), "has the shape [3,2], the tensor's is [2,3]"),
-        std::pair(npy("<f4", "(2, 3)", data + "x"), "has 25 bytes of data, its header promises 24"),
-        std::pair(data, "is no NumPy file: it does not begin as one")}) {
+       {std::pair(npy("<i4", "(2, 3)", data), "holds <i4, expected F32"),
+        std::pair(npy("<f4", "(3, 2)", data), "has the shape [3,2], expected [2,3]"),
+        std::pair(npy("<f4", "(2, 3)", data + "x"), "has 25 bytes of data, its header gives 24"),
+        std::pair(data, "is not a NumPy file: it does not begin like one")}) {
     const std::string file = model.directory.write("f.npy", content);
     const auto run = run_verb(tools::put, {model.path, "f", file});
     CHECK(run.code == 1);
@@ -110,8 +110,7 @@ TEST_CASE("put refuses a NumPy file that is another array, and changes nothing",
   }
   CHECK(model.is_untouched());
   const std::string misnamed = model.directory.write("f.bin", npy("<f4", "(2, 3)", data));
-  CHECK(run_verb(tools::put, {model.path, "f", misnamed}).err.find("must be called .npy") !=
-        std::string::npos);
+  CHECK(run_verb(tools::put, {model.path, "f", misnamed}).err.find("must end in .npy") != std::string::npos);
   const std::string raw = model.directory.write("raw.npy", data);
   CHECK(run_verb(tools::put, {"--raw", model.path, "f", raw}).code == 0);
   CHECK(content_of(model.path) == model.archive(data + std::string(11, '.')));
@@ -130,7 +129,7 @@ TEST_CASE("put takes a tensor of another archive, of the same name or another", 
   CHECK(content_of(model.path) == model.archive(std::string(32, '.') + "two"));
   CHECK(run_verb(tools::put, {model.path, "f", other}).err ==
         "stfs put: " + other +
-            ": f: other dtype and size: F16 [2,3], 12 bytes, came; F32 [2,3], 24 bytes, is due\n");
+            ": f: other dtype and size: found F16 [2,3], 12 bytes; expected F32 [2,3], 24 bytes\n");
   CHECK(run_verb(tools::put, {model.path, "b", other}).err ==
         "stfs put: " + other + ": b: no such tensor, did you mean x or f?\n");
   CHECK(content_of(model.path) == model.archive(std::string(32, '.') + "two"));

@@ -182,7 +182,7 @@ TEST_CASE("slice replaces a file only when all is written, and never one of the 
   for (const std::string& own : {model.path, model.directory / "other-name"}) {
     const auto run = run_verb(tools::slice, {model.path, "m[0]", "-o", own});
     CHECK(run.code == 1);
-    CHECK(run.err == "stfs slice: " + own + ": is a file of the model that is read: it is not replaced\n");
+    CHECK(run.err == "stfs slice: " + own + ": is a file of the input model and is not replaced\n");
   }
   CHECK(test::content_of(model.path) == test::archive_bytes(kSliceHeader, kSliceData));
 

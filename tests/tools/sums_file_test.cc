@@ -26,7 +26,7 @@ struct Record {
     const std::string path = directory.write("sums", text);
     const auto sums = read_sums(path);
     if (sums) return "";
-    const std::string start = path + ": not a file of checksums: ";
+    const std::string start = path + ": not a record of stfs verify: ";
     CHECK(sums.error().message.find(start) == 0);
     return sums.error().message.substr(std::min(start.size(), sums.error().message.size()));
   }
@@ -86,7 +86,7 @@ TEST_CASE("a file that is no record says where and why", "[tools][sums_file]") {
   CHECK(record.fault("\xff").find("byte 0: 0xff is not UTF-8 here") == 0);
   CHECK(record.fault(std::string(1 << 20, '[')) == "byte 16: not JSON: nested too deeply");
   CHECK(record.fault(std::string(1 << 20, '{')).find("byte 1: not JSON: ") == 0);
-  CHECK(record.fault("[]") == "byte 0: it is no JSON object");
+  CHECK(record.fault("[]") == "byte 0: it is not a JSON object");
   CHECK(record.fault("{}") == "byte 0: it has no version and tensors");
   CHECK(record.fault(R"({"version":1})") == "byte 0: it has no version and tensors");
   CHECK(record.fault(R"({"tensors":{}})") == "byte 0: it has no version and tensors");
@@ -98,19 +98,20 @@ TEST_CASE("a file that is no record says where and why", "[tools][sums_file]") {
   }
   CHECK(record.fault(R"({"version":1,"version":1,"tensors":{}})") == "byte 13: version is given twice");
   CHECK(record.fault(R"({"version":1,"tensors":{},"tensors":{}})") == "byte 26: tensors is given twice");
-  CHECK(record.fault(with("[]")) == "byte 23: tensors is no object");
-  CHECK(record.fault(with(R"({"a":1})")) == "byte 28: tensor \"a\": is no object");
-  CHECK(record.fault(with(R"({"a":{}})")) == "byte 24: tensor \"a\": dtype, shape and checksum are due");
+  CHECK(record.fault(with("[]")) == "byte 23: tensors is not an object");
+  CHECK(record.fault(with(R"({"a":1})")) == "byte 28: tensor \"a\": is not an object");
+  CHECK(record.fault(with(R"({"a":{}})")) == "byte 24: tensor \"a\": expected dtype, shape and checksum");
   CHECK(record.fault(with("{" + tensor("a") + "," + tensor("a") + "}")) ==
         "byte 0: tensor \"a\" is given twice");
   CHECK(record.fault(with(R"({"a":{"dtype":"u8"}})")) ==
-        "byte 37: tensor \"a\": dtype is none of the format");
-  CHECK(record.fault(with(R"({"a":{"dtype":8}})")) == "byte 37: tensor \"a\": dtype is none of the format");
-  CHECK(record.fault(with(R"({"a":{"shape":8}})")) == "byte 37: tensor \"a\": shape is no array");
+        "byte 37: tensor \"a\": dtype is not a dtype of the format");
+  CHECK(record.fault(with(R"({"a":{"dtype":8}})")) ==
+        "byte 37: tensor \"a\": dtype is not a dtype of the format");
+  CHECK(record.fault(with(R"({"a":{"shape":8}})")) == "byte 37: tensor \"a\": shape is not an array");
   for (const char* dimension : {"-1", "1.5", "\"1\"", "[]", "18446744073709551616", "null"}) {
     CAPTURE(dimension);
     CHECK(record.fault(with(R"({"a":{"shape":[)" + std::string(dimension) + "]}}")) ==
-          "byte 38: tensor \"a\": a dimension is no whole number");
+          "byte 38: tensor \"a\": a dimension is not a whole number");
   }
   for (const std::string& checksum :
        {std::string(), std::string("xxh128:"), kDigits + "0", "md5:" + kDigits.substr(7),
@@ -127,7 +128,7 @@ TEST_CASE("a record that is too large, missing or no file is refused unread", "[
   REQUIRE(::truncate(large.c_str(), 1L << 40) == 0);
   const auto refused = read_sums(large);
   REQUIRE_FALSE(refused);
-  CHECK(refused.error().message == large + ": 1099511627776 bytes, where a record has at most 536870912");
+  CHECK(refused.error().message == large + ": 1099511627776 bytes, a record has at most 536870912");
   CHECK_FALSE(read_sums(directory / "none"));
   CHECK_FALSE(read_sums(directory.path().string()));
   const std::string fifo = directory / "fifo";

@@ -108,7 +108,7 @@ TEST_CASE("target tells a missing file, a special file and an empty name apart",
   CHECK(failure("") == "the name of the target is empty");
   const std::string fifo = directory / "fifo";
   REQUIRE(::mkfifo(fifo.c_str(), 0600) == 0);
-  CHECK(failure(fifo) == fifo + ": is no regular file: an archive has to be mapped");
+  CHECK(failure(fifo) == fifo + ": is not a regular file, so it cannot be mapped");
   const std::string file = directory.write("file", "");
   CHECK(failure(file + "/x") == file + "/x: Not a directory");
 }
@@ -116,7 +116,7 @@ TEST_CASE("target tells a missing file, a special file and an empty name apart",
 TEST_CASE("target names the archives of a directory that is no mount", "[tools][target]") {
   const test::TemporaryDirectory directory;
   const std::string path = directory.path().string();
-  CHECK(failure(path) == path + ": is a directory: it is no mount of safetensorsfs and holds no archive");
+  CHECK(failure(path) == path + ": is a directory, not a mount of safetensorsfs, and holds no archive");
   for (const char* name : {"c.safetensors", "a.safetensors", "notes.txt"}) directory.write(name, "");
   CHECK(failure(path) == path + ": is a directory: name an archive in it: a.safetensors, c.safetensors");
   for (const char* name : {"b.safetensors", "d.safetensors", "e.safetensors"}) directory.write(name, "");

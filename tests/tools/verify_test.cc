@@ -149,10 +149,10 @@ TEST_CASE("what verify recorded is found again, and every difference is named", 
   CHECK(run.out == "read 4 tensors, 21 B: 5 problems\n");
   const std::string start = "stfs verify: " + other + ": ";
   CHECK(lines(run.err) ==
-        std::vector{start + "bytes: other checksum: " + sum("aBc") + " came; " + sum("abc") + " was recorded",
-                    start + "e4m3: other dtype: F8_E5M2 [2] came; F8_E4M3 [2] was recorded",
-                    start + "more: is not in the record", start + "none: was recorded and is missing",
-                    start + "single: other shape: F32 [4,1] came; F32 [2,2] was recorded"});
+        std::vector{start + "bytes: other checksum: found " + sum("aBc") + ", recorded " + sum("abc"),
+                    start + "e4m3: other dtype: found F8_E5M2 [2], recorded F8_E4M3 [2]",
+                    start + "more: is not in the record", start + "none: is in the record and missing here",
+                    start + "single: other shape: found F32 [4,1], recorded F32 [2,2]"});
   const auto json =
       nlohmann::json::parse(run_verb(tools::verify, {"--json", other, "--against", model.sums}).out);
   CHECK(json["problems"].size() == 5);
@@ -237,7 +237,7 @@ TEST_CASE("verify names what an index and its shards disagree on, and records no
   const auto unrecorded = run_verb(tools::verify, {index, "--record", directory / "none"});
   CHECK(unrecorded.code == 1);
   CHECK(unrecorded.out.empty());
-  CHECK(unrecorded.err.find("none: not written: a record is of a model that is whole\n") !=
+  CHECK(unrecorded.err.find("none: not written: a record needs a model without problems\n") !=
         std::string::npos);
   CHECK_FALSE(std::filesystem::exists(directory / "none"));
 }
@@ -264,5 +264,6 @@ TEST_CASE("verify says why a record can't be read before it reads the model", "[
   const auto run = run_verb(tools::verify, {model.path, "--against", model.directory.write("bad", "[")});
   CHECK(run.code == 1);
   CHECK(run.out.empty());
-  CHECK(run.err.find("stfs verify: " + (model.directory / "bad") + ": not a file of checksums: byte ") == 0);
+  CHECK(run.err.find("stfs verify: " + (model.directory / "bad") + ": not a record of stfs verify: byte ") ==
+        0);
 }

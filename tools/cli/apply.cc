@@ -23,14 +23,15 @@ namespace stfs::tools {
 namespace {
 
 constexpr const char* kApplyExamples =
-    "DELTA is an archive of tensors that TARGET has too, each with the same dtype and shape. Where one is\n"
-    "missing in TARGET or differs, or a shard of either is missing, that is named and nothing changes.\n"
-    "Whatever happens meanwhile, TARGET holds all new tensors afterwards or all old ones.\n"
+    "DELTA is an archive of tensors that TARGET has too, each with the same dtype and shape. If a tensor is\n"
+    "missing in TARGET or differs, or if a shard of either is missing, an error names it and nothing "
+    "changes.\n"
+    "After any failure TARGET holds all new tensors or all old tensors.\n"
     "\n"
     "Examples:\n"
     "  stfs apply model.safetensors lora-merged.safetensors\n"
     "  stfs apply --dry-run model.safetensors delta.safetensors\n"
-    "  stfs apply /mnt/model delta.safetensors           readers of the mount see it at once";
+    "  stfs apply /mnt/model delta.safetensors           the mount shows the change at once";
 
 struct ApplyRequest {
   std::string target;
@@ -75,7 +76,7 @@ Plan plan_of(const TensorIndex& target, const TensorIndex& delta) {
 Result<void> apply_plan(Change& change, const Plan& plan, const Model& delta) {
   std::vector<std::byte> scratch;
   for (const Plan::Step& step : plan.steps) {
-    const Archive& archive = delta.archive_of(step.delta);
+    const ArchiveReader& archive = delta.archive_of(step.delta);
     const std::uint64_t from = delta.file_range(step.delta).offset;
     auto staged = change.stage(step.target, [&](ByteRange piece) {
       return archive.read({from + piece.offset, piece.size_bytes}, scratch);
@@ -155,7 +156,7 @@ int report_problems(const ApplyRequest& request, const Plan& plan, const Model& 
       plan.problems.empty()
           ? fmt::format("{} is not whole",
                         printable(delta.problems().empty() ? request.target : request.delta))
-          : fmt::format("{} of {} tensors of the delta do not fit", grouped(plan.problems.size()),
+          : fmt::format("{} of {} tensors of the delta do not match", grouped(plan.problems.size()),
                         grouped(plan.problems.size() + plan.steps.size()));
   return report_failure(streams, "apply", fmt::format("{}: nothing was changed: {}", request.target, why));
 }
@@ -166,7 +167,7 @@ Result<std::unique_ptr<Model>> open_model(const std::string& named, Use use, Acc
   if (!target) return pass_on(std::move(target));
   if (target->tensor) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
-                named + ": is one tensor's file: name the mount or the archive, or use `stfs put`");
+                named + ": is a tensor's file: name the mount or the archive, or use `stfs put`");
   }
   return std::move(target->model);
 }
@@ -176,11 +177,12 @@ Result<std::unique_ptr<Model>> open_model(const std::string& named, Use use, Acc
 int apply(const Arguments& arguments, Streams& streams) {
   ApplyRequest request;
   CommandLine line("apply", "Change all tensors of a delta in the target at once, or none.", kApplyExamples);
-  line.positional(request.target, "TARGET", "an archive, a sharded model, or the root of a mount");
-  line.positional(request.delta, "DELTA", "the archive or the sharded model that holds the new tensors");
-  line.flag(request.is_dry_run, "-n,--dry-run", "check and show what would change, and change nothing");
+  line.positional(request.target, "TARGET", "Archive, sharded model, or root of a mount.");
+  line.positional(request.delta, "DELTA", "Archive or sharded model that holds the new tensors.");
+  line.flag(request.is_dry_run, "-n,--dry-run",
+            "Check all and list the tensors that would change. Change nothing.");
   add_change_options(line, request.options);
-  line.flag(request.json, "--json", "the result as a JSON object");
+  line.flag(request.json, "--json", "Print the result as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto delta = open_model(request.delta, Use::Tensors, Access::ReadOnly);

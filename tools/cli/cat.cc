@@ -18,15 +18,15 @@ namespace {
 constexpr std::uint64_t kSliceBytes = 8U << 20U;
 
 constexpr const char* kCatExamples =
-    "The bytes of several tensors follow each other without anything between them. A name is the whole\n"
-    "name, as `stfs ls --json` prints it; names that start with a dash go after `--`.\n"
+    "The bytes of several tensors follow each other with nothing between them. A NAME is a whole name, as\n"
+    "`stfs ls --json` prints it. Names that start with a dash go after `--`.\n"
     "\n"
     "Examples:\n"
     "  stfs cat model.safetensors lm_head.weight > lm_head.bin\n"
     "  stfs cat model.safetensors model.norm.weight | od -A d -t f4 | head\n"
     "  stfs cat model.safetensors model.norm.weight lm_head.weight | xxh128sum\n"
     "  stfs cat /mnt/model/lm_head.weight | wc -c         a tensor's file needs no name\n"
-    "  stfs cat '/mnt/model/.safetensors/slice/lm_head.weight[:2]' | wc -c     nor does a view";
+    "  stfs cat '/mnt/model/.safetensors/slice/lm_head.weight[:2]' | wc -c     a view needs none either";
 
 struct CatRequest {
   std::string target;
@@ -47,7 +47,7 @@ Result<std::vector<std::uint32_t>> find_all(const Target& target, const CatReque
 }
 
 Result<void> write_tensor(const Model& model, std::uint32_t tensor, std::ostream& out) {
-  const Archive& archive = model.archive_of(tensor);
+  const ArchiveReader& archive = model.archive_of(tensor);
   const ByteRange range = model.file_range(tensor);
   std::vector<std::byte> scratch;
   for (std::uint64_t offset = range.offset; out && offset < range.end(); offset += kSliceBytes) {
@@ -78,9 +78,9 @@ Result<void> write_view(const std::filesystem::path& view, std::ostream& out) {
 int cat(const Arguments& arguments, Streams& streams) {
   CatRequest request;
   CommandLine line("cat", "Write the bytes of tensors to standard output.", kCatExamples);
-  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
-  line.positionals(request.names, "NAME", "tensors, in the order in which to write them");
-  line.flag(request.force, "-f,--force", "write binary data even to a terminal");
+  line.positional(request.target, "TARGET", "Archive, sharded model, or path inside a mount.");
+  line.positionals(request.names, "NAME", "Tensors, in the order in which they are written.");
+  line.flag(request.force, "-f,--force", "Write binary data to a terminal too.");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto target = open_target(request.target, Use::Bytes);
@@ -88,8 +88,8 @@ int cat(const Arguments& arguments, Streams& streams) {
   if (target->model) static_cast<void>(report_not_shown(streams, "cat", *target->model));
   const bool is_one_file = target->tensor || target->view;
   if (is_one_file && !request.names.empty()) {
-    return report_wrong_usage(
-        streams, "cat", request.target + ": is one tensor's file already: NAME goes with a whole archive");
+    return report_wrong_usage(streams, "cat",
+                              request.target + ": is a tensor's file: NAME needs an archive or a mount");
   }
   if (!is_one_file && request.names.empty()) {
     return report_wrong_usage(streams, "cat",

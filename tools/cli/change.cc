@@ -16,11 +16,12 @@ namespace stfs::tools {
 
 void add_change_options(CommandLine& line, ChangeOptions& options) {
   line.choice(options.durability, "--durability", "power|process",
-              "what the change survives: loss of power (the default), or a killed process only",
+              "The change survives a loss of power (the default), or a killed process only.",
               {"power", "process"});
-  line.flag(options.has_no_locks, "--nolock", "take no locks: nobody else writes the archive");
-  line.number(options.wait_s, "--wait", "SECONDS", "wait so long for the locks of others; 10 by default", 0,
-              86400);
+  line.flag(options.has_no_locks, "--nolock",
+            "Take no locks. Safe only if no other program writes the archive.");
+  line.number(options.wait_s, "--wait", "SECONDS",
+              "Wait up to SECONDS for the locks of other writers. Default: 10.", 0, 86400);
 }
 
 Change::Change(Streams& streams, std::string_view verb, const Model& model, const ChangeOptions& options,
@@ -33,8 +34,8 @@ Change::Change(Streams& streams, std::string_view verb, const Model& model, cons
     if (!shard.archive) continue;
     shard.archive->tell_copy_to([this, path = shard.path.string()](const CopyUp& copy) {
       streams_.err << fmt::format(
-          "stfs {}: {}: lay on a lower layer of overlayfs: this first write has copied all of it, {}\n",
-          verb_, printable(path), human_size(copy.size_bytes));
+          "stfs {}: {}: was on a lower layer of overlayfs: the first write has copied all of it, {}\n", verb_,
+          printable(path), human_size(copy.size_bytes));
     });
   }
   guard_.emplace();
@@ -52,7 +53,7 @@ Result<void> Change::stage(std::uint32_t tensor, const ReadPiece& read_piece) {
     const auto piece = read_piece({offset, std::min(kPieceBytes, size_bytes - offset)});
     // Check the interrupt before the error of the read, because the signal may have interrupted the read.
     if (interrupted()) {
-      return fail(ErrorCode::System, EINTR, model_.path().string() + ": interrupted: it is as it was");
+      return fail(ErrorCode::System, EINTR, model_.path().string() + ": interrupted: not changed");
     }
     if (!piece) return tl::unexpected(piece.error());
     if (auto written = (*staging)->write(*piece, offset); !written) return written;

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "tools/cli/diagnostic.h"
+#include "tools/text/json_document.h"
 #include "tools/text/near_names.h"
 
 namespace stfs::tools {
@@ -88,6 +89,34 @@ std::string mistake_in_values(const CLI::App& app, const std::string& message) {
   return fmt::format("{}: its {} is missing", name, option->get_option_text());
 }
 
+/// Returns the definition of a verb on one line, for packaging/generate.
+std::string definition(const std::string& verb, const CLI::App& app) {
+  Json options = Json::array();
+  for (const CLI::Option* option : app.get_options()) {
+    std::vector<std::string> excludes;
+    for (const CLI::Option* other : option->get_excludes()) excludes.push_back(other->get_name(true, true));
+    std::sort(excludes.begin(), excludes.end());
+    const std::string words = option->get_type_name();
+    std::string name = option->get_name(true, true);
+    if (option->get_positional()) std::replace(name.begin(), name.end(), '_', ' ');
+    options.push_back({{"name", name},
+                       {"value", option->get_option_text() == " " ? "" : option->get_option_text()},
+                       {"words", words.find('|') == std::string::npos ? "" : words},
+                       {"description", option->get_description()},
+                       {"excludes", excludes},
+                       {"repeats", option->get_expected_max() > 1 || option->get_multi_option_policy() ==
+                                                                         CLI::MultiOptionPolicy::TakeAll}});
+  }
+  std::string summary = app.get_description();
+  summary.erase(summary.find_last_not_of('\n') + 1);
+  return json_line({{"verb", verb}, {"summary", summary}, {"options", options}}) + "\n";
+}
+
+/// Joins words: "a|b|c".
+std::string joined(const std::vector<std::string>& words) {
+  return fmt::format("{}", fmt::join(words, "|"));
+}
+
 }  // namespace
 
 struct CommandLine::Parser {
@@ -102,7 +131,7 @@ struct CommandLine::Parser {
 CommandLine::CommandLine(std::string verb, const std::string& summary, const std::string& examples)
     : parser_(std::make_unique<Parser>(std::move(verb), summary)) {
   CLI::App& app = parser_->app;
-  app.set_help_flag("-h,--help", "this help");
+  app.set_help_flag("-h,--help", "Print this help.");
   app.footer(examples);
   app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(22);
@@ -114,6 +143,11 @@ CommandLine::~CommandLine() = default;
 
 const CommandLine::Option& CommandLine::Option::excludes(const std::string& other) const {
   option_->excludes(other);
+  return *this;
+}
+
+const CommandLine::Option& CommandLine::Option::suggests(const std::vector<std::string>& words) const {
+  option_->type_name(joined(words));
   return *this;
 }
 
@@ -130,7 +164,7 @@ CommandLine::Option CommandLine::text(std::string& to, const std::string& name, 
 
 CommandLine::Option CommandLine::choice(std::string& to, const std::string& name, const std::string& value,
                                         const std::string& description, std::vector<std::string> words) {
-  const Option option = text(to, name, value, description);
+  const Option option = text(to, name, value, description).suggests(words);
   const auto mistake_in = [words = std::move(words)](const std::string& word) -> std::string {
     if (std::find(words.begin(), words.end(), word) != words.end()) return {};
     return fmt::format("{}: must be {}", word, alternatives(words));
@@ -173,6 +207,10 @@ void CommandLine::positionals(std::vector<std::string>& to, const std::string& n
 }
 
 std::optional<int> CommandLine::parse(const Arguments& arguments, Streams& streams) {
+  if (arguments == Arguments{"--definitions"}) {
+    streams.out << definition(parser_->verb, parser_->app);
+    return kDone;
+  }
   std::vector<std::string> reversed(arguments.rbegin(), arguments.rend());
   std::transform(reversed.begin(), reversed.end(), reversed.begin(), guarded);
   try {

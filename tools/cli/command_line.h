@@ -25,6 +25,8 @@ class CommandLine {
     /// Makes it wrong usage to give both options.
     /// @param other  the long name of an option that is already declared.
     const Option& excludes(const std::string& other) const;
+    /// Gives the completions words for the value. Other values are accepted too.
+    const Option& suggests(const std::vector<std::string>& words) const;
 
    private:
     friend class CommandLine;
@@ -60,7 +62,8 @@ class CommandLine {
   /// All positional arguments after the first.
   void positionals(std::vector<std::string>& to, const std::string& name, const std::string& description);
 
-  /// Fills in the arguments. Prints the help if the user asked for it, or the mistake if there is one.
+  /// Fills in the arguments. Prints the definitions for packaging/generate if the only argument is
+  /// --definitions. Prints the help if the user asked for it, or the mistake if there is one.
   /// @return the exit code if the verb must end now; nothing if the verb goes on.
   std::optional<int> parse(const Arguments& arguments, Streams& streams);
   /// Returns whether the option was given. Call it after parse().

@@ -14,11 +14,11 @@ namespace stfs::tools {
 namespace {
 
 constexpr const char* kDevicesExamples =
-    "The first column is what `stfs upload --device` takes; a GPU's UUID does too, as cuda:GPU-..., and "
-    "means\n"
-    "the same GPU after the machine was started anew. Where no GPU can be used, the last line says why: no\n"
-    "driver, one that is too old, no device, no access to it, or a safetensorsfs that was built without "
-    "CUDA.\n"
+    "The first column is a DEVICE of `stfs upload --device`. cuda:GPU-UUID is a DEVICE too; it names the "
+    "same\n"
+    "GPU after a restart of the machine. If no GPU can be used, the last line gives the reason: no driver, "
+    "an\n"
+    "old driver, no device, no access to the device, or a safetensorsfs that was built without CUDA.\n"
     "\n"
     "Examples:\n"
     "  stfs devices\n"
@@ -64,9 +64,8 @@ void print_table(const upload::DeviceList& list, std::ostream& out) {
 
 int devices(const Arguments& arguments, Streams& streams) {
   bool json = false;
-  CommandLine line("devices", "List the devices that tensors can be uploaded to, and their memory.",
-                   kDevicesExamples);
-  line.flag(json, "--json", "an object of the devices, and why there is no GPU");
+  CommandLine line("devices", "List the devices for uploads, and their memory.", kDevicesExamples);
+  line.flag(json, "--json", "Print a JSON object of the devices, with the reason if there is no GPU.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   const upload::DeviceList list = upload::list_devices();
   json ? print_json(list, streams.out) : print_table(list, streams.out);

@@ -22,7 +22,7 @@ const Verb* find(std::span<const Verb> verbs, std::string_view name) {
 
 std::string help(std::span<const Verb> verbs) {
   std::string text =
-      "stfs works on the tensors of .safetensors archives, without loading them.\n"
+      "stfs works on the tensors of .safetensors archives. It reads only the bytes that it needs.\n"
       "\n"
       "Usage: stfs VERB [OPTIONS] TARGET ...\n"
       "\n"
@@ -34,13 +34,13 @@ std::string help(std::span<const Verb> verbs) {
   text +=
       "\n"
       "Options:\n"
-      "  -h, --help     this help; `stfs VERB --help` explains a verb\n"
-      "  -V, --version  the version\n"
+      "  -h, --help     Print this help. `stfs VERB --help` explains a verb.\n"
+      "  -V, --version  Print the version.\n"
       "\n"
       "Examples:\n"
-      "  stfs sample model.safetensors             write a model to try the others on\n"
-      "  stfs ls model.safetensors                 its tensors\n"
-      "  stfs ls model.safetensors '*.q_proj.*'    some of them\n"
+      "  stfs sample model.safetensors             write a model for experiments\n"
+      "  stfs ls model.safetensors                 list its tensors\n"
+      "  stfs ls model.safetensors '*.q_proj.*'    list some of them\n"
       "  stfs info model.safetensors               totals, metadata, alignment\n"
       "  stfs cat model.safetensors lm_head.weight > lm_head.bin\n"
       "  stfs slice model.safetensors 'lm_head.weight[:10]' -o first.npy\n"
@@ -98,6 +98,12 @@ int dispatch(std::span<const Verb> verbs, const Arguments& arguments, Streams& s
   }
   if (first == "-V" || first == "--version") {
     streams.out << "stfs " STFS_VERSION "\n";
+    return kDone;
+  }
+  if (first == "--definitions") {  // for packaging/generate; the help does not show it
+    for (const Verb& verb : verbs) {
+      if (const int code = run(verb, {first}, streams); code != kDone) return code;
+    }
     return kDone;
   }
   const std::string& name = asks_help ? rest.front() : first;

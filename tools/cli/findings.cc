@@ -29,9 +29,9 @@ Finding difference(const Tensor& came, const std::string& checksum, const Record
   if (finding.kinds.empty()) return finding;
   finding.text = fmt::format("other {}: ", joined(finding.kinds));
   if (is_like) {
-    finding.text += fmt::format("{} came; {} was recorded", checksum, due.checksum);
+    finding.text += fmt::format("found {}, recorded {}", checksum, due.checksum);
   } else {
-    finding.text += fmt::format("{} {} came; {} {} was recorded", name_of(came.dtype), shape_text(came.shape),
+    finding.text += fmt::format("found {} {}, recorded {} {}", name_of(came.dtype), shape_text(came.shape),
                                 name_of(due.dtype), shape_text(due.shape));
   }
   return finding;
@@ -81,7 +81,7 @@ void find_changed(const Model& model, std::span<const std::uint32_t> tensors,
 void find_missing(const Model& model, const Sums& recorded, Findings& findings) {
   for (const RecordedTensor& tensor : recorded) {
     if (model.tensors().find(tensor.name)) continue;
-    findings.push_back({tensor.name, {"missing"}, "was recorded and is missing"});
+    findings.push_back({tensor.name, {"missing"}, "is in the record and missing here"});
   }
 }
 

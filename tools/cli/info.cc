@@ -18,8 +18,8 @@ namespace stfs::tools {
 namespace {
 
 constexpr const char* kInfoExamples =
-    "Padding is the white space at the end of the header: room for later edits, and what aligns the\n"
-    "data. Alignment counts the tensors whose first byte lies at a multiple of 8 (any dtype can be used\n"
+    "Padding is the white space at the end of the header. It leaves room for later edits and aligns the\n"
+    "data. Alignment counts the tensors whose first byte lies at a multiple of 8 (every dtype can be used\n"
     "in place), 64 (a cache line) and 4096 (a page) in the file.\n"
     "\n"
     "Examples:\n"
@@ -53,7 +53,7 @@ struct Summary {
 };
 
 /// Returns the size of the white space at the end of the header.
-Result<std::uint64_t> header_padding(const Archive& archive) {
+Result<std::uint64_t> header_padding(const ArchiveReader& archive) {
   std::vector<std::byte> scratch;
   const auto header = archive.read({kHeaderLengthBytes, archive.header_size_bytes()}, scratch);
   if (!header) return tl::unexpected(header.error());
@@ -197,11 +197,10 @@ int info(const Arguments& arguments, Streams& streams) {
   std::string named;
   bool exact_bytes = false;
   bool json = false;
-  CommandLine line("info", "Show what a model holds: totals by dtype, metadata, header, alignment.",
-                   kInfoExamples);
-  line.positional(named, "TARGET", "an archive, a sharded model, or a path inside a mount");
-  line.flag(exact_bytes, "-b,--bytes", "sizes in the table as exact bytes");
-  line.flag(json, "--json", "the same as a JSON object").excludes("--bytes");
+  CommandLine line("info", "Show totals by dtype, metadata, header and alignment of a model.", kInfoExamples);
+  line.positional(named, "TARGET", "Archive, sharded model, or path inside a mount.");
+  line.flag(exact_bytes, "-b,--bytes", "Print sizes in the table as exact numbers of bytes.");
+  line.flag(json, "--json", "Print a JSON object.").excludes("--bytes");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto target = open_target(named, Use::Model);

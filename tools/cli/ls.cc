@@ -1,6 +1,5 @@
 // stfs ls: lists the tensors of an archive, one on each row.
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,7 @@
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/verb.h"
+#include "tools/device/selection.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/near_names.h"
@@ -21,13 +21,13 @@ namespace stfs::tools {
 namespace {
 
 constexpr const char* kLsExamples =
-    "Name, dtype, shape and size, in the order of the data. A GLOB is matched against whole names; its\n"
-    "* matches dots and slashes too. Characters that could disturb a terminal are escaped (\\n, \\x1b),\n"
-    "and the empty name is shown as \"\"; --json prints names exactly.\n"
+    "Prints name, dtype, shape and size of each tensor, in the order of the data. A GLOB is matched against\n"
+    "whole names; * matches dots and slashes too. Characters that could disturb a terminal are escaped\n"
+    "(\\n, \\x1b), and the empty name is shown as \"\". --json prints names exactly.\n"
     "\n"
     "Examples:\n"
-    "  stfs ls model.safetensors                       everything\n"
-    "  stfs ls model.safetensors '*.[qk]_proj.weight'  what matches a pattern\n"
+    "  stfs ls model.safetensors                       all tensors\n"
+    "  stfs ls model.safetensors '*.[qk]_proj.weight'  the matches of a pattern\n"
     "  stfs ls --sort size model.safetensors | head    the largest tensors\n"
     "  stfs ls /mnt/model                              through a mount\n"
     "  stfs ls --json model.safetensors | jq '.tensors[].name'";
@@ -41,14 +41,6 @@ struct LsRequest {
   bool exact_bytes = false;
   bool json = false;
 };
-
-/// A glob that equals the name always matches, even if it has special characters.
-bool matches(const std::string& glob, std::string_view name) {
-  if (glob == name) return true;
-  std::string text(name);
-  std::replace(text.begin(), text.end(), '\0', '\1');  // fnmatch would stop at a NUL
-  return ::fnmatch(glob.c_str(), text.c_str(), 0) == 0;
-}
 
 using Positions = std::vector<std::uint32_t>;
 
@@ -65,7 +57,7 @@ Positions select(const Target& target, const LsRequest& request, Streams& stream
   const auto unmatched = [&](std::uint32_t position) {
     bool any = false;
     for (std::size_t at = 0; at < used.size(); ++at) {
-      if (!matches(request.globs[at], tensors[position].name)) continue;
+      if (!upload::matches_name(request.globs[at], tensors[position].name)) continue;
       used[at] = true;
       any = true;
     }
@@ -146,15 +138,14 @@ void print_table(const Model& model, const Positions& positions, const LsRequest
 int ls(const Arguments& arguments, Streams& streams) {
   LsRequest request;
   CommandLine line("ls", "List the tensors of an archive or a sharded model.", kLsExamples);
-  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
-  line.positionals(request.globs, "GLOB", "show only tensors whose name matches one of these");
-  line.choice(request.sort, "--sort", "KEY", "name, size (largest first) or offset (the default)",
+  line.positional(request.target, "TARGET", "Archive, sharded model, or path inside a mount.");
+  line.positionals(request.globs, "GLOB", "Show only tensors whose name matches a GLOB.");
+  line.choice(request.sort, "--sort", "KEY", "Order: name, size (largest first) or offset (the default).",
               {"name", "size", "offset"});
-  line.flag(request.reverse, "-r,--reverse", "the other way round");
-  line.flag(request.exact_bytes, "-b,--bytes", "sizes as exact bytes");
-  line.flag(request.names_only, "--names", "names only, one per line");
-  line.flag(request.json, "--json",
-            "an object of tensors {name, dtype, shape, size_bytes, offset}, of shards also {shard}")
+  line.flag(request.reverse, "-r,--reverse", "Reverse the order.");
+  line.flag(request.exact_bytes, "-b,--bytes", "Print sizes as exact numbers of bytes.");
+  line.flag(request.names_only, "--names", "Print names only, one per line.");
+  line.flag(request.json, "--json", "Print a JSON object with an array of the tensors.")
       .excludes("--bytes")
       .excludes("--names");
   if (const auto code = line.parse(arguments, streams)) return *code;

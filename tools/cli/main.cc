@@ -14,18 +14,18 @@
 int main(int argc, char** argv) {
   using namespace stfs::tools;
   static constexpr std::array kVerbs = {
-      Verb{"ls", "list the tensors: name, dtype, shape, size", ls},
-      Verb{"info", "what an archive holds: totals by dtype, metadata, alignment", info},
+      Verb{"ls", "list name, dtype, shape and size of tensors", ls},
+      Verb{"info", "show totals by dtype, metadata and alignment of a model", info},
       Verb{"cat", "write the bytes of tensors to standard output", cat},
       Verb{"slice", "write some elements of a tensor, selected as in NumPy", slice},
-      Verb{"verify", "read every byte: checksums, NaNs, what differs from a record", verify},
+      Verb{"verify", "read every byte: checksums, NaNs, differences from a record", verify},
       Verb{"put", "change one tensor: from bytes, a .npy file or another archive", put},
       Verb{"apply", "change all tensors of a delta at once, or none", apply},
-      Verb{"recover", "finish what an interrupted writer has committed", recover},
+      Verb{"recover", "finish the commits of interrupted writers", recover},
       Verb{"upload", "move tensors into the memory of devices", upload},
-      Verb{"devices", "the devices that upload can move to, and why there is no GPU", devices},
-      Verb{"serve", "keep tensors in the memory of devices, for other processes", serve},
-      Verb{"sample", "write a small model to try things on", sample},
+      Verb{"devices", "list the devices for uploads", devices},
+      Verb{"serve", "keep tensors in the memory of devices and share them", serve},
+      Verb{"sample", "write a small model for experiments", sample},
   };
 
   stfs::install_bus_guard();  // for slices of short runs (core/archive/slice_reader.h)

@@ -9,7 +9,7 @@ namespace stfs::tools {
 namespace {
 
 std::string text_of(const Tensor& tensor) {
-  return fmt::format("{} {}, {} {},", name_of(tensor.dtype), shape_text(tensor.shape), tensor.data.size_bytes,
+  return fmt::format("{} {}, {} {}", name_of(tensor.dtype), shape_text(tensor.shape), tensor.data.size_bytes,
                      tensor.data.size_bytes == 1 ? "byte" : "bytes");
 }
 
@@ -27,7 +27,7 @@ Mismatch mismatch_of(const Tensor& came, const Tensor& due) {
     kinds += at == 0 ? "" : is_last ? " and " : ", ";
     kinds += mismatch.kinds[at];
   }
-  mismatch.text = fmt::format("other {}: {} came; {} is due", kinds, text_of(came), text_of(due));
+  mismatch.text = fmt::format("other {}: found {}; expected {}", kinds, text_of(came), text_of(due));
   return mismatch;
 }
 

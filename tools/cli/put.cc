@@ -18,10 +18,13 @@ namespace stfs::tools {
 namespace {
 
 constexpr const char* kPutExamples =
-    "FILE is a NumPy file where its name ends in .npy (same dtype and shape, C order, little-endian; BF16\n"
-    "and fp8 as unsigned integers or void of their size), an archive where it ends in .safetensors or with\n"
-    "--from-tensor (same dtype and shape), else raw bytes of exactly the tensor's size; - reads those from\n"
-    "standard input. The archive holds the whole new tensor afterwards, or, whatever happens, the old one.\n"
+    "FILE is a NumPy file if its name ends in .npy (same dtype and shape, C order, little-endian; BF16 and\n"
+    "fp8 as unsigned integers or void of their size). FILE is an archive if its name ends in .safetensors, "
+    "or\n"
+    "with --from-tensor (same dtype and shape). Any other FILE has raw bytes of exactly the tensor's size; "
+    "-\n"
+    "reads raw bytes from standard input. After any failure the archive holds the new tensor or the old "
+    "one.\n"
     "\n"
     "Examples:\n"
     "  stfs put model.safetensors lm_head.weight lm_head.bin\n"
@@ -39,7 +42,7 @@ struct PutRequest {
   bool json = false;
 };
 
-void print(const PutRequest& request, const Archive& archive, const Tensor& tensor, std::ostream& out) {
+void print(const PutRequest& request, const ArchiveReader& archive, const Tensor& tensor, std::ostream& out) {
   if (!request.json) {
     out << fmt::format("changed {}: {} {}, {}\n", printable_name(tensor.name), name_of(tensor.dtype),
                        shape_text(tensor.shape), human_size(tensor.data.size_bytes));
@@ -66,18 +69,19 @@ Result<void> put_tensor(Change& change, std::uint32_t position, TensorSource& so
 int put(const Arguments& arguments, Streams& streams) {
   PutRequest request;
   std::string from_tensor;
-  CommandLine line("put", "Give one tensor a new content, wholly or not at all.", kPutExamples);
-  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
+  CommandLine line("put", "Replace the content of one tensor, completely or not at all.", kPutExamples);
+  line.positional(request.target, "TARGET", "Archive, sharded model, or path inside a mount.");
   line.positionals(request.name_and_file, "NAME FILE",
-                   "the tensor and where its bytes come from; no NAME where TARGET is a tensor's file");
+                   "Tensor, and the file with its new bytes. No NAME if TARGET is a tensor's file.");
   line.text(from_tensor, "--from-tensor", "NAME2",
-            "FILE is an archive: take this tensor of it; NAME by default");
-  line.flag(request.source.is_raw, "--raw", "FILE is raw bytes, whatever its name").excludes("--from-tensor");
+            "Take the tensor NAME2 of the archive FILE. Default: NAME.");
+  line.flag(request.source.is_raw, "--raw", "Read FILE as raw bytes, whatever its name.")
+      .excludes("--from-tensor");
   add_change_options(line, request.options);
-  line.flag(request.json, "--json", "say what was changed as a JSON object");
+  line.flag(request.json, "--json", "Describe the change as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (request.name_and_file.empty() || request.name_and_file.size() > 2) {
-    return report_wrong_usage(streams, "put", "NAME and FILE are required, and nothing after them");
+    return report_wrong_usage(streams, "put", "NAME and FILE are required, without further arguments");
   }
   request.source.file = request.name_and_file.back();
   if (line.has("--from-tensor")) request.source.from_tensor = from_tensor;
@@ -87,8 +91,8 @@ int put(const Arguments& arguments, Streams& streams) {
   report_recovered(streams, "put", *target->model);
   const bool has_name = request.name_and_file.size() == 2;
   if (target->tensor && has_name) {
-    return report_wrong_usage(
-        streams, "put", request.target + ": is one tensor's file already: NAME goes with a whole archive");
+    return report_wrong_usage(streams, "put",
+                              request.target + ": is a tensor's file: NAME needs an archive or a mount");
   }
   if (!target->tensor && !has_name) {
     return report_wrong_usage(

@@ -26,13 +26,13 @@ namespace stfs::tools {
 namespace {
 
 constexpr const char* kRecoverExamples =
-    "A writer that was killed after its commit leaves a journal, .NAME.stj.ID, beside the archive. Whoever\n"
-    "opens the archive for writing applies it; this does so, and explains each journal that is there.\n"
-    "Exits with 0 where nothing is left to be done, else with 1.\n"
+    "A writer that was killed after its commit leaves a journal, .NAME.stj.ID, beside the archive. Every\n"
+    "program that opens the archive for writing applies the journal. This verb does the same, and explains\n"
+    "each journal. The exit code is 0 if nothing is left to do, else 1.\n"
     "\n"
     "Examples:\n"
     "  stfs recover model.safetensors\n"
-    "  stfs recover --dry-run model.safetensors          look, change nothing\n"
+    "  stfs recover --dry-run model.safetensors          look and explain only\n"
     "  stfs recover --force copy.safetensors             apply a journal that came with a copy of the "
     "archive";
 
@@ -65,7 +65,7 @@ std::string action_text(const JournalReport& report, bool is_dry_run) {
   if (report.is_left_void) return "made void";
   if (is_dry_run && report.state == JournalState::Committed) return "would be applied";
   if (is_dry_run && report.state == JournalState::Unfinished) return "would be removed";
-  return "left alone";
+  return "not changed";
 }
 
 std::string_view action_name(JournalAction action) {
@@ -128,12 +128,12 @@ Result<std::vector<std::filesystem::path>> archives_of(const std::filesystem::pa
 
 int recover(const Arguments& arguments, Streams& streams) {
   RecoverRequest request;
-  CommandLine line("recover", "Finish what an interrupted writer has committed.", kRecoverExamples);
-  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
-  line.flag(request.options.is_dry_run, "-n,--dry-run", "look and explain, and change nothing");
+  CommandLine line("recover", "Finish the commits of interrupted writers.", kRecoverExamples);
+  line.positional(request.target, "TARGET", "Archive, sharded model, or path inside a mount.");
+  line.flag(request.options.is_dry_run, "-n,--dry-run", "Look and explain. Change nothing.");
   line.flag(request.options.is_forced, "--force",
-            "apply a journal of another archive too, where every block is one that it knows");
-  line.flag(request.json, "--json", "the result as a JSON object");
+            "Apply a foreign journal too, if it knows the content of every block.");
+  line.flag(request.json, "--json", "Print the result as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto located = locate_target(request.target, Use::Model);

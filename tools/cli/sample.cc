@@ -27,9 +27,10 @@ constexpr std::size_t kSamplePieceBytes = 4U << 20U;
 
 constexpr const char* kSampleExamples =
     "The model is a small transformer (model.layers.N.self_attn.q_proj.weight and so on, in BF16, F16 and\n"
-    "F32), and with it one tensor of each of the 22 dtypes, scalars, empty tensors, names that are legal\n"
-    "and awkward (slashes, \"..\", line feeds, 300 bytes, none at all), and metadata. Values are random,\n"
-    "finite, and the same for the same seed. SIZE counts the data: 64M, 1.5G (powers of 1024), 10GB.\n"
+    "F32). It also has one tensor of each of the 22 dtypes, scalars, empty tensors, unusual legal names\n"
+    "(slashes, \"..\", line feeds, 300 bytes, the empty name), and metadata. Values are random and finite, "
+    "and\n"
+    "the same for the same seed. SIZE is the size of the data: 64M, 1.5G (powers of 1024), 10GB.\n"
     "\n"
     "Examples:\n"
     "  stfs sample model.safetensors\n"
@@ -108,7 +109,8 @@ std::string mistake_in(SampleRequest& request, bool hidden_given) {
   if (request.size.hidden % 8 != 0) return "--hidden: must be a multiple of 8";
   if (request.data_size.empty()) return {};
   const auto data_bytes = parse_size(request.data_size);
-  if (!data_bytes) return fmt::format("--size: {}: is no size; 64M, 1.5G or 10GB are", request.data_size);
+  if (!data_bytes)
+    return fmt::format("--size: {}: is not a size such as 64M, 1.5G or 10GB", request.data_size);
   auto size = sized_to(*data_bytes, hidden_given ? request.size.hidden : 0);
   if (!size) return size.error().message;
   request.size = *size;
@@ -119,17 +121,19 @@ std::string mistake_in(SampleRequest& request, bool hidden_given) {
 
 int sample(const Arguments& arguments, Streams& streams) {
   SampleRequest request;
-  CommandLine line("sample", "Write a small model that looks real and holds everything that is rare.",
+  CommandLine line("sample", "Write a small model with all dtypes and unusual names, for experiments.",
                    kSampleExamples);
-  line.positional(request.path, "PATH", "the archive to write");
-  line.number(request.size.layers, "--layers", "N", "layers of the transformer; 2 by default", 1, 100000);
-  line.number(request.size.hidden, "--hidden", "N", "its width, a multiple of 8; 64 by default", 8, 65536);
-  line.text(request.data_size, "--size", "SIZE", "as many layers as make about this much data")
+  line.positional(request.path, "PATH", "Archive to write.");
+  line.number(request.size.layers, "--layers", "N", "Number of layers. Default: 2.", 1, 100000);
+  line.number(request.size.hidden, "--hidden", "N", "Width of a layer, a multiple of 8. Default: 64.", 8,
+              65536);
+  line.text(request.data_size, "--size", "SIZE",
+            "Write about this much data, for example 1G. Sets the number of layers.")
       .excludes("--layers");
-  line.number(request.seed, "--seed", "N", "another seed, other values; 0 by default", 0,
+  line.number(request.seed, "--seed", "N", "Seed of the random values. Default: 0.", 0,
               std::numeric_limits<std::uint64_t>::max());
-  line.flag(request.force, "-f,--force", "replace PATH where it exists");
-  line.flag(request.json, "--json", "say what was written as a JSON object");
+  line.flag(request.force, "-f,--force", "Replace PATH if it exists.");
+  line.flag(request.json, "--json", "Describe the archive as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (const std::string mistake = mistake_in(request, line.has("--hidden")); !mistake.empty()) {
     return report_wrong_usage(streams, "sample", mistake);

@@ -28,19 +28,21 @@ namespace {
 constexpr const char* kServeExamples =
     "Uploads the tensors once and keeps them. Other processes of the same user map them through the socket\n"
     "within milliseconds, without a copy, and read-only: stfs.attach(PATH) in Python, stfs_attach() in C.\n"
-    "Each connection is a lease. When the archive changes, its new state is uploaded beside the old one,\n"
-    "and the holders of leases are told; the old one goes with its last lease.\n"
-    "Stays in the foreground until Ctrl-C or SIGTERM. What clients have mapped outlives it.\n"
+    "Each connection is a lease. When the archive changes, the server uploads its new state beside the old "
+    "one\n"
+    "and notifies the holders of leases. The old state is freed with its last lease.\n"
+    "The server stays in the foreground until Ctrl-C or SIGTERM. The mappings of clients outlive it.\n"
     "\n"
     "DEVICE, @FILE, PATTERN and DTYPE (BF16, F16, F32, F8_E4M3, F8_E5M2 and their FNUZ kinds) are as with\n"
-    "stfs upload. A client that comes before the upload is done waits for it.\n"
+    "stfs upload. A client that connects before the end of the upload waits for it.\n"
     "\n"
     "Examples:\n"
     "  stfs serve model.safetensors --device cpu --socket /run/user/1000/model.sock\n"
     "  stfs serve model.safetensors.index.json --device cuda:0 --socket model.sock --verify\n"
     "  stfs serve model.safetensors --device @rules.txt --socket model.sock      a device for each tensor\n"
     "  stfs serve model.safetensors --device cpu --select '*.mlp.*' --dtype F16 --socket mlp.sock\n"
-    "  stfs serve --status model.sock                                            who holds what\n"
+    "  stfs serve --status model.sock                                            show generations and "
+    "leases\n"
     "  python -c \"import stfs; print(list(stfs.attach('model.sock')))\"";
 
 // The longest time until a signal is noticed if nothing else happens.
@@ -147,7 +149,7 @@ class Service {
       return false;
     }
     if (!server_.tell_stuck(why)) return true;
-    report_failure(streams_, "serve", why.message + ": the generation before stays, and this is tried again");
+    report_failure(streams_, "serve", why.message + ": the previous generation stays; the upload is retried");
     if (request_.json) print_event({{"event", "stuck"}, {"errno", why.errno_value}, {"why", why.message}});
     return true;
   }
@@ -162,7 +164,8 @@ class Service {
   /// Flushes the output. If the reader has gone or a disk is full, reports this once and goes on.
   void flush() {
     if (streams_.out.flush() || std::exchange(is_mute_, true)) return;
-    report_failure(streams_, "serve", "standard output can't be written any more: serving goes on, untold");
+    report_failure(streams_, "serve",
+                   "standard output cannot be written any more: the server goes on without messages");
   }
 
   void draw() {
@@ -213,15 +216,16 @@ int start(const ServeRequest& request, Streams& streams) {
 
 int serve(const Arguments& arguments, Streams& streams) {
   ServeRequest request;
-  CommandLine line("serve", "Keep tensors in the memory of devices, for other processes to map.",
+  CommandLine line("serve", "Keep tensors in the memory of devices and share them with other processes.",
                    kServeExamples);
   add_upload_options(line, request);
-  line.text(request.socket, "--socket", "PATH", "where clients connect; made with mode 0600");
-  line.flag(request.is_verified, "--verify", "compare every byte on the device with the archive's");
-  line.text(request.status, "--status", "SOCKET", "ask the server there what it holds, and for whom")
+  line.text(request.socket, "--socket", "PATH", "Unix socket for clients, created with mode 0600.");
+  line.flag(request.is_verified, "--verify",
+            "Read all data again and compare them with the memory of the devices.");
+  line.text(request.status, "--status", "SOCKET", "Ask the server at SOCKET for its generations and leases.")
       .excludes("--socket")
       .excludes("--device");
-  line.flag(request.json, "--json", "events, or the status, as JSON: an object in each line");
+  line.flag(request.json, "--json", "Print events, or the status, as JSON: an object in each line.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (!request.status.empty()) {
     if (request.sources.empty()) return print_status(request, streams);

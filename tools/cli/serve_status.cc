@@ -78,7 +78,7 @@ Result<void> print_server_status(std::string_view report, std::ostream& out) {
     print_generations(document, out);
     print_leases(document, out);
   } catch (const Json::exception&) {
-    return fail(ErrorCode::InvalidArgument, EPROTO, "the server's report is not as expected");
+    return fail(ErrorCode::InvalidArgument, EPROTO, "the server's report has another format");
   }
   return {};
 }

@@ -28,18 +28,18 @@ namespace {
 constexpr std::uint64_t kSlicePieceBytes = 4U << 20U;
 
 constexpr const char* kSliceExamples =
-    "[TEXT] is what NumPy has between the brackets: integers, ranges with steps, negative numbers and one\n"
-    "..., separated by commas. The elements come row-major and little-endian, raw or, with --npy or where\n"
-    "FILE ends in .npy, as a NumPy file (BF16 and fp8 as unsigned integers of their size). Quotes keep\n"
-    "the brackets from the shell. A name with brackets of its own is no problem: the last ones count.\n"
-    "Only what the slice needs is read.\n"
+    "[TEXT] is NumPy's basic indexing: integers, ranges with steps, negative numbers and one ..., separated\n"
+    "by commas. The elements are row-major and little-endian. With --npy, or if FILE ends in .npy, the "
+    "output\n"
+    "is a NumPy file (BF16 and fp8 as unsigned integers of their size). Quote the brackets for the shell. A\n"
+    "name may have brackets of its own: the last ones are the slice. Only the needed bytes are read.\n"
     "\n"
     "Examples:\n"
     "  stfs slice model.safetensors 'lm_head.weight[:10]' -o first.npy     the first ten rows\n"
     "  stfs slice model.safetensors 'lm_head.weight[..., ::-2]' | xxh128sum\n"
     "  stfs slice model.safetensors 'model.norm.weight[5]' | od -A n -t f4\n"
     "  stfs slice --json model.safetensors 'lm_head.weight[:, 7]'          its shape and size\n"
-    "  stfs slice /mnt/model/lm_head.weight '[-1]' -o last.npy             no name: it is the tensor's file";
+    "  stfs slice /mnt/model/lm_head.weight '[-1]' -o last.npy             a tensor's file needs no name";
 
 struct SliceRequest {
   std::string target;
@@ -89,7 +89,7 @@ Result<Found> find(const Target& target, const SliceRequest& request, const Sele
 /// Passes the slice's bytes to `bool write(span)`, piece by piece, until `write` returns false.
 template <class Write>
 Result<void> read_pieces(const Model& model, const Found& found, Write&& write) {
-  const Archive& archive = model.archive_of(found.tensor);
+  const ArchiveReader& archive = model.archive_of(found.tensor);
   const ByteRange whole = model.file_range(found.tensor);
   const Slice& slice = found.slice;
   std::vector<std::byte> scratch;
@@ -171,10 +171,10 @@ void print(const SliceRequest& request, const Selection& selection, const Tensor
 std::string mistake_in(const SliceRequest& request, const Target& target,
                        const std::optional<Selection>& selection) {
   if (!selection) {
-    return fmt::format("{}: is no NAME[TEXT]: 'NAME[...]' is all of a tensor", request.selected);
+    return fmt::format("{}: is not NAME[TEXT]: 'NAME[...]' is the whole tensor", request.selected);
   }
   if (target.tensor && !selection->name.empty()) {
-    return request.target + ": is one tensor's file already: '[TEXT]' alone goes with it";
+    return request.target + ": is a tensor's file: give '[TEXT]' without a NAME";
   }
   return {};
 }
@@ -184,16 +184,16 @@ std::string mistake_in(const SliceRequest& request, const Target& target,
 int slice(const Arguments& arguments, Streams& streams) {
   SliceRequest request;
   CommandLine line("slice", "Write some elements of a tensor, selected as in NumPy.", kSliceExamples);
-  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
+  line.positional(request.target, "TARGET", "Archive, sharded model, or path inside a mount.");
   line.positional(request.selected, "NAME[TEXT]",
-                  "the tensor and which of its elements; [TEXT] alone where TARGET is a tensor's file");
+                  "Tensor and its selected elements. Only [TEXT] if TARGET is a tensor's file.");
   line.text(request.output, "-o,--output", "FILE",
-            "write there when all is read, replacing what was there; - is standard output");
-  line.flag(request.is_npy, "--npy", "with the header of a NumPy file before the elements");
-  line.flag(request.is_raw, "--raw", "bare elements, whatever FILE's name").excludes("--npy");
-  line.flag(request.force, "-f,--force", "write binary data even to a terminal");
-  line.flag(request.json, "--json",
-            "say what was written as a JSON object; without -o, say what the slice is and write no data");
+            "Write to FILE, and replace it, once all is read. - is standard output.");
+  line.flag(request.is_npy, "--npy", "Write the header of a NumPy file before the elements.");
+  line.flag(request.is_raw, "--raw", "Write only the elements, even if the name of FILE ends in .npy.")
+      .excludes("--npy");
+  line.flag(request.force, "-f,--force", "Write binary data to a terminal too.");
+  line.flag(request.json, "--json", "Describe the slice as a JSON object. Without -o, write no data.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (request.output == "-" && request.json) {
     return report_wrong_usage(streams, "slice", "--json and --output -: only one can have standard output");

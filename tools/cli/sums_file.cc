@@ -39,7 +39,7 @@ class SumsReader {
   explicit SumsReader(std::string_view json) : json_(json) {}
 
   Result<Sums> read() {
-    if (json_.peek() != '{') return refuse(json_.position(), "it is no JSON object");
+    if (json_.peek() != '{') return refuse(json_.position(), "it is not a JSON object");
     bool has_version = false;
     bool has_tensors = false;
     auto read = json_.for_each_member([&](std::string_view key, std::size_t key_at) -> Result<void> {
@@ -66,7 +66,7 @@ class SumsReader {
 
  private:
   Result<void> read_tensors() {
-    if (json_.peek() != '{') return refuse(json_.position(), "tensors is no object");
+    if (json_.peek() != '{') return refuse(json_.position(), "tensors is not an object");
     return json_.for_each_member([&](std::string_view name, std::size_t key_at) -> Result<void> {
       RecordedTensor tensor;
       tensor.name = name;
@@ -81,7 +81,7 @@ class SumsReader {
     const auto wrong = [&](std::size_t at, std::string_view why) {
       return refuse(at, fmt::format("tensor {}: {}", in_quotes(tensor.name), why));
     };
-    if (json_.peek() != '{') return wrong(json_.position(), "is no object");
+    if (json_.peek() != '{') return wrong(json_.position(), "is not an object");
     std::optional<Dtype> dtype;
     bool has_shape = false;
     auto read = json_.for_each_member([&](std::string_view key, std::size_t) -> Result<void> {
@@ -89,17 +89,17 @@ class SumsReader {
       if (key == "dtype") {
         std::string decoded;
         if (json_.peek() == '"') dtype = dtype_named(json_.take_string(decoded));
-        if (!dtype) return wrong(at, "dtype is none of the format");
+        if (!dtype) return wrong(at, "dtype is not a dtype of the format");
         return {};
       }
       if (key == "shape") {
         has_shape = true;
         tensor.shape.clear();
-        if (json_.peek() != '[') return wrong(at, "shape is no array");
+        if (json_.peek() != '[') return wrong(at, "shape is not an array");
         return json_.for_each_element([&]() -> Result<void> {
           const std::size_t dimension_at = json_.position();
           const auto dimension = json_.take_whole_number();
-          if (!dimension) return wrong(dimension_at, "a dimension is no whole number");
+          if (!dimension) return wrong(dimension_at, "a dimension is not a whole number");
           tensor.shape.push_back(*dimension);
           return {};
         });
@@ -116,7 +116,7 @@ class SumsReader {
     });
     if (!read) return read;
     if (!dtype || !has_shape || tensor.checksum.empty()) {
-      return wrong(key_at, "dtype, shape and checksum are due");
+      return wrong(key_at, "expected dtype, shape and checksum");
     }
     tensor.dtype = *dtype;
     return {};
@@ -144,7 +144,7 @@ Result<std::string> read_text(const std::string& path) {
   if (!size_bytes) return tl::unexpected(size_bytes.error());
   if (*size_bytes > kMaxSumsBytes) {
     return fail(ErrorCode::InvalidArgument, EFBIG,
-                fmt::format("{}: {} bytes, where a record has at most {}", path, *size_bytes, kMaxSumsBytes));
+                fmt::format("{}: {} bytes, a record has at most {}", path, *size_bytes, kMaxSumsBytes));
   }
   std::string text(static_cast<std::size_t>(*size_bytes), '\0');
   if (auto read = (*file)->read(std::as_writable_bytes(std::span(text)), 0); !read) {
@@ -180,7 +180,7 @@ Result<Sums> read_sums(const std::string& path) {
     auto text = read_text(path);
     if (!text) return pass_on(std::move(text));
     auto sums = parse_sums(*text);
-    if (!sums) return tl::unexpected(std::move(sums).error().within(path + ": not a file of checksums"));
+    if (!sums) return tl::unexpected(std::move(sums).error().within(path + ": not a record of stfs verify"));
     return sums;
   });
 }

@@ -53,7 +53,7 @@ class Scanner {
 
  private:
   Result<void> scan_one(std::uint32_t tensor, TensorScan& scan) {
-    const Archive& archive = model_.archive_of(tensor);
+    const ArchiveReader& archive = model_.archive_of(tensor);
     const ByteRange range = model_.file_range(tensor);
     const Dtype dtype = model_.tensors()[tensor].dtype;
     Checksum checksum;

@@ -25,7 +25,7 @@ bool is_archive(const SourceName& name) {
 }
 
 std::string wanted_text(const Tensor& wanted) {
-  return fmt::format("{} {} takes exactly {}", name_of(wanted.dtype), shape_text(wanted.shape),
+  return fmt::format("{} {} needs exactly {}", name_of(wanted.dtype), shape_text(wanted.shape),
                      wanted.data.size_bytes);
 }
 
@@ -99,16 +99,15 @@ Result<void> TensorSource::check_raw_size(const Tensor& wanted) {
                               start[0] == std::byte{0x93} && start[1] == std::byte{'N'};
   return fail(ErrorCode::WrongSize, EINVAL,
               fmt::format("{}: has {} bytes: {}{}", path_, status->identity.size_bytes, wanted_text(wanted),
-                          looks_like_npy ? "; a NumPy file must be called .npy to be taken for one" : ""));
+                          looks_like_npy ? "; the name of a NumPy file must end in .npy" : ""));
 }
 
 Result<void> TensorSource::read_stream(std::uint64_t offset) {
-  in_->read(reinterpret_cast<char*>(buffer_.data()),
-            static_cast<std::streamsize>(buffer_.size()));  // NOLINT: bytes as chars
+  in_->read(reinterpret_cast<char*>(buffer_.data()), static_cast<std::streamsize>(buffer_.size()));
   const auto came_bytes = static_cast<std::uint64_t>(in_->gcount());
   if (came_bytes == buffer_.size()) return {};
   return fail(ErrorCode::WrongSize, EINVAL,
-              fmt::format("{}: ended after {} bytes: the tensor takes exactly {}", path_, offset + came_bytes,
+              fmt::format("{}: ended after {} bytes: the tensor needs exactly {}", path_, offset + came_bytes,
                           due_bytes_));
 }
 
@@ -123,7 +122,7 @@ Result<std::span<const std::byte>> TensorSource::read(ByteRange piece) {
 Result<void> TensorSource::check_end() {
   if (in_ == nullptr || in_->peek() == std::istream::traits_type::eof()) return {};
   return fail(ErrorCode::WrongSize, EINVAL,
-              fmt::format("{}: has more than {} bytes: the tensor takes exactly that", path_, due_bytes_));
+              fmt::format("{}: has more than {} bytes, the size of the tensor", path_, due_bytes_));
 }
 
 }  // namespace stfs::tools

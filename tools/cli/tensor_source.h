@@ -44,7 +44,7 @@ class TensorSource {
   std::string path_;
   std::istream* in_ = nullptr;  // exactly one of in_, file_ and archive_ is set
   std::unique_ptr<File> file_;
-  const Archive* archive_ = nullptr;  // belongs to model_
+  const ArchiveReader* archive_ = nullptr;  // belongs to model_
   std::unique_ptr<Model> model_;
   std::uint64_t data_offset_ = 0;  // of the tensor in the file or in the archive's file
   std::uint64_t due_bytes_ = 0;

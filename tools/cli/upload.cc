@@ -23,24 +23,28 @@ namespace {
 constexpr std::chrono::milliseconds kUploadLookEvery{20};
 
 constexpr const char* kUploadExamples =
-    "Reads what was selected from its archives (of what lies in a mount too: no byte passes through\n"
-    "FUSE) and moves it into one piece of memory on each device, in bounded memory of this process. The\n"
-    "memory is given back at the end: this verb tells that it works, and how fast; `stfs serve` keeps it.\n"
+    "Reads the selected tensors from their archives (for a mount too: no byte passes through FUSE) and "
+    "moves\n"
+    "them into one piece of memory on each device. Frees this memory at the end: the verb shows that an "
+    "upload\n"
+    "works, and its speed. `stfs serve` keeps the tensors.\n"
     "\n"
-    "DEVICE is cpu, cuda:0, cuda:GPU-UUID, or several with commas: a copy on each, read once. @FILE is a\n"
-    "file of rules, one a line: PATTERN DEVICE [shard(DIMENSION, PART/PARTS)]. The first one whose PATTERN\n"
-    "matches a name decides; # begins a comment; what no rule names stays where it is:\n"
+    "DEVICE is cpu, cuda:0, cuda:GPU-UUID, or several with commas: each gets a copy, read once. @FILE is a\n"
+    "file of rules, one in a line: PATTERN DEVICE [shard(DIMENSION, PART/PARTS)]. The first rule whose "
+    "PATTERN\n"
+    "matches a name decides. # begins a comment. A tensor without a rule is not uploaded:\n"
     "  *.q_proj.weight   cuda:0 shard(0, 1/2)    the first half of its rows\n"
     "  *.norm.weight     cuda:0,cuda:1           a copy on each\n"
     "  *                 cpu\n"
     "\n"
-    "PATTERN is matched against whole names, * matches dots too; a slice as in NumPy may follow it.\n"
-    "DTYPE is one of BF16, F16, F32, F8_E4M3, F8_E5M2 and their FNUZ kinds, in upper or lower case; rounded\n"
-    "to the nearest, what is too large becomes infinity or NaN and is counted.\n"
+    "PATTERN is matched against whole names; * matches dots too. A slice as in NumPy may follow it.\n"
+    "DTYPE is BF16, F16, F32, F8_E4M3, F8_E5M2 or one of their FNUZ kinds, in upper or lower case. Values "
+    "are\n"
+    "rounded to the nearest. A value that is too large becomes infinity or NaN and is counted.\n"
     "\n"
     "Examples:\n"
     "  stfs upload model.safetensors --device cuda:0 --verify\n"
-    "  stfs upload model/ --device @tp.rules --dry-run          where what would go, and whether it fits\n"
+    "  stfs upload model/ --device @tp.rules --dry-run          show the plan and the free memory\n"
     "  stfs upload /mnt/model/lm_head.weight --device cpu       one tensor of a mount\n"
     "  stfs upload model.safetensors --device cpu --select '*.k_proj.weight[:, :64]'\n"
     "  stfs upload model.safetensors --device cuda:0 --dtype BF16 --json | jq .bytes_per_second";
@@ -98,9 +102,11 @@ int upload(const Arguments& arguments, Streams& streams) {
   UploadVerbRequest request;
   CommandLine line("upload", "Move tensors into the memory of devices.", kUploadExamples);
   add_upload_options(line, request);
-  line.flag(request.verify, "--verify", "then read all again and compare what lies on the devices");
-  line.flag(request.is_dry_run, "-n,--dry-run", "show what would go where, and move nothing");
-  line.flag(request.json, "--json", "the plan and what was done as a JSON object");
+  line.flag(request.verify, "--verify",
+            "Read all data again and compare them with the memory of the devices.");
+  line.flag(request.is_dry_run, "-n,--dry-run",
+            "Show the plan and the free memory of the devices. Move nothing.");
+  line.flag(request.json, "--json", "Print the plan and the result as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto plan_from = plan_request(request);

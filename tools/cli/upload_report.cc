@@ -109,12 +109,12 @@ void print_upload_text(const UploadOutcome& outcome, std::ostream& out) {
     if (outcome.memory != nullptr) {
       const auto& memory = (*outcome.memory)[at];
       out << (memory ? fmt::format(" of {} free", human_size(memory->free_bytes))
-                     : " of a device that is not there");
+                     : " of a device that does not exist");
     }
     out << '\n';
   }
   if (!plan.left_out.empty()) {
-    out << fmt::format("left out: {} tensor{} that no rule names\n", grouped(plan.left_out.size()),
+    out << fmt::format("not uploaded: {} tensor{} without a rule\n", grouped(plan.left_out.size()),
                        plan.left_out.size() == 1 ? "" : "s");
   }
   if (outcome.report == nullptr) return;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "tools/cli/diagnostic.h"
+#include "tools/device/conversion.h"
 #include "tools/device/dtype_name.h"
 
 namespace stfs::tools {
@@ -16,13 +17,19 @@ tl::unexpected<UploadRefusal> wrong_usage(std::string message) {
 }  // namespace
 
 void add_upload_options(CommandLine& line, UploadRequest& request) {
-  line.positionals(
-      request.sources, "SOURCE",
-      "archives, sharded models, directories of archives, mounts, or files of tensors in a mount");
+  line.positionals(request.sources, "SOURCE",
+                   "Archive, sharded model, directory of archives, mount, or tensor's file in a mount.");
   line.text(request.device, "-d,--device", "DEVICE",
-            "where to: cpu, cuda:0, several with commas, or @FILE of rules");
-  line.texts(request.patterns, "--select", "PATTERN", "only tensors that it matches; may be repeated");
-  line.text(request.dtype, "--dtype", "DTYPE", "convert floating tensors to it on the way");
+            "cpu, cuda:0, several devices with commas, or @FILE for a file of rules.")
+      .suggests({"cpu", "cuda:0"});
+  line.texts(request.patterns, "--select", "PATTERN",
+             "Only tensors whose name matches PATTERN. May be repeated.");
+  std::vector<std::string> dtypes;
+  for (const Dtype dtype : all_dtypes()) {
+    if (upload::is_conversion_target(dtype)) dtypes.emplace_back(name_of(dtype));
+  }
+  line.text(request.dtype, "--dtype", "DTYPE", "Convert floating-point tensors to DTYPE on the device.")
+      .suggests(dtypes);
 }
 
 tl::expected<upload::PlanRequest, UploadRefusal> plan_request(const UploadRequest& request) {

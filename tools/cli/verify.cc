@@ -27,17 +27,19 @@ namespace stfs::tools {
 namespace {
 
 constexpr const char* kVerifyExamples =
-    "Checks the rules of the format, that index and shards of a sharded model agree, and that every byte\n"
-    "can be read. Prints for each tensor its checksum (XXH128, as xxh128sum and the attribute\n"
-    "user.safetensors.checksum of a mount have it) and how many of its elements are NaN or infinite; - "
-    "where\n"
-    "its dtype has no such value. With --against, says what differs from a record instead: other bytes,\n"
-    "dtypes and shapes, tensors that are missing, tensors that are new. Anything wrong is exit code 1.\n"
+    "Checks the rules of the format, the agreement of index and shards, and that every byte can be read.\n"
+    "Prints for each tensor its checksum and the number of its NaNs and infinities; - if its dtype has no "
+    "such\n"
+    "value. The checksum is XXH128, as of xxh128sum and of the attribute user.safetensors.checksum in a "
+    "mount.\n"
+    "With --against, prints the differences from a record instead: other bytes, dtypes or shapes, missing "
+    "and\n"
+    "new tensors. The exit code is 1 if there is a problem.\n"
     "\n"
     "Examples:\n"
     "  stfs verify model.safetensors\n"
-    "  stfs verify model.safetensors --record model.sums.json         today\n"
-    "  stfs verify model.safetensors --against model.sums.json        after a copy, or next year\n"
+    "  stfs verify model.safetensors --record model.sums.json         write a record\n"
+    "  stfs verify model.safetensors --against model.sums.json        compare later, or after a copy\n"
     "  stfs verify --finite checkpoint.safetensors > /dev/null && echo no NaN, no infinity\n"
     "  stfs verify model.safetensors.index.json lm_head.weight        one tensor of a sharded model\n"
     "  stfs verify --json model.safetensors | jq '.tensors[] | select(.nan > 0).name'";
@@ -177,7 +179,7 @@ void print_json(const Model& model, const Verdict& verdict, std::ostream& out) {
     print_problem({{"kinds", {"model"}}, {"explanation", problem.message}});
   }
   for (const std::string& file : verdict.changed_files) {
-    print_problem({{"kinds", {"changed"}}, {"explanation", file + " was changed while it was read"}});
+    print_problem({{"kinds", {"changed"}}, {"explanation", file + " was changed during the command"}});
   }
   for (const Finding& finding : verdict.findings) {
     print_problem({{"name", finding.name}, {"kinds", finding.kinds}, {"explanation", finding.text}});
@@ -224,7 +226,7 @@ void print_summary(const VerifyRequest& request, const Model& model, const Verdi
 int report(const VerifyRequest& request, const Model& model, const Verdict& verdict, Streams& streams) {
   int code = report_problems(streams, "verify", model);
   for (const std::string& file : verdict.changed_files) {
-    code = report_failure(streams, "verify", file + ": was changed while it was read: verify it again");
+    code = report_failure(streams, "verify", file + ": was changed during the command: verify it again");
   }
   for (const Finding& finding : verdict.findings) {
     code =
@@ -232,7 +234,8 @@ int report(const VerifyRequest& request, const Model& model, const Verdict& verd
                        fmt::format("{}: {}: {}", request.target, printable_name(finding.name), finding.text));
   }
   if (!request.record.empty() && code != kDone) {
-    report_failure(streams, "verify", request.record + ": not written: a record is of a model that is whole");
+    report_failure(streams, "verify",
+                   request.record + ": not written: a record needs a model without problems");
   }
   return code;
 }
@@ -241,23 +244,23 @@ int report(const VerifyRequest& request, const Model& model, const Verdict& verd
 
 int verify(const Arguments& arguments, Streams& streams) {
   VerifyRequest request;
-  CommandLine line("verify", "Read every byte: checksums, NaNs, and what differs from a record.",
+  CommandLine line("verify", "Read every byte: checksums, NaNs, and differences from a record.",
                    kVerifyExamples);
-  line.positional(request.target, "TARGET", "an archive, a sharded model, or a path inside a mount");
-  line.positionals(request.names, "NAME", "these tensors only");
-  line.text(request.record, "--record", "FILE", "write a record of dtypes, shapes and checksums (JSON)");
-  line.text(request.against, "--against", "FILE", "compare with a record").excludes("--record");
-  line.flag(request.is_finite, "--finite", "NaNs and infinities are problems too");
+  line.positional(request.target, "TARGET", "Archive, sharded model, or path inside a mount.");
+  line.positionals(request.names, "NAME", "Verify these tensors only.");
+  line.text(request.record, "--record", "FILE", "Write a record of dtypes, shapes and checksums (JSON).");
+  line.text(request.against, "--against", "FILE", "Compare with a record.").excludes("--record");
+  line.flag(request.is_finite, "--finite", "Report NaNs and infinities as problems.");
   line.number(request.threads, "--threads", "N",
-              "read so many tensors at a time; as many as cores by default", 1, 1024);
-  line.flag(request.json, "--json", "tensors and problems as a JSON object");
+              "Read N tensors at a time. Default: the number of processors.", 1, 1024);
+  line.flag(request.json, "--json", "Print tensors and problems as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto target = open_target(request.target, Use::Tensors);
   if (!target) return report_failure(streams, "verify", target.error().message);
   if (target->tensor && !request.names.empty()) {
-    return report_wrong_usage(
-        streams, "verify", request.target + ": is one tensor's file already: NAME goes with a whole archive");
+    return report_wrong_usage(streams, "verify",
+                              request.target + ": is a tensor's file: NAME needs an archive or a mount");
   }
   std::optional<InterruptGuard> guard(std::in_place);
   const auto verdict = judge(*target, request, streams);

@@ -21,7 +21,7 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE;
 
 tl::unexpected<Error> no_memory(std::uint64_t size_bytes, int why) {
   return fail(ErrorCode::OutOfMemory, why,
-              fmt::format("cpu: {} of memory can't be had: {}", tools::human_size(size_bytes),
+              fmt::format("cpu: {} of memory cannot be allocated: {}", tools::human_size(size_bytes),
                           std::generic_category().message(why)));
 }
 
@@ -83,7 +83,7 @@ class CpuArena final : public Arena {
   Result<UniqueFd> share() override {
     if (!memory_) {
       return fail(ErrorCode::InvalidArgument, ENOTSUP,
-                  is_adopted_ ? "cpu: memory of another process is not ours to share"
+                  is_adopted_ ? "cpu: memory of another process cannot be shared again"
                               : "cpu: this memory was not allocated to be shared");
     }
     const std::scoped_lock lock(mutex_);
@@ -155,15 +155,15 @@ Result<std::shared_ptr<Arena>> adopt_cpu_arena(UniqueFd descriptor, std::uint64_
   const int seals = ::fcntl(descriptor.get(), F_GET_SEALS);
   struct stat status {};
   if (seals < 0 || ::fstat(descriptor.get(), &status) < 0) {
-    return fail(ErrorCode::InvalidArgument, EINVAL, "cpu: the descriptor is of no sealed memory");
+    return fail(ErrorCode::InvalidArgument, EINVAL, "cpu: the descriptor is not sealed memory");
   }
   if ((seals & kSeals) != kSeals) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
-                "cpu: the memory is not sealed: its owner could still change or cut it");
+                "cpu: the memory is not sealed: its owner could change or truncate it");
   }
   if (static_cast<std::uint64_t>(status.st_size) < size_bytes) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
-                fmt::format("cpu: the memory has {} bytes, not {}", status.st_size, size_bytes));
+                fmt::format("cpu: the memory has {} bytes, expected {}", status.st_size, size_bytes));
   }
   const std::size_t mapped_bytes = static_cast<std::size_t>(std::max<off_t>(status.st_size, 1));
   void* const begin = ::mmap(nullptr, mapped_bytes, PROT_READ, MAP_PRIVATE, descriptor.get(), 0);

@@ -75,14 +75,14 @@ class SharedArena final : public Arena {
   std::uint64_t size_bytes() const override { return size_bytes_; }
   void* address() const override {
     return reinterpret_cast<void*>(address_);
-  }  // NOLINT: CUDA converts the number to a pointer in the same way
+  }  // CUDA converts the number to a pointer in the same way
   std::span<std::byte> host_bytes() override { return {}; }
   bool is_read_only() const override { return is_read_only_; }
 
   Result<UniqueFd> share() override {
     if (is_adopted_) {
       return fail(ErrorCode::InvalidArgument, ENOTSUP,
-                  device_.name() + ": memory of another process is not ours to share");
+                  device_.name() + ": memory of another process cannot be shared again");
     }
     const std::scoped_lock lock(mutex_);
     const CudaScope here(device_);
@@ -106,7 +106,7 @@ class SharedArena final : public Arena {
 
   Result<void> import(int fd) {
     const auto handle =
-        reinterpret_cast<void*>(static_cast<std::uintptr_t>(fd));  // NOLINT: the driver expects this form
+        reinterpret_cast<void*>(static_cast<std::uintptr_t>(fd));  // the driver expects this form
     CUresult error = driver_.import_handle(&memory_, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (error != CUDA_SUCCESS) return fail_driver(driver_, device_, "take over memory", error);
     has_memory_ = true;

@@ -4,8 +4,7 @@
 namespace stfs::upload {
 namespace {
 
-constexpr const char* kWhy =
-    "this safetensorsfs was built without the CUDA Toolkit: build it where nvcc is found";
+constexpr const char* kWhy = "this safetensorsfs was built without the CUDA Toolkit: build it with nvcc";
 
 }  // namespace
 

@@ -22,19 +22,19 @@ std::string uuid_text(const CUuuid& uuid) {
 std::string describe(const CudaDriver& driver, DeviceInfo& info) {
   CUdevice device = 0;
   if (const CUresult error = driver.device(&device, info.device.index); error != CUDA_SUCCESS)
-    return "it can't be opened: " + driver.explain(error);
+    return "it cannot be opened: " + driver.explain(error);
   std::array<char, 256> name{};
   if (const CUresult error = driver.name(name.data(), static_cast<int>(name.size()) - 1, device);
       error != CUDA_SUCCESS)
-    return "it does not tell its name: " + driver.explain(error);
+    return "its name cannot be read: " + driver.explain(error);
   info.description = name.data();
   CUuuid uuid{};
   if (const CUresult error = driver.uuid(&uuid, device); error != CUDA_SUCCESS)
-    return "it does not tell its UUID: " + driver.explain(error);
+    return "its UUID cannot be read: " + driver.explain(error);
   info.device.uuid = uuid_text(uuid);
   std::size_t total_bytes = 0;
   if (const CUresult error = driver.total_memory(&total_bytes, device); error != CUDA_SUCCESS)
-    return "it does not tell its memory: " + driver.explain(error);
+    return "its memory cannot be read: " + driver.explain(error);
   info.total_bytes = total_bytes;
   return {};
 }

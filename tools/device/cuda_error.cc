@@ -16,17 +16,18 @@ std::string explain_driver() {
   if (cudaDriverGetVersion(&driver) != cudaSuccess || driver == 0) {
     return "no NVIDIA driver is installed here (CUDA error 35): its libcuda.so.1 was not found";
   }
-  return fmt::format("the NVIDIA driver is too old (CUDA error 35): it serves CUDA {}, this needs {}",
-                     version_text(driver), version_text(CUDART_VERSION));
+  return fmt::format(
+      "the NVIDIA driver is too old (CUDA error 35): it supports CUDA {}, this program needs {}",
+      version_text(driver), version_text(CUDART_VERSION));
 }
 
 /// Checks the GPU's device file: the driver also reports "no device" if it may not open these files.
 std::string explain_no_device() {
   constexpr const char* kFile = "/dev/nvidia0";
   if (::access(kFile, F_OK) == 0 && ::access(kFile, R_OK | W_OK) != 0) {
-    return fmt::format("no access to the GPU (CUDA error 100): {} may not be opened by this user", kFile);
+    return fmt::format("no access to the GPU (CUDA error 100): this user may not open {}", kFile);
   }
-  return "the NVIDIA driver finds no GPU (CUDA error 100): none is there, or CUDA_VISIBLE_DEVICES hides it";
+  return "the NVIDIA driver finds no GPU (CUDA error 100): there is none, or CUDA_VISIBLE_DEVICES hides it";
 }
 
 }  // namespace
@@ -36,8 +37,8 @@ std::string explain_cuda(cudaError_t error) {
     case cudaErrorInsufficientDriver: return explain_driver();
     case cudaErrorNoDevice: return explain_no_device();
     case cudaErrorStubLibrary:
-      return "the Toolkit's stub was loaded in place of the driver (CUDA error 34): take its directory "
-             "\"stubs\" out of the library path";
+      return "the Toolkit's stub was loaded in place of the driver (CUDA error 34): remove its directory "
+             "\"stubs\" from the library path";
     case cudaErrorDevicesUnavailable:
       return "the GPU is taken (CUDA error 46): another process has it for itself, or its compute mode "
              "forbids it";

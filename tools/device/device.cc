@@ -52,9 +52,8 @@ std::string Device::name() const {
 
 Result<Device> parse_device(std::string_view text) {
   if (text == "cpu") return Device{};
-  if (text.empty()) return refuse(text, "no device is named");
-  if (text == "cuda" || text == "gpu")
-    return refuse(text, "which GPU? Its number belongs to it, as in cuda:0");
+  if (text.empty()) return refuse(text, "the list of devices is empty");
+  if (text == "cuda" || text == "gpu") return refuse(text, "the number of the GPU is missing, as in cuda:0");
   if (!text.starts_with(kCudaPrefix)) return refuse(text, "no such kind of device");
   const std::string_view which = text.substr(kCudaPrefix.size());
   if (which.starts_with(kUuidPrefix)) return find_uuid(text, which);

@@ -71,10 +71,10 @@ Result<ShardRule> parse_shard(std::string_view text) {
   if (is_shard) rest.remove_prefix(kBegin.size());
   if (!is_shard || !take_number(rest, shard.dimension, ',') || !take_number(rest, shard.part, '/') ||
       !take_number(rest, shard.parts, ')') || !rest.empty()) {
-    return refuse(fmt::format("{}: is no shard(DIMENSION, PART/PARTS)", tools::printable(text)));
+    return refuse(fmt::format("{}: is not shard(DIMENSION, PART/PARTS)", tools::printable(text)));
   }
   if (shard.parts == 0 || shard.part == 0 || shard.part > shard.parts) {
-    return refuse(fmt::format("{}: parts count from 1 to their number", tools::printable(text)));
+    return refuse(fmt::format("{}: PART must be from 1 to PARTS", tools::printable(text)));
   }
   return shard;
 }
@@ -129,7 +129,7 @@ Result<DeviceRules> DeviceRules::parse(std::string_view text, const std::string&
       return tl::unexpected(std::move(rule).error().within(fmt::format("{}: line {}", origin, number)));
     rules.rules_.push_back(std::move(*rule));
   }
-  if (rules.rules_.empty()) return refuse(origin + ": holds no rule: one a line, PATTERN DEVICE");
+  if (rules.rules_.empty()) return refuse(origin + ": has no rule: write PATTERN DEVICE in each line");
   return rules;
 }
 

@@ -26,9 +26,9 @@ tl::unexpected<Error> refuse_conversion_target(std::string_view name) {
     if (is_conversion_target(dtype))
       targets += fmt::format("{}{}", targets.empty() ? "" : ", ", name_of(dtype));
   }
-  return fail(
-      ErrorCode::InvalidArgument, EINVAL,
-      fmt::format("{}: nothing is converted to this: one of {}", tools::printable_name(name), targets));
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              fmt::format("{}: is not a dtype to convert to: choose one of {}", tools::printable_name(name),
+                          targets));
 }
 
 }  // namespace stfs::upload

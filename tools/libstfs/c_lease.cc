@@ -31,7 +31,7 @@ Result<upload::AttachOptions> options_of(const stfs_attach_options* given) {
 
 stfs_lease* stfs_attach(const char* socket, const stfs_attach_options* options, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_lease*> {
-    if (socket == nullptr) return refuse("stfs_attach: no socket");
+    if (socket == nullptr) return refuse("stfs_attach: socket is NULL or empty");
     const auto known = options_of(options);
     if (!known) return tl::unexpected(known.error());
     auto lease = upload::Lease::attach(socket, *known);
@@ -81,7 +81,7 @@ int stfs_lease_descriptor(const stfs_lease* lease) {
 
 int stfs_lease_take_news(stfs_lease* lease, stfs_lease_news* news, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    if (news == nullptr) return refuse("stfs_lease_take_news: nowhere to put it");
+    if (news == nullptr) return refuse("stfs_lease_take_news: news is NULL");
     const std::scoped_lock lock(lease->mutex);
     const auto told = lease->lease.take_news();
     if (!told) return tl::unexpected(told.error());

@@ -22,39 +22,39 @@ Result<ModelOptions> model_options(const stfs_open_options& given) {
     case STFS_IO_AUTO: options.io = Io::Auto; break;
     case STFS_IO_MMAP: options.io = Io::Mmap; break;
     case STFS_IO_PREAD: options.io = Io::Pread; break;
-    default: return refuse(fmt::format("stfs_open: no such way to read: {}", given.io));
+    default: return refuse(fmt::format("stfs_open: unknown way to read: {}", given.io));
   }
   options.is_strict = given.is_strict != 0;
   return options;
 }
 
-/// Calls `Result<void> visit(Archive&)` for each usable archive.
+/// Calls `Result<void> visit(ArchiveReader&)` for each usable archive.
 template <class Visit>
 Result<void> for_each_archive(const stfs_model& model, Visit&& visit) {
   for (std::uint32_t shard = 0; shard < model.model->shards().size(); ++shard) {
     if (!model.model->shards()[shard].archive) continue;
-    if (auto visited = visit(model.model->archive(shard)); !visited) return visited;
+    if (auto visited = visit(model.model->reader(shard)); !visited) return visited;
   }
   return {};
 }
 
-Result<void> check_current(Archive& archive) {
+Result<void> check_current(ArchiveReader& archive) {
   auto change = archive.check_for_change();
   if (!change) return pass_on(std::move(change));
   const std::string path = archive.path().string();
   if (change->is_gone) {
-    return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": is gone; what was opened lives on");
+    return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": was deleted; open tensors stay valid");
   }
   if (change->is_replaced) {
-    return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": another file lies there now");
+    return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": was replaced by another file");
   }
   if (change->size_bytes < archive.opened_status().identity.size_bytes) {
     return fail(ErrorCode::ArchiveCut, EIO,
-                fmt::format("{}: cut short: it had {} bytes and has {}", path,
+                fmt::format("{}: truncated: it had {} bytes and has {}", path,
                             archive.opened_status().identity.size_bytes, change->size_bytes));
   }
   if (change->is_broken) {
-    return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": its header is another one now");
+    return fail(ErrorCode::ArchiveChanged, ESTALE, path + ": its header has changed");
   }
   return {};
 }
@@ -103,8 +103,8 @@ int stfs_find(const stfs_model* model, const char* name, std::size_t name_bytes,
     if (!found) return pass_on(std::move(found));
     if (model->only && *found != *model->only) {
       return fail(ErrorCode::NotFound, ENOENT,
-                  fmt::format("{}: {}: is another tensor than the one whose file was opened",
-                              model->named.string(), tools::printable_name(wanted)));
+                  fmt::format("{}: {}: is not the tensor whose file was opened", model->named.string(),
+                              tools::printable_name(wanted)));
     }
     *position = model->only ? 0 : *found;
     return {};
@@ -143,8 +143,8 @@ int stfs_not_shown(const stfs_model* model, std::uint64_t entry, stfs_text* why,
 int stfs_generation(const stfs_model* model, std::uint64_t* generation, stfs_error* error) {
   return answer(error, [&] {
     *generation = 0;
-    return for_each_archive(*model, [&](Archive& archive) -> Result<void> {
-      auto status = archive.file().status();
+    return for_each_archive(*model, [&](const ArchiveReader& archive) -> Result<void> {
+      auto status = archive.status();
       if (!status) return pass_on(std::move(status));
       *generation = std::max(*generation, static_cast<std::uint64_t>(status->identity.mtime_ns));
       return {};
@@ -156,7 +156,7 @@ int stfs_check_current(const stfs_model* model, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
     if (model->model->is_index_changed()) {
       return fail(ErrorCode::ArchiveChanged, ESTALE,
-                  model->model->path().string() + ": the index is another one now");
+                  model->model->path().string() + ": the index has changed");
     }
     return for_each_archive(*model, check_current);
   });
@@ -168,7 +168,7 @@ int stfs_describe(const stfs_model* model, std::uint64_t position, stfs_tensor_i
     if (position >= model->count()) return refuse(fmt::format("stfs_describe: no tensor {}", position));
     const std::uint32_t at = model->tensor(position);
     const Tensor tensor = model->model->tensors()[at];
-    const Archive& archive = model->model->archive_of(at);
+    const ArchiveReader& archive = model->model->archive_of(at);
     stfs_tensor_info known{};
     known.name = {tensor.name.data(), tensor.name.size()};
     known.dtype = static_cast<std::int32_t>(tensor.dtype);

@@ -15,7 +15,7 @@ namespace {
 
 Result<upload::DeviceRules> rules_of(const stfs_plan_options& options) {
   if ((options.devices == nullptr) == (options.rules == nullptr)) {
-    return refuse("where the tensors go: name devices or rules, and not both");
+    return refuse("give either devices or rules");
   }
   return options.devices != nullptr ? upload::DeviceRules::parse_device_list(options.devices)
                                     : upload::DeviceRules::parse(options.rules, "rules");
@@ -42,7 +42,7 @@ Result<upload::PlanRequest> request_of(const stfs_model& model, const stfs_plan_
 
 stfs_plan* stfs_plan_make(const stfs_model* model, const stfs_plan_options* options, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_plan*> {
-    if (options == nullptr) return refuse("stfs_plan_make: no options, which say where the tensors go");
+    if (options == nullptr) return refuse("stfs_plan_make: the options are missing: they name the devices");
     const auto known = take_struct(options);
     if (!known) return tl::unexpected(known.error());
     const auto request = request_of(*model, *known);

@@ -20,7 +20,8 @@ Result<Struct> take_struct(const Struct* given) {
   const auto* bytes = reinterpret_cast<const std::byte*>(given);
   for (std::size_t at = sizeof(Struct); at < size_bytes; ++at) {
     if (bytes[at] != std::byte{0}) {
-      return refuse("struct_bytes is larger than this version of libstfs knows, and what is there is not 0");
+      return refuse(
+          "struct_bytes is larger than this version of libstfs knows, and the additional bytes are not 0");
     }
   }
   Struct known{};

@@ -67,7 +67,7 @@ void stfs_cancel(stfs_upload* upload) {
 stfs_resident* stfs_wait(stfs_upload* upload, int (*progress)(void*, std::uint64_t, std::uint64_t),
                          void* context, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_resident*> {
-    if (upload->is_taken.exchange(true)) return refuse("stfs_wait: the upload was waited for already");
+    if (upload->is_taken.exchange(true)) return refuse("stfs_wait: was already called for this upload");
     if (progress != nullptr) follow(*upload->upload, progress, context);
     auto resident = upload->upload->wait();
     if (!resident) return pass_on(std::move(resident));

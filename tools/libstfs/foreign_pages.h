@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "core/archive/archive.h"
+#include "core/archive/archive_reader.h"
 
 namespace stfs::interface {
 
@@ -13,10 +13,9 @@ class ForeignPages {
  public:
   /// Returns the address of the first byte of the range. Null if the range is not in a map: the store cannot
   /// be mapped, or a journal lies over the archive.
-  static std::byte* address(const Archive& archive, ByteRange file_range) {
+  static std::byte* address(const ArchiveReader& archive, ByteRange file_range) {
     if (!archive.is_as_in_file()) return nullptr;
-    return const_cast<std::byte*>(
-        archive.bytes().span(file_range).bytes_.data());  // NOLINT: the pages are read-only
+    return const_cast<std::byte*>(archive.bytes().span(file_range).bytes_.data());  // the pages are read-only
   }
 };
 

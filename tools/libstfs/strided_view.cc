@@ -61,8 +61,9 @@ Result<StridedView> StridedView::sliced(std::string_view text) const {
   view.shape_ = slice->shape;
   if (bits_of(dtype_) % 8 != 0) {
     if (!is_whole) {
-      return fail(ErrorCode::InvalidArgument, ENOTSUP,
-                  "a slice of a slice of elements of less than a byte: name both at once");
+      return fail(
+          ErrorCode::InvalidArgument, ENOTSUP,
+          "a slice of a slice is not supported for elements smaller than a byte: combine the two slices");
     }
     view.slice_ = std::move(*slice);
     return view;

@@ -10,7 +10,7 @@
 
 #include "core/archive/slice_reader.h"
 #include "core/storage/kernel_copy.h"
-#include "core/tensor/gather.h"
+#include "core/tensor/slice_copy.h"
 #include "tools/libstfs/foreign_pages.h"
 
 namespace stfs::interface {
@@ -18,7 +18,7 @@ namespace {
 
 /// Implements read() for this process's own memory, where no read can fail. Not for pages of a file.
 void read_memory(const std::byte* address, const Slice& slice, ByteRange range, std::span<std::byte> to) {
-  static_cast<void>(gather(slice, range, {address, static_cast<std::size_t>(slice.extent.end())}, to));
+  static_cast<void>(copy_slice(slice, range, {address, static_cast<std::size_t>(slice.extent.end())}, to));
 }
 
 /// Returns null if the map is unavailable. Maps with MAP_NORESERVE. Otherwise a model larger than the memory
@@ -55,8 +55,8 @@ class HeapMemory final : public TensorMemory {
 class PrivateMap final : public TensorMemory {
  public:
   /// @param offset  where the map begins in the archive's file.
-  PrivateMap(std::shared_ptr<const Model> model, const Archive& archive, std::uint64_t offset, void* map,
-             std::size_t size_bytes, std::size_t begin)
+  PrivateMap(std::shared_ptr<const Model> model, const ArchiveReader& archive, std::uint64_t offset,
+             void* map, std::size_t size_bytes, std::size_t begin)
       : model_(std::move(model)),
         archive_(archive),
         offset_(offset),
@@ -89,7 +89,7 @@ class PrivateMap final : public TensorMemory {
 
  private:
   std::shared_ptr<const Model> model_;
-  const Archive& archive_;
+  const ArchiveReader& archive_;
   std::uint64_t offset_;
   void* map_;
   std::size_t size_bytes_;
@@ -140,7 +140,7 @@ class ArchiveMemory final : public TensorMemory {
     const std::uint64_t begin = range_.offset + range.offset;
     const std::uint64_t first_page = begin / page_bytes * page_bytes;
     const auto size_bytes = static_cast<std::size_t>(begin + range.size_bytes - first_page);
-    void* map = map_for_writing(archive_.file(), first_page, size_bytes);
+    void* map = map_for_writing(*archive_.local_file(), first_page, size_bytes);
     // mmap fails when the process has reached its limit of maps (vm.max_map_count).
     if (map == nullptr) return std::shared_ptr<TensorMemory>();
     return std::make_shared<PrivateMap>(model_, archive_, first_page, map, size_bytes,
@@ -150,7 +150,7 @@ class ArchiveMemory final : public TensorMemory {
  private:
   std::shared_ptr<const Model> model_;
   std::shared_ptr<const ForgivingMaps> maps_;
-  Archive& archive_;
+  const ArchiveReader& archive_;
   ByteRange range_;  // in the file
   std::byte* address_ = nullptr;
 };
@@ -167,8 +167,9 @@ class ArenaMemory final : public TensorMemory {
                                   std::span<std::byte> to) const override {
     if (range.empty()) return {};
     if (arena_->host_bytes().empty()) {
-      return fail(ErrorCode::InvalidArgument, ENOTSUP,
-                  fmt::format("is on {}, and this process can't read it there: use DLPack", device().name()));
+      return fail(
+          ErrorCode::InvalidArgument, ENOTSUP,
+          fmt::format("is on {}, and this process cannot read this memory: use DLPack", device().name()));
     }
     read_memory(address(), slice, range, to);
     return {};
@@ -189,10 +190,9 @@ std::shared_ptr<TensorMemory> arena_memory(std::shared_ptr<upload::Arena> arena,
 
 ForgivingMaps::ForgivingMaps(const Model& model) : maps_(model.shards().size()) {
   for (std::uint32_t shard = 0; shard < maps_.size(); ++shard) {
-    if (!model.shards()[shard].archive || !model.archive(shard).bytes().is_mapped()) continue;
-    Archive& archive = model.archive(shard);
-    const auto size_bytes = static_cast<std::size_t>(archive.opened_status().identity.size_bytes);
-    maps_[shard] = {map_for_writing(archive.file(), 0, size_bytes), size_bytes};
+    if (!model.shards()[shard].archive || !model.reader(shard).bytes().is_mapped()) continue;
+    const auto size_bytes = static_cast<std::size_t>(model.version(shard).status.identity.size_bytes);
+    maps_[shard] = {map_for_writing(*model.reader(shard).local_file(), 0, size_bytes), size_bytes};
   }
 }
 

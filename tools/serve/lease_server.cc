@@ -62,8 +62,8 @@ void LeaseServer::welcome() {
       refusal = Error{ErrorCode::System, EPERM, path().native() + ": serves another user"};
     } else if (is_full()) {
       refusal = Error{ErrorCode::Busy, EBUSY,
-                      fmt::format("{}: {} connections are open already, as many as it serves",
-                                  path().native(), options_.max_connections)};
+                      fmt::format("{}: {} connections are already open, the maximum", path().native(),
+                                  options_.max_connections)};
     }
     connections_.push_back(std::make_unique<ServeConnection>(std::move(**accepted), std::move(refusal),
                                                              Clock::now() + options_.greeting_patience));

@@ -26,15 +26,15 @@ Result<void> write_all(int fd, std::string_view text) {
 Result<void> check_sealed(int descriptor, std::uint64_t size_bytes) {
   const int seals = ::fcntl(descriptor, F_GET_SEALS);
   // Only memfds can be sealed.
-  if (seals < 0) return fail(ErrorCode::InvalidArgument, EPROTO, "the document that came is no memfd");
+  if (seals < 0) return fail(ErrorCode::InvalidArgument, EPROTO, "the received document is not a memfd");
   constexpr int kWanted = F_SEAL_WRITE | F_SEAL_SHRINK;
   if ((seals & kWanted) != kWanted) {
-    return fail(ErrorCode::InvalidArgument, EPROTO, "the document that came is not sealed: it could change");
+    return fail(ErrorCode::InvalidArgument, EPROTO, "the received document is not sealed: it could change");
   }
   struct stat status {};
   if (::fstat(descriptor, &status) != 0) return fail_system(errno, kSubject, "query");
   if (static_cast<std::uint64_t>(status.st_size) < size_bytes) {
-    return fail(ErrorCode::InvalidArgument, EPROTO, "the document that came is too short");
+    return fail(ErrorCode::InvalidArgument, EPROTO, "the received document is too short");
   }
   return {};
 }

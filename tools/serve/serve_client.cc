@@ -36,7 +36,7 @@ class LeasedArena final : public Arena {
   [[nodiscard]] std::span<std::byte> host_bytes() override { return arena_->host_bytes(); }
   [[nodiscard]] bool is_read_only() const override { return true; }
   Result<UniqueFd> share() override {
-    return fail(ErrorCode::InvalidArgument, ENOTSUP, "an arena of another process is that process' to share");
+    return fail(ErrorCode::InvalidArgument, ENOTSUP, "an arena of another process cannot be shared again");
   }
 
  private:
@@ -71,8 +71,7 @@ Result<void> wait_readable(int socket, Clock::time_point deadline) {
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return fail_system(errno, "socket", "poll");
     if (Clock::now() >= deadline) {
-      return fail(ErrorCode::System, ETIMEDOUT,
-                  "the server has nothing to hand out yet: it is still uploading");
+      return fail(ErrorCode::System, ETIMEDOUT, "the server is still uploading its first generation");
     }
   }
 }
@@ -91,7 +90,7 @@ Result<ReceivedMessage> ask(int socket, ServeKind question, ServeKind wanted, Cl
   const ServeMessage& message = (*received)->message;
   if (message.kind == ServeKind::Refusal) return fail(ErrorCode::System, message.errno_value, message.text);
   if (message.kind != wanted)
-    return fail(ErrorCode::InvalidArgument, EPROTO, "the server answers something else");
+    return fail(ErrorCode::InvalidArgument, EPROTO, "the server has sent an unexpected message");
   return std::move(**received);
 }
 
@@ -142,7 +141,7 @@ Result<Lease> Lease::take_over(ReceivedMessage& granted, UniqueFd socket) {
   if (!manifest) return pass_on(std::move(manifest));
   const bool fits = manifest->generation == granted.message.generation &&
                     manifest->arenas.size() + 1 == granted.descriptors.size();
-  if (!fits) return fail(ErrorCode::InvalidArgument, EPROTO, "the manifest is of something else");
+  if (!fits) return fail(ErrorCode::InvalidArgument, EPROTO, "the manifest belongs to another generation");
   Lease lease;
   lease.generation_ = lease.told_generation_ = manifest->generation;
   lease.sources_ = std::move(manifest->sources);

@@ -57,7 +57,7 @@ void ServeConnection::answer(ServeKind kind, const ServeState& state) {
     report(state);
   } else {
     refuse({ErrorCode::InvalidArgument, EPROTO,
-            "a connection begins with Attach or Query, and says nothing else"});
+            "a connection must begin with Attach or Query, and send no other message"});
   }
 }
 

@@ -25,7 +25,7 @@ Result<std::string> device_text(const Device& device) {
     if (is_it && !info.device.uuid.empty()) return "cuda:" + info.device.uuid;
   }
   return fail(ErrorCode::System, ENODEV,
-              fmt::format("{}: has no UUID by which other processes could find it", device.name()));
+              fmt::format("{}: has no UUID: other processes cannot find it", device.name()));
 }
 
 /// Returns a member; nothing if it is absent or has another type. The text is untrusted and may be anything.
@@ -68,7 +68,7 @@ std::optional<std::uint64_t> size_of(Dtype dtype, const std::vector<std::uint64_
 }
 
 Result<LeasedTensor> parse_tensor(const Json& object, const std::vector<ManifestArena>& arenas) {
-  if (!object.is_object()) return wrong("a tensor is no object");
+  if (!object.is_object()) return wrong("a tensor is not an object");
   auto name = member<std::string>(object, "name");
   const auto dtype = dtype_named(member<std::string>(object, "dtype").value_or(""));
   auto shape = parse_shape(object);
@@ -81,7 +81,7 @@ Result<LeasedTensor> parse_tensor(const Json& object, const std::vector<Manifest
     return wrong("a tensor lies outside of its arena");
   }
   if (size_of(*dtype, *shape) != *size_bytes)
-    return wrong("the size of a tensor is not that of its elements");
+    return wrong("the size of a tensor is not the size of its elements");
   return LeasedTensor{std::move(*name), *dtype, std::move(*shape), static_cast<std::uint32_t>(*arena),
                       *place};
 }
@@ -91,9 +91,8 @@ Result<LeasedTensor> parse_tensor(const Json& object, const std::vector<Manifest
 Result<ServeManifest> manifest_of(std::uint64_t generation, std::vector<std::string> sources,
                                   const std::vector<std::shared_ptr<Arena>>& arenas, const Plan& plan) {
   if (arenas.size() > kMaxServeArenas) {
-    return fail(
-        ErrorCode::InvalidArgument, EMSGSIZE,
-        fmt::format("{} devices are more than the {} that can be served", arenas.size(), kMaxServeArenas));
+    return fail(ErrorCode::InvalidArgument, EMSGSIZE,
+                fmt::format("{} devices, at most {} can be served", arenas.size(), kMaxServeArenas));
   }
   ServeManifest manifest{generation, std::move(sources), {}, {}};
   for (const auto& arena : arenas) {
@@ -132,7 +131,7 @@ std::string manifest_text(const ServeManifest& manifest) {
 Result<ServeManifest> parse_manifest(std::string_view text) {
   return guard_memory([&]() -> Result<ServeManifest> {
     const Json document = tools::parse_json(text);
-    if (!document.is_object()) return wrong("it is no JSON object");
+    if (!document.is_object()) return wrong("it is not a JSON object");
     ServeManifest manifest;
     const auto generation = member<std::uint64_t>(document, "generation");
     const Json* sources = array_member(document, "sources");
@@ -143,11 +142,11 @@ Result<ServeManifest> parse_manifest(std::string_view text) {
     }
     manifest.generation = *generation;
     for (const Json& source : *sources) {
-      if (!source.is_string()) return wrong("a source is no text");
+      if (!source.is_string()) return wrong("a source is not a text");
       manifest.sources.push_back(source.get<std::string>());
     }
     for (const Json& object : *arenas) {
-      if (!object.is_object()) return wrong("an arena is no object");
+      if (!object.is_object()) return wrong("an arena is not an object");
       auto device = member<std::string>(object, "device");
       const auto size_bytes = member<std::uint64_t>(object, "size_bytes");
       if (!device || !size_bytes) return wrong("an arena lacks a member");

@@ -14,7 +14,7 @@ namespace {
 constexpr std::int32_t kMaxErrno = 4095;
 
 tl::unexpected<Error> malformed(std::string_view what) {
-  return fail(ErrorCode::InvalidArgument, EPROTO, fmt::format("no message of stfs serve: {}", what));
+  return fail(ErrorCode::InvalidArgument, EPROTO, fmt::format("not a message of stfs serve: {}", what));
 }
 
 /// The fields that a message of a kind uses. Its other fields are 0.
@@ -101,18 +101,17 @@ Result<ServeMessage> decode(std::string_view packet, std::size_t descriptors) {
   ServeHeader header;
   if (packet.size() < kFixedBytes) return malformed("too short");
   std::memcpy(&header, packet.data(), std::min(packet.size(), sizeof(header)));
-  if (header.magic != kServeMagic) return malformed("it begins otherwise");
+  if (header.magic != kServeMagic) return malformed("wrong beginning");
   if (header.version != kServeVersion) {
     return fail(
         ErrorCode::InvalidArgument, EPROTONOSUPPORT,
-        fmt::format(
-            "speaks version {} of the protocol of stfs serve, and this program speaks {}: use the same "
-            "version of safetensorsfs for both",
-            header.version, kServeVersion));
+        fmt::format("uses version {} of the protocol of stfs serve, and this program uses {}: use the same "
+                    "version of safetensorsfs for both",
+                    header.version, kServeVersion));
   }
   if (packet.size() < sizeof(header)) return malformed("too short");
   if (header.text_bytes > kMaxServeTextBytes) return malformed("text too long");
-  if (packet.size() != sizeof(header) + header.text_bytes) return malformed("its size is not what it says");
+  if (packet.size() != sizeof(header) + header.text_bytes) return malformed("wrong size");
   if (header.reserved != 0) return malformed("reserved field");
   if (header.descriptors != descriptors) return malformed("descriptors are missing or too many");
   const auto fields = fields_of(static_cast<ServeKind>(header.kind));

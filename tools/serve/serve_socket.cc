@@ -29,11 +29,9 @@ Result<sockaddr_un> address_of(const std::filesystem::path& path) {
     return fail(ErrorCode::InvalidArgument, EINVAL, "a socket needs a path");
   }
   if (text.size() >= sizeof(address.sun_path)) {
-    return fail(
-        ErrorCode::InvalidArgument, ENAMETOOLONG,
-        fmt::format(
-            "{}: is longer than the {} bytes that the path of a socket may have: choose a shorter one", text,
-            sizeof(address.sun_path) - 1));
+    return fail(ErrorCode::InvalidArgument, ENAMETOOLONG,
+                fmt::format("{}: the path of a socket has at most {} bytes: choose a shorter one", text,
+                            sizeof(address.sun_path) - 1));
   }
   std::memcpy(address.sun_path, text.data(), text.size());
   return address;
@@ -60,9 +58,10 @@ std::filesystem::path lock_path(const std::filesystem::path& path) {
 
 tl::unexpected<Error> in_use(const std::filesystem::path& path, pid_t holder) {
   const std::string who = holder > 0 ? fmt::format(" (process {})", holder) : "";
-  return fail(ErrorCode::Busy, EADDRINUSE,
-              fmt::format("{}: another stfs serve{} serves there: end it first, or choose another --socket",
-                          path.native(), who));
+  return fail(
+      ErrorCode::Busy, EADDRINUSE,
+      fmt::format("{}: another stfs serve{} uses this socket: end it first, or choose another --socket",
+                  path.native(), who));
 }
 
 /// Returns the pid of the listening process for a message.
@@ -111,7 +110,7 @@ Result<void> remove_dead_socket(const std::filesystem::path& path, const sockadd
   }
   if (!S_ISSOCK(status.st_mode)) {
     return fail(ErrorCode::InvalidArgument, EEXIST,
-                fmt::format("{}: is there and is no socket: choose another --socket", path.native()));
+                fmt::format("{}: is not a socket: choose another --socket", path.native()));
   }
   const auto probe = open_socket();
   if (!probe) return tl::unexpected(probe.error());
@@ -123,21 +122,22 @@ Result<void> remove_dead_socket(const std::filesystem::path& path, const sockadd
   if (error == ENOENT) return {};
   if (error == EACCES) return fail_system(error, path.native(), "connect");
   return fail(ErrorCode::Busy, EADDRINUSE,
-              fmt::format("{}: another program listens there: choose another --socket", path.native()));
+              fmt::format("{}: another program uses this socket: choose another --socket", path.native()));
 }
 
 std::string why_not_connected(const std::filesystem::path& path, int error) {
   const std::string& text = path.native();
   switch (error) {
     case ENOENT:
-      return fmt::format("{}: nobody serves there: start `stfs serve SOURCE --device cpu --socket {}`", text,
-                         text);
+      return fmt::format("{}: no server uses this socket: start `stfs serve SOURCE --device cpu --socket {}`",
+                         text, text);
     case ECONNREFUSED:
       // The kernel also gives this errno for a regular file.
-      if (std::error_code ignored; !std::filesystem::is_socket(path, ignored)) return text + ": is no socket";
-      return fmt::format("{}: nobody serves there any more: the server has died; start `stfs serve` again",
-                         text);
-    case EACCES: return fmt::format("{}: may not be connected to: it serves another user", text);
+      if (std::error_code ignored; !std::filesystem::is_socket(path, ignored))
+        return text + ": is not a socket";
+      return fmt::format("{}: the server of this socket has died: start `stfs serve` again", text);
+    case EACCES:
+      return fmt::format("{}: this user may not connect: the server belongs to another user", text);
     case EPROTOTYPE: return fmt::format("{}: is the socket of another program", text);
     default: return fmt::format("{}: connect: {}", text, std::generic_category().message(error));
   }

@@ -17,7 +17,7 @@ std::string explanation_of(const JournalReport& report) {
 std::string left_void_text(const JournalReport& report) {
   if (!report.is_left_void) return "";
   return fmt::format(
-      "it promises nothing any more; in this directory only {}, or the directory's owner, may remove it",
+      "it holds no commit any more; in this directory only {}, or the directory's owner, may remove it",
       report.settlers);
 }
 
@@ -31,12 +31,13 @@ std::string advice_on(const JournalReport& report) {
     case JournalState::Committed:
     case JournalState::Unfinished: return "`stfs recover` without --dry-run does it";
     case JournalState::Foreign:
-      return "--force applies it where every block of the archive is one that it knows; delete it where it "
-             "belongs to nothing any more";
+      return "--force applies it if it knows every block of the archive; delete it if it belongs to no "
+             "archive "
+             "any more";
     case JournalState::Damaged:
-      return "its change can't be told any more and the archive may hold a part of it: compare the archive "
+      return "its change cannot be read any more and the archive may hold a part of it: compare the archive "
              "with a copy, then delete the journal; nothing is written to the archive before";
-    case JournalState::Unknown: return "it is left alone; delete or move it where it is not wanted";
+    case JournalState::Unknown: return "it is not changed; delete or move it if it is not wanted";
     case JournalState::InUse: return "";
   }
   return "";

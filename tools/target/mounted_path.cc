@@ -62,7 +62,7 @@ tl::unexpected<Error> refuse_view(const View& view, Use use, const fs::path& nam
   if (root && is_of_tensor && file) instead += ", " + (*root / *file).string();
   if (root && !is_of_tensor) instead += ", " + root->string();
   const std::string_view why = use != Use::Change          ? ""
-                               : view.kind == Kind::Staged ? ", which takes cp(1) and dd(1)"
+                               : view.kind == Kind::Staged ? ", which cp(1) and dd(1) can write"
                                                            : ", and is read-only";
   return fail(use == Use::Change ? ErrorCode::ReadOnly : ErrorCode::InvalidArgument,
               use == Use::Change ? EROFS : EINVAL,

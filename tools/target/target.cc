@@ -115,9 +115,9 @@ Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named,
     paths.push_back({.archive = named / archive});
   }
   if (!paths.empty()) return paths;
-  return fail(ErrorCode::InvalidArgument, EISDIR,
-              fmt::format("{}: is a directory: it is no mount of safetensorsfs and holds no archive",
-                          named.string()));
+  return fail(
+      ErrorCode::InvalidArgument, EISDIR,
+      fmt::format("{}: is a directory, not a mount of safetensorsfs, and holds no archive", named.string()));
 }
 
 /// Refuses a path that cannot be an archive, before anything is opened: opening a FIFO would block for ever.
@@ -129,7 +129,7 @@ Result<bool> check_kind(const fs::path& named) {
   if (struct statfs mount{}; ::statfs(named.c_str(), &mount) < 0 && errno == ENOTCONN) {
     return fail(
         ErrorCode::System, ENOTCONN,
-        fmt::format("{}: lies in a dead mount (its daemon is gone): unmount that with `fusermount3 -u`",
+        fmt::format("{}: lies in a dead mount (its daemon has ended): unmount it with `fusermount3 -u`",
                     named.string()));
   }
   if (::stat(named.c_str(), &status) < 0) {
@@ -139,7 +139,7 @@ Result<bool> check_kind(const fs::path& named) {
   if (S_ISDIR(status.st_mode)) return true;
   if (S_ISREG(status.st_mode)) return false;
   return fail(ErrorCode::InvalidArgument, EINVAL,
-              fmt::format("{}: is no regular file: an archive has to be mapped", named.string()));
+              fmt::format("{}: is not a regular file, so it cannot be mapped", named.string()));
 }
 
 bool is_on_read_only_mount(const fs::path& path) {
@@ -196,8 +196,8 @@ Result<Target> open_located(const TargetPath& path, const fs::path& named, const
   if (path.view) return Target{.view = path.view};
   if (options.access == Access::ReadWrite && path.is_mounted && is_on_read_only_mount(named)) {
     return fail(ErrorCode::ReadOnly, EROFS,
-                fmt::format("{}: lies in a read-only mount: to change its archive all the same, name {}",
-                            named.string(), path.archive.string()));
+                fmt::format("{}: lies in a read-only mount: to change its archive, name {}", named.string(),
+                            path.archive.string()));
   }
   auto model = Model::open(path.archive, options);
   if (!model) return tl::unexpected(told_about(std::move(model).error(), path.archive, named));

@@ -188,7 +188,7 @@ class Planner {
     if (request_.dtype && is_floating(tensor.dtype) && tensor.dtype != *request_.dtype) {
       if (!float_format_of(tensor.dtype)) {
         return refuse(subject(chosen),
-                      fmt::format("{} can't be converted to {}: select the others, or convert none",
+                      fmt::format("{} cannot be converted to {}: select other tensors, or omit --dtype",
                                   name_of(tensor.dtype), name_of(*request_.dtype)));
       }
       planned.dtype = *request_.dtype;
@@ -206,7 +206,7 @@ class Planner {
                        PlannedTensor& planned) {
     std::optional<std::string> text = chosen.slice;
     if (rule.shard) {
-      if (text) return refuse(subject(chosen), "a slice does not go with the shard of its rule");
+      if (text) return refuse(subject(chosen), "a slice and the shard of its rule exclude each other");
       auto shard = shard_text(*rule.shard, tensor);
       if (!shard) return tl::unexpected(std::move(shard).error().within(subject(chosen)));
       text = std::move(*shard);
@@ -249,11 +249,11 @@ class Planner {
         (device.arena_bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
     if (size_bytes > kMaxArenaBytes || offset > kMaxArenaBytes - size_bytes) {
       return fail(ErrorCode::OutOfMemory, ENOMEM,
-                  fmt::format("{}: {}: no memory is that large", subject(chosen), device.device.name()));
+                  fmt::format("{}: {}: more than any memory", subject(chosen), device.device.name()));
     }
     const auto [known, is_new] = names_[planned.device].try_emplace(planned.name, planned.model);
     if (!is_new) {
-      return refuse(subject(chosen), fmt::format("{} has a tensor of this name on {} already",
+      return refuse(subject(chosen), fmt::format("{} already has a tensor of this name on {}",
                                                  model(known->second).path().string(), device.device.name()));
     }
     planned.place = {offset, size_bytes};

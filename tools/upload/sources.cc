@@ -7,6 +7,7 @@
 #include <chrono>
 #include <thread>
 
+#include "core/base/wall_clock.h"
 #include "tools/target/target.h"
 #include "tools/text/printable.h"
 

@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "core/archive/archive.h"
+#include "core/archive/archive_reader.h"
 #include "core/base/byte_range.h"
 #include "core/tensor/slice.h"
 #include "tools/upload/plan.h"
@@ -19,7 +19,7 @@ namespace stfs::upload {
 
 /// A range that is read once, regardless of the number of devices it goes to.
 struct Read {
-  Archive* archive = nullptr;
+  const ArchiveReader* archive = nullptr;
   std::uint64_t file_offset = 0;  // of the tensor, or of its contiguous part
   const Slice* slice = nullptr;   // lies in the plan; null if no gathering is needed
   std::uint64_t size_bytes = 0;

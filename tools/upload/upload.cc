@@ -30,7 +30,9 @@ namespace stfs::upload {
 namespace {
 
 constexpr unsigned kMostReaders = 8;
-// 32 MiB stay in the processor's cache. A disk is slower and needs more reads in flight (GPU-NOTES.md).
+// 16 slots of 2 MiB stay in the processor's L3 cache: a core then copies 38 to 40 GB/s from the page cache,
+// and 20 GB/s with a larger ring (measured on the host of an H200). A disk is slower and needs more reads in
+// flight.
 constexpr unsigned kSlots = 16;
 constexpr unsigned kColdSlots = 32;
 /// The disk is asked for data this many pieces before they are read.
@@ -235,10 +237,10 @@ class Job final : public Upload {
 
   void look_at_cache() {
     ByteRange run;
-    const Archive* archive = nullptr;
+    const ArchiveReader* archive = nullptr;
     const auto count = [&] {
-      if (archive != nullptr)
-        report_.cached_bytes += cached_bytes(const_cast<Archive*>(archive)->file().descriptor(), run);
+      const File* const file = archive != nullptr ? archive->local_file() : nullptr;
+      if (file != nullptr) report_.cached_bytes += cached_bytes(file->descriptor(), run);
     };
     for (const Read& read : list_.reads) {
       const ByteRange range{read.file_offset + (read.slice != nullptr ? read.slice->extent.offset : 0),
@@ -328,8 +330,9 @@ class Job final : public Upload {
     if (!is_cold_ || at >= list_.transfers.size()) return;
     for (const Part& part : list_.parts_of(list_.transfers[at])) {
       const Read& read = list_.reads[part.read];
-      if (read.slice == nullptr) {
-        read.archive->file().prefetch({read.file_offset + part.bytes.offset, part.bytes.size_bytes});
+      const File* const file = read.archive->local_file();
+      if (read.slice == nullptr && file != nullptr) {
+        file->prefetch({read.file_offset + part.bytes.offset, part.bytes.size_bytes});
       }
     }
   }

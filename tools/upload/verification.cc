@@ -65,10 +65,10 @@ class Verification {
       for (std::uint32_t at = from.first_target; at < from.first_target + from.targets; ++at) {
         const PlannedTensor& tensor = plan_.tensors[at];
         if (found_[at] != digest_end(sums_[read], tensor.place.size_bytes)) {
-          return fail(ErrorCode::System, EBADMSG,
-                      fmt::format("{}: {}: is not the same on {}: other bytes arrived than the archive has",
-                                  from.archive->path().string(), tools::printable_name(tensor.name),
-                                  plan_.devices[tensor.device].device.name()));
+          return fail(
+              ErrorCode::System, EBADMSG,
+              fmt::format("{}: {}: the bytes on {} differ from the archive", from.archive->path().string(),
+                          tools::printable_name(tensor.name), plan_.devices[tensor.device].device.name()));
         }
         size_bytes += tensor.place.size_bytes;
       }

@@ -114,8 +114,9 @@ class Lender {
   /// For a consumer that takes it for writable.
   bool make_private() {
     if (info_.device_kind != STFS_CPU) {
-      PyErr_SetString(PyExc_BufferError,
-                      "the tensor is read-only, and this consumer's DLPack (before 1.0) can't be told so");
+      PyErr_SetString(
+          PyExc_BufferError,
+          "the tensor is read-only, and this consumer's DLPack (before 1.0) has no read-only flag");
       return false;
     }
     Handle before = std::move(handle_);
@@ -127,14 +128,14 @@ class Lender {
     if (!take(error)) return false;
     if (may_copy() || (info_.flags & STFS_MAPPED) != 0) return true;
     PyErr_SetString(PyExc_BufferError,
-                    "read-only memory for a consumer whose DLPack (before 1.0) can't be told so: "
-                    "it has to be copied, and copy=False forbids it");
+                    "the consumer's DLPack (before 1.0) has no read-only flag: "
+                    "the tensor must be copied, and copy=False forbids it");
     return false;
   }
 
   bool copy_over(const char* why) {
     if (!may_copy()) {
-      PyErr_Format(PyExc_BufferError, "the tensor %s: it has to be copied, and copy=False forbids it", why);
+      PyErr_Format(PyExc_BufferError, "the tensor %s: it must be copied, and copy=False forbids it", why);
       return false;
     }
     Handle before = std::move(handle_);

@@ -81,13 +81,13 @@ PyMethodDef kMethods[] = {
     {"generation", as_method(generation), METH_NOARGS, "generation()\n--\n\n"},
     {"descriptor", as_method(descriptor), METH_NOARGS, "descriptor()\n--\n\n"},
     {"take_news", as_method(take_news), METH_NOARGS,
-     "take_news()\n--\n\n(newer generation or 0, why stuck or '', whether the server has gone)."},
+     "take_news()\n--\n\nReturns (newer generation or 0, why stuck or '', whether the server has ended)."},
     {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot kSlots[] = {{Py_tp_new, as_slot(refuse_new)},
                         {Py_tp_dealloc, as_slot(deallocate)},
                         {Py_tp_methods, kMethods},
-                        {Py_tp_doc, const_cast<char*>("A lease as libstfs has it.")},
+                        {Py_tp_doc, const_cast<char*>("A lease of libstfs.")},
                         {0, nullptr}};
 
 PyType_Spec kSpec = {"stfs._stfs.Lease", sizeof(LeaseObject), 0, static_cast<unsigned>(Py_TPFLAGS_DEFAULT),

@@ -252,27 +252,28 @@ PyObject* is_closed(PyObject* self, void*) {
 PyGetSetDef kAttributes[] = {{"is_closed", is_closed, nullptr, "Whether close() was called.", nullptr},
                              {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
-PyMethodDef kMethods[] = {{"close", as_method(close), METH_NOARGS, "close()\n--\n\n"},
-                          {"count", as_method(count), METH_NOARGS, "count()\n--\n\n"},
-                          {"path", as_method(path), METH_NOARGS, "path()\n--\n\n"},
-                          {"find", as_method(find), METH_O, "find(name)\n--\n\nIts position; KeyError."},
-                          {"contains", as_method(contains), METH_O, "contains(name)\n--\n\n"},
-                          {"names", as_method(names), METH_NOARGS, "names()\n--\n\nIn order of position."},
-                          {"metadata", as_method(metadata), METH_NOARGS, "metadata()\n--\n\n"},
-                          {"not_shown", as_method(not_shown), METH_NOARGS,
-                           "not_shown()\n--\n\nWhy a newer commit may not be shown, for each journal."},
-                          {"tensor", as_method(tensor), METH_VARARGS, "tensor(type, position)\n--\n\n"},
-                          {"generation", as_method(generation), METH_NOARGS, "generation()\n--\n\n"},
-                          {"start_upload", as_method(upload), METH_VARARGS,
-                           "start_upload(devices, rules, patterns, dtype, readers, must_verify)\n--\n\n"},
-                          {"check_current", as_method(check_current), METH_NOARGS, "check_current()\n--\n\n"},
-                          {nullptr, nullptr, 0, nullptr}};
+PyMethodDef kMethods[] = {
+    {"close", as_method(close), METH_NOARGS, "close()\n--\n\n"},
+    {"count", as_method(count), METH_NOARGS, "count()\n--\n\n"},
+    {"path", as_method(path), METH_NOARGS, "path()\n--\n\n"},
+    {"find", as_method(find), METH_O, "find(name)\n--\n\nReturns its position, or raises KeyError."},
+    {"contains", as_method(contains), METH_O, "contains(name)\n--\n\n"},
+    {"names", as_method(names), METH_NOARGS, "names()\n--\n\nReturns the names by position."},
+    {"metadata", as_method(metadata), METH_NOARGS, "metadata()\n--\n\n"},
+    {"not_shown", as_method(not_shown), METH_NOARGS,
+     "not_shown()\n--\n\nReturns a reason for each journal whose commit may not be shown."},
+    {"tensor", as_method(tensor), METH_VARARGS, "tensor(type, position)\n--\n\n"},
+    {"generation", as_method(generation), METH_NOARGS, "generation()\n--\n\n"},
+    {"start_upload", as_method(upload), METH_VARARGS,
+     "start_upload(devices, rules, patterns, dtype, readers, must_verify)\n--\n\n"},
+    {"check_current", as_method(check_current), METH_NOARGS, "check_current()\n--\n\n"},
+    {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot kSlots[] = {{Py_tp_new, as_slot(make)},
                         {Py_tp_dealloc, as_slot(deallocate)},
                         {Py_tp_getset, kAttributes},
                         {Py_tp_methods, kMethods},
-                        {Py_tp_doc, const_cast<char*>("A model as libstfs has it.")},
+                        {Py_tp_doc, const_cast<char*>("A model of libstfs.")},
                         {0, nullptr}};
 
 PyType_Spec kSpec = {"stfs._stfs.Model", sizeof(ModelObject), 0, static_cast<unsigned>(Py_TPFLAGS_DEFAULT),

@@ -21,8 +21,8 @@ PyObject* raise_with(PyObject* type, Object arguments) {
 bool add_format_error(PyObject* module) {
   format_error = PyErr_NewExceptionWithDoc(
       "stfs.FormatError",
-      "The file is no valid .safetensors archive, or the index no valid index.\n\n"
-      "The message names the file, the check that failed as the reference library names it, and why.",
+      "The file is not a valid .safetensors archive, or the index is not a valid index.\n\n"
+      "The message gives the file, the failed check by its name in the reference library, and the reason.",
       PyExc_ValueError, nullptr);
   if (format_error == nullptr) return false;
   Py_INCREF(format_error);

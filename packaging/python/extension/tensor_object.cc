@@ -96,14 +96,13 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   };
   if (layout.info.device_kind != STFS_CPU) return refuse("the tensor is on a GPU: use DLPack");
   const bool is_read_only = (layout.info.flags & STFS_WRITABLE) == 0;
-  if ((flags & PyBUF_WRITABLE) != 0 && is_read_only)
-    return refuse("the tensor is read-only: take its copy()");
+  if ((flags & PyBUF_WRITABLE) != 0 && is_read_only) return refuse("the tensor is read-only: use its copy()");
   const bool wants_strides = (flags & PyBUF_STRIDES) == PyBUF_STRIDES;
   const bool wants_packed = (flags & PyBUF_C_CONTIGUOUS) == PyBUF_C_CONTIGUOUS ||
                             (flags & PyBUF_ANY_CONTIGUOUS) == PyBUF_ANY_CONTIGUOUS || !wants_strides;
-  if (wants_packed && !layout.is_packed) return refuse("the slice is not one run of bytes: take its copy()");
+  if (wants_packed && !layout.is_packed) return refuse("the slice is not contiguous: use its copy()");
   if ((flags & PyBUF_F_CONTIGUOUS) == PyBUF_F_CONTIGUOUS && layout.shape.size() > 1) {
-    return refuse("the tensor's order is C");
+    return refuse("the order of the tensor is C");
   }
   stfs_error error;
   void* data = nullptr;
@@ -252,7 +251,7 @@ PyObject* read_into(PyObject* self, PyObject* arguments, PyObject* keywords) {
 /// A pair of small numbers; TypeError where it is none.
 bool take_pair(PyObject* pair, const char* what, unsigned int& first, unsigned int& second) {
   if (PyTuple_Check(pair) != 0) return PyArg_ParseTuple(pair, "II", &first, &second) != 0;
-  PyErr_Format(PyExc_TypeError, "%s is no pair of numbers", what);
+  PyErr_Format(PyExc_TypeError, "%s is not a pair of numbers", what);
   return false;
 }
 
@@ -262,8 +261,8 @@ bool has_device(const stfs_tensor_info& info, PyObject* wanted) {
   if (!take_pair(wanted, "dl_device", type, id)) return false;
   const auto own = static_cast<unsigned int>(info.device_kind == STFS_CPU ? dlpack::kCpu : dlpack::kCuda);
   if (type == own && id == static_cast<unsigned int>(info.device_index)) return true;
-  PyErr_Format(PyExc_BufferError, "the tensor is on device (%u, %d) and can't be had on (%u, %u)", own,
-               info.device_index, type, id);
+  PyErr_Format(PyExc_BufferError, "the tensor is on device (%u, %d), not on (%u, %u)", own, info.device_index,
+               type, id);
   return false;
 }
 
@@ -300,46 +299,44 @@ PyObject* dlpack_device(PyObject* self, PyObject*) {
 
 PyGetSetDef kAttributes[] = {
     {"name", get_name, nullptr, "The tensor's name in the model.", nullptr},
-    {"dtype", get_dtype, nullptr, "As the archive spells it: 'BF16', 'F8_E4M3', 'I64', ...", nullptr},
-    {"bits", get_bits, nullptr, "Of one element: 4, 6, 8, 16, 32 or 64.", nullptr},
-    {"shape", get_shape, nullptr, "Elements along each dimension.", nullptr},
+    {"dtype", get_dtype, nullptr, "The name in the archive: 'BF16', 'F8_E4M3', 'I64', ...", nullptr},
+    {"bits", get_bits, nullptr, "Bits of one element: 4, 6, 8, 16, 32 or 64.", nullptr},
+    {"shape", get_shape, nullptr, "Number of elements of each dimension.", nullptr},
     {"strides", get_strides, nullptr,
-     "Bytes from one element to the next along each dimension; None where elements are less than a byte.",
-     nullptr},
-    {"nbytes", get_nbytes, nullptr, "Of its elements, packed.", nullptr},
+     "Bytes between two elements of each dimension; None if elements are smaller than a byte.", nullptr},
+    {"nbytes", get_nbytes, nullptr, "Bytes of its packed elements.", nullptr},
     {"device", get_device, nullptr, "'cpu' or 'cuda:N'.", nullptr},
-    {"archive", get_archive, nullptr, "Path of the file that holds it.", nullptr},
-    {"offset", get_offset, nullptr, "Of its first element in that file, in bytes.", nullptr},
-    {"is_mapped", get_is_mapped, nullptr, "Whether its memory is the archive's own pages and no copy.",
-     nullptr},
+    {"archive", get_archive, nullptr, "Path of the file that holds the tensor.", nullptr},
+    {"offset", get_offset, nullptr, "Offset of its first element in that file, in bytes.", nullptr},
+    {"is_mapped", get_is_mapped, nullptr, "Whether its memory consists of the archive's own pages.", nullptr},
     {"is_read_only", get_is_read_only, nullptr, "Whether its memory must not be written to.", nullptr},
     {"address", get_address, nullptr,
-     "Of its first element, in memory of its device. Valid as long as the tensor: keep that.", nullptr},
+     "Address of its first element in the memory of its device. Valid as long as the tensor exists.",
+     nullptr},
     {nullptr, nullptr, nullptr, nullptr, nullptr}};
 
 PyMethodDef kMethods[] = {
     {"slice", as_method(slice), METH_O,
-     "slice(text)\n--\n\nSome of its elements, by the text that NumPy has between the brackets: '0:10, :, "
-     "-1'."},
+     "slice(text)\n--\n\nReturns some of its elements, by NumPy's basic indexing as a text: '0:10, :, -1'."},
     {"copy", as_method(copy), METH_NOARGS,
-     "copy()\n--\n\nThe tensor in memory of its own that may be written to.\n\n"
-     "Reads the file: OSError (EIO) where it has been cut short, and never a signal."},
+     "copy()\n--\n\nReturns a copy of the tensor in writable memory.\n\n"
+     "Reads the file. A truncated file raises OSError (EIO), and never a signal."},
     {"tobytes", as_method(to_bytes), METH_NOARGS,
-     "tobytes()\n--\n\nIts elements as bytes, packed, row-major and little-endian. Fails as copy() does."},
+     "tobytes()\n--\n\nReturns its packed elements as bytes, row-major and little-endian. Fails as copy() "
+     "does."},
     {"read_into", as_method(read_into), METH_VARARGS | METH_KEYWORDS,
-     "read_into(to, offset=0)\n--\n\nCopies its packed bytes from `offset` on into a writable buffer, as "
-     "many as "
-     "fit. Fails as copy() does.\n\nReturns how many were copied."},
+     "read_into(to, offset=0)\n--\n\nCopies its packed bytes from `offset` on into a writable buffer, "
+     "until the buffer is full. Fails as copy() does.\n\nReturns the number of copied bytes."},
     {"__dlpack__", as_method(dlpack_capsule), METH_VARARGS | METH_KEYWORDS,
      "__dlpack__(*, stream=None, max_version=None, dl_device=None, copy=None)\n--\n\n"
-     "For from_dlpack() of PyTorch, NumPy, JAX and others: shares the memory, copies nothing.\n\n"
-     "Consumers of DLPack 1.0 see it read-only. Older ones take all memory for writable: they get pages that "
-     "are\n"
-     "copied when they are written to (tensors below 64 KiB at once), so that no archive changes. A type "
-     "that the\n"
-     "consumer's version has no name for goes out as uint8."},
+     "For from_dlpack() of PyTorch, NumPy, JAX and others. Shares the memory without a copy.\n\n"
+     "Consumers of DLPack 1.0 see the memory as read-only. Older consumers treat all memory as writable: "
+     "they\n"
+     "get pages that are copied on write (tensors below 64 KiB are copied at once), so no archive changes. "
+     "A\n"
+     "type that the consumer's version does not know becomes uint8."},
     {"__dlpack_device__", as_method(dlpack_device), METH_NOARGS,
-     "__dlpack_device__()\n--\n\n(device type, number)."},
+     "__dlpack_device__()\n--\n\nReturns (device type, number)."},
     {nullptr, nullptr, 0, nullptr}};
 
 // In the stable ABI only from 3.11 on, but the same numbers before.
@@ -348,7 +345,7 @@ PyType_Slot kSlots[] = {{Py_tp_new, as_slot(refuse_new)},
                         {Py_tp_getset, kAttributes},
                         {Py_tp_methods, kMethods},
                         {Py_bf_getbuffer, as_slot(get_buffer)},
-                        {Py_tp_doc, const_cast<char*>("A tensor as libstfs has it.")},
+                        {Py_tp_doc, const_cast<char*>("A tensor of libstfs.")},
                         {0, nullptr}};
 
 PyType_Spec kSpec = {"stfs._stfs.Tensor", sizeof(TensorObject), 0,

@@ -127,17 +127,17 @@ PyObject* wait(PyObject* self, PyObject* type) {
                        static_cast<unsigned long long>(report.verified_bytes));
 }
 
-PyMethodDef kMethods[] = {
-    {"poll", as_method(poll), METH_NOARGS, "poll()\n--\n\n(bytes done, bytes in all, whether it has ended)."},
-    {"cancel", as_method(cancel), METH_NOARGS, "cancel()\n--\n\n"},
-    {"left_out", as_method(left_out), METH_NOARGS, "left_out()\n--\n\n"},
-    {"wait", as_method(wait), METH_O, "wait(type)\n--\n\n(tensors, report)."},
-    {nullptr, nullptr, 0, nullptr}};
+PyMethodDef kMethods[] = {{"poll", as_method(poll), METH_NOARGS,
+                           "poll()\n--\n\nReturns (done bytes, total bytes, whether the upload has ended)."},
+                          {"cancel", as_method(cancel), METH_NOARGS, "cancel()\n--\n\n"},
+                          {"left_out", as_method(left_out), METH_NOARGS, "left_out()\n--\n\n"},
+                          {"wait", as_method(wait), METH_O, "wait(type)\n--\n\nReturns (tensors, report)."},
+                          {nullptr, nullptr, 0, nullptr}};
 
 PyType_Slot kSlots[] = {{Py_tp_new, as_slot(refuse_new)},
                         {Py_tp_dealloc, as_slot(deallocate)},
                         {Py_tp_methods, kMethods},
-                        {Py_tp_doc, const_cast<char*>("An upload as libstfs has it.")},
+                        {Py_tp_doc, const_cast<char*>("An upload of libstfs.")},
                         {0, nullptr}};
 
 PyType_Spec kSpec = {"stfs._stfs.Upload", sizeof(UploadObject), 0, static_cast<unsigned>(Py_TPFLAGS_DEFAULT),

@@ -11,20 +11,19 @@
         weights = model.upload(device="cuda:0")         # or "cpu": into memory of a device, in one pass
         torch.from_dlpack(weights["lm_head.weight"])    # on the GPU; nothing is copied there
 
-    lease = stfs.attach("/tmp/model.sock")              # what `stfs serve` keeps: in milliseconds, without a copy
+    lease = stfs.attach("/tmp/model.sock")              # tensors of `stfs serve`: in milliseconds, without a copy
     torch.from_dlpack(lease["lm_head.weight"])
 
-A tensor keeps what it needs: it, and what was made of it, go on living when the model is closed.
+A tensor keeps its memory: a tensor, and arrays made of it, stay valid after the model is closed.
 
-Memory is the archive's own pages. So what others commit to the archive shows in it (`Model.generation` tells), and
-where somebody cuts the file short, or its disk fails, touching what is gone ends the process with SIGBUS, whoever touches
-it: NumPy, PyTorch or the program. Who can't trust the file uses `Tensor.copy()`, `tobytes()`, `read_into()` or
-`Model.upload()`, which raise OSError (EIO) instead. The module installs no signal handler.
+The memory consists of the archive's own pages. Commits of other programs show in it; `Model.generation` reports
+changes. If another program truncates the file or its disk fails, touching a missing page ends the process with SIGBUS,
+in NumPy and PyTorch too. `Tensor.copy()`, `tobytes()`, `read_into()` and `Model.upload()` raise OSError (EIO) instead.
+The module installs no signal handler.
 
-Errors are Python's own: KeyError for a tensor that is not there, IndexError for a place outside of it, OSError with
-the right errno for files, and `FormatError`, a ValueError, for a file that is no archive. Where a journal beside an
-archive can't be read here (another user's, of a newer version), a newer commit may not be shown: `open()` warns, with
-`NotShownWarning`.
+The module raises KeyError for an unknown tensor, IndexError for an index out of range, OSError with the errno for
+files, and `FormatError`, a ValueError, for a file that is not an archive. If a journal beside an archive cannot be read
+(another user's, of a newer version), a newer commit may not be shown: `open()` warns with `NotShownWarning`.
 """
 
 from ._lease import Lease, News, attach

@@ -15,19 +15,18 @@ if TYPE_CHECKING:
 
 
 class News(NamedTuple):
-    """What has become of the server since it was last asked."""
+    """Changes of the server since the last call."""
 
-    newer_generation: int  # that is there now, for refresh(); 0: no news of one
-    why_stuck: str  # why a change of the archive has led to none; empty: no such news
-    is_server_gone: bool  # what is mapped stays
+    newer_generation: int  # the generation that refresh() would map; 0: there is no newer one
+    why_stuck: str  # the reason why a change of the archive has led to no generation, or empty
+    is_server_gone: bool  # the mapped tensors stay valid
 
 
 class Lease(OnDevices):
-    """One generation of what a server holds: its tensors by their names, in the order of their archives.
+    """One generation of the tensors of a server, by their names, in the order of their archives.
 
-    Nothing of them was copied, and nothing can be written to them: that ends the process with SIGSEGV. They stay as
-    they are, whatever becomes of the server and the archive, as long as one of them is held; so long the server
-    counts the lease.
+    The tensors are not copied. A write to them ends the process with SIGSEGV. They stay valid and unchanged as long as
+    the program holds one of them, even if the server ends or the archive changes. As long the server counts the lease.
 
     >>> with stfs.attach("/tmp/model.sock") as lease:
     ...     weight = torch.from_dlpack(lease["lm_head.weight"])
@@ -39,15 +38,15 @@ class Lease(OnDevices):
         super().__init__(handle.tensors(Tensor))
         self._socket = socket
         self._handle: _stfs.Lease | None = handle
-        #: From 1 on, by one for each change of the archives that the server has uploaded.
+        #: 1 for the first upload; grows by one with each change of the archives that the server has uploaded.
         self.generation = handle.generation()
-        #: What the server serves: absolute paths.
+        #: The absolute paths of the served archives.
         self.sources = handle.sources()
 
     def fileno(self) -> int:
         """For select, poll and asyncio: readable when there is news.
 
-        ValueError once news() has told that the server is gone, or after close().
+        Raises ValueError after news() has reported the end of the server, and after close().
         """
         descriptor = -1 if self._handle is None else self._handle.descriptor()
         if descriptor < 0:
@@ -55,9 +54,9 @@ class Lease(OnDevices):
         return descriptor
 
     def news(self, timeout: float | None = 0) -> News:
-        """What is new, each thing once.
+        """Returns changes of the server, each change once.
 
-        timeout  waits so many seconds for it; None: for ever. KeyboardInterrupt comes through.
+        timeout  the seconds to wait for a change; None: without limit. KeyboardInterrupt ends the wait.
         """
         if self._handle is None:
             raise ValueError("the lease is closed")
@@ -68,11 +67,11 @@ class Lease(OnDevices):
         return News(*self._handle.take_news())
 
     def refresh(self, timeout: float = 60.0) -> Lease:
-        """A lease of the newest generation. This one stays as it is."""
+        """Returns a lease of the newest generation. This lease does not change."""
         return attach(self._socket, timeout=timeout)
 
     def close(self) -> None:
-        """Lets go of the tensors; those that somebody else holds, and the lease with them, stay."""
+        """Releases the tensors. Tensors that other objects hold stay valid and keep the lease."""
         self._handle = None
         self._on.clear()
         self._first.clear()
@@ -86,12 +85,12 @@ class Lease(OnDevices):
 
 
 def attach(socket: Union[str, os.PathLike[str]], *, timeout: float = 60.0) -> Lease:
-    """Maps what `stfs serve --socket SOCKET` keeps: in milliseconds, without a copy, read-only.
+    """Maps the tensors of `stfs serve --socket SOCKET`: in milliseconds, without a copy, read-only.
 
-    timeout  how many seconds a server that is still uploading is waited for
+    timeout  the seconds to wait for a server that is still uploading
 
-    Raises OSError: FileNotFoundError and ConnectionRefusedError where nobody serves there, PermissionError where another
-    user does, TimeoutError where it is still uploading.
+    Raises FileNotFoundError or ConnectionRefusedError if no server uses the socket, PermissionError if the server
+    belongs to another user, and TimeoutError if the server is still uploading.
     """
     path = os.path.abspath(os.fspath(socket))
     return Lease(path, _stfs.attach(path, timeout))

@@ -22,24 +22,25 @@ _IO = {"auto": 0, "mmap": 1, "pread": 2}
 
 
 class NotShownWarning(UserWarning):
-    """A journal beside an archive may hold a newer commit than what the model shows.
+    """A journal beside an archive may hold a newer commit than the model shows.
 
-    It is another user's, of a newer version of safetensorsfs, or damaged: the message says which, and who can settle it.
-    The model shows the tensors as the archive has them. `warnings.simplefilter("error", stfs.NotShownWarning)` refuses such
-    a model.
+    The journal belongs to another user, has a newer version, or is damaged: the message gives the reason, and names
+    who can settle it. The model shows the tensors of the archive. `warnings.simplefilter("error",
+    stfs.NotShownWarning)` refuses such a model.
     """
 
 
 def open(path: StrPath, *, io: str = "auto", strict: bool = False) -> Model:
-    """Opens a model; reads its headers and nothing else.
+    """Opens a model. Reads only its headers.
 
-    path    an archive, an index (`*.safetensors.index.json`), a directory that holds one index or else one archive, a
-            mount of safetensorsfs, or the file of a tensor in a mount: a model of that tensor alone. A view of a tensor
-            is refused; `open(file)["name"][0:10]` is a slice of it
-    io      "auto" maps the archive, but reads where a map is no good (NFS, FUSE, ...); "mmap" and "pread" insist
+    path    an archive, an index (`*.safetensors.index.json`), a directory with one index, a directory with one archive
+            and no index, a mount of safetensorsfs, or the file of a tensor in a mount (a model of this tensor only). A
+            view of a tensor is refused; `open(file)["name"][0:10]` is a slice of it
+    io      "auto" maps the archive, except on file systems where a map is not reliable (NFS, FUSE, ...); "mmap" always
+            maps it, "pread" always reads it
     strict  refuses a model whose index and shards disagree
 
-    Warns (NotShownWarning) of a journal beside an archive that may hold a newer commit and can't be read here.
+    Warns (NotShownWarning) if a journal beside an archive cannot be read and may hold a newer commit.
 
     >>> with stfs.open("model.safetensors") as model:
     ...     total = sum(tensor.nbytes for tensor in model.values())
@@ -50,7 +51,7 @@ def open(path: StrPath, *, io: str = "auto", strict: bool = False) -> Model:
 class Model(Mapping[str, Tensor]):
     """All tensors of a model by their names, in the order in which they lie in their files.
 
-    Use it as a context manager, or close() it; tensors that came from it live on. Any number of threads may use it.
+    Use it as a context manager, or close() it. Its tensors stay valid. Any number of threads may use it.
     """
 
     def __init__(self, path: StrPath, *, io: str = "auto", strict: bool = False) -> None:
@@ -58,7 +59,7 @@ class Model(Mapping[str, Tensor]):
             raise ValueError(f"io={io!r}: one of {', '.join(map(repr, _IO))}")
         self._named = os.fspath(path)
         self._handle = _stfs.Model(self._named, _IO[io], strict)
-        # The line of the program, not ours.
+        # The warning names the line of the program.
         level = 3 if sys._getframe(1).f_code is open.__code__ else 2
         for why in self._handle.not_shown():
             warnings.warn(why, NotShownWarning, stacklevel=level)
@@ -76,7 +77,7 @@ class Model(Mapping[str, Tensor]):
         return self._handle.count()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The tensor of that name, or the default."""
+        """Returns the tensor of that name, or the default."""
         return self[name] if name in self else default
 
     def keys(self) -> KeysView[str]:
@@ -89,7 +90,7 @@ class Model(Mapping[str, Tensor]):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """`__metadata__`, of all shards."""
+        """The `__metadata__` of all shards."""
         return self._handle.metadata()
 
     @property
@@ -99,22 +100,22 @@ class Model(Mapping[str, Tensor]):
 
     @property
     def generation(self) -> int:
-        """Another number after each change of an archive: when one was last written to, in nanoseconds."""
+        """The time of the last write to an archive, in nanoseconds. It differs after each change."""
         return self._handle.generation()
 
     def check_current(self) -> None:
-        """Raises OSError where the files are no longer those that were opened.
+        """Raises OSError if the files have changed since they were opened.
 
-        ESTALE: another file lies at the path, or the header is another one. EIO: it was cut short.
+        ESTALE: the file was replaced, or its header has changed. EIO: the file was truncated.
         """
         self._handle.check_current()
 
     def start_upload(self, names: str | Iterable[str] | None = None, *, device: str | Iterable[str] | None = None,
                      rules: str | None = None, dtype: str | None = None, verify: bool = False,
                      readers: int = 0) -> Upload:
-        """Begins what upload() does, and returns at once."""
+        """Starts an upload as upload() does, and returns at once."""
         if (device is None) == (rules is None):
-            raise ValueError("where the tensors go: device= or rules=, and not both; nothing is a default")
+            raise ValueError("give either device= or rules=; there is no default")
         devices = device if device is None or isinstance(device, str) else ",".join(device)
         patterns = None if names is None else [names] if isinstance(names, str) else list(names)
         if patterns == []:
@@ -124,20 +125,21 @@ class Model(Mapping[str, Tensor]):
     def upload(self, names: str | Iterable[str] | None = None, *, device: str | Iterable[str] | None = None,
                rules: str | None = None, dtype: str | None = None, verify: bool = False, readers: int = 0,
                progress: Progress | None = None) -> Resident:
-        """Copies tensors into the memory of a device, and waits until they are there.
+        """Copies tensors into the memory of a device, and waits for the end.
 
-        names     of tensors, or patterns as of fnmatch(3), each with a slice at its end or without
-                  ("*.q_proj.weight[:128]"); None: all
-        device    "cpu", "cuda:0", "cuda:GPU-uuid"; several: a replica on each, read once. None is a default.
-        rules     in place of device: lines "PATTERN DEVICE[,DEVICE...] [shard(DIMENSION,PART/PARTS)]", of which the
-                  first that fits a name decides
-        dtype     convert every floating tensor to it ("BF16" or "bf16", "F32", ...); others stay
-        verify    compare a digest of each tensor's bytes on the device with the archive's
-        readers   threads that read; 0: one for each core, 8 at most
+        names     names of tensors, or patterns as of fnmatch(3), with or without a slice at the end
+                  ("*.q_proj.weight[:128]"); None: all tensors
+        device    "cpu", "cuda:0", "cuda:GPU-uuid", or several of them: each gets a copy, read once. There is no default
+        rules     instead of device: lines "PATTERN DEVICE[,DEVICE...] [shard(DIMENSION,PART/PARTS)]"; the first line
+                  whose pattern matches a name decides
+        dtype     the dtype to which every floating-point tensor is converted ("BF16" or "bf16", "F32", ...); other
+                  tensors are not converted
+        verify    compares a digest of each tensor's bytes on the device with the archive's
+        readers   number of threads that read; 0: one for each core, at most 8
         progress  as of Upload.wait()
 
-        Raises what Upload.wait() raises; ValueError for a device or a rule that makes no sense, OSError (ENODEV) for a
-        device that is not there, KeyError never: a pattern that fits nothing is OSError (ENOENT).
+        Raises the errors of Upload.wait(), ValueError for a device or a rule that is not valid, OSError (ENODEV) for a
+        device that does not exist, and OSError (ENOENT) for a pattern that matches no tensor.
 
         >>> weights = model.upload("model.layers.*", device="cuda:0", dtype="BF16")
         """
@@ -149,7 +151,7 @@ class Model(Mapping[str, Tensor]):
         return self._handle.is_closed
 
     def close(self) -> None:
-        """Lets go of the files. Tensors, and what was made of them, keep theirs as long as they live."""
+        """Closes the files. Tensors, and arrays made of them, keep their own files open."""
         self._handle.close()
 
     def __enter__(self) -> Model:

@@ -8,7 +8,10 @@ from ._tensor import Tensor
 
 
 class OnDevices(Mapping[str, Tensor]):
-    """Of a tensor with replicas this has the one on the first device; `on()` has the others."""
+    """Tensors by their names. For a tensor with copies on several devices: the copy on the first device.
+
+    `on()` has the other copies.
+    """
 
     def __init__(self, tensors: list[Tensor]) -> None:
         self._on: dict[str, dict[str, Tensor]] = {}
@@ -32,11 +35,11 @@ class OnDevices(Mapping[str, Tensor]):
 
     @property
     def devices(self) -> list[str]:
-        """That something is on."""
+        """The devices that hold a tensor."""
         return list(self._on)
 
     def on(self, device: str) -> dict[str, Tensor]:
-        """The tensors on one device; KeyError where nothing is."""
+        """Returns the tensors on one device. Raises KeyError if there are none."""
         return dict(self._on[device])
 
     def __repr__(self) -> str:

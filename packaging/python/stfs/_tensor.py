@@ -1,4 +1,4 @@
-"""A tensor: memory with a type and a shape, for whoever speaks DLPack or the buffer protocol."""
+"""A tensor: memory with a type and a shape, for consumers of DLPack and of the buffer protocol."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def _item_text(item: Any) -> str:
 
 
 class Tensor(_stfs.Tensor):
-    """One tensor, or a slice of one. Comes from a Model; keeps its memory alive.
+    """One tensor, or a slice of a tensor. Comes from a Model and keeps its memory alive.
 
-    Takes part in DLPack (`torch.from_dlpack(tensor)`, `jax.dlpack.from_dlpack`, `np.from_dlpack`) and in the buffer
-    protocol (`memoryview(tensor)`, `np.asarray(tensor)`, `file.write(tensor)`), and copies nothing for them. What
-    they get is read-only; `copy()` may be written to.
+    Supports DLPack (`torch.from_dlpack(tensor)`, `jax.dlpack.from_dlpack`, `np.from_dlpack`) and the buffer protocol
+    (`memoryview(tensor)`, `np.asarray(tensor)`, `file.write(tensor)`) without a copy. Their memory is read-only; the
+    memory of `copy()` is writable.
 
-    The buffer protocol has no names for BF16 and fp8, which come as unsigned integers of their size, and for elements
-    of less than a byte, which come packed, in one dimension. `dtype` and `shape` tell the truth.
+    The buffer protocol has no names for BF16 and fp8: they appear as unsigned integers of their size. Elements smaller
+    than a byte appear packed, in one dimension. `dtype` and `shape` have the true values.
     """
 
     def __getitem__(self, key: Item | tuple[Item, ...]) -> Tensor:
-        """Some of its elements, by NumPy's basic indexing; shares the memory.
+        """Returns some of its elements, by NumPy's basic indexing. Shares the memory.
 
         >>> model["lm_head.weight"][0:10, :, -1].shape
         """
@@ -67,7 +67,7 @@ class Tensor(_stfs.Tensor):
         try:
             return self.slice(text)
         except ValueError as error:
-            # What Python says where an index is not there.
+            # Python's error for an index out of range.
             raise IndexError(str(error)) from None
 
     def __len__(self) -> int:
@@ -89,9 +89,9 @@ class Tensor(_stfs.Tensor):
         return self.nbytes * 8 // self.bits
 
     def numpy(self) -> np.ndarray:
-        """The tensor as a NumPy array: its memory where it can be, read-only.
+        """Returns the tensor as a read-only NumPy array that shares its memory.
 
-        Types that NumPy lacks come as those of ml_dtypes where that is installed, else as unsigned integers.
+        Types that NumPy lacks become types of ml_dtypes if this package is installed, else unsigned integers.
         """
         import numpy as np
 

@@ -1,4 +1,4 @@
-"""Uploads: tensors into the memory of devices, beside whatever else the program does."""
+"""Uploads: copies of tensors in the memory of devices, made in the background."""
 
 from __future__ import annotations
 
@@ -16,59 +16,59 @@ if TYPE_CHECKING:
 
     Progress = Callable[[int, int], Union[object, None]]
 
-# How long wait() sleeps between two looks: what is over at once is noticed at once, Ctrl-C within the longest.
+# wait() sleeps between two polls: short pauses first, to notice a short upload at once. Ctrl-C waits for one pause.
 _FIRST_PAUSE_S = 0.0002
 _LONGEST_PAUSE_S = 0.05
 
 
 class Device(NamedTuple):
-    """A device, and how its memory is."""
+    """A device and its memory."""
 
-    name: str  # how it is named to upload(): "cpu", "cuda:0"
-    uuid: str  # of a GPU, "GPU-...": "cuda:" and this names it too
+    name: str  # its name for upload(): "cpu", "cuda:0"
+    uuid: str  # of a GPU: "GPU-..."; "cuda:" and this text is another name for upload()
     description: str
     total_bytes: int
-    free_bytes: int | None  # None where it can't be asked without taking memory of the GPU
-    problem: str  # why nothing can be asked of this GPU; else empty
+    free_bytes: int | None  # None if the query would take memory of the GPU
+    problem: str  # the reason if this GPU does not answer, else empty
 
 
 def devices() -> list[Device]:
-    """The devices that are there: the CPU first, always."""
+    """Returns all devices. The CPU is always the first."""
     return [Device(*device) for device in _stfs.devices()[0]]
 
 
 def why_no_cuda() -> str:
-    """One sentence for a person where there is no GPU; else empty."""
+    """Returns one sentence with the reason if there is no GPU, else an empty text."""
     return _stfs.devices()[1]
 
 
 @dataclass(frozen=True)
 class UploadReport:
-    """What an upload did."""
+    """The result of an upload."""
 
-    seconds: float  # of moving the bytes alone
+    seconds: float  # the time of moving the bytes only
     read_bytes: int  # from archives
-    cached_bytes: int  # of them in the page cache when it began
-    overflows: int  # elements that the new dtype could not hold
+    cached_bytes: int  # the part of read_bytes that was in the page cache at the start
+    overflows: int  # number of elements that were too large for the new dtype
     verified_bytes: int
 
 
 class Resident(OnDevices):
     """Tensors in the memory of devices, by their names, in the order in which they were read.
 
-    Each keeps the memory of its device alive, which is one piece for all of an upload. Of a tensor with replicas this
-    has the one on the first device; `on()` has the others.
+    Each tensor keeps the memory of its device alive, which is one piece for the whole upload. For a tensor with
+    copies on several devices this has the copy on the first device; `on()` has the others.
     """
 
     def __init__(self, tensors: list[Tensor], report: UploadReport, left_out: list[str]) -> None:
         super().__init__(tensors)
         self.report = report
-        #: Names that no rule had a device for.
+        #: Names of the tensors that matched no rule.
         self.left_out = left_out
 
 
 class Upload:
-    """An upload under way, on threads of its own. Dropping it cancels it.
+    """A running upload, with its own threads. It is cancelled when the object is deleted.
 
     >>> with model.start_upload(device="cuda:0") as upload:
     ...     prepare_something_else()
@@ -89,21 +89,21 @@ class Upload:
 
     @property
     def is_done(self) -> bool:
-        """Whether wait() will not wait; how it ended only that tells."""
+        """Whether the upload has ended. wait() returns its result."""
         return self._handle.poll()[2]
 
     def cancel(self) -> None:
-        """The rest is not read, and nothing is kept: wait() raises OSError (ECANCELED), if it was not done already."""
+        """Cancels the upload and drops its tensors. wait() raises OSError (ECANCELED), if it is not done already."""
         self._handle.cancel()
 
     def wait(self, progress: Progress | None = None) -> Resident:
-        """Waits for the end; once.
+        """Waits for the end of the upload.
 
-        progress  is called with the bytes done and the bytes in all now and then, and at the end with all; what it
-                  raises cancels the upload, as Ctrl-C does, and is passed on
+        progress  is called repeatedly with the done and the total number of bytes, the last time at the end. An
+                  exception of it cancels the upload, as Ctrl-C does, and is passed on
 
-        Raises OSError: ECANCELED, ESTALE where an archive has changed since the start, EBADMSG where a byte on the
-        device differs from the archive's, ENOMEM, EIO.
+        Raises OSError: ECANCELED, ESTALE if an archive has changed since the start, EBADMSG if a byte on the device
+        differs from the archive, ENOMEM, EIO.
         """
         if self._resident is not None:
             return self._resident

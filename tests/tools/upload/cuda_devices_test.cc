@@ -90,12 +90,11 @@ TEST_CASE("one broken GPU is listed with its reason and leaves the others alone"
   const auto rows = list_cuda_devices(play({.broken = 0, .mute = 2}), no_free_memory);
   CHECK(rows.error == CUDA_SUCCESS);
   REQUIRE(rows.devices.size() == 3);
-  CHECK(rows.devices[0].problem == "it can't be opened: CUDA_ERROR_INVALID_DEVICE (CUDA error 101)");
+  CHECK(rows.devices[0].problem == "it cannot be opened: CUDA_ERROR_INVALID_DEVICE (CUDA error 101)");
   CHECK(rows.devices[0].device.name() == "cuda:0");
   CHECK(rows.devices[1].problem.empty());
   CHECK(rows.devices[1].device.uuid.starts_with("GPU-0b"));
-  CHECK(rows.devices[2].problem ==
-        "it does not tell its UUID: CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)");
+  CHECK(rows.devices[2].problem == "its UUID cannot be read: CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)");
   CHECK(rows.devices[2].description == "Played GPU 2");
   CHECK(rows.devices[2].device.uuid.empty());
 }

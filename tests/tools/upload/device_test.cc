@@ -25,7 +25,7 @@ TEST_CASE("a device that is named incompletely or wrongly is refused with those 
     CHECK(device.error().errno_value == EINVAL);
     CHECK(device.error().message.find("there are: cpu") != std::string::npos);
   }
-  CHECK(parse_device("cuda").error().message.find("which GPU?") != std::string::npos);
+  CHECK(parse_device("cuda").error().message.find("the number of the GPU is missing") != std::string::npos);
 }
 
 TEST_CASE("a UUID that no GPU has is no such device", "[tools][upload]") {

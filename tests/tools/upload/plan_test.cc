@@ -85,7 +85,7 @@ TEST_CASE("a shard is a slice that must come out even", "[tools][upload]") {
   request.rules = rules_of(model, "q cpu shard(2,1/3)");
   CHECK(error_of(request).ends_with("its shape [4,6] has no dimension 2"));
   request.sources[0].patterns = {"q[0]"};
-  CHECK(error_of(request).ends_with("a slice does not go with the shard of its rule"));
+  CHECK(error_of(request).ends_with("a slice and the shard of its rule exclude each other"));
 }
 
 TEST_CASE("a dtype is planned for floating tensors alone, and refused where it can't be had",
@@ -100,11 +100,11 @@ TEST_CASE("a dtype is planned for floating tensors alone, and refused where it c
   CHECK(plan.tensors[0].source_bytes == 48);
   CHECK(plan.tensors[2].dtype == Dtype::I64);
   request.dtype = Dtype::I32;
-  CHECK(error_of(request).starts_with("I32: nothing is converted to this: one of F8_E5M2, F8_E4M3"));
+  CHECK(error_of(request).starts_with("I32: is not a dtype to convert to: choose one of F8_E5M2, F8_E4M3"));
   model.write({{"four", Dtype::F4, {4}}});
   request.dtype = Dtype::BF16;
-  CHECK(
-      error_of(request).ends_with("four: F4 can't be converted to BF16: select the others, or convert none"));
+  CHECK(error_of(request).ends_with(
+      "four: F4 cannot be converted to BF16: select other tensors, or omit --dtype"));
 }
 
 TEST_CASE("what no rule names is left out, and every device that is named is planned for",
@@ -132,7 +132,7 @@ TEST_CASE("a directory of archives is all of them, and two tensors of one name a
   CHECK(plan.tensors.size() == 5);
   model.write({{"q", Dtype::U8, {5}}}, "c.safetensors");
   CHECK(error_of(request_for(model.directory.path().string()))
-            .find("has a tensor of this name on cpu already") != std::string::npos);
+            .find("already has a tensor of this name on cpu") != std::string::npos);
 }
 
 TEST_CASE("one archive under several names is opened once", "[tools][upload]") {

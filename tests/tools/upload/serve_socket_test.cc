@@ -74,7 +74,7 @@ TEST_CASE("a second server on the same socket is refused and told by whom", "[to
   CHECK(second.error().errno_value == EADDRINUSE);
   CHECK(second.error().message == (directory / "s") + ": another stfs serve (process " +
                                       std::to_string(::getpid()) +
-                                      ") serves there: end it first, or choose another --socket");
+                                      ") uses this socket: end it first, or choose another --socket");
   CHECK(connect_to_server(directory / "s"));
 }
 
@@ -93,7 +93,7 @@ TEST_CASE("the socket of a killed server is taken over", "[tools][serve]") {
   const auto dead = connect_to_server(path);
   REQUIRE_FALSE(dead);
   CHECK(dead.error().errno_value == ECONNREFUSED);
-  CHECK(dead.error().message.find("the server has died") != std::string::npos);
+  CHECK(dead.error().message.find("the server of this socket has died") != std::string::npos);
   {
     const auto socket = ServeSocket::listen(path);
     REQUIRE(socket);
@@ -185,7 +185,7 @@ TEST_CASE("what is no dead socket is left alone", "[tools][serve]") {
     CHECK(std::filesystem::exists(path));
     CHECK_FALSE(std::filesystem::exists(path + ".lock"));
     if (type == SOCK_STREAM) {
-      CHECK(socket.error().message.find("another program listens there") != std::string::npos);
+      CHECK(socket.error().message.find("another program uses this socket") != std::string::npos);
       CHECK(connect_to_server(path).error().message == path + ": is the socket of another program");
     }
   }
@@ -220,6 +220,6 @@ TEST_CASE("paths that can't be a socket's are told", "[tools][serve]") {
   CHECK(ServeSocket::listen(directory / "none/s").error().errno_value == ENOENT);
   CHECK(connect_to_server(directory / "none").error().errno_value == ENOENT);
   CHECK(connect_to_server(directory / "none").error().message.find("stfs serve SOURCE") != std::string::npos);
-  CHECK(connect_to_server(directory.write("file", "")).error().message.find("is no socket") !=
+  CHECK(connect_to_server(directory.write("file", "")).error().message.find("is not a socket") !=
         std::string::npos);
 }

@@ -242,7 +242,7 @@ TEST_CASE("a byte that arrives changed is found by verification", "[tools][uploa
   faulty.faults->copies_until_flip = 3;
   const Error error = faulty.refused();
   CHECK(error.errno_value == EBADMSG);
-  CHECK(error.message.find("is not the same on cuda:0") != std::string::npos);
+  CHECK(error.message.find("the bytes on cuda:0 differ from the archive") != std::string::npos);
   faulty.faults->copies_until_flip = -1;
   CHECK(run_upload(faulty.plan(), faulty.options));
 }

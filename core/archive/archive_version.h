@@ -1,0 +1,45 @@
+// One state of an archive's structure: which tensors it has, and where their bytes lie.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "core/base/byte_range.h"
+#include "core/format/header.h"
+#include "core/journal/journal_format.h"
+#include "core/storage/byte_source.h"
+#include "core/storage/file.h"
+
+namespace stfs {
+
+/// The header of one file, parsed and checked.
+struct ArchiveHeader {
+  Header content;
+  std::uint64_t size_bytes = 0;  // of the JSON, its padding included, without the 8 bytes before it
+  std::uint64_t hash = 0;        // XXH3 of the JSON
+};
+
+/// Immutable. A reader pins it as `std::shared_ptr<const ArchiveVersion>`: positions and ranges of tensors
+/// stay as they are while it is pinned. It must not outlive its archive, which keeps the file open.
+///
+/// A change of the structure makes a new version. Versions share what has not changed: a copy-up of overlayfs
+/// changes the stamp alone, because the map follows the copy at its old addresses.
+struct ArchiveVersion {
+  std::shared_ptr<const ArchiveHeader> header;
+  /// Size, owner and mode that the file had when the header was read.
+  FileStatus status;
+  /// The archive's identity in journals. Its size is the size in `status`.
+  ArchiveStamp stamp;
+  std::shared_ptr<const ByteSource> bytes;
+
+  [[nodiscard]] const TensorIndex& tensors() const { return header->content.tensors; }
+  [[nodiscard]] const Metadata& metadata() const { return header->content.metadata; }
+  /// Absolute offset in the file of the first byte of data.
+  [[nodiscard]] std::uint64_t data_offset() const { return kHeaderLengthBytes + header->size_bytes; }
+  /// Converts a range of the data section to an absolute range of the file.
+  [[nodiscard]] ByteRange file_range(ByteRange data) const {
+    return {data_offset() + data.offset, data.size_bytes};
+  }
+};
+
+}  // namespace stfs

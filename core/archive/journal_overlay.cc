@@ -1,0 +1,57 @@
+// Lays the journals over what was read, in the order of their commits.
+#include "core/archive/journal_overlay.h"
+
+#include <mutex>
+#include <shared_mutex>
+#include <utility>
+
+#include "core/base/byte_range.h"
+
+namespace stfs {
+
+Result<void> JournalOverlay::lay_over(std::span<std::byte> to, std::uint64_t offset) const {
+  if (is_empty()) return {};
+  const ByteRange wanted{offset, to.size()};
+  const auto read_over = [&](const File& journal, std::span<const JournalRange> ranges) -> Result<void> {
+    for (const JournalRange& range : ranges) {
+      const ByteRange part = range.archive.intersection(wanted);
+      if (part.empty()) continue;
+      const auto place = to.subspan(static_cast<std::size_t>(part.offset - offset),
+                                    static_cast<std::size_t>(part.size_bytes));
+      const std::uint64_t from = range.journal_offset + (part.offset - range.archive.offset);
+      if (auto read = journal.read(place, from); !read) return read;
+    }
+    return {};
+  };
+  const std::shared_lock lock(lock_);
+  for (const PendingJournal& journal : pending_) {
+    if (auto read = read_over(*journal.file, journal.ranges); !read) return read;
+  }
+  return on_the_way_.journal != nullptr ? read_over(*on_the_way_.journal, on_the_way_.ranges)
+                                        : Result<void>{};
+}
+
+void JournalOverlay::set_pending(std::vector<PendingJournal> journals) {
+  const std::scoped_lock lock(lock_);
+  pending_ = std::move(journals);
+  has_pending_ = !pending_.empty();
+}
+
+void JournalOverlay::reserve() {
+  const std::scoped_lock lock(lock_);
+  pending_.reserve(pending_.size() + 1);
+}
+
+void JournalOverlay::add(PendingJournal journal) {
+  const std::scoped_lock lock(lock_);
+  pending_.push_back(std::move(journal));
+  has_pending_ = true;
+}
+
+void JournalOverlay::show_while_applied(OnTheWay blocks) {
+  const std::scoped_lock lock(lock_);
+  on_the_way_ = blocks;
+  is_applying_ = blocks.journal != nullptr;
+}
+
+}  // namespace stfs

@@ -1,0 +1,50 @@
+// Blocks of journals that reads get instead of the archive's own.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/reader_writer_lock.h"
+#include "core/journal/recovery.h"
+#include "core/storage/file.h"
+
+namespace stfs {
+
+/// Any number of threads may read. One thread at a time changes it.
+class JournalOverlay {
+ public:
+  /// Whether a journal overrides the archive until recovery has applied it.
+  [[nodiscard]] bool has_pending() const { return has_pending_; }
+  /// Whether nothing overrides the archive, not even for the moment.
+  [[nodiscard]] bool is_empty() const { return !has_pending_ && !is_applying_; }
+
+  /// Overwrites `to` with the blocks that journals hold of the archive's range at `offset`.
+  [[nodiscard]] Result<void> lay_over(std::span<std::byte> to, std::uint64_t offset) const;
+
+  /// Replaces all pending journals. Later ones override earlier ones.
+  void set_pending(std::vector<PendingJournal> journals);
+  /// From now on, reads of these ranges come from the journal. Needs no memory after reserve().
+  void add(PendingJournal journal);
+  void reserve();
+
+  /// Blocks of a journal that are being applied to the archive.
+  struct OnTheWay {
+    const File* journal = nullptr;  // null: none are being applied
+    std::span<const JournalRange> ranges;
+  };
+  /// Until the next call, reads of these ranges come from the journal. Needs no memory.
+  void show_while_applied(OnTheWay blocks);
+
+ private:
+  std::atomic<bool> has_pending_ = false;
+  std::atomic<bool> is_applying_ = false;
+  mutable ReaderWriterLock lock_;  // guards the members below; innermost, held by reads of journals
+  std::vector<PendingJournal> pending_;
+  OnTheWay on_the_way_;  // overrides pending_
+};
+
+}  // namespace stfs

@@ -1,0 +1,169 @@
+// Parses the header of a file, reads its ranges, and notices changes.
+#include "core/archive/local_reader.h"
+
+#include <linux/magic.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "core/journal/recovery.h"
+
+namespace stfs {
+
+LocalReader::LocalReader(std::filesystem::path path, std::filesystem::path real_path, Storage& storage,
+                         std::unique_ptr<File> file)
+    : ArchiveReader(std::move(path)),
+      real_path_(std::move(real_path)),
+      storage_(storage),
+      file_(std::move(file)),
+      is_layered_(file_->filesystem_type() == OVERLAYFS_SUPER_MAGIC),
+      present_(file_.get()) {}
+
+Result<void> LocalReader::load(Io io) {
+  const auto opened = status();
+  if (!opened) return tl::unexpected(opened.error());
+  const std::uint64_t size_bytes = opened->identity.size_bytes;
+  auto json = header_text(size_bytes);
+  if (!json) return pass_on(std::move(json));
+  auto header = std::make_shared<ArchiveHeader>();
+  header->size_bytes = json->size();
+  header->hash = XXH3_64bits(json->data(), json->size());
+  auto content = parse_header(*json, size_bytes - kHeaderLengthBytes - json->size());
+  if (!content) return pass_on(std::move(content));
+  header->content = std::move(*content);
+  auto bytes = FileByteSource::open(file(), size_bytes, io);
+  if (!bytes) return pass_on(std::move(bytes));
+  bytes_ = std::move(*bytes);
+  identity_ = opened->identity;
+  const ArchiveStamp stamp{.device = opened->identity.device,
+                           .inode = opened->identity.inode,
+                           .birth_ns = opened->birth_ns,
+                           .size_bytes = size_bytes,
+                           .header_size_bytes = header->size_bytes,
+                           .header_hash = header->hash};
+  set_version(std::make_shared<ArchiveVersion>(
+      ArchiveVersion{.header = std::move(header), .status = *opened, .stamp = stamp, .bytes = bytes_}));
+  return {};
+}
+
+Result<std::string> LocalReader::header_text(std::uint64_t file_size_bytes) const {
+  std::array<std::byte, kHeaderLengthBytes> first{};
+  const std::span<std::byte> there(first.data(), std::min<std::uint64_t>(file_size_bytes, first.size()));
+  if (auto read = read_file(there, 0); !read) return pass_on(std::move(read));
+  auto length = header_length(there, file_size_bytes);
+  if (!length) return pass_on(std::move(length));
+  std::string json(static_cast<std::size_t>(*length), '\0');
+  if (auto read = read_file(std::as_writable_bytes(std::span(json)), kHeaderLengthBytes); !read) {
+    return pass_on(std::move(read));
+  }
+  return json;
+}
+
+Result<void> LocalReader::read_file(std::span<std::byte> to, std::uint64_t offset) const {
+  if (auto read = file().read(to, offset); !read) return read;
+  return overlay_.lay_over(to, offset);
+}
+
+Result<void> LocalReader::read_through(std::span<std::byte> to, std::uint64_t offset) const {
+  if (auto read = ArchiveReader::read_through(to, offset); !read) return read;
+  return overlay_.lay_over(to, offset);
+}
+
+Result<MappedSpan> LocalReader::map(ByteRange file_range) const {
+  return overlay_.is_empty() ? ArchiveReader::map(file_range) : MappedSpan();
+}
+
+Result<ArchiveReader::Change> LocalReader::check_for_change() {
+  return guard_memory([&] { return look_for_change(); });
+}
+
+Result<ArchiveReader::Change> LocalReader::look_for_change() {
+  const FileIdentity known = identity();
+  const auto now = status();
+  if (!now) return tl::unexpected(now.error());
+  Change change;
+  change.size_bytes = now->identity.size_bytes;
+  change.is_touched = now->identity != known;
+  if (change.is_touched) {
+    if (auto followed = follow_copy(); !followed) return pass_on(std::move(followed));
+    const auto json = header_text(change.size_bytes);
+    // A storage error says nothing about the header.
+    if (!json && json.error().code == ErrorCode::System) return tl::unexpected(json.error());
+    change.is_broken = !json || XXH3_64bits(json->data(), json->size()) != version()->header->hash;
+  }
+  const auto at_path = storage_.status(path());
+  if (!at_path && at_path.error().errno_value != ENOENT && at_path.error().errno_value != ENOTDIR) {
+    return tl::unexpected(at_path.error());
+  }
+  change.is_gone = !at_path;
+  if (at_path) change.links = at_path->links;
+  // If overlayfs has copied the archive, our own open file has the copy's inode number too.
+  change.is_replaced = !at_path || !at_path->identity.same_file(now->identity);
+  return change;
+}
+
+Result<void> LocalReader::adopt_identity() {
+  const auto now = status();
+  if (!now) return tl::unexpected(now.error());
+  if (auto renewed = renew_overlay(); !renewed) return renewed;
+  set_identity(now->identity);
+  return {};
+}
+
+FileIdentity LocalReader::identity() const {
+  const std::scoped_lock lock(identity_mutex_);
+  return identity_;
+}
+
+void LocalReader::set_identity(const FileIdentity& identity) {
+  const std::scoped_lock lock(identity_mutex_);
+  identity_ = identity;
+}
+
+Result<void> LocalReader::renew_overlay() {
+  if (!overlay_.has_pending()) return {};
+  auto found = pending_journals(storage_, real_path_, file());
+  if (!found) return pass_on(std::move(found));
+  overlay_.set_pending(std::move(found->shown));
+  return {};
+}
+
+bool LocalReader::is_copy(const FileStatus& before, const FileStatus& after) {
+  return !after.identity.same_file(before.identity) || after.birth_ns != before.birth_ns;
+}
+
+Result<void> LocalReader::switch_to(File& opened, const FileStatus& before, const FileStatus& after) {
+  if (const auto known = version()) {  // the archive has been loaded
+    auto next = std::make_shared<ArchiveVersion>(*known);
+    next->stamp.device = after.identity.device;
+    next->stamp.inode = after.identity.inode;
+    next->stamp.birth_ns = after.birth_ns;
+    // Another process may have caused the copy earlier.
+    if (is_copy(before, after) || is_layered_ || !bytes_->is_mapped()) {
+      if (auto followed = bytes_->follow(opened); !followed) return followed;
+    }
+    set_version(std::move(next));
+    const std::scoped_lock lock(identity_mutex_);
+    // Keep the known times, so that changes by others are still noticed.
+    if (identity_.same_file(before.identity)) {
+      identity_.device = after.identity.device;
+      identity_.inode = after.identity.inode;
+    }
+  }
+  present_ = &opened;
+  return {};
+}
+
+Result<void> LocalReader::follow_copy() {
+  // A file that is open for writing has been copied, and the map shows the copy.
+  if (!is_layered_ || !bytes_->is_mapped() || is_opened_again()) return {};
+  auto copy = storage_.open_again(*file_, path(), Access::ReadOnly);
+  // The file was deleted or replaced: the map keeps the old one.
+  if (!copy && copy.error().code == ErrorCode::ArchiveChanged) return {};
+  if (!copy) return pass_on(std::move(copy));
+  return bytes_->remap(**copy);
+}
+
+}  // namespace stfs

@@ -1,0 +1,88 @@
+// Reads an archive from a file of this host: its header, its bytes under the journals that override them, and
+// what others change.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "core/archive/archive_reader.h"
+#include "core/archive/journal_overlay.h"
+#include "core/base/error.h"
+#include "core/storage/file.h"
+#include "core/storage/file_byte_source.h"
+
+namespace stfs {
+
+/// The reading side of Archive, which opens it and tells it when the file is replaced by a copy.
+class LocalReader : public ArchiveReader {
+ public:
+  [[nodiscard]] Result<void> read_through(std::span<std::byte> to, std::uint64_t offset) const override;
+  [[nodiscard]] Result<MappedSpan> map(ByteRange file_range) const override;
+  [[nodiscard]] bool copy_from(ByteRange file_range, const ByteSource::Copy& copy) const override {
+    return overlay_.is_empty() && ArchiveReader::copy_from(file_range, copy);
+  }
+  [[nodiscard]] bool is_as_in_file() const override { return !overlay_.has_pending(); }
+  [[nodiscard]] const ByteSource& bytes() const override { return *bytes_; }
+  [[nodiscard]] const File* local_file() const override { return present_; }
+
+  [[nodiscard]] Result<Change> check_for_change() override;
+  [[nodiscard]] Result<FileStatus> status() const override { return file().status(); }
+  Result<void> adopt_identity() override;
+  [[nodiscard]] FileIdentity identity() const override;
+
+  /// The path with links resolved. The journals lie beside it.
+  [[nodiscard]] const std::filesystem::path& real_path() const { return real_path_; }
+  [[nodiscard]] Storage& storage() const { return storage_; }
+
+ protected:
+  /// @param file  open for reading.
+  LocalReader(std::filesystem::path path, std::filesystem::path real_path, Storage& storage,
+              std::unique_ptr<File> file);
+
+  /// Reads the status and the header, through pending journals, makes all checks (1 to 10, format/header.h),
+  /// and opens the byte source. Makes the first version.
+  Result<void> load(Io io);
+  /// From now on, everything uses the file that was opened again for writing.
+  /// @param opened  must outlive the reader.
+  /// @param before  the status of the file that is open for reading, before `opened` was opened.
+  /// @param after   the status of `opened`. On overlayfs it may be a copy.
+  Result<void> switch_to(File& opened, const FileStatus& before, const FileStatus& after);
+  /// Whether `after` is a copy of the file that had the status `before`.
+  [[nodiscard]] static bool is_copy(const FileStatus& before, const FileStatus& after);
+  /// Looks for the journals that reads must go through, if there were any at the last look.
+  Result<void> renew_overlay();
+  void set_identity(const FileIdentity& identity);
+
+  [[nodiscard]] const File& opened_file() const { return *file_; }
+  [[nodiscard]] File& file() const { return *present_; }
+  [[nodiscard]] bool is_opened_again() const { return present_ != file_.get(); }
+  [[nodiscard]] JournalOverlay& overlay() { return overlay_; }
+
+ private:
+  [[nodiscard]] Result<Change> look_for_change();
+  [[nodiscard]] Result<std::string> header_text(std::uint64_t file_size_bytes) const;
+  /// As read_through(), but does not check the file's size: headers are parsed or hashed, which reveals
+  /// zeros.
+  [[nodiscard]] Result<void> read_file(std::span<std::byte> to, std::uint64_t offset) const;
+  /// Maps the copy if another process has caused overlayfs to copy the file: until then the map shows the
+  /// lower layer's file.
+  Result<void> follow_copy();
+
+  const std::filesystem::path real_path_;
+  Storage& storage_;
+  const std::unique_ptr<File> file_;  // open for reading
+  const bool is_layered_;             // lies on overlayfs
+  std::atomic<File*> present_;        // the file after switch_to(), else file_
+  /// Shared by all versions. Reads use it without a pin, so whoever replaces it excludes them.
+  std::shared_ptr<FileByteSource> bytes_;
+  JournalOverlay overlay_;
+
+  mutable std::mutex identity_mutex_;  // guards identity_; innermost
+  FileIdentity identity_;
+};
+
+}  // namespace stfs

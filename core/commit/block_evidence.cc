@@ -1,0 +1,106 @@
+// Shares and hashes blocks. Hashing old and new blocks takes two threads where that pays.
+#include "core/commit/block_evidence.h"
+
+#include <optional>
+#include <span>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+namespace stfs {
+namespace {
+
+// From this size on, starting a thread costs much less than it saves.
+constexpr std::uint64_t kTwoThreadsFromBytes = 16 << 20;
+
+/// Takes the new blocks' hashes from the stages where they know them; reads and hashes the others.
+Result<void> hash_new(JournalRange& range, const File& journal, const Stages& stages,
+                      const OnBytes& on_bytes) {
+  const auto place_of = [&](std::uint64_t offset) {
+    return std::span(range.new_hashes).subspan((offset - range.archive.offset) / kBlockBytes);
+  };
+  std::uint64_t done = range.archive.offset;
+  const auto hash_up_to = [&](std::uint64_t end) {
+    const ByteRange unknown = {range.journal_offset + (done - range.archive.offset), end - done};
+    const auto place = place_of(done);
+    done = end;
+    return hash_blocks(journal, unknown, place, on_bytes);
+  };
+  // If the range's blocks lie in a stage's region in the same order, the stage may know their hashes.
+  for (const auto& [tensor, stage] : stages) {
+    if (stage->journal_offset(range.archive.offset) != range.journal_offset) continue;
+    while (const auto run = stage->hashes().first_run({done, range.archive.end() - done})) {
+      if (auto hashed = hash_up_to(run->offset); !hashed) return hashed;
+      const auto place = place_of(run->offset).first(run->size_bytes / kBlockBytes);
+      if (auto read = stage->hashes().read(*run, place); !read) return read;
+      if (on_bytes) on_bytes(run->size_bytes);
+      done = run->end();
+    }
+  }
+  return hash_up_to(range.archive.end());
+}
+
+}  // namespace
+
+Result<void> share_old_blocks(std::vector<JournalRange>& ranges, File& archive, Journal& journal) {
+  std::vector<JournalRange> shared;
+  shared.reserve(ranges.size() + 1);
+  bool can_share = true;
+  for (JournalRange& range : ranges) {
+    // The archive may end in a partial block.
+    const std::uint64_t whole_bytes = round_down_to_block(range.archive.size_bytes);
+    if (can_share && whole_bytes >= kCloneFromBytes) {
+      auto region = journal.share(archive, {range.archive.offset, whole_bytes});
+      if (!region) return pass_on(std::move(region));
+      can_share = region->has_value();
+      if (can_share) {
+        shared.push_back({.archive = {range.archive.offset, whole_bytes},
+                          .journal_offset = range.journal_offset,
+                          .old_offset = **region,
+                          .new_hashes = {},
+                          .old_hashes = {}});
+        range.archive = {range.archive.offset + whole_bytes, range.archive.size_bytes - whole_bytes};
+        range.journal_offset += whole_bytes;
+      }
+    }
+    if (!range.archive.empty()) shared.push_back(std::move(range));
+  }
+  ranges = std::move(shared);
+  return {};
+}
+
+Result<void> hash_range(JournalRange& range, const File& archive, const File& journal, const Stages& stages,
+                        const OnBytes& on_bytes) {
+  const std::uint64_t blocks = round_up_to_block(range.archive.size_bytes) / kBlockBytes;
+  range.new_hashes.resize(blocks);
+  if (range.old_offset != 0) return hash_new(range, journal, stages, on_bytes);
+  range.old_hashes.resize(blocks);
+  // Another thread hashes the second half of the old blocks.
+  const std::uint64_t half =
+      range.archive.size_bytes < kTwoThreadsFromBytes ? 0 : round_down_to_block(range.archive.size_bytes / 2);
+  const auto hash_old = [&](std::uint64_t begin, std::uint64_t end) {
+    const std::span place = std::span(range.old_hashes).subspan(begin / kBlockBytes);
+    return guard_memory([&] {
+      return hash_blocks(archive, {range.archive.offset + begin, end - begin}, place);
+    });
+  };
+  Result<void> in_back;
+  std::optional<std::thread> other;
+  const auto hash_back = [&] { in_back = hash_old(half, range.archive.size_bytes); };
+  if (half > 0) {
+    try {
+      other.emplace(hash_back);
+    } catch (const std::system_error&) {  // no thread: hash one half after the other
+    }
+  }
+  auto hashed = hash_new(range, journal, stages, on_bytes);
+  if (hashed && half > 0) hashed = hash_old(0, half);
+  if (other) {
+    other->join();
+  } else if (hashed) {
+    hash_back();
+  }
+  return hashed ? in_back : hashed;
+}
+
+}  // namespace stfs

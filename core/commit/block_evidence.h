@@ -1,0 +1,23 @@
+// Adds to a journal's ranges what recovery compares blocks with: hashes of the new blocks, and the old blocks
+// or their hashes.
+#pragma once
+
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/commit/staging.h"
+#include "core/journal/journal.h"
+#include "core/journal/journal_apply.h"
+#include "core/storage/file.h"
+
+namespace stfs {
+
+/// Shares large runs of old blocks with the journal, if files can share blocks. Divides ranges where only a
+/// part is shared.
+Result<void> share_old_blocks(std::vector<JournalRange>& ranges, File& archive, Journal& journal);
+
+/// Hashes the new blocks of one range, and the old blocks unless the journal has them.
+Result<void> hash_range(JournalRange& range, const File& archive, const File& journal, const Stages& stages,
+                        const OnBytes& on_bytes);
+
+}  // namespace stfs

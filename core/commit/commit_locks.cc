@@ -1,0 +1,115 @@
+// Repeats until the locks are held and no journal is in the way.
+#include "core/commit/commit_locks.h"
+
+#include <fmt/format.h>
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "core/journal/recovery.h"
+
+namespace stfs {
+
+Result<ArchiveLocks> lock_for_commit(Archive& archive, const std::vector<ByteRange>& ranges,
+                                     const CommitOptions& options) {
+  constexpr std::chrono::milliseconds kPause{2};
+  const auto deadline = std::chrono::steady_clock::now() + options.lock_patience;
+  LaneJournal& lane_journal = archive.lane_journal();
+  bool has_recovered = false;
+  ArchiveLocks locks;
+  bool is_locked = false;
+  bool has_seen_others = false;
+  // The process that blocks us may itself wait for us to settle, in this archive or in another.
+  bool owes_nothing = false;
+  const auto settle_all = [&]() -> Result<void> {
+    if (std::exchange(owes_nothing, true)) return {};
+    if (options.settle_others) options.settle_others();
+    return lane_journal.settle(archive.durability(options.durability));
+  };
+  for (;;) {
+    if (options.uses_locks && !is_locked) {
+      const auto patience = owes_nothing ? options.lock_patience : std::chrono::milliseconds(0);
+      auto taken =
+          ArchiveLocks::for_patch(archive.file(), archive.path(), ranges, patience, options.has_waited);
+      if (!taken && taken.error().code == ErrorCode::Busy && !owes_nothing) {
+        if (auto settled = settle_all(); !settled) return pass_on(std::move(settled));
+        continue;
+      }
+      if (!taken) return taken;
+      locks = std::move(*taken);
+      is_locked = true;
+    }
+    if (!has_seen_others) {
+      if (auto seen = archive.file().refresh(ranges); !seen) return pass_on(std::move(seen));
+      has_seen_others = true;
+    }
+    auto obstacle = find_obstacle(archive.storage(), archive.real_path(), archive.file(), ranges,
+                                  lane_journal.path(), archive.left_void());
+    if (!obstacle) return pass_on(std::move(obstacle));
+    if (*obstacle == Obstacle::None) return locks;
+    if (*obstacle == Obstacle::Unsettled) {
+      if (auto settled = settle_all(); !settled) return pass_on(std::move(settled));
+      if (std::chrono::steady_clock::now() >= deadline) {
+        return fail(ErrorCode::Busy, EBUSY,
+                    archive.path().string() +
+                        ": another process has committed to these bytes and has not "
+                        "settled its journal");
+      }
+      std::this_thread::sleep_for(kPause);
+      continue;
+    }
+    // Recover a dead owner's journal even without patience left. If that fails, wait for it until the
+    // deadline.
+    const bool has_tried = std::exchange(has_recovered, *obstacle == Obstacle::DeadOwner);
+    if ((*obstacle == Obstacle::Recovery || has_tried) && std::chrono::steady_clock::now() >= deadline) {
+      return fail(ErrorCode::Busy, EBUSY,
+                  archive.path().string() + ": another process is recovering its journals");
+    }
+    if (auto settled = settle_all(); !settled) return pass_on(std::move(settled));
+    // Recovery locks the ranges that the journal names. With our locks held it would wait for us, or
+    // releasing its locks would release ours.
+    locks.release();
+    is_locked = has_seen_others = false;
+    if (*obstacle == Obstacle::DeadOwner) {
+      auto recovered = recover(archive.storage(), archive.real_path(), archive.file());
+      if (!recovered && recovered.error().code != ErrorCode::Busy) return pass_on(std::move(recovered));
+      if (recovered) archive.note_left_void(*recovered);
+    } else {
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+}
+
+Result<void> check_archive(Archive& archive, const CommitOptions& options) {
+  auto change = archive.check_for_change();
+  if (!change) return pass_on(std::move(change));
+  const std::string path = archive.path().string();
+  if (change->is_replaced) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                path + ": the archive was replaced or deleted while it was open");
+  }
+  // Journals lie beside one name: a writer that uses another name would not find them.
+  if (change->links > 1) {
+    return fail(
+        ErrorCode::InvalidArgument, EMLINK,
+        fmt::format(
+            "{}: the archive has {} hard links and is not written: a writer that uses another link would not "
+            "find its journals; copy the archive to a file of its own (cp --reflink=auto)",
+            path, change->links));
+  }
+  if (change->is_broken) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                path + ": another program has changed the archive's header");
+  }
+  if (change->size_bytes != archive.stamp().size_bytes) {
+    return fail(ErrorCode::ArchiveCut, EIO,
+                fmt::format("{}: its size has changed from {} bytes to {}", path, archive.stamp().size_bytes,
+                            change->size_bytes));
+  }
+  if (!change->is_touched) return {};
+  if (auto adopted = archive.adopt_identity(); !adopted) return adopted;
+  return options.on_foreign_change ? options.on_foreign_change() : Result<void>{};
+}
+
+}  // namespace stfs

@@ -1,0 +1,36 @@
+// How a commit is done: how durable, with which locks, and what it tells its caller meanwhile.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "core/base/durability.h"
+#include "core/base/error.h"
+
+namespace stfs {
+
+struct CommitOptions {
+  Durability durability = Durability::Power;
+  bool uses_locks = true;
+  /// How long to wait for another process's lock before EBUSY.
+  std::chrono::milliseconds lock_patience{10'000};
+  /// How long the caller has tried already, for the message of EBUSY; nothing: the caller will retry.
+  std::optional<std::chrono::milliseconds> has_waited{0};
+  /// Settles the other lane journals of this process (LaneJournal::settle()). Called before the
+  /// commit waits for another process, which may itself wait for one of these journals, and before a commit
+  /// that takes long.
+  std::function<void()> settle_others;
+  /// Called under the locks if another process has changed the archive's bytes since the last check: the
+  /// callee must drop all cached bytes. The archive's new identity is adopted by then. An error is a veto:
+  /// the commit ends with nothing changed.
+  std::function<Result<void>()> on_foreign_change;
+  /// Called with no lock held, before the stages and the journal are destroyed; not called if nothing is
+  /// staged. Nobody may read the stages after it returns.
+  std::function<void()> before_stages_end;
+  /// Called with (bytes done, bytes in all) from time to time while it seals and applies.
+  std::function<void(std::uint64_t, std::uint64_t)> on_progress;
+};
+
+}  // namespace stfs

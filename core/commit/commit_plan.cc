@@ -1,0 +1,111 @@
+// Makes one pass over the pieces in the archive's order. The next piece may share the last listed block.
+#include "core/commit/commit_plan.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+namespace stfs {
+
+class CommitPlan::Planner {
+ public:
+  explicit Planner(const ArchiveStamp& before) { plan_.before_ = before; }
+
+  /// @param next  where the next piece of the same stage begins: its staged bytes must not be taken for a
+  ///              gap.
+  void add(const Staging& staging, ByteRange piece, std::uint64_t next) {
+    plan_.locks_.push_back(piece);
+    std::uint64_t begin = round_down_to_block(piece.offset);
+    if (ranges_.empty() || begin >= ranges_.back().archive.end()) {
+      fill(begin, piece.offset, staging);
+    } else {
+      // The first block is listed already.
+      const bool is_in_place = place_of_last(piece.offset) == staging.journal_offset(piece.offset);
+      if (!is_in_place) {
+        // Another stage listed it and filled it from the archive: copy our bytes over it.
+        const ByteRange shared = piece.intersection({begin, kBlockBytes});
+        plan_.parts_.push_back({.is_staged = true,
+                                .from = staging.journal_offset(shared.offset),
+                                .to = place_of_last(shared.offset),
+                                .size_bytes = shared.size_bytes});
+      }
+      begin += kBlockBytes;
+      if (!is_in_place && piece.end() <= begin) return;
+    }
+    const std::uint64_t end = std::min(round_up_to_block(piece.end()), plan_.before_.size_bytes);
+    fill(piece.end(), std::min(end, next), staging);
+    if (piece.end() > begin) append({begin, end - begin}, staging.journal_offset(begin));
+  }
+
+  /// Returns the plan. Cuts the ranges into pieces of at most most_bytes.
+  CommitPlan take(std::uint64_t most_bytes) {
+    for (const JournalRange& range : ranges_) {
+      for (std::uint64_t done = 0; done < range.archive.size_bytes; done += most_bytes) {
+        plan_.operations_.push_back(
+            {.archive = {range.archive.offset + done, std::min(most_bytes, range.archive.size_bytes - done)},
+             .journal_offset = range.journal_offset + done,
+             .new_hashes = {},
+             .old_hashes = {}});
+      }
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t place_of_last(std::uint64_t archive_offset) const {
+    const JournalRange& last = ranges_.back();
+    return last.journal_offset + (archive_offset - last.archive.offset);
+  }
+
+  void append(ByteRange blocks, std::uint64_t journal_offset) {
+    if (!ranges_.empty() && ranges_.back().archive.end() == blocks.offset &&
+        place_of_last(blocks.offset) == journal_offset) {
+      ranges_.back().archive.size_bytes += blocks.size_bytes;
+    } else {
+      ranges_.push_back(
+          {.archive = blocks, .journal_offset = journal_offset, .new_hashes = {}, .old_hashes = {}});
+    }
+  }
+
+  /// Plans to copy the archive's own bytes [begin, end), less than a block, to the stage's region.
+  void fill(std::uint64_t begin, std::uint64_t end, const Staging& staging) {
+    if (begin >= end) return;
+    plan_.parts_.push_back({.from = begin, .to = staging.journal_offset(begin), .size_bytes = end - begin});
+  }
+
+  CommitPlan plan_;
+  std::vector<JournalRange> ranges_;  // not yet cut
+};
+
+Result<CommitPlan> CommitPlan::make(const ArchiveStamp& before, std::uint64_t most_range_bytes,
+                                    const std::vector<Staging*>& stages) {
+  Planner planner(before);
+  for (Staging* staging : stages) {
+    auto pieces = staging->pieces();
+    if (!pieces) return pass_on(std::move(pieces));
+    for (std::size_t at = 0; at < pieces->size(); ++at) {
+      const std::uint64_t next = at + 1 < pieces->size() ? (*pieces)[at + 1].offset : before.size_bytes;
+      planner.add(*staging, (*pieces)[at], next);
+    }
+  }
+  return planner.take(most_range_bytes);
+}
+
+std::uint64_t CommitPlan::size_bytes() const {
+  std::uint64_t total = 0;
+  for (const JournalRange& range : operations_) total += range.archive.size_bytes;
+  return total;
+}
+
+Result<void> CommitPlan::complete_blocks(const File& archive, Journal& journal) const {
+  std::array<std::byte, kBlockBytes> block;
+  for (const BlockPart& part : parts_) {
+    const auto bytes = std::span(block).first(static_cast<std::size_t>(part.size_bytes));
+    auto read = part.is_staged ? journal.read(bytes, part.from) : archive.read(bytes, part.from);
+    if (!read) return read;
+    if (auto written = journal.write(bytes, part.to); !written) return written;
+  }
+  return {};
+}
+
+}  // namespace stfs

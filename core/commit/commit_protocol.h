@@ -1,0 +1,84 @@
+// Executes commit plans: of one archive, or of several as one, all of them or none, even after a crash.
+//
+// commit() takes these steps (DURABILITY.md), each for all archives in order of their paths, so that two
+// groups can't wait for each other. A failure before step 6 leaves the archives untouched and the stages as
+// they were, so that the caller may try again or give up. Only the stages of a journal that has failed itself
+// are lost (journal.h).
+//  1. plan: check that every stage has exactly its tensor's size, and list what will be written
+//  2. lock: shared on the header byte, exclusive on the blocks, in ascending order; recover the journals that
+//     dead owners have left
+//  3. check that the path still names the archive that was opened, with the same header
+//  4. complete the first and last blocks
+//  5. seal: sync the archive if others may have written into it and recovery would need the old content; hash
+//     the new blocks; share or hash the old ones; seal the journal (one fsync). The journals of several
+//     archives name a group record (group_record.h), which is sealed last
+//  6. publish each journal (fsync of the directory), and the group record last: THE COMMIT POINT. With a lane
+//     journal (lane_journal.h), the fsync of step 5 is the commit point
+//  7. apply: clone or write every block, while readers read the journal; fdatasync the archive
+//  8. retire each journal, unlock; then remove the group record
+// After a failure in step 7 the journal stays and holds the valid bytes, as does the group record: that
+// archive takes no more writes, and reads of these ranges come from the journal until it can be applied. The
+// error's message says so. The other archives are finished.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/commit/commit_locks.h"
+#include "core/commit/commit_options.h"
+#include "core/commit/commit_plan.h"
+#include "core/commit/readers_out.h"
+#include "core/commit/transaction.h"
+
+namespace stfs {
+
+/// For one thread, and for one commit.
+class CommitProtocol {
+ public:
+  /// Adds an archive's part. A part without stages changes nothing. All arguments must outlive the commit.
+  void add(Transaction& transaction, const CommitOptions& options, const Transaction::LockOf& lock_of);
+
+  /// Fails as Transaction::commit() does. EOPNOTSUPP (InvalidArgument): the archives lie in several
+  /// directories, so that no group record could be found from all of them.
+  Result<void> commit();
+
+ private:
+  /// What a commit keeps of one archive between its steps.
+  struct Part {
+    Transaction* transaction = nullptr;
+    const CommitOptions* options = nullptr;
+    const Transaction::LockOf* lock_of = nullptr;
+    CommitPlan plan;
+    ArchiveLocks locks;
+    ReadersOut readers;
+    Error stopped;  // prepared in advance, for stop()
+
+    [[nodiscard]] Archive& archive() const { return transaction->archive_; }
+    [[nodiscard]] Journal& journal() const { return *transaction->journal_; }
+    [[nodiscard]] Durability durability() const { return archive().durability(options->durability); }
+  };
+  Result<void> commit_unguarded();
+  /// Steps 5 to 8 for the parts that change something.
+  static Result<void> execute(const std::vector<Part*>& parts);
+  /// Steps 1 to 4. May be repeated after a failure.
+  static Result<void> prepare(Part& part);
+  /// Step 5; through a lane journal, step 6 as well.
+  /// @param group_record  the name of the group record that the commit waits for; empty: publish() is the
+  ///                      commit point.
+  static Result<void> seal(Part& part, std::string group_record);
+  /// Step 6.
+  static Result<void> publish(Part& part);
+  /// Undoes step 6 after `why`, before the group record has committed the part.
+  static void withdraw(Part& part, const Error& why);
+  /// Steps 7 and 8. Nothing is undone from here on. What can't be finished stays in the journal.
+  static Result<void> apply(Part& part);
+  static Result<void> retire(Part& part);
+  /// Handles a failure after the commit point: reads go through the journal, and writes end.
+  static Result<void> stop(Error why, Part& part);
+  /// Ends the stages of a part that is done.
+  static void end_stages(Part& part);
+
+  std::vector<Part> parts_;
+};
+
+}  // namespace stfs

@@ -1,0 +1,151 @@
+// Encodes, decodes, publishes and finds group records: the names of a group's journals, and a hash over them.
+#include "core/journal/group_record.h"
+
+#include <fmt/format.h>
+#include <xxhash.h>
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kGroupMagic = "STFSGRP1";
+constexpr std::size_t kHashBytes = 8;
+constexpr std::uint64_t kMaxBytes = std::uint64_t{kMaxGroupJournals} * 300;
+
+std::string hash_text(std::string_view bytes) {
+  std::uint64_t hash = XXH3_64bits(bytes.data(), bytes.size());
+  std::string text;
+  for (std::size_t byte = 0; byte < kHashBytes; ++byte, hash >>= 8U) text += static_cast<char>(hash);
+  return text;
+}
+
+/// Nothing if the file does not exist or is void.
+Result<std::optional<std::vector<std::string>>> read_group_record(Storage& storage,
+                                                                  const std::filesystem::path& path) {
+  std::optional<std::vector<std::string>> nothing;
+  auto file = storage.open_no_link(path, Access::ReadOnly);
+  if (!file && file.error().errno_value == ENOENT) return nothing;
+  if (!file) return pass_on(std::move(file));
+  auto size_bytes = (*file)->size_bytes();
+  if (!size_bytes) return pass_on(std::move(size_bytes));
+  if (*size_bytes > kMaxBytes) return damaged("it is longer than the largest record");
+  std::string bytes(static_cast<std::size_t>(*size_bytes), '\0');
+  if (auto read = (*file)->read(std::as_writable_bytes(std::span(bytes)), 0); !read)
+    return pass_on(std::move(read));
+  // The file is void: a power loss left it empty, or its owner has taken it back by zeroing the first byte. A
+  // write of one byte is never torn.
+  if (bytes.empty() || bytes.front() == '\0') return nothing;
+  auto journals = decode_group_record(bytes);
+  if (!journals) return pass_on(std::move(journals));
+  return std::optional(std::move(*journals));
+}
+
+}  // namespace
+
+std::string encode_group_record(const std::vector<std::string>& journals) {
+  std::string bytes(kGroupMagic);
+  bytes += '\0';
+  for (const std::string& journal : journals) bytes += journal + '\0';
+  return bytes + hash_text(bytes);
+}
+
+Result<std::vector<std::string>> decode_group_record(std::string_view bytes) {
+  if (bytes.size() < kGroupMagic.size() + 1 + kHashBytes) return damaged("it is too short");
+  const std::string_view text = bytes.substr(0, bytes.size() - kHashBytes);
+  if (bytes.substr(text.size()) != hash_text(text)) return damaged("its hash does not match");
+  std::vector<std::string> names;
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::size_t end = rest.find('\0');
+    if (end == std::string_view::npos) return damaged("its last name has no end");
+    names.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(end + 1);
+  }
+  if (names.front() != kGroupMagic) {
+    return fail(ErrorCode::InvalidArgument, EPROTONOSUPPORT,
+                "a record of several archives, of another version");
+  }
+  names.erase(names.begin());
+  const auto is_no_name = [](const std::string& name) {
+    return name.empty() || name.front() != '.' || name.find('/') != std::string::npos;
+  };
+  if (names.size() > kMaxGroupJournals || std::ranges::any_of(names, is_no_name)) {
+    return damaged("it names a file that is not a journal");
+  }
+  return names;
+}
+
+bool is_group_record_name(std::string_view name) {
+  return name.starts_with('.') && name.ends_with(kGroupSuffix) && name.find('/') == std::string_view::npos;
+}
+
+Result<GroupState> look_at_group_record(Storage& storage, const std::filesystem::path& path,
+                                        const std::string& journal) {
+  auto journals = read_group_record(storage, path);
+  if (!journals) return tl::unexpected(std::move(journals).error().within(path.string()));
+  if (!*journals) return GroupState::Absent;
+  if (std::ranges::find(**journals, journal) != (*journals)->end()) return GroupState::Committed;
+  return fail(ErrorCode::InvalidArgument, EINVAL, path.string() + ": damaged: it does not name " + journal);
+}
+
+Result<std::filesystem::path> find_group_record(Storage& storage, const std::filesystem::path& journal) {
+  auto names = storage.list(journal.parent_path(), ".");
+  if (!names) return pass_on(std::move(names));
+  for (const std::string& name : *names) {
+    if (!is_group_record_name(name)) continue;
+    std::filesystem::path path = journal.parent_path() / name;
+    // Skip a group record that can't be read: it is for the recovery of the archive that it lies beside.
+    auto state = look_at_group_record(storage, path, journal.filename());
+    if (state && *state == GroupState::Committed) return path;
+  }
+  return std::filesystem::path();
+}
+
+Result<bool> has_journals(Storage& storage, const std::filesystem::path& path) {
+  auto journals = read_group_record(storage, path);
+  if (!journals) return pass_on(std::move(journals));
+  if (!*journals) return false;
+  for (const std::string& journal : **journals) {
+    auto there = storage.status(path.parent_path() / journal);
+    if (there) return true;
+    if (there.error().errno_value != ENOENT) return pass_on(std::move(there));
+  }
+  return false;
+}
+
+Result<GroupRecord> GroupRecord::create(Storage& storage, const std::filesystem::path& archive_path) {
+  auto made = create_journal_file(storage, archive_path, kGroupSuffix);
+  if (!made) return pass_on(std::move(made));
+  return GroupRecord(storage, std::move(*made));
+}
+
+Result<void> GroupRecord::seal(const std::vector<std::string>& journals, Durability durability) {
+  const std::string bytes = encode_group_record(journals);
+  if (auto written = made_.file->write(std::as_bytes(std::span(bytes)), 0); !written) return written;
+  return durability == Durability::Power ? made_.file->sync() : Result<void>{};
+}
+
+Result<void> GroupRecord::publish(Durability durability) {
+  // Allocate before publishing, as in Journal::publish().
+  const std::filesystem::path directory = made_.path.parent_path();
+  if (auto named = storage_->publish(*made_.file, made_.path); !named) return named;
+  if (durability == Durability::Process) return {};
+  auto done = storage_->sync_directory(directory);
+  if (done) return done;
+  // Whether the name would survive a crash is unknown: take back the content, or the name.
+  const bool is_void = make_void(*made_.file, {0, 1}).has_value();
+  const bool is_removed = storage_->remove(made_.path).has_value();
+  if (is_void || (is_removed && storage_->sync_directory(directory))) return done;
+  return fail(ErrorCode::CommitUnknown, EIO,
+              done.error().message +
+                  "; the record of the transaction could not be removed either: the next recovery decides "
+                  "whether the transaction is committed");
+}
+
+Result<void> GroupRecord::remove() {
+  return storage_->remove(made_.path);
+}
+
+}  // namespace stfs

@@ -1,0 +1,68 @@
+// The record that makes the journals of several archives one commit.
+//
+// A transaction over the shards of a model writes one journal per shard. Each journal names the group record.
+// The group record, `.NAME.stj.ID.group`, is written last, beside the first archive. Once its name is on
+// stable storage, all of its journals are committed; before that, none is. The group record is removed when
+// the last of its journals is gone.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/durability.h"
+#include "core/base/error.h"
+#include "core/journal/journal_file.h"
+#include "core/storage/file.h"
+
+namespace stfs {
+
+inline constexpr std::string_view kGroupSuffix = ".group";
+/// More than any model has shards.
+inline constexpr std::uint32_t kMaxGroupJournals = 1 << 16;
+
+/// Encodes the file names of the group's journals, which lie in one directory, and a hash over them.
+std::string encode_group_record(const std::vector<std::string>& journals);
+/// Any bytes are safe input. InvalidArgument: damaged. With errno EPROTONOSUPPORT: of another version.
+Result<std::vector<std::string>> decode_group_record(std::string_view bytes);
+
+/// Whether a file in the directory of its journals can have this name and be a group record.
+bool is_group_record_name(std::string_view name);
+
+enum class GroupState : std::uint8_t {
+  Absent,     // never committed, or already finished and removed
+  Committed,  // the group record names the journal
+};
+/// Reads what the group record at `path` says of a journal. Absent also if the file is void. InvalidArgument:
+/// it is damaged, or does not name the journal.
+Result<GroupState> look_at_group_record(Storage& storage, const std::filesystem::path& path,
+                                        const std::string& journal);
+/// Finds the group record that names a journal whose own record is gone. Empty if none does.
+Result<std::filesystem::path> find_group_record(Storage& storage, const std::filesystem::path& journal);
+/// Whether one of the group record's journals still has its name.
+Result<bool> has_journals(Storage& storage, const std::filesystem::path& path);
+
+/// Writes a group record, publishes it and removes it. For one thread.
+class GroupRecord {
+ public:
+  /// @param archive_path  the first archive's path.
+  static Result<GroupRecord> create(Storage& storage, const std::filesystem::path& archive_path);
+
+  [[nodiscard]] std::string name() const { return made_.path.filename().string(); }
+  /// Writes the names of the journals, on stable storage.
+  Result<void> seal(const std::vector<std::string>& journals, Durability durability);
+  /// THE COMMIT POINT. After a failure nothing is committed. If that can't be ensured, the error's code is
+  /// CommitUnknown.
+  Result<void> publish(Durability durability);
+  /// Removes the group record. The caller has removed all of its journals.
+  Result<void> remove();
+
+ private:
+  GroupRecord(Storage& storage, JournalFile made) : storage_(&storage), made_(std::move(made)) {}
+
+  Storage* storage_;
+  JournalFile made_;
+};
+
+}  // namespace stfs

@@ -1,0 +1,130 @@
+// Implements prepare(), commit(), settle() and retire().
+#include "core/journal/lane_journal.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/journal/journal_file.h"
+
+namespace stfs {
+
+Result<void> LaneJournal::prepare() {
+  return guard_memory([&] { return prepare_unguarded(); });
+}
+
+Result<void> LaneJournal::prepare_unguarded() {
+  if (file_ || lacks_locks_) return {};
+  auto made = create_journal_file(storage_, archive_path_, kLaneJournalSuffix);
+  if (!made) return pass_on(std::move(made));
+  lacks_locks_ = !made->is_locked;
+  if (lacks_locks_) return {};
+  // Write zeros instead of preallocating: zeroed blocks are overwritten in place, but a first write to a
+  // preallocated block changes the file's metadata. Write block by block: the page cache keeps one write in
+  // one folio, and syncing a large folio takes a third longer.
+  const std::vector<std::byte> zeros(kBlockBytes);
+  for (std::uint64_t at = 0; at < kLaneJournalBytes; at += kBlockBytes) {
+    if (auto written = made->file->write(zeros, at); !written) return written;
+  }
+  if (auto synced = made->file->sync(); !synced) return synced;
+  if (auto named = storage_.publish(*made->file, made->path); !named) return named;
+  path_ = std::move(made->path);
+  file_ = std::move(made->file);
+  id_ = made->id;
+  if (auto synced = storage_.sync_directory(path_.parent_path()); !synced) {
+    take_back();
+    return synced;
+  }
+  is_ready_.store(true, std::memory_order_release);
+  return {};
+}
+
+Result<void> LaneJournal::commit(JournalRecord record, const File& staged, Durability durability) {
+  record.id = id_;
+  std::uint64_t lane_bytes = 0;
+  for (const JournalRange& range : record.ranges) lane_bytes += round_up_to_block(range.archive.size_bytes);
+  if (lane_bytes > kLaneBytes) {
+    return fail(ErrorCode::InvalidArgument, EINVAL, "the change does not fit into a lane");
+  }
+  // Write one contiguous range: lane 0's bytes and the heads, or the heads and lane 1's bytes.
+  const std::uint64_t begin = lane_ == 0 ? kLaneHeads.offset - lane_bytes : kLaneHeads.offset;
+  const std::uint64_t heads_at = kLaneHeads.offset - begin;
+  std::uint64_t at = lane_ == 0 ? 0 : kLaneHeads.size_bytes;
+  std::vector<std::byte> image(lane_bytes + kLaneHeads.size_bytes);
+  for (JournalRange& range : record.ranges) {
+    const auto place = std::span(image).subspan(at, range.archive.size_bytes);
+    if (auto read = staged.read(place, range.journal_offset); !read) return read;
+    range.journal_offset = begin + at;
+    at += round_up_to_block(range.archive.size_bytes);
+  }
+  const auto head = encode_head_with(record);
+  if (!head) return tl::unexpected(head.error());
+  for (const std::size_t place : {lane_, kLanes + lane_}) {
+    std::ranges::copy(std::as_bytes(std::span(*head)), image.data() + heads_at + place * kBlockBytes);
+  }
+
+  auto done = write(image, begin, durability);
+  if (!done) {
+    if (take_back()) return done;
+    return fail(ErrorCode::CommitUnknown, EIO,
+                done.error().message +
+                    "; the journal could not be removed either: the next recovery decides whether the "
+                    "change is committed");
+  }
+  has_record_ = true;
+  lane_ = (lane_ + 1) % kLanes;
+  return {};
+}
+
+Result<void> LaneJournal::settle(Durability durability) {
+  if (!has_record_) return {};
+  // Without durability=power nothing is synced: other processes see the zeros in the page cache, which is
+  // enough.
+  auto done = guard_memory([&] {
+    const std::string zeros(kLaneHeads.size_bytes, '\0');
+    return write(std::as_bytes(std::span(zeros)), kLaneHeads.offset, durability);
+  });
+  if (!done) {
+    // If the record stays, recovery runs before the next commit and finds the archive as the record says.
+    take_back();
+    return done;
+  }
+  has_record_ = false;
+  return {};
+}
+
+Result<void> LaneJournal::retire(Durability durability) {
+  if (!file_) return {};
+  if (auto settled = settle(durability); !settled) return settled;
+  auto removed = guard_memory([&] { return storage_.remove(path_); });
+  give_up();
+  return removed;
+}
+
+void LaneJournal::give_up() {
+  is_ready_ = false;
+  has_record_ = false;
+  path_.clear();
+  file_.reset();
+}
+
+Result<void> LaneJournal::write(std::span<const std::byte> bytes, std::uint64_t offset,
+                                Durability durability) {
+  auto done = file_->write(bytes, offset);
+  if (done && durability == Durability::Power) done = file_->sync();
+  return done;
+}
+
+bool LaneJournal::take_back() {
+  const auto done = [](auto&& step) { return guard_memory(step).has_value(); };
+  const bool is_void = done([&] { return make_void(*file_, kLaneHeads); });
+  const bool is_removed = done([&] { return storage_.remove(path_); });
+  const bool is_gone =
+      is_removed && done([&] { return storage_.sync_directory(archive_path_.parent_path()); });
+  give_up();
+  return is_void || is_gone;
+}
+
+}  // namespace stfs

@@ -1,0 +1,53 @@
+// Compares what the index of a sharded model says with what its shards hold.
+//
+//   a tensor is served from the shard that the index names; if that shard lacks it, from the only other shard
+//   that has it; a tensor that the index does not name, from the only shard that has it
+//
+// Loaders that read shard after shard do the same, except if two shards hold different bytes under one name
+// and the index does not say which is meant: we do not serve that tensor.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/model/model_index.h"
+#include "core/model/model_shards.h"
+
+namespace stfs {
+
+struct ModelProblem {
+  enum class Kind : std::uint8_t {
+    ShardUnusable,     // missing, short, invalid, a loop of links, ...
+    TensorMissing,     // neither in the shard that the index names, nor in any other
+    TensorElsewhere,   // in another shard than the index says
+    TensorUnlisted,    // in a shard, but not in the index
+    TensorTwice,       // in two shards
+    MetadataConflict,  // two shards have different values for a key of `__metadata__`
+  };
+  Kind kind = Kind::ShardUnusable;
+  /// One sentence for a person. It names the tensor or the shard.
+  std::string message;
+};
+
+/// The place of a tensor: its shard, and its position in that shard's own index.
+struct TensorPlace {
+  std::uint32_t shard = 0;
+  std::uint32_t tensor = 0;
+
+  friend auto operator<=>(const TensorPlace&, const TensorPlace&) = default;
+};
+
+struct TensorPlacement {
+  /// The places of all tensors that can be served: by shard, then by offset. No name occurs twice.
+  std::vector<TensorPlace> places;
+  /// Positions in the index of the tensors that can't be served. Ascending, and so in order of name.
+  std::vector<std::uint32_t> unserved;
+  std::vector<ModelProblem> problems;
+};
+
+/// May throw std::bad_alloc. Takes memory in proportion to the index and the shards' headers.
+TensorPlacement place_tensors(const ModelIndex& index, std::span<const Shard> shards);
+
+}  // namespace stfs

@@ -1,0 +1,33 @@
+// What an inode number of a model stands for. Filesystem::resolve() decodes the number once; every step
+// behind it takes the node.
+#pragma once
+
+#include <cstdint>
+
+#include "fs/tree/inode_table.h"
+
+namespace stfs {
+
+struct Node {
+  enum class Kind : std::uint8_t {
+    Missing,          // no file has the number, or not any more
+    Directory,        // of the tree of tensors
+    Tensor,           // in that tree
+    ViewDirectory,    // of views
+    View,             // of a tensor, or of the model
+    StagedDirectory,  // `.safetensors`, the directories of transactions, a transaction
+    Staged,           // a tensor's file in a transaction
+  };
+  Ino ino = 0;  // the number in the model (InodeSpace::local())
+  Kind kind = Kind::Missing;
+  std::uint32_t tensor = 0;  // its position in the model; only of Tensor and Staged
+
+  [[nodiscard]] bool exists() const { return kind != Kind::Missing; }
+  [[nodiscard]] bool is_directory() const {
+    return kind == Kind::Directory || kind == Kind::ViewDirectory || kind == Kind::StagedDirectory;
+  }
+  [[nodiscard]] bool is_view() const { return kind == Kind::View || kind == Kind::ViewDirectory; }
+  [[nodiscard]] bool is_staged() const { return kind == Kind::Staged || kind == Kind::StagedDirectory; }
+};
+
+}  // namespace stfs

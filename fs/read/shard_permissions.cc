@@ -1,0 +1,54 @@
+// Reads modes and owners, and combines them.
+#include "fs/read/shard_permissions.h"
+
+#include "fs/base/log.h"
+
+namespace stfs {
+
+ShardPermissions::ShardPermissions(const Model& model, const Overrides& overrides)
+    : model_(model), overrides_(overrides), shown_(model.shards().size()) {
+  for (std::uint32_t shard = 0; shard < shown_.size(); ++shard) {
+    if (!model_.shards()[shard].archive) continue;
+    if (const auto found = look(shard); !found) log::error("{}", found.error().message);
+  }
+}
+
+Result<bool> ShardPermissions::look(std::uint32_t shard) {
+  constexpr mode_t kReadWrite = 0666;
+  constexpr mode_t kWrite = 0222;
+  auto found = permissions_of(*model_.reader(shard).local_file());
+  if (!found) return pass_on(std::move(found));
+  found->mode &= overrides_.is_read_only ? kReadWrite & ~kWrite : kReadWrite;
+  found->uid = overrides_.uid.value_or(found->uid);
+  found->gid = overrides_.gid.value_or(found->gid);
+  const std::scoped_lock lock(mutex_);
+  if (shown_[shard] == *found) return false;
+  shown_[shard] = *found;
+  std::optional<Permissions> all;
+  std::optional<Permissions> any;
+  for (const auto& one : shown_) {
+    if (!one) continue;
+    all = all ? strictest(*all, *one) : *one;
+    any = any ? loosest(*any, *one) : *one;
+  }
+  of_all_ = *all;
+  of_any_ = *any;
+  return true;
+}
+
+Permissions ShardPermissions::of_shard(std::uint32_t shard) const {
+  const std::scoped_lock lock(mutex_);
+  return shown_[shard].value_or(of_all_);
+}
+
+Permissions ShardPermissions::of_all() const {
+  const std::scoped_lock lock(mutex_);
+  return of_all_;
+}
+
+Permissions ShardPermissions::of_any() const {
+  const std::scoped_lock lock(mutex_);
+  return of_any_;
+}
+
+}  // namespace stfs

@@ -1,0 +1,45 @@
+// The modes and owners that a mount shows. A tensor shows its shard's. Views of several shards allow what all
+// shards allow. Directories allow what at least one shard allows.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "core/model/model.h"
+#include "core/storage/permissions.h"
+
+namespace stfs {
+
+/// Any thread may call. No other lock is taken while its mutex is held.
+class ShardPermissions {
+ public:
+  /// What the mount shows in place of a shard's own.
+  struct Overrides {
+    bool is_read_only = false;
+    std::optional<uid_t> uid;
+    std::optional<gid_t> gid;
+  };
+  /// @param model  must outlive this object.
+  ShardPermissions(const Model& model, const Overrides& overrides);
+
+  [[nodiscard]] Permissions of_shard(std::uint32_t shard) const;
+  [[nodiscard]] Permissions of_all() const;
+  [[nodiscard]] Permissions of_any() const;
+
+  /// Reads the shard's mode and owner. @return whether they have changed.
+  Result<bool> look(std::uint32_t shard);
+
+ private:
+  const Model& model_;
+  const Overrides overrides_;
+  mutable std::mutex mutex_;                       // guards what follows
+  std::vector<std::optional<Permissions>> shown_;  // by shard; none without a file
+  Permissions of_all_;                             // these two combine the shards'
+  Permissions of_any_;
+};
+
+}  // namespace stfs

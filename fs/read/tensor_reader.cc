@@ -1,0 +1,85 @@
+// Reads ranges of tensors under their locks. tensor_checksum.cc has the checksums.
+#include "fs/read/tensor_reader.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <shared_mutex>
+#include <utility>
+
+namespace stfs {
+
+TensorReader::TensorReader(const Model& model, const TensorStates& states)
+    : model_(model),
+      states_(states),
+      locks_(std::clamp<std::size_t>(model.tensors().size(), 1, kMostLocks)),
+      is_broken_(model.shards().size()) {}
+
+bool TensorReader::note_broken(std::uint32_t shard) {
+  is_any_broken_ = true;
+  return !is_broken_[shard].exchange(true);
+}
+
+Result<const ArchiveReader*> TensorReader::unbroken_archive_of(std::uint32_t tensor) const {
+  const TensorPlace place = model_.place(tensor);
+  if (!is_broken_[place.shard]) return &model_.reader(place.shard);
+  return fail(ErrorCode::ArchiveChanged, EIO, label_of(tensor) + ": the archive's header has changed");
+}
+
+Result<Bytes> TensorReader::read(std::uint32_t tensor, ByteRange part) const {
+  const auto archive = unbroken_archive_of(tensor);
+  if (!archive) return tl::unexpected(archive.error());
+  const std::uint64_t offset = model_.file_range(tensor).offset + part.offset;
+  std::shared_lock lock(lock_of(model_.place(tensor)));
+  auto mapped = (*archive)->map({offset, part.size_bytes});
+  if (!mapped) return pass_on(std::move(mapped));
+  if (!mapped->empty()) return Bytes(*mapped, std::move(lock));
+  std::vector<std::byte> bytes = Bytes::buffer(part.size_bytes);
+  if (auto read = (*archive)->read_through(bytes, offset); !read) return pass_on(std::move(read));
+  return Bytes(std::move(bytes));
+}
+
+Result<void> TensorReader::copy(std::uint32_t tensor, std::uint64_t offset, std::span<std::byte> to) const {
+  const auto archive = unbroken_archive_of(tensor);
+  if (!archive) return tl::unexpected(archive.error());
+  const std::shared_lock lock(lock_of(model_.place(tensor)));
+  return (*archive)->read_through(to, model_.file_range(tensor).offset + offset);
+}
+
+ViewSource TensorReader::view_source() const {
+  ViewSource source;
+  source.read = [this](std::uint32_t tensor, ByteRange part) { return read(tensor, part); };
+  source.copy = [this](std::uint32_t tensor, std::uint64_t offset, std::span<std::byte> to) {
+    return copy(tensor, offset, to);
+  };
+  source.read_parts = [this](std::uint32_t tensor, const ViewSource::Work& work) -> Result<void> {
+    const auto archive = unbroken_archive_of(tensor);
+    if (!archive) return tl::unexpected(archive.error());
+    const std::shared_lock lock(lock_of(model_.place(tensor)));
+    const ByteRange whole = model_.file_range(tensor);
+    std::vector<std::byte> scratch;
+    return work(
+        {.read =
+             [&](ByteRange part) {
+               return (*archive)->read({whole.offset + part.offset, part.size_bytes}, scratch);
+             },
+         .copy_from = [&](const ByteSource::Copy& copy) { return (*archive)->copy_from(whole, copy); }});
+  };
+  source.read_header = [this](ByteRange range) -> Result<std::vector<std::byte>> {
+    if (is_broken_[0]) {
+      return fail(ErrorCode::ArchiveChanged, EIO,
+                  model_.front().path().string() + ": the archive's header has changed");
+    }
+    std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
+    if (auto read = model_.front().read_through(bytes, range.offset); !read) return pass_on(std::move(read));
+    return bytes;
+  };
+  return source;
+}
+
+std::string TensorReader::label_of(std::uint32_t tensor) const {
+  return fmt::format("{}: tensor \"{}\"", model_.archive_of(tensor).path().string(),
+                     model_.tensors()[tensor].name);
+}
+
+}  // namespace stfs

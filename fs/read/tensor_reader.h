@@ -1,0 +1,83 @@
+// Tensors as bytes: ranges for replies and views, and checksums. All bytes of one call are from before a
+// commit, or all are from after it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/base/reader_writer_lock.h"
+#include "core/model/model.h"
+#include "fs/read/tensor_states.h"
+#include "fs/read/views_source.h"
+#include "fs/tree/bytes.h"
+
+namespace stfs {
+
+/// Any thread may call. EIO if a shard's header was changed underneath, so that no offset in it can be
+/// trusted.
+class TensorReader {
+ public:
+  /// Both must outlive this object.
+  TensorReader(const Model& model, const TensorStates& states);
+
+  /// Returns a range of a tensor for a reply. The reply refers to the map if there is one, and then holds the
+  /// tensor's lock. The range must lie inside the tensor.
+  [[nodiscard]] Result<Bytes> read(std::uint32_t tensor, ByteRange part) const;
+  /// Copies bytes of the tensor, from `offset`.
+  [[nodiscard]] Result<void> copy(std::uint32_t tensor, std::uint64_t offset, std::span<std::byte> to) const;
+  /// The source of all views. Must not outlive this object.
+  [[nodiscard]] ViewSource view_source() const;
+  /// Computes the checksum in pieces and without a lock, so that commits go on meanwhile, also those of this
+  /// tensor. EBUSY if the tensor keeps changing; EINTR if no caller waits for the checksum any more
+  /// (cancellation.h).
+  [[nodiscard]] Result<std::string> checksum(std::uint32_t tensor) const;
+
+  /// The lock that readers of a tensor hold. A commit takes it exclusively for two moments. Some tensors
+  /// share one if there are many.
+  [[nodiscard]] ReaderWriterLock& lock_of(TensorPlace place) const {
+    return locks_[(place.shard + place.tensor) % locks_.size()];
+  }
+  /// "ARCHIVE: tensor "NAME"", for messages.
+  [[nodiscard]] std::string label_of(std::uint32_t tensor) const;
+
+  /// Notes that a shard's header was changed underneath. @return false if that was known.
+  bool note_broken(std::uint32_t shard);
+  [[nodiscard]] bool is_broken(std::uint32_t shard) const { return is_broken_[shard]; }
+  [[nodiscard]] bool is_any_broken() const { return is_any_broken_; }
+
+ private:
+  static constexpr std::size_t kMostLocks = 1024;
+
+  /// Changes whenever a tensor's bytes change. The generation changes with others' changes. The turns of the
+  /// tensor's lock change with our commits, since our commits change the generation only after the bytes.
+  /// Other tensors with the same lock change the turns too.
+  struct ContentState {
+    std::uint64_t generation = 0;
+    std::uint64_t turns = 0;
+    friend bool operator==(const ContentState&, const ContentState&) = default;
+  };
+  [[nodiscard]] ContentState content_state(std::uint32_t tensor) const;
+  [[nodiscard]] Result<const ArchiveReader*> unbroken_archive_of(std::uint32_t tensor) const;
+  /// @return nothing if the tensor was changed meanwhile.
+  [[nodiscard]] Result<std::optional<std::string>> try_checksum(std::uint32_t tensor) const;
+
+  const Model& model_;
+  const TensorStates& states_;
+  mutable std::vector<ReaderWriterLock> locks_;  // one for each tensor, if there are not too many
+  std::vector<std::atomic<bool>> is_broken_;     // by shard
+  std::atomic<bool> is_any_broken_ = false;
+  struct KnownChecksum {
+    ContentState state;
+    std::string text;
+  };
+  mutable std::mutex mutex_;  // guards what follows; no other lock is taken while it is held
+  mutable std::unordered_map<std::uint32_t, KnownChecksum> checksums_;
+};
+
+}  // namespace stfs

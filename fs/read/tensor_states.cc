@@ -1,0 +1,68 @@
+// A shard has one state for all its tensors, until commits give some of them their own.
+#include "fs/read/tensor_states.h"
+
+#include <algorithm>
+
+namespace stfs {
+
+struct timespec timespec_of(std::int64_t ns) {
+  constexpr std::int64_t kSecond = 1'000'000'000;
+  return {.tv_sec = ns / kSecond, .tv_nsec = ns % kSecond};
+}
+
+TensorStates::TensorStates(const Model& model, std::uint64_t least_generation)
+    : model_(model), of_shards_(model.shards().size()) {
+  for (std::size_t shard = 0; shard < of_shards_.size(); ++shard) {
+    if (!model_.shards()[shard].archive) continue;
+    const std::int64_t mtime_ns = model_.shards()[shard].archive->identity().mtime_ns;
+    // Generations begin with the time of the archive's last change, so that they also grow from mount to
+    // mount.
+    of_shards_[shard] = {.generation = std::max(least_generation, static_cast<std::uint64_t>(mtime_ns)),
+                         .mtime = timespec_of(mtime_ns)};
+  }
+}
+
+TensorStates::State TensorStates::of(std::uint32_t tensor) const {
+  const std::scoped_lock lock(mutex_);
+  const auto changed = of_tensors_.find(tensor);
+  return changed == of_tensors_.end() ? of_shards_[model_.place(tensor).shard] : changed->second;
+}
+
+std::uint64_t TensorStates::newest_generation() const {
+  const std::scoped_lock lock(mutex_);
+  std::uint64_t newest = 0;
+  for (const State& shard : of_shards_) newest = std::max(newest, shard.generation);
+  for (const auto& [tensor, state] : of_tensors_) newest = std::max(newest, state.generation);
+  return newest;
+}
+
+TensorStates::State& TensorStates::changed(std::uint32_t tensor) {
+  return of_tensors_.try_emplace(tensor, of_shards_[model_.place(tensor).shard]).first->second;
+}
+
+void TensorStates::note_commit(std::uint32_t tensor, std::int64_t mtime_ns,
+                               const std::optional<struct timespec>& kept) {
+  const std::scoped_lock lock(mutex_);
+  State& state = changed(tensor);
+  state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));
+  state.mtime = kept.value_or(timespec_of(mtime_ns));
+}
+
+void TensorStates::note_foreign_change(std::uint32_t shard, std::int64_t mtime_ns) {
+  const std::scoped_lock lock(mutex_);
+  std::uint64_t newest = of_shards_[shard].generation;
+  std::erase_if(of_tensors_, [&](const auto& changed) {
+    if (model_.place(changed.first).shard != shard) return false;
+    newest = std::max(newest, changed.second.generation);
+    return true;
+  });
+  of_shards_[shard] = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),
+                       .mtime = timespec_of(mtime_ns)};
+}
+
+void TensorStates::set_mtime(std::uint32_t tensor, struct timespec mtime) {
+  const std::scoped_lock lock(mutex_);
+  changed(tensor).mtime = mtime;
+}
+
+}  // namespace stfs

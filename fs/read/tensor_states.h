@@ -1,0 +1,50 @@
+// What a mount tells of tensors besides their bytes: generations and times.
+#pragma once
+
+#include <time.h>
+
+#include <cstdint>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "core/model/model.h"
+
+namespace stfs {
+
+struct timespec timespec_of(std::int64_t ns);
+
+/// Any thread may call. No other lock is taken while its mutex is held.
+class TensorStates {
+ public:
+  struct State {
+    std::uint64_t generation = 0;  // grows with each change of the tensor's bytes, also from mount to mount
+    struct timespec mtime {};
+  };
+
+  /// @param model             must outlive this object.
+  /// @param least_generation  no tensor begins with a lower one.
+  TensorStates(const Model& model, std::uint64_t least_generation);
+
+  [[nodiscard]] State of(std::uint32_t tensor) const;
+  /// The newest of all tensors.
+  [[nodiscard]] std::uint64_t newest_generation() const;
+
+  /// Notes a commit to the tensor.
+  /// @param kept  the time to show in place of the archive's.
+  void note_commit(std::uint32_t tensor, std::int64_t mtime_ns, const std::optional<struct timespec>& kept);
+  /// Notes that another program has changed bytes of the shard.
+  void note_foreign_change(std::uint32_t shard, std::int64_t mtime_ns);
+  void set_mtime(std::uint32_t tensor, struct timespec mtime);
+
+ private:
+  [[nodiscard]] State& changed(std::uint32_t tensor);
+
+  const Model& model_;
+  mutable std::mutex mutex_;      // guards what follows
+  std::vector<State> of_shards_;  // of all tensors that no commit has changed
+  std::unordered_map<std::uint32_t, State> of_tensors_;
+};
+
+}  // namespace stfs

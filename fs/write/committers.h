@@ -1,0 +1,49 @@
+// The committers of a model's shards, and the order in which a commit to several shards takes their turns.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <vector>
+
+#include "core/commit/commit_options.h"
+#include "core/model/model.h"
+#include "fs/write/committer.h"
+
+namespace stfs {
+
+/// Any thread may call.
+class Committers {
+ public:
+  /// @param model    must outlive the committers.
+  /// @param options  of all commits.
+  Committers(const Model& model, const CommitOptions& options);
+
+  /// The shard must be usable.
+  [[nodiscard]] Committer& of(std::uint32_t shard) const { return *committers_[shard]; }
+
+  using Shards = std::set<std::uint32_t>;
+  /// Runs an attempt with the turns of these shards, which it commits with the options that it gets. An
+  /// attempt that fails with Busy is repeated until options.lock_patience ends. Nobody has a turn between two
+  /// attempts: while one commit waits for another process, others go on.
+  Result<void> in_turn(const Shards& shards,
+                       const std::function<Result<void>(const CommitOptions&)>& attempt);
+
+  /// Call some time after commits, when no caller waits: settles kept journals, and closes discarded files.
+  void tidy();
+  /// Removes kept journals. Call at the end, when no other call is running.
+  void end();
+
+ private:
+  /// Settles the kept journals of these shards, whose turns the caller has, and of all others with no commit
+  /// running.
+  void settle_journals(const Shards& held) const;
+
+  const CommitOptions options_;
+  std::vector<std::unique_ptr<Committer>> committers_;  // by shard; null for one that can't be used
+};
+
+}  // namespace stfs

@@ -1,0 +1,53 @@
+// The descriptors of one model that may write, and the contents that they share.
+#pragma once
+
+#include <sys/types.h>
+#include <time.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+
+#include "fs/write/open_file.h"
+
+namespace stfs {
+
+/// Any thread may call. A content's mutex is taken before this object's, which is held only for moments.
+class OpenFiles {
+ public:
+  /// Owns the file until remove(). A Shared file gets the content that all Shared files of its inode have,
+  /// and gives them its own if there is none, or none that has not failed.
+  OpenFile* add(std::unique_ptr<OpenFile> file);
+  /// Call when the file's last copy is gone. @return true if no other file has its content.
+  bool leave(PendingContent& content);
+  /// Call after leave().
+  void remove(OpenFile* file);
+
+  /// The content that the Shared files of an inode have, or null.
+  [[nodiscard]] std::shared_ptr<PendingContent> shared_content(Ino ino) const;
+  /// The file that a thread has opened as its last, if that is a file of the inode and untouched, or null.
+  /// EBUSY if the opener's pid is hidden and several files match.
+  [[nodiscard]] Result<OpenFile*> just_opened(Ino ino, pid_t opener) const;
+  /// True if another living process has opened the content for writing and has not closed it.
+  [[nodiscard]] bool is_open_elsewhere(const PendingContent& content, pid_t process) const;
+  void visit(const std::function<void(OpenFile&)>& visit) const;
+
+  // The times that utimensat(2) has set (PendingContent::mtime):
+  /// Of the content, or of all files of the inode.
+  void keep_mtime(PendingContent& content, struct timespec mtime);
+  void keep_mtime(Ino ino, struct timespec mtime);
+  [[nodiscard]] std::optional<struct timespec> kept_mtime(const PendingContent& content) const;
+
+ private:
+  mutable std::mutex mutex_;  // guards what follows; shared_count_ may be read without it
+  std::unordered_map<OpenFile*, std::unique_ptr<OpenFile>> files_;
+  std::uint64_t opens_ = 0;
+  std::unordered_map<Ino, std::shared_ptr<PendingContent>> shared_;
+  std::atomic<std::size_t> shared_count_ = 0;  // the size of shared_; every read checks it first
+};
+
+}  // namespace stfs

@@ -1,0 +1,196 @@
+// The record that several journals wait for, and commits through it on real files.
+#include "core/journal/group_record.h"
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/commit/commit_protocol.h"
+#include "core/journal/recovery.h"
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+const std::vector<std::string> kJournals = {".a.safetensors.stj.00", ".b\n.safetensors.stj.01"};
+
+std::string archive_text(char fill) {
+  return archive_bytes(R"({"t":{"dtype":"U8","shape":[5000],"data_offsets":[0,5000]}})",
+                       std::string(5000, fill));
+}
+
+/// Two archives with one tensor each, and what is to be written into both.
+class Pair {
+ public:
+  explicit Pair(const std::string& second_directory = "", Storage& storage = system_storage()) {
+    paths_.push_back(directory_.write("a.safetensors", archive_text('a')));
+    std::filesystem::create_directories(directory_.path() / second_directory);
+    paths_.push_back(directory_.write(second_directory + "b.safetensors", archive_text('b')));
+    for (const auto& path : paths_) {
+      archives_.push_back(Archive::open(path, Access::ReadWrite, storage).value());
+      transactions_.push_back(std::make_unique<Transaction>(*archives_.back()));
+    }
+  }
+
+  void stage(std::size_t at, char fill) {
+    const std::string bytes(5000, fill);
+    REQUIRE((*transactions_[at]->stage(0))->write(std::as_bytes(std::span(bytes)), 0));
+  }
+  void drop(std::size_t at) { transactions_[at]->drop(0); }
+  Result<void> commit() {
+    CommitProtocol protocol;
+    for (const auto& transaction : transactions_) protocol.add(*transaction, options_, lock_of_);
+    return protocol.commit();
+  }
+  /// The first byte of each tensor, in the files.
+  [[nodiscard]] std::string fills() const {
+    std::string fills;
+    for (const auto& path : paths_) fills += content_of(path).back();
+    return fills;
+  }
+  [[nodiscard]] std::size_t files() const {
+    std::size_t count = 0;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(directory_.path()))
+      count += entry.is_regular_file();
+    return count;
+  }
+  [[nodiscard]] bool is_staged(std::size_t at) const { return !transactions_[at]->is_empty(); }
+
+ private:
+  TemporaryDirectory directory_;
+  std::vector<std::filesystem::path> paths_;
+  std::vector<std::unique_ptr<Archive>> archives_;
+  std::vector<std::unique_ptr<Transaction>> transactions_;
+  CommitOptions options_;
+  ReaderWriterLock readers_;
+  Transaction::LockOf lock_of_ = [this](std::uint32_t) -> ReaderWriterLock& { return readers_; };
+};
+
+}  // namespace
+
+TEST_CASE("a group record comes back as it was, and nothing else passes for one", "[core][group_record]") {
+  const std::string bytes = encode_group_record(kJournals);
+  CHECK(decode_group_record(bytes).value() == kJournals);
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    std::string flipped = bytes;
+    flipped[at] = static_cast<char>(flipped[at] ^ 0x10);
+    CHECK_FALSE(decode_group_record(flipped));
+    CHECK_FALSE(decode_group_record(bytes.substr(0, at)));
+  }
+  CHECK_FALSE(decode_group_record(encode_group_record({"../elsewhere"})));
+  CHECK_FALSE(decode_group_record(encode_group_record({"..", "a"})));
+  CHECK_FALSE(decode_group_record(encode_group_record({""})));
+  CHECK_FALSE(is_group_record_name("../.a.stj.00.group"));
+  CHECK_FALSE(is_group_record_name("/tmp/.a.group"));
+  CHECK(is_group_record_name(".a.stj.00.group"));
+}
+
+TEST_CASE("several archives change together, and nothing is left beside them", "[core][group_record]") {
+  Pair pair;
+  pair.stage(0, 'x');
+  pair.stage(1, 'y');
+  REQUIRE(pair.commit());
+  CHECK(pair.fills() == "xy");
+  CHECK(pair.files() == 2);
+  CHECK_FALSE(pair.is_staged(0));
+  CHECK_FALSE(pair.is_staged(1));
+}
+
+TEST_CASE("a group of which one archive changes is a plain commit", "[core][group_record]") {
+  Pair pair;
+  pair.stage(1, 'y');
+  REQUIRE(pair.commit());
+  CHECK(pair.fills() == "ay");
+  CHECK(pair.files() == 2);
+}
+
+TEST_CASE("archives in different directories are not committed together", "[core][group_record]") {
+  Pair pair("elsewhere/");
+  pair.stage(0, 'x');
+  pair.stage(1, 'y');
+  const auto done = pair.commit();
+  REQUIRE_FALSE(done);
+  CHECK(done.error().errno_value == EOPNOTSUPP);
+  CHECK(done.error().message.find("different directories") != std::string::npos);
+  CHECK(pair.fills() == "ab");
+  CHECK(pair.files() == 2);
+}
+
+TEST_CASE("a part that can't be locked leaves all as they were, to be tried again", "[core][group_record]") {
+  FaultyStorage storage;
+  Pair faulty("", storage);
+  faulty.stage(0, 'x');
+  faulty.stage(1, 'y');
+  storage.plan().fail_call(FileCall::Lock, 3, EACCES);
+  CHECK_FALSE(faulty.commit());
+  CHECK(faulty.fills() == "ab");
+  storage.plan().fail_call(0, 0);
+  REQUIRE(faulty.commit());
+  CHECK(faulty.fills() == "xy");
+}
+
+TEST_CASE("a group that fails before its commit point may be tried again", "[core][group_record]") {
+  struct Failure {
+    FileCall call;
+    unsigned nth;
+  };
+  FaultyStorage storage;
+  Pair faulty("", storage);
+  faulty.stage(0, 'x');
+  faulty.stage(1, 'y');
+  // Each journal comes before, and has its name already when the last two fail.
+  const auto failure = GENERATE(Failure{FileCall::CreateUnnamed, 1}, Failure{FileCall::Sync, 3},
+                                Failure{FileCall::Publish, 3}, Failure{FileCall::SyncDirectory, 3});
+  storage.plan().fail_call(failure.call, failure.nth, ENOSPC);
+  const auto failed = faulty.commit();
+  REQUIRE_FALSE(failed);
+  CHECK(failed.error().errno_value == ENOSPC);
+  CHECK(faulty.fills() == "ab");
+  CHECK(faulty.is_staged(0));
+  CHECK(faulty.is_staged(1));
+  CHECK(faulty.files() == 2);
+  storage.plan().fail_call(0, 0);
+  REQUIRE(faulty.commit());
+  CHECK(faulty.fills() == "xy");
+  CHECK(faulty.files() == 2);
+}
+
+TEST_CASE("a journal that fails spoils those of the other archives of its group not at all",
+          "[core][group_record]") {
+  FaultyStorage storage;
+  Pair faulty("", storage);
+  faulty.stage(0, 'x');
+  faulty.stage(1, 'y');
+  storage.plan().fail_call(GENERATE(FileCall::Sync, FileCall::Publish, FileCall::SyncDirectory), 2, EIO);
+  REQUIRE_FALSE(faulty.commit());
+  CHECK(faulty.fills() == "ab");
+  storage.plan().fail_call(0, 0);
+  faulty.drop(1);
+  REQUIRE(faulty.commit());
+  CHECK(faulty.fills() == "xb");
+  CHECK(faulty.files() == 2);
+}
+
+TEST_CASE("the last journal of a group takes the group record with it, though it was made void",
+          "[core][group_record]") {
+  const TemporaryDirectory directory;
+  const std::string id(32, '0');
+  const std::string voided = ".b.safetensors.stj." + id;
+  const std::string other = ".a.safetensors.stj." + id;
+  const std::filesystem::path archive = directory.write("b.safetensors", archive_text('b'));
+  directory.write(voided, std::string(kBlockBytes, '\0'));
+  const std::filesystem::path group_record =
+      directory.write(other + "1.group", encode_group_record({other, voided}));
+  directory.write(".damaged.group", "no group record");
+  const bool has_another = GENERATE(false, true);
+  if (has_another) directory.write(other, "");
+  const auto file = system_storage().open(archive, Access::ReadWrite).value();
+  REQUIRE(recover(system_storage(), archive, *file));
+  CHECK_FALSE(std::filesystem::exists(directory.path() / voided));
+  CHECK(std::filesystem::exists(group_record) == has_another);
+}
