@@ -81,7 +81,7 @@ def test_quickstart_builds_mounts_and_shows_what_to_do(copy):
         # What the build tells depends on what is built already.
         begin = re.sub(r"(the first time\)\n)(?:  .*\n)*?(  build/release/safetensorsfs and)", r"\1BUILD\2", begin)
         assert begin == steps + mounted + "\n"
-        table, _, rest = rest.partition("\n\nWhat one of them tells, by  getfattr -d :\n")
+        table, _, rest = rest.partition("\n\nThe attributes of one of them, by  getfattr -d :\n")
         files = re.findall(r"^  -rw-\S+ .* (\S+)$", table, re.M)
         assert table.startswith(f" {listed} entries, by  ls -l :\n") and len(files) == len(table.splitlines()) - 1 > 0
         told, _, rest = rest.partition("\n\n")
