@@ -3,9 +3,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string_view>
 
 #include "core/base/byte_range.h"
 #include "core/format/header.h"
+#include "core/format/tensor_id.h"
 #include "core/journal/journal_format.h"
 #include "core/storage/byte_source.h"
 #include "core/storage/file.h"
@@ -31,15 +34,25 @@ struct ArchiveVersion {
   /// The archive's identity in journals. Its size is the size in `status`.
   ArchiveStamp stamp;
   std::shared_ptr<const ByteSource> bytes;
+  /// Tensors keep their ids from version to version.
+  TensorIds ids;
 
   [[nodiscard]] const TensorIndex& tensors() const { return header->content.tensors; }
   [[nodiscard]] const Metadata& metadata() const { return header->content.metadata; }
+  /// The tensor must be in this version (TensorIds::position()).
+  [[nodiscard]] Tensor tensor(TensorId id) const { return tensors()[*ids.position(id)]; }
+  /// The id of the tensor with exactly this name.
+  [[nodiscard]] std::optional<TensorId> find(std::string_view name) const {
+    const auto position = tensors().find(name);
+    return position ? std::optional(ids.of(*position)) : std::nullopt;
+  }
   /// Absolute offset in the file of the first byte of data.
   [[nodiscard]] std::uint64_t data_offset() const { return kHeaderLengthBytes + header->size_bytes; }
   /// Converts a range of the data section to an absolute range of the file.
   [[nodiscard]] ByteRange file_range(ByteRange data) const {
     return {data_offset() + data.offset, data.size_bytes};
   }
+  [[nodiscard]] ByteRange file_range(TensorId id) const { return file_range(tensor(id).data); }
 };
 
 }  // namespace stfs

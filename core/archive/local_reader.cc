@@ -43,8 +43,12 @@ Result<void> LocalReader::load(Io io) {
                            .size_bytes = size_bytes,
                            .header_size_bytes = header->size_bytes,
                            .header_hash = header->hash};
-  set_version(std::make_shared<ArchiveVersion>(
-      ArchiveVersion{.header = std::move(header), .status = *opened, .stamp = stamp, .bytes = bytes_}));
+  TensorIds ids(header->content.tensors.size());
+  set_version(std::make_shared<ArchiveVersion>(ArchiveVersion{.header = std::move(header),
+                                                              .status = *opened,
+                                                              .stamp = stamp,
+                                                              .bytes = bytes_,
+                                                              .ids = std::move(ids)}));
   return {};
 }
 

@@ -131,6 +131,7 @@ Result<void> CommitProtocol::prepare(Part& part) {
     part.readers.add((*part.lock_of)(tensor));
   }
   if (stages.empty()) return {};
+  std::ranges::sort(stages, {}, [](const Staging* stage) { return stage->target().offset; });
 
   auto plan = CommitPlan::make(archive.stamp(), archive.file().most_range_bytes(), stages);
   if (!plan) return pass_on(std::move(plan));

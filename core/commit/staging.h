@@ -17,6 +17,7 @@
 #include "core/base/byte_range.h"
 #include "core/base/error.h"
 #include "core/commit/staged_hashes.h"
+#include "core/format/tensor_id.h"
 #include "core/journal/journal.h"
 
 namespace stfs {
@@ -99,7 +100,7 @@ class Staging {
   bool is_dirty_ = false;
 };
 
-/// The stages of one archive by tensor, and so by offset.
-using Stages = std::map<std::uint32_t, std::unique_ptr<Staging>>;
+/// The stages of one archive, by tensor.
+using Stages = std::map<TensorId, std::unique_ptr<Staging>>;
 
 }  // namespace stfs

@@ -10,11 +10,11 @@
 
 namespace stfs {
 
-Result<Staging*> Transaction::stage(std::uint32_t tensor) {
+Result<Staging*> Transaction::stage(TensorId tensor) {
   return guard_memory([&] { return begin_stage(tensor); });
 }
 
-Result<Staging*> Transaction::begin_stage(std::uint32_t tensor) {
+Result<Staging*> Transaction::begin_stage(TensorId tensor) {
   if (auto opened = archive_.open_for_writing(); !opened) return pass_on(std::move(opened));
   if (!journal_) {
     const bool is_kept = archive_.lane_journal().is_ready();
@@ -25,11 +25,11 @@ Result<Staging*> Transaction::begin_stage(std::uint32_t tensor) {
   }
   const auto found = stages_.find(tensor);
   if (found != stages_.end()) return found->second.get();
-  auto stage = std::make_unique<Staging>(*journal_, version_->file_range(version_->tensors()[tensor].data));
+  auto stage = std::make_unique<Staging>(*journal_, version_->file_range(tensor));
   return stages_.emplace(tensor, std::move(stage)).first->second.get();
 }
 
-void Transaction::drop(std::uint32_t tensor) {
+void Transaction::drop(TensorId tensor) {
   stages_.erase(tensor);
   // An empty journal is no loss, and a journal that a failed sync has spoiled must not outlive its stages.
   if (stages_.empty()) journal_.reset();
@@ -48,9 +48,9 @@ Result<void> Transaction::commit(const CommitOptions& options, const LockOf& loc
 }
 
 Result<void> Transaction::check_sizes() const {
-  for (const auto& [position, stage] : stages_) {
+  for (const auto& [id, stage] : stages_) {
     if (stage->is_whole()) continue;
-    const Tensor tensor = version_->tensors()[position];
+    const Tensor tensor = version_->tensor(id);
     return fail(
         ErrorCode::WrongSize, EINVAL,
         fmt::format("tensor \"{}\": {} bytes were written, {} {} needs {}", tensor.name, stage->size_bytes(),

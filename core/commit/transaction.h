@@ -23,10 +23,10 @@ class Transaction {
   explicit Transaction(Archive& archive) : archive_(archive), version_(archive.version()) {}
 
   /// Returns the pending content of a tensor. The first call for a tensor makes it.
-  /// @param tensor  its position in the archive's version at construction, which the transaction pins.
-  Result<Staging*> stage(std::uint32_t tensor);
+  /// @param tensor  must be in the archive's version at construction, which the transaction pins.
+  Result<Staging*> stage(TensorId tensor);
   /// Drops the pending content of a tensor.
-  void drop(std::uint32_t tensor);
+  void drop(TensorId tensor);
   [[nodiscard]] bool is_dirty() const;
   /// Whether nothing is staged: there never was a stage, or a commit has ended the stages, by success or by a
   /// failure after the commit point.
@@ -34,7 +34,7 @@ class Transaction {
 
   /// Returns the lock that readers of a tensor hold. The commit takes it exclusively at both ends of
   /// applying. In between, readers get the new bytes from the journal.
-  using LockOf = std::function<ReaderWriterLock&(std::uint32_t tensor)>;
+  using LockOf = std::function<ReaderWriterLock&(TensorId tensor)>;
 
   /// On success the bytes are as durable as asked for and the stages are gone: make a new Transaction for the
   /// next change. After a failure behind the commit point the stages are gone too, see is_empty(). WrongSize
@@ -46,7 +46,7 @@ class Transaction {
  private:
   friend class CommitProtocol;  // commits the stages, then ends them
 
-  Result<Staging*> begin_stage(std::uint32_t tensor);
+  Result<Staging*> begin_stage(TensorId tensor);
   [[nodiscard]] Result<void> check_sizes() const;
 
   Archive& archive_;

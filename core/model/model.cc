@@ -62,6 +62,7 @@ Model::Model(std::unique_ptr<Archive> archive) : path_(archive->path()) {
   shard.path = path_;
   shard.adopt(std::move(archive));
   tensors_ = &shard.version->tensors();
+  ids_ = &shard.version->ids;
   metadata_ = &shard.version->metadata();
   first_tensors_ = {0, tensors_->size()};
 }
@@ -113,6 +114,7 @@ Result<void> Model::adopt(const ModelIndex& index, TensorPlacement placement) {
   merge_metadata();
   metadata_ = &merged_metadata_;
   tensors_ = &merged_;
+  ids_ = &merged_ids_;
   return merge_tensors(std::move(placement.places));
 }
 
@@ -133,7 +135,7 @@ Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
   for (std::uint32_t at = 0; at < places.size(); ++at) {
     const TensorPlace place = places[at];
     while (first_tensors_.size() <= place.shard) first_tensors_.push_back(at);
-    const Tensor tensor = version(place.shard).tensors()[place.tensor];
+    const Tensor tensor = version(place.shard).tensor(place.tensor);
     const auto range = ByteRange::checked(offset, tensor.data.size_bytes);
     if (!range) {
       return fail(ErrorCode::ValidationOverflow, EINVAL,
@@ -155,6 +157,7 @@ Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
                 fmt::format("tensor {} is in the model twice", in_quotes(built.error().name)));
   }
   merged_ = std::move(*built);
+  merged_ids_ = TensorIds(merged_.size());
   places_ = std::move(places);
   return {};
 }

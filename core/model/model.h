@@ -16,6 +16,7 @@
 
 #include "core/archive/archive.h"
 #include "core/base/error.h"
+#include "core/format/tensor_id.h"
 #include "core/format/tensor_index.h"
 #include "core/model/model_shards.h"
 #include "core/model/tensor_placement.h"
@@ -59,16 +60,29 @@ class Model {
   /// The size of all tensors together, in bytes.
   [[nodiscard]] std::uint64_t data_size_bytes() const;
 
-  [[nodiscard]] TensorPlace place(std::uint32_t tensor) const {
-    return is_sharded_ ? places_[tensor] : TensorPlace{0, tensor};
+  /// The ids of tensors(). Those of a single archive are its version's.
+  [[nodiscard]] const TensorIds& ids() const { return *ids_; }
+  /// The tensor must be in the model.
+  [[nodiscard]] Tensor tensor(TensorId id) const { return tensors()[*ids().position(id)]; }
+  /// The id of the tensor with exactly this name.
+  [[nodiscard]] std::optional<TensorId> find(std::string_view name) const {
+    const auto position = tensors().find(name);
+    return position ? std::optional(ids().of(*position)) : std::nullopt;
+  }
+
+  // Of the tensor at a position in tensors(), or of an id that the model has:
+  [[nodiscard]] TensorPlace place(std::uint32_t position) const {
+    return is_sharded_ ? places_[position] : TensorPlace{0, ids().of(position)};
+  }
+  [[nodiscard]] TensorPlace place(TensorId id) const {
+    return is_sharded_ ? places_[*ids().position(id)] : TensorPlace{0, id};
   }
   /// The archive that holds a tensor.
-  [[nodiscard]] ArchiveReader& archive_of(std::uint32_t tensor) const { return reader(place(tensor).shard); }
+  [[nodiscard]] ArchiveReader& archive_of(auto tensor) const { return reader(place(tensor).shard); }
   /// The place of a tensor in that archive's file, in bytes from the file's beginning.
-  [[nodiscard]] ByteRange file_range(std::uint32_t tensor) const {
+  [[nodiscard]] ByteRange file_range(auto tensor) const {
     const TensorPlace at = place(tensor);
-    const ArchiveVersion& pinned = version(at.shard);
-    return pinned.file_range(pinned.tensors()[at.tensor].data);
+    return version(at.shard).file_range(at.tensor);
   }
 
   /// All shards in order of their names; for a single archive, that one.
@@ -122,14 +136,17 @@ class Model {
   std::vector<ModelProblem> problems_;
   std::vector<Unserved> unserved_;
   std::vector<std::uint32_t> first_tensors_;
-  const TensorIndex* tensors_ = nullptr;  // points to merged_ or to the pinned version's
+  // Each points to a member below, or into the pinned version.
+  const TensorIndex* tensors_ = nullptr;
+  const TensorIds* ids_ = nullptr;
   const Metadata* metadata_ = nullptr;
   // Only for a sharded model:
   Storage* storage_ = nullptr;
   FileIdentity index_identity_;
   TensorIndex merged_;
+  TensorIds merged_ids_;
   Metadata merged_metadata_;
-  std::vector<TensorPlace> places_;
+  std::vector<TensorPlace> places_;  // by position
 };
 
 }  // namespace stfs

@@ -39,7 +39,7 @@ class Comparison {
       const auto position = find(shard, name);
       if (position) {
         is_taken_[shard][*position] = true;
-        result_.places.push_back({shard, *position});
+        result_.places.push_back({shard, id_of(shard, *position)});
       } else {
         missing_.push_back(row);
       }
@@ -56,7 +56,7 @@ class Comparison {
           add(Kind::TensorTwice, "tensor {}: in {}, as the index says, and also in {}: the second is ignored",
               in_quotes(name), file_name(*named), file_name(shard));
         } else {
-          strays_[name].push_back({shard, tensor});
+          strays_[name].push_back({shard, id_of(shard, tensor)});
         }
       }
     }
@@ -104,6 +104,10 @@ class Comparison {
 
   [[nodiscard]] std::optional<std::uint32_t> find(std::uint32_t shard, std::string_view name) const {
     return shards_[shard].archive ? shards_[shard].version->tensors().find(name) : std::nullopt;
+  }
+
+  [[nodiscard]] TensorId id_of(std::uint32_t shard, std::uint32_t position) const {
+    return shards_[shard].version->ids.of(position);
   }
 
   void add_twice(std::string_view name, std::span<const TensorPlace> places) {

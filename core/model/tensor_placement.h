@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "core/format/tensor_id.h"
 #include "core/model/model_index.h"
 #include "core/model/model_shards.h"
 
@@ -31,16 +32,17 @@ struct ModelProblem {
   std::string message;
 };
 
-/// The place of a tensor: its shard, and its position in that shard's own index.
+/// The place of a tensor: its shard, and its id in that shard's archive.
 struct TensorPlace {
   std::uint32_t shard = 0;
-  std::uint32_t tensor = 0;
+  TensorId tensor{};
 
   friend auto operator<=>(const TensorPlace&, const TensorPlace&) = default;
 };
 
 struct TensorPlacement {
-  /// The places of all tensors that can be served: by shard, then by offset. No name occurs twice.
+  /// The places of all tensors that can be served: by shard, then in the order of its first version. No name
+  /// occurs twice.
   std::vector<TensorPlace> places;
   /// Positions in the index of the tensors that can't be served. Ascending, and so in order of name.
   std::vector<std::uint32_t> unserved;

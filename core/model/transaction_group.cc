@@ -33,7 +33,7 @@ Result<void> TransactionGroup::commit(const OptionsOf& options_of, const LockOf&
     if (!transaction.is_dirty()) continue;
     auto options = options_of(shard);
     if (!options) return pass_on(std::move(options));
-    const auto lock_in_shard = [&lock_of, at = shard](std::uint32_t tensor) -> ReaderWriterLock& {
+    const auto lock_in_shard = [&lock_of, at = shard](TensorId tensor) -> ReaderWriterLock& {
       return lock_of({at, tensor});
     };
     const Part& part = parts.emplace(shard, Part{std::move(*options), lock_in_shard}).first->second;

@@ -42,7 +42,7 @@ void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
 }
 
 void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  fi->cache_readdir = TransactionDirectory::owns(InodeSpace::local(ino)) ? 0 : 1;
+  fi->cache_readdir = InodeSpace::local(ino) >= kHiddenIno ? 0 : 1;
   fi->keep_cache = 1;
   fuse_reply_open(req, fi);
 }

@@ -82,8 +82,7 @@ inline void note_told(Mount& mount, Ino ino, std::uint64_t changes) {
 /// exist only while they are in use. Everything else stays cached until we tell the kernel to forget it.
 inline double timeout_of(Ino ino) {
   const Ino local = InodeSpace::local(ino);
-  const bool is_passing = TransactionDirectory::owns(local) || Views::is_counted(local);
-  return is_passing && local != TransactionDirectory::kViews ? 0 : kForeverSeconds;
+  return TransactionDirectory::owns(local) || Views::is_counted(local) ? 0 : kForeverSeconds;
 }
 
 /// The inode number that stat(2) shows. stats.json always shows the same number, although each look-up makes

@@ -15,24 +15,6 @@ constexpr std::uint64_t kStatBlockBytes = 512;  // the unit of st_blocks, whatev
 constexpr std::uint32_t kPreferredReadBytes = 1 << 20;
 constexpr std::uint64_t kFragmentBytes = 4096;
 
-/// Visits `.`, `..` and then the entries that entry_at returns.
-template <class EntryAt>
-Result<void> visit_entries(std::uint64_t position, std::size_t count, Ino directory, Ino parent,
-                           const Filesystem::VisitEntry& visit, const EntryAt& entry_at) {
-  constexpr std::uint64_t kDots = 2;
-  for (; position < kDots + count; ++position) {
-    bool goes_on = false;
-    if (position < kDots) {
-      goes_on = position == 0 ? visit(".", directory, 1) : visit("..", parent, kDots);
-    } else {
-      const auto& [name, ino] = entry_at(position - kDots);
-      goes_on = visit(name, ino, position + 1);
-    }
-    if (!goes_on) break;
-  }
-  return {};
-}
-
 }  // namespace
 
 Filesystem::Filesystem(std::unique_ptr<Archive> archive, const FilesystemOptions& options)
@@ -42,83 +24,54 @@ Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& op
     : model_(std::move(model)),
       options_(options),
       activity_(options.activity ? options.activity : std::make_shared<Activity>()),
-      inodes_(model_->tensors(), options.layout),
-      unserved_(*model_, options.layout),
+      tree_(*model_, options.layout),
       looks_(model_->shards().size()),
       states_(*model_, options.least_generation),
       permissions_(*model_, {.is_read_only = options.is_read_only || model_->access() == Access::ReadOnly,
                              .uid = options.uid,
                              .gid = options.gid}),
       reader_(*model_, states_),
-      views_(std::make_unique<Views>(*model_, inodes_, options.layout, reader_.view_source(), *activity_)),
+      views_(*model_, tree_, options.layout, reader_.view_source(), *activity_),
       transactions_(*model_,
-                    [this](std::uint32_t tensor) -> Result<TransactionDirectory::TensorVersion> {
+                    [this](TensorId tensor) -> Result<TransactionDirectory::TensorVersion> {
                       const std::uint64_t generation = states_.of(tensor).generation;
                       auto sum = reader_.checksum(tensor);
                       if (!sum) return pass_on(std::move(sum));
                       return TransactionDirectory::TensorVersion{generation, std::move(*sum)};
                     }),
-      may_be_cached_(model_->tensors().size()),
-      may_be_known_(model_->tensors().size()),
+      hidden_(views_, transactions_),
+      may_be_cached_(model_->ids().end()),
+      may_be_known_(model_->ids().end()),
       committers_(*model_, options.commit) {
   if (model_->access() == Access::ReadOnly) options_.is_read_only = true;
 }
 
+Directory& Filesystem::directory_of(Ino ino) const {
+  if (ino == kHiddenIno) return hidden_;
+  if (TransactionDirectory::owns(ino)) return transactions_;
+  if (Views::owns(ino)) return views_;
+  return tree_;
+}
+
 Node Filesystem::resolve(Ino of_mount) const {
-  using Kind = Node::Kind;
   const Ino ino = InodeSpace::local(of_mount);
-  if (Views::owns(ino)) {
-    if (!views_->exists(ino)) return {};
-    return {.ino = ino, .kind = Views::is_directory(ino) ? Kind::ViewDirectory : Kind::View};
-  }
-  if (TransactionDirectory::owns(ino)) {
-    if (!transactions_.exists(ino)) return {};
-    if (transactions_.is_directory(ino)) return {.ino = ino, .kind = Kind::StagedDirectory};
-    return {.ino = ino, .kind = Kind::Staged, .tensor = transactions_.tensor(ino)};
-  }
-  if (!inodes_.exists(ino)) return {};
-  if (inodes_.is_directory(ino)) return {.ino = ino, .kind = Kind::Directory};
-  return {.ino = ino, .kind = Kind::Tensor, .tensor = inodes_.tensor(ino)};
+  return directory_of(ino).node(ino);
 }
 
 Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const {
   const Node directory = resolve(parent);
   if (!directory.is_directory()) return no_such_inode(parent);
-  const auto found = find(directory, name);
-  if (!found) return tl::unexpected(found.error());
+  auto entry = directory_of(directory.ino).find(directory.ino, name);
+  if (!entry) return pass_on(std::move(entry));
+  const Node found = resolve(*entry);
   // In a refused model, directories and views that describe the model stay visible; files that show tensors
   // fail.
-  const bool shows_tensors = !found->is_directory() && (!found->is_view() || found->ino == Views::kArchive ||
-                                                        views_->tensor(found->ino).has_value());
-  if (!is_refused_ || !shows_tensors) return stat_of(*found);
-  if (Views::is_counted(found->ino)) views_->forget(found->ino, 1);
+  const bool shows_tensors = !found.is_directory() && (!found.is_view() || found.ino == Views::kArchive ||
+                                                       views_.tensor(found.ino).has_value());
+  if (!is_refused_ || !shows_tensors) return stat_of(found);
+  if (Views::is_counted(found.ino)) views_.forget(found.ino, 1);
   const std::scoped_lock lock(refusal_mutex_);
   return fail(ErrorCode::ArchiveChanged, EIO, why_refused_);
-}
-
-Result<Node> Filesystem::find(const Node& directory, std::string_view name) const {
-  // The views' directory is reachable by name but not listed: a copy of the tree contains each tensor once.
-  if (directory.ino == kRootIno && name == kViewsDirectory) return resolve(TransactionDirectory::kViews);
-  const auto unserved_error = [&](const auto& unserved) {
-    return fail(ErrorCode::ArchiveChanged, EIO, model_->why_unserved(unserved));
-  };
-  if (directory.kind == Node::Kind::ViewDirectory) {
-    const auto view = views_->find(directory.ino, name);
-    if (view) return resolve(*view);
-    const auto flat = Views::flat_name_in(directory.ino, name);
-    if (const auto* unserved = flat ? unserved_.find_flat(*flat) : nullptr) return unserved_error(*unserved);
-    return tl::unexpected(view.error());
-  }
-  if (directory.kind == Node::Kind::StagedDirectory) {
-    if (const auto found = transactions_.find(directory.ino, name)) return resolve(*found);
-    if (directory.ino == TransactionDirectory::kViews) {
-      if (const auto view = views_->find(Views::kEntriesOf, name)) return resolve(*view);
-    }
-  } else {
-    if (const auto found = inodes_.find(directory.ino, name)) return resolve(*found);
-    if (const auto* unserved = unserved_.find(inodes_, directory.ino, name)) return unserved_error(*unserved);
-  }
-  return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
 }
 
 Result<struct stat> Filesystem::attributes(Ino ino) const {
@@ -146,16 +99,16 @@ struct stat Filesystem::stat_of_directory(const Node& node) const {
   st.st_mode = S_IFDIR | (shown.mode & ~options_.umask);
   st.st_uid = shown.uid;
   st.st_gid = shown.gid;
-  st.st_nlink = 2 + (node.is_staged() ? 0 : inodes_.subdirectories(node.ino));
+  st.st_nlink = 2 + (node.is_staged() ? 0 : tree_.table().subdirectories(node.ino));
   st.st_mtim = st.st_ctim = st.st_atim = timespec_of(model_->front_version().status.identity.mtime_ns);
   return st;
 }
 
 struct stat Filesystem::stat_of_tensor(const Node& node) const {
-  if (!node.is_staged()) may_be_known_[node.tensor] = true;
+  if (!node.is_staged()) may_be_known_[number_of(node.tensor)] = true;
   const auto content = shared_content(node);
   const std::uint64_t size_bytes =
-      content ? content->shown_size_bytes() : model_->tensors()[node.tensor].data.size_bytes;
+      content ? content->shown_size_bytes() : model_->tensor(node.tensor).data.size_bytes;
   const Permissions shown = permissions_.of_shard(model_->place(node.tensor).shard);
   struct stat st {};
   st.st_ino = space_.in_mount(node.ino);
@@ -175,30 +128,12 @@ Result<void> Filesystem::read_directory(Ino directory, std::uint64_t position,
   const Node node = resolve(directory);
   if (!node.exists()) return no_such_inode(directory);
   if (!node.is_directory()) return fail(ErrorCode::InvalidArgument, ENOTDIR, "not a directory");
-  return list(node, position, [&](std::string_view name, Ino ino, std::uint64_t next) {
+  const auto in_mount = [&](std::string_view name, Ino ino, std::uint64_t next) {
     const bool leads_out = name == ".." && node.ino == kRootIno;
     return visit(name, leads_out ? kRootIno : space_.in_mount(ino), next);
-  });
-}
-
-Result<void> Filesystem::list(const Node& directory, std::uint64_t position, const VisitEntry& visit) const {
-  const Ino ino = directory.ino;
-  if (directory.is_view()) {
-    return visit_entries(position, views_->size(ino), ino, TransactionDirectory::kViews, visit,
-                         [&](std::size_t at) { return views_->child(ino, static_cast<std::uint32_t>(at)); });
-  }
-  if (directory.is_staged()) {
-    auto entries = transactions_.list(ino);
-    if (ino == TransactionDirectory::kViews) {
-      for (const Views::Entry& view : Views::kEntries) entries.emplace_back(view.name, view.ino);
-    }
-    return visit_entries(position, entries.size(), ino, transactions_.parent(ino), visit,
-                         [&](std::size_t at) { return entries[at]; });
-  }
-  const auto children = inodes_.children(ino);
-  return visit_entries(position, children.size(), ino, inodes_.parent(ino), visit, [&](std::size_t at) {
-    return std::pair<std::string_view, Ino>(inodes_.file_name(children[at]), children[at]);
-  });
+  };
+  directory_of(node.ino).list(node.ino, position, in_mount);
+  return {};
 }
 
 struct statvfs Filesystem::statistics() const {
@@ -211,7 +146,7 @@ struct statvfs Filesystem::statistics() const {
     const std::uint64_t size_bytes = shard.version->status.identity.size_bytes;
     st.f_blocks += (size_bytes + kFragmentBytes - 1) / kFragmentBytes;
   }
-  st.f_files = inodes_.size();
+  st.f_files = tree_.table().size();
   st.f_namemax = 255;
   if (options_.is_read_only) st.f_flag |= ST_RDONLY;
   return st;
@@ -221,11 +156,11 @@ Result<Bytes> Filesystem::read(Ino ino, std::uint64_t offset, std::size_t size_b
   const Node node = resolve(ino);
   if (!node.exists()) return no_such_inode(ino);
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
-  if (node.is_view()) return views_->read(node.ino, offset, size_bytes);
+  if (node.is_view()) return views_.read(node.ino, offset, size_bytes);
   if (node.is_staged()) transactions_.note_read(node.ino);
-  may_be_cached_[node.tensor] = true;
+  may_be_cached_[number_of(node.tensor)] = true;
   if (const auto content = shared_content(node)) return read_pending(*content, offset, size_bytes);
-  const std::uint64_t end = model_->tensors()[node.tensor].data.size_bytes;
+  const std::uint64_t end = model_->tensor(node.tensor).data.size_bytes;
   if (offset >= end) return Bytes();
   return reader_.read(node.tensor, {offset, std::min<std::uint64_t>(size_bytes, end - offset)});
 }
@@ -264,15 +199,14 @@ void Filesystem::forget_permissions(std::uint32_t shard) const {
   ++changes_;
   log::info("{}: mode or owner changed", model_->reader(shard).path().string());
   forget_(stale_shard(shard, Stale::What::Attributes));
-  const std::uint32_t first_tensor = model_->first_tensor(shard);
-  if (const std::uint32_t end_tensor = model_->first_tensor(shard + 1); end_tensor > first_tensor) {
-    for (const Stale& view : views_->told(first_tensor, end_tensor - 1))
+  if (const auto tensors = ids_of_shard(shard)) {
+    for (const Stale& view : views_.told(tensors->first, tensors->second))
       forget_(stale(view.first, view.last, view.what));
   }
   forget_(stale(kRootIno, Stale::What::Attributes));
   forget_(stale(Views::kNpy, Views::kArchive, Stale::What::Attributes));
-  forget_(stale(TransactionDirectory::kViews, TransactionDirectory::kCommitted, Stale::What::Attributes));
-  const auto [first, end] = inodes_.directories();
+  forget_(stale(kHiddenIno, TransactionDirectory::kCommitted, Stale::What::Attributes));
+  const auto [first, end] = tree_.table().directories();
   if (first < end) forget_(stale(first, end - 1, Stale::What::Attributes));
 }
 
@@ -314,19 +248,33 @@ Stale Filesystem::note_touched(std::uint32_t shard) {
   return stale_shard(shard, Stale::What::Content);
 }
 
+std::optional<std::pair<TensorId, TensorId>> Filesystem::ids_of_shard(std::uint32_t shard) const {
+  const std::uint32_t begin = model_->first_tensor(shard);
+  const std::uint32_t end = model_->first_tensor(shard + 1);
+  if (begin == end) return std::nullopt;
+  TensorId first = model_->ids().of(begin);
+  TensorId last = first;
+  for (std::uint32_t position = begin; position < end; ++position) {
+    first = std::min(first, model_->ids().of(position));
+    last = std::max(last, model_->ids().of(position));
+  }
+  return std::pair(first, last);
+}
+
 Stale Filesystem::stale_shard(std::uint32_t shard, Stale::What what) const {
-  return stale(InodeTable::ino_of_tensor(model_->first_tensor(shard)),
-               InodeTable::ino_of_tensor(model_->first_tensor(shard + 1)) - 1, what);
+  const auto tensors = ids_of_shard(shard);
+  if (!tensors) return {};
+  return stale(InodeTable::ino_of_tensor(tensors->first), InodeTable::ino_of_tensor(tensors->second), what);
 }
 
 void Filesystem::note_told(Ino ino) const {
   const Node node = resolve(ino);
-  if (node.is_view()) views_->note_told(node.ino);
-  if (node.kind == Node::Kind::Tensor) may_be_known_[node.tensor] = true;
+  if (node.is_view()) views_.note_told(node.ino);
+  if (node.kind == Node::Kind::Tensor) may_be_known_[number_of(node.tensor)] = true;
 }
 
 void Filesystem::visit_cached(const Stale& stale, const VisitCached& visit) const {
-  const Ino first = InodeTable::ino_of_tensor(0);
+  const Ino first = InodeTable::ino_of_tensor(TensorId{});
   const auto take = [](std::atomic<bool>& mark) { return mark && mark.exchange(false); };
   const Ino last = InodeSpace::local(stale.last);
   for (Ino ino = InodeSpace::local(stale.first); ino <= last; ++ino) {
@@ -349,14 +297,13 @@ void Filesystem::refuse(std::string why) {
 }
 
 void Filesystem::visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const {
-  const auto [first, end] = inodes_.directories();
+  const auto [first, end] = tree_.table().directories();
   for (Ino directory = end; directory-- > first;) {
-    for (const Ino child : inodes_.children(directory))
-      visit(space_.in_mount(directory), inodes_.file_name(child));
+    for (std::size_t at = 0; at < tree_.table().child_count(directory); ++at)
+      visit(space_.in_mount(directory), tree_.table().file_name(tree_.table().child(directory, at)));
   }
-  views_->visit_known([&](Ino directory, std::string_view name) { visit(space_.in_mount(directory), name); });
-  for (const Views::Entry& view : Views::kEntries)
-    visit(space_.in_mount(TransactionDirectory::kViews), view.name);
+  views_.visit_known([&](Ino directory, std::string_view name) { visit(space_.in_mount(directory), name); });
+  for (const FixedEntry& view : Views::kEntries) visit(space_.in_mount(kHiddenIno), view.name);
 }
 
 void Filesystem::set_mtime(Ino ino, struct timespec mtime) {

@@ -43,7 +43,7 @@
 #include "core/commit/transaction.h"
 #include "core/model/model.h"
 #include "core/storage/permissions.h"
-#include "fs/model/node.h"
+#include "fs/model/hidden_directory.h"
 #include "fs/read/shard_permissions.h"
 #include "fs/read/tensor_reader.h"
 #include "fs/read/tensor_states.h"
@@ -51,7 +51,7 @@
 #include "fs/tree/bytes.h"
 #include "fs/tree/inode_space.h"
 #include "fs/tree/inode_table.h"
-#include "fs/tree/unserved_tensors.h"
+#include "fs/tree/tensor_tree.h"
 #include "fs/write/close_decision.h"
 #include "fs/write/committers.h"
 #include "fs/write/open_files.h"
@@ -88,7 +88,7 @@ class Filesystem {
   // none of its shards can serve.
   /// For a file that Views::is_counted() accepts, the caller must call forget() in the end.
   [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
-  void forget(Ino ino, std::uint64_t lookups) { views_->forget(InodeSpace::local(ino), lookups); }
+  void forget(Ino ino, std::uint64_t lookups) { views_.forget(InodeSpace::local(ino), lookups); }
   /// Call when the kernel has a reply of lookup() or attributes(), which it may cache.
   void note_told(Ino ino) const;
   /// A counter that grows with each change that makes cached attributes of any file stale.
@@ -98,11 +98,11 @@ class Filesystem {
   using VisitCached = std::function<void(Ino ino, Stale::What what)>;
   void visit_cached(const Stale& stale, const VisitCached& visit) const;
   /// Views::slice_to_forget().
-  std::optional<std::string> slice_to_forget() { return views_->slice_to_forget(); }
+  std::optional<std::string> slice_to_forget() { return views_.slice_to_forget(); }
   [[nodiscard]] Result<struct stat> attributes(Ino ino) const;
   /// Calls visit for `.`, `..` and the children until visit returns false. Begins at `position`: 0 the first
   /// time, then the position at which an earlier call ended. visit gets the position of the next entry.
-  using VisitEntry = std::function<bool(std::string_view name, Ino ino, std::uint64_t position)>;
+  using VisitEntry = Directory::VisitEntry;
   Result<void> read_directory(Ino directory, std::uint64_t position, const VisitEntry& visit) const;
   [[nodiscard]] bool is_directory(Ino ino) const { return resolve(ino).is_directory(); }
   [[nodiscard]] struct statvfs statistics() const;
@@ -220,14 +220,12 @@ class Filesystem {
   };
   /// @param ino  of the mount, or of the model.
   [[nodiscard]] Node resolve(Ino ino) const;
-  /// Finds an entry, also if the model is refused.
-  [[nodiscard]] Result<Node> find(const Node& directory, std::string_view name) const;
+  /// The tree that has a number of the model.
+  [[nodiscard]] Directory& directory_of(Ino ino) const;
   [[nodiscard]] Result<struct stat> stat_of(const Node& node) const;
   [[nodiscard]] struct stat stat_of_directory(const Node& node) const;
   [[nodiscard]] struct stat stat_of_tensor(const Node& node) const;
   [[nodiscard]] Result<struct stat> stat_of_view(const Node& node) const;
-  /// Calls visit for the entries of a directory, as read_directory().
-  Result<void> list(const Node& directory, std::uint64_t position, const VisitEntry& visit) const;
   /// The inodes of the model, from first to last, as numbers of the mount.
   [[nodiscard]] Stale stale(Ino first, Ino last, Stale::What what) const {
     return {space_.in_mount(first), space_.in_mount(last), what};
@@ -235,6 +233,8 @@ class Filesystem {
   [[nodiscard]] Stale stale(Ino ino, Stale::What what) const { return stale(ino, ino, what); }
   /// Call after a change of the shard's mode or owner: tells the caches without waiting for a commit.
   void forget_permissions(std::uint32_t shard) const;
+  /// The first and the last id of a shard's tensors; nothing if it has none.
+  [[nodiscard]] std::optional<std::pair<TensorId, TensorId>> ids_of_shard(std::uint32_t shard) const;
   /// All tensors of a shard.
   [[nodiscard]] Stale stale_shard(std::uint32_t shard, Stale::What what) const;
   /// The pending content that the page cache of this file shows, if any. Only for tensors.
@@ -272,27 +272,27 @@ class Filesystem {
   /// The error for content whose writer was killed, or may have been.
   [[nodiscard]] Error killed(const PendingContent& content, pid_t closer, Ending ending) const;
 
-  [[nodiscard]] Result<std::string> tensor_attribute(std::uint32_t tensor, std::string_view key) const;
+  [[nodiscard]] Result<std::string> tensor_attribute(TensorId tensor, std::string_view key) const;
   [[nodiscard]] Result<std::string> root_attribute(std::string_view key) const;
   /// @param ino  of the model.
   [[nodiscard]] Result<std::string> view_attribute(Ino ino, std::string_view key) const;
   /// The path of a tensor's file from the mount's root.
-  [[nodiscard]] std::string own_file(std::uint32_t tensor) const;
+  [[nodiscard]] std::string own_file(TensorId tensor) const;
   std::unique_ptr<Model> model_;
   FilesystemOptions options_;
   std::function<void(Stale)> forget_ = [](Stale) {};
   std::shared_ptr<Activity> activity_;
   std::function<void()> note_commit_ = [this] { activity_->note_commit(); };
   InodeSpace space_;
-  InodeTable inodes_;
-  const UnservedTensors unserved_;
+  mutable TensorTree tree_;
   std::vector<Look> looks_;  // by shard
   TensorStates states_;
   ShardPermissions permissions_;
   TensorReader reader_;
-  std::unique_ptr<Views> views_;
+  mutable Views views_;
   mutable TransactionDirectory transactions_;
-  // By tensor: the kernel's page cache may hold bytes of it. Set before the bytes are read, under no lock.
+  mutable HiddenDirectory hidden_;
+  // By id: the kernel's page cache may hold bytes of it. Set before the bytes are read, under no lock.
   // Checked after a commit, which keeps readers out.
   mutable std::vector<std::atomic<bool>> may_be_cached_;
   // The same for attributes. Set before the attributes are read, and again when the kernel has them.

@@ -61,7 +61,7 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
     }
   } else if (node.is_directory()) {
     return names;
-  } else if (node.is_view() && !views_->tensor(node.ino)) {
+  } else if (node.is_view() && !views_.tensor(node.ino)) {
     for (const std::string_view key : kModelViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
   } else {
     for (const std::string_view key : kTensorKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
@@ -73,33 +73,33 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
 
 Result<std::string> Filesystem::view_attribute(Ino ino, std::string_view key) const {
   if (key == "view") return std::string(Views::kind(ino));
-  const auto tensor = views_->tensor(ino);
+  const auto tensor = views_.tensor(ino);
   if (!tensor && key == "archive") return model_->path().string();
   if (!tensor) return no_attribute();
   if (key == "file") return own_file(*tensor);
   if (key == "checksum") return no_attribute();
-  if (const auto shape = views_->slice_shape(ino); shape && key == "shape") return shape_text(*shape);
+  if (const auto shape = views_.slice_shape(ino); shape && key == "shape") return shape_text(*shape);
   return tensor_attribute(*tensor, key);
 }
 
-std::string Filesystem::own_file(std::uint32_t tensor) const {
+std::string Filesystem::own_file(TensorId tensor) const {
   Ino ino = InodeTable::ino_of_tensor(tensor);
-  std::string path(inodes_.file_name(ino));
-  for (ino = inodes_.parent(ino); ino != kRootIno; ino = inodes_.parent(ino)) {
-    path = fmt::format("{}/{}", inodes_.file_name(ino), path);
+  std::string path(tree_.table().file_name(ino));
+  for (ino = tree_.table().parent(ino); ino != kRootIno; ino = tree_.table().parent(ino)) {
+    path = fmt::format("{}/{}", tree_.table().file_name(ino), path);
   }
   return path;
 }
 
-Result<std::string> Filesystem::tensor_attribute(std::uint32_t position, std::string_view key) const {
-  const Tensor tensor = model_->tensors()[position];
+Result<std::string> Filesystem::tensor_attribute(TensorId id, std::string_view key) const {
+  const Tensor tensor = model_->tensor(id);
   if (key == "name") return std::string(tensor.name);
   if (key == "dtype") return std::string(name_of(tensor.dtype));
   if (key == "shape") return shape_text(tensor.shape);
-  if (key == "archive") return model_->archive_of(position).path().string();
-  if (key == "offset") return fmt::format("{}", model_->file_range(position).offset);
-  if (key == "generation") return fmt::format("{}", states_.of(position).generation);
-  if (key == "checksum") return reader_.checksum(position);
+  if (key == "archive") return model_->archive_of(id).path().string();
+  if (key == "offset") return fmt::format("{}", model_->file_range(id).offset);
+  if (key == "generation") return fmt::format("{}", states_.of(id).generation);
+  if (key == "checksum") return reader_.checksum(id);
   return no_attribute();
 }
 

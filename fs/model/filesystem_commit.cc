@@ -144,12 +144,13 @@ Result<Stale> Filesystem::commit(const OpenFile& file) {
   note_commit_();
   if (others.what != Stale::What::Nothing) return others;
   // The page cache already has a shared content's bytes, because its writes went through the page cache.
-  const bool is_in_cache = file.kind != FileKind::Shared && may_be_cached_[content.tensor()].exchange(false);
+  const bool is_in_cache =
+      file.kind != FileKind::Shared && may_be_cached_[number_of(content.tensor())].exchange(false);
   return stale(file.ino, is_in_cache ? Stale::What::Content : Stale::What::Attributes);
 }
 
 void Filesystem::note_commit(const PendingContent& content) {
-  const std::uint32_t tensor = content.tensor();
+  const TensorId tensor = content.tensor();
   states_.note_commit(tensor, model_->archive_of(tensor).identity().mtime_ns,
                       open_files_.kept_mtime(content));
 }
@@ -205,7 +206,7 @@ void Filesystem::abandon_pending() {
 }
 
 Error Filesystem::wrong_size(const PendingContent& content) const {
-  const Tensor tensor = model_->tensors()[content.tensor()];
+  const Tensor tensor = model_->tensor(content.tensor());
   return {ErrorCode::WrongSize, EINVAL,
           fmt::format("{} bytes were written, {} {} needs {}", content.size_bytes(), name_of(tensor.dtype),
                       shape_text(tensor.shape), tensor.data.size_bytes)};

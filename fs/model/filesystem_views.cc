@@ -7,7 +7,7 @@ namespace stfs {
 
 std::optional<int> Filesystem::same_file(Ino ino) const {
   const ArchiveReader& archive = model_->front();
-  const bool is_same = is_read_only() && views_->is_the_archive(InodeSpace::local(ino)) &&
+  const bool is_same = is_read_only() && views_.is_the_archive(InodeSpace::local(ino)) &&
                        archive.is_as_in_file() && archive.bytes().is_mapped() && !is_refused_;
   return is_same ? std::optional(archive.local_file()->descriptor()) : std::nullopt;
 }
@@ -16,18 +16,18 @@ Result<struct stat> Filesystem::stat_of_view(const Node& node) const {
   const Ino ino = node.ino;
   if (node.is_directory()) {
     constexpr mode_t kWrite = 0222;
-    struct stat st = stat_of_directory(resolve(TransactionDirectory::kViews));
+    struct stat st = stat_of_directory(resolve(kHiddenIno));
     st.st_ino = space_.in_mount(ino);
     st.st_mode &= ~(kWrite | S_ISVTX);
     return st;
   }
-  const auto size_bytes = views_->size_bytes(ino);
+  const auto size_bytes = views_.size_bytes(ino);
   if (!size_bytes) return tl::unexpected(size_bytes.error());
   constexpr mode_t kRead = 0444;
   constexpr std::uint64_t kStatBlockBytes = 512;
   struct stat st {};
   st.st_ino = space_.in_mount(ino);
-  const auto tensor = views_->tensor(ino);
+  const auto tensor = views_.tensor(ino);
   const Permissions shown =
       tensor ? permissions_.of_shard(model_->place(*tensor).shard) : permissions_.of_all();
   st.st_mode = S_IFREG | (shown.mode & kRead & ~options_.umask);
@@ -43,17 +43,16 @@ Result<struct stat> Filesystem::stat_of_view(const Node& node) const {
 }
 
 std::vector<Stale> Filesystem::stale_views(const Stale& tensors_stale) {
-  const Ino first = InodeTable::ino_of_tensor(0);
+  const Ino first = InodeTable::ino_of_tensor(TensorId{});
   const Ino first_stale = InodeSpace::local(tensors_stale.first);
   const Ino last_stale = InodeSpace::local(tensors_stale.last);
-  const std::uint32_t tensors = model_->tensors().size();
-  if (tensors_stale.what == Stale::What::Nothing || tensors == 0) return {};
-  if (last_stale < first || first_stale >= first + tensors) return {};
-  if (reader_.is_any_broken()) views_->note_broken();
-  const auto first_tensor = static_cast<std::uint32_t>(std::max(first_stale, first) - first);
-  const auto last_tensor =
-      static_cast<std::uint32_t>(std::min(last_stale - first, std::uint64_t{tensors} - 1));
-  std::vector<Stale> found = views_->stale(first_tensor, last_tensor);
+  const std::uint32_t ids = model_->ids().end();
+  if (tensors_stale.what == Stale::What::Nothing || ids == 0) return {};
+  if (last_stale < first || first_stale >= first + ids) return {};
+  if (reader_.is_any_broken()) views_.note_broken();
+  const TensorId first_tensor = InodeTable::tensor(std::max(first_stale, first));
+  const TensorId last_tensor = InodeTable::tensor(std::min(last_stale, first + ids - 1));
+  std::vector<Stale> found = views_.stale(first_tensor, last_tensor);
   for (Stale& view : found) view = stale(view.first, view.last, view.what);
   for (const Ino file : transactions_.take_cached(first_tensor, last_tensor))
     found.push_back(stale(file, Stale::What::Content));

@@ -41,7 +41,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   if (!file->content) file->content = std::make_shared<PendingContent>(*model_, node.tensor);
   // Another open may have added a content since the check above: the file may get that one.
   OpenFile* const opened = open_files_.add(std::move(file));
-  if (opened->kind == FileKind::Shared) may_be_cached_[node.tensor] = true;
+  if (opened->kind == FileKind::Shared) may_be_cached_[number_of(node.tensor)] = true;
   return opened;
 }
 
@@ -55,7 +55,7 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
   const std::shared_ptr<PendingContent> kept = file.content;
   PendingContent& content = *kept;
   file.is_untouched = false;
-  if (file.kind == FileKind::Shared) may_be_cached_[content.tensor()] = true;
+  if (file.kind == FileKind::Shared) may_be_cached_[number_of(content.tensor())] = true;
   if (accept && file.kind == FileKind::Isolated && !file.is_synchronous && !file.appends) {
     if (auto written = write_beside(content, from, offset, caller, accept)) {
       if (!*written) return pass_on(std::move(*written));
@@ -75,7 +75,7 @@ Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, st
   const Node node = resolve(ino);
   const auto content = node.is_view() || node.is_directory() ? nullptr : shared_content(node);
   if (!content) return fail(ErrorCode::InvalidArgument, EIO, "written back without a descriptor");
-  may_be_cached_[content->tensor()] = true;
+  may_be_cached_[number_of(content->tensor())] = true;
   const std::scoped_lock lock(content->mutex);
   // The kernel writes back whole pages. Bytes behind the tensor's end are not part of it.
   const std::uint64_t end = model_->file_range(content->tensor()).size_bytes;
@@ -171,7 +171,7 @@ Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (auto settable = check_settable(ino); !settable) return settable;
-  const std::uint64_t due = model_->tensors()[node.tensor].data.size_bytes;
+  const std::uint64_t due = model_->tensor(node.tensor).data.size_bytes;
   if (size_bytes == due) return {};
   if (size_bytes == 0) {
     auto file = open_files_.just_opened(node.ino, caller);

@@ -18,11 +18,11 @@ constexpr int kAttempts = 16;
 
 }  // namespace
 
-TensorReader::ContentState TensorReader::content_state(std::uint32_t tensor) const {
+TensorReader::ContentState TensorReader::content_state(TensorId tensor) const {
   return {.generation = states_.of(tensor).generation, .turns = lock_of(model_.place(tensor)).turns()};
 }
 
-Result<std::string> TensorReader::checksum(std::uint32_t tensor) const {
+Result<std::string> TensorReader::checksum(TensorId tensor) const {
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     auto sum = try_checksum(tensor);
     if (!sum) return pass_on(std::move(sum));
@@ -34,7 +34,7 @@ Result<std::string> TensorReader::checksum(std::uint32_t tensor) const {
                           label_of(tensor), kAttempts));
 }
 
-Result<std::optional<std::string>> TensorReader::try_checksum(std::uint32_t tensor) const {
+Result<std::optional<std::string>> TensorReader::try_checksum(TensorId tensor) const {
   const auto archive = unbroken_archive_of(tensor);
   if (!archive) return tl::unexpected(archive.error());
   ContentState state;

@@ -20,13 +20,13 @@ bool TensorReader::note_broken(std::uint32_t shard) {
   return !is_broken_[shard].exchange(true);
 }
 
-Result<const ArchiveReader*> TensorReader::unbroken_archive_of(std::uint32_t tensor) const {
+Result<const ArchiveReader*> TensorReader::unbroken_archive_of(TensorId tensor) const {
   const TensorPlace place = model_.place(tensor);
   if (!is_broken_[place.shard]) return &model_.reader(place.shard);
   return fail(ErrorCode::ArchiveChanged, EIO, label_of(tensor) + ": the archive's header has changed");
 }
 
-Result<Bytes> TensorReader::read(std::uint32_t tensor, ByteRange part) const {
+Result<Bytes> TensorReader::read(TensorId tensor, ByteRange part) const {
   const auto archive = unbroken_archive_of(tensor);
   if (!archive) return tl::unexpected(archive.error());
   const std::uint64_t offset = model_.file_range(tensor).offset + part.offset;
@@ -39,7 +39,7 @@ Result<Bytes> TensorReader::read(std::uint32_t tensor, ByteRange part) const {
   return Bytes(std::move(bytes));
 }
 
-Result<void> TensorReader::copy(std::uint32_t tensor, std::uint64_t offset, std::span<std::byte> to) const {
+Result<void> TensorReader::copy(TensorId tensor, std::uint64_t offset, std::span<std::byte> to) const {
   const auto archive = unbroken_archive_of(tensor);
   if (!archive) return tl::unexpected(archive.error());
   const std::shared_lock lock(lock_of(model_.place(tensor)));
@@ -48,11 +48,11 @@ Result<void> TensorReader::copy(std::uint32_t tensor, std::uint64_t offset, std:
 
 ViewSource TensorReader::view_source() const {
   ViewSource source;
-  source.read = [this](std::uint32_t tensor, ByteRange part) { return read(tensor, part); };
-  source.copy = [this](std::uint32_t tensor, std::uint64_t offset, std::span<std::byte> to) {
+  source.read = [this](TensorId tensor, ByteRange part) { return read(tensor, part); };
+  source.copy = [this](TensorId tensor, std::uint64_t offset, std::span<std::byte> to) {
     return copy(tensor, offset, to);
   };
-  source.read_parts = [this](std::uint32_t tensor, const ViewSource::Work& work) -> Result<void> {
+  source.read_parts = [this](TensorId tensor, const ViewSource::Work& work) -> Result<void> {
     const auto archive = unbroken_archive_of(tensor);
     if (!archive) return tl::unexpected(archive.error());
     const std::shared_lock lock(lock_of(model_.place(tensor)));
@@ -77,9 +77,9 @@ ViewSource TensorReader::view_source() const {
   return source;
 }
 
-std::string TensorReader::label_of(std::uint32_t tensor) const {
+std::string TensorReader::label_of(TensorId tensor) const {
   return fmt::format("{}: tensor \"{}\"", model_.archive_of(tensor).path().string(),
-                     model_.tensors()[tensor].name);
+                     model_.tensor(tensor).name);
 }
 
 }  // namespace stfs

@@ -28,23 +28,23 @@ class TensorReader {
 
   /// Returns a range of a tensor for a reply. The reply refers to the map if there is one, and then holds the
   /// tensor's lock. The range must lie inside the tensor.
-  [[nodiscard]] Result<Bytes> read(std::uint32_t tensor, ByteRange part) const;
+  [[nodiscard]] Result<Bytes> read(TensorId tensor, ByteRange part) const;
   /// Copies bytes of the tensor, from `offset`.
-  [[nodiscard]] Result<void> copy(std::uint32_t tensor, std::uint64_t offset, std::span<std::byte> to) const;
+  [[nodiscard]] Result<void> copy(TensorId tensor, std::uint64_t offset, std::span<std::byte> to) const;
   /// The source of all views. Must not outlive this object.
   [[nodiscard]] ViewSource view_source() const;
   /// Computes the checksum in pieces and without a lock, so that commits go on meanwhile, also those of this
   /// tensor. EBUSY if the tensor keeps changing; EINTR if no caller waits for the checksum any more
   /// (cancellation.h).
-  [[nodiscard]] Result<std::string> checksum(std::uint32_t tensor) const;
+  [[nodiscard]] Result<std::string> checksum(TensorId tensor) const;
 
   /// The lock that readers of a tensor hold. A commit takes it exclusively for two moments. Some tensors
   /// share one if there are many.
   [[nodiscard]] ReaderWriterLock& lock_of(TensorPlace place) const {
-    return locks_[(place.shard + place.tensor) % locks_.size()];
+    return locks_[(place.shard + number_of(place.tensor)) % locks_.size()];
   }
   /// "ARCHIVE: tensor "NAME"", for messages.
-  [[nodiscard]] std::string label_of(std::uint32_t tensor) const;
+  [[nodiscard]] std::string label_of(TensorId tensor) const;
 
   /// Notes that a shard's header was changed underneath. @return false if that was known.
   bool note_broken(std::uint32_t shard);
@@ -62,10 +62,10 @@ class TensorReader {
     std::uint64_t turns = 0;
     friend bool operator==(const ContentState&, const ContentState&) = default;
   };
-  [[nodiscard]] ContentState content_state(std::uint32_t tensor) const;
-  [[nodiscard]] Result<const ArchiveReader*> unbroken_archive_of(std::uint32_t tensor) const;
+  [[nodiscard]] ContentState content_state(TensorId tensor) const;
+  [[nodiscard]] Result<const ArchiveReader*> unbroken_archive_of(TensorId tensor) const;
   /// @return nothing if the tensor was changed meanwhile.
-  [[nodiscard]] Result<std::optional<std::string>> try_checksum(std::uint32_t tensor) const;
+  [[nodiscard]] Result<std::optional<std::string>> try_checksum(TensorId tensor) const;
 
   const Model& model_;
   const TensorStates& states_;
@@ -77,7 +77,7 @@ class TensorReader {
     std::string text;
   };
   mutable std::mutex mutex_;  // guards what follows; no other lock is taken while it is held
-  mutable std::unordered_map<std::uint32_t, KnownChecksum> checksums_;
+  mutable std::unordered_map<TensorId, KnownChecksum> checksums_;
 };
 
 }  // namespace stfs

@@ -22,7 +22,7 @@ TensorStates::TensorStates(const Model& model, std::uint64_t least_generation)
   }
 }
 
-TensorStates::State TensorStates::of(std::uint32_t tensor) const {
+TensorStates::State TensorStates::of(TensorId tensor) const {
   const std::scoped_lock lock(mutex_);
   const auto changed = of_tensors_.find(tensor);
   return changed == of_tensors_.end() ? of_shards_[model_.place(tensor).shard] : changed->second;
@@ -36,11 +36,11 @@ std::uint64_t TensorStates::newest_generation() const {
   return newest;
 }
 
-TensorStates::State& TensorStates::changed(std::uint32_t tensor) {
+TensorStates::State& TensorStates::changed(TensorId tensor) {
   return of_tensors_.try_emplace(tensor, of_shards_[model_.place(tensor).shard]).first->second;
 }
 
-void TensorStates::note_commit(std::uint32_t tensor, std::int64_t mtime_ns,
+void TensorStates::note_commit(TensorId tensor, std::int64_t mtime_ns,
                                const std::optional<struct timespec>& kept) {
   const std::scoped_lock lock(mutex_);
   State& state = changed(tensor);
@@ -60,7 +60,7 @@ void TensorStates::note_foreign_change(std::uint32_t shard, std::int64_t mtime_n
                        .mtime = timespec_of(mtime_ns)};
 }
 
-void TensorStates::set_mtime(std::uint32_t tensor, struct timespec mtime) {
+void TensorStates::set_mtime(TensorId tensor, struct timespec mtime) {
   const std::scoped_lock lock(mutex_);
   changed(tensor).mtime = mtime;
 }

@@ -27,24 +27,24 @@ class TensorStates {
   /// @param least_generation  no tensor begins with a lower one.
   TensorStates(const Model& model, std::uint64_t least_generation);
 
-  [[nodiscard]] State of(std::uint32_t tensor) const;
+  [[nodiscard]] State of(TensorId tensor) const;
   /// The newest of all tensors.
   [[nodiscard]] std::uint64_t newest_generation() const;
 
   /// Notes a commit to the tensor.
   /// @param kept  the time to show in place of the archive's.
-  void note_commit(std::uint32_t tensor, std::int64_t mtime_ns, const std::optional<struct timespec>& kept);
+  void note_commit(TensorId tensor, std::int64_t mtime_ns, const std::optional<struct timespec>& kept);
   /// Notes that another program has changed bytes of the shard.
   void note_foreign_change(std::uint32_t shard, std::int64_t mtime_ns);
-  void set_mtime(std::uint32_t tensor, struct timespec mtime);
+  void set_mtime(TensorId tensor, struct timespec mtime);
 
  private:
-  [[nodiscard]] State& changed(std::uint32_t tensor);
+  [[nodiscard]] State& changed(TensorId tensor);
 
   const Model& model_;
   mutable std::mutex mutex_;      // guards what follows
   std::vector<State> of_shards_;  // of all tensors that no commit has changed
-  std::unordered_map<std::uint32_t, State> of_tensors_;
+  std::unordered_map<TensorId, State> of_tensors_;
 };
 
 }  // namespace stfs

@@ -26,6 +26,10 @@ bool is_float32(Ino ino) {
   return ino >= Views::kFloat32Files && ino < Views::kCounted;
 }
 
+TensorId tensor_from(Ino ino, Ino first) {
+  return TensorId{static_cast<std::uint32_t>(ino - first)};
+}
+
 Result<Bytes> part_of(std::string_view text, ByteRange range) {
   const auto part =
       std::as_bytes(std::span(text))
@@ -33,18 +37,31 @@ Result<Bytes> part_of(std::string_view text, ByteRange range) {
   return Bytes(std::vector<std::byte>(part.begin(), part.end()));
 }
 
+/// Extracts the tensor's flat file name from a view's name, or returns nothing if the view's name contains
+/// none. Does not undo the cutting of names that `.npy` makes too long.
+std::optional<std::string_view> flat_name_in(Ino directory, std::string_view name) {
+  if (directory == Views::kSlice) {
+    const auto parts = split_slice_name(name);
+    return parts ? std::optional(parts->tensor) : std::nullopt;
+  }
+  constexpr std::string_view kNpySuffix = ".npy";
+  if (!name.ends_with(kNpySuffix)) return std::nullopt;
+  return name.substr(0, name.size() - kNpySuffix.size());
+}
+
 }  // namespace
 
-Views::Views(const Model& model, const InodeTable& tree, Layout layout, ViewSource source, Activity& activity)
+Views::Views(const Model& model, const TensorTree& tree, Layout layout, ViewSource source, Activity& activity)
     : model_(model),
-      names_(model.tensors(), tree, layout),
+      unserved_(tree.unserved()),
+      names_(model, tree.table(), layout),
       source_(std::move(source)),
       whole_(model_, source_),
       activity_(activity),
-      marks_(model.tensors().size()) {
+      marks_(model.ids().end()) {
   const TensorIndex& tensors = model.tensors();
-  for (std::uint32_t tensor = 0; tensor < tensors.size(); ++tensor) {
-    if (is_floating(tensors[tensor].dtype)) floating_.push_back(tensor);
+  for (std::uint32_t position = 0; position < tensors.size(); ++position) {
+    if (is_floating(tensors[position].dtype)) floating_.push_back(model.ids().of(position));
   }
 }
 
@@ -56,39 +73,41 @@ std::string_view Views::kind(Ino ino) {
 }
 
 bool Views::exists(Ino ino) const {
-  const std::uint32_t tensors = model_.tensors().size();
-  if (is_npy(ino)) return ino - kNpyFiles < tensors;
+  if (is_npy(ino)) return model_.ids().position(tensor_from(ino, kNpyFiles)).has_value();
   if (is_float32(ino)) {
-    return ino - kFloat32Files < tensors &&
-           is_floating(model_.tensors()[static_cast<std::uint32_t>(ino - kFloat32Files)].dtype);
+    const auto position = model_.ids().position(tensor_from(ino, kFloat32Files));
+    return position && is_floating(model_.tensors()[*position].dtype);
   }
   if (!is_counted(ino)) return ino >= kNpy && ino <= kArchive;
   const std::scoped_lock lock(mutex_);
   return counted_.contains(ino);
 }
 
-Result<Ino> Views::find(Ino directory, std::string_view name) {
-  if (directory == kEntriesOf) {
-    const auto entry = std::ranges::find(kEntries, name, &Entry::name);
-    if (entry == kEntries.end()) return not_found();
-    return entry->ino == kStatsJson ? add_stats() : entry->ino;
-  }
-  if (directory == kSlice) return find_slice(name);
-  const auto tensor = names_.tensor_of_npy(name);
-  if (!tensor) return not_found();
-  if (directory == kNpy) return kNpyFiles + *tensor;
-  if (!is_floating(model_.tensors()[*tensor].dtype)) return not_found();
-  return kFloat32Files + *tensor;
+Node Views::node(Ino ino) const {
+  if (!exists(ino)) return {};
+  return {.ino = ino, .kind = is_directory(ino) ? Node::Kind::ViewDirectory : Node::Kind::View};
 }
 
-std::optional<std::string_view> Views::flat_name_in(Ino directory, std::string_view name) {
-  if (directory == kSlice) {
-    const auto parts = split_slice_name(name);
-    return parts ? std::optional(parts->tensor) : std::nullopt;
-  }
-  constexpr std::string_view kNpySuffix = ".npy";
-  if (!name.ends_with(kNpySuffix)) return std::nullopt;
-  return name.substr(0, name.size() - kNpySuffix.size());
+Result<Ino> Views::find_top(std::string_view name) {
+  const auto entry = std::ranges::find(kEntries, name, &FixedEntry::name);
+  if (entry == kEntries.end()) return not_found();
+  return entry->ino == kStatsJson ? add_stats() : entry->ino;
+}
+
+Result<Ino> Views::find(Ino directory, std::string_view name) {
+  auto found = directory == kSlice ? find_slice(name) : find_tensor(directory, name);
+  if (found || found.error().code != ErrorCode::NotFound) return found;
+  const auto flat = flat_name_in(directory, name);
+  const auto* const unserved = flat ? unserved_.find_flat(*flat) : nullptr;
+  return unserved != nullptr ? Result<Ino>(unserved_.why_missing(unserved)) : found;
+}
+
+Result<Ino> Views::find_tensor(Ino directory, std::string_view name) {
+  const auto tensor = names_.tensor_of_npy(name);
+  if (!tensor) return not_found();
+  if (directory == kNpy) return kNpyFiles + number_of(*tensor);
+  if (!is_floating(model_.tensor(*tensor).dtype)) return not_found();
+  return kFloat32Files + number_of(*tensor);
 }
 
 Result<Ino> Views::find_slice(std::string_view name) {
@@ -105,7 +124,7 @@ Result<Ino> Views::find_slice(std::string_view name) {
     if (!std::exchange(found.is_queued, true)) queue_.push_back(known->second);
     return known->second;
   }
-  auto file = slice_file(*parts, *tensor, model_.tensors()[*tensor]);
+  auto file = slice_file(*parts, *tensor, model_.tensor(*tensor));
   if (!file) return pass_on(std::move(file));
   const Ino ino = next_slice_++;
   Counted& made = counted_[ino];
@@ -152,23 +171,22 @@ std::optional<std::string> Views::slice_to_forget() {
 }
 
 void Views::visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const {
-  for (std::uint32_t tensor = 0; tensor < marks_.size(); ++tensor) {
-    const std::uint8_t marks = marks_[tensor];
-    if ((marks & kNpyName) != 0) visit(kNpy, names_.npy_name(tensor));
-    if ((marks & kFloat32Name) != 0) visit(kFloat32, names_.npy_name(tensor));
+  for (std::uint32_t number = 0; number < marks_.size(); ++number) {
+    const std::uint8_t marks = marks_[number];
+    if ((marks & kNpyName) != 0) visit(kNpy, names_.npy_name(TensorId{number}));
+    if ((marks & kFloat32Name) != 0) visit(kFloat32, names_.npy_name(TensorId{number}));
   }
   const std::scoped_lock lock(mutex_);
   for (const auto& [name, ino] : slices_) visit(kSlice, name);
 }
 
-std::uint32_t Views::size(Ino directory) const {
-  if (directory == kNpy) return model_.tensors().size();
-  return directory == kFloat32 ? static_cast<std::uint32_t>(floating_.size()) : 0;
-}
-
-std::pair<std::string, Ino> Views::child(Ino directory, std::uint32_t at) const {
-  const std::uint32_t tensor = directory == kNpy ? at : floating_[at];
-  return {names_.npy_name(tensor), (directory == kNpy ? kNpyFiles : kFloat32Files) + tensor};
+void Views::list(Ino directory, std::uint64_t position, const VisitEntry& visit) const {
+  const bool is_npy = directory == kNpy;
+  const std::size_t count = is_npy ? model_.tensors().size() : directory == kFloat32 ? floating_.size() : 0;
+  visit_entries(directory, kHiddenIno, count, position, visit, [&](std::size_t at) {
+    const TensorId tensor = is_npy ? model_.ids().of(static_cast<std::uint32_t>(at)) : floating_[at];
+    return std::pair(names_.npy_name(tensor), (is_npy ? kNpyFiles : kFloat32Files) + number_of(tensor));
+  });
 }
 
 std::shared_ptr<const SliceFile> Views::slice_of(Ino ino) const {
@@ -178,9 +196,9 @@ std::shared_ptr<const SliceFile> Views::slice_of(Ino ino) const {
   return found == counted_.end() ? nullptr : found->second.slice;
 }
 
-std::optional<std::uint32_t> Views::tensor(Ino ino) const {
-  if (is_npy(ino)) return static_cast<std::uint32_t>(ino - kNpyFiles);
-  if (is_float32(ino)) return static_cast<std::uint32_t>(ino - kFloat32Files);
+std::optional<TensorId> Views::tensor(Ino ino) const {
+  if (is_npy(ino)) return tensor_from(ino, kNpyFiles);
+  if (is_float32(ino)) return tensor_from(ino, kFloat32Files);
   const auto slice = slice_of(ino);
   return slice ? std::optional(slice->tensor) : std::nullopt;
 }
@@ -191,7 +209,7 @@ std::optional<std::vector<std::uint64_t>> Views::slice_shape(Ino ino) const {
 }
 
 std::string Views::head_of(Ino ino) const {
-  const Tensor tensor = model_.tensors()[*this->tensor(ino)];
+  const Tensor tensor = model_.tensor(*this->tensor(ino));
   return is_float32(ino) ? float32_header(tensor)
                          : npy_header(npy_form(tensor.dtype, tensor.shape, tensor.data.size_bytes));
 }
@@ -211,7 +229,7 @@ Result<std::uint64_t> Views::size_bytes(Ino ino) const {
     if (!slice) return not_found();
     return slice->size_bytes();
   }
-  const Tensor tensor = model_.tensors()[*this->tensor(ino)];
+  const Tensor tensor = model_.tensor(*this->tensor(ino));
   const std::uint64_t data =
       is_float32(ino) ? element_count(tensor.shape) * sizeof(float) : tensor.data.size_bytes;
   return head_of(ino).size() + data;
@@ -235,7 +253,7 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
   const auto slice = slice_of(ino);
   const std::string head = slice ? slice->head : head_of(ino);
   const ByteRange in_head = range.intersection({0, head.size()});
-  const std::uint32_t tensor = *this->tensor(ino);
+  const TensorId tensor = *this->tensor(ino);
   if (in_head.empty() && !is_float32(ino) && (!slice || slice->slice.is_contiguous())) {
     const std::uint64_t first_byte = slice ? slice->slice.first_byte : 0;
     return source_.read(tensor, {first_byte + range.offset - head.size(), range.size_bytes});
@@ -249,7 +267,7 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
   if (!body.empty()) {
     const std::uint64_t at = range.offset + in_head.size_bytes - head.size();
     auto copied = slice             ? copy_slice(*slice, at, source_, body)
-                  : is_float32(ino) ? copy_float32(model_.tensors()[tensor], tensor, at, source_, body)
+                  : is_float32(ino) ? copy_float32(model_.tensor(tensor), tensor, at, source_, body)
                                     : source_.copy(tensor, at, body);
     if (!copied) return pass_on(std::move(copied));
   }
@@ -268,7 +286,7 @@ void Views::mark(Ino ino, ByteRange range) const {
   } else if (is_float32(ino)) {
     marks_[ino - kFloat32Files] |= kFloat32Mark | kFloat32Name;
   } else if (ino == kArchive) {
-    whole_.for_each_tensor(range, [this](std::uint32_t tensor) { marks_[tensor] |= kArchiveMark; });
+    whole_.for_each_tensor(range, [this](TensorId tensor) { marks_[number_of(tensor)] |= kArchiveMark; });
   }
 }
 
@@ -277,35 +295,35 @@ void Views::note_told(Ino ino) const {
   if (is_float32(ino)) marks_[ino - kFloat32Files] |= kFloat32Name;
 }
 
-std::vector<Stale> Views::told(std::uint32_t first_tensor, std::uint32_t last_tensor) const {
+std::vector<Stale> Views::told(TensorId first, TensorId last) const {
   std::vector<Stale> told;
   const auto add = [&told](Ino ino) { told.push_back(Stale::one(ino, Stale::What::Attributes)); };
-  for (std::uint32_t tensor = first_tensor; tensor <= last_tensor; ++tensor) {
-    const std::uint8_t marks = marks_[tensor];
-    if ((marks & kNpyName) != 0) add(kNpyFiles + tensor);
-    if ((marks & kFloat32Name) != 0) add(kFloat32Files + tensor);
+  for (std::uint32_t number = number_of(first); number <= number_of(last); ++number) {
+    const std::uint8_t marks = marks_[number];
+    if ((marks & kNpyName) != 0) add(kNpyFiles + number);
+    if ((marks & kFloat32Name) != 0) add(kFloat32Files + number);
   }
   return told;
 }
 
-std::vector<Stale> Views::stale(std::uint32_t first_tensor, std::uint32_t last_tensor) {
+std::vector<Stale> Views::stale(TensorId first, TensorId last) {
   std::vector<Stale> stale;
   const auto add = [&stale](Ino ino) { stale.push_back(Stale::one(ino, Stale::What::Content)); };
   std::uint8_t all = 0;
-  for (std::uint32_t tensor = first_tensor; tensor <= last_tensor; ++tensor) {
+  for (std::uint32_t number = number_of(first); number <= number_of(last); ++number) {
     constexpr std::uint8_t kNames = kNpyName | kFloat32Name;
-    if ((marks_[tensor].load() & ~kNames) == 0) continue;
-    const std::uint8_t marks = marks_[tensor].fetch_and(kNames);
-    if ((marks & kNpyMark) != 0) add(kNpyFiles + tensor);
-    if ((marks & kFloat32Mark) != 0) add(kFloat32Files + tensor);
+    if ((marks_[number].load() & ~kNames) == 0) continue;
+    const std::uint8_t marks = marks_[number].fetch_and(kNames);
+    if ((marks & kNpyMark) != 0) add(kNpyFiles + number);
+    if ((marks & kFloat32Mark) != 0) add(kFloat32Files + number);
     all |= marks;
   }
   if ((all & kArchiveMark) != 0) add(kArchive);
   if (is_broken_) add(kHeaderJson);
   const std::scoped_lock lock(mutex_);
   for (const auto& [name, ino] : slices_) {
-    const std::uint32_t tensor = counted_.at(ino).slice->tensor;
-    if (tensor >= first_tensor && tensor <= last_tensor) add(ino);
+    const TensorId tensor = counted_.at(ino).slice->tensor;
+    if (tensor >= first && tensor <= last) add(ino);
   }
   return stale;
 }

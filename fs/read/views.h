@@ -36,12 +36,14 @@
 #include "fs/read/views_names.h"
 #include "fs/read/views_slice.h"
 #include "fs/read/views_source.h"
+#include "fs/tree/directory.h"
 #include "fs/tree/inode_table.h"
+#include "fs/tree/tensor_tree.h"
 
 namespace stfs {
 
 /// Any thread may call. No other lock is taken while its mutex is held.
-class Views {
+class Views final : public Directory {
  public:
   static constexpr Ino kNpy = Ino{1} << 40U;
   static constexpr Ino kSlice = kNpy + 1;
@@ -56,21 +58,17 @@ class Views {
   static constexpr Ino kStatsFiles = Ino{1} << 47U;
   static constexpr Ino kEnd = Ino{1} << 48U;
 
-  struct Entry {
-    std::string_view name;
-    Ino ino = 0;
-  };
   /// The entries of `.safetensors` besides those of the transactions.
-  static constexpr std::array<Entry, 7> kEntries = {{{"npy", kNpy},
-                                                     {"slice", kSlice},
-                                                     {"float32", kFloat32},
-                                                     {"header.json", kHeaderJson},
-                                                     {"metadata.json", kMetadataJson},
-                                                     {"stats.json", kStatsJson},
-                                                     {"archive.safetensors", kArchive}}};
+  static constexpr std::array<FixedEntry, 7> kEntries = {{{"npy", kNpy},
+                                                          {"slice", kSlice},
+                                                          {"float32", kFloat32},
+                                                          {"header.json", kHeaderJson},
+                                                          {"metadata.json", kMetadataJson},
+                                                          {"stats.json", kStatsJson},
+                                                          {"archive.safetensors", kArchive}}};
 
   /// @param tree  the mount's. Model, tree and activity must outlive the views.
-  Views(const Model& model, const InodeTable& tree, Layout layout, ViewSource source, Activity& activity);
+  Views(const Model& model, const TensorTree& tree, Layout layout, ViewSource source, Activity& activity);
 
   static bool owns(Ino ino) { return ino >= kNpy && ino < kEnd; }
   /// True for a slice or a stats file. forget() frees its number, and the kernel must not cache its name.
@@ -79,16 +77,14 @@ class Views {
   /// The value of a file's attribute `view` (core/storage/attribute_names.h).
   static std::string_view kind(Ino ino);
   static bool is_directory(Ino ino) { return ino == kNpy || ino == kSlice || ino == kFloat32; }
-  [[nodiscard]] bool exists(Ino ino) const;
+  [[nodiscard]] Node node(Ino ino) const override;
 
-  /// Finds a view by name. Adds one look-up if the view is counted. ENOENT if there is none; EINVAL for a
-  /// slice that its tensor does not have.
-  /// @param directory  one of ours, or kEntriesOf for the entries of `.safetensors` itself.
-  static constexpr Ino kEntriesOf = 0;
-  Result<Ino> find(Ino directory, std::string_view name);
-  /// Extracts the tensor's flat file name from a view's name, or returns nothing if the view's name contains
-  /// none. Does not undo the cutting of names that `.npy` makes too long.
-  static std::optional<std::string_view> flat_name_in(Ino directory, std::string_view name);
+  /// Adds one look-up if the view is counted. Also EINVAL for a slice that its tensor does not have.
+  Result<Ino> find(Ino directory, std::string_view name) override;
+  /// Finds an entry of `.safetensors` itself.
+  Result<Ino> find_top(std::string_view name);
+  /// npy/ lists each tensor, float32/ the floating ones, slice/ nothing.
+  void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override;
   void forget(Ino ino, std::uint64_t lookups);
   /// Returns the name of a slice that the kernel should be asked to forget, if the kernel knows too many: the
   /// kernel by itself forgets only when memory runs short. Call after each look-up in slice/.
@@ -97,27 +93,23 @@ class Views {
   /// Visits the entries of our directories that the kernel may have cached.
   void visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const;
 
-  // Listings: npy/ names each tensor, float32/ the floating ones, slice/ nothing.
-  [[nodiscard]] std::uint32_t size(Ino directory) const;
-  [[nodiscard]] std::pair<std::string, Ino> child(Ino directory, std::uint32_t at) const;
-
   /// The view's size. Also notes that the kernel may cache what the view shows of its tensors.
   [[nodiscard]] Result<std::uint64_t> size_bytes(Ino ino) const;
   Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t wanted_bytes);
   /// True if this view shows the file of a single archive byte for byte.
   [[nodiscard]] bool is_the_archive(Ino ino) const { return ino == kArchive && whole_.is_the_archive(); }
   /// The tensor that a view shows; nothing for a view of the whole model.
-  [[nodiscard]] std::optional<std::uint32_t> tensor(Ino ino) const;
+  [[nodiscard]] std::optional<TensorId> tensor(Ino ino) const;
   /// The shape of a slice's selection.
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> slice_shape(Ino ino) const;
 
-  /// The views of these tensors that the kernel may have cached, and must now forget.
-  std::vector<Stale> stale(std::uint32_t first_tensor, std::uint32_t last_tensor);
+  /// The views that the kernel may have cached of the tensors from `first` to `last`, and must now forget.
+  std::vector<Stale> stale(TensorId first, TensorId last);
 
   /// Call when the kernel gets a reply that names that file.
   void note_told(Ino ino) const;
   /// The views of these tensors whose attributes the kernel may have cached.
-  [[nodiscard]] std::vector<Stale> told(std::uint32_t first_tensor, std::uint32_t last_tensor) const;
+  [[nodiscard]] std::vector<Stale> told(TensorId first, TensorId last) const;
 
   void note_broken() { is_broken_ = true; }
 
@@ -138,6 +130,8 @@ class Views {
     std::shared_ptr<const Activity::Snapshot> stats;  // only of stats.json
   };
 
+  [[nodiscard]] bool exists(Ino ino) const;
+  Result<Ino> find_tensor(Ino directory, std::string_view name);
   Result<Ino> find_slice(std::string_view name);
   Ino add_stats();
   [[nodiscard]] std::shared_ptr<const SliceFile> slice_of(Ino ino) const;
@@ -148,13 +142,14 @@ class Views {
   void mark(Ino ino, ByteRange range) const;
 
   const Model& model_;
+  const UnservedTensors& unserved_;
   const ViewNames names_;
   const ViewSource source_;
   const ArchiveView whole_;
   Activity& activity_;
   std::atomic<bool> is_broken_ = false;
-  mutable std::vector<std::atomic<std::uint8_t>> marks_;  // by tensor; set before its bytes are read
-  std::vector<std::uint32_t> floating_;                   // the tensors in float32/
+  mutable std::vector<std::atomic<std::uint8_t>> marks_;  // by id; set before its bytes are read
+  std::vector<TensorId> floating_;                        // the tensors in float32/
 
   mutable std::mutex mutex_;  // guards what follows
   std::unordered_map<Ino, Counted> counted_;

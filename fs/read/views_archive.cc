@@ -102,10 +102,11 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
   const ByteRange head = range.intersection({0, data_at});
   if (head.empty() && !range.empty()) {
     // Most reads lie inside one tensor: the reply can refer to the map.
-    const std::uint32_t tensor = first_tensor_at(range.offset - data_at);
-    const ByteRange data = tensors[tensor].data;
+    const std::uint32_t position = first_tensor_at(range.offset - data_at);
+    const ByteRange data = tensors[position].data;
     if (data.contains({range.offset - data_at, range.size_bytes}))
-      return source_.read(tensor, {range.offset - data_at - data.offset, range.size_bytes});
+      return source_.read(model_.ids().of(position),
+                          {range.offset - data_at - data.offset, range.size_bytes});
   }
   std::vector<std::byte> bytes;
   bytes.reserve(static_cast<std::size_t>(range.size_bytes));
@@ -114,9 +115,9 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
   }
   const ByteRange wanted = range.intersection({data_at, model_.data_size_bytes()});
   Result<void> failed;
-  for_each_tensor(range, [&](std::uint32_t tensor) {
+  for_each_tensor(range, [&](TensorId tensor) {
     if (!failed) return;
-    const ByteRange data = tensors[tensor].data;
+    const ByteRange data = model_.tensor(tensor).data;
     const ByteRange part = data.intersection({wanted.offset - data_at, wanted.size_bytes});
     const std::size_t begin_bytes = bytes.size();
     bytes.resize(begin_bytes + static_cast<std::size_t>(part.size_bytes));

@@ -65,7 +65,7 @@ void ArchiveView::for_each_tensor(ByteRange range, const Visit& visit) const {
   const std::uint64_t begin = data.offset - *data_at;
   for (std::uint32_t at = first_tensor_at(begin); at < tensors.size(); ++at) {
     if (tensors[at].data.offset >= begin + data.size_bytes) return;
-    if (!tensors[at].data.empty()) visit(at);
+    if (!tensors[at].data.empty()) visit(model_.ids().of(at));
   }
 }
 

@@ -13,9 +13,9 @@ namespace stfs {
 std::string float32_header(const Tensor& tensor);
 
 /// Copies bytes of the converted elements.
-/// @param position  the tensor's position in the model.
-/// @param offset    in the converted bytes; an element has 4.
-Result<void> copy_float32(const Tensor& tensor, std::uint32_t position, std::uint64_t offset,
-                          const ViewSource& source, std::span<std::byte> to);
+/// @param id      the tensor's.
+/// @param offset  in the converted bytes; an element has 4.
+Result<void> copy_float32(const Tensor& tensor, TensorId id, std::uint64_t offset, const ViewSource& source,
+                          std::span<std::byte> to);
 
 }  // namespace stfs

@@ -24,16 +24,19 @@ std::string cut_name(std::string_view flat_name, std::string_view seed) {
 
 const InodeTable& ViewNames::flat() const {
   if (layout_ == Layout::Flat) return tree_;
-  std::call_once(has_flat_, [this] { own_flat_ = std::make_unique<InodeTable>(tensors_, Layout::Flat); });
+  std::call_once(has_flat_, [this] {
+    own_flat_ = std::make_unique<InodeTable>(model_.tensors(), model_.ids(), Layout::Flat);
+  });
   return *own_flat_;
 }
 
 const ViewNames::Long& ViewNames::long_names() const {
   std::call_once(has_long_, [this] {
-    for (std::uint32_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    for (std::uint32_t position = 0; position < model_.tensors().size(); ++position) {
+      const TensorId tensor = model_.ids().of(position);
       const std::string_view flat_name = flat().file_name(InodeTable::ino_of_tensor(tensor));
       if (fits(flat_name)) continue;
-      std::string seed(tensors_[tensor].name);
+      std::string seed(model_.tensors()[position].name);
       std::string name = cut_name(flat_name, seed);
       // Another tensor may happen to have this name.
       const auto is_taken = [&] {
@@ -48,13 +51,13 @@ const ViewNames::Long& ViewNames::long_names() const {
   return long_;
 }
 
-std::optional<std::uint32_t> ViewNames::tensor_of_flat(std::string_view file_name) const {
+std::optional<TensorId> ViewNames::tensor_of_flat(std::string_view file_name) const {
   const auto ino = flat().find(kRootIno, file_name);
   if (!ino) return std::nullopt;
-  return flat().tensor(*ino);
+  return InodeTable::tensor(*ino);
 }
 
-std::optional<std::uint32_t> ViewNames::tensor_of_npy(std::string_view file_name) const {
+std::optional<TensorId> ViewNames::tensor_of_npy(std::string_view file_name) const {
   if (!file_name.ends_with(kNpySuffix)) return std::nullopt;
   const std::string_view stem = file_name.substr(0, file_name.size() - kNpySuffix.size());
   if (fits(stem)) {
@@ -69,7 +72,7 @@ std::optional<std::uint32_t> ViewNames::tensor_of_npy(std::string_view file_name
   return found->second;
 }
 
-std::string ViewNames::npy_name(std::uint32_t tensor) const {
+std::string ViewNames::npy_name(TensorId tensor) const {
   const std::string_view name = flat().file_name(InodeTable::ino_of_tensor(tensor));
   return fits(name) ? std::string(name) + std::string(kNpySuffix) : long_names().names.at(tensor);
 }

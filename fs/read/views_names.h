@@ -2,7 +2,6 @@
 // tensor's flat file name with `.npy` appended.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -10,7 +9,7 @@
 #include <string_view>
 #include <unordered_map>
 
-#include "core/format/tensor_index.h"
+#include "core/model/model.h"
 #include "fs/tree/inode_table.h"
 
 namespace stfs {
@@ -18,25 +17,25 @@ namespace stfs {
 /// Any thread may call. Tables that few mounts need are built on first use.
 class ViewNames {
  public:
-  /// The index and the tree must outlive this object.
-  ViewNames(const TensorIndex& tensors, const InodeTable& tree, Layout layout)
-      : tensors_(tensors), tree_(tree), layout_(layout) {}
+  /// The model and the tree must outlive this object.
+  ViewNames(const Model& model, const InodeTable& tree, Layout layout)
+      : model_(model), tree_(tree), layout_(layout) {}
 
-  [[nodiscard]] std::optional<std::uint32_t> tensor_of_flat(std::string_view file_name) const;
-  [[nodiscard]] std::optional<std::uint32_t> tensor_of_npy(std::string_view file_name) const;
-  [[nodiscard]] std::string npy_name(std::uint32_t tensor) const;
+  [[nodiscard]] std::optional<TensorId> tensor_of_flat(std::string_view file_name) const;
+  [[nodiscard]] std::optional<TensorId> tensor_of_npy(std::string_view file_name) const;
+  [[nodiscard]] std::string npy_name(TensorId tensor) const;
 
  private:
   /// The names that `.npy` makes too long for a directory. They are cut and end in a hash.
   struct Long {
-    std::unordered_map<std::string, std::uint32_t> tensors;
-    std::unordered_map<std::uint32_t, std::string> names;
+    std::unordered_map<std::string, TensorId> tensors;
+    std::unordered_map<TensorId, std::string> names;
   };
 
   [[nodiscard]] const InodeTable& flat() const;
   [[nodiscard]] const Long& long_names() const;
 
-  const TensorIndex& tensors_;
+  const Model& model_;
   const InodeTable& tree_;
   const Layout layout_;
   mutable std::once_flag has_flat_;

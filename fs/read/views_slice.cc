@@ -19,14 +19,14 @@ std::optional<SliceName> split_slice_name(std::string_view file_name) {
   return name;
 }
 
-Result<SliceFile> slice_file(const SliceName& name, std::uint32_t position, const Tensor& tensor) {
+Result<SliceFile> slice_file(const SliceName& name, TensorId id, const Tensor& tensor) {
   if (!name.is_closed) return fail(ErrorCode::InvalidArgument, EINVAL, "a slice ends with ]");
   auto slice = parse_slice(name.text, tensor.dtype, tensor.shape);
   if (!slice) {
     slice.error().errno_value = EINVAL;
     return pass_on(std::move(slice));
   }
-  SliceFile file{.tensor = position, .slice = std::move(*slice), .head = {}};
+  SliceFile file{.tensor = id, .slice = std::move(*slice), .head = {}};
   if (name.is_npy) file.head = npy_header(npy_form(tensor.dtype, file.slice.shape, file.slice.size_bytes));
   return file;
 }

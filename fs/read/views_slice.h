@@ -24,7 +24,7 @@ struct SliceName {
 std::optional<SliceName> split_slice_name(std::string_view file_name);
 
 struct SliceFile {
-  std::uint32_t tensor = 0;
+  TensorId tensor{};
   Slice slice;
   std::string head;  // the header of a `.npy` file, else empty
 
@@ -32,7 +32,7 @@ struct SliceFile {
 };
 
 /// Parses the slice. EINVAL if the text is not a slice of that tensor.
-Result<SliceFile> slice_file(const SliceName& name, std::uint32_t position, const Tensor& tensor);
+Result<SliceFile> slice_file(const SliceName& name, TensorId id, const Tensor& tensor);
 
 /// Copies bytes of the slice's elements, without the head.
 /// @param offset  in the elements.

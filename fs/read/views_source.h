@@ -19,12 +19,12 @@ namespace stfs {
 /// bytes are gone.
 struct ViewSource {
   /// Returns a range of a tensor, for a reply. The range must lie inside the tensor.
-  std::function<Result<Bytes>(std::uint32_t tensor, ByteRange part)> read;
+  std::function<Result<Bytes>(TensorId tensor, ByteRange part)> read;
   /// Copies the same bytes, from `offset` in the tensor, for all other uses.
-  std::function<Result<void>(std::uint32_t tensor, std::uint64_t offset, std::span<std::byte> to)> copy;
+  std::function<Result<void>(TensorId tensor, std::uint64_t offset, std::span<std::byte> to)> copy;
   /// Reads several ranges of a tensor. All of them come from the same state of the tensor.
   using Work = std::function<Result<void>(const TensorBytes& tensor)>;
-  std::function<Result<void>(std::uint32_t tensor, const Work& work)> read_parts;
+  std::function<Result<void>(TensorId tensor, const Work& work)> read_parts;
   /// Returns a range of the archive's header. The range counts from the beginning of the file.
   std::function<Result<std::vector<std::byte>>(ByteRange range)> read_header;
 };

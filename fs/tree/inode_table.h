@@ -1,8 +1,9 @@
 // The tree of a mount: inode numbers, file names, directories.
 //
-// The root is 1 (FUSE_ROOT_ID). A tensor is 2 plus its position in the archive. The other directories follow
-// the tensors. A number is never reused and the table lives as long as the mount, so the kernel's FORGET
-// needs no action. The table is immutable once built; any number of threads may read it.
+// The root is 1 (FUSE_ROOT_ID). A tensor is 2 plus its id, so it keeps its number when other tensors come and
+// go. The other directories begin at kDirectories. A number is never reused and the table lives as long as
+// the mount, so the kernel's FORGET needs no action. The table is immutable once built; any number of threads
+// may read it.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/format/tensor_id.h"
 #include "core/format/tensor_index.h"
 
 namespace stfs {
@@ -32,51 +34,73 @@ enum class Layout : std::uint8_t {
 
 class InodeTable {
  public:
+  /// The first directory below the root. Tensors have lower numbers, views have higher ones
+  /// (fs/read/views.h).
+  static constexpr Ino kDirectories = Ino{1} << 36U;
+
   /// The index must outlive the table, which refers to the index's names.
-  InodeTable(const TensorIndex& tensors, Layout layout);
+  InodeTable(const TensorIndex& tensors, TensorIds ids, Layout layout);
+  /// A table of an index whose ids are the positions.
+  InodeTable(const TensorIndex& tensors, Layout layout)
+      : InodeTable(tensors, TensorIds(tensors.size()), layout) {}
 
   /// The child with that file name, or nothing.
   [[nodiscard]] std::optional<Ino> find(Ino directory, std::string_view file_name) const;
-  /// The inode numbers of the children, in the order of the archive. readdir lists them in this order.
-  [[nodiscard]] std::span<const std::uint32_t> children(Ino directory) const;
-  [[nodiscard]] bool exists(Ino ino) const { return ino >= kRootIno && ino <= nodes_.size(); }
-  [[nodiscard]] bool is_directory(Ino ino) const { return node(ino).tensor == kNoTensor; }
-  /// The tensor's position in the index. Only for inodes that are not directories.
-  [[nodiscard]] std::uint32_t tensor(Ino ino) const { return node(ino).tensor; }
-  [[nodiscard]] static Ino ino_of_tensor(std::uint32_t tensor) { return kRootIno + 1 + tensor; }
-  [[nodiscard]] std::string_view file_name(Ino ino) const { return node(ino).file_name; }
-  [[nodiscard]] Ino parent(Ino ino) const { return node(ino).parent; }
+  /// The number of files and directories in a directory.
+  [[nodiscard]] std::size_t child_count(Ino directory) const { return children(directory).size(); }
+  /// The child at a place in the order of the archive. readdir lists the children in this order.
+  [[nodiscard]] Ino child(Ino directory, std::size_t at) const { return ino_of(children(directory)[at]); }
+  [[nodiscard]] bool exists(Ino ino) const;
+  [[nodiscard]] static bool is_directory(Ino ino) { return ino == kRootIno || ino >= kDirectories; }
+  /// Only for inodes that are not directories.
+  [[nodiscard]] static TensorId tensor(Ino ino) {
+    return TensorId{static_cast<std::uint32_t>(ino - kTensors)};
+  }
+  [[nodiscard]] static Ino ino_of_tensor(TensorId tensor) { return kTensors + number_of(tensor); }
+  [[nodiscard]] std::string_view file_name(Ino ino) const { return nodes_[place_of(ino)].file_name; }
+  [[nodiscard]] Ino parent(Ino ino) const { return ino_of(nodes_[place_of(ino)].parent); }
   /// The number of directories directly in this one. A directory's link count includes them.
   [[nodiscard]] std::uint32_t subdirectories(Ino ino) const;
   [[nodiscard]] std::uint64_t size() const { return nodes_.size(); }
   /// The range [first, second) of the directories' inode numbers, without the root. A directory's number is
   /// higher than its parent's.
   [[nodiscard]] std::pair<Ino, Ino> directories() const {
-    return {ino_of_tensor(tensor_count_), nodes_.size() + 1};
+    return {kDirectories, kDirectories + nodes_.size() - 1 - ids_.size()};
   }
 
  private:
-  static constexpr std::uint32_t kNoTensor = ~std::uint32_t{0};
+  static constexpr Ino kTensors = kRootIno + 1;
+
+  /// The place of a node in nodes_: the root, then the tensors by position, then the other directories.
+  using Place = std::uint32_t;
+  static constexpr Place kRoot = 0;
   struct Node {
     std::string_view file_name;
-    std::uint32_t parent = 0;
-    std::uint32_t tensor = kNoTensor;
+    Place parent = kRoot;
   };
-  [[nodiscard]] const Node& node(Ino ino) const { return nodes_[ino - 1]; }
-  [[nodiscard]] std::uint64_t slot_of(Ino directory, std::string_view file_name) const;
+  [[nodiscard]] static Place place_of_tensor(std::uint32_t position) { return 1 + position; }
+  [[nodiscard]] Place place_of(Ino ino) const;
+  [[nodiscard]] Ino ino_of(Place place) const;
+  /// The place of a directory among directories.
+  [[nodiscard]] std::size_t group_of(Place directory) const {
+    return directory == kRoot ? 0 : directory - ids_.size();
+  }
+  [[nodiscard]] std::span<const Place> children(Ino directory) const;
+  [[nodiscard]] std::uint64_t slot_of(Place directory, std::string_view file_name) const;
+  [[nodiscard]] std::optional<Place> find_in(Place directory, std::string_view file_name) const;
   void grow_slots(std::uint64_t nodes);
-  void insert(Ino ino);
+  void insert(Place place);
   std::string_view keep(std::string name);
-  Ino directory_named(Ino parent, std::string_view part);
-  void name_tensor(const TensorIndex& tensors, std::uint32_t tensor, Ino parent, std::string_view part);
+  Place directory_named(Place parent, std::string_view part);
+  void name_tensor(const TensorIndex& tensors, std::uint32_t position, Place parent, std::string_view part);
   void link_children();
 
-  std::vector<Node> nodes_;                 // nodes_[ino - 1]
+  const TensorIds ids_;
+  std::vector<Node> nodes_;
   std::deque<std::string> own_names_;       // encoded names; names that need no encoding stay in the index
-  std::vector<std::uint32_t> slots_;        // hash table by (parent, file name), open addressing; 0 is free
-  std::vector<std::uint32_t> children_;     // grouped by directory
-  std::vector<std::uint32_t> child_begin_;  // directory d (0 = root) has children_[begin[d] .. begin[d+1])
-  std::uint32_t tensor_count_ = 0;
+  std::vector<Place> slots_;                // hash table by (parent, file name), open addressing; 0 is free
+  std::vector<Place> children_;             // grouped by directory
+  std::vector<std::uint32_t> child_begin_;  // group g has children_[begin[g] .. begin[g + 1])
 };
 
 }  // namespace stfs

@@ -27,7 +27,7 @@ UnservedTensors::UnservedTensors(const Model& model, Layout layout)
 const Model::Unserved* UnservedTensors::find_flat(std::string_view file_name) const {
   if (names_.size() == 0) return nullptr;
   const auto at = flat_.find(kRootIno, file_name);
-  return at ? &model_.unserved()[flat_.tensor(*at)] : nullptr;
+  return at ? &model_.unserved()[number_of(InodeTable::tensor(*at))] : nullptr;
 }
 
 const Model::Unserved* UnservedTensors::find(const InodeTable& tree, Ino directory,
@@ -38,12 +38,12 @@ const Model::Unserved* UnservedTensors::find(const InodeTable& tree, Ino directo
     path.push_back(tree.file_name(above));
   std::optional<Ino> at = kRootIno;
   for (auto part = path.rbegin(); part != path.rend() && at; ++part) {
-    if (!table_.is_directory(*at)) return nullptr;
+    if (!InodeTable::is_directory(*at)) return nullptr;
     at = table_.find(*at, *part);
   }
   if (!at) return nullptr;
-  while (table_.is_directory(*at)) at = table_.children(*at).front();
-  return &model_.unserved()[table_.tensor(*at)];
+  while (InodeTable::is_directory(*at)) at = table_.child(*at, 0);
+  return &model_.unserved()[number_of(InodeTable::tensor(*at))];
 }
 
 }  // namespace stfs

@@ -23,6 +23,11 @@ class UnservedTensors {
                                             std::string_view file_name) const;
   /// Returns the unserved tensor with that flat file name, whatever the layout, or null.
   [[nodiscard]] const Model::Unserved* find_flat(std::string_view file_name) const;
+  /// The error for a name that the tree does not have: EIO for an unserved tensor, ENOENT for null.
+  [[nodiscard]] tl::unexpected<Error> why_missing(const Model::Unserved* tensor) const {
+    if (tensor == nullptr) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
+    return fail(ErrorCode::ArchiveChanged, EIO, model_.why_unserved(*tensor));
+  }
 
  private:
   static TensorIndex index_of(const Model& model);

@@ -48,17 +48,16 @@ using InTurn = std::function<Result<void>(
 class PendingContent {
  public:
   /// @param model   must outlive the content.
-  /// @param tensor  the tensor's position in the model.
   /// @param group   the group to stage in. Null: each commit is a transaction of its own.
-  PendingContent(const Model& model, std::uint32_t tensor, std::shared_ptr<TransactionGroup> group = nullptr)
+  PendingContent(const Model& model, TensorId tensor, std::shared_ptr<TransactionGroup> group = nullptr)
       : tensor_(tensor),
         model_(model),
-        tensor_bytes_(model.tensors()[tensor].data.size_bytes),
+        tensor_bytes_(model.tensor(tensor).data.size_bytes),
         shown_size_bytes_(tensor_bytes_),
         is_grouped_(group != nullptr),
         group_(std::move(group)) {}
 
-  [[nodiscard]] std::uint32_t tensor() const { return tensor_; }
+  [[nodiscard]] TensorId tensor() const { return tensor_; }
   /// The number of descriptors that share this content; guarded by the mutex of OpenFiles.
   unsigned descriptors = 0;
 
@@ -115,7 +114,7 @@ class PendingContent {
   void accept() { writers.clear(); }
 
  private:
-  const std::uint32_t tensor_;
+  const TensorId tensor_;
   const Model& model_;
   const std::uint64_t tensor_bytes_;
   std::atomic<std::uint64_t> shown_size_bytes_;

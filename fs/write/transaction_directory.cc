@@ -12,7 +12,7 @@
 namespace stfs {
 namespace {
 
-constexpr Ino kFirstRun = TransactionDirectory::kViews + 16;
+constexpr Ino kFirstRun = kHiddenIno + 16;
 
 tl::unexpected<Error> refuse(int errno_value, std::string_view why) {
   return fail(ErrorCode::InvalidArgument, errno_value, std::string(why));
@@ -21,15 +21,15 @@ tl::unexpected<Error> refuse(int errno_value, std::string_view why) {
 }  // namespace
 
 TransactionDirectory::TransactionDirectory(const Model& model, VersionOf version_of)
-    : model_(model), version_of_(std::move(version_of)), flat_(model.tensors(), Layout::Flat) {}
+    : model_(model), version_of_(std::move(version_of)), flat_(model.tensors(), model.ids(), Layout::Flat) {}
 
 TransactionDirectory::Place TransactionDirectory::place_of(Ino ino) const {
-  const std::uint64_t run = std::uint64_t{model_.tensors().size()} + 1;
+  const std::uint64_t run = std::uint64_t{model_.ids().end()} + 1;
   return {(ino - kFirstRun) / run, (ino - kFirstRun) % run};
 }
 
 Ino TransactionDirectory::ino_of(std::uint64_t number, std::uint64_t in_run) const {
-  return kFirstRun + number * (std::uint64_t{model_.tensors().size()} + 1) + in_run;
+  return kFirstRun + number * (std::uint64_t{model_.ids().end()} + 1) + in_run;
 }
 
 bool TransactionDirectory::is_directory(Ino ino) const {
@@ -37,26 +37,28 @@ bool TransactionDirectory::is_directory(Ino ino) const {
 }
 
 bool TransactionDirectory::exists(Ino ino) const {
-  if (ino <= kCommitted) return ino >= kViews;
-  if (ino < kFirstRun) return false;
+  if (ino < kFirstRun) return ino == kTransactions || ino == kCommitted;
   const std::scoped_lock lock(mutex_);
   return begun_.contains(place_of(ino).number);
 }
 
-Ino TransactionDirectory::parent(Ino ino) const {
-  if (ino == kViews) return kRootIno;
-  if (ino < kFirstRun) return kViews;
-  const Place place = place_of(ino);
-  if (place.in_run != 0) return ino_of(place.number, 0);
+Node TransactionDirectory::node(Ino ino) const {
+  if (!exists(ino)) return {};
+  if (is_directory(ino)) return {.ino = ino, .kind = Node::Kind::StagedDirectory};
+  return {.ino = ino, .kind = Node::Kind::Staged, .tensor = tensor(ino)};
+}
+
+Ino TransactionDirectory::parent(Ino directory) const {
+  if (directory < kFirstRun) return kHiddenIno;
   const std::scoped_lock lock(mutex_);
-  const auto found = begun_.find(place.number);
+  const auto found = begun_.find(place_of(directory).number);
   return found != begun_.end() && found->second.is_committed ? kCommitted : kTransactions;
 }
 
-std::optional<std::uint32_t> TransactionDirectory::tensor_named(std::string_view file_name) const {
+std::optional<TensorId> TransactionDirectory::tensor_named(std::string_view file_name) const {
   const auto ino = flat_.find(kRootIno, file_name);
   if (!ino) return std::nullopt;
-  return flat_.tensor(*ino);
+  return InodeTable::tensor(*ino);
 }
 
 std::optional<std::uint64_t> TransactionDirectory::number_named(Ino directory, std::string_view name) const {
@@ -66,25 +68,31 @@ std::optional<std::uint64_t> TransactionDirectory::number_named(Ino directory, s
   return std::nullopt;
 }
 
-std::optional<Ino> TransactionDirectory::find(Ino directory, std::string_view name) const {
-  if (directory == kViews) {
-    if (name == "transactions") return kTransactions;
-    if (name == "committed") return kCommitted;
-    return std::nullopt;
-  }
+std::optional<Ino> TransactionDirectory::find_top(std::string_view name) {
+  const auto entry = std::ranges::find(kEntries, name, &FixedEntry::name);
+  return entry == kEntries.end() ? std::nullopt : std::optional(entry->ino);
+}
+
+Result<Ino> TransactionDirectory::find(Ino directory, std::string_view name) {
   const std::scoped_lock lock(mutex_);
   if (directory < kFirstRun) {
-    const auto number = number_named(directory, name);
-    return number ? std::optional(ino_of(*number, 0)) : std::nullopt;
+    if (const auto number = number_named(directory, name)) return ino_of(*number, 0);
+    return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
   }
   const auto begun = begun_.find(place_of(directory).number);
   const auto tensor = tensor_named(name);
-  if (begun == begun_.end() || begun->second.is_committed || !tensor) return std::nullopt;
-  return ino_of(begun->first, 1 + *tensor);
+  if (begun == begun_.end() || begun->second.is_committed || !tensor)
+    return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
+  return file_of(begun->first, *tensor);
 }
 
-std::vector<std::pair<std::string, Ino>> TransactionDirectory::list(Ino directory) const {
-  if (directory == kViews) return {{"transactions", kTransactions}, {"committed", kCommitted}};
+void TransactionDirectory::list(Ino directory, std::uint64_t position, const VisitEntry& visit) const {
+  const auto all = entries(directory);
+  visit_entries(directory, parent(directory), all.size(), position, visit,
+                [&](std::size_t at) { return all[at]; });
+}
+
+std::vector<std::pair<std::string, Ino>> TransactionDirectory::entries(Ino directory) const {
   std::vector<std::pair<std::string, Ino>> entries;
   const std::scoped_lock lock(mutex_);
   if (directory < kFirstRun) {
@@ -97,8 +105,7 @@ std::vector<std::pair<std::string, Ino>> TransactionDirectory::list(Ino director
   const auto begun = begun_.find(place_of(directory).number);
   if (begun == begun_.end()) return entries;
   for (const auto& [tensor, member] : begun->second.members) {
-    entries.emplace_back(flat_.file_name(InodeTable::ino_of_tensor(tensor)),
-                         ino_of(begun->first, 1 + tensor));
+    entries.emplace_back(flat_.file_name(InodeTable::ino_of_tensor(tensor)), file_of(begun->first, tensor));
   }
   return entries;
 }
@@ -192,7 +199,7 @@ Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino t
     for (const auto& [tensor, member] : begun.members) {
       if (member.writers == 0) continue;
       return refuse(EBUSY,
-                    fmt::format("tensor \"{}\" is still open for writing", model_.tensors()[tensor].name));
+                    fmt::format("tensor \"{}\" is still open for writing", model_.tensor(tensor).name));
     }
     // The commit may wait long for the disk, so the mutex is free meanwhile.
     begun.is_committing = true;
@@ -221,7 +228,7 @@ void TransactionDirectory::show_committed(std::uint64_t number, std::string_view
 }
 
 Result<void> TransactionDirectory::commit(const Begun& committing, const Calls& calls) {
-  std::vector<std::uint32_t> changed;
+  std::vector<TensorId> changed;
   Committers::Shards shards;
   Contents contents;
   for (const auto& [tensor, member] : committing.members) {
@@ -282,8 +289,8 @@ Result<void> TransactionDirectory::commit(const Begun& committing, const Calls& 
 }
 
 Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,
-                                                       const std::vector<std::uint32_t>& changed) const {
-  for (const std::uint32_t tensor : changed) {
+                                                       const std::vector<TensorId>& changed) const {
+  for (const TensorId tensor : changed) {
     const Member& member = begun.members.at(tensor);
     auto now = version_of_(tensor);
     if (!now) return pass_on(std::move(now));
@@ -291,16 +298,16 @@ Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,
     return fail(
         ErrorCode::ArchiveChanged, ESTALE,
         fmt::format("transaction {}: tensor \"{}\" was changed by another program since it was staged",
-                    begun.name, model_.tensors()[tensor].name));
+                    begun.name, model_.tensor(tensor).name));
   }
   return {};
 }
 
 Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool is_for_writing) {
   const Place place = place_of(ino);
-  const std::uint32_t position = tensor(ino);
+  const TensorId id = tensor(ino);
   // version_of_() reads the whole tensor the first time, so it is called before the lock is taken.
-  auto base = is_for_writing ? version_of_(position) : Result<TensorVersion>(TensorVersion{});
+  auto base = is_for_writing ? version_of_(id) : Result<TensorVersion>(TensorVersion{});
   if (!base) return pass_on(std::move(base));
   const std::scoped_lock lock(mutex_);
   const auto begun = begun_.find(place.number);
@@ -309,9 +316,9 @@ Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool
   }
   if (!is_for_writing) return std::shared_ptr<PendingContent>();
   if (begun->second.is_committing) return refuse(EBUSY, "the transaction is being committed");
-  Member& member = begun->second.members[position];
+  Member& member = begun->second.members[id];
   if (!member.content) {
-    member.content = std::make_shared<PendingContent>(model_, position, begun->second.group);
+    member.content = std::make_shared<PendingContent>(model_, id, begun->second.group);
     member.base = std::move(*base);
   }
   ++member.writers;
@@ -349,14 +356,14 @@ void TransactionDirectory::note_read(Ino ino) {
   if (begun != begun_.end()) begun->second.cached.insert(tensor(ino));
 }
 
-std::vector<Ino> TransactionDirectory::take_cached(std::uint32_t first_tensor, std::uint32_t last_tensor) {
+std::vector<Ino> TransactionDirectory::take_cached(TensorId first, TensorId last) {
   std::vector<Ino> taken;
   const std::scoped_lock lock(mutex_);
   for (auto& [number, begun] : begun_) {
-    const auto first = begun.cached.lower_bound(first_tensor);
-    const auto end = begun.cached.upper_bound(last_tensor);
-    for (auto tensor = first; tensor != end; ++tensor) taken.push_back(ino_of(number, 1 + *tensor));
-    begun.cached.erase(first, end);
+    const auto begin = begun.cached.lower_bound(first);
+    const auto end = begun.cached.upper_bound(last);
+    for (auto tensor = begin; tensor != end; ++tensor) taken.push_back(file_of(number, *tensor));
+    begun.cached.erase(begin, end);
   }
   return taken;
 }

@@ -12,11 +12,12 @@
 // be looked up too. A file that is opened without O_TRUNC starts with the tensor's present bytes, so a part
 // can be patched. A close fails with EINVAL if the size is wrong, but the content stays for another try.
 //
-// Inode numbers: `.safetensors` and its two directories come first. Each transaction that was ever begun has
-// a run of numbers: one directory, and one file per tensor. The numbers are computed, so a look-up allocates
-// nothing. They are never reused.
+// Inode numbers: transactions/ and committed/ come first. Each transaction that was ever begun has
+// a run of numbers: one directory, and one file per tensor id. The numbers are computed, so a look-up
+// allocates nothing. They are never reused.
 #pragma once
 
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -33,6 +34,7 @@
 #include "core/model/model.h"
 #include "core/model/transaction_group.h"
 #include "core/storage/permissions.h"
+#include "fs/tree/directory.h"
 #include "fs/tree/inode_table.h"
 #include "fs/write/open_file.h"
 
@@ -45,11 +47,13 @@ struct Maker {
 };
 
 /// Any thread may call. While its mutex is held, only a TransactionGroup's mutex is taken.
-class TransactionDirectory {
+class TransactionDirectory final : public Directory {
  public:
-  static constexpr Ino kViews = Ino{1} << 48U;
-  static constexpr Ino kTransactions = kViews + 1;
-  static constexpr Ino kCommitted = kViews + 2;
+  static constexpr Ino kTransactions = kHiddenIno + 1;
+  static constexpr Ino kCommitted = kHiddenIno + 2;
+  /// The entries of `.safetensors` besides the views.
+  static constexpr std::array<FixedEntry, 2> kEntries = {
+      {{"transactions", kTransactions}, {"committed", kCommitted}}};
   static constexpr std::size_t kMostCommitted = 64;
 
   /// The version of a tensor's content. The generation differs after every change. The checksum tells whether
@@ -58,21 +62,17 @@ class TransactionDirectory {
     std::uint64_t generation = 0;
     std::string checksum;
   };
-  using VersionOf = std::function<Result<TensorVersion>(std::uint32_t tensor)>;
+  using VersionOf = std::function<Result<TensorVersion>(TensorId tensor)>;
 
   /// The model must outlive this object.
   TransactionDirectory(const Model& model, VersionOf version_of);
 
-  static bool owns(Ino ino) { return ino >= kViews; }
-  [[nodiscard]] bool is_directory(Ino ino) const;
-  /// The tensor of a file in a transaction.
-  [[nodiscard]] std::uint32_t tensor(Ino ino) const {
-    return static_cast<std::uint32_t>(place_of(ino).in_run - 1);
-  }
-  [[nodiscard]] bool exists(Ino ino) const;
-  [[nodiscard]] std::optional<Ino> find(Ino directory, std::string_view name) const;
-  [[nodiscard]] std::vector<std::pair<std::string, Ino>> list(Ino directory) const;
-  [[nodiscard]] Ino parent(Ino ino) const;
+  static bool owns(Ino ino) { return ino > kHiddenIno; }
+  [[nodiscard]] Node node(Ino ino) const override;
+  Result<Ino> find(Ino directory, std::string_view name) override;
+  /// Finds an entry of `.safetensors` itself.
+  static std::optional<Ino> find_top(std::string_view name);
+  void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override;
 
   /// mkdir. EPERM outside of transactions/; EEXIST if the name is taken.
   Result<Ino> begin(Ino directory, std::string_view name, Maker maker = {});
@@ -106,16 +106,17 @@ class TransactionDirectory {
   void close(Ino ino);
   /// Notes that the kernel's page cache may hold bytes of this file. Call before the bytes are read.
   void note_read(Ino ino);
-  /// The files of these tensors that the page cache may hold. They become stale with a commit, because files
-  /// without staged bytes show what is committed. The files count as forgotten from then on.
-  std::vector<Ino> take_cached(std::uint32_t first_tensor, std::uint32_t last_tensor);
+  /// The files of the tensors from `first` to `last` that the page cache may hold. They become stale with a
+  /// commit, because files without staged bytes show what is committed. The files count as forgotten from
+  /// then on.
+  std::vector<Ino> take_cached(TensorId first, TensorId last);
   /// The names of the transactions that hold something and were neither committed nor removed.
   [[nodiscard]] std::vector<std::string> unfinished() const;
 
  private:
   struct Place {
     std::uint64_t number = 0;  // the transaction's number
-    std::uint64_t in_run = 0;  // 0 is its directory, else 1 + tensor
+    std::uint64_t in_run = 0;  // 0 is its directory, else 1 + the tensor's id
   };
   struct Member {
     std::shared_ptr<PendingContent> content;
@@ -128,10 +129,19 @@ class TransactionDirectory {
     bool is_committing = false;  // meanwhile nothing in it may be opened for writing, moved or removed
     bool is_committed = false;
     std::shared_ptr<TransactionGroup> group;
-    std::map<std::uint32_t, Member> members;
-    std::set<std::uint32_t> cached;  // tensors whose files the page cache may hold
+    std::map<TensorId, Member> members;
+    std::set<TensorId> cached;  // tensors whose files the page cache may hold
   };
 
+  [[nodiscard]] bool is_directory(Ino ino) const;
+  /// The tensor of a file in a transaction.
+  [[nodiscard]] TensorId tensor(Ino ino) const {
+    return TensorId{static_cast<std::uint32_t>(place_of(ino).in_run - 1)};
+  }
+  [[nodiscard]] bool exists(Ino ino) const;
+  /// The directory that holds a directory of ours.
+  [[nodiscard]] Ino parent(Ino directory) const;
+  [[nodiscard]] std::vector<std::pair<std::string, Ino>> entries(Ino directory) const;
   /// Commits a transaction that is marked as committing.
   Result<void> commit(const Begun& committing, const Calls& calls);
   /// Moves a transaction to committed/. Drops an earlier one of that name, and the oldest if there are more
@@ -139,10 +149,13 @@ class TransactionDirectory {
   void show_committed(std::uint64_t number, std::string_view name);
   [[nodiscard]] Place place_of(Ino ino) const;
   [[nodiscard]] Ino ino_of(std::uint64_t number, std::uint64_t in_run) const;
+  [[nodiscard]] Ino file_of(std::uint64_t number, TensorId tensor) const {
+    return ino_of(number, 1 + std::uint64_t{number_of(tensor)});
+  }
   [[nodiscard]] std::optional<std::uint64_t> number_named(Ino directory, std::string_view name) const;
   [[nodiscard]] Result<void> check_for_conflicts(const Begun& begun,
-                                                 const std::vector<std::uint32_t>& changed) const;
-  [[nodiscard]] std::optional<std::uint32_t> tensor_named(std::string_view file_name) const;
+                                                 const std::vector<TensorId>& changed) const;
+  [[nodiscard]] std::optional<TensorId> tensor_named(std::string_view file_name) const;
 
   const Model& model_;
   const VersionOf version_of_;

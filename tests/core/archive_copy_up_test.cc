@@ -81,10 +81,10 @@ struct Layered {
     archive->tell_copy_to([this](const CopyUp& made) { told.push_back(made.size_bytes); });
   }
   Result<void> put(std::string_view name, std::string_view bytes) {
-    auto stage = transaction().stage(*archive->tensors().find(name));
+    auto stage = transaction().stage(*archive->version()->find(name));
     if (!stage) return pass_on(std::move(stage));
     if (auto written = (*stage)->write(std::as_bytes(std::span(bytes)), 0); !written) return written;
-    auto committed = transaction().commit({}, [this](std::uint32_t) -> ReaderWriterLock& { return lock; });
+    auto committed = transaction().commit({}, [this](TensorId) -> ReaderWriterLock& { return lock; });
     transaction_.reset();
     return committed;
   }

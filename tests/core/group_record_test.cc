@@ -39,9 +39,9 @@ class Pair {
 
   void stage(std::size_t at, char fill) {
     const std::string bytes(5000, fill);
-    REQUIRE((*transactions_[at]->stage(0))->write(std::as_bytes(std::span(bytes)), 0));
+    REQUIRE((*transactions_[at]->stage(TensorId{}))->write(std::as_bytes(std::span(bytes)), 0));
   }
-  void drop(std::size_t at) { transactions_[at]->drop(0); }
+  void drop(std::size_t at) { transactions_[at]->drop(TensorId{}); }
   Result<void> commit() {
     CommitProtocol protocol;
     for (const auto& transaction : transactions_) protocol.add(*transaction, options_, lock_of_);
@@ -68,7 +68,7 @@ class Pair {
   std::vector<std::unique_ptr<Transaction>> transactions_;
   CommitOptions options_;
   ReaderWriterLock readers_;
-  Transaction::LockOf lock_of_ = [this](std::uint32_t) -> ReaderWriterLock& { return readers_; };
+  Transaction::LockOf lock_of_ = [this](TensorId) -> ReaderWriterLock& { return readers_; };
 };
 
 }  // namespace

@@ -134,8 +134,8 @@ TEST_CASE("commits go on beside journals that may not be removed here", "[core][
     Transaction transaction(*archive);
     const std::string bytes(3 * kBlockBytes, fill);
     ReaderWriterLock lock;
-    REQUIRE(transaction.stage(0).value()->write(std::as_bytes(std::span(bytes)), 0));
-    REQUIRE(transaction.commit({}, [&](std::uint32_t) -> ReaderWriterLock& { return lock; }));
+    REQUIRE(transaction.stage(TensorId{}).value()->write(std::as_bytes(std::span(bytes)), 0));
+    REQUIRE(transaction.commit({}, [&](TensorId) -> ReaderWriterLock& { return lock; }));
     CHECK(content_of(scene.path).substr(kBlockBytes) == bytes);
   };
   commit('a');

@@ -73,15 +73,14 @@ class Writer {
   }
   void begin() { transaction = std::make_unique<Transaction>(*archive); }
   Staging& stage(std::string_view tensor) const {
-    return **transaction->stage(archive->tensors().find(tensor).value());
+    return **transaction->stage(archive->version()->find(tensor).value());
   }
   void write(std::string_view tensor, std::string_view bytes, std::uint64_t offset = 0) const {
     const auto staged = stage(tensor).write(std::as_bytes(std::span(bytes.data(), bytes.size())), offset);
     if (!staged) throw std::runtime_error(staged.error().message);
   }
   Result<void> commit() {
-    auto committed =
-        transaction->commit(options, [this](std::uint32_t) -> ReaderWriterLock& { return lock; });
+    auto committed = transaction->commit(options, [this](TensorId) -> ReaderWriterLock& { return lock; });
     if (committed) begin();
     return committed;
   }

@@ -25,14 +25,14 @@ struct ThreeTensors {
     options.lock_patience = std::chrono::milliseconds(50);
   }
   void write(std::string_view name, const std::string& bytes, std::uint64_t offset = 0) const {
-    const auto tensor = archive->tensors().find(name);
+    const auto tensor = archive->version()->find(name);
     if (!tensor) throw std::runtime_error("find");
     auto stage = transaction->stage(*tensor);
     if (!stage || !(*stage)->write(std::as_bytes(std::span(bytes)), offset))
       throw std::runtime_error("write");
   }
   Result<void> commit() {
-    return transaction->commit(options, [this](std::uint32_t) -> ReaderWriterLock& { return lock; });
+    return transaction->commit(options, [this](TensorId) -> ReaderWriterLock& { return lock; });
   }
   int commit_errno() {
     const auto committed = commit();
@@ -79,7 +79,7 @@ TEST_CASE("a commit of nothing is nothing", "[core][transaction]") {
   ThreeTensors sample;
   REQUIRE(sample.commit());
   sample.write("a", "x");
-  sample.transaction->drop(*sample.archive->tensors().find("a"));
+  sample.transaction->drop(*sample.archive->version()->find("a"));
   CHECK_FALSE(sample.transaction->is_dirty());
   REQUIRE(sample.commit());
   CHECK(content_of(sample.path) == sample.before);
@@ -89,7 +89,7 @@ TEST_CASE("one tensor of the wrong size keeps all from changing, and may be comp
           "[core][transaction]") {
   ThreeTensors sample;
   sample.write("a", "aaaa");
-  auto stage = sample.transaction->stage(*sample.archive->tensors().find("c")).value();
+  auto stage = sample.transaction->stage(*sample.archive->version()->find("c")).value();
   REQUIRE(stage->resize(3));
   const auto committed = sample.commit();
   REQUIRE_FALSE(committed);

@@ -204,12 +204,12 @@ class GroupRun {
     const CommitOptions options = commit_options(durability_);
     std::vector<std::unique_ptr<Transaction>> transactions;
     ReaderWriterLock readers;
-    const Transaction::LockOf lock_of = [&](std::uint32_t) -> ReaderWriterLock& { return readers; };
+    const Transaction::LockOf lock_of = [&](TensorId) -> ReaderWriterLock& { return readers; };
     CommitProtocol protocol;
     for (std::size_t at = 0; at < archives.size(); ++at) {
       transactions.push_back(std::make_unique<Transaction>(*archives[at]));
       for (const Piece& piece : steps_[at].pieces) {
-        auto stage = transactions.back()->stage(small_archive().position(piece.tensor));
+        auto stage = transactions.back()->stage(TensorId{small_archive().position(piece.tensor)});
         if (!stage) return pass_on(std::move(stage));
         const std::size_t number = 10 * (states_.size() - 1) + at;
         if (auto written = (*stage)->write(piece_bytes(small_archive(), piece, number), piece.offset);

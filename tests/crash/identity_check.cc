@@ -144,7 +144,7 @@ std::optional<std::string> check_replaced(Replacement replacement) {
   auto archive = Archive::open(kArchivePath, Access::ReadWrite, *process);
   if (!archive) return text_of(archive.error());
   Transaction transaction(**archive);
-  auto staging = transaction.stage(small_archive().position("block"));
+  auto staging = transaction.stage(TensorId{small_archive().position("block")});
   if (auto written = (*staging)->write(Content(10, std::byte{1}), 0); !written)
     return text_of(written.error());
 
@@ -162,7 +162,7 @@ std::optional<std::string> check_replaced(Replacement replacement) {
   }
   ReaderWriterLock readers;
   const auto committed = transaction.commit(commit_options(Durability::Power),
-                                            [&](std::uint32_t) -> ReaderWriterLock& { return readers; });
+                                            [&](TensorId) -> ReaderWriterLock& { return readers; });
   const std::string name =
       "replaced before the commit (" + std::to_string(static_cast<int>(replacement)) + "): ";
   if (committed) return name + "the commit was taken";

@@ -271,7 +271,7 @@ Result<void> Writer::settle() {
 
 Result<void> Writer::stage(Transaction& transaction, std::span<const Piece> pieces, std::uint64_t number) {
   for (const Piece& piece : pieces) {
-    auto staging = transaction.stage(layout_.position(piece.tensor));
+    auto staging = transaction.stage(TensorId{layout_.position(piece.tensor)});
     if (!staging) return pass_on(std::move(staging));
     const Content bytes = piece_bytes(layout_, piece, number);
     // In two writes, as programs do.
@@ -287,9 +287,9 @@ Result<void> Writer::run(const Step& step, std::uint64_t number, unsigned retrie
   if (step.reopens) close();
   if (auto opened = open(); !opened) return opened;
   Transaction transaction(*archive_);
-  const auto lock_of = [this](std::uint32_t) -> ReaderWriterLock& { return readers_; };
+  const auto lock_of = [this](TensorId) -> ReaderWriterLock& { return readers_; };
   if (step.tries_wrong_size) {
-    auto staging = transaction.stage(layout_.position(step.pieces.front().tensor));
+    auto staging = transaction.stage(TensorId{layout_.position(step.pieces.front().tensor)});
     if (!staging) return pass_on(std::move(staging));
     if (auto cut = (*staging)->resize(1); !cut) return cut;
     if (auto other = stage(transaction, std::span(step.pieces).last(1), number); !other) return other;

@@ -14,8 +14,9 @@ using Told = std::vector<std::pair<Ino, Stale::What>>;
 
 Told cached_of(const Filesystem& filesystem, Stale::What what, std::uint32_t tensors) {
   Told told;
-  filesystem.visit_cached({InodeTable::ino_of_tensor(0), InodeTable::ino_of_tensor(tensors) - 1, what},
-                          [&](Ino ino, Stale::What its) { told.emplace_back(ino, its); });
+  filesystem.visit_cached(
+      {InodeTable::ino_of_tensor(TensorId{}), InodeTable::ino_of_tensor(TensorId{tensors}) - 1, what},
+      [&](Ino ino, Stale::What its) { told.emplace_back(ino, its); });
   return told;
 }
 

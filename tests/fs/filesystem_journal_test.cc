@@ -282,9 +282,9 @@ TEST_CASE("what another process commits during a series is noticed, by the next 
   {
     const auto other = Archive::open(mount->archive().path(), Access::ReadWrite).value();
     Transaction change(*other);
-    REQUIRE((*change.stage(other->tensors().find("first").value()))->write(bytes_of("from afar......."), 0));
+    REQUIRE((*change.stage(other->version()->find("first").value()))->write(bytes_of("from afar......."), 0));
     ReaderWriterLock lock;
-    REQUIRE(change.commit({}, [&](std::uint32_t) -> ReaderWriterLock& { return lock; }));
+    REQUIRE(change.commit({}, [&](TensorId) -> ReaderWriterLock& { return lock; }));
   }
   Stale seen;
   if (goes_on) {

@@ -7,7 +7,7 @@
 
 namespace stfs::test {
 
-inline constexpr Ino kViews = TransactionDirectory::kViews;
+inline constexpr Ino kViews = kHiddenIno;
 inline constexpr Ino kTransactions = TransactionDirectory::kTransactions;
 inline constexpr Ino kCommitted = TransactionDirectory::kCommitted;
 

@@ -90,7 +90,7 @@ Result<void> stage(Transaction& transaction, const Archive& archive, const Reque
     const PlainTensor& tensor = layout.tensors[patch.tensor];
     bytes.assign(patch.size_bytes, static_cast<std::byte>(number));
     if (request.fill.empty()) fill_bytes(bytes, request.seed, number, tensor.offset + patch.begin);
-    auto staging = transaction.stage(*archive.tensors().find(tensor.name));
+    auto staging = transaction.stage(*archive.version()->find(tensor.name));
     if (!staging) return pass_on(std::move(staging));
     // As `dd of=` does.
     constexpr std::size_t kWriteBytes = 1 << 20;
@@ -140,7 +140,7 @@ int run(const Request& request) {
     say("begin " + std::to_string(number) + position.text());
     Transaction transaction(**archive);
     auto done = stage(transaction, **archive, request, layout, number);
-    if (done) done = transaction.commit(options, [&](std::uint32_t) -> ReaderWriterLock& { return readers; });
+    if (done) done = transaction.commit(options, [&](TensorId) -> ReaderWriterLock& { return readers; });
     if (!done) {
       say("failed " + std::to_string(number) + " " + std::to_string(done.error().errno_value) + " " +
           std::string(outcome(**archive, done.error())) + " " + done.error().message);

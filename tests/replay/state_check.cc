@@ -105,12 +105,12 @@ std::string commit_next(Archive& archive, const Request& request, const Layout& 
   for (const Patch& patch : patches_of(layout, request.seed, number)) {
     bytes.resize(patch.size_bytes);
     fill_bytes(bytes, request.seed, number, layout.tensors[patch.tensor].offset + patch.begin);
-    auto staging = transaction.stage(static_cast<std::uint32_t>(patch.tensor));
+    auto staging = transaction.stage(TensorId{static_cast<std::uint32_t>(patch.tensor)});
     if (!staging) return staging.error().message;
     if (auto written = (*staging)->write(bytes, patch.begin); !written) return written.error().message;
   }
   ReaderWriterLock readers;
-  auto done = transaction.commit({}, [&](std::uint32_t) -> ReaderWriterLock& { return readers; });
+  auto done = transaction.commit({}, [&](TensorId) -> ReaderWriterLock& { return readers; });
   if (!done) return done.error().message;
   Expectation expected(layout, request.seed);
   while (expected.number() < number) expected.advance();

@@ -15,13 +15,13 @@ namespace {
 Result<void> commit_to(Archive& archive, const std::string& tensor, std::uint64_t offset,
                        const Buffer& bytes) {
   Transaction transaction(archive);
-  auto stage = transaction.stage(*archive.tensors().find(tensor));
+  auto stage = transaction.stage(*archive.version()->find(tensor));
   if (!stage) return pass_on(std::move(stage));
   if (auto written = (*stage)->write(bytes, offset); !written) return written;
   CommitOptions options;
   options.lock_patience = std::chrono::milliseconds(0);
   ReaderWriterLock readers;
-  return transaction.commit(options, [&](std::uint32_t) -> ReaderWriterLock& { return readers; });
+  return transaction.commit(options, [&](TensorId) -> ReaderWriterLock& { return readers; });
 }
 
 }  // namespace

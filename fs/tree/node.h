@@ -20,7 +20,7 @@ struct Node {
   };
   Ino ino = 0;  // the number in the model (InodeSpace::local())
   Kind kind = Kind::Missing;
-  std::uint32_t tensor = 0;  // its position in the model; only of Tensor and Staged
+  TensorId tensor{};  // only of Tensor and Staged
 
   [[nodiscard]] bool exists() const { return kind != Kind::Missing; }
   [[nodiscard]] bool is_directory() const {

@@ -1,0 +1,67 @@
+// What every tree of a model offers: the tensors (tensor_tree.h), the views (fs/read/views.h), the
+// transactions (fs/write/transaction_directory.h), and `.safetensors` itself (fs/model/hidden_directory.h).
+//
+// Each tree has a range of inode numbers. Filesystem finds the tree of a number, and asks nothing else about
+// it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "fs/tree/inode_table.h"
+#include "fs/tree/node.h"
+
+namespace stfs {
+
+/// A name and its inode number, of an entry that always exists.
+struct FixedEntry {
+  std::string_view name;
+  Ino ino = 0;
+};
+
+/// The directory `.safetensors`.
+inline constexpr Ino kHiddenIno = Ino{1} << 48U;
+
+/// Any thread may call. Numbers are those of the model.
+class Directory {
+ public:
+  Directory() = default;
+  virtual ~Directory() = default;
+  Directory(const Directory&) = delete;
+  Directory& operator=(const Directory&) = delete;
+
+  /// What a number of this tree stands for. Missing if no file has it, or not any more.
+  [[nodiscard]] virtual Node node(Ino ino) const = 0;
+
+  /// Finds an entry of a directory of this tree. ENOENT if there is none; EIO for a tensor that the model's
+  /// index names but none of its shards can serve.
+  virtual Result<Ino> find(Ino directory, std::string_view name) = 0;
+
+  /// Gets the next entry and the position behind it. False ends the listing.
+  using VisitEntry = std::function<bool(std::string_view name, Ino ino, std::uint64_t position)>;
+  /// Calls visit for `.`, `..` and the entries, from a position on: 0, or one that visit got.
+  virtual void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const = 0;
+
+ protected:
+  /// Calls visit for `.`, `..` and then for the `count` entries that entry_at returns.
+  template <class EntryAt>
+  static void visit_entries(Ino directory, Ino parent, std::size_t count, std::uint64_t position,
+                            const VisitEntry& visit, const EntryAt& entry_at) {
+    constexpr std::uint64_t kDots = 2;
+    for (; position < kDots + count; ++position) {
+      bool goes_on = false;
+      if (position < kDots) {
+        goes_on = position == 0 ? visit(".", directory, 1) : visit("..", parent, kDots);
+      } else {
+        const auto& [name, ino] = entry_at(static_cast<std::size_t>(position - kDots));
+        goes_on = visit(name, ino, position + 1);
+      }
+      if (!goes_on) return;
+    }
+  }
+};
+
+}  // namespace stfs
