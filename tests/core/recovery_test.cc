@@ -83,6 +83,7 @@ TEST_CASE("a journal of another archive is foreign: by force only, and only over
   std::filesystem::rename(sample.path, sample.directory / "old");
   static_cast<void>(sample.directory.write("m.safetensors", sample.before));
   CHECK(sample.recover_one().state == JournalState::Foreign);
+  CHECK(sample.obstacle().value() == Obstacle::None);
   CHECK(sample.is_untouched());
   CHECK(std::filesystem::exists(journal));
   SECTION("every block is known") {
@@ -119,6 +120,7 @@ TEST_CASE("what only has a journal's name is left alone", "[core][recovery]") {
   CHECK(report.state == JournalState::Unknown);
   CHECK_FALSE(report.explanation.empty());
   CHECK(report.path.filename().string().starts_with(name));
+  CHECK(sample.obstacle().value() == Obstacle::None);
   CHECK(sample.is_untouched());
   CHECK(std::filesystem::exists(std::filesystem::symlink_status(report.path)));
 }

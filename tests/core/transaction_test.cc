@@ -173,7 +173,10 @@ TEST_CASE("an archive with two hard links is not written", "[core][transaction]"
   const std::string second = sample.directory / "second.safetensors";
   std::filesystem::create_hard_link(sample.path, second);
   sample.write("a", "abcd");
-  CHECK(sample.commit_errno() == EMLINK);
+  const auto refused = sample.commit();
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().errno_value == EMLINK);
+  CHECK(refused.error().message.find("2 hard links") != std::string::npos);
   CHECK(content_of(sample.path) == sample.before);
   std::filesystem::remove(second);
   CHECK(sample.commit());

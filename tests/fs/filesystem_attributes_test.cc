@@ -68,13 +68,17 @@ TEST_CASE("unknown attributes are ENODATA", "[fs][filesystem][attributes]") {
   const DrivenFilesystem mount({{"d.x", "1"}}, kTreeLayout);
   const Ino directory = mount.ino("d");
   for (const Ino ino : {kRootIno, directory, mount.ino("x", directory)}) {
-    for (const char* name : {"", "user.safetensors", "user.safetensors.", "user.safetensors.colour",
-                             "user.name", "security.capability", "system.posix_acl_access", "name"}) {
+    for (const char* name :
+         {"", "user.safetensors", "user.safetensors.", "user.safetensors.colour", "user.safetensors.NAME",
+          "user.safetensors.metadata.format", "user.name", "security.capability", "system.posix_acl_access",
+          "name"}) {
       CAPTURE(ino, name);
       CHECK(errno_of(mount->extended_attribute(ino, name)) == ENODATA);
     }
   }
   CHECK(errno_of(mount->extended_attribute(directory, "user.safetensors.name")) == ENODATA);
+  CHECK(errno_of(mount->extended_attribute(mount.ino("x", directory), "user.safetensors.tensors")) == ENODATA);
+  CHECK(errno_of(mount->extended_attribute(kRootIno, "user.safetensors.checksum")) == ENODATA);
 }
 
 TEST_CASE("what is listed can be asked for, and the checksum is not listed", "[fs][filesystem][attributes]") {
@@ -95,7 +99,9 @@ TEST_CASE("what is listed can be asked for, and the checksum is not listed", "[f
       CHECK(name.find("checksum") == std::string::npos);
     }
   }
-  CHECK(mount->list_extended_attributes(tensor)->size() == 6);
+  std::set<std::string> listed;
+  for (const std::string& name : *mount->list_extended_attributes(tensor)) listed.insert(name.substr(17));
+  CHECK(listed == std::set<std::string>{"name", "dtype", "shape", "archive", "offset", "generation"});
   CHECK(mount->list_extended_attributes(kRootIno)->size() == 3 + 1);
   CHECK(mount->list_extended_attributes(directory)->empty());
 }
@@ -154,6 +160,8 @@ TEST_CASE("the generation grows with every committed change, of this tensor alon
     CHECK(mount.generation("first") > newest);
     newest = mount.generation("first");
   }
+  REQUIRE(mount.read("first"));
+  CHECK(mount.generation("first") == newest);
   CHECK(mount.generation("second") == second);
 }
 

@@ -45,6 +45,8 @@ TEST_CASE("a commit into an archive that was deleted is ESTALE", "[fs][filesyste
   REQUIRE(writer.write(kNew, 0));
   std::filesystem::remove(mount.path());
   CHECK(errno_of(writer.close()) == ESTALE);
+  CHECK(captured.contains(mount.path() + ": the archive was replaced or deleted while it was open"));
+  CHECK(mount.read("first") == kOld);
   CHECK_FALSE(std::filesystem::exists(mount.path()));
 }
 

@@ -95,10 +95,10 @@ TEST_CASE("an archive without tensors is an empty directory", "[fs][inode_table]
 }
 
 TEST_CASE("look-up goes by the exact file name, never by decoding", "[fs][inode_table]") {
-  const Header header = header_of({"a/b", "c"});
+  const Header header = header_of({"a/b", "c", "d.e"});
   const InodeTable table(header.tensors, Layout::Flat);
   CHECK(table.find(kRootIno, "a%2Fb"));
-  for (const char* name : {"a/b", "a%2fb", "%63", "", ".", "C", "c "}) {
+  for (const char* name : {"a/b", "a%2fb", "%63", "", ".", "C", "c ", "d", "d.", "d.e.", ".safetensorsx"}) {
     CAPTURE(name);
     CHECK_FALSE(table.find(kRootIno, name));
   }
@@ -164,6 +164,18 @@ TEST_CASE("tree: empty parts, dots alone and the views' name are tensors like ot
   CHECK_FALSE(flat.find(kRootIno, kViewsDirectory));
   const InodeTable tree(header.tensors, Layout::Tree);
   CHECK_FALSE(tree.find(kRootIno, kViewsDirectory));
+}
+
+TEST_CASE("tree: the parts of a name are encoded as names are", "[fs][inode_table]") {
+  const std::vector<std::string> names = {"x..y", ".first", "last.", "p/q.r", "s.%", "t.\n"};
+  const std::vector<std::vector<std::string>> paths = {{"x", "%", "y"}, {"%", "first"}, {"last", "%"},
+                                                       {"p%2Fq", "r"},  {"s", "%25"},   {"t", "%0A"}};
+  const Header header = header_of(names);
+  const InodeTable table(header.tensors, Layout::Tree);
+  for (std::uint32_t tensor = 0; tensor < names.size(); ++tensor) {
+    CAPTURE(names[tensor]);
+    CHECK(follow(table, paths[tensor]) == InodeTable::ino_of_tensor(tensor));
+  }
 }
 
 TEST_CASE("tree: long directory names that are cut alike stay apart", "[fs][inode_table]") {

@@ -137,7 +137,9 @@ TEST_CASE("a bad archive of a directory is left out, with a log line; strict ref
   CHECK_FALSE(source->members[1].model);
   CHECK(source->members[1].why_absent);
   CHECK(captured.contains(directory / "bad.safetensors"));
-  CHECK_FALSE(open_source(directory.path(), {.is_strict = true}));
+  const auto strict = open_source(directory.path(), {.is_strict = true});
+  REQUIRE_FALSE(strict);
+  CHECK(contains(strict.error().message, directory / "bad.safetensors"));
   std::filesystem::remove(directory / "b.safetensors");
   CHECK(contains(open_source(directory.path(), {}).error().message, "none of its 1 archives"));
 }

@@ -225,6 +225,7 @@ TEST_CASE("a tensor that others have changed since is a conflict", "[fs][transac
     CHECK(t.commit("U") == 0);
   }
   CHECK(t.commit() == ESTALE);
+  CHECK(t.captured.contains("\"first\" was changed by another program"));
   CHECK(t.mount.stored("first") == other);
   CHECK(t.mount.stored("second") == kSecond);
   CHECK(t.list(kTransactions) == Names{"T"});
@@ -324,6 +325,7 @@ TEST_CASE("committed/ shows the last transactions only", "[fs][transaction_direc
   }
   const Names shown = t.list(kCommitted);
   CHECK(shown.size() == kMost);
+  CHECK(kMost == 64);
   CHECK(shown.front() == "T10");
   CHECK(shown.back() == fmt::format("T{}", kMost + 9));
   CHECK(errno_of(t.mount->lookup(kCommitted, "T9")) == ENOENT);

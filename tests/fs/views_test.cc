@@ -124,6 +124,13 @@ TEST_CASE("slices read what they select; others are refused", "[fs][views]") {
   CHECK(content(mount, mount.ino("w[2:5]", at.slice)) == "cde");
   CHECK(content(mount, mount.ino("w[::-3]", at.slice)) == "heb");
   CHECK(content(mount, mount.ino("w[1::3].npy", at.slice))->substr(128) == "beh");
+  const Ino strided = mount.ino("w[::-2]", at.slice);
+  for (std::size_t begin = 0; begin <= 5; ++begin) {
+    for (std::size_t size = 0; size <= 5; ++size) {
+      const std::string piece = begin < 4 ? std::string("hfdb").substr(begin, size) : "";
+      CHECK(text_of(mount->read(strided, begin, size)->copy().value()) == piece);
+    }
+  }
   for (const char* none : {"w[8]", "w[0", "w[0].np", "w[]", "w[x]", "w[::0]", "w[0,0]", "w[...,...]",
                            "w[99999999999999999999]"}) {
     CAPTURE(none);

@@ -61,11 +61,13 @@ def test_a_child_or_a_bystander_commits_nothing_of_a_read_write_descriptor(mount
     check_shown(mount, expected)
 
 
-@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_RDWR | os.O_TRUNC])
-def test_the_death_of_a_child_that_wrote_nothing_has_no_effect(mount, expected, flags):
+@pytest.mark.parametrize("end", [fork, killed_child])
+@pytest.mark.parametrize("flags", [os.O_WRONLY, os.O_RDWR, os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_TRUNC])
+def test_the_end_of_a_child_that_wrote_nothing_has_no_effect(mount, expected, flags, end):
     fd = os.open(mount / T, flags)
     os.pwrite(fd, WHOLE[:100_000], 0)
-    killed_child()
+    end()
+    expected.check()
     os.pwrite(fd, WHOLE[100_000:], 100_000)
     os.close(fd)
     whole(expected)

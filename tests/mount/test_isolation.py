@@ -5,7 +5,7 @@ import os
 
 import pytest
 from archive_file import random_bytes
-from mounted import eventually, run_python, start_python, wait_ready
+from mounted import errno_of, start_python, wait_ready
 
 T = "layers.0.weight"
 FLAGS = {"whole": os.O_WRONLY | os.O_TRUNC, "patch": os.O_WRONLY}
@@ -133,37 +133,17 @@ def test_an_existing_mapping_of_a_reader_sees_old_then_new_and_no_sigbus(mount, 
 def test_a_refused_write_leaves_nothing_in_any_cache(mount, expected, open_fd):
     cached = open_fd(mount / T)
     old = read_from(cached)
-    for flags in (os.O_WRONLY | os.O_TRUNC, os.O_RDWR | os.O_TRUNC, os.O_RDWR):
+    too_long, too_short = True, False
+    for flags, why in ((os.O_WRONLY | os.O_TRUNC, too_long), (os.O_RDWR | os.O_TRUNC, too_long), (os.O_RDWR, too_long),
+                       (os.O_RDWR | os.O_TRUNC, too_short)):
         fd = os.open(mount / T, flags)
         os.write(fd, b"x" * 5000)
-        with pytest.raises(OSError):
-            os.pwrite(fd, b"x", len(old))
-        with pytest.raises(OSError):
-            os.close(fd)
+        assert why == too_short or errno_of(os.pwrite, fd, b"x", len(old)) != 0
+        assert errno_of(os.close, fd) != 0
         assert os.stat(mount / T).st_size == len(old), flags
         assert read_from(cached) == old, flags
-        assert read_with(mount / T, os.O_DIRECT) == old, flags
+        assert read_with(mount / T, 0) == read_with(mount / T, os.O_DIRECT) == old, flags
     expected.check()
-
-
-def test_a_short_read_write_content_leaves_nothing_in_any_cache(mount, expected, open_fd):
-    cached = open_fd(mount / T)
-    old = read_from(cached)
-    fd = os.open(mount / T, os.O_RDWR | os.O_TRUNC)
-    os.write(fd, b"y" * 5000)
-    with pytest.raises(OSError):
-        os.close(fd)
-    assert os.stat(mount / T).st_size == len(old)
-    assert read_from(cached) == old
-    assert read_with(mount / T, 0) == old
-    expected.check()
-
-
-def test_the_neighbours_stay_cached_and_right(writing, mount, expected):
-    names = [name for name in expected.layout if name != T]
-    before = {name: read_with(mount / name, 0) for name in names}
-    writing.close()
-    assert {name: read_with(mount / name, 0) for name in names} == before
 
 
 def test_commits_show_at_once_to_a_process_that_reads_in_turn(mount, expected):
@@ -177,23 +157,6 @@ def test_commits_show_at_once_to_a_process_that_reads_in_turn(mount, expected):
             assert os.pread(fd, len(data), 0) == data, f"commit {number} is not seen"
     finally:
         os.close(fd)
-
-
-def test_another_process_sees_the_commit_at_once(mount, expected):
-    code = "import sys, hashlib; print(hashlib.sha256(open(sys.argv[1], 'rb').read()).hexdigest())"
-    import hashlib
-    for seed in range(3):
-        data = random_bytes(expected.size(T), seed)
-        (mount / T).write_bytes(data)
-        assert run_python(code, mount / T).stdout.strip() == hashlib.sha256(data).hexdigest()
-
-
-def test_the_size_comes_back_after_a_truncating_open_that_is_abandoned(mount, expected):
-    fd = os.open(mount / T, os.O_WRONLY | os.O_TRUNC)
-    with pytest.raises(OSError):
-        os.close(fd)
-    assert eventually(lambda: os.stat(mount / T).st_size == expected.size(T))
-    assert read_with(mount / T, 0) == expected.tensor(T)
 
 
 def test_an_open_right_after_a_refused_close_starts_afresh(mount, expected):

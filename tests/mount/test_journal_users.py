@@ -1,5 +1,4 @@
 # Whoever may write an archive can see and settle its journals, whoever made them. Whoever can't see one is stopped.
-import errno
 import json
 import os
 import shutil
@@ -244,15 +243,3 @@ def test_a_journal_of_a_newer_version_is_said_to_everybody(shared):
     shared.old.check()
     assert os.path.exists(journal)
 
-
-def test_an_archive_with_two_names_is_not_written(shared, mounts):
-    mount = mounts(shared.archive.path)
-    os.link(shared.path, os.path.join(shared.archives, "second.safetensors"))
-    before = Expectation(shared.archive)
-    with pytest.raises(OSError) as raised:
-        (mount / "a").write_bytes(random_bytes(20_000, 1))
-    assert raised.value.errno == errno.EMLINK
-    before.check()
-    assert "2 hard links" in mount.log()
-    os.unlink(os.path.join(shared.archives, "second.safetensors"))
-    (mount / "a").write_bytes(random_bytes(20_000, 1))

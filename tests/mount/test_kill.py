@@ -6,7 +6,7 @@ import time
 
 import pytest
 from archive_file import random_bytes
-from mounted import PATIENCE, eventually, start_python, wait_ready
+from mounted import PATIENCE, start_python, wait_ready
 
 T = "layers.0.weight"
 
@@ -60,16 +60,6 @@ def test_killed_dd_leaves_old_or_new_and_nothing_else(mount, expected, tmp_path)
             expected.change(T, data)
         expected.check()
     works_on(mount, expected)
-
-
-def test_a_writer_that_raises_has_its_patch_committed_as_by_any_exit(mount, expected):
-    writer = start_python("import os, sys; fd = os.open(sys.argv[1], os.O_WRONLY); os.write(fd, b'patch'); "
-                          "raise SystemExit(3)", mount / T)
-    writer.communicate()
-    assert writer.returncode == 3
-    expected.change(T, b"patch")
-    assert eventually(expected.matches)
-    expected.check()
 
 
 READER = """

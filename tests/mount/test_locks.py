@@ -1,8 +1,7 @@
-# Several writers of one archive: mounts beside each other, and a process that holds a lock.
+# Several writers of one archive: mounts beside each other, and a process that holds a lock. What becomes of a commit that
+# waits for it: test_waiting.py, tests/fs/filesystem_waiting_test.cc.
 import contextlib
-import errno
 import threading
-import time
 
 import pytest
 from archive_file import Expectation, random_bytes
@@ -69,16 +68,6 @@ def test_the_other_mount_sees_a_commit_soon(archive, two):
     assert two[1].generation(name) > before
 
 
-def test_a_commit_over_a_commit_of_the_other_mount_keeps_it(archive, two):
-    expected = Expectation(archive)
-    for at, (begin, patch) in enumerate([(10, b"one"), (5000, b"two"), (11_000, b"three")]):
-        with open(two[at % 2] / "odd", "r+b") as file:
-            file.seek(begin)
-            file.write(patch)
-        expected.change("odd", patch, at=begin)
-    expected.check()
-
-
 @contextlib.contextmanager
 def held_by_another(archive, name):
     """The process that holds the lock on a tensor's bytes."""
@@ -90,28 +79,6 @@ def held_by_another(archive, name):
     finally:
         holder.kill()
         holder.wait()
-
-
-def test_a_lock_held_by_somebody_is_ebusy_with_his_pid_in_the_log(archive, mount):
-    expected = Expectation(archive)
-    begin = archive.layout()["embed"][2]
-    with held_by_another(archive, "embed") as holder:
-        started = time.monotonic()
-        with pytest.raises(OSError) as raised:
-            (mount / "embed").write_bytes(random_bytes(expected.size("embed"), 1))
-        assert raised.value.errno == errno.EBUSY
-        assert 9 <= time.monotonic() - started < 30
-        assert f"process {holder.pid}" in mount.log()
-        expected.check()
-        # Another tensor, far enough away, is nobody's.
-        name = "layers.0.weight" if abs(archive.layout()["layers.0.weight"][2] - begin) > 8192 else "odd"
-        data = random_bytes(expected.size(name), 2)
-        (mount / name).write_bytes(data)
-        expected.change(name, data)
-    data = random_bytes(expected.size("embed"), 3)
-    (mount / "embed").write_bytes(data)
-    expected.change("embed", data)
-    expected.check()
 
 
 def test_nolock_asks_nobody(archive, mounts):

@@ -1,5 +1,5 @@
 # Models of many shards through a real mount and the reference library: what is mounted, views, writes, changes
-# underneath.
+# underneath. What belongs to one shard and stays there: tests/fs/filesystem_model_test.cc.
 import errno
 import json
 import os
@@ -120,18 +120,6 @@ def test_safe_open_of_the_archive_view_gives_each_tensor_and_slice(sharded):
     in_child(look)
 
 
-def test_pieces_of_the_archive_view_at_any_place(sharded):
-    fd = os.open(sharded / ".safetensors" / "archive.safetensors", os.O_RDONLY | os.O_DIRECT)
-    try:
-        whole = b"".join(iter(lambda: os.read(fd, 1 << 20), b""))
-        random = np.random.default_rng(3)
-        for _ in range(300):
-            at, size = int(random.integers(0, len(whole))), int(random.integers(1, 40000))
-            assert os.pread(fd, size, at) == whole[at:at + size]
-    finally:
-        os.close(fd)
-
-
 def test_npy_slices_and_float32_of_any_shard(sharded):
     views = sharded / ".safetensors"
     for name in ("layers.0.weight", "layers.1.weight"):
@@ -146,19 +134,6 @@ def test_npy_slices_and_float32_of_any_shard(sharded):
 
 
 # ---- writing ----
-
-def test_a_write_changes_its_shard_alone(sharded):
-    model = sharded.model
-    before = {name: (model.directory / name).read_bytes() for name in model.names}
-    data = random_bytes(12345, 9)
-    (sharded / "odd").write_bytes(data)
-    assert model.stored("odd") == data
-    assert (sharded / "odd").read_bytes() == data
-    for name in model.names:
-        if name != model.weight_map["odd"]:
-            assert (model.directory / name).read_bytes() == before[name]
-    assert read_archive_view(sharded / ".safetensors" / "archive.safetensors") == model.reference()
-
 
 def test_many_small_writes_over_all_shards_leave_no_journal(sharded):
     model = sharded.model
@@ -244,12 +219,3 @@ def test_a_link_that_is_led_elsewhere_is_followed(model, mounts, tmp_path):
     assert (tmp_path / "hub" / "blobs" / "other").read_bytes() == path.read_bytes()
     assert model.stored("odd") == random_bytes(12345, 3)
 
-
-def test_a_foreign_write_into_a_shard_is_seen(sharded):
-    model = sharded.model
-    (sharded / "odd").read_bytes()
-    begin = int(sharded.attribute("odd", "offset"))
-    with open(model.shard_of("odd"), "r+b") as file:
-        file.seek(begin)
-        file.write(b"foreign")
-    assert eventually(lambda: (sharded / "odd").read_bytes().startswith(b"foreign"))

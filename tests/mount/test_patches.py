@@ -1,11 +1,12 @@
-# Patches: what is written into a part of a tensor, by offset or through a mapping, leaves the rest as it was.
+# Patches: what is written into a part of a tensor, by offset or through a mapping, leaves the rest as it was. Many of
+# them in one open, and over each other: test_large_patches.py, test_stress.py, tests/core/staging_test.cc.
 import ctypes
 import mmap
 import os
 
 import numpy as np
 import pytest
-from mounted import eventually, shell
+from mounted import eventually
 from written_tensor import T, check_shown, run
 
 pytestmark = pytest.mark.sequential
@@ -26,38 +27,12 @@ def map_and_close(path, size_bytes):
 
 
 @pytest.mark.parametrize("block, seek, count", [(1, 0, 1), (1, 4095, 3), (4096, 1, 2), (4096, 7, 1), (1000, 13, 9),
-                                                (65536, 0, 2), (131072, 1, 1)])
+                                                (65536, 0, 2), (131072, 1, 1), (1, 308_223, 1)])
 def test_dd_seek_notrunc_patches_only_that_range(mount, expected, fresh, block, seek, count):
     data, path = fresh(block * count)
     done = run("dd", f"if={path}", f"of={mount / T}", f"bs={block}", f"seek={seek}", "conv=notrunc")
     assert done.returncode == 0, done.stderr
     expected.change(T, data, block * seek)
-    check_shown(mount, expected)
-
-
-def test_the_last_byte_can_be_patched(mount, expected):
-    size_bytes = expected.size(T)
-    assert shell('printf Z | dd of="$1" bs=1 seek=$2 conv=notrunc status=none', mount / T,
-                 size_bytes - 1).returncode == 0
-    expected.change(T, b"Z", size_bytes - 1)
-    check_shown(mount, expected)
-
-
-def test_many_scattered_patches_in_one_open(mount, expected, open_fd):
-    fd = open_fd(mount / T, os.O_WRONLY)
-    for number in range(0, 300, 7):
-        os.pwrite(fd, bytes([number % 256]) * 11, number * 1000 + 3)
-        expected.change(T, bytes([number % 256]) * 11, number * 1000 + 3)
-    os.close(fd)
-    check_shown(mount, expected)
-
-
-def test_a_patch_over_a_patch_the_last_wins(mount, expected, open_fd):
-    fd = open_fd(mount / T, os.O_WRONLY)
-    for data, at in ((b"a" * 10_000, 5_000), (b"b" * 10, 5_100), (b"c" * 9_000, 3_000), (b"d", 11_999)):
-        os.pwrite(fd, data, at)
-        expected.change(T, data, at)
-    os.close(fd)
     check_shown(mount, expected)
 
 

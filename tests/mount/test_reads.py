@@ -127,8 +127,9 @@ def test_parallel_readers_each_see_the_right_bytes(large):
         assert [wrong for wrong in pool.map(read_some, range(8)) if wrong] == []
 
 
-def test_parallel_first_reads_of_every_tensor(mount, archive):
-    names = sorted(archive.layout()) * 4
+@pytest.mark.parametrize("options", ["", "threads=1", "threads=2", "threads=7"])
+def test_parallel_first_reads_of_every_tensor(archive, mounts, options):
+    mount, names = mounts(archive.path, options), sorted(archive.layout()) * 4
     with ThreadPoolExecutor(16) as pool:
         for name, data in zip(names, pool.map(lambda name: (mount / name).read_bytes(), names)):
             assert data == archive.tensor(name), name
@@ -167,15 +168,6 @@ def test_reading_changes_nothing(archive, mounts):
     assert archive.content() == before
     assert (after.st_mtime_ns, after.st_ino, after.st_size) == (
         status.st_mtime_ns, status.st_ino, status.st_size)
-
-
-@pytest.mark.parametrize("threads", [1, 2, 7])
-def test_any_number_of_threads_serves(archive, mounts, threads):
-    mount = mounts(archive.path, f"threads={threads}")
-    with ThreadPoolExecutor(8) as pool:
-        names = list(archive.layout())
-        for name, data in zip(names, pool.map(lambda name: (mount / name).read_bytes(), names)):
-            assert data == archive.tensor(name)
 
 
 def test_the_reference_library_can_use_a_copy_made_of_the_files(mount, archive, tmp_path):

@@ -85,9 +85,13 @@ def test_readdir_is_complete_and_its_positions_hold(scaled):
             names.append(entry[0])
         assert set(names) == {".", ".."} | {tensor_name(number) for number in range(COUNT)}
         assert len(names) == COUNT + 2
-        for index in random.Random(5).sample(range(COUNT), 50):
+        for index in [0, 1, 2, COUNT + 1, *random.Random(5).sample(range(COUNT), 50)]:
             directory.seek(positions[index])
             assert directory.next()[0] == names[index]
+        directory.seek(positions[-10])
+        assert [name for name, _, _ in directory.rest()] == names[-10:]
+        directory.rewind()
+        assert [name for name, _, _ in directory.rest()] == names
 
 
 def test_inode_numbers_are_unique(scaled):

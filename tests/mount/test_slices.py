@@ -76,19 +76,6 @@ def test_random_slices_are_numpys(arrays):
             del found
 
 
-def test_pieces_of_a_strided_slice_are_the_whole(arrays):
-    mount, made = arrays
-    want = made["large"][::-3, 5:1200:7].tobytes()
-    fd = os.open(mount / ".safetensors" / "slice" / "large[::-3,5:1200:7]", os.O_RDONLY | os.O_DIRECT)
-    numbers = np.random.default_rng(1)
-    try:
-        for _ in range(300):
-            at, size = numbers.integers(0, len(want)), numbers.integers(1, 9000)
-            assert os.pread(fd, size, at) == want[at:at + size]
-    finally:
-        os.close(fd)
-
-
 def test_a_slice_says_what_it_is(arrays):
     mount, _ = arrays
     path = mount / ".safetensors" / "slice" / "large[0:10,3]"

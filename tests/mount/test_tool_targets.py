@@ -1,7 +1,6 @@
 # What each file of a mount means to each verb of stfs and to stfs.open: the table of tools/target/target.h, with the kernel.
 import json
 import os
-import shutil
 import subprocess
 import sys
 
@@ -186,15 +185,3 @@ def test_a_view_is_a_file_to_take_bytes_from(place, tmp_path):
     run(STFS, "put", "--raw", place.archive, "w", place.root / ".safetensors/slice/w[::-1]", code=0)
     assert (place.root / "w").read_bytes() == W[::-1].tobytes()
 
-
-def test_a_directory_with_one_archive_is_that_archive(tmp_path, mounts):
-    """Each verb of such a directory: test_every_option.py."""
-    directory = tmp_path / "one"
-    directory.mkdir()
-    archive = archive_file.save_with_reference(directory / "m.safetensors", TENSORS)
-    (directory / "notes.txt").write_text("a note")
-    assert (mounts(directory) / "m" / "w").read_bytes() == W.tobytes()
-    shutil.copy(archive, directory / "second.safetensors")
-    for verb in ("ls", "info", "verify", "recover"):
-        assert b"name an archive in it: m.safetensors, second.safetensors" in run(STFS, verb, directory, code=1).stderr
-    run(STFS, "upload", "--device", "cpu", directory / "second.safetensors", code=0)

@@ -117,18 +117,6 @@ def test_a_record_of_a_model_fits_a_mount_of_it_until_it_is_written_to(tmp_path,
     assert stfs("slice", mount / "a.i64", "[-1, -1, -1, -1]").stdout == changed[-1, -1, -1, -1].tobytes()
 
 
-def test_verify_names_the_tensors_of_a_shard_that_is_gone(tmp_path):
-    sharded = ShardedModel(tmp_path / "sharded", tensors=values())
-    record = tmp_path / "sums.json"
-    stfs("verify", sharded.index, "--record", record)
-    os.unlink(sharded.shard_of("a.f32"))
-    errors = stfs("verify", sharded.index, "--against", record, wanted=1).stderr.decode()
-    gone = [name for name, shard in sharded.weight_map.items() if shard == sharded.weight_map["a.f32"]]
-    assert len(gone) > 1
-    for name in gone:
-        assert f": {name}: is in the record and missing here\n" in errors
-
-
 def test_a_mount_of_several_models_names_them(tmp_path, mounts):
     (tmp_path / "models").mkdir()
     for name in ("b", "a"):

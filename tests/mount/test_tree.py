@@ -1,9 +1,8 @@
-# The tree: every tensor of the archive is visible once, under a name that a directory can hold.
+# The tree: every tensor of the archive is visible once, under a name that a directory can hold. What a file and a
+# directory say of themselves: tests/fs/filesystem_tree_test.cc, inode_table_test.cc; 100,000 of them: test_scale.py.
 import errno
 import os
 import re
-import stat
-import subprocess
 
 import pytest
 from archive_file import ArchiveFile, write_bytes_tensors
@@ -51,10 +50,6 @@ def true_name(path):
     return os.getxattr(path, "user.safetensors.name").decode()
 
 
-def test_flat_layout_lists_each_tensor_under_its_name(mount, archive):
-    assert sorted(os.listdir(mount.path)) == sorted(archive.layout())
-
-
 def test_every_awkward_name_is_visible_once_encoded_as_promised_and_reads_its_own_bytes(awkward):
     """How a long name is cut, and what else has the same short form: tests/fs/names_test.cc, inode_table_test.cc."""
     entries = os.listdir(awkward.path)
@@ -65,23 +60,6 @@ def test_every_awkward_name_is_visible_once_encoded_as_promised_and_reads_its_ow
     for name in LONG_NAMES:
         assert SHORTENED.search(shown[name]) and encoded(name).startswith(shown[name][:-17]), name
         assert 250 <= len(os.fsencode(shown[name])) <= 255
-
-
-def test_the_same_file_names_come_back_at_the_next_mount(tmp_path, mounts):
-    path = write_bytes_tensors(tmp_path / "a.safetensors", contents_for(AWKWARD_NAMES + LONG_NAMES))
-    first = mounts(path)
-    before = {entry: true_name(first / entry) for entry in os.listdir(first.path)}
-    first.unmount()
-    second = mounts(path)
-    assert {entry: true_name(second / entry) for entry in os.listdir(second.path)} == before
-
-
-@pytest.mark.parametrize("name", ["nothing", "layers", "layers.0", "layers.0.weight.", "Layers.0.weight",
-                                  "%6Cayers.0.weight", "x" * 255, "a\nb", ".safetensorsx"])
-def test_a_missing_name_is_enoent(mount, name):
-    for _ in range(2):  # the second answer comes from the kernel's cache
-        with pytest.raises(FileNotFoundError):
-            os.stat(mount / name)
 
 
 def test_a_name_over_255_bytes_is_refused_as_everywhere(mount):
@@ -99,74 +77,16 @@ def test_a_slice_may_have_a_longer_name_than_a_file(tmp_path, mounts):
     assert (mount / ".safetensors" / "slice" / f"{name}[1:3]").read_bytes() == b"bc"
 
 
-def test_nothing_is_found_below_a_tensor(mount):
-    with pytest.raises(NotADirectoryError):
-        os.stat(mount / "odd" / "x")
-
-
-def test_a_tensor_is_a_regular_file_of_its_size(mount, archive):
-    for name, (_, _, begin, end) in archive.layout().items():
-        status = os.stat(mount / name)
-        assert stat.S_ISREG(status.st_mode), name
-        assert status.st_size == end - begin, name
-        assert status.st_nlink == 1, name
-        assert status.st_blocks * 512 >= status.st_size, f"{name}: du would show too little"
-
-
-def test_files_take_owner_mode_and_time_from_the_archive(mount, archive):
-    source, shown = os.stat(archive.path), os.stat(mount / "odd")
-    assert (shown.st_uid, shown.st_gid) == (source.st_uid, source.st_gid)
-    assert stat.S_IMODE(shown.st_mode) & 0o111 == 0
-    assert abs(shown.st_mtime - source.st_mtime) < 2
-    root = os.stat(mount.path)
-    assert stat.S_ISDIR(root.st_mode) and stat.S_IMODE(root.st_mode) & 0o500 == 0o500
-
-
-def test_uid_gid_and_umask_options_are_shown(archive, mounts):
-    mount = mounts(archive.path, "uid=1234,gid=2345,umask=0077")
-    status = os.stat(mount / "odd")
-    assert (status.st_uid, status.st_gid) == (1234, 2345)
-    assert stat.S_IMODE(status.st_mode) & 0o077 == 0
-    root = os.stat(mount.path)
-    assert (root.st_uid, root.st_gid) == (1234, 2345)
-    assert stat.S_IMODE(root.st_mode) & 0o077 == 0
-
-
-def test_inode_numbers_are_unique_and_agree_with_readdir(mount):
+def test_inode_numbers_are_unique_and_agree_with_readdir_and_so_do_types(mount):
     with Directory(mount.path) as directory:
-        entries = [entry for entry in directory.rest() if entry[0] not in (".", "..")]
+        found = directory.rest()
+    entries = [entry for entry in found if entry[0] not in (".", "..")]
+    assert [kind for name, _, kind in found if name in (".", "..")] == [DT_DIR, DT_DIR]
+    assert {kind for _, _, kind in entries} == {DT_REG}
     inodes = [ino for _, ino, _ in entries]
     assert len(set(inodes)) == len(inodes)
     assert os.stat(mount.path).st_ino not in inodes
     assert all(os.stat(mount / name).st_ino == ino for name, ino, _ in entries)
-
-
-def test_readdir_tells_the_type_and_lists_dot_and_dotdot(mount):
-    with Directory(mount.path) as directory:
-        types = {name: kind for name, _, kind in directory.rest()}
-    assert types.pop(".") == DT_DIR and types.pop("..") == DT_DIR
-    assert set(types.values()) == {DT_REG}
-
-
-def test_seekdir_goes_back_to_any_position(tmp_path, mounts):
-    contents = contents_for([f"tensor.{number}" for number in range(2000)])
-    mount = mounts(write_bytes_tensors(tmp_path / "many.safetensors", contents))
-    with Directory(mount.path) as directory:
-        positions, names = [], []
-        while True:
-            positions.append(directory.tell())
-            entry = directory.next()
-            if entry is None:
-                break
-            names.append(entry[0])
-        assert len(set(names)) == 2002
-        for index in (0, 1, 2, 3, 17, 500, 1999, 2001, 1000, 5):
-            directory.seek(positions[index])
-            assert directory.next()[0] == names[index]
-        directory.seek(positions[1990])
-        assert [name for name, _, _ in directory.rest()] == names[1990:]
-        directory.rewind()
-        assert [name for name, _, _ in directory.rest()] == names
 
 
 def test_two_readers_of_one_directory_do_not_disturb_each_other(mount, archive):
@@ -198,37 +118,11 @@ def files_below(path):
     return [os.path.join(where, name) for where, _, names in os.walk(path) for name in names]
 
 
-def test_tree_layout_turns_dots_into_directories(tree):
-    assert sorted(os.listdir(tree / "model")) == ["layers", "norm"]
-    assert sorted(os.listdir(tree / "model/layers")) == ["0", "10"]
-    assert (tree / "model/layers/0/weight").read_bytes() == tree.contents["model.layers.0.weight"]
-    assert (tree / "lm_head").read_bytes() == tree.contents["lm_head"]
-
-
 def test_tree_layout_shows_each_tensor_once(tree):
     files = files_below(tree.path)
     shown = {true_name(path): open(path, "rb").read() for path in files}
     assert len(files) == len(tree.contents)
     assert shown == tree.contents
-
-
-@pytest.mark.parametrize("name, path", [
-    ("x..y", "x/%/y"), (".first", "%/first"), ("last.", "last/%"), ("p/q.r", "p%2Fq/r"), ("s.%", "s/%25"),
-    ("t.\n", "t/%0A")])
-def test_tree_layout_encodes_components_like_names(tree, name, path):
-    assert true_name(tree / path) == name
-
-
-def test_find_and_tar_see_the_whole_tree(tree, tmp_path):
-    found = subprocess.run(["find", tree.path, "-type", "f", "-print0"], capture_output=True)
-    assert found.stdout.count(b"\0") == len(tree.contents) and found.returncode == 0
-    copied = subprocess.run(["cp", "-r", tree.path, tmp_path / "copy"], capture_output=True, text=True)
-    assert copied.returncode == 0, copied.stderr
-    assert len(files_below(tmp_path / "copy")) == len(tree.contents)
-
-
-def test_a_path_through_dotdot_comes_back(tree):
-    assert (tree / "model/layers/../norm").read_bytes() == tree.contents["model.norm"]
 
 
 def test_writing_works_below_directories(tree):

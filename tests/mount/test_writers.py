@@ -89,25 +89,6 @@ def test_whole_content_through_two_duplicates_is_one_content(mount, expected, fr
     check_shown(mount, expected)
 
 
-def _fork_and_exit():
-    child = os.fork()
-    if child == 0:
-        os._exit(0)
-    assert os.waitpid(child, 0)[1] == 0
-
-
-def test_a_child_that_inherits_a_half_written_descriptor_does_no_harm(mount, expected, fresh):
-    data, _ = fresh()
-    fd = os.open(mount / T, os.O_WRONLY | os.O_TRUNC)
-    os.write(fd, data[:100_000])
-    _fork_and_exit()
-    expected.check()
-    os.write(fd, data[100_000:])
-    os.close(fd)
-    expected.change(T, data)
-    check_shown(mount, expected)
-
-
 def test_a_background_process_that_keeps_the_descriptor_does_not_hold_the_commit(mount, expected, fresh):
     data, path = fresh()
     done = shell('exec 3>"$2"; sleep 30 & cat "$1" >&3; exec 3>&-; kill $!', path, mount / T)
@@ -117,7 +98,7 @@ def test_a_background_process_that_keeps_the_descriptor_does_not_hold_the_commit
     check_shown(mount, expected)
 
 
-# ---- two writers ----
+# ---- two writers: of patches, tests/fs/filesystem_write_test.cc and test_stress.py ----
 
 def test_two_whole_writers_are_never_mixed_and_the_last_close_wins(mount, expected, fresh):
     (one, _), (two, _) = fresh(), fresh()
@@ -131,20 +112,6 @@ def test_two_whole_writers_are_never_mixed_and_the_last_close_wins(mount, expect
     check_shown(mount, expected)
     os.close(first)
     expected.change(T, one)
-    check_shown(mount, expected)
-
-
-def test_patches_of_two_writers_at_different_places_both_survive(mount, expected):
-    first, second = os.open(mount / T, os.O_WRONLY), os.open(mount / T, os.O_WRONLY)
-    os.pwrite(first, b"first", 1001)
-    os.pwrite(second, b"second", 1010)
-    os.pwrite(first, b"first again", 200_000)
-    os.close(first)
-    expected.change(T, b"first", 1001)
-    expected.change(T, b"first again", 200_000)
-    check_shown(mount, expected)
-    os.close(second)
-    expected.change(T, b"second", 1010)
     check_shown(mount, expected)
 
 

@@ -1,5 +1,6 @@
 # Writing: what is written between open and close replaces the tensor as a whole or not at all, whichever way it is
-# written. After each test the whole archive is compared, so that a byte elsewhere that changed is seen.
+# written. After each test the whole archive is compared, so that a byte elsewhere that changed is seen. What an unmount
+# leaves: test_stress.py; all tensors at a time: test_writers.py.
 import errno
 import os
 import time
@@ -142,15 +143,6 @@ def test_the_archive_gets_exactly_what_was_written_by(way, mount, expected, fres
     assert {name: mount.generation(name) for name in generations} == generations
 
 
-def test_a_write_survives_the_unmount(mount, expected, fresh, mounts):
-    data, path = fresh()
-    assert run("cp", path, mount / T).returncode == 0
-    expected.change(T, data)
-    assert mount.unmount() == 0
-    expected.check()
-    check_shown(mounts(mount.archive.path), expected)
-
-
 def test_a_tensor_of_many_requests_can_be_overwritten(tmp_path, mounts):
     size_bytes = 9 * 1024 * 1024 + 5
     path = write_bytes_tensors(tmp_path / "l.safetensors", {"a": b"1" * 7, "l": random_bytes(size_bytes, 1), "z": b"2"})
@@ -162,15 +154,6 @@ def test_a_tensor_of_many_requests_can_be_overwritten(tmp_path, mounts):
         way(tmp_path / "new", mount / "l")
         expected.change("l", data)
         check_shown(mount, expected)
-
-
-def test_all_tensors_one_after_another(mount, expected, fresh):
-    for name in expected.layout:
-        data, path = fresh(expected.size(name))
-        done = run("cp", path, mount / name)
-        assert done.returncode == 0, f"{name}: {done.stderr}"
-        expected.change(name, data)
-    check_shown(mount, expected)
 
 
 def test_the_same_content_again_is_no_error(mount, expected):
