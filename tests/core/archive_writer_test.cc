@@ -41,6 +41,12 @@ Result<void> write_whole(const std::filesystem::path& path, bool replace = false
   return writer->finish();
 }
 
+/// Where an archive is to be.
+struct Target {
+  TemporaryDirectory directory;
+  std::string path = directory / "a.safetensors";
+};
+
 struct stat status_of(const std::string& path) {
   struct stat status {};
   REQUIRE(::stat(path.c_str(), &status) == 0);
@@ -49,10 +55,8 @@ struct stat status_of(const std::string& path) {
 
 }  // namespace
 
-TEST_CASE("an archive is written whole, its data on a page, with room for its header",
-          "[core][archive_writer]") {
-  const TemporaryDirectory directory;
-  const std::string path = directory / "a.safetensors";
+TEST_CASE_METHOD(Target, "an archive is written whole, its data on a page, with room for its header",
+                 "[core][archive_writer]") {
   REQUIRE(write_whole(path));
   const std::string content = content_of(path);
   const auto length = header_length(bytes(content).first(8), content.size());
@@ -69,9 +73,7 @@ TEST_CASE("an archive is written whole, its data on a page, with room for its he
   CHECK(count_files(directory.path()) == 1);
 }
 
-TEST_CASE("data may come in any pieces", "[core][archive_writer]") {
-  const TemporaryDirectory directory;
-  const std::string path = directory / "a.safetensors";
+TEST_CASE_METHOD(Target, "data may come in any pieces", "[core][archive_writer]") {
   const std::vector<TensorSpec> tensors = {{"big", Dtype::U8, {1'000'000}}};
   std::string data(1'000'000, '\0');
   for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<char>(i * 7 >> 3);
@@ -91,10 +93,8 @@ TEST_CASE("data may come in any pieces", "[core][archive_writer]") {
   }
 }
 
-TEST_CASE("until it is finished an archive has no name, and nothing is left of one given up",
-          "[core][archive_writer]") {
-  const TemporaryDirectory directory;
-  const std::string path = directory / "a.safetensors";
+TEST_CASE_METHOD(Target, "until it is finished an archive has no name, and nothing is left of one given up",
+                 "[core][archive_writer]") {
   {
     auto writer = start(path);
     REQUIRE(writer);
@@ -107,9 +107,7 @@ TEST_CASE("until it is finished an archive has no name, and nothing is left of o
   CHECK(count_files(directory.path()) == 0);
 }
 
-TEST_CASE("a writer that was moved from removes nothing", "[core][archive_writer]") {
-  const TemporaryDirectory directory;
-  const std::string path = directory / "a.safetensors";
+TEST_CASE_METHOD(Target, "a writer that was moved from removes nothing", "[core][archive_writer]") {
   auto first = start(path);
   REQUIRE(first);
   {
@@ -122,10 +120,8 @@ TEST_CASE("a writer that was moved from removes nothing", "[core][archive_writer
   CHECK(std::filesystem::exists(path));
 }
 
-TEST_CASE("too few data, too many, or data after a failure are refused and leave nothing",
-          "[core][archive_writer]") {
-  const TemporaryDirectory directory;
-  const std::string path = directory / "a.safetensors";
+TEST_CASE_METHOD(Target, "too few data, too many, or data after a failure are refused and leave nothing",
+                 "[core][archive_writer]") {
   auto few = start(path);
   REQUIRE(few);
   REQUIRE(few->append(bytes("0123")));
@@ -156,9 +152,7 @@ TEST_CASE("an existing file is kept unless it is to be replaced", "[core][archiv
   CHECK(content_of(path).size() > 65536);
 }
 
-TEST_CASE("a file that appears meanwhile is not overwritten", "[core][archive_writer]") {
-  const TemporaryDirectory directory;
-  const std::string path = directory / "a.safetensors";
+TEST_CASE_METHOD(Target, "a file that appears meanwhile is not overwritten", "[core][archive_writer]") {
   auto writer = start(path);
   REQUIRE(writer);
   REQUIRE(writer->append(bytes(kElevenBytes)));

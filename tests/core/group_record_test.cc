@@ -71,6 +71,16 @@ class Pair {
   Transaction::LockOf lock_of_ = [this](TensorId) -> ReaderWriterLock& { return readers_; };
 };
 
+/// Both staged, on a store that does as it is told.
+struct FaultyPair {
+  FaultyPair() {
+    pair.stage(0, 'x');
+    pair.stage(1, 'y');
+  }
+  FaultyStorage storage;
+  Pair pair{"", storage};
+};
+
 }  // namespace
 
 TEST_CASE("a group record comes back as it was, and nothing else passes for one", "[core][group_record]") {
@@ -121,59 +131,50 @@ TEST_CASE("archives in different directories are not committed together", "[core
   CHECK(pair.files() == 2);
 }
 
-TEST_CASE("a part that can't be locked leaves all as they were, to be tried again", "[core][group_record]") {
-  FaultyStorage storage;
-  Pair faulty("", storage);
-  faulty.stage(0, 'x');
-  faulty.stage(1, 'y');
+TEST_CASE_METHOD(FaultyPair, "a part that can't be locked leaves all as they were, to be tried again",
+                 "[core][group_record]") {
   storage.plan().fail_call(FileCall::Lock, 3, EACCES);
-  CHECK_FALSE(faulty.commit());
-  CHECK(faulty.fills() == "ab");
+  CHECK_FALSE(pair.commit());
+  CHECK(pair.fills() == "ab");
   storage.plan().fail_call(0, 0);
-  REQUIRE(faulty.commit());
-  CHECK(faulty.fills() == "xy");
+  REQUIRE(pair.commit());
+  CHECK(pair.fills() == "xy");
 }
 
-TEST_CASE("a group that fails before its commit point may be tried again", "[core][group_record]") {
+TEST_CASE_METHOD(FaultyPair, "a group that fails before its commit point may be tried again",
+                 "[core][group_record]") {
   struct Failure {
     FileCall call;
     unsigned nth;
   };
-  FaultyStorage storage;
-  Pair faulty("", storage);
-  faulty.stage(0, 'x');
-  faulty.stage(1, 'y');
   // Each journal comes before, and has its name already when the last two fail.
   const auto failure = GENERATE(Failure{FileCall::CreateUnnamed, 1}, Failure{FileCall::Sync, 3},
                                 Failure{FileCall::Publish, 3}, Failure{FileCall::SyncDirectory, 3});
   storage.plan().fail_call(failure.call, failure.nth, ENOSPC);
-  const auto failed = faulty.commit();
+  const auto failed = pair.commit();
   REQUIRE_FALSE(failed);
   CHECK(failed.error().errno_value == ENOSPC);
-  CHECK(faulty.fills() == "ab");
-  CHECK(faulty.is_staged(0));
-  CHECK(faulty.is_staged(1));
-  CHECK(faulty.files() == 2);
+  CHECK(pair.fills() == "ab");
+  CHECK(pair.is_staged(0));
+  CHECK(pair.is_staged(1));
+  CHECK(pair.files() == 2);
   storage.plan().fail_call(0, 0);
-  REQUIRE(faulty.commit());
-  CHECK(faulty.fills() == "xy");
-  CHECK(faulty.files() == 2);
+  REQUIRE(pair.commit());
+  CHECK(pair.fills() == "xy");
+  CHECK(pair.files() == 2);
 }
 
-TEST_CASE("a journal that fails spoils those of the other archives of its group not at all",
-          "[core][group_record]") {
-  FaultyStorage storage;
-  Pair faulty("", storage);
-  faulty.stage(0, 'x');
-  faulty.stage(1, 'y');
+TEST_CASE_METHOD(FaultyPair,
+                 "a journal that fails spoils those of the other archives of its group not at all",
+                 "[core][group_record]") {
   storage.plan().fail_call(GENERATE(FileCall::Sync, FileCall::Publish, FileCall::SyncDirectory), 2, EIO);
-  REQUIRE_FALSE(faulty.commit());
-  CHECK(faulty.fills() == "ab");
+  REQUIRE_FALSE(pair.commit());
+  CHECK(pair.fills() == "ab");
   storage.plan().fail_call(0, 0);
-  faulty.drop(1);
-  REQUIRE(faulty.commit());
-  CHECK(faulty.fills() == "xb");
-  CHECK(faulty.files() == 2);
+  pair.drop(1);
+  REQUIRE(pair.commit());
+  CHECK(pair.fills() == "xb");
+  CHECK(pair.files() == 2);
 }
 
 TEST_CASE("the last journal of a group takes the group record with it, though it was made void",

@@ -62,10 +62,7 @@ TEST_CASE("where the group can't be given, it has no more than others", "[core][
   }
   REQUIRE(::chown(scene.path.c_str(), 12345, 23456) == 0);
   REQUIRE(::chmod(scene.path.c_str(), 0664) == 0);
-  WatchedStorage storage([](const SeamCall& call) {
-    return call.kind == FileCall::SetOwner ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = EPERM}
-                                           : Verdict{};
-  });
+  WatchedStorage storage(fails(FileCall::SetOwner, EPERM));
   const auto made = create_journal_file(storage, scene.path);
   REQUIRE(made);
   CHECK((made->file->status().value().mode & 07777U) == 0644);

@@ -17,13 +17,9 @@
 using namespace stfs;
 using namespace stfs::test;
 
-TEST_CASE("a journal that can't be read blocks commits, and its owner is named", "[core][journal_scan]") {
-  const Scene scene;
-  const auto journal = scene.plant();
-  WatchedStorage storage([](const SeamCall& call) {
-    const bool is_hit = call.kind == FileCall::Open && call.role == FileRole::Journal;
-    return is_hit ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = EACCES} : Verdict{};
-  });
+TEST_CASE_METHOD(Planted, "a journal that can't be read blocks commits, and its owner is named",
+                 "[core][journal_scan]") {
+  WatchedStorage storage(fails(FileCall::Open, EACCES, FileRole::Journal));
   const auto obstacle = scene.obstacle(storage);
   REQUIRE_FALSE(obstacle);
   CHECK(obstacle.error().message.find("run `stfs recover` as") != std::string::npos);
@@ -39,10 +35,9 @@ TEST_CASE("a journal that can't be read blocks commits, and its owner is named",
   CHECK((*archive)->recovered().front().blocks_commits);
 }
 
-TEST_CASE("a journal that may only be read shows its bytes, and is settled by those who may write it",
-          "[core][journal_scan]") {
-  const Scene scene;
-  const auto journal = scene.plant();
+TEST_CASE_METHOD(Planted,
+                 "a journal that may only be read shows its bytes, and is settled by those who may write it",
+                 "[core][journal_scan]") {
   unsigned opens = 0;
   WatchedStorage storage([&opens](const SeamCall& call) {
     const bool is_hit = call.kind == FileCall::Open && call.role == FileRole::Journal && ++opens % 2 == 1;
@@ -77,9 +72,7 @@ TEST_CASE("a journal of a stranger blocks commits and is never applied", "[core]
   CHECK(scene.recover_one().action == JournalAction::Applied);
 }
 
-TEST_CASE("a look at journals takes no lock", "[core][journal_scan]") {
-  const Scene scene;
-  const auto journal = scene.plant();
+TEST_CASE_METHOD(Planted, "a look at journals takes no lock", "[core][journal_scan]") {
   WatchedStorage storage;
   const auto file = storage.open(scene.path, Access::ReadOnly).value();
   const auto found = scan_journals(storage, scene.path, *file);
@@ -89,15 +82,11 @@ TEST_CASE("a look at journals takes no lock", "[core][journal_scan]") {
   CHECK(std::ranges::count(storage.calls, FileCall::TestLock) == 1);
 }
 
-TEST_CASE("where a store has no locks a journal's owner counts as dead; other failures to ask are errors",
-          "[core][journal_scan]") {
-  const Scene scene;
-  const auto journal = scene.plant();
+TEST_CASE_METHOD(
+    Planted, "where a store has no locks a journal's owner counts as dead; other failures to ask are errors",
+    "[core][journal_scan]") {
   for (const int why : {ENOLCK, ENOSYS, EOPNOTSUPP, EIO}) {
-    WatchedStorage storage([why](const SeamCall& call) {
-      return call.kind == FileCall::TestLock ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = why}
-                                             : Verdict{};
-    });
+    WatchedStorage storage(fails(FileCall::TestLock, why));
     const auto file = storage.open(scene.path, Access::ReadOnly).value();
     const auto found = scan_journals(storage, scene.path, *file);
     CHECK(found.has_value() == (why != EIO));
@@ -105,9 +94,7 @@ TEST_CASE("where a store has no locks a journal's owner counts as dead; other fa
   }
 }
 
-TEST_CASE("what a living owner has written is not hashed", "[core][journal_scan]") {
-  const Scene scene;
-  const auto journal = scene.plant();
+TEST_CASE_METHOD(Planted, "what a living owner has written is not hashed", "[core][journal_scan]") {
   const auto owner = system_storage().open(journal, Access::ReadWrite).value();
   REQUIRE_FALSE(owner->try_lock(kOwnerByte, LockKind::Exclusive).value());
   overwrite(journal, kBlockBytes, "X");
@@ -119,9 +106,7 @@ TEST_CASE("what a living owner has written is not hashed", "[core][journal_scan]
   CHECK(content_of(scene.path) == scene.before);
 }
 
-TEST_CASE("a journal that vanishes at any step of a scan is gone", "[core][journal_scan]") {
-  const Scene scene;
-  const auto journal = scene.plant();
+TEST_CASE_METHOD(Planted, "a journal that vanishes at any step of a scan is gone", "[core][journal_scan]") {
   for (const int why : {ENOENT, ESTALE}) {
     for (const FileCall kind :
          {FileCall::Open, FileCall::Read, FileCall::Status, FileCall::PathStatus, FileCall::TestLock}) {
@@ -141,23 +126,15 @@ TEST_CASE("a journal that vanishes at any step of a scan is gone", "[core][journ
     }
   }
   // What stays there and can't be read is no journal that has gone.
-  WatchedStorage storage([](const SeamCall& call) {
-    const bool is_hit = call.kind == FileCall::Read && call.role == FileRole::Journal;
-    return is_hit ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = ESTALE} : Verdict{};
-  });
+  WatchedStorage storage(fails(FileCall::Read, ESTALE, FileRole::Journal));
   const auto file = storage.open(scene.path, Access::ReadOnly).value();
   CHECK_FALSE(scan_journals(storage, scene.path, *file));
 }
 
-TEST_CASE("a reader is excused from looking only where the directory can't be listed",
-          "[core][journal_scan]") {
-  const Scene scene;
-  const auto journal = scene.plant();
+TEST_CASE_METHOD(Planted, "a reader is excused from looking only where the directory can't be listed",
+                 "[core][journal_scan]") {
   for (const int why : {EACCES, EMFILE, EIO}) {
-    WatchedStorage storage([why](const SeamCall& call) {
-      return call.kind == FileCall::List ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = why}
-                                         : Verdict{};
-    });
+    WatchedStorage storage(fails(FileCall::List, why));
     for (const Access access : {Access::ReadOnly, Access::ReadWrite}) {
       const auto archive = Archive::open(scene.path, access, storage);
       CHECK(archive.has_value() == (why == EACCES));
@@ -165,10 +142,7 @@ TEST_CASE("a reader is excused from looking only where the directory can't be li
     }
   }
   // Whoever can't open the journal is not excused, whatever the reason looks like.
-  WatchedStorage storage([](const SeamCall& call) {
-    const bool is_hit = call.kind == FileCall::Open && call.role == FileRole::Journal;
-    return is_hit ? Verdict{.kind = Verdict::Kind::Fail, .errno_value = EMFILE} : Verdict{};
-  });
+  WatchedStorage storage(fails(FileCall::Open, EMFILE, FileRole::Journal));
   CHECK_FALSE(Archive::open(scene.path, Access::ReadOnly, storage));
 }
 
@@ -190,10 +164,8 @@ TEST_CASE("a record is no longer than the archive's blocks can need", "[core][jo
   CHECK(std::ranges::count(storage.calls, FileCall::Read) < 10);
 }
 
-TEST_CASE("beside a journal of a newer version nothing is written, and readers are told",
-          "[core][journal_scan]") {
-  const Scene scene;
-  const auto journal = scene.plant();
+TEST_CASE_METHOD(Planted, "beside a journal of a newer version nothing is written, and readers are told",
+                 "[core][journal_scan]") {
   overwrite(journal, 8, std::string_view("\5\0\0\0", 4));
   const JournalReport report = scene.recover_one(system_storage(), {.is_dry_run = false, .is_forced = true});
   CHECK(report.state == JournalState::Unknown);

@@ -20,6 +20,13 @@ JournalRecord record_of(const Journal&, std::uint64_t journal_offset) {
   return record;
 }
 
+/// A journal on a store that does as it is told.
+struct FailingJournal {
+  TemporaryDirectory directory;
+  FaultyStorage storage;
+  std::unique_ptr<Journal> journal = Journal::create(storage, directory / "m").value();
+};
+
 }  // namespace
 
 TEST_CASE("a journal has no name before it is published, and none when it is retired", "[core][journal]") {
@@ -76,10 +83,7 @@ TEST_CASE("while its owner lives a journal is locked, then no more", "[core][jou
   CHECK_FALSE((*other)->try_lock({0, 1}, LockKind::Exclusive)->has_value());
 }
 
-TEST_CASE("a failed sync spoils a journal for good", "[core][journal]") {
-  const TemporaryDirectory directory;
-  FaultyStorage storage;
-  auto journal = Journal::create(storage, directory / "m").value();
+TEST_CASE_METHOD(FailingJournal, "a failed sync spoils a journal for good", "[core][journal]") {
   const std::uint64_t region = journal->allocate(kBlockBytes);
   storage.plan().fail_call(FileCall::Sync, 1, ENOSPC);
   CHECK(errno_of(journal->seal(record_of(*journal, region), Durability::Power)) == ENOSPC);
@@ -89,10 +93,7 @@ TEST_CASE("a failed sync spoils a journal for good", "[core][journal]") {
   CHECK(count_files(directory.path()) == 0);
 }
 
-TEST_CASE("a publication that fails leaves no name", "[core][journal]") {
-  const TemporaryDirectory directory;
-  FaultyStorage storage;
-  auto journal = Journal::create(storage, directory / "m").value();
+TEST_CASE_METHOD(FailingJournal, "a publication that fails leaves no name", "[core][journal]") {
   REQUIRE(journal->seal(record_of(*journal, journal->allocate(kBlockBytes)), Durability::Power));
   const auto call = GENERATE(FileCall::Publish, FileCall::SyncDirectory);
   storage.plan().fail_call(call, 1, EIO);
@@ -104,10 +105,8 @@ TEST_CASE("a publication that fails leaves no name", "[core][journal]") {
   CHECK(count_files(directory.path()) == 0);
 }
 
-TEST_CASE("a publication that can't even be taken back says that nobody knows", "[core][journal]") {
-  const TemporaryDirectory directory;
-  FaultyStorage storage;
-  auto journal = Journal::create(storage, directory / "m").value();
+TEST_CASE_METHOD(FailingJournal, "a publication that can't even be taken back says that nobody knows",
+                 "[core][journal]") {
   REQUIRE(journal->seal(record_of(*journal, journal->allocate(kBlockBytes)), Durability::Power));
   storage.plan().set({.nth = 2, .errno_value = EIO, .kind = {}, .is_for_good = true});
   const auto published = journal->publish(Durability::Power);

@@ -27,10 +27,9 @@ TEST_CASE("what a lost boot has left empty is removed", "[core][recovery]") {
   CHECK(scene.obstacle().value() == Obstacle::None);
 }
 
-TEST_CASE("a commit of an earlier boot with durability=process finishes what it had begun, no more",
-          "[core][recovery]") {
-  const Scene scene;
-  const auto journal = scene.plant();
+TEST_CASE_METHOD(Planted,
+                 "a commit of an earlier boot with durability=process finishes what it had begun, no more",
+                 "[core][recovery]") {
   WatchedStorage later({}, later_boot());
   SECTION("the archive has only old blocks") {
     CHECK(scene.recover_one(later).action == JournalAction::Removed);
@@ -97,10 +96,8 @@ TEST_CASE("a journal whose name may not be removed here is made void, and is in 
   const std::string group_record = is_part ? ".m.safetensors.stj." + std::string(32, '0') + ".group" : "";
   const auto journal = plant_journal(scene.path, kBlockBytes, std::string(2 * kBlockBytes, 'n'), {},
                                      system_storage(), group_record);
-  const auto refuse = [&](const SeamCall& call) {
-    return call.kind == FileCall::Remove ? Verdict{Verdict::Kind::Fail, why} : Verdict{};
-  };
-  WatchedStorage sticky(refuse, is_lost && !is_part ? later_boot() : system_storage().boot());
+  WatchedStorage sticky(fails(FileCall::Remove, why),
+                        is_lost && !is_part ? later_boot() : system_storage().boot());
   const JournalReport report = scene.recover_one(sticky);
   CHECK(report.action == (is_lost ? JournalAction::None : JournalAction::Applied));
   CHECK(report.is_left_void);

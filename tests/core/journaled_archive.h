@@ -1,12 +1,9 @@
-// What the tests of a lane journal start from: an archive, its journal, and storage that counts and
-// fails.
+// What the tests of a lane journal start from: an archive and its journal.
 #pragma once
 
-#include <algorithm>
 #include <filesystem>
 #include <iterator>
 #include <optional>
-#include <set>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -17,28 +14,10 @@
 #include "core/journal/recovery.h"
 #include "core/journal/staging_buffer.h"
 #include "tests/support/archive_bytes.h"
-#include "tests/support/intercepted_storage.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/watched_storage.h"
 
 namespace stfs::test {
-
-/// Counts the calls, and fails the kinds that it is told to, for good.
-class Counted final : private Interceptor, public InterceptedStorage {
- public:
-  Counted() : InterceptedStorage(system_storage(), static_cast<Interceptor&>(*this)) {}
-  std::set<FileCall> failing;
-  int errno_value = EIO;
-  std::vector<FileCall> calls;
-
-  [[nodiscard]] std::ptrdiff_t count(FileCall kind) const { return std::ranges::count(calls, kind); }
-
- private:
-  Verdict before(const SeamCall& call) override {
-    calls.push_back(call.kind);
-    if (!failing.contains(call.kind)) return {};
-    return {.kind = Verdict::Kind::Fail, .errno_value = errno_value};
-  }
-};
 
 /// One tensor over 20 blocks and a bit, behind a header of exactly one.
 class JournaledArchive {

@@ -1,33 +1,18 @@
 // What becomes of lane journals that are damaged, cut or torn, and of a recovery that is cut off.
 #include <filesystem>
-#include <functional>
 #include <string>
-#include <utility>
 
 #include "core/journal/lane_scan.h"
 #include "tests/core/owned_archive.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
 #include "tests/support/lying_storage.h"
+#include "tests/support/watched_storage.h"
 
 using namespace stfs;
 using namespace stfs::test;
 
 namespace {
-
-/// Told of each call before it is made.
-class Observed final : private Interceptor, public InterceptedStorage {
- public:
-  explicit Observed(std::function<void(const SeamCall&)> look)
-      : InterceptedStorage(system_storage(), static_cast<Interceptor&>(*this)), look_(std::move(look)) {}
-
- private:
-  Verdict before(const SeamCall& call) override {
-    look_(call);
-    return {};
-  }
-  std::function<void(const SeamCall&)> look_;
-};
 
 /// '1' is applied, '2' is not: as if the sync had brought the later lane's head to the disk, and not the
 /// zeros over the earlier one's.
@@ -228,7 +213,7 @@ TEST_CASE("while two lanes are recovered the earlier one is never left alone", "
   // the disk already.
   bool is_synced = false;
   int writes = 0;
-  Observed storage([&](const SeamCall& call) {
+  WatchedStorage storage([&](const SeamCall& call) {
     if (call.role == FileRole::Journal && call.kind == FileCall::Sync) {
       is_synced = sample.records().size() == 1;
     } else if (call.role == FileRole::Archive && call.kind == FileCall::Write) {
@@ -237,6 +222,7 @@ TEST_CASE("while two lanes are recovered the earlier one is never left alone", "
       REQUIRE(sample.records().size() == 1);
       CHECK(sample.records()[0].sequence == 2);
     }
+    return Verdict{};
   });
   CHECK(sample.recover_one({}, storage).action == JournalAction::Applied);
   CHECK(writes > 0);

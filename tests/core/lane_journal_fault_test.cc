@@ -26,7 +26,7 @@ TEST_CASE("a commit that fails is taken back: void, or gone for good, else nobod
                Case{{FileCall::Sync, FileCall::SyncDirectory}, false, false});
   const bool has_earlier = GENERATE(false, true);
   CAPTURE(is_known, is_named, has_earlier);
-  Counted storage;
+  WatchedStorage storage;
   JournaledArchive sample(storage);
   sample.prepare();
   if (has_earlier) REQUIRE(sample.commit_block('1'));
@@ -125,7 +125,7 @@ TEST_CASE("a lane journal that can't be made leaves nothing behind", "[core][lan
 }
 
 TEST_CASE("where the file system has no locks no lane journal is made", "[core][lane_journal]") {
-  Counted storage;
+  WatchedStorage storage;
   storage.failing = {FileCall::Lock};
   storage.errno_value = GENERATE(ENOLCK, ENOSYS, EOPNOTSUPP);
   JournaledArchive sample(storage);
@@ -143,7 +143,7 @@ TEST_CASE("where the file system has no locks no lane journal is made", "[core][
 }
 
 TEST_CASE("a lock that fails otherwise is an error, and no file is made", "[core][lane_journal]") {
-  Counted storage;
+  WatchedStorage storage;
   storage.failing = {FileCall::Lock};
   JournaledArchive sample(storage);
   const auto prepared = sample.lane_journal->prepare();

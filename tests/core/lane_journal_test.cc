@@ -16,7 +16,7 @@ using namespace stfs::test;
 
 TEST_CASE("a prepared lane journal is one void file of its full size, its owner's alone",
           "[core][lane_journal]") {
-  Counted storage;
+  WatchedStorage storage;
   JournaledArchive sample(storage);
   CHECK_FALSE(sample.lane_journal->is_ready());
   CHECK(sample.lane_journal->path().empty());
@@ -55,7 +55,7 @@ TEST_CASE("a prepared lane journal is one void file of its full size, its owner'
 
 TEST_CASE("commits take the lanes in turn, and each leaves exactly one sound record: its own",
           "[core][lane_journal]") {
-  Counted storage;
+  WatchedStorage storage;
   JournaledArchive sample(storage);
   sample.prepare();
   std::size_t last_lane = 1;
@@ -85,7 +85,7 @@ TEST_CASE("commits take the lanes in turn, and each leaves exactly one sound rec
 
 TEST_CASE("a settled lane journal is void and takes the next commit", "[core][lane_journal]") {
   const auto durability = GENERATE(Durability::Power, Durability::Process);
-  Counted storage;
+  WatchedStorage storage;
   JournaledArchive sample(storage);
   sample.prepare();
   storage.calls.clear();
@@ -163,7 +163,7 @@ TEST_CASE("a change of up to as many blocks as a lane has is committed whole", "
 }
 
 TEST_CASE("a change of more blocks than a lane has is refused, without harm", "[core][lane_journal]") {
-  Counted storage;
+  WatchedStorage storage;
   JournaledArchive sample(storage);
   sample.prepare();
   REQUIRE(sample.commit_block('1'));
@@ -182,7 +182,7 @@ TEST_CASE("a change of more blocks than a lane has is refused, without harm", "[
 }
 
 TEST_CASE("where only a killed process is to be survived, a commit makes no sync", "[core][lane_journal]") {
-  Counted storage;
+  WatchedStorage storage;
   JournaledArchive sample(storage);
   sample.prepare();
   storage.calls.clear();

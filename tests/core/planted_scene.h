@@ -12,32 +12,12 @@
 
 #include "core/journal/recovery.h"
 #include "tests/support/archive_bytes.h"
-#include "tests/support/intercepted_storage.h"
 #include "tests/support/overwrite.h"
 #include "tests/support/planted_journal.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/watched_storage.h"
 
 namespace stfs::test {
-
-/// The system's storage, with somebody who decides about each call, and in any boot.
-class WatchedStorage final : private Interceptor, public InterceptedStorage {
- public:
-  explicit WatchedStorage(std::function<Verdict(const SeamCall&)> decide = {},
-                          Boot now = system_storage().boot())
-      : InterceptedStorage(system_storage(), static_cast<Interceptor&>(*this)),
-        decide_(std::move(decide)),
-        now_(now) {}
-  [[nodiscard]] Boot boot() const override { return now_; }
-  std::vector<FileCall> calls;
-
- private:
-  Verdict before(const SeamCall& call) override {
-    calls.push_back(call.kind);
-    return decide_ ? decide_(call) : Verdict{};
-  }
-  std::function<Verdict(const SeamCall&)> decide_;
-  const Boot now_;
-};
 
 inline Boot later_boot() {
   Boot boot = system_storage().boot();
@@ -93,6 +73,12 @@ struct Scene {
   TemporaryDirectory directory;
   std::string path;
   std::string before;
+};
+
+/// The archive, and two blocks of new bytes that a dead owner has promised.
+struct Planted {
+  Scene scene;
+  std::filesystem::path journal = scene.plant();
 };
 
 inline FileStatus status_of(std::uint32_t uid, std::uint32_t gid, std::uint32_t mode) {

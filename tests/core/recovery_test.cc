@@ -12,101 +12,90 @@
 using namespace stfs;
 using namespace stfs::test;
 
-TEST_CASE("a dead owner's committed journal is applied and removed", "[core][recovery]") {
-  const Scene sample;
-  const auto journal = sample.plant();
-  const JournalReport report = sample.recover_one();
+TEST_CASE_METHOD(Planted, "a dead owner's committed journal is applied and removed", "[core][recovery]") {
+  const JournalReport report = scene.recover_one();
   CHECK(report.state == JournalState::Committed);
   CHECK(report.action == JournalAction::Applied);
   CHECK(report.path == journal);
   CHECK(report.ranges == 1);
   CHECK(report.size_bytes == 2 * kBlockBytes);
-  CHECK(content_of(sample.path) == sample.patched());
+  CHECK(content_of(scene.path) == scene.patched());
   CHECK_FALSE(std::filesystem::exists(journal));
-  CHECK(sample.recover_all()->empty());
+  CHECK(scene.recover_all()->empty());
 }
 
-TEST_CASE("a dry run only looks", "[core][recovery]") {
-  const Scene sample;
-  const auto journal = sample.plant();
-  const JournalReport report = sample.recover_one(system_storage(), {.is_dry_run = true, .is_forced = false});
+TEST_CASE_METHOD(Planted, "a dry run only looks", "[core][recovery]") {
+  const JournalReport report = scene.recover_one(system_storage(), {.is_dry_run = true, .is_forced = false});
   CHECK(report.state == JournalState::Committed);
   CHECK(report.action == JournalAction::None);
-  CHECK(sample.is_untouched());
+  CHECK(scene.is_untouched());
   CHECK(std::filesystem::exists(journal));
 }
 
-TEST_CASE("a journal whose owner lives is left to him", "[core][recovery]") {
-  const Scene sample;
-  const auto journal = sample.plant();
+TEST_CASE_METHOD(Planted, "a journal whose owner lives is left to him", "[core][recovery]") {
   const auto owner = system_storage().open(journal, Access::ReadWrite).value();
   REQUIRE_FALSE(owner->try_lock({0, 1}, LockKind::Exclusive)->has_value());
-  CHECK(sample.recover_one().state == JournalState::InUse);
-  CHECK(sample.is_untouched());
+  CHECK(scene.recover_one().state == JournalState::InUse);
+  CHECK(scene.is_untouched());
   CHECK(std::filesystem::exists(journal));
 }
 
 // Every byte and every end: tests/crash and tests/fuzz.
-TEST_CASE("a damaged journal is neither applied nor removed", "[core][recovery]") {
-  const Scene sample;
-  const auto journal = sample.plant();
+TEST_CASE_METHOD(Planted, "a damaged journal is neither applied nor removed", "[core][recovery]") {
   SECTION("a byte flipped") {
     flip(journal, GENERATE(0, 5000, 3 * kBlockBytes + 17));
   }
   SECTION("cut") {
     std::filesystem::resize_file(journal, GENERATE(100, 5000));
   }
-  const JournalReport report = sample.recover_one();
+  const JournalReport report = scene.recover_one();
   CAPTURE(report.explanation);
   CHECK(report.state == JournalState::Damaged);
   CHECK(report.action == JournalAction::None);
-  CHECK(sample.is_untouched());
+  CHECK(scene.is_untouched());
   CHECK(std::filesystem::exists(journal));
 }
 
 TEST_CASE("beside a damaged journal nothing is written", "[core][recovery]") {
-  const Scene sample;
-  flip(sample.plant(), 5000);
-  const auto file = system_storage().open(sample.path, Access::ReadWrite).value();
+  const Scene scene;
+  flip(scene.plant(), 5000);
+  const auto file = system_storage().open(scene.path, Access::ReadWrite).value();
   const std::vector<ByteRange> locked = {{3 * kBlockBytes, 1}};
-  const auto obstacle = find_obstacle(system_storage(), sample.path, *file, locked);
+  const auto obstacle = find_obstacle(system_storage(), scene.path, *file, locked);
   REQUIRE_FALSE(obstacle);
   CHECK(obstacle.error().errno_value == EIO);
   CHECK(obstacle.error().message.find("stfs recover") != std::string::npos);
 }
 
-TEST_CASE("a journal of another archive is foreign: by force only, and only over blocks it knows",
-          "[core][recovery]") {
-  const Scene sample;
-  const auto journal = sample.plant();
+TEST_CASE_METHOD(Planted,
+                 "a journal of another archive is foreign: by force only, and only over blocks it knows",
+                 "[core][recovery]") {
   // The same content in another inode.
-  std::filesystem::rename(sample.path, sample.directory / "old");
-  static_cast<void>(sample.directory.write("m.safetensors", sample.before));
-  CHECK(sample.recover_one().state == JournalState::Foreign);
-  CHECK(sample.obstacle().value() == Obstacle::None);
-  CHECK(sample.is_untouched());
+  std::filesystem::rename(scene.path, scene.directory / "old");
+  static_cast<void>(scene.directory.write("m.safetensors", scene.before));
+  CHECK(scene.recover_one().state == JournalState::Foreign);
+  CHECK(scene.obstacle().value() == Obstacle::None);
+  CHECK(scene.is_untouched());
   CHECK(std::filesystem::exists(journal));
   SECTION("every block is known") {
-    CHECK(sample.recover_one(system_storage(), {.is_dry_run = false, .is_forced = true}).action ==
+    CHECK(scene.recover_one(system_storage(), {.is_dry_run = false, .is_forced = true}).action ==
           JournalAction::Applied);
-    CHECK(content_of(sample.path) == sample.patched());
+    CHECK(content_of(scene.path) == scene.patched());
   }
   SECTION("a block is neither old nor new") {
-    flip(sample.path, kBlockBytes + 3);
-    const std::string now = content_of(sample.path);
-    CHECK(sample.recover_one(system_storage(), {.is_dry_run = false, .is_forced = true}).action ==
+    flip(scene.path, kBlockBytes + 3);
+    const std::string now = content_of(scene.path);
+    CHECK(scene.recover_one(system_storage(), {.is_dry_run = false, .is_forced = true}).action ==
           JournalAction::None);
-    CHECK(content_of(sample.path) == now);
+    CHECK(content_of(scene.path) == now);
     CHECK(std::filesystem::exists(journal));
   }
 }
 
-TEST_CASE("what only has a journal's name is left alone", "[core][recovery]") {
-  const Scene sample;
-  const auto journal = sample.plant();
+TEST_CASE_METHOD(Planted, "what only has a journal's name is left alone", "[core][recovery]") {
   const std::string name = journal.filename().string();
   SECTION("a symbolic link") {
-    std::filesystem::rename(journal, sample.directory / "elsewhere");
+    std::filesystem::rename(journal, scene.directory / "elsewhere");
     std::filesystem::create_symlink("elsewhere", journal);
   }
   SECTION("a directory") {
@@ -116,12 +105,12 @@ TEST_CASE("what only has a journal's name is left alone", "[core][recovery]") {
   SECTION("another name") {
     std::filesystem::rename(journal, journal.string() + "x");
   }
-  const JournalReport report = sample.recover_one();
+  const JournalReport report = scene.recover_one();
   CHECK(report.state == JournalState::Unknown);
   CHECK_FALSE(report.explanation.empty());
   CHECK(report.path.filename().string().starts_with(name));
-  CHECK(sample.obstacle().value() == Obstacle::None);
-  CHECK(sample.is_untouched());
+  CHECK(scene.obstacle().value() == Obstacle::None);
+  CHECK(scene.is_untouched());
   CHECK(std::filesystem::exists(std::filesystem::symlink_status(report.path)));
 }
 
@@ -130,57 +119,54 @@ TEST_CASE("a journal of somebody else is left alone", "[core][recovery]") {
     test::note_skip("needs root, to give files to others");
     return;
   }
-  const Scene sample;
-  const auto journal = sample.plant();
+  const Scene scene;
+  const auto journal = scene.plant();
   REQUIRE(::chown(journal.c_str(), 12345, 12345) == 0);
-  REQUIRE(::chown(sample.path.c_str(), 23456, 23456) == 0);
-  const JournalReport report = sample.recover_one();
+  REQUIRE(::chown(scene.path.c_str(), 23456, 23456) == 0);
+  const JournalReport report = scene.recover_one();
   CHECK(report.state == JournalState::Unknown);
   CHECK_FALSE(report.explanation.empty());
   CHECK(report.path == journal);
-  CHECK(sample.is_untouched());
+  CHECK(scene.is_untouched());
   CHECK(std::filesystem::exists(journal));
 }
 
-TEST_CASE("a leftover of staging is removed", "[core][recovery]") {
-  const Scene sample;
-  const auto journal = sample.plant();
+TEST_CASE_METHOD(Planted, "a leftover of staging is removed", "[core][recovery]") {
   std::filesystem::rename(journal, journal.string() + std::string(kStagedSuffix));
-  const JournalReport report = sample.recover_one();
+  const JournalReport report = scene.recover_one();
   CHECK(report.state == JournalState::Unfinished);
   CHECK(report.action == JournalAction::Removed);
-  CHECK(sample.is_untouched());
+  CHECK(scene.is_untouched());
 }
 
 TEST_CASE("recovery that fails at any call leaves the journal or the new content", "[core][recovery]") {
   for (unsigned nth = 1;; ++nth) {
     CAPTURE(nth);
-    const Scene sample;
-    sample.plant();
+    const Scene scene;
+    scene.plant();
     FaultyStorage storage;
-    const auto file = storage.open(sample.path, Access::ReadWrite).value();
+    const auto file = storage.open(scene.path, Access::ReadWrite).value();
     storage.plan().fail_call(nth, EIO);
-    static_cast<void>(recover(storage, sample.path, *file));
+    static_cast<void>(recover(storage, scene.path, *file));
     const bool has_failed = storage.plan().failed().has_value();
     storage.plan().fail_call(0, 0);
-    REQUIRE(sample.recover_all());
-    CHECK(content_of(sample.path) == sample.patched());
-    CHECK(sample.recover_all()->empty());
+    REQUIRE(scene.recover_all());
+    CHECK(content_of(scene.path) == scene.patched());
+    CHECK(scene.recover_all()->empty());
     if (!has_failed) break;
   }
 }
 
-TEST_CASE("an archive opened read-only shows what is committed and is not touched", "[core][recovery]") {
-  const Scene sample;
-  const auto journal = sample.plant();
-  const auto archive = Archive::open(sample.path, Access::ReadOnly).value();
+TEST_CASE_METHOD(Planted, "an archive opened read-only shows what is committed and is not touched",
+                 "[core][recovery]") {
+  const auto archive = Archive::open(scene.path, Access::ReadOnly).value();
   std::vector<std::byte> scratch;
   const auto bytes = archive->read({kBlockBytes - 8 + 8, 3 * kBlockBytes}, scratch);
   REQUIRE(bytes);
   const std::string_view seen(reinterpret_cast<const char*>(bytes->data()), bytes->size());
-  CHECK(seen == sample.patched().substr(kBlockBytes));
-  CHECK(sample.is_untouched());
+  CHECK(seen == scene.patched().substr(kBlockBytes));
+  CHECK(scene.is_untouched());
   CHECK(std::filesystem::exists(journal));
   // A reader does not keep the journal from those who may write.
-  CHECK(sample.recover_one().action == JournalAction::Applied);
+  CHECK(scene.recover_one().action == JournalAction::Applied);
 }

@@ -15,7 +15,7 @@
 namespace stfs::test {
 
 struct HostsScenario {
-  std::string_view name;
+  std::string name;
   std::size_t writers = 3;
   std::size_t readers = 0;
   std::size_t openers = 0;            // open it for writing, look at it and go

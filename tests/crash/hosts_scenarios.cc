@@ -1,5 +1,9 @@
 // What the hosts do, and who they are.
+#include <algorithm>
 #include <cerrno>
+#include <iterator>
+#include <stdexcept>
+#include <string_view>
 
 #include "tests/crash/hosts_run.h"
 
@@ -22,6 +26,37 @@ const DiskMount kOtherHost{.device = 2, .has_birth_times = false, .boot = {.id =
 const DiskMount kServer{.device = 3, .has_birth_times = true, .boot = {.id = {3}, .host = 3}};
 
 constexpr std::string_view kOtherName = "/models/other.safetensors";
+
+/// Another scenario stands behind each of these: the same with kept journals.
+struct Kept {
+  std::string_view name;
+  std::size_t commits;
+  std::size_t slots;
+};
+constexpr Kept kKept[] = {{"users: root and a group", 5, 4},
+                          {"devices: two hosts without birth times", 5, 4},
+                          {"boots: three", 4, 4},
+                          {"durabilities: both", 5, 2},
+                          {"durabilities: both, without birth times", 5, 2},
+                          {"names: two", 5, 2},
+                          {"looks: some fail", 5, 4}};
+
+std::vector<HostsScenario> with_kept_journals(const std::vector<HostsScenario>& plain) {
+  std::vector<HostsScenario> all;
+  for (const HostsScenario& scenario : plain) {
+    all.push_back(scenario);
+    const auto* kept = std::ranges::find(kKept, scenario.name, &Kept::name);
+    if (kept == std::end(kKept)) continue;
+    all.push_back(scenario);
+    all.back().name += ", kept journals";
+    all.back().commits = kept->commits;
+    all.back().slots = kept->slots;
+    all.back().keeps_journal = true;
+  }
+  if (all.size() != plain.size() + std::size(kKept))
+    throw std::logic_error("a name in kKept is no scenario's");
+  return all;
+}
 
 }  // namespace
 
@@ -89,18 +124,10 @@ const std::vector<HostsScenario>& hosts_scenarios() {
 }
 
 const std::vector<HostsScenario>& edge_scenarios() {
-  static const std::vector<HostsScenario> list = {
+  static const std::vector<HostsScenario> list = with_kept_journals({
       {.name = "users: root and the owner", .kills_one_in = 60, .users = {kRoot, kAlice}, .archive = kHers},
       {.name = "users: root and a group",
        .kills_one_in = 60,
-       .users = {kRoot, kAlice, kBob},
-       .archive = kOfAnotherUser,
-       .disk = kGroupDirectory},
-      {.name = "users: root and a group, kept journals",
-       .commits = 5,
-       .slots = 4,
-       .kills_one_in = 60,
-       .keeps_journal = true,
        .users = {kRoot, kAlice, kBob},
        .archive = kOfAnotherUser,
        .disk = kGroupDirectory},
@@ -119,12 +146,6 @@ const std::vector<HostsScenario>& edge_scenarios() {
       {.name = "devices: two hosts without birth times",
        .kills_one_in = 60,
        .mounts = {kOneHost, kOtherHost}},
-      {.name = "devices: two hosts without birth times, kept journals",
-       .commits = 5,
-       .slots = 4,
-       .kills_one_in = 60,
-       .keeps_journal = true,
-       .mounts = {kOneHost, kOtherHost}},
       {.name = "devices: a server and a host without birth times",
        .kills_one_in = 60,
        .mounts = {kServer, kOneHost}},
@@ -133,12 +154,6 @@ const std::vector<HostsScenario>& edge_scenarios() {
        .boots = 2,
        .mounts = {kOneHost}},
       {.name = "boots: three", .kills_one_in = 60, .boots = 3},
-      {.name = "boots: three, kept journals",
-       .commits = 4,
-       .slots = 4,
-       .kills_one_in = 60,
-       .keeps_journal = true,
-       .boots = 3},
       // What was never synced and shows foreign bytes can't be told from damage, and blocks commits.
       {.name = "durabilities: both",
        .slots = 4,
@@ -154,27 +169,10 @@ const std::vector<HostsScenario>& edge_scenarios() {
        .keeps_journal = true,
        .durabilities = {Durability::Process},
        .disk = {.has_stale_blocks = false}},
-      {.name = "durabilities: both, kept journals",
-       .commits = 5,
-       .slots = 2,
-       .kills_one_in = 60,
-       .snapshots_one_in = 20,
-       .keeps_journal = true,
-       .durabilities = {Durability::Power, Durability::Process},
-       .disk = {.has_stale_blocks = false}},
       {.name = "durabilities: both, without birth times",
        .slots = 4,
        .kills_one_in = 60,
        .snapshots_one_in = 20,
-       .mounts = {kOneHost},
-       .durabilities = {Durability::Power, Durability::Process},
-       .disk = {.has_stale_blocks = false}},
-      {.name = "durabilities: both, kept journals, without birth times",
-       .commits = 5,
-       .slots = 2,
-       .kills_one_in = 60,
-       .snapshots_one_in = 20,
-       .keeps_journal = true,
        .mounts = {kOneHost},
        .durabilities = {Durability::Power, Durability::Process},
        .disk = {.has_stale_blocks = false}},
@@ -202,13 +200,6 @@ const std::vector<HostsScenario>& edge_scenarios() {
        .durabilities = {Durability::Power, Durability::Process},
        .disk = {.has_stale_blocks = false, .has_unnamed = false}},
       {.name = "names: two", .kills_one_in = 60, .are_refused = true, .paths = {kArchivePath, kOtherName}},
-      {.name = "names: two, kept journals",
-       .commits = 5,
-       .slots = 2,
-       .kills_one_in = 60,
-       .keeps_journal = true,
-       .are_refused = true,
-       .paths = {kArchivePath, kOtherName}},
       {.name = "looks: readers beside a committed journal",
        .writers = 0,
        .readers = 4,
@@ -229,12 +220,6 @@ const std::vector<HostsScenario>& edge_scenarios() {
        .begins_with_journal = true,
        .fails_one_in = 10},
       {.name = "looks: some fail", .kills_one_in = 80, .fails_one_in = 60},
-      {.name = "looks: some fail, kept journals",
-       .commits = 5,
-       .slots = 4,
-       .kills_one_in = 80,
-       .keeps_journal = true,
-       .fails_one_in = 60},
       {.name = "looks: what is removed is not there",
        .commits = 5,
        .kills_one_in = 80,
@@ -247,7 +232,7 @@ const std::vector<HostsScenario>& edge_scenarios() {
        .keeps_journal = true,
        .mounts = {kServer},
        .disk = {.removed_errno = ESTALE}},
-  };
+  });
   return list;
 }
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fs/model/filesystem.h"
+#include "tests/support/captured_stderr.h"
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
@@ -124,6 +125,12 @@ class DrivenFilesystem {
   std::string path_;
   mutable std::time_t next_mtime_ = ::time(nullptr) + 60;
   std::unique_ptr<Filesystem> filesystem_;
+};
+
+/// A mount of kTwoTensors, and what it says.
+struct Mounted {
+  DrivenFilesystem mount;
+  CapturedStderr captured;
 };
 
 }  // namespace stfs::test

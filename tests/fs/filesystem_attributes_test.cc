@@ -68,16 +68,16 @@ TEST_CASE("unknown attributes are ENODATA", "[fs][filesystem][attributes]") {
   const DrivenFilesystem mount({{"d.x", "1"}}, kTreeLayout);
   const Ino directory = mount.ino("d");
   for (const Ino ino : {kRootIno, directory, mount.ino("x", directory)}) {
-    for (const char* name :
-         {"", "user.safetensors", "user.safetensors.", "user.safetensors.colour", "user.safetensors.NAME",
-          "user.safetensors.metadata.format", "user.name", "security.capability", "system.posix_acl_access",
-          "name"}) {
+    for (const char* name : {"", "user.safetensors", "user.safetensors.", "user.safetensors.colour",
+                             "user.safetensors.NAME", "user.safetensors.metadata.format", "user.name",
+                             "security.capability", "system.posix_acl_access", "name"}) {
       CAPTURE(ino, name);
       CHECK(errno_of(mount->extended_attribute(ino, name)) == ENODATA);
     }
   }
   CHECK(errno_of(mount->extended_attribute(directory, "user.safetensors.name")) == ENODATA);
-  CHECK(errno_of(mount->extended_attribute(mount.ino("x", directory), "user.safetensors.tensors")) == ENODATA);
+  CHECK(errno_of(mount->extended_attribute(mount.ino("x", directory), "user.safetensors.tensors")) ==
+        ENODATA);
   CHECK(errno_of(mount->extended_attribute(kRootIno, "user.safetensors.checksum")) == ENODATA);
 }
 
@@ -149,9 +149,8 @@ TEST_CASE("each file in .safetensors says what kind of view it is, and of which 
   }
 }
 
-TEST_CASE("the generation grows with every committed change, of this tensor alone",
-          "[fs][filesystem][attributes]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "the generation grows with every committed change, of this tensor alone",
+                 "[fs][filesystem][attributes]") {
   const std::uint64_t second = mount.generation("second");
   std::uint64_t newest = mount.generation("first");
   CHECK(newest == second);
@@ -179,9 +178,7 @@ TEST_CASE("generations go on growing over a foreign change and over a new mount"
   CHECK(mount.generation("first") >= changed);
 }
 
-TEST_CASE("generations grow where the clock goes back", "[fs][filesystem][attributes]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "generations grow where the clock goes back", "[fs][filesystem][attributes]") {
   mount.overwrite(mount.offset_of("first"), "from the future!");  // its mtime is a minute ahead
   REQUIRE(mount.notices_change());
   std::uint64_t newest = mount.generation("first");
@@ -195,10 +192,8 @@ TEST_CASE("generations grow where the clock goes back", "[fs][filesystem][attrib
   CHECK(mount.generation("first") > newest);
 }
 
-TEST_CASE("what is refused or rolled back changes no generation and no time",
-          "[fs][filesystem][attributes]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "what is refused or rolled back changes no generation and no time",
+                 "[fs][filesystem][attributes]") {
   const std::uint64_t before = mount.generation("first");
   Descriptor refused(mount, "first", O_WRONLY | O_TRUNC);
   CHECK(errno_of(refused.close()) == EINVAL);
@@ -207,9 +202,8 @@ TEST_CASE("what is refused or rolled back changes no generation and no time",
   CHECK(mount.generation("first") == before);
 }
 
-TEST_CASE("a commit's time is the archive's, and utimensat sets another in memory",
-          "[fs][filesystem][attributes]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a commit's time is the archive's, and utimensat sets another in memory",
+                 "[fs][filesystem][attributes]") {
   const Ino ino = mount.ino("first");
   const struct timespec old = mount->attributes(mount.ino("second"))->st_mtim;
   commit(mount, "first", kNew);
@@ -285,8 +279,7 @@ TEST_CASE("a checksum that a change has come into is computed anew", "[fs][files
   CHECK(pieces > 3);
 }
 
-TEST_CASE("a checksum of bytes that are gone is EIO", "[fs][filesystem][attributes]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a checksum of bytes that are gone is EIO", "[fs][filesystem][attributes]") {
   std::filesystem::resize_file(mount.path(), mount.offset_of("second") + 1);
   CHECK(errno_of(mount.attribute("second", "checksum")) == EIO);
   CHECK(mount.attribute("first", "checksum") == checksum_of(std::string(16, 'A')));

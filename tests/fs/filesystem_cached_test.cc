@@ -45,9 +45,7 @@ TEST_CASE("of many tensors those are forgotten that the kernel was told of", "[f
   CHECK(told == Told{{kViews, kAttributes}, {kTransactions, kAttributes}, {kCommitted, kAttributes}});
 }
 
-TEST_CASE("a change is counted before it is told", "[fs][filesystem][cached]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "a change is counted before it is told", "[fs][filesystem][cached]") {
   const std::uint64_t before = Filesystem::changes();
   mount.overwrite(mount.offset_of("first"), "x");
   CHECK(mount.notices_change());

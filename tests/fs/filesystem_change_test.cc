@@ -1,6 +1,5 @@
 // What somebody else does to the archive must never mix with what we commit.
 #include "tests/fs/descriptor.h"
-#include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;
@@ -22,10 +21,9 @@ void change_header(const DrivenFilesystem& mount) {
 
 }  // namespace
 
-TEST_CASE("a commit into an archive that was replaced is ESTALE, and the new one is untouched",
-          "[fs][filesystem][change]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted,
+                 "a commit into an archive that was replaced is ESTALE, and the new one is untouched",
+                 "[fs][filesystem][change]") {
   for (const int access : {O_WRONLY, O_RDWR}) {
     Descriptor writer(mount, "first", access);
     REQUIRE(writer.write(kNew, 0));
@@ -38,9 +36,7 @@ TEST_CASE("a commit into an archive that was replaced is ESTALE, and the new one
   CHECK(captured.contains("was replaced or deleted while it was open"));
 }
 
-TEST_CASE("a commit into an archive that was deleted is ESTALE", "[fs][filesystem][change]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "a commit into an archive that was deleted is ESTALE", "[fs][filesystem][change]") {
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write(kNew, 0));
   std::filesystem::remove(mount.path());
@@ -50,10 +46,8 @@ TEST_CASE("a commit into an archive that was deleted is ESTALE", "[fs][filesyste
   CHECK_FALSE(std::filesystem::exists(mount.path()));
 }
 
-TEST_CASE("a commit into an archive that was first changed and then replaced is ESTALE",
-          "[fs][filesystem][change]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "a commit into an archive that was first changed and then replaced is ESTALE",
+                 "[fs][filesystem][change]") {
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write(kNew, 0));
   mount.overwrite(mount.offset_of("second"), "foreign");
@@ -62,10 +56,9 @@ TEST_CASE("a commit into an archive that was first changed and then replaced is 
   CHECK(content_of(mount.path()) == replacement);
 }
 
-TEST_CASE("a commit under a foreign header is refused, before the change was noticed and after",
-          "[fs][filesystem][change]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted,
+                 "a commit under a foreign header is refused, before the change was noticed and after",
+                 "[fs][filesystem][change]") {
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write(kNew, 0));
   const Ino second = mount.ino("second");
@@ -83,10 +76,8 @@ TEST_CASE("a commit under a foreign header is refused, before the change was not
   CHECK(content_of(mount.path()) == foreign);
 }
 
-TEST_CASE("into an archive that was cut nothing is committed, not even what it still holds",
-          "[fs][filesystem][change]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "into an archive that was cut nothing is committed, not even what it still holds",
+                 "[fs][filesystem][change]") {
   Descriptor hit(mount, "second", O_WRONLY);
   Descriptor other(mount, "first", O_WRONLY);
   REQUIRE(hit.write(kNew, 0));
@@ -99,9 +90,7 @@ TEST_CASE("into an archive that was cut nothing is committed, not even what it s
   CHECK(mount.stored("first") == std::string(16, 'A'));
 }
 
-TEST_CASE("bytes that somebody else wrote beside ours stay", "[fs][filesystem][change]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "bytes that somebody else wrote beside ours stay", "[fs][filesystem][change]") {
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write("ours", 0));
   mount.overwrite(mount.offset_of("first") + 8, "theirs");
@@ -110,9 +99,8 @@ TEST_CASE("bytes that somebody else wrote beside ours stay", "[fs][filesystem][c
   CHECK(mount.read("first") == "oursAAAAtheirsAA");
 }
 
-TEST_CASE("a foreign change of the data makes every tensor's content new, once", "[fs][filesystem][change]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "a foreign change of the data makes every tensor's content new, once",
+                 "[fs][filesystem][change]") {
   CHECK_FALSE(mount.notices_change());
   const std::uint64_t first = mount.generation("first");
   mount.overwrite(mount.offset_of("first"), "foreign");
@@ -126,18 +114,15 @@ TEST_CASE("a foreign change of the data makes every tensor's content new, once",
   CHECK(captured.contains("changed by another program"));
 }
 
-TEST_CASE("our own commit is nobody else's change", "[fs][filesystem][change]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "our own commit is nobody else's change", "[fs][filesystem][change]") {
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write(kNew, 0));
   REQUIRE(writer.close());
   CHECK_FALSE(mount.notices_change());
 }
 
-TEST_CASE("under a foreign header no attribute is made of bytes that may be another tensor's",
-          "[fs][filesystem][change]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "under a foreign header no attribute is made of bytes that may be another tensor's",
+                 "[fs][filesystem][change]") {
   change_header(mount);
   CHECK(mount.notices_change());
   CHECK(errno_of(mount.attribute("first", "checksum")) == EIO);

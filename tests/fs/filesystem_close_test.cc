@@ -9,10 +9,9 @@
 using namespace stfs;
 using namespace stfs::test;
 
-TEST_CASE("content of the wrong size fails the close with EINVAL and the log says what was due",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted,
+                 "content of the wrong size fails the close with EINVAL and the log says what was due",
+                 "[fs][filesystem][close]") {
   for (const int access : {O_WRONLY, O_RDWR}) {
     Descriptor writer(mount, "first", access | O_TRUNC);
     REQUIRE(writer.write("short", 0));
@@ -27,16 +26,13 @@ TEST_CASE("content of the wrong size fails the close with EINVAL and the log say
   CHECK(captured.contains("tensor \"first\": dropped: 5 bytes were written, U8 [16] needs 16"));
 }
 
-TEST_CASE("a truncation and nothing else fails the close too", "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "a truncation and nothing else fails the close too", "[fs][filesystem][close]") {
   Descriptor writer(mount, "first", O_WRONLY | O_TRUNC);
   CHECK(errno_of(writer.close()) == EINVAL);
   CHECK(mount.stored("first") == kOld);
 }
 
-TEST_CASE("a close of what was not written commits nothing", "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a close of what was not written commits nothing", "[fs][filesystem][close]") {
   const std::uint64_t generation = mount.generation("first");
   for (const int access : {O_WRONLY, O_RDWR}) {
     Descriptor writer(mount, "first", access);
@@ -46,9 +42,8 @@ TEST_CASE("a close of what was not written commits nothing", "[fs][filesystem][c
   CHECK(mount.generation("first") == generation);
 }
 
-TEST_CASE("a close by somebody who wrote nothing commits nothing of what others write",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a close by somebody who wrote nothing commits nothing of what others write",
+                 "[fs][filesystem][close]") {
   const Process child{.owner = 2, .pid = ::getpid()};
   for (const int access : {O_WRONLY, O_RDWR}) {
     Descriptor writer(mount, "first", access);
@@ -64,8 +59,7 @@ TEST_CASE("a close by somebody who wrote nothing commits nothing of what others 
   }
 }
 
-TEST_CASE("any of several writers commits with its close", "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "any of several writers commits with its close", "[fs][filesystem][close]") {
   const Process child{.owner = 2, .pid = ::getpid()};
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write("01", 0, this_process().owner));
@@ -74,8 +68,8 @@ TEST_CASE("any of several writers commits with its close", "[fs][filesystem][clo
   CHECK(mount.stored("first") == "0123AAAAAAAAAAAA");
 }
 
-TEST_CASE("a commit forgets who wrote: the next round has its own writers", "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a commit forgets who wrote: the next round has its own writers",
+                 "[fs][filesystem][close]") {
   const Process child{.owner = 2, .pid = ::getpid()};
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write("1", 0, child.owner));
@@ -85,8 +79,8 @@ TEST_CASE("a commit forgets who wrote: the next round has its own writers", "[fs
   CHECK(mount.stored("first") == "1AAAAAAAAAAAAAAA");
 }
 
-TEST_CASE("writes whose owner the kernel does not tell commit with any close", "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "writes whose owner the kernel does not tell commit with any close",
+                 "[fs][filesystem][close]") {
   Descriptor writer(mount, "first", O_RDWR);
   REQUIRE(writer.write("cached", 0, 0));
   CHECK(writer.flush({.owner = 7, .pid = ::getpid()})->what == Stale::What::Attributes);
@@ -110,9 +104,8 @@ TEST_CASE("a part written by a child of the opener is completed by the next one"
   CHECK(descriptor.flush(opener)->what == Stale::What::Nothing);
 }
 
-TEST_CASE("an opener that closes what was never completed is told", "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "an opener that closes what was never completed is told",
+                 "[fs][filesystem][close]") {
   const ChildProcess shell(ChildProcess::Fate::Lives);
   const Process opener{.owner = 1, .pid = shell.pid()};
   const Process head{.owner = 2, .pid = ::getpid()};
@@ -124,9 +117,8 @@ TEST_CASE("an opener that closes what was never completed is told", "[fs][filesy
   CHECK(mount.stored("first") == kOld);
 }
 
-TEST_CASE("once the opener has closed, or is gone, the writer itself is told", "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "once the opener has closed, or is gone, the writer itself is told",
+                 "[fs][filesystem][close]") {
   ChildProcess shell(ChildProcess::Fate::Lives);
   const Process opener{.owner = 1, .pid = shell.pid()};
   const Process writer{.owner = 2, .pid = ::getpid()};
@@ -141,9 +133,8 @@ TEST_CASE("once the opener has closed, or is gone, the writer itself is told", "
   CHECK(errno_of(descriptor.flush(writer)) == EINVAL);
 }
 
-TEST_CASE("a writer that a signal kills is rolled back, and stays so", "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "a writer that a signal kills is rolled back, and stays so",
+                 "[fs][filesystem][close]") {
   const ChildProcess killed(ChildProcess::Fate::IsKilled);
   const Process victim{.owner = 5, .pid = killed.pid()};
   for (const int access : {O_WRONLY, O_RDWR}) {
@@ -163,8 +154,8 @@ TEST_CASE("a writer that a signal kills is rolled back, and stays so", "[fs][fil
   CHECK(captured.contains("was killed by a signal before it closed"));
 }
 
-TEST_CASE("a killed process that wrote nothing rolls nobody back", "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a killed process that wrote nothing rolls nobody back",
+                 "[fs][filesystem][close]") {
   const ChildProcess killed(ChildProcess::Fate::IsKilled);
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write(kNew, 0));
@@ -173,10 +164,8 @@ TEST_CASE("a killed process that wrote nothing rolls nobody back", "[fs][filesys
   CHECK(mount.stored("first") == kNew);
 }
 
-TEST_CASE("a failure is every shared descriptor's, and ends with the last of them",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "a failure is every shared descriptor's, and ends with the last of them",
+                 "[fs][filesystem][close]") {
   {
     Descriptor one(mount, "first", O_RDWR);
     Descriptor other(mount, "first", O_RDWR, {.owner = 2, .pid = ::getpid()});
@@ -192,9 +181,8 @@ TEST_CASE("a failure is every shared descriptor's, and ends with the last of the
   CHECK(mount.stored("first") == kNew);
 }
 
-TEST_CASE("an isolated writer is not touched by another's failure", "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "an isolated writer is not touched by another's failure",
+                 "[fs][filesystem][close]") {
   Descriptor failing(mount, "first", O_RDWR);
   Descriptor writer(mount, "first", O_WRONLY);
   CHECK(errno_of(failing.write("x", 16)) == EFBIG);
@@ -203,10 +191,8 @@ TEST_CASE("an isolated writer is not touched by another's failure", "[fs][filesy
   CHECK(mount.stored("first") == kNew);
 }
 
-TEST_CASE("what is released without a close is committed when whole, dropped when cut",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "what is released without a close is committed when whole, dropped when cut",
+                 "[fs][filesystem][close]") {
   Descriptor isolated(mount, "first", O_WRONLY);
   REQUIRE(isolated.write(kNew, 0));
   CHECK(isolated.release().what == Stale::What::Attributes);
@@ -228,9 +214,8 @@ TEST_CASE("what is released without a close is committed when whole, dropped whe
   CHECK(mount.stored("first") == kNew);
 }
 
-TEST_CASE("what is pending lives as long as one of the descriptors that share it",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "what is pending lives as long as one of the descriptors that share it",
+                 "[fs][filesystem][close]") {
   Descriptor one(mount, "first", O_RDWR);
   Descriptor other(mount, "first", O_RDWR);
   REQUIRE(one.write("1", 0));
@@ -262,10 +247,8 @@ TEST_CASE("the end of the mount drops what is pending and says so, once for each
   CHECK(mount.stored("first") == kOld);
 }
 
-TEST_CASE("a close by somebody who wrote nothing fails nothing of what others are writing",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "a close by somebody who wrote nothing fails nothing of what others are writing",
+                 "[fs][filesystem][close]") {
   Descriptor writer(mount, "first", O_RDWR | O_TRUNC);
   REQUIRE(writer.write(kNew.substr(0, 8), 0));
   Descriptor onlooker(mount, "first", O_RDWR, {.owner = 2, .pid = ::getpid()});
@@ -275,10 +258,8 @@ TEST_CASE("a close by somebody who wrote nothing fails nothing of what others ar
   CHECK(mount.stored("first") == kNew);
 }
 
-TEST_CASE("a descriptor opened after a refused close does not inherit the failure",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "a descriptor opened after a refused close does not inherit the failure",
+                 "[fs][filesystem][close]") {
   Descriptor failing(mount, "first", O_RDWR);
   CHECK(errno_of(failing.write("x", 16)) == EFBIG);
   CHECK(errno_of(failing.flush()) == EINVAL);
@@ -298,9 +279,8 @@ Caller cached_by(const ChildProcess& process) {
 
 }  // namespace
 
-TEST_CASE("after a cached write neither a child nor a bystander commits by closing",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "after a cached write neither a child nor a bystander commits by closing",
+                 "[fs][filesystem][close]") {
   const ChildProcess child(ChildProcess::Fate::Lives);
   Descriptor writer(mount, "first", O_RDWR);
   REQUIRE(writer.write("half", 0, {0, ::getpid()}));
@@ -313,10 +293,9 @@ TEST_CASE("after a cached write neither a child nor a bystander commits by closi
   CHECK(mount.stored("first") == kNew);
 }
 
-TEST_CASE("after a cached write the death of a child drops nothing, the writer's own drops all",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted,
+                 "after a cached write the death of a child drops nothing, the writer's own drops all",
+                 "[fs][filesystem][close]") {
   const ChildProcess killed(ChildProcess::Fate::IsKilled);
   const Process victim{.owner = 2, .pid = killed.pid()};
   {
@@ -333,8 +312,8 @@ TEST_CASE("after a cached write the death of a child drops nothing, the writer's
   CHECK(mount.stored("first") == kNew);
 }
 
-TEST_CASE("bytes of a mapping outlive a killed child, and a killed bystander", "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "bytes of a mapping outlive a killed child, and a killed bystander",
+                 "[fs][filesystem][close]") {
   const ChildProcess killed(ChildProcess::Fate::IsKilled);
   const Process victim{.owner = 2, .pid = killed.pid()};
   Descriptor mapper(mount, "first", O_RDWR);
@@ -345,10 +324,9 @@ TEST_CASE("bytes of a mapping outlive a killed child, and a killed bystander", "
   CHECK(mount.read("first") == kNew);
 }
 
-TEST_CASE("bytes of a mapping are dropped with the only process that has the tensor open for writing",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted,
+                 "bytes of a mapping are dropped with the only process that has the tensor open for writing",
+                 "[fs][filesystem][close]") {
   const ChildProcess killed(ChildProcess::Fate::IsKilled);
   Descriptor mapper(mount, "first", O_RDWR, {.owner = 2, .pid = killed.pid()});
   REQUIRE(mount->write_back(mount.ino("first"), bytes_of(kNew), 0));
@@ -357,9 +335,9 @@ TEST_CASE("bytes of a mapping are dropped with the only process that has the ten
   CHECK(mount.read("first") == kOld);
 }
 
-TEST_CASE("bytes of a mapping are committed when it goes, although others have the tensor open",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted,
+                 "bytes of a mapping are committed when it goes, although others have the tensor open",
+                 "[fs][filesystem][close]") {
   Descriptor mapper(mount, "first", O_RDWR);
   Descriptor other(mount, "first", O_RDWR, {.owner = 2, .pid = 1});
   REQUIRE(mapper.flush());
@@ -368,9 +346,8 @@ TEST_CASE("bytes of a mapping are committed when it goes, although others have t
   CHECK(mount.stored("first") == kNew);
 }
 
-TEST_CASE("an opener that wrote nothing does not commit what another process is writing",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "an opener that wrote nothing does not commit what another process is writing",
+                 "[fs][filesystem][close]") {
   ChildProcess child(ChildProcess::Fate::Lives);
   Descriptor descriptor(mount, "first", O_WRONLY);
   REQUIRE(descriptor.write("half", 0, cached_by(child)));
@@ -384,8 +361,7 @@ TEST_CASE("an opener that wrote nothing does not commit what another process is 
   }
 }
 
-TEST_CASE("what a thread wrote is its process's", "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "what a thread wrote is its process's", "[fs][filesystem][close]") {
   Descriptor descriptor(mount, "first", O_RDWR);
   std::thread([&] { CHECK(descriptor.write(kNew, 0, {0, ::gettid()})); }).join();
   CHECK(descriptor.close()->what == Stale::What::Attributes);
@@ -394,9 +370,9 @@ TEST_CASE("what a thread wrote is its process's", "[fs][filesystem][close]") {
 
 // ---- times ----
 
-TEST_CASE("a time that is set after the last write outlives the commit, an earlier one does not",
-          "[fs][filesystem][close]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted,
+                 "a time that is set after the last write outlives the commit, an earlier one does not",
+                 "[fs][filesystem][close]") {
   const Ino ino = mount.ino("first");
   for (const int access : {O_WRONLY, O_RDWR}) {
     Descriptor writer(mount, "first", access);

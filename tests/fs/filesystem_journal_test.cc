@@ -86,8 +86,8 @@ TEST_CASE("a mount that commits little and often keeps one journal, void when ti
   CHECK(mount.stored("second") == content(5));
 }
 
-TEST_CASE("the end of a mount that has kept no journal is none either", "[fs][filesystem][journal]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "the end of a mount that has kept no journal is none either",
+                 "[fs][filesystem][journal]") {
   mount->tidy();
   static_cast<void>(put(mount, "first", content(0)));
   mount->tidy();
@@ -107,8 +107,7 @@ TEST_CASE("a mount that dies leaves its journal to the next, who finds every byt
   CHECK(mount.read("first") == content(3));
 }
 
-TEST_CASE("each commit tells whoever tidies", "[fs][filesystem][journal]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "each commit tells whoever tidies", "[fs][filesystem][journal]") {
   int told = 0;
   mount->tell_commits_to([&] { ++told; });
   for (int round = 0; round < 4; ++round) {
@@ -208,9 +207,8 @@ TEST_CASE("an archive that is replaced amid a series is not committed into", "[f
   CHECK(content_of(mount.path()) == replacement);
 }
 
-TEST_CASE("readers' cached pages are stale after a commit only where somebody has read",
-          "[fs][filesystem][journal]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "readers' cached pages are stale after a commit only where somebody has read",
+                 "[fs][filesystem][journal]") {
   const auto is_about = [&](const Stale& stale, std::string_view name, Stale::What what) {
     return stale.what == what && stale.first == mount.ino(name) && stale.last == mount.ino(name);
   };
@@ -225,9 +223,10 @@ TEST_CASE("readers' cached pages are stale after a commit only where somebody ha
   }
 }
 
-TEST_CASE("what a shared descriptor has written lies in the cache, so that another's commit makes it stale",
-          "[fs][filesystem][journal]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(
+    Mounted,
+    "what a shared descriptor has written lies in the cache, so that another's commit makes it stale",
+    "[fs][filesystem][journal]") {
   CHECK(put(mount, "first", content(0), O_RDWR).what == Stale::What::Attributes);  // by the same writes
   CHECK(put(mount, "first", content(1)).what == Stale::What::Content);
   CHECK(put(mount, "first", content(2)).what == Stale::What::Attributes);
@@ -235,9 +234,8 @@ TEST_CASE("what a shared descriptor has written lies in the cache, so that anoth
   CHECK(put(mount, "first", content(4)).what == Stale::What::Content);
 }
 
-TEST_CASE("what is read while a writer is at work is stale when he has committed",
-          "[fs][filesystem][journal]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "what is read while a writer is at work is stale when he has committed",
+                 "[fs][filesystem][journal]") {
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write(content(0), 0));
   CHECK(mount.read("first") == kOld);
@@ -305,11 +303,11 @@ TEST_CASE("what another process commits during a series is noticed, by the next 
   CHECK(told.empty());
 }
 
-TEST_CASE(
+TEST_CASE_METHOD(
+    Mounted,
     "a kept journal is for those who could write the archive when it was made: another mode makes another "
     "one",
     "[fs][filesystem][journal]") {
-  const DrivenFilesystem mount;
   const auto mode_of = [](const std::filesystem::path& path) {
     return std::filesystem::status(path).permissions();
   };

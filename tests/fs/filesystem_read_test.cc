@@ -68,8 +68,8 @@ TEST_CASE("a hole in place of a cut tensor's pages is EIO as well", "[fs][filesy
   CHECK(errno_of(read_part(mount, "hit", 500'000, 10)) == EIO);
 }
 
-TEST_CASE("what somebody else writes into the archive is read at once", "[fs][filesystem][read]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "what somebody else writes into the archive is read at once",
+                 "[fs][filesystem][read]") {
   CHECK(mount.read("first") == std::string(16, 'A'));
   mount.overwrite(mount.offset_of("first"), "foreign");
   CHECK(mount.read("first") == "foreignAAAAAAAAA");
@@ -141,8 +141,8 @@ TEST_CASE("readers see all of a commit or nothing of it", "[fs][filesystem][read
   CHECK(mount.read("cold") == "0123456789");
 }
 
-TEST_CASE("a commit waits for the bytes that a reader still holds", "[fs][filesystem][read]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a commit waits for the bytes that a reader still holds",
+                 "[fs][filesystem][read]") {
   std::atomic<bool> is_committed = false;
   std::thread writer;
   std::string held;

@@ -1,7 +1,6 @@
 // A tensor's size is fixed. What truncates is the O_TRUNC of an open, which the kernel sends as a resize
 // that names no descriptor; truncate(2) looks the same and is refused.
 #include "tests/fs/descriptor.h"
-#include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;
@@ -30,10 +29,9 @@ TEST_CASE("truncate by name accepts a tensor's own size only", "[fs][filesystem]
   CHECK(mount.read("first") == kOld);
 }
 
-TEST_CASE("the truncation of an open goes to the descriptor that the same thread has just opened",
-          "[fs][filesystem][truncate]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted,
+                 "the truncation of an open goes to the descriptor that the same thread has just opened",
+                 "[fs][filesystem][truncate]") {
   const Ino ino = mount.ino("first");
   Descriptor older(mount, "first", O_WRONLY, thread(kThread));
   Descriptor newer(mount, "first", O_WRONLY, thread(kThread));
@@ -44,8 +42,7 @@ TEST_CASE("the truncation of an open goes to the descriptor that the same thread
   CHECK(stranger.close());
 }
 
-TEST_CASE("a descriptor that was written to is no candidate", "[fs][filesystem][truncate]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a descriptor that was written to is no candidate", "[fs][filesystem][truncate]") {
   Descriptor writer(mount, "first", O_WRONLY, thread(kThread));
   REQUIRE(writer.write(kNew, 0));
   CHECK(errno_of(mount->resize_by_name(mount.ino("first"), 0, kThread)) == EINVAL);
@@ -53,15 +50,14 @@ TEST_CASE("a descriptor that was written to is no candidate", "[fs][filesystem][
   CHECK(mount.stored("first") == kNew);
 }
 
-TEST_CASE("a truncation that came for a descriptor does not come twice", "[fs][filesystem][truncate]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a truncation that came for a descriptor does not come twice",
+                 "[fs][filesystem][truncate]") {
   Descriptor writer(mount, "first", O_WRONLY | O_TRUNC, thread(kThread));
   CHECK(errno_of(mount->resize_by_name(mount.ino("first"), 0, kThread)) == EINVAL);
 }
 
-TEST_CASE("descriptors of other tensors, other threads and readers are no candidates",
-          "[fs][filesystem][truncate]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "descriptors of other tensors, other threads and readers are no candidates",
+                 "[fs][filesystem][truncate]") {
   Descriptor other_tensor(mount, "second", O_WRONLY, thread(kThread));
   Descriptor other_thread(mount, "first", O_WRONLY, thread(kThread + 1));
   const auto reader = mount->open(mount.ino("first"), O_RDONLY, kThread);
@@ -71,10 +67,8 @@ TEST_CASE("descriptors of other tensors, other threads and readers are no candid
   CHECK(other_thread.close());
 }
 
-TEST_CASE("threads of another pid namespace look alike: one may truncate, of two none",
-          "[fs][filesystem][truncate]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "threads of another pid namespace look alike: one may truncate, of two none",
+                 "[fs][filesystem][truncate]") {
   const Ino ino = mount.ino("first");
   {
     Descriptor writer(mount, "first", O_WRONLY | O_TRUNC, thread(0));
@@ -90,9 +84,8 @@ TEST_CASE("threads of another pid namespace look alike: one may truncate, of two
   CHECK(mount.stored("first") == kNew);
 }
 
-TEST_CASE("ftruncate cuts and lengthens what is pending, the archive keeps its size",
-          "[fs][filesystem][truncate]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "ftruncate cuts and lengthens what is pending, the archive keeps its size",
+                 "[fs][filesystem][truncate]") {
   Descriptor writer(mount, "first", O_RDWR);
   REQUIRE(writer.resize(4));
   CHECK(mount.read("first") == "AAAA");
@@ -103,9 +96,8 @@ TEST_CASE("ftruncate cuts and lengthens what is pending, the archive keeps its s
   CHECK(mount.stored("first") == "AAAA" + std::string(12, '\0'));
 }
 
-TEST_CASE("a descriptor is no candidate once its thread has opened something else",
-          "[fs][filesystem][truncate]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a descriptor is no candidate once its thread has opened something else",
+                 "[fs][filesystem][truncate]") {
   Descriptor writer(mount, "first", O_WRONLY, thread(kThread));
   const Descriptor other(mount, "second", O_WRONLY, thread(kThread));
   CHECK(errno_of(mount->resize_by_name(mount.ino("first"), 0, kThread)) == EINVAL);
@@ -113,10 +105,9 @@ TEST_CASE("a descriptor is no candidate once its thread has opened something els
   CHECK(writer.close());
 }
 
-TEST_CASE("truncate to nothing right after an open is that open's O_TRUNC: the close needs all bytes",
-          "[fs][filesystem][truncate]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted,
+                 "truncate to nothing right after an open is that open's O_TRUNC: the close needs all bytes",
+                 "[fs][filesystem][truncate]") {
   Descriptor writer(mount, "first", O_WRONLY, thread(kThread));
   REQUIRE(mount->resize_by_name(mount.ino("first"), 0, kThread));
   CHECK(errno_of(writer.flush()) == EINVAL);

@@ -39,6 +39,35 @@ class SlowDisk final : public Interceptor {
   std::atomic<unsigned> lock_attempts = 0;
 };
 
+FilesystemOptions patient() {
+  FilesystemOptions options;
+  options.commit.lock_patience = kForAHang;
+  return options;
+}
+
+/// Tensor one is locked by another opener of the archive.
+struct LockedTensor {
+  SlowDisk counting;
+  InterceptedStorage storage{system_storage(), counting};
+  DrivenFilesystem mount{{{"one", kBefore}, {"two", kBefore}, {"three", kBefore}}, patient(), storage};
+  std::unique_ptr<File> theirs = system_storage().open(mount.path(), Access::ReadWrite).value();
+  ArchiveLocks held =
+      ArchiveLocks::for_patch(*theirs, mount.path(), {{mount.offset_of("one") + 5000, 1}}, 0ms).value();
+
+  /// Work that waits for the lock, and has tried to take it.
+  template <class Work>
+  std::future<int> waiting(const Work& work) {
+    counting.lock_attempts = 0;
+    auto future = std::async(std::launch::async, [work] { return errno_of(work()); });
+    while (counting.lock_attempts < 5) std::this_thread::sleep_for(1ms);
+    return future;
+  }
+  [[nodiscard]] bool put_three() const {
+    Descriptor other(mount, "three", O_WRONLY);
+    return other.write(kAfter, 0) && other.close();
+  }
+};
+
 /// What work() returns, if it returns soon.
 template <class Work>
 auto soon(const Work& work) -> std::optional<decltype(work())> {
@@ -111,30 +140,16 @@ TEST_CASE("the size of a tensor that is being written is known without its lock"
   CHECK(soon([&] { return mount->attributes(mount.ino("one"))->st_size; }) == 3);
 }
 
-TEST_CASE("another process's lock on one tensor keeps nobody from committing another",
-          "[fs][filesystem][waiting]") {
-  SlowDisk counting;
-  InterceptedStorage storage(system_storage(), counting);
-  FilesystemOptions options;
-  options.commit.lock_patience = kForAHang;
-  const DrivenFilesystem mount({{"one", kBefore}, {"two", kBefore}, {"three", kBefore}}, options, storage);
-  auto theirs = system_storage().open(mount.path(), Access::ReadWrite).value();
-  auto held = ArchiveLocks::for_patch(*theirs, mount.path(), {{mount.offset_of("one") + 5000, 1}}, 0ms);
-  REQUIRE(held);
-  Descriptor waiting(mount, "one", O_WRONLY);
-  REQUIRE(waiting.write(kAfter, 0));
-  counting.lock_attempts = 0;
-  auto closing = std::async(std::launch::async, [&] { return errno_of(waiting.close()); });
-  while (counting.lock_attempts < 5) std::this_thread::sleep_for(1ms);
-
-  CHECK(soon([&] {
-          Descriptor other(mount, "three", O_WRONLY);
-          return other.write(kAfter, 0) && other.close();
-        }) == true);
+TEST_CASE_METHOD(LockedTensor, "another process's lock on one tensor keeps nobody from committing another",
+                 "[fs][filesystem][waiting]") {
+  Descriptor writer(mount, "one", O_WRONLY);
+  REQUIRE(writer.write(kAfter, 0));
+  auto closing = waiting([&] { return writer.close(); });
+  CHECK(soon([&] { return put_three(); }) == true);
   CHECK(mount.stored("three") == kAfter);
   CHECK(soon([&] { return mount.read("one").value(); }) == kBefore);
   CHECK(closing.wait_for(0s) == std::future_status::timeout);
-  held->release();
+  held.release();
   CHECK(closing.get() == 0);
   CHECK(mount.stored("one") == kAfter);
 }
@@ -160,32 +175,19 @@ TEST_CASE("a lock that stays gives EBUSY when patience ends, with the holder and
   CHECK(mount.stored("one") == kBefore);
 }
 
-TEST_CASE("a transaction that waits for a lock keeps nobody from committing, and goes on",
-          "[fs][filesystem][waiting]") {
-  SlowDisk counting;
-  InterceptedStorage storage(system_storage(), counting);
-  FilesystemOptions options;
-  options.commit.lock_patience = kForAHang;
-  const DrivenFilesystem mount({{"one", kBefore}, {"two", kBefore}, {"three", kBefore}}, options, storage);
-  auto theirs = system_storage().open(mount.path(), Access::ReadWrite).value();
-  auto held = ArchiveLocks::for_patch(*theirs, mount.path(), {{mount.offset_of("one") + 5000, 1}}, 0ms);
-  REQUIRE(held);
+TEST_CASE_METHOD(LockedTensor,
+                 "a transaction that waits for a lock keeps nobody from committing, and goes on",
+                 "[fs][filesystem][waiting]") {
   const Ino directory = mount->make_directory(kTransactions, "T")->st_ino;
   {
     Member member(mount, directory, "one");
     REQUIRE(member.write(kAfter, 0) == 0);
     REQUIRE(member.close() == 0);
   }
-  counting.lock_attempts = 0;
-  auto renaming = std::async(std::launch::async,
-                             [&] { return errno_of(mount->rename(kTransactions, "T", kCommitted, "T")); });
-  while (counting.lock_attempts < 5) std::this_thread::sleep_for(1ms);
-  CHECK(soon([&] {
-          Descriptor other(mount, "three", O_WRONLY);
-          return other.write(kAfter, 0) && other.close();
-        }) == true);
+  auto renaming = waiting([&] { return mount->rename(kTransactions, "T", kCommitted, "T"); });
+  CHECK(soon([&] { return put_three(); }) == true);
   CHECK(renaming.wait_for(0s) == std::future_status::timeout);
-  held->release();
+  held.release();
   CHECK(renaming.get() == 0);
   CHECK(mount.stored("one") == kAfter);
 }

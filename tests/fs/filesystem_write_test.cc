@@ -7,8 +7,8 @@
 using namespace stfs;
 using namespace stfs::test;
 
-TEST_CASE("the archive is untouched until close, and then has all of it", "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "the archive is untouched until close, and then has all of it",
+                 "[fs][filesystem][write]") {
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write(kNew.substr(0, 10), 0));
   REQUIRE(writer.write(kNew.substr(10), 10));
@@ -24,16 +24,14 @@ TEST_CASE("the archive is untouched until close, and then has all of it", "[fs][
   CHECK(mount->attributes(mount.ino("first"))->st_size == 16);
 }
 
-TEST_CASE("a patch without truncation keeps the bytes around it", "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a patch without truncation keeps the bytes around it", "[fs][filesystem][write]") {
   Descriptor writer(mount, "first", O_WRONLY);
   REQUIRE(writer.write("xy", 7));
   REQUIRE(writer.close());
   CHECK(mount.stored("first") == "AAAAAAAxyAAAAAAA");
 }
 
-TEST_CASE("a truncating write replaces the whole tensor", "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a truncating write replaces the whole tensor", "[fs][filesystem][write]") {
   for (const int access : {O_WRONLY, O_RDWR}) {
     Descriptor writer(mount, "first", access | O_TRUNC);
     REQUIRE(writer.write(kNew, 0));
@@ -42,17 +40,17 @@ TEST_CASE("a truncating write replaces the whole tensor", "[fs][filesystem][writ
   }
 }
 
-TEST_CASE("a hole that the writer leaves behind a truncation is zeros", "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a hole that the writer leaves behind a truncation is zeros",
+                 "[fs][filesystem][write]") {
   Descriptor writer(mount, "first", O_WRONLY | O_TRUNC);
   REQUIRE(writer.write("end", 13));
   REQUIRE(writer.close());
   CHECK(mount.stored("first") == std::string(13, '\0') + "end");
 }
 
-TEST_CASE("a handle opened write-only is isolated: others read the old tensor until the commit",
-          "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted,
+                 "a handle opened write-only is isolated: others read the old tensor until the commit",
+                 "[fs][filesystem][write]") {
   Descriptor writer(mount, "first", O_WRONLY | O_TRUNC);
   CHECK(writer.file().kind == FileKind::Isolated);
   REQUIRE(writer.write("0123", 0));
@@ -64,8 +62,8 @@ TEST_CASE("a handle opened write-only is isolated: others read the old tensor un
   CHECK(mount.read("first") == kNew);
 }
 
-TEST_CASE("two isolated writers do not see each other; the last close wins", "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "two isolated writers do not see each other; the last close wins",
+                 "[fs][filesystem][write]") {
   Descriptor one(mount, "first", O_WRONLY);
   Descriptor other(mount, "first", O_WRONLY);
   REQUIRE(one.write("11", 0));
@@ -76,8 +74,8 @@ TEST_CASE("two isolated writers do not see each other; the last close wins", "[f
   CHECK(mount.stored("first") == "11AAAAAAAAAAAAAA");
 }
 
-TEST_CASE("descriptors for reading and writing share what is pending", "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "descriptors for reading and writing share what is pending",
+                 "[fs][filesystem][write]") {
   Descriptor one(mount, "first", O_RDWR);
   Descriptor other(mount, "first", O_RDWR, {.owner = 2, .pid = ::getpid()});
   CHECK(one.file().kind == FileKind::Shared);
@@ -93,9 +91,8 @@ TEST_CASE("descriptors for reading and writing share what is pending", "[fs][fil
   CHECK(other.close());
 }
 
-TEST_CASE("a shared truncation shows its size to everybody until it is whole again",
-          "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a shared truncation shows its size to everybody until it is whole again",
+                 "[fs][filesystem][write]") {
   Descriptor writer(mount, "first", O_RDWR | O_TRUNC);
   CHECK(mount->attributes(mount.ino("first"))->st_size == 0);
   CHECK(mount.read("first") == "");
@@ -105,9 +102,8 @@ TEST_CASE("a shared truncation shows its size to everybody until it is whole aga
   CHECK(mount.stored("first") == kOld);
 }
 
-TEST_CASE("fsync commits what is whole and refuses what is not, which may still be completed",
-          "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "fsync commits what is whole and refuses what is not, which may still be completed",
+                 "[fs][filesystem][write]") {
   for (const int access : {O_WRONLY, O_RDWR}) {
     Descriptor writer(mount, "first", access | O_TRUNC);
     CHECK(errno_of(writer.sync()) == EINVAL);
@@ -125,8 +121,7 @@ TEST_CASE("fsync commits what is whole and refuses what is not, which may still 
   }
 }
 
-TEST_CASE("after a commit the same descriptor goes on writing", "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "after a commit the same descriptor goes on writing", "[fs][filesystem][write]") {
   Descriptor writer(mount, "first", O_RDWR);
   REQUIRE(writer.write("1", 0));
   REQUIRE(writer.sync());
@@ -137,10 +132,9 @@ TEST_CASE("after a commit the same descriptor goes on writing", "[fs][filesystem
   CHECK(mount.stored("first") == "12AAAAAAAAAAAAAA");
 }
 
-TEST_CASE("writing past the end is EFBIG at once, and what was written does not pass for the whole",
-          "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted,
+                 "writing past the end is EFBIG at once, and what was written does not pass for the whole",
+                 "[fs][filesystem][write]") {
   for (const int access : {O_WRONLY, O_RDWR}) {
     Descriptor writer(mount, "first", access);
     REQUIRE(writer.write(kNew, 0));
@@ -155,9 +149,7 @@ TEST_CASE("writing past the end is EFBIG at once, and what was written does not 
   CHECK(captured.contains("write refused"));
 }
 
-TEST_CASE("EFBIG comes wherever a write passes the end", "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "EFBIG comes wherever a write passes the end", "[fs][filesystem][write]") {
   const std::vector<std::pair<std::size_t, std::uint64_t>> passing = {
       {17, 0}, {2, 15}, {1, 16}, {1, 1000}, {1, ~std::uint64_t{0}}, {10, ~std::uint64_t{0} - 4}};
   for (const auto& [size, offset] : passing) {
@@ -171,9 +163,8 @@ TEST_CASE("EFBIG comes wherever a write passes the end", "[fs][filesystem][write
   CHECK(mount.stored("first") == kOld);
 }
 
-TEST_CASE("appending to a whole tensor is EFBIG, to a truncated one it fills it", "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
-  const CapturedStderr captured;
+TEST_CASE_METHOD(Mounted, "appending to a whole tensor is EFBIG, to a truncated one it fills it",
+                 "[fs][filesystem][write]") {
   Descriptor refused(mount, "first", O_WRONLY | O_APPEND);
   CHECK(errno_of(refused.write("x", 0)) == EFBIG);
   refused.release();
@@ -187,8 +178,8 @@ TEST_CASE("appending to a whole tensor is EFBIG, to a truncated one it fills it"
   }
 }
 
-TEST_CASE("a synchronous descriptor commits each write that leaves it whole", "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a synchronous descriptor commits each write that leaves it whole",
+                 "[fs][filesystem][write]") {
   for (const int flag : {O_SYNC, O_DSYNC}) {
     Descriptor writer(mount, "first", O_WRONLY | O_TRUNC | flag);
     CHECK(writer.write(kNew.substr(0, 8), 0)->what == Stale::What::Nothing);
@@ -215,9 +206,9 @@ TEST_CASE("a read-only mount refuses every way to write with EROFS", "[fs][files
   CHECK(*reader == nullptr);
 }
 
-TEST_CASE("what a mapping writes back is staged, cut at the tensor's end, and commits when it goes",
-          "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted,
+                 "what a mapping writes back is staged, cut at the tensor's end, and commits when it goes",
+                 "[fs][filesystem][write]") {
   const Ino ino = mount.ino("first");
   Descriptor descriptor(mount, "first", O_RDWR);
   std::string page(4096, 'p');
@@ -241,9 +232,8 @@ TEST_CASE("what a mapping writes back is staged, cut at the tensor's end, and co
   }
 }
 
-TEST_CASE("a page that comes back with no descriptor left is an error, not a crash",
-          "[fs][filesystem][write]") {
-  const DrivenFilesystem mount;
+TEST_CASE_METHOD(Mounted, "a page that comes back with no descriptor left is an error, not a crash",
+                 "[fs][filesystem][write]") {
   CHECK(errno_of(mount->write_back(mount.ino("first"), bytes_of("page"), 0)) == EIO);
   CHECK(mount.stored("first") == kOld);
 }

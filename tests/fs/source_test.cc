@@ -16,6 +16,12 @@ using namespace stfs::test;
 
 namespace {
 
+/// A directory with an archive.
+struct OneArchive {
+  TemporaryDirectory directory;
+  std::string path = directory.write("a.safetensors", archive_of(kTwoTensors));
+};
+
 /// Acts as a user who owns nothing, where the tests run as root.
 class OrdinaryUser {
  public:
@@ -35,26 +41,20 @@ class OrdinaryUser {
 
 }  // namespace
 
-TEST_CASE("an archive is opened for writing where that is allowed", "[fs][source]") {
-  const TemporaryDirectory directory;
-  const std::string path = directory.write("a.safetensors", archive_of(kTwoTensors));
+TEST_CASE_METHOD(OneArchive, "an archive is opened for writing where that is allowed", "[fs][source]") {
   const auto archive = open_source(path, {});
   REQUIRE(archive);
   CHECK(archive->members[0].model->access() == Access::ReadWrite);
   CHECK(archive->members[0].model->tensors().size() == 2);
 }
 
-TEST_CASE("ro opens for reading only", "[fs][source]") {
-  const TemporaryDirectory directory;
-  const std::string path = directory.write("a.safetensors", archive_of(kTwoTensors));
+TEST_CASE_METHOD(OneArchive, "ro opens for reading only", "[fs][source]") {
   const auto archive = open_source(path, {.is_read_only = true});
   REQUIRE(archive);
   CHECK(archive->members[0].model->access() == Access::ReadOnly);
 }
 
-TEST_CASE("io decides for each archive whether it is mapped", "[fs][source]") {
-  const TemporaryDirectory directory;
-  const std::string path = directory.write("a.safetensors", archive_of(kTwoTensors));
+TEST_CASE_METHOD(OneArchive, "io decides for each archive whether it is mapped", "[fs][source]") {
   static_cast<void>(directory.write("b.safetensors", archive_of(kTwoTensors)));
   for (const bool is_read_only : {false, true}) {
     for (const Io io : {Io::Mmap, Io::Pread}) {
@@ -70,9 +70,8 @@ TEST_CASE("io decides for each archive whether it is mapped", "[fs][source]") {
   }
 }
 
-TEST_CASE("an archive that may not be written is opened for reading, and the log says why", "[fs][source]") {
-  const TemporaryDirectory directory;
-  const std::string path = directory.write("a.safetensors", archive_of(kTwoTensors));
+TEST_CASE_METHOD(OneArchive, "an archive that may not be written is opened for reading, and the log says why",
+                 "[fs][source]") {
   REQUIRE(::chmod(path.c_str(), 0444) == 0);
   REQUIRE(::chmod(directory.path().c_str(), 0755) == 0);
   const CapturedStderr captured;
@@ -85,9 +84,7 @@ TEST_CASE("an archive that may not be written is opened for reading, and the log
   CHECK(captured.contains(path + ": Permission denied: mounted read-only"));
 }
 
-TEST_CASE("an archive that may not be read either is refused", "[fs][source]") {
-  const TemporaryDirectory directory;
-  const std::string path = directory.write("a.safetensors", archive_of(kTwoTensors));
+TEST_CASE_METHOD(OneArchive, "an archive that may not be read either is refused", "[fs][source]") {
   REQUIRE(::chmod(path.c_str(), 0) == 0);
   REQUIRE(::chmod(directory.path().c_str(), 0755) == 0);
   const OrdinaryUser user;

@@ -79,4 +79,10 @@ struct Transacted {
   CapturedStderr captured;
 };
 
+/// The transaction T, which has begun.
+struct Begun {
+  Transacted t;
+  Ino directory = t.begin();
+};
+
 }  // namespace stfs::test

@@ -67,9 +67,8 @@ TEST_CASE("the views' directory is reachable by name and not listed", "[fs][tran
   CHECK(errno_of(t.mount->lookup(kViews, "absent")) == ENOENT);
 }
 
-TEST_CASE("a transaction lists what is staged, and shows every tensor", "[fs][transaction_directory]") {
-  const Transacted t;
-  const Ino directory = t.begin();
+TEST_CASE_METHOD(Begun, "a transaction lists what is staged, and shows every tensor",
+                 "[fs][transaction_directory]") {
   CHECK(t.list(kTransactions) == Names{"T"});
   CHECK(t.list(directory).empty());
   CHECK(t.read(directory, "first") == kOld);
@@ -81,9 +80,7 @@ TEST_CASE("a transaction lists what is staged, and shows every tensor", "[fs][tr
   CHECK(t.is_untouched());
 }
 
-TEST_CASE("the move to committed changes all tensors at once", "[fs][transaction_directory]") {
-  const Transacted t;
-  const Ino directory = t.begin();
+TEST_CASE_METHOD(Begun, "the move to committed changes all tensors at once", "[fs][transaction_directory]") {
   CHECK(t.stage(directory, "first") == 0);
   CHECK(t.stage(directory, "second") == 0);
   const auto before = t.mount.generation("first");
@@ -101,10 +98,8 @@ TEST_CASE("the move to committed changes all tensors at once", "[fs][transaction
   CHECK(t.list(kCommitted).empty());
 }
 
-TEST_CASE("without O_TRUNC a file starts as the tensor is: a part can be patched, twice",
-          "[fs][transaction_directory]") {
-  const Transacted t;
-  const Ino directory = t.begin();
+TEST_CASE_METHOD(Begun, "without O_TRUNC a file starts as the tensor is: a part can be patched, twice",
+                 "[fs][transaction_directory]") {
   for (const std::uint64_t at : {3U, 9U}) {
     Member member(t.mount, directory, "first", O_RDWR);
     CHECK(member.write("xy", at) == 0);
@@ -116,10 +111,8 @@ TEST_CASE("without O_TRUNC a file starts as the tensor is: a part can be patched
   CHECK(t.mount.stored("second") == kSecond);
 }
 
-TEST_CASE("a short tensor fails at its close and at the commit, and may be completed",
-          "[fs][transaction_directory]") {
-  const Transacted t;
-  const Ino directory = t.begin();
+TEST_CASE_METHOD(Begun, "a short tensor fails at its close and at the commit, and may be completed",
+                 "[fs][transaction_directory]") {
   CHECK(t.stage(directory, "second") == 0);
   CHECK(t.stage(directory, "first", "short") == EINVAL);
   CHECK(t.commit() == ENODATA);
@@ -139,9 +132,8 @@ TEST_CASE("a short tensor fails at its close and at the commit, and may be compl
   CHECK(t.mount.stored("second") == kNew);
 }
 
-TEST_CASE("while a tensor is open for writing its transaction is busy", "[fs][transaction_directory]") {
-  const Transacted t;
-  const Ino directory = t.begin();
+TEST_CASE_METHOD(Begun, "while a tensor is open for writing its transaction is busy",
+                 "[fs][transaction_directory]") {
   {
     Member member(t.mount, directory, "first");
     CHECK(member.write(kNew, 0) == 0);
@@ -154,10 +146,9 @@ TEST_CASE("while a tensor is open for writing its transaction is busy", "[fs][tr
   CHECK(t.mount.stored("first") == kNew);
 }
 
-TEST_CASE("who closes and moves or removes at once is not refused: the kernel tells of the close later",
-          "[fs][transaction_directory]") {
-  const Transacted t;
-  const Ino directory = t.begin();
+TEST_CASE_METHOD(
+    Begun, "who closes and moves or removes at once is not refused: the kernel tells of the close later",
+    "[fs][transaction_directory]") {
   const auto release_later_than = [&](const auto& act) {
     std::optional<Member> member(std::in_place, t.mount, directory, "first");
     CHECK(member->write(kNew, 0) == 0);
@@ -175,9 +166,8 @@ TEST_CASE("who closes and moves or removes at once is not refused: the kernel te
   CHECK(t.mount.stored("first") == kNew);
 }
 
-TEST_CASE("files removed one by one and their directory are a rollback", "[fs][transaction_directory]") {
-  const Transacted t;
-  const Ino directory = t.begin();
+TEST_CASE_METHOD(Begun, "files removed one by one and their directory are a rollback",
+                 "[fs][transaction_directory]") {
   CHECK(t.stage(directory, "first") == 0);
   CHECK(errno_of(t.mount->remove_directory(kTransactions, "T")) == ENOTEMPTY);
   CHECK(errno_of(t.mount->remove_file(directory, "second")) == ENOENT);
@@ -190,9 +180,8 @@ TEST_CASE("files removed one by one and their directory are a rollback", "[fs][t
   CHECK(t.begin() != directory);  // numbers are never used again
 }
 
-TEST_CASE("a tensor taken out of a transaction is not committed", "[fs][transaction_directory]") {
-  const Transacted t;
-  const Ino directory = t.begin();
+TEST_CASE_METHOD(Begun, "a tensor taken out of a transaction is not committed",
+                 "[fs][transaction_directory]") {
   CHECK(t.stage(directory, "first") == 0);
   CHECK(t.stage(directory, "second") == 0);
   CHECK(errno_of(t.mount->remove_file(directory, "first")) == 0);
@@ -201,9 +190,8 @@ TEST_CASE("a tensor taken out of a transaction is not committed", "[fs][transact
   CHECK(t.mount.stored("second") == kNew);
 }
 
-TEST_CASE("a tensor that others have changed since is a conflict", "[fs][transaction_directory]") {
-  const Transacted t;
-  const Ino directory = t.begin();
+TEST_CASE_METHOD(Begun, "a tensor that others have changed since is a conflict",
+                 "[fs][transaction_directory]") {
   CHECK(t.stage(directory, "first") == 0);
   CHECK(t.stage(directory, "second") == 0);
   const std::string other(16, 'z');
@@ -231,9 +219,8 @@ TEST_CASE("a tensor that others have changed since is a conflict", "[fs][transac
   CHECK(t.list(kTransactions) == Names{"T"});
 }
 
-TEST_CASE("a change that changes nothing, or another tensor, is no conflict", "[fs][transaction_directory]") {
-  const Transacted t;
-  const Ino directory = t.begin();
+TEST_CASE_METHOD(Begun, "a change that changes nothing, or another tensor, is no conflict",
+                 "[fs][transaction_directory]") {
   CHECK(t.stage(directory, "first") == 0);
   t.mount.overwrite(t.mount.offset_of("first"), kOld);
   t.mount.overwrite(t.mount.offset_of("second"), kNew);
@@ -243,10 +230,8 @@ TEST_CASE("a change that changes nothing, or another tensor, is no conflict", "[
   CHECK(t.mount.stored("second") == kNew);
 }
 
-TEST_CASE("only transactions are made, moved and removed, and only below their directory",
-          "[fs][transaction_directory]") {
-  const Transacted t;
-  const Ino directory = t.begin();
+TEST_CASE_METHOD(Begun, "only transactions are made, moved and removed, and only below their directory",
+                 "[fs][transaction_directory]") {
   CHECK(t.stage(directory, "first") == 0);
   CHECK(errno_of(t.mount->make_directory(kRootIno, "x")) == EPERM);
   CHECK(errno_of(t.mount->make_directory(kViews, "x")) == EPERM);

@@ -19,6 +19,12 @@ Place place_of(const DrivenFilesystem& mount) {
   return {views, mount.ino("npy", views), mount.ino("slice", views), mount.ino("float32", views)};
 }
 
+/// A mount of kTwoTensors, and where its views are.
+struct ViewedMount {
+  DrivenFilesystem mount;
+  Place at = place_of(mount);
+};
+
 Result<std::string> content(const DrivenFilesystem& mount, Ino ino) {
   const auto bytes = mount->read(ino, 0, 1 << 20);
   if (!bytes) return tl::unexpected(bytes.error());
@@ -142,9 +148,8 @@ TEST_CASE("slices read what they select; others are refused", "[fs][views]") {
   }
 }
 
-TEST_CASE("a slice lives as long as it has been looked up more often than forgotten", "[fs][views]") {
-  const DrivenFilesystem mount;
-  const Place at = place_of(mount);
+TEST_CASE_METHOD(ViewedMount, "a slice lives as long as it has been looked up more often than forgotten",
+                 "[fs][views]") {
   const Ino ino = mount.ino("first[0:4]", at.slice);
   CHECK(mount.ino("first[0:4]", at.slice) == ino);
   mount->forget(ino, 1);
@@ -156,9 +161,7 @@ TEST_CASE("a slice lives as long as it has been looked up more often than forgot
   CHECK(mount->attributes(at.npy));
 }
 
-TEST_CASE("a commit tells the views that were looked at, each once", "[fs][views]") {
-  const DrivenFilesystem mount;
-  const Place at = place_of(mount);
+TEST_CASE_METHOD(ViewedMount, "a commit tells the views that were looked at, each once", "[fs][views]") {
   const Ino npy = mount.ino("first.npy", at.npy);
   const Ino other = mount.ino("second.npy", at.npy);
   const Ino whole = mount.ino("archive.safetensors", at.views);
@@ -179,9 +182,8 @@ TEST_CASE("a commit tells the views that were looked at, each once", "[fs][views
   CHECK(mount->stale_views(Stale{}).empty());
 }
 
-TEST_CASE("a change underneath tells all views, and a changed header is EIO in them", "[fs][views]") {
-  const DrivenFilesystem mount;
-  const Place at = place_of(mount);
+TEST_CASE_METHOD(ViewedMount, "a change underneath tells all views, and a changed header is EIO in them",
+                 "[fs][views]") {
   const Ino npy = mount.ino("second.npy", at.npy);
   const Ino header = mount.ino("header.json", at.views);
   const Ino whole = mount.ino("archive.safetensors", at.views);
@@ -211,9 +213,7 @@ TEST_CASE("the archive view parses, its data page-aligned and the same", "[fs][v
   CHECK(bytes->substr(*length + 8) == "AAAABBB");
 }
 
-TEST_CASE("nothing is made, removed or timed among the views", "[fs][views]") {
-  const DrivenFilesystem mount;
-  const Place at = place_of(mount);
+TEST_CASE_METHOD(ViewedMount, "nothing is made, removed or timed among the views", "[fs][views]") {
   const Ino npy = mount.ino("first.npy", at.npy);
   CHECK(errno_of(mount->make_directory(at.npy, "x")) == EPERM);
   CHECK(errno_of(mount->remove_file(at.npy, "first.npy")) == EPERM);

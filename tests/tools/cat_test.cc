@@ -1,9 +1,9 @@
 // stfs cat: exactly the tensors' bytes, or nothing.
 #include <filesystem>
 
-#include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/text_archive.h"
 #include "tests/support/tool_run.h"
 
 using namespace stfs;
@@ -13,14 +13,12 @@ namespace {
 
 struct CatModel {
   test::TemporaryDirectory directory;
-  std::string path = directory.write(
-      "m.safetensors", test::archive_bytes(R"({"first":{"dtype":"U8","shape":[5],"data_offsets":[0,5]},)"
-                                           R"("second":{"dtype":"U8","shape":[3],"data_offsets":[5,8]},)"
-                                           R"("":{"dtype":"U8","shape":[1],"data_offsets":[8,9]},)"
-                                           R"("[a,b]":{"dtype":"U8","shape":[1],"data_offsets":[9,10]},)"
-                                           R"("-n":{"dtype":"U8","shape":[1],"data_offsets":[10,11]},)"
-                                           R"("none":{"dtype":"U8","shape":[0],"data_offsets":[11,11]}})",
-                                           std::string("he\0lo\n\xff!eb-", 11)));
+  std::string path = directory.write("m.safetensors", test::archive_of({{"first", std::string("he\0lo", 5)},
+                                                                        {"second", "\n\xff!"},
+                                                                        {"", "e"},
+                                                                        {"[a,b]", "b"},
+                                                                        {"-n", "-"},
+                                                                        {"none", ""}}));
 };
 
 }  // namespace
@@ -50,13 +48,8 @@ TEST_CASE("cat writes a tensor larger than one slice whole", "[tools][cat]") {
   const test::TemporaryDirectory directory;
   std::string data(20'000'003, '\0');
   for (std::size_t at = 0; at < data.size(); ++at) data[at] = static_cast<char>(at * 31 + at / 4093);
-  const std::string size = std::to_string(data.size() - 1);
-  const std::string path = directory.write(
-      "m.safetensors",
-      test::archive_bytes(
-          R"({"x":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"t":{"dtype":"U8","shape":[)" + size +
-              R"(],"data_offsets":[1,)" + std::to_string(data.size()) + "]}}",
-          data));
+  const std::string path =
+      directory.write("m.safetensors", test::archive_of({{"x", data.substr(0, 1)}, {"t", data.substr(1)}}));
   const auto run = run_verb(tools::cat, {path, "t"});
   CHECK(run.code == 0);
   CHECK((run.out == data.substr(1)));  // in parentheses: Catch shall not print 20 MB

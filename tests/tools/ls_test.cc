@@ -4,6 +4,7 @@
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/text_archive.h"
 #include "tests/support/tool_run.h"
 
 using namespace stfs;
@@ -61,10 +62,7 @@ TEST_CASE("ls takes a name with brackets literally as well as as a pattern", "[t
 
 TEST_CASE("ls keeps a pattern that is one bracket expression whole", "[tools][ls]") {
   const test::TemporaryDirectory directory;
-  const std::string path = directory.write(
-      "m.safetensors", test::archive_bytes(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-                                           R"("[a,b]":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-                                           "12"));
+  const std::string path = directory.write("m.safetensors", test::archive_of({{"a", "1"}, {"[a,b]", "2"}}));
   CHECK(run_verb(tools::ls, {"--names", path, "[a,b]"}).out == "a\n[a,b]\n");
 }
 
@@ -79,9 +77,8 @@ TEST_CASE("ls fails on a glob that matches nothing, after listing what the other
 
 TEST_CASE("ls --bytes prints exact sizes", "[tools][ls]") {
   const test::TemporaryDirectory directory;
-  const std::string path = directory.write(
-      "m.safetensors", test::archive_bytes(R"({"a":{"dtype":"U8","shape":[1537],"data_offsets":[0,1537]}})",
-                                           std::string(1537, 'x')));
+  const std::string path =
+      directory.write("m.safetensors", test::archive_of({{"a", std::string(1537, 'x')}}));
   CHECK(run_verb(tools::ls, {path}).out == "a  U8  [1537]  1.5 KiB\n");
   CHECK(run_verb(tools::ls, {"--bytes", path}).out == "a  U8  [1537]  1537\n");
 }
@@ -111,35 +108,28 @@ TEST_CASE("ls --json of nothing has an empty array", "[tools][ls]") {
 
 TEST_CASE("ls never sends a control character to the terminal, but JSON has it", "[tools][ls]") {
   const test::TemporaryDirectory directory;
-  const std::string path = directory.write(
-      "m.safetensors", test::archive_bytes(R"({"\u001b[2J\n\u009b\u202ex\\ ":{"dtype":"U8","shape":[1],)"
-                                           R"("data_offsets":[0,1]},"n\u0000l":)"
-                                           R"({"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-                                           "12"));
+  const std::string name = "\x1b[2J\n\u009b\u202ex\\ ";
+  const std::string path =
+      directory.write("m.safetensors", test::archive_of({{name, "1"}, {std::string("n\0l", 3), "2"}}));
   const auto run = run_verb(tools::ls, {"--names", path});
   CHECK(run.out == "\\x1b[2J\\n\\u009b\\u202ex\\\\\\x20\nn\\x00l\n");
   const auto rows = nlohmann::json::parse(run_verb(tools::ls, {"--json", path}).out)["tensors"];
-  CHECK(rows[0]["name"] == "\x1b[2J\n\u009b\u202ex\\ ");
+  CHECK(rows[0]["name"] == name);
   CHECK(rows[1]["name"] == std::string("n\0l", 3));
   CHECK(run_verb(tools::ls, {"--names", path, "n?l"}).out == "n\\x00l\n");
 }
 
 TEST_CASE("ls aligns wide and combining characters by their width", "[tools][ls]") {
   const test::TemporaryDirectory directory;
-  const std::string path = directory.write(
-      "m.safetensors", test::archive_bytes(R"({"重み":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-                                           R"("o\u0308":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-                                           "12"));
+  const std::string path =
+      directory.write("m.safetensors", test::archive_of({{"重み", "1"}, {"o\u0308", "2"}}));
   CHECK(run_verb(tools::ls, {path}).out == "重み  U8  [1]  1 B\no\u0308     U8  [1]  1 B\n");
 }
 
 TEST_CASE("ls lets an endless name shift its own row only", "[tools][ls]") {
   const test::TemporaryDirectory directory;
-  const std::string path = directory.write(
-      "m.safetensors",
-      test::archive_bytes(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},")" +
-                              std::string(300, 'x') + R"(":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-                          "12"));
+  const std::string path =
+      directory.write("m.safetensors", test::archive_of({{"a", "1"}, {std::string(300, 'x'), "2"}}));
   CHECK(run_verb(tools::ls, {path}).out == "a  U8  [1]  1 B\n" + std::string(300, 'x') + "  U8  [1]  1 B\n");
 }
 

@@ -1,5 +1,4 @@
 // stfs put: from every kind of source, checked, and wholly or not at all.
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/archive_bytes.h"
@@ -13,14 +12,6 @@ using test::run_verb;
 
 namespace {
 
-struct PutModel : test::SampleModel {
-  /// Nothing lies beside the archive and these files.
-  [[nodiscard]] std::size_t files() const {
-    return static_cast<std::size_t>(std::distance(std::filesystem::directory_iterator(directory.path()),
-                                                  std::filesystem::directory_iterator()));
-  }
-};
-
 /// A NumPy file of version 1, byte by byte.
 std::string npy(const std::string& type, const std::string& shape, const std::string& data) {
   std::string dict = "{'descr': '" + type + "', 'fortran_order': False, 'shape': " + shape + ", }";
@@ -31,23 +22,23 @@ std::string npy(const std::string& type, const std::string& shape, const std::st
 }  // namespace
 
 TEST_CASE("put writes raw bytes and leaves all other bytes as they were", "[tools][put]") {
-  const PutModel model;
+  const test::SampleModel model;
   const auto run = run_verb(tools::put, {model.path, "x", model.directory.write("x.bin", "new")});
   CHECK(run.code == 0);
   CHECK(run.err.empty());
   CHECK(run.out == "changed x: U8 [3], 3 B\n");
   CHECK(content_of(model.path) == model.archive(std::string(32, '.') + "new"));
-  CHECK(model.files() == 2);
+  CHECK(test::count_files(model.directory.path()) == 2);
 }
 
 TEST_CASE("put reads raw bytes from standard input", "[tools][put]") {
-  const PutModel model;
+  const test::SampleModel model;
   CHECK(run_verb(tools::put, {model.path, "x", "-"}, test::Output::Pipe, "new").code == 0);
   CHECK(content_of(model.path) == model.archive(std::string(32, '.') + "new"));
 }
 
 TEST_CASE("put refuses an input that is too short or too long, and changes nothing", "[tools][put]") {
-  const PutModel model;
+  const test::SampleModel model;
   const auto cut = run_verb(tools::put, {model.path, "x", "-"}, test::Output::Pipe, "ne");
   CHECK(cut.code == 1);
   CHECK(cut.err == "stfs put: standard input: ended after 2 bytes: the tensor needs exactly 3\n");
@@ -61,7 +52,7 @@ TEST_CASE("put refuses an input that is too short or too long, and changes nothi
 }
 
 TEST_CASE("put takes a tensor of no bytes", "[tools][put]") {
-  const PutModel model;
+  const test::SampleModel model;
   CHECK(run_verb(tools::put, {model.path, "none", "-"}).code == 0);
   CHECK(run_verb(tools::put, {model.path, "none", "-"}, test::Output::Pipe, "x").code == 1);
   CHECK(model.is_untouched());
@@ -83,7 +74,7 @@ TEST_CASE("put copies a tensor larger than a piece", "[tools][put]") {
 }
 
 TEST_CASE("put takes a NumPy file of the same dtype and shape", "[tools][put]") {
-  const PutModel model;
+  const test::SampleModel model;
   const std::string data = "abcdefghijklmnopqrstuvwx";
   const std::string file = model.directory.write("f.npy", npy("<f4", "(2, 3)", data));
   const auto run = run_verb(tools::put, {model.path, "f", file});
@@ -96,7 +87,7 @@ TEST_CASE("put takes a NumPy file of the same dtype and shape", "[tools][put]") 
 }
 
 TEST_CASE("put refuses a NumPy file that is another array, and changes nothing", "[tools][put]") {
-  const PutModel model;
+  const test::SampleModel model;
   const std::string data(24, 'x');
   for (const auto& [content, why] :
        {std::pair(npy("<i4", "(2, 3)", data), "holds <i4, expected F32"),
@@ -117,7 +108,7 @@ TEST_CASE("put refuses a NumPy file that is another array, and changes nothing",
 }
 
 TEST_CASE("put takes a tensor of another archive, of the same name or another", "[tools][put]") {
-  const PutModel model;
+  const test::SampleModel model;
   const std::string other = model.directory.write(
       "o.safetensors", test::archive_bytes(R"({"x":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
                                            R"("[y]":{"dtype":"U8","shape":[3],"data_offsets":[3,6]},)"
@@ -136,7 +127,7 @@ TEST_CASE("put takes a tensor of another archive, of the same name or another", 
 }
 
 TEST_CASE("put tells in JSON what it changed", "[tools][put]") {
-  const PutModel model;
+  const test::SampleModel model;
   const auto run = run_verb(tools::put, {"--json", model.path, "x", "-"}, test::Output::Pipe, "new");
   const auto document = nlohmann::json::parse(run.out);
   CHECK(document == nlohmann::json{{"schema", 1},
@@ -148,7 +139,7 @@ TEST_CASE("put tells in JSON what it changed", "[tools][put]") {
 }
 
 TEST_CASE("put with wrong arguments exits with 2", "[tools][put]") {
-  const PutModel model;
+  const test::SampleModel model;
   for (const tools::Arguments& wrong : {tools::Arguments{model.path},
                                         {model.path, "x"},
                                         {model.path, "x", "-", "y"},

@@ -38,6 +38,12 @@ struct RecoverModel {
   }
 };
 
+/// With the journal of a dead owner.
+struct Planted {
+  RecoverModel model;
+  fs::path journal = model.plant();
+};
+
 void overwrite(const fs::path& file, std::streamoff at, const std::string& bytes) {
   std::fstream stream(file, std::ios::in | std::ios::out | std::ios::binary);
   stream.seekp(at) << bytes;
@@ -59,9 +65,7 @@ nlohmann::json report(const std::string& archive, int code, const tools::Argumen
 
 }  // namespace
 
-TEST_CASE("recover applies a committed journal of a dead owner", "[tools][recover]") {
-  const RecoverModel model;
-  const fs::path journal = model.plant();
+TEST_CASE_METHOD(Planted, "recover applies a committed journal of a dead owner", "[tools][recover]") {
   const auto run = run_verb(tools::recover, {model.path});
   CHECK(run.code == 0);
   CHECK(run.err.empty());
@@ -72,9 +76,8 @@ TEST_CASE("recover applies a committed journal of a dead owner", "[tools][recove
   CHECK(run_verb(tools::recover, {model.path}).out == model.path + ": no journal, nothing to recover\n");
 }
 
-TEST_CASE("recover --dry-run says what it would do, exits with 1 and changes nothing", "[tools][recover]") {
-  const RecoverModel model;
-  const fs::path journal = model.plant();
+TEST_CASE_METHOD(Planted, "recover --dry-run says what it would do, exits with 1 and changes nothing",
+                 "[tools][recover]") {
   const auto run = run_verb(tools::recover, {"--dry-run", model.path});
   CHECK(run.code == 1);
   CHECK(run.out.find("  action  would be applied\n") != std::string::npos);
@@ -99,9 +102,8 @@ TEST_CASE("recover removes what was never committed", "[tools][recover]") {
   CHECK(model.is_old());
 }
 
-TEST_CASE("recover says why a damaged journal is not applied, --force or not", "[tools][recover]") {
-  const RecoverModel model;
-  const fs::path journal = model.plant();
+TEST_CASE_METHOD(Planted, "recover says why a damaged journal is not applied, --force or not",
+                 "[tools][recover]") {
   const std::string whole = content_of(journal);
   overwrite(journal, 4096, std::string(1, static_cast<char>(whole[4096] ^ 1)));
   CHECK(report(model.path, 1)["state"] == "damaged");
@@ -115,9 +117,8 @@ TEST_CASE("recover says why a damaged journal is not applied, --force or not", "
   CHECK(model.is_new());
 }
 
-TEST_CASE("recover leaves a symbolic link, a directory and another version alone", "[tools][recover]") {
-  const RecoverModel model;
-  const fs::path journal = model.plant();
+TEST_CASE_METHOD(Planted, "recover leaves a symbolic link, a directory and another version alone",
+                 "[tools][recover]") {
   fs::rename(journal, model.directory / "aside");
   fs::create_symlink(model.directory / "aside", journal);
   auto told = report(model.path, 1);
@@ -142,10 +143,9 @@ TEST_CASE("recover leaves a symbolic link, a directory and another version alone
   CHECK(model.is_old());
 }
 
-TEST_CASE("recover applies another archive's journal only by force, and only where it knows every block",
-          "[tools][recover]") {
-  const RecoverModel model;
-  const fs::path journal = model.plant();
+TEST_CASE_METHOD(
+    Planted, "recover applies another archive's journal only by force, and only where it knows every block",
+    "[tools][recover]") {
   // The archive copied and put in place of itself: the same bytes, another inode.
   fs::copy(model.path, model.directory / "copy");
   fs::rename(model.directory / "copy", model.path);
@@ -164,9 +164,8 @@ TEST_CASE("recover applies another archive's journal only by force, and only whe
   CHECK_FALSE(fs::exists(journal));
 }
 
-TEST_CASE("recover explains a journal beside a file whose header can't be read", "[tools][recover]") {
-  const RecoverModel model;
-  const fs::path journal = model.plant();
+TEST_CASE_METHOD(Planted, "recover explains a journal beside a file whose header can't be read",
+                 "[tools][recover]") {
   overwrite(model.path, 0, std::string(8, '\xff'));
   const std::string broken = content_of(model.path);
   CHECK(report(model.path, 1)["state"] == "foreign");
@@ -176,18 +175,16 @@ TEST_CASE("recover explains a journal beside a file whose header can't be read",
   CHECK(content_of(model.path).empty());
 }
 
-TEST_CASE("recover leaves a journal to its living owner and calls nothing undone", "[tools][recover]") {
-  const RecoverModel model;
-  const fs::path journal = model.plant();
+TEST_CASE_METHOD(Planted, "recover leaves a journal to its living owner and calls nothing undone",
+                 "[tools][recover]") {
   const test::LockOwner owner(journal.string(), 0, 1);
   CHECK(report(model.path, 0)["state"] == "in use");
   CHECK(model.is_old());
   CHECK(fs::exists(journal));
 }
 
-TEST_CASE("recover finds the journals of an archive named without a directory", "[tools][recover]") {
-  const RecoverModel model;
-  const fs::path journal = model.plant();
+TEST_CASE_METHOD(Planted, "recover finds the journals of an archive named without a directory",
+                 "[tools][recover]") {
   const fs::path before = fs::current_path();
   fs::current_path(model.directory.path());
   const auto run = run_verb(tools::recover, {"m.safetensors"});
@@ -196,9 +193,7 @@ TEST_CASE("recover finds the journals of an archive named without a directory", 
   CHECK(model.is_new());
 }
 
-TEST_CASE("recover takes a directory of one archive for the archive", "[tools][recover]") {
-  const RecoverModel model;
-  const fs::path journal = model.plant();
+TEST_CASE_METHOD(Planted, "recover takes a directory of one archive for the archive", "[tools][recover]") {
   CHECK(run_verb(tools::recover, {model.directory.path().string()}).code == 0);
   CHECK_FALSE(fs::exists(journal));
   CHECK(model.is_new());
@@ -212,9 +207,8 @@ TEST_CASE("recover fails where there is no archive", "[tools][recover]") {
   CHECK(run_verb(tools::recover, {}).code == 2);
 }
 
-TEST_CASE("put says which journals were applied and which can't be used", "[tools][recover]") {
-  const RecoverModel model;
-  const fs::path journal = model.plant();
+TEST_CASE_METHOD(Planted, "put says which journals were applied and which can't be used",
+                 "[tools][recover]") {
   const std::string odd = model.directory.write(".m.safetensors.stj.odd", "");
   const auto run = run_verb(tools::put, {model.path, "t", "-"}, test::Output::Pipe, std::string(8192, 'p'));
   CHECK(run.code == 0);
@@ -225,9 +219,7 @@ TEST_CASE("put says which journals were applied and which can't be used", "[tool
   CHECK(content_of(model.path) == RecoverModel::archive(std::string(8192, 'p')));
 }
 
-TEST_CASE("put writes nothing beside a damaged journal", "[tools][recover]") {
-  const RecoverModel model;
-  const fs::path journal = model.plant();
+TEST_CASE_METHOD(Planted, "put writes nothing beside a damaged journal", "[tools][recover]") {
   overwrite(journal, 4096, "?");
   const auto run = run_verb(tools::put, {model.path, "t", "-"}, test::Output::Pipe, std::string(8192, 'p'));
   CHECK(run.code == 1);

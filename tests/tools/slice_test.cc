@@ -8,6 +8,7 @@
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/text_archive.h"
 #include "tests/support/tool_run.h"
 
 using namespace stfs;
@@ -38,11 +39,6 @@ NpyHeader header_of(const std::string& file) {
   const auto header = parse_npy_header(std::as_bytes(std::span(file)));
   REQUIRE(header);
   return *header;
-}
-
-std::size_t count_files(const test::TemporaryDirectory& directory) {
-  const std::filesystem::directory_iterator files(directory.path());
-  return static_cast<std::size_t>(std::distance(begin(files), end(files)));
 }
 
 }  // namespace
@@ -150,7 +146,7 @@ TEST_CASE("slice says where in the text and why a slice is none, and writes noth
   refused("hlaf[0]", "hlaf: no such tensor, did you mean half?");
   CHECK(run_verb(tools::slice, {model.path, "four[0, 1]"}).code == 1);
   CHECK(run_verb(tools::slice, {model.path, "m[]"}).code == 1);
-  CHECK(count_files(model.directory) == 1);
+  CHECK(test::count_files(model.directory.path()) == 1);
 }
 
 TEST_CASE("slice without brackets, with two tensors or with two formats is wrong usage", "[tools][slice]") {
@@ -190,15 +186,13 @@ TEST_CASE("slice replaces a file only when all is written, and never one of the 
   CHECK(test::content_of(file) == bytes({0, 1, 2, 3}));
   CHECK(run_verb(tools::slice, {model.path, "m[0]", "-o", model.directory / "none/x"}).code == 1);
   CHECK(run_verb(tools::slice, {model.path, "m[0]", "-o", model.directory.path().string()}).code == 1);
-  CHECK(count_files(model.directory) == 3);
+  CHECK(test::count_files(model.directory.path()) == 3);
 }
 
 TEST_CASE("slice finds the tensor in whichever shard has it", "[tools][slice]") {
   const test::TemporaryDirectory directory;
-  directory.write("1.safetensors",
-                  test::archive_bytes(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "ab"));
-  directory.write("2.safetensors",
-                  test::archive_bytes(R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "cd"));
+  directory.write("1.safetensors", test::archive_of({{"a", "ab"}}));
+  directory.write("2.safetensors", test::archive_of({{"b", "cd"}}));
   const std::string index = directory.write("model.safetensors.index.json",
                                             R"({"weight_map":{"a":"1.safetensors","b":"2.safetensors"}})");
   CHECK(run_verb(tools::slice, {index, "b[::-1]"}).out == "dc");

@@ -11,15 +11,14 @@
 #include "tests/support/catch.h"
 #include "tests/support/skip.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/text_archive.h"
 
 using namespace stfs;
 using tools::Use;
 
 namespace {
 
-const std::string kArchive = test::archive_bytes(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-                                                 R"("b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-                                                 "ab");
+const std::string kArchive = test::archive_of({{"a", "x"}, {"b", "y"}});
 
 /// A mount, as far as its attributes go.
 struct FakeMount {

@@ -12,6 +12,7 @@
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/support/text_archive.h"
 #include "tests/support/tool_run.h"
 
 using namespace stfs;
@@ -165,15 +166,9 @@ TEST_CASE("what verify recorded is found again, and every difference is named", 
 
 TEST_CASE("a record is the same whatever the order of the data", "[tools][verify]") {
   const test::TemporaryDirectory directory;
-  const std::string one = directory.write(
-      "m.safetensors", test::archive_bytes(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-                                           R"("b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-                                           "xy"));
+  const std::string one = directory.write("m.safetensors", test::archive_of({{"a", "x"}, {"b", "y"}}));
   CHECK(run_verb(tools::verify, {one, "--record", directory / "one"}).code == 0);
-  directory.write("m.safetensors",
-                  test::archive_bytes(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
-                                      R"("a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}})",
-                                      "yx"));
+  directory.write("m.safetensors", test::archive_of({{"b", "y"}, {"a", "x"}}));
   CHECK(run_verb(tools::verify, {one, "--record", directory / "two"}).code == 0);
   CHECK(test::content_of(directory / "one") == test::content_of(directory / "two"));
 }
@@ -216,18 +211,16 @@ TEST_CASE("verify reads tensors larger than a piece whole, with any number of th
 TEST_CASE("verify names what an index and its shards disagree on, and records no such model",
           "[tools][verify]") {
   const test::TemporaryDirectory directory;
-  directory.write("1.safetensors",
-                  test::archive_bytes(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "ab"));
-  directory.write("2.safetensors",
-                  test::archive_bytes(R"({"b":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "cd"));
+  directory.write("1.safetensors", test::archive_of({{"a", "ab"}}));
+  directory.write("2.safetensors", test::archive_of({{"b", "cd"}, {"d", ""}}));
   const auto write_index = [&](const std::string& weights) {
     return directory.write("m.safetensors.index.json", R"({"weight_map":{)" + weights + "}}");
   };
-  const std::string index = write_index(R"("a":"1.safetensors","b":"2.safetensors")");
+  const std::string index = write_index(R"("a":"1.safetensors","b":"2.safetensors","d":"2.safetensors")");
   CHECK(run_verb(tools::verify, {index, "--record", directory / "sums"}).code == 0);
   CHECK(run_verb(tools::verify, {directory.path().string(), "--against", directory / "sums"}).code == 0);
 
-  write_index(R"("a":"1.safetensors","b":"2.safetensors","c":"3.safetensors")");
+  write_index(R"("a":"1.safetensors","b":"2.safetensors","c":"3.safetensors","d":"2.safetensors")");
   const auto run = run_verb(tools::verify, {index});
   CHECK(run.code == 1);
   CHECK(run.out.find(sum("cd")) != std::string::npos);
@@ -240,6 +233,13 @@ TEST_CASE("verify names what an index and its shards disagree on, and records no
   CHECK(unrecorded.err.find("none: not written: a record needs a model without problems\n") !=
         std::string::npos);
   CHECK_FALSE(std::filesystem::exists(directory / "none"));
+
+  std::filesystem::remove(directory / "2.safetensors");
+  const auto gone = run_verb(tools::verify, {index, "--against", directory / "sums"});
+  CHECK(gone.code == 1);
+  for (const char* name : {"b", "d"})
+    CHECK(gone.err.find(std::string(": ") + name + ": is in the record and missing here\n") !=
+          std::string::npos);
 }
 
 TEST_CASE("verify never records over a file of the model, and keeps the old record where it fails",
