@@ -190,15 +190,11 @@ def _held(sync: Callable[[int], None] | None) -> Callable[[Target, list[tuple[in
 
 def _opened(sync: Callable[[int], None] | None) -> Callable[[Target, list[tuple[int, bytes]]], None]:
     """A descriptor for each write, closed behind it."""
+    write_one = _held(sync)
+
     def write(target: Target, drawn: list[tuple[int, bytes]]) -> None:
-        for place, data in drawn:
-            fd = os.open(target.path, os.O_WRONLY)
-            try:
-                os.pwrite(fd, data, target.offset + place)
-                if sync:
-                    sync(fd)
-            finally:
-                os.close(fd)
+        for one in drawn:
+            write_one(target, [one])
     return write
 
 

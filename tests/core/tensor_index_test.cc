@@ -48,18 +48,6 @@ TEST_CASE("an index lists tensors by offset and finds them by name", "[core][ten
 
 TEST_CASE("tensors at one offset stand by their end, then in the header's order", "[core][tensor_index]") {
   TensorIndex::Builder builder;
-  add(builder, "some", 10, {4}, 0, 4);
-  add(builder, "z empty", 20, {0}, 0, 0);
-  add(builder, "a empty", 30, {0}, 0, 0);
-  const auto index = std::move(builder).build();
-  REQUIRE(index);
-  CHECK((*index)[0].name == "z empty");
-  CHECK((*index)[1].name == "a empty");
-  CHECK((*index)[2].name == "some");
-}
-
-TEST_CASE("a hundred empty tensors at one offset keep the header's order", "[core][tensor_index]") {
-  TensorIndex::Builder builder;
   add(builder, "last", 0, {1}, 0, 1);
   for (std::uint32_t i = 1; i <= 100; ++i) add(builder, std::to_string(i), i, {0}, 0, 0);
   const auto index = std::move(builder).build();
@@ -67,6 +55,7 @@ TEST_CASE("a hundred empty tensors at one offset keep the header's order", "[cor
   std::uint32_t wrong = 0;
   for (std::uint32_t i = 0; i < 100; ++i) wrong += (*index)[i].name != std::to_string(i + 1);
   CHECK(wrong == 0);
+  CHECK((*index)[100].name == "last");
 }
 
 TEST_CASE("an index names both places of a duplicate", "[core][tensor_index]") {

@@ -35,6 +35,15 @@ void explore(const std::vector<HostsScenario>& scenarios) {
                      << " losses of power, " << all.looks << " looks");
 }
 
+/// Of slots, each written by a commit.
+Content content(const std::vector<std::pair<std::size_t, std::size_t>>& written) {
+  Content bytes = small_archive().content();
+  for (const auto& [slot, number] : written) {
+    bytes = content_after(small_archive(), bytes, {.pieces = {slots()[slot]}}, number);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 TEST_CASE("hosts: no update is lost and no transaction torn, whoever is killed when",
@@ -48,13 +57,6 @@ TEST_CASE("hosts: nor by users, devices, boots, durabilities, names, and looks t
 }
 
 TEST_CASE("hosts: the judge of contents finds what is lost and what is torn", "[crash][hosts]") {
-  const auto content = [](std::vector<std::pair<std::size_t, std::size_t>> written) {
-    Content bytes = small_archive().content();
-    for (const auto& [slot, number] : written) {
-      bytes = content_after(small_archive(), bytes, {.pieces = {slots()[slot]}}, number);
-    }
-    return bytes;
-  };
   CommitLog log;
   CHECK_FALSE(log.explain(content({})));
   const std::size_t one = log.begin({0, 1});
@@ -86,13 +88,6 @@ TEST_CASE("hosts: the judge of contents finds what is lost and what is torn", "[
 TEST_CASE("hosts: what need not survive a loss of power may be torn, until something that must has come",
           "[crash][hosts]") {
   using Fate = LoggedCommit::Fate;
-  const auto content = [](std::vector<std::pair<std::size_t, std::size_t>> written) {
-    Content bytes = small_archive().content();
-    for (const auto& [slot, number] : written) {
-      bytes = content_after(small_archive(), bytes, {.pieces = {slots()[slot]}}, number);
-    }
-    return bytes;
-  };
   const auto torn = [](Content bytes, std::size_t slot) {
     bytes[bytes_of(slots()[slot]).offset] ^= std::byte{1};
     return bytes;

@@ -39,7 +39,7 @@ class SlowDisk final : public Interceptor {
   std::atomic<unsigned> lock_attempts = 0;
 };
 
-FilesystemOptions patient() {
+FilesystemOptions waits_for_a_hang() {
   FilesystemOptions options;
   options.commit.lock_patience = kForAHang;
   return options;
@@ -49,7 +49,8 @@ FilesystemOptions patient() {
 struct LockedTensor {
   SlowDisk counting;
   InterceptedStorage storage{system_storage(), counting};
-  DrivenFilesystem mount{{{"one", kBefore}, {"two", kBefore}, {"three", kBefore}}, patient(), storage};
+  DrivenFilesystem mount{
+      {{"one", kBefore}, {"two", kBefore}, {"three", kBefore}}, waits_for_a_hang(), storage};
   std::unique_ptr<File> theirs = system_storage().open(mount.path(), Access::ReadWrite).value();
   ArchiveLocks held =
       ArchiveLocks::for_patch(*theirs, mount.path(), {{mount.offset_of("one") + 5000, 1}}, 0ms).value();

@@ -31,15 +31,6 @@ TEST_CASE_METHOD(Mounted, "a patch without truncation keeps the bytes around it"
   CHECK(mount.stored("first") == "AAAAAAAxyAAAAAAA");
 }
 
-TEST_CASE_METHOD(Mounted, "a truncating write replaces the whole tensor", "[fs][filesystem][write]") {
-  for (const int access : {O_WRONLY, O_RDWR}) {
-    Descriptor writer(mount, "first", access | O_TRUNC);
-    REQUIRE(writer.write(kNew, 0));
-    REQUIRE(writer.close());
-    CHECK(mount.stored("first") == kNew);
-  }
-}
-
 TEST_CASE_METHOD(Mounted, "a hole that the writer leaves behind a truncation is zeros",
                  "[fs][filesystem][write]") {
   Descriptor writer(mount, "first", O_WRONLY | O_TRUNC);

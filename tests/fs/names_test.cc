@@ -1,7 +1,6 @@
 // Tensor name -> file name: every name of the format gets one that a directory can hold.
 #include "fs/tree/names.h"
 
-#include <algorithm>
 #include <set>
 
 #include "core/base/utf8.h"
@@ -86,9 +85,7 @@ TEST_CASE("a name of 255 bytes stays, one of 256 becomes a prefix, a tilde and a
   CHECK_FALSE(is_plain_file_name(too_long));
   CHECK(cut.size() == 255);
   CHECK(cut.substr(0, kPrefixBytes) == std::string(kPrefixBytes, 'x'));
-  CHECK(cut[kPrefixBytes] == '~');
-  CHECK(std::ranges::all_of(cut.substr(kPrefixBytes + 1),
-                            [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }));
+  CHECK(cut.substr(kPrefixBytes) == "~d1d05738849baec9");  // the same at every mount
 }
 
 TEST_CASE("the limit of 255 bytes is that of the encoded name", "[fs][names]") {

@@ -160,9 +160,6 @@ class Server:
                 continue
         return list(found.values())
 
-    def descriptor_count(self):
-        return len(os.listdir(f"/proc/{self.pid}/fd"))
-
     def kill(self):
         self.process.kill()
         self.process.wait()

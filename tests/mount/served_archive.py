@@ -21,6 +21,12 @@ def stfs(*arguments, wanted=0, before=(), **kwargs):
     return result
 
 
+def change_b(source, directory):
+    raw = directory / "b.bin"
+    raw.write_bytes(b"changed")
+    stfs("put", source, "b", raw)
+
+
 @pytest.fixture
 def directory():
     """Paths of sockets are short; pytest's own directories are not."""

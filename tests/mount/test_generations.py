@@ -5,15 +5,13 @@ import archive_file
 import numpy as np
 from lease_client import NEWER, STUCK, Lease, query
 from mounted import eventually
-from served_archive import TENSORS, directory, path, serve, source, stfs  # noqa: F401
+from served_archive import TENSORS, change_b, directory, path, serve, source, stfs  # noqa: F401
 
 
 def test_a_put_leads_to_a_new_generation_and_the_old_one_stays(serve, source, path, directory):
     server = serve(source).ready()
     lease = Lease(path)
-    raw = directory / "b.bin"
-    raw.write_bytes(b"changed")
-    stfs("put", source, "b", raw)
+    change_b(source, directory)
     event = server.event()
     assert (event["event"], event["generation"]) == ("generation", 2)
     assert lease.wait_news() == (NEWER, 2)
@@ -95,9 +93,7 @@ def test_the_memory_of_an_arena_is_freed_when_the_last_side_lets_go(serve, direc
     server = serve(source).ready()
     assert sum(server.arenas()) >= size
     lease = Lease(path)
-    raw = directory / "b.bin"
-    raw.write_bytes(b"changed")
-    stfs("put", source, "b", raw)
+    change_b(source, directory)
     assert lease.wait_news() == (NEWER, 2)
     assert sum(server.arenas()) >= 2 * size
     held = shared_kib()

@@ -63,20 +63,22 @@ def test_killed_dd_leaves_old_or_new_and_nothing_else(mount, expected, tmp_path)
 
 
 READER = """
-import os, sys
-fd = os.open(sys.argv[1], os.O_RDONLY | (os.O_DIRECT if sys.argv[2] == "direct" else 0))
-import mmap
-buffer = mmap.mmap(-1, 1 << 20)
-first = True
-while True:
-    os.preadv(fd, [buffer], 0)
-    if first:
-        print("ready")
-        first = False
+import mmap, os, sys
+kind = sys.argv[2]
+fd = os.open(sys.argv[1], os.O_RDONLY | (os.O_DIRECT if kind == "direct" else 0))
+if kind == "mapped":
+    mapped = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)
+    def read(): mapped.madvise(mmap.MADV_DONTNEED); mapped[::4096]
+else:
+    buffer = mmap.mmap(-1, 1 << 20)
+    def read(): os.preadv(fd, [buffer], 0)
+read()
+print("ready")
+while True: read()
 """
 
 
-@pytest.mark.parametrize("kind", ["direct", "cached"])
+@pytest.mark.parametrize("kind", ["direct", "cached", "mapped"])
 def test_killed_readers_leave_the_mount_working(mount, expected, kind):
     for _ in range(3):
         readers = [start_python(READER, mount / T, kind) for _ in range(4)]
@@ -86,20 +88,6 @@ def test_killed_readers_leave_the_mount_working(mount, expected, kind):
             reader.kill()
         for reader in readers:
             reader.communicate()
-    works_on(mount, expected)
-
-
-def test_a_process_killed_inside_a_page_fault_leaves_the_mount_working(mount, expected):
-    code = ("import mmap, os, sys\n"
-            "fd = os.open(sys.argv[1], os.O_RDONLY)\n"
-            "mapped = mmap.mmap(fd, 0, mmap.MAP_SHARED, mmap.PROT_READ)\n"
-            "print('ready')\n"
-            "while True:\n"
-            "    mapped.madvise(mmap.MADV_DONTNEED); mapped[::4096]\n")
-    reader = start_python(code, mount / T)
-    wait_ready(reader)
-    reader.kill()
-    reader.communicate()
     works_on(mount, expected)
 
 

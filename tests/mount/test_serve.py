@@ -15,7 +15,7 @@ import mounted
 import pytest
 from lease_client import NEWER, STFS, Gone, Lease, query
 from mounted import eventually
-from served_archive import TENSORS, directory, path, serve, source, stfs  # noqa: F401
+from served_archive import TENSORS, change_b, directory, path, serve, source, stfs  # noqa: F401
 
 
 def test_clients_map_the_archives_bytes(serve, source, path):
@@ -198,9 +198,7 @@ def test_a_reader_of_its_output_that_goes_is_no_reason_to_end(source, path, dire
         process.stdout.readline()
         process.stdout.close()
         lease = Lease(path)
-        raw = directory / "b.bin"
-        raw.write_bytes(b"changed")
-        stfs("put", source, "b", raw)
+        change_b(source, directory)
         assert lease.wait_news() == (NEWER, 2)
         assert Lease(path)["b"] == b"changed"
     finally:
@@ -215,9 +213,7 @@ def test_an_output_that_is_full_is_said_once_and_is_no_reason_to_end(source, pat
     try:
         assert "standard output cannot be written" in process.stderr.readline()
         lease = Lease(path)
-        raw = directory / "b.bin"
-        raw.write_bytes(b"changed")
-        stfs("put", source, "b", raw)
+        change_b(source, directory)
         assert lease.wait_news() == (NEWER, 2)
     finally:
         process.terminate()

@@ -29,23 +29,14 @@ def test_a_time_set_after_the_last_store_to_a_mapping_stays(mount):
     assert os.stat(mount / T).st_mtime == 7
 
 
-def test_cp_p_keeps_the_time(mount, expected, fresh):
+@pytest.mark.parametrize("copy", [("cp", "-p"), ("rsync", "-t", "--inplace")], ids=" ".join)
+def test_a_copy_that_keeps_times_does(mount, expected, fresh, copy):
+    if shutil.which(copy[0]) is None:
+        pytest.skip(f"there is no {copy[0]}")
     data, path = fresh()
     os.chmod(path, os.stat(mount / T).st_mode & 0o777)
     os.utime(path, (1, 123456789))
-    done = run("cp", "-p", path, mount / T)
-    assert done.returncode == 0, done.stderr
-    expected.change(T, data)
-    check_shown(mount, expected)
-    assert os.stat(mount / T).st_mtime == 123456789
-
-
-def test_rsync_t_keeps_the_time(mount, expected, fresh):
-    if shutil.which("rsync") is None:
-        pytest.skip("there is no rsync")
-    data, path = fresh()
-    os.utime(path, (1, 123456789))
-    done = run("rsync", "-t", "--inplace", path, mount / T)
+    done = run(*copy, path, mount / T)
     assert done.returncode == 0, done.stderr
     expected.change(T, data)
     check_shown(mount, expected)

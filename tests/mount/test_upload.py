@@ -10,7 +10,7 @@ import archive_file
 import mounted
 import pytest
 from sharded_model import ShardedModel
-from test_tools_on_mounts import sparse_archive, stfs
+from test_tools_on_mounts import check_memory, sparse_archive, stfs
 
 STFS = mounted.BUILD / "stfs"
 
@@ -160,14 +160,7 @@ def test_more_than_fits_is_said_before_a_byte_moves(tmp_path):
 def test_memory_besides_the_arena_is_bounded(tmp_path):
     """An eighth of the bytes as an arena, so that what the process needs besides shows."""
     path = sparse_archive(tmp_path / "m.safetensors", 1 << 30)
-    measured = mounted.run_python(
-        "import resource, subprocess, sys\n"
-        "subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)\n"
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n",
-        STFS, "upload", path, "--device", "cpu", "--select", "t[::8]")
-    assert measured.returncode == 0, measured.stdout
-    if not mounted.is_sanitized():
-        assert int(measured.stdout) < (128 + 64) << 10  # KiB
+    check_memory(128 + 64, "upload", path, "--device", "cpu", "--select", "t[::8]")
 
 
 def test_the_benchmark_measures_the_ceiling_and_the_tool_does_not(tmp_path):

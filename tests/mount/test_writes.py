@@ -42,25 +42,19 @@ def way_cp_preserving_mode_and_time(source, target):
     return run("cp", "-p", source, target)
 
 
-def way_cat(source, target):
-    return shell('cat "$1" > "$2"', source, target)
+def script(text):
+    def way(source, target):
+        return shell(text, source, target)
+
+    return way
 
 
-def way_cat_read_write(source, target):
-    return shell('cat "$1" 1<> "$2"', source, target)
-
-
-def way_tee(source, target):
-    return shell('tee "$2" < "$1" > /dev/null', source, target)
-
-
-def way_group_of_commands(source, target):
-    return shell('{ head -c 100001 "$1"; tail -c +100002 "$1"; } > "$2"', source, target)
-
-
-def way_loop_of_commands(source, target):
-    return shell('for i in 0 1 2 3 4 5 6 7 8 9; do dd if="$1" bs=31000 skip=$i count=1 status=none; done > "$2"',
-                 source, target)
+way_cat = script('cat "$1" > "$2"')
+way_cat_read_write = script('cat "$1" 1<> "$2"')
+way_tee = script('tee "$2" < "$1" > /dev/null')
+way_group_of_commands = script('{ head -c 100001 "$1"; tail -c +100002 "$1"; } > "$2"')
+way_loop_of_commands = script(
+    'for i in 0 1 2 3 4 5 6 7 8 9; do dd if="$1" bs=31000 skip=$i count=1 status=none; done > "$2"')
 
 
 def way_python_wb(source, target):

@@ -1,5 +1,4 @@
 # Whatever these tests leave behind is taken down here: mounts, loop devices, processes, images.
-import os
 import shutil
 import signal
 import subprocess
@@ -10,6 +9,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+import kills  # noqa: E402
 import loop_disk  # noqa: E402
 import programs  # noqa: E402
 from mount_set import mounts_below  # noqa: E402
@@ -64,6 +64,14 @@ def disk(scratch):
             mounted.__exit__(None, None, None)
         except OSError:
             pass  # lazily unmounted: a test that failed may have left it busy
+
+
+@pytest.fixture
+def strace():
+    """For tests that kill or trace."""
+    reason = kills.why_no_strace()
+    if reason:
+        pytest.skip(reason)
 
 
 @pytest.fixture

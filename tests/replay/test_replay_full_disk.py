@@ -37,6 +37,16 @@ def fill(directory, leave_kib):
     return ballast
 
 
+def check_whole(archive, bounds, ballast, label):
+    """To a reader, while nothing can be recovered; and to writers, once there is room."""
+    report = programs.check_state(archive, SEED, *bounds, "--read-only")
+    assert report["verdict"] == "whole", f"{label}, read-only: {report}"
+    ballast.unlink()
+    os.sync()
+    report = programs.check_state(archive, SEED, *bounds, "--writes")
+    assert report["verdict"] == "whole", f"{label}: {report}"
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_full_disk_leaves_whole_commits(kind, disk):
     # btrfs keeps more back the larger it is; the others have their smallest size.
@@ -57,13 +67,7 @@ def test_a_full_disk_leaves_whole_commits(kind, disk):
         else:
             found["finished"] += 1
         bounds = (story.at_least, story.at_most)
-        # What a reader sees now, while nothing can be recovered.
-        report = programs.check_state(archive, SEED, *bounds, "--read-only")
-        assert report["verdict"] == "whole", f"{label}, read-only: {report}"
-        ballast.unlink()
-        os.sync()
-        report = programs.check_state(archive, SEED, *bounds, "--writes")
-        assert report["verdict"] == "whole", f"{label}: {report}"
+        check_whole(archive, bounds, ballast, label)
         archive.unlink()
     print(f"{kind}: {dict(found)}")
     assert found["aborted"] + found["committed"] > 0, "the disk was never full"
@@ -72,10 +76,7 @@ def test_a_full_disk_leaves_whole_commits(kind, disk):
 # Commit 3 is cloned where that can be, 4 is copied: btrfs wants new blocks for both, ext4 for neither.
 @pytest.mark.parametrize("number", [3, 4])
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_disk_that_is_full_after_the_commit_point_shows_the_commit(kind, number, disk, processes):
-    reason = kills.why_no_strace()
-    if reason:
-        pytest.skip(reason)
+def test_a_disk_that_is_full_after_the_commit_point_shows_the_commit(kind, number, disk, processes, strace):
     directory = disk(kind)
     archive = programs.create_archive(directory / programs.ARCHIVE, SEED)
     assert programs.run_workload(archive, "--seed", SEED, "--commits", number - 1).is_finished
@@ -92,12 +93,7 @@ def test_a_disk_that_is_full_after_the_commit_point_shows_the_commit(kind, numbe
     print(f"{kind}, commit {number}: {story.failed or 'done'}")
     assert story.is_finished or story.failed[1] == errno.ENOSPC, story
     bounds = (story.at_least, story.at_most) if story.done or story.failed else (number, number)
-    report = programs.check_state(archive, SEED, *bounds, "--read-only")
-    assert report["verdict"] == "whole", f"{story}, read-only: {report}"
-    ballast.unlink()
-    os.sync()
-    report = programs.check_state(archive, SEED, *bounds, "--writes")
-    assert report["verdict"] == "whole", f"{story}: {report}"
+    check_whole(archive, bounds, ballast, story)
 
 
 def test_a_full_quota_says_EDQUOT(disk):

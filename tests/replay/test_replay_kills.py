@@ -11,18 +11,13 @@ import pytest
 import share_of_day
 from mounted import MountFailed, unmount_by_force
 
+pytestmark = pytest.mark.usefixtures("strace")
+
 SEED = 7
 # Commits 3 and 4: a tensor of several MiB, which is cloned where that can be, and parts of three.
 SERIES = ["--seed", SEED, "--first", 3, "--commits", 2]
 # The same, and two more: commits 4, 5 and 7 go through a lane journal, which 6, a large one, settles.
 KEPT_SERIES = ["--seed", SEED, "--first", 3, "--commits", 5, "--keep-journal"]
-
-
-@pytest.fixture(autouse=True)
-def needs_strace():
-    reason = kills.why_no_strace()
-    if reason:
-        pytest.skip(reason)
 
 
 @pytest.fixture(params=["ext4", "xfs"])

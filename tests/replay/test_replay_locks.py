@@ -20,13 +20,6 @@ def archive(request, disk):
     return programs.create_archive(disk(request.param) / programs.ARCHIVE, SEED)
 
 
-@pytest.fixture
-def strace():
-    reason = kills.why_no_strace()
-    if reason:
-        pytest.skip(reason)
-
-
 def start(processes, command):
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     processes.append(process)

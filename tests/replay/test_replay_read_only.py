@@ -17,13 +17,6 @@ SEED = 11
 KINDS = sorted(loop_disk.SIZES)
 
 
-@pytest.fixture
-def strace():
-    reason = kills.why_no_strace()
-    if reason:
-        pytest.skip(reason)
-
-
 def test_a_directory_that_takes_no_journal_refuses_the_commit(disk, scratch):
     if shutil.which("setpriv") is None:
         pytest.skip("there is no setpriv")

@@ -12,6 +12,7 @@
 #include "tests/support/catch.h"
 #include "tests/support/header_text.h"
 #include "tests/support/lock_owner.h"
+#include "tests/support/plain.h"
 #include "tests/support/tool_run.h"
 #include "tests/tools/sample_model.h"
 

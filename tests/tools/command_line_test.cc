@@ -53,9 +53,11 @@ std::string mistake_in(const tools::Arguments& arguments) {
 TEST_CASE("what stands for several arguments may have spaces", "[tools][command_line]") {
   CHECK(test::run_verb(pair, {"a", "b"}).code == 0);
   CHECK(paired == std::vector<std::string>{"a", "b"});
-  const std::string help = test::run_verb(pair, {"--help"}).out;
-  CHECK(help.find("Usage: stfs pair [OPTIONS] [NAME FILE") != std::string::npos);
-  CHECK(help.find("\n  NAME FILE  ") != std::string::npos);
+  const auto help = test::run_verb(pair, {"--help"});
+  CHECK(help.code == 0);
+  CHECK(help.err.empty());
+  CHECK(help.out.find("Usage: stfs pair [OPTIONS] [NAME FILE") != std::string::npos);
+  CHECK(help.out.find("\n  NAME FILE  ") != std::string::npos);
 }
 
 TEST_CASE("a wrong option is named, and the nearest one offered", "[tools][command_line]") {

@@ -152,10 +152,3 @@ TEST_CASE("ls refuses what it does not understand with exit code 2", "[tools][ls
   CHECK(run_verb(tools::ls, {"--json", "--bytes", model.path}).code == 2);
   CHECK(run_verb(tools::ls, {}).err.find("TARGET is required") != std::string::npos);
 }
-
-TEST_CASE("ls --help teaches with examples on standard output", "[tools][ls]") {
-  const auto run = run_verb(tools::ls, {"--help"});
-  CHECK(run.code == 0);
-  CHECK(run.err.empty());
-  CHECK(run.out.find("Examples:") != std::string::npos);
-}

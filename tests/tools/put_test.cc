@@ -3,6 +3,7 @@
 
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
+#include "tests/support/plain.h"
 #include "tests/support/tool_run.h"
 #include "tests/tools/sample_model.h"
 

@@ -7,6 +7,7 @@
 #include "core/tensor/npy.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
+#include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
 #include "tests/support/tool_run.h"
