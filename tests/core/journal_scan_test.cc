@@ -58,14 +58,19 @@ TEST_CASE("a journal of a stranger blocks commits and is never applied", "[core]
     test::note_skip("needs root, to give a journal to somebody else");
     return;
   }
+  const uid_t owner_of_archive = GENERATE(0U, 23456U);
   const Scene scene;
   const auto journal = scene.plant();
   REQUIRE(::chown(journal.c_str(), 12345, 12345) == 0);
+  REQUIRE(::chown(scene.path.c_str(), owner_of_archive, owner_of_archive) == 0);
   const JournalReport report = scene.recover_one();
   CHECK(report.state == JournalState::Unknown);
   CHECK(report.blocks_commits);
+  CHECK_FALSE(report.explanation.empty());
   CHECK(report.next_step.find("user 12345") != std::string::npos);
-  CHECK(content_of(scene.path) == scene.before);
+  CHECK(report.path == journal);
+  CHECK(scene.is_untouched());
+  CHECK(std::filesystem::exists(journal));
   CHECK_FALSE(scene.obstacle());
   // The same user may write the archive.
   REQUIRE(::chmod(scene.path.c_str(), 0666) == 0);

@@ -1,13 +1,10 @@
 // What becomes of the journals that are found beside an archive.
 #include "core/journal/recovery.h"
 
-#include <sys/stat.h>
-
 #include "core/archive/archive.h"
 #include "tests/core/planted_scene.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
-#include "tests/support/skip.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -112,23 +109,6 @@ TEST_CASE_METHOD(Planted, "what only has a journal's name is left alone", "[core
   CHECK(scene.obstacle().value() == Obstacle::None);
   CHECK(scene.is_untouched());
   CHECK(std::filesystem::exists(std::filesystem::symlink_status(report.path)));
-}
-
-TEST_CASE("a journal of somebody else is left alone", "[core][recovery]") {
-  if (::geteuid() != 0) {
-    test::note_skip("needs root, to give files to others");
-    return;
-  }
-  const Scene scene;
-  const auto journal = scene.plant();
-  REQUIRE(::chown(journal.c_str(), 12345, 12345) == 0);
-  REQUIRE(::chown(scene.path.c_str(), 23456, 23456) == 0);
-  const JournalReport report = scene.recover_one();
-  CHECK(report.state == JournalState::Unknown);
-  CHECK_FALSE(report.explanation.empty());
-  CHECK(report.path == journal);
-  CHECK(scene.is_untouched());
-  CHECK(std::filesystem::exists(journal));
 }
 
 TEST_CASE_METHOD(Planted, "a leftover of staging is removed", "[core][recovery]") {

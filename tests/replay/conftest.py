@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-import kills  # noqa: E402
 import loop_disk  # noqa: E402
 import programs  # noqa: E402
+import kills  # noqa: E402, after what finds tests/mount
 from mount_set import mounts_below  # noqa: E402
 from mounted import unescape_mount  # noqa: E402
 

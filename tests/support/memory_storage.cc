@@ -131,7 +131,7 @@ MemoryStorage::~MemoryStorage() = default;
 std::shared_ptr<MemoryStorage::Node> MemoryStorage::make_node() {
   auto node = std::make_shared<Node>();
   node->inode = ++last_inode_;
-  if (has_birth_times_) node->birth_ns = 1'000'000'000;
+  node->birth_ns = 1'000'000'000;
   return node;
 }
 

@@ -31,14 +31,10 @@ class MemoryStorage final : public Storage {
   void put_back(const std::string& path);
   /// Somebody else holds every lock on it, until so many have tried to take one.
   void set_locked(const std::string& path, std::uint64_t tries = UINT64_MAX);
-  /// Another start of the kernel, or another host.
-  void set_boot(const Boot& boot) { boot_ = boot; }
   /// As if somebody else had made it.
   void set_access(const std::string& path, std::uint32_t uid, std::uint32_t gid, std::uint32_t permissions);
   /// So many names the file has.
   void set_links(const std::string& path, std::uint32_t links);
-  /// Files that were created come to birth at no time that is recorded, as on some file systems.
-  void set_birth_times(bool are_known) { has_birth_times_ = are_known; }
 
   [[nodiscard]] bool has(const std::string& path) const { return files_.contains(path); }
   [[nodiscard]] std::size_t files() const { return files_.size(); }
@@ -58,7 +54,7 @@ class MemoryStorage final : public Storage {
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;
   Result<FileStatus> status(const std::filesystem::path& path) override;
-  [[nodiscard]] Boot boot() const override { return boot_; }
+  [[nodiscard]] Boot boot() const override { return {.id = {1}, .host = 1}; }
 
   /// What is in a file, whoever has it open.
   struct Node;
@@ -67,9 +63,7 @@ class MemoryStorage final : public Storage {
   [[nodiscard]] std::shared_ptr<Node> make_node();
 
   std::map<std::string, std::shared_ptr<Node>, std::less<>> files_;
-  bool has_birth_times_ = true;
   std::uint64_t last_inode_ = 0;
-  Boot boot_{.id = {1}, .host = 1};
 };
 
 }  // namespace stfs::test
