@@ -28,7 +28,7 @@ def missing_shard(model):
     return [model.names[1], "No such file"], model.tensors_of(model.names[1])
 
 
-# Each other one: tests/core/model_test.cc; what makes an index a bad one: model_index_test.cc; that it is said: test_startup.py.
+# Each other one: tests/core/model_test.cc; what makes an index a bad one: model_index_test.cc, test_startup.py.
 DISAGREEMENTS = [missing_tensor, twice, missing_shard]
 
 

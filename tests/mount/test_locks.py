@@ -1,5 +1,5 @@
-# Several writers of one archive: mounts beside each other, and a process that holds a lock. What becomes of a commit that
-# waits for it: test_waiting.py, tests/fs/filesystem_waiting_test.cc.
+# Several writers of one archive: mounts beside each other, and a process that holds a lock. What becomes of a commit
+# that waits for it: test_waiting.py, tests/fs/filesystem_waiting_test.cc.
 import contextlib
 import threading
 

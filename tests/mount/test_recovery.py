@@ -1,5 +1,5 @@
 # What a writer that died has left is finished by the next mount; what can't be believed is left alone and said. Each
-# kind of journal: tests/core/recovery_test.cc; what a read-only mount shows of one: test_io.py, test_foreign_writers.py.
+# kind of journal: tests/core/recovery_test.cc; what a read-only mount shows: test_io.py, test_foreign_writers.py.
 import errno
 import os
 import shutil
