@@ -138,8 +138,8 @@ Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
   // While the file is being overwritten, the reason differs each time. It is logged once; stats.json shows
   // the latest.
   Change change = is_new && old ? entries_of(tree, old, old) : Change();
-  // No event reports that the store works again, so the check must be repeated.
-  change.is_due_again = why.code == ErrorCode::System && why.errno_value == EIO;
+  // No event reports that the store works again, or has space again, so the check must be repeated.
+  change.is_due_again = why.code == ErrorCode::System;
   if (!is_new) return change;
   change.tell = [message = why.message] {
     log::error("{}: its tensors give EIO until it is replaced by an archive", message);

@@ -185,8 +185,14 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a tensor takes the name of a directory",
-        "find(parent, file_name); seed += '~') {",
+        "find_in(parent, file_name); seed += '~') {",
         "false; seed += '~') {",
+        tests="[inode_table]",
+    ),
+    Mutant(
+        "a tensor's number is its position",
+        "return ino_of_tensor(ids_.of(place - 1));",
+        "return ino_of_tensor(TensorId{place - 1});",
         tests="[inode_table]",
     ),
     Mutant(
@@ -253,8 +259,8 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a replacement that could not be read waits for an event",
-        "  change.is_due_again = why.code == ErrorCode::System && why.errno_value == EIO;\n",
-        "",
+        "change.is_due_again = why.code == ErrorCode::System;",
+        "change.is_due_again = why.errno_value == EIO;",
         tests="[forest]",
     ),
     # --- modes and owners ------------------------------------------------------------------------------
@@ -266,7 +272,7 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a new mode is not told of views",
-        "    for (const Stale& view : views_->told(first_tensor, end_tensor - 1))\n      forget_(stale(view.first, view.last, view.what));\n",
+        "    for (const Stale& view : views_.told(tensors->first, tensors->second))\n      forget_(stale(view.first, view.last, view.what));\n",
         "",
         tests="[permissions]",
     ),

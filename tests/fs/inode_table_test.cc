@@ -174,7 +174,7 @@ TEST_CASE("tree: the parts of a name are encoded as names are", "[fs][inode_tabl
   const InodeTable table(header.tensors, Layout::Tree);
   for (std::uint32_t tensor = 0; tensor < names.size(); ++tensor) {
     CAPTURE(names[tensor]);
-    CHECK(follow(table, paths[tensor]) == InodeTable::ino_of_tensor(tensor));
+    CHECK(follow(table, paths[tensor]) == InodeTable::ino_of_tensor(TensorId{tensor}));
   }
 }
 
