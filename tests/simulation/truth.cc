@@ -100,8 +100,10 @@ void Truth::adopt(const Contents& found) {
   expect(found.size() == expected.size(), "the archive has other tensors than before");
   for (const auto& [tensor, content] : expected) {
     if (!found.contains(tensor)) continue;
-    expect(found.at(tensor) == content,
-           fmt::format("LOST OR TORN: tensor {} after the mount has gone", tensor));
+    const auto [is, due] = std::ranges::mismatch(found.at(tensor), content);
+    expect(is == found.at(tensor).end() && due == content.end(),
+           fmt::format("LOST OR TORN: tensor {} after the mount has gone: from byte {} on", tensor,
+                       due - content.begin()));
   }
   edition_->committed = found;
 }
