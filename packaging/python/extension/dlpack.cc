@@ -1,4 +1,4 @@
-// Which memory a consumer gets, under which type, and how it is given back.
+// Chooses the memory and the type that a consumer gets, and frees them afterwards.
 #include "packaging/python/extension/dlpack.h"
 
 #include <cstdlib>
@@ -19,8 +19,8 @@ struct CloseTensor {
 };
 using Handle = std::unique_ptr<stfs_tensor, CloseTensor>;
 
-/// What a capsule points to, and what that points to in turn. Freed without Python: a consumer does it on any
-/// thread, perhaps after the interpreter's end.
+/// The structure of a capsule, and the memory that the structure points to. A consumer frees it on any
+/// thread, perhaps after the end of the interpreter, so this must not use Python.
 template <class Managed>
 struct Loan {
   Managed managed{};
@@ -34,7 +34,7 @@ void free_loan(Managed* managed) {
   delete static_cast<Loan<Managed>*>(managed->context);
 }
 
-/// Only where no consumer has taken it, who renames it.
+/// Frees the structure if no consumer has taken it. A consumer renames the capsule.
 template <class Managed>
 void free_capsule(PyObject* capsule, const char* name) {
   if (!PyCapsule_IsValid(capsule, name)) return;
@@ -48,7 +48,7 @@ extern "C" void free_versioned_capsule(PyObject* capsule) {
   free_capsule<dlpack::Versioned>(capsule, kVersionedName);
 }
 
-/// The type's code where any consumer knows it; 0 in `bits` where it takes DLPack 1.1.
+/// The code of a dtype in DLPack.
 struct KnownType {
   std::uint8_t code;
   bool is_new;  // since DLPack 1.1
@@ -95,23 +95,20 @@ class Lender {
 
   bool choose_memory(const stfs_tensor& tensor) {
     stfs_error error;
-    // Before it is shared, so that what has to be gathered is gathered once for all.
     const bool has_to_copy = request_.copy.value_or(false);
-    {
-      const WithoutPython unlocked;
-      if (has_to_copy) {
-        handle_.reset(stfs_tensor_copy(&tensor, &error));
-      } else if (stfs_tensor_data(&tensor, &error) != nullptr) {
-        handle_.reset(stfs_tensor_retain(&tensor, &error));
-      }
-    }
+    handle_.reset(without_python([&]() -> stfs_tensor* {
+      if (has_to_copy) return stfs_tensor_copy(&tensor, &error);
+      // Gather a slice before it is shared: all consumers then share the gathered bytes.
+      if (stfs_tensor_data(&tensor, &error) == nullptr) return nullptr;
+      return stfs_tensor_retain(&tensor, &error);
+    }));
     if (!take(error)) return false;
     if (has_to_copy) flags_ |= dlpack::kIsCopied;
     if (!is_versioned() && !is_writable() && !make_private()) return false;
     return is_aligned() || copy_over("lies at an odd address in its file");
   }
 
-  /// For a consumer that takes it for writable.
+  /// Prepares the memory for a consumer that treats it as writable.
   bool make_private() {
     if (info_.device_kind != STFS_CPU) {
       PyErr_SetString(
@@ -119,13 +116,7 @@ class Lender {
           "the tensor is read-only, and this consumer's DLPack (before 1.0) has no read-only flag");
       return false;
     }
-    Handle before = std::move(handle_);
-    stfs_error error;
-    {
-      const WithoutPython unlocked;
-      handle_.reset(stfs_tensor_private(before.get(), &error));
-    }
-    if (!take(error)) return false;
+    if (!replace(stfs_tensor_private)) return false;
     if (may_copy() || (info_.flags & STFS_MAPPED) != 0) return true;
     PyErr_SetString(PyExc_BufferError,
                     "the consumer's DLPack (before 1.0) has no read-only flag: "
@@ -138,19 +129,21 @@ class Lender {
       PyErr_Format(PyExc_BufferError, "the tensor %s: it must be copied, and copy=False forbids it", why);
       return false;
     }
-    Handle before = std::move(handle_);
-    stfs_error error;
-    {
-      const WithoutPython unlocked;
-      handle_.reset(stfs_tensor_copy(before.get(), &error));
-    }
     flags_ |= dlpack::kIsCopied;
+    return replace(stfs_tensor_copy);
+  }
+
+  /// Replaces the handle by one that is made from it.
+  bool replace(stfs_tensor* (*make)(const stfs_tensor*, stfs_error*)) {
+    const Handle before = std::move(handle_);
+    stfs_error error;
+    handle_.reset(without_python([&] { return make(before.get(), &error); }));
     return take(error);
   }
 
-  /// Looks at the handle that was chosen.
+  /// Describes the chosen handle. Raises the error if there is none.
   bool take(stfs_error& error) {
-    info_.struct_bytes = sizeof info_;
+    info_ = empty<stfs_tensor_info>();
     if (handle_ && stfs_tensor_describe(handle_.get(), &info_, &error) == 0) {
       data_ = stfs_tensor_data(handle_.get(), &error);
       if (data_ != nullptr) return true;
@@ -166,8 +159,8 @@ class Lender {
            reinterpret_cast<std::uintptr_t>(data_) % element_bytes == 0;
   }
 
-  /// As bytes where the consumer has no name for the type: elements of 8 bits in their shape, smaller ones
-  /// packed.
+  /// Describes the elements as bytes if the consumer's version does not know the type. Elements of 8 bits
+  /// keep their shape; smaller elements appear packed, in one dimension.
   template <class Managed>
   dlpack::Tensor describe(Loan<Managed>& loan) const {
     const std::uint32_t bits = stfs_dtype_bits(info_.dtype);
@@ -177,7 +170,7 @@ class Lender {
       type.code = dlpack::kUint;
       is_flat = bits < 8;
     } else if (type.code == dlpack::kBool && !is_versioned()) {
-      // Most consumers of that time know no booleans.
+      // Most consumers before DLPack 1.0 do not know booleans.
       type.code = dlpack::kUint;
     }
     if (is_flat) {

@@ -1,5 +1,5 @@
-// What DLPack 1.1 lays down in memory, written from its specification: structures of a fixed layout that
-// producer and consumer, who were never compiled together, agree on.
+// The structures of DLPack 1.1, written from its specification. Producer and consumer are compiled apart, so
+// the layout is fixed.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 namespace stfs::python::dlpack {
 
 inline constexpr std::uint32_t kMajorVersion = 1;
-/// The one that brought types of 8 bits and less.
+/// The version that added types of 8 bits and less.
 inline constexpr std::uint32_t kMinorVersion = 1;
 
 inline constexpr std::uint64_t kReadOnly = 1;
@@ -55,7 +55,7 @@ struct Tensor {
   std::uint64_t byte_offset;
 };
 
-/// In a capsule named "dltensor": what consumers before DLPack 1.0 know.
+/// In a capsule named "dltensor", for consumers before DLPack 1.0.
 struct Unversioned {
   Tensor tensor;
   void* context;

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "packaging/python/extension/python_error.h"
 #include "packaging/python/extension/tensor_object.h"
@@ -16,17 +15,15 @@ struct LeaseObject {
       stfs_lease* handle;
 };
 
-PyTypeObject* lease_type = nullptr;  // owned, as long as the process
+PyTypeObject* lease_type = nullptr;  // lives as long as the process
 
 stfs_lease* of(PyObject* object) {
   return reinterpret_cast<LeaseObject*>(object)->handle;
 }
 
 void deallocate(PyObject* self) {
-  PyTypeObject* type = Py_TYPE(self);
   stfs_lease_close(of(self));
-  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
-  Py_DECREF(type);
+  free_object(self);
 }
 
 PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
@@ -35,24 +32,17 @@ PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
 }
 
 PyObject* tensors(PyObject* self, PyObject* type) {
-  Object list(PyList_New(0));
-  for (std::uint64_t at = 0; list && at < stfs_lease_count(of(self)); ++at) {
+  return list_of(stfs_lease_count(of(self)), [&](std::uint64_t at) {
     stfs_error error;
     stfs_tensor* handle = stfs_lease_tensor(of(self), at, &error);
-    if (handle == nullptr) return raise(error);
-    const Object tensor(new_tensor(type, handle));
-    if (!tensor || PyList_Append(list.get(), tensor.get()) != 0) return nullptr;
-  }
-  return list.release();
+    return handle == nullptr ? raise(error) : new_tensor(type, handle);
+  });
 }
 
 PyObject* sources(PyObject* self, PyObject*) {
-  Object list(PyList_New(0));
-  for (std::uint64_t at = 0; list && at < stfs_lease_source_count(of(self)); ++at) {
-    const Object source(PyUnicode_DecodeFSDefault(stfs_lease_source(of(self), at)));
-    if (!source || PyList_Append(list.get(), source.get()) != 0) return nullptr;
-  }
-  return list.release();
+  return list_of(stfs_lease_source_count(of(self)), [&](std::uint64_t at) {
+    return PyUnicode_DecodeFSDefault(stfs_lease_source(of(self), at));
+  });
 }
 
 PyObject* generation(PyObject* self, PyObject*) {
@@ -64,12 +54,10 @@ PyObject* descriptor(PyObject* self, PyObject*) {
 }
 
 PyObject* take_news(PyObject* self, PyObject*) {
-  stfs_lease_news news{};
-  news.struct_bytes = sizeof news;
+  auto news = empty<stfs_lease_news>();
   stfs_error error;
   if (stfs_lease_take_news(of(self), &news, &error) != 0) return raise(error);
-  PyObject* why =
-      PyUnicode_DecodeUTF8(news.why_stuck, static_cast<Py_ssize_t>(std::strlen(news.why_stuck)), "replace");
+  PyObject* why = message_of(news.why_stuck);
   if (why == nullptr) return nullptr;
   return Py_BuildValue("(KNN)", static_cast<unsigned long long>(news.newer_generation), why,
                        PyBool_FromLong(news.is_server_gone));
@@ -96,9 +84,8 @@ PyType_Spec kSpec = {"stfs._stfs.Lease", sizeof(LeaseObject), 0, static_cast<uns
 }  // namespace
 
 bool add_lease_type(PyObject* module) {
-  lease_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&kSpec));
-  return lease_type != nullptr &&
-         PyModule_AddObjectRef(module, "Lease", reinterpret_cast<PyObject*>(lease_type)) == 0;
+  lease_type = add_type(module, kSpec);
+  return lease_type != nullptr;
 }
 
 PyObject* attach(PyObject*, PyObject* arguments) {
@@ -110,19 +97,14 @@ PyObject* attach(PyObject*, PyObject* arguments) {
     PyErr_SetString(PyExc_ValueError, "timeout is a number of seconds, from 0 on");
     return nullptr;
   }
-  stfs_attach_options options{};
-  options.struct_bytes = sizeof options;
-  // 0 would be the default: a nanosecond is as short. Ten years are for ever.
+  auto options = empty<stfs_attach_options>();
+  // 0 would mean the default, so the shortest time is a nanosecond. The longest one is ten years.
   options.patience_ns = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::min(seconds, 3e8) * 1e9));
   const char* text = PyBytes_AsString(socket.get());
   Object self(PyType_GenericAlloc(lease_type, 0));
   if (!self) return nullptr;
   stfs_error error;
-  stfs_lease* handle = nullptr;
-  {
-    const WithoutPython unlocked;
-    handle = stfs_attach(text, &options, &error);
-  }
+  stfs_lease* handle = without_python([&] { return stfs_attach(text, &options, &error); });
   if (handle == nullptr) return raise(error);
   reinterpret_cast<LeaseObject*>(self.get())->handle = handle;
   return self.release();

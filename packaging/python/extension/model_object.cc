@@ -1,22 +1,20 @@
 // The methods of _stfs.Model.
 #include "packaging/python/extension/model_object.h"
 
-#include <cstring>
 #include <utility>
 
 #include "packaging/python/extension/python_error.h"
 #include "packaging/python/extension/tensor_object.h"
 #include "packaging/python/extension/upload_object.h"
-#include "tools/libstfs/stfs.h"
 
 namespace stfs::python {
 namespace {
 
-// Guarded by the interpreter's lock, as all that is Python's.
+// Guarded by the interpreter's lock, like every object of Python.
 struct ModelObject {
   PyObject_HEAD  //
       stfs_model* handle;
-  Py_ssize_t use_count;  // by threads that have let go of the interpreter's lock
+  Py_ssize_t use_count;  // by threads that do not hold the interpreter's lock
   bool is_closed;
 };
 
@@ -24,7 +22,7 @@ ModelObject& of(PyObject* object) {
   return *reinterpret_cast<ModelObject*>(object);
 }
 
-/// The handle for as long as this lives: a close() on another thread meanwhile takes effect behind it.
+/// Keeps the handle open. A close() on another thread takes effect when the last Use is destroyed.
 class Use {
  public:
   explicit Use(PyObject* self) : self_(of(self)) {
@@ -42,7 +40,7 @@ class Use {
       stfs_close(std::exchange(self_.handle, nullptr));
   }
 
-  /// False with ValueError where the model is closed.
+  /// Returns false, with ValueError, if the model is closed.
   explicit operator bool() const { return is_open_; }
   [[nodiscard]] stfs_model* handle() const { return self_.handle; }
 
@@ -54,8 +52,7 @@ class Use {
 PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   static const char* names[] = {"path", "io", "strict", nullptr};
   PyObject* path = nullptr;
-  stfs_open_options options{};
-  options.struct_bytes = sizeof options;
+  auto options = empty<stfs_open_options>();
   int is_strict = 0;
   if (PyArg_ParseTupleAndKeywords(arguments, keywords, "O&|ip:Model", const_cast<char**>(names),
                                   PyUnicode_FSConverter, &path, &options.io, &is_strict) == 0) {
@@ -63,14 +60,10 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
   }
   const Object owned_path(path);
   options.is_strict = is_strict;
-  options.is_forgiving = 1;  // PyTorch writes to what it was told is read-only
+  options.is_forgiving = 1;  // PyTorch writes to memory that is marked as read-only
   const char* path_bytes = PyBytes_AsString(path);
   stfs_error error;
-  stfs_model* handle = nullptr;
-  {
-    const WithoutPython unlocked;
-    handle = stfs_open(path_bytes, &options, &error);
-  }
+  stfs_model* handle = without_python([&] { return stfs_open(path_bytes, &options, &error); });
   if (handle == nullptr) return raise(error);
   PyObject* self = PyType_GenericAlloc(type, 0);
   if (self == nullptr) {
@@ -82,10 +75,8 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
 }
 
 void deallocate(PyObject* self) {
-  PyTypeObject* type = Py_TYPE(self);
   stfs_close(of(self).handle);
-  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
-  Py_DECREF(type);
+  free_object(self);
 }
 
 PyObject* close(PyObject* self, PyObject*) {
@@ -104,11 +95,7 @@ PyObject* path(PyObject* self, PyObject*) {
   return use ? PyUnicode_DecodeFSDefault(stfs_path(use.handle())) : nullptr;
 }
 
-PyObject* text_of(stfs_text text) {
-  return PyUnicode_DecodeUTF8(text.data, static_cast<Py_ssize_t>(text.size_bytes), "surrogatepass");
-}
-
-/// A name as libstfs has it; empty with an exception where it is no text.
+/// The bytes of a name. Converts to false, with an exception, if the name is not a str.
 class Name {
  public:
   explicit Name(PyObject* name) : text_(PyUnicode_AsEncodedString(name, "utf-8", "surrogatepass")) {
@@ -138,8 +125,7 @@ PyObject* find(PyObject* self, PyObject* key) {
   stfs_error error;
   if (name.find(use.handle(), position, &error) == 0) return PyLong_FromUnsignedLongLong(position);
   if (error.code != STFS_NOT_FOUND) return raise(error);
-  const Object message(
-      PyUnicode_DecodeUTF8(error.message, static_cast<Py_ssize_t>(std::strlen(error.message)), "replace"));
+  const Object message(message_of(error.message));
   if (message) PyErr_SetObject(PyExc_KeyError, message.get());
   return nullptr;
 }
@@ -157,17 +143,11 @@ PyObject* contains(PyObject* self, PyObject* key) {
 PyObject* names(PyObject* self, PyObject*) {
   const Use use(self);
   if (!use) return nullptr;
-  const std::uint64_t number = stfs_tensor_count(use.handle());
-  Object list(PyList_New(static_cast<Py_ssize_t>(number)));
-  for (std::uint64_t at = 0; list && at < number; ++at) {
-    stfs_tensor_info info{};
-    info.struct_bytes = sizeof info;
+  return list_of(stfs_tensor_count(use.handle()), [&](std::uint64_t at) {
+    auto info = empty<stfs_tensor_info>();
     stfs_error error;
-    if (stfs_describe(use.handle(), at, &info, &error) != 0) return raise(error);
-    PyObject* name = text_of(info.name);
-    if (name == nullptr || PyList_SetItem(list.get(), static_cast<Py_ssize_t>(at), name) != 0) return nullptr;
-  }
-  return list.release();
+    return stfs_describe(use.handle(), at, &info, &error) != 0 ? raise(error) : text_of(info.name);
+  });
 }
 
 PyObject* metadata(PyObject* self, PyObject*) {
@@ -191,17 +171,12 @@ PyObject* metadata(PyObject* self, PyObject*) {
 PyObject* not_shown(PyObject* self, PyObject*) {
   const Use use(self);
   if (!use) return nullptr;
-  const std::uint64_t number = stfs_not_shown_count(use.handle());
-  Object list(PyList_New(static_cast<Py_ssize_t>(number)));
-  for (std::uint64_t at = 0; list && at < number; ++at) {
+  return list_of(stfs_not_shown_count(use.handle()), [&](std::uint64_t at) {
     stfs_text why{};
     stfs_error error;
-    if (stfs_not_shown(use.handle(), at, &why, &error) != 0) return raise(error);
-    // A path may be no UTF-8.
-    PyObject* text = PyUnicode_DecodeUTF8(why.data, static_cast<Py_ssize_t>(why.size_bytes), "replace");
-    if (text == nullptr || PyList_SetItem(list.get(), static_cast<Py_ssize_t>(at), text) != 0) return nullptr;
-  }
-  return list.release();
+    // The reason may quote a path that is not valid UTF-8.
+    return stfs_not_shown(use.handle(), at, &why, &error) != 0 ? raise(error) : text_of(why, "replace");
+  });
 }
 
 PyObject* tensor(PyObject* self, PyObject* arguments) {
@@ -219,11 +194,7 @@ PyObject* generation(PyObject* self, PyObject*) {
   if (!use) return nullptr;
   std::uint64_t number = 0;
   stfs_error error;
-  int failed = 0;
-  {
-    const WithoutPython unlocked;
-    failed = stfs_generation(use.handle(), &number, &error);
-  }
+  const int failed = without_python([&] { return stfs_generation(use.handle(), &number, &error); });
   return failed != 0 ? raise(error) : PyLong_FromUnsignedLongLong(number);
 }
 
@@ -231,12 +202,7 @@ PyObject* check_current(PyObject* self, PyObject*) {
   const Use use(self);
   if (!use) return nullptr;
   stfs_error error;
-  int failed = 0;
-  {
-    const WithoutPython unlocked;
-    failed = stfs_check_current(use.handle(), &error);
-  }
-  if (failed != 0) return raise(error);
+  if (without_python([&] { return stfs_check_current(use.handle(), &error); }) != 0) return raise(error);
   Py_RETURN_NONE;
 }
 
@@ -282,8 +248,7 @@ PyType_Spec kSpec = {"stfs._stfs.Model", sizeof(ModelObject), 0, static_cast<uns
 }  // namespace
 
 bool add_model_type(PyObject* module) {
-  Object type(PyType_FromSpec(&kSpec));
-  return type && PyModule_AddObjectRef(module, "Model", type.get()) == 0;
+  return add_type(module, kSpec) != nullptr;
 }
 
 }  // namespace stfs::python

@@ -1,15 +1,14 @@
 // The module stfs._stfs: libstfs for Python.
 //
-// An extension and not ctypes on libstfs.so: before Python 3.12 only C can offer the buffer protocol, and
-// what a consumer of DLPack frees must be freed without Python, on any thread. It holds the library in
-// itself, so that the package needs nothing beside it.
+// ctypes on libstfs.so is not enough: before Python 3.12 only C can offer the buffer protocol, and a consumer
+// of DLPack may free a tensor without Python, on any thread. The module contains the library, so the package
+// needs no other file.
 #include "packaging/python/extension/lease_object.h"
 #include "packaging/python/extension/model_object.h"
 #include "packaging/python/extension/python.h"
 #include "packaging/python/extension/python_error.h"
 #include "packaging/python/extension/tensor_object.h"
 #include "packaging/python/extension/upload_object.h"
-#include "tools/libstfs/stfs.h"
 
 namespace {
 

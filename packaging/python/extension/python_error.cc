@@ -1,16 +1,15 @@
-// Which exception stands for which code.
+// Chooses the exception for each code.
 #include "packaging/python/extension/python_error.h"
 
 #include <cerrno>
-#include <cstring>
 #include <utility>
 
 namespace stfs::python {
 namespace {
 
-PyObject* format_error = nullptr;  // owned, as long as the process
+PyObject* format_error = nullptr;  // lives as long as the process
 
-/// @param arguments  of the exception; null where making them has failed.
+/// @param arguments  of the exception; null if an exception was raised when they were made.
 PyObject* raise_with(PyObject* type, Object arguments) {
   if (arguments) PyErr_SetObject(type, arguments.get());
   return nullptr;
@@ -32,8 +31,7 @@ bool add_format_error(PyObject* module) {
 }
 
 PyObject* raise(const stfs_error& error) {
-  Object message(
-      PyUnicode_DecodeUTF8(error.message, static_cast<Py_ssize_t>(std::strlen(error.message)), "replace"));
+  Object message(message_of(error.message));
   if (!message) return nullptr;
   if (error.code == STFS_OUT_OF_MEMORY) return raise_with(PyExc_MemoryError, std::move(message));
   if (error.code >= STFS_HEADER_TOO_SMALL && error.code <= STFS_DUPLICATE_KEY) {

@@ -12,9 +12,9 @@
 namespace stfs::python {
 namespace {
 
-/// What the buffer protocol points to. Never changes once made.
+/// The memory that a Py_buffer points to. It does not change while the tensor exists.
 struct Layout {
-  stfs_tensor_info info{};
+  stfs_tensor_info info = empty<stfs_tensor_info>();
   std::vector<Py_ssize_t> shape;
   std::vector<Py_ssize_t> strides;  // in bytes
   Py_ssize_t element_bytes = 1;
@@ -32,7 +32,8 @@ TensorObject& of(PyObject* object) {
   return *reinterpret_cast<TensorObject*>(object);
 }
 
-/// As the module struct and NumPy spell it. BF16 and what has 8 bits have no letter of their own.
+/// Returns the format letter of the module struct and of NumPy. BF16 and the 8-bit floats have no letter, so
+/// they get the letter of the unsigned integer of their size.
 const char* format_of(std::int32_t dtype) {
   switch (dtype) {
     case STFS_BOOL: return "?";
@@ -80,11 +81,16 @@ PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
 }
 
 void deallocate(PyObject* self) {
-  PyTypeObject* type = Py_TYPE(self);
   delete of(self).layout;
   stfs_tensor_close(of(self).handle);
-  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
-  Py_DECREF(type);
+  free_object(self);
+}
+
+/// Returns the address of the tensor's bytes, or null with an error. The first call for a slice may gather
+/// them.
+void* data_of(PyObject* self, stfs_error& error) {
+  const stfs_tensor* handle = of(self).handle;
+  return without_python([&] { return stfs_tensor_data(handle, &error); });
 }
 
 int get_buffer(PyObject* self, Py_buffer* view, int flags) {
@@ -105,11 +111,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
     return refuse("the order of the tensor is C");
   }
   stfs_error error;
-  void* data = nullptr;
-  {
-    const WithoutPython unlocked;
-    data = stfs_tensor_data(of(self).handle, &error);
-  }
+  void* data = data_of(self, error);
   if (data == nullptr) {
     raise(error);
     return -1;
@@ -119,7 +121,8 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   view->readonly = is_read_only ? 1 : 0;
   view->itemsize = layout.element_bytes;
   view->format = (flags & PyBUF_FORMAT) != 0 ? const_cast<char*>(layout.format) : nullptr;
-  // Who wants no shape sees bytes in a row: memoryview would look for the shape of more than one dimension.
+  // A consumer that asks for no shape gets one dimension of bytes. memoryview would read the shape of more
+  // than one dimension.
   const bool wants_shape = (flags & PyBUF_ND) != 0;
   view->ndim = wants_shape ? static_cast<int>(layout.shape.size()) : 1;
   view->shape = wants_shape ? const_cast<Py_ssize_t*>(layout.shape.data()) : nullptr;
@@ -131,7 +134,7 @@ int get_buffer(PyObject* self, Py_buffer* view, int flags) {
   return 0;
 }
 
-/// (a, b, ...) of Python's integers.
+/// Returns a tuple of integers.
 template <class Numbers>
 PyObject* tuple_of(const Numbers& numbers, std::size_t count) {
   Object tuple(PyTuple_New(static_cast<Py_ssize_t>(count)));
@@ -144,8 +147,7 @@ PyObject* tuple_of(const Numbers& numbers, std::size_t count) {
 }
 
 PyObject* get_name(PyObject* self, void*) {
-  const stfs_text name = of(self).layout->info.name;
-  return PyUnicode_DecodeUTF8(name.data, static_cast<Py_ssize_t>(name.size_bytes), "surrogatepass");
+  return text_of(of(self).layout->info.name);
 }
 PyObject* get_dtype(PyObject* self, void*) {
   return PyUnicode_FromString(stfs_dtype_name(of(self).layout->info.dtype));
@@ -184,11 +186,7 @@ PyObject* get_is_read_only(PyObject* self, void*) {
 }
 PyObject* get_address(PyObject* self, void*) {
   stfs_error error;
-  void* data = nullptr;
-  {
-    const WithoutPython unlocked;
-    data = stfs_tensor_data(of(self).handle, &error);
-  }
+  void* data = data_of(self, error);
   return data == nullptr ? raise(error) : PyLong_FromVoidPtr(data);
 }
 
@@ -204,25 +202,20 @@ PyObject* slice(PyObject* self, PyObject* argument) {
 
 PyObject* copy(PyObject* self, PyObject*) {
   stfs_error error;
-  stfs_tensor* handle = nullptr;
-  {
-    const WithoutPython unlocked;
-    handle = stfs_tensor_copy(of(self).handle, &error);
-  }
+  const stfs_tensor* from = of(self).handle;
+  stfs_tensor* handle = without_python([&] { return stfs_tensor_copy(from, &error); });
   return handle == nullptr ? raise(error) : new_tensor(reinterpret_cast<PyObject*>(Py_TYPE(self)), handle);
 }
 
 PyObject* to_bytes(PyObject* self, PyObject*) {
+  const stfs_tensor* handle = of(self).handle;
   const std::uint64_t size_bytes = of(self).layout->info.size_bytes;
   Object bytes(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size_bytes)));
   if (!bytes) return nullptr;
   char* to = PyBytes_AsString(bytes.get());
   stfs_error error;
-  int failed = 0;
-  {
-    const WithoutPython unlocked;
-    failed = stfs_tensor_read(of(self).handle, 0, to, static_cast<std::size_t>(size_bytes), &error);
-  }
+  const int failed = without_python(
+      [&] { return stfs_tensor_read(handle, 0, to, static_cast<std::size_t>(size_bytes), &error); });
   return failed != 0 ? raise(error) : bytes.release();
 }
 
@@ -234,21 +227,19 @@ PyObject* read_into(PyObject* self, PyObject* arguments, PyObject* keywords) {
                                   &offset) == 0) {
     return nullptr;
   }
+  const stfs_tensor* handle = of(self).handle;
   const std::uint64_t size_bytes = of(self).layout->info.size_bytes;
   const std::uint64_t left_bytes = offset < size_bytes ? size_bytes - offset : 0;
   const auto wanted = static_cast<std::uint64_t>(to.len);
   const auto count = static_cast<std::size_t>(wanted < left_bytes ? wanted : left_bytes);
   stfs_error error;
-  int failed = 0;
-  {
-    const WithoutPython unlocked;
-    failed = count == 0 ? 0 : stfs_tensor_read(of(self).handle, offset, to.buf, count, &error);
-  }
+  const int failed = without_python(
+      [&] { return count == 0 ? 0 : stfs_tensor_read(handle, offset, to.buf, count, &error); });
   PyBuffer_Release(&to);
   return failed != 0 ? raise(error) : PyLong_FromSize_t(count);
 }
 
-/// A pair of small numbers; TypeError where it is none.
+/// Reads a pair of small numbers. Returns false with TypeError if it is not one.
 bool take_pair(PyObject* pair, const char* what, unsigned int& first, unsigned int& second) {
   if (PyTuple_Check(pair) != 0) return PyArg_ParseTuple(pair, "II", &first, &second) != 0;
   PyErr_Format(PyExc_TypeError, "%s is not a pair of numbers", what);
@@ -268,7 +259,7 @@ bool has_device(const stfs_tensor_info& info, PyObject* wanted) {
 
 PyObject* dlpack_capsule(PyObject* self, PyObject* arguments, PyObject* keywords) {
   static const char* names[] = {"stream", "max_version", "dl_device", "copy", nullptr};
-  PyObject* stream = Py_None;  // whoever has a tensor on a GPU has waited for it: any stream may read it
+  PyObject* stream = Py_None;  // an upload ends before its tensors exist, so any stream may read them
   PyObject* max_version = Py_None;
   PyObject* device = Py_None;
   PyObject* copy = Py_None;
@@ -339,7 +330,7 @@ PyMethodDef kMethods[] = {
      "__dlpack_device__()\n--\n\nReturns (device type, number)."},
     {nullptr, nullptr, 0, nullptr}};
 
-// In the stable ABI only from 3.11 on, but the same numbers before.
+// The stable ABI has these slots from 3.11 on. Python 3.10 has the same numbers.
 PyType_Slot kSlots[] = {{Py_tp_new, as_slot(refuse_new)},
                         {Py_tp_dealloc, as_slot(deallocate)},
                         {Py_tp_getset, kAttributes},
@@ -354,8 +345,7 @@ PyType_Spec kSpec = {"stfs._stfs.Tensor", sizeof(TensorObject), 0,
 }  // namespace
 
 bool add_tensor_type(PyObject* module) {
-  Object type(PyType_FromSpec(&kSpec));
-  return type && PyModule_AddObjectRef(module, "Tensor", type.get()) == 0;
+  return add_type(module, kSpec) != nullptr;
 }
 
 PyObject* new_tensor(PyObject* type, stfs_tensor* handle) {
@@ -363,7 +353,6 @@ PyObject* new_tensor(PyObject* type, stfs_tensor* handle) {
   auto layout = std::unique_ptr<Layout>(new (std::nothrow) Layout());
   if (!layout) return PyErr_NoMemory();
   stfs_error error;
-  layout->info.struct_bytes = sizeof layout->info;
   if (stfs_tensor_describe(handle, &layout->info, &error) != 0) return raise(error);
   try {
     fill_layout(*layout);

@@ -1,17 +1,17 @@
-// The type _stfs.Tensor: a handle of libstfs with the buffer protocol and DLPack. What Python can do itself
-// (slices, arrays, words for a person) is in stfs/_tensor.py.
+// The type _stfs.Tensor: a handle of libstfs with the buffer protocol and DLPack. stfs/_tensor.py has the
+// parts that are written in Python: slices, arrays, texts for people.
 #pragma once
 
 #include "packaging/python/extension/python.h"
-#include "tools/libstfs/stfs.h"
 
 namespace stfs::python {
 
-/// Puts the type into the module.
+/// Puts the type into the module. Returns false with an exception on failure.
 bool add_tensor_type(PyObject* module);
 
-/// A tensor of that type, which must be a subtype of _stfs.Tensor.
-/// @param handle  taken over, also where it fails.
+/// Returns a tensor, or null with an exception.
+/// @param type    a subtype of _stfs.Tensor.
+/// @param handle  this call owns it, even if the call fails.
 PyObject* new_tensor(PyObject* type, stfs_tensor* handle);
 
 }  // namespace stfs::python

@@ -21,16 +21,13 @@ UploadObject& of(PyObject* object) {
   return *reinterpret_cast<UploadObject*>(object);
 }
 
-PyTypeObject* upload_type = nullptr;  // owned, as long as the process
+PyTypeObject* upload_type = nullptr;  // lives as long as the process
 
-PyObject* text_of(stfs_text text) {
-  return PyUnicode_DecodeUTF8(text.data, static_cast<Py_ssize_t>(text.size_bytes), "surrogatepass");
-}
-
-/// A list of str as C wants it. The bytes live as long as this does.
+/// The texts of a list of str, for functions of C. Owns the bytes.
 class Texts {
  public:
-  /// @param list  None: no text. False with an exception where it holds something else.
+  /// @param list  None means no text.
+  /// @return false with an exception if the list has something else than str.
   bool take(PyObject* list) {
     if (list == Py_None) return true;
     const Py_ssize_t count = PyList_Size(list);
@@ -52,14 +49,13 @@ class Texts {
 };
 
 void deallocate(PyObject* self) {
-  PyTypeObject* type = Py_TYPE(self);
-  {
-    const WithoutPython unlocked;  // it waits for the upload's threads
-    stfs_upload_close(of(self).handle);
-    stfs_plan_close(of(self).plan);
-  }
-  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
-  Py_DECREF(type);
+  UploadObject& upload = of(self);
+  without_python([&] {  // stfs_upload_close() waits for the upload's threads
+    stfs_upload_close(upload.handle);
+    stfs_plan_close(upload.plan);
+    return true;
+  });
+  free_object(self);
 }
 
 PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
@@ -68,8 +64,7 @@ PyObject* refuse_new(PyTypeObject*, PyObject*, PyObject*) {
 }
 
 PyObject* poll(PyObject* self, PyObject*) {
-  stfs_progress progress{};
-  progress.struct_bytes = sizeof progress;
+  auto progress = empty<stfs_progress>();
   stfs_error error;
   if (stfs_poll(of(self).handle, &progress, &error) != 0) return raise(error);
   return Py_BuildValue("(KKN)", static_cast<unsigned long long>(progress.done_bytes),
@@ -83,40 +78,28 @@ PyObject* cancel(PyObject* self, PyObject*) {
 }
 
 PyObject* left_out(PyObject* self, PyObject*) {
-  const std::uint64_t count = stfs_plan_left_out_count(of(self).plan);
-  Object names(PyList_New(0));
-  for (std::uint64_t at = 0; names && at < count; ++at) {
+  return list_of(stfs_plan_left_out_count(of(self).plan), [&](std::uint64_t at) {
     stfs_text name{};
     stfs_error error;
-    if (stfs_plan_left_out(of(self).plan, at, &name, &error) != 0) return raise(error);
-    const Object text(text_of(name));
-    if (!text || PyList_Append(names.get(), text.get()) != 0) return nullptr;
-  }
-  return names.release();
+    return stfs_plan_left_out(of(self).plan, at, &name, &error) != 0 ? raise(error) : text_of(name);
+  });
 }
 
 PyObject* tensors_of(const stfs_resident* resident, PyObject* type) {
-  Object tensors(PyList_New(0));
-  for (std::uint64_t at = 0; tensors && at < stfs_resident_count(resident); ++at) {
+  return list_of(stfs_resident_count(resident), [&](std::uint64_t at) {
     stfs_error error;
     stfs_tensor* handle = stfs_resident_tensor(resident, at, &error);
-    if (handle == nullptr) return raise(error);
-    const Object tensor(new_tensor(type, handle));
-    if (!tensor || PyList_Append(tensors.get(), tensor.get()) != 0) return nullptr;
-  }
-  return tensors.release();
+    return handle == nullptr ? raise(error) : new_tensor(type, handle);
+  });
 }
 
 PyObject* wait(PyObject* self, PyObject* type) {
   stfs_error error;
-  std::unique_ptr<stfs_resident, decltype(&stfs_resident_close)> resident(nullptr, stfs_resident_close);
-  {
-    const WithoutPython unlocked;
-    resident.reset(stfs_wait(of(self).handle, nullptr, nullptr, &error));
-  }
+  stfs_upload* upload = of(self).handle;
+  const std::unique_ptr<stfs_resident, decltype(&stfs_resident_close)> resident(
+      without_python([&] { return stfs_wait(upload, nullptr, nullptr, &error); }), stfs_resident_close);
   if (!resident) return raise(error);
-  stfs_upload_report report{};
-  report.struct_bytes = sizeof report;
+  auto report = empty<stfs_upload_report>();
   if (stfs_resident_report(resident.get(), &report, &error) != 0) return raise(error);
   Object tensors(tensors_of(resident.get(), type));
   if (!tensors) return nullptr;
@@ -146,16 +129,13 @@ PyType_Spec kSpec = {"stfs._stfs.Upload", sizeof(UploadObject), 0, static_cast<u
 }  // namespace
 
 bool add_upload_type(PyObject* module) {
-  upload_type = reinterpret_cast<PyTypeObject*>(PyType_FromSpec(&kSpec));
-  return upload_type != nullptr &&
-         PyModule_AddObjectRef(module, "Upload", reinterpret_cast<PyObject*>(upload_type)) == 0;
+  upload_type = add_type(module, kSpec);
+  return upload_type != nullptr;
 }
 
 PyObject* start_upload(const stfs_model* model, PyObject* arguments) {
-  stfs_plan_options plan_options{};
-  plan_options.struct_bytes = sizeof plan_options;
-  stfs_upload_options options{};
-  options.struct_bytes = sizeof options;
+  auto plan_options = empty<stfs_plan_options>();
+  auto options = empty<stfs_upload_options>();
   PyObject* patterns = nullptr;
   int must_verify = 0;
   if (PyArg_ParseTuple(arguments, "zzOzIp:start_upload", &plan_options.devices, &plan_options.rules,
@@ -175,37 +155,30 @@ PyObject* start_upload(const stfs_model* model, PyObject* arguments) {
   if (!self) return nullptr;
   UploadObject& upload = of(self.get());
   stfs_error error;
-  {
-    const WithoutPython unlocked;
+  upload.handle = without_python([&]() -> stfs_upload* {
     upload.plan = stfs_plan_make(model, &plan_options, &error);
-    if (upload.plan != nullptr) upload.handle = stfs_start(upload.plan, &options, &error);
-  }
+    return upload.plan == nullptr ? nullptr : stfs_start(upload.plan, &options, &error);
+  });
   if (upload.handle == nullptr) return raise(error);
   return self.release();
 }
 
 PyObject* list_devices(PyObject*, PyObject*) {
   stfs_error error;
-  std::unique_ptr<stfs_device_list, decltype(&stfs_device_list_close)> known(nullptr, stfs_device_list_close);
-  {
-    const WithoutPython unlocked;  // a driver may take its time
-    known.reset(stfs_list_devices(&error));
-  }
+  const std::unique_ptr<stfs_device_list, decltype(&stfs_device_list_close)> known(
+      without_python([&] { return stfs_list_devices(&error); }),  // a driver may need seconds
+      stfs_device_list_close);
   if (!known) return raise(error);
-  Object list(PyList_New(0));
-  for (std::uint64_t at = 0; list && at < stfs_device_count(known.get()); ++at) {
-    stfs_device_info info{};
-    info.struct_bytes = sizeof info;
+  PyObject* list = list_of(stfs_device_count(known.get()), [&](std::uint64_t at) {
+    auto info = empty<stfs_device_info>();
     if (stfs_device(known.get(), at, &info, &error) != 0) return raise(error);
-    // "N" takes the reference over; a number that could not be made is a null, which fails the tuple.
+    // "N" takes the reference over. It fails for a null, which is a number that could not be made.
     PyObject* const free_bytes =
         info.free_bytes == UINT64_MAX ? Py_NewRef(Py_None) : PyLong_FromUnsignedLongLong(info.free_bytes);
-    const Object device(Py_BuildValue("(sssKNs)", info.name, info.uuid, info.description,
-                                      static_cast<unsigned long long>(info.total_bytes), free_bytes,
-                                      info.problem));
-    if (!device || PyList_Append(list.get(), device.get()) != 0) return nullptr;
-  }
-  return list ? Py_BuildValue("(Ns)", list.release(), stfs_why_no_cuda(known.get())) : nullptr;
+    return Py_BuildValue("(sssKNs)", info.name, info.uuid, info.description,
+                         static_cast<unsigned long long>(info.total_bytes), free_bytes, info.problem);
+  });
+  return list == nullptr ? nullptr : Py_BuildValue("(Ns)", list, stfs_why_no_cuda(known.get()));
 }
 
 }  // namespace stfs::python
