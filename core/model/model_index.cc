@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
 #include <limits>
 #include <map>
@@ -37,22 +36,6 @@ std::string_view shard_fault(std::string_view name) {
   if (!name.ends_with(kSuffix)) return "does not end in .safetensors";
   if (name.size() > kMaxFileNameBytes) return "is longer than a file name can be";
   return "";
-}
-
-/// Reads a JSON number as a count of bytes, if it is a whole number: writers have used 1e9 and 123.0.
-std::optional<std::uint64_t> whole_number(std::string_view token) {
-  const char* end = token.data() + token.size();
-  std::uint64_t whole = 0;
-  if (const auto [at, error] = std::from_chars(token.data(), end, whole); error == std::errc{} && at == end) {
-    return whole;
-  }
-  double number = 0;
-  const auto [at, error] = std::from_chars(token.data(), end, number);
-  constexpr double kExactBelow = 0x1p53;
-  if (error != std::errc{} || at != end || !(number >= 0 && number < kExactBelow)) return std::nullopt;
-  whole = static_cast<std::uint64_t>(number);
-  if (static_cast<double>(whole) < number) return std::nullopt;
-  return whole;
 }
 
 }  // namespace
@@ -102,7 +85,6 @@ class ModelIndexReader {
       if (std::exchange(has_total_size, true)) return given_twice("metadata.total_size", key_at);
       const bool is_number = value.front() == '-' || (value.front() >= '0' && value.front() <= '9');
       if (!is_number && value != "null") return refuse(value_at, "metadata.total_size is not a number");
-      index_.total_size_bytes_ = whole_number(value);
       return {};
     });
   }

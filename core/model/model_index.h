@@ -43,9 +43,6 @@ class ModelIndex {
   [[nodiscard]] std::optional<std::uint32_t> find(std::string_view tensor) const;
   /// All file names that tensors map to, each once, ascending.
   [[nodiscard]] const std::vector<std::string>& shards() const { return shards_; }
-  /// metadata.total_size; nothing if it is missing or not a whole number (transformers counts a boolean as an
-  /// eighth of a byte).
-  [[nodiscard]] std::optional<std::uint64_t> total_size_bytes() const { return total_size_bytes_; }
 
  private:
   friend class ModelIndexReader;
@@ -65,7 +62,6 @@ class ModelIndex {
   FlatArray<char> names_;
   FlatArray<Row> rows_;
   std::vector<std::string> shards_;
-  std::optional<std::uint64_t> total_size_bytes_;
 };
 
 /// Ignores unknown keys everywhere. null counts as missing. Takes at most about twice the text's size in

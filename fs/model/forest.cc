@@ -57,13 +57,6 @@ bool Forest::is_current(Number number) const {
   return std::ranges::any_of(trees_, [&](const auto& tree) { return tree->current == number; });
 }
 
-Forest::Pin Forest::pin_any() const {
-  for (const auto& tree : trees_) {
-    if (Pin found = pin_current(*tree)) return found;
-  }
-  return {};
-}
-
 Result<struct stat> Forest::lookup(Ino parent, std::string_view name) const {
   auto found = find(parent, name);
   // The limit is checked only after a failed look-up: a slice's name may be longer than 255 bytes.

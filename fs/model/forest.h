@@ -141,8 +141,6 @@ class Forest {
   [[nodiscard]] Pin pin_current(const Tree& tree) const;
   /// False for a file system whose model was replaced.
   [[nodiscard]] bool is_current(Number number) const;
-  /// Pins the first model that could be opened.
-  [[nodiscard]] Pin pin_any() const;
   void add(Member member);
   /// Gives a file system its inode numbers, and connects it to the mount. Call before it becomes current.
   void connect(const Pin& model) const;
