@@ -1,8 +1,8 @@
-# What the libraries and compilers of this system can do: features are looked for, not versions.
+# Finds out what the libraries and compilers of this system can do. Looks for features, not for versions.
 include(CheckCXXSymbolExists)
 include(CheckCXXSourceCompiles)
 
-# Where libxxhash was built for x86 with it; an archive of it need not be.
+# libxxhash for x86 can choose its code at run time. A static libxxhash may lack this.
 set(CMAKE_REQUIRED_LIBRARIES ${STFS_XXHASH})
 check_cxx_symbol_exists(XXH3_64bits_dispatch xxh_x86dispatch.h STFS_HAVE_XXH_DISPATCH)
 unset(CMAKE_REQUIRED_LIBRARIES)
@@ -18,7 +18,7 @@ check_cxx_source_compiles("
   #define _FILE_OFFSET_BITS 64
   #include <fuse_lowlevel.h>
   int main() { fuse_file_info info{}; info.noflush = 1; return info.noflush ? 0 : 1; }" STFS_HAVE_FUSE_NOFLUSH)
-# libfuse 3.17 lets the kernel read a file in our place.
+# libfuse 3.17 lets the kernel read a file without asking the daemon.
 check_cxx_source_compiles("
   #define FUSE_USE_VERSION 312
   #define _FILE_OFFSET_BITS 64
@@ -33,8 +33,8 @@ check_cxx_source_compiles("
   }" STFS_HAVE_FUSE_PASSTHROUGH)
 unset(CMAKE_REQUIRED_LIBRARIES)
 
-# GPUs are served where the CUDA Toolkit is found, with a compiler that it works with: machine code for the GPUs of
-# data centers, and code that any other one's driver compiles, from Turing on.
+# The build supports GPUs if it finds the CUDA Toolkit and a compiler that the Toolkit works with. GPUs of data centers
+# get machine code. For all other GPUs from Turing on, the driver compiles the code.
 option(STFS_CUDA "Serve NVIDIA GPUs where the CUDA Toolkit is found" ON)
 set(STFS_HAVE_CUDA OFF)
 if(STFS_CUDA)
@@ -53,7 +53,7 @@ if(CUDAToolkit_FOUND AND TARGET CUDA::cudart_static)
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    set(CMAKE_CUDA_STANDARD 17)  # 20, as of the C++ sources, is more than some pairs of CMake and nvcc agree on
+    set(CMAKE_CUDA_STANDARD 17)  # some pairs of CMake and nvcc do not know 20, which the C++ sources have
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     enable_language(CUDA)
     set(STFS_HAVE_CUDA ON)
