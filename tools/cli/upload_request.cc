@@ -5,7 +5,6 @@
 
 #include "tools/cli/diagnostic.h"
 #include "tools/device/conversion.h"
-#include "tools/device/dtype_name.h"
 
 namespace stfs::tools {
 namespace {

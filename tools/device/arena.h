@@ -15,6 +15,10 @@ namespace stfs::upload {
 
 /// The alignment of tensors in an arena, in bytes: GPUs read it fastest, and DLPack requires it.
 inline constexpr std::uint64_t kTensorAlignment = 256;
+/// Rounds an offset up to that alignment.
+constexpr std::uint64_t aligned_for_tensor(std::uint64_t offset) {
+  return (offset + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+}
 
 /// Shared by uploads, returned tensors and leases. The last owner frees the memory. Any number of threads may
 /// call.

@@ -1,11 +1,15 @@
-// Converts ranges of numbers on the CPU.
+// Converts ranges of numbers on the CPU, and finds the dtypes to convert to.
 #include "tools/device/conversion.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
 
 #include "core/tensor/float_conversion.h"
+#include "tools/text/printable.h"
 
 namespace stfs::upload {
 namespace {
@@ -94,6 +98,22 @@ std::optional<FloatFormat> float_format_of(Dtype dtype) {
 
 bool is_conversion_target(Dtype dtype) {
   return float_format_of(dtype) && dtype != Dtype::F64 && dtype != Dtype::F8_E8M0;
+}
+
+Result<Dtype> conversion_target_named(std::string_view name) {
+  std::string upper(name);
+  std::ranges::transform(upper, upper.begin(),
+                         [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
+  const auto wanted = dtype_named(upper);
+  if (wanted && is_conversion_target(*wanted)) return *wanted;
+  std::string targets;
+  for (const Dtype dtype : all_dtypes()) {
+    if (!is_conversion_target(dtype)) continue;
+    targets += fmt::format("{}{}", targets.empty() ? "" : ", ", name_of(dtype));
+  }
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              fmt::format("{}: is not a dtype to convert to: choose one of {}", tools::printable_name(name),
+                          targets));
 }
 
 std::uint64_t convert_elements(Dtype from_dtype, std::span<const std::byte> from, Dtype to_dtype,

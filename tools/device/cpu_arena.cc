@@ -125,11 +125,6 @@ class CpuArena final : public Arena {
   std::atomic<bool> is_read_only_;
 };
 
-Result<std::shared_ptr<Arena>> make_arena(std::byte* begin, std::size_t mapped_bytes,
-                                          std::uint64_t size_bytes, UniqueFd memory, bool is_read_only) {
-  return std::make_shared<CpuArena>(begin, mapped_bytes, size_bytes, std::move(memory), is_read_only);
-}
-
 }  // namespace
 
 Result<std::shared_ptr<Arena>> allocate_cpu_arena(std::uint64_t size_bytes, bool is_shareable) {
@@ -141,14 +136,14 @@ Result<std::shared_ptr<Arena>> allocate_cpu_arena(std::uint64_t size_bytes, bool
   if (!is_shareable) {
     auto begin = map_aligned(mapped_bytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
     if (!begin) return pass_on(std::move(begin));
-    return make_arena(*begin, mapped_bytes, size_bytes, {}, false);
+    return std::make_shared<CpuArena>(*begin, mapped_bytes, size_bytes, UniqueFd(), false);
   }
   UniqueFd memory(::memfd_create("safetensorsfs arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!memory) return fail_system(errno, "cpu", "create shareable memory");
   if (::ftruncate(memory.get(), static_cast<off_t>(mapped_bytes)) < 0) return no_memory(mapped_bytes, errno);
   auto begin = map_aligned(mapped_bytes, MAP_SHARED | MAP_NORESERVE, memory.get());
   if (!begin) return pass_on(std::move(begin));
-  return make_arena(*begin, mapped_bytes, size_bytes, std::move(memory), false);
+  return std::make_shared<CpuArena>(*begin, mapped_bytes, size_bytes, std::move(memory), false);
 }
 
 Result<std::shared_ptr<Arena>> adopt_cpu_arena(UniqueFd descriptor, std::uint64_t size_bytes) {
@@ -168,7 +163,8 @@ Result<std::shared_ptr<Arena>> adopt_cpu_arena(UniqueFd descriptor, std::uint64_
   const std::size_t mapped_bytes = static_cast<std::size_t>(std::max<off_t>(status.st_size, 1));
   void* const begin = ::mmap(nullptr, mapped_bytes, PROT_READ, MAP_PRIVATE, descriptor.get(), 0);
   if (begin == MAP_FAILED) return no_memory(mapped_bytes, errno);
-  return make_arena(static_cast<std::byte*>(begin), mapped_bytes, size_bytes, {}, true);
+  return std::make_shared<CpuArena>(static_cast<std::byte*>(begin), mapped_bytes, size_bytes, UniqueFd(),
+                                    true);
 }
 
 }  // namespace stfs::upload

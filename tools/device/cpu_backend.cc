@@ -1,5 +1,4 @@
-// Each queue is a thread with a list of jobs.
-#include "tools/device/cpu_backend.h"
+// Opens backends. Has the backend of the CPU, whose queues are threads with a list of jobs.
 
 #include <fmt/format.h>
 
@@ -13,9 +12,11 @@
 #include <thread>
 #include <vector>
 
+#include "tools/device/backend.h"
 #include "tools/device/conversion.h"
 #include "tools/device/cpu_arena.h"
 #include "tools/device/cpu_memory.h"
+#include "tools/device/cuda_backend.h"
 #include "tools/device/digest.h"
 #include "tools/text/quantity.h"
 
@@ -179,8 +180,11 @@ class CpuBackend final : public Backend {
 
 }  // namespace
 
-std::shared_ptr<Backend> open_cpu_backend() {
-  return std::make_shared<CpuBackend>();
+Result<std::shared_ptr<Backend>> Backend::open(const Device& device) {
+  return guard_memory([&]() -> Result<std::shared_ptr<Backend>> {
+    if (device.kind == Device::Kind::Cuda) return open_cuda_backend(device);
+    return std::make_shared<CpuBackend>();
+  });
 }
 
 }  // namespace stfs::upload

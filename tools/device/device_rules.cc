@@ -41,10 +41,9 @@ Result<std::vector<Device>> parse_devices(std::string_view text) {
     const std::size_t end = std::min(text.find(',', begin), text.size());
     auto device = parse_device(trimmed(text.substr(begin, end - begin)));
     if (!device) return pass_on(std::move(device));
-    const auto is_same = [&](const Device& other) {
-      return other.kind == device->kind && other.index == device->index;
-    };
-    if (std::ranges::any_of(devices, is_same)) return refuse(device->name() + ": is named twice");
+    if (std::ranges::find(devices, *device) != devices.end()) {
+      return refuse(device->name() + ": is named twice");
+    }
     devices.push_back(std::move(*device));
     begin = end + 1;
   }

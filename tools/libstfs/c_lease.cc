@@ -53,11 +53,9 @@ stfs_tensor* stfs_lease_tensor(const stfs_lease* lease, std::uint64_t position, 
     const auto& tensors = lease->lease.tensors();
     if (position >= tensors.size()) return refuse(fmt::format("stfs_lease_tensor: no tensor {}", position));
     const upload::LeasedTensor& leased = tensors[static_cast<std::size_t>(position)];
-    auto tensor = std::make_unique<stfs_tensor>();
-    tensor->name = leased.name;
-    tensor->view = StridedView::whole(leased.dtype, leased.shape, leased.place.size_bytes);
-    tensor->memory = arena_memory(lease->lease.arenas()[leased.arena], leased.place);
-    return tensor.release();
+    return new stfs_tensor{leased.name, "", 0,
+                           StridedView::whole(leased.dtype, leased.shape, leased.place.size_bytes),
+                           arena_memory(lease->lease.arenas()[leased.arena], leased.place)};
   });
 }
 

@@ -1,9 +1,9 @@
-// Converts the caller's options to a request for the planner.
+// Plans of uploads.
 #include <fmt/format.h>
 
 #include <string_view>
 
-#include "tools/device/dtype_name.h"
+#include "tools/device/conversion.h"
 #include "tools/libstfs/c_error.h"
 #include "tools/libstfs/c_struct.h"
 #include "tools/libstfs/handles.h"
@@ -68,7 +68,6 @@ int stfs_plan_describe(const stfs_plan* plan, std::uint64_t position, stfs_tenso
       return refuse(fmt::format("stfs_plan_describe: no tensor {}", position));
     }
     const upload::PlannedTensor& planned = plan->plan.tensors[static_cast<std::size_t>(position)];
-    const Model& model = *plan->plan.models[planned.model];
     const upload::Device& device = plan->plan.devices[planned.device].device;
     stfs_tensor_info known{};
     known.name = {planned.name.data(), planned.name.size()};
@@ -76,8 +75,8 @@ int stfs_plan_describe(const stfs_plan* plan, std::uint64_t position, stfs_tenso
     known.rank = static_cast<std::uint32_t>(planned.shape.size());
     known.shape = planned.shape.data();
     known.size_bytes = planned.place.size_bytes;
-    known.archive = model.archive_of(planned.tensor).path().c_str();
-    known.offset = model.file_range(planned.tensor).offset + (planned.slice ? planned.slice->first_byte : 0);
+    known.archive = plan->plan.archive_of(planned).path().c_str();
+    known.offset = plan->plan.file_offset(planned);
     known.device_kind = device.kind == upload::Device::Kind::Cpu ? STFS_CPU : STFS_CUDA;
     known.device_index = device.index;
     known.flags = STFS_WRITABLE;

@@ -17,29 +17,17 @@ namespace {
 /// 65,530.
 constexpr std::uint64_t kWorthMappingBytes = 64 << 10;
 
-std::unique_ptr<stfs_tensor> derive(const stfs_tensor& from, StridedView view,
-                                    std::shared_ptr<TensorMemory> memory) {
-  auto tensor = std::make_unique<stfs_tensor>();
-  tensor->name = from.name;
-  tensor->archive = from.archive;
-  tensor->offset = from.offset;
-  tensor->view = std::move(view);
-  tensor->memory = std::move(memory);
-  return tensor;
-}
-
-/// Derives a tensor in memory of its own. Its bytes are no longer in the archive, but its info still names
-/// the archive.
-std::unique_ptr<stfs_tensor> derive_elsewhere(const stfs_tensor& from, std::shared_ptr<TensorMemory> memory) {
-  auto tensor = derive(from, from.view.packed(), std::move(memory));
-  tensor->offset = from.offset + from.view.first_byte();
-  return tensor;
+/// Returns the tensor with its elements packed in memory of its own. Its bytes are no longer in the archive,
+/// but its info still names the archive.
+stfs_tensor* derive_elsewhere(const stfs_tensor& from, std::shared_ptr<TensorMemory> memory) {
+  return new stfs_tensor{from.name, from.archive, from.offset + from.view.first_byte(), from.view.packed(),
+                         std::move(memory)};
 }
 
 Result<stfs_tensor*> copy(const stfs_tensor& tensor) {
   auto memory = copy_of(*tensor.memory, tensor.view.slice());
   if (!memory) return tl::unexpected(std::move(memory).error().within(tools::printable_name(tensor.name)));
-  return derive_elsewhere(tensor, std::move(*memory)).release();
+  return derive_elsewhere(tensor, std::move(*memory));
 }
 
 }  // namespace
@@ -48,14 +36,11 @@ stfs_tensor* stfs_tensor_open(const stfs_model* model, std::uint64_t position, s
   return answer(error, [&]() -> Result<stfs_tensor*> {
     if (position >= model->count()) return refuse(fmt::format("stfs_tensor_open: no tensor {}", position));
     const std::uint32_t at = model->tensor(position);
-    const Tensor known = model->model->tensors()[at];
-    auto tensor = std::make_unique<stfs_tensor>();
-    tensor->name = known.name;
-    tensor->archive = model->model->archive_of(at).path().string();
-    tensor->offset = model->model->file_range(at).offset;
-    tensor->view = StridedView::whole(known.dtype, known.shape, known.data.size_bytes);
-    tensor->memory = archive_memory(model->model, model->maps, at);
-    return tensor.release();
+    const Tensor tensor = model->model->tensors()[at];
+    return new stfs_tensor{std::string(tensor.name), model->model->archive_of(at).path().string(),
+                           model->model->file_range(at).offset,
+                           StridedView::whole(tensor.dtype, tensor.shape, tensor.data.size_bytes),
+                           archive_memory(model->model, model->maps, at)};
   });
 }
 
@@ -65,10 +50,9 @@ void stfs_tensor_close(stfs_tensor* tensor) {
 
 stfs_tensor* stfs_tensor_retain(const stfs_tensor* tensor, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_tensor*> {
-    auto other = derive(*tensor, tensor->view, tensor->memory);
     const std::scoped_lock lock(tensor->mutex);
-    other->gathered = tensor->gathered;
-    return other.release();
+    return new stfs_tensor{tensor->name, tensor->archive, tensor->offset,
+                           tensor->view, tensor->memory,  tensor->gathered};
   });
 }
 
@@ -79,7 +63,7 @@ stfs_tensor* stfs_tensor_slice(const stfs_tensor* tensor, const char* slice, stf
       return tl::unexpected(
           std::move(view).error().within(fmt::format("{}[{}]", tools::printable_name(tensor->name), slice)));
     }
-    return derive(*tensor, std::move(*view), tensor->memory).release();
+    return new stfs_tensor{tensor->name, tensor->archive, tensor->offset, std::move(*view), tensor->memory};
   });
 }
 
@@ -155,6 +139,6 @@ stfs_tensor* stfs_tensor_private(const stfs_tensor* tensor, stfs_error* error) {
     auto memory = tensor->memory->map_private({view.first_byte(), view.size_bytes()});
     if (!memory) return pass_on(std::move(memory));
     if (!*memory) return copy(*tensor);
-    return derive_elsewhere(*tensor, std::move(*memory)).release();
+    return derive_elsewhere(*tensor, std::move(*memory));
   });
 }

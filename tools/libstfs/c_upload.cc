@@ -94,15 +94,9 @@ stfs_tensor* stfs_resident_tensor(const stfs_resident* resident, std::uint64_t p
       return refuse(fmt::format("stfs_resident_tensor: no tensor {}", position));
     }
     const upload::PlannedTensor& planned = plan.tensors[static_cast<std::size_t>(position)];
-    const Model& model = *plan.models[planned.model];
-    auto tensor = std::make_unique<stfs_tensor>();
-    tensor->name = planned.name;
-    tensor->archive = model.archive_of(planned.tensor).path().string();
-    tensor->offset =
-        model.file_range(planned.tensor).offset + (planned.slice ? planned.slice->first_byte : 0);
-    tensor->view = StridedView::whole(planned.dtype, planned.shape, planned.place.size_bytes);
-    tensor->memory = arena_memory(resident->resident.arenas[planned.device], planned.place);
-    return tensor.release();
+    return new stfs_tensor{planned.name, plan.archive_of(planned).path().string(), plan.file_offset(planned),
+                           StridedView::whole(planned.dtype, planned.shape, planned.place.size_bytes),
+                           arena_memory(resident->resident.arenas[planned.device], planned.place)};
   });
 }
 

@@ -37,14 +37,13 @@ struct stfs_tensor {
   std::string name;
   std::string archive;       // path of the file that holds the tensor
   std::uint64_t offset = 0;  // of the whole tensor in that file
-  stfs::interface::StridedView view = stfs::interface::StridedView::whole(stfs::Dtype::U8, {}, 1);
+  stfs::interface::StridedView view;
   std::shared_ptr<stfs::interface::TensorMemory> memory;
+  mutable std::shared_ptr<stfs::interface::TensorMemory> gathered = {};
+  mutable std::mutex mutex = {};  // guards `gathered`
 
   /// Returns whether address and strides locate all elements. If not, stfs_tensor_data() gathers them first.
   [[nodiscard]] bool is_in_place() const { return memory->address() != nullptr && view.is_addressable(); }
-
-  mutable std::mutex mutex;  // guards `gathered`
-  mutable std::shared_ptr<stfs::interface::TensorMemory> gathered;
 };
 
 struct stfs_plan {

@@ -3,14 +3,10 @@
 
 #include <algorithm>
 
+#include "core/format/tensor_index.h"
+
 namespace stfs::interface {
 namespace {
-
-std::uint64_t element_count_of(std::span<const std::uint64_t> shape) {
-  std::uint64_t count = 1;
-  for (const std::uint64_t size : shape) count *= size;
-  return count;
-}
 
 std::vector<std::int64_t> packed_strides(std::span<const std::uint64_t> shape, std::uint64_t element_bytes) {
   std::vector<std::int64_t> strides(shape.size());
@@ -25,7 +21,7 @@ std::vector<std::int64_t> packed_strides(std::span<const std::uint64_t> shape, s
 Slice whole_slice(std::span<const std::uint64_t> shape, std::uint64_t size_bytes) {
   Slice slice;
   slice.shape.assign(shape.begin(), shape.end());
-  slice.element_count = element_count_of(shape);
+  slice.element_count = element_count(shape);
   slice.size_bytes = slice.run_bytes = size_bytes;
   slice.extent = {0, size_bytes};
   return slice;
@@ -100,7 +96,7 @@ Result<StridedView> StridedView::sliced(std::string_view text) const {
 void StridedView::set_slice() {
   const std::uint64_t element_bytes = bits_of(dtype_) / 8;
   slice_.shape = shape_;
-  slice_.element_count = element_count_of(shape_);
+  slice_.element_count = element_count(shape_);
   slice_.size_bytes = slice_.element_count * element_bytes;
   if (slice_.element_count == 0) {
     slice_.extent = {slice_.first_byte, 0};

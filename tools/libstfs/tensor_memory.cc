@@ -11,9 +11,22 @@
 #include "core/archive/slice_reader.h"
 #include "core/storage/kernel_copy.h"
 #include "core/tensor/slice_copy.h"
-#include "tools/libstfs/foreign_pages.h"
 
 namespace stfs::interface {
+
+/// Gives programs the addresses of an archive's pages; core/storage/mapped_region.h lets only this class do
+/// so. This library never reads through these addresses, because touching a lost page raises SIGBUS (stfs.h,
+/// MAPPED DATA). A program that asks for them reads the pages itself.
+class ForeignPages {
+ public:
+  /// Returns the address of the first byte of the range. Null if the range is not in a map: the store cannot
+  /// be mapped, or a journal lies over the archive.
+  static std::byte* address(const ArchiveReader& archive, ByteRange file_range) {
+    if (!archive.is_as_in_file()) return nullptr;
+    return const_cast<std::byte*>(archive.bytes().span(file_range).bytes_.data());  // the pages are read-only
+  }
+};
+
 namespace {
 
 /// Implements read() for this process's own memory, where no read can fail. Not for pages of a file.

@@ -10,7 +10,6 @@
 
 #include "tools/device/backend.h"
 #include "tools/serve/sealed_document.h"
-#include "tools/serve/serve_manifest.h"
 #include "tools/serve/serve_message.h"
 #include "tools/serve/serve_socket.h"
 
@@ -19,7 +18,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::milliseconds kConnectPause{5};
+constexpr std::chrono::milliseconds kConnectPause{2};
+/// A server accepts a full queue of connections within moments, so even an impatient client waits this long.
+constexpr std::chrono::seconds kLeastConnectPatience{1};
 /// A running server answers a Query at once.
 constexpr std::chrono::seconds kQueryPatience{10};
 
@@ -45,6 +46,7 @@ class LeasedArena final : public Arena {
 };
 
 Result<UniqueFd> connect_until(const std::filesystem::path& path, Clock::time_point deadline) {
+  deadline = std::max(deadline, Clock::now() + kLeastConnectPatience);
   for (;;) {
     auto socket = connect_to_server(path);
     const bool is_crowded = !socket && socket.error().errno_value == EAGAIN;
@@ -143,12 +145,11 @@ Result<Lease> Lease::take_over(ReceivedMessage& granted, UniqueFd socket) {
                     manifest->arenas.size() + 1 == granted.descriptors.size();
   if (!fits) return fail(ErrorCode::InvalidArgument, EPROTO, "the manifest belongs to another generation");
   Lease lease;
-  lease.generation_ = lease.told_generation_ = manifest->generation;
-  lease.sources_ = std::move(manifest->sources);
-  lease.tensors_ = std::move(manifest->tensors);
+  lease.manifest_ = std::move(*manifest);
+  lease.told_generation_ = lease.generation();
   lease.connection_ = std::make_shared<Connection>(std::move(socket));
-  for (std::size_t at = 0; at < manifest->arenas.size(); ++at) {
-    auto arena = adopt(manifest->arenas[at], std::move(granted.descriptors[at + 1]));
+  for (std::size_t at = 0; at < lease.manifest_.arenas.size(); ++at) {
+    auto arena = adopt(lease.manifest_.arenas[at], std::move(granted.descriptors[at + 1]));
     if (!arena) return pass_on(std::move(arena));
     lease.arenas_.push_back(std::make_shared<LeasedArena>(std::move(*arena), lease.connection_));
   }

@@ -11,23 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "core/base/byte_range.h"
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
-#include "core/format/dtype.h"
 #include "tools/device/arena.h"
+#include "tools/serve/serve_manifest.h"
 
 namespace stfs::upload {
 
 struct ReceivedMessage;
-
-struct LeasedTensor {
-  std::string name;
-  Dtype dtype = Dtype::U8;
-  std::vector<std::uint64_t> shape;
-  std::uint32_t arena = 0;  // index into Lease::arenas()
-  ByteRange place;          // in that arena
-};
 
 struct AttachOptions {
   /// How long to wait for a server that is still uploading its first generation.
@@ -57,15 +48,14 @@ class Lease {
   ///         ENODEV: one of its devices is not visible here. Each message says what to do.
   static Result<Lease> attach(const std::filesystem::path& socket, const AttachOptions& options = {});
 
-  [[nodiscard]] const std::filesystem::path& socket() const { return socket_; }
   /// Starts at 1. The server counts; after another server has taken its place, the count starts again.
-  [[nodiscard]] std::uint64_t generation() const { return generation_; }
+  [[nodiscard]] std::uint64_t generation() const { return manifest_.generation; }
   /// The sources that the server was given, as absolute paths.
-  [[nodiscard]] const std::vector<std::string>& sources() const { return sources_; }
+  [[nodiscard]] const std::vector<std::string>& sources() const { return manifest_.sources; }
   /// All arenas are read-only.
   [[nodiscard]] const std::vector<std::shared_ptr<Arena>>& arenas() const { return arenas_; }
   /// In the order of the tensors in the archives. A replica is a tensor of its own with the same name.
-  [[nodiscard]] const std::vector<LeasedTensor>& tensors() const { return tensors_; }
+  [[nodiscard]] const std::vector<LeasedTensor>& tensors() const { return manifest_.tensors; }
 
   /// A descriptor for poll(2) that is readable when there is news. -1 once the server has ended.
   [[nodiscard]] int descriptor() const;
@@ -73,23 +63,16 @@ class Lease {
   /// @return EPROTO if the server sends something that makes no sense.
   Result<LeaseNews> take_news();
 
-  /// Returns a lease of the newest generation, which may be the same one. This lease does not change.
-  [[nodiscard]] Result<Lease> refresh(const AttachOptions& options = {}) const {
-    return attach(socket_, options);
-  }
-
  private:
   class Connection;
   Lease() = default;
   static Result<Lease> take_over(ReceivedMessage& granted, UniqueFd socket);
 
-  std::filesystem::path socket_;
-  std::uint64_t generation_ = 0;
+  std::filesystem::path socket_;  // absolute
+  ServeManifest manifest_;
   std::uint64_t told_generation_ = 0;
-  std::vector<std::string> sources_;
   std::shared_ptr<Connection> connection_;
   std::vector<std::shared_ptr<Arena>> arenas_;
-  std::vector<LeasedTensor> tensors_;
 };
 
 /// Returns what a server reports about itself, its generations and its leases: the JSON of

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "core/format/header.h"
 #include "tools/serve/serve_protocol.h"
 #include "tools/text/json_document.h"
 
@@ -21,8 +22,7 @@ Result<std::string> device_text(const Device& device) {
   if (device.kind == Device::Kind::Cpu) return "cpu";
   if (!device.uuid.empty()) return "cuda:" + device.uuid;
   for (const DeviceInfo& info : list_devices().devices) {
-    const bool is_it = info.device.kind == Device::Kind::Cuda && info.device.index == device.index;
-    if (is_it && !info.device.uuid.empty()) return "cuda:" + info.device.uuid;
+    if (info.device == device && !info.device.uuid.empty()) return "cuda:" + info.device.uuid;
   }
   return fail(ErrorCode::System, ENODEV,
               fmt::format("{}: has no UUID: other processes cannot find it", device.name()));
@@ -57,16 +57,6 @@ std::optional<std::vector<std::uint64_t>> parse_shape(const Json& object) {
   return shape;
 }
 
-/// Returns the size of a tensor; nothing if it does not fit 64 bits or is no whole number of bytes.
-std::optional<std::uint64_t> size_of(Dtype dtype, const std::vector<std::uint64_t>& shape) {
-  std::uint64_t bits = bits_of(dtype);
-  for (const std::uint64_t extent : shape) {
-    if (__builtin_mul_overflow(bits, extent, &bits)) return std::nullopt;
-  }
-  if (bits % 8 != 0) return std::nullopt;
-  return bits / 8;
-}
-
 Result<LeasedTensor> parse_tensor(const Json& object, const std::vector<ManifestArena>& arenas) {
   if (!object.is_object()) return wrong("a tensor is not an object");
   auto name = member<std::string>(object, "name");
@@ -80,8 +70,9 @@ Result<LeasedTensor> parse_tensor(const Json& object, const std::vector<Manifest
   if (*arena >= arenas.size() || !place || place->end() > arenas[*arena].size_bytes) {
     return wrong("a tensor lies outside of its arena");
   }
-  if (size_of(*dtype, *shape) != *size_bytes)
+  if (const auto due = data_size_bytes(*dtype, *shape); !due || *due != *size_bytes) {
     return wrong("the size of a tensor is not the size of its elements");
+  }
   return LeasedTensor{std::move(*name), *dtype, std::move(*shape), static_cast<std::uint32_t>(*arena),
                       *place};
 }
@@ -125,7 +116,7 @@ std::string manifest_text(const ServeManifest& manifest) {
                        {"size_bytes", tensor.place.size_bytes}});
   }
   document["tensors"] = std::move(tensors);
-  return document.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return tools::json_line(document);
 }
 
 Result<ServeManifest> parse_manifest(std::string_view text) {

@@ -13,9 +13,10 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/byte_range.h"
 #include "core/base/error.h"
+#include "core/format/dtype.h"
 #include "tools/device/arena.h"
-#include "tools/serve/serve_client.h"
 #include "tools/upload/plan.h"
 
 namespace stfs::upload {
@@ -23,6 +24,14 @@ namespace stfs::upload {
 struct ManifestArena {
   std::string device;  // in a form that parse_device() accepts
   std::uint64_t size_bytes = 0;
+};
+
+struct LeasedTensor {
+  std::string name;
+  Dtype dtype = Dtype::U8;
+  std::vector<std::uint64_t> shape;
+  std::uint32_t arena = 0;  // index into the manifest's arenas
+  ByteRange place;          // in that arena
 };
 
 struct ServeManifest {

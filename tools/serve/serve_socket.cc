@@ -8,18 +8,14 @@
 #include <sys/stat.h>
 #include <sys/un.h>
 
-#include <chrono>
 #include <cstring>
 #include <system_error>
-#include <thread>
 
 namespace stfs::upload {
 namespace {
 
 constexpr mode_t kMode = S_IRUSR | S_IWUSR;
 constexpr int kBacklog = 128;
-constexpr int kTriesWhileFull = 500;
-constexpr std::chrono::milliseconds kPauseWhileFull{2};
 
 Result<sockaddr_un> address_of(const std::filesystem::path& path) {
   sockaddr_un address{};
@@ -151,7 +147,7 @@ Result<Peer> peer_of(int socket) {
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) {
     return fail_system(errno, "socket", "ask who the peer is");
   }
-  return Peer{credentials.pid, credentials.uid, credentials.gid};
+  return Peer{credentials.pid, credentials.uid};
 }
 
 bool is_welcome(const Peer& peer) {
@@ -218,12 +214,7 @@ Result<UniqueFd> connect_to_server(const std::filesystem::path& path) {
   if (!address) return tl::unexpected(address.error());
   auto socket = open_socket();
   if (!socket) return pass_on(std::move(socket));
-  int error = connect_errno(socket->get(), *address);
-  // EAGAIN: the queue of waiting connections is full. A server accepts them within moments.
-  for (int tries = 0; error == EAGAIN && tries < kTriesWhileFull; ++tries) {
-    std::this_thread::sleep_for(kPauseWhileFull);
-    error = connect_errno(socket->get(), *address);
-  }
+  const int error = connect_errno(socket->get(), *address);
   if (error != 0) return fail(ErrorCode::System, error, why_not_connected(path, error));
   return std::move(*socket);
 }

@@ -20,7 +20,6 @@ namespace stfs::upload {
 struct Peer {
   pid_t pid = 0;  // 0 if the process is in a pid namespace that is not visible here
   uid_t uid = 0;
-  gid_t gid = 0;
 };
 
 /// Returns the peer of a connected socket. Both sides may call it.
@@ -64,7 +63,7 @@ class ServeSocket {
 };
 
 /// @return ENOENT, ECONNREFUSED: no server listens there; EACCES;
-///         EAGAIN: too many others are connecting;
+///         EAGAIN: the queue of waiting connections is full; a server accepts them within moments;
 ///         EPROTOTYPE: the socket has another type. Each message says what to do.
 Result<UniqueFd> connect_to_server(const std::filesystem::path& path);
 

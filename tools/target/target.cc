@@ -201,15 +201,18 @@ Result<Target> open_located(const TargetPath& path, const fs::path& named, const
   }
   auto model = Model::open(path.archive, options);
   if (!model) return tl::unexpected(told_about(std::move(model).error(), path.archive, named));
-  Target target{.model = std::move(*model)};
-  if (!path.tensor) return target;
-  target.tensor = target.model->tensors().find(*path.tensor);
-  if (!target.tensor) {
-    return fail(ErrorCode::NotFound, ENOENT,
-                fmt::format("{}: its archive {}: has no tensor {} any more", named.string(),
-                            path.archive.string(), printable_name(*path.tensor)));
-  }
-  return target;
+  const auto tensor = named_tensor(path, named, **model);
+  if (!tensor) return tl::unexpected(tensor.error());
+  return Target{.model = std::move(*model), .tensor = *tensor};
+}
+
+Result<std::optional<std::uint32_t>> named_tensor(const TargetPath& path, const fs::path& named,
+                                                  const Model& model) {
+  if (!path.tensor) return std::nullopt;
+  if (const auto position = model.tensors().find(*path.tensor)) return position;
+  return fail(ErrorCode::NotFound, ENOENT,
+              fmt::format("{}: its archive {}: has no tensor {} any more", named.string(),
+                          path.archive.string(), printable_name(*path.tensor)));
 }
 
 Result<std::uint32_t> find_tensor(const Model& model, const fs::path& named, const std::string& name) {
@@ -224,6 +227,18 @@ Result<std::uint32_t> find_tensor(const Model& model, const fs::path& named, con
   for (std::uint32_t position = 0; position < tensors.size(); ++position) near.offer(tensors[position].name);
   return fail(ErrorCode::NotFound, ENOENT,
               fmt::format("{}: {}: no such tensor{}", named.string(), printable_name(name), near.question()));
+}
+
+Result<std::vector<std::uint32_t>> find_tensors(const Target& target, const fs::path& named,
+                                                const std::vector<std::string>& names) {
+  if (target.tensor) return std::vector{*target.tensor};
+  std::vector<std::uint32_t> positions;
+  for (const std::string& name : names) {
+    auto position = find_tensor(*target.model, named, name);
+    if (!position) return pass_on(std::move(position));
+    positions.push_back(*position);
+  }
+  return positions;
 }
 
 }  // namespace stfs::tools

@@ -85,8 +85,15 @@ Result<Target> open_target(const std::filesystem::path& named, Use use, const Mo
 Result<Target> open_located(const TargetPath& path, const std::filesystem::path& named,
                             const ModelOptions& options = {});
 
+/// Returns the position of the tensor whose own file the user named; nothing if the user named the model.
+/// @return NotFound if the archive of a mount has no such tensor any more.
+Result<std::optional<std::uint32_t>> named_tensor(const TargetPath& path, const std::filesystem::path& named,
+                                                  const Model& model);
 /// Returns the position of the tensor with exactly that name. The message of NotFound suggests similar names.
 Result<std::uint32_t> find_tensor(const Model& model, const std::filesystem::path& named,
                                   const std::string& name);
+/// Returns the target's own tensor if the user named a tensor's file, else the position of each name.
+Result<std::vector<std::uint32_t>> find_tensors(const Target& target, const std::filesystem::path& named,
+                                                const std::vector<std::string>& names);
 
 }  // namespace stfs::tools

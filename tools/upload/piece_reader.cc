@@ -27,7 +27,7 @@ void move_apart(std::span<const Part> parts, std::span<std::byte> to) {
 }  // namespace
 
 Result<void> PieceReader::read(const Transfer& transfer, std::span<std::byte> to) {
-  const auto parts = std::span(list_.parts).subspan(transfer.first_part, transfer.parts);
+  const auto parts = list_.parts_of(transfer);
   const auto continues = [&](const Part& before, const Part& next) {
     const Read& one = list_.reads[before.read];
     const Read& other = list_.reads[next.read];

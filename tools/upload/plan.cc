@@ -11,7 +11,6 @@
 #include "core/tensor/float_conversion.h"
 #include "tools/device/arena.h"
 #include "tools/device/conversion.h"
-#include "tools/device/dtype_name.h"
 #include "tools/device/selection.h"
 #include "tools/text/near_names.h"
 #include "tools/text/printable.h"
@@ -56,14 +55,15 @@ class Planner {
       if (auto placed = place(chosen); !placed) return pass_on(std::move(placed));
     }
     plan_.models = sources_.models();
-    for (const auto& model : plan_.models) plan_.model_versions.push_back(version_of(*model));
     return std::move(plan_);
   }
 
  private:
   Result<void> check_dtype() const {
-    if (!request_.dtype || is_conversion_target(*request_.dtype)) return {};
-    return refuse_conversion_target(name_of(*request_.dtype));
+    if (!request_.dtype) return {};
+    auto target = conversion_target_named(name_of(*request_.dtype));
+    if (!target) return pass_on(std::move(target));
+    return {};
   }
 
   [[nodiscard]] const Model& model(std::uint32_t at) const { return *sources_.models()[at]; }
@@ -156,9 +156,7 @@ class Planner {
   }
 
   std::uint32_t device_at(const Device& device) {
-    const auto found = std::ranges::find_if(plan_.devices, [&](const PlannedDevice& known) {
-      return known.device.kind == device.kind && known.device.index == device.index;
-    });
+    const auto found = std::ranges::find(plan_.devices, device, &PlannedDevice::device);
     if (found != plan_.devices.end()) return static_cast<std::uint32_t>(found - plan_.devices.begin());
     plan_.devices.push_back({device, 0});
     names_.emplace_back();
@@ -245,8 +243,7 @@ class Planner {
 
   Result<void> give_place(const Chosen& chosen, std::uint64_t size_bytes, PlannedTensor& planned) {
     PlannedDevice& device = plan_.devices[planned.device];
-    const std::uint64_t offset =
-        (device.arena_bytes + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
+    const std::uint64_t offset = aligned_for_tensor(device.arena_bytes);
     if (size_bytes > kMaxArenaBytes || offset > kMaxArenaBytes - size_bytes) {
       return fail(ErrorCode::OutOfMemory, ENOMEM,
                   fmt::format("{}: {}: more than any memory", subject(chosen), device.device.name()));
@@ -288,6 +285,15 @@ std::uint64_t Plan::read_bytes() const {
     before = &tensor;
   }
   return total;
+}
+
+const ArchiveReader& Plan::archive_of(const PlannedTensor& tensor) const {
+  return models[tensor.model]->archive_of(tensor.tensor);
+}
+
+std::uint64_t Plan::file_offset(const PlannedTensor& tensor) const {
+  const std::uint64_t begin = models[tensor.model]->file_range(tensor.tensor).offset;
+  return tensor.slice ? begin + tensor.slice->first_byte : begin;
 }
 
 Result<Plan> make_plan(const PlanRequest& request) {

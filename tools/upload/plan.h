@@ -1,7 +1,8 @@
 // Plans an upload before any byte moves: which bytes of which archive go where.
 //
-// Planning reads only headers. The plan remembers the identities of the archives. An archive that changes
-// between plan and read is therefore noticed, and old and new bytes are not mixed.
+// Planning reads only headers. The plan keeps the models open, and each archive remembers the identity of its
+// file. An archive that changes between plan and read is therefore noticed, and old and new bytes are not
+// mixed.
 #pragma once
 
 #include <cstdint>
@@ -60,8 +61,6 @@ struct PlannedDevice {
 
 struct Plan {
   std::vector<std::shared_ptr<const Model>> models;
-  /// The identities of each model's files at planning time. The text differs after any change.
-  std::vector<std::string> model_versions;
   std::vector<PlannedDevice> devices;
   /// In the order in which the tensors are read: by archive, then by offset.
   std::vector<PlannedTensor> tensors;
@@ -69,6 +68,10 @@ struct Plan {
   std::vector<std::string> left_out;
 
   [[nodiscard]] std::uint64_t read_bytes() const;
+  /// Returns the archive that holds a planned tensor.
+  [[nodiscard]] const ArchiveReader& archive_of(const PlannedTensor& tensor) const;
+  /// Returns the offset of a planned tensor's first element in that archive's file.
+  [[nodiscard]] std::uint64_t file_offset(const PlannedTensor& tensor) const;
 };
 
 /// A directory without an index stands for all archives in it. A model that is uploaded whole must have no

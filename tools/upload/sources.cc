@@ -1,15 +1,12 @@
 // Finds and opens the sources with tools/target/target.h.
 #include "tools/upload/sources.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <chrono>
 #include <thread>
 
 #include "core/base/wall_clock.h"
 #include "tools/target/target.h"
-#include "tools/text/printable.h"
 
 namespace stfs::upload {
 namespace {
@@ -54,29 +51,13 @@ Result<std::vector<Source>> Sources::open(const fs::path& named) {
   if (!paths) return tl::unexpected(paths.error());
   std::vector<Source> sources;
   for (const tools::TargetPath& path : *paths) {
-    auto model = model_at(path, paths->size() == 1 ? named : path.archive);
-    if (!model) return pass_on(std::move(model));
-    Source& source = sources.emplace_back(Source{paths->size() == 1 ? named : path.archive, *model, {}});
-    if (!path.tensor) continue;
-    source.tensor = models_[*model]->tensors().find(*path.tensor);
-    if (source.tensor) continue;
-    return fail(ErrorCode::NotFound, ENOENT,
-                fmt::format("{}: its archive {}: has no tensor {} any more", named.string(),
-                            path.archive.string(), tools::printable_name(*path.tensor)));
+    const auto model = model_at(path, paths->size() == 1 ? named : path.archive);
+    if (!model) return tl::unexpected(model.error());
+    const auto tensor = tools::named_tensor(path, named, *models_[*model]);
+    if (!tensor) return tl::unexpected(tensor.error());
+    sources.push_back({*model, *tensor});
   }
   return sources;
-}
-
-std::string version_of(const Model& model) {
-  std::string version;
-  for (const Shard& shard : model.shards()) {
-    if (!shard.archive) continue;
-    const FileIdentity identity = shard.archive->identity();
-    if (!version.empty()) version += ' ';
-    version += fmt::format("{:x}.{:x}.{:x}.{:x}", identity.device, identity.inode, identity.size_bytes,
-                           identity.mtime_ns);
-  }
-  return version;
 }
 
 }  // namespace stfs::upload

@@ -16,7 +16,6 @@
 namespace stfs::upload {
 
 struct Source {
-  std::filesystem::path named;
   std::uint32_t model = 0;              // index into models()
   std::optional<std::uint32_t> tensor;  // set if the user named a tensor's file in a mount
 };
@@ -39,8 +38,5 @@ class Sources {
   std::vector<std::shared_ptr<const Model>> models_;
   std::unordered_map<std::string, std::uint32_t> known_;  // by the archive's path
 };
-
-/// Returns the identities of all files of a model as one text.
-std::string version_of(const Model& model);
 
 }  // namespace stfs::upload

@@ -8,26 +8,16 @@
 namespace stfs::upload {
 namespace {
 
-std::uint64_t aligned(std::uint64_t offset) {
-  return (offset + kTensorAlignment - 1) / kTensorAlignment * kTensorAlignment;
-}
-
 Read read_of(const Plan& plan, std::uint32_t target) {
   const PlannedTensor& tensor = plan.tensors[target];
-  const Model& model = *plan.models[tensor.model];
-  Read read{.archive = &model.archive_of(tensor.tensor),
-            .file_offset = model.file_range(tensor.tensor).offset,
-            .slice = nullptr,
-            .size_bytes = tensor.source_bytes,
-            .first_target = target,
-            .targets = 1};
-  if (!tensor.slice) return read;
-  if (tensor.slice->is_contiguous()) {
-    read.file_offset += tensor.slice->first_byte;
-  } else {
-    read.slice = &*tensor.slice;
-  }
-  return read;
+  const bool is_gathered = tensor.slice && !tensor.slice->is_contiguous();
+  return {.archive = &plan.archive_of(tensor),
+          .file_offset = is_gathered ? plan.models[tensor.model]->file_range(tensor.tensor).offset
+                                     : plan.file_offset(tensor),
+          .slice = is_gathered ? &*tensor.slice : nullptr,
+          .size_bytes = tensor.source_bytes,
+          .first_target = target,
+          .targets = 1};
 }
 
 class Cutter {
@@ -57,12 +47,12 @@ class Cutter {
     const Read& read = list_.reads[at];
     if (read.size_bytes == 0) return;
     const bool is_converted = is_conversion(read);
-    const std::uint64_t begin = aligned(open_.size_bytes);
+    const std::uint64_t begin = aligned_for_tensor(open_.size_bytes);
     if (open_.parts > 0 && (is_converted != open_.is_converted || !continues(read) || begin >= slot_bytes_))
       finish();
     open_.is_converted = is_converted;
     for (std::uint64_t done = 0; done < read.size_bytes;) {
-      const std::uint64_t offset = aligned(open_.size_bytes);
+      const std::uint64_t offset = aligned_for_tensor(open_.size_bytes);
       const std::uint64_t size_bytes = std::min(read.size_bytes - done, slot_bytes_ - offset);
       list_.parts.push_back({at, {done, size_bytes}, offset});
       open_.parts += 1;
@@ -90,7 +80,7 @@ class Cutter {
       const PlannedTensor& last = plan_.tensors[before.first_target + at];
       const PlannedTensor& next = plan_.tensors[read.first_target + at];
       if (last.device != next.device) return false;
-      if (!open_.is_converted && next.place.offset != aligned(last.place.end())) return false;
+      if (!open_.is_converted && next.place.offset != aligned_for_tensor(last.place.end())) return false;
     }
     return true;
   }

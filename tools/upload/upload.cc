@@ -1,9 +1,8 @@
 // The upload engine: a conductor, readers, and a submitter for each device.
 //
 //   conductor   checks that no archive has changed, runs the other threads, checks again, verifies
-//   readers     fill slots of the ring; a piece that goes only to the host's own memory is read into the
-//   arena submitter   starts the copies of one device and returns the slots when the copies are done
-//   (submitter.h)
+//   readers     fill slots of the ring, or read a piece for the host's own memory into its arena
+//   submitter   starts the copies of one device, and returns the slots when the copies are done
 //
 // The first thread that fails records its error. The other threads stop at the next piece.
 #include "tools/upload/upload.h"

@@ -59,7 +59,7 @@ TEST_CASE("those who hold a lease are told of a newer generation, once, and keep
   CHECK(lease->take_news()->newer_generation == 0);
   CHECK(content_of(*lease, 0) == "old");
 
-  auto newer = lease->refresh();
+  auto newer = Lease::attach(directory / "s");
   REQUIRE(newer);
   CHECK(newer->generation() == 2);
   CHECK(content_of(*newer, 0) == "new");
@@ -167,7 +167,7 @@ TEST_CASE_METHOD(LeasedServer, "a client sees that the server has ended, and kee
   CHECK(lease->descriptor() == -1);
   CHECK(lease->take_news()->is_server_gone);
   CHECK(content_of(*lease, 0) == "hello");
-  const auto again = lease->refresh();
+  const auto again = Lease::attach(directory / "s");
   REQUIRE_FALSE(again);
   CHECK(again.error().errno_value == ENOENT);
 }
