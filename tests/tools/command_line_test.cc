@@ -13,7 +13,7 @@ struct Given {
   std::string sort;
   std::vector<std::string> rest;
   bool reverse = false;
-  std::uint32_t threads = 0;
+  std::uint64_t threads = 0;
 };
 Given given;
 

@@ -12,7 +12,6 @@
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/mismatch.h"
 #include "tools/cli/verb.h"
-#include "tools/target/journal_text.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"
@@ -92,14 +91,11 @@ bool is_possible(const Plan& plan, const Model& target, const Model& delta) {
   return plan.problems.empty() && target.problems().empty() && delta.problems().empty();
 }
 
-std::string count_text(const Plan& plan) {
-  return fmt::format("{} tensor{}", grouped(plan.steps.size()), plan.steps.size() == 1 ? "" : "s");
-}
-
 void print_text(const ApplyRequest& request, const Plan& plan, const Model& delta, std::ostream& out) {
-  const std::string size = human_size(plan.size_bytes);
+  const std::string what = fmt::format("{} of {}, {}", counted(plan.steps.size(), "tensor"),
+                                       printable(request.target), human_size(plan.size_bytes));
   if (!request.is_dry_run) {
-    out << fmt::format("changed {} of {}, {}\n", count_text(plan), printable(request.target), size);
+    out << fmt::format("changed {}\n", what);
     return;
   }
   using Align = Table::Align;
@@ -109,9 +105,8 @@ void print_text(const ApplyRequest& request, const Plan& plan, const Model& delt
     return std::array<std::string, 4>{printable_name(tensor.name), std::string(name_of(tensor.dtype)),
                                       shape_text(tensor.shape), human_size(tensor.data.size_bytes)};
   };
-  for (const Plan::Step& step : plan.steps) table.fit(cells(step));
-  for (const Plan::Step& step : plan.steps) table.print(out, cells(step));
-  out << fmt::format("would change {} of {}, {}\n", count_text(plan), printable(request.target), size);
+  table.print(out, plan.steps, cells);
+  out << fmt::format("would change {}\n", what);
 }
 
 void print_json(const ApplyRequest& request, const Plan& plan, const Model& target, const Model& delta,
@@ -123,11 +118,7 @@ void print_json(const ApplyRequest& request, const Plan& plan, const Model& targ
   document["size_bytes"] = plan.size_bytes;
   document["tensors"] = Json::array();
   for (const Plan::Step& step : plan.steps) {
-    const Tensor tensor = delta.tensors()[step.delta];
-    document["tensors"].push_back({{"name", tensor.name},
-                                   {"dtype", name_of(tensor.dtype)},
-                                   {"shape", tensor.shape},
-                                   {"size_bytes", tensor.data.size_bytes}});
+    document["tensors"].push_back(json_of(delta.tensors()[step.delta]));
   }
   document["problems"] = Json::array();
   for (const Model* model : {&delta, &target}) {
@@ -146,11 +137,11 @@ void print_json(const ApplyRequest& request, const Plan& plan, const Model& targ
 
 int report_problems(const ApplyRequest& request, const Plan& plan, const Model& target, const Model& delta,
                     Streams& streams) {
-  for (const Model* model : {&delta, &target}) tools::report_problems(streams, "apply", *model);
+  for (const Model* model : {&delta, &target}) tools::report_problems(streams, *model);
   for (const Plan::Problem& problem : plan.problems) {
-    report_failure(streams, "apply",
-                   fmt::format("{}: {}: {}", request.delta,
-                               printable_name(delta.tensors()[problem.delta].name), problem.mismatch.text));
+    report_failure(
+        streams, fmt::format("{}: {}: {}", request.delta, printable_name(delta.tensors()[problem.delta].name),
+                             problem.mismatch.text));
   }
   const std::string why =
       plan.problems.empty()
@@ -158,7 +149,7 @@ int report_problems(const ApplyRequest& request, const Plan& plan, const Model& 
                         printable(delta.problems().empty() ? request.target : request.delta))
           : fmt::format("{} of {} tensors of the delta do not match", grouped(plan.problems.size()),
                         grouped(plan.problems.size() + plan.steps.size()));
-  return report_failure(streams, "apply", fmt::format("{}: nothing was changed: {}", request.target, why));
+  return report_failure(streams, fmt::format("{}: nothing was changed: {}", request.target, why));
 }
 
 /// Opens a whole model. A single tensor's file in a mount is refused: `stfs put` changes single tensors.
@@ -186,24 +177,22 @@ int apply(const Arguments& arguments, Streams& streams) {
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto delta = open_model(request.delta, Use::Tensors, Access::ReadOnly);
-  if (!delta) return report_failure(streams, "apply", delta.error().message);
+  if (!delta) return report_failure(streams, delta.error().message);
   const auto target =
       open_model(request.target, Use::Change, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
-  if (!target) return report_failure(streams, "apply", target.error().message);
-  report_recovered(streams, "apply", **target);
+  if (!target) return report_failure(streams, target.error().message);
+  report_recovered(streams, **target);
   const Plan plan = plan_of((*target)->tensors(), (*delta)->tensors());
 
   std::optional<Change> change;
   const bool can_apply = is_possible(plan, **target, **delta);
   if (can_apply) {
-    for (const auto* model : {&*delta, &*target}) {
-      static_cast<void>(report_not_shown(streams, "apply", **model));
-    }
+    for (const auto* model : {&*delta, &*target}) report_not_shown(streams, **model);
   }
   if (can_apply && !request.is_dry_run) {
-    change.emplace(streams, "apply", **target, request.options, plan.size_bytes);
+    change.emplace(streams, **target, request.options, plan.size_bytes);
     if (auto applied = apply_plan(*change, plan, **delta); !applied) {
-      return report_failure(streams, "apply", applied.error().message);
+      return report_failure(streams, applied.error().message);
     }
   }
   if (request.json) print_json(request, plan, **target, **delta, streams.out);

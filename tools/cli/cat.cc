@@ -7,7 +7,6 @@
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/verb.h"
-#include "tools/target/journal_text.h"
 #include "tools/target/target.h"
 
 namespace stfs::tools {
@@ -33,18 +32,6 @@ struct CatRequest {
   std::vector<std::string> names;
   bool force = false;
 };
-
-/// Finds all tensors before the first byte is printed: half of the output would be worse than none.
-Result<std::vector<std::uint32_t>> find_all(const Target& target, const CatRequest& request) {
-  if (target.tensor) return std::vector{*target.tensor};
-  std::vector<std::uint32_t> found;
-  for (const std::string& name : request.names) {
-    auto position = find_tensor(*target.model, request.target, name);
-    if (!position) return pass_on(std::move(position));
-    found.push_back(*position);
-  }
-  return found;
-}
 
 Result<void> write_tensor(const Model& model, std::uint32_t tensor, std::ostream& out) {
   const ArchiveReader& archive = model.archive_of(tensor);
@@ -84,32 +71,31 @@ int cat(const Arguments& arguments, Streams& streams) {
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto target = open_target(request.target, Use::Bytes);
-  if (!target) return report_failure(streams, "cat", target.error().message);
-  if (target->model) static_cast<void>(report_not_shown(streams, "cat", *target->model));
+  if (!target) return report_failure(streams, target.error().message);
+  if (target->model) report_not_shown(streams, *target->model);
   const bool is_one_file = target->tensor || target->view;
   if (is_one_file && !request.names.empty()) {
-    return report_wrong_usage(streams, "cat",
+    return report_wrong_usage(streams,
                               request.target + ": is a tensor's file: NAME needs an archive or a mount");
   }
   if (!is_one_file && request.names.empty()) {
-    return report_wrong_usage(streams, "cat",
-                              "NAME is required: `stfs ls " + request.target + "` prints them");
+    return report_wrong_usage(streams, "NAME is required: `stfs ls " + request.target + "` prints them");
   }
-  const auto tensors = target->view ? Result<std::vector<std::uint32_t>>() : find_all(*target, request);
-  if (!tensors) return report_failure(streams, "cat", tensors.error().message);
+  // Find all tensors before the first byte is printed: half of the output would be worse than none.
+  const auto tensors = find_tensors(*target, request.target, request.names);
+  if (!tensors) return report_failure(streams, tensors.error().message);
   if (streams.out_is_terminal && !request.force) {
     return report_failure(
-        streams, "cat",
-        "standard output is a terminal: send the bytes to a file or a program, or use --force");
+        streams, "standard output is a terminal: send the bytes to a file or a program, or use --force");
   }
   if (target->view) {
     if (auto written = write_view(*target->view, streams.out); !written) {
-      return report_failure(streams, "cat", written.error().message);
+      return report_failure(streams, written.error().message);
     }
   }
   for (const std::uint32_t tensor : *tensors) {
     const auto written = write_tensor(*target->model, tensor, streams.out);
-    if (!written) return report_failure(streams, "cat", written.error().message);
+    if (!written) return report_failure(streams, written.error().message);
   }
   return streams.out ? kDone : kFailed;
 }

@@ -24,23 +24,23 @@ void add_change_options(CommandLine& line, ChangeOptions& options) {
               "Wait up to SECONDS for the locks of other writers. Default: 10.", 0, 86400);
 }
 
-Change::Change(Streams& streams, std::string_view verb, const Model& model, const ChangeOptions& options,
-               std::uint64_t total_bytes)
-    : streams_(streams), verb_(verb), model_(model), total_bytes_(total_bytes), transaction_(model) {
+Change::Change(Streams& streams, const Model& model, const ChangeOptions& options, std::uint64_t total_bytes)
+    : streams_(streams), model_(model), total_bytes_(total_bytes), transaction_(model) {
   options_.durability = options.durability == "process" ? Durability::Process : Durability::Power;
   options_.uses_locks = !options.has_no_locks;
   options_.lock_patience = std::chrono::seconds(options.wait_s);
   for (const Shard& shard : model.shards()) {
     if (!shard.archive) continue;
     shard.archive->tell_copy_to([this, path = shard.path.string()](const CopyUp& copy) {
-      streams_.err << fmt::format(
-          "stfs {}: {}: was on a lower layer of overlayfs: the first write has copied all of it, {}\n", verb_,
-          printable(path), human_size(copy.size_bytes));
+      report_failure(streams_,
+                     fmt::format("{}: was on a lower layer of overlayfs: the first write has copied "
+                                 "all of it, {}",
+                                 path, human_size(copy.size_bytes)));
     });
   }
   guard_.emplace();
   // Each byte is counted twice: when it is staged and when it is committed.
-  progress_.emplace(streams, verb, 2 * total_bytes);
+  progress_.emplace(streams, 2 * total_bytes);
 }
 
 Result<void> Change::stage(std::uint32_t tensor, const ReadPiece& read_piece) {
@@ -87,25 +87,23 @@ Result<void> Change::commit() {
       transaction_.commit(options_of, [this](TensorPlace) -> ReaderWriterLock& { return lock_; });
   progress_.reset();
   if (committed && guard_ && interrupted()) {
-    streams_.err << fmt::format("stfs {}: the interrupt came after the commit: the change is complete\n",
-                                verb_);
+    report_failure(streams_, "the interrupt came after the commit: the change is complete");
   }
   return committed;
 }
 
-void report_recovered(Streams& streams, std::string_view verb, const Model& model) {
+void report_recovered(Streams& streams, const Model& model) {
   for (const Shard& shard : model.shards()) {
     if (!shard.archive) continue;
     for (const JournalReport& report : shard.archive->recovered()) {
       const bool is_applied = report.action == JournalAction::Applied;
       if (!is_applied && !is_left_undone(report)) continue;
-      report_failure(
-          streams, verb,
-          fmt::format("{}: {}: {}{}{}", report.path.string(), is_applied ? "applied" : "can't be used",
-                      explanation_of(report), is_applied || report.next_step.empty() ? "" : ": ",
-                      is_applied ? "" : report.next_step));
+      report_failure(streams, fmt::format("{}: {}: {}{}{}", report.path.string(),
+                                          is_applied ? "applied" : "can't be used", explanation_of(report),
+                                          is_applied || report.next_step.empty() ? "" : ": ",
+                                          is_applied ? "" : report.next_step));
       if (report.is_left_void) {
-        report_failure(streams, verb, fmt::format("{}: {}", report.path.string(), left_void_text(report)));
+        report_failure(streams, fmt::format("{}: {}", report.path.string(), left_void_text(report)));
       }
     }
   }

@@ -6,7 +6,6 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "core/base/reader_writer_lock.h"
@@ -21,7 +20,7 @@ namespace stfs::tools {
 struct ChangeOptions {
   std::string durability = "power";
   bool has_no_locks = false;
-  std::uint32_t wait_s = 10;
+  std::uint64_t wait_s = 10;
 };
 
 /// Declares --durability, --nolock and --wait.
@@ -33,8 +32,7 @@ void add_change_options(CommandLine& line, ChangeOptions& options);
 class Change {
  public:
   /// @param total_bytes  the bytes that will be staged, for the progress line.
-  Change(Streams& streams, std::string_view verb, const Model& model, const ChangeOptions& options,
-         std::uint64_t total_bytes);
+  Change(Streams& streams, const Model& model, const ChangeOptions& options, std::uint64_t total_bytes);
 
   /// Returns bytes of the new content. The pieces come in ascending order and have at most kPieceBytes. The
   /// span is valid until the next call.
@@ -48,7 +46,6 @@ class Change {
 
  private:
   Streams& streams_;
-  std::string verb_;
   const Model& model_;
   CommitOptions options_;
   std::uint64_t total_bytes_;
@@ -61,6 +58,6 @@ class Change {
 
 /// Reports what recovery did beside the archives of a model that was opened for writing: the journals that
 /// were applied, and the journals that cannot be used.
-void report_recovered(Streams& streams, std::string_view verb, const Model& model);
+void report_recovered(Streams& streams, const Model& model);
 
 }  // namespace stfs::tools

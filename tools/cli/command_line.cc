@@ -12,6 +12,7 @@
 #include "tools/cli/diagnostic.h"
 #include "tools/text/json_document.h"
 #include "tools/text/near_names.h"
+#include "tools/text/quantity.h"
 
 namespace stfs::tools {
 namespace {
@@ -26,20 +27,6 @@ std::string guarded(const std::string& argument) {
 
 std::string unguarded(const std::string& argument) {
   return argument.starts_with(kGuard) ? argument.substr(1) : argument;
-}
-
-template <class Number>
-CLI::Option* add_number(CLI::App& app, Number& to, const std::string& name, const std::string& description,
-                        Number least, Number most) {
-  // CLI11 2 parses -1 as the largest number, and larger numbers likewise, so parse the text here.
-  const auto mistake_in = [least, most](const std::string& text) -> std::string {
-    Number value = 0;
-    const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
-    const bool is_number = failed == std::errc() && end == text.data() + text.size();
-    if (is_number && value >= least && value <= most) return {};
-    return fmt::format("{}: must be a whole number from {} to {}", text, least, most);
-  };
-  return app.add_option(name, to, description)->check(CLI::Validator(mistake_in, ""));
 }
 
 /// CLI11 2.4 and newer refuse a space in a name. Use underscores instead; the help shows those of positional
@@ -57,16 +44,6 @@ class HelpFormatter : public CLI::Formatter {
     return name;
   }
 };
-
-/// Joins words: "a", "a or b", "a, b or c".
-std::string alternatives(const std::vector<std::string>& words) {
-  std::string text;
-  for (std::size_t at = 0; at < words.size(); ++at) {
-    if (at > 0) text += at + 1 == words.size() ? " or " : ", ";
-    text += words[at];
-  }
-  return text;
-}
 
 /// Explains the first argument that belongs to no option and no positional.
 std::string mistake_in_extra(const CLI::App& app) {
@@ -90,7 +67,7 @@ std::string mistake_in_values(const CLI::App& app, const std::string& message) {
 }
 
 /// Returns the definition of a verb on one line, for packaging/generate.
-std::string definition(const std::string& verb, const CLI::App& app) {
+std::string definition(std::string_view verb, const CLI::App& app) {
   Json options = Json::array();
   for (const CLI::Option* option : app.get_options()) {
     std::vector<std::string> excludes;
@@ -112,24 +89,19 @@ std::string definition(const std::string& verb, const CLI::App& app) {
   return json_line({{"verb", verb}, {"summary", summary}, {"options", options}}) + "\n";
 }
 
-/// Joins words: "a|b|c".
-std::string joined(const std::vector<std::string>& words) {
-  return fmt::format("{}", fmt::join(words, "|"));
-}
-
 }  // namespace
 
 struct CommandLine::Parser {
-  Parser(std::string its, const std::string& summary)
-      : verb(std::move(its)), app(summary + "\n", "stfs " + verb) {}
-  std::string verb;
+  Parser(std::string_view its, const std::string& summary)
+      : verb(its), app(summary + "\n", fmt::format("stfs {}", its)) {}
+  std::string_view verb;
   CLI::App app;
   std::vector<std::string*> ones;
   std::vector<std::vector<std::string>*> lists;
 };
 
-CommandLine::CommandLine(std::string verb, const std::string& summary, const std::string& examples)
-    : parser_(std::make_unique<Parser>(std::move(verb), summary)) {
+CommandLine::CommandLine(std::string_view verb, const std::string& summary, const std::string& examples)
+    : parser_(std::make_unique<Parser>(verb, summary)) {
   CLI::App& app = parser_->app;
   app.set_help_flag("-h,--help", "Print this help.");
   app.footer(examples);
@@ -147,7 +119,7 @@ const CommandLine::Option& CommandLine::Option::excludes(const std::string& othe
 }
 
 const CommandLine::Option& CommandLine::Option::suggests(const std::vector<std::string>& words) const {
-  option_->type_name(joined(words));
+  option_->type_name(fmt::format("{}", fmt::join(words, "|")));
   return *this;
 }
 
@@ -167,22 +139,25 @@ CommandLine::Option CommandLine::choice(std::string& to, const std::string& name
   const Option option = text(to, name, value, description).suggests(words);
   const auto mistake_in = [words = std::move(words)](const std::string& word) -> std::string {
     if (std::find(words.begin(), words.end(), word) != words.end()) return {};
-    return fmt::format("{}: must be {}", word, alternatives(words));
+    return fmt::format("{}: must be {}", word, joined(words, " or "));
   };
   option.option_->check(CLI::Validator(mistake_in, ""));
   return option;
 }
 
-CommandLine::Option CommandLine::number(std::uint32_t& to, const std::string& name, const std::string& value,
-                                        const std::string& description, std::uint32_t least,
-                                        std::uint32_t most) {
-  return Option(add_number(parser_->app, to, name, description, least, most)->option_text(value));
-}
-
 CommandLine::Option CommandLine::number(std::uint64_t& to, const std::string& name, const std::string& value,
                                         const std::string& description, std::uint64_t least,
                                         std::uint64_t most) {
-  return Option(add_number(parser_->app, to, name, description, least, most)->option_text(value));
+  // CLI11 2 parses -1 as the largest number, and larger numbers likewise, so parse the text here.
+  const auto mistake_in = [least, most](const std::string& word) -> std::string {
+    std::uint64_t number = 0;
+    const auto [end, failed] = std::from_chars(word.data(), word.data() + word.size(), number);
+    const bool is_number = failed == std::errc() && end == word.data() + word.size();
+    if (is_number && number >= least && number <= most) return {};
+    return fmt::format("{}: must be a whole number from {} to {}", word, least, most);
+  };
+  CLI::Option* option = parser_->app.add_option(name, to, description);
+  return Option(option->option_text(value)->check(CLI::Validator(mistake_in, "")));
 }
 
 void CommandLine::texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
@@ -207,6 +182,7 @@ void CommandLine::positionals(std::vector<std::string>& to, const std::string& n
 }
 
 std::optional<int> CommandLine::parse(const Arguments& arguments, Streams& streams) {
+  streams.verb = parser_->verb;
   if (arguments == Arguments{"--definitions"}) {
     streams.out << definition(parser_->verb, parser_->app);
     return kDone;
@@ -219,11 +195,11 @@ std::optional<int> CommandLine::parse(const Arguments& arguments, Streams& strea
     streams.out << parser_->app.help();
     return kDone;
   } catch (const CLI::ExtrasError&) {
-    return report_wrong_usage(streams, parser_->verb, mistake_in_extra(parser_->app));
+    return report_wrong_usage(streams, mistake_in_extra(parser_->app));
   } catch (const CLI::ArgumentMismatch& error) {
-    return report_wrong_usage(streams, parser_->verb, mistake_in_values(parser_->app, error.what()));
+    return report_wrong_usage(streams, mistake_in_values(parser_->app, error.what()));
   } catch (const CLI::ParseError& error) {
-    return report_wrong_usage(streams, parser_->verb, unguarded(error.what()));
+    return report_wrong_usage(streams, unguarded(error.what()));
   }
   for (std::string* one : parser_->ones) *one = unguarded(*one);
   for (auto* list : parser_->lists) std::transform(list->begin(), list->end(), list->begin(), unguarded);

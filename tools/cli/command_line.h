@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "tools/cli/verb.h"
@@ -34,8 +35,9 @@ class CommandLine {
     CLI::Option* option_;
   };
 
+  /// @param verb      a literal.
   /// @param examples  the end of the help: lines "COMMAND   what it does" and other text.
-  CommandLine(std::string verb, const std::string& summary, const std::string& examples);
+  CommandLine(std::string_view verb, const std::string& summary, const std::string& examples);
   ~CommandLine();
   CommandLine(const CommandLine&) = delete;
   CommandLine& operator=(const CommandLine&) = delete;
@@ -49,8 +51,6 @@ class CommandLine {
   Option choice(std::string& to, const std::string& name, const std::string& value,
                 const std::string& description, std::vector<std::string> words);
   /// An option whose value is a whole number from `least` to `most`.
-  Option number(std::uint32_t& to, const std::string& name, const std::string& value,
-                const std::string& description, std::uint32_t least, std::uint32_t most);
   Option number(std::uint64_t& to, const std::string& name, const std::string& value,
                 const std::string& description, std::uint64_t least, std::uint64_t most);
   /// An option that may be given several times, each time with its own value.

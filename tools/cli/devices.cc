@@ -53,10 +53,7 @@ void print_table(const upload::DeviceList& list, std::ostream& out) {
                human_size(info.total_bytes), info.device.uuid.empty() ? "-" : info.device.uuid,
                printable(description)};
   };
-  table.fit(heading);
-  for (const upload::DeviceInfo& info : list.devices) table.fit(cells(info));
-  table.print(out, heading);
-  for (const upload::DeviceInfo& info : list.devices) table.print(out, cells(info));
+  table.print(out, list.devices, cells, heading);
   if (!list.why_no_cuda.empty()) out << "no GPU: " << printable(list.why_no_cuda) << '\n';
 }
 

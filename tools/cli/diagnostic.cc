@@ -11,26 +11,27 @@
 
 namespace stfs::tools {
 
-int report_failure(Streams& streams, std::string_view verb, std::string_view message) {
-  streams.err << "stfs " << verb << ": " << printable(message) << '\n';
+int report_failure(Streams& streams, std::string_view message) {
+  streams.err << "stfs " << streams.verb << ": " << printable(message) << '\n';
   return kFailed;
 }
 
-int report_wrong_usage(Streams& streams, std::string_view verb, std::string_view message) {
-  streams.err << "stfs " << verb << ": " << printable(message) << "\nTry 'stfs " << verb << " --help'.\n";
+int report_wrong_usage(Streams& streams, std::string_view message) {
+  report_failure(streams, message);
+  streams.err << "Try 'stfs " << streams.verb << " --help'.\n";
   return kWrongUsage;
 }
 
-int report_not_shown(Streams& streams, std::string_view verb, const Model& model) {
+int report_not_shown(Streams& streams, const Model& model) {
   int code = kDone;
-  for (const std::string& text : not_shown_beside(model)) code = report_failure(streams, verb, text);
+  for (const std::string& text : not_shown_beside(model)) code = report_failure(streams, text);
   return code;
 }
 
-int report_problems(Streams& streams, std::string_view verb, const Model& model) {
+int report_problems(Streams& streams, const Model& model) {
   for (const ModelProblem& problem : model.problems())
-    report_failure(streams, verb, fmt::format("{}: {}", model.path().string(), problem.message));
-  const int code = report_not_shown(streams, verb, model);
+    report_failure(streams, fmt::format("{}: {}", model.path().string(), problem.message));
+  const int code = report_not_shown(streams, model);
   return model.problems().empty() ? code : kFailed;
 }
 

@@ -10,17 +10,17 @@ namespace stfs::tools {
 
 /// Prints why the verb failed. The output is safe for a terminal, whatever text the message quotes.
 /// @return kFailed, so that the verb can return it.
-int report_failure(Streams& streams, std::string_view verb, std::string_view message);
+int report_failure(Streams& streams, std::string_view message);
 
 /// Prints what is wrong with the command line and how to get help.
 /// @return kWrongUsage.
-int report_wrong_usage(Streams& streams, std::string_view verb, std::string_view message);
+int report_wrong_usage(Streams& streams, std::string_view message);
 
 /// Reports each journal beside a model that may hold a newer commit which is not shown.
 /// @return kFailed if there is one, else kDone.
-int report_not_shown(Streams& streams, std::string_view verb, const Model& model);
+int report_not_shown(Streams& streams, const Model& model);
 
 /// Does the same, and also reports where an index and its shards disagree.
-int report_problems(Streams& streams, std::string_view verb, const Model& model);
+int report_problems(Streams& streams, const Model& model);
 
 }  // namespace stfs::tools

@@ -67,12 +67,13 @@ int unknown(std::span<const Verb> verbs, std::string_view name, Streams& streams
 }
 
 int run(const Verb& verb, const Arguments& arguments, Streams& streams) {
+  streams.verb = verb.name;
   try {
     return verb.run(arguments, streams);
   } catch (const std::bad_alloc&) {
-    return report_failure(streams, verb.name, "not enough memory");
+    return report_failure(streams, "not enough memory");
   } catch (const std::exception& error) {
-    return report_failure(streams, verb.name, error.what());
+    return report_failure(streams, error.what());
   }
 }
 

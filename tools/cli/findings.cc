@@ -10,15 +10,6 @@
 namespace stfs::tools {
 namespace {
 
-std::string joined(std::span<const std::string_view> words) {
-  std::string text;
-  for (std::size_t at = 0; at < words.size(); ++at) {
-    if (at > 0) text += at + 1 == words.size() ? " and " : ", ";
-    text += words[at];
-  }
-  return text;
-}
-
 /// Returns how a tensor that was read differs from the recorded tensor.
 Finding difference(const Tensor& came, const std::string& checksum, const RecordedTensor& due) {
   Finding finding{std::string(came.name), {}, {}};
@@ -27,7 +18,7 @@ Finding difference(const Tensor& came, const std::string& checksum, const Record
   const bool is_like = finding.kinds.empty();
   if (checksum != due.checksum) finding.kinds.push_back("checksum");
   if (finding.kinds.empty()) return finding;
-  finding.text = fmt::format("other {}: ", joined(finding.kinds));
+  finding.text = fmt::format("other {}: ", joined(finding.kinds, " and "));
   if (is_like) {
     finding.text += fmt::format("found {}, recorded {}", checksum, due.checksum);
   } else {
@@ -39,21 +30,19 @@ Finding difference(const Tensor& came, const std::string& checksum, const Record
 
 }  // namespace
 
-void find_unreadable(const Model& model, std::span<const std::uint32_t> tensors,
-                     std::span<const TensorScan> scans, Findings& findings) {
-  for (std::size_t at = 0; at < tensors.size(); ++at) {
-    if (!scans[at].failure) continue;
+void find_unreadable(const Model& model, std::span<const TensorScan> scans, Findings& findings) {
+  for (const TensorScan& scan : scans) {
+    if (!scan.failure) continue;
     findings.push_back(
-        {std::string(model.tensors()[tensors[at]].name), {"unreadable"}, scans[at].failure->message});
+        {std::string(model.tensors()[scan.tensor].name), {"unreadable"}, scan.failure->message});
   }
 }
 
-void find_non_finite(const Model& model, std::span<const std::uint32_t> tensors,
-                     std::span<const TensorScan> scans, Findings& findings) {
-  for (std::size_t at = 0; at < tensors.size(); ++at) {
-    const NonFinite& count = scans[at].non_finite;
-    if (scans[at].failure || count == NonFinite{}) continue;
-    Finding finding{std::string(model.tensors()[tensors[at]].name), {}, {}};
+void find_non_finite(const Model& model, std::span<const TensorScan> scans, Findings& findings) {
+  for (const TensorScan& scan : scans) {
+    const NonFinite& count = scan.non_finite;
+    if (scan.failure || count == NonFinite{}) continue;
+    Finding finding{std::string(model.tensors()[scan.tensor].name), {}, {}};
     if (count.nan > 0) finding.kinds.push_back("nan");
     if (count.infinite > 0) finding.kinds.push_back("infinite");
     finding.text =
@@ -62,18 +51,18 @@ void find_non_finite(const Model& model, std::span<const std::uint32_t> tensors,
   }
 }
 
-void find_changed(const Model& model, std::span<const std::uint32_t> tensors,
-                  std::span<const TensorScan> scans, const Sums& recorded, Findings& findings) {
-  for (std::size_t at = 0; at < tensors.size(); ++at) {
-    if (scans[at].failure) continue;
-    const Tensor tensor = model.tensors()[tensors[at]];
+void find_changed(const Model& model, std::span<const TensorScan> scans, const Sums& recorded,
+                  Findings& findings) {
+  for (const TensorScan& scan : scans) {
+    if (scan.failure) continue;
+    const Tensor tensor = model.tensors()[scan.tensor];
     const auto due = std::ranges::lower_bound(
         recorded, tensor.name, {}, [](const RecordedTensor& r) { return std::string_view(r.name); });
     if (due == recorded.end() || due->name != tensor.name) {
       findings.push_back({std::string(tensor.name), {"added"}, "is not in the record"});
       continue;
     }
-    Finding finding = difference(tensor, scans[at].checksum, *due);
+    Finding finding = difference(tensor, scan.checksum, *due);
     if (!finding.kinds.empty()) findings.push_back(std::move(finding));
   }
 }

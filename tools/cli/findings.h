@@ -1,7 +1,6 @@
 // Collects the problems of tensors that were read.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <string>
 #include <string_view>
@@ -23,16 +22,14 @@ struct Finding {
 using Findings = std::vector<Finding>;
 
 /// Adds the tensors that could not be read.
-void find_unreadable(const Model& model, std::span<const std::uint32_t> tensors,
-                     std::span<const TensorScan> scans, Findings& findings);
+void find_unreadable(const Model& model, std::span<const TensorScan> scans, Findings& findings);
 
 /// Adds the tensors that have NaNs or infinities.
-void find_non_finite(const Model& model, std::span<const std::uint32_t> tensors,
-                     std::span<const TensorScan> scans, Findings& findings);
+void find_non_finite(const Model& model, std::span<const TensorScan> scans, Findings& findings);
 
 /// Adds the tensors that differ from the record or are not in the record.
-void find_changed(const Model& model, std::span<const std::uint32_t> tensors,
-                  std::span<const TensorScan> scans, const Sums& recorded, Findings& findings);
+void find_changed(const Model& model, std::span<const TensorScan> scans, const Sums& recorded,
+                  Findings& findings);
 
 /// Adds the tensors that are in the record but not in the model.
 void find_missing(const Model& model, const Sums& recorded, Findings& findings);

@@ -126,23 +126,20 @@ void print_json(const Model& model, const Summary& summary, std::ostream& out) {
   write_json(document, out);
 }
 
-std::string size_text(std::uint64_t size_bytes, bool exact) {
-  return exact ? grouped(size_bytes) : human_size(size_bytes);
-}
-
 void print_totals(const Summary& summary, bool exact, std::ostream& out) {
   using Align = Table::Align;
   Table table({Align::Left, Align::Right, Align::Right, Align::Right, Align::Right});
-  std::vector<std::array<std::string, 5>> rows = {{"dtype", "tensors", "parameters", "size", "share"}};
-  for (const Total& total : summary.by_dtype) {
+  using Row = std::array<std::string, 5>;
+  const Row heading = {"dtype", "tensors", "parameters", "size", "share"};
+  const auto cells = [&](const Total& total) {
     const double share = summary.data_size_bytes == 0 ? 0
                                                       : 100 * static_cast<double>(total.size_bytes) /
                                                             static_cast<double>(summary.data_size_bytes);
-    rows.push_back({std::string(name_of(total.dtype)), grouped(total.tensors), grouped(total.parameters),
-                    size_text(total.size_bytes, exact), fmt::format("{:.1f} %", share)});
-  }
-  for (const auto& row : rows) table.fit(row);
-  for (const auto& row : rows) table.print(out, row);
+    return Row{std::string(name_of(total.dtype)), grouped(total.tensors), grouped(total.parameters),
+               exact ? grouped(total.size_bytes) : human_size(total.size_bytes),
+               fmt::format("{:.1f} %", share)};
+  };
+  table.print(out, summary.by_dtype, cells, heading);
 }
 
 void print_metadata(const Metadata& metadata, std::ostream& out) {
@@ -160,8 +157,7 @@ void print_metadata(const Metadata& metadata, std::ostream& out) {
     }
     return std::array<std::string, 2>{"  " + printable_name(entry.first), value};
   };
-  for (const auto& entry : metadata) table.fit(cells(entry));
-  for (const auto& entry : metadata) table.print(out, cells(entry));
+  table.print(out, metadata, cells);
 }
 
 void print_text(const Model& model, const Summary& summary, bool exact, std::ostream& out) {
@@ -204,15 +200,15 @@ int info(const Arguments& arguments, Streams& streams) {
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto target = open_target(named, Use::Model);
-  if (!target) return report_failure(streams, "info", target.error().message);
+  if (!target) return report_failure(streams, target.error().message);
   const auto summary = summarize(*target->model);
-  if (!summary) return report_failure(streams, "info", summary.error().message);
+  if (!summary) return report_failure(streams, summary.error().message);
   if (json) {
     print_json(*target->model, *summary, streams.out);
   } else {
     print_text(*target->model, *summary, exact_bytes, streams.out);
   }
-  const int code = report_problems(streams, "info", *target->model);
+  const int code = report_problems(streams, *target->model);
   return streams.out ? code : kFailed;
 }
 

@@ -69,9 +69,8 @@ Positions select(const Target& target, const LsRequest& request, Streams& stream
     if (used[at]) continue;
     NearNames near(request.globs[at]);
     for (const std::uint32_t position : candidates) near.offer(tensors[position].name);
-    code = report_failure(streams, "ls",
-                          fmt::format("{}: {}: no tensor matches{}", request.target,
-                                      printable_name(request.globs[at]), near.question()));
+    code = report_failure(streams, fmt::format("{}: {}: no tensor matches{}", request.target,
+                                               printable_name(request.globs[at]), near.question()));
   }
   return selected;
 }
@@ -89,23 +88,15 @@ void sort(Positions& positions, const TensorIndex& tensors, const LsRequest& req
 }
 
 void print_json(const Model& model, const Positions& positions, std::ostream& out) {
-  out << fmt::format("{{\n  \"schema\": {},\n  \"path\": {},\n  \"tensors\": [", kJsonSchema,
-                     json_line(json_path(model.path())));
-  const char* separator = "\n    ";
-  for (const std::uint32_t position : positions) {
-    if (!out) return;
-    const Tensor tensor = model.tensors()[position];
-    Json row;
-    row["name"] = tensor.name;
-    row["dtype"] = name_of(tensor.dtype);
-    row["shape"] = std::vector<std::uint64_t>(tensor.shape.begin(), tensor.shape.end());
-    row["size_bytes"] = tensor.data.size_bytes;
+  JsonStream document(out);
+  document.member("path", json_path(model.path()));
+  document.array("tensors", positions, [&](std::uint32_t position) {
+    Json row = json_of(model.tensors()[position]);
     row["offset"] = model.file_range(position).offset;
     if (model.is_sharded()) row["shard"] = json_path(model.shards()[model.place(position).shard].path);
-    out << separator << json_line(row);
-    separator = ",\n    ";
-  }
-  out << (positions.empty() ? "]\n}\n" : "\n  ]\n}\n");
+    return row;
+  });
+  document.end();
 }
 
 void print_names(const TensorIndex& tensors, const Positions& positions, std::ostream& out) {
@@ -126,11 +117,7 @@ void print_table(const Model& model, const Positions& positions, const LsRequest
     return std::array<std::string, 4>{printable_name(tensor.name), std::string(name_of(tensor.dtype)),
                                       shape_text(tensor.shape), std::move(size)};
   };
-  for (const std::uint32_t position : positions) table.fit(cells(position));
-  for (const std::uint32_t position : positions) {
-    if (!out) return;
-    table.print(out, cells(position));
-  }
+  table.print(out, positions, cells);
 }
 
 }  // namespace
@@ -151,8 +138,8 @@ int ls(const Arguments& arguments, Streams& streams) {
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto target = open_target(request.target, Use::Tensors);
-  if (!target) return report_failure(streams, "ls", target.error().message);
-  int code = report_problems(streams, "ls", *target->model);
+  if (!target) return report_failure(streams, target.error().message);
+  int code = report_problems(streams, *target->model);
   Positions positions = select(*target, request, streams, code);
   const TensorIndex& tensors = target->model->tensors();
   sort(positions, tensors, request);

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "tools/text/quantity.h"
+
 namespace stfs::tools {
 namespace {
 
@@ -21,13 +23,8 @@ Mismatch mismatch_of(const Tensor& came, const Tensor& due) {
   if (!std::ranges::equal(came.shape, due.shape)) mismatch.kinds.push_back("shape");
   if (came.data.size_bytes != due.data.size_bytes) mismatch.kinds.push_back("size");
   if (mismatch.kinds.empty()) return mismatch;
-  std::string kinds;
-  for (std::size_t at = 0; at < mismatch.kinds.size(); ++at) {
-    const bool is_last = at + 1 == mismatch.kinds.size();
-    kinds += at == 0 ? "" : is_last ? " and " : ", ";
-    kinds += mismatch.kinds[at];
-  }
-  mismatch.text = fmt::format("other {}: found {}; expected {}", kinds, text_of(came), text_of(due));
+  mismatch.text = fmt::format("other {}: found {}; expected {}", joined(mismatch.kinds, " and "),
+                              text_of(came), text_of(due));
   return mismatch;
 }
 

@@ -17,15 +17,15 @@ constexpr const char* kWipeLine = "\r\x1b[K";
 
 }  // namespace
 
-Progress::Progress(Streams& streams, std::string_view verb, std::uint64_t total_bytes)
-    : streams_(streams), verb_(verb), total_bytes_(std::max<std::uint64_t>(total_bytes, 1)) {}
+Progress::Progress(Streams& streams, std::uint64_t total_bytes)
+    : streams_(streams), total_bytes_(std::max<std::uint64_t>(total_bytes, 1)) {}
 
 Progress::~Progress() {
   if (visible_) streams_.err << kWipeLine << std::flush;
 }
 
-void Progress::advance(std::uint64_t bytes) {
-  done_bytes_ += bytes;
+void Progress::show(std::uint64_t done_bytes) {
+  done_bytes_ = done_bytes;
   if (!streams_.err_is_terminal) return;
   const Clock::time_point now = Clock::now();
   if (now - start_ < kFirstDrawn || now - drawn_ < kRedrawn) return;
@@ -35,7 +35,7 @@ void Progress::advance(std::uint64_t bytes) {
   const double bytes_per_second = static_cast<double>(done_bytes_) / seconds;
   const double left_bytes = static_cast<double>(total_bytes_ - std::min(done_bytes_, total_bytes_));
   streams_.err << kWipeLine
-               << fmt::format("stfs {}: {:.0f} %, {} of {}, {}/s, {:.0f} s left", verb_,
+               << fmt::format("stfs {}: {:.0f} %, {} of {}, {}/s, {:.0f} s left", streams_.verb,
                               100 * static_cast<double>(done_bytes_) / static_cast<double>(total_bytes_),
                               human_size(done_bytes_), human_size(total_bytes_),
                               human_size(static_cast<std::uint64_t>(bytes_per_second)),

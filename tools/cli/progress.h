@@ -3,8 +3,6 @@
 
 #include <chrono>
 #include <cstdint>
-#include <string>
-#include <string_view>
 
 #include "tools/cli/verb.h"
 
@@ -13,19 +11,20 @@ namespace stfs::tools {
 /// Draws only on a terminal, and only after the work has taken a second: short work needs no progress line.
 class Progress {
  public:
-  Progress(Streams& streams, std::string_view verb, std::uint64_t total_bytes);
+  Progress(Streams& streams, std::uint64_t total_bytes);
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   /// Erases the line, so that the next output starts on a clean line.
   ~Progress();
 
-  void advance(std::uint64_t bytes);
+  void advance(std::uint64_t bytes) { show(done_bytes_ + bytes); }
+  /// @param done_bytes  of all the work so far.
+  void show(std::uint64_t done_bytes);
 
  private:
   using Clock = std::chrono::steady_clock;
 
   Streams& streams_;
-  std::string verb_;
   std::uint64_t total_bytes_;
   std::uint64_t done_bytes_ = 0;
   Clock::time_point start_ = Clock::now();

@@ -8,7 +8,6 @@
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/tensor_source.h"
 #include "tools/cli/verb.h"
-#include "tools/target/journal_text.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"
@@ -50,10 +49,7 @@ void print(const PutRequest& request, const ArchiveReader& archive, const Tensor
   }
   Json document = json_document();
   document["path"] = json_path(archive.path());
-  document["name"] = tensor.name;
-  document["dtype"] = name_of(tensor.dtype);
-  document["shape"] = tensor.shape;
-  document["size_bytes"] = tensor.data.size_bytes;
+  document.update(json_of(tensor));
   write_json(document, out);
 }
 
@@ -81,34 +77,34 @@ int put(const Arguments& arguments, Streams& streams) {
   line.flag(request.json, "--json", "Describe the change as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (request.name_and_file.empty() || request.name_and_file.size() > 2) {
-    return report_wrong_usage(streams, "put", "NAME and FILE are required, without further arguments");
+    return report_wrong_usage(streams, "NAME and FILE are required, without further arguments");
   }
   request.source.file = request.name_and_file.back();
   if (line.has("--from-tensor")) request.source.from_tensor = from_tensor;
 
   const auto target = open_target(request.target, Use::Change, {.access = Access::ReadWrite});
-  if (!target) return report_failure(streams, "put", target.error().message);
-  report_recovered(streams, "put", *target->model);
+  if (!target) return report_failure(streams, target.error().message);
+  report_recovered(streams, *target->model);
   const bool has_name = request.name_and_file.size() == 2;
   if (target->tensor && has_name) {
-    return report_wrong_usage(streams, "put",
+    return report_wrong_usage(streams,
                               request.target + ": is a tensor's file: NAME needs an archive or a mount");
   }
   if (!target->tensor && !has_name) {
     return report_wrong_usage(
-        streams, "put", "NAME and FILE are required: `stfs ls " + request.target + "` prints the names");
+        streams, "NAME and FILE are required: `stfs ls " + request.target + "` prints the names");
   }
   auto position = target->tensor ? Result<std::uint32_t>(*target->tensor)
                                  : find_tensor(*target->model, request.target, request.name_and_file.front());
-  if (!position) return report_failure(streams, "put", position.error().message);
+  if (!position) return report_failure(streams, position.error().message);
   const Tensor tensor = target->model->tensors()[*position];
   auto source = TensorSource::open(request.source, tensor, streams.in);
-  if (!source) return report_failure(streams, "put", source.error().message);
-  if (source->model() != nullptr) static_cast<void>(report_not_shown(streams, "put", *source->model()));
+  if (!source) return report_failure(streams, source.error().message);
+  if (source->model() != nullptr) report_not_shown(streams, *source->model());
 
-  Change change(streams, "put", *target->model, request.options, tensor.data.size_bytes);
+  Change change(streams, *target->model, request.options, tensor.data.size_bytes);
   if (auto done = put_tensor(change, *position, *source); !done) {
-    return report_failure(streams, "put", done.error().message);
+    return report_failure(streams, done.error().message);
   }
   print(request, target->model->archive_of(*position), tensor, streams.out);
   streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process

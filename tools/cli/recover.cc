@@ -137,33 +137,31 @@ int recover(const Arguments& arguments, Streams& streams) {
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto located = locate_target(request.target, Use::Model);
-  if (!located) return report_failure(streams, "recover", located.error().message);
+  if (!located) return report_failure(streams, located.error().message);
   const auto archives = archives_of(located->archive);
-  if (!archives) return report_failure(streams, "recover", archives.error().message);
-  std::vector<JournalReport> found;
+  if (!archives) return report_failure(streams, archives.error().message);
+  Reports reports;
   for (const std::filesystem::path& archive : *archives) {
     // A journal lies beside the real file, so resolve links.
     std::error_code is_gone;
     const std::filesystem::path path = std::filesystem::canonical(archive, is_gone);
-    if (is_gone) return report_failure(streams, "recover", archive.string() + ": " + is_gone.message());
-    auto reports = recover_at(path, request.options);
-    if (!reports) return report_failure(streams, "recover", reports.error().message);
-    std::ranges::move(*reports, std::back_inserter(found));
+    if (is_gone) return report_failure(streams, archive.string() + ": " + is_gone.message());
+    auto found = recover_at(path, request.options);
+    if (!found) return report_failure(streams, found.error().message);
+    std::ranges::move(*found, std::back_inserter(reports));
   }
-  const std::vector<JournalReport>* reports = &found;
   if (request.json) {
-    print_json(located->archive, request, *reports, streams.out);
+    print_json(located->archive, request, reports, streams.out);
   } else {
-    print_text(request, *reports, streams.out);
+    print_text(request, reports, streams.out);
   }
-  bool is_done = true;
-  for (const JournalReport& report : *reports) {
+  int code = kDone;
+  for (const JournalReport& report : reports) {
     if (!is_left_undone(report)) continue;
-    is_done = false;
-    report_failure(streams, "recover",
-                   fmt::format("{}: {}: {}", report.path.string(), name_of(report.state), advice_on(report)));
+    code = report_failure(
+        streams, fmt::format("{}: {}: {}", report.path.string(), name_of(report.state), advice_on(report)));
   }
-  return is_done && streams.out ? kDone : kFailed;
+  return streams.out ? code : kFailed;
 }
 
 }  // namespace stfs::tools

@@ -65,7 +65,7 @@ BitPattern pattern_of(const TensorSpec& tensor) {
 Result<void> write(const SampleRequest& request, const std::vector<TensorSpec>& tensors, Streams& streams) {
   auto writer = ArchiveWriter::create(request.path, tensors, metadata_of(request), request.force);
   if (!writer) return pass_on(std::move(writer));
-  Progress progress(streams, "sample", total_bytes(tensors));
+  Progress progress(streams, total_bytes(tensors));
   std::vector<std::byte> buffer(kSamplePieceBytes);
   for (const TensorSpec& tensor : tensors) {
     SampleValues values(request.seed, tensor.name, pattern_of(tensor));
@@ -136,15 +136,15 @@ int sample(const Arguments& arguments, Streams& streams) {
   line.flag(request.json, "--json", "Describe the archive as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (const std::string mistake = mistake_in(request, line.has("--hidden")); !mistake.empty()) {
-    return report_wrong_usage(streams, "sample", mistake);
+    return report_wrong_usage(streams, mistake);
   }
 
   std::error_code unknown;
   if (std::filesystem::is_directory(request.path, unknown)) {
-    return report_failure(streams, "sample", request.path + ": is a directory: name the archive to write");
+    return report_failure(streams, request.path + ": is a directory: name the archive to write");
   }
   if (!request.force && std::filesystem::exists(std::filesystem::symlink_status(request.path, unknown))) {
-    return report_failure(streams, "sample", request.path + ": exists already: --force replaces it");
+    return report_failure(streams, request.path + ": exists already: --force replaces it");
   }
   std::vector<TensorSpec> tensors = transformer(request.size);
   std::vector<TensorSpec> rare = specimens();
@@ -153,7 +153,7 @@ int sample(const Arguments& arguments, Streams& streams) {
 
   const InterruptGuard guard;
   if (auto written = write(request, tensors, streams); !written) {
-    return report_failure(streams, "sample", written.error().message);
+    return report_failure(streams, written.error().message);
   }
   print(request, tensors, streams);
   return kDone;

@@ -17,7 +17,6 @@
 #include "tools/serve/lease_server.h"
 #include "tools/serve/serve_client.h"
 #include "tools/serve/serve_loader.h"
-#include "tools/target/journal_text.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"
 #include "tools/text/quantity.h"
@@ -95,7 +94,7 @@ class Service {
   int run() {
     while (!interrupted()) {
       if (const auto served = server_.serve_once(kRound, loader_.descriptor()); !served) {
-        return report_failure(streams_, "serve", served.error().message);
+        return report_failure(streams_, served.error().message);
       }
       while (const auto outcome = loader_.take()) {
         if (*outcome) {
@@ -113,7 +112,7 @@ class Service {
   void publish(const upload::Loaded& loaded) {
     server_.publish(loaded.model);
     progress_.reset();
-    for (const auto& model : loaded.sources) static_cast<void>(report_not_shown(streams_, "serve", *model));
+    for (const auto& model : loaded.sources) report_not_shown(streams_, *model);
     const double seconds = std::chrono::duration<double>(loaded.report.duration).count();
     const char* event = is_serving_ ? "generation" : "serving";
     is_serving_ = true;
@@ -128,9 +127,8 @@ class Service {
                    {"seconds", seconds}});
       return;
     }
-    streams_.out << fmt::format("serving {} tensor{}, {}, on {}: generation {}, uploaded in {:.2f} s\n",
-                                grouped(loaded.model->tensor_count()),
-                                loaded.model->tensor_count() == 1 ? "" : "s",
+    streams_.out << fmt::format("serving {}, {}, on {}: generation {}, uploaded in {:.2f} s\n",
+                                counted(loaded.model->tensor_count(), "tensor"),
                                 human_size(loaded.model->size_bytes()), printable(server_.path().native()),
                                 loaded.model->generation(), seconds);
     if (loaded.report.overflows != 0) {
@@ -144,12 +142,12 @@ class Service {
   bool complain(const Error& why) {
     progress_.reset();
     if (!is_serving_) {
-      report_failure(streams_, "serve", why.message);
+      report_failure(streams_, why.message);
       server_.give_up(why);
       return false;
     }
     if (!server_.tell_stuck(why)) return true;
-    report_failure(streams_, "serve", why.message + ": the previous generation stays; the upload is retried");
+    report_failure(streams_, why.message + ": the previous generation stays; the upload is retried");
     if (request_.json) print_event({{"event", "stuck"}, {"errno", why.errno_value}, {"why", why.message}});
     return true;
   }
@@ -164,17 +162,15 @@ class Service {
   /// Flushes the output. If the reader has gone or a disk is full, reports this once and goes on.
   void flush() {
     if (streams_.out.flush() || std::exchange(is_mute_, true)) return;
-    report_failure(streams_, "serve",
+    report_failure(streams_,
                    "standard output cannot be written any more: the server goes on without messages");
   }
 
   void draw() {
     const std::uint64_t total_bytes = loader_.progress().total_bytes;
     if (total_bytes == 0) return;
-    if (!progress_) progress_.emplace(streams_, "serve", total_bytes);
-    const std::uint64_t done_bytes = loader_.progress().done_bytes;
-    if (done_bytes > drawn_bytes_) progress_->advance(done_bytes - drawn_bytes_);
-    drawn_bytes_ = done_bytes;
+    if (!progress_) progress_.emplace(streams_, total_bytes);
+    progress_->show(loader_.progress().done_bytes);
   }
 
   const ServeRequest& request_;
@@ -182,33 +178,32 @@ class Service {
   upload::LeaseServer server_;
   upload::ServeLoader loader_;  // declared after server_, so destroyed first
   std::optional<Progress> progress_;
-  std::uint64_t drawn_bytes_ = 0;
   bool is_serving_ = false;
   bool is_mute_ = false;
 };
 
 int print_status(const ServeRequest& request, Streams& streams) {
   const auto report = upload::query_server(request.status);
-  if (!report) return report_failure(streams, "serve", report.error().message);
+  if (!report) return report_failure(streams, report.error().message);
   if (request.json) {
     streams.out << *report << '\n';
   } else if (const auto printed = print_server_status(*report, streams.out); !printed) {
-    return report_failure(streams, "serve", request.status + ": " + printed.error().message);
+    return report_failure(streams, request.status + ": " + printed.error().message);
   }
   return streams.out ? kDone : kFailed;
 }
 
 int start(const ServeRequest& request, Streams& streams) {
-  auto plan = plan_request(request);
-  if (!plan) return report_refusal(streams, "serve", plan.error());
-  if (request.socket.empty()) return report_wrong_usage(streams, "serve", "--socket is required");
+  auto plan = plan_request(request, streams);
+  if (!plan) return plan.error();
+  if (request.socket.empty()) return report_wrong_usage(streams, "--socket is required");
   raise_descriptor_limit();
   const BrokenPipeGuard pipes;
   const InterruptGuard guard;
   // Listen before uploading anything: early clients can wait, and a conflict with another server shows at
   // once.
   auto socket = upload::ServeSocket::listen(request.socket);
-  if (!socket) return report_failure(streams, "serve", socket.error().message);
+  if (!socket) return report_failure(streams, socket.error().message);
   return Service(request, std::move(*socket), std::move(*plan), streams).run();
 }
 
@@ -229,7 +224,7 @@ int serve(const Arguments& arguments, Streams& streams) {
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (!request.status.empty()) {
     if (request.sources.empty()) return print_status(request, streams);
-    return report_wrong_usage(streams, "serve", "--status takes no SOURCE");
+    return report_wrong_usage(streams, "--status takes no SOURCE");
   }
   return start(request, streams);
 }

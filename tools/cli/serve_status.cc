@@ -61,8 +61,7 @@ void print_leases(const Json& report, std::ostream& out) {
         fmt::format("generation {}", lease.at("generation").get<std::uint64_t>()),
         duration_text(lease.at("seconds").get<std::int64_t>())};
   };
-  for (const Json& lease : report.at("leases")) table.fit(cells(lease));
-  for (const Json& lease : report.at("leases")) table.print(out, cells(lease));
+  table.print(out, report.at("leases"), cells);
 }
 
 }  // namespace

@@ -15,7 +15,6 @@
 #include "tools/cli/output_file.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/verb.h"
-#include "tools/target/journal_text.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"
@@ -130,7 +129,7 @@ Result<void> write_file(const Model& model, const Found& found, const SliceReque
   if (auto ok = file->reserve(found.head.size() + found.slice.size_bytes); !ok) return ok;
   Result<void> written = file->append(std::as_bytes(std::span(found.head)));
   if (!written) return written;
-  Progress progress(streams, "slice", found.slice.size_bytes);
+  Progress progress(streams, found.slice.size_bytes);
   const auto read = read_pieces(model, found, [&](std::span<const std::byte> bytes) {
     written = file->append(bytes);
     if (written && interrupted()) {
@@ -196,25 +195,25 @@ int slice(const Arguments& arguments, Streams& streams) {
   line.flag(request.json, "--json", "Describe the slice as a JSON object. Without -o, write no data.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (request.output == "-" && request.json) {
-    return report_wrong_usage(streams, "slice", "--json and --output -: only one can have standard output");
+    return report_wrong_usage(streams, "--json and --output -: only one can have standard output");
   }
   if (request.output == "-") request.output.clear();
   request.is_npy = request.is_npy || (!request.is_raw && request.output.ends_with(".npy"));
 
   const auto target = open_target(request.target, Use::Tensors);
-  if (!target) return report_failure(streams, "slice", target.error().message);
-  if (target->model) static_cast<void>(report_not_shown(streams, "slice", *target->model));
+  if (!target) return report_failure(streams, target.error().message);
+  report_not_shown(streams, *target->model);
   const auto selection = split(request.selected);
   if (const std::string mistake = mistake_in(request, *target, selection); !mistake.empty()) {
-    return report_wrong_usage(streams, "slice", mistake);
+    return report_wrong_usage(streams, mistake);
   }
   const auto found = find(*target, request, *selection);
-  if (!found) return report_failure(streams, "slice", found.error().message);
+  if (!found) return report_failure(streams, found.error().message);
 
   const bool has_data_on_stream = request.output.empty() && !request.json;
   if (has_data_on_stream && streams.out_is_terminal && !request.force) {
     return report_failure(
-        streams, "slice",
+        streams,
         "standard output is a terminal: send the bytes to a file or a program, or use -o or --force");
   }
   const Model& model = *target->model;
@@ -223,7 +222,7 @@ int slice(const Arguments& arguments, Streams& streams) {
   Result<void> written;
   if (has_data_on_stream) written = write_stream(model, *found, streams.out);
   if (!request.output.empty()) written = write_file(model, *found, request, streams);
-  if (!written) return report_failure(streams, "slice", written.error().message);
+  if (!written) return report_failure(streams, written.error().message);
   if (!has_data_on_stream) {
     print(request, *selection, model.tensors()[found->tensor], *found, model, streams.out);
   }

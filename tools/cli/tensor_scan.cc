@@ -24,17 +24,19 @@ constexpr std::chrono::milliseconds kScanLookEvery{50};
 class Scanner {
  public:
   Scanner(const Model& model, std::span<const std::uint32_t> tensors)
-      : model_(model), tensors_(tensors), order_(tensors.size()), scans_(tensors.size()) {
+      : model_(model), scans_(tensors.size()), order_(tensors.size()) {
+    for (std::size_t at = 0; at < tensors.size(); ++at) scans_[at].tensor = tensors[at];
     std::iota(order_.begin(), order_.end(), std::size_t{0});
-    std::ranges::stable_sort(order_, std::greater<>(),
-                             [&](std::size_t at) { return model_.tensors()[tensors_[at]].data.size_bytes; });
+    std::ranges::stable_sort(order_, std::greater<>(), [&](std::size_t at) {
+      return model_.tensors()[scans_[at].tensor].data.size_bytes;
+    });
   }
 
   /// Scans tensors until the queue is empty or stop() was called.
   void work() {
     for (std::size_t next = next_++; next < order_.size() && !is_stopped_; next = next_++) {
       TensorScan& scan = scans_[order_[next]];
-      auto done = guard_memory([&] { return scan_one(tensors_[order_[next]], scan); });
+      auto done = guard_memory([&] { return read(scan); });
       if (!done) scan.failure = std::move(done).error();
     }
     const std::scoped_lock lock(mutex_);
@@ -52,10 +54,10 @@ class Scanner {
   std::vector<TensorScan> take_scans() { return std::move(scans_); }
 
  private:
-  Result<void> scan_one(std::uint32_t tensor, TensorScan& scan) {
-    const ArchiveReader& archive = model_.archive_of(tensor);
-    const ByteRange range = model_.file_range(tensor);
-    const Dtype dtype = model_.tensors()[tensor].dtype;
+  Result<void> read(TensorScan& scan) {
+    const ArchiveReader& archive = model_.archive_of(scan.tensor);
+    const ByteRange range = model_.file_range(scan.tensor);
+    const Dtype dtype = model_.tensors()[scan.tensor].dtype;
     Checksum checksum;
     std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kScanPieceBytes, range.size_bytes)));
     for (std::uint64_t offset = range.offset; offset < range.end() && !is_stopped_;
@@ -72,9 +74,8 @@ class Scanner {
   }
 
   const Model& model_;
-  std::span<const std::uint32_t> tensors_;
-  std::vector<std::size_t> order_;  // positions in tensors_, the largest tensor first
   std::vector<TensorScan> scans_;   // each is written only by the thread that took the tensor
+  std::vector<std::size_t> order_;  // positions in scans_, the largest tensor first
   std::atomic<std::size_t> next_ = 0;
   std::atomic<std::uint64_t> done_bytes_ = 0;
   std::atomic<bool> is_stopped_ = false;
@@ -86,23 +87,20 @@ class Scanner {
 }  // namespace
 
 Result<std::vector<TensorScan>> scan_tensors(const Model& model, std::span<const std::uint32_t> tensors,
-                                             unsigned threads, Progress& progress) {
+                                             std::uint64_t threads, Progress& progress) {
   Scanner scanner(model, tensors);
   std::vector<std::thread> workers;
-  const std::size_t wanted = std::clamp<std::size_t>(tensors.size(), 1, std::max(threads, 1U));
+  const std::size_t wanted = std::clamp<std::size_t>(tensors.size(), 1, std::max<std::uint64_t>(threads, 1));
   workers.reserve(wanted);
   try {
     while (workers.size() < wanted) workers.emplace_back([&scanner] { scanner.work(); });
   } catch (const std::system_error&) {
     if (workers.empty()) scanner.work();
   }
-  std::uint64_t shown_bytes = 0;
   for (bool is_done = workers.empty(); !is_done;) {
     is_done = scanner.wait_a_moment(workers.size());
     if (interrupted()) scanner.stop();
-    const std::uint64_t now = scanner.done_bytes();
-    progress.advance(now - shown_bytes);
-    shown_bytes = now;
+    progress.show(scanner.done_bytes());
   }
   for (std::thread& worker : workers) worker.join();
   if (interrupted()) return fail(ErrorCode::System, EINTR, model.path().string() + ": interrupted");

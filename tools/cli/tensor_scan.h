@@ -15,7 +15,8 @@
 namespace stfs::tools {
 
 struct TensorScan {
-  std::string checksum;  // "xxh128:" and 32 digits, as in a mount's attribute
+  std::uint32_t tensor = 0;  // position in the model
+  std::string checksum;      // "xxh128:" and 32 digits, as in a mount's attribute
   NonFinite non_finite;
   std::optional<Error> failure;  // set if the tensor cannot be read; the other members are then meaningless
 };
@@ -27,6 +28,6 @@ struct TensorScan {
 /// @param threads  at least 1; fewer are used if the system gives no more.
 /// @return one result for each tensor, in the order of `tensors`; EINTR if interrupted() (interrupt.h).
 Result<std::vector<TensorScan>> scan_tensors(const Model& model, std::span<const std::uint32_t> tensors,
-                                             unsigned threads, Progress& progress);
+                                             std::uint64_t threads, Progress& progress);
 
 }  // namespace stfs::tools

@@ -7,13 +7,6 @@
 #include "tools/device/conversion.h"
 
 namespace stfs::tools {
-namespace {
-
-tl::unexpected<UploadRefusal> wrong_usage(std::string message) {
-  return tl::unexpected(UploadRefusal{std::move(message), true});
-}
-
-}  // namespace
 
 void add_upload_options(CommandLine& line, UploadRequest& request) {
   line.positionals(request.sources, "SOURCE",
@@ -31,7 +24,10 @@ void add_upload_options(CommandLine& line, UploadRequest& request) {
       .suggests(dtypes);
 }
 
-tl::expected<upload::PlanRequest, UploadRefusal> plan_request(const UploadRequest& request) {
+tl::expected<upload::PlanRequest, int> plan_request(const UploadRequest& request, Streams& streams) {
+  const auto wrong_usage = [&](std::string_view message) {
+    return tl::unexpected(report_wrong_usage(streams, message));
+  };
   upload::PlanRequest to;
   if (request.sources.empty()) return wrong_usage("SOURCE is required");
   for (const std::string& source : request.sources) to.sources.push_back({source, request.patterns});
@@ -45,17 +41,12 @@ tl::expected<upload::PlanRequest, UploadRefusal> plan_request(const UploadReques
   auto rules = is_file ? upload::DeviceRules::read_file(request.device.substr(1))
                        : upload::DeviceRules::parse_device_list(request.device);
   if (!rules) {
-    const bool is_misspelled = !is_file && rules.error().code == ErrorCode::InvalidArgument;
-    return tl::unexpected(
-        UploadRefusal{(is_file ? "" : "--device: ") + rules.error().message, is_misspelled});
+    const std::string message = (is_file ? "" : "--device: ") + rules.error().message;
+    if (!is_file && rules.error().code == ErrorCode::InvalidArgument) return wrong_usage(message);
+    return tl::unexpected(report_failure(streams, message));
   }
   to.rules = std::move(*rules);
   return to;
-}
-
-int report_refusal(Streams& streams, std::string_view verb, const UploadRefusal& refusal) {
-  return refusal.is_wrong_usage ? report_wrong_usage(streams, verb, refusal.message)
-                                : report_failure(streams, verb, refusal.message);
 }
 
 }  // namespace stfs::tools

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <string>
-#include <string_view>
 #include <tl/expected.hpp>
 #include <vector>
 
@@ -22,15 +21,7 @@ struct UploadRequest {
 /// Declares SOURCE, --device, --select and --dtype.
 void add_upload_options(CommandLine& line, UploadRequest& request);
 
-/// Why no upload can be planned, and whether the reason is a mistake in the command line.
-struct UploadRefusal {
-  std::string message;
-  bool is_wrong_usage = false;
-};
-
-tl::expected<upload::PlanRequest, UploadRefusal> plan_request(const UploadRequest& request);
-
-/// @return the exit code.
-int report_refusal(Streams& streams, std::string_view verb, const UploadRefusal& refusal);
+/// Returns what the options ask for. Otherwise prints what is wrong, and returns the exit code.
+tl::expected<upload::PlanRequest, int> plan_request(const UploadRequest& request, Streams& streams);
 
 }  // namespace stfs::tools

@@ -19,6 +19,7 @@ struct Streams {
   std::ostream& err;
   bool out_is_terminal = false;
   bool err_is_terminal = false;
+  std::string_view verb = {};  // the verb that runs: diagnostics begin with it. Set by CommandLine::parse()
 };
 
 enum ExitCode : int { kDone = 0, kFailed = 1, kWrongUsage = 2 };

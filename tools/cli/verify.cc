@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <numeric>
 #include <optional>
 #include <ostream>
@@ -49,7 +50,7 @@ struct VerifyRequest {
   std::vector<std::string> names;
   std::string record;
   std::string against;
-  unsigned threads = std::max(std::thread::hardware_concurrency(), 1U);
+  std::uint64_t threads = std::max(std::thread::hardware_concurrency(), 1U);
   bool is_finite = false;
   bool json = false;
 };
@@ -58,9 +59,8 @@ using Positions = std::vector<std::uint32_t>;
 
 /// The tensors that were read, and their problems.
 struct Verdict {
-  Positions tensors;  // in the order of the data, like `scans`
   std::uint64_t size_bytes = 0;
-  std::vector<TensorScan> scans;
+  std::vector<TensorScan> scans;  // in the order of the data
   Findings findings;
   std::vector<std::string> changed_files;  // files that changed during the read
 
@@ -70,19 +70,15 @@ struct Verdict {
 };
 
 Result<Positions> select(const Target& target, const VerifyRequest& request) {
-  if (target.tensor) return Positions{*target.tensor};
-  Positions positions;
-  if (request.names.empty()) {
-    positions.resize(target.model->tensors().size());
-    std::iota(positions.begin(), positions.end(), 0U);
+  if (!target.tensor && request.names.empty()) {
+    Positions all(target.model->tensors().size());
+    std::iota(all.begin(), all.end(), 0U);
+    return all;
   }
-  for (const std::string& name : request.names) {
-    auto position = find_tensor(*target.model, request.target, name);
-    if (!position) return pass_on(std::move(position));
-    positions.push_back(*position);
-  }
-  std::ranges::sort(positions);
-  positions.erase(std::ranges::unique(positions).begin(), positions.end());
+  auto positions = find_tensors(target, request.target, request.names);
+  if (!positions) return positions;
+  std::ranges::sort(*positions);
+  positions->erase(std::ranges::unique(*positions).begin(), positions->end());
   return positions;
 }
 
@@ -101,13 +97,11 @@ std::vector<std::string> files_changed(const Model& model) {
 
 Sums sums_of(const Model& model, const Verdict& verdict) {
   Sums sums;
-  sums.reserve(verdict.tensors.size());
-  for (std::size_t at = 0; at < verdict.tensors.size(); ++at) {
-    const Tensor tensor = model.tensors()[verdict.tensors[at]];
-    sums.push_back({std::string(tensor.name),
-                    tensor.dtype,
-                    {tensor.shape.begin(), tensor.shape.end()},
-                    verdict.scans[at].checksum});
+  sums.reserve(verdict.scans.size());
+  for (const TensorScan& scan : verdict.scans) {
+    const Tensor tensor = model.tensors()[scan.tensor];
+    sums.push_back(
+        {std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()}, scan.checksum});
   }
   std::ranges::sort(sums, {}, &RecordedTensor::name);
   return sums;
@@ -119,8 +113,7 @@ Result<Verdict> judge(const Target& target, const VerifyRequest& request, Stream
   Verdict verdict;
   auto tensors = select(target, request);
   if (!tensors) return pass_on(std::move(tensors));
-  verdict.tensors = std::move(*tensors);
-  for (const std::uint32_t at : verdict.tensors) verdict.size_bytes += model.tensors()[at].data.size_bytes;
+  for (const std::uint32_t at : *tensors) verdict.size_bytes += model.tensors()[at].data.size_bytes;
   // Open the files first, so that an unreadable or unwritable file shows before the work and not after it.
   Result<Sums> recorded;
   if (!request.against.empty()) recorded = read_sums(request.against);
@@ -132,18 +125,18 @@ Result<Verdict> judge(const Target& target, const VerifyRequest& request, Stream
     record.emplace(std::move(*file));
   }
   {
-    Progress progress(streams, "verify", verdict.size_bytes);
-    auto scans = scan_tensors(model, verdict.tensors, request.threads, progress);
+    Progress progress(streams, verdict.size_bytes);
+    auto scans = scan_tensors(model, *tensors, request.threads, progress);
     if (!scans) return pass_on(std::move(scans));
     verdict.scans = std::move(*scans);
   }
-  find_unreadable(model, verdict.tensors, verdict.scans, verdict.findings);
+  find_unreadable(model, verdict.scans, verdict.findings);
   if (!request.against.empty()) {
-    find_changed(model, verdict.tensors, verdict.scans, *recorded, verdict.findings);
+    find_changed(model, verdict.scans, *recorded, verdict.findings);
     const bool is_whole_model = !target.tensor && request.names.empty();
     if (is_whole_model) find_missing(model, *recorded, verdict.findings);
   }
-  if (request.is_finite) find_non_finite(model, verdict.tensors, verdict.scans, verdict.findings);
+  if (request.is_finite) find_non_finite(model, verdict.scans, verdict.findings);
   verdict.changed_files = files_changed(model);
   if (record && verdict.problems(model) == 0) {
     auto done = append_sums(*record, model.path().filename().string(), sums_of(model, verdict));
@@ -154,37 +147,28 @@ Result<Verdict> judge(const Target& target, const VerifyRequest& request, Stream
 }
 
 void print_json(const Model& model, const Verdict& verdict, std::ostream& out) {
-  out << fmt::format("{{\n  \"schema\": {},\n  \"path\": {},\n  \"tensors\": [", kJsonSchema,
-                     json_line(json_path(model.path())));
-  for (std::size_t at = 0; out && at < verdict.tensors.size(); ++at) {
-    const Tensor tensor = model.tensors()[verdict.tensors[at]];
-    const TensorScan& scan = verdict.scans[at];
-    Json row;
-    row["name"] = tensor.name;
-    row["dtype"] = name_of(tensor.dtype);
-    row["shape"] = std::vector<std::uint64_t>(tensor.shape.begin(), tensor.shape.end());
-    row["size_bytes"] = tensor.data.size_bytes;
+  std::vector<Json> problems;
+  for (const ModelProblem& problem : model.problems()) {
+    problems.push_back({{"kinds", {"model"}}, {"explanation", problem.message}});
+  }
+  for (const std::string& file : verdict.changed_files) {
+    problems.push_back({{"kinds", {"changed"}}, {"explanation", file + " was changed during the command"}});
+  }
+  for (const Finding& finding : verdict.findings) {
+    problems.push_back({{"name", finding.name}, {"kinds", finding.kinds}, {"explanation", finding.text}});
+  }
+  JsonStream document(out);
+  document.member("path", json_path(model.path()));
+  document.array("tensors", verdict.scans, [&](const TensorScan& scan) {
+    const Tensor tensor = model.tensors()[scan.tensor];
+    Json row = json_of(tensor);
     row["checksum"] = scan.failure ? Json() : Json(scan.checksum);
     row["nan"] = has_nan(tensor.dtype) && !scan.failure ? Json(scan.non_finite.nan) : Json();
     row["infinite"] = has_infinity(tensor.dtype) && !scan.failure ? Json(scan.non_finite.infinite) : Json();
-    out << (at == 0 ? "\n    " : ",\n    ") << json_line(row);
-  }
-  out << (verdict.tensors.empty() ? "],\n" : "\n  ],\n") << "  \"problems\": [";
-  const char* separator = "\n    ";
-  const auto print_problem = [&](const Json& problem) {
-    out << separator << json_line(problem);
-    separator = ",\n    ";
-  };
-  for (const ModelProblem& problem : model.problems()) {
-    print_problem({{"kinds", {"model"}}, {"explanation", problem.message}});
-  }
-  for (const std::string& file : verdict.changed_files) {
-    print_problem({{"kinds", {"changed"}}, {"explanation", file + " was changed during the command"}});
-  }
-  for (const Finding& finding : verdict.findings) {
-    print_problem({{"name", finding.name}, {"kinds", finding.kinds}, {"explanation", finding.text}});
-  }
-  out << (verdict.problems(model) == 0 ? "]\n}\n" : "\n  ]\n}\n");
+    return row;
+  });
+  document.array("problems", problems, std::identity());
+  document.end();
 }
 
 void print_table(const Model& model, const Verdict& verdict, std::ostream& out) {
@@ -192,9 +176,8 @@ void print_table(const Model& model, const Verdict& verdict, std::ostream& out) 
   using Row = std::array<std::string, 5>;
   Table table({Align::Left, Align::Left, Align::Left, Align::Right, Align::Right});
   const Row heading = {"name", "dtype", "checksum", "NaN", "infinite"};
-  const auto cells = [&](std::size_t at) {
-    const Tensor tensor = model.tensors()[verdict.tensors[at]];
-    const TensorScan& scan = verdict.scans[at];
+  const auto cells = [&](const TensorScan& scan) {
+    const Tensor tensor = model.tensors()[scan.tensor];
     Row row = {printable_name(tensor.name), std::string(name_of(tensor.dtype)), "unreadable", "-", "-"};
     if (scan.failure) return row;
     row[2] = scan.checksum;
@@ -202,40 +185,34 @@ void print_table(const Model& model, const Verdict& verdict, std::ostream& out) 
     if (has_infinity(tensor.dtype)) row[4] = grouped(scan.non_finite.infinite);
     return row;
   };
-  table.fit(heading);
-  for (std::size_t at = 0; at < verdict.tensors.size(); ++at) table.fit(cells(at));
-  table.print(out, heading);
-  for (std::size_t at = 0; out && at < verdict.tensors.size(); ++at) table.print(out, cells(at));
+  table.print(out, verdict.scans, cells, heading);
 }
 
 void print_summary(const VerifyRequest& request, const Model& model, const Verdict& verdict,
                    std::ostream& out) {
   const std::size_t problems = verdict.problems(model);
-  const std::size_t count = verdict.tensors.size();
-  out << fmt::format("read {} tensor{}, {}: ", grouped(count), count == 1 ? "" : "s",
+  out << fmt::format("read {}, {}: ", counted(verdict.scans.size(), "tensor"),
                      human_size(verdict.size_bytes));
   if (!request.record.empty()) {
     out << "recorded in " << printable(request.record) << '\n';
   } else if (problems == 0) {
     out << "as recorded in " << printable(request.against) << '\n';
   } else {
-    out << fmt::format("{} problem{}\n", grouped(problems), problems == 1 ? "" : "s");
+    out << counted(problems, "problem") << '\n';
   }
 }
 
 int report(const VerifyRequest& request, const Model& model, const Verdict& verdict, Streams& streams) {
-  int code = report_problems(streams, "verify", model);
+  int code = report_problems(streams, model);
   for (const std::string& file : verdict.changed_files) {
-    code = report_failure(streams, "verify", file + ": was changed during the command: verify it again");
+    code = report_failure(streams, file + ": was changed during the command: verify it again");
   }
   for (const Finding& finding : verdict.findings) {
-    code =
-        report_failure(streams, "verify",
-                       fmt::format("{}: {}: {}", request.target, printable_name(finding.name), finding.text));
+    code = report_failure(
+        streams, fmt::format("{}: {}: {}", request.target, printable_name(finding.name), finding.text));
   }
   if (!request.record.empty() && code != kDone) {
-    report_failure(streams, "verify",
-                   request.record + ": not written: a record needs a model without problems");
+    report_failure(streams, request.record + ": not written: a record needs a model without problems");
   }
   return code;
 }
@@ -257,14 +234,14 @@ int verify(const Arguments& arguments, Streams& streams) {
   if (const auto code = line.parse(arguments, streams)) return *code;
 
   const auto target = open_target(request.target, Use::Tensors);
-  if (!target) return report_failure(streams, "verify", target.error().message);
+  if (!target) return report_failure(streams, target.error().message);
   if (target->tensor && !request.names.empty()) {
-    return report_wrong_usage(streams, "verify",
+    return report_wrong_usage(streams,
                               request.target + ": is a tensor's file: NAME needs an archive or a mount");
   }
   std::optional<InterruptGuard> guard(std::in_place);
   const auto verdict = judge(*target, request, streams);
-  if (!verdict) return report_failure(streams, "verify", verdict.error().message);
+  if (!verdict) return report_failure(streams, verdict.error().message);
   guard.reset();
   const int code = report(request, *target->model, *verdict, streams);
   if (request.json) {

@@ -1,8 +1,6 @@
 // Begins, reads and prints JSON documents, and makes paths absolute.
 #include "tools/text/json_document.h"
 
-#include <ostream>
-
 #include "core/base/absolute_path.h"
 #include "core/format/json_syntax.h"
 
@@ -12,6 +10,13 @@ Json json_document() {
   Json document;
   document["schema"] = kJsonSchema;
   return document;
+}
+
+Json json_of(const Tensor& tensor) {
+  return {{"name", tensor.name},
+          {"dtype", name_of(tensor.dtype)},
+          {"shape", tensor.shape},
+          {"size_bytes", tensor.data.size_bytes}};
 }
 
 Json parse_json(std::string_view text) {
@@ -30,6 +35,23 @@ std::string json_line(const Json& value) {
 std::string json_path(const std::filesystem::path& path) {
   const auto absolute = absolute_path(path);
   return absolute ? absolute->string() : path.string();
+}
+
+JsonStream::JsonStream(std::ostream& out) : out_(out) {
+  out_ << "{\n  \"schema\": " << kJsonSchema;
+}
+
+void JsonStream::begin(std::string_view name) {
+  out_ << ",\n  " << json_line(name) << ": ";
+}
+
+void JsonStream::member(std::string_view name, const Json& value) {
+  begin(name);
+  out_ << json_line(value);
+}
+
+void JsonStream::end() {
+  out_ << "\n}\n";
 }
 
 }  // namespace stfs::tools

@@ -3,10 +3,12 @@
 #pragma once
 
 #include <filesystem>
-#include <iosfwd>
 #include <nlohmann/json.hpp>
+#include <ostream>
 #include <string>
 #include <string_view>
+
+#include "core/format/tensor_index.h"
 
 namespace stfs::tools {
 
@@ -18,6 +20,8 @@ inline constexpr int kJsonSchema = 1;
 
 /// Returns {"schema": 1}; the caller adds further members.
 Json json_document();
+/// Returns the name, dtype, shape and size_bytes of a tensor.
+Json json_of(const Tensor& tensor);
 /// Arrays and objects that may be open at a time in a text for parse_json().
 inline constexpr unsigned kMostJsonLevels = 16;
 /// Reads a JSON text that another program has sent. The result is_discarded() if the text is not JSON or is
@@ -29,5 +33,36 @@ void write_json(const Json& document, std::ostream& out);
 std::string json_line(const Json& value);
 /// Returns the path as JSON shows it: absolute. Links and ".." stay as the user named them.
 std::string json_path(const std::filesystem::path& path);
+
+/// Writes an object that begins with "schema", member by member. A long array is never in memory as a whole.
+class JsonStream {
+ public:
+  explicit JsonStream(std::ostream& out);
+
+  void member(std::string_view name, const Json& value);
+  /// Writes a member that is an array: `json_of_item(item)` for each item, one on each line. Stops when the
+  /// stream fails.
+  template <class Items, class JsonOfItem>
+  void array(std::string_view name, const Items& items, JsonOfItem&& json_of_item) {
+    begin(name);
+    out_ << '[';
+    const char* separator = "\n    ";
+    const char* end = "]";
+    for (const auto& item : items) {
+      if (!out_) return;
+      out_ << separator << json_line(json_of_item(item));
+      separator = ",\n    ";
+      end = "\n  ]";
+    }
+    out_ << end;
+  }
+  /// Ends the object.
+  void end();
+
+ private:
+  void begin(std::string_view name);
+
+  std::ostream& out_;
+};
 
 }  // namespace stfs::tools

@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "tools/text/printable.h"
+#include "tools/text/quantity.h"
 
 namespace stfs::tools {
 namespace {
@@ -58,12 +59,9 @@ void NearNames::offer(std::string_view name) {
 
 std::string NearNames::question() const {
   if (nearest_.empty()) return {};
-  std::string text = ", did you mean ";
-  for (std::size_t at = 0; at < nearest_.size(); ++at) {
-    if (at > 0) text += at + 1 == nearest_.size() ? " or " : ", ";
-    text += printable_name(nearest_[at].name);
-  }
-  return text + "?";
+  std::vector<std::string> names;
+  for (const Candidate& candidate : nearest_) names.push_back(printable_name(candidate.name));
+  return ", did you mean " + joined(names, " or ") + "?";
 }
 
 }  // namespace stfs::tools

@@ -1,4 +1,4 @@
-// Formats numbers for people, and parses the sizes that people type.
+// Formats numbers and lists for people, and parses the sizes that people type.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +19,17 @@ std::string counted(std::uint64_t count, std::string_view noun);
 
 /// "6.74 billion". Empty below a million, where the plain number is as easy to read.
 std::string human_count(std::uint64_t number);
+
+/// Returns "a", "a or b", "a, b or c". @param last  " or ", between the last two words.
+template <class Words>
+std::string joined(const Words& words, std::string_view last) {
+  std::string text;
+  for (std::size_t at = 0; at < words.size(); ++at) {
+    if (at > 0) text += at + 1 == words.size() ? last : ", ";
+    text += words[at];
+  }
+  return text;
+}
 
 /// Parses "4096", "64K", "1.5G", "2GiB", "10MB" into bytes. As in coreutils, K, M, G, T, P with or without iB
 /// are powers of 1024; with B they are powers of 1000. Nothing if the text is no size or does not fit 63

@@ -2,20 +2,26 @@
 #include "tools/text/table.h"
 
 #include <algorithm>
-#include <ostream>
 
 #include "tools/text/printable.h"
 
 namespace stfs::tools {
+namespace {
+
+/// A wider cell shifts the following cells of its own row only, so one very long name does not push every
+/// other row off the screen.
+constexpr std::size_t kMaxWidth = 64;
+
+}  // namespace
 
 void Table::fit(std::span<const std::string> cells) {
-  for (std::size_t column = 0; column < columns_.size(); ++column) {
+  for (std::size_t column = 0; column < cells.size(); ++column) {
     const std::size_t width = display_width(cells[column]);
     if (width <= kMaxWidth) widths_[column] = std::max(widths_[column], width);
   }
 }
 
-void Table::print(std::ostream& out, std::span<const std::string> cells) const {
+void Table::print_row(std::ostream& out, std::span<const std::string> cells) const {
   std::string line;
   for (std::size_t column = 0; column < columns_.size(); ++column) {
     if (column > 0) line += "  ";

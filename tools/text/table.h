@@ -1,11 +1,11 @@
 // Prints rows with aligned columns.
 //
-// The caller makes two passes, fit() over all rows and then print() over all rows. The table keeps no rows in
-// memory, because an archive may have a million tensors.
+// The table makes each row twice, once to find the widths and once to print it. It keeps no rows in memory,
+// because an archive may have a million tensors.
 #pragma once
 
 #include <cstddef>
-#include <iosfwd>
+#include <ostream>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,15 +18,27 @@ class Table {
 
   explicit Table(std::vector<Align> columns) : columns_(std::move(columns)), widths_(columns_.size()) {}
 
-  /// Widens the columns for one row. Each column has one printable cell.
-  void fit(std::span<const std::string> cells);
-  /// Writes the row and a newline. A cell wider than kMaxWidth shifts the following cells of its own row
-  /// only, so one very long name does not push every other row off the screen.
-  void print(std::ostream& out, std::span<const std::string> cells) const;
-
-  static constexpr std::size_t kMaxWidth = 64;
+  /// Prints a row for each item. Stops when the stream fails.
+  /// @param cells_of  returns an array of an item's cells, printable, one for each column.
+  /// @param heading   the cells of a first row, or none.
+  template <class Items, class CellsOf>
+  void print(std::ostream& out, const Items& items, CellsOf&& cells_of,
+             std::span<const std::string> heading = {}) {
+    fit(heading);
+    for (const auto& item : items) fit(cells_of(item));
+    if (!heading.empty()) print_row(out, heading);
+    for (const auto& item : items) {
+      if (!out) return;
+      print_row(out, cells_of(item));
+    }
+  }
 
  private:
+  /// Widens the columns for one row.
+  void fit(std::span<const std::string> cells);
+  /// Prints one row.
+  void print_row(std::ostream& out, std::span<const std::string> cells) const;
+
   std::vector<Align> columns_;
   std::vector<std::size_t> widths_;  // in terminal columns
 };
