@@ -8,8 +8,8 @@
 
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
+#include "tools/cli/name_globs.h"
 #include "tools/cli/verb.h"
-#include "tools/device/selection.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/near_names.h"
@@ -51,26 +51,15 @@ Positions select(const Target& target, const LsRequest& request, Streams& stream
   Positions candidates(tensors.size());
   std::iota(candidates.begin(), candidates.end(), 0U);
   if (target.tensor) candidates = {*target.tensor};
-  if (request.globs.empty()) return candidates;
-
-  std::vector<bool> used(request.globs.size());
-  const auto unmatched = [&](std::uint32_t position) {
-    bool any = false;
-    for (std::size_t at = 0; at < used.size(); ++at) {
-      if (!upload::matches_name(request.globs[at], tensors[position].name)) continue;
-      used[at] = true;
-      any = true;
-    }
-    return !any;
-  };
+  NameGlobs globs(request.globs);
   Positions selected;
-  std::remove_copy_if(candidates.begin(), candidates.end(), std::back_inserter(selected), unmatched);
-  for (std::size_t at = 0; at < used.size(); ++at) {
-    if (used[at]) continue;
-    NearNames near(request.globs[at]);
+  std::copy_if(candidates.begin(), candidates.end(), std::back_inserter(selected),
+               [&](std::uint32_t position) { return globs.match(tensors[position].name); });
+  for (const std::string& glob : globs.unused()) {
+    NearNames near(glob);
     for (const std::uint32_t position : candidates) near.offer(tensors[position].name);
     code = report_failure(streams, fmt::format("{}: {}: no tensor matches{}", request.target,
-                                               printable_name(request.globs[at]), near.question()));
+                                               printable_name(glob), near.question()));
   }
   return selected;
 }

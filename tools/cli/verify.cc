@@ -9,6 +9,7 @@
 #include <ostream>
 #include <thread>
 
+#include "tools/cli/changed_files.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/findings.h"
@@ -82,19 +83,6 @@ Result<Positions> select(const Target& target, const VerifyRequest& request) {
   return positions;
 }
 
-/// Returns the files that changed during the read. The sums of such a file may match neither its old nor its
-/// new state.
-std::vector<std::string> files_changed(const Model& model) {
-  std::vector<std::string> changed;
-  if (model.is_index_changed()) changed.push_back(model.path().string());
-  for (const Shard& shard : model.shards()) {
-    if (!shard.archive) continue;
-    const auto change = shard.archive->check_for_change();
-    if (!change || change->is_touched || change->is_replaced) changed.push_back(shard.path.string());
-  }
-  return changed;
-}
-
 Sums sums_of(const Model& model, const Verdict& verdict) {
   Sums sums;
   sums.reserve(verdict.scans.size());
@@ -137,7 +125,7 @@ Result<Verdict> judge(const Target& target, const VerifyRequest& request, Stream
     if (is_whole_model) find_missing(model, *recorded, verdict.findings);
   }
   if (request.is_finite) find_non_finite(model, verdict.scans, verdict.findings);
-  verdict.changed_files = files_changed(model);
+  verdict.changed_files = changed_files(model);
   if (record && verdict.problems(model) == 0) {
     auto done = append_sums(*record, model.path().filename().string(), sums_of(model, verdict));
     if (done) done = record->finish();
