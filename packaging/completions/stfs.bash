@@ -1,7 +1,7 @@
 # Completion of stfs for bash: verbs, options, files, and the names of tensors. packaging/generate writes the marked section.
 
 # BEGIN generated: verbs
-_stfs_verbs="ls info cat slice verify put apply recover upload devices serve sample"
+_stfs_verbs="ls info cat slice verify diff put apply recover upload devices serve sample"
 
 # Sets `options`, and `kinds`: what each argument is. A kind that ends in ... repeats.
 _stfs_verb() {
@@ -11,6 +11,7 @@ _stfs_verb() {
     cat) options="--force --help" kinds=(file tensor...) ;;
     slice) options="--output --npy --raw --force --json --help" kinds=(file tensor) ;;
     verify) options="--record --against --finite --threads --json --help" kinds=(file tensor...) ;;
+    diff) options="--brief --threads --json --help" kinds=(file file tensor...) ;;
     put) options="--from-tensor --raw --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
     apply) options="--dry-run --durability --nolock --wait --json --help" kinds=(file file) ;;
     recover) options="--dry-run --force --json --help" kinds=(file) ;;
@@ -30,6 +31,7 @@ _stfs_value() {
     verify:--record) words="FILE" ;;
     verify:--against) words="FILE" ;;
     verify:--threads) words="" ;;
+    diff:--threads) words="" ;;
     put:--from-tensor) words="" ;;
     put:--durability) words="power process" ;;
     put:--wait) words="" ;;

@@ -24,13 +24,14 @@ function __stfs_tensors
 end
 
 # BEGIN generated: verbs
-set -g __stfs_verbs ls info cat slice verify put apply recover upload devices serve sample
+set -g __stfs_verbs ls info cat slice verify diff put apply recover upload devices serve sample
 set -g __stfs_valued --sort -o --output --record --against --threads --from-tensor --durability --wait -d --device --select --dtype --socket --status --layers --hidden --size --seed
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a ls -d 'List the tensors of an archive or a sharded model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a info -d 'Show totals by dtype, metadata, header and alignment of a model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a cat -d 'Write the bytes of tensors to standard output'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a slice -d 'Write some elements of a tensor, selected as in NumPy'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a verify -d 'Read every byte: checksums, NaNs, and differences from a record'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a diff -d 'Compare two models tensor by tensor'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a put -d 'Replace the content of one tensor, completely or not at all'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a apply -d 'Change all tensors of a delta in the target at once, or none'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a recover -d 'Finish the commits of interrupted writers'
@@ -65,6 +66,11 @@ complete -c stfs -n "__fish_seen_subcommand_from verify" -l finite -d 'Report Na
 complete -c stfs -n "__fish_seen_subcommand_from verify" -l threads -x -d 'Read N tensors at a time'
 complete -c stfs -n "__fish_seen_subcommand_from verify" -l json -d 'Print tensors and problems as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from verify" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from diff; and __stfs_target >/dev/null" -a "(__stfs_tensors)"
+complete -c stfs -n "__fish_seen_subcommand_from diff" -s q -l brief -d 'Print only the summary'
+complete -c stfs -n "__fish_seen_subcommand_from diff" -l threads -x -d 'Use N threads'
+complete -c stfs -n "__fish_seen_subcommand_from diff" -l json -d 'Print differences and problems as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from diff" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from put; and __stfs_target >/dev/null" -a "(__stfs_tensors)"
 complete -c stfs -n "__fish_seen_subcommand_from put" -l from-tensor -x -d 'Take the tensor NAME2 of the archive FILE'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l raw -d 'Read FILE as raw bytes, whatever its name'

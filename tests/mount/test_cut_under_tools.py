@@ -42,6 +42,14 @@ def test_verify_of_an_archive_that_is_cut(cut_archive):
     run_verb(cut_archive, [STFS, "verify", "--json", cut_archive.path], judge)
 
 
+def test_diff_of_an_archive_that_is_cut(cut_archive, tmp_path):
+    """Zeros in place of bytes that are gone would differ."""
+    whole = tmp_path / "whole.safetensors"
+    whole.write_bytes(cut_archive.content)
+    for models in ([cut_archive.path, whole], [whole, cut_archive.path]):
+        run_verb(cut_archive, [STFS, "diff", *models], is_same(b"compared 3 tensors, 12.0 MiB: equal\n"))
+
+
 @pytest.mark.parametrize("verb", [["ls"], ["info"]])
 def test_what_tells_of_an_archive_that_is_cut(cut_archive, verb):
     due = subprocess.run([STFS, *verb, cut_archive.path], check=True, capture_output=True).stdout

@@ -36,6 +36,9 @@ COMMANDS = [
     ("verify --record out.json m.safetensors", r"^read 2 tensors, 96 B: recorded in out\.json"),
     ("verify --against sums.json --threads 2 m.safetensors", r"^read 2 tensors, 96 B: as recorded in sums\.json"),
     ("verify --finite --json m.safetensors", r'"problems": ?\[\]'),
+    ("diff m.safetensors d.safetensors", r"^compared 2 tensors, 96 B: equal\n$"),
+    ("diff --brief --threads 2 m.safetensors d.safetensors w", r"^compared 1 tensor, 48 B: equal\n$"),
+    ("diff --json m.safetensors d.safetensors", r'"equal": ?true'),
     ("put m.safetensors w raw", r"^changed w: F32 \[3,4\], 48 B"),
     ("put --raw --durability process m.safetensors w raw.npy", r"^changed w"),
     ("put --from-tensor b --wait 5 m.safetensors w d.safetensors", r"^changed w"),
@@ -58,7 +61,7 @@ COMMANDS = [
 ]
 # These hold the same tensors. What names the mount's own copy of the archive can be read alone.
 TARGETS = ["sharded", "sharded/model.safetensors.index.json", "one", "mnt", "mnt/.safetensors/archive.safetensors"]
-READING = ("ls", "info", "cat", "slice", "verify", "recover", "upload")
+READING = ("ls", "info", "cat", "slice", "verify", "diff", "recover", "upload")
 
 
 def stfs(directory, words):

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.sequential, pytest.mark.library]
 
 STFS = mounted.BUILD / "stfs"
 W = np.arange(12, dtype="f4").reshape(3, 4)
-PATHS = {"path", "delta", "output", "shard", "shards", "socket", "sources"}
+PATHS = {"path", "path_a", "path_b", "delta", "output", "shard", "shards", "socket", "sources"}
 
 # verb -> its arguments, every path relative, and the paths that its object must have
 VERBS = {
@@ -27,6 +27,7 @@ VERBS = {
     "slice": (["slice", "m.safetensors", "w[0]", "-o", "out.npy"], {"path": "m.safetensors", "output": "out.npy"}),
     "slice, looked at": (["slice", "m.safetensors", "w[0]"], {"path": "m.safetensors"}),
     "verify": (["verify", "m.safetensors"], {"path": "m.safetensors"}),
+    "diff": (["diff", "m.safetensors", "link.safetensors"], {"path_a": "m.safetensors", "path_b": "link.safetensors"}),
     "put": (["put", "m.safetensors", "w", "d.safetensors"], {"path": "m.safetensors"}),
     "apply": (["apply", "m.safetensors", "d.safetensors"], {"path": "m.safetensors", "delta": "d.safetensors"}),
     "recover": (["recover", "link.safetensors"], {"path": "link.safetensors"}),
@@ -96,7 +97,8 @@ def test_shards_are_paths(directory):
 
 def test_what_fails_has_a_schema_too(directory):
     os.unlink(next((directory / "sharded").glob("*-00001-*")))
-    for arguments in (["ls", "sharded"], ["info", "sharded"], ["verify", "sharded"], ["apply", "m.safetensors", "sharded"]):
+    for arguments in (["ls", "sharded"], ["info", "sharded"], ["verify", "sharded"], ["apply", "m.safetensors", "sharded"],
+                      ["diff", "m.safetensors", "d.safetensors"], ["diff", "sharded", "sharded"]):
         done = subprocess.run([STFS, *arguments, "--json"], cwd=directory, capture_output=True, text=True)
         assert done.returncode == 1
         check(json.loads(done.stdout))

@@ -92,11 +92,14 @@ def verbs(place, tmp_path, path):
     with_name = path == place.root or path.name == "archive.safetensors"
     name = ["w"] if with_name else []
     loaded = lambda out: of_tensors(names_in(json.loads(out)))  # noqa: E731
+    counted = lambda out: {1: TENSOR, 2: MODEL}[json.loads(out)["tensors"]]  # noqa: E731
     return {
         "info": (0, ["info", "--json", path], lambda out: MODEL if json.loads(out)["tensors"] == 2 else out),
         "recover": (0, ["recover", "--json", path], lambda out: MODEL if json.loads(out)["path"] == str(place.archive) else out),
         "ls": (2, ["ls", "--json", path], loaded),
         "verify": (2, ["verify", "--json", path], loaded),
+        "diff": (2, ["diff", "--json", path, place.archive], counted),
+        "diff with it": (2, ["diff", "--json", place.archive, path], counted),
         "upload": (2, ["upload", "--device", "cpu", "--json", path], loaded),
         "slice": (2, ["slice", "--json", path, f"{''.join(name)}[0]"],
                   lambda out: (MODEL if with_name else TENSOR) if json.loads(out)["shape"] == [4] else out),
@@ -177,6 +180,15 @@ def test_the_own_file_of_a_tree_and_a_view_by_another_path(tmp_path, mounts):
         assert done.returncode == 1 and f"name the tensor's own file, {mount / 'model' / 'b'}\n" in done.stderr
     assert (mount / "model/b").read_bytes() == TENSORS["model.b"].tobytes()
     run(STFS, "put", mount / "model/b", tmp_path / "raw", code=0)
+
+
+def test_diff_of_two_tensors_files_compares_these_two(tmp_path, mounts):
+    mount = mounts(archive_file.save_with_reference(tmp_path / "m.safetensors", {"v": W, "w": W, "x": W + 1}))
+    run(STFS, "diff", mount / "v", mount / "w", code=0)
+    (row,) = json.loads(run(STFS, "diff", "--json", mount / "v", mount / "x", code=1).stdout)["differences"]
+    assert (row["a"]["name"], row["b"]["name"], row["statistics"]["largest_difference"]) == ("v", "x", 1)
+    assert b"v and x" in run(STFS, "diff", mount / "v", mount / "x", code=1).stdout
+    assert b"GLOB needs archives or mounts" in run(STFS, "diff", mount.path, mount / "x", "v", code=2).stderr
 
 
 def test_a_view_is_a_file_to_take_bytes_from(place, tmp_path):

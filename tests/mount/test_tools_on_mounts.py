@@ -1,4 +1,4 @@
-# `stfs slice` and `stfs verify` on archives, sharded models and mounts of both, against NumPy and the attributes.
+# `stfs slice`, `stfs verify` and `stfs diff` on archives, sharded models and mounts of both, against NumPy and the attributes.
 import io
 import json
 import os
@@ -98,6 +98,24 @@ def test_what_verify_says_is_what_numpy_and_the_attributes_say(model):
     assert stfs("verify", "--finite", target, wanted=1).stderr.count(b": not finite: ") == 7
 
 
+def test_diff_finds_a_model_equal_to_a_copy_and_tells_what_was_written(model, tmp_path):
+    target, tensors, mount = model
+    copy = archive_file.save_with_reference(tmp_path / "copy.safetensors", tensors)
+    size_bytes = sum(array.nbytes for array in tensors.values())
+    assert json.loads(stfs("diff", "--json", target, copy).stdout)["size_bytes"] == size_bytes
+    changed = np.array(tensors["a.i64"])
+    changed[4, 5, 6, 7] += 3
+    if mount:
+        (mount / "a.i64").write_bytes(changed.tobytes())
+    else:
+        archive_file.save_with_reference(copy, tensors | {"a.i64": changed})
+    for models in ((target, copy), (copy, target)):
+        (row,) = json.loads(stfs("diff", "--json", *models, wanted=1).stdout)["differences"]
+        statistics = row["statistics"]
+        assert (row["name"], statistics["different"], statistics["largest_difference"]) == ("a.i64", 1, 3)
+        stfs("diff", *models, "a.f*")
+
+
 def test_a_record_of_a_model_fits_a_mount_of_it_until_it_is_written_to(tmp_path, mounts):
     sharded = ShardedModel(tmp_path / "sharded", tensors=values())
     record = tmp_path / "sums.json"
@@ -176,16 +194,36 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path):
         assert os.listdir(tmp_path) == ["m.safetensors"], errors
 
 
-def check_memory(most_mib, *command):
+def check_memory(most_mib, *command, status=0):
     # A process of its own starts it: the figure begins with what the starting process had in memory.
     measured = mounted.run_python(
         "import resource, subprocess, sys\n"
-        "subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True)\n"
-        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n", STFS, *command)
+        "code = subprocess.run(sys.argv[2:], stdout=subprocess.DEVNULL).returncode\n"
+        "assert code == int(sys.argv[1]), code\n"
+        "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)\n", str(status), STFS, *command)
     assert measured.returncode == 0, measured.stdout
     if not mounted.is_sanitized():
         assert int(measured.stdout) < most_mib << 10  # KiB
 
 
-def test_memory_does_not_grow_with_the_model(tmp_path):
-    check_memory(64, "verify", sparse_archive(tmp_path / "m.safetensors", 256 << 20))
+def test_an_interrupt_ends_diff(tmp_path):
+    path = sparse_archive(tmp_path / "m.safetensors", 1 << 36)
+    process = subprocess.Popen([STFS, "diff", path, path], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert mounted.eventually(lambda: len(os.listdir(f"/proc/{process.pid}/task")) > 1)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=30 * mounted.PATIENCE)
+    assert (process.returncode, out, errors.decode()) == (-signal.SIGINT, b"", f"stfs diff: {path}: interrupted\n")
+
+
+@pytest.mark.parametrize("verb", ["verify", "diff"])
+def test_memory_does_not_grow_with_the_model(tmp_path, verb):
+    path = sparse_archive(tmp_path / "m.safetensors", 256 << 20)
+    if verb == "verify":
+        check_memory(64, verb, path)
+        return
+    other = sparse_archive(tmp_path / "other.safetensors", 256 << 20)
+    with open(path, "r+b") as file:  # every part differs
+        for at in range(1 << 20, 256 << 20, 1 << 20):
+            file.seek(at)
+            file.write(b"other")
+    check_memory(64, verb, other, path, status=1)

@@ -44,7 +44,7 @@ TENSOR = {"lm_head.weight"}
 
 @pytest.mark.parametrize(("words", "expected"), [
     (["s"], {"slice", "serve", "sample"}),
-    (["help", "d"], {"devices"}),
+    (["help", "d"], {"devices", "diff"}),
     (["ls", "--"], {"--sort", "--reverse", "--bytes", "--names", "--json", "--help"}),
     (["ls", "--sort", ""], {"name", "size", "offset"}),
     (["ls", ""], FILES),
@@ -57,6 +57,9 @@ TENSOR = {"lm_head.weight"}
     (["slice", "-o", "file", "m.safetensors", "lm_"], TENSOR),
     (["verify", "--threads", ""], set()),
     (["verify", "--threads", "3", "m.safetensors", "lm_"], TENSOR),
+    (["diff", "--"], {"--brief", "--threads", "--json", "--help"}),
+    (["diff", "m.safetensors", ""], FILES),
+    (["diff", "m.safetensors", "m.safetensors", "lm_"], TENSOR),
     (["put", "m.safetensors", "lm_"], TENSOR),
     (["put", "--wait", "3", "m.safetensors", "lm_head.weight", ""], FILES),
     (["put", "--durability", "p"], {"power", "process"}),

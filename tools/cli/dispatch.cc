@@ -45,6 +45,7 @@ std::string help(std::span<const Verb> verbs) {
       "  stfs cat model.safetensors lm_head.weight > lm_head.bin\n"
       "  stfs slice model.safetensors 'lm_head.weight[:10]' -o first.npy\n"
       "  stfs verify model.safetensors             checksums, NaNs\n"
+      "  stfs diff model.safetensors tuned.safetensors\n"
       "  stfs put model.safetensors lm_head.weight lm_head.bin\n"
       "  stfs apply model.safetensors delta.safetensors\n"
       "  stfs upload model.safetensors --device cuda:0\n"

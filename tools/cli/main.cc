@@ -19,6 +19,7 @@ int main(int argc, char** argv) {
       Verb{"cat", "write the bytes of tensors to standard output", cat},
       Verb{"slice", "write some elements of a tensor, selected as in NumPy", slice},
       Verb{"verify", "read every byte: checksums, NaNs, differences from a record", verify},
+      Verb{"diff", "compare two models tensor by tensor", diff},
       Verb{"put", "change one tensor: from bytes, a .npy file or another archive", put},
       Verb{"apply", "change all tensors of a delta at once, or none", apply},
       Verb{"recover", "finish the commits of interrupted writers", recover},

@@ -35,6 +35,7 @@ int info(const Arguments& arguments, Streams& streams);
 int cat(const Arguments& arguments, Streams& streams);
 int slice(const Arguments& arguments, Streams& streams);
 int verify(const Arguments& arguments, Streams& streams);
+int diff(const Arguments& arguments, Streams& streams);
 int put(const Arguments& arguments, Streams& streams);
 int apply(const Arguments& arguments, Streams& streams);
 int recover(const Arguments& arguments, Streams& streams);

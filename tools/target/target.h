@@ -5,8 +5,8 @@
 //
 //   named, in a mount           | Use::Model     | Use::Bytes | Use::Tensors          | Use::Change
 //                               | info, recover  | cat        | ls, slice, verify,    | put, apply
-//                               |                |            | upload, serve, DELTA, |
-//                               |                |            | --from-tensor,        |
+//                               |                |            | diff, upload, serve,  |
+//                               |                |            | DELTA, --from-tensor, |
 //                               |                |            | stfs_open, stfs.open  |
 //   ----------------------------+----------------+------------+-----------------------+------------------
 //   the root                    | the model      | the model  | the model             | the model

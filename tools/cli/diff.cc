@@ -1,0 +1,150 @@
+// stfs diff: compares two models tensor by tensor.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <ostream>
+#include <thread>
+
+#include "tools/cli/changed_files.h"
+#include "tools/cli/command_line.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/diff_json.h"
+#include "tools/cli/diff_report.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/verb.h"
+#include "tools/text/near_names.h"
+#include "tools/text/printable.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kDiffExamples =
+    "Prints tensors that only one model has, other dtypes, other shapes, other bytes, and other metadata.\n"
+    "For tensors with other bytes, prints statistics of their elements:\n"
+    "  different   elements whose bits differ\n"
+    "  not finite  elements that are NaN or infinite in A or B; the columns to the right leave them out\n"
+    "  largest     the largest |a - b|\n"
+    "  relative    the largest |a - b| / max(|a|, |b|)\n"
+    "  cosine      the cosine similarity of A and B; - if one has only zeros\n"
+    "  norm        the L2 norms of A, of B, and of the difference\n"
+    "A GLOB is matched against whole names; * matches dots and slashes too. With GLOBs, or if A or B is a\n"
+    "tensor's file in a mount, metadata is not compared.\n"
+    "The exit code is 0 if A and B are equal, 1 if they differ or if something failed, and 2 for wrong\n"
+    "usage. Differences go to standard output, failures to standard error.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs diff model.safetensors tuned.safetensors\n"
+    "  stfs diff model.safetensors tuned.safetensors '*.mlp.*'       some tensors\n"
+    "  stfs diff model.safetensors.index.json model.safetensors      the shards, and one archive of them\n"
+    "  stfs diff -q model.safetensors copy.safetensors && echo same  stop each tensor at its first "
+    "difference\n"
+    "  stfs diff /mnt/model copy.safetensors                         through a mount\n"
+    "  stfs diff --json model.safetensors tuned.safetensors | jq '.differences[].name'";
+
+struct DiffRequest {
+  std::string a;
+  std::string b;
+  std::vector<std::string> globs;
+  unsigned threads = std::max(std::thread::hardware_concurrency(), 1U);
+  bool is_brief = false;
+  bool json = false;
+};
+
+/// Opens A and B. Reports each that cannot be opened.
+std::optional<std::pair<Target, Target>> open_both(const DiffRequest& request, Streams& streams) {
+  auto a = open_target(request.a, Use::Tensors);
+  if (!a) report_failure(streams, "diff", a.error().message);
+  auto b = open_target(request.b, Use::Tensors);
+  if (!b) report_failure(streams, "diff", b.error().message);
+  if (!a || !b) return std::nullopt;
+  return std::pair(std::move(*a), std::move(*b));
+}
+
+/// Explains a glob that matches no tensor.
+std::string unused_text(const DiffRequest& request, const std::string& glob, const ModelPair& models) {
+  NearNames near(glob);
+  const TensorIndex& a = models.a.tensors();
+  const TensorIndex& b = models.b.tensors();
+  for (std::uint32_t at = 0; at < a.size(); ++at) near.offer(a[at].name);
+  for (std::uint32_t at = 0; at < b.size(); ++at) {
+    if (!a.find(b[at].name)) near.offer(b[at].name);
+  }
+  return fmt::format("{}, {}: {}: no tensor matches{}", request.a, request.b, printable_name(glob),
+                     near.question());
+}
+
+/// Reports what may hide a difference.
+int report_diff_problems(const DiffRequest& request, const DiffReport& report, Streams& streams) {
+  int code = report_problems(streams, "diff", report.models.a);
+  code = std::max(code, report_problems(streams, "diff", report.models.b));
+  for (const std::string& glob : report.unused_globs) {
+    code = report_failure(streams, "diff", unused_text(request, glob, report.models));
+  }
+  for (const std::string& file : report.changed_files) {
+    code = report_failure(streams, "diff", file + ": was changed during the command: compare it again");
+  }
+  for (std::size_t at = 0; at < report.comparisons.size(); ++at) {
+    const TensorComparison& comparison = report.comparisons[at];
+    if (!comparison.failure) continue;
+    const TensorPair& pair = report.difference.pairs[at];
+    const bool is_b = comparison.is_failure_of_b;
+    const std::string_view name =
+        is_b ? report.models.b.tensors()[pair.b].name : report.models.a.tensors()[pair.a].name;
+    code = report_failure(streams, "diff",
+                          fmt::format("{}: {}: {}", is_b ? request.b : request.a, printable_name(name),
+                                      comparison.failure->message));
+  }
+  return code;
+}
+
+}  // namespace
+
+int diff(const Arguments& arguments, Streams& streams) {
+  DiffRequest request;
+  CommandLine line("diff", "Compare two models tensor by tensor.", kDiffExamples);
+  line.positional(request.a, "A", "Archive, sharded model, or path inside a mount.");
+  line.positional(request.b, "B", "Archive, sharded model, or path inside a mount.");
+  line.positionals(request.globs, "GLOB", "Compare only tensors whose name matches a GLOB.");
+  line.flag(request.is_brief, "-q,--brief",
+            "Print only the summary. Stop comparing a tensor at its first difference.");
+  line.number(request.threads, "--threads", "N", "Use N threads. Default: the number of processors.", 1,
+              1024);
+  line.flag(request.json, "--json", "Print differences and problems as a JSON object.");
+  if (const auto code = line.parse(arguments, streams)) return *code;
+
+  const auto targets = open_both(request, streams);
+  if (!targets) return kFailed;
+  const auto& [a, b] = *targets;
+  if ((a.tensor || b.tensor) && !request.globs.empty()) {
+    return report_wrong_usage(
+        streams, "diff",
+        (a.tensor ? request.a : request.b) + ": is a tensor's file: GLOB needs archives or mounts");
+  }
+  DiffReport report{.models = {*a.model, *b.model}};
+  NameGlobs globs(request.globs);
+  report.difference = difference_of(a, b, globs);
+  report.unused_globs = globs.unused();
+
+  std::optional<InterruptGuard> guard(std::in_place);
+  auto comparisons =
+      compare_tensors(report.models, report.difference.pairs,
+                      {.threads = request.threads, .has_statistics = !request.is_brief}, streams);
+  if (!comparisons) return report_failure(streams, "diff", comparisons.error().message);
+  report.comparisons = std::move(*comparisons);
+  for (const Model* model : {a.model.get(), b.model.get()}) {
+    for (std::string& file : changed_files(*model)) report.changed_files.push_back(std::move(file));
+  }
+  guard.reset();
+
+  report.has_problem = report_diff_problems(request, report, streams) != kDone;
+  if (request.json) {
+    print_diff_json(report, streams.out);
+  } else {
+    if (!request.is_brief) print_differences(report, streams.out);
+    print_diff_summary(report, streams.out);
+  }
+  return streams.out && report.is_equal() ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,38 @@
+// What stfs diff has found, and the tables that it prints for people.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <iosfwd>
+#include <string>
+#include <vector>
+
+#include "tools/cli/model_difference.h"
+#include "tools/cli/tensor_comparison.h"
+
+namespace stfs::tools {
+
+struct DiffReport {
+  ModelPair models;
+  ModelDifference difference{};
+  std::vector<TensorComparison> comparisons{};  // of difference.pairs
+  std::vector<std::string> changed_files{};     // files of A or B that changed during the command
+  std::vector<std::string> unused_globs{};      // that match no tensor of A or B
+  bool has_problem = false;                     // whether something failed that may hide a difference
+
+  /// The tensors that were compared: those of A or B that were selected.
+  [[nodiscard]] std::size_t tensors() const;
+  /// The bytes of A that were compared with as many bytes of B.
+  [[nodiscard]] std::uint64_t size_bytes() const;
+  /// The differences of all kinds. A tensor that cannot be read is a problem, not a difference.
+  [[nodiscard]] std::size_t differences() const;
+  /// Whether there is neither a difference nor a problem.
+  [[nodiscard]] bool is_equal() const;
+};
+
+/// Prints a line for each difference.
+void print_differences(const DiffReport& report, std::ostream& out);
+/// Prints one line that counts the tensors and each kind of difference.
+void print_diff_summary(const DiffReport& report, std::ostream& out);
+
+}  // namespace stfs::tools
