@@ -1,6 +1,6 @@
 // Converts each type of elements to blocks of doubles, and adds those up in one way. The loops have known
 // lengths and no branches, and each place in a vector has its own sum, so that compilers vectorize them.
-// Blocks with a NaN, an infinity or a new largest relative difference take a slower way.
+// Blocks with a NaN, an infinity or a new largest relative difference take more steps.
 #include "tools/cli/element_statistics.h"
 
 #include <algorithm>
@@ -86,8 +86,12 @@ struct LaneSums {
 
 class BlockSums {
  public:
-  void add(const Block& block) {
-    if (!is_plain(block)) return add_each(block);
+  /// Makes elements zero that are not finite.
+  void add(Block& block) {
+    if (!is_plain(block)) {
+      drop_not_finite(block);
+      note_larger_relative(block);
+    }
     LaneSums sums = sums_;  // a copy that no pointer refers to: only then can compilers vectorize the loop
     for (std::size_t at = 0; at < kBlock; at += kLanes) {
       for (std::size_t i = 0; i < kLanes; ++i) sums.add(block, at + i, i);
@@ -125,17 +129,23 @@ class BlockSums {
     return std::ranges::count(special, 0.0) == kLanes;
   }
 
-  void add_each(const Block& block) {
+  void drop_not_finite(Block& block) {
     for (std::size_t at = 0; at < kBlock; ++at) {
-      const double a = std::abs(block.a[at]);
-      const double b = std::abs(block.b[at]);
-      if (!(a <= kLargestDouble) || !(b <= kLargestDouble)) {
-        ++not_finite_;
-        continue;
-      }
-      if (block.apart[at] > 0)
-        largest_relative_ = std::max(largest_relative_, block.apart[at] / std::max(a, b));
-      sums_.add(block, at, at % kLanes);
+      const bool is_finite =
+          std::abs(block.a[at]) <= kLargestDouble && std::abs(block.b[at]) <= kLargestDouble;
+      not_finite_ += is_finite ? 0U : 1U;
+      block.a[at] = is_finite ? block.a[at] : 0;
+      block.b[at] = is_finite ? block.b[at] : 0;
+      block.apart[at] = is_finite ? block.apart[at] : 0;
+      block.product[at] = is_finite ? block.product[at] : 0;
+    }
+  }
+
+  void note_larger_relative(const Block& block) {
+    for (std::size_t at = 0; at < kBlock; ++at) {
+      const double larger = std::max(std::abs(block.a[at]), std::abs(block.b[at]));
+      if (block.apart[at] <= largest_relative_ * larger) continue;
+      largest_relative_ = std::max(largest_relative_, block.apart[at] / larger);
     }
   }
 
