@@ -38,12 +38,12 @@ struct Models {
     a = open("a.safetensors", bytes);
     data_at = bytes.size() - 8 - 4 * kLargeElements - 12;
   }
-  std::unique_ptr<Model> open(const std::string& name, const std::string& bytes) {
-    auto model = Model::open(directory.write(name, bytes), {});
+  std::unique_ptr<stfs::Model> open(const std::string& name, const std::string& bytes) {
+    auto model = stfs::Model::open(directory.write(name, bytes), {});
     if (!model) throw std::runtime_error(model.error().message);
     return std::move(*model);
   }
-  [[nodiscard]] std::vector<TensorComparison> compare(const Model& with, unsigned threads,
+  [[nodiscard]] std::vector<TensorComparison> compare(const stfs::Model& with, unsigned threads,
                                                       bool has_statistics = true) const {
     std::istringstream in;
     std::ostringstream out;
@@ -56,7 +56,7 @@ struct Models {
   }
 
   test::TemporaryDirectory directory;
-  std::unique_ptr<Model> a;
+  std::unique_ptr<stfs::Model> a;
   std::size_t data_at = 0;
 };
 
