@@ -46,7 +46,7 @@ struct DiffRequest {
   std::string a;
   std::string b;
   std::vector<std::string> globs;
-  unsigned threads = std::max(std::thread::hardware_concurrency(), 1U);
+  std::uint64_t threads = std::max(std::thread::hardware_concurrency(), 1U);
   bool is_brief = false;
   bool json = false;
 };
@@ -54,9 +54,9 @@ struct DiffRequest {
 /// Opens A and B. Reports each that cannot be opened.
 std::optional<std::pair<Target, Target>> open_both(const DiffRequest& request, Streams& streams) {
   auto a = open_target(request.a, Use::Tensors);
-  if (!a) report_failure(streams, "diff", a.error().message);
+  if (!a) report_failure(streams, a.error().message);
   auto b = open_target(request.b, Use::Tensors);
-  if (!b) report_failure(streams, "diff", b.error().message);
+  if (!b) report_failure(streams, b.error().message);
   if (!a || !b) return std::nullopt;
   return std::pair(std::move(*a), std::move(*b));
 }
@@ -76,13 +76,13 @@ std::string unused_text(const DiffRequest& request, const std::string& glob, con
 
 /// Reports what may hide a difference.
 int report_diff_problems(const DiffRequest& request, const DiffReport& report, Streams& streams) {
-  int code = report_problems(streams, "diff", report.models.a);
-  code = std::max(code, report_problems(streams, "diff", report.models.b));
+  int code = report_problems(streams, report.models.a);
+  code = std::max(code, report_problems(streams, report.models.b));
   for (const std::string& glob : report.unused_globs) {
-    code = report_failure(streams, "diff", unused_text(request, glob, report.models));
+    code = report_failure(streams, unused_text(request, glob, report.models));
   }
   for (const std::string& file : report.changed_files) {
-    code = report_failure(streams, "diff", file + ": was changed during the command: compare it again");
+    code = report_failure(streams, file + ": was changed during the command: compare it again");
   }
   for (std::size_t at = 0; at < report.comparisons.size(); ++at) {
     const TensorComparison& comparison = report.comparisons[at];
@@ -91,9 +91,8 @@ int report_diff_problems(const DiffRequest& request, const DiffReport& report, S
     const bool is_b = comparison.is_failure_of_b;
     const std::string_view name =
         is_b ? report.models.b.tensors()[pair.b].name : report.models.a.tensors()[pair.a].name;
-    code = report_failure(streams, "diff",
-                          fmt::format("{}: {}: {}", is_b ? request.b : request.a, printable_name(name),
-                                      comparison.failure->message));
+    code = report_failure(streams, fmt::format("{}: {}: {}", is_b ? request.b : request.a,
+                                               printable_name(name), comparison.failure->message));
   }
   return code;
 }
@@ -118,8 +117,7 @@ int diff(const Arguments& arguments, Streams& streams) {
   const auto& [a, b] = *targets;
   if ((a.tensor || b.tensor) && !request.globs.empty()) {
     return report_wrong_usage(
-        streams, "diff",
-        (a.tensor ? request.a : request.b) + ": is a tensor's file: GLOB needs archives or mounts");
+        streams, (a.tensor ? request.a : request.b) + ": is a tensor's file: GLOB needs archives or mounts");
   }
   DiffReport report{.models = {*a.model, *b.model}};
   NameGlobs globs(request.globs);
@@ -130,7 +128,7 @@ int diff(const Arguments& arguments, Streams& streams) {
   auto comparisons =
       compare_tensors(report.models, report.difference.pairs,
                       {.threads = request.threads, .has_statistics = !request.is_brief}, streams);
-  if (!comparisons) return report_failure(streams, "diff", comparisons.error().message);
+  if (!comparisons) return report_failure(streams, comparisons.error().message);
   report.comparisons = std::move(*comparisons);
   for (const Model* model : {a.model.get(), b.model.get()}) {
     for (std::string& file : changed_files(*model)) report.changed_files.push_back(std::move(file));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <ostream>
+#include <variant>
 
 #include "core/base/utf8.h"
 #include "tools/text/printable.h"
@@ -17,10 +18,6 @@ namespace {
 
 /// A value of metadata may be a whole document. The table shows this many bytes of it.
 constexpr std::size_t kComparedValueBytes = 40;
-
-std::size_t count_different(const std::vector<TensorComparison>& comparisons) {
-  return static_cast<std::size_t>(std::ranges::count_if(comparisons, &TensorComparison::is_different));
-}
 
 std::size_t count_unreadable(const std::vector<TensorComparison>& comparisons) {
   return static_cast<std::size_t>(
@@ -67,24 +64,21 @@ std::array<std::string, 4> cells_of(const MetadataDifference& difference) {
   return {"metadata", printable_name(difference.key), cell(difference.a), cell(difference.b)};
 }
 
+/// One row: a tensor whose header differs, or an entry of the metadata.
+using HeaderRow = std::variant<const HeaderDifference*, const MetadataDifference*>;
+
 void print_header_differences(const DiffReport& report, std::ostream& out) {
-  const ModelDifference& difference = report.difference;
-  if (difference.tensors.empty() && difference.metadata.empty()) return;
+  std::vector<HeaderRow> rows;
+  for (const HeaderDifference& tensor : report.difference.tensors) rows.emplace_back(&tensor);
+  for (const MetadataDifference& entry : report.difference.metadata) rows.emplace_back(&entry);
+  if (rows.empty()) return;
+  const auto cells = [&report](const HeaderRow& row) {
+    if (const auto* tensor = std::get_if<0>(&row)) return cells_of(report.models, **tensor);
+    return cells_of(*std::get<1>(row));
+  };
   using Align = Table::Align;
-  Table table({Align::Left, Align::Left, Align::Left, Align::Left});
   const std::array<std::string, 4> heading = {"difference", "name", "A", "B"};
-  table.fit(heading);
-  for (const HeaderDifference& tensor : difference.tensors) table.fit(cells_of(report.models, tensor));
-  for (const MetadataDifference& entry : difference.metadata) table.fit(cells_of(entry));
-  table.print(out, heading);
-  for (const HeaderDifference& tensor : difference.tensors) {
-    if (!out) return;
-    table.print(out, cells_of(report.models, tensor));
-  }
-  for (const MetadataDifference& entry : difference.metadata) {
-    if (!out) return;
-    table.print(out, cells_of(entry));
-  }
+  Table({Align::Left, Align::Left, Align::Left, Align::Left}).print(out, rows, cells, heading);
   out << '\n';
 }
 
@@ -111,22 +105,17 @@ StatisticsRow cells_of(const ModelPair& models, const TensorPair& pair, const Te
 }
 
 void print_other_bytes(const DiffReport& report, std::ostream& out) {
-  if (count_different(report.comparisons) == 0) return;
+  const std::vector<std::size_t> rows = report.other_bytes();
+  if (rows.empty()) return;
+  const auto cells = [&report](std::size_t at) {
+    return cells_of(report.models, report.difference.pairs[at], report.comparisons[at]);
+  };
   using Align = Table::Align;
   std::vector<Align> columns(StatisticsRow{}.size(), Align::Right);
   columns[0] = columns[1] = Align::Left;
-  Table table(columns);
   const StatisticsRow heading = {"other bytes", "dtype",  "elements", "different", "not finite", "largest",
                                  "relative",    "cosine", "norm A",   "norm B",    "norm A-B"};
-  const auto for_each_row = [&](const auto& use) {
-    use(heading);
-    for (std::size_t at = 0; out && at < report.comparisons.size(); ++at) {
-      if (!report.comparisons[at].is_different) continue;
-      use(cells_of(report.models, report.difference.pairs[at], report.comparisons[at]));
-    }
-  };
-  for_each_row([&](const StatisticsRow& row) { table.fit(row); });
-  for_each_row([&](const StatisticsRow& row) { table.print(out, row); });
+  Table(columns).print(out, rows, cells, heading);
   out << '\n';
 }
 
@@ -144,8 +133,16 @@ std::uint64_t DiffReport::size_bytes() const {
   return size_bytes;
 }
 
+std::vector<std::size_t> DiffReport::other_bytes() const {
+  std::vector<std::size_t> found;
+  for (std::size_t at = 0; at < comparisons.size(); ++at) {
+    if (comparisons[at].is_different) found.push_back(at);
+  }
+  return found;
+}
+
 std::size_t DiffReport::differences() const {
-  return difference.tensors.size() + difference.metadata.size() + count_different(comparisons);
+  return difference.tensors.size() + difference.metadata.size() + other_bytes().size();
 }
 
 bool DiffReport::is_equal() const {
@@ -172,7 +169,7 @@ void print_diff_summary(const DiffReport& report, std::ostream& out) {
   add(count_kind(report.difference, "only_in_b"), "only in B");
   add(count_kind(report.difference, "dtype"), "of another dtype");
   add(count_kind(report.difference, "shape"), "of another shape");
-  add(count_different(report.comparisons), "with other bytes");
+  add(report.other_bytes().size(), "with other bytes");
   add(count_unreadable(report.comparisons), "unreadable");
   add(report.difference.metadata.size(), "in the metadata");
   out << (kinds.empty() ? "no difference found" : kinds) << '\n';

@@ -24,6 +24,8 @@ struct DiffReport {
   [[nodiscard]] std::size_t tensors() const;
   /// The bytes of A that were compared with as many bytes of B.
   [[nodiscard]] std::uint64_t size_bytes() const;
+  /// Positions in `comparisons` of tensors with other bytes.
+  [[nodiscard]] std::vector<std::size_t> other_bytes() const;
   /// The differences of all kinds. A tensor that cannot be read is a problem, not a difference.
   [[nodiscard]] std::size_t differences() const;
   /// Whether there is neither a difference nor a problem.

@@ -33,7 +33,7 @@ class Comparer {
       : models_(models), pairs_(pairs), comparisons_(pairs.size()), failed_parts_(pairs.size(), kNoPart) {}
 
   /// Finds the pairs whose bytes differ. @return false if interrupted.
-  [[nodiscard]] bool compare_bytes(unsigned threads, Streams& streams) {
+  [[nodiscard]] bool compare_bytes(std::uint64_t threads, Streams& streams) {
     std::vector<std::size_t> all(pairs_.size());
     for (std::size_t pair = 0; pair < all.size(); ++pair) all[pair] = pair;
     const std::vector<ComparedPart> parts = parts_of(all);
@@ -52,7 +52,7 @@ class Comparer {
   }
 
   /// Computes the statistics of the pairs that differ. @return false if interrupted.
-  [[nodiscard]] bool compare_numbers(unsigned threads, Streams& streams) {
+  [[nodiscard]] bool compare_numbers(std::uint64_t threads, Streams& streams) {
     std::vector<std::size_t> different;
     for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
       if (comparisons_[pair].is_different && !comparisons_[pair].failure) different.push_back(pair);
@@ -92,10 +92,11 @@ class Comparer {
     return parts;
   }
 
-  static bool run(std::span<const ComparedPart> parts, unsigned threads, Streams& streams, const Job& job) {
+  static bool run(std::span<const ComparedPart> parts, std::uint64_t threads, Streams& streams,
+                  const Job& job) {
     std::uint64_t size_bytes = 0;
     for (const ComparedPart& part : parts) size_bytes += part.end - part.begin;
-    Progress progress(streams, "diff", size_bytes);
+    Progress progress(streams, size_bytes);
     return run_jobs(parts.size(), threads, progress, job);
   }
 

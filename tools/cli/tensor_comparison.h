@@ -29,7 +29,7 @@ struct TensorComparison {
 };
 
 struct ComparisonOptions {
-  unsigned threads = 1;
+  std::uint64_t threads = 1;
   bool has_statistics = true;
 };
 
