@@ -141,8 +141,9 @@ Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
   // No event reports that the store works again, or has space again, so the check must be repeated.
   change.is_due_again = why.code == ErrorCode::System;
   if (!is_new) return change;
-  change.tell = [message = why.message] {
-    log::error("{}: its tensors give EIO until it is replaced by an archive", message);
+  change.tell = [message = why.message, is_repeated = change.is_due_again] {
+    log::error("{}: its tensors give EIO until it {}", message,
+               is_repeated ? "can be opened, which is tried each second" : "is replaced by an archive");
   };
   return change;
 }
