@@ -63,6 +63,24 @@ def test_a_change_from_a_failing_disk_is_whole_or_none(disk, tmp_path, verb):  #
     assert set(codes) == {0, 1}, codes
 
 
+def test_a_diff_of_a_failing_disk_is_right_or_says_why_not(disk, tmp_path):  # noqa: F811
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(Path(disk.path).read_bytes())
+    codes = []
+    for _ in range(ROUNDS):
+        disk.cut()
+        done = run(STFS, "diff", copy, disk.path)
+        disk.restore()
+        codes.append(done.returncode)
+        if done.returncode == 0:
+            assert done.stdout.endswith(": equal\n") and not done.stderr, done
+            continue
+        assert done.returncode == 1 and disk.path in done.stderr and "Input/output error" in done.stderr, done
+        # An archive that opens is not called different for bytes that nobody has read.
+        assert not done.stdout or done.stdout.endswith(" unreadable\n"), done
+    assert set(codes) == {0, 1}, codes
+
+
 def test_serve_from_a_failing_disk_serves_what_is_right_or_says_why_not(disk):  # noqa: F811
     codes = []
     for _ in range(ROUNDS):

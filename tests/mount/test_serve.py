@@ -163,8 +163,15 @@ def test_a_start_can_be_cancelled(serve, directory, path):
         file.write(len(header).to_bytes(8, "little") + header)
         file.truncate(8 + len(header) + size)
     server = serve(source)
-    assert eventually(lambda: os.path.exists(path))
-    waiting = lease_client.Connection(path)
+
+    def connect():
+        try:
+            return lease_client.Connection(path)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return None  # a socket gets its name before its server listens
+
+    waiting = eventually(connect)
+    assert waiting, server.errors
     waiting.socket.send(lease_client.packet(lease_client.ATTACH))
     time.sleep(0.3)
     if server.process.poll() is not None:

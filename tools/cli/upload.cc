@@ -151,7 +151,7 @@ void print_text(const Outcome& outcome, std::ostream& out) {
     if (outcome.memory != nullptr) {
       const auto& memory = (*outcome.memory)[at];
       out << (memory ? fmt::format(" of {} free", human_size(memory->free_bytes))
-                     : " of a device that does not exist");
+                     : " of a device that cannot be used");
     }
     out << '\n';
   }

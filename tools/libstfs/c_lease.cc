@@ -31,7 +31,7 @@ Result<upload::AttachOptions> options_of(const stfs_attach_options* given) {
 
 stfs_lease* stfs_attach(const char* socket, const stfs_attach_options* options, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_lease*> {
-    if (socket == nullptr) return refuse("stfs_attach: socket is NULL or empty");
+    if (socket == nullptr) return refuse("stfs_attach: socket is NULL");
     const auto known = options_of(options);
     if (!known) return tl::unexpected(known.error());
     auto lease = upload::Lease::attach(socket, *known);

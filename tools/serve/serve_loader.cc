@@ -4,6 +4,8 @@
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <system_error>
 
 namespace stfs::upload {
 namespace {
@@ -40,6 +42,7 @@ ServeLoader::ServeLoader(LoadSteps steps, LoaderOptions options)
     : steps_(std::move(steps)),
       options_(std::move(options)),
       ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+  if (ready_.get() < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
   thread_ = std::thread([this] { work(); });
 }
 

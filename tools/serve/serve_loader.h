@@ -56,7 +56,8 @@ struct Loaded {
 
 class ServeLoader {
  public:
-  /// Starts the first upload at once. If the first upload fails, there are no others.
+  /// Starts the first upload at once. If the first upload fails, there are no others. Throws
+  /// std::system_error if the process has no descriptor or no thread left.
   ServeLoader(LoadSteps steps, LoaderOptions options);
   /// Cancels the running upload and waits for its end.
   ~ServeLoader();
