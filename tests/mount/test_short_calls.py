@@ -49,7 +49,7 @@ def short(short_calls):
     return run
 
 
-@pytest.mark.parametrize("refused", REFUSED)
+@pytest.mark.parametrize("refused", [*REFUSED, "end"])
 @pytest.mark.parametrize("tensor", SIZES)
 def test_put_is_whole(short, archive, tmp_path, refused, tensor):
     expected = Expectation(archive)
@@ -64,7 +64,7 @@ def test_put_is_whole(short, archive, tmp_path, refused, tensor):
     assert sorted(os.listdir(tmp_path)) == ["data", "m.safetensors"]
 
 
-@pytest.mark.parametrize("refused", ["", "copy"])
+@pytest.mark.parametrize("refused", ["", "copy", "end"])
 def test_what_is_read_is_right(short, archive, tmp_path, refused):
     expected = Expectation(archive)
     assert short(refused, STFS, "cat", archive.path, "b") == expected.tensor("b")
