@@ -19,6 +19,7 @@
 
 using namespace stfs;
 using stfs::test::content_of;
+using stfs::test::count_files;
 using stfs::test::TemporaryDirectory;
 
 namespace {
