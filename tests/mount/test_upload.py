@@ -129,9 +129,10 @@ def test_an_interrupt_cancels_and_is_told(tmp_path, number):
 
 @pytest.mark.once
 def test_an_archive_that_changes_meanwhile_fails_the_upload(tmp_path):
-    path = sparse_archive(tmp_path / "m.safetensors", 4 << 30)
+    path = sparse_archive(tmp_path / "m.safetensors", 2 << 30)
     for change in ("write", "cut", "replace"):
         process = start_upload(path, "--verify")
+        process.send_signal(signal.SIGSTOP)  # however long the change takes, it comes in the middle
         if change == "write":
             with open(path, "r+b") as file:
                 file.seek(-4, os.SEEK_END)
@@ -141,11 +142,12 @@ def test_an_archive_that_changes_meanwhile_fails_the_upload(tmp_path):
         else:
             sparse_archive(tmp_path / "new", 4096)
             os.rename(tmp_path / "new", path)
+        process.send_signal(signal.SIGCONT)
         out, errors = process.communicate(timeout=mounted.LIMIT)
         assert process.returncode == 1, (change, out, errors)
         assert b"since the upload was planned" in errors, (change, errors)
         assert out == b""
-        sparse_archive(path, 4 << 30)
+        sparse_archive(path, 2 << 30)
 
 
 def test_more_than_fits_is_said_before_a_byte_moves(tmp_path):
