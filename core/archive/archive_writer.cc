@@ -7,17 +7,11 @@
 #include <utility>
 
 namespace stfs {
-namespace {
-
-constexpr std::uint64_t kDataAlignment = 4096;
-constexpr std::uint64_t kHeaderSlackBytes = 64 * 1024;
-
-}  // namespace
 
 Result<ArchiveWriter> ArchiveWriter::create(const std::filesystem::path& path,
                                             std::span<const TensorSpec> tensors, const Metadata& metadata,
-                                            bool replace) {
-  Result<std::string> header = format_header(tensors, metadata, kDataAlignment, kHeaderSlackBytes);
+                                            bool replace, const ArchiveLayout& layout) {
+  Result<std::string> header = format_header(tensors, metadata, layout.alignment, layout.slack_bytes);
   if (!header) return tl::unexpected(std::move(header).error().within(path.native()));
   std::uint64_t expected_bytes = 0;
   for (const TensorSpec& tensor : tensors) {  // format_header has checked for overflow

@@ -16,13 +16,18 @@
 
 namespace stfs {
 
+/// The arguments of format_header(). Later edits of the header then need not move the data (DURABILITY.md).
+struct ArchiveLayout {
+  std::uint64_t alignment = 4096;
+  std::uint64_t slack_bytes = 64 * 1024;
+};
+
 class ArchiveWriter {
  public:
   /// Starts an archive with these tensors, in this order. EEXIST if the path exists and `replace` is false.
-  /// The data start at a multiple of 4096, behind 64 KiB of header slack, so that later edits of the header
-  /// need not move the data (DURABILITY.md).
   static Result<ArchiveWriter> create(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
-                                      const Metadata& metadata, bool replace);
+                                      const Metadata& metadata, bool replace,
+                                      const ArchiveLayout& layout = {});
 
   /// Appends data: the tensors' bytes one after another, in pieces of any size. After a failure here or in
   /// finish() the temporary file is gone, and the writer is unusable.

@@ -55,7 +55,9 @@ struct TensorSpec {
 /// Returns the size of a tensor's data in bytes. Makes checks 7 and 8.
 Result<std::uint64_t> data_size_bytes(Dtype dtype, std::span<const std::uint64_t> shape);
 
-/// Sorts as the reference writes tensors: by descending alignment, then by name.
+/// Whether the reference writes tensor `a` before tensor `b`: by descending alignment, then by name.
+bool is_written_before(Dtype dtype_a, std::string_view name_a, Dtype dtype_b, std::string_view name_b);
+/// Sorts as the reference writes tensors.
 void sort_for_writing(std::vector<TensorSpec>& tensors);
 
 /// Returns the 8 length bytes and the JSON. Spaces pad the JSON so that the data start at a multiple of

@@ -97,10 +97,14 @@ Result<std::string> format_padded(std::span<const TensorSpec> tensors, const Met
 
 }  // namespace
 
-void sort_for_writing(std::vector<TensorSpec>& tensors) {
+bool is_written_before(Dtype dtype_a, std::string_view name_a, Dtype dtype_b, std::string_view name_b) {
   // The enumeration is in order of alignment. The reference compares it too (Dtype: Ord).
+  return dtype_a != dtype_b ? dtype_a > dtype_b : name_a < name_b;
+}
+
+void sort_for_writing(std::vector<TensorSpec>& tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorSpec& a, const TensorSpec& b) {
-    return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
+    return is_written_before(a.dtype, a.name, b.dtype, b.name);
   });
 }
 

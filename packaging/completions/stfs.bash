@@ -1,7 +1,7 @@
 # Completion of stfs for bash: verbs, options, files, and the names of tensors. packaging/generate writes the marked section.
 
 # BEGIN generated: verbs
-_stfs_verbs="ls info cat slice verify diff put apply recover upload devices serve sample"
+_stfs_verbs="ls info cat slice verify diff put apply repack recover upload devices serve sample"
 
 # Sets `options`, and `kinds`: what each argument is. A kind that ends in ... repeats.
 _stfs_verb() {
@@ -14,6 +14,7 @@ _stfs_verb() {
     diff) options="--brief --threads --json --help" kinds=(file file tensor...) ;;
     put) options="--from-tensor --raw --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
     apply) options="--dry-run --durability --nolock --wait --json --help" kinds=(file file) ;;
+    repack) options="--keep --drop --dtype --order --align --slack --shard-size --force --dry-run --json --help" kinds=(file file) ;;
     recover) options="--dry-run --force --json --help" kinds=(file) ;;
     upload) options="--device --select --dtype --verify --dry-run --json --help" kinds=(file...) ;;
     devices) options="--json --help" kinds=() ;;
@@ -37,6 +38,13 @@ _stfs_value() {
     put:--wait) words="" ;;
     apply:--durability) words="power process" ;;
     apply:--wait) words="" ;;
+    repack:--keep) words="" ;;
+    repack:--drop) words="" ;;
+    repack:--dtype) words="" ;;
+    repack:--order) words="source name reference" ;;
+    repack:--align) words="" ;;
+    repack:--slack) words="" ;;
+    repack:--shard-size) words="" ;;
     upload:-d | upload:--device) words="cpu cuda:0" ;;
     upload:--select) words="" ;;
     upload:--dtype) words="F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" ;;

@@ -24,8 +24,8 @@ function __stfs_tensors
 end
 
 # BEGIN generated: verbs
-set -g __stfs_verbs ls info cat slice verify diff put apply recover upload devices serve sample
-set -g __stfs_valued --sort -o --output --record --against --threads --from-tensor --durability --wait -d --device --select --dtype --socket --status --layers --hidden --size --seed
+set -g __stfs_verbs ls info cat slice verify diff put apply repack recover upload devices serve sample
+set -g __stfs_valued --sort -o --output --record --against --threads --from-tensor --durability --wait --keep --drop --dtype --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a ls -d 'List the tensors of an archive or a sharded model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a info -d 'Show totals by dtype, metadata, header and alignment of a model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a cat -d 'Write the bytes of tensors to standard output'
@@ -34,6 +34,7 @@ complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a veri
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a diff -d 'Compare two models tensor by tensor'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a put -d 'Replace the content of one tensor, completely or not at all'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a apply -d 'Change all tensors of a delta in the target at once, or none'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a repack -d 'Write the tensors of a model into a new archive or new shards'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a recover -d 'Finish the commits of interrupted writers'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a upload -d 'Move tensors into the memory of devices'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a devices -d 'List the devices for uploads, and their memory'
@@ -85,6 +86,17 @@ complete -c stfs -n "__fish_seen_subcommand_from apply" -l nolock -d 'Take no lo
 complete -c stfs -n "__fish_seen_subcommand_from apply" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
 complete -c stfs -n "__fish_seen_subcommand_from apply" -l json -d 'Print the result as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from apply" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -l keep -x -d 'Write only tensors whose name matches a GLOB'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -l drop -x -d 'Leave out tensors whose name matches'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -l dtype -x -d 'Convert floating-point tensors to DTYPE'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -l order -x -a "source name reference" -d 'Order of the data: source (default), name, or reference (by alignment, then name)'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -l align -x -d 'Start the data at a multiple of SIZE'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -l slack -x -d 'Leave SIZE in the header for later edits'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -l shard-size -x -d 'Begin a new shard before SIZE would be exceeded'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -s f -l force -d 'Replace files that exist'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -s n -l dry-run -d 'Check all and list what would be written'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -l json -d 'Describe what was written as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from recover" -s n -l dry-run -d 'Look and explain'
 complete -c stfs -n "__fish_seen_subcommand_from recover" -l force -d 'Apply a foreign journal too, if it knows the content of every block'
 complete -c stfs -n "__fish_seen_subcommand_from recover" -l json -d 'Print the result as a JSON object'

@@ -30,14 +30,19 @@ def test_slice_of_an_archive_that_is_cut(cut_archive, selected):
     run_verb(cut_archive, [STFS, "slice", cut_archive.path, selected], is_same(due))
 
 
-def test_verify_of_an_archive_that_is_cut(cut_archive):
-    def sums(out):
-        return {tensor["name"]: tensor["checksum"] for tensor in json.loads(out)["tensors"]}
+def sums_of(out):
+    return {tensor["name"]: tensor["checksum"] for tensor in json.loads(out)["tensors"]}
 
-    due = sums(subprocess.run([STFS, "verify", "--json", cut_archive.path], check=True, capture_output=True).stdout)
+
+def verified(path):
+    return subprocess.run([STFS, "verify", "--json", path], check=True, capture_output=True).stdout
+
+
+def test_verify_of_an_archive_that_is_cut(cut_archive):
+    due = sums_of(verified(cut_archive.path))
 
     def judge(out):
-        assert sums(out) == due
+        assert sums_of(out) == due
 
     run_verb(cut_archive, [STFS, "verify", "--json", cut_archive.path], judge)
 
@@ -48,6 +53,19 @@ def test_diff_of_an_archive_that_is_cut(cut_archive, tmp_path):
     whole.write_bytes(cut_archive.content)
     for models in ([cut_archive.path, whole], [whole, cut_archive.path]):
         run_verb(cut_archive, [STFS, "diff", *models], is_same(b"compared 3 tensors, 12.0 MiB: equal\n"))
+
+
+def test_repack_of_an_archive_that_is_cut(cut_archive, tmp_path):
+    """All tensors are written, or none."""
+    due = sums_of(verified(cut_archive.path))
+    out = tmp_path / "out.safetensors"
+
+    def judge(_):
+        assert sums_of(verified(out)) == due
+        out.unlink()
+
+    run_verb(cut_archive, [STFS, "repack", cut_archive.path, out], judge)
+    assert [path.name for path in tmp_path.iterdir()] == ["cut.safetensors"]
 
 
 @pytest.mark.parametrize("verb", [["ls"], ["info"]])

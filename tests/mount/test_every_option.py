@@ -46,6 +46,10 @@ COMMANDS = [
     ("apply m.safetensors d.safetensors", r"^changed 2 tensors of .*, 96 B"),
     ("apply --dry-run m.safetensors d.safetensors", r"would change 2 tensors of .*, 96 B"),
     ("apply --durability power --nolock --wait 0 --json m.safetensors d.safetensors", r'"tensors": ?\['),
+    ("repack m.safetensors new.safetensors --force", r"^wrote new\.safetensors: 2 tensors, 96 B\n$"),
+    ("repack --keep w --keep b --drop b --dtype w=F16 --json --force m.safetensors new.safetensors", r'"left_out": ?1'),
+    ("repack --order name --align 64K --slack 1K --dry-run m.safetensors unwritten.safetensors", r"^b .*\nw .*\nwould write "),
+    ("repack --shard-size 48 --force m.safetensors new.safetensors.index.json", r" in 2 shards\n$"),
     ("recover m.safetensors", r"no journal, nothing to recover"),
     ("recover --dry-run --force m.safetensors", r"no journal, nothing to recover"),
     ("recover --json m.safetensors", r'"journals": ?\[\]'),
@@ -61,7 +65,7 @@ COMMANDS = [
 ]
 # These hold the same tensors. What names the mount's own copy of the archive can be read alone.
 TARGETS = ["sharded", "sharded/model.safetensors.index.json", "one", "mnt", "mnt/.safetensors/archive.safetensors"]
-READING = ("ls", "info", "cat", "slice", "verify", "diff", "recover", "upload")
+READING = ("ls", "info", "cat", "slice", "verify", "diff", "repack", "recover", "upload")
 
 
 def stfs(directory, words):

@@ -63,6 +63,23 @@ def test_a_change_from_a_failing_disk_is_whole_or_none(disk, tmp_path, verb):  #
     assert set(codes) == {0, 1}, codes
 
 
+def test_a_repack_of_a_failing_disk_is_whole_or_none(disk, tmp_path):  # noqa: F811
+    out = tmp_path / "out.safetensors"
+    codes = []
+    for _ in range(ROUNDS):
+        disk.cut()
+        done = run(STFS, "repack", disk.path, out)
+        disk.restore()
+        codes.append(done.returncode)
+        if done.returncode == 0:
+            assert data_of(out) == data_of(disk.path)
+            out.unlink()
+            continue
+        assert done.returncode == 1 and disk.path in done.stderr and "Input/output error" in done.stderr, done
+        assert not out.exists() and not list(tmp_path.glob(".stfs-*"))
+    assert set(codes) == {0, 1}, codes
+
+
 def test_a_diff_of_a_failing_disk_is_right_or_says_why_not(disk, tmp_path):  # noqa: F811
     copy = tmp_path / "copy.safetensors"
     copy.write_bytes(Path(disk.path).read_bytes())

@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.sequential, pytest.mark.library]
 
 STFS = mounted.BUILD / "stfs"
 W = np.arange(12, dtype="f4").reshape(3, 4)
-PATHS = {"path", "path_a", "path_b", "delta", "output", "shard", "shards", "socket", "sources"}
+PATHS = {"path", "path_a", "path_b", "delta", "output", "shard", "shards", "socket", "source", "sources"}
 
 # verb -> its arguments, every path relative, and the paths that its object must have
 VERBS = {
@@ -30,6 +30,7 @@ VERBS = {
     "diff": (["diff", "m.safetensors", "link.safetensors"], {"path_a": "m.safetensors", "path_b": "link.safetensors"}),
     "put": (["put", "m.safetensors", "w", "d.safetensors"], {"path": "m.safetensors"}),
     "apply": (["apply", "m.safetensors", "d.safetensors"], {"path": "m.safetensors", "delta": "d.safetensors"}),
+    "repack": (["repack", "m.safetensors", "new.safetensors"], {"source": "m.safetensors", "path": "new.safetensors"}),
     "recover": (["recover", "link.safetensors"], {"path": "link.safetensors"}),
     "upload": (["upload", "m.safetensors", "--device", "cpu"], {}),
     "upload, planned": (["upload", "m.safetensors", "--device", "cpu", "--dry-run"], {}),

@@ -215,11 +215,60 @@ def test_an_interrupt_ends_diff(tmp_path):
     assert (process.returncode, out, errors.decode()) == (-signal.SIGINT, b"", f"stfs diff: {path}: interrupted\n")
 
 
-@pytest.mark.parametrize("verb", ["verify", "diff"])
+def start_repack(tmp_path, path, out, *options):
+    """A repack that has begun to write; stopped, so that what the caller does comes in the middle."""
+    process = subprocess.Popen([STFS, "repack", "--dtype", "F16", *options, path, tmp_path / out],
+                               stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert mounted.eventually(lambda: writes_in(process, tmp_path, path) or process.poll() is not None)
+    process.send_signal(signal.SIGSTOP)
+    assert process.poll() is None
+    return process
+
+
+@pytest.mark.parametrize("out, options", [("out.safetensors", []), ("out.safetensors.index.json", ["--shard-size", "64M"])])
+def test_an_interrupt_of_repack_leaves_nothing_behind(tmp_path, out, options):
+    path = sparse_archive(tmp_path / "m.safetensors", 2 << 30)
+    process = start_repack(tmp_path, path, out, *options)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGCONT)
+    written, errors = process.communicate(timeout=30 * mounted.PATIENCE)
+    assert (process.returncode, written) == (-signal.SIGINT, b""), errors
+    assert errors.decode() == f"stfs repack: {tmp_path / out}: interrupted, nothing is left\n"
+    assert os.listdir(tmp_path) == ["m.safetensors"]
+
+
+def test_a_source_that_changes_meanwhile_is_not_repacked(tmp_path):
+    path = sparse_archive(tmp_path / "m.safetensors", 1 << 30)
+    process = start_repack(tmp_path, path, "out.safetensors")
+    with open(path, "r+b") as file:
+        file.seek(-4, os.SEEK_END)
+        file.write(b"1234")
+    process.send_signal(signal.SIGCONT)
+    errors = process.communicate(timeout=60 * mounted.PATIENCE)[1].decode()
+    assert process.returncode == 1
+    assert errors == f"stfs repack: {path}: was changed during the command: {tmp_path / 'out.safetensors'} was not written\n"
+    assert os.listdir(tmp_path) == ["m.safetensors"]
+
+
+def test_repack_of_a_mount_is_its_archive_in_other_order(tmp_path, mounts):
+    sharded = ShardedModel(tmp_path / "sharded", tensors=values())
+    mount = mounts(sharded.index)
+    stfs("repack", "--order", "name", mount.path, tmp_path / "out.safetensors")
+    stfs("diff", mount.path, tmp_path / "out.safetensors")
+    inside = stfs("repack", mount.path, mount / "out.safetensors", wanted=1).stderr.decode()
+    assert "a mount of tensors holds no new files: name a place outside of the mount" in inside
+    single = stfs("repack", mount / "a.f32", tmp_path / "out2.safetensors", wanted=1).stderr.decode()
+    assert "is a tensor's file: name the mount or the archive" in single
+
+
+@pytest.mark.parametrize("verb", ["verify", "diff", "repack"])
 def test_memory_does_not_grow_with_the_model(tmp_path, verb):
     path = sparse_archive(tmp_path / "m.safetensors", 256 << 20)
     if verb == "verify":
         check_memory(64, verb, path)
+        return
+    if verb == "repack":
+        check_memory(64, verb, "--dtype", "F16", path, tmp_path / "out.safetensors")
         return
     other = sparse_archive(tmp_path / "other.safetensors", 256 << 20)
     with open(path, "r+b") as file:  # every part differs

@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
       Verb{"diff", "compare two models tensor by tensor", diff},
       Verb{"put", "change one tensor: from bytes, a .npy file or another archive", put},
       Verb{"apply", "change all tensors of a delta at once, or none", apply},
+      Verb{"repack", "write a new archive: other order, alignment, shards or dtypes", repack},
       Verb{"recover", "finish the commits of interrupted writers", recover},
       Verb{"upload", "move tensors into the memory of devices", upload},
       Verb{"devices", "list the devices for uploads", devices},

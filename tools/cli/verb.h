@@ -38,6 +38,7 @@ int verify(const Arguments& arguments, Streams& streams);
 int diff(const Arguments& arguments, Streams& streams);
 int put(const Arguments& arguments, Streams& streams);
 int apply(const Arguments& arguments, Streams& streams);
+int repack(const Arguments& arguments, Streams& streams);
 int recover(const Arguments& arguments, Streams& streams);
 int upload(const Arguments& arguments, Streams& streams);
 int devices(const Arguments& arguments, Streams& streams);

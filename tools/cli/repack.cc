@@ -1,0 +1,278 @@
+// stfs repack: writes the tensors of a model into a new archive, or into new shards.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <map>
+#include <ostream>
+#include <utility>
+
+#include "tools/cli/command_line.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/repack_output.h"
+#include "tools/cli/repack_plan.h"
+#include "tools/cli/verb.h"
+#include "tools/device/conversion.h"
+#include "tools/target/target.h"
+#include "tools/text/json_document.h"
+#include "tools/text/near_names.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+#include "tools/text/table.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kRepackExamples =
+    "SOURCE stays as it is. OUT is a new archive. If OUT ends in .safetensors.index.json, it is a new "
+    "index,\n"
+    "and the shards NAME-00001-of-0000N.safetensors are written beside it. Metadata is kept. A GLOB is "
+    "matched\n"
+    "against whole names; * matches dots and slashes too. Options with a GLOB may be repeated.\n"
+    "The format has no gaps between tensors: --align places the first one. With --order reference each "
+    "tensor\n"
+    "is then aligned to its elements. With --order name, layer 2 comes before layer 10.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs repack model.safetensors packed.safetensors              align the data to pages\n"
+    "  stfs repack model.safetensors.index.json joined.safetensors   join shards\n"
+    "  stfs repack --shard-size 2G model.safetensors split.safetensors.index.json\n"
+    "  stfs repack --keep '*.mlp.*' model.safetensors mlp.safetensors\n"
+    "  stfs repack --drop 'lm_head.*' model.safetensors body.safetensors\n"
+    "  stfs repack --dtype '*.norm.*=F32' --dtype BF16 model.safetensors bf16.safetensors\n"
+    "  stfs repack --dry-run --order name model.safetensors sorted.safetensors";
+
+constexpr std::string_view kDefaultShardSize = "5GB";  // as save_pretrained() of the transformers library
+
+struct RepackRequest {
+  std::string source;
+  std::string out;
+  std::vector<std::string> dtypes;
+  std::string order = "source";
+  std::string align;
+  std::string slack;
+  std::string shard_size;
+  RepackOptions options;
+  RepackOutput output;
+  bool is_dry_run = false;
+  bool json = false;
+};
+
+/// Parses [GLOB=]DTYPE. A name may contain "=", a dtype does not.
+Result<DtypeRule> parse_rule(const std::string& text) {
+  const std::size_t at = text.rfind('=');
+  const auto dtype =
+      upload::conversion_target_named(at == std::string::npos ? text : std::string_view(text).substr(at + 1));
+  if (!dtype) return tl::unexpected(dtype.error());
+  return DtypeRule{at == std::string::npos ? "*" : text.substr(0, at), *dtype};
+}
+
+/// Sets `to` if the text is not empty. @return whether the text is empty or a size.
+bool take_size(const std::string& text, std::uint64_t& to) {
+  if (text.empty()) return true;
+  const auto size_bytes = parse_size(text);
+  if (size_bytes) to = *size_bytes;
+  return size_bytes.has_value();
+}
+
+std::string not_a_size(std::string_view option, const std::string& text) {
+  return fmt::format("{}: {}: is not a size such as 64K, 2M or 5GB", option, text);
+}
+
+/// Completes the options. Returns the mistake on the command line, or nothing.
+std::string complete(RepackRequest& request) {
+  RepackOptions& options = request.options;
+  options.out = request.out;
+  if (request.out.empty()) return "OUT is empty: name the archive or index to write";
+  for (const std::string& text : request.dtypes) {
+    auto rule = parse_rule(text);
+    if (!rule) return "--dtype: " + rule.error().message;
+    options.dtypes.push_back(std::move(*rule));
+  }
+  options.order = request.order == "name"        ? TensorOrder::Name
+                  : request.order == "reference" ? TensorOrder::Reference
+                                                 : TensorOrder::Source;
+  ArchiveLayout& layout = request.output.layout;
+  if (!take_size(request.align, layout.alignment)) return not_a_size("--align", request.align);
+  if (!std::has_single_bit(layout.alignment) || layout.alignment < 8 || layout.alignment > 64U << 20U) {
+    return "--align: must be a power of two from 8 to 64M";
+  }
+  if (!take_size(request.slack, layout.slack_bytes)) return not_a_size("--slack", request.slack);
+  if (layout.slack_bytes > kMaxHeaderBytes) {
+    return fmt::format("--slack: a header has at most {} bytes", grouped(kMaxHeaderBytes));
+  }
+  const bool is_index = options.out.native().ends_with(kIndexSuffix);
+  if (!is_index && !request.shard_size.empty()) {
+    return fmt::format("--shard-size: OUT must be an index: its name must end in {}", kIndexSuffix);
+  }
+  if (!is_index) return {};
+  std::uint64_t shard_bytes = 0;
+  if (request.shard_size.empty()) request.shard_size = kDefaultShardSize;
+  if (!take_size(request.shard_size, shard_bytes) || shard_bytes == 0) {
+    return not_a_size("--shard-size", request.shard_size);
+  }
+  options.shard_bytes = shard_bytes;
+  return {};
+}
+
+/// The files that the plan writes, in the order in which they get their names.
+std::vector<std::filesystem::path> paths_of(const RepackPlan& plan, const RepackOptions& options) {
+  std::vector<std::filesystem::path> paths;
+  for (const RepackedFile& file : plan.files) paths.push_back(file.path);
+  if (options.shard_bytes) paths.push_back(options.out);
+  return paths;
+}
+
+/// Why a path can't be written; nothing if it can.
+std::optional<std::string> obstacle_at(const std::filesystem::path& path, const Model& model,
+                                       bool is_replacing) {
+  std::error_code unknown;
+  const auto status = std::filesystem::symlink_status(path, unknown);
+  if (!std::filesystem::exists(status)) return std::nullopt;
+  if (std::filesystem::is_directory(path, unknown)) return "is a directory: name the file to write";
+  const auto is_same = [&](const std::filesystem::path& other) {
+    return std::filesystem::equivalent(path, other, unknown);
+  };
+  if (is_same(model.path()) ||
+      std::ranges::any_of(model.shards(), [&](const Shard& shard) { return is_same(shard.path); })) {
+    return "belongs to SOURCE: write a new file, then rename it";
+  }
+  if (!is_replacing) return "exists already: --force replaces it";
+  return std::nullopt;
+}
+
+/// Explains globs that match nothing, and files that can't be written. @return kFailed if there are any.
+int report_obstacles(const RepackRequest& request, const Model& model, const RepackPlan& plan,
+                     Streams& streams) {
+  int code = kDone;
+  for (const std::string& glob : plan.unused_globs) {
+    NearNames near(glob);
+    for (std::uint32_t at = 0; at < model.tensors().size(); ++at) near.offer(model.tensors()[at].name);
+    code = report_failure(streams, fmt::format("{}: {}: no tensor matches{}", request.source,
+                                               printable_name(glob), near.question()));
+  }
+  if (plan.tensors.empty() && code == kDone) {
+    code = report_failure(streams, request.source + ": no tensor is left to write");
+  }
+  for (const std::filesystem::path& path : paths_of(plan, request.options)) {
+    if (const auto why = obstacle_at(path, model, request.output.is_replacing)) {
+      code = report_failure(streams, path.native() + ": " + *why);
+    }
+  }
+  return code;
+}
+
+std::string dtype_text(const RepackedTensor& tensor, const Model& model) {
+  const Dtype source = model.tensors()[tensor.source].dtype;
+  if (source == tensor.dtype) return std::string(name_of(tensor.dtype));
+  return fmt::format("{} from {}", name_of(tensor.dtype), name_of(source));
+}
+
+void print_text(const RepackRequest& request, const Model& model, const RepackPlan& plan,
+                std::uint64_t overflows, std::ostream& out) {
+  if (request.is_dry_run) {
+    using Align = Table::Align;
+    Table table({Align::Left, Align::Left, Align::Left, Align::Right});
+    table.print(out, plan.tensors, [&model](const RepackedTensor& tensor) {
+      const Tensor source = model.tensors()[tensor.source];
+      return std::array<std::string, 4>{printable_name(source.name), dtype_text(tensor, model),
+                                        shape_text(source.shape), human_size(tensor.size_bytes)};
+    });
+  }
+  out << fmt::format("{} {}: {}, {}", request.is_dry_run ? "would write" : "wrote",
+                     printable(request.options.out.native()), counted(plan.tensors.size(), "tensor"),
+                     human_size(plan.data_bytes));
+  if (request.options.shard_bytes) out << " in " << counted(plan.files.size(), "shard");
+  out << '\n';
+  if (plan.left_out > 0) out << "left out " << counted(plan.left_out, "tensor") << '\n';
+  if (plan.converted > 0) {
+    out << (request.is_dry_run ? "would convert " : "converted ") << counted(plan.converted, "tensor")
+        << '\n';
+  }
+  if (overflows > 0) out << counted(overflows, "element") << " did not fit the new dtype\n";
+}
+
+void print_json(const RepackRequest& request, const Model& model, const RepackPlan& plan,
+                std::uint64_t overflows, std::ostream& out) {
+  JsonStream document(out);
+  document.member("source", json_path(model.path()));
+  document.member("path", json_path(request.options.out));
+  document.member("written", !request.is_dry_run);
+  document.array("files", plan.files, [](const RepackedFile& file) {
+    return Json{
+        {"path", json_path(file.path)}, {"tensors", file.count}, {"data_size_bytes", file.data_bytes}};
+  });
+  document.array("tensors", plan.tensors, [&](const RepackedTensor& tensor) {
+    const Tensor source = model.tensors()[tensor.source];
+    return Json{{"name", source.name},
+                {"dtype", name_of(tensor.dtype)},
+                {"source_dtype", name_of(source.dtype)},
+                {"shape", source.shape},
+                {"size_bytes", tensor.size_bytes}};
+  });
+  document.member("data_size_bytes", plan.data_bytes);
+  document.member("left_out", plan.left_out);
+  if (!request.is_dry_run) document.member("overflows", overflows);
+  document.end();
+}
+
+void declare(CommandLine& line, RepackRequest& request) {
+  line.positional(request.source, "SOURCE", "Archive, sharded model, or root of a mount.");
+  line.positional(request.out, "OUT", "Archive to write; or index, whose shards are written beside it.");
+  line.texts(request.options.keep, "--keep", "GLOB", "Write only tensors whose name matches a GLOB.");
+  line.texts(request.options.drop, "--drop", "GLOB", "Leave out tensors whose name matches.");
+  line.texts(request.dtypes, "--dtype", "[GLOB=]DTYPE",
+             "Convert floating-point tensors to DTYPE. The first GLOB that matches decides.");
+  line.choice(request.order, "--order", "ORDER",
+              "Order of the data: source (default), name, or reference (by alignment, then name).",
+              {"source", "name", "reference"});
+  line.text(request.align, "--align", "SIZE", "Start the data at a multiple of SIZE. Default: 4K.");
+  line.text(request.slack, "--slack", "SIZE", "Leave SIZE in the header for later edits. Default: 64K.");
+  line.text(request.shard_size, "--shard-size", "SIZE",
+            "Begin a new shard before SIZE would be exceeded. Default: 5GB.");
+  line.flag(request.output.is_replacing, "-f,--force", "Replace files that exist.");
+  line.flag(request.is_dry_run, "-n,--dry-run", "Check all and list what would be written. Write nothing.");
+  line.flag(request.json, "--json", "Describe what was written as a JSON object.");
+}
+
+}  // namespace
+
+int repack(const Arguments& arguments, Streams& streams) {
+  RepackRequest request;
+  CommandLine line("repack", "Write the tensors of a model into a new archive or new shards.",
+                   kRepackExamples);
+  declare(line, request);
+  if (const auto code = line.parse(arguments, streams)) return *code;
+  if (const std::string mistake = complete(request); !mistake.empty()) {
+    return report_wrong_usage(streams, mistake);
+  }
+
+  const auto source = open_target(request.source, Use::Tensors);
+  if (!source) return report_failure(streams, source.error().message);
+  if (source->tensor) {
+    return report_failure(streams, request.source + ": is a tensor's file: name the mount or the archive");
+  }
+  const Model& model = *source->model;
+  // A model that is not whole would lose tensors without a word.
+  if (report_problems(streams, model) != kDone) {
+    return report_failure(streams, fmt::format("{}: is not whole: nothing was written", request.source));
+  }
+  const auto plan = plan_repack(model, request.options);
+  if (!plan) return report_failure(streams, fmt::format("{}: {}", request.source, plan.error().message));
+  if (report_obstacles(request, model, *plan, streams) != kDone) return kFailed;
+
+  std::uint64_t overflows = 0;
+  const InterruptGuard guard;
+  if (!request.is_dry_run) {
+    const auto written = write_repacked(model, *plan, request.options, request.output, streams);
+    if (!written) return report_failure(streams, written.error().message);
+    overflows = *written;
+  }
+  request.json ? print_json(request, model, *plan, overflows, streams.out)
+               : print_text(request, model, *plan, overflows, streams.out);
+  return streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

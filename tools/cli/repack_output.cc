@@ -1,0 +1,150 @@
+// Copies tensor by tensor, in pieces, so that memory does not grow with the model.
+#include "tools/cli/repack_output.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <sstream>
+#include <string>
+#include <utility>
+
+#include "tools/cli/changed_files.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/progress.h"
+#include "tools/device/conversion.h"
+#include "tools/text/json_document.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr std::uint64_t kPieceBytes = 4U << 20U;
+
+class Repack {
+ public:
+  Repack(const Model& model, const RepackPlan& plan, const RepackOptions& options, const RepackOutput& output,
+         Streams& streams)
+      : model_(model), plan_(plan), options_(options), output_(output), progress_(streams, plan.data_bytes) {}
+
+  Result<std::uint64_t> run() {
+    for (const RepackedFile& file : plan_.files) {
+      if (auto done = write(file); !done) return pass_on(std::move(done));
+    }
+    if (auto done = check_source(); !done) return pass_on(std::move(done));
+    if (auto done = finish(); !done) {
+      take_back();
+      return pass_on(std::move(done));
+    }
+    return overflows_;
+  }
+
+ private:
+  Result<void> write(const RepackedFile& file) {
+    const auto tensors = std::span(plan_.tensors).subspan(file.first, file.count);
+    std::vector<TensorSpec> specs;
+    specs.reserve(tensors.size());
+    for (const RepackedTensor& tensor : tensors) {
+      const Tensor source = model_.tensors()[tensor.source];
+      specs.push_back({std::string(source.name), tensor.dtype, {source.shape.begin(), source.shape.end()}});
+    }
+    auto writer =
+        ArchiveWriter::create(file.path, specs, model_.metadata(), output_.is_replacing, output_.layout);
+    if (!writer) return pass_on(std::move(writer));
+    for (const RepackedTensor& tensor : tensors) {
+      if (auto done = copy(tensor, *writer); !done) return done;
+    }
+    writers_.push_back(std::move(*writer));
+    return {};
+  }
+
+  Result<void> copy(const RepackedTensor& tensor, ArchiveWriter& to) {
+    const Dtype dtype = model_.tensors()[tensor.source].dtype;
+    const ArchiveReader& archive = model_.archive_of(tensor.source);
+    const ByteRange whole = model_.file_range(tensor.source);
+    for (std::uint64_t done = 0; done < whole.size_bytes;) {
+      if (interrupted()) {
+        return fail(ErrorCode::System, EINTR, options_.out.native() + ": interrupted, nothing is left");
+      }
+      const std::uint64_t size_bytes = std::min(kPieceBytes, whole.size_bytes - done);
+      const auto piece = archive.read({whole.offset + done, size_bytes}, scratch_);
+      if (!piece) return tl::unexpected(piece.error());
+      const auto bytes = dtype == tensor.dtype ? *piece : convert(dtype, *piece, tensor.dtype);
+      if (auto appended = to.append(bytes); !appended) return appended;
+      progress_.advance(bytes.size());
+      done += size_bytes;
+    }
+    return {};
+  }
+
+  /// The dtypes have whole bytes, so a piece has whole elements: kPieceBytes is a multiple of their sizes.
+  std::span<const std::byte> convert(Dtype from_dtype, std::span<const std::byte> from, Dtype to_dtype) {
+    converted_.resize(from.size() * 8 / bits_of(from_dtype) * bits_of(to_dtype) / 8);
+    overflows_ += upload::convert_elements(from_dtype, from, to_dtype, converted_);
+    return converted_;
+  }
+
+  /// What was read of a file that somebody else has changed meanwhile may be old in part and new in part.
+  Result<void> check_source() const {
+    const std::vector<std::string> changed = changed_files(model_);
+    if (changed.empty()) return {};
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                fmt::format("{}: was changed during the command: {} was not written", changed.front(),
+                            options_.out.native()));
+  }
+
+  Result<void> finish() {
+    for (; finished_ < writers_.size(); ++finished_) {
+      if (auto done = writers_[finished_].finish(); !done) return done;
+    }
+    return options_.shard_bytes ? write_index() : Result<void>();
+  }
+
+  Result<void> write_index() {
+    Json names = Json::object();
+    for (const RepackedFile& file : plan_.files) {
+      const std::string name = file.path.filename();
+      for (std::size_t at = file.first; at < file.first + file.count; ++at) {
+        names[std::string(model_.tensors()[plan_.tensors[at].source].name)] = name;
+      }
+    }
+    Json document;
+    document["metadata"]["total_size"] = plan_.data_bytes;
+    document["weight_map"] = std::move(names);
+    std::ostringstream text;
+    write_json(document, text);
+    auto file = NewFile::create(options_.out, output_.is_replacing);
+    if (!file) return pass_on(std::move(file));
+    const std::string bytes = std::move(text).str();
+    if (auto done = file->append(std::as_bytes(std::span(bytes))); !done) return done;
+    return file->finish();
+  }
+
+  /// Removes the archives that have their names already, where these names were free.
+  void take_back() const {
+    if (output_.is_replacing) return;
+    for (std::size_t at = 0; at < finished_; ++at) {
+      std::error_code ignored;
+      std::filesystem::remove(plan_.files[at].path, ignored);
+    }
+  }
+
+  const Model& model_;
+  const RepackPlan& plan_;
+  const RepackOptions& options_;
+  const RepackOutput& output_;
+  Progress progress_;
+  std::vector<ArchiveWriter> writers_;  // whole, but for their names
+  std::size_t finished_ = 0;            // so many of them have their names
+  std::uint64_t overflows_ = 0;
+  std::vector<std::byte> scratch_;
+  std::vector<std::byte> converted_;
+};
+
+}  // namespace
+
+Result<std::uint64_t> write_repacked(const Model& model, const RepackPlan& plan, const RepackOptions& options,
+                                     const RepackOutput& output, Streams& streams) {
+  return Repack(model, plan, options, output, streams).run();
+}
+
+}  // namespace stfs::tools

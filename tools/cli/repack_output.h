@@ -1,0 +1,27 @@
+// Writes the files of a repack plan: all of them, or none.
+#pragma once
+
+#include <cstdint>
+
+#include "core/archive/archive_writer.h"
+#include "core/base/error.h"
+#include "core/model/model.h"
+#include "tools/cli/repack_plan.h"
+#include "tools/cli/verb.h"
+
+namespace stfs::tools {
+
+struct RepackOutput {
+  ArchiveLayout layout;
+  bool is_replacing = false;  // replace files that exist
+};
+
+/// Writes each archive, then the index if the plan is of shards. No file gets its name before the bytes of
+/// all archives are written, and the index gets its name last. After a failure no new file is left, except
+/// that files which have taken the place of others stay. (A kill between two names leaves shards without an
+/// index.) Fails if the model's files change meanwhile, and with EINTR if interrupted() (interrupt.h).
+/// @return the number of elements that their new dtype could not hold.
+Result<std::uint64_t> write_repacked(const Model& model, const RepackPlan& plan, const RepackOptions& options,
+                                     const RepackOutput& output, Streams& streams);
+
+}  // namespace stfs::tools

@@ -1,0 +1,73 @@
+// Plans the archive, or the shards, that `stfs repack` writes: which tensors, in which order, as which dtype,
+// and in which file.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/format/dtype.h"
+#include "core/model/model.h"
+
+namespace stfs::tools {
+
+enum class TensorOrder : std::uint8_t {
+  Source,     // as in the source's data; of shards one after the other
+  Name,       // by name; runs of digits compare as numbers, so layer 2 comes before layer 10
+  Reference,  // as the reference library writes: by descending alignment, then by name
+};
+
+/// Converts the floating-point tensors whose names match.
+struct DtypeRule {
+  std::string glob;
+  Dtype dtype = Dtype::F32;
+};
+
+struct RepackOptions {
+  std::filesystem::path out;      // the archive; with shard_bytes, the index
+  std::vector<std::string> keep;  // globs; none: keep all
+  std::vector<std::string> drop;  // globs, of what is kept
+  std::vector<DtypeRule> dtypes;  // the first rule that matches a name decides
+  TensorOrder order = TensorOrder::Source;
+  std::optional<std::uint64_t> shard_bytes;  // the most data of a shard with several tensors
+};
+
+struct RepackedTensor {
+  std::uint32_t source = 0;  // the position in the model
+  Dtype dtype = Dtype::U8;
+  std::uint64_t size_bytes = 0;
+};
+
+/// One archive: the tensors [first, first + count) of the plan.
+struct RepackedFile {
+  std::filesystem::path path;
+  std::size_t first = 0;
+  std::size_t count = 0;
+  std::uint64_t data_bytes = 0;
+};
+
+struct RepackPlan {
+  std::vector<RepackedTensor> tensors;  // in the order of the data
+  std::vector<RepackedFile> files;      // at least one
+  std::vector<std::string> unused_globs;
+  std::size_t left_out = 0;   // tensors of the model that the plan has not
+  std::size_t converted = 0;  // tensors with another dtype than in the model
+  std::uint64_t data_bytes = 0;
+};
+
+/// The name of an index ends so; what stands before it begins the names of its shards.
+inline constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+
+/// EFBIG: the index would name more than kMaxShards shards. EINVAL (ValidationOverflow): a converted tensor
+/// has more than 2^64-1 bits.
+Result<RepackPlan> plan_repack(const Model& model, const RepackOptions& options);
+
+/// Whether `a` comes before `b` where runs of digits compare as numbers. Names that differ only in leading
+/// zeros compare byte by byte.
+bool is_before_by_number(std::string_view a, std::string_view b);
+
+}  // namespace stfs::tools
