@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <limits>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "core/base/absolute_path.h"
@@ -45,6 +46,21 @@ Result<std::unique_ptr<Model>> Model::open(const std::filesystem::path& source, 
 
 Result<std::unique_ptr<Model>> Model::open_unguarded(const std::filesystem::path& source,
                                                      const ModelOptions& options) {
+  if (options.delta.empty()) return open_base(source, options);
+  if (options.access != Access::ReadOnly) {
+    return fail_system(EROFS, source.string(), "open with a delta");
+  }
+  auto base = open_base(source, options);
+  if (!base) return base;
+  auto delta = Archive::open(options.delta, Access::ReadOnly, *options.storage, options.io);
+  if (!delta) return pass_on(std::move(delta));
+  auto model = lay_over(std::move(*base), std::move(*delta));
+  if (!model) return tl::unexpected(std::move(model).error().within(options.delta.string()));
+  return model;
+}
+
+Result<std::unique_ptr<Model>> Model::open_base(const std::filesystem::path& source,
+                                                const ModelOptions& options) {
   std::error_code ignored;
   if (std::filesystem::is_directory(source, ignored)) {
     auto index = find_model_index(source, *options.storage);
@@ -102,6 +118,44 @@ Result<std::unique_ptr<Model>> Model::open_index(const std::filesystem::path& so
     if (auto strict = model->check_strict(); !strict)
       return tl::unexpected(std::move(strict).error().within(name));
   }
+  return model;
+}
+
+Result<std::unique_ptr<Model>> Model::lay_over(std::unique_ptr<Model> base,
+                                               std::unique_ptr<Archive> archive) {
+  auto delta = parse_delta(archive->metadata());
+  if (!delta) return tl::unexpected(std::move(delta).error());
+  const TensorIndex& changed = archive->tensors();  // of a version that the shard pins below
+  if (auto fits = check_delta(*delta, changed, base->tensors()); !fits) return pass_on(std::move(fits));
+
+  std::vector<TensorPlace> places;
+  const std::unordered_set<std::string_view> removed(delta->removed.begin(), delta->removed.end());
+  for (std::uint32_t position = 0; position < base->tensors().size(); ++position) {
+    const std::string_view name = base->tensors()[position].name;
+    if (!changed.find(name) && !removed.contains(name)) places.push_back(base->place(position));
+  }
+  std::unique_ptr<Model> model(new Model());
+  model->path_ = std::move(base->path_);
+  model->is_sharded_ = true;
+  model->shards_ = std::move(base->shards_);
+  model->front_ = base->front_;
+  model->problems_ = std::move(base->problems_);
+  model->unserved_ = std::move(base->unserved_);
+  model->storage_ = base->storage_;
+  model->index_identity_ = base->index_identity_;
+  const auto top = static_cast<std::uint32_t>(model->shards_.size());
+  for (std::uint32_t position = 0; position < changed.size(); ++position) {
+    places.push_back({top, archive->version()->ids.of(position)});
+  }
+  Shard& shard = model->shards_.emplace_back();
+  shard.path = archive->path();
+  shard.adopt(std::move(archive));
+  model->merged_metadata_ = std::move(delta->metadata);
+  model->delta_ = std::move(*delta);
+  model->metadata_ = &model->merged_metadata_;
+  model->tensors_ = &model->merged_;
+  model->ids_ = &model->merged_ids_;
+  if (auto merged = model->merge_tensors(std::move(places)); !merged) return pass_on(std::move(merged));
   return model;
 }
 
@@ -203,7 +257,7 @@ Result<void> Model::check_strict() const {
 }
 
 bool Model::is_index_changed() const {
-  if (!is_sharded_) return false;
+  if (storage_ == nullptr) return false;
   return identity_at(path_, *storage_) != index_identity_;
 }
 

@@ -18,6 +18,7 @@
 #include "core/base/error.h"
 #include "core/format/tensor_id.h"
 #include "core/format/tensor_index.h"
+#include "core/model/delta.h"
 #include "core/model/model_shards.h"
 #include "core/model/tensor_placement.h"
 
@@ -29,6 +30,8 @@ struct ModelOptions {
   bool is_strict = false;
   Storage* storage = &system_storage();  // must outlive the model
   Io io = Io::Auto;
+  /// A delta (delta.h) whose changes the model shows on top of the source. Needs ReadOnly: EROFS.
+  std::filesystem::path delta{};  // empty: none
 };
 
 /// Owns its archives. Everything that is const here never changes after open(), so any number of threads may
@@ -50,12 +53,14 @@ class Model {
 
   /// The absolute path of the archive or of the index.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// Whether the model has several archives: shards, or a delta and its base.
   [[nodiscard]] bool is_sharded() const { return is_sharded_; }
   [[nodiscard]] Access access() const { return archive(front_).access(); }
 
   /// The tensors of all usable shards; of a single archive, its own.
   [[nodiscard]] const TensorIndex& tensors() const { return *tensors_; }
-  /// For a sharded model: the pairs of all shards, each key once, with the first shard's value.
+  /// For a sharded model: the pairs of all shards, each key once, with the first shard's value. With a delta,
+  /// the variant's.
   [[nodiscard]] const Metadata& metadata() const { return *metadata_; }
   /// The size of all tensors together, in bytes.
   [[nodiscard]] std::uint64_t data_size_bytes() const;
@@ -64,6 +69,9 @@ class Model {
   [[nodiscard]] const TensorIds& ids() const { return *ids_; }
   /// The tensor must be in the model.
   [[nodiscard]] Tensor tensor(TensorId id) const { return tensors()[*ids().position(id)]; }
+  /// The delta on top, if any; its archive is then the last of shards().
+  [[nodiscard]] const std::optional<Delta>& delta() const { return delta_; }
+
   /// The id of the tensor with exactly this name.
   [[nodiscard]] std::optional<TensorId> find(std::string_view name) const {
     const auto position = tensors().find(name);
@@ -124,6 +132,11 @@ class Model {
                                                        const ModelOptions& options);
   static Result<std::unique_ptr<Model>> open_index(const std::filesystem::path& source,
                                                    const ModelOptions& options);
+  static Result<std::unique_ptr<Model>> open_base(const std::filesystem::path& source,
+                                                  const ModelOptions& options);
+  /// Makes the model of the base's tensors with the delta's changes.
+  static Result<std::unique_ptr<Model>> lay_over(std::unique_ptr<Model> base,
+                                                 std::unique_ptr<Archive> archive);
   Result<void> adopt(const ModelIndex& index, TensorPlacement placement);
   Result<void> merge_tensors(std::vector<TensorPlace> places);
   void merge_metadata();
@@ -140,9 +153,11 @@ class Model {
   const TensorIndex* tensors_ = nullptr;
   const TensorIds* ids_ = nullptr;
   const Metadata* metadata_ = nullptr;
-  // Only for a sharded model:
+  // Only for a model with an index:
   Storage* storage_ = nullptr;
   FileIdentity index_identity_;
+  // Only for several archives:
+  std::optional<Delta> delta_;
   TensorIndex merged_;
   TensorIds merged_ids_;
   Metadata merged_metadata_;

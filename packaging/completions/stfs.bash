@@ -11,10 +11,10 @@ _stfs_verb() {
     cat) options="--force --help" kinds=(file tensor...) ;;
     slice) options="--output --npy --raw --force --json --help" kinds=(file tensor) ;;
     verify) options="--record --against --finite --threads --json --help" kinds=(file tensor...) ;;
-    diff) options="--brief --threads --json --help" kinds=(file file tensor...) ;;
+    diff) options="--brief --threads --out --force --json --help" kinds=(file file tensor...) ;;
     put) options="--from-tensor --raw --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
     apply) options="--dry-run --durability --nolock --wait --json --help" kinds=(file file) ;;
-    repack) options="--keep --drop --dtype --order --align --slack --shard-size --force --dry-run --json --help" kinds=(file file) ;;
+    repack) options="--delta --keep --drop --dtype --order --align --slack --shard-size --threads --force --dry-run --json --help" kinds=(file file) ;;
     recover) options="--dry-run --force --json --help" kinds=(file) ;;
     upload) options="--device --select --dtype --verify --dry-run --json --help" kinds=(file...) ;;
     devices) options="--json --help" kinds=() ;;
@@ -33,11 +33,13 @@ _stfs_value() {
     verify:--against) words="FILE" ;;
     verify:--threads) words="" ;;
     diff:--threads) words="" ;;
+    diff:--out) words="FILE" ;;
     put:--from-tensor) words="" ;;
     put:--durability) words="power process" ;;
     put:--wait) words="" ;;
     apply:--durability) words="power process" ;;
     apply:--wait) words="" ;;
+    repack:--delta) words="FILE" ;;
     repack:--keep) words="" ;;
     repack:--drop) words="" ;;
     repack:--dtype) words="" ;;
@@ -45,6 +47,7 @@ _stfs_value() {
     repack:--align) words="" ;;
     repack:--slack) words="" ;;
     repack:--shard-size) words="" ;;
+    repack:--threads) words="" ;;
     upload:-d | upload:--device) words="cpu cuda:0" ;;
     upload:--select) words="" ;;
     upload:--dtype) words="F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" ;;

@@ -25,7 +25,7 @@ end
 
 # BEGIN generated: verbs
 set -g __stfs_verbs ls info cat slice verify diff put apply repack recover upload devices serve sample
-set -g __stfs_valued --sort -o --output --record --against --threads --from-tensor --durability --wait --keep --drop --dtype --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
+set -g __stfs_valued --sort -o --output --record --against --threads --out --from-tensor --durability --wait --delta --keep --drop --dtype --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a ls -d 'List the tensors of an archive or a sharded model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a info -d 'Show totals by dtype, metadata, header and alignment of a model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a cat -d 'Write the bytes of tensors to standard output'
@@ -70,6 +70,8 @@ complete -c stfs -n "__fish_seen_subcommand_from verify" -s h -l help -d 'Print 
 complete -c stfs -n "__fish_seen_subcommand_from diff; and __stfs_target >/dev/null" -a "(__stfs_tensors)"
 complete -c stfs -n "__fish_seen_subcommand_from diff" -s q -l brief -d 'Print only the summary'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l threads -x -d 'Use N threads'
+complete -c stfs -n "__fish_seen_subcommand_from diff" -l out -r -F -d 'Write an archive of what leads from A to B'
+complete -c stfs -n "__fish_seen_subcommand_from diff" -s f -l force -d 'Replace DELTA if it exists'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l json -d 'Print differences and problems as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from put; and __stfs_target >/dev/null" -a "(__stfs_tensors)"
@@ -86,6 +88,7 @@ complete -c stfs -n "__fish_seen_subcommand_from apply" -l nolock -d 'Take no lo
 complete -c stfs -n "__fish_seen_subcommand_from apply" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
 complete -c stfs -n "__fish_seen_subcommand_from apply" -l json -d 'Print the result as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from apply" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -l delta -r -F -d 'Write SOURCE with the changes of DELTA, an archive that stfs diff --out has written'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l keep -x -d 'Write only tensors whose name matches a GLOB'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l drop -x -d 'Leave out tensors whose name matches'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l dtype -x -d 'Convert floating-point tensors to DTYPE'
@@ -93,6 +96,7 @@ complete -c stfs -n "__fish_seen_subcommand_from repack" -l order -x -a "source 
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l align -x -d 'Start the data at a multiple of SIZE'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l slack -x -d 'Leave SIZE in the header for later edits'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l shard-size -x -d 'Begin a new shard before SIZE would be exceeded'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -l threads -x -d 'Convert with N threads'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -s f -l force -d 'Replace files that exist'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -s n -l dry-run -d 'Check all and list what would be written'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l json -d 'Describe what was written as a JSON object'

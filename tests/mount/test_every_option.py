@@ -39,6 +39,7 @@ COMMANDS = [
     ("diff m.safetensors d.safetensors", r"^compared 2 tensors, 96 B: equal\n$"),
     ("diff --brief --threads 2 m.safetensors d.safetensors w", r"^compared 1 tensor, 48 B: equal\n$"),
     ("diff --json m.safetensors d.safetensors", r'"equal": ?true'),
+    ("diff --out new.safetensors --force m.safetensors d.safetensors", r"wrote new\.safetensors: 0 tensors, 0 B\n$"),
     ("put m.safetensors w raw", r"^changed w: F32 \[3,4\], 48 B"),
     ("put --raw --durability process m.safetensors w raw.npy", r"^changed w"),
     ("put --from-tensor b --wait 5 m.safetensors w d.safetensors", r"^changed w"),
@@ -48,7 +49,8 @@ COMMANDS = [
     ("apply --durability power --nolock --wait 0 --json m.safetensors d.safetensors", r'"tensors": ?\['),
     ("repack m.safetensors new.safetensors --force", r"^wrote new\.safetensors: 2 tensors, 96 B\n$"),
     ("repack --keep w --keep b --drop b --dtype w=F16 --json --force m.safetensors new.safetensors", r'"left_out": ?1'),
-    ("repack --order name --align 64K --slack 1K --dry-run m.safetensors unwritten.safetensors", r"^b .*\nw .*\nwould write "),
+    ("repack --order name --align 64K --slack 1K --threads 2 --dry-run m.safetensors unwritten.safetensors", r"^b .*\nw .*\nwould write "),
+    ("repack --delta delta.safetensors --force m.safetensors new.safetensors", r"^wrote new\.safetensors: 2 tensors, 96 B\n$"),
     ("repack --shard-size 48 --force m.safetensors new.safetensors.index.json", r" in 2 shards\n$"),
     ("recover m.safetensors", r"no journal, nothing to recover"),
     ("recover --dry-run --force m.safetensors", r"no journal, nothing to recover"),
@@ -123,6 +125,7 @@ def directory(tmp_path):
     (tmp_path / "raw.npy").write_bytes(W.tobytes())
     (tmp_path / "rules").write_text("w cpu\n")
     assert stfs(tmp_path, ["verify", "m.safetensors", "--record", "sums.json"]).returncode == 0
+    assert stfs(tmp_path, ["diff", "m.safetensors", "d.safetensors", "--out", "delta.safetensors"]).returncode == 0
     return tmp_path
 
 

@@ -73,6 +73,7 @@ def directory(sample):
     (directory / "lm_head.bin").write_bytes(run("cat", "model.safetensors", "lm_head.weight"))
     run("slice", "model.safetensors", "model.norm.weight[...]", "-o", "norm.npy")
     run("verify", "model.safetensors", "--record", "model.sums.json")
+    run("diff", "model.safetensors", "tuned.safetensors", "--out", "kept.delta.safetensors")
     programs = directory / "bin"
     programs.mkdir()
     (programs / "stfs").symlink_to(STFS)

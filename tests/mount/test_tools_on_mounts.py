@@ -206,13 +206,15 @@ def check_memory(most_mib, *command, status=0):
         assert int(measured.stdout) < most_mib << 10  # KiB
 
 
-def test_an_interrupt_ends_diff(tmp_path):
+@pytest.mark.parametrize("options", [[], ["--out", "delta.safetensors"]], ids=["diff", "diff --out"])
+def test_an_interrupt_ends_diff(tmp_path, options):
     path = sparse_archive(tmp_path / "m.safetensors", 1 << 36)
-    process = subprocess.Popen([STFS, "diff", path, path], stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    process = subprocess.Popen([STFS, "diff", path, path, *options], cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
     assert mounted.eventually(lambda: len(os.listdir(f"/proc/{process.pid}/task")) > 1)
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=30 * mounted.PATIENCE)
     assert (process.returncode, out, errors.decode()) == (-signal.SIGINT, b"", f"stfs diff: {path}: interrupted\n")
+    assert os.listdir(tmp_path) == ["m.safetensors"]
 
 
 def start_repack(tmp_path, path, out, *options):

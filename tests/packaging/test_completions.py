@@ -57,7 +57,7 @@ TENSOR = {"lm_head.weight"}
     (["slice", "-o", "file", "m.safetensors", "lm_"], TENSOR),
     (["verify", "--threads", ""], set()),
     (["verify", "--threads", "3", "m.safetensors", "lm_"], TENSOR),
-    (["diff", "--"], {"--brief", "--threads", "--json", "--help"}),
+    (["diff", "--"], {"--brief", "--threads", "--out", "--force", "--json", "--help"}),
     (["diff", "m.safetensors", ""], FILES),
     (["diff", "m.safetensors", "m.safetensors", "lm_"], TENSOR),
     (["put", "m.safetensors", "lm_"], TENSOR),

@@ -86,7 +86,7 @@ def test_numbers_are_converted_as_ml_dtypes_does(tmp_path, target):
     arrays = {"f32": wide, "bf16": wide[:1000].astype(ml_dtypes.bfloat16), "f64": wide[:1000].astype(np.float64),
               "i32": np.arange(7, dtype=np.int32)}
     safetensors.numpy.save_file(arrays, tmp_path / "m.safetensors")
-    said = json.loads(stfs("repack", "--json", "--dtype", target, tmp_path / "m.safetensors", tmp_path / "out.safetensors"))
+    said = json.loads(stfs("repack", "--json", "--threads", 3, "--dtype", target, tmp_path / "m.safetensors", tmp_path / "out.safetensors"))
     tensors, _ = read(tmp_path / "out.safetensors")
     assert tensors.pop("i32") == ("I32", [7], arrays["i32"].tobytes())
     overflows = 0

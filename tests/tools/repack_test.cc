@@ -296,7 +296,7 @@ TEST_CASE("repack leaves no shard behind where the last file can't be written", 
   std::istringstream in;
   std::ostringstream out;
   tools::Streams streams{in, out, out};
-  const auto written = tools::write_repacked(*model, *plan, options, {}, streams);
+  const auto written = tools::write_repacked(*model, *plan, {}, streams);
   REQUIRE_FALSE(written);
   CHECK(written.error().errno_value == EEXIST);
   CHECK(source.others() == Names{"s.safetensors.index.json"});

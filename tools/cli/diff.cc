@@ -8,10 +8,12 @@
 
 #include "tools/cli/changed_files.h"
 #include "tools/cli/command_line.h"
+#include "tools/cli/delta_output.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/diff_json.h"
 #include "tools/cli/diff_report.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/output_path.h"
 #include "tools/cli/verb.h"
 #include "tools/text/near_names.h"
 #include "tools/text/printable.h"
@@ -31,7 +33,12 @@ constexpr const char* kDiffExamples =
     "A GLOB is matched against whole names; * matches dots and slashes too. With GLOBs, or if A or B is a\n"
     "tensor's file in a mount, metadata is not compared.\n"
     "The exit code is 0 if A and B are equal, 1 if they differ or if something failed, and 2 for wrong\n"
-    "usage. Differences go to standard output, failures to standard error.\n"
+    "usage. With --out it is 0 if DELTA was written. Differences go to standard output, failures to "
+    "standard\n"
+    "error.\n"
+    "DELTA has the tensors of B that A lacks or that differ, and names what B lacks. stfs repack --delta "
+    "writes\n"
+    "B again from A and DELTA.\n"
     "\n"
     "Examples:\n"
     "  stfs diff model.safetensors tuned.safetensors\n"
@@ -40,6 +47,7 @@ constexpr const char* kDiffExamples =
     "  stfs diff -q model.safetensors copy.safetensors && echo same  stop each tensor at its first "
     "difference\n"
     "  stfs diff /mnt/model copy.safetensors                         through a mount\n"
+    "  stfs diff model.safetensors tuned.safetensors --out tuned.delta.safetensors    keep what differs\n"
     "  stfs diff --json model.safetensors tuned.safetensors | jq '.differences[].name'";
 
 struct DiffRequest {
@@ -47,6 +55,8 @@ struct DiffRequest {
   std::string b;
   std::vector<std::string> globs;
   std::uint64_t threads = std::max(std::thread::hardware_concurrency(), 1U);
+  std::string out;
+  bool is_replacing = false;
   bool is_brief = false;
   bool json = false;
 };
@@ -109,6 +119,8 @@ int diff(const Arguments& arguments, Streams& streams) {
             "Print only the summary. Stop comparing a tensor at its first difference.");
   line.number(request.threads, "--threads", "N", "Use N threads. Default: the number of processors.", 1,
               1024);
+  line.text(request.out, "--out", "DELTA", "Write an archive of what leads from A to B.");
+  line.flag(request.is_replacing, "-f,--force", "Replace DELTA if it exists.");
   line.flag(request.json, "--json", "Print differences and problems as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
 
@@ -118,6 +130,14 @@ int diff(const Arguments& arguments, Streams& streams) {
   if ((a.tensor || b.tensor) && !request.globs.empty()) {
     return report_wrong_usage(
         streams, (a.tensor ? request.a : request.b) + ": is a tensor's file: GLOB needs archives or mounts");
+  }
+  if (!request.out.empty() && (a.tensor || b.tensor || !request.globs.empty())) {
+    return report_wrong_usage(streams, "--out: a delta is of two whole models, without GLOB");
+  }
+  if (!request.out.empty()) {
+    const auto why =
+        obstacle_at(request.out, {{a.model.get(), "A"}, {b.model.get(), "B"}}, request.is_replacing);
+    if (why) return report_failure(streams, request.out + ": " + *why);
   }
   DiffReport report{.models = {*a.model, *b.model}};
   NameGlobs globs(request.globs);
@@ -133,16 +153,22 @@ int diff(const Arguments& arguments, Streams& streams) {
   for (const Model* model : {a.model.get(), b.model.get()}) {
     for (std::string& file : changed_files(*model)) report.changed_files.push_back(std::move(file));
   }
+  report.has_problem = report_diff_problems(request, report, streams) != kDone;
+  if (!request.out.empty()) {
+    if (report.has_problem) return report_failure(streams, request.out + ": was not written");
+    auto written = write_delta(report, {.path = request.out, .is_replacing = request.is_replacing}, streams);
+    if (!written) return report_failure(streams, written.error().message);
+    report.delta = std::move(*written);
+  }
   guard.reset();
 
-  report.has_problem = report_diff_problems(request, report, streams) != kDone;
   if (request.json) {
     print_diff_json(report, streams.out);
   } else {
     if (!request.is_brief) print_differences(report, streams.out);
     print_diff_summary(report, streams.out);
   }
-  return streams.out && report.is_equal() ? kDone : kFailed;
+  return streams.out && (report.delta || report.is_equal()) ? kDone : kFailed;
 }
 
 }  // namespace stfs::tools

@@ -96,6 +96,12 @@ void print_diff_json(const DiffReport& report, std::ostream& out) {
   });
   document.array("metadata", report.difference.metadata,
                  [](const MetadataDifference& entry) { return json_of(entry); });
+  if (report.delta) {
+    document.member("delta", {{"path", json_path(report.delta->path)},
+                              {"tensors", report.delta->tensors},
+                              {"data_size_bytes", report.delta->data_bytes},
+                              {"removed", report.delta->removed}});
+  }
   document.array("problems", problems_of(report), [](const Json& problem) { return problem; });
   document.end();
 }

@@ -119,6 +119,27 @@ void print_other_bytes(const DiffReport& report, std::ostream& out) {
   out << '\n';
 }
 
+void print_counts(const DiffReport& report, std::ostream& out) {
+  out << fmt::format("compared {}, {}: ", counted(report.tensors(), "tensor"),
+                     human_size(report.size_bytes()));
+  if (report.is_equal()) {
+    out << "equal\n";
+    return;
+  }
+  std::string kinds;
+  const auto add = [&](std::size_t count, std::string_view what) {
+    if (count > 0) kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", grouped(count), what);
+  };
+  add(count_kind(report.difference, "only_in_a"), "only in A");
+  add(count_kind(report.difference, "only_in_b"), "only in B");
+  add(count_kind(report.difference, "dtype"), "of another dtype");
+  add(count_kind(report.difference, "shape"), "of another shape");
+  add(report.other_bytes().size(), "with other bytes");
+  add(count_unreadable(report.comparisons), "unreadable");
+  add(report.difference.metadata.size(), "in the metadata");
+  out << (kinds.empty() ? "no difference found" : kinds) << '\n';
+}
+
 }  // namespace
 
 std::size_t DiffReport::tensors() const {
@@ -155,24 +176,13 @@ void print_differences(const DiffReport& report, std::ostream& out) {
 }
 
 void print_diff_summary(const DiffReport& report, std::ostream& out) {
-  out << fmt::format("compared {}, {}: ", counted(report.tensors(), "tensor"),
-                     human_size(report.size_bytes()));
-  if (report.is_equal()) {
-    out << "equal\n";
-    return;
-  }
-  std::string kinds;
-  const auto add = [&](std::size_t count, std::string_view what) {
-    if (count > 0) kinds += fmt::format("{}{} {}", kinds.empty() ? "" : ", ", grouped(count), what);
-  };
-  add(count_kind(report.difference, "only_in_a"), "only in A");
-  add(count_kind(report.difference, "only_in_b"), "only in B");
-  add(count_kind(report.difference, "dtype"), "of another dtype");
-  add(count_kind(report.difference, "shape"), "of another shape");
-  add(report.other_bytes().size(), "with other bytes");
-  add(count_unreadable(report.comparisons), "unreadable");
-  add(report.difference.metadata.size(), "in the metadata");
-  out << (kinds.empty() ? "no difference found" : kinds) << '\n';
+  print_counts(report, out);
+  if (!report.delta) return;
+  const WrittenDelta& delta = *report.delta;
+  out << fmt::format("wrote {}: {}, {}", printable(delta.path.native()), counted(delta.tensors, "tensor"),
+                     human_size(delta.data_bytes));
+  if (delta.removed > 0) out << fmt::format("; {} removed", grouped(delta.removed));
+  out << '\n';
 }
 
 }  // namespace stfs::tools

@@ -3,7 +3,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -12,6 +14,14 @@
 
 namespace stfs::tools {
 
+/// What stfs diff --out has written.
+struct WrittenDelta {
+  std::filesystem::path path;
+  std::uint64_t tensors = 0;
+  std::uint64_t data_bytes = 0;
+  std::uint64_t removed = 0;  // tensors of A that B lacks
+};
+
 struct DiffReport {
   ModelPair models;
   ModelDifference difference{};
@@ -19,6 +29,7 @@ struct DiffReport {
   std::vector<std::string> changed_files{};     // files of A or B that changed during the command
   std::vector<std::string> unused_globs{};      // that match no tensor of A or B
   bool has_problem = false;                     // whether something failed that may hide a difference
+  std::optional<WrittenDelta> delta{};
 
   /// The tensors that were compared: those of A or B that were selected.
   [[nodiscard]] std::size_t tensors() const;
@@ -34,7 +45,7 @@ struct DiffReport {
 
 /// Prints a line for each difference.
 void print_differences(const DiffReport& report, std::ostream& out);
-/// Prints one line that counts the tensors and each kind of difference.
+/// Prints one line that counts the tensors and each kind of difference, and one for a delta.
 void print_diff_summary(const DiffReport& report, std::ostream& out);
 
 }  // namespace stfs::tools

@@ -4,13 +4,15 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <map>
 #include <ostream>
+#include <thread>
 #include <utility>
 
 #include "tools/cli/command_line.h"
+#include "tools/cli/delta_output.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
+#include "tools/cli/output_path.h"
 #include "tools/cli/repack_output.h"
 #include "tools/cli/repack_plan.h"
 #include "tools/cli/verb.h"
@@ -42,6 +44,7 @@ constexpr const char* kRepackExamples =
     "  stfs repack --keep '*.mlp.*' model.safetensors mlp.safetensors\n"
     "  stfs repack --drop 'lm_head.*' model.safetensors body.safetensors\n"
     "  stfs repack --dtype '*.norm.*=F32' --dtype BF16 model.safetensors bf16.safetensors\n"
+    "  stfs repack --delta kept.delta.safetensors model.safetensors variant.safetensors\n"
     "  stfs repack --dry-run --order name model.safetensors sorted.safetensors";
 
 constexpr std::string_view kDefaultShardSize = "5GB";  // as save_pretrained() of the transformers library
@@ -54,6 +57,7 @@ struct RepackRequest {
   std::string align;
   std::string slack;
   std::string shard_size;
+  std::string delta;
   RepackOptions options;
   RepackOutput output;
   bool is_dry_run = false;
@@ -125,24 +129,6 @@ std::vector<std::filesystem::path> paths_of(const RepackPlan& plan, const Repack
   return paths;
 }
 
-/// Why a path can't be written; nothing if it can.
-std::optional<std::string> obstacle_at(const std::filesystem::path& path, const Model& model,
-                                       bool is_replacing) {
-  std::error_code unknown;
-  const auto status = std::filesystem::symlink_status(path, unknown);
-  if (!std::filesystem::exists(status)) return std::nullopt;
-  if (std::filesystem::is_directory(path, unknown)) return "is a directory: name the file to write";
-  const auto is_same = [&](const std::filesystem::path& other) {
-    return std::filesystem::equivalent(path, other, unknown);
-  };
-  if (is_same(model.path()) ||
-      std::ranges::any_of(model.shards(), [&](const Shard& shard) { return is_same(shard.path); })) {
-    return "belongs to SOURCE: write a new file, then rename it";
-  }
-  if (!is_replacing) return "exists already: --force replaces it";
-  return std::nullopt;
-}
-
 /// Explains globs that match nothing, and files that can't be written. @return kFailed if there are any.
 int report_obstacles(const RepackRequest& request, const Model& model, const RepackPlan& plan,
                      Streams& streams) {
@@ -157,7 +143,7 @@ int report_obstacles(const RepackRequest& request, const Model& model, const Rep
     code = report_failure(streams, request.source + ": no tensor is left to write");
   }
   for (const std::filesystem::path& path : paths_of(plan, request.options)) {
-    if (const auto why = obstacle_at(path, model, request.output.is_replacing)) {
+    if (const auto why = obstacle_at(path, {{&model, "SOURCE"}}, request.output.is_replacing)) {
       code = report_failure(streams, path.native() + ": " + *why);
     }
   }
@@ -221,6 +207,8 @@ void print_json(const RepackRequest& request, const Model& model, const RepackPl
 void declare(CommandLine& line, RepackRequest& request) {
   line.positional(request.source, "SOURCE", "Archive, sharded model, or root of a mount.");
   line.positional(request.out, "OUT", "Archive to write; or index, whose shards are written beside it.");
+  line.text(request.delta, "--delta", "DELTA",
+            "Write SOURCE with the changes of DELTA, an archive that stfs diff --out has written.");
   line.texts(request.options.keep, "--keep", "GLOB", "Write only tensors whose name matches a GLOB.");
   line.texts(request.options.drop, "--drop", "GLOB", "Leave out tensors whose name matches.");
   line.texts(request.dtypes, "--dtype", "[GLOB=]DTYPE",
@@ -232,6 +220,9 @@ void declare(CommandLine& line, RepackRequest& request) {
   line.text(request.slack, "--slack", "SIZE", "Leave SIZE in the header for later edits. Default: 64K.");
   line.text(request.shard_size, "--shard-size", "SIZE",
             "Begin a new shard before SIZE would be exceeded. Default: 5GB.");
+  request.output.threads = std::max(std::thread::hardware_concurrency(), 1U);
+  line.number(request.output.threads, "--threads", "N",
+              "Convert with N threads. Default: the number of processors.", 1, 1024);
   line.flag(request.output.is_replacing, "-f,--force", "Replace files that exist.");
   line.flag(request.is_dry_run, "-n,--dry-run", "Check all and list what would be written. Write nothing.");
   line.flag(request.json, "--json", "Describe what was written as a JSON object.");
@@ -249,7 +240,7 @@ int repack(const Arguments& arguments, Streams& streams) {
     return report_wrong_usage(streams, mistake);
   }
 
-  const auto source = open_target(request.source, Use::Tensors);
+  const auto source = open_target(request.source, Use::Tensors, {.delta = request.delta});
   if (!source) return report_failure(streams, source.error().message);
   if (source->tensor) {
     return report_failure(streams, request.source + ": is a tensor's file: name the mount or the archive");
@@ -266,7 +257,12 @@ int repack(const Arguments& arguments, Streams& streams) {
   std::uint64_t overflows = 0;
   const InterruptGuard guard;
   if (!request.is_dry_run) {
-    const auto written = write_repacked(model, *plan, request.options, request.output, streams);
+    if (model.delta()) {
+      if (auto fits = check_base_bytes(model, streams); !fits) {
+        return report_failure(streams, fits.error().message);
+      }
+    }
+    const auto written = write_repacked(model, *plan, request.output, streams);
     if (!written) return report_failure(streams, written.error().message);
     overflows = *written;
   }

@@ -4,9 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <sstream>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "tools/cli/changed_files.h"
@@ -19,12 +22,51 @@ namespace stfs::tools {
 namespace {
 
 constexpr std::uint64_t kPieceBytes = 4U << 20U;
+constexpr std::uint64_t kThreadPieceBytes = 1U << 20U;  // worth a thread: takes it milliseconds to convert
+
+struct Converted {
+  Dtype from_dtype;
+  std::span<const std::byte> from;
+  Dtype to_dtype;
+  std::span<std::byte> to;
+};
+
+/// Calls convert_elements() on several threads, each with a part of the elements.
+std::uint64_t convert_by_threads(const Converted& all, std::uint64_t threads) {
+  const std::uint64_t from_bytes = bits_of(all.from_dtype) / 8;
+  const std::uint64_t to_bytes = bits_of(all.to_dtype) / 8;
+  const std::uint64_t elements = all.from.size() / from_bytes;
+  const std::uint64_t part = std::max(elements / threads + 1, kThreadPieceBytes / from_bytes);
+  std::atomic<std::uint64_t> overflows = 0;
+  const auto convert = [&](std::uint64_t first) {
+    const std::uint64_t count = std::min(part, elements - first);
+    overflows +=
+        upload::convert_elements(all.from_dtype, all.from.subspan(first * from_bytes, count * from_bytes),
+                                 all.to_dtype, all.to.subspan(first * to_bytes, count * to_bytes));
+  };
+  {
+    std::vector<std::jthread> helpers;
+    helpers.reserve(elements / part);
+    for (std::uint64_t first = part; first < elements; first += part) {
+      try {
+        helpers.emplace_back(convert, first);
+      } catch (const std::system_error&) {  // no more threads
+        convert(first);
+      }
+    }
+    convert(0);
+  }
+  return overflows;
+}
 
 class Repack {
  public:
-  Repack(const Model& model, const RepackPlan& plan, const RepackOptions& options, const RepackOutput& output,
-         Streams& streams)
-      : model_(model), plan_(plan), options_(options), output_(output), progress_(streams, plan.data_bytes) {}
+  Repack(const Model& model, const RepackPlan& plan, const RepackOutput& output, Streams& streams)
+      : model_(model),
+        plan_(plan),
+        output_(output),
+        piece_bytes_(std::max(kPieceBytes, output.threads * kThreadPieceBytes)),
+        progress_(streams, plan.data_bytes) {}
 
   Result<std::uint64_t> run() {
     for (const RepackedFile& file : plan_.files) {
@@ -48,7 +90,7 @@ class Repack {
       specs.push_back({std::string(source.name), tensor.dtype, {source.shape.begin(), source.shape.end()}});
     }
     auto writer =
-        ArchiveWriter::create(file.path, specs, model_.metadata(), output_.is_replacing, output_.layout);
+        ArchiveWriter::create(file.path, specs, plan_.metadata, output_.is_replacing, output_.layout);
     if (!writer) return pass_on(std::move(writer));
     for (const RepackedTensor& tensor : tensors) {
       if (auto done = copy(tensor, *writer); !done) return done;
@@ -63,9 +105,9 @@ class Repack {
     const ByteRange whole = model_.file_range(tensor.source);
     for (std::uint64_t done = 0; done < whole.size_bytes;) {
       if (interrupted()) {
-        return fail(ErrorCode::System, EINTR, options_.out.native() + ": interrupted, nothing is left");
+        return fail(ErrorCode::System, EINTR, plan_.out.native() + ": interrupted, nothing is left");
       }
-      const std::uint64_t size_bytes = std::min(kPieceBytes, whole.size_bytes - done);
+      const std::uint64_t size_bytes = std::min(piece_bytes_, whole.size_bytes - done);
       const auto piece = archive.read({whole.offset + done, size_bytes}, scratch_);
       if (!piece) return tl::unexpected(piece.error());
       const auto bytes = dtype == tensor.dtype ? *piece : convert(dtype, *piece, tensor.dtype);
@@ -76,10 +118,10 @@ class Repack {
     return {};
   }
 
-  /// The dtypes have whole bytes, so a piece has whole elements: kPieceBytes is a multiple of their sizes.
+  /// The dtypes have whole bytes, so a piece has whole elements: piece_bytes_ is a multiple of their sizes.
   std::span<const std::byte> convert(Dtype from_dtype, std::span<const std::byte> from, Dtype to_dtype) {
     converted_.resize(from.size() * 8 / bits_of(from_dtype) * bits_of(to_dtype) / 8);
-    overflows_ += upload::convert_elements(from_dtype, from, to_dtype, converted_);
+    overflows_ += convert_by_threads({from_dtype, from, to_dtype, converted_}, output_.threads);
     return converted_;
   }
 
@@ -89,14 +131,14 @@ class Repack {
     if (changed.empty()) return {};
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("{}: was changed during the command: {} was not written", changed.front(),
-                            options_.out.native()));
+                            plan_.out.native()));
   }
 
   Result<void> finish() {
     for (; finished_ < writers_.size(); ++finished_) {
       if (auto done = writers_[finished_].finish(); !done) return done;
     }
-    return options_.shard_bytes ? write_index() : Result<void>();
+    return plan_.has_index ? write_index() : Result<void>();
   }
 
   Result<void> write_index() {
@@ -112,7 +154,7 @@ class Repack {
     document["weight_map"] = std::move(names);
     std::ostringstream text;
     write_json(document, text);
-    auto file = NewFile::create(options_.out, output_.is_replacing);
+    auto file = NewFile::create(plan_.out, output_.is_replacing);
     if (!file) return pass_on(std::move(file));
     const std::string bytes = std::move(text).str();
     if (auto done = file->append(std::as_bytes(std::span(bytes))); !done) return done;
@@ -130,8 +172,8 @@ class Repack {
 
   const Model& model_;
   const RepackPlan& plan_;
-  const RepackOptions& options_;
   const RepackOutput& output_;
+  const std::uint64_t piece_bytes_;
   Progress progress_;
   std::vector<ArchiveWriter> writers_;  // whole, but for their names
   std::size_t finished_ = 0;            // so many of them have their names
@@ -142,9 +184,9 @@ class Repack {
 
 }  // namespace
 
-Result<std::uint64_t> write_repacked(const Model& model, const RepackPlan& plan, const RepackOptions& options,
-                                     const RepackOutput& output, Streams& streams) {
-  return Repack(model, plan, options, output, streams).run();
+Result<std::uint64_t> write_repacked(const Model& model, const RepackPlan& plan, const RepackOutput& output,
+                                     Streams& streams) {
+  return Repack(model, plan, output, streams).run();
 }
 
 }  // namespace stfs::tools

@@ -12,8 +12,9 @@
 namespace stfs::tools {
 
 struct RepackOutput {
-  ArchiveLayout layout;
+  ArchiveLayout layout{};
   bool is_replacing = false;  // replace files that exist
+  std::uint64_t threads = 1;  // that convert
 };
 
 /// Writes each archive, then the index if the plan is of shards. No file gets its name before the bytes of
@@ -21,7 +22,7 @@ struct RepackOutput {
 /// that files which have taken the place of others stay. (A kill between two names leaves shards without an
 /// index.) Fails if the model's files change meanwhile, and with EINTR if interrupted() (interrupt.h).
 /// @return the number of elements that their new dtype could not hold.
-Result<std::uint64_t> write_repacked(const Model& model, const RepackPlan& plan, const RepackOptions& options,
-                                     const RepackOutput& output, Streams& streams);
+Result<std::uint64_t> write_repacked(const Model& model, const RepackPlan& plan, const RepackOutput& output,
+                                     Streams& streams);
 
 }  // namespace stfs::tools

@@ -149,6 +149,23 @@ Result<RepackPlan> plan_repack(const Model& model, const RepackOptions& options)
                 fmt::format("{} shards: an index may name at most {}", plan.files.size(), kMaxShards));
   }
   name_files(plan, options);
+  plan.out = options.out;
+  plan.has_index = options.shard_bytes.has_value();
+  plan.metadata = model.metadata();
+  return plan;
+}
+
+RepackPlan plan_of_tensors(const Model& model, const std::vector<std::uint32_t>& positions,
+                           const std::filesystem::path& out, Metadata metadata) {
+  RepackPlan plan;
+  for (const std::uint32_t position : positions) {
+    const Tensor tensor = model.tensors()[position];
+    plan.tensors.push_back({position, tensor.dtype, tensor.data.size_bytes});
+    plan.data_bytes += tensor.data.size_bytes;
+  }
+  plan.files.push_back({.path = out, .first = 0, .count = positions.size(), .data_bytes = plan.data_bytes});
+  plan.out = out;
+  plan.metadata = std::move(metadata);
   return plan;
 }
 

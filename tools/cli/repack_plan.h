@@ -53,6 +53,9 @@ struct RepackedFile {
 struct RepackPlan {
   std::vector<RepackedTensor> tensors;  // in the order of the data
   std::vector<RepackedFile> files;      // at least one
+  std::filesystem::path out;            // the archive, or the index
+  bool has_index = false;
+  Metadata metadata;  // of each file
   std::vector<std::string> unused_globs;
   std::size_t left_out = 0;   // tensors of the model that the plan has not
   std::size_t converted = 0;  // tensors with another dtype than in the model
@@ -65,6 +68,10 @@ inline constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 /// EFBIG: the index would name more than kMaxShards shards. EINVAL (ValidationOverflow): a converted tensor
 /// has more than 2^64-1 bits.
 Result<RepackPlan> plan_repack(const Model& model, const RepackOptions& options);
+
+/// The plan of one archive with these tensors of a model, as they are.
+RepackPlan plan_of_tensors(const Model& model, const std::vector<std::uint32_t>& positions,
+                           const std::filesystem::path& out, Metadata metadata);
 
 /// Whether `a` comes before `b` where runs of digits compare as numbers. Names that differ only in leading
 /// zeros compare byte by byte.

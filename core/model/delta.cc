@@ -1,0 +1,152 @@
+// Reads and writes the keys of a delta.
+#include "core/model/delta.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <numeric>
+#include <unordered_set>
+#include <utility>
+
+#include "core/base/checksum.h"
+#include "core/format/json_cursor.h"
+#include "core/format/json_string.h"
+#include "core/format/json_syntax.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kVersion = "1";
+constexpr std::string_view kBase = "safetensorsfs.delta.base";
+constexpr std::string_view kBaseTensors = "safetensorsfs.delta.base_tensors";
+constexpr std::string_view kBaseBytes = "safetensorsfs.delta.base_bytes";
+constexpr std::string_view kRemoved = "safetensorsfs.delta.removed";
+
+bool is_delta_key(std::string_view key) {
+  return key.starts_with(kDeltaKey);
+}
+
+template <class... Parts>
+tl::unexpected<Error> not_a_delta(fmt::format_string<Parts...> format, Parts&&... parts) {
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              "not usable as a delta: " + fmt::format(format, std::forward<Parts>(parts)...));
+}
+
+bool is_digest(std::string_view text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+Result<std::vector<std::string>> parse_names(std::string_view json) {
+  if (const auto wrong = find_json_error(json, 2)) {
+    return not_a_delta("{}: byte {}: {}", kRemoved, wrong->position, wrong->why);
+  }
+  JsonCursor cursor(json);
+  if (cursor.peek() != '[') return not_a_delta("{}: is not a JSON array", kRemoved);
+  std::vector<std::string> names;
+  auto done = cursor.for_each_element([&]() -> Result<void> {
+    if (cursor.peek() != '"') return not_a_delta("{}: has an element that is not a name", kRemoved);
+    std::string decoded;
+    names.emplace_back(cursor.take_string(decoded));
+    return {};
+  });
+  if (!done) return tl::unexpected(std::move(done).error());
+  return names;
+}
+
+/// Adds a number so that it can't run into its neighbour.
+void update(Checksum& checksum, std::uint64_t number) {
+  std::array<std::byte, 8> bytes{};
+  for (std::size_t at = 0; at < bytes.size(); ++at) bytes[at] = static_cast<std::byte>(number >> (8 * at));
+  checksum.update(bytes);
+}
+
+void update(Checksum& checksum, std::string_view text) {
+  update(checksum, text.size());
+  checksum.update(std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+bool is_delta(const Metadata& metadata) {
+  return std::ranges::any_of(metadata, [](const auto& entry) { return is_delta_key(entry.first); });
+}
+
+Result<Delta> parse_delta(const Metadata& metadata) {
+  Delta delta;
+  std::map<std::string_view, std::string_view> keys;
+  for (const auto& [key, value] : metadata) {
+    if (is_delta_key(key)) {
+      keys.emplace(key, value);
+    } else {
+      delta.metadata.emplace_back(key, value);
+    }
+  }
+  if (!keys.contains(kDeltaKey)) return not_a_delta("its metadata has no key {}", kDeltaKey);
+  if (keys[kDeltaKey] != kVersion) {
+    return not_a_delta("it has version {}, this program knows version {}", in_quotes(keys[kDeltaKey]),
+                       kVersion);
+  }
+  for (const std::string_view key : {kBase, kBaseTensors, kBaseBytes, kRemoved}) {
+    if (!keys.contains(key)) return not_a_delta("its metadata has no key {}", key);
+  }
+  if (keys.size() != 5) return not_a_delta("its metadata has keys that version {} does not know", kVersion);
+  for (const std::string_view key : {kBaseTensors, kBaseBytes}) {
+    if (!is_digest(keys[key])) return not_a_delta("{}: {} is no digest", key, in_quotes(keys[key]));
+  }
+  auto removed = parse_names(keys[kRemoved]);
+  if (!removed) return tl::unexpected(std::move(removed).error());
+  delta.base = keys[kBase];
+  delta.base_tensors = keys[kBaseTensors];
+  delta.base_bytes = keys[kBaseBytes];
+  delta.removed = std::move(*removed);
+  return delta;
+}
+
+Metadata metadata_of(const Delta& delta) {
+  Metadata metadata = delta.metadata;
+  std::string removed = "[";
+  for (const std::string& name : delta.removed) {
+    if (removed.size() > 1) removed += ',';
+    append_json_string(removed, name);
+  }
+  removed += ']';
+  metadata.emplace_back(kDeltaKey, kVersion);
+  metadata.emplace_back(kBase, delta.base);
+  metadata.emplace_back(kBaseTensors, delta.base_tensors);
+  metadata.emplace_back(kBaseBytes, delta.base_bytes);
+  metadata.emplace_back(kRemoved, removed);
+  return metadata;
+}
+
+std::string digest_of_tensors(const TensorIndex& tensors) {
+  std::vector<std::uint32_t> positions(tensors.size());
+  std::iota(positions.begin(), positions.end(), 0U);
+  std::ranges::sort(positions, {}, [&](std::uint32_t position) { return tensors[position].name; });
+  Checksum checksum;
+  for (const std::uint32_t position : positions) {
+    const Tensor tensor = tensors[position];
+    update(checksum, tensor.name);
+    update(checksum, name_of(tensor.dtype));
+    update(checksum, tensor.shape.size());
+    for (const std::uint64_t size : tensor.shape) update(checksum, size);
+  }
+  return checksum.hex();
+}
+
+Result<void> check_delta(const Delta& delta, const TensorIndex& changed, const TensorIndex& base) {
+  if (delta.base_tensors != digest_of_tensors(base)) {
+    return not_a_delta("it was made for another base, {}: names, dtypes or shapes of its tensors differ",
+                       in_quotes(delta.base));
+  }
+  std::unordered_set<std::string_view> seen;
+  for (const std::string& name : delta.removed) {
+    if (!base.find(name)) return not_a_delta("it removes {}, which its base lacks", in_quotes(name));
+    if (changed.find(name)) return not_a_delta("it removes {}, and has it too", in_quotes(name));
+    if (!seen.insert(name).second) return not_a_delta("it removes {} twice", in_quotes(name));
+  }
+  return {};
+}
+
+}  // namespace stfs

@@ -1,0 +1,239 @@
+// Deltas: their keys in the metadata, what does not fit a base, and models with a delta on top.
+#include "core/model/delta.h"
+
+#include <random>
+
+#include "core/archive/archive_writer.h"
+#include "core/model/model.h"
+#include "tests/support/catch.h"
+#include "tests/support/plain.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using test::contains;
+
+namespace {
+
+constexpr const char* kDigest = "0123456789abcdef0123456789abcdef";
+
+struct DeltaTensor {
+  std::string name;
+  Dtype dtype = Dtype::U8;
+  std::string bytes;
+};
+
+std::string write_archive(const std::string& path, const std::vector<DeltaTensor>& tensors,
+                          const Metadata& metadata) {
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, dtype, bytes] : tensors) {
+    specs.push_back({name, dtype, {bytes.size() * 8 / bits_of(dtype)}});
+  }
+  auto writer = ArchiveWriter::create(path, specs, metadata, true);
+  REQUIRE(writer);
+  for (const DeltaTensor& tensor : tensors) REQUIRE(writer->append(std::as_bytes(std::span(tensor.bytes))));
+  REQUIRE(writer->finish());
+  return path;
+}
+
+/// A base of four tensors, in one archive and in two shards, and a delta that changes, adds, retypes and
+/// removes.
+struct DeltaFiles {
+  test::TemporaryDirectory directory;
+  std::string base = write_archive(directory / "base.safetensors",
+                                   {{"keep", Dtype::U8, "keep"},
+                                    {"patch", Dtype::U8, "old"},
+                                    {"retype", Dtype::U8, "abcd"},
+                                    {"gone", Dtype::U8, "x"}},
+                                   {{"format", "pt"}, {"step", "1"}});
+  std::string index = write_index();
+  std::string delta = write_delta({"gone"}, of_base());
+
+  [[nodiscard]] std::string of_base() const { return digest_of_tensors((*Model::open(base, {}))->tensors()); }
+  [[nodiscard]] std::string write_index() const {
+    write_archive(directory / "s-1.safetensors", {{"gone", Dtype::U8, "x"}, {"retype", Dtype::U8, "abcd"}},
+                  {});
+    write_archive(directory / "s-2.safetensors", {{"patch", Dtype::U8, "old"}, {"keep", Dtype::U8, "keep"}},
+                  {});
+    return directory.write("s.safetensors.index.json",
+                           R"({"weight_map":{"gone":"s-1.safetensors","retype":"s-1.safetensors",)"
+                           R"("patch":"s-2.safetensors","keep":"s-2.safetensors"}})");
+  }
+  std::string write_delta(std::vector<std::string> removed, const std::string& base_tensors) const {
+    const Delta made{"base.safetensors", base_tensors, kDigest, std::move(removed), {{"step", "2"}}};
+    return write_archive(
+        directory / "delta.safetensors",
+        {{"patch", Dtype::U8, "new"}, {"retype", Dtype::U16, "abcd"}, {"fresh", Dtype::F32, "1234"}},
+        metadata_of(made));
+  }
+};
+
+std::string bytes_at(const Model& model, std::string_view name) {
+  const auto position = model.tensors().find(name);
+  REQUIRE(position);
+  const ByteRange range = model.file_range(*position);
+  std::string bytes(range.size_bytes, '\0');
+  REQUIRE(model.archive_of(*position).read_through(std::as_writable_bytes(std::span(bytes)), range.offset));
+  return bytes;
+}
+
+std::string refusal(const Metadata& metadata) {
+  const auto parsed = parse_delta(metadata);
+  REQUIRE_FALSE(parsed);
+  CHECK(parsed.error().errno_value == EINVAL);
+  return parsed.error().message;
+}
+
+}  // namespace
+
+TEST_CASE("what a delta's metadata holds comes back", "[core][delta]") {
+  const Delta delta{"b",
+                    kDigest,
+                    "fedcba9876543210fedcba9876543210",
+                    {"a", "quote\"\\\n", "größe", ""},
+                    {{"format", "pt"}, {"", "x"}}};
+  const Metadata metadata = metadata_of(delta);
+  CHECK(is_delta(metadata));
+  CHECK_FALSE(is_delta(delta.metadata));
+  const auto parsed = parse_delta(metadata);
+  REQUIRE(parsed);
+  CHECK(parsed->base == delta.base);
+  CHECK(parsed->base_tensors == delta.base_tensors);
+  CHECK(parsed->base_bytes == delta.base_bytes);
+  CHECK(parsed->removed == delta.removed);
+  CHECK(parsed->metadata == delta.metadata);
+}
+
+TEST_CASE("a delta that is not sound is refused with its reason", "[core][delta]") {
+  const std::vector<Metadata::value_type> sound = {{"safetensorsfs.delta", "1"},
+                                                   {"safetensorsfs.delta.base", "b"},
+                                                   {"safetensorsfs.delta.base_tensors", kDigest},
+                                                   {"safetensorsfs.delta.base_bytes", kDigest},
+                                                   {"safetensorsfs.delta.removed", "[]"}};
+  const auto with = [&](std::size_t at, std::string_view value) {
+    Metadata metadata;
+    for (std::size_t i = 0; i < sound.size(); ++i)
+      metadata.emplace_back(sound[i].first, i == at ? value : sound[i].second);
+    return metadata;
+  };
+  REQUIRE(parse_delta(with(9, "")));
+  for (std::size_t left_out = 0; left_out < sound.size(); ++left_out) {
+    Metadata metadata;
+    for (std::size_t i = 0; i < sound.size(); ++i) {
+      if (i != left_out) metadata.emplace_back(sound[i].first, sound[i].second);
+    }
+    CHECK(contains(refusal(metadata), "its metadata has no key " + std::string(sound[left_out].first)));
+  }
+  CHECK(contains(refusal(with(0, "2")), "it has version \"2\", this program knows version 1"));
+  CHECK(contains(refusal(with(2, "0123")), "is no digest"));
+  CHECK(contains(refusal(with(3, "0123456789ABCDEF0123456789ABCDEF")), "is no digest"));
+  CHECK(contains(refusal(with(4, "{}")), "is not a JSON array"));
+  CHECK(contains(refusal(with(4, "[1]")), "an element that is not a name"));
+  CHECK(contains(refusal(with(4, "[[\"a\"]]")), "an element that is not a name"));
+  CHECK(contains(refusal(with(4, "[\"a\"")), "byte "));
+  CHECK(contains(refusal(with(4, "")), "byte "));
+  CHECK(contains(refusal(with(4, "[[[]]]")), "byte "));
+  Metadata more = with(9, "");
+  more.emplace_back("safetensorsfs.delta.later", "");
+  CHECK(contains(refusal(more), "keys that version 1 does not know"));
+}
+
+TEST_CASE("no list of removed names crashes the parser", "[core][delta]") {
+  const std::string sound = R"(["a","b\u00e9\\","\ud83d\ude00",""])";
+  std::mt19937 random(7);  // NOLINT: the same in each run
+  std::uint64_t accepted = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    std::string text = sound;
+    for (auto changes = 1 + random() % 3; changes > 0; --changes) {
+      const std::size_t at = random() % text.size();
+      if (random() % 3 == 0) {
+        text.erase(at, 1 + random() % 3);
+      } else {
+        text.insert(at, 1, "[]\",\\u{}0d\0\x80 "[random() % 14]);
+      }
+      if (text.empty()) text = "[";
+    }
+    Metadata metadata = metadata_of({"b", kDigest, kDigest, {}, {}});
+    Metadata changed;
+    for (const auto& [key, value] : metadata)
+      changed.emplace_back(key, key.ends_with("removed") ? text : value);
+    accepted += parse_delta(changed).has_value() ? 1 : 0;
+  }
+  CHECK(accepted > 100);
+  CHECK(accepted < 15'000);
+}
+
+TEST_CASE("the digest of tensors is that of names, dtypes and shapes, in any order", "[core][delta]") {
+  const DeltaFiles files;
+  CHECK(digest_of_tensors((*Model::open(files.index, {}))->tensors()) == files.of_base());
+  const std::vector<std::vector<DeltaTensor>> others = {
+      {{"keep", Dtype::U8, "keep"}, {"patch", Dtype::U8, "old"}, {"retype", Dtype::U8, "abcd"}},
+      {{"keep", Dtype::I8, "keep"},
+       {"patch", Dtype::U8, "old"},
+       {"retype", Dtype::U8, "abcd"},
+       {"gone", Dtype::U8, "x"}},
+      {{"keep", Dtype::U8, "kee"},
+       {"patch", Dtype::U8, "old"},
+       {"retype", Dtype::U8, "abcd"},
+       {"gone", Dtype::U8, "x"}},
+      {{"keeP", Dtype::U8, "keep"},
+       {"patch", Dtype::U8, "old"},
+       {"retype", Dtype::U8, "abcd"},
+       {"gone", Dtype::U8, "x"}},
+  };
+  for (const auto& tensors : others) {
+    const auto other = Model::open(write_archive(files.directory / "other.safetensors", tensors, {}), {});
+    CHECK(digest_of_tensors((*other)->tensors()) != files.of_base());
+  }
+}
+
+TEST_CASE("a model shows its delta's changes, whether its base is an archive or shards",
+          "[core][delta][model]") {
+  const DeltaFiles files;
+  for (const std::string& base : {files.base, files.index}) {
+    const auto opened = Model::open(base, {.delta = files.delta});
+    REQUIRE(opened);
+    const Model& model = **opened;
+    CHECK(model.problems().empty());
+    CHECK(model.tensors().size() == 4);
+    CHECK(bytes_at(model, "keep") == "keep");
+    CHECK(bytes_at(model, "patch") == "new");
+    CHECK(bytes_at(model, "fresh") == "1234");
+    CHECK(model.tensors()[*model.tensors().find("retype")].dtype == Dtype::U16);
+    CHECK_FALSE(model.tensors().find("gone"));
+    CHECK(model.metadata() == Metadata{{"step", "2"}});
+    CHECK(model.shards().back().path.filename() == "delta.safetensors");
+    REQUIRE(model.delta());
+    CHECK(model.delta()->base == "base.safetensors");
+    CHECK_FALSE(model.is_index_changed());
+  }
+  CHECK_FALSE((*Model::open(files.base, {}))->delta());
+}
+
+TEST_CASE("a delta that does not fit its base is refused, and both are named", "[core][delta][model]") {
+  const DeltaFiles files;
+  const auto why = [&](const std::string& base) {
+    const auto opened = Model::open(base, {.delta = files.directory / "delta.safetensors"});
+    REQUIRE_FALSE(opened);
+    CHECK(contains(opened.error().message, "delta.safetensors"));
+    return opened.error().message;
+  };
+  // Also on top of itself.
+  CHECK(contains(why(files.delta), "it was made for another base, \"base.safetensors\""));
+  files.write_delta({"absent"}, files.of_base());
+  CHECK(contains(why(files.base), "it removes \"absent\", which its base lacks"));
+  files.write_delta({"patch"}, files.of_base());
+  CHECK(contains(why(files.base), "it removes \"patch\", and has it too"));
+  files.write_delta({"gone", "gone"}, files.of_base());
+  CHECK(contains(why(files.base), "it removes \"gone\" twice"));
+  write_archive(files.directory / "delta.safetensors", {{"patch", Dtype::U8, "new"}}, {});
+  CHECK(contains(why(files.base), "its metadata has no key safetensorsfs.delta"));
+  std::filesystem::remove(files.directory / "delta.safetensors");
+  CHECK(contains(why(files.base), "No such file"));
+}
+
+TEST_CASE("a model with a delta can't be written", "[core][delta][model]") {
+  const DeltaFiles files;
+  const auto opened = Model::open(files.base, {.access = Access::ReadWrite, .delta = files.delta});
+  REQUIRE_FALSE(opened);
+  CHECK(opened.error().errno_value == EROFS);
+}

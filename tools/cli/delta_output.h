@@ -1,0 +1,29 @@
+// Writes deltas (core/model/delta.h), and checks that a delta's base has the bytes that it was made for.
+#pragma once
+
+#include <filesystem>
+
+#include "core/base/error.h"
+#include "core/model/model.h"
+#include "tools/cli/diff_report.h"
+#include "tools/cli/verb.h"
+
+namespace stfs::tools {
+
+struct DeltaOutput {
+  std::filesystem::path path;
+  bool is_replacing = false;  // replace a file that exists
+};
+
+/// Writes the delta that leads from A to B. Reads all of A's tensors that B keeps, for their digest.
+/// @param report  of all tensors of two whole models, without problems.
+/// @return EINVAL: B is a delta itself. ESTALE: A or B has changed since it was opened. EINTR if
+/// interrupted()
+///   (interrupt.h). After a failure nothing is written.
+Result<WrittenDelta> write_delta(const DiffReport& report, const DeltaOutput& output, Streams& streams);
+
+/// Reads all tensors that a model with a delta keeps of its base. EINVAL: their bytes are not those that the
+/// delta was made for. EINTR if interrupted().
+Result<void> check_base_bytes(const Model& model, Streams& streams);
+
+}  // namespace stfs::tools

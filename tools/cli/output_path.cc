@@ -1,0 +1,37 @@
+// Compares files, not names: a link to an archive is the archive.
+#include "tools/cli/output_path.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+
+namespace stfs::tools {
+namespace {
+
+bool has_file(const Model& model, const std::filesystem::path& path) {
+  const auto is_same = [&](const std::filesystem::path& other) {
+    std::error_code unknown;
+    return std::filesystem::equivalent(path, other, unknown);
+  };
+  return is_same(model.path()) ||
+         std::ranges::any_of(model.shards(), [&](const Shard& shard) { return is_same(shard.path); });
+}
+
+}  // namespace
+
+std::optional<std::string> obstacle_at(const std::filesystem::path& path,
+                                       std::initializer_list<ReadModel> models, bool is_replacing) {
+  std::error_code unknown;
+  if (!std::filesystem::exists(std::filesystem::symlink_status(path, unknown))) return std::nullopt;
+  if (std::filesystem::is_directory(path, unknown)) return "is a directory: name the file to write";
+  for (const auto& [model, argument] : models) {
+    if (has_file(*model, path)) {
+      return fmt::format("belongs to {}: write a new file, then rename it", argument);
+    }
+  }
+  if (!is_replacing) return "exists already: --force replaces it";
+  return std::nullopt;
+}
+
+}  // namespace stfs::tools
