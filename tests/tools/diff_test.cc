@@ -403,3 +403,33 @@ TEST_CASE("diff --out refuses what makes no delta, and then writes none", "[tool
     CHECK(contains(refused.err, "belongs to " + std::string(same == models.a ? "A" : "B") + ": "));
   }
 }
+
+TEST_CASE("apply takes a delta that patches its base, and refuses one that does more",
+          "[tools][apply][delta]") {
+  const DiffModels models;
+  const std::string patched = models.directory / "patched.safetensors";
+  const std::string delta = models.directory / "delta.safetensors";
+  std::filesystem::copy_file(models.a, patched);
+  REQUIRE(run_verb(tools::put, {patched, "w", models.directory.write("raw", std::string(16, 'w'))}).code ==
+          0);
+  REQUIRE(run_verb(tools::diff, {models.a, patched, "--out", delta}).code == 0);
+
+  const auto other = run_verb(tools::apply, {models.b, delta});
+  CHECK(other.code == 1);
+  CHECK(contains(other.err,
+                 delta + ": not usable as a delta: it was made for another base, \"a.safetensors\""));
+  CHECK(run_verb(tools::apply, {models.a, delta}).code == 0);
+  CHECK(run_verb(tools::diff, {models.a, patched}).code == 0);
+
+  const std::string fewer = models.directory / "fewer.safetensors";
+  REQUIRE(run_verb(tools::repack, {"--drop", "old", models.a, fewer}).code == 0);
+  REQUIRE(run_verb(tools::diff, {models.a, fewer, "-f", "--out", delta}).code == 0);
+  const auto refused = run_verb(tools::apply, {"--json", models.a, delta});
+  CHECK(refused.code == 1);
+  CHECK(contains(refused.err,
+                 "it removes 1 tensor, which needs a new archive: stfs repack --delta writes it\n"));
+  CHECK(contains(refused.err, "nothing was changed: " + delta + " does not fit\n"));
+  const auto document = nlohmann::json::parse(refused.out);
+  CHECK(document["applied"] == false);
+  CHECK(document["problems"][0]["kinds"][0] == "delta");
+}

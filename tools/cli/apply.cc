@@ -3,10 +3,13 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <ostream>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "core/model/delta.h"
 #include "tools/cli/change.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
@@ -25,6 +28,9 @@ constexpr const char* kApplyExamples =
     "DELTA is an archive of tensors that TARGET has too, each with the same dtype and shape. If a tensor is\n"
     "missing in TARGET or differs, or if a shard of either is missing, an error names it and nothing "
     "changes.\n"
+    "A DELTA of stfs diff --out is refused if it was made for another base, or if it removes tensors. "
+    "TARGET\n"
+    "keeps its own metadata.\n"
     "After any failure TARGET holds all new tensors or all old tensors.\n"
     "\n"
     "Examples:\n"
@@ -52,11 +58,25 @@ struct Plan {
   };
   std::vector<Step> steps;
   std::vector<Problem> problems;
+  std::optional<std::string> misfit;  // why a delta of `stfs diff --out` can't be applied as a whole
   std::uint64_t size_bytes = 0;
 };
 
-Plan plan_of(const TensorIndex& target, const TensorIndex& delta) {
+/// Why an archive that is a delta can't be applied, as far as its metadata tells.
+std::optional<std::string> misfit_of(const Model& delta, const TensorIndex& target) {
+  if (!is_delta(delta.metadata())) return std::nullopt;
+  const auto parsed = parse_delta(delta.metadata());
+  if (!parsed) return parsed.error().message;
+  if (const auto fits = check_delta(*parsed, delta.tensors(), target); !fits) return fits.error().message;
+  if (parsed->removed.empty()) return std::nullopt;
+  return fmt::format("it removes {}, which needs a new archive: stfs repack --delta writes it",
+                     counted(parsed->removed.size(), "tensor"));
+}
+
+Plan plan_of(const TensorIndex& target, const Model& delta_model) {
+  const TensorIndex& delta = delta_model.tensors();
   Plan plan;
+  plan.misfit = misfit_of(delta_model, target);
   for (std::uint32_t position = 0; position < delta.size(); ++position) {
     const auto found = target.find(delta[position].name);
     Mismatch mismatch =
@@ -88,7 +108,7 @@ Result<void> apply_plan(Change& change, const Plan& plan, const Model& delta) {
 /// Returns whether the delta can be applied. An incomplete delta may lack tensors that it should change, and
 /// an incomplete target may lack tensors that should be changed, so both models must have no problems.
 bool is_possible(const Plan& plan, const Model& target, const Model& delta) {
-  return plan.problems.empty() && target.problems().empty() && delta.problems().empty();
+  return plan.problems.empty() && !plan.misfit && target.problems().empty() && delta.problems().empty();
 }
 
 void print_text(const ApplyRequest& request, const Plan& plan, const Model& delta, std::ostream& out) {
@@ -127,6 +147,7 @@ void print_json(const ApplyRequest& request, const Plan& plan, const Model& targ
           {{"kinds", {"model"}}, {"explanation", json_path(model->path()) + ": " + problem.message}});
     }
   }
+  if (plan.misfit) document["problems"].push_back({{"kinds", {"delta"}}, {"explanation", *plan.misfit}});
   for (const Plan::Problem& problem : plan.problems) {
     document["problems"].push_back({{"name", delta.tensors()[problem.delta].name},
                                     {"kinds", problem.mismatch.kinds},
@@ -138,13 +159,15 @@ void print_json(const ApplyRequest& request, const Plan& plan, const Model& targ
 int report_problems(const ApplyRequest& request, const Plan& plan, const Model& target, const Model& delta,
                     Streams& streams) {
   for (const Model* model : {&delta, &target}) tools::report_problems(streams, *model);
+  if (plan.misfit) report_failure(streams, fmt::format("{}: {}", request.delta, *plan.misfit));
   for (const Plan::Problem& problem : plan.problems) {
     report_failure(
         streams, fmt::format("{}: {}: {}", request.delta, printable_name(delta.tensors()[problem.delta].name),
                              problem.mismatch.text));
   }
   const std::string why =
-      plan.problems.empty()
+      plan.problems.empty() && plan.misfit ? fmt::format("{} does not fit", printable(request.delta))
+      : plan.problems.empty()
           ? fmt::format("{} is not whole",
                         printable(delta.problems().empty() ? request.target : request.delta))
           : fmt::format("{} of {} tensors of the delta do not match", grouped(plan.problems.size()),
@@ -182,7 +205,7 @@ int apply(const Arguments& arguments, Streams& streams) {
       open_model(request.target, Use::Change, request.is_dry_run ? Access::ReadOnly : Access::ReadWrite);
   if (!target) return report_failure(streams, target.error().message);
   report_recovered(streams, **target);
-  const Plan plan = plan_of((*target)->tensors(), (*delta)->tensors());
+  const Plan plan = plan_of((*target)->tensors(), **delta);
 
   std::optional<Change> change;
   const bool can_apply = is_possible(plan, **target, **delta);
