@@ -36,12 +36,19 @@ Result<void> ArchiveWriter::append(std::span<const std::byte> bytes) {
   return file_.append(bytes);
 }
 
-Result<void> ArchiveWriter::finish() {
+Result<void> ArchiveWriter::settle() {
   if (file_.is_open() && written_bytes_ != expected_bytes_) {
     file_.discard();
     return fail(ErrorCode::WrongSize, EINVAL,
                 fmt::format("{}: finish: {} bytes of data were written, expected {}", path_.native(),
                             written_bytes_, expected_bytes_));
+  }
+  return file_.settle();
+}
+
+Result<void> ArchiveWriter::finish() {
+  if (file_.is_open()) {
+    if (auto ok = settle(); !ok) return ok;
   }
   return file_.finish();
 }

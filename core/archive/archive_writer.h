@@ -29,11 +29,13 @@ class ArchiveWriter {
                                       const Metadata& metadata, bool replace,
                                       const ArchiveLayout& layout = {});
 
-  /// Appends data: the tensors' bytes one after another, in pieces of any size. After a failure here or in
-  /// finish() the temporary file is gone, and the writer is unusable.
+  /// Appends data: the tensors' bytes one after another, in pieces of any size. After a failure of any call
+  /// the temporary file is gone, and the writer is unusable.
   Result<void> append(std::span<const std::byte> bytes);
 
-  /// Checks that exactly the announced number of bytes came, then calls NewFile::finish().
+  /// Checks that exactly the announced number of bytes came, then calls NewFile::settle().
+  Result<void> settle();
+  /// Settles the archive if that was not done, then calls NewFile::finish().
   Result<void> finish();
 
  private:

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <utility>
@@ -50,8 +51,9 @@ Result<bool> check_target(const std::filesystem::path& path, bool replace) {
 Result<UniqueFd> create_temporary(const std::filesystem::path& path, mode_t mode,
                                   std::filesystem::path& temporary) {
   constexpr int kAttempts = 1000;  // other processes may use names here, and killed ones have left theirs
+  static std::atomic<unsigned> number = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    temporary = directory_of(path) / fmt::format(".stfs-{}-{}.tmp", ::getpid(), attempt);
+    temporary = directory_of(path) / fmt::format(".stfs-{}-{}.tmp", ::getpid(), number++);
     UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
     if (file) return file;
     if (errno != EEXIST) break;
@@ -109,21 +111,24 @@ Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace)
   const Result<bool> replaces = check_target(path, replace);
   if (!replaces) return tl::unexpected(replaces.error());
   // Nobody else may open the file before it has the mode of the file that it replaces.
-  Result<UniqueFd> fd = create_temporary(path, *replaces ? 0600 : 0666, file.temporary_path_);
+  std::filesystem::path temporary;
+  Result<UniqueFd> fd = create_temporary(path, *replaces ? 0600 : 0666, temporary);
   if (!fd) return pass_on(std::move(fd));
+  file.temporary_.reset(new std::filesystem::path(std::move(temporary)));
   file.file_ = std::move(*fd);
   file.gathered_.reserve(kGatheredBytes);
   return file;
 }
 
-NewFile::~NewFile() {
-  discard();
+NewFile::~NewFile() = default;
+
+void NewFile::Remove::operator()(std::filesystem::path* path) const {
+  ::unlink(path->c_str());
+  delete path;
 }
 
 void NewFile::discard() {
-  // A moved-from object has no descriptor, whatever its paths say.
-  if (!file_) return;
-  ::unlink(temporary_path_.c_str());
+  temporary_.reset();
   UniqueFd closed = std::move(file_);
 }
 
@@ -158,8 +163,8 @@ Result<void> NewFile::write_gathered() {
   return ok;
 }
 
-Result<void> NewFile::finish() {
-  if (!file_) return fail_system(EBADF, path_.native(), "finish a file that is closed");
+Result<void> NewFile::settle() {
+  if (!file_) return fail_system(EBADF, path_.native(), "settle a file that is closed");
   auto ok = complete();
   if (!ok) discard();
   return ok;
@@ -179,9 +184,24 @@ Result<void> NewFile::complete() {
     }
   }
   if (::fsync(file_.get()) != 0) return fail_system(errno, path_.native(), "sync");
-  if (rename_file(temporary_path_, path_, replace_) != 0) return fail_system(errno, path_.native(), "rename");
-  // The file has its final name now: there is no temporary file to remove.
   UniqueFd closed = std::move(file_);
+  return {};
+}
+
+Result<void> NewFile::finish() {
+  if (!temporary_) return fail_system(EBADF, path_.native(), "finish a file that is closed");
+  if (file_) {
+    if (auto ok = settle(); !ok) return ok;
+  }
+  auto ok = rename();
+  if (!ok) discard();
+  return ok;
+}
+
+Result<void> NewFile::rename() {
+  if (rename_file(*temporary_, path_, replace_) != 0) return fail_system(errno, path_.native(), "rename");
+  // The file has its final name now: there is no temporary file to remove.
+  const std::unique_ptr<std::filesystem::path> renamed(temporary_.release());
   return sync_directory(directory_of(path_));
 }
 

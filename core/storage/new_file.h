@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -29,16 +30,19 @@ class NewFile {
   /// Preallocates so many bytes in all: a full disk fails here, if the file system can tell. finish() frees
   /// what was not appended.
   Result<void> reserve(std::uint64_t size_bytes);
-  /// Appends bytes. After a failure here, in reserve() or in finish() the temporary file is gone, and this
-  /// object is unusable.
+  /// Appends bytes. After a failure of any call the temporary file is gone, and this object is unusable.
   Result<void> append(std::span<const std::byte> bytes);
 
-  /// Gives the file the mode, owner and attributes of the file that it replaces, syncs it, renames it, and
-  /// syncs the directory. A symbolic link at the path is itself replaced; its target stays as it is.
+  /// Gives the file the mode, owner and attributes of the file that it replaces, syncs it and closes it: only
+  /// its name is missing. For a caller that writes many files and names them together.
+  Result<void> settle();
+  /// Settles the file if that was not done, renames it, and syncs the directory. A symbolic link at the path
+  /// is itself replaced; its target stays as it is.
   Result<void> finish();
 
   /// Removes the temporary file.
   void discard();
+  /// Whether bytes can be appended.
   [[nodiscard]] bool is_open() const { return static_cast<bool>(file_); }
 
  private:
@@ -46,10 +50,15 @@ class NewFile {
   Result<void> write(std::span<const std::byte> bytes);
   Result<void> write_gathered();
   Result<void> complete();
+  Result<void> rename();
 
+  /// Removes the file when it is destroyed.
+  struct Remove {
+    void operator()(std::filesystem::path* path) const;
+  };
   std::filesystem::path path_;
-  std::filesystem::path temporary_path_;
-  UniqueFd file_;  // open until finish() or discard()
+  std::unique_ptr<std::filesystem::path, Remove> temporary_;  // null: there is none any more
+  UniqueFd file_;                                             // open until settle() or discard()
   std::vector<std::byte> gathered_;
   std::uint64_t reserved_bytes_ = 0;
   std::uint64_t appended_bytes_ = 0;

@@ -58,3 +58,28 @@ TEST_CASE("a new file that is given up leaves nothing", "[core][new_file]") {
   CHECK_FALSE(NewFile::create(path, false));
   CHECK_FALSE(NewFile::create(directory / "none/file", true));
 }
+
+TEST_CASE("a new file that is settled takes no descriptor, and has its name when it is finished",
+          "[core][new_file]") {
+  const test::TemporaryDirectory directory;
+  const std::string path = directory.write("file", "old");
+  {
+    auto given_up = NewFile::create(path, true);
+    REQUIRE(given_up);
+    REQUIRE(given_up->append(bytes_of("given up")));
+    REQUIRE(given_up->settle());
+    CHECK_FALSE(given_up->is_open());
+    CHECK_FALSE(given_up->append(bytes_of("more")));
+    CHECK(count_files(directory.path()) == 2);
+  }
+  CHECK(count_files(directory.path()) == 1);
+  auto file = NewFile::create(path, true);
+  REQUIRE(file);
+  REQUIRE(file->append(bytes_of("new")));
+  REQUIRE(file->settle());
+  CHECK(test::content_of(path) == "old");
+  REQUIRE(file->finish());
+  CHECK_FALSE(file->finish());
+  CHECK(test::content_of(path) == "new");
+  CHECK(count_files(directory.path()) == 1);
+}

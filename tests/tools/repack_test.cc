@@ -1,4 +1,6 @@
 // stfs repack: what is kept, in which order, as which dtype and in which files; and what is refused.
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstring>
 #include <fstream>
@@ -206,6 +208,30 @@ TEST_CASE("repack splits a model into shards and joins them again", "[tools][rep
   REQUIRE(run_verb(tools::repack, {"-f", "--shard-size", "1", source.path, index}).code == 0);
   CHECK(repacked(index)->shards().size() == 5);  // the empty tensor takes no room
   CHECK(run_verb(tools::diff, {source.path, index}).code == 0);
+}
+
+TEST_CASE("repack writes more shards than it may have files open", "[tools][repack]") {
+  const test::TemporaryDirectory directory;
+  constexpr int kShards = 300;
+  std::string header = "{";
+  for (int at = 0; at < kShards; ++at) {
+    header += "\"" + std::to_string(at) + R"(":{"dtype":"U8","shape":[1],"data_offsets":[)" +
+              std::to_string(at) + "," + std::to_string(at + 1) + "]},";
+  }
+  header.back() = '}';
+  const std::string path =
+      directory.write("m.safetensors", test::archive_bytes(header, std::string(kShards, 'x')));
+  rlimit before{};
+  REQUIRE(::getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit few = before;
+  few.rlim_cur = 100;
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const auto run = run_verb(tools::repack, {"--shard-size", "1", "--slack", "0", "--align", "8", path,
+                                            directory / "s.safetensors.index.json"});
+  REQUIRE(::setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(run.err.empty());
+  CHECK(contains(run.out, " in 300 shards\n"));
+  CHECK(run_verb(tools::diff, {path, directory / "s.safetensors.index.json"}).code == 0);
 }
 
 TEST_CASE("a dry run of repack writes nothing and names each tensor", "[tools][repack]") {

@@ -95,6 +95,8 @@ class Repack {
     for (const RepackedTensor& tensor : tensors) {
       if (auto done = copy(tensor, *writer); !done) return done;
     }
+    // A settled archive takes no descriptor: there may be thousands.
+    if (auto settled = writer->settle(); !settled) return settled;
     writers_.push_back(std::move(*writer));
     return {};
   }
