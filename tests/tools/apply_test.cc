@@ -23,7 +23,7 @@ using test::run_verb;
 
 namespace {
 
-struct Model : test::SampleModel {
+struct ApplyModel : test::SampleModel {
   [[nodiscard]] std::string delta(const std::string& delta_header, const std::string& data) const {
     return directory.write("d.safetensors", test::archive_bytes(delta_header, data));
   }
@@ -36,7 +36,7 @@ struct Model : test::SampleModel {
 };
 
 /// A delta of x, which fits, and of one tensor that does not.
-std::string failure_of(const Model& model, const std::string& name, const std::string& entry,
+std::string failure_of(const ApplyModel& model, const std::string& name, const std::string& entry,
                        std::size_t size) {
   const std::string delta =
       model.delta(R"({"x":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},")" + name + "\":" + entry + "}",
@@ -57,7 +57,7 @@ std::string failure_of(const Model& model, const std::string& name, const std::s
 }  // namespace
 
 TEST_CASE("apply changes the delta's tensors and no other byte", "[tools][apply]") {
-  const Model model;
+  const ApplyModel model;
   const auto run = run_verb(tools::apply, {model.path, model.good_delta()});
   CHECK(run.code == 0);
   CHECK(run.err.empty());
@@ -67,7 +67,7 @@ TEST_CASE("apply changes the delta's tensors and no other byte", "[tools][apply]
 
 TEST_CASE("apply names a tensor that is missing or has another dtype, shape or size, and changes nothing",
           "[tools][apply]") {
-  const Model model;
+  const ApplyModel model;
   CHECK(failure_of(model, "y", test::entry("U8", "1", 3, 4), 1) == "y: missing in the target");
   CHECK(failure_of(model, "b", test::entry("F16", "4", 3, 11), 8) ==
         "b: other dtype: found F16 [4], 8 bytes; expected BF16 [4], 8 bytes");
@@ -80,7 +80,7 @@ TEST_CASE("apply names a tensor that is missing or has another dtype, shape or s
 }
 
 TEST_CASE("apply refuses a delta and a target that misses a shard, and changes nothing", "[tools][apply]") {
-  const Model model;
+  const ApplyModel model;
   const std::string delta = model.good_delta();
   const auto index_of = [&](const std::string& name, const std::string& shard, const std::string& tensor) {
     return model.directory.write(
@@ -109,7 +109,7 @@ TEST_CASE("apply refuses a delta and a target that misses a shard, and changes n
 }
 
 TEST_CASE("apply names every problem, in JSON too", "[tools][apply]") {
-  const Model model;
+  const ApplyModel model;
   const std::string delta =
       model.delta("{\"b\":" + test::entry("F64", "1", 0, 8) + ",\"y\":" + test::entry("U8", "1", 8, 9) +
                       ",\"x\":" + test::entry("U8", "3", 9, 12) + "}",
@@ -154,7 +154,7 @@ TEST_CASE("apply changes all of 100 tensors", "[tools][apply]") {
 }
 
 TEST_CASE("apply --dry-run shows what would change and changes nothing", "[tools][apply]") {
-  const Model model;
+  const ApplyModel model;
   const auto run = run_verb(tools::apply, {"--dry-run", model.path, model.good_delta()});
   CHECK(run.code == 0);
   CHECK(test::count_lines(run.out) == 3);
@@ -167,13 +167,13 @@ TEST_CASE("apply --dry-run shows what would change and changes nothing", "[tools
 }
 
 TEST_CASE("apply of an empty delta changes nothing and succeeds", "[tools][apply]") {
-  const Model model;
+  const ApplyModel model;
   CHECK(run_verb(tools::apply, {model.path, model.delta("{}", "")}).code == 0);
   CHECK(model.is_untouched());
 }
 
 TEST_CASE("apply names the process that holds a lock on a tensor's bytes", "[tools][apply]") {
-  const Model model;
+  const ApplyModel model;
   const std::string delta = model.good_delta();
   {
     const test::LockOwner owner(model.path, kLockBase + 1, 4095);
@@ -189,7 +189,7 @@ TEST_CASE("apply names the process that holds a lock on a tensor's bytes", "[too
 
 TEST_CASE("an interrupt before the commit leaves the archive and its directory as they were",
           "[tools][apply]") {
-  const Model model;
+  const ApplyModel model;
   const std::string delta = model.good_delta();
   const test::LockOwner owner(model.path, kLockBase + 1, 4095);
   const pid_t child = ::fork();
@@ -208,7 +208,7 @@ TEST_CASE("an interrupt before the commit leaves the archive and its directory a
 }
 
 TEST_CASE("apply with wrong arguments exits with 2, without an archive with 1", "[tools][apply]") {
-  const Model model;
+  const ApplyModel model;
   CHECK(run_verb(tools::apply, {model.path}).code == 2);
   CHECK(run_verb(tools::apply, {model.path, model.path, model.path}).code == 2);
   CHECK(run_verb(tools::apply, {model.path, model.directory / "none"}).code == 1);
