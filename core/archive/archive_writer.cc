@@ -10,14 +10,14 @@ namespace stfs {
 
 Result<ArchiveWriter> ArchiveWriter::create(const std::filesystem::path& path,
                                             std::span<const TensorSpec> tensors, const Metadata& metadata,
-                                            bool replace, const ArchiveLayout& layout) {
-  Result<std::string> header = format_header(tensors, metadata, layout.alignment, layout.slack_bytes);
+                                            bool replace, const NewArchiveOptions& options) {
+  Result<std::string> header = format_header(tensors, metadata, options.alignment, options.slack_bytes);
   if (!header) return tl::unexpected(std::move(header).error().within(path.native()));
   std::uint64_t expected_bytes = 0;
   for (const TensorSpec& tensor : tensors) {  // format_header has checked for overflow
     expected_bytes += data_size_bytes(tensor.dtype, tensor.shape).value_or(0);
   }
-  Result<NewFile> file = NewFile::create(path, replace);
+  Result<NewFile> file = NewFile::create(path, replace, options.mode);
   if (!file) return pass_on(std::move(file));
   // Reserve first: a full disk then fails before the caller has produced a byte.
   if (auto ok = file->reserve(header->size() + expected_bytes); !ok) return pass_on(std::move(ok));

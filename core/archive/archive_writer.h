@@ -16,10 +16,11 @@
 
 namespace stfs {
 
-/// The arguments of format_header(). Later edits of the header then need not move the data (DURABILITY.md).
-struct ArchiveLayout {
+struct NewArchiveOptions {
+  // As of format_header(). Later edits of the header then need not move the data (DURABILITY.md).
   std::uint64_t alignment = 4096;
   std::uint64_t slack_bytes = 64 * 1024;
+  mode_t mode = 0666;  // as of NewFile::create()
 };
 
 class ArchiveWriter {
@@ -27,7 +28,7 @@ class ArchiveWriter {
   /// Starts an archive with these tensors, in this order. EEXIST if the path exists and `replace` is false.
   static Result<ArchiveWriter> create(const std::filesystem::path& path, std::span<const TensorSpec> tensors,
                                       const Metadata& metadata, bool replace,
-                                      const ArchiveLayout& layout = {});
+                                      const NewArchiveOptions& options = {});
 
   /// Appends data: the tensors' bytes one after another, in pieces of any size. After a failure of any call
   /// the temporary file is gone, and the writer is unusable.

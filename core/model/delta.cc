@@ -55,7 +55,7 @@ Result<std::vector<std::string>> parse_names(std::string_view json) {
   return names;
 }
 
-/// Adds a number so that it can't run into its neighbour.
+/// Adds a number in a fixed size, so that no two lists of numbers and texts give the same bytes.
 void update(Checksum& checksum, std::uint64_t number) {
   std::array<std::byte, 8> bytes{};
   for (std::size_t at = 0; at < bytes.size(); ++at) bytes[at] = static_cast<std::byte>(number >> (8 * at));
@@ -83,7 +83,8 @@ Result<Delta> parse_delta(const Metadata& metadata) {
       delta.metadata.emplace_back(key, value);
     }
   }
-  if (!keys.contains(kDeltaKey)) return not_a_delta("its metadata has no key {}", kDeltaKey);
+  if (!keys.contains(kDeltaKey))
+    return not_a_delta("its metadata has no key {}, which stfs diff --out writes", kDeltaKey);
   if (keys[kDeltaKey] != kVersion) {
     return not_a_delta("it has version {}, this program knows version {}", in_quotes(keys[kDeltaKey]),
                        kVersion);

@@ -11,7 +11,7 @@
 //     lacks
 //
 // Neither digest depends on files: a delta of shards fits the archive that joins them, in any order of the
-// data. A delta of other bytes in the same tensors is refused only where all of the base is read.
+// data. Opening a delta checks base_tensors. Only a reader of all that is kept can check base_bytes.
 #pragma once
 
 #include <functional>

@@ -115,8 +115,8 @@ Result<std::unique_ptr<Model>> Model::open_index(const std::filesystem::path& so
   if (auto adopted = model->adopt(*index, place_tensors(*index, model->shards_)); !adopted)
     return tl::unexpected(std::move(adopted).error().within(name));
   if (options.is_strict) {
-    if (auto strict = model->check_strict(); !strict)
-      return tl::unexpected(std::move(strict).error().within(name));
+    if (auto whole = model->check_whole("strict"); !whole)
+      return tl::unexpected(std::move(whole).error().within(name));
   }
   return model;
 }
@@ -126,6 +126,8 @@ Result<std::unique_ptr<Model>> Model::lay_over(std::unique_ptr<Model> base,
   auto delta = parse_delta(archive->metadata());
   if (!delta) return tl::unexpected(std::move(delta).error());
   const TensorIndex& changed = archive->tensors();  // of a version that the shard pins below
+  // A base without one of its shards has another digest. The shard is the reason to tell.
+  if (auto whole = base->check_whole("a delta"); !whole) return pass_on(std::move(whole));
   if (auto fits = check_delta(*delta, changed, base->tensors()); !fits) return pass_on(std::move(fits));
 
   std::vector<TensorPlace> places;
@@ -139,8 +141,6 @@ Result<std::unique_ptr<Model>> Model::lay_over(std::unique_ptr<Model> base,
   model->is_sharded_ = true;
   model->shards_ = std::move(base->shards_);
   model->front_ = base->front_;
-  model->problems_ = std::move(base->problems_);
-  model->unserved_ = std::move(base->unserved_);
   model->storage_ = base->storage_;
   model->index_identity_ = base->index_identity_;
   const auto top = static_cast<std::uint32_t>(model->shards_.size());
@@ -150,9 +150,8 @@ Result<std::unique_ptr<Model>> Model::lay_over(std::unique_ptr<Model> base,
   Shard& shard = model->shards_.emplace_back();
   shard.path = archive->path();
   shard.adopt(std::move(archive));
-  model->merged_metadata_ = std::move(delta->metadata);
   model->delta_ = std::move(*delta);
-  model->metadata_ = &model->merged_metadata_;
+  model->metadata_ = &model->delta_->metadata;
   model->tensors_ = &model->merged_;
   model->ids_ = &model->merged_ids_;
   if (auto merged = model->merge_tensors(std::move(places)); !merged) return pass_on(std::move(merged));
@@ -240,7 +239,7 @@ void Model::merge_metadata() {
   }
 }
 
-Result<void> Model::check_strict() const {
+Result<void> Model::check_whole(std::string_view by) const {
   // Shards may differ in metadata: the index says nothing about it.
   constexpr std::size_t kShown = 20;
   std::size_t count = 0;
@@ -252,8 +251,8 @@ Result<void> Model::check_strict() const {
   if (count == 0) return {};
   if (count > kShown) list += fmt::format("\n  ... and {} more", count - kShown);
   return fail(ErrorCode::InvalidArgument, EINVAL,
-              fmt::format("index and shards disagree in {} place{}, and strict refuses this:{}", count,
-                          count == 1 ? "" : "s", list));
+              fmt::format("index and shards disagree in {} place{}, and {} refuses this:{}", count,
+                          count == 1 ? "" : "s", by, list));
 }
 
 bool Model::is_index_changed() const {

@@ -140,7 +140,9 @@ class Model {
   Result<void> adopt(const ModelIndex& index, TensorPlacement placement);
   Result<void> merge_tensors(std::vector<TensorPlace> places);
   void merge_metadata();
-  [[nodiscard]] Result<void> check_strict() const;
+  /// Fails if index and shards disagree, other than in metadata.
+  /// @param by  what refuses such a model, for the message.
+  [[nodiscard]] Result<void> check_whole(std::string_view by) const;
 
   std::filesystem::path path_;
   bool is_sharded_ = false;

@@ -104,7 +104,7 @@ Result<void> sync_directory(const std::filesystem::path& directory) {
 
 }  // namespace
 
-Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace) {
+Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace, mode_t mode) {
   NewFile file;
   file.path_ = path;
   file.replace_ = replace;
@@ -112,7 +112,7 @@ Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace)
   if (!replaces) return tl::unexpected(replaces.error());
   // Nobody else may open the file before it has the mode of the file that it replaces.
   std::filesystem::path temporary;
-  Result<UniqueFd> fd = create_temporary(path, *replaces ? 0600 : 0666, temporary);
+  Result<UniqueFd> fd = create_temporary(path, *replaces ? 0600 : mode, temporary);
   if (!fd) return pass_on(std::move(fd));
   file.temporary_.reset(new std::filesystem::path(std::move(temporary)));
   file.file_ = std::move(*fd);

@@ -4,6 +4,8 @@
 // earlier leaves nothing.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -20,7 +22,8 @@ class NewFile {
  public:
   /// EEXIST if the path exists and `replace` is false. Fails if the file to be replaced is not a regular
   /// file.
-  static Result<NewFile> create(const std::filesystem::path& path, bool replace);
+  /// @param mode  the permissions of a file that replaces none, before the umask.
+  static Result<NewFile> create(const std::filesystem::path& path, bool replace, mode_t mode = 0666);
 
   NewFile(NewFile&&) noexcept = default;
   NewFile& operator=(NewFile&&) = delete;

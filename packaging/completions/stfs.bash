@@ -42,7 +42,7 @@ _stfs_value() {
     repack:--delta) words="FILE" ;;
     repack:--keep) words="" ;;
     repack:--drop) words="" ;;
-    repack:--dtype) words="" ;;
+    repack:--dtype) words="F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" ;;
     repack:--order) words="source name reference" ;;
     repack:--align) words="" ;;
     repack:--slack) words="" ;;

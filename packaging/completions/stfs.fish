@@ -91,7 +91,7 @@ complete -c stfs -n "__fish_seen_subcommand_from apply" -s h -l help -d 'Print t
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l delta -r -F -d 'Write SOURCE with the changes of DELTA, an archive that stfs diff --out has written'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l keep -x -d 'Write only tensors whose name matches a GLOB'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l drop -x -d 'Leave out tensors whose name matches'
-complete -c stfs -n "__fish_seen_subcommand_from repack" -l dtype -x -d 'Convert floating-point tensors to DTYPE'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -l dtype -x -a "F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" -d 'Convert floating-point tensors to DTYPE'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l order -x -a "source name reference" -d 'Order of the data: source (default), name, or reference (by alignment, then name)'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l align -x -d 'Start the data at a multiple of SIZE'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l slack -x -d 'Leave SIZE in the header for later edits'

@@ -6,6 +6,7 @@
 #include "core/archive/archive_writer.h"
 #include "core/model/model.h"
 #include "tests/support/catch.h"
+#include "tests/support/model_content.h"
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 
@@ -66,15 +67,6 @@ struct DeltaFiles {
         metadata_of(made));
   }
 };
-
-std::string bytes_at(const Model& model, std::string_view name) {
-  const auto position = model.tensors().find(name);
-  REQUIRE(position);
-  const ByteRange range = model.file_range(*position);
-  std::string bytes(range.size_bytes, '\0');
-  REQUIRE(model.archive_of(*position).read_through(std::as_writable_bytes(std::span(bytes)), range.offset));
-  return bytes;
-}
 
 std::string refusal(const Metadata& metadata) {
   const auto parsed = parse_delta(metadata);
@@ -195,9 +187,9 @@ TEST_CASE("a model shows its delta's changes, whether its base is an archive or 
     const Model& model = **opened;
     CHECK(model.problems().empty());
     CHECK(model.tensors().size() == 4);
-    CHECK(bytes_at(model, "keep") == "keep");
-    CHECK(bytes_at(model, "patch") == "new");
-    CHECK(bytes_at(model, "fresh") == "1234");
+    CHECK(test::tensor_content(model, "keep") == "keep");
+    CHECK(test::tensor_content(model, "patch") == "new");
+    CHECK(test::tensor_content(model, "fresh") == "1234");
     CHECK(model.tensors()[*model.tensors().find("retype")].dtype == Dtype::U16);
     CHECK_FALSE(model.tensors().find("gone"));
     CHECK(model.metadata() == Metadata{{"step", "2"}});
@@ -229,6 +221,15 @@ TEST_CASE("a delta that does not fit its base is refused, and both are named", "
   CHECK(contains(why(files.base), "its metadata has no key safetensorsfs.delta"));
   std::filesystem::remove(files.directory / "delta.safetensors");
   CHECK(contains(why(files.base), "No such file"));
+}
+
+TEST_CASE("a delta on a base that lacks a shard names the shard", "[core][delta][model]") {
+  const DeltaFiles files;
+  std::filesystem::remove(files.directory / "s-1.safetensors");
+  const auto opened = Model::open(files.index, {.delta = files.delta});
+  REQUIRE_FALSE(opened);
+  CHECK(contains(opened.error().message, "and a delta refuses this:"));
+  CHECK(contains(opened.error().message, "s-1.safetensors"));
 }
 
 TEST_CASE("a model with a delta can't be written", "[core][delta][model]") {

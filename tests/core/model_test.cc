@@ -8,6 +8,7 @@
 #include "core/model/model_directory.h"
 #include "tests/support/catch.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/model_content.h"
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
@@ -49,21 +50,6 @@ struct Files {
 
   TemporaryDirectory directory;
 };
-
-std::vector<std::string> names_of(const Model& model) {
-  std::vector<std::string> names;
-  for (std::uint32_t at = 0; at < model.tensors().size(); ++at) names.emplace_back(model.tensors()[at].name);
-  return names;
-}
-
-std::string tensor_content(const Model& model, std::string_view name) {
-  const auto tensor = model.tensors().find(name);
-  if (!tensor) throw std::runtime_error("no tensor");
-  std::vector<std::byte> scratch;
-  const auto bytes = model.archive_of(*tensor).read(model.file_range(*tensor), scratch);
-  if (!bytes) throw std::runtime_error(bytes.error().message);
-  return {reinterpret_cast<const char*>(bytes->data()), bytes->size()};
-}
 
 std::vector<Kind> kinds_of(const Model& model) {
   std::vector<Kind> kinds;

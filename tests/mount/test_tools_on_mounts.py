@@ -252,6 +252,21 @@ def test_a_source_that_changes_meanwhile_is_not_repacked(tmp_path):
     assert os.listdir(tmp_path) == ["m.safetensors"]
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to mount a tmpfs")
+@pytest.mark.parametrize("out, options", [("out.safetensors", []), ("out.safetensors.index.json", ["--shard-size", "1M"])])
+def test_repack_on_a_full_disk_leaves_nothing(tmp_path, out, options):
+    path = archive_file.save_with_reference(tmp_path / "m.safetensors", {f"t{at}": np.ones(1 << 18, "f4") for at in range(6)})
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", place], check=True)
+    try:
+        errors = stfs("repack", *options, path, place / out, wanted=1).stderr.decode()
+        assert "No space left on device" in errors and str(place) in errors
+        assert os.listdir(place) == []
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
 def test_repack_of_a_mount_is_its_archive_in_other_order(tmp_path, mounts):
     sharded = ShardedModel(tmp_path / "sharded", tensors=values())
     mount = mounts(sharded.index)

@@ -10,8 +10,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors
 import safetensors.numpy
+from parsed_archive import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 STFS = Path(os.environ.get("STFS_BUILD_DIR", ROOT / "build" / "release")) / "stfs"
@@ -54,13 +54,6 @@ def quantized(base):
     return tensors
 
 
-def content(path):
-    """{name: (dtype, shape, bytes)}, and the metadata, as the reference parses them."""
-    data = path.read_bytes()
-    tensors = {name: (row["dtype"], row["shape"], bytes(row["data"])) for name, row in safetensors.deserialize(data)}
-    return tensors, json.loads(data[8:8 + int.from_bytes(data[:8], "little")]).get("__metadata__")
-
-
 @pytest.fixture(params=[fine_tuned, quantized], ids=["fine-tuned", "quantized"])
 def pair(request, tmp_path):
     base = weights(1)
@@ -72,20 +65,20 @@ def pair(request, tmp_path):
 
 def test_base_and_delta_are_the_other_model(pair):
     stfs("repack", "--delta", pair / "delta.safetensors", pair / "base.safetensors", pair / "again.safetensors")
-    assert content(pair / "again.safetensors") == content(pair / "other.safetensors")
+    assert parsed(pair / "again.safetensors") == parsed(pair / "other.safetensors")
 
 
 def test_the_base_may_be_packed_otherwise(pair):
     index = pair / "split.safetensors.index.json"
     stfs("repack", "--order", "name", "--shard-size", "64K", pair / "base.safetensors", index)
     stfs("repack", "--delta", pair / "delta.safetensors", index, pair / "again.safetensors")
-    assert content(pair / "again.safetensors") == content(pair / "other.safetensors")
+    assert parsed(pair / "again.safetensors") == parsed(pair / "other.safetensors")
 
 
 def test_a_delta_is_an_archive_of_what_differs(pair):
-    base, _ = content(pair / "base.safetensors")
-    other, its_metadata = content(pair / "other.safetensors")
-    tensors, metadata = content(pair / "delta.safetensors")
+    base, _ = parsed(pair / "base.safetensors")
+    other, its_metadata = parsed(pair / "other.safetensors")
+    tensors, metadata = parsed(pair / "delta.safetensors")
     assert tensors == {name: tensor for name, tensor in other.items() if base.get(name) != tensor}
     ours = {key: value for key, value in metadata.items() if key.startswith("safetensorsfs.delta")}
     assert {key: value for key, value in metadata.items() if key not in ours} == its_metadata
@@ -96,7 +89,7 @@ def test_a_delta_is_an_archive_of_what_differs(pair):
 def test_the_way_back_is_a_delta_too(pair):
     stfs("diff", pair / "other.safetensors", pair / "base.safetensors", "--out", pair / "back.safetensors")
     stfs("repack", "--delta", pair / "back.safetensors", pair / "other.safetensors", pair / "again.safetensors")
-    assert content(pair / "again.safetensors") == content(pair / "base.safetensors")
+    assert parsed(pair / "again.safetensors") == parsed(pair / "base.safetensors")
 
 
 def test_another_base_is_refused_by_name(pair):

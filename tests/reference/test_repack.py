@@ -10,8 +10,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-import safetensors
 import safetensors.numpy
+from parsed_archive import parsed
 
 ROOT = Path(__file__).resolve().parents[2]
 STFS = Path(os.environ.get("STFS_BUILD_DIR", ROOT / "build" / "release")) / "stfs"
@@ -31,18 +31,10 @@ def sample(tmp_path_factory):
     return path
 
 
-def read(path):
-    """{name: (dtype, shape, bytes)}, and the metadata, as the reference parses them."""
-    content = path.read_bytes()
-    tensors = {name: (row["dtype"], row["shape"], bytes(row["data"])) for name, row in safetensors.deserialize(content)}
-    header = json.loads(content[8:8 + int.from_bytes(content[:8], "little")])
-    return tensors, header.get("__metadata__")
-
-
 @pytest.mark.parametrize("options", [[], ["--order", "name"], ["--order", "reference"], ["--align", "2M", "--slack", "0"]])
 def test_the_reference_reads_what_repack_writes(sample, tmp_path, options):
     stfs("repack", *options, sample, tmp_path / "out.safetensors")
-    assert read(tmp_path / "out.safetensors") == read(sample)
+    assert parsed(tmp_path / "out.safetensors") == parsed(sample)
 
 
 def test_the_order_of_the_reference_is_that_of_the_reference(tmp_path):
@@ -58,20 +50,20 @@ def test_the_order_of_the_reference_is_that_of_the_reference(tmp_path):
 def test_shards_are_each_an_archive_and_join_to_the_same(sample, tmp_path):
     index = tmp_path / "split.safetensors.index.json"
     stfs("repack", "--shard-size", "64K", sample, index)
-    tensors, metadata = read(sample)
+    tensors, metadata = parsed(sample)
     document = json.loads(index.read_text())
     assert document["metadata"]["total_size"] == sum(len(data) for _, _, data in tensors.values())
     shards = set(document["weight_map"].values())
     assert len(shards) > 2
     joined = {}
     for shard in shards:
-        part, its_metadata = read(tmp_path / shard)
+        part, its_metadata = parsed(tmp_path / shard)
         assert its_metadata == metadata
         assert {document["weight_map"][name] for name in part} == {shard}
         joined |= part
     assert joined == tensors
     stfs("repack", index, tmp_path / "joined.safetensors")
-    assert read(tmp_path / "joined.safetensors") == (tensors, metadata)
+    assert parsed(tmp_path / "joined.safetensors") == (tensors, metadata)
 
 
 TARGETS = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16, "F8_E4M3": ml_dtypes.float8_e4m3fn,
@@ -87,7 +79,7 @@ def test_numbers_are_converted_as_ml_dtypes_does(tmp_path, target):
               "i32": np.arange(7, dtype=np.int32)}
     safetensors.numpy.save_file(arrays, tmp_path / "m.safetensors")
     said = json.loads(stfs("repack", "--json", "--threads", 3, "--dtype", target, tmp_path / "m.safetensors", tmp_path / "out.safetensors"))
-    tensors, _ = read(tmp_path / "out.safetensors")
+    tensors, _ = parsed(tmp_path / "out.safetensors")
     assert tensors.pop("i32") == ("I32", [7], arrays["i32"].tobytes())
     overflows = 0
     for name, (dtype, shape, data) in tensors.items():

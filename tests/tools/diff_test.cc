@@ -3,76 +3,22 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
 #include "tests/support/plain.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/support/text_archive.h"
 #include "tests/support/tool_run.h"
+#include "tests/tools/diff_models.h"
 
 using namespace stfs;
 using test::contains;
+using test::diff_archive;
+using test::diff_json;
+using test::DiffModels;
+using test::floats_of;
 using test::run_verb;
 
 namespace {
-
-struct DiffTensor {
-  std::string name;
-  std::string dtype;
-  std::string shape;
-  std::string bytes;
-};
-
-std::string diff_archive(const std::vector<DiffTensor>& tensors, const std::string& metadata = "") {
-  std::string header = "{";
-  std::string data;
-  if (!metadata.empty()) header += "\"__metadata__\":" + metadata + ",";
-  for (const DiffTensor& tensor : tensors) {
-    header += "\"" + tensor.name + R"(":{"dtype":")" + tensor.dtype + R"(","shape":)" + tensor.shape +
-              R"(,"data_offsets":[)" + std::to_string(data.size()) + "," +
-              std::to_string(data.size() + tensor.bytes.size()) + "]},";
-    data += tensor.bytes;
-  }
-  header.back() = '}';
-  return test::archive_bytes(header, data);
-}
-
-std::string floats_of(const std::vector<float>& values) {
-  std::string bytes(values.size() * sizeof(float), '\0');
-  std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
-}
-
-/// Two models that differ in every way.
-struct DiffModels {
-  test::TemporaryDirectory directory;
-  std::string a =
-      directory.write("a.safetensors", diff_archive({{"w", "F32", "[2,2]", floats_of({1, 2, 0, 4})},
-                                                     {"same", "BF16", "[2]", "abcd"},
-                                                     {"retyped", "F16", "[2]", "abcd"},
-                                                     {"reshaped", "U8", "[2,2]", "abcd"},
-                                                     {"both", "U8", "[2]", "ab"},
-                                                     {"old", "I64", "[]", "12345678"}},
-                                                    R"({"format":"pt","step":"12","same":"x"})"));
-  std::string b = directory.write(
-      "b.safetensors",
-      diff_archive(
-          {{"new", "F32", "[1]", "1234"},
-           {"both", "I8", "[1,2]", "ab"},
-           {"reshaped", "U8", "[4]", "abcd"},
-           {"retyped", "BF16", "[2]", "abcd"},
-           {"same", "BF16", "[2]", "abcd"},
-           {"w", "F32", "[2,2]", floats_of({1, 4, 0, 4})}},
-          R"({"same":"x","format":"np","note":"a long note that does not fit into the table of the verb"})"));
-};
-
-nlohmann::json diff_json(const tools::Arguments& arguments, int code) {
-  tools::Arguments all = {"--json"};
-  all.insert(all.end(), arguments.begin(), arguments.end());
-  const auto run = run_verb(tools::diff, all);
-  CHECK(run.code == code);
-  return nlohmann::json::parse(run.out);
-}
 
 constexpr float kDiffNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -337,99 +283,4 @@ TEST_CASE("diff names each model that it cannot open", "[tools][diff]") {
   CHECK(truncated.code == 1);
   CHECK(truncated.out.empty());
   CHECK(truncated.err.starts_with("stfs diff: " + (models.directory / "cut") + ": "));
-}
-
-TEST_CASE("diff --out writes what repack --delta needs to write B again", "[tools][diff][delta]") {
-  const DiffModels models;
-  const std::string delta = models.directory / "delta.safetensors";
-  const std::string again = models.directory / "again.safetensors";
-  const auto run = run_verb(tools::diff, {models.a, models.b, "--out", delta});
-  CHECK(run.err.empty());
-  CHECK(run.code == 0);
-  CHECK(contains(run.out, "wrote " + delta + ": 5 tensors, 30 B; 1 removed\n"));
-  const auto rebuilt = run_verb(tools::repack, {"--delta", delta, models.a, again});
-  CHECK(rebuilt.err.empty());
-  CHECK(rebuilt.code == 0);
-  CHECK(run_verb(tools::diff, {models.b, again}).out == "compared 6 tensors, 34 B: equal\n");
-  // A dry run shows it too, and options choose among the variant's tensors.
-  const auto planned = run_verb(
-      tools::repack, {"-n", "--drop", "w", "--delta", delta, models.a, models.directory / "n.safetensors"});
-  CHECK(contains(planned.out, "retyped   BF16  [2]    4 B\n"));
-  CHECK(contains(planned.out, "left out 1 tensor\n"));
-
-  const auto document = diff_json({models.a, models.a, "--out", models.directory / "empty.safetensors"}, 0);
-  CHECK(document["delta"]["tensors"] == 0);
-  CHECK(document["delta"]["removed"] == 0);
-  REQUIRE(run_verb(tools::repack, {"-f", "--delta", models.directory / "empty.safetensors", models.a, again})
-              .code == 0);
-  CHECK(run_verb(tools::diff, {models.a, again}).code == 0);
-}
-
-TEST_CASE("a delta is refused on a base whose kept bytes have changed", "[tools][diff][delta]") {
-  const DiffModels models;
-  const std::string delta = models.directory / "delta.safetensors";
-  const std::string again = models.directory / "again.safetensors";
-  REQUIRE(run_verb(tools::diff, {models.a, models.b, "--out", delta}).code == 0);
-  // What the delta replaces may be anything.
-  REQUIRE(run_verb(tools::put, {models.a, "w", models.directory.write("raw", std::string(16, 'w'))}).code ==
-          0);
-  CHECK(run_verb(tools::repack, {"--delta", delta, models.a, again}).code == 0);
-  REQUIRE(run_verb(tools::put, {models.a, "same", models.directory.write("raw", "dcba")}).code == 0);
-  const auto refused = run_verb(tools::repack, {"-f", "--delta", delta, models.a, again});
-  CHECK(refused.code == 1);
-  CHECK(contains(refused.err, models.a + ": is not the base of " + delta));
-  CHECK(run_verb(tools::diff, {models.b, again}).code == 0);  // as it was
-}
-
-TEST_CASE("diff --out refuses what makes no delta, and then writes none", "[tools][diff][delta]") {
-  const DiffModels models;
-  const std::string delta = models.directory / "delta.safetensors";
-  CHECK(run_verb(tools::diff, {models.a, models.b, "w", "--out", delta}).code == 2);
-  CHECK_FALSE(std::filesystem::exists(delta));
-  REQUIRE(run_verb(tools::diff, {models.a, models.b, "--out", delta}).code == 0);
-  const auto exists = run_verb(tools::diff, {models.a, models.b, "--out", delta});
-  CHECK(exists.code == 1);
-  CHECK(contains(exists.err, delta + ": exists already: --force replaces it\n"));
-  CHECK(run_verb(tools::diff, {models.a, models.b, "-f", "--out", delta}).code == 0);
-  const auto of_delta =
-      run_verb(tools::diff, {models.a, delta, "--out", models.directory / "d2.safetensors"});
-  CHECK(of_delta.code == 1);
-  CHECK(contains(of_delta.err, "is a delta itself: write the variant first, with stfs repack --delta\n"));
-  CHECK_FALSE(std::filesystem::exists(models.directory / "d2.safetensors"));
-  // A or B itself is not replaced.
-  for (const std::string& same : {models.a, models.b}) {
-    const auto refused = run_verb(tools::diff, {models.a, models.b, "-f", "--out", same});
-    CHECK(refused.code == 1);
-    CHECK(contains(refused.err, "belongs to " + std::string(same == models.a ? "A" : "B") + ": "));
-  }
-}
-
-TEST_CASE("apply takes a delta that patches its base, and refuses one that does more",
-          "[tools][apply][delta]") {
-  const DiffModels models;
-  const std::string patched = models.directory / "patched.safetensors";
-  const std::string delta = models.directory / "delta.safetensors";
-  std::filesystem::copy_file(models.a, patched);
-  REQUIRE(run_verb(tools::put, {patched, "w", models.directory.write("raw", std::string(16, 'w'))}).code ==
-          0);
-  REQUIRE(run_verb(tools::diff, {models.a, patched, "--out", delta}).code == 0);
-
-  const auto other = run_verb(tools::apply, {models.b, delta});
-  CHECK(other.code == 1);
-  CHECK(contains(other.err,
-                 delta + ": not usable as a delta: it was made for another base, \"a.safetensors\""));
-  CHECK(run_verb(tools::apply, {models.a, delta}).code == 0);
-  CHECK(run_verb(tools::diff, {models.a, patched}).code == 0);
-
-  const std::string fewer = models.directory / "fewer.safetensors";
-  REQUIRE(run_verb(tools::repack, {"--drop", "old", models.a, fewer}).code == 0);
-  REQUIRE(run_verb(tools::diff, {models.a, fewer, "-f", "--out", delta}).code == 0);
-  const auto refused = run_verb(tools::apply, {"--json", models.a, delta});
-  CHECK(refused.code == 1);
-  CHECK(contains(refused.err,
-                 "it removes 1 tensor, which needs a new archive: stfs repack --delta writes it\n"));
-  CHECK(contains(refused.err, "nothing was changed: " + delta + " does not fit\n"));
-  const auto document = nlohmann::json::parse(refused.out);
-  CHECK(document["applied"] == false);
-  CHECK(document["problems"][0]["kinds"][0] == "delta");
 }

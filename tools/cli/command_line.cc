@@ -160,14 +160,14 @@ CommandLine::Option CommandLine::number(std::uint64_t& to, const std::string& na
   return Option(option->option_text(value)->check(CLI::Validator(mistake_in, "")));
 }
 
-void CommandLine::texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
-                        const std::string& description) {
+CommandLine::Option CommandLine::texts(std::vector<std::string>& to, const std::string& name,
+                                       const std::string& value, const std::string& description) {
   parser_->lists.push_back(&to);
-  parser_->app.add_option(name, to, description)
-      ->option_text(value)
-      ->expected(1)
-      ->take_all()
-      ->allow_extra_args(false);
+  return Option(parser_->app.add_option(name, to, description)
+                    ->option_text(value)
+                    ->expected(1)
+                    ->take_all()
+                    ->allow_extra_args(false));
 }
 
 void CommandLine::positional(std::string& to, const std::string& name, const std::string& description) {

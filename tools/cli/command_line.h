@@ -54,8 +54,8 @@ class CommandLine {
   Option number(std::uint64_t& to, const std::string& name, const std::string& value,
                 const std::string& description, std::uint64_t least, std::uint64_t most);
   /// An option that may be given several times, each time with its own value.
-  void texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
-             const std::string& description);
+  Option texts(std::vector<std::string>& to, const std::string& name, const std::string& value,
+               const std::string& description);
 
   /// The first positional argument. It is required.
   void positional(std::string& to, const std::string& name, const std::string& description);

@@ -1,4 +1,4 @@
-// A delta is a repack of the variant's tensors that differ.
+// Writes a delta as a repack of those tensors of the variant that differ.
 #include "tools/cli/delta_output.h"
 
 #include <fmt/format.h>

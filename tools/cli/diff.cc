@@ -123,6 +123,9 @@ int diff(const Arguments& arguments, Streams& streams) {
   line.flag(request.is_replacing, "-f,--force", "Replace DELTA if it exists.");
   line.flag(request.json, "--json", "Print differences and problems as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
+  if (line.has("--out") && request.out.empty()) {
+    return report_wrong_usage(streams, "--out: the name of DELTA is empty");
+  }
 
   const auto targets = open_both(request, streams);
   if (!targets) return kFailed;

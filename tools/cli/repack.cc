@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cerrno>
 #include <ostream>
 #include <thread>
 #include <utility>
 
+#include "core/model/model_directory.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/delta_output.h"
 #include "tools/cli/diagnostic.h"
@@ -17,6 +19,7 @@
 #include "tools/cli/repack_plan.h"
 #include "tools/cli/verb.h"
 #include "tools/device/conversion.h"
+#include "tools/target/journal_text.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/near_names.h"
@@ -47,16 +50,14 @@ constexpr const char* kRepackExamples =
     "  stfs repack --delta kept.delta.safetensors model.safetensors variant.safetensors\n"
     "  stfs repack --dry-run --order name model.safetensors sorted.safetensors";
 
-constexpr std::string_view kDefaultShardSize = "5GB";  // as save_pretrained() of the transformers library
-
 struct RepackRequest {
   std::string source;
   std::string out;
   std::vector<std::string> dtypes;
   std::string order = "source";
-  std::string align;
-  std::string slack;
-  std::string shard_size;
+  std::string align = "4K";
+  std::string slack = "64K";
+  std::string shard_size = "5GB";  // as save_pretrained() of the transformers library
   std::string delta;
   RepackOptions options;
   RepackOutput output;
@@ -73,23 +74,20 @@ Result<DtypeRule> parse_rule(const std::string& text) {
   return DtypeRule{at == std::string::npos ? "*" : text.substr(0, at), *dtype};
 }
 
-/// Sets `to` if the text is not empty. @return whether the text is empty or a size.
-bool take_size(const std::string& text, std::uint64_t& to) {
-  if (text.empty()) return true;
+/// Returns the mistake in the value of an option that takes a size, or nothing.
+std::string take_size(std::string_view option, const std::string& text, std::uint64_t& to) {
   const auto size_bytes = parse_size(text);
-  if (size_bytes) to = *size_bytes;
-  return size_bytes.has_value();
-}
-
-std::string not_a_size(std::string_view option, const std::string& text) {
-  return fmt::format("{}: {}: is not a size such as 64K, 2M or 5GB", option, text);
+  if (!size_bytes) return fmt::format("{}: \"{}\": is not a size such as 64K, 2M or 5GB", option, text);
+  to = *size_bytes;
+  return {};
 }
 
 /// Completes the options. Returns the mistake on the command line, or nothing.
-std::string complete(RepackRequest& request) {
+std::string complete(RepackRequest& request, const CommandLine& line) {
   RepackOptions& options = request.options;
   options.out = request.out;
   if (request.out.empty()) return "OUT is empty: name the archive or index to write";
+  if (line.has("--delta") && request.delta.empty()) return "--delta: the name of DELTA is empty";
   for (const std::string& text : request.dtypes) {
     auto rule = parse_rule(text);
     if (!rule) return "--dtype: " + rule.error().message;
@@ -98,35 +96,63 @@ std::string complete(RepackRequest& request) {
   options.order = request.order == "name"        ? TensorOrder::Name
                   : request.order == "reference" ? TensorOrder::Reference
                                                  : TensorOrder::Source;
-  ArchiveLayout& layout = request.output.layout;
-  if (!take_size(request.align, layout.alignment)) return not_a_size("--align", request.align);
-  if (!std::has_single_bit(layout.alignment) || layout.alignment < 8 || layout.alignment > 64U << 20U) {
+  std::uint64_t& alignment = request.output.alignment;
+  if (auto mistake = take_size("--align", request.align, alignment); !mistake.empty()) return mistake;
+  if (!std::has_single_bit(alignment) || alignment < 8 || alignment > 64U << 20U) {
     return "--align: must be a power of two from 8 to 64M";
   }
-  if (!take_size(request.slack, layout.slack_bytes)) return not_a_size("--slack", request.slack);
-  if (layout.slack_bytes > kMaxHeaderBytes) {
+  std::uint64_t& slack_bytes = request.output.slack_bytes;
+  if (auto mistake = take_size("--slack", request.slack, slack_bytes); !mistake.empty()) return mistake;
+  if (slack_bytes > kMaxHeaderBytes) {
     return fmt::format("--slack: a header has at most {} bytes", grouped(kMaxHeaderBytes));
   }
-  const bool is_index = options.out.native().ends_with(kIndexSuffix);
-  if (!is_index && !request.shard_size.empty()) {
-    return fmt::format("--shard-size: OUT must be an index: its name must end in {}", kIndexSuffix);
-  }
-  if (!is_index) return {};
   std::uint64_t shard_bytes = 0;
-  if (request.shard_size.empty()) request.shard_size = kDefaultShardSize;
-  if (!take_size(request.shard_size, shard_bytes) || shard_bytes == 0) {
-    return not_a_size("--shard-size", request.shard_size);
+  if (auto mistake = take_size("--shard-size", request.shard_size, shard_bytes); !mistake.empty()) {
+    return mistake;
   }
-  options.shard_bytes = shard_bytes;
+  if (shard_bytes == 0) return "--shard-size: must be at least 1";
+  if (options.out.native().ends_with(kModelIndexSuffix)) {
+    options.shard_bytes = shard_bytes;
+  } else if (line.has("--shard-size")) {
+    return fmt::format("--shard-size: OUT must be an index: its name must end in {}", kModelIndexSuffix);
+  } else if (options.out.native().ends_with(".index.json")) {
+    return fmt::format("OUT: the name of an index must end in {}", kModelIndexSuffix);
+  }
   return {};
 }
 
 /// The files that the plan writes, in the order in which they get their names.
-std::vector<std::filesystem::path> paths_of(const RepackPlan& plan, const RepackOptions& options) {
+std::vector<std::filesystem::path> paths_of(const RepackPlan& plan) {
   std::vector<std::filesystem::path> paths;
   for (const RepackedFile& file : plan.files) paths.push_back(file.path);
-  if (options.shard_bytes) paths.push_back(options.out);
+  if (plan.has_index) paths.push_back(plan.out);
   return paths;
+}
+
+/// Opens the source, with the delta on top if there is one.
+Result<Target> open_source(const RepackRequest& request) {
+  ModelOptions options;
+  if (!request.delta.empty()) {
+    auto delta = locate_target(request.delta, Use::Tensors);
+    if (!delta) return pass_on(std::move(delta));
+    options.delta = std::move(delta->archive);
+  }
+  auto source = open_target(request.source, Use::Tensors, options);
+  if (source && source->tensor) {
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                request.source + ": is a tensor's file: name the mount or the archive");
+  }
+  return source;
+}
+
+/// Reports what is wrong with a model. @return whether tensors or bytes may be missing. Metadata that differs
+/// from shard to shard is no reason to refuse them: the first value counts.
+bool report_missing(Streams& streams, const Model& model) {
+  if (report_problems(streams, model) == kDone) return false;
+  return !not_shown_beside(model).empty() ||
+         std::ranges::any_of(model.problems(), [](const ModelProblem& problem) {
+           return problem.kind != ModelProblem::Kind::MetadataConflict;
+         });
 }
 
 /// Explains globs that match nothing, and files that can't be written. @return kFailed if there are any.
@@ -142,7 +168,7 @@ int report_obstacles(const RepackRequest& request, const Model& model, const Rep
   if (plan.tensors.empty() && code == kDone) {
     code = report_failure(streams, request.source + ": no tensor is left to write");
   }
-  for (const std::filesystem::path& path : paths_of(plan, request.options)) {
+  for (const std::filesystem::path& path : paths_of(plan)) {
     if (const auto why = obstacle_at(path, {{&model, "SOURCE"}}, request.output.is_replacing)) {
       code = report_failure(streams, path.native() + ": " + *why);
     }
@@ -168,9 +194,9 @@ void print_text(const RepackRequest& request, const Model& model, const RepackPl
     });
   }
   out << fmt::format("{} {}: {}, {}", request.is_dry_run ? "would write" : "wrote",
-                     printable(request.options.out.native()), counted(plan.tensors.size(), "tensor"),
+                     printable(plan.out.native()), counted(plan.tensors.size(), "tensor"),
                      human_size(plan.data_bytes));
-  if (request.options.shard_bytes) out << " in " << counted(plan.files.size(), "shard");
+  if (plan.has_index) out << " in " << counted(plan.files.size(), "shard");
   out << '\n';
   if (plan.left_out > 0) out << "left out " << counted(plan.left_out, "tensor") << '\n';
   if (plan.converted > 0) {
@@ -184,7 +210,7 @@ void print_json(const RepackRequest& request, const Model& model, const RepackPl
                 std::uint64_t overflows, std::ostream& out) {
   JsonStream document(out);
   document.member("source", json_path(model.path()));
-  document.member("path", json_path(request.options.out));
+  document.member("path", json_path(plan.out));
   document.member("written", !request.is_dry_run);
   document.array("files", plan.files, [](const RepackedFile& file) {
     return Json{
@@ -212,7 +238,8 @@ void declare(CommandLine& line, RepackRequest& request) {
   line.texts(request.options.keep, "--keep", "GLOB", "Write only tensors whose name matches a GLOB.");
   line.texts(request.options.drop, "--drop", "GLOB", "Leave out tensors whose name matches.");
   line.texts(request.dtypes, "--dtype", "[GLOB=]DTYPE",
-             "Convert floating-point tensors to DTYPE. The first GLOB that matches decides.");
+             "Convert floating-point tensors to DTYPE. The first GLOB that matches decides.")
+      .suggests(upload::conversion_target_names());
   line.choice(request.order, "--order", "ORDER",
               "Order of the data: source (default), name, or reference (by alignment, then name).",
               {"source", "name", "reference"});
@@ -236,18 +263,14 @@ int repack(const Arguments& arguments, Streams& streams) {
                    kRepackExamples);
   declare(line, request);
   if (const auto code = line.parse(arguments, streams)) return *code;
-  if (const std::string mistake = complete(request); !mistake.empty()) {
+  if (const std::string mistake = complete(request, line); !mistake.empty()) {
     return report_wrong_usage(streams, mistake);
   }
 
-  const auto source = open_target(request.source, Use::Tensors, {.delta = request.delta});
+  const auto source = open_source(request);
   if (!source) return report_failure(streams, source.error().message);
-  if (source->tensor) {
-    return report_failure(streams, request.source + ": is a tensor's file: name the mount or the archive");
-  }
   const Model& model = *source->model;
-  // A model that is not whole would lose tensors without a word.
-  if (report_problems(streams, model) != kDone) {
+  if (report_missing(streams, model)) {
     return report_failure(streams, fmt::format("{}: is not whole: nothing was written", request.source));
   }
   const auto plan = plan_repack(model, request.options);

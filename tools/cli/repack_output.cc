@@ -22,7 +22,7 @@ namespace stfs::tools {
 namespace {
 
 constexpr std::uint64_t kPieceBytes = 4U << 20U;
-constexpr std::uint64_t kThreadPieceBytes = 1U << 20U;  // worth a thread: takes it milliseconds to convert
+constexpr std::uint64_t kThreadPieceBytes = 1U << 20U;  // takes milliseconds, so it is worth a thread
 
 struct Converted {
   Dtype from_dtype;
@@ -59,12 +59,22 @@ std::uint64_t convert_by_threads(const Converted& all, std::uint64_t threads) {
   return overflows;
 }
 
+/// The permissions that all files of a model have, without execution.
+mode_t mode_of(const Model& model) {
+  mode_t mode = 0666;
+  for (const Shard& shard : model.shards()) {
+    if (shard.version) mode &= shard.version->status.mode;
+  }
+  return mode | 0600;
+}
+
 class Repack {
  public:
   Repack(const Model& model, const RepackPlan& plan, const RepackOutput& output, Streams& streams)
       : model_(model),
         plan_(plan),
         output_(output),
+        mode_(mode_of(model)),
         piece_bytes_(std::max(kPieceBytes, output.threads * kThreadPieceBytes)),
         progress_(streams, plan.data_bytes) {}
 
@@ -89,8 +99,9 @@ class Repack {
       const Tensor source = model_.tensors()[tensor.source];
       specs.push_back({std::string(source.name), tensor.dtype, {source.shape.begin(), source.shape.end()}});
     }
-    auto writer =
-        ArchiveWriter::create(file.path, specs, plan_.metadata, output_.is_replacing, output_.layout);
+    auto writer = ArchiveWriter::create(
+        file.path, specs, plan_.metadata, output_.is_replacing,
+        {.alignment = output_.alignment, .slack_bytes = output_.slack_bytes, .mode = mode_});
     if (!writer) return pass_on(std::move(writer));
     for (const RepackedTensor& tensor : tensors) {
       if (auto done = copy(tensor, *writer); !done) return done;
@@ -156,7 +167,7 @@ class Repack {
     document["weight_map"] = std::move(names);
     std::ostringstream text;
     write_json(document, text);
-    auto file = NewFile::create(plan_.out, output_.is_replacing);
+    auto file = NewFile::create(plan_.out, output_.is_replacing, mode_);
     if (!file) return pass_on(std::move(file));
     const std::string bytes = std::move(text).str();
     if (auto done = file->append(std::as_bytes(std::span(bytes))); !done) return done;
@@ -175,10 +186,11 @@ class Repack {
   const Model& model_;
   const RepackPlan& plan_;
   const RepackOutput& output_;
+  const mode_t mode_;
   const std::uint64_t piece_bytes_;
   Progress progress_;
-  std::vector<ArchiveWriter> writers_;  // whole, but for their names
-  std::size_t finished_ = 0;            // so many of them have their names
+  std::vector<ArchiveWriter> writers_;  // settled
+  std::size_t finished_ = 0;            // the number of archives that have their names
   std::uint64_t overflows_ = 0;
   std::vector<std::byte> scratch_;
   std::vector<std::byte> converted_;

@@ -12,7 +12,8 @@
 namespace stfs::tools {
 
 struct RepackOutput {
-  ArchiveLayout layout{};
+  std::uint64_t alignment = NewArchiveOptions().alignment;
+  std::uint64_t slack_bytes = NewArchiveOptions().slack_bytes;
   bool is_replacing = false;  // replace files that exist
   std::uint64_t threads = 1;  // that convert
 };
@@ -21,6 +22,7 @@ struct RepackOutput {
 /// all archives are written, and the index gets its name last. After a failure no new file is left, except
 /// that files which have taken the place of others stay. (A kill between two names leaves shards without an
 /// index.) Fails if the model's files change meanwhile, and with EINTR if interrupted() (interrupt.h).
+/// Whoever may not read all files of the model may not read a new file.
 /// @return the number of elements that their new dtype could not hold.
 Result<std::uint64_t> write_repacked(const Model& model, const RepackPlan& plan, const RepackOutput& output,
                                      Streams& streams);

@@ -9,10 +9,10 @@
 #include <utility>
 
 #include "core/format/header.h"
+#include "core/model/model_directory.h"
 #include "core/model/model_index.h"
 #include "tools/cli/name_globs.h"
 #include "tools/device/conversion.h"
-#include "tools/device/selection.h"
 
 namespace stfs::tools {
 namespace {
@@ -50,30 +50,16 @@ std::strong_ordering compare_by_number(std::string_view a, std::string_view b) {
   return a.size() <=> b.size();
 }
 
-/// The dtypes that the rules give, and which rules gave none.
-class Conversions {
- public:
-  explicit Conversions(const std::vector<DtypeRule>& rules) : rules_(rules), is_used_(rules.size()) {}
-
-  Dtype dtype_of(const Tensor& tensor) {
-    const std::string name(tensor.name);
-    for (std::size_t at = 0; at < rules_.size(); ++at) {
-      if (!upload::matches_name(rules_[at].glob, name)) continue;
-      is_used_[at] = true;
-      return upload::float_format_of(tensor.dtype) ? rules_[at].dtype : tensor.dtype;
-    }
-    return tensor.dtype;
-  }
-  void note_unused(std::vector<std::string>& to) const {
-    for (std::size_t at = 0; at < rules_.size(); ++at) {
-      if (!is_used_[at]) to.push_back(rules_[at].glob);
-    }
-  }
-
- private:
-  const std::vector<DtypeRule>& rules_;
-  std::vector<bool> is_used_;
+/// A rule, and whether its glob has matched a name.
+struct UsedRule {
+  NameGlobs glob;
+  Dtype dtype;
 };
+
+Dtype dtype_of(const Tensor& tensor, std::vector<UsedRule>& rules) {
+  const auto rule = std::ranges::find_if(rules, [&](UsedRule& each) { return each.glob.match(tensor.name); });
+  return rule != rules.end() && upload::float_format_of(tensor.dtype) ? rule->dtype : tensor.dtype;
+}
 
 void sort(std::vector<RepackedTensor>& tensors, const TensorIndex& index, TensorOrder order) {
   const auto name_of_tensor = [&index](const RepackedTensor& tensor) { return index[tensor.source].name; };
@@ -107,7 +93,7 @@ void name_files(RepackPlan& plan, const RepackOptions& options) {
     return;
   }
   std::string stem = options.out.native();
-  stem.resize(stem.size() - kIndexSuffix.size());
+  stem.resize(stem.size() - kModelIndexSuffix.size());
   for (std::size_t at = 0; at < plan.files.size(); ++at) {
     plan.files[at].path = fmt::format("{}-{:05}-of-{:05}.safetensors", stem, at + 1, plan.files.size());
   }
@@ -125,23 +111,27 @@ Result<RepackPlan> plan_repack(const Model& model, const RepackOptions& options)
   RepackPlan plan;
   NameGlobs keep(options.keep);
   NameGlobs drop(options.drop);
-  Conversions conversions(options.dtypes);
+  std::vector<UsedRule> rules;
+  for (const DtypeRule& rule : options.dtypes) rules.push_back({NameGlobs({rule.glob}), rule.dtype});
   for (std::uint32_t position = 0; position < index.size(); ++position) {
     const Tensor tensor = index[position];
     if (!keep.match(tensor.name) || (!drop.empty() && drop.match(tensor.name))) {
       plan.left_out += 1;
       continue;
     }
-    const Dtype dtype = conversions.dtype_of(tensor);
+    const Dtype dtype = dtype_of(tensor, rules);
     const Result<std::uint64_t> size_bytes = data_size_bytes(dtype, tensor.shape);
     if (!size_bytes) return tl::unexpected(Error(size_bytes.error()).within(std::string(tensor.name)));
     if (dtype != tensor.dtype) plan.converted += 1;
     plan.tensors.push_back({position, dtype, *size_bytes});
     plan.data_bytes += *size_bytes;
   }
-  plan.unused_globs = keep.unused();
-  for (std::string& glob : drop.unused()) plan.unused_globs.push_back(std::move(glob));
-  conversions.note_unused(plan.unused_globs);
+  const auto note_unused = [&plan](const NameGlobs& globs) {
+    for (std::string& glob : globs.unused()) plan.unused_globs.push_back(std::move(glob));
+  };
+  note_unused(keep);
+  note_unused(drop);
+  for (const UsedRule& rule : rules) note_unused(rule.glob);
   sort(plan.tensors, index, options.order);
   cut(plan, options.shard_bytes);
   if (plan.files.size() > kMaxShards) {

@@ -28,7 +28,9 @@ struct DtypeRule {
 };
 
 struct RepackOptions {
-  std::filesystem::path out;      // the archive; with shard_bytes, the index
+  /// The archive; with shard_bytes, the index. The name of an index ends in kModelIndexSuffix. What stands
+  /// before this begins the names of the shards.
+  std::filesystem::path out;
   std::vector<std::string> keep;  // globs; none: keep all
   std::vector<std::string> drop;  // globs, of what is kept
   std::vector<DtypeRule> dtypes;  // the first rule that matches a name decides
@@ -57,13 +59,10 @@ struct RepackPlan {
   bool has_index = false;
   Metadata metadata;  // of each file
   std::vector<std::string> unused_globs;
-  std::size_t left_out = 0;   // tensors of the model that the plan has not
+  std::size_t left_out = 0;   // tensors of the model that the plan lacks
   std::size_t converted = 0;  // tensors with another dtype than in the model
   std::uint64_t data_bytes = 0;
 };
-
-/// The name of an index ends so; what stands before it begins the names of its shards.
-inline constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
 
 /// EFBIG: the index would name more than kMaxShards shards. EINVAL (ValidationOverflow): a converted tensor
 /// has more than 2^64-1 bits.

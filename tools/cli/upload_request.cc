@@ -16,12 +16,8 @@ void add_upload_options(CommandLine& line, UploadRequest& request) {
       .suggests({"cpu", "cuda:0"});
   line.texts(request.patterns, "--select", "PATTERN",
              "Only tensors whose name matches PATTERN. May be repeated.");
-  std::vector<std::string> dtypes;
-  for (const Dtype dtype : all_dtypes()) {
-    if (upload::is_conversion_target(dtype)) dtypes.emplace_back(name_of(dtype));
-  }
   line.text(request.dtype, "--dtype", "DTYPE", "Convert floating-point tensors to DTYPE on the device.")
-      .suggests(dtypes);
+      .suggests(upload::conversion_target_names());
 }
 
 tl::expected<upload::PlanRequest, int> plan_request(const UploadRequest& request, Streams& streams) {

@@ -100,20 +100,23 @@ bool is_conversion_target(Dtype dtype) {
   return float_format_of(dtype) && dtype != Dtype::F64 && dtype != Dtype::F8_E8M0;
 }
 
+std::vector<std::string> conversion_target_names() {
+  std::vector<std::string> names;
+  for (const Dtype dtype : all_dtypes()) {
+    if (is_conversion_target(dtype)) names.emplace_back(name_of(dtype));
+  }
+  return names;
+}
+
 Result<Dtype> conversion_target_named(std::string_view name) {
   std::string upper(name);
   std::ranges::transform(upper, upper.begin(),
                          [](char c) { return c >= 'a' && c <= 'z' ? static_cast<char>(c - 'a' + 'A') : c; });
   const auto wanted = dtype_named(upper);
   if (wanted && is_conversion_target(*wanted)) return *wanted;
-  std::string targets;
-  for (const Dtype dtype : all_dtypes()) {
-    if (!is_conversion_target(dtype)) continue;
-    targets += fmt::format("{}{}", targets.empty() ? "" : ", ", name_of(dtype));
-  }
   return fail(ErrorCode::InvalidArgument, EINVAL,
               fmt::format("{}: is not a dtype to convert to: choose one of {}", tools::printable_name(name),
-                          targets));
+                          fmt::join(conversion_target_names(), ", ")));
 }
 
 std::uint64_t convert_elements(Dtype from_dtype, std::span<const std::byte> from, Dtype to_dtype,

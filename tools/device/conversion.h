@@ -131,7 +131,9 @@ STFS_ON_DEVICES constexpr std::uint64_t convert_float(const FloatFormat& from, c
 #if !defined(__CUDACC__)
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/format/dtype.h"
@@ -143,6 +145,8 @@ std::optional<FloatFormat> float_format_of(Dtype dtype);
 
 /// Returns true for BF16, F16, F32 and the fp8 kinds, except E8M0, which has no zero and no sign.
 bool is_conversion_target(Dtype dtype);
+/// The names of all conversion targets.
+std::vector<std::string> conversion_target_names();
 /// Returns the conversion target of that name in any case: "BF16", "bf16".
 /// @return EINVAL if there is none; the message has the names of all targets.
 Result<Dtype> conversion_target_named(std::string_view name);

@@ -1,0 +1,109 @@
+// Deltas: stfs diff --out writes them, stfs repack --delta and stfs apply read them.
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/catch.h"
+#include "tests/support/plain.h"
+#include "tests/tools/diff_models.h"
+
+using namespace stfs;
+using test::contains;
+using test::diff_json;
+using test::DiffModels;
+using test::run_verb;
+
+TEST_CASE("diff --out writes what repack --delta needs to write B again", "[tools][diff][delta]") {
+  const DiffModels models;
+  const std::string delta = models.directory / "delta.safetensors";
+  const std::string again = models.directory / "again.safetensors";
+  const auto run = run_verb(tools::diff, {models.a, models.b, "--out", delta});
+  CHECK(run.err.empty());
+  CHECK(run.code == 0);
+  CHECK(contains(run.out, "wrote " + delta + ": 5 tensors, 30 B; 1 removed\n"));
+  const auto rebuilt = run_verb(tools::repack, {"--delta", delta, models.a, again});
+  CHECK(rebuilt.err.empty());
+  CHECK(rebuilt.code == 0);
+  CHECK(run_verb(tools::diff, {models.b, again}).out == "compared 6 tensors, 34 B: equal\n");
+  // A dry run shows it too, and options choose among the variant's tensors.
+  const auto planned = run_verb(
+      tools::repack, {"-n", "--drop", "w", "--delta", delta, models.a, models.directory / "n.safetensors"});
+  CHECK(contains(planned.out, "retyped   BF16  [2]    4 B\n"));
+  CHECK(contains(planned.out, "left out 1 tensor\n"));
+
+  const auto document = diff_json({models.a, models.a, "--out", models.directory / "empty.safetensors"}, 0);
+  CHECK(document["delta"]["tensors"] == 0);
+  CHECK(document["delta"]["removed"] == 0);
+  REQUIRE(run_verb(tools::repack, {"-f", "--delta", models.directory / "empty.safetensors", models.a, again})
+              .code == 0);
+  CHECK(run_verb(tools::diff, {models.a, again}).code == 0);
+}
+
+TEST_CASE("a delta is refused on a base whose kept bytes have changed", "[tools][diff][delta]") {
+  const DiffModels models;
+  const std::string delta = models.directory / "delta.safetensors";
+  const std::string again = models.directory / "again.safetensors";
+  REQUIRE(run_verb(tools::diff, {models.a, models.b, "--out", delta}).code == 0);
+  // What the delta replaces may be anything.
+  REQUIRE(run_verb(tools::put, {models.a, "w", models.directory.write("raw", std::string(16, 'w'))}).code ==
+          0);
+  CHECK(run_verb(tools::repack, {"--delta", delta, models.a, again}).code == 0);
+  REQUIRE(run_verb(tools::put, {models.a, "same", models.directory.write("raw", "dcba")}).code == 0);
+  const auto refused = run_verb(tools::repack, {"-f", "--delta", delta, models.a, again});
+  CHECK(refused.code == 1);
+  CHECK(contains(refused.err, models.a + ": is not the base of " + delta));
+  CHECK(run_verb(tools::diff, {models.b, again}).code == 0);  // as it was
+}
+
+TEST_CASE("diff --out refuses what makes no delta, and then writes none", "[tools][diff][delta]") {
+  const DiffModels models;
+  const std::string delta = models.directory / "delta.safetensors";
+  CHECK(run_verb(tools::diff, {models.a, models.b, "w", "--out", delta}).code == 2);
+  CHECK(run_verb(tools::diff, {models.a, models.b, "--out", ""}).code == 2);
+  CHECK_FALSE(std::filesystem::exists(delta));
+  REQUIRE(run_verb(tools::diff, {models.a, models.b, "--out", delta}).code == 0);
+  const auto exists = run_verb(tools::diff, {models.a, models.b, "--out", delta});
+  CHECK(exists.code == 1);
+  CHECK(contains(exists.err, delta + ": exists already: --force replaces it\n"));
+  CHECK(run_verb(tools::diff, {models.a, models.b, "-f", "--out", delta}).code == 0);
+  const auto of_delta =
+      run_verb(tools::diff, {models.a, delta, "--out", models.directory / "d2.safetensors"});
+  CHECK(of_delta.code == 1);
+  CHECK(contains(of_delta.err, "is a delta itself: write the variant first, with stfs repack --delta\n"));
+  CHECK_FALSE(std::filesystem::exists(models.directory / "d2.safetensors"));
+  // A or B itself is not replaced.
+  for (const std::string& same : {models.a, models.b}) {
+    const auto refused = run_verb(tools::diff, {models.a, models.b, "-f", "--out", same});
+    CHECK(refused.code == 1);
+    CHECK(contains(refused.err, "belongs to " + std::string(same == models.a ? "A" : "B") + ": "));
+  }
+}
+
+TEST_CASE("apply takes a delta that patches its base, and refuses one that does more",
+          "[tools][apply][delta]") {
+  const DiffModels models;
+  const std::string patched = models.directory / "patched.safetensors";
+  const std::string delta = models.directory / "delta.safetensors";
+  std::filesystem::copy_file(models.a, patched);
+  REQUIRE(run_verb(tools::put, {patched, "w", models.directory.write("raw", std::string(16, 'w'))}).code ==
+          0);
+  REQUIRE(run_verb(tools::diff, {models.a, patched, "--out", delta}).code == 0);
+
+  const auto other = run_verb(tools::apply, {models.b, delta});
+  CHECK(other.code == 1);
+  CHECK(contains(other.err,
+                 delta + ": not usable as a delta: it was made for another base, \"a.safetensors\""));
+  CHECK(run_verb(tools::apply, {models.a, delta}).code == 0);
+  CHECK(run_verb(tools::diff, {models.a, patched}).code == 0);
+
+  const std::string fewer = models.directory / "fewer.safetensors";
+  REQUIRE(run_verb(tools::repack, {"--drop", "old", models.a, fewer}).code == 0);
+  REQUIRE(run_verb(tools::diff, {models.a, fewer, "-f", "--out", delta}).code == 0);
+  const auto refused = run_verb(tools::apply, {"--json", models.a, delta});
+  CHECK(refused.code == 1);
+  CHECK(contains(refused.err,
+                 "it removes 1 tensor, which needs a new archive: stfs repack --delta writes it\n"));
+  CHECK(contains(refused.err, "nothing was changed: " + delta + " does not fit\n"));
+  const auto document = nlohmann::json::parse(refused.out);
+  CHECK(document["applied"] == false);
+  CHECK(document["problems"][0]["kinds"][0] == "delta");
+}
