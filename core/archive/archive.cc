@@ -1,10 +1,14 @@
 // Opens an archive, and follows its file through our own commits.
 #include "core/archive/archive.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "core/base/absolute_path.h"
+#include "core/journal/file_lock.h"
 #include "core/journal/journal_presence.h"
 #include "core/storage/unmappable_store.h"
 
@@ -39,13 +43,33 @@ Result<std::unique_ptr<Archive>> Archive::open_unguarded(const std::filesystem::
     if (auto writable = storage.check_writable(archive->path()); !writable)
       return pass_on(std::move(writable));
   }
-  if (auto recovered = archive->recover_journals(); !recovered) {
-    return tl::unexpected(std::move(recovered).error().within(path.string()));
-  }
-  if (auto loaded = archive->load(io); !loaded) {
+  if (auto loaded = archive->recover_and_load(io); !loaded) {
     return tl::unexpected(std::move(loaded).error().within(path.string()));
   }
   return archive;
+}
+
+Result<void> Archive::recover_and_load(Io io) {
+  constexpr std::chrono::milliseconds kPause{5};
+  const auto deadline = std::chrono::steady_clock::now() + kEditPatience;
+  if (auto locked = lock_as_reader(); !locked) return locked;
+  for (bool is_left_by_dead = false;;) {
+    if (auto recovered = recover_journals(); !recovered) return recovered;
+    auto loaded = load(io);
+    if (loaded || !is_being_edited()) return loaded;
+    // The owner of an edit that nobody applies has died. Look for its journal once more.
+    const bool has_owner = ArchiveLocks::is_edited_by_other(file());
+    if (!has_owner && std::exchange(is_left_by_dead, true)) {
+      return fail(ErrorCode::ArchiveChanged, EIO,
+                  fmt::format("a process that has died was changing its structure; `stfs recover {}` tells "
+                              "whether that can be finished",
+                              path().string()));
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return fail(ErrorCode::Busy, EBUSY, "another process has been changing its structure for a minute");
+    }
+    std::this_thread::sleep_for(kPause);
+  }
 }
 
 Result<void> Archive::recover_journals() {
@@ -97,12 +121,30 @@ Result<void> Archive::open_for_writing_unguarded() {
   const auto took = std::chrono::steady_clock::now() - began;
   const auto after = (*opened)->status();
   if (!after) return tl::unexpected(after.error());
+  // From now on the file that is open for writing holds the lock, so that it can become an exclusive one.
+  auto locked = (*opened)->try_lock(kReadersByte, LockKind::Shared);
+  if (!locked && !lacks_readers_lock(locked.error())) return pass_on(std::move(locked));
+  opened_file().unlock(kReadersByte);
   if (auto switched = switch_to(**opened, *before, *after); !switched) return switched;
   writable_ = std::move(*opened);
   if (!is_copy(*before, *after)) return {};
   copy_up_ = {after->identity.size_bytes, std::chrono::duration_cast<std::chrono::milliseconds>(took)};
   if (tell_copy_) tell_copy_(*copy_up_);
   return {};
+}
+
+bool Archive::has_other_readers() const {
+  const auto locked = file().is_locked_by_other(kReadersByte, LockKind::Exclusive);
+  return !locked || *locked;
+}
+
+bool Archive::keep_readers_out() {
+  const auto conflict = file().try_lock(kReadersByte, LockKind::Exclusive);
+  return conflict && !*conflict;
+}
+
+void Archive::let_readers_in() {
+  static_cast<void>(file().try_lock(kReadersByte, LockKind::Shared));
 }
 
 void Archive::tell_copy_to(std::function<void(const CopyUp&)> tell) {

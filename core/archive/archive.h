@@ -61,6 +61,13 @@ class Archive final : public LocalReader {
   }
   [[nodiscard]] ArchiveStamp stamp() const { return version()->stamp; }
 
+  /// Whether another opening of the archive, by this process or another one, reads it. True if that can't be
+  /// known. Only after open_for_writing().
+  [[nodiscard]] bool has_other_readers() const;
+  /// Keeps other readers out until let_readers_in(): false if there are any.
+  [[nodiscard]] bool keep_readers_out();
+  void let_readers_in();
+
   /// The journal of small commits, once prepared. Callers settle it when nothing is to be committed, and
   /// retire it at the end.
   [[nodiscard]] LaneJournal& lane_journal() { return lane_journal_; }
@@ -100,6 +107,9 @@ class Archive final : public LocalReader {
           std::unique_ptr<File> file);
   static Result<std::unique_ptr<Archive>> open_unguarded(const std::filesystem::path& path, Access access,
                                                          Storage& storage, Io io);
+  /// Takes the readers' lock, settles or overlays the journals, and loads the first version. Waits while
+  /// another process changes the archive's structure.
+  Result<void> recover_and_load(Io io);
   Result<void> recover_journals();
   Result<void> open_for_writing_unguarded();
 

@@ -9,6 +9,16 @@
 
 namespace stfs {
 
+std::optional<std::uint64_t> JournalOverlay::size_bytes() const {
+  if (!has_pending_) return std::nullopt;
+  const std::shared_lock lock(lock_);
+  std::optional<std::uint64_t> size_bytes;
+  for (const PendingJournal& journal : pending_) {
+    if (journal.after) size_bytes = journal.after->size_bytes;
+  }
+  return size_bytes;
+}
+
 Result<void> JournalOverlay::lay_over(std::span<std::byte> to, std::uint64_t offset) const {
   if (is_empty()) return {};
   const ByteRange wanted{offset, to.size()};

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,6 +22,9 @@ class JournalOverlay {
   [[nodiscard]] bool has_pending() const { return has_pending_; }
   /// Whether nothing overrides the archive, not even for the moment.
   [[nodiscard]] bool is_empty() const { return !has_pending_ && !is_applying_; }
+
+  /// The size that an edit which waits for recovery gives the archive; nothing if there is none.
+  [[nodiscard]] std::optional<std::uint64_t> size_bytes() const;
 
   /// Overwrites `to` with the blocks that journals hold of the archive's range at `offset`.
   [[nodiscard]] Result<void> lay_over(std::span<std::byte> to, std::uint64_t offset) const;

@@ -6,8 +6,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <thread>
 #include <utility>
 
+#include "core/journal/file_lock.h"
 #include "core/journal/recovery.h"
 
 namespace stfs {
@@ -21,10 +24,30 @@ LocalReader::LocalReader(std::filesystem::path path, std::filesystem::path real_
       is_layered_(file_->filesystem_type() == OVERLAYFS_SUPER_MAGIC),
       present_(file_.get()) {}
 
+Result<void> LocalReader::lock_as_reader() const {
+  constexpr std::chrono::milliseconds kPause{5};
+  const auto deadline = std::chrono::steady_clock::now() + kEditPatience;
+  for (;;) {
+    auto conflict = file().try_lock(kReadersByte, LockKind::Shared);
+    if (!conflict && lacks_readers_lock(conflict.error())) return {};
+    if (!conflict) return pass_on(std::move(conflict));
+    if (!*conflict) return {};
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return fail(ErrorCode::Busy, EBUSY, "another process has been changing its structure for a minute");
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+bool LocalReader::is_being_edited() const {
+  std::array<std::byte, kNoHeaderLength.size()> first{};
+  return file().read(first, 0) && first == kNoHeaderLength;
+}
+
 Result<void> LocalReader::load(Io io) {
   const auto opened = status();
   if (!opened) return tl::unexpected(opened.error());
-  const std::uint64_t size_bytes = opened->identity.size_bytes;
+  const std::uint64_t size_bytes = overlay_.size_bytes().value_or(opened->identity.size_bytes);
   auto json = header_text(size_bytes);
   if (!json) return pass_on(std::move(json));
   auto header = std::make_shared<ArchiveHeader>();
@@ -33,7 +56,7 @@ Result<void> LocalReader::load(Io io) {
   auto content = parse_header(*json, size_bytes - kHeaderLengthBytes - json->size());
   if (!content) return pass_on(std::move(content));
   header->content = std::move(*content);
-  auto bytes = FileByteSource::open(file(), size_bytes, io);
+  auto bytes = FileByteSource::open(file(), opened->identity.size_bytes, io);
   if (!bytes) return pass_on(std::move(bytes));
   bytes_ = std::move(*bytes);
   identity_ = opened->identity;
@@ -66,13 +89,29 @@ Result<std::string> LocalReader::header_text(std::uint64_t file_size_bytes) cons
 }
 
 Result<void> LocalReader::read_file(std::span<std::byte> to, std::uint64_t offset) const {
-  if (auto read = file().read(to, offset); !read) return read;
+  const auto read_part = [&](std::span<std::byte> part) { return file().read(part, offset); };
+  if (auto read = read_below_end(to, offset, read_part); !read) return read;
   return overlay_.lay_over(to, offset);
 }
 
 Result<void> LocalReader::read_through(std::span<std::byte> to, std::uint64_t offset) const {
-  if (auto read = ArchiveReader::read_through(to, offset); !read) return read;
+  const auto read_part = [&](std::span<std::byte> part) { return ArchiveReader::read_through(part, offset); };
+  if (auto read = read_below_end(to, offset, read_part); !read) return read;
   return overlay_.lay_over(to, offset);
+}
+
+Result<void> LocalReader::read_below_end(
+    std::span<std::byte> to, std::uint64_t offset,
+    const std::function<Result<void>(std::span<std::byte>)>& read) const {
+  const auto promised_bytes = overlay_.size_bytes();
+  if (!promised_bytes) return read(to);
+  auto size_bytes = file().size_bytes();
+  if (!size_bytes) return pass_on(std::move(size_bytes));
+  if (offset + to.size() > *promised_bytes) return read(to);  // which fails
+  const std::uint64_t there = offset < *size_bytes ? *size_bytes - offset : 0;
+  const auto part = to.first(std::min<std::size_t>(to.size(), static_cast<std::size_t>(there)));
+  std::ranges::fill(to.subspan(part.size()), std::byte{0});
+  return part.empty() ? Result<void>{} : read(part);
 }
 
 Result<MappedSpan> LocalReader::map(ByteRange file_range) const {
@@ -92,7 +131,7 @@ Result<ArchiveReader::Change> LocalReader::look_for_change() {
   change.is_touched = now->identity != known;
   if (change.is_touched) {
     if (auto followed = follow_copy(); !followed) return pass_on(std::move(followed));
-    const auto json = header_text(change.size_bytes);
+    const auto json = header_text(overlay_.size_bytes().value_or(change.size_bytes));
     // A storage error says nothing about the header.
     if (!json && json.error().code == ErrorCode::System) return tl::unexpected(json.error());
     change.is_broken = !json || XXH3_64bits(json->data(), json->size()) != version()->header->hash;

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -46,6 +48,17 @@ class LocalReader : public ArchiveReader {
   /// Reads the status and the header, through pending journals, makes all checks (1 to 10, format/header.h),
   /// and opens the byte source. Makes the first version.
   Result<void> load(Io io);
+  /// Takes the readers' byte (journal/file_lock.h). Waits up to kEditPatience for an edit that needs the
+  /// archive without readers. Does nothing where the file system has no locks.
+  Result<void> lock_as_reader() const;
+  /// Whether an error of try_lock() means that the store has no locks, and that reading goes on without: some
+  /// stores have odd errors for that.
+  [[nodiscard]] static bool lacks_readers_lock(const Error& error) {
+    return lacks_locks(error) || error.errno_value == EINVAL || error.errno_value == EPERM;
+  }
+  /// Whether the file begins with kNoHeaderLength: an edit is being applied, or waits for recovery.
+  [[nodiscard]] bool is_being_edited() const;
+  static constexpr std::chrono::seconds kEditPatience{60};
   /// From now on, everything uses the file that was opened again for writing.
   /// @param opened  must outlive the reader.
   /// @param before  the status of the file that is open for reading, before `opened` was opened.
@@ -57,7 +70,7 @@ class LocalReader : public ArchiveReader {
   Result<void> renew_overlay();
   void set_identity(const FileIdentity& identity);
 
-  [[nodiscard]] const File& opened_file() const { return *file_; }
+  [[nodiscard]] File& opened_file() const { return *file_; }
   [[nodiscard]] File& file() const { return *present_; }
   [[nodiscard]] bool is_opened_again() const { return present_ != file_.get(); }
   [[nodiscard]] JournalOverlay& overlay() { return overlay_; }
@@ -68,6 +81,10 @@ class LocalReader : public ArchiveReader {
   /// As read_through(), but does not check the file's size: headers are parsed or hashed, which reveals
   /// zeros.
   [[nodiscard]] Result<void> read_file(std::span<std::byte> to, std::uint64_t offset) const;
+  /// Reads as `read` does, but zeros where the file ends before an edit that waits for recovery makes it end.
+  [[nodiscard]] Result<void> read_below_end(
+      std::span<std::byte> to, std::uint64_t offset,
+      const std::function<Result<void>(std::span<std::byte>)>& read) const;
   /// Maps the copy if another process has caused overlayfs to copy the file: until then the map shows the
   /// lower layer's file.
   Result<void> follow_copy();

@@ -7,6 +7,8 @@
 #include <thread>
 #include <utility>
 
+#include "core/journal/journal_blocks.h"
+
 namespace stfs {
 namespace {
 
@@ -42,13 +44,15 @@ Result<void> hash_new(JournalRange& range, const File& journal, const Stages& st
 
 }  // namespace
 
-Result<void> share_old_blocks(std::vector<JournalRange>& ranges, File& archive, Journal& journal) {
+Result<void> share_old_blocks(JournalRecord& record, File& archive, Journal& journal) {
+  std::vector<JournalRange>& ranges = record.ranges;
   std::vector<JournalRange> shared;
   shared.reserve(ranges.size() + 1);
   bool can_share = true;
   for (JournalRange& range : ranges) {
     // The archive may end in a partial block.
-    const std::uint64_t whole_bytes = round_down_to_block(range.archive.size_bytes);
+    const std::uint64_t whole_bytes =
+        round_down_to_block(blocks_with_old_content(record, range.archive).size_bytes);
     if (can_share && whole_bytes >= kCloneFromBytes) {
       auto region = journal.share(archive, {range.archive.offset, whole_bytes});
       if (!region) return pass_on(std::move(region));
@@ -69,15 +73,14 @@ Result<void> share_old_blocks(std::vector<JournalRange>& ranges, File& archive, 
   return {};
 }
 
-Result<void> hash_range(JournalRange& range, const File& archive, const File& journal, const Stages& stages,
-                        const OnBytes& on_bytes) {
+Result<void> hash_range(JournalRange& range, std::uint64_t old_bytes, const File& archive,
+                        const File& journal, const Stages& stages, const OnBytes& on_bytes) {
   const std::uint64_t blocks = round_up_to_block(range.archive.size_bytes) / kBlockBytes;
   range.new_hashes.resize(blocks);
   if (range.old_offset != 0) return hash_new(range, journal, stages, on_bytes);
   range.old_hashes.resize(blocks);
   // Another thread hashes the second half of the old blocks.
-  const std::uint64_t half =
-      range.archive.size_bytes < kTwoThreadsFromBytes ? 0 : round_down_to_block(range.archive.size_bytes / 2);
+  const std::uint64_t half = old_bytes < kTwoThreadsFromBytes ? 0 : round_down_to_block(old_bytes / 2);
   const auto hash_old = [&](std::uint64_t begin, std::uint64_t end) {
     const std::span place = std::span(range.old_hashes).subspan(begin / kBlockBytes);
     return guard_memory([&] {
@@ -86,7 +89,7 @@ Result<void> hash_range(JournalRange& range, const File& archive, const File& jo
   };
   Result<void> in_back;
   std::optional<std::thread> other;
-  const auto hash_back = [&] { in_back = hash_old(half, range.archive.size_bytes); };
+  const auto hash_back = [&] { in_back = hash_old(half, old_bytes); };
   if (half > 0) {
     try {
       other.emplace(hash_back);

@@ -14,10 +14,12 @@ namespace stfs {
 
 /// Shares large runs of old blocks with the journal, if files can share blocks. Divides ranges where only a
 /// part is shared.
-Result<void> share_old_blocks(std::vector<JournalRange>& ranges, File& archive, Journal& journal);
+/// An edit's blocks that the archive did not have in full (blocks_with_old_content()) have no old content.
+Result<void> share_old_blocks(JournalRecord& record, File& archive, Journal& journal);
 
 /// Hashes the new blocks of one range, and the old blocks unless the journal has them.
-Result<void> hash_range(JournalRange& range, const File& archive, const File& journal, const Stages& stages,
-                        const OnBytes& on_bytes);
+/// @param old_bytes  so many bytes of the range have old content.
+Result<void> hash_range(JournalRange& range, std::uint64_t old_bytes, const File& archive,
+                        const File& journal, const Stages& stages, const OnBytes& on_bytes);
 
 }  // namespace stfs

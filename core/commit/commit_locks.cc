@@ -10,9 +10,12 @@
 #include "core/journal/recovery.h"
 
 namespace stfs {
+namespace {
 
-Result<ArchiveLocks> lock_for_commit(Archive& archive, const std::vector<ByteRange>& ranges,
-                                     const CommitOptions& options) {
+/// @param take  takes the locks, waiting so long.
+template <class Take>
+Result<ArchiveLocks> lock_and_settle(Archive& archive, const std::vector<ByteRange>& ranges,
+                                     const CommitOptions& options, const Take& take) {
   constexpr std::chrono::milliseconds kPause{2};
   const auto deadline = std::chrono::steady_clock::now() + options.lock_patience;
   LaneJournal& lane_journal = archive.lane_journal();
@@ -30,8 +33,7 @@ Result<ArchiveLocks> lock_for_commit(Archive& archive, const std::vector<ByteRan
   for (;;) {
     if (options.uses_locks && !is_locked) {
       const auto patience = owes_nothing ? options.lock_patience : std::chrono::milliseconds(0);
-      auto taken =
-          ArchiveLocks::for_patch(archive.file(), archive.path(), ranges, patience, options.has_waited);
+      auto taken = take(patience);
       if (!taken && taken.error().code == ErrorCode::Busy && !owes_nothing) {
         if (auto settled = settle_all(); !settled) return pass_on(std::move(settled));
         continue;
@@ -79,6 +81,33 @@ Result<ArchiveLocks> lock_for_commit(Archive& archive, const std::vector<ByteRan
       std::this_thread::sleep_for(kPause);
     }
   }
+}
+
+}  // namespace
+
+Result<ArchiveLocks> lock_for_commit(Archive& archive, const std::vector<ByteRange>& ranges,
+                                     const CommitOptions& options) {
+  return lock_and_settle(archive, ranges, options, [&](std::chrono::milliseconds patience) {
+    return ArchiveLocks::for_patch(archive.file(), archive.path(), ranges, patience, options.has_waited);
+  });
+}
+
+Result<ArchiveLocks> lock_for_edit(Archive& archive, const CommitOptions& options) {
+  const std::vector<ByteRange> all = {{0, archive.stamp().size_bytes}};
+  return lock_and_settle(archive, all, options, [&](std::chrono::milliseconds patience) {
+    return ArchiveLocks::for_edit(archive.file(), archive.path(), patience, options.has_waited);
+  });
+}
+
+Result<ReadersKeptOut> ReadersKeptOut::of(Archive& archive) {
+  if (!archive.keep_readers_out()) {
+    return fail(ErrorCode::Busy, EBUSY,
+                archive.path().string() +
+                    ": another process, or a mount, has opened the archive meanwhile: try again");
+  }
+  ReadersKeptOut kept_out;
+  kept_out.archive_ = &archive;
+  return kept_out;
 }
 
 Result<void> check_archive(Archive& archive, const CommitOptions& options) {

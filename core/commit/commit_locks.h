@@ -2,6 +2,7 @@
 // opened.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "core/archive/archive.h"
@@ -17,6 +18,27 @@ namespace stfs {
 /// options.lock_patience has passed.
 Result<ArchiveLocks> lock_for_commit(Archive& archive, const std::vector<ByteRange>& ranges,
                                      const CommitOptions& options);
+/// The same for an edit: locks the header's byte exclusively, and waits for every journal.
+Result<ArchiveLocks> lock_for_edit(Archive& archive, const CommitOptions& options);
+
+/// Keeps other readers out of an archive (Archive::keep_readers_out()) while it lives. Move-only.
+class ReadersKeptOut {
+ public:
+  ReadersKeptOut() = default;
+  /// Busy (EBUSY): there are other readers.
+  static Result<ReadersKeptOut> of(Archive& archive);
+  ReadersKeptOut(ReadersKeptOut&& other) noexcept : archive_(std::exchange(other.archive_, nullptr)) {}
+  ReadersKeptOut& operator=(ReadersKeptOut&& other) noexcept {
+    std::swap(archive_, other.archive_);
+    return *this;
+  }
+  ~ReadersKeptOut() {
+    if (archive_ != nullptr) archive_->let_readers_in();
+  }
+
+ private:
+  Archive* archive_ = nullptr;
+};
 
 /// Call this under the locks. ArchiveChanged (ESTALE): the path names another file, or the header has
 /// changed. EMLINK: the archive has several hard links. Adopts foreign changes of the bytes, if

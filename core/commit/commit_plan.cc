@@ -9,7 +9,19 @@ namespace stfs {
 
 class CommitPlan::Planner {
  public:
-  explicit Planner(const ArchiveStamp& before) { plan_.before_ = before; }
+  explicit Planner(const ArchiveStamp& before, std::optional<ArchiveShape> after = {})
+      : size_after_(after ? after->size_bytes : before.size_bytes) {
+    plan_.before_ = before;
+    plan_.after_ = after;
+  }
+
+  /// Before all pieces: they may be copied on.
+  void move(const Move& move) {
+    const ByteRange target = move.to->target();
+    plan_.parts_.push_back(
+        {.from = move.from, .to = move.to->journal_offset(target.offset), .size_bytes = target.size_bytes});
+  }
+  [[nodiscard]] std::uint64_t size_after() const { return size_after_; }
 
   /// @param next  where the next piece of the same stage begins: its staged bytes must not be taken for a
   ///              gap.
@@ -24,7 +36,7 @@ class CommitPlan::Planner {
       if (!is_in_place) {
         // Another stage listed it and filled it from the archive: copy our bytes over it.
         const ByteRange shared = piece.intersection({begin, kBlockBytes});
-        plan_.parts_.push_back({.is_staged = true,
+        plan_.parts_.push_back({.source = BlockPart::Source::Journal,
                                 .from = staging.journal_offset(shared.offset),
                                 .to = place_of_last(shared.offset),
                                 .size_bytes = shared.size_bytes});
@@ -32,7 +44,7 @@ class CommitPlan::Planner {
       begin += kBlockBytes;
       if (!is_in_place && piece.end() <= begin) return;
     }
-    const std::uint64_t end = std::min(round_up_to_block(piece.end()), plan_.before_.size_bytes);
+    const std::uint64_t end = std::min(round_up_to_block(piece.end()), size_after_);
     fill(piece.end(), std::min(end, next), staging);
     if (piece.end() > begin) append({begin, end - begin}, staging.journal_offset(begin));
   }
@@ -67,24 +79,44 @@ class CommitPlan::Planner {
     }
   }
 
-  /// Plans to copy the archive's own bytes [begin, end), less than a block, to the stage's region.
+  /// Plans to copy the archive's own bytes [begin, end), less than a block, to the stage's region. Behind the
+  /// archive's end there are zeros.
   void fill(std::uint64_t begin, std::uint64_t end, const Staging& staging) {
+    const std::uint64_t there = std::clamp(plan_.before_.size_bytes, begin, std::max(begin, end));
+    fill_from(BlockPart::Source::Archive, begin, there, staging);
+    fill_from(BlockPart::Source::Zeros, there, end, staging);
+  }
+  void fill_from(BlockPart::Source source, std::uint64_t begin, std::uint64_t end, const Staging& staging) {
     if (begin >= end) return;
-    plan_.parts_.push_back({.from = begin, .to = staging.journal_offset(begin), .size_bytes = end - begin});
+    plan_.parts_.push_back(
+        {.source = source, .from = begin, .to = staging.journal_offset(begin), .size_bytes = end - begin});
   }
 
   CommitPlan plan_;
+  const std::uint64_t size_after_;
   std::vector<JournalRange> ranges_;  // not yet cut
 };
 
 Result<CommitPlan> CommitPlan::make(const ArchiveStamp& before, std::uint64_t most_range_bytes,
                                     const std::vector<Staging*>& stages) {
-  Planner planner(before);
+  return make_of(Planner(before), most_range_bytes, stages);
+}
+
+Result<CommitPlan> CommitPlan::make_edit(const ArchiveStamp& before, const ArchiveShape& after,
+                                         std::uint64_t most_range_bytes, const std::vector<Staging*>& stages,
+                                         const std::vector<Move>& moves) {
+  Planner planner(before, after);
+  for (const Move& move : moves) planner.move(move);
+  return make_of(std::move(planner), most_range_bytes, stages);
+}
+
+Result<CommitPlan> CommitPlan::make_of(Planner planner, std::uint64_t most_range_bytes,
+                                       const std::vector<Staging*>& stages) {
   for (Staging* staging : stages) {
     auto pieces = staging->pieces();
     if (!pieces) return pass_on(std::move(pieces));
     for (std::size_t at = 0; at < pieces->size(); ++at) {
-      const std::uint64_t next = at + 1 < pieces->size() ? (*pieces)[at + 1].offset : before.size_bytes;
+      const std::uint64_t next = at + 1 < pieces->size() ? (*pieces)[at + 1].offset : planner.size_after();
       planner.add(*staging, (*pieces)[at], next);
     }
   }
@@ -100,8 +132,18 @@ std::uint64_t CommitPlan::size_bytes() const {
 Result<void> CommitPlan::complete_blocks(const File& archive, Journal& journal) const {
   std::array<std::byte, kBlockBytes> block;
   for (const BlockPart& part : parts_) {
+    if (part.size_bytes > block.size()) {
+      auto copied = journal.file().copy_from(archive, part.from, {part.to, part.size_bytes});
+      if (!copied) return copied;
+      continue;
+    }
     const auto bytes = std::span(block).first(static_cast<std::size_t>(part.size_bytes));
-    auto read = part.is_staged ? journal.read(bytes, part.from) : archive.read(bytes, part.from);
+    Result<void> read;
+    switch (part.source) {
+      case BlockPart::Source::Archive: read = archive.read(bytes, part.from); break;
+      case BlockPart::Source::Journal: read = journal.read(bytes, part.from); break;
+      case BlockPart::Source::Zeros: std::ranges::fill(bytes, std::byte{0}); break;
+    }
     if (!read) return read;
     if (auto written = journal.write(bytes, part.to); !written) return written;
   }

@@ -1,11 +1,12 @@
 // Lists what a commit does to one archive. The plan is made once, from the staged bytes alone; locking,
 // sealing and applying only read it. Recovery reads the same operations from the journal's record.
 //
-// Every operation so far writes blocks, which leaves the archive's stamp as it is. An operation that changes
-// the size or the header also needs the stamp that it leaves behind.
+// A patch writes blocks and leaves the archive's stamp as it is. An edit also changes size and header, and
+// may move tensors.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "core/base/byte_range.h"
@@ -27,11 +28,23 @@ class CommitPlan {
   /// @param stages  all of one journal, ascending by the tensors' offsets.
   static Result<CommitPlan> make(const ArchiveStamp& before, std::uint64_t most_range_bytes,
                                  const std::vector<Staging*>& stages);
+  /// The same for an edit.
+  /// @param after  the archive afterwards. The stages hold its whole header.
+  /// @param moves  bytes that the archive has elsewhere: complete_blocks() copies them into their stages.
+  struct Move {
+    std::uint64_t from = 0;  // offset in the archive
+    const Staging* to = nullptr;
+  };
+  static Result<CommitPlan> make_edit(const ArchiveStamp& before, const ArchiveShape& after,
+                                      std::uint64_t most_range_bytes, const std::vector<Staging*>& stages,
+                                      const std::vector<Move>& moves);
 
   [[nodiscard]] bool is_empty() const { return operations_.empty(); }
   /// The archive's stamp when the commit begins.
   [[nodiscard]] const ArchiveStamp& before() const { return before_; }
-  /// The staged ranges: the commit locks their blocks.
+  /// What an edit makes of the archive; nothing: this is a patch.
+  [[nodiscard]] const std::optional<ArchiveShape>& after() const { return after_; }
+  /// The staged ranges: a patch locks their blocks.
   [[nodiscard]] const std::vector<ByteRange>& locks() const { return locks_; }
   /// Whole blocks without hashes, ascending and disjoint.
   [[nodiscard]] const std::vector<JournalRange>& operations() const { return operations_; }
@@ -40,21 +53,26 @@ class CommitPlan {
   [[nodiscard]] std::vector<JournalRange> take_operations() && { return std::move(operations_); }
 
   /// Completes in the journal the blocks that the stages cover only in part: with the archive's own bytes,
-  /// and with the bytes of other stages in the same block. The caller holds the archive's locks on these
-  /// blocks. May be repeated.
+  /// and with the bytes of other stages in the same block. Before, copies what an edit moves. The caller
+  /// holds the archive's locks on these blocks. May be repeated.
   Result<void> complete_blocks(const File& archive, Journal& journal) const;
 
  private:
   class Planner;
-  /// A copy of less than a block to its place in the journal.
+  /// A copy to a place in the journal, of less than a block or of a tensor that moves.
   struct BlockPart {
-    bool is_staged = false;  // whether it comes from the journal; otherwise from the archive
+    enum class Source : std::uint8_t { Archive, Journal, Zeros };
+    Source source = Source::Archive;
     std::uint64_t from = 0;
     std::uint64_t to = 0;
     std::uint64_t size_bytes = 0;
   };
 
+  static Result<CommitPlan> make_of(Planner planner, std::uint64_t most_range_bytes,
+                                    const std::vector<Staging*>& stages);
+
   ArchiveStamp before_;
+  std::optional<ArchiveShape> after_;
   std::vector<ByteRange> locks_;
   std::vector<BlockPart> parts_;  // in the order in which they have to be copied
   std::vector<JournalRange> operations_;

@@ -2,16 +2,20 @@
 #include "core/commit/commit_protocol.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <atomic>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "core/base/wall_clock.h"
 #include "core/commit/block_evidence.h"
 #include "core/journal/group_record.h"
+#include "core/journal/index_replacement.h"
 #include "core/journal/journal_apply.h"
+#include "core/journal/journal_blocks.h"
 
 namespace stfs {
 namespace {
@@ -41,7 +45,9 @@ void CommitProtocol::add(Transaction& transaction, const CommitOptions& options,
                     .lock_of = &lock_of,
                     .plan = {},
                     .locks = {},
+                    .readers_kept_out = {},
                     .readers = {},
+                    .index = {},
                     .stopped = {}});
 }
 
@@ -124,29 +130,68 @@ Result<void> CommitProtocol::prepare(Part& part) {
   if (transaction.journal_ && transaction.journal_->spoiled())
     return tl::unexpected(*transaction.journal_->spoiled());
   if (auto sizes = transaction.check_sizes(); !sizes) return sizes;
-  std::vector<Staging*> stages;
-  for (const auto& [tensor, stage] : transaction.stages_) {
-    if (!stage->is_dirty()) continue;
-    stages.push_back(stage.get());
-    part.readers.add((*part.lock_of)(tensor));
-  }
-  if (stages.empty()) return {};
-  std::ranges::sort(stages, {}, [](const Staging* stage) { return stage->target().offset; });
-
-  auto plan = CommitPlan::make(archive.stamp(), archive.file().most_range_bytes(), stages);
+  auto plan = CommitProtocol::plan(part);
   if (!plan) return pass_on(std::move(plan));
   part.plan = std::move(*plan);
   if (part.plan.is_empty()) return {};
-  auto locks = lock_for_commit(archive, part.plan.locks(), *part.options);
+  auto locks = part.plan.after() ? lock_for_edit(archive, *part.options)
+                                 : lock_for_commit(archive, part.plan.locks(), *part.options);
   if (!locks) return pass_on(std::move(locks));
   part.locks = std::move(*locks);
   if (auto same = check_archive(archive, *part.options); !same) return same;
+  const EditLayout* layout = transaction.layout();
+  if (layout != nullptr && layout->needs_all_readers_out && part.options->uses_locks) {
+    auto kept_out = ReadersKeptOut::of(archive);
+    if (!kept_out) return pass_on(std::move(kept_out));
+    part.readers_kept_out = std::move(*kept_out);
+  }
+  if (part.index) {
+    auto hash = hash_of_index(archive.storage(), archive.real_path().parent_path() / part.index->name);
+    if (!hash) return pass_on(std::move(hash));
+    if (*hash != part.index->old_hash) {
+      return fail(ErrorCode::ArchiveChanged, ESTALE,
+                  fmt::format("{}: another program has changed the index", part.index->name));
+    }
+  }
   if (auto completed = part.plan.complete_blocks(archive.file(), part.journal()); !completed)
     return completed;
   // Allocate now what a failure after the commit point will need.
   archive.overlay().reserve();
   part.readers.make_ready();
   return {};
+}
+
+Result<CommitPlan> CommitProtocol::plan(Part& part) {
+  const Archive& archive = part.archive();
+  const Transaction& transaction = *part.transaction;
+  const auto of_stage = [](const Staging* stage) { return stage->target().offset; };
+  std::vector<Staging*> stages;
+  if (transaction.edit_) {
+    const Transaction::PendingEdit& edit = *transaction.edit_;
+    part.index = edit.index;
+    const std::string_view header = edit.layout.header;
+    const std::string_view json = header.substr(kHeaderLengthBytes);
+    const ArchiveShape after{.size_bytes = edit.layout.size_bytes,
+                             .header_size_bytes = json.size(),
+                             .header_hash = XXH3_64bits(json.data(), json.size())};
+    std::vector<CommitPlan::Move> moves;
+    stages.push_back(edit.header.get());
+    for (std::size_t at = 0; at < edit.placed.size(); ++at) {
+      stages.push_back(edit.placed[at].get());
+      const auto& from = edit.layout.placed[at].moved_from;
+      if (from) moves.push_back({*from, edit.placed[at].get()});
+    }
+    std::ranges::sort(stages, {}, of_stage);
+    return CommitPlan::make_edit(archive.stamp(), after, archive.file().most_range_bytes(), stages, moves);
+  }
+  for (const auto& [tensor, stage] : transaction.stages_) {
+    if (!stage->is_dirty()) continue;
+    stages.push_back(stage.get());
+    part.readers.add((*part.lock_of)(tensor));
+  }
+  if (stages.empty()) return CommitPlan();
+  std::ranges::sort(stages, {}, of_stage);
+  return CommitPlan::make(archive.stamp(), archive.file().most_range_bytes(), stages);
 }
 
 Result<void> CommitProtocol::seal(Part& part, std::string group_record) {
@@ -165,7 +210,7 @@ Result<void> CommitProtocol::seal(Part& part, std::string group_record) {
           path.empty() ? "a journal" : path.string(), archive.path().string())};
   // Recovery will compare the archive's blocks with this commit's old and new ones. An older state that a
   // power loss brings back would be neither.
-  const bool are_blocks_asked = goes_through_lanes || part.plan.before().birth_ns == 0;
+  const bool are_blocks_asked = goes_through_lanes || part.plan.after() || part.plan.before().birth_ns == 0;
   if (are_blocks_asked && part.durability() == Durability::Power) {
     if (auto synced = archive.sync_what_others_wrote(); !synced) return synced;
   }
@@ -175,16 +220,22 @@ Result<void> CommitProtocol::seal(Part& part, std::string group_record) {
                        .owner_pid = 0,
                        .group_record = std::move(group_record),
                        .boot = {},
+                       .after = part.plan.after(),
+                       .index = part.index,
                        .ranges = part.plan.operations()};
-  if (auto shared = share_old_blocks(record.ranges, archive.file(), journal); !shared) return shared;
+  if (auto shared = share_old_blocks(record, archive.file(), journal); !shared) return shared;
   const std::uint64_t total = part.plan.size_bytes();
   std::uint64_t hashed = 0;
   const auto count = [&](std::uint64_t bytes) {
     hashed += bytes;
     if (options.on_progress) options.on_progress(hashed / 2, total);  // the first half
   };
+  JournalRecord sizes;  // of the archive: what blocks_with_old_content() asks for
+  sizes.archive = record.archive;
+  sizes.after = record.after;
   const auto hash = [&](JournalRange& range) {
-    return hash_range(range, archive.file(), journal.file(), part.transaction->stages_, count);
+    const std::uint64_t old_bytes = blocks_with_old_content(sizes, range.archive).size_bytes;
+    return hash_range(range, old_bytes, archive.file(), journal.file(), part.transaction->stages_, count);
   };
   auto done = journal.seal(std::move(record), part.durability(), hash, &archive.lane_journal());
   if (!done && done.error().code == ErrorCode::CommitUnknown)
@@ -216,14 +267,16 @@ Result<void> CommitProtocol::apply(Part& part) {
   std::uint64_t done = 0;
   // Others write to other blocks meanwhile. Their writes must not count as ours, or readers here would never
   // see them. Only writes that come during our own writes can't be told apart.
-  const bool is_known = archive.is_as_known();
+  // After an edit the archive has another header: its next opening shows it.
+  const bool is_known = !part.plan.after() && archive.is_as_known();
   auto applied = guard_memory([&] {
     // Writing waits for the disk when too many pages are dirty. Readers do not wait.
     part.readers.during([&] { archive.overlay().show_while_applied({&part.journal().file(), operations}); });
-    return apply_ranges(archive.file(), part.journal().file(), operations, [&](std::uint64_t bytes) {
+    const auto count = [&](std::uint64_t bytes) {
       done += bytes;
       if (options.on_progress) options.on_progress(total / 2 + done / 2, total);
-    });
+    };
+    return apply_ranges(archive.file(), part.journal().file(), operations, count, part.plan.after());
   });
   const auto written = archive.file().status();
   if (!applied) return stop(std::move(applied).error(), part);
@@ -232,6 +285,11 @@ Result<void> CommitProtocol::apply(Part& part) {
   auto settled = guard_memory([&]() -> Result<void> {
     if (part.durability() == Durability::Power) {
       if (auto synced = archive.sync(); !synced) return synced;
+    }
+    if (part.index) {
+      const std::filesystem::path directory = archive.real_path().parent_path();
+      auto replaced = replace_index(archive.storage(), directory, part.journal().file(), *part.index);
+      if (!replaced) return replaced;
     }
     return is_known ? archive.adopt_own_change(written->identity) : Result<void>{};
   });
@@ -242,9 +300,21 @@ Result<void> CommitProtocol::retire(Part& part) {
   // Recovery would apply a journal that stays again, over newer commits.
   auto retired = guard_memory([&] { return part.journal().retire(part.durability()); });
   if (!retired) return stop(std::move(retired).error(), part);
-  if (part.plan.size_bytes() <= kLaneBlocks * kBlockBytes && !part.journal().is_in_memory())
+  free_fillers(part);
+  if (!part.plan.after() && part.plan.size_bytes() <= kLaneBlocks * kBlockBytes &&
+      !part.journal().is_in_memory())
     part.archive().lane_journal().note_small_commit();
   return {};
+}
+
+void CommitProtocol::free_fillers(Part& part) {
+  const EditLayout* layout = part.transaction->layout();
+  if (layout == nullptr || !layout->frees_space) return;
+  for (const ByteRange filler : layout->fillers) {
+    const std::uint64_t begin = round_up_to_block(filler.offset);
+    const std::uint64_t end = round_down_to_block(filler.end());
+    if (begin < end) static_cast<void>(part.archive().file().punch({begin, end - begin}));
+  }
 }
 
 Result<void> CommitProtocol::stop(Error why, Part& part) {
@@ -257,11 +327,12 @@ Result<void> CommitProtocol::stop(Error why, Part& part) {
   if (part.options->before_stages_end) part.options->before_stages_end();
   // Readers switch from the temporary view of the journal to the lasting one.
   part.readers.during([&] {
-    archive.overlay().add({transaction.journal_->give_up(), std::move(part.plan).take_operations()});
+    const std::optional<ArchiveShape> after = part.plan.after();
+    archive.overlay().add({transaction.journal_->give_up(), std::move(part.plan).take_operations(), after});
     archive.overlay().show_while_applied({});
   });
   archive.stop_writing(std::move(part.stopped), std::move(journal));
-  transaction.stages_.clear();
+  transaction.clear();
   transaction.journal_.reset();
   // Tell the caller that the change is not undone. Without memory the caller gets only the reason.
   static_cast<void>(guard_memory([&] {
@@ -276,7 +347,7 @@ void CommitProtocol::end_stages(Part& part) {
   Transaction& transaction = *part.transaction;
   if (transaction.is_empty()) return;
   if (part.options->before_stages_end) part.options->before_stages_end();
-  transaction.stages_.clear();
+  transaction.clear();
   if (transaction.journal_ && transaction.journal_->size_bytes() >= kSlowCloseBytes) {
     while (auto file = transaction.journal_->take_file()) part.archive().discard(std::move(file));
   }

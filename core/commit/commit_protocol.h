@@ -21,6 +21,7 @@
 // error's message says so. The other archives are finished.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,18 +51,25 @@ class CommitProtocol {
     const Transaction::LockOf* lock_of = nullptr;
     CommitPlan plan;
     ArchiveLocks locks;
+    ReadersKeptOut readers_kept_out;
     ReadersOut readers;
+    std::optional<IndexReplacement> index{};
     Error stopped;  // prepared in advance, for stop()
 
     [[nodiscard]] Archive& archive() const { return transaction->archive_; }
     [[nodiscard]] Journal& journal() const { return *transaction->journal_; }
-    [[nodiscard]] Durability durability() const { return archive().durability(options->durability); }
+    /// An edit that a loss of power undid in part could leave no valid header.
+    [[nodiscard]] Durability durability() const {
+      return plan.after() ? Durability::Power : archive().durability(options->durability);
+    }
   };
   Result<void> commit_unguarded();
   /// Steps 5 to 8 for the parts that change something.
   static Result<void> execute(const std::vector<Part*>& parts);
   /// Steps 1 to 4. May be repeated after a failure.
   static Result<void> prepare(Part& part);
+  /// Step 1.
+  static Result<CommitPlan> plan(Part& part);
   /// Step 5; through a lane journal, step 6 as well.
   /// @param group_record  the name of the group record that the commit waits for; empty: publish() is the
   ///                      commit point.
@@ -73,6 +81,8 @@ class CommitProtocol {
   /// Steps 7 and 8. Nothing is undone from here on. What can't be finished stays in the journal.
   static Result<void> apply(Part& part);
   static Result<void> retire(Part& part);
+  /// Gives the disk space of an edit's fillers back. A failure leaves the space in use, and harms nothing.
+  static void free_fillers(Part& part);
   /// Handles a failure after the commit point: reads go through the journal, and writes end.
   static Result<void> stop(Error why, Part& part);
   /// Ends the stages of a part that is done.

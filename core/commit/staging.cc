@@ -93,6 +93,11 @@ void Staging::reserve_ahead(ByteRange range) {
   if (may_reserve_) reserved_.size_bytes = end - reserved_.offset;
 }
 
+void Staging::expect_all() {
+  add_extent(0, target_.size_bytes);
+  is_dirty_ = true;
+}
+
 Result<void> Staging::resize(std::uint64_t size_bytes) {
   return guard_memory([&] { return resize_unguarded(size_bytes); });
 }

@@ -45,6 +45,9 @@ class Staging {
   Result<void> note(std::span<const std::byte> from, std::uint64_t offset);
   Result<void> put(std::span<const std::byte> from, std::uint64_t offset);
 
+  /// Declares the whole content as staged before its bytes are in the journal: a commit copies them there.
+  void expect_all();
+
   /// Cuts the content, or lengthens it with zeros, as ftruncate does. EFBIG past the tensor's size. Cutting
   /// to 0 announces a whole new content, so its space is reserved at once: ENOSPC, EDQUOT.
   Result<void> resize(std::uint64_t size_bytes);

@@ -2,11 +2,14 @@
 #include "core/commit/transaction.h"
 
 #include <fmt/format.h>
+#include <xxhash.h>
 
 #include <algorithm>
+#include <system_error>
 #include <utility>
 
 #include "core/commit/commit_protocol.h"
+#include "core/journal/index_replacement.h"
 
 namespace stfs {
 
@@ -29,6 +32,72 @@ Result<Staging*> Transaction::begin_stage(TensorId tensor) {
   return stages_.emplace(tensor, std::move(stage)).first->second.get();
 }
 
+Result<void> Transaction::edit(ArchiveEdit edit, bool uses_locks) {
+  return guard_memory([&] { return begin_edit(std::move(edit), uses_locks); });
+}
+
+Result<void> Transaction::begin_edit(ArchiveEdit edit, bool uses_locks) {
+  if (auto opened = archive_.open_for_writing(); !opened) return opened;
+  auto layout = lay_out(*version_, edit, uses_locks && archive_.has_other_readers());
+  if (!layout) return tl::unexpected(std::move(layout).error().within(archive_.path().string()));
+  auto journal = Journal::create(archive_.storage(), archive_.real_path(), Journal::Place::Disk);
+  if (!journal) return pass_on(std::move(journal));
+  journal_ = std::move(*journal);
+  auto pending = std::make_unique<PendingEdit>();
+  pending->edit = std::move(edit);
+  pending->layout = std::move(*layout);
+  const std::string& header = pending->layout.header;
+  pending->header = std::make_unique<Staging>(*journal_, ByteRange{0, header.size()});
+  if (auto written = pending->header->write(std::as_bytes(std::span(header)), 0); !written) return written;
+  for (const EditLayout::Placed& placed : pending->layout.placed) {
+    auto stage = std::make_unique<Staging>(*journal_, placed.file_range);
+    if (placed.moved_from) {
+      stage->expect_all();
+    } else if (auto emptied = stage->resize(0); !emptied) {
+      return emptied;
+    }
+    pending->placed.push_back(std::move(stage));
+  }
+  edit_ = std::move(pending);
+  return {};
+}
+
+Result<void> Transaction::replace_index(const std::filesystem::path& path, std::string_view text) {
+  return guard_memory([&]() -> Result<void> {
+    std::error_code failed;
+    std::filesystem::path real_path = std::filesystem::canonical(path, failed);
+    if (failed) real_path = path;  // reading it reports the error
+    if (real_path.parent_path() != archive_.real_path().parent_path()) {
+      return fail(ErrorCode::InvalidArgument, EOPNOTSUPP,
+                  fmt::format("{} and {} lie in different directories: one transaction cannot change both",
+                              real_path.string(), archive_.real_path().string()));
+    }
+    auto old_hash = hash_of_index(archive_.storage(), real_path);
+    if (!old_hash) return pass_on(std::move(old_hash));
+    const std::uint64_t place = journal_->allocate(text.size());
+    if (auto written = journal_->write(std::as_bytes(std::span(text)), place); !written) return written;
+    edit_->index = {.name = real_path.filename().string(),
+                    .in_journal = {place, text.size()},
+                    .new_hash = XXH3_64bits(text.data(), text.size()),
+                    .old_hash = *old_hash};
+    return {};
+  });
+}
+
+Staging* Transaction::stage_new(std::uint32_t tensor) const {
+  if (!edit_) return nullptr;
+  for (std::size_t at = 0; at < edit_->placed.size(); ++at) {
+    const EditLayout::Placed& placed = edit_->layout.placed[at];
+    if (placed.tensor == tensor && !placed.moved_from) return edit_->placed[at].get();
+  }
+  return nullptr;
+}
+
+void Transaction::clear() {
+  stages_.clear();
+  edit_.reset();
+}
+
 void Transaction::drop(TensorId tensor) {
   stages_.erase(tensor);
   // An empty journal is no loss, and a journal that a failed sync has spoiled must not outlive its stages.
@@ -36,7 +105,7 @@ void Transaction::drop(TensorId tensor) {
 }
 
 bool Transaction::is_dirty() const {
-  return std::ranges::any_of(stages_, [](const auto& entry) { return entry.second->is_dirty(); });
+  return edit_ || std::ranges::any_of(stages_, [](const auto& entry) { return entry.second->is_dirty(); });
 }
 
 Result<void> Transaction::commit(const CommitOptions& options, const LockOf& lock_of) {
@@ -55,6 +124,16 @@ Result<void> Transaction::check_sizes() const {
         ErrorCode::WrongSize, EINVAL,
         fmt::format("tensor \"{}\": {} bytes were written, {} {} needs {}", tensor.name, stage->size_bytes(),
                     name_of(tensor.dtype), shape_text(tensor.shape), tensor.data.size_bytes));
+  }
+  if (!edit_) return {};
+  for (std::size_t at = 0; at < edit_->placed.size(); ++at) {
+    const Staging& stage = *edit_->placed[at];
+    if (stage.is_whole()) continue;
+    const EditedTensor& tensor = edit_->edit.tensors[edit_->layout.placed[at].tensor];
+    return fail(
+        ErrorCode::WrongSize, EINVAL,
+        fmt::format("tensor \"{}\": {} bytes were written, {} {} needs {}", tensor.name, stage.size_bytes(),
+                    name_of(tensor.dtype), shape_text(tensor.shape), stage.target().size_bytes));
   }
   return {};
 }

@@ -5,11 +5,16 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
 
 #include "core/archive/archive.h"
 #include "core/base/reader_writer_lock.h"
+#include "core/commit/archive_edit.h"
 #include "core/commit/commit_options.h"
 #include "core/commit/staging.h"
 #include "core/journal/journal.h"
@@ -25,12 +30,25 @@ class Transaction {
   /// Returns the pending content of a tensor. The first call for a tensor makes it.
   /// @param tensor  must be in the archive's version at construction, which the transaction pins.
   Result<Staging*> stage(TensorId tensor);
+  /// Makes this transaction an edit. Call it first, once; stage() is not for edits.
+  /// @param uses_locks  as the commit's CommitOptions. Without locks nobody else may have the archive open.
+  /// @return the errors of lay_out() and of stage().
+  Result<void> edit(ArchiveEdit edit, bool uses_locks = true);
+  /// Makes the edit also replace the index of its model, which must lie beside the archive: EOPNOTSUPP.
+  Result<void> replace_index(const std::filesystem::path& path, std::string_view text);
+  /// The pending content of a tensor whose bytes are new (EditedTensor::from), empty at first. Null for
+  /// others.
+  /// @param tensor  position in ArchiveEdit::tensors.
+  [[nodiscard]] Staging* stage_new(std::uint32_t tensor) const;
+  /// What the edit does; null if this is none.
+  [[nodiscard]] const EditLayout* layout() const { return edit_ ? &edit_->layout : nullptr; }
+
   /// Drops the pending content of a tensor.
   void drop(TensorId tensor);
   [[nodiscard]] bool is_dirty() const;
   /// Whether nothing is staged: there never was a stage, or a commit has ended the stages, by success or by a
   /// failure after the commit point.
-  [[nodiscard]] bool is_empty() const { return stages_.empty(); }
+  [[nodiscard]] bool is_empty() const { return stages_.empty() && !edit_; }
 
   /// Returns the lock that readers of a tensor hold. The commit takes it exclusively at both ends of
   /// applying. In between, readers get the new bytes from the journal.
@@ -46,13 +64,25 @@ class Transaction {
  private:
   friend class CommitProtocol;  // commits the stages, then ends them
 
+  /// What an edit keeps until its commit.
+  struct PendingEdit {
+    ArchiveEdit edit;
+    EditLayout layout;
+    std::unique_ptr<Staging> header;
+    std::optional<IndexReplacement> index{};
+    std::vector<std::unique_ptr<Staging>> placed;  // as EditLayout::placed
+  };
   Result<Staging*> begin_stage(TensorId tensor);
+  Result<void> begin_edit(ArchiveEdit edit, bool uses_locks);
+  /// Ends the stages, and the edit.
+  void clear();
   [[nodiscard]] Result<void> check_sizes() const;
 
   Archive& archive_;
   std::shared_ptr<const ArchiveVersion> version_;
   std::unique_ptr<Journal> journal_;
   Stages stages_;
+  std::unique_ptr<PendingEdit> edit_;
 };
 
 }  // namespace stfs

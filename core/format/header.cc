@@ -103,6 +103,30 @@ Result<void> check_metadata_keys(const ParsedHeader& parsed) {
                    parsed.metadata_keys_at[twin[1]]);
 }
 
+bool is_filler(const Tensor& tensor) {
+  return tensor.dtype == Dtype::U8 && tensor.shape.size() == 1 && tensor.name.starts_with(kFillerPrefix);
+}
+
+/// Takes the fillers out.
+Header split(TensorIndex tensors, Metadata metadata) {
+  Header header{.tensors = {}, .metadata = std::move(metadata), .fillers = {}};
+  for (std::uint32_t at = 0; at < tensors.size(); ++at) {
+    if (is_filler(tensors[at])) header.fillers.push_back(tensors[at].data);
+  }
+  if (header.fillers.empty()) {
+    header.tensors = std::move(tensors);
+    return header;
+  }
+  TensorIndex::Builder builder;
+  for (std::uint32_t at = 0; at < tensors.size(); ++at) {
+    const Tensor tensor = tensors[at];
+    if (!is_filler(tensor)) builder.add(tensor, at);
+  }
+  auto built = std::move(builder).build();
+  header.tensors = std::move(*built);  // their names are distinct, as before
+  return header;
+}
+
 Result<Header> parse_and_validate(std::string_view json, std::uint64_t data_size_bytes) {
   Result<ParsedHeader> parsed = parse_header_json(json);
   if (!parsed) return pass_on(std::move(parsed));
@@ -113,7 +137,7 @@ Result<Header> parse_and_validate(std::string_view json, std::uint64_t data_size
     return duplicate("tensor", twins.name, twins.first_key_at, twins.second_key_at);
   }
   if (auto ok = validate(*tensors, data_size_bytes); !ok) return pass_on(std::move(ok));
-  return Header{std::move(*tensors), std::move(parsed->metadata)};
+  return split(std::move(*tensors), std::move(parsed->metadata));
 }
 
 }  // namespace

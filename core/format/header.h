@@ -31,17 +31,22 @@ inline constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 inline constexpr unsigned kMaxHeaderDepth = 127;
 
 struct Header {
-  TensorIndex tensors;
+  TensorIndex tensors;  // without fillers
   Metadata metadata;
+  std::vector<ByteRange> fillers;  // ascending; relative to the first byte of data, as Tensor::data
 };
+
+/// A filler is a U8 tensor of one dimension whose name begins so. It stands for bytes that no tensor uses:
+/// the format has no gaps. Edits make fillers, and use them for new tensors.
+inline constexpr std::string_view kFillerPrefix = "__safetensorsfs.free.";
 
 /// Decodes the first eight bytes of a file of file_size_bytes and checks them (checks 1 to 3).
 /// @param first  the first bytes of the file, at most 8; fewer only if the file is shorter.
 /// @return N, the size of the header in bytes; 8 + N <= file_size_bytes.
 Result<std::uint64_t> header_length(std::span<const std::byte> first, std::uint64_t file_size_bytes);
 
-/// Parses and validates the N bytes of JSON (checks 4 to 10). Peak memory is at most 4 times json.size() plus
-/// a constant. The depth of the document is bounded. Never throws.
+/// Parses and validates the N bytes of JSON (checks 4 to 10), and takes the fillers out of the tensors. Peak
+/// memory is at most 4 times json.size() plus a constant. The depth of the document is bounded. Never throws.
 /// @param data_size_bytes  size of the file minus 8 minus N.
 Result<Header> parse_header(std::string_view json, std::uint64_t data_size_bytes);
 
@@ -66,5 +71,9 @@ void sort_for_writing(std::vector<TensorSpec>& tensors);
 /// @param alignment  a power of two, at least 8.
 Result<std::string> format_header(std::span<const TensorSpec> tensors, const Metadata& metadata,
                                   std::uint64_t alignment, std::uint64_t slack_bytes);
+/// The JSON alone, without padding. Also refuses a JSON over the limit.
+Result<std::string> format_header_json(std::span<const TensorSpec> tensors, const Metadata& metadata);
+/// Returns the 8 length bytes and the JSON, padded to data_offset bytes in all. It must fit.
+std::string pad_header(std::string_view json, std::uint64_t data_offset);
 
 }  // namespace stfs

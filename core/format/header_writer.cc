@@ -87,12 +87,7 @@ Result<std::string> format_padded(std::span<const TensorSpec> tensors, const Met
                 fmt::format("a header of {} bytes with its padding, at most {} are allowed", length,
                             kMaxHeaderBytes));
   }
-  std::string out;
-  out.reserve(kHeaderLengthBytes + length);
-  for (unsigned i = 0; i < kHeaderLengthBytes; ++i) out += static_cast<char>(length >> (8 * i) & 0xFF);
-  out += *json;
-  out.resize(kHeaderLengthBytes + length, ' ');
-  return out;
+  return pad_header(*json, kHeaderLengthBytes + length);
 }
 
 }  // namespace
@@ -121,6 +116,25 @@ Result<std::string> format_header(std::span<const TensorSpec> tensors, const Met
   } catch (const std::bad_alloc&) {
     return fail(ErrorCode::OutOfMemory, ENOMEM, "not enough memory for the header");
   }
+}
+
+Result<std::string> format_header_json(std::span<const TensorSpec> tensors, const Metadata& metadata) {
+  return guard_memory([&]() -> Result<std::string> {
+    auto json = format_json(tensors, metadata);
+    if (!json || json->size() <= kMaxHeaderBytes) return json;
+    return fail(ErrorCode::HeaderTooLarge, EFBIG,
+                fmt::format("a header of {} bytes, at most {} are allowed", json->size(), kMaxHeaderBytes));
+  });
+}
+
+std::string pad_header(std::string_view json, std::uint64_t data_offset) {
+  const std::uint64_t length = data_offset - kHeaderLengthBytes;
+  std::string out;
+  out.reserve(data_offset);
+  for (unsigned i = 0; i < kHeaderLengthBytes; ++i) out += static_cast<char>(length >> (8 * i) & 0xFF);
+  out += json;
+  out.resize(data_offset, ' ');
+  return out;
 }
 
 }  // namespace stfs

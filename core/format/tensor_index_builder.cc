@@ -30,6 +30,14 @@ void TensorIndex::Builder::set_data_offsets(std::uint64_t begin, std::uint64_t e
   index_.entries_.back().end = end;
 }
 
+void TensorIndex::Builder::add(const Tensor& tensor, std::uint32_t key_at) {
+  begin_tensor(tensor.name, key_at);
+  set_dtype(tensor.dtype);
+  begin_shape();
+  for (const std::uint64_t size : tensor.shape) add_dimension(size);
+  set_data_offsets(tensor.data.offset, tensor.data.end());
+}
+
 std::string_view TensorIndex::Builder::name() const {
   return index_.name_at(index_.entries_[index_.entries_.size() - 1]);
 }

@@ -31,6 +31,8 @@ class TensorIndex::Builder {
   void add_dimension(std::uint64_t size);
   void set_data_offsets(std::uint64_t begin, std::uint64_t end);
   [[nodiscard]] std::string_view name() const;
+  /// Adds a whole tensor.
+  void add(const Tensor& tensor, std::uint32_t key_at);
 
   /// Sorts by offset and indexes by name. A range whose end lies before its begin gets a size that overflows
   /// (ByteRange::checked() detects it).

@@ -62,10 +62,27 @@ Result<ArchiveLocks> ArchiveLocks::for_patch(File& archive, const std::filesyste
                                              std::vector<ByteRange> ranges,
                                              std::chrono::milliseconds patience,
                                              std::optional<std::chrono::milliseconds> has_waited) {
+  return take(archive, path, LockKind::Shared, std::move(ranges), patience, has_waited);
+}
+
+Result<ArchiveLocks> ArchiveLocks::for_edit(File& archive, const std::filesystem::path& path,
+                                            std::chrono::milliseconds patience,
+                                            std::optional<std::chrono::milliseconds> has_waited) {
+  return take(archive, path, LockKind::Exclusive, {}, patience, has_waited);
+}
+
+bool ArchiveLocks::is_edited_by_other(const File& archive) {
+  const auto is_locked = archive.is_locked_by_other(kHeaderByte, LockKind::Shared);
+  return is_locked && *is_locked;
+}
+
+Result<ArchiveLocks> ArchiveLocks::take(File& archive, const std::filesystem::path& path, LockKind of_header,
+                                        std::vector<ByteRange> ranges, std::chrono::milliseconds patience,
+                                        std::optional<std::chrono::milliseconds> has_waited) {
   ArchiveLocks locks;
   locks.file_ = &archive;
   const auto deadline = std::chrono::steady_clock::now() + patience;
-  const auto take = [&](ByteRange range, LockKind kind) -> Result<void> {
+  const auto lock = [&](ByteRange range, LockKind kind) -> Result<void> {
     for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
       auto conflict = archive.try_lock(range, kind);
       if (!conflict) return pass_on(std::move(conflict));
@@ -85,9 +102,9 @@ Result<ArchiveLocks> ArchiveLocks::for_patch(File& archive, const std::filesyste
       std::this_thread::sleep_for(pause);
     }
   };
-  if (auto taken = take(kHeaderByte, LockKind::Shared); !taken) return pass_on(std::move(taken));
+  if (auto taken = lock(kHeaderByte, of_header); !taken) return pass_on(std::move(taken));
   for (const ByteRange range : lock_ranges(std::move(ranges))) {
-    if (auto taken = take(range, LockKind::Exclusive); !taken) return pass_on(std::move(taken));
+    if (auto taken = lock(range, LockKind::Exclusive); !taken) return pass_on(std::move(taken));
   }
   return locks;
 }

@@ -3,7 +3,10 @@
 // Open-file-description locks at 2^62 + offset, rounded out to whole blocks. They never cover the data
 // itself, so mandatory locks elsewhere do no harm, and no two hosts write one page (DURABILITY.md). A patch
 // holds the header's byte shared and its blocks exclusively. An edit of the structure holds the header's byte
-// exclusively.
+// exclusively, so it has the archive to itself.
+//
+// Whoever reads an archive holds the readers' byte shared while it has it open. An edit overwrites, cuts off
+// and gives back bytes of deleted or moved tensors only if it holds the readers' byte exclusively.
 #pragma once
 
 #include <chrono>
@@ -17,6 +20,9 @@
 #include "core/storage/file.h"
 
 namespace stfs {
+
+/// The readers' byte.
+inline constexpr ByteRange kReadersByte = {(std::uint64_t{1} << 62U) - 1, 1};
 
 /// Owns locks on one File and releases them at its end. Move-only. For one thread.
 class ArchiveLocks {
@@ -37,10 +43,21 @@ class ArchiveLocks {
       std::chrono::milliseconds patience,
       std::optional<std::chrono::milliseconds> has_waited = std::chrono::milliseconds(0));
 
+  /// The same for an edit, which needs no ranges: takes the header's byte exclusively.
+  static Result<ArchiveLocks> for_edit(
+      File& archive, const std::filesystem::path& path, std::chrono::milliseconds patience,
+      std::optional<std::chrono::milliseconds> has_waited = std::chrono::milliseconds(0));
+
+  /// Whether another process holds the lock of an edit. False where the file system has no locks.
+  static bool is_edited_by_other(const File& archive);
+
   /// Releases the locks now. Does nothing without locks.
   void release();
 
  private:
+  static Result<ArchiveLocks> take(File& archive, const std::filesystem::path& path, LockKind of_header,
+                                   std::vector<ByteRange> ranges, std::chrono::milliseconds patience,
+                                   std::optional<std::chrono::milliseconds> has_waited);
   File* file_ = nullptr;
   std::vector<ByteRange> held_;
 };

@@ -2,6 +2,7 @@
 #include "core/journal/journal_apply.h"
 
 #include <algorithm>
+#include <array>
 #include <vector>
 
 #include "core/storage/writeback.h"
@@ -44,6 +45,47 @@ Result<void> write_blocks(File& archive, const File& journal, const JournalRange
   return copy_range(archive, journal, rest, from, writeback, on_bytes);
 }
 
+Result<void> apply_blocks(File& archive, const File& journal, std::span<const JournalRange> ranges,
+                          const OnBytes& on_bytes) {
+  bool can_clone = true;
+  Writeback writeback;
+  for (const JournalRange& range : ranges) {
+    auto done = write_blocks(archive, journal, range, can_clone, writeback, on_bytes);
+    if (!done) return done;
+  }
+  return {};
+}
+
+Result<void> apply_edit(File& archive, const File& journal, std::span<const JournalRange> ranges,
+                        const ArchiveShape& after, const OnBytes& on_bytes) {
+  if (auto hidden = archive.write(kNoHeaderLength, 0); !hidden) return hidden;
+  if (auto synced = archive.sync(); !synced) return synced;
+
+  const JournalRange& front = ranges.front();
+  std::array<std::byte, kBlockBytes> block;
+  const auto first = std::span(block).first(std::min(kBlockBytes, front.archive.size_bytes));
+  if (auto read = journal.read(first, front.journal_offset); !read) return read;
+  std::array<std::byte, kNoHeaderLength.size()> length{};
+  std::ranges::copy(first.first(length.size()), length.begin());
+  std::ranges::copy(kNoHeaderLength, first.begin());
+  if (auto written = archive.write(first, 0); !written) return written;
+  if (on_bytes) on_bytes(first.size());
+  const JournalRange rest{.archive = {first.size(), front.archive.size_bytes - first.size()},
+                          .journal_offset = front.journal_offset + first.size(),
+                          .new_hashes = {},
+                          .old_hashes = {}};
+  if (auto written = apply_blocks(archive, journal, {&rest, 1}, on_bytes); !written) return written;
+  if (auto written = apply_blocks(archive, journal, ranges.subspan(1), on_bytes); !written) return written;
+  auto size_bytes = archive.size_bytes();
+  if (!size_bytes) return pass_on(std::move(size_bytes));
+  if (*size_bytes != after.size_bytes) {
+    if (auto resized = archive.resize(after.size_bytes); !resized) return resized;
+  }
+  if (auto synced = archive.sync(); !synced) return synced;
+
+  return archive.write(length, 0);
+}
+
 }  // namespace
 
 Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on_piece) {
@@ -73,19 +115,9 @@ Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range
 }
 
 Result<void> apply_ranges(File& archive, const File& journal, std::span<const JournalRange> ranges,
-                          const OnBytes& on_bytes) {
-  bool can_clone = true;
-  Writeback writeback;
-  for (const JournalRange& range : ranges) {
-    Result<void> done;
-    switch (range.type) {
-      case OperationType::WriteBlocks:
-        done = write_blocks(archive, journal, range, can_clone, writeback, on_bytes);
-        break;
-    }
-    if (!done) return done;
-  }
-  return {};
+                          const OnBytes& on_bytes, const std::optional<ArchiveShape>& after) {
+  return after ? apply_edit(archive, journal, ranges, *after, on_bytes)
+               : apply_blocks(archive, journal, ranges, on_bytes);
 }
 
 }  // namespace stfs

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "core/base/error.h"
@@ -17,10 +18,16 @@ inline constexpr std::uint64_t kCloneFromBytes = 1 << 20;
 /// Called with the number of bytes that were done since the last call.
 using OnBytes = std::function<void(std::uint64_t)>;
 
-/// Clones long ranges (FICLONERANGE) where the file system can, and copies the rest. Does not sync. May be
-/// repeated any number of times (journal.h, invariant 6).
+/// Clones long ranges (FICLONERANGE) where the file system can, and copies the rest. Does not sync, but for
+/// an edit (below). May be repeated any number of times (journal.h, invariant 6).
+///
+/// An edit changes the header, which may lie in several blocks. A program that does not know journals must
+/// never read half of it, not even after a loss of power. So the archive gets a length that every reader
+/// refuses (kNoHeaderLength) before anything else is written, and the new length after all else; each lies in
+/// one sector, and a sync before and after keeps the order.
+/// @param after  set for an edit; its first range then begins with the header.
 Result<void> apply_ranges(File& archive, const File& journal, std::span<const JournalRange> ranges,
-                          const OnBytes& on_bytes = {});
+                          const OnBytes& on_bytes = {}, const std::optional<ArchiveShape>& after = {});
 
 /// Reads a range in pieces that stay in the processor's cache, and calls on_piece for each.
 using OnPiece = std::function<Result<void>(std::span<const std::byte> piece, std::uint64_t offset)>;

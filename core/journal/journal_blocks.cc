@@ -1,6 +1,8 @@
 // Compares hashes block by block, and bytes only where neither hash agrees.
 #include "core/journal/journal_blocks.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -15,40 +17,92 @@ namespace {
 /// A disk writes a sector whole or not at all.
 constexpr std::size_t kSectorBytes = 512;
 
-/// Whether the archive's block has at least one sector of the new block.
-Result<bool> has_new_sector(const File& archive, std::uint64_t archive_offset, const File& journal,
-                            std::uint64_t journal_offset, std::size_t size_bytes) {
+/// A block of the archive, and the new block that the journal has for it.
+struct BlockPair {
   std::array<std::byte, kBlockBytes> there{};
   std::array<std::byte, kBlockBytes> promised{};
-  if (auto read = archive.read(std::span(there).first(size_bytes), archive_offset); !read) {
-    return pass_on(std::move(read));
+  std::size_t size_bytes = 0;
+
+  [[nodiscard]] std::span<std::byte> archive_bytes() { return std::span(there).first(size_bytes); }
+  [[nodiscard]] std::span<std::byte> new_bytes() { return std::span(promised).first(size_bytes); }
+
+  /// Whether the archive's block has at least one sector of the new block.
+  [[nodiscard]] bool has_new_sector() const {
+    for (std::size_t at = 0; at < size_bytes; at += kSectorBytes) {
+      const std::size_t size = std::min(kSectorBytes, size_bytes - at);
+      if (std::memcmp(there.data() + at, promised.data() + at, size) == 0) return true;
+    }
+    return false;
   }
-  if (auto read = journal.read(std::span(promised).first(size_bytes), journal_offset); !read) {
-    return pass_on(std::move(read));
+  /// Puts a length where the archive's first block has kNoHeaderLength.
+  /// @return false if it has another.
+  [[nodiscard]] bool put_length(std::span<const std::byte> length) {
+    if (!std::ranges::equal(std::span(there).first(kNoHeaderLength.size()), kNoHeaderLength)) return false;
+    std::ranges::copy(length, there.begin());
+    return true;
   }
-  for (std::size_t at = 0; at < size_bytes; at += kSectorBytes) {
-    const std::size_t size = std::min(kSectorBytes, size_bytes - at);
-    if (std::memcmp(there.data() + at, promised.data() + at, size) == 0) return true;
+  [[nodiscard]] std::uint64_t hash() const { return XXH3_64bits(there.data(), size_bytes); }
+};
+
+std::array<std::byte, kNoHeaderLength.size()> length_bytes(std::uint64_t header_size_bytes) {
+  std::array<std::byte, kNoHeaderLength.size()> bytes{};
+  for (std::size_t at = 0; at < bytes.size(); ++at) {
+    bytes[at] = static_cast<std::byte>(header_size_bytes >> (8 * at));
   }
-  return false;
+  return bytes;
+}
+
+enum class Block : std::uint8_t { Old, New, Torn, Other };
+
+/// Judges a block that is neither the old one nor the new one as it lies there.
+/// @param is_first  of an archive that is being edited.
+Result<Block> judge(const File& archive, std::uint64_t archive_offset, const File& journal,
+                    std::uint64_t journal_offset, std::uint64_t old_hash, const JournalRecord& record,
+                    std::uint64_t size_bytes, bool is_first) {
+  BlockPair block;
+  block.size_bytes = static_cast<std::size_t>(size_bytes);
+  if (auto read = archive.read(block.archive_bytes(), archive_offset); !read) return pass_on(std::move(read));
+  if (auto read = journal.read(block.new_bytes(), journal_offset); !read) return pass_on(std::move(read));
+  auto before = block;
+  if (is_first && before.put_length(length_bytes(record.archive.header_size_bytes))) {
+    if (before.hash() == old_hash) return Block::Old;
+    static_cast<void>(block.put_length(std::span(block.promised).first(kNoHeaderLength.size())));
+    if (block.there == block.promised) return Block::New;
+  }
+  return block.has_new_sector() ? Block::Torn : Block::Other;
+}
+
+/// Whether applying the record can leave a file of this size.
+bool is_size_possible(const JournalRecord& record, std::uint64_t size_bytes) {
+  if (!record.after) return true;  // each range is checked
+  const auto [least, most] = std::minmax(record.archive.size_bytes, record.after->size_bytes);
+  return size_bytes >= least && size_bytes <= most;
 }
 
 }  // namespace
 
+ByteRange blocks_with_old_content(const JournalRecord& record, ByteRange range) {
+  if (!record.after || range.end() <= record.archive.size_bytes) return range;
+  const std::uint64_t end = round_down_to_block(record.archive.size_bytes);
+  return {range.offset, end > range.offset ? end - range.offset : 0};
+}
+
 Result<KnownBlocks> compare_blocks(const File& archive, const File& journal, const JournalRecord& record) {
   auto archive_bytes = archive.size_bytes();
   if (!archive_bytes) return pass_on(std::move(archive_bytes));
+  if (!is_size_possible(record, *archive_bytes)) return KnownBlocks::Other;
   bool has_old = false;
   bool has_new = false;
   bool has_torn = false;
   for (const JournalRange& range : record.ranges) {
-    if (range.archive.end() > *archive_bytes) return KnownBlocks::Other;
-    archive.forget(range.archive);
-    auto hashes = hash_blocks(archive, range.archive);
+    const ByteRange compared = blocks_with_old_content(record, range.archive);
+    if (compared.empty()) continue;
+    if (compared.end() > *archive_bytes) return KnownBlocks::Other;
+    archive.forget(compared);
+    auto hashes = hash_blocks(archive, compared);
     if (!hashes) return pass_on(std::move(hashes));
-    auto old_hashes = range.old_offset == 0
-                          ? Result<std::vector<std::uint64_t>>(range.old_hashes)
-                          : hash_blocks(journal, {range.old_offset, range.archive.size_bytes});
+    auto old_hashes = range.old_offset == 0 ? Result<std::vector<std::uint64_t>>(range.old_hashes)
+                                            : hash_blocks(journal, {range.old_offset, compared.size_bytes});
     if (!old_hashes) return pass_on(std::move(old_hashes));
     for (std::size_t block = 0; block < hashes->size(); ++block) {
       const std::uint64_t hash = (*hashes)[block];
@@ -59,12 +113,14 @@ Result<KnownBlocks> compare_blocks(const File& archive, const File& journal, con
       has_new = has_new || (is_new && !is_old);
       if (is_old || is_new) continue;
       const std::uint64_t at = block * kBlockBytes;
-      auto torn = has_new_sector(
-          archive, range.archive.offset + at, journal, range.journal_offset + at,
-          static_cast<std::size_t>(std::min<std::uint64_t>(kBlockBytes, range.archive.size_bytes - at)));
-      if (!torn) return pass_on(std::move(torn));
-      if (!*torn) return KnownBlocks::Other;
-      has_torn = true;
+      auto judged = judge(archive, range.archive.offset + at, journal, range.journal_offset + at,
+                          (*old_hashes)[block], record, std::min(kBlockBytes, compared.size_bytes - at),
+                          record.after && range.archive.offset + at == 0);
+      if (!judged) return pass_on(std::move(judged));
+      if (*judged == Block::Other) return KnownBlocks::Other;
+      has_old = has_old || *judged == Block::Old;
+      has_new = has_new || *judged == Block::New;
+      has_torn = has_torn || *judged == Block::Torn;
     }
   }
   if (has_torn) return KnownBlocks::Torn;

@@ -17,8 +17,15 @@ enum class KnownBlocks : std::uint8_t {
   Other,   // some are neither old, new nor torn
 };
 
+/// The blocks of a range of the record that the archive had in full before the commit: the range itself,
+/// unless an edit makes the archive longer.
+ByteRange blocks_with_old_content(const JournalRecord& record, ByteRange range);
+
 /// Compares every block of the archive that the record names. The record need only be sound in itself: a
 /// range beyond the archive's end gives Other.
+///
+/// Of an edit, only blocks that the old archive had in full are compared. Its first block may begin with
+/// kNoHeaderLength instead of the old or the new length. A size that no step of applying leaves gives Other.
 Result<KnownBlocks> compare_blocks(const File& archive, const File& journal, const JournalRecord& record);
 
 }  // namespace stfs

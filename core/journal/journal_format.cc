@@ -16,6 +16,9 @@ constexpr std::uint32_t kMaxRanges = 1U << 26U;
 constexpr std::uint32_t kFirstVersionWithBoot = 3;
 constexpr std::uint32_t kFirstVersionWithTypes = 4;
 constexpr std::uint32_t kMaxGroupRecordBytes = 4096;
+constexpr std::uint64_t kMaxIndexBytes = 256 << 20;
+constexpr std::uint64_t kMaxIndexNameBytes = 255;
+constexpr std::string_view kIndexSuffix = ".index.json";
 
 class Writer {
  public:
@@ -86,7 +89,8 @@ bool has_room(std::uint64_t offset, std::uint64_t size_bytes, std::uint64_t jour
   return range && offset % kBlockBytes == 0 && !range->overlaps(heads) && range->end() <= journal_size_bytes;
 }
 
-bool is_sound(const JournalRange& range, const ArchiveStamp& archive, std::uint64_t journal_size_bytes,
+/// @param size_after  the archive's, when the record is applied.
+bool is_sound(const JournalRange& range, std::uint64_t size_after, std::uint64_t journal_size_bytes,
               ByteRange heads) {
   const auto in_archive = ByteRange::checked(range.archive.offset, range.archive.size_bytes);
   if (!in_archive || in_archive->empty() || in_archive->offset % kBlockBytes != 0) return false;
@@ -96,8 +100,24 @@ bool is_sound(const JournalRange& range, const ArchiveStamp& archive, std::uint6
   if (range.old_offset != 0 &&
       (heads.offset != 0 || !has_room(range.old_offset, in_archive->size_bytes, journal_size_bytes, heads)))
     return false;
-  if (in_archive->end() > archive.size_bytes) return false;
-  return in_archive->end() % kBlockBytes == 0 || in_archive->end() == archive.size_bytes;
+  if (in_archive->end() > size_after) return false;
+  return in_archive->end() % kBlockBytes == 0 || in_archive->end() == size_after;
+}
+
+/// Whether the shape holds its header, and whether the record's first range begins with that.
+bool is_sound(const ArchiveShape& shape) {
+  return shape.size_bytes >= kNoHeaderLength.size() &&
+         shape.header_size_bytes <= shape.size_bytes - kNoHeaderLength.size();
+}
+bool is_sound(const IndexReplacement& index, std::uint64_t journal_size_bytes, ByteRange heads) {
+  return index.in_journal.size_bytes <= kMaxIndexBytes &&
+         has_room(index.in_journal.offset, index.in_journal.size_bytes, journal_size_bytes, heads) &&
+         index.name.size() <= kMaxIndexNameBytes && index.name.ends_with(kIndexSuffix) &&
+         index.name.find('/') == std::string::npos && index.name.find('\0') == std::string::npos;
+}
+bool begins_with_header(const JournalRecord& record) {
+  return !record.ranges.empty() && record.ranges.front().archive.offset == 0 &&
+         record.ranges.front().archive.size_bytes >= kNoHeaderLength.size();
 }
 
 tl::unexpected<Error> unsupported(const std::string& what) {
@@ -171,7 +191,20 @@ std::string encode_beginning(const JournalRecord& record) {
   out.u32(static_cast<std::uint32_t>(record.owner_pid));
   out.u32(static_cast<std::uint32_t>(record.group_record.size()));
   out.bytes(record.group_record);
-  out.u32(static_cast<std::uint32_t>(record.ranges.size()));
+  out.u32(static_cast<std::uint32_t>(record.ranges.size() + (record.after ? 1 : 0) + (record.index ? 1 : 0)));
+  if (!record.after) return out.take();
+  out.u64(static_cast<std::uint64_t>(OperationType::ChangeStructure));
+  out.u64(record.after->size_bytes);
+  out.u64(record.after->header_size_bytes);
+  out.u64(record.after->header_hash);
+  if (!record.index) return out.take();
+  out.u64(static_cast<std::uint64_t>(OperationType::ReplaceIndex));
+  out.u64(record.index->in_journal.offset);
+  out.u64(record.index->in_journal.size_bytes);
+  out.u64(record.index->new_hash);
+  out.u64(record.index->old_hash);
+  out.u64(record.index->name.size());
+  out.bytes(record.index->name);
   return out.take();
 }
 
@@ -210,16 +243,36 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
   for (std::uint32_t at = 0; at < ranges; ++at) {
     JournalRange range;
     if (version >= kFirstVersionWithTypes) range.type = OperationType{in.u64()};
+    if (in.is_ok() && range.type == OperationType::ChangeStructure && at == 0 && heads.offset == 0) {
+      ArchiveShape& shape = record.after.emplace();
+      shape.size_bytes = in.u64();
+      shape.header_size_bytes = in.u64();
+      shape.header_hash = in.u64();
+      if (!in.is_ok() || !is_sound(shape)) return damaged("its new structure is not valid");
+      continue;
+    }
+    if (in.is_ok() && range.type == OperationType::ReplaceIndex && at == 1 && record.after) {
+      IndexReplacement& index = record.index.emplace();
+      index.in_journal.offset = in.u64();
+      index.in_journal.size_bytes = in.u64();
+      index.new_hash = in.u64();
+      index.old_hash = in.u64();
+      index.name = in.bytes(std::min<std::uint64_t>(in.u64(), kMaxIndexNameBytes + 1));
+      if (!in.is_ok() || !is_sound(index, journal_size_bytes, heads)) {
+        return damaged("its new index is not valid");
+      }
+      continue;
+    }
     if (in.is_ok() && range.type != OperationType::WriteBlocks) {
       return unsupported(
-          fmt::format("a journal with an operation of type {}, which this program does not know",
+          fmt::format("a journal with an operation of type {}, which this program does not know here",
                       static_cast<std::uint64_t>(range.type)));
     }
     range.archive.offset = in.u64();
     range.archive.size_bytes = in.u64();
     range.journal_offset = in.u64();
     range.old_offset = in.u64();
-    if (!in.is_ok() || !is_sound(range, record.archive, journal_size_bytes, heads)) {
+    if (!in.is_ok() || !is_sound(range, record.size_after(), journal_size_bytes, heads)) {
       return damaged(fmt::format("range {} of the record is not valid", at));
     }
     if (range.archive.offset < end_of_last) return damaged("the record's ranges overlap");
@@ -235,11 +288,13 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
     record.ranges.push_back(std::move(range));
   }
   if (!in.is_ok() || in.left() != 0) return damaged("the record does not have the length in its head");
+  if (record.after && !begins_with_header(record))
+    return damaged("it changes the structure without a header");
   return record;
 }
 
 std::uint64_t most_record_bytes(std::uint64_t archive_size_bytes) {
-  constexpr std::uint64_t kFixedBytes = 84;
+  constexpr std::uint64_t kFixedBytes = 84 + 4 * 8 + 6 * 8 + kMaxIndexNameBytes;
   constexpr std::uint64_t kRangeBytes = 5 * 8;
   constexpr std::uint64_t kHashesBytes = 2 * 8;
   const std::uint64_t blocks = blocks_in(archive_size_bytes);

@@ -11,7 +11,19 @@
 //   1  offset in the archive       2  size in bytes
 //   3  place of the new blocks     4  place of the old blocks, or 0
 //   5  a hash of every new block, then, if the old blocks have no place, a hash of every old block
+//
+// An edit of the archive's structure (an "edit") begins with an operation of type 2, "change structure". Its
+// other operations lie below the new size, and the first of them begins with the new header:
+//   0  type                        1  the archive's new size
+//   2  size of the new header      3  XXH3 of the new header
+//
+// The edit of a sharded model replaces its index with it, by an operation of type 3 behind that of type 2:
+//   0  type                        1  place of the new index
+//   2  its size in bytes           3  XXH3 of the new index
+//   4  XXH3 of the old index       5  size of the file's name, then the name
 // clang-format on
+//
+// An edit's blocks behind the old archive's last whole block have no old content: their old hash is 0.
 //
 // The old blocks lie in the journal if the file system lets files share blocks: sharing costs nothing, and
 // the archive need not be read for their hashes. A copy of such a journal still has the old blocks.
@@ -36,7 +48,9 @@
 #include <sys/types.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -99,11 +113,33 @@ struct ArchiveStamp {
   [[nodiscard]] Kinship compare(const ArchiveStamp& other) const;
 };
 
-/// What an operation does to the archive. A type decides which bytes follow it in the record.
-enum class OperationType : std::uint64_t { WriteBlocks = 1 };
+/// What an edit makes of the archive that it begins with.
+struct ArchiveShape {
+  std::uint64_t size_bytes = 0;
+  std::uint64_t header_size_bytes = 0;
+  std::uint64_t header_hash = 0;
 
-/// An operation on a run of the archive's bytes. The run starts at a multiple of 4096 and ends at one or at
-/// the archive's end.
+  friend bool operator==(const ArchiveShape&, const ArchiveShape&) = default;
+};
+
+/// While an edit is applied, the first bytes of the archive are these: a length that every reader refuses.
+inline constexpr std::array<std::byte, 8> kNoHeaderLength = {
+    std::byte{0xff}, std::byte{0xff}, std::byte{0xff}, std::byte{0xff},
+    std::byte{0xff}, std::byte{0xff}, std::byte{0xff}, std::byte{0xff}};
+
+/// What an operation does to the archive. A type decides which bytes follow it in the record.
+enum class OperationType : std::uint64_t { WriteBlocks = 1, ChangeStructure = 2, ReplaceIndex = 3 };
+
+/// New bytes for the index of a sharded model, which lies beside the archive.
+struct IndexReplacement {
+  std::string name;      // of the file
+  ByteRange in_journal;  // the new bytes
+  std::uint64_t new_hash = 0;
+  std::uint64_t old_hash = 0;
+};
+
+/// Writes a run of the archive's bytes. The run starts at a multiple of 4096 and ends at one or at the end of
+/// the archive, of an edit at that of the new one.
 struct JournalRange {
   OperationType type = OperationType::WriteBlocks;
   ByteRange archive;
@@ -124,7 +160,12 @@ struct JournalRecord {
   /// The boot that a commit with durability=process ends with. Unset: the commit survives a reboot. The head
   /// stores it, so that it can still be read when the rest is lost.
   Boot boot;
+  std::optional<ArchiveShape> after{};      // set: this is an edit
+  std::optional<IndexReplacement> index{};  // only of an edit
   std::vector<JournalRange> ranges;
+
+  /// The size of the archive when all is applied.
+  [[nodiscard]] std::uint64_t size_after() const { return after ? after->size_bytes : archive.size_bytes; }
 };
 
 /// Writes the hash of each block of `bytes`, which start at a multiple of 4096, to the beginning of `hashes`.

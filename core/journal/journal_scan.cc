@@ -12,6 +12,7 @@
 
 #include "core/format/header.h"
 #include "core/journal/group_record.h"
+#include "core/journal/index_replacement.h"
 #include "core/journal/journal_access.h"
 #include "core/journal/journal_apply.h"
 #include "core/journal/journal_file.h"
@@ -296,6 +297,10 @@ Result<void> check_new_blocks(const File& file, const JournalRecord& record) {
                   "damaged: the hash of a block of new bytes does not match");
     }
   }
+  if (!record.index) return {};
+  auto whole = has_new_index(file, *record.index);
+  if (!whole) return pass_on(std::move(whole));
+  if (!*whole) return damaged("the hash of its new index does not match");
   return {};
 }
 

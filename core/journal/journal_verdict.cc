@@ -75,7 +75,8 @@ Result<JournalRecord> read_record(const File& file, const JournalHead& head, std
                                   std::uint64_t archive_size_bytes) {
   const auto range = ByteRange::checked(head.record.offset, head.record.size_bytes);
   if (!range || range->end() > size_bytes) return damaged("it ends before its record does");
-  if (range->size_bytes > most_record_bytes(archive_size_bytes)) {
+  // An edit may make the archive longer, by bytes that lie in the journal.
+  if (range->size_bytes > most_record_bytes(archive_size_bytes + range->offset)) {
     return damaged("its record is too long for the archive's blocks");
   }
   const std::unique_ptr<XXH3_state_t, XXH_errorcode (*)(XXH3_state_t*)> hashing(XXH3_createState(),
@@ -108,13 +109,23 @@ bool is_lost(const Boot& boot, const Boot& now) {
   return is_of_other_boot(boot, now) && (boot.host == now.host || boot.host == 0 || now.host == 0);
 }
 
+/// Whether the record was written for the archive that has this stamp now. An edit changes size and header,
+/// so only the file itself tells, and then the blocks.
+Kinship kinship_of(const JournalRecord& record, const ArchiveStamp& now) {
+  if (!record.after) return record.archive.compare(now);
+  const ArchiveStamp& before = record.archive;
+  const bool is_other_file = before.birth_ns != 0 && now.birth_ns != 0 &&
+                             (before.birth_ns != now.birth_ns || before.inode != now.inode);
+  return is_other_file ? Kinship::Other : Kinship::Unsure;
+}
+
 /// What to do with a sound record of a dead owner.
 enum class Use : std::uint8_t { Apply, Drop, Refuse };
 
 Result<Use> use_of(const JudgedArchive& archive, const File& journal, const JournalRecord& record) {
   const Boot now = archive.storage.boot();
   const bool is_other_boot = is_of_other_boot(record.boot, now);
-  const Kinship kinship = record.archive.compare(archive.stamp);
+  const Kinship kinship = kinship_of(record, archive.stamp);
   if (kinship == Kinship::Same && !is_other_boot) return Use::Apply;
   auto blocks = compare_blocks(archive.file, journal, record);
   if (!blocks) return pass_on(std::move(blocks));
@@ -192,7 +203,7 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, s
   found.record = std::move(*record);
   found.report.ranges = found.record.ranges.size();
   found.report.size_bytes = size_of(found.record);
-  if (found.record.archive.compare(archive.stamp) == Kinship::Other) {
+  if (kinship_of(found.record, archive.stamp) == Kinship::Other) {
     set(found, JournalState::Foreign, kForeign);
     return {};
   }
@@ -219,7 +230,13 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, s
   switch (*use) {
     case Use::Apply: set(found, JournalState::Committed, committed_by(found.record)); break;
     case Use::Drop: set_lost(found); break;
-    case Use::Refuse: block(found, JournalState::Foreign, kUncertain, kUncertainStep); break;
+    case Use::Refuse:
+      // The file is the same. Another program has written a header of its own.
+      if (found.record.after && found.record.archive.birth_ns != 0 && archive.stamp.birth_ns != 0) {
+        set(found, JournalState::Foreign, kForeign);
+      } else {
+        block(found, JournalState::Foreign, kUncertain, kUncertainStep);
+      }
   }
   return {};
 }
@@ -244,7 +261,7 @@ Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, std:
     set(found, JournalState::InUse, "its owner keeps it for its next commit");
     for (JournalRecord& record : *records) {
       // Written for an archive that was replaced under the owner: the record names none of our bytes.
-      if (record.archive.compare(archive.stamp) == Kinship::Other) continue;
+      if (kinship_of(record, archive.stamp) == Kinship::Other) continue;
       std::ranges::move(record.ranges, std::back_inserter(found.record.ranges));
       found.record.owner_pid = record.owner_pid;
     }
@@ -253,7 +270,7 @@ Result<void> judge_lanes(const JudgedArchive& archive, FoundJournal& found, std:
   for (JournalRecord& record : *records) {
     found.report.ranges = record.ranges.size();
     found.report.size_bytes = size_of(record);
-    if (record.archive.compare(archive.stamp) == Kinship::Other) {
+    if (kinship_of(record, archive.stamp) == Kinship::Other) {
       set(found, JournalState::Foreign, kForeign);
       found.record = std::move(record);
       return {};

@@ -13,6 +13,9 @@
 //                                              some are neither                 foreign, blocks commits
 //   another one          any                   (not looked at)                  foreign
 //
+// Of an edit, which changes the stamp, the blocks always decide: the archive is another one if its inode or
+// its birth time is, or if a block is neither old, new nor torn.
+//
 // A damaged journal blocks commits, and so does one whose group record is damaged. In both cases the journal
 // is lost instead, and removed, if its boot is lost.
 //

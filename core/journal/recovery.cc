@@ -10,6 +10,7 @@
 
 #include "core/journal/file_lock.h"
 #include "core/journal/group_record.h"
+#include "core/journal/index_replacement.h"
 #include "core/journal/journal_apply.h"
 #include "core/journal/journal_blocks.h"
 #include "core/journal/journal_file.h"
@@ -140,7 +141,9 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
                    FoundJournal& found) {
   std::vector<ByteRange> ranges;
   for (const JournalRange& range : found.record.ranges) ranges.push_back(range.archive);
-  auto locks = ArchiveLocks::for_patch(archive, archive_path, ranges, kLockPatience);
+  auto locks = found.record.after
+                   ? ArchiveLocks::for_edit(archive, archive_path, kLockPatience)
+                   : ArchiveLocks::for_patch(archive, archive_path, std::move(ranges), kLockPatience);
   if (!locks && !lacks_locks(locks.error())) return pass_on(std::move(locks));
   const bool is_in_use = found.report.state == JournalState::InUse;
   // Do not wait for an owner that was alive during the scan, whatever state its journal has now.
@@ -160,8 +163,15 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
   // The owner may have died before the journal or its name was on stable storage. A crash now must find both.
   if (auto synced = found.file->sync(); !synced) return synced;
   if (auto synced = storage.sync_directory(archive_path.parent_path()); !synced) return synced;
-  if (auto applied = apply_ranges(archive, *found.file, found.record.ranges); !applied) return applied;
+  if (auto applied = apply_ranges(archive, *found.file, found.record.ranges, {}, found.record.after);
+      !applied)
+    return applied;
   if (auto synced = archive.sync(); !synced) return synced;
+  if (found.record.index) {
+    const std::filesystem::path directory = archive_path.parent_path();
+    if (auto replaced = replace_index(storage, directory, *found.file, *found.record.index); !replaced)
+      return replaced;
+  }
   if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
   found.report.action = JournalAction::Applied;
   auto removed = remove_or_leave(storage, found, true);
@@ -300,7 +310,9 @@ Result<PendingJournals> pending_journals(Storage& storage, const std::filesystem
     for (FoundJournal& found : *journals) {
       if (found.report.blocks_commits) pending.not_shown.push_back(std::move(found.report));
       if (found.report.state != JournalState::Committed) continue;
-      pending.shown.push_back({std::move(found.file), std::move(found.record.ranges)});
+      pending.shown.push_back({.file = std::move(found.file),
+                               .ranges = std::move(found.record.ranges),
+                               .after = found.record.after});
     }
     return pending;
   });

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -57,6 +58,7 @@ Result<std::vector<JournalReport>> recover(Storage& storage, const std::filesyst
 struct PendingJournal {
   std::unique_ptr<File> file;
   std::vector<JournalRange> ranges;
+  std::optional<ArchiveShape> after{};  // set: the archive has this size and header in truth
 };
 struct PendingJournals {
   std::vector<PendingJournal> shown;     // later ones override earlier ones

@@ -4,7 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <limits>
+#include <thread>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -12,6 +14,7 @@
 #include "core/base/absolute_path.h"
 #include "core/format/json_string.h"
 #include "core/format/tensor_index_builder.h"
+#include "core/journal/file_lock.h"
 #include "core/model/model_directory.h"
 #include "core/model/model_index.h"
 
@@ -81,10 +84,40 @@ Model::Model(std::unique_ptr<Archive> archive) : path_(archive->path()) {
   ids_ = &shard.version->ids;
   metadata_ = &shard.version->metadata();
   first_tensors_ = {0, tensors_->size()};
+  if (shard.version->header->content.fillers.empty()) return;
+  TensorIndex::Builder builder;
+  std::uint64_t offset = 0;  // no overflow: less than the file's size
+  for (std::uint32_t at = 0; at < tensors_->size(); ++at) {
+    Tensor moved = (*tensors_)[at];
+    moved.data.offset = std::exchange(offset, offset + moved.data.size_bytes);
+    builder.add(moved, at);
+  }
+  merged_ = std::move(*std::move(builder).build());
+  tensors_ = &merged_;
 }
 
 Result<std::unique_ptr<Model>> Model::open_index(const std::filesystem::path& source,
                                                  const ModelOptions& options) {
+  // An edit of the model replaces the index after the shards. Another process may be about to do that, or
+  // recovery while the shards were opened.
+  constexpr int kMostTries = 5;
+  constexpr std::chrono::milliseconds kPause{20};
+  for (int tries = 1;; ++tries) {
+    auto model = open_index_once(source, options);
+    if (!model || tries == kMostTries || !(*model)->is_being_edited()) return model;
+    if (tries > 1) std::this_thread::sleep_for(kPause);
+  }
+}
+
+bool Model::is_being_edited() const {
+  return is_index_changed() || std::ranges::any_of(shards_, [](const Shard& shard) {
+           const File* file = shard.archive ? shard.archive->local_file() : nullptr;
+           return file != nullptr && ArchiveLocks::is_edited_by_other(*file);
+         });
+}
+
+Result<std::unique_ptr<Model>> Model::open_index_once(const std::filesystem::path& source,
+                                                      const ModelOptions& options) {
   std::unique_ptr<Model> model(new Model());
   auto absolute = absolute_path(source);
   if (!absolute) return pass_on(std::move(absolute));
@@ -195,11 +228,9 @@ Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
                   fmt::format("tensor {}: the data of the whole model end after byte 2^64-1",
                               in_quotes(tensor.name)));
     }
-    builder.begin_tensor(tensor.name, at);  // `at` keeps the order of two empty tensors
-    builder.set_dtype(tensor.dtype);
-    builder.begin_shape();
-    for (const std::uint64_t size : tensor.shape) builder.add_dimension(size);
-    builder.set_data_offsets(range->offset, range->end());
+    Tensor moved = tensor;
+    moved.data = *range;
+    builder.add(moved, at);  // `at` keeps the order of two empty tensors
     offset = range->end();
   }
   while (first_tensors_.size() <= shards_.size())
@@ -253,6 +284,16 @@ Result<void> Model::check_whole(std::string_view by) const {
   return fail(ErrorCode::InvalidArgument, EINVAL,
               fmt::format("index and shards disagree in {} place{}, and {} refuses this:{}", count,
                           count == 1 ? "" : "s", by, list));
+}
+
+Result<std::string> Model::read_index() const {
+  FileIdentity identity;
+  auto text = read_text(path_, *storage_, identity);
+  if (text && identity != index_identity_) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                path_.string() + ": the index was changed while it was open");
+  }
+  return text;
 }
 
 bool Model::is_index_changed() const {

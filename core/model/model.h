@@ -1,8 +1,9 @@
 // A model: one archive, or all shards of an index, as one set of tensors.
 //
-// Tensor::data of a sharded model are ranges of an archive that no file holds (fs/read/views_archive.h shows
-// it): there the tensors of all shards lie back to back, by shard and then by offset. The format allows no
-// gap between tensors, so only the whole data section starts at a page, not each shard's.
+// Tensor::data of a sharded model, and of an archive with fillers, are ranges of an archive that no file
+// holds (fs/read/views_archive.h shows it): there the tensors of all shards lie back to back, by shard and
+// then by offset. The format allows no gap between tensors, so only the whole data section starts at a page,
+// not each shard's.
 #pragma once
 
 #include <cstdint>
@@ -55,6 +56,8 @@ class Model {
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   /// Whether the model has several archives: shards, or a delta and its base.
   [[nodiscard]] bool is_sharded() const { return is_sharded_; }
+  /// Whether tensors() lie elsewhere in a file than Tensor::data tells (above).
+  [[nodiscard]] bool is_rearranged() const { return tensors_ == &merged_; }
   [[nodiscard]] Access access() const { return archive(front_).access(); }
 
   /// The tensors of all usable shards; of a single archive, its own.
@@ -108,6 +111,14 @@ class Model {
   /// of tensors.
   [[nodiscard]] std::uint32_t first_tensor(std::uint32_t shard) const { return first_tensors_[shard]; }
 
+  /// Whether path() is an index.
+  [[nodiscard]] bool has_index() const { return storage_ != nullptr && !delta_; }
+  /// The text of the index. ArchiveChanged (ESTALE): it is not the one that was opened any more.
+  [[nodiscard]] Result<std::string> read_index() const;
+  /// Fails if index and shards disagree, other than in metadata.
+  /// @param by  what refuses such a model, for the message.
+  [[nodiscard]] Result<void> check_whole(std::string_view by) const;
+
   /// Whether the index was replaced, removed or written to since it was opened. False for a single archive.
   [[nodiscard]] bool is_index_changed() const;
   /// For an unusable shard: whether its path now names another file, or its file was written to.
@@ -132,6 +143,10 @@ class Model {
                                                        const ModelOptions& options);
   static Result<std::unique_ptr<Model>> open_index(const std::filesystem::path& source,
                                                    const ModelOptions& options);
+  static Result<std::unique_ptr<Model>> open_index_once(const std::filesystem::path& source,
+                                                        const ModelOptions& options);
+  /// Whether its index was replaced since it was read, or another process changes a shard's structure.
+  [[nodiscard]] bool is_being_edited() const;
   static Result<std::unique_ptr<Model>> open_base(const std::filesystem::path& source,
                                                   const ModelOptions& options);
   /// Makes the model of the base's tensors with the delta's changes.
@@ -140,9 +155,6 @@ class Model {
   Result<void> adopt(const ModelIndex& index, TensorPlacement placement);
   Result<void> merge_tensors(std::vector<TensorPlace> places);
   void merge_metadata();
-  /// Fails if index and shards disagree, other than in metadata.
-  /// @param by  what refuses such a model, for the message.
-  [[nodiscard]] Result<void> check_whole(std::string_view by) const;
 
   std::filesystem::path path_;
   bool is_sharded_ = false;

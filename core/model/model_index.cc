@@ -183,4 +183,62 @@ Result<ModelIndex> parse_model_index(std::string_view json) {
   });
 }
 
+namespace {
+
+/// Appends an object with the members that `append_value` gives it: the cursor is at an object.
+template <class AppendValue>
+void copy_members(JsonCursor& cursor, std::string& out, std::string_view indent,
+                  const AppendValue& append_value) {
+  bool is_first = true;
+  out += '{';
+  static_cast<void>(cursor.for_each_member([&](std::string_view key, std::size_t) -> Result<void> {
+    out += std::exchange(is_first, false) ? "\n" : ",\n";
+    out += indent;
+    append_json_string(out, key);
+    out += ": ";
+    append_value(key);
+    return {};
+  }));
+  out += '\n';
+  out += indent.substr(2);
+  out += '}';
+}
+
+}  // namespace
+
+Result<std::string> rewrite_model_index(std::string_view json,
+                                        const std::map<std::string_view, std::string>& shard_of,
+                                        std::uint64_t total_bytes) {
+  return guard_memory([&]() -> Result<std::string> {
+    std::string out;
+    JsonCursor cursor(json);
+    const auto append_metadata = [&](std::string_view key) {
+      const std::string_view value = cursor.take_value();
+      out += key == "total_size" && value != "null" ? fmt::format("{}", total_bytes) : std::string(value);
+    };
+    copy_members(cursor, out, "  ", [&](std::string_view key) {
+      if (key == "metadata" && cursor.peek() == '{') {
+        copy_members(cursor, out, "    ", append_metadata);
+      } else if (key != "weight_map") {
+        out += cursor.take_value();
+      } else {
+        cursor.take_value();
+        out += '{';
+        for (const auto& [tensor, shard] : shard_of) {
+          out += out.back() == '{' ? "\n    " : ",\n    ";
+          append_json_string(out, tensor);
+          out += ": ";
+          append_json_string(out, shard);
+        }
+        out += "\n  }";
+      }
+    });
+    out += '\n';
+    if (out.size() <= kMaxModelIndexBytes) return out;
+    return fail(ErrorCode::InvalidArgument, EFBIG,
+                fmt::format("the index would have {} bytes, at most {} are allowed", out.size(),
+                            kMaxModelIndexBytes));
+  });
+}
+
 }  // namespace stfs

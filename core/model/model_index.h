@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -69,5 +70,13 @@ class ModelIndex {
 /// @param json  the whole file.
 /// @return InvalidArgument, or DuplicateKey, with the reason and the byte of the error, without a path.
 Result<ModelIndex> parse_model_index(std::string_view json);
+
+/// Returns the text of an index with another weight_map. metadata.total_size becomes total_bytes, if it is
+/// there; all else stays as it is.
+/// @param json  a text that parse_model_index() accepts.
+/// @param shard_of  the file name of each tensor's shard.
+Result<std::string> rewrite_model_index(std::string_view json,
+                                        const std::map<std::string_view, std::string>& shard_of,
+                                        std::uint64_t total_bytes);
 
 }  // namespace stfs

@@ -16,6 +16,7 @@
 
 #include "core/base/unique_fd.h"
 #include "core/base/xxh3.h"
+#include "core/storage/new_file.h"
 #include "core/storage/system_file.h"
 
 namespace stfs {
@@ -194,12 +195,27 @@ Result<bool> File::is_locked_by_other(ByteRange, LockKind) const {
   return fail_system(ENOLCK, "a file without locks", "look for a lock");
 }
 
+Result<void> File::resize(std::uint64_t) {
+  return fail_system(EINVAL, "a file of a fixed size", "resize");
+}
+
+Result<void> File::punch(ByteRange) {
+  return {};
+}
+
 Result<void> File::set_owner(std::uint32_t, std::uint32_t) {
   return fail_system(EPERM, "a file without an owner", "give to another owner");
 }
 
 Result<void> File::set_mode(std::uint32_t) {
   return fail_system(EPERM, "a file without a mode", "set the mode");
+}
+
+Result<void> Storage::replace(const std::filesystem::path& path, std::span<const std::byte> content) {
+  auto file = NewFile::create(path, true);
+  if (!file) return pass_on(std::move(file));
+  if (auto appended = file->append(content); !appended) return appended;
+  return file->finish();
 }
 
 std::uint32_t Storage::user() const {

@@ -85,6 +85,11 @@ class File {
   /// if a file system can't preallocate, write() reports a full disk. A reservation covers one write:
   /// rewriting a shared or copy-on-write block needs new space.
   virtual Result<void> reserve(ByteRange range) = 0;
+  /// Cuts the file, or lengthens it with zeros.
+  virtual Result<void> resize(std::uint64_t size_bytes);
+  /// Gives the disk space of the range's whole blocks back. They read as zeros from now on. EOPNOTSUPP is no
+  /// failure: the space stays in use.
+  virtual Result<void> punch(ByteRange range);
   /// fdatasync. After a failure the kernel marks pages clean that never reached the disk (DURABILITY.md), so
   /// a later success proves nothing.
   virtual Result<void> sync() = 0;
@@ -164,6 +169,9 @@ class Storage {
   /// sync_directory().
   virtual Result<void> publish(File& file, const std::filesystem::path& path) = 0;
   virtual Result<void> remove(const std::filesystem::path& path) = 0;
+  /// Gives a regular file new bytes, whole or not at all, also after a loss of power: a new file takes its
+  /// name, mode, owner and attributes. The path must be no link. Durable when it returns.
+  virtual Result<void> replace(const std::filesystem::path& path, std::span<const std::byte> content);
   /// fsync of a directory: its names are then on stable storage.
   virtual Result<void> sync_directory(const std::filesystem::path& directory) = 0;
   /// Names of the entries that start with the prefix, unordered.

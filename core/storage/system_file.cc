@@ -144,6 +144,24 @@ class SystemFile final : public File {
     return fail_system(why, name_, "reserve space");
   }
 
+  Result<void> resize(std::uint64_t size_bytes) override {
+    if (size_bytes > kMaxOffset) return fail_system(EFBIG, name_, "resize");
+    while (::ftruncate(fd_.get(), static_cast<off_t>(size_bytes)) < 0) {
+      if (errno != EINTR) return fail_system(errno, name_, "resize");
+    }
+    return {};
+  }
+
+  Result<void> punch(ByteRange range) override {
+    while (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+                       static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes)) < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EOPNOTSUPP || errno == ENOSYS) return {};
+      return fail_system(errno, name_, "give space back");
+    }
+    return {};
+  }
+
   Result<void> sync() override {
     if (::fdatasync(fd_.get()) < 0) return fail_system(errno, name_, "sync");
     return {};

@@ -30,7 +30,7 @@ Result<std::string_view> ArchiveView::merged_head() const {
 }
 
 Result<std::uint64_t> ArchiveView::data_offset() const {
-  if (model_.is_sharded()) {
+  if (model_.is_rearranged()) {
     const auto head = merged_head();
     if (!head) return tl::unexpected(head.error());
     return head->size();
@@ -42,7 +42,7 @@ Result<std::uint64_t> ArchiveView::data_offset() const {
 }
 
 bool ArchiveView::is_the_archive() const {
-  if (model_.is_sharded()) return false;
+  if (model_.is_rearranged()) return false;
   const auto data_at = data_offset();
   return data_at && *data_at == model_.front_version().data_offset();
 }
@@ -71,7 +71,7 @@ std::uint32_t ArchiveView::first_tensor_at(std::uint64_t data_offset) const {
 
 Result<void> ArchiveView::append_head(ByteRange part, std::uint64_t data_at,
                                       std::vector<std::byte>& to) const {
-  if (model_.is_sharded()) {
+  if (model_.is_rearranged()) {
     const auto head = merged_head();
     if (!head) return tl::unexpected(head.error());
     const auto bytes = std::as_bytes(std::span(head->substr(part.offset, part.size_bytes)));
@@ -128,7 +128,7 @@ Result<Bytes> ArchiveView::read(ByteRange range) const {
 }
 
 Result<std::uint64_t> ArchiveView::header_json_bytes() const {
-  if (model_.is_sharded()) {
+  if (model_.is_rearranged()) {
     const auto head = merged_head();
     if (!head) return tl::unexpected(head.error());
     return head->find_last_not_of(' ') + 1 - kHeaderLengthBytes;
@@ -152,7 +152,7 @@ Result<std::uint64_t> ArchiveView::header_json_bytes() const {
 }
 
 Result<Bytes> ArchiveView::read_header_json(ByteRange range) const {
-  if (model_.is_sharded()) {
+  if (model_.is_rearranged()) {
     std::vector<std::byte> bytes;
     if (auto put = append_head({kHeaderLengthBytes + range.offset, range.size_bytes}, 0, bytes); !put)
       return pass_on(std::move(put));

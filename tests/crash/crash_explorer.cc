@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/crash/crash_run.h"
+#include "tests/crash/edit_run.h"
 #include "tests/crash/fault_run.h"
 #include "tests/crash/group_run.h"
 #include "tests/crash/hosts_run.h"
@@ -158,13 +159,21 @@ std::optional<std::string> crash_groups(const Options&, std::uint64_t seed, std:
   return crash_groups_in(GroupWorld::Simple, seed, states);
 }
 
+std::optional<std::string> crash_edits(const Options&, std::uint64_t seed, std::uint64_t& states) {
+  constexpr std::uint64_t kCrashes = 60;
+  EditCounts counts;
+  auto wrong = run_edits(seed, kCrashes, counts);
+  states += counts.states;
+  return wrong;
+}
+
 struct Kind {
   std::string_view name;
   Round round;
 };
 constexpr Kind kKinds[] = {{"crashes", crash_all},      {"random", crash_random},  {"choices", crash_every},
                            {"faults", fault_any},       {"hosts", schedule_hosts}, {"edges", schedule_edges},
-                           {"journals", bend_journals}, {"groups", crash_groups}};
+                           {"journals", bend_journals}, {"groups", crash_groups},  {"edits", crash_edits}};
 
 void print(const Options& options, std::uint64_t states, Clock::time_point start, std::uint64_t next_seed) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();

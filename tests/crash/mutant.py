@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 # Of what the explorer tries.
-KINDS = ("crashes", "random", "choices", "faults", "hosts", "edges", "journals", "groups")
+KINDS = ("crashes", "random", "choices", "faults", "hosts", "edges", "journals", "groups", "edits")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -31,14 +31,14 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the archive is not synced before the journal is retired",
-        "if (auto synced = archive.sync(); !synced) return synced;\n    }\n    return is_known",
-        "}\n    return is_known",
+        "if (auto synced = archive.sync(); !synced) return synced;\n    }\n    if (part.index)",
+        "}\n    if (part.index)",
         ("crashes",),
     ),
     Mutant(
         "recovery does not sync the archive before it removes the journal",
-        "if (auto synced = archive.sync(); !synced) return synced;\n  if (auto gone",
-        "if (auto gone",
+        "if (auto synced = archive.sync(); !synced) return synced;\n  if (found.record.index",
+        "if (found.record.index",
         ("crashes",),
     ),
     Mutant(
@@ -495,7 +495,7 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         scenario="few tensors, with kills and readers",
         more=(
             (
-                "auto locks = ArchiveLocks::for_patch(archive, archive_path, ranges, kLockPatience);",
+                "auto locks = found.record.after\n                   ? ArchiveLocks::for_edit(archive, archive_path, kLockPatience)\n                   : ArchiveLocks::for_patch(archive, archive_path, std::move(ranges), kLockPatience);",
                 "Result<bool> locks = true;",
             ),
         ),
@@ -517,5 +517,72 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         scenario="different bytes",
         # Either end alone is enough for neighbours to meet.
         more=(("std::max<std::uint64_t>(round_down_to_block(range.offset), 1)", "std::max<std::uint64_t>(range.offset, 1)"),),
+    ),
+    # --- edits of the structure ------------------------------------------------------------------------
+    Mutant(
+        "an edit does not hide the header before it writes",
+        "if (auto hidden = archive.write(kNoHeaderLength, 0); !hidden) return hidden;",
+        "",
+        ("edits",),
+    ),
+    Mutant(
+        "an edit writes before the hidden header is on the disk",
+        "if (auto synced = archive.sync(); !synced) return synced;\n\n  const JournalRange& front",
+        "const JournalRange& front",
+        ("edits",),
+    ),
+    Mutant(
+        "an edit shows the header before the rest is on the disk",
+        "if (auto synced = archive.sync(); !synced) return synced;\n\n  return archive.write(length, 0);",
+        "return archive.write(length, 0);",
+        ("edits",),
+    ),
+    Mutant(
+        "an edit writes the length with the rest",
+        "std::ranges::copy(kNoHeaderLength, first.begin());",
+        "",
+        ("edits",),
+    ),
+    Mutant(
+        "an edit leaves the size as it was",
+        "if (*size_bytes != after.size_bytes) {",
+        "if (false) {",
+        ("edits",),
+    ),
+    Mutant(
+        "an edit is as durable as a patch may be",
+        "return plan.after() ? Durability::Power : archive().durability(options->durability);",
+        "return archive().durability(options->durability);",
+        ("edits",),
+    ),
+    Mutant(
+        "an edit that was begun counts as written for another archive",
+        "if (!record.after) return record.archive.compare(now);",
+        "return record.archive.compare(now);",
+        ("edits",),
+    ),
+    Mutant(
+        "a hidden header is not known as the old one",
+        "if (before.hash() == old_hash) return Block::Old;",
+        "",
+        ("edits",),
+    ),
+    Mutant(
+        "blocks behind the old end are compared",
+        "if (!record.after || range.end() <= record.archive.size_bytes) return range;",
+        "return range;",
+        ("edits",),
+    ),
+    Mutant(
+        "what an edit moves is not copied",
+        "for (const Move& move : moves) planner.move(move);",
+        "",
+        ("edits",),
+    ),
+    Mutant(
+        "a new tensor takes the place of one that stays",
+        "const ByteRange behind = {range.end(), best->end() - range.end()};",
+        "const ByteRange behind = *best;",
+        ("edits",),
     ),
 )

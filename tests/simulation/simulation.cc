@@ -114,6 +114,9 @@ class Simulation final : public Interceptor {
       case FileCall::Reserve:
       case FileCall::Sync:
       case FileCall::SetOwner:
+      case FileCall::Resize:
+      case FileCall::Punch:
+      case FileCall::Replace:
       case FileCall::SetMode: return true;
       default: return false;
     }

@@ -1,6 +1,9 @@
 // Calls on a file become changes of the image.
 #include "tests/support/disk_file.h"
 
+#include <algorithm>
+#include <vector>
+
 #include "tests/support/allocation_faults.h"
 
 namespace stfs::test {
@@ -67,6 +70,28 @@ Result<void> DiskFile::reserve(ByteRange) {
   const NoAllocationFaults pause;
   const std::scoped_lock lock(model_.mutex_);
   return may_write("reserve space");
+}
+
+Result<void> DiskFile::resize(std::uint64_t size_bytes) {
+  const NoAllocationFaults pause;
+  const std::scoped_lock lock(model_.mutex_);
+  if (auto ok = may_write("resize"); !ok) return ok;
+  model_.image_.resize(inode_, size_bytes);
+  model_.mirror_size(inode_);
+  model_.changed("resize");
+  return {};
+}
+
+Result<void> DiskFile::punch(ByteRange range) {
+  const NoAllocationFaults pause;
+  const std::scoped_lock lock(model_.mutex_);
+  if (auto ok = may_write("punch"); !ok) return ok;
+  const std::uint64_t end = std::min(range.end(), model_.image_.size_bytes(inode_));
+  if (range.offset >= end) return {};
+  model_.image_.write(inode_, range.offset, std::vector<std::byte>(end - range.offset));
+  model_.mirror(inode_, range.offset, end - range.offset);
+  model_.changed("punch");
+  return {};
 }
 
 Result<void> DiskFile::sync() {

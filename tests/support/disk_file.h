@@ -29,6 +29,8 @@ class DiskFile final : public File, public LossyFile {
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset) override;
   Result<void> clone_from(const File& source, std::uint64_t source_offset, ByteRange range) override;
   Result<void> reserve(ByteRange range) override;
+  Result<void> resize(std::uint64_t size_bytes) override;
+  Result<void> punch(ByteRange range) override;
   Result<void> sync() override;
   void fail_sync() override;
   [[nodiscard]] Result<FileStatus> status() const override;

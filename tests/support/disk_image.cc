@@ -65,6 +65,27 @@ void DiskImage::write(InodeNumber inode, std::uint64_t offset, std::span<const s
   }
 }
 
+void DiskImage::resize(InodeNumber inode, std::uint64_t size_bytes) {
+  DiskInode& file = change(inode);
+  file.mtime_ns = ++clock_ns_;
+  if (size_bytes > file.size_bytes.now()) {
+    grow(file, size_bytes);
+    return;
+  }
+  // What lay behind the new end reads as zeros when the file grows again.
+  const std::size_t rest = size_bytes % kDiskBlockBytes;
+  for (std::size_t at = size_bytes / kDiskBlockBytes; at < file.blocks.size(); ++at) {
+    DiskBlockPointer kept;
+    if (rest != 0 && at == size_bytes / kDiskBlockBytes && file.blocks[at].now()) {
+      auto cut = std::make_shared<DiskBlock>(*file.blocks[at].now());
+      std::fill(cut->begin() + static_cast<std::ptrdiff_t>(rest), cut->end(), std::byte{0});
+      kept = std::move(cut);
+    }
+    if (kept || file.blocks[at].now()) file.blocks[at].set(std::move(kept));
+  }
+  if (size_bytes != file.size_bytes.now()) file.size_bytes.set(size_bytes);
+}
+
 void DiskImage::clone(InodeNumber inode, std::uint64_t offset, InodeNumber source,
                       std::uint64_t source_offset, std::uint64_t size_bytes) {
   const std::shared_ptr<const DiskInode> from = inodes_[source - 1];

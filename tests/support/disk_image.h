@@ -90,6 +90,8 @@ class DiskImage {
  public:
   InodeNumber create(const DiskAccess& access = {});
   void write(InodeNumber inode, std::uint64_t offset, std::span<const std::byte> from);
+  /// Cuts the file, or lengthens it with zeros.
+  void resize(InodeNumber inode, std::uint64_t size_bytes);
   /// Shares whole blocks, as FICLONERANGE does.
   void clone(InodeNumber inode, std::uint64_t offset, InodeNumber source, std::uint64_t source_offset,
              std::uint64_t size_bytes);

@@ -68,6 +68,12 @@ void DiskModel::mirror(InodeNumber inode, std::uint64_t offset, std::uint64_t si
   static_cast<void>(::pwrite(known->second.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset)));
 }
 
+void DiskModel::mirror_size(InodeNumber inode) {
+  const auto known = mirrors_.find(inode);
+  if (known == mirrors_.end()) return;
+  static_cast<void>(::ftruncate(known->second.get(), static_cast<off_t>(image_.size_bytes(inode))));
+}
+
 int DiskModel::descriptor(InodeNumber inode) {
   const auto known = mirrors_.find(inode);
   if (known != mirrors_.end()) return known->second.get();
@@ -144,6 +150,22 @@ Result<std::unique_ptr<File>> DiskProcess::create_unnamed(const std::filesystem:
   return std::make_unique<DiskFile>(*this, inode, Access::ReadWrite,
                                     is_unnamed ? DiskFile::Naming::Unnamed : DiskFile::Naming::Fallback,
                                     fallback.native(), ++model_.descriptions_);
+}
+
+Result<void> DiskProcess::replace(const std::filesystem::path& path, std::span<const std::byte> content) {
+  const NoAllocationFaults pause;
+  DiskAccess access;
+  {
+    const std::scoped_lock lock(model_.mutex_);
+    if (auto ok = may_in_directory(kMaySearch | kMayWrite, "replace"); !ok) return ok;
+    const InodeNumber inode = model_.image_.inode_at(path.native());
+    if (inode == 0) return fail_system(ENOENT, path.native(), "replace");
+    access = model_.image_.at(inode).access;
+  }
+  model_.replace(path.native(), content, access);
+  const std::scoped_lock lock(model_.mutex_);
+  model_.changed("replace");
+  return {};
 }
 
 Result<void> DiskProcess::publish(File& file, const std::filesystem::path& path) {

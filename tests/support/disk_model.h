@@ -86,6 +86,7 @@ class DiskModel {
     if (observer_) observer_(what, image_);
   }
   void mirror(InodeNumber inode, std::uint64_t offset, std::uint64_t size_bytes);
+  void mirror_size(InodeNumber inode);
   int descriptor(InodeNumber inode);
   [[nodiscard]] FileStatus status(InodeNumber inode, const DiskMount& mount) const;
 
@@ -117,6 +118,8 @@ class DiskProcess final : public Storage {
   Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override;
   Result<void> publish(File& file, const std::filesystem::path& path) override;
   Result<void> remove(const std::filesystem::path& path) override;
+  /// In one step that is settled at once: what makes it so is tested by itself (core/storage/new_file.h).
+  Result<void> replace(const std::filesystem::path& path, std::span<const std::byte> content) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;

@@ -14,6 +14,9 @@ bool changes_something(FileCall kind) {
     case FileCall::Clone:
     case FileCall::Reserve:
     case FileCall::SetOwner:
+    case FileCall::Resize:
+    case FileCall::Punch:
+    case FileCall::Replace:
     case FileCall::SetMode:
     case FileCall::Sync: return true;
     default: return false;

@@ -76,6 +76,16 @@ class InterceptedFile final : public File {
     if (auto* lossy = dynamic_cast<LossyFile*>(inner_.get()); lossy != nullptr) lossy->fail_sync();
     return question.failure();
   }
+  Result<void> resize(std::uint64_t size_bytes) override {
+    const Question question = ask(FileCall::Resize);
+    if (question.is_lie()) return {};
+    return question.passes() ? inner_->resize(size_bytes) : question.failure();
+  }
+  Result<void> punch(ByteRange range) override {
+    const Question question = ask(FileCall::Punch);
+    if (question.is_lie()) return {};
+    return question.passes() ? inner_->punch(range) : question.failure();
+  }
   Result<FileStatus> status() const override {
     const Question question = ask(FileCall::Status);
     if (!question.passes()) return question.failure();
@@ -136,7 +146,7 @@ Result<std::unique_ptr<File>> wrapped(Result<std::unique_ptr<File>> file, FileRo
 }  // namespace
 
 std::string_view name_of(FileCall kind) {
-  constexpr std::array<std::string_view, 18> kNames = {"open",
+  constexpr std::array<std::string_view, 21> kNames = {"open",
                                                        "create",
                                                        "status of the path",
                                                        "publish",
@@ -153,7 +163,10 @@ std::string_view name_of(FileCall kind) {
                                                        "unlock",
                                                        "test of a lock",
                                                        "change of owner",
-                                                       "change of mode"};
+                                                       "change of mode",
+                                                       "resize",
+                                                       "punch",
+                                                       "replace"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -201,6 +214,13 @@ Result<void> InterceptedStorage::remove(const std::filesystem::path& path) {
   const Question question(interceptor_, FileCall::Remove, role_of(path));
   if (question.is_lie()) return {};
   return question.passes() ? inner_.remove(path) : question.failure();
+}
+
+Result<void> InterceptedStorage::replace(const std::filesystem::path& path,
+                                         std::span<const std::byte> content) {
+  const Question question(interceptor_, FileCall::Replace, role_of(path));
+  if (question.is_lie()) return {};
+  return question.passes() ? inner_.replace(path, content) : question.failure();
 }
 
 Result<void> InterceptedStorage::sync_directory(const std::filesystem::path& directory) {

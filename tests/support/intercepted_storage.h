@@ -30,7 +30,10 @@ enum class FileCall : std::uint8_t {
   Unlock,
   TestLock,
   SetOwner,
-  SetMode  // of a file
+  SetMode,
+  Resize,
+  Punch,   // of a file
+  Replace  // of the storage
 };
 std::string_view name_of(FileCall kind);
 
@@ -69,6 +72,7 @@ class InterceptedStorage : public Storage {
   Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override;
   Result<void> publish(File& file, const std::filesystem::path& path) override;
   Result<void> remove(const std::filesystem::path& path) override;
+  Result<void> replace(const std::filesystem::path& path, std::span<const std::byte> content) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;

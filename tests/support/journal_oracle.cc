@@ -65,13 +65,14 @@ Head read_head(View block) {
 /// @param rooms  where in the journal the new bytes may lie.
 bool makes_sense(const JournalRecord& record, std::span<const ByteRange> rooms) {
   std::uint64_t end_of_last = 0;
+  const std::uint64_t archive_bytes = record.after ? record.after->size_bytes : record.archive.size_bytes;
   for (const JournalRange& range : record.ranges) {
     const ByteRange archive = range.archive;
     const std::uint64_t size_bytes = archive.size_bytes;
     if (size_bytes == 0 || archive.offset % kBlockBytes != 0 || range.journal_offset % kBlockBytes != 0) {
       return false;
     }
-    if (size_bytes > record.archive.size_bytes || archive.offset > record.archive.size_bytes - size_bytes) {
+    if (size_bytes > archive_bytes || archive.offset > archive_bytes - size_bytes) {
       return false;
     }
     const auto lies_in_room = [&](std::uint64_t offset) {
@@ -85,11 +86,24 @@ bool makes_sense(const JournalRecord& record, std::span<const ByteRange> rooms) 
     if (range.old_offset != 0 && (rooms.front().offset != kBlockBytes || !lies_in_room(range.old_offset)))
       return false;
     const std::uint64_t end = archive.offset + size_bytes;
-    if (end % kBlockBytes != 0 && end != record.archive.size_bytes) return false;
+    if (end % kBlockBytes != 0 && end != archive_bytes) return false;
     if (archive.offset < end_of_last) return false;
     end_of_last = end;
   }
   return true;
+}
+
+/// The new header comes first, and has its length. The new index lies in the journal.
+bool makes_sense_as_edit(const JournalRecord& record, ByteRange room) {
+  if (record.ranges.empty() || record.ranges[0].archive.offset != 0) return false;
+  if (record.ranges[0].archive.size_bytes < 8) return false;
+  if (!record.index) return true;
+  const ByteRange place = record.index->in_journal;
+  return place.size_bytes <= (std::uint64_t{256} << 20U) && place.offset % kBlockBytes == 0 &&
+         place.offset >= room.offset && place.size_bytes <= room.size_bytes &&
+         place.offset - room.offset <= room.size_bytes - place.size_bytes &&
+         record.index->name.size() <= 255 && record.index->name.ends_with(".index.json") &&
+         record.index->name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
 }
 
 struct SealedRecord {
@@ -104,7 +118,8 @@ SealedRecord sealed_record(View bytes, View head_block, const Head& head, ByteRa
   if (head.kind != HeadKind::Sound || !has_room(bytes, head.record.offset, head.record.size_bytes)) return {};
   const View place = bytes.subspan(head.record.offset, head.record.size_bytes);
   if (hash_of(place) != head.record_hash) return {};
-  auto plain = read_plain_record(place, head.version);
+  const bool is_in_lane = room.offset != kBlockBytes;
+  auto plain = read_plain_record(place, head.version, !is_in_lane);
   if (!plain || plain->record.group_record.size() > kBlockBytes) return {};
   if (plain->has_unknown_type) {
     // What lies before the unknown operation has to be sound. In a lane journal, either lane will do.
@@ -120,6 +135,7 @@ SealedRecord sealed_record(View bytes, View head_block, const Head& head, ByteRa
   constexpr std::uint64_t kIdBytes = 16;
   if (!is_same(place.first(kIdBytes), head_block.subspan(head_field::kId, kIdBytes))) return {};
   if (!makes_sense(plain->record, std::array{room})) return {};
+  if (plain->record.after && !makes_sense_as_edit(plain->record, room)) return {};
   plain->record.boot = head.boot;
   return {.record = std::move(plain->record)};
 }
@@ -137,6 +153,13 @@ bool is_of(const ArchiveStamp& ours, const ArchiveStamp& archive) {
   return is_alike && ours.inode == archive.inode && ours.birth_ns == archive.birth_ns;
 }
 
+/// The same of a record. An edit changes all that can be compared but the file itself.
+bool is_of(const JournalRecord& record, const ArchiveStamp& archive) {
+  if (!record.after) return is_of(record.archive, archive);
+  if (!has_both_births(record.archive, archive)) return true;
+  return record.archive.inode == archive.inode && record.archive.birth_ns == archive.birth_ns;
+}
+
 bool is_other_boot(const Boot& boot, const JournalSetting& setting) {
   return boot.id != Boot{}.id && boot.id != setting.boot.id;
 }
@@ -146,6 +169,10 @@ bool is_lost_with_boot(const Boot& boot, const JournalSetting& setting) {
 }
 
 bool has_new_blocks(View journal, const JournalRecord& record) {
+  if (record.index) {
+    const ByteRange place = record.index->in_journal;
+    if (hash_of(journal.subspan(place.offset, place.size_bytes)) != record.index->new_hash) return false;
+  }
   return std::ranges::all_of(record.ranges, [&](const JournalRange& range) {
     return block_hashes(journal, {range.journal_offset, range.archive.size_bytes}) == range.new_hashes;
   });
@@ -157,15 +184,57 @@ bool has_old_blocks(View archive, const JournalRecord& record) {
   });
 }
 
+/// So many bytes of the range have old content: an edit's blocks that the archive did not have in full do
+/// not.
+std::uint64_t old_bytes_of(const JournalRecord& record, const JournalRange& range) {
+  const std::uint64_t before = record.archive.size_bytes;
+  if (!record.after || range.archive.end() <= before) return range.archive.size_bytes;
+  const std::uint64_t whole = before / kBlockBytes * kBlockBytes;
+  return whole > range.archive.offset ? whole - range.archive.offset : 0;
+}
+
+bool has_possible_size(View archive, const JournalRecord& record) {
+  if (!record.after) return true;
+  const auto [least, most] = std::minmax(record.archive.size_bytes, record.after->size_bytes);
+  return archive.size() >= least && archive.size() <= most;
+}
+
+/// The first block of an archive with another length in front.
+Bytes with_length(View block, View length) {
+  Bytes other(block.begin(), block.end());
+  std::ranges::copy(length, other.begin());
+  return other;
+}
+
+/// A block that the archive hides while an edit is applied: the old one or the new one, but for its length.
+enum class Hidden { No, Old, New, Other };
+Hidden hidden_block(View there, View promised, std::uint64_t old_hash, const JournalRecord& record) {
+  Bytes length(8);
+  const Bytes hidden(8, std::byte{0xff});
+  if (!is_same(there.first(8), View(hidden))) return Hidden::No;
+  for (std::size_t at = 0; at < 8; ++at) {
+    length[at] = static_cast<std::byte>(record.archive.header_size_bytes >> (8 * at));
+  }
+  if (hash_of(with_length(there, length)) == old_hash) return Hidden::Old;
+  return is_same(View(with_length(there, promised.first(8))), promised) ? Hidden::New : Hidden::Other;
+}
+
 bool has_only_its_blocks(View archive, View journal, const JournalRecord& record) {
+  if (!has_possible_size(archive, record)) return false;
   return std::ranges::all_of(record.ranges, [&](const JournalRange& range) {
-    const auto there = block_hashes(archive, range.archive);
+    const std::uint64_t size_bytes = old_bytes_of(record, range);
+    if (size_bytes == 0) return true;
+    const auto there = block_hashes(archive, {range.archive.offset, size_bytes});
     if (!there) return false;
-    const auto old = range.old_offset == 0
-                         ? std::optional(range.old_hashes)
-                         : block_hashes(journal, {range.old_offset, range.archive.size_bytes});
+    const auto old = range.old_offset == 0 ? std::optional(range.old_hashes)
+                                           : block_hashes(journal, {range.old_offset, size_bytes});
     for (std::size_t block = 0; block < there->size(); ++block) {
-      if ((*there)[block] != (*old)[block] && (*there)[block] != range.new_hashes[block]) return false;
+      if ((*there)[block] == (*old)[block] || (*there)[block] == range.new_hashes[block]) continue;
+      if (!record.after || range.archive.offset + block != 0) return false;
+      const std::uint64_t size = std::min<std::uint64_t>(kBlockBytes, size_bytes);
+      const Hidden hidden = hidden_block(archive.first(size), journal.subspan(range.journal_offset, size),
+                                         (*old)[block], record);
+      if (hidden != Hidden::Old && hidden != Hidden::New) return false;
     }
     return true;
   });
@@ -176,17 +245,17 @@ enum class Fate { Applied, Lost, Doubtful };
 /// Of a sound record, by the archive's blocks where the stamp and the boot do not say it all.
 Fate fate_of(View journal, const JournalSetting& setting, const JournalRecord& record) {
   const bool is_other = is_other_boot(record.boot, setting);
-  if (has_both_births(record.archive, setting.stamp) && !is_other) return Fate::Applied;
+  if (!record.after && has_both_births(record.archive, setting.stamp) && !is_other) return Fate::Applied;
   bool has_new = false;
   bool has_old = false;
   bool has_torn = false;
-  bool has_strange = false;
+  bool has_strange = !has_possible_size(setting.archive, record);
   for (const JournalRange& range : record.ranges) {
-    const auto old = range.old_offset == 0
-                         ? std::optional(range.old_hashes)
-                         : block_hashes(journal, {range.old_offset, range.archive.size_bytes});
-    for (std::uint64_t at = 0, block = 0; at < range.archive.size_bytes; at += kBlockBytes, ++block) {
-      const std::uint64_t size = std::min<std::uint64_t>(kBlockBytes, range.archive.size_bytes - at);
+    const std::uint64_t old_bytes = has_strange ? 0 : old_bytes_of(record, range);
+    const auto old = range.old_offset == 0 ? std::optional(range.old_hashes)
+                                           : block_hashes(journal, {range.old_offset, old_bytes});
+    for (std::uint64_t at = 0, block = 0; at < old_bytes; at += kBlockBytes, ++block) {
+      const std::uint64_t size = std::min<std::uint64_t>(kBlockBytes, old_bytes - at);
       const View there = setting.archive.subspan(range.archive.offset + at, size);
       const View promised = journal.subspan(range.journal_offset + at, size);
       const bool is_new = hash_of(there) == range.new_hashes[block];
@@ -194,10 +263,18 @@ Fate fate_of(View journal, const JournalSetting& setting, const JournalRecord& r
       has_new = has_new || (is_new && !is_old);
       has_old = has_old || (is_old && !is_new);
       if (is_new || is_old) continue;
+      Bytes seen(there.begin(), there.end());
+      if (record.after && range.archive.offset + at == 0) {
+        const Hidden hidden = hidden_block(there, promised, (*old)[block], record);
+        has_old = has_old || hidden == Hidden::Old;
+        has_new = has_new || hidden == Hidden::New;
+        if (hidden == Hidden::Old || hidden == Hidden::New) continue;
+        if (hidden == Hidden::Other) seen = with_length(there, promised.first(8));
+      }
       bool is_torn = false;
       for (std::uint64_t sector = 0; sector < size; sector += 512) {
         const std::uint64_t length = std::min<std::uint64_t>(512, size - sector);
-        is_torn = is_torn || is_same(there.subspan(sector, length), promised.subspan(sector, length));
+        is_torn = is_torn || is_same(View(seen).subspan(sector, length), promised.subspan(sector, length));
       }
       (is_torn ? has_torn : has_strange) = true;
     }
@@ -211,6 +288,7 @@ Fate fate_of(View journal, const JournalSetting& setting, const JournalRecord& r
 
 Bytes applied(View journal, View archive, const JournalRecord& record) {
   Bytes after(archive.begin(), archive.end());
+  if (record.after) after.resize(record.after->size_bytes);
   for (const JournalRange& range : record.ranges) {
     std::memcpy(after.data() + range.archive.offset, journal.data() + range.journal_offset,
                 range.archive.size_bytes);
@@ -269,7 +347,8 @@ JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
   // Each block of the archive is named at most once, with two hashes.
   constexpr std::uint64_t kMostGroupRecordBytes = 4096;
   const bool is_too_long =
-      head.record.size_bytes > kFixedBytes + kMostGroupRecordBytes + blocks_of(setting.stamp.size_bytes) * 56;
+      head.record.size_bytes > kFixedBytes + kMostGroupRecordBytes + 32 + 48 + 255 +
+                                   blocks_of(setting.stamp.size_bytes + head.record.offset) * 56;
   // What is removed as void takes with it a group record that names no other journal.
   const auto names = setting.group_record ? read_plain_group_record(*setting.group_record) : std::nullopt;
   const bool is_named = names && std::ranges::count(*names, setting.name) != 0;
@@ -280,7 +359,7 @@ JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
   const auto& record = sealed.record;
   if (!record && is_zero(block)) return lost;
   if (!record) return is_lost_with_boot(head.boot, setting) ? lost : damaged;
-  if (!is_of(record->archive, setting.stamp)) return judge_foreign(journal, setting, *record);
+  if (!is_of(*record, setting.stamp)) return judge_foreign(journal, setting, *record);
   if (!has_new_blocks(journal, *record)) return is_lost_with_boot(record->boot, setting) ? lost : damaged;
   if (!record->group_record.empty()) {
     const auto waiting = judge_part(*record, setting, lost);
@@ -288,7 +367,12 @@ JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
   }
   const Fate fate = fate_of(journal, setting, *record);
   if (fate == Fate::Lost) return lost;
-  if (fate == Fate::Doubtful) return {.state = JournalState::Foreign, .blocks_commits = true};
+  if (fate == Fate::Doubtful) {
+    // The file is the same, so another program has changed its header.
+    if (record->after && has_both_births(record->archive, setting.stamp))
+      return judge_foreign(journal, setting, *record);
+    return {.state = JournalState::Foreign, .blocks_commits = true};
+  }
   return {.state = JournalState::Committed,
           .after = applied(journal, setting.archive, *record),
           .is_part = !record->group_record.empty()};
@@ -358,7 +442,7 @@ std::string encode_plain_record(const JournalRecord& record, std::uint64_t versi
   return text;
 }
 
-std::optional<PlainRecord> read_plain_record(View bytes, std::uint64_t version) {
+std::optional<PlainRecord> read_plain_record(View bytes, std::uint64_t version, bool may_edit) {
   PlainRecord plain;
   JournalRecord& record = plain.record;
   std::uint64_t at = 0;
@@ -384,11 +468,34 @@ std::optional<PlainRecord> read_plain_record(View bytes, std::uint64_t version) 
   constexpr std::uint32_t kMostRanges = 1U << 26U;
   std::uint32_t ranges = next_short();
   if (ranges > kMostRanges) return std::nullopt;
+  const std::uint32_t operations = ranges;
   for (; ranges > 0; --ranges) {
     JournalRange range;
     if (version >= 4) {
       if (!has_room(bytes, at, 8)) return std::nullopt;
-      plain.has_unknown_type = next() != 1;
+      const std::uint64_t type = next();
+      if (type == 2 && ranges == operations && may_edit) {
+        if (!has_room(bytes, at, 24)) return std::nullopt;
+        ArchiveShape& shape = record.after.emplace();
+        shape.size_bytes = next();
+        shape.header_size_bytes = next();
+        shape.header_hash = next();
+        if (shape.size_bytes < 8 || shape.header_size_bytes > shape.size_bytes - 8) return std::nullopt;
+        continue;
+      }
+      if (type == 3 && ranges + 1 == operations && record.after) {
+        if (!has_room(bytes, at, 40)) return std::nullopt;
+        IndexReplacement& index = record.index.emplace();
+        index.in_journal.offset = next();
+        index.in_journal.size_bytes = next();
+        index.new_hash = next();
+        index.old_hash = next();
+        const std::uint64_t name_bytes = next();
+        if (name_bytes > 255 || !has_room(bytes, at, name_bytes)) return std::nullopt;
+        for (; index.name.size() < name_bytes; ++at) index.name += static_cast<char>(bytes[at]);
+        continue;
+      }
+      plain.has_unknown_type = type != 1;
       if (plain.has_unknown_type) break;
     }
     if (!has_room(bytes, at, 32)) return std::nullopt;

@@ -47,7 +47,9 @@ struct PlainRecord {
 };
 /// Nothing where the bytes end too early.
 /// @param version  of the head. Version 4 added the type of each operation.
-std::optional<PlainRecord> read_plain_record(std::span<const std::byte> bytes, std::uint64_t version);
+/// @param may_edit  whether it may begin with operations of types 2 and 3: not in a lane.
+std::optional<PlainRecord> read_plain_record(std::span<const std::byte> bytes, std::uint64_t version,
+                                             bool may_edit = true);
 /// The version that the head at that place names.
 std::uint64_t version_at(std::span<const std::byte> journal, std::uint64_t head_at);
 /// Encodes a record as programs of that version do.

@@ -48,6 +48,12 @@ struct MemoryStorage::Node {
     ++writes;
   }
 
+  void resize(std::uint64_t size_bytes) {
+    if (writes == 0) own.assign(given.begin(), given.end());
+    own.resize(size_bytes);
+    ++writes;
+  }
+
   int descriptor() {
     if (!mapped) mapped = UniqueFd(::memfd_create("memory storage", MFD_CLOEXEC));
     if (!has_given_bytes || writes != 0) {
@@ -87,6 +93,12 @@ class NodeFile final : public File {
     return fail_system(EOPNOTSUPP, "a file in memory", "clone");
   }
   Result<void> reserve(ByteRange) override { return {}; }
+  Result<void> resize(std::uint64_t size_bytes) override {
+    if (access_ == Access::ReadOnly) return fail_system(EINVAL, "a file in memory", "resize");
+    if (size_bytes > MemoryStorage::kMostBytes) return fail_system(EFBIG, "a file in memory", "resize");
+    node_->resize(size_bytes);
+    return {};
+  }
   Result<void> sync() override { return {}; }
   [[nodiscard]] Result<FileStatus> status() const override { return node_->status(); }
   Result<std::optional<LockConflict>> try_lock(ByteRange, LockKind kind) override {

@@ -1,0 +1,256 @@
+// Keeps what stays, fills fillers, appends the rest, and makes room for the header last.
+#include "core/commit/archive_edit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/format/json_string.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::uint64_t kSlackBytes = 64 * 1024;
+constexpr std::uint64_t kPageBytes = 4096;
+// Every dtype can be used in place, and no two tensors share a cache line.
+constexpr std::uint64_t kAlignment = 64;
+
+constexpr std::uint64_t round_up(std::uint64_t offset, std::uint64_t to) {
+  return (offset + to - 1) / to * to;
+}
+
+/// Large tensors begin at a page, so that their blocks can be cloned and mapped.
+constexpr std::uint64_t alignment_of(std::uint64_t size_bytes) {
+  return size_bytes >= kSlackBytes ? kPageBytes : kAlignment;
+}
+
+struct Item {
+  std::uint32_t tensor = 0;
+  ByteRange range;  // absolute
+  std::optional<std::uint64_t> moved_from{};
+  bool is_new = false;
+};
+
+class Layout {
+ public:
+  Layout(const ArchiveVersion& version, const ArchiveEdit& edit, bool is_read_elsewhere)
+      : version_(version),
+        edit_(edit),
+        is_read_elsewhere_(is_read_elsewhere),
+        data_at_(version.data_offset()) {}
+
+  Result<EditLayout> make() {
+    if (auto sorted = sort_tensors(); !sorted) return pass_on(std::move(sorted));
+    for (const std::uint32_t tensor : new_) {
+      if (auto placed = place(tensor); !placed) return pass_on(std::move(placed));
+    }
+    auto json = format();
+    if (!json) return pass_on(std::move(json));
+    // Making room changes offsets, and so the header's size, a little: the slack covers that.
+    if (kHeaderLengthBytes + json->size() > data_at_) {
+      if (auto made = make_room(kHeaderLengthBytes + json->size()); !made) return pass_on(std::move(made));
+      json = format();
+      if (!json) return pass_on(std::move(json));
+    }
+    return finish(*json);
+  }
+
+ private:
+  /// Splits the edit's tensors into those that stay, those without bytes, and new ones.
+  Result<void> sort_tensors() {
+    for (std::uint32_t at = 0; at < edit_.tensors.size(); ++at) {
+      const EditedTensor& tensor = edit_.tensors[at];
+      if (tensor.name.starts_with(kFillerPrefix)) {
+        return fail(ErrorCode::InvalidArgument, EINVAL,
+                    fmt::format("tensor {}: names that begin with {} are reserved", in_quotes(tensor.name),
+                                kFillerPrefix));
+      }
+      auto size_bytes = data_size_bytes(tensor.dtype, tensor.shape);
+      if (!size_bytes) {
+        return tl::unexpected(std::move(size_bytes).error().within("tensor " + in_quotes(tensor.name)));
+      }
+      if (tensor.from) {
+        const ByteRange there = version_.file_range(*tensor.from);
+        if (there.size_bytes != *size_bytes) {
+          return fail(
+              ErrorCode::WrongSize, EINVAL,
+              fmt::format("tensor {}: {} {} needs {} bytes, its data has {}", in_quotes(tensor.name),
+                          name_of(tensor.dtype), shape_text(tensor.shape), *size_bytes, there.size_bytes));
+        }
+        if (!there.empty()) items_.push_back({.tensor = at, .range = there});
+      } else if (*size_bytes > 0) {
+        new_.push_back(at);
+      }
+      if (*size_bytes == 0) empty_.push_back(at);
+    }
+    std::ranges::sort(items_, {}, [](const Item& item) { return item.range.offset; });
+    const auto twice = std::ranges::adjacent_find(
+        items_, [](const Item& a, const Item& b) { return a.range.offset == b.range.offset; });
+    if (twice != items_.end()) {
+      return fail(ErrorCode::InvalidArgument, EINVAL,
+                  fmt::format("tensor {}: its data is taken over twice",
+                              in_quotes(edit_.tensors[twice->tensor].name)));
+    }
+    if (!is_read_elsewhere_) {
+      for (const ByteRange filler : version_.header->content.fillers) {
+        if (!filler.empty()) holes_.push_back(version_.file_range(filler));
+      }
+    }
+    end_ = version_.stamp.size_bytes;
+    if (!is_read_elsewhere_) {
+      // The tail that nothing uses any more is cut off.
+      end_ = items_.empty() ? data_at_ : items_.back().range.end();
+      std::erase_if(holes_, [this](ByteRange hole) { return hole.end() > end_; });
+    }
+    return {};
+  }
+
+  /// Finds a place for a new tensor.
+  Result<void> place(std::uint32_t tensor) {
+    const std::uint64_t size_bytes =
+        *data_size_bytes(edit_.tensors[tensor].dtype, edit_.tensors[tensor].shape);
+    const std::uint64_t alignment = alignment_of(size_bytes);
+    auto best = holes_.end();
+    for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
+      const std::uint64_t begin = round_up(hole->offset, alignment);
+      if (begin > hole->end() || hole->end() - begin < size_bytes) continue;
+      if (best == holes_.end() || hole->size_bytes < best->size_bytes) best = hole;
+    }
+    if (best != holes_.end()) {
+      const ByteRange range = {round_up(best->offset, alignment), size_bytes};
+      const ByteRange behind = {range.end(), best->end() - range.end()};
+      *best = behind;
+      add({.tensor = tensor, .range = range, .is_new = true});
+      return {};
+    }
+    return append({.tensor = tensor, .range = {0, size_bytes}, .is_new = true});
+  }
+
+  Result<void> append(Item item) {
+    const std::uint64_t begin = round_up(end_, alignment_of(item.range.size_bytes));
+    const auto range = ByteRange::checked(begin, item.range.size_bytes);
+    if (begin < end_ || !range) {
+      return fail(ErrorCode::ValidationOverflow, EFBIG, "the archive would end after byte 2^64-1");
+    }
+    item.range = *range;
+    end_ = range->end();
+    add(item);
+    return {};
+  }
+
+  void add(const Item& item) {
+    items_.insert(std::ranges::upper_bound(items_, item.range.offset, {},
+                                           [](const Item& other) { return other.range.offset; }),
+                  item);
+  }
+
+  /// Moves the first tensors to the end, until the header has at least so many bytes and some more.
+  Result<void> make_room(std::uint64_t least_bytes) {
+    const std::uint64_t data_at = round_up(least_bytes + kSlackBytes, kPageBytes);
+    if (data_at - kHeaderLengthBytes > kMaxHeaderBytes) {
+      return fail(ErrorCode::HeaderTooLarge, EFBIG,
+                  fmt::format("a header of {} bytes with its padding, at most {} are allowed",
+                              data_at - kHeaderLengthBytes, kMaxHeaderBytes));
+    }
+    if (is_read_elsewhere_) {
+      return fail(ErrorCode::Busy, EBUSY,
+                  "the header has no room for this edit, and the first tensors can't be moved out of its way "
+                  "while another process, or a mount, has the archive open");
+    }
+    const auto stays =
+        std::ranges::find_if(items_, [data_at](const Item& item) { return item.range.offset >= data_at; });
+    const std::vector<Item> moved(items_.begin(), stays);
+    items_.erase(items_.begin(), stays);
+    end_ = std::max(end_, data_at);
+    data_at_ = data_at;
+    for (Item item : moved) {
+      if (!item.is_new) item.moved_from = item.range.offset;
+      if (auto appended = append(item); !appended) return appended;
+    }
+    return {};
+  }
+
+  /// The header's JSON for the present places. Notes the fillers.
+  Result<std::string> format() {
+    fillers_.clear();
+    std::vector<TensorSpec> specs;
+    specs.reserve(edit_.tensors.size() + 8);
+    const auto add_tensor = [&](std::uint32_t at) {
+      const EditedTensor& tensor = edit_.tensors[at];
+      specs.push_back({tensor.name, tensor.dtype, tensor.shape});
+    };
+    for (const std::uint32_t at : empty_) add_tensor(at);
+    std::uint64_t covered = data_at_;
+    const auto fill_up_to = [&](std::uint64_t end) {
+      if (covered >= end) return;
+      specs.push_back({fmt::format("{}{}", kFillerPrefix, fillers_.size()), Dtype::U8, {end - covered}});
+      fillers_.push_back({covered, end - covered});
+    };
+    for (const Item& item : items_) {
+      fill_up_to(item.range.offset);
+      add_tensor(item.tensor);
+      covered = item.range.end();
+    }
+    fill_up_to(end_);
+    return format_header_json(specs, edit_.metadata);
+  }
+
+  Result<EditLayout> finish(std::string_view json) {
+    std::vector<ByteRange> fillers = std::move(fillers_);
+    EditLayout layout{.header = pad_header(json, data_at_),
+                      .size_bytes = std::max(end_, data_at_),
+                      .placed = {},
+                      .fillers = fillers,
+                      .freed_bytes = 0,
+                      .frees_space = !is_read_elsewhere_ && !fillers.empty(),
+                      .needs_all_readers_out = false};
+    for (const Item& item : items_) {
+      if (item.is_new || item.moved_from) {
+        layout.placed.push_back({item.tensor, item.range, item.moved_from});
+        layout.needs_all_readers_out |= item.moved_from || item.range.offset < version_.stamp.size_bytes;
+      }
+    }
+    layout.needs_all_readers_out |= layout.frees_space;
+    layout.needs_all_readers_out |= layout.size_bytes < version_.stamp.size_bytes;
+    for (const ByteRange filler : layout.fillers) layout.freed_bytes += filler.size_bytes;
+    if (layout.size_bytes < version_.stamp.size_bytes) {
+      layout.freed_bytes += version_.stamp.size_bytes - layout.size_bytes;
+    }
+    return layout;
+  }
+
+  const ArchiveVersion& version_;
+  const ArchiveEdit& edit_;
+  const bool is_read_elsewhere_;
+  std::uint64_t data_at_;
+  std::uint64_t end_ = 0;             // of the archive so far
+  std::vector<Item> items_;           // tensors with bytes that have a place, ascending
+  std::vector<std::uint32_t> new_;    // positions in the edit
+  std::vector<std::uint32_t> empty_;  // tensors without bytes
+  std::vector<ByteRange> holes_;      // fillers that may be used, absolute
+  std::vector<ByteRange> fillers_;
+};
+
+}  // namespace
+
+ArchiveEdit edit_of(const ArchiveVersion& version) {
+  ArchiveEdit edit;
+  edit.metadata = version.metadata();
+  const TensorIndex& tensors = version.tensors();
+  edit.tensors.reserve(tensors.size());
+  for (std::uint32_t at = 0; at < tensors.size(); ++at) {
+    const Tensor tensor = tensors[at];
+    edit.tensors.push_back({.name = std::string(tensor.name),
+                            .dtype = tensor.dtype,
+                            .shape = {tensor.shape.begin(), tensor.shape.end()},
+                            .from = version.ids.of(at)});
+  }
+  return edit;
+}
+
+Result<EditLayout> lay_out(const ArchiveVersion& version, const ArchiveEdit& edit, bool is_read_elsewhere) {
+  return guard_memory([&] { return Layout(version, edit, is_read_elsewhere).make(); });
+}
+
+}  // namespace stfs

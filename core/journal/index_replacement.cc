@@ -1,0 +1,58 @@
+// Hashes, and replaces what has the old hash.
+#include "core/journal/index_replacement.h"
+
+#include "core/base/xxh3.h"
+#include "core/journal/journal_access.h"
+
+namespace stfs {
+namespace {
+
+Result<std::string> new_index(const File& journal, const IndexReplacement& index) {
+  return read_text(journal, index.in_journal);
+}
+
+/// Whether the journal's maker is believed to have a right to this index, as to the archive.
+Result<bool> is_believed_for(Storage& storage, const std::filesystem::path& path, const File& journal) {
+  auto maker = journal.status();
+  if (!maker) return pass_on(std::move(maker));
+  auto there = storage.status(path);
+  if (!there) return pass_on(std::move(there));
+  auto directory = storage.status(path.parent_path());
+  if (!directory) return pass_on(std::move(directory));
+  return is_believed(*maker, *there, *directory, storage.user());
+}
+
+}  // namespace
+
+Result<bool> has_new_index(const File& journal, const IndexReplacement& index) {
+  auto text = new_index(journal, index);
+  if (!text) return pass_on(std::move(text));
+  return XXH3_64bits(text->data(), text->size()) == index.new_hash;
+}
+
+Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::path& path) {
+  auto file = storage.open_no_link(path, Access::ReadOnly);
+  if (!file) return pass_on(std::move(file));
+  auto size_bytes = (*file)->size_bytes();
+  if (!size_bytes) return size_bytes;
+  auto text = read_text(**file, {0, *size_bytes});
+  if (!text) return pass_on(std::move(text));
+  return XXH3_64bits(text->data(), text->size());
+}
+
+Result<void> replace_index(Storage& storage, const std::filesystem::path& directory, const File& journal,
+                           const IndexReplacement& index) {
+  const std::filesystem::path path = directory / index.name;
+  auto present = hash_of_index(storage, path);
+  const bool is_gone = !present && present.error().errno_value == ENOENT;
+  if (is_gone || (present && *present != index.old_hash)) return {};
+  if (!present) return pass_on(std::move(present));
+  auto believed = is_believed_for(storage, path, journal);
+  if (!believed) return pass_on(std::move(believed));
+  if (!*believed) return {};
+  auto text = new_index(journal, index);
+  if (!text) return pass_on(std::move(text));
+  return storage.replace(path, std::as_bytes(std::span(*text)));
+}
+
+}  // namespace stfs

@@ -1,0 +1,25 @@
+// Gives the index of a sharded model its new bytes, after an edit of its shards.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "core/base/error.h"
+#include "core/journal/journal_format.h"
+#include "core/storage/file.h"
+
+namespace stfs {
+
+/// Whether the journal holds the new index that its record names, whole.
+Result<bool> has_new_index(const File& journal, const IndexReplacement& index);
+/// The hash of the index in this directory.
+Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::path& path);
+
+/// Replaces the index, durably. May be repeated. An index that is neither the old one nor the new one is
+/// somebody else's, and stays.
+/// So does the index of an owner whose archives the journal's maker may not write (journal_access.h).
+/// @param directory  of the archive and its journal.
+Result<void> replace_index(Storage& storage, const std::filesystem::path& directory, const File& journal,
+                           const IndexReplacement& index);
+
+}  // namespace stfs

@@ -1,0 +1,221 @@
+// Keeps a row for each tensor, and turns the rows of each shard that changes into an edit.
+#include "core/model/model_edit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/commit/commit_protocol.h"
+#include "core/format/json_string.h"
+#include "core/model/model_index.h"
+
+namespace stfs {
+
+Result<ModelEdit> ModelEdit::of(const Model& model) {
+  return guard_memory([&]() -> Result<ModelEdit> {
+    if (auto whole = model.check_whole("an edit"); !whole) {
+      return tl::unexpected(std::move(whole).error().within(model.path().string()));
+    }
+    ModelEdit edit(model);
+    edit.is_touched_.resize(model.shards().size());
+    for (std::uint32_t shard = 0; shard < model.shards().size(); ++shard) {
+      ArchiveEdit of_shard = edit_of(model.version(shard));
+      for (EditedTensor& tensor : of_shard.tensors) {
+        edit.by_name_.emplace(tensor.name, static_cast<std::uint32_t>(edit.rows_.size()));
+        edit.rows_.push_back({.shard = shard, .tensor = std::move(tensor)});
+      }
+      edit.metadata_.push_back(std::move(of_shard.metadata));
+    }
+    return edit;
+  });
+}
+
+Result<std::uint32_t> ModelEdit::find(std::string_view name) const {
+  const auto found = by_name_.find(std::string(name));
+  if (found != by_name_.end()) return found->second;
+  return fail(ErrorCode::NotFound, ENOENT,
+              fmt::format("{}: no tensor {}", model_->path().string(), in_quotes(name)));
+}
+
+Result<void> ModelEdit::remove(std::string_view name) {
+  const auto row = find(name);
+  if (!row) return tl::unexpected(row.error());
+  rows_[*row].is_removed = true;
+  by_name_.erase(rows_[*row].tensor.name);
+  touch(rows_[*row].shard);
+  is_index_changed_ = true;
+  return {};
+}
+
+Result<void> ModelEdit::rename(std::string_view name, std::string to) {
+  const auto row = find(name);
+  if (!row) return tl::unexpected(row.error());
+  if (name == to) return {};
+  if (by_name_.contains(to)) {
+    return fail(ErrorCode::System, EEXIST,
+                fmt::format("{}: tensor {} exists already", model_->path().string(), in_quotes(to)));
+  }
+  by_name_.erase(rows_[*row].tensor.name);
+  by_name_.emplace(to, *row);
+  rows_[*row].tensor.name = std::move(to);
+  touch(rows_[*row].shard);
+  is_index_changed_ = true;
+  return {};
+}
+
+Result<void> ModelEdit::reinterpret(std::string_view name, Dtype dtype, std::vector<std::uint64_t> shape) {
+  const auto row = find(name);
+  if (!row) return tl::unexpected(row.error());
+  EditedTensor& tensor = rows_[*row].tensor;
+  auto before = stfs::data_size_bytes(tensor.dtype, tensor.shape);
+  auto after = stfs::data_size_bytes(dtype, shape);
+  if (!after) return tl::unexpected(std::move(after).error().within("tensor " + in_quotes(name)));
+  if (*before != *after) {
+    return fail(ErrorCode::WrongSize, EINVAL,
+                fmt::format("tensor {}: {} {} needs {} bytes, its data has {}", in_quotes(name),
+                            name_of(dtype), shape_text(shape), *after, *before));
+  }
+  if (tensor.dtype == dtype && tensor.shape == shape) return {};
+  tensor.dtype = dtype;
+  tensor.shape = std::move(shape);
+  touch(rows_[*row].shard);
+  return {};
+}
+
+Result<void> ModelEdit::put(std::string name, Dtype dtype, std::vector<std::uint64_t> shape) {
+  auto size_bytes = stfs::data_size_bytes(dtype, shape);
+  if (!size_bytes) return tl::unexpected(std::move(size_bytes).error().within("tensor " + in_quotes(name)));
+  const auto known = by_name_.find(name);
+  if (known == by_name_.end()) {
+    const auto shard = static_cast<std::uint32_t>(model_->shards().size() - 1);
+    by_name_.emplace(name, static_cast<std::uint32_t>(rows_.size()));
+    rows_.push_back({.shard = shard, .tensor = {std::move(name), dtype, std::move(shape), std::nullopt}});
+    is_index_changed_ = true;
+    touch(shard);
+    return {};
+  }
+  EditedTensor& tensor = rows_[known->second].tensor;
+  tensor.dtype = dtype;
+  tensor.shape = std::move(shape);
+  tensor.from.reset();
+  is_index_changed_ = true;  // its total size
+  touch(rows_[known->second].shard);
+  return {};
+}
+
+void ModelEdit::set_metadata(std::string_view key, const std::optional<std::string>& value) {
+  const auto has_key = [&](const Metadata& metadata) {
+    return std::ranges::any_of(metadata, [&](const auto& entry) { return entry.first == key; });
+  };
+  const bool is_anywhere = std::ranges::any_of(metadata_, has_key);
+  for (std::uint32_t shard = 0; shard < metadata_.size(); ++shard) {
+    if (is_anywhere ? !has_key(metadata_[shard]) : !value || shard > 0) continue;
+    Metadata changed;
+    bool is_set = false;
+    for (const auto& [known, old] : metadata_[shard]) {
+      if (known != key) {
+        changed.emplace_back(known, old);
+      } else if (value && !std::exchange(is_set, true)) {
+        changed.emplace_back(key, *value);
+      }
+    }
+    if (value && !is_set) changed.emplace_back(key, *value);
+    if (changed == metadata_[shard]) continue;
+    metadata_[shard] = std::move(changed);
+    touch(shard);
+  }
+}
+
+std::map<std::uint32_t, ArchiveEdit> ModelEdit::edits() {
+  std::map<std::uint32_t, ArchiveEdit> edits;
+  for (std::uint32_t shard = 0; shard < is_touched_.size(); ++shard) {
+    if (is_touched_[shard]) edits[shard].metadata = metadata_[shard];
+  }
+  for (Row& row : rows_) {
+    if (row.is_removed || !is_touched_[row.shard]) continue;
+    std::vector<EditedTensor>& tensors = edits[row.shard].tensors;
+    row.place = static_cast<std::uint32_t>(tensors.size());
+    tensors.push_back(row.tensor);
+  }
+  return edits;
+}
+
+Result<void> ModelEdit::plan(bool uses_locks) {
+  return guard_memory([&]() -> Result<void> {
+    layouts_.clear();
+    for (const auto& [shard, edit] : edits()) {
+      Archive& archive = model_->archive(shard);
+      if (auto opened = archive.open_for_writing(); !opened) return opened;
+      auto layout = lay_out(model_->version(shard), edit, uses_locks && archive.has_other_readers());
+      if (!layout) return tl::unexpected(std::move(layout).error().within(archive.path().string()));
+      layouts_.push_back(std::move(*layout));
+    }
+    return {};
+  });
+}
+
+std::uint64_t ModelEdit::freed_bytes() const {
+  std::uint64_t total = 0;
+  for (const EditLayout& layout : layouts_) total += layout.freed_bytes;
+  return total;
+}
+
+std::uint64_t ModelEdit::moved_bytes() const {
+  std::uint64_t total = 0;
+  for (const EditLayout& layout : layouts_) {
+    for (const EditLayout::Placed& placed : layout.placed) {
+      if (placed.moved_from) total += placed.file_range.size_bytes;
+    }
+  }
+  return total;
+}
+
+Result<void> ModelEdit::begin(bool uses_locks) {
+  return guard_memory([&]() -> Result<void> {
+    layouts_.clear();
+    for (auto& [shard, edit] : edits()) {
+      Transaction& transaction = transactions_.try_emplace(shard, model_->archive(shard)).first->second;
+      if (auto begun = transaction.edit(std::move(edit), uses_locks); !begun) return begun;
+      layouts_.push_back(*transaction.layout());
+    }
+    if (!is_index_changed_ || !model_->has_index()) return {};
+    auto text = index_text();
+    if (!text) return pass_on(std::move(text));
+    return transactions_.begin()->second.replace_index(model_->path(), *text);
+  });
+}
+
+Staging* ModelEdit::stage(std::string_view name) {
+  const auto row = find(name);
+  if (!row) return nullptr;
+  const auto transaction = transactions_.find(rows_[*row].shard);
+  return transaction == transactions_.end() ? nullptr : transaction->second.stage_new(rows_[*row].place);
+}
+
+Result<void> ModelEdit::commit(const CommitOptions& options) {
+  ReaderWriterLock lock;  // nobody else reads through this model
+  const Transaction::LockOf lock_of = [&lock](TensorId) -> ReaderWriterLock& { return lock; };
+  CommitProtocol protocol;
+  for (auto& [shard, transaction] : transactions_) protocol.add(transaction, options, lock_of);
+  return protocol.commit();
+}
+
+Result<std::string> ModelEdit::index_text() const {
+  auto before = model_->read_index();
+  if (!before) return before;
+  std::map<std::string_view, std::string> shard_of;
+  std::uint64_t total_bytes = 0;
+  if (by_name_.empty()) {
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                model_->path().string() + ": no tensor would be left, and an index must name one");
+  }
+  for (const Row& row : rows_) {
+    if (row.is_removed) continue;
+    shard_of[row.tensor.name] = model_->shards()[row.shard].path.filename().string();
+    total_bytes += *stfs::data_size_bytes(row.tensor.dtype, row.tensor.shape);
+  }
+  return rewrite_model_index(*before, shard_of, total_bytes);
+}
+
+}  // namespace stfs

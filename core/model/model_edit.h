@@ -1,0 +1,83 @@
+// An edit of a model by the names of its tensors: of one archive, or of all shards of an index as one.
+//
+//   the shards' headers and bytes    each shard that changes has an edit of its own (commit/archive_edit.h)
+//   the index                        is replaced in the same transaction, if a name changes
+//   a new tensor                     goes to the shard of the tensor that it replaces, else to the last shard
+//   metadata                         of shards that have the key, else of the first shard
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "core/commit/archive_edit.h"
+#include "core/commit/commit_options.h"
+#include "core/commit/transaction.h"
+#include "core/format/dtype.h"
+#include "core/model/model.h"
+
+namespace stfs {
+
+/// First the changes, then begin(), then the bytes of new tensors, then commit(). For one thread. The model
+/// shows the version before, also afterwards. A failed change changes nothing.
+class ModelEdit {
+ public:
+  /// The model must be whole (Model::check_whole()), be opened for writing, and outlive the edit.
+  static Result<ModelEdit> of(const Model& model);
+
+  // NotFound (ENOENT): there is no tensor of that name.
+  Result<void> remove(std::string_view name);
+  /// EEXIST: `to` exists.
+  Result<void> rename(std::string_view name, std::string to);
+  /// Keeps the bytes. WrongSize (EINVAL): they have another size.
+  Result<void> reinterpret(std::string_view name, Dtype dtype, std::vector<std::uint64_t> shape);
+  /// Makes a new tensor, or gives one of that name new bytes, dtype and shape.
+  Result<void> put(std::string name, Dtype dtype, std::vector<std::uint64_t> shape);
+  /// @param value  nothing: removes the key, if it is there.
+  void set_metadata(std::string_view key, const std::optional<std::string>& value);
+
+  /// Whether nothing is changed.
+  [[nodiscard]] bool is_empty() const { return !is_changed_; }
+  /// Plans the edit, without changing a file.
+  Result<void> plan(bool uses_locks);
+  /// By which the tensors and the files become smaller, in bytes; after plan().
+  [[nodiscard]] std::uint64_t freed_bytes() const;
+  /// Bytes of tensors that move to make room for a header; after plan().
+  [[nodiscard]] std::uint64_t moved_bytes() const;
+
+  /// Plans the edit and makes its journals.
+  Result<void> begin(bool uses_locks);
+  /// The pending content of a tensor of put(). Null for others, and if it has no bytes.
+  [[nodiscard]] Staging* stage(std::string_view name);
+  Result<void> commit(const CommitOptions& options);
+
+ private:
+  struct Row {
+    std::uint32_t shard = 0;
+    EditedTensor tensor;
+    bool is_removed = false;
+    std::uint32_t place = 0;  // position in its shard's ArchiveEdit, after begin()
+  };
+  explicit ModelEdit(const Model& model) : model_(&model) {}
+  [[nodiscard]] Result<std::uint32_t> find(std::string_view name) const;
+  void touch(std::uint32_t shard) { is_changed_ = is_touched_[shard] = true; }
+  /// The edits of the shards that change.
+  [[nodiscard]] std::map<std::uint32_t, ArchiveEdit> edits();
+  [[nodiscard]] Result<std::string> index_text() const;
+
+  const Model* model_;
+  std::vector<Row> rows_;
+  std::unordered_map<std::string, std::uint32_t> by_name_;
+  std::vector<Metadata> metadata_;  // by shard
+  std::vector<bool> is_touched_;    // by shard
+  bool is_changed_ = false;
+  bool is_index_changed_ = false;
+  std::vector<EditLayout> layouts_;
+  std::map<std::uint32_t, Transaction> transactions_;
+};
+
+}  // namespace stfs

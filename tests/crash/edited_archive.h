@@ -1,0 +1,54 @@
+// An archive as its readers see it, edits of it at random, and who carries them out. The expected content is
+// kept in maps, computed without the code under test.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/archive/archive.h"
+#include "core/commit/commit_options.h"
+#include "tests/support/choices.h"
+
+namespace stfs::test {
+
+struct EditedContent {
+  struct Value {
+    std::string dtype;
+    std::vector<std::uint64_t> shape;
+    std::string bytes;
+    friend bool operator==(const Value&, const Value&) = default;
+  };
+  std::map<std::string, Value> tensors;
+  std::map<std::string, std::string> metadata;
+  friend bool operator==(const EditedContent&, const EditedContent&) = default;
+};
+
+/// What one transaction does: an edit, or new bytes for some tensors.
+struct EditStep {
+  EditedContent after;
+  /// Names before, of the tensors whose bytes stay: by their names afterwards.
+  std::map<std::string, std::string> kept;
+  bool is_patch = false;
+};
+
+/// A random step. Deletes, adds, renames and reinterprets tensors, and changes metadata; or patches.
+EditStep random_step(const EditedContent& before, Choices& choices);
+/// An archive as the reference writes it: no room in the header, and data at a multiple of 8 only.
+/// @param padding  spaces behind the header.
+std::string tight_archive(const EditedContent& content, std::size_t padding = 0);
+/// Some tensors to begin with.
+EditedContent first_content(Choices& choices);
+
+/// Carries out a step on an open archive, which shows the old version afterwards.
+Result<void> carry_out(Archive& archive, const EditStep& step, const CommitOptions& options);
+/// What a reader of the archive finds.
+Result<EditedContent> content_of(const Archive& archive);
+/// What a program finds in a file's bytes that knows the format and nothing of journals; nothing where it
+/// refuses them. Fillers are checked and left out.
+std::optional<EditedContent> read_plainly(std::string_view bytes);
+
+}  // namespace stfs::test
