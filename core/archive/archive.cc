@@ -55,7 +55,11 @@ Result<void> Archive::recover_and_load(Io io) {
   if (auto locked = lock_as_reader(); !locked) return locked;
   for (bool is_left_by_dead = false;;) {
     if (auto recovered = recover_journals(); !recovered) return recovered;
+    // No edit begins while the header is read.
+    auto locks = ArchiveLocks::for_patch(file(), path(), {}, kEditPatience);
+    if (!locks && !lacks_readers_lock(locks.error())) return pass_on(std::move(locks));
     auto loaded = load(io);
+    if (locks) locks->release();
     if (loaded || !is_being_edited()) return loaded;
     // The owner of an edit that nobody applies has died. Look for its journal once more.
     const bool has_owner = ArchiveLocks::is_edited_by_other(file());

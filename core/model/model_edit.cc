@@ -48,19 +48,30 @@ Result<void> ModelEdit::remove(std::string_view name) {
   return {};
 }
 
-Result<void> ModelEdit::rename(std::string_view name, std::string to) {
-  const auto row = find(name);
-  if (!row) return tl::unexpected(row.error());
-  if (name == to) return {};
-  if (by_name_.contains(to)) {
-    return fail(ErrorCode::System, EEXIST,
-                fmt::format("{}: tensor {} exists already", model_->path().string(), in_quotes(to)));
+Result<void> ModelEdit::rename(std::span<const Renaming> renamings) {
+  std::unordered_map<std::string, std::uint32_t> names = by_name_;
+  std::vector<std::uint32_t> rows;
+  for (const Renaming& renaming : renamings) {
+    const auto row = find(renaming.from);
+    if (!row) return tl::unexpected(row.error());
+    rows.push_back(*row);
+    names.erase(renaming.from);
   }
-  by_name_.erase(rows_[*row].tensor.name);
-  by_name_.emplace(to, *row);
-  rows_[*row].tensor.name = std::move(to);
-  touch(rows_[*row].shard);
-  is_index_changed_ = true;
+  for (std::size_t at = 0; at < renamings.size(); ++at) {
+    if (names.emplace(renamings[at].to, rows[at]).second) continue;
+    return fail(
+        ErrorCode::System, EEXIST,
+        fmt::format("{}: {} can't be named {}: there is a tensor of that name", model_->path().string(),
+                    in_quotes(renamings[at].from), in_quotes(renamings[at].to)));
+  }
+  for (std::size_t at = 0; at < renamings.size(); ++at) {
+    std::string& name = rows_[rows[at]].tensor.name;
+    if (name == renamings[at].to) continue;
+    name = renamings[at].to;
+    touch(rows_[rows[at]].shard);
+    is_index_changed_ = true;
+  }
+  by_name_ = std::move(names);
   return {};
 }
 

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -31,8 +32,12 @@ class ModelEdit {
 
   // NotFound (ENOENT): there is no tensor of that name.
   Result<void> remove(std::string_view name);
-  /// EEXIST: `to` exists.
-  Result<void> rename(std::string_view name, std::string to);
+  /// Renames all of them at once: names may be exchanged. EEXIST: two tensors would have one name.
+  struct Renaming {
+    std::string from;
+    std::string to;
+  };
+  Result<void> rename(std::span<const Renaming> renamings);
   /// Keeps the bytes. WrongSize (EINVAL): they have another size.
   Result<void> reinterpret(std::string_view name, Dtype dtype, std::vector<std::uint64_t> shape);
   /// Makes a new tensor, or gives one of that name new bytes, dtype and shape.

@@ -227,6 +227,15 @@ Result<NpyHeader> parse_npy_header(std::span<const std::byte> start) {
   return header;
 }
 
+std::optional<Dtype> dtype_of(const NpyHeader& header) {
+  if (header.kind == 'V') return std::nullopt;
+  for (std::size_t at = 0; at < kDtypeCount; ++at) {
+    const auto dtype = static_cast<Dtype>(at);
+    if (kind_of(dtype) == header.kind && bits_of(dtype) == 8 * header.item_bytes) return dtype;
+  }
+  return std::nullopt;
+}
+
 Result<void> check_npy(const NpyHeader& header, std::uint64_t file_size_bytes, Dtype dtype,
                        std::span<const std::uint64_t> shape) {
   if (header.byte_order == '>' && header.item_bytes > 1) {

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,6 +41,10 @@ struct NpyHeader {
 /// Parses the start of a file: its first kNpyStartBytes, or all of a shorter file. The message of a failure
 /// (InvalidArgument) has no path.
 Result<NpyHeader> parse_npy_header(std::span<const std::byte> start);
+
+/// The dtype that NumPy has for the file's type; nothing if no tensor has it, or if it may stand for several
+/// (void).
+std::optional<Dtype> dtype_of(const NpyHeader& header);
 
 /// Checks that the file's data can be used unchanged as those of a tensor of that dtype and shape: C order,
 /// little-endian, the same type and shape. NumPy has no bfloat16 and no fp8. Their files have unsigned

@@ -1,7 +1,7 @@
 # Completion of stfs for bash: verbs, options, files, and the names of tensors. packaging/generate writes the marked section.
 
 # BEGIN generated: verbs
-_stfs_verbs="ls info cat slice verify diff put apply repack recover upload devices serve sample"
+_stfs_verbs="ls info cat slice verify diff put apply rm mv set repack recover upload devices serve sample"
 
 # Sets `options`, and `kinds`: what each argument is. A kind that ends in ... repeats.
 _stfs_verb() {
@@ -12,8 +12,11 @@ _stfs_verb() {
     slice) options="--output --npy --raw --force --json --help" kinds=(file tensor) ;;
     verify) options="--record --against --finite --threads --json --help" kinds=(file tensor...) ;;
     diff) options="--brief --threads --out --force --json --help" kinds=(file file tensor...) ;;
-    put) options="--from-tensor --raw --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
+    put) options="--from-tensor --raw --create --dtype --shape --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
     apply) options="--dry-run --durability --nolock --wait --json --help" kinds=(file file) ;;
+    rm) options="--dry-run --nolock --wait --json --help" kinds=(file tensor...) ;;
+    mv) options="--dry-run --nolock --wait --json --help" kinds=(file tensor tensor) ;;
+    set) options="--metadata --unset --dtype --shape --dry-run --nolock --wait --json --help" kinds=(file tensor...) ;;
     repack) options="--delta --keep --drop --dtype --order --align --slack --shard-size --threads --force --dry-run --json --help" kinds=(file file) ;;
     recover) options="--dry-run --force --json --help" kinds=(file) ;;
     upload) options="--device --select --dtype --verify --dry-run --json --help" kinds=(file...) ;;
@@ -35,10 +38,19 @@ _stfs_value() {
     diff:--threads) words="" ;;
     diff:--out) words="FILE" ;;
     put:--from-tensor) words="" ;;
+    put:--dtype) words="" ;;
+    put:--shape) words="" ;;
     put:--durability) words="power process" ;;
     put:--wait) words="" ;;
     apply:--durability) words="power process" ;;
     apply:--wait) words="" ;;
+    rm:--wait) words="" ;;
+    mv:--wait) words="" ;;
+    set:--metadata) words="" ;;
+    set:--unset) words="" ;;
+    set:--dtype) words="" ;;
+    set:--shape) words="" ;;
+    set:--wait) words="" ;;
     repack:--delta) words="FILE" ;;
     repack:--keep) words="" ;;
     repack:--drop) words="" ;;

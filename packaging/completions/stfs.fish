@@ -24,8 +24,8 @@ function __stfs_tensors
 end
 
 # BEGIN generated: verbs
-set -g __stfs_verbs ls info cat slice verify diff put apply repack recover upload devices serve sample
-set -g __stfs_valued --sort -o --output --record --against --threads --out --from-tensor --durability --wait --delta --keep --drop --dtype --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
+set -g __stfs_verbs ls info cat slice verify diff put apply rm mv set repack recover upload devices serve sample
+set -g __stfs_valued --sort -o --output --record --against --threads --out --from-tensor --dtype --shape --durability --wait --metadata --unset --delta --keep --drop --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a ls -d 'List the tensors of an archive or a sharded model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a info -d 'Show totals by dtype, metadata, header and alignment of a model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a cat -d 'Write the bytes of tensors to standard output'
@@ -34,6 +34,9 @@ complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a veri
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a diff -d 'Compare two models tensor by tensor'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a put -d 'Replace the content of one tensor, completely or not at all'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a apply -d 'Change all tensors of a delta in the target at once, or none'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a rm -d 'Delete tensors, without rewriting the archive'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a mv -d 'Rename tensors, without rewriting the archive'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a set -d 'Change metadata, or the dtype and shape of a tensor. No tensor'\''s bytes change'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a repack -d 'Write the tensors of a model into a new archive or new shards'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a recover -d 'Finish the commits of interrupted writers'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a upload -d 'Move tensors into the memory of devices'
@@ -77,6 +80,9 @@ complete -c stfs -n "__fish_seen_subcommand_from diff" -s h -l help -d 'Print th
 complete -c stfs -n "__fish_seen_subcommand_from put; and __stfs_target >/dev/null" -a "(__stfs_tensors)"
 complete -c stfs -n "__fish_seen_subcommand_from put" -l from-tensor -x -d 'Take the tensor NAME2 of the archive FILE'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l raw -d 'Read FILE as raw bytes, whatever its name'
+complete -c stfs -n "__fish_seen_subcommand_from put" -s c -l create -d 'Make a new tensor, or change the dtype and shape of NAME'
+complete -c stfs -n "__fish_seen_subcommand_from put" -l dtype -x -d 'With --create: the dtype, if FILE does not tell it'
+complete -c stfs -n "__fish_seen_subcommand_from put" -l shape -x -d 'With --create: the shape, such as 4096,4096, if FILE does not tell it'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l durability -x -a "power process" -d 'The change survives a loss of power (the default), or a killed process only'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l nolock -d 'Take no locks'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
@@ -88,6 +94,28 @@ complete -c stfs -n "__fish_seen_subcommand_from apply" -l nolock -d 'Take no lo
 complete -c stfs -n "__fish_seen_subcommand_from apply" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
 complete -c stfs -n "__fish_seen_subcommand_from apply" -l json -d 'Print the result as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from apply" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from rm; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
+complete -c stfs -n "__fish_seen_subcommand_from rm" -s n -l dry-run -d 'Check all and print what would change'
+complete -c stfs -n "__fish_seen_subcommand_from rm" -l nolock -d 'Take no locks'
+complete -c stfs -n "__fish_seen_subcommand_from rm" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
+complete -c stfs -n "__fish_seen_subcommand_from rm" -l json -d 'Print the result as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from rm" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from mv; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
+complete -c stfs -n "__fish_seen_subcommand_from mv" -s n -l dry-run -d 'Check all and print what would change'
+complete -c stfs -n "__fish_seen_subcommand_from mv" -l nolock -d 'Take no locks'
+complete -c stfs -n "__fish_seen_subcommand_from mv" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
+complete -c stfs -n "__fish_seen_subcommand_from mv" -l json -d 'Print the result as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from mv" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from set; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
+complete -c stfs -n "__fish_seen_subcommand_from set" -l metadata -x -d 'Set a key of the metadata'
+complete -c stfs -n "__fish_seen_subcommand_from set" -l unset -x -d 'Remove a key of the metadata'
+complete -c stfs -n "__fish_seen_subcommand_from set" -l dtype -x -d 'New dtype of NAME'
+complete -c stfs -n "__fish_seen_subcommand_from set" -l shape -x -d 'New shape of NAME, such as 4096,4096'
+complete -c stfs -n "__fish_seen_subcommand_from set" -s n -l dry-run -d 'Check all and print what would change'
+complete -c stfs -n "__fish_seen_subcommand_from set" -l nolock -d 'Take no locks'
+complete -c stfs -n "__fish_seen_subcommand_from set" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
+complete -c stfs -n "__fish_seen_subcommand_from set" -l json -d 'Print the result as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from set" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l delta -r -F -d 'Write SOURCE with the changes of DELTA, an archive that stfs diff --out has written'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l keep -x -d 'Write only tensors whose name matches a GLOB'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l drop -x -d 'Leave out tensors whose name matches'

@@ -44,6 +44,14 @@ COMMANDS = [
     ("put --raw --durability process m.safetensors w raw.npy", r"^changed w"),
     ("put --from-tensor b --wait 5 m.safetensors w d.safetensors", r"^changed w"),
     ("put --nolock --json m.safetensors w raw", r'"size_bytes": ?48'),
+    ("put --create --dtype F32 --shape 3,4 m.safetensors w raw", r"^changed w: F32 \[3,4\], 48 B"),
+    ("rm --dry-run m.safetensors b", r"^b\nwould have removed 1 tensor, 48 B\n$"),
+    ("rm --nolock --wait 5 --json --dry-run m.safetensors b", r'"removed": ?\['),
+    ("mv --dry-run m.safetensors b c", r"^b -> c\nwould have renamed 1 tensor\n$"),
+    ("mv --nolock --wait 0 --json m.safetensors w w", r'"to": ?"w"'),
+    ("set --metadata k=v m.safetensors", r"^(changed|nothing to change in) "),
+    ("set --unset k --dry-run m.safetensors", r"^would have changed "),
+    ("set --dtype I32 --shape 12 --nolock --wait 1 --json --dry-run m.safetensors w", r'"changed": ?false'),
     ("apply m.safetensors d.safetensors", r"^changed 2 tensors of .*, 96 B"),
     ("apply --dry-run m.safetensors d.safetensors", r"would change 2 tensors of .*, 96 B"),
     ("apply --durability power --nolock --wait 0 --json m.safetensors d.safetensors", r'"tensors": ?\['),
@@ -124,6 +132,8 @@ def directory(tmp_path):
     (tmp_path / "raw").write_bytes(W.tobytes())
     (tmp_path / "raw.npy").write_bytes(W.tobytes())
     (tmp_path / "rules").write_text("w cpu\n")
+    for archive in ("m.safetensors", "d.safetensors", "one", "sharded"):  # their headers have room for edits then
+        assert stfs(tmp_path, ["set", archive, "--metadata", "k=v"]).returncode == 0
     assert stfs(tmp_path, ["verify", "m.safetensors", "--record", "sums.json"]).returncode == 0
     assert stfs(tmp_path, ["diff", "m.safetensors", "d.safetensors", "--out", "delta.safetensors"]).returncode == 0
     return tmp_path

@@ -18,7 +18,7 @@ from lease_client import Server
 pytestmark = [pytest.mark.once, pytest.mark.library]
 
 STFS = mounted.BUILD / "stfs"
-VERBS = ["ls", "info", "cat", "slice", "verify", "diff", "put", "apply", "repack", "recover", "upload", "devices", "serve",
+VERBS = ["ls", "info", "cat", "slice", "verify", "diff", "put", "rm", "mv", "set", "apply", "repack", "recover", "upload", "devices", "serve",
          "sample"]
 HAS_MODULE = bool(list((mounted.BUILD / "python" / "stfs").glob("_stfs.*so"))) and not mounted.is_sanitized()
 
@@ -72,6 +72,7 @@ def directory(sample):
     run = lambda *words: subprocess.run([STFS, *words], cwd=directory, check=True, capture_output=True).stdout  # noqa: E731
     (directory / "lm_head.bin").write_bytes(run("cat", "model.safetensors", "lm_head.weight"))
     run("slice", "model.safetensors", "model.norm.weight[...]", "-o", "norm.npy")
+    shutil.copy(directory / "norm.npy", directory / "adapter.npy")
     run("verify", "model.safetensors", "--record", "model.sums.json")
     run("diff", "model.safetensors", "tuned.safetensors", "--out", "kept.delta.safetensors")
     programs = directory / "bin"

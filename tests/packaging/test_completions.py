@@ -43,7 +43,7 @@ TENSOR = {"lm_head.weight"}
 
 
 @pytest.mark.parametrize(("words", "expected"), [
-    (["s"], {"slice", "serve", "sample"}),
+    (["s"], {"slice", "serve", "sample", "set"}),
     (["help", "d"], {"devices", "diff"}),
     (["ls", "--"], {"--sort", "--reverse", "--bytes", "--names", "--json", "--help"}),
     (["ls", "--sort", ""], {"name", "size", "offset"}),

@@ -48,6 +48,8 @@ std::string help(std::span<const Verb> verbs) {
       "  stfs diff model.safetensors tuned.safetensors\n"
       "  stfs put model.safetensors lm_head.weight lm_head.bin\n"
       "  stfs apply model.safetensors delta.safetensors\n"
+      "  stfs rm model.safetensors 'lm_head.*'\n"
+      "  stfs mv model.safetensors 'model.*' 'language_model.*'\n"
       "  stfs repack model.safetensors.index.json joined.safetensors\n"
       "  stfs upload model.safetensors --device cuda:0\n"
       "\n"

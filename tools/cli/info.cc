@@ -50,6 +50,7 @@ struct Summary {
   std::uint64_t data_size_bytes = 0;
   std::uint64_t header_size_bytes = 0;  // of all headers, like padding_bytes
   std::uint64_t padding_bytes = 0;
+  std::uint64_t filler_bytes = 0;  // left by deleted tensors
 };
 
 /// Returns the size of the white space at the end of the header.
@@ -74,6 +75,9 @@ Result<Summary> summarize(const Model& model) {
     summary.header_size_bytes += shard.archive->header_size_bytes();
     summary.size_bytes += shard.archive->opened_status().identity.size_bytes;
     summary.shards += 1;
+    for (const ByteRange filler : shard.version->header->content.fillers) {
+      summary.filler_bytes += filler.size_bytes;
+    }
   }
   std::array<Total, kDtypeCount> totals;
   for (std::uint32_t position = 0; position < model.tensors().size(); ++position) {
@@ -120,6 +124,7 @@ void print_json(const Model& model, const Summary& summary, std::ostream& out) {
   document["header_padding_bytes"] = summary.padding_bytes;
   if (!model.is_sharded()) document["data_offset"] = model.front().data_offset();
   document["data_size_bytes"] = summary.data_size_bytes;
+  document["free_bytes"] = summary.filler_bytes;
   for (const Aligned& aligned : summary.alignment) {
     document["tensors_aligned_to"][std::to_string(aligned.to_bytes)] = aligned.tensors;
   }
@@ -177,6 +182,9 @@ void print_text(const Model& model, const Summary& summary, bool exact, std::ost
                      grouped(summary.padding_bytes));
   out << "data        " << counted(summary.data_size_bytes, "byte");
   if (!model.is_sharded()) out << " from offset " << grouped(model.front().data_offset());
+  if (summary.filler_bytes > 0) {
+    out << ", and " << counted(summary.filler_bytes, "byte") << " free for new tensors";
+  }
   out << '\n';
   out << fmt::format("alignment   of {}: {} at multiples of 8, {} of 64, {} of 4096\n",
                      counted(tensors, "tensor"), grouped(summary.alignment[0].tensors),

@@ -1,11 +1,14 @@
 // stfs put: replaces the content of one tensor, completely or not at all.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <ostream>
 
 #include "tools/cli/change.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
+#include "tools/cli/edit.h"
+#include "tools/cli/new_tensor.h"
 #include "tools/cli/tensor_source.h"
 #include "tools/cli/verb.h"
 #include "tools/target/target.h"
@@ -24,12 +27,16 @@ constexpr const char* kPutExamples =
     "-\n"
     "reads raw bytes from standard input. After any failure the archive holds the new tensor or the old "
     "one.\n"
+    "With --create, NAME may be new, and a tensor gets the dtype and shape of FILE, or of --dtype and "
+    "--shape.\n"
+    "Raw bytes without --shape have one dimension.\n"
     "\n"
     "Examples:\n"
     "  stfs put model.safetensors lm_head.weight lm_head.bin\n"
     "  stfs put model.safetensors model.norm.weight norm.npy\n"
     "  stfs put model.safetensors lm_head.weight tuned.safetensors\n"
     "  stfs put model.safetensors lm_head.weight --from-tensor model.embed_tokens.weight model.safetensors\n"
+    "  stfs put --create model.safetensors adapter.weight adapter.npy\n"
     "  make-weights | stfs put model.safetensors lm_head.weight -\n"
     "  stfs put /mnt/model/lm_head.weight lm_head.bin     a tensor's file needs no name";
 
@@ -38,6 +45,9 @@ struct PutRequest {
   std::vector<std::string> name_and_file;
   SourceName source;
   ChangeOptions options;
+  bool creates = false;
+  std::string dtype;
+  std::string shape;
   bool json = false;
 };
 
@@ -60,6 +70,40 @@ Result<void> put_tensor(Change& change, std::uint32_t position, TensorSource& so
   return done;
 }
 
+/// Makes a tensor, or gives it another dtype and shape: an edit.
+int create(const PutRequest& request, const Model& model, Streams& streams) {
+  const std::string& name = request.name_and_file.front();
+  const auto parsed = parse_form(request.dtype, request.shape);
+  if (!parsed) return report_wrong_usage(streams, parsed.error().message);
+  const auto form = complete_form(*parsed, request.source, name);
+  if (!form) return report_failure(streams, form.error().message);
+  const auto size_bytes = data_size_bytes(*form->dtype, *form->shape);
+  if (!size_bytes) return report_failure(streams, size_bytes.error().message);
+  const Tensor tensor{.name = name, .dtype = *form->dtype, .shape = *form->shape, .data = {0, *size_bytes}};
+  auto source = TensorSource::open(request.source, tensor, streams.in);
+  if (!source) return report_failure(streams, source.error().message);
+  if (source->model() != nullptr) report_not_shown(streams, *source->model());
+  auto edit = ModelEdit::of(model);
+  if (!edit) return report_failure(streams, edit.error().message);
+  auto done = edit->put(name, *form->dtype, *form->shape);
+  const auto fill = [&]() -> Result<void> {
+    Staging* stage = edit->stage(name);
+    for (std::uint64_t offset = 0; offset < *size_bytes;) {
+      auto piece = source->read({offset, std::min(Change::kPieceBytes, *size_bytes - offset)});
+      if (!piece) return pass_on(std::move(piece));
+      if (auto written = stage->write(*piece, offset); !written) return written;
+      offset += piece->size();
+    }
+    return source->check_end();
+  };
+  const EditOptions options{.change = request.options, .is_dry_run = false, .json = request.json};
+  if (done) done = carry_out(*edit, options, *size_bytes, fill, streams);
+  if (!done) return report_failure(streams, done.error().message);
+  print(request, model.front(), tensor, streams.out);
+  streams.out.flush();
+  return streams.out ? kDone : kFailed;
+}
+
 }  // namespace
 
 int put(const Arguments& arguments, Streams& streams) {
@@ -73,11 +117,18 @@ int put(const Arguments& arguments, Streams& streams) {
             "Take the tensor NAME2 of the archive FILE. Default: NAME.");
   line.flag(request.source.is_raw, "--raw", "Read FILE as raw bytes, whatever its name.")
       .excludes("--from-tensor");
+  line.flag(request.creates, "-c,--create", "Make a new tensor, or change the dtype and shape of NAME.");
+  line.text(request.dtype, "--dtype", "DTYPE", "With --create: the dtype, if FILE does not tell it.");
+  line.text(request.shape, "--shape", "SHAPE",
+            "With --create: the shape, such as 4096,4096, if FILE does not tell it.");
   add_change_options(line, request.options);
   line.flag(request.json, "--json", "Describe the change as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (request.name_and_file.empty() || request.name_and_file.size() > 2) {
     return report_wrong_usage(streams, "NAME and FILE are required, without further arguments");
+  }
+  if (!request.creates && (line.has("--dtype") || line.has("--shape"))) {
+    return report_wrong_usage(streams, "--dtype and --shape need --create");
   }
   request.source.file = request.name_and_file.back();
   if (line.has("--from-tensor")) request.source.from_tensor = from_tensor;
@@ -94,8 +145,16 @@ int put(const Arguments& arguments, Streams& streams) {
     return report_wrong_usage(
         streams, "NAME and FILE are required: `stfs ls " + request.target + "` prints the names");
   }
+  if (request.creates && has_name) return create(request, *target->model, streams);
+  if (request.creates) {
+    return report_wrong_usage(streams, "--create needs an archive or a mount, and the NAME of the tensor");
+  }
   auto position = target->tensor ? Result<std::uint32_t>(*target->tensor)
                                  : find_tensor(*target->model, request.target, request.name_and_file.front());
+  if (!position && has_name) {
+    report_failure(streams, position.error().message);
+    return report_failure(streams, "--create makes a new tensor");
+  }
   if (!position) return report_failure(streams, position.error().message);
   const Tensor tensor = target->model->tensors()[*position];
   auto source = TensorSource::open(request.source, tensor, streams.in);

@@ -1,0 +1,131 @@
+# Edits of the structure by `stfs` with real files: beside a mount, beside other editors, on several file systems' terms
+# of holes, and killed at any moment.
+import os
+import random
+import signal
+import subprocess
+import time
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from mounted import BUILD, eventually
+
+STFS = BUILD / "stfs"
+FREE = "__safetensorsfs.free."
+
+
+def stfs(*words):
+    done = subprocess.run([STFS, *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def content(path):
+    with safetensors.safe_open(path, "np") as archive:
+        return {name: archive.get_tensor(name).tobytes() for name in archive.keys() if not name.startswith(FREE)}
+
+
+@pytest.fixture
+def archive(tmp_path):
+    rng = random.Random(3)
+    path = tmp_path / "m.safetensors"
+    arrays = {name: np.frombuffer(rng.randbytes(400_000), "u1") for name in "abcdef"}
+    safetensors.numpy.save_file(arrays, path)
+    stfs("set", path, "--metadata", "room=made")  # moves the first tensor: from now on the header has room
+    return path, {name: array.tobytes() for name, array in arrays.items()}
+
+
+def test_a_mount_shows_edits_and_keeps_the_space_until_nobody_reads(archive, mounts):
+    path, due = archive
+    mount = mounts(path)
+    with open(mount / "c", "rb") as reader:
+        assert reader.read(10) == due["c"][:10]
+        stfs("rm", mount.path, "c")
+        stfs("mv", path, "d", "layers.d")
+        eventually(lambda: sorted(name for name in os.listdir(mount.path)) == ["a", "b", "e", "f", "layers.d"])
+        try:  # never bytes of another tensor
+            assert os.pread(reader.fileno(), 10, 0) == due["c"][:10]
+        except OSError:
+            pass
+    assert (mount / "layers.d").read_bytes() == due["d"]
+    assert content(mount / ".safetensors" / "archive.safetensors").keys() == {"a", "b", "e", "f", "layers.d"}
+    before = path.stat().st_blocks
+    mount.unmount()
+    stfs("set", path, "--unset", "room")
+    assert before - path.stat().st_blocks >= 380_000 // 512
+    due["layers.d"] = due.pop("d")
+    del due["c"]
+    assert content(path) == due
+
+
+def test_a_header_without_room_waits_until_nobody_reads(tmp_path, mounts):
+    path = tmp_path / "m.safetensors"
+    safetensors.numpy.save_file({"a": np.zeros(5000, "u1"), "b": np.ones(5000, "u1")}, path)
+    mount = mounts(path)
+    done = subprocess.run([STFS, "set", path, "--metadata", "key=" + "v" * 500], capture_output=True, text=True)
+    assert done.returncode == 1 and "has the archive open" in done.stderr
+    mount.unmount()
+    stfs("set", path, "--metadata", "key=" + "v" * 500)
+    assert content(path) == {"a": bytes(5000), "b": b"\1" * 5000}
+
+
+def test_editors_and_writers_take_turns(archive, mounts):
+    path, due = archive
+    mount = mounts(path)
+    raw = path.parent / "raw"
+    raw.write_bytes(b"n" * 9000)
+    editors = []
+    for number in range(6):
+        editors.append(subprocess.Popen([STFS, "put", "--create", "--dtype", "U8", "--wait", "60", path, f"n{number}", raw],
+                                        stderr=subprocess.PIPE, text=True))
+        editors.append(subprocess.Popen([STFS, "put", "--wait", "60", path, "a", "--raw", "-"], stdin=subprocess.PIPE,
+                                        stderr=subprocess.PIPE, text=True))
+        editors[-1].stdin.write("z" * 400_000)
+        editors[-1].stdin.close()
+        editors[-1].stdin = None
+    created = set()
+    for at, editor in enumerate(editors):
+        _, said = editor.communicate(timeout=120)
+        if editor.returncode == 0 and at % 2 == 0:
+            created.add(f"n{at // 2}")
+        # Who has opened the archive before another's edit is told so, and may try again.
+        assert editor.returncode == 0 or "header" in said, said
+    assert created
+    found = content(path)
+    assert found.pop("a") in (due.pop("a"), b"z" * 400_000)
+    assert {name: found.pop(name) for name in created} == {name: b"n" * 9000 for name in created}
+    assert found == due
+    eventually(lambda: created <= set(os.listdir(mount.path)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_killed_edit_is_done_or_not_begun(archive, seed):
+    path, due = archive
+    rng = random.Random(seed)
+    raw = path.parent / "raw"
+    for round_number in range(25):
+        data = rng.randbytes(rng.choice([10, 5000, 600_000]))
+        raw.write_bytes(data)
+        name = rng.choice(["new", *due])
+        new = dict(due)
+        if rng.randrange(2) and name in due and len(due) > 2:
+            words = ["rm", path, name]
+            del new[name]
+        else:
+            words = ["put", "--create", "--dtype", "U8", path, name, raw]
+            new[name] = data
+        editor = subprocess.Popen([STFS, *map(str, words)], stderr=subprocess.DEVNULL)
+        time.sleep(rng.random() * 0.02)
+        editor.send_signal(signal.SIGKILL)
+        editor.wait()
+        try:
+            seen = content(path)  # by a program that knows nothing of journals
+        except safetensors.SafetensorError:
+            seen = None
+        assert seen in (None, due, new), round_number
+        stfs("recover", path)
+        due = content(path)
+        assert due == new or seen != new
+        assert not list(path.parent.glob(".m.*"))

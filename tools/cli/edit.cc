@@ -1,0 +1,99 @@
+// One path for all verbs that edit.
+#include "tools/cli/edit.h"
+
+#include <fmt/format.h>
+
+#include <cerrno>
+#include <optional>
+#include <ostream>
+
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/progress.h"
+#include "tools/target/target.h"
+#include "tools/text/near_names.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+
+void add_edit_options(CommandLine& line, EditOptions& options) {
+  line.flag(options.is_dry_run, "-n,--dry-run", "Check all and print what would change. Change nothing.");
+  line.flag(options.change.has_no_locks, "--nolock",
+            "Take no locks. Safe only if no other program has the archive open.");
+  line.number(options.change.wait_s, "--wait", "SECONDS",
+              "Wait up to SECONDS for the locks of other writers. Default: 10.", 0, 86400);
+  line.flag(options.json, "--json", "Print the result as a JSON object.");
+}
+
+std::unique_ptr<Model> open_for_edit(const std::string& named, const EditOptions&, Streams& streams) {
+  auto target = open_target(named, Use::Change, {.access = Access::ReadWrite});
+  if (!target) {
+    report_failure(streams, target.error().message);
+    return nullptr;
+  }
+  if (target->tensor) {
+    report_failure(streams, named + ": is a tensor's file: name the mount or the archive");
+    return nullptr;
+  }
+  report_recovered(streams, *target->model);
+  return std::move(target->model);
+}
+
+Result<void> carry_out(ModelEdit& edit, const EditOptions& options, std::uint64_t new_bytes,
+                       const std::function<Result<void>()>& fill, Streams& streams) {
+  const bool uses_locks = !options.change.has_no_locks;
+  if (options.is_dry_run) return edit.plan(uses_locks);
+  if (edit.is_empty()) return {};
+  if (auto begun = edit.begin(uses_locks); !begun) return begun;
+  if (fill) {
+    if (auto filled = fill(); !filled) return filled;
+  }
+  CommitOptions commit;
+  commit.uses_locks = uses_locks;
+  commit.lock_patience = std::chrono::seconds(options.change.wait_s);
+  std::optional<InterruptGuard> guard;
+  std::optional<Progress> progress(std::in_place, streams, 2 * (new_bytes + edit.moved_bytes()));
+  commit.on_progress = [&](std::uint64_t done_bytes, std::uint64_t in_all_bytes) {
+    // The second half must not be interrupted: it comes behind the commit point.
+    if (!guard && done_bytes >= in_all_bytes / 2) guard.emplace();
+    progress->show(2 * done_bytes);
+  };
+  auto committed = edit.commit(commit);
+  progress.reset();
+  if (committed && guard && interrupted()) {
+    report_failure(streams, "the interrupt came after the commit: the change is complete");
+  }
+  return committed;
+}
+
+void print_freed(std::ostream& out, const ModelEdit& edit, const EditOptions& options,
+                 std::string_view what) {
+  out << (options.is_dry_run ? "would have " : "") << what;
+  if (edit.moved_bytes() > 0) {
+    out << fmt::format("; moved {} to make room for the header", human_size(edit.moved_bytes()));
+  }
+  out << '\n';
+}
+
+Json json_of_edit(const Model& model, const ModelEdit& edit, const EditOptions& options) {
+  Json document = json_document();
+  document["path"] = json_path(model.path());
+  document["changed"] = !options.is_dry_run && !edit.is_empty();
+  document["free_bytes"] = edit.freed_bytes();
+  document["moved_bytes"] = edit.moved_bytes();
+  return document;
+}
+
+int report_unmatched(const std::string& target, std::span<const std::string> globs, const Model& model,
+                     Streams& streams) {
+  for (const std::string& glob : globs) {
+    NearNames near(glob);
+    for (std::uint32_t at = 0; at < model.tensors().size(); ++at) near.offer(model.tensors()[at].name);
+    report_failure(streams,
+                   fmt::format("{}: {}: no tensor matches{}", target, printable_name(glob), near.question()));
+  }
+  return kFailed;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,46 @@
+// Edits a model's structure for the verbs that do: opens it, tells what will change, and commits.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "core/model/model_edit.h"
+#include "tools/cli/change.h"
+#include "tools/cli/command_line.h"
+#include "tools/cli/verb.h"
+#include "tools/text/json_document.h"
+
+namespace stfs::tools {
+
+struct EditOptions {
+  ChangeOptions change;
+  bool is_dry_run = false;
+  bool json = false;
+};
+/// Declares --dry-run, --nolock, --wait and --json. An edit is always as durable as can be.
+void add_edit_options(CommandLine& line, EditOptions& options);
+
+/// Opens the target, and reports what is wrong with it. Null: it can't be edited, as was reported.
+std::unique_ptr<Model> open_for_edit(const std::string& named, const EditOptions& options, Streams& streams);
+
+/// Begins the edit, fills in the bytes of new tensors, and commits. With --dry-run only plans it. An
+/// interrupt before the commit point ends the process and leaves the model unchanged.
+/// @param fill  called between, unless it is a dry run; may be empty.
+/// @param new_bytes  that `fill` will stage.
+Result<void> carry_out(ModelEdit& edit, const EditOptions& options, std::uint64_t new_bytes,
+                       const std::function<Result<void>()>& fill, Streams& streams);
+
+/// Prints the last line of the text: "WHAT; 12 KiB are free now".
+void print_freed(std::ostream& out, const ModelEdit& edit, const EditOptions& options, std::string_view what);
+/// A document with "path", "changed", "freed_bytes" and "moved_bytes".
+Json json_of_edit(const Model& model, const ModelEdit& edit, const EditOptions& options);
+
+/// "NAME: no tensor matches; did you mean ...?", for globs of the command line that match nothing.
+/// @return kFailed.
+int report_unmatched(const std::string& target, std::span<const std::string> globs, const Model& model,
+                     Streams& streams);
+
+}  // namespace stfs::tools

@@ -1,0 +1,76 @@
+// stfs mv: renames tensors, in place.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <ostream>
+
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/edit.h"
+#include "tools/cli/name_pattern.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kMvExamples =
+    "Each * in FROM stands for some text, also with dots and slashes, and as little as possible. The texts\n"
+    "take the place of the * in TO, in their order. All renames happen at once, or none: names may be\n"
+    "exchanged. Only headers change, and the index of a sharded model.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs mv model.safetensors lm_head.weight output.weight\n"
+    "  stfs mv model.safetensors 'model.*' 'language_model.*'\n"
+    "  stfs mv --dry-run model.safetensors '*.layers.*.mlp.*' '*.h.*.ffn.*'";
+
+}  // namespace
+
+int mv(const Arguments& arguments, Streams& streams) {
+  std::string named;
+  std::vector<std::string> patterns;
+  EditOptions options;
+  CommandLine line("mv", "Rename tensors, without rewriting the archive.", kMvExamples);
+  line.positional(named, "TARGET", "Archive, sharded model, or root of a mount.");
+  line.positionals(patterns, "FROM TO", "Names, or patterns with equally many *.");
+  add_edit_options(line, options);
+  if (const auto code = line.parse(arguments, streams)) return *code;
+  if (patterns.size() != 2) return report_wrong_usage(streams, "FROM and TO are required");
+  const std::string& from = patterns[0];
+  const std::string& to = patterns[1];
+  if (std::ranges::count(from, '*') != std::ranges::count(to, '*')) {
+    return report_wrong_usage(streams, "FROM and TO must have equally many *");
+  }
+
+  const auto model = open_for_edit(named, options, streams);
+  if (!model) return kFailed;
+  auto edit = ModelEdit::of(*model);
+  if (!edit) return report_failure(streams, edit.error().message);
+  std::vector<ModelEdit::Renaming> renamings;
+  for (std::uint32_t at = 0; at < model->tensors().size(); ++at) {
+    const std::string_view name = model->tensors()[at].name;
+    if (auto other = renamed(name, from, to)) renamings.push_back({std::string(name), std::move(*other)});
+  }
+  if (renamings.empty()) return report_unmatched(named, {&from, 1}, *model, streams);
+  auto done = edit->rename(renamings);
+  if (done) done = carry_out(*edit, options, 0, {}, streams);
+  if (!done) return report_failure(streams, done.error().message);
+  if (options.json) {
+    Json document = json_of_edit(*model, *edit, options);
+    document["renamed"] = Json::array();
+    for (const ModelEdit::Renaming& renaming : renamings) {
+      document["renamed"].push_back({{"from", renaming.from}, {"to", renaming.to}});
+    }
+    write_json(document, streams.out);
+  } else {
+    if (options.is_dry_run) {
+      for (const ModelEdit::Renaming& renaming : renamings) {
+        streams.out << fmt::format("{} -> {}\n", printable_name(renaming.from), printable_name(renaming.to));
+      }
+    }
+    print_freed(streams.out, *edit, options, "renamed " + counted(renamings.size(), "tensor"));
+  }
+  streams.out.flush();
+  return streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

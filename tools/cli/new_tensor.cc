@@ -1,0 +1,101 @@
+// Reads dtypes and shapes, from texts and from files.
+#include "tools/cli/new_tensor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cerrno>
+#include <charconv>
+
+#include "core/tensor/npy.h"
+#include "tools/target/target.h"
+
+namespace stfs::tools {
+namespace {
+
+tl::unexpected<Error> refuse_form(std::string why) {
+  return fail(ErrorCode::InvalidArgument, EINVAL, std::move(why));
+}
+
+Result<std::vector<std::uint64_t>> parse_shape(std::string_view text) {
+  const std::string shown(text);
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  std::vector<std::uint64_t> shape;
+  while (!text.empty()) {
+    std::uint64_t size = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+    const auto used = static_cast<std::size_t>(end - text.data());
+    const bool is_last = used == text.size();
+    if (error != std::errc{} || (!is_last && (text[used] != ',' || used + 1 == text.size()))) {
+      return refuse_form(fmt::format("--shape: \"{}\": is not a shape such as 4096,4096 or []", shown));
+    }
+    shape.push_back(size);
+    text = is_last ? std::string_view() : text.substr(used + 1);
+  }
+  return shape;
+}
+
+}  // namespace
+
+Result<TensorForm> parse_form(const std::string& dtype, const std::string& shape) {
+  TensorForm form;
+  if (!dtype.empty()) {
+    std::string upper = dtype;
+    std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return std::toupper(c); });
+    form.dtype = dtype_named(upper);
+    if (!form.dtype) {
+      return refuse_form(fmt::format("--dtype: \"{}\": is not a dtype such as BF16, F8_E4M3 or U8", dtype));
+    }
+  }
+  if (!shape.empty()) {
+    auto parsed = parse_shape(shape);
+    if (!parsed) return tl::unexpected(parsed.error());
+    form.shape = std::move(*parsed);
+  }
+  return form;
+}
+
+Result<TensorForm> complete_form(TensorForm form, const SourceName& source, const std::string& name) {
+  if (form.dtype && form.shape) return form;
+  const bool is_npy = !source.is_raw && !source.from_tensor && source.file.ends_with(".npy");
+  const bool is_archive = source.from_tensor || (!source.is_raw && source.file.ends_with(".safetensors"));
+  if (is_archive) {
+    auto target = open_target(source.file, Use::Tensors);
+    if (!target) return pass_on(std::move(target));
+    auto found = find_tensor(*target->model, source.file, source.from_tensor.value_or(name));
+    if (!found) return pass_on(std::move(found));
+    const Tensor tensor = target->model->tensors()[*found];
+    if (!form.dtype) form.dtype = tensor.dtype;
+    if (!form.shape) form.shape.emplace(tensor.shape.begin(), tensor.shape.end());
+    return form;
+  }
+  if (source.file == "-") return refuse_form("standard input tells no size: give --dtype and --shape");
+  auto file = system_storage().open(source.file, Access::ReadOnly);
+  if (!file) return pass_on(std::move(file));
+  auto size_bytes = (*file)->size_bytes();
+  if (!size_bytes) return pass_on(std::move(size_bytes));
+  if (is_npy) {
+    std::vector<std::byte> start(static_cast<std::size_t>(std::min(*size_bytes, kNpyStartBytes)));
+    if (auto read = (*file)->read(start, 0); !read) return pass_on(std::move(read));
+    auto header = parse_npy_header(start);
+    if (!header) return tl::unexpected(std::move(header).error().within(source.file));
+    if (!form.dtype) form.dtype = dtype_of(*header);
+    if (!form.dtype) {
+      return refuse_form(
+          fmt::format("{}: no dtype is meant by {} alone: give --dtype", source.file, header->type_text()));
+    }
+    if (!form.shape) form.shape = std::move(header->shape);
+    return form;
+  }
+  if (!form.dtype) return refuse_form(source.file + ": raw bytes tell no dtype: give --dtype, and --shape");
+  const std::uint64_t bits = bits_of(*form.dtype);
+  if (*size_bytes * 8 % bits != 0) {
+    return refuse_form(fmt::format("{}: has {} bytes, which is no whole number of {}", source.file,
+                                   *size_bytes, name_of(*form.dtype)));
+  }
+  form.shape = {*size_bytes * 8 / bits};
+  return form;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,80 @@
+// stfs rm: deletes tensors, in place.
+#include <fmt/format.h>
+
+#include <ostream>
+
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/edit.h"
+#include "tools/cli/name_globs.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kRmExamples =
+    "A GLOB is matched against whole names; * matches dots and slashes too. All of them go, or none. "
+    "Nothing\n"
+    "is copied: the disk space of deleted tensors is given back at once, and used for new tensors. While "
+    "the\n"
+    "archive is mounted or open elsewhere, its readers keep the old bytes, and the space goes with a later\n"
+    "edit. The index of a sharded model changes with its shards.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs rm model.safetensors lm_head.weight\n"
+    "  stfs rm --dry-run model.safetensors 'model.layers.0.*'\n"
+    "  stfs rm model.safetensors.index.json '*.norm.weight'";
+
+}  // namespace
+
+int rm(const Arguments& arguments, Streams& streams) {
+  std::string named;
+  std::vector<std::string> names;
+  EditOptions options;
+  CommandLine line("rm", "Delete tensors, without rewriting the archive.", kRmExamples);
+  line.positional(named, "TARGET", "Archive, sharded model, or root of a mount.");
+  line.positionals(names, "GLOB", "Tensors to delete.");
+  add_edit_options(line, options);
+  if (const auto code = line.parse(arguments, streams)) return *code;
+  if (names.empty()) return report_wrong_usage(streams, "name the tensors to delete");
+
+  const auto model = open_for_edit(named, options, streams);
+  if (!model) return kFailed;
+  auto edit = ModelEdit::of(*model);
+  if (!edit) return report_failure(streams, edit.error().message);
+  NameGlobs globs(names);
+  std::vector<std::uint32_t> removed;
+  std::uint64_t size_bytes = 0;
+  for (std::uint32_t at = 0; at < model->tensors().size(); ++at) {
+    const Tensor tensor = model->tensors()[at];
+    if (!globs.match(tensor.name)) continue;
+    removed.push_back(at);
+    size_bytes += tensor.data.size_bytes;
+    if (auto done = edit->remove(tensor.name); !done) return report_failure(streams, done.error().message);
+  }
+  if (const auto unused = globs.unused(); !unused.empty()) {
+    report_unmatched(named, unused, *model, streams);
+    return report_failure(streams, named + ": nothing was changed");
+  }
+  if (auto done = carry_out(*edit, options, 0, {}, streams); !done) {
+    return report_failure(streams, done.error().message);
+  }
+  if (options.json) {
+    Json document = json_of_edit(*model, *edit, options);
+    document["removed"] = Json::array();
+    for (const std::uint32_t at : removed) document["removed"].push_back(json_of(model->tensors()[at]));
+    write_json(document, streams.out);
+  } else {
+    if (options.is_dry_run) {
+      for (const std::uint32_t at : removed) {
+        streams.out << printable_name(model->tensors()[at].name) << '\n';
+      }
+    }
+    print_freed(streams.out, *edit, options,
+                fmt::format("removed {}, {}", counted(removed.size(), "tensor"), human_size(size_bytes)));
+  }
+  streams.out.flush();
+  return streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,117 @@
+// stfs set: changes metadata, and what the bytes of a tensor mean, in place.
+#include <fmt/format.h>
+
+#include <optional>
+#include <ostream>
+#include <utility>
+
+#include "core/base/utf8.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/edit.h"
+#include "tools/cli/new_tensor.h"
+#include "tools/target/target.h"
+#include "tools/text/printable.h"
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+namespace {
+
+constexpr const char* kSetExamples =
+    "--dtype and --shape give the bytes of the tensor NAME another meaning; the bytes stay. Their number "
+    "must\n"
+    "be what the new dtype and shape need. In a sharded model a key is set in the shards that have it, else\n"
+    "in the first one. All changes happen at once, or none.\n"
+    "\n"
+    "Examples:\n"
+    "  stfs set model.safetensors --metadata format=pt --metadata author=me\n"
+    "  stfs set model.safetensors --unset title\n"
+    "  stfs set model.safetensors lm_head.weight --shape 64,128\n"
+    "  stfs set model.safetensors model.norm.weight --dtype U32";
+
+struct SetRequest {
+  std::string target;
+  std::vector<std::string> name;
+  std::vector<std::string> metadata;
+  std::vector<std::string> unset;
+  std::string dtype;
+  std::string shape;
+  EditOptions options;
+};
+
+/// Makes the changes. @return what is wrong with the command line, if anything is.
+Result<std::string> make_changes(const SetRequest& request, const TensorForm& form, const Model& model,
+                                 ModelEdit& edit) {
+  for (const std::string& pair : request.metadata) {
+    const std::size_t at = pair.find('=');
+    if (at == std::string::npos || at == 0) {
+      return fmt::format("--metadata: \"{}\": is not KEY=VALUE", pair);
+    }
+    if (!is_utf8(pair)) return std::string("--metadata: is not UTF-8");
+    edit.set_metadata(pair.substr(0, at), pair.substr(at + 1));
+  }
+  for (const std::string& key : request.unset) {
+    bool is_there = false;
+    for (const auto& [known, value] : model.metadata()) is_there = is_there || known == key;
+    if (!is_there) {
+      return fail(ErrorCode::NotFound, ENOENT,
+                  fmt::format("{}: has no metadata of the key \"{}\"", request.target, key));
+    }
+    edit.set_metadata(key, std::nullopt);
+  }
+  if (request.name.empty()) return std::string();
+  auto position = find_tensor(model, request.target, request.name.front());
+  if (!position) return pass_on(std::move(position));
+  const Tensor tensor = model.tensors()[*position];
+  auto done = edit.reinterpret(tensor.name, form.dtype.value_or(tensor.dtype),
+                               form.shape.value_or(std::vector(tensor.shape.begin(), tensor.shape.end())));
+  if (!done) return tl::unexpected(std::move(done).error().within(request.target));
+  return std::string();
+}
+
+}  // namespace
+
+int set(const Arguments& arguments, Streams& streams) {
+  SetRequest request;
+  CommandLine line("set", "Change metadata, or the dtype and shape of a tensor. No tensor's bytes change.",
+                   kSetExamples);
+  line.positional(request.target, "TARGET", "Archive, sharded model, or root of a mount.");
+  line.positionals(request.name, "NAME", "Tensor, for --dtype and --shape.");
+  line.texts(request.metadata, "--metadata", "KEY=VALUE", "Set a key of the metadata. May be repeated.");
+  line.texts(request.unset, "--unset", "KEY", "Remove a key of the metadata. May be repeated.");
+  line.text(request.dtype, "--dtype", "DTYPE", "New dtype of NAME.");
+  line.text(request.shape, "--shape", "SHAPE", "New shape of NAME, such as 4096,4096.");
+  add_edit_options(line, request.options);
+  if (const auto code = line.parse(arguments, streams)) return *code;
+  const bool has_form = line.has("--dtype") || line.has("--shape");
+  if (request.name.size() > 1) return report_wrong_usage(streams, "name one tensor");
+  if (has_form != !request.name.empty()) {
+    return report_wrong_usage(streams, "NAME needs --dtype or --shape, and they need NAME");
+  }
+  if (!has_form && request.metadata.empty() && request.unset.empty()) {
+    return report_wrong_usage(streams, "say what to set: --metadata, --unset, --dtype or --shape");
+  }
+  const auto form = parse_form(request.dtype, request.shape);
+  if (!form) return report_wrong_usage(streams, form.error().message);
+
+  const auto model = open_for_edit(request.target, request.options, streams);
+  if (!model) return kFailed;
+  auto edit = ModelEdit::of(*model);
+  if (!edit) return report_failure(streams, edit.error().message);
+  const auto mistake = make_changes(request, *form, *model, *edit);
+  if (!mistake) return report_failure(streams, mistake.error().message);
+  if (!mistake->empty()) return report_wrong_usage(streams, *mistake);
+  if (auto done = carry_out(*edit, request.options, 0, {}, streams); !done) {
+    return report_failure(streams, done.error().message);
+  }
+  if (request.options.json) {
+    write_json(json_of_edit(*model, *edit, request.options), streams.out);
+  } else {
+    print_freed(streams.out, *edit, request.options,
+                edit->is_empty() ? "nothing to change in " + printable(request.target)
+                                 : "changed " + printable(request.target));
+  }
+  streams.out.flush();
+  return streams.out ? kDone : kFailed;
+}
+
+}  // namespace stfs::tools
