@@ -51,6 +51,10 @@ void CommitProtocol::add(Transaction& transaction, const CommitOptions& options,
                     .stopped = {}});
 }
 
+Durability CommitProtocol::Part::durability() const {
+  return plan.after() ? Durability::Power : archive().durability(options->durability);
+}
+
 Result<void> CommitProtocol::commit() {
   return guard_memory([this] { return commit_unguarded(); });
 }

@@ -59,9 +59,7 @@ class CommitProtocol {
     [[nodiscard]] Archive& archive() const { return transaction->archive_; }
     [[nodiscard]] Journal& journal() const { return *transaction->journal_; }
     /// An edit that a loss of power undid in part could leave no valid header.
-    [[nodiscard]] Durability durability() const {
-      return plan.after() ? Durability::Power : archive().durability(options->durability);
-    }
+    [[nodiscard]] Durability durability() const;
   };
   Result<void> commit_unguarded();
   /// Steps 5 to 8 for the parts that change something.

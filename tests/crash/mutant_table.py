@@ -581,8 +581,8 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a new tensor takes the place of one that stays",
-        "const ByteRange behind = {range.end(), best->end() - range.end()};",
-        "const ByteRange behind = *best;",
+        "if (begin > hole->end() || hole->end() - begin < size_bytes) continue;",
+        "if (begin > hole->end()) continue;",
         ("edits",),
     ),
 )
