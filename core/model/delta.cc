@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <unordered_set>
@@ -18,10 +19,12 @@
 namespace stfs {
 namespace {
 
-constexpr std::string_view kVersion = "1";
+constexpr std::string_view kVersion = "2";
+constexpr std::string_view kFirstVersion = "1";
 constexpr std::string_view kBase = "safetensorsfs.delta.base";
 constexpr std::string_view kBaseTensors = "safetensorsfs.delta.base_tensors";
 constexpr std::string_view kBaseBytes = "safetensorsfs.delta.base_bytes";
+constexpr std::string_view kBaseFiles = "safetensorsfs.delta.base_files";
 constexpr std::string_view kRemoved = "safetensorsfs.delta.removed";
 
 bool is_delta_key(std::string_view key) {
@@ -55,6 +58,66 @@ Result<std::vector<std::string>> parse_names(std::string_view json) {
   return names;
 }
 
+/// Takes [name, size, mtime].
+Result<BaseFile> take_base_file(JsonCursor& cursor) {
+  BaseFile file;
+  int at = 0;
+  const auto wrong = [] {
+    return not_a_delta("{}: has an element that is not [name, size, time]", kBaseFiles);
+  };
+  if (cursor.peek() != '[') return wrong();
+  auto done = cursor.for_each_element([&]() -> Result<void> {
+    if (at == 0) {
+      if (cursor.peek() != '"') return wrong();
+      std::string decoded;
+      file.name = cursor.take_string(decoded);
+    } else {
+      const auto number = cursor.take_whole_number();
+      const bool is_time = at == 2;
+      if (!number || at > 2 || (is_time && *number > std::numeric_limits<std::int64_t>::max()))
+        return wrong();
+      if (is_time) {
+        file.mtime_ns = static_cast<std::int64_t>(*number);
+      } else {
+        file.size_bytes = *number;
+      }
+    }
+    ++at;
+    return {};
+  });
+  if (!done) return tl::unexpected(std::move(done).error());
+  if (at != 3) return wrong();
+  return file;
+}
+
+Result<std::vector<BaseFile>> parse_base_files(std::string_view json) {
+  if (const auto wrong = find_json_error(json, 3)) {
+    return not_a_delta("{}: byte {}: {}", kBaseFiles, wrong->position, wrong->why);
+  }
+  JsonCursor cursor(json);
+  if (cursor.peek() != '[') return not_a_delta("{}: is not a JSON array", kBaseFiles);
+  std::vector<BaseFile> files;
+  auto done = cursor.for_each_element([&]() -> Result<void> {
+    auto file = take_base_file(cursor);
+    if (!file) return tl::unexpected(std::move(file).error());
+    files.push_back(std::move(*file));
+    return {};
+  });
+  if (!done) return tl::unexpected(std::move(done).error());
+  return files;
+}
+
+std::string text_of(const std::vector<BaseFile>& files) {
+  std::string text = "[";
+  for (const BaseFile& file : files) {
+    if (text.size() > 1) text += ',';
+    text += '[';
+    append_json_string(text, file.name);
+    text += fmt::format(",{},{}]", file.size_bytes, std::max<std::int64_t>(file.mtime_ns, 0));
+  }
+  return text + "]";
+}
+
 /// Adds a number in a fixed size, so that no two lists of numbers and texts give the same bytes.
 void update(Checksum& checksum, std::uint64_t number) {
   std::array<std::byte, 8> bytes{};
@@ -85,19 +148,28 @@ Result<Delta> parse_delta(const Metadata& metadata) {
   }
   if (!keys.contains(kDeltaKey))
     return not_a_delta("its metadata has no key {}, which stfs diff --out writes", kDeltaKey);
-  if (keys[kDeltaKey] != kVersion) {
-    return not_a_delta("it has version {}, this program knows version {}", in_quotes(keys[kDeltaKey]),
+  const std::string_view version = keys[kDeltaKey];
+  if (version != kVersion && version != kFirstVersion) {
+    return not_a_delta("it has version {}, this program knows versions 1 to {}", in_quotes(version),
                        kVersion);
   }
-  for (const std::string_view key : {kBase, kBaseTensors, kBaseBytes, kRemoved}) {
+  std::vector<std::string_view> due = {kBase, kBaseTensors, kBaseBytes, kRemoved};
+  if (version == kVersion) due.push_back(kBaseFiles);
+  for (const std::string_view key : due) {
     if (!keys.contains(key)) return not_a_delta("its metadata has no key {}", key);
   }
-  if (keys.size() != 5) return not_a_delta("its metadata has keys that version {} does not know", kVersion);
+  if (keys.size() != due.size() + 1)
+    return not_a_delta("its metadata has keys that version {} does not know", version);
   for (const std::string_view key : {kBaseTensors, kBaseBytes}) {
     if (!is_digest(keys[key])) return not_a_delta("{}: {} is no digest", key, in_quotes(keys[key]));
   }
   auto removed = parse_names(keys[kRemoved]);
   if (!removed) return tl::unexpected(std::move(removed).error());
+  if (version == kVersion) {
+    auto files = parse_base_files(keys[kBaseFiles]);
+    if (!files) return tl::unexpected(std::move(files).error());
+    delta.base_files = std::move(*files);
+  }
   delta.base = keys[kBase];
   delta.base_tensors = keys[kBaseTensors];
   delta.base_bytes = keys[kBaseBytes];
@@ -117,8 +189,39 @@ Metadata metadata_of(const Delta& delta) {
   metadata.emplace_back(kBase, delta.base);
   metadata.emplace_back(kBaseTensors, delta.base_tensors);
   metadata.emplace_back(kBaseBytes, delta.base_bytes);
+  metadata.emplace_back(kBaseFiles, text_of(delta.base_files));
   metadata.emplace_back(kRemoved, removed);
   return metadata;
+}
+
+std::vector<std::filesystem::path> split_deltas(std::string_view list) {
+  std::vector<std::filesystem::path> deltas;
+  std::string path;
+  for (std::size_t at = 0; at < list.size(); ++at) {
+    const bool is_escaped =
+        list[at] == '\\' && at + 1 < list.size() && (list[at + 1] == ':' || list[at + 1] == '\\');
+    if (is_escaped) {
+      path += list[++at];
+    } else if (list[at] == ':') {
+      deltas.emplace_back(std::exchange(path, {}));
+    } else {
+      path += list[at];
+    }
+  }
+  deltas.emplace_back(path);
+  return deltas;
+}
+
+std::string join_deltas(const std::vector<std::filesystem::path>& deltas) {
+  std::string list;
+  for (std::size_t at = 0; at < deltas.size(); ++at) {
+    if (at > 0) list += ':';
+    for (const char character : deltas[at].native()) {
+      if (character == ':' || character == '\\') list += '\\';
+      list += character;
+    }
+  }
+  return list;
 }
 
 std::string digest_of_tensors(const TensorIndex& tensors) {

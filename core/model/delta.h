@@ -3,18 +3,23 @@
 //
 //   tensors        those of the variant that the base lacks, or has with another dtype, shape or other bytes
 //   __metadata__   the variant's metadata, and these keys:
-//     safetensorsfs.delta                "1": the version of this format
+//     safetensorsfs.delta                "2": the version of this format
 //     safetensorsfs.delta.base           the base's file name, for people
 //     safetensorsfs.delta.base_tensors   XXH128 of the names, dtypes and shapes of all tensors of the base
-//     safetensorsfs.delta.base_bytes     XXH128 of the bytes of those tensors of the base that the variant
-//     keeps safetensorsfs.delta.removed        JSON array: the names of the base's tensors that the variant
+//     safetensorsfs.delta.base_bytes     XXH128 of the bytes of those tensors that the variant keeps
+//     safetensorsfs.delta.base_files     JSON array of [name, size, mtime in ns], one for each file of the
+//     base safetensorsfs.delta.removed        JSON array: the names of the base's tensors that the variant
 //     lacks
 //
+// Version 1 is the same without base_files.
+//
 // Neither digest depends on files: a delta of shards fits the archive that joins them, in any order of the
-// data. Opening a delta checks base_tensors. Only a reader of all that is kept can check base_bytes.
+// data. Opening a delta checks base_tensors. Only a reader of all that is kept can check base_bytes;
+// delta_base.h tells when the sizes and times of the files make that unnecessary.
 #pragma once
 
-#include <functional>
+#include <cstdint>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +31,18 @@
 namespace stfs {
 
 inline constexpr std::string_view kDeltaKey = "safetensorsfs.delta";
+/// The extended attribute of a mount's root, and of the views of the whole model, that names the mount's
+/// deltas as join_deltas() does.
+inline constexpr char kDeltaAttribute[] = "user.safetensors.delta";
+
+/// A file of the base, as it was when the delta was written.
+struct BaseFile {
+  std::string name;
+  std::uint64_t size_bytes = 0;
+  std::int64_t mtime_ns = 0;  // since the epoch; 0 if the time proves nothing
+
+  friend bool operator==(const BaseFile&, const BaseFile&) = default;
+};
 
 struct Delta {
   std::string base;
@@ -33,14 +50,22 @@ struct Delta {
   std::string base_bytes;
   std::vector<std::string> removed;
   Metadata metadata;  // the variant's own
+  /// In the order of the model's shards. Empty for version 1.
+  std::vector<BaseFile> base_files{};
 };
 
 /// Whether metadata has a key of a delta.
 bool is_delta(const Metadata& metadata);
 /// Splits the metadata of a delta. InvalidArgument: a key is missing, of another version, or damaged.
 Result<Delta> parse_delta(const Metadata& metadata);
-/// Joins them again.
+/// Joins them again, as the newest version.
 Metadata metadata_of(const Delta& delta);
+
+/// Splits a list of deltas, "A:B": B lies on top of A. A backslash stands before a colon or a backslash that
+/// belongs to a path. Empty parts are returned too.
+std::vector<std::filesystem::path> split_deltas(std::string_view list);
+/// Joins them again.
+std::string join_deltas(const std::vector<std::filesystem::path>& deltas);
 
 /// The digest "base_tensors" of a model's tensors.
 std::string digest_of_tensors(const TensorIndex& tensors);

@@ -49,16 +49,34 @@ Result<std::unique_ptr<Model>> Model::open(const std::filesystem::path& source, 
 
 Result<std::unique_ptr<Model>> Model::open_unguarded(const std::filesystem::path& source,
                                                      const ModelOptions& options) {
-  if (options.delta.empty()) return open_base(source, options);
-  if (options.access != Access::ReadOnly) {
+  if (!options.deltas.empty() && options.access != Access::ReadOnly) {
     return fail_system(EROFS, source.string(), "open with a delta");
   }
-  auto base = open_base(source, options);
-  if (!base) return base;
-  auto delta = Archive::open(options.delta, Access::ReadOnly, *options.storage, options.io);
-  if (!delta) return pass_on(std::move(delta));
-  auto model = lay_over(std::move(*base), std::move(*delta));
-  if (!model) return tl::unexpected(std::move(model).error().within(options.delta.string()));
+  auto model = open_base(source, options);
+  for (const std::filesystem::path& delta : options.deltas) {
+    if (!model) return model;
+    model = add_delta(std::move(*model), delta, options);
+  }
+  return model;
+}
+
+Result<std::unique_ptr<Model>> Model::add_delta(std::unique_ptr<Model> base,
+                                                const std::filesystem::path& delta,
+                                                const ModelOptions& options) {
+  auto archive = Archive::open(delta, Access::ReadOnly, *options.storage, options.io);
+  if (!archive) return pass_on(std::move(archive));
+  for (const Shard& shard : base->shards()) {
+    if (!shard.version) continue;
+    if (!shard.version->status.identity.same_file((*archive)->opened_status().identity)) continue;
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                fmt::format("{}: not usable as a delta: it is the same file as {}, which it would change",
+                            delta.string(), shard.path.string()));
+  }
+  auto model = lay_over(std::move(base), std::move(*archive));
+  if (!model) return tl::unexpected(std::move(model).error().within(delta.string()));
+  if (options.check_base) {
+    if (auto fits = options.check_base(**model); !fits) return pass_on(std::move(fits));
+  }
   return model;
 }
 
@@ -184,6 +202,7 @@ Result<std::unique_ptr<Model>> Model::lay_over(std::unique_ptr<Model> base,
   shard.path = archive->path();
   shard.adopt(std::move(archive));
   model->delta_ = std::move(*delta);
+  model->delta_count_ = base->delta_count_ + 1;
   model->metadata_ = &model->delta_->metadata;
   model->tensors_ = &model->merged_;
   model->ids_ = &model->merged_ids_;
@@ -294,6 +313,12 @@ Result<std::string> Model::read_index() const {
                 path_.string() + ": the index was changed while it was open");
   }
   return text;
+}
+
+std::vector<std::filesystem::path> Model::delta_paths() const {
+  std::vector<std::filesystem::path> paths;
+  for (const Shard& shard : shards().last(delta_count_)) paths.push_back(shard.path);
+  return paths;
 }
 
 bool Model::is_index_changed() const {

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -25,14 +26,20 @@
 
 namespace stfs {
 
+class Model;
+
 struct ModelOptions {
   Access access = Access::ReadOnly;
   /// Refuse a model whose index and shards disagree. The error names all disagreements.
   bool is_strict = false;
   Storage* storage = &system_storage();  // must outlive the model
   Io io = Io::Auto;
-  /// A delta (delta.h) whose changes the model shows on top of the source. Needs ReadOnly: EROFS.
-  std::filesystem::path delta{};  // empty: none
+  /// Deltas (delta.h) whose changes the model shows on top of the source, each on top of those before it.
+  /// With deltas, any access but ReadOnly fails with EROFS.
+  std::vector<std::filesystem::path> deltas{};
+  /// Runs for each delta once it lies on its base. A failure ends the opening. Null: the bytes of the base
+  /// are not checked, only names, dtypes and shapes of its tensors.
+  std::function<Result<void>(const Model& model)> check_base{};
 };
 
 /// Owns its archives. Everything that is const here never changes after open(), so any number of threads may
@@ -72,8 +79,14 @@ class Model {
   [[nodiscard]] const TensorIds& ids() const { return *ids_; }
   /// The tensor must be in the model.
   [[nodiscard]] Tensor tensor(TensorId id) const { return tensors()[*ids().position(id)]; }
-  /// The delta on top, if any; its archive is then the last of shards().
+  /// The delta on top, if any. Its archive is then the last of shards(); the others are its base.
   [[nodiscard]] const std::optional<Delta>& delta() const { return delta_; }
+  /// The absolute paths of all deltas, the one on top last.
+  [[nodiscard]] std::vector<std::filesystem::path> delta_paths() const;
+  /// Whether a shard is part of the base of a delta.
+  [[nodiscard]] bool is_of_base(std::uint32_t shard) const {
+    return delta_.has_value() && shard + 1 < shards_.size();
+  }
 
   /// The id of the tensor with exactly this name.
   [[nodiscard]] std::optional<TensorId> find(std::string_view name) const {
@@ -152,6 +165,10 @@ class Model {
   /// Makes the model of the base's tensors with the delta's changes.
   static Result<std::unique_ptr<Model>> lay_over(std::unique_ptr<Model> base,
                                                  std::unique_ptr<Archive> archive);
+  /// Opens a delta and lays it over its base.
+  static Result<std::unique_ptr<Model>> add_delta(std::unique_ptr<Model> base,
+                                                  const std::filesystem::path& delta,
+                                                  const ModelOptions& options);
   Result<void> adopt(const ModelIndex& index, TensorPlacement placement);
   Result<void> merge_tensors(std::vector<TensorPlace> places);
   void merge_metadata();
@@ -172,6 +189,7 @@ class Model {
   FileIdentity index_identity_;
   // Only for several archives:
   std::optional<Delta> delta_;
+  std::size_t delta_count_ = 0;
   TensorIndex merged_;
   TensorIds merged_ids_;
   Metadata merged_metadata_;

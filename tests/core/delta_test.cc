@@ -82,7 +82,8 @@ TEST_CASE("what a delta's metadata holds comes back", "[core][delta]") {
                     kDigest,
                     "fedcba9876543210fedcba9876543210",
                     {"a", "quote\"\\\n", "größe", ""},
-                    {{"format", "pt"}, {"", "x"}}};
+                    {{"format", "pt"}, {"", "x"}},
+                    {{"m-1 \"ü\".safetensors", 12, 1'795'581'858'798'325'641}, {"m-2", ~0ULL, 0}}};
   const Metadata metadata = metadata_of(delta);
   CHECK(is_delta(metadata));
   CHECK_FALSE(is_delta(delta.metadata));
@@ -93,14 +94,40 @@ TEST_CASE("what a delta's metadata holds comes back", "[core][delta]") {
   CHECK(parsed->base_bytes == delta.base_bytes);
   CHECK(parsed->removed == delta.removed);
   CHECK(parsed->metadata == delta.metadata);
+  CHECK(parsed->base_files == delta.base_files);
+}
+
+TEST_CASE("a delta of version 1, without the files of its base, is read", "[core][delta]") {
+  Metadata metadata;
+  for (const auto& [key, value] : metadata_of({"b", kDigest, kDigest, {"gone"}, {}, {{"b", 1, 2}}})) {
+    if (key.ends_with("base_files")) continue;
+    metadata.emplace_back(key, key == kDeltaKey ? "1" : value);
+  }
+  const auto parsed = parse_delta(metadata);
+  REQUIRE(parsed);
+  CHECK(parsed->removed == std::vector<std::string>{"gone"});
+  CHECK(parsed->base_files.empty());
+  metadata.emplace_back("safetensorsfs.delta.base_files", "[]");
+  CHECK(contains(refusal(metadata), "keys that version 1 does not know"));
+}
+
+TEST_CASE("a list of deltas is split at its colons", "[core][delta]") {
+  using Paths = std::vector<std::filesystem::path>;
+  CHECK(split_deltas("/a") == Paths{"/a"});
+  CHECK(split_deltas("/a:b") == Paths{"/a", "b"});
+  CHECK(split_deltas(":a:") == Paths{"", "a", ""});
+  CHECK(split_deltas(R"(a\:b\\:c\d\)") == Paths{"a:b\\", "c\\d\\"});
+  for (const Paths& paths : {Paths{"/a"}, Paths{"/a", "b:c", "\\:", "d\\"}})
+    CHECK(split_deltas(join_deltas(paths)) == paths);
 }
 
 TEST_CASE("a delta that is not sound is refused with its reason", "[core][delta]") {
-  const std::vector<Metadata::value_type> sound = {{"safetensorsfs.delta", "1"},
+  const std::vector<Metadata::value_type> sound = {{"safetensorsfs.delta", "2"},
                                                    {"safetensorsfs.delta.base", "b"},
                                                    {"safetensorsfs.delta.base_tensors", kDigest},
                                                    {"safetensorsfs.delta.base_bytes", kDigest},
-                                                   {"safetensorsfs.delta.removed", "[]"}};
+                                                   {"safetensorsfs.delta.removed", "[]"},
+                                                   {"safetensorsfs.delta.base_files", "[]"}};
   const auto with = [&](std::size_t at, std::string_view value) {
     Metadata metadata;
     for (std::size_t i = 0; i < sound.size(); ++i)
@@ -115,7 +142,7 @@ TEST_CASE("a delta that is not sound is refused with its reason", "[core][delta]
     }
     CHECK(contains(refusal(metadata), "its metadata has no key " + std::string(sound[left_out].first)));
   }
-  CHECK(contains(refusal(with(0, "2")), "it has version \"2\", this program knows version 1"));
+  CHECK(contains(refusal(with(0, "3")), "it has version \"3\", this program knows versions 1 to 2"));
   CHECK(contains(refusal(with(2, "0123")), "is no digest"));
   CHECK(contains(refusal(with(3, "0123456789ABCDEF0123456789ABCDEF")), "is no digest"));
   CHECK(contains(refusal(with(4, "{}")), "is not a JSON array"));
@@ -126,11 +153,22 @@ TEST_CASE("a delta that is not sound is refused with its reason", "[core][delta]
   CHECK(contains(refusal(with(4, "[[[]]]")), "byte "));
   Metadata more = with(9, "");
   more.emplace_back("safetensorsfs.delta.later", "");
-  CHECK(contains(refusal(more), "keys that version 1 does not know"));
+  CHECK(contains(refusal(more), "keys that version 2 does not know"));
+  REQUIRE(parse_delta(with(5, R"([ [ "a" , 0 , 9223372036854775807 ] ])")));
+  for (const char* files :
+       {"[1]", "[[]]", "[[1,1,1]]", R"([["a",1]])", R"([["a","1",1]])", R"([["a",-1,1]])", R"([["a",1,1.5]])",
+        R"([["a",1,1,1]])", R"([["a",18446744073709551616,1]])", R"([["a",1,9223372036854775808]])"}) {
+    CAPTURE(files);
+    CHECK(contains(refusal(with(5, files)), "an element that is not [name, size, time]"));
+  }
+  CHECK(contains(refusal(with(5, R"({"a":1})")), "base_files: is not a JSON array"));
+  CHECK(contains(refusal(with(5, "[[[[1]]]]")), "base_files: byte "));
 }
 
-TEST_CASE("no list of removed names crashes the parser", "[core][delta]") {
-  const std::string sound = R"(["a","b\u00e9\\","\ud83d\ude00",""])";
+TEST_CASE("no list of removed names or of files crashes the parser", "[core][delta]") {
+  const bool is_of_files = GENERATE(false, true);
+  const std::string sound = is_of_files ? R"([["a",12,345],["b\u00e9\\",0,18446744073709551615],["",7,8]])"
+                                        : R"(["a","b\u00e9\\","\ud83d\ude00",""])";
   std::mt19937 random(7);  // NOLINT: the same in each run
   std::uint64_t accepted = 0;
   for (int round = 0; round < 20'000; ++round) {
@@ -147,7 +185,7 @@ TEST_CASE("no list of removed names crashes the parser", "[core][delta]") {
     Metadata metadata = metadata_of({"b", kDigest, kDigest, {}, {}});
     Metadata changed;
     for (const auto& [key, value] : metadata)
-      changed.emplace_back(key, key.ends_with("removed") ? text : value);
+      changed.emplace_back(key, key.ends_with(is_of_files ? "base_files" : "removed") ? text : value);
     accepted += parse_delta(changed).has_value() ? 1 : 0;
   }
   CHECK(accepted > 100);
@@ -182,7 +220,7 @@ TEST_CASE("a model shows its delta's changes, whether its base is an archive or 
           "[core][delta][model]") {
   const DeltaFiles files;
   for (const std::string& base : {files.base, files.index}) {
-    const auto opened = Model::open(base, {.delta = files.delta});
+    const auto opened = Model::open(base, {.deltas = {files.delta}});
     REQUIRE(opened);
     const Model& model = **opened;
     CHECK(model.problems().empty());
@@ -204,13 +242,15 @@ TEST_CASE("a model shows its delta's changes, whether its base is an archive or 
 TEST_CASE("a delta that does not fit its base is refused, and both are named", "[core][delta][model]") {
   const DeltaFiles files;
   const auto why = [&](const std::string& base) {
-    const auto opened = Model::open(base, {.delta = files.directory / "delta.safetensors"});
+    const auto opened = Model::open(base, {.deltas = {files.directory / "delta.safetensors"}});
     REQUIRE_FALSE(opened);
     CHECK(contains(opened.error().message, "delta.safetensors"));
     return opened.error().message;
   };
-  // Also on top of itself.
-  CHECK(contains(why(files.delta), "it was made for another base, \"base.safetensors\""));
+  std::filesystem::copy_file(files.delta, files.directory / "copy.safetensors");
+  CHECK(contains(why(files.directory / "copy.safetensors"),
+                 "it was made for another base, \"base.safetensors\""));
+  CHECK(contains(why(files.delta), "it is the same file as "));
   files.write_delta({"absent"}, files.of_base());
   CHECK(contains(why(files.base), "it removes \"absent\", which its base lacks"));
   files.write_delta({"patch"}, files.of_base());
@@ -226,7 +266,7 @@ TEST_CASE("a delta that does not fit its base is refused, and both are named", "
 TEST_CASE("a delta on a base that lacks a shard names the shard", "[core][delta][model]") {
   const DeltaFiles files;
   std::filesystem::remove(files.directory / "s-1.safetensors");
-  const auto opened = Model::open(files.index, {.delta = files.delta});
+  const auto opened = Model::open(files.index, {.deltas = {files.delta}});
   REQUIRE_FALSE(opened);
   CHECK(contains(opened.error().message, "and a delta refuses this:"));
   CHECK(contains(opened.error().message, "s-1.safetensors"));
@@ -234,7 +274,7 @@ TEST_CASE("a delta on a base that lacks a shard names the shard", "[core][delta]
 
 TEST_CASE("a model with a delta can't be written", "[core][delta][model]") {
   const DeltaFiles files;
-  const auto opened = Model::open(files.base, {.access = Access::ReadWrite, .delta = files.delta});
+  const auto opened = Model::open(files.base, {.access = Access::ReadWrite, .deltas = {files.delta}});
   REQUIRE_FALSE(opened);
   CHECK(opened.error().errno_value == EROFS);
 }

@@ -66,6 +66,29 @@ TEST_CASE("target finds the archive behind a mount's root and the tensor behind 
   CHECK(gone.error().message == "/mnt/m/c: its archive " + archive + ": has no tensor c any more");
 }
 
+TEST_CASE("target opens the variant behind a mount of a delta, and never to write it",
+          "[tools][target][delta]") {
+  const test::TemporaryDirectory directory;
+  const std::string base = directory.write("b.safetensors", kArchive);
+  const std::string delta = directory.write("d.safetensors", test::archive_of({{"b", "z"}}));
+  const FakeMount mount{
+      {{"/mnt/v", {{"user.safetensors.archive", base}, {"user.safetensors.delta", delta}}},
+       {"/mnt/v/b", {{"user.safetensors.archive", delta}, {"user.safetensors.name", "b"}}}}};
+  const auto path = tools::locate_target("/mnt/v", Use::Tensors, mount);
+  REQUIRE(path);
+  CHECK(path->archive == base);
+  CHECK(path->deltas == std::vector<std::filesystem::path>{delta});
+  // It is no delta, and that is the reason for the refusal: it was asked for.
+  const auto refused = tools::open_target("/mnt/v", Use::Tensors, {}, mount);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().message.find("/mnt/v: its archive " + base + ": ") == 0);
+  CHECK(refused.error().message.find("not usable as a delta") != std::string::npos);
+  // A tensor lies in one of both files.
+  const auto tensor = tools::open_target("/mnt/v/b", Use::Tensors, {}, mount);
+  REQUIRE(tensor);
+  CHECK(tensor->model->path() == delta);
+}
+
 TEST_CASE("target says which archive of a mount is gone", "[tools][target]") {
   const test::TemporaryDirectory directory;
   const std::string archive = directory / "gone.safetensors";

@@ -135,7 +135,7 @@ Result<Target> open_source(const RepackRequest& request) {
   if (!request.delta.empty()) {
     auto delta = locate_target(request.delta, Use::Tensors);
     if (!delta) return pass_on(std::move(delta));
-    options.delta = std::move(delta->archive);
+    options.deltas = {std::move(delta->archive)};
   }
   auto source = open_target(request.source, Use::Tensors, options);
   if (source && source->tensor) {

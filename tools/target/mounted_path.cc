@@ -83,6 +83,7 @@ std::optional<fs::path> mount_above(const fs::path& named, const AttributeReader
 Result<TargetPath> locate_in_mount(const fs::path& named, std::string archive, Use use,
                                    const AttributeReader& attributes) {
   TargetPath path{.archive = std::move(archive), .is_mounted = true};
+  if (const auto deltas = attributes(named, kDeltaAttribute)) path.deltas = split_deltas(*deltas);
   if (use == Use::Model) return path;
   auto tensor = attributes(named, kNameAttribute);
   const auto view = view_at(named, attributes);

@@ -196,10 +196,15 @@ Result<Target> open_located(const TargetPath& path, const fs::path& named, const
   if (path.view) return Target{.view = path.view};
   if (options.access == Access::ReadWrite && path.is_mounted && is_on_read_only_mount(named)) {
     return fail(ErrorCode::ReadOnly, EROFS,
-                fmt::format("{}: lies in a read-only mount: to change its archive, name {}", named.string(),
-                            path.archive.string()));
+                path.deltas.empty()
+                    ? fmt::format("{}: lies in a read-only mount: to change its archive, name {}",
+                                  named.string(), path.archive.string())
+                    : fmt::format("{}: lies in a mount of {} on top of {}, which is read-only",
+                                  named.string(), join_deltas(path.deltas), path.archive.string()));
   }
-  auto model = Model::open(path.archive, options);
+  ModelOptions how = options;
+  how.deltas.insert(how.deltas.begin(), path.deltas.begin(), path.deltas.end());
+  auto model = Model::open(path.archive, how);
   if (!model) return tl::unexpected(told_about(std::move(model).error(), path.archive, named));
   const auto tensor = named_tensor(path, named, **model);
   if (!tensor) return tl::unexpected(tensor.error());

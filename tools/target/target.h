@@ -17,6 +17,9 @@
 //   transactions/T/NAME         | its archive    | the file   | name the own file     | name the own file
 //   any other directory         | name the root  | name the root | name the root      | name the root
 //
+// In a mount of a delta, "the model" is the base with the delta on top, and "its archive" is the base or the
+// delta, whichever holds the tensor. recover looks at the base.
+//
 // "The file" is the bytes that cat(1) prints. "Name ..." is a refusal whose message gives that path. The
 // attribute user.safetensors.view tells the kind of a file, so links and bind mounts into a mount mean the
 // same.
@@ -63,6 +66,7 @@ struct Target {
 /// mount, also that tensor or view.
 struct TargetPath {
   std::filesystem::path archive;
+  std::vector<std::filesystem::path> deltas{};  // that the mount shows on top
   std::optional<std::string> tensor{};
   std::optional<std::filesystem::path> view{};
   bool is_mounted = false;
@@ -77,8 +81,9 @@ Result<TargetPath> locate_target(const std::filesystem::path& named, Use use,
 Result<std::vector<TargetPath>> locate_targets(const std::filesystem::path& named, Use use,
                                                const AttributeReader& attributes = read_mount_attribute);
 
-/// Opens what the user named. ReadWrite fails with EROFS for a path inside a read-only mount, even if the
-/// archive behind it is writable: the read-only mount is a deliberate choice.
+/// Opens what the user named, with the deltas of its mount below those of the options. ReadWrite fails with
+/// EROFS for a path inside a read-only mount, even if the archive behind it is writable: the read-only mount
+/// is a deliberate choice.
 Result<Target> open_target(const std::filesystem::path& named, Use use, const ModelOptions& options = {},
                            const AttributeReader& attributes = read_mount_attribute);
 /// Opens a path that locate_target() or locate_targets() has found for `named`.

@@ -1,0 +1,197 @@
+// Compares files with what a delta's metadata and its extended attribute say, or reads them.
+#include "core/model/delta_base.h"
+
+#include <fmt/chrono.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <ctime>
+#include <span>
+#include <thread>
+#include <utility>
+
+#include "core/base/checksum.h"
+#include "core/base/wall_clock.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::uint64_t kPieceBytes = 4U << 20U;
+constexpr std::int64_t kSecondNs = 1'000'000'000;
+
+/// All shards but the delta on top, if there is one.
+std::span<const Shard> base_shards(const Model& model) {
+  return model.shards().first(model.shards().size() - (model.delta() ? 1 : 0));
+}
+
+bool proves_something(std::int64_t mtime_ns) {
+  return mtime_ns > 0 && mtime_ns % kSecondNs != 0;
+}
+
+std::string time_text(std::int64_t mtime_ns) {
+  return fmt::format("{:%F %T}.{:09}", fmt::gmtime(static_cast<std::time_t>(mtime_ns / kSecondNs)),
+                     mtime_ns % kSecondNs);
+}
+
+/// How a file differs from what it was. Empty if it does not.
+std::string difference_of(const Shard& shard, const BaseFile& was) {
+  const FileIdentity is = shard.archive->identity();
+  const std::string name = shard.path.string();
+  if (is.size_bytes != was.size_bytes) {
+    return fmt::format("{}: has {} bytes, and {} then", name, is.size_bytes, was.size_bytes);
+  }
+  if (!shard.archive->is_as_in_file()) return name + ": a commit to it is not in the file yet";
+  if (!proves_something(was.mtime_ns)) return name + ": the time of its last change was not recorded";
+  if (is.mtime_ns == was.mtime_ns) return {};
+  return fmt::format("{}: was last changed at {} UTC, and the delta's base at {}", name,
+                     time_text(is.mtime_ns), time_text(was.mtime_ns));
+}
+
+/// A digest of all that tells whether a file of the base is another one or was changed, also if its mtime was
+/// set back. Nothing if a file does not tell. No device: its number may change with each boot.
+std::optional<std::string> facts_of_base(const Model& model) {
+  Checksum checksum;
+  const auto add = [&checksum](std::string_view text) { checksum.update(std::as_bytes(std::span(text))); };
+  add(model.delta()->base_bytes);
+  add(model.delta()->base_tensors);
+  for (const Shard& shard : base_shards(model)) {
+    const File* file = shard.archive->local_file();
+    struct stat status {};
+    if (file == nullptr || !shard.archive->is_as_in_file()) return std::nullopt;
+    if (::fstat(file->descriptor(), &status) != 0) return std::nullopt;
+    const std::array<std::uint64_t, 6> facts = {static_cast<std::uint64_t>(status.st_ino),
+                                                static_cast<std::uint64_t>(status.st_size),
+                                                static_cast<std::uint64_t>(status.st_mtim.tv_sec),
+                                                static_cast<std::uint64_t>(status.st_mtim.tv_nsec),
+                                                static_cast<std::uint64_t>(status.st_ctim.tv_sec),
+                                                static_cast<std::uint64_t>(status.st_ctim.tv_nsec)};
+    checksum.update(std::as_bytes(std::span(facts)));
+  }
+  return "1 " + checksum.hex();
+}
+
+int descriptor_of_delta(const Model& model) {
+  const File* file = model.shards().back().archive->local_file();
+  return file == nullptr ? -1 : file->descriptor();
+}
+
+bool is_remembered(const Model& model, const std::string& facts) {
+  std::array<char, 64> value{};
+  const ssize_t size_bytes =
+      ::fgetxattr(descriptor_of_delta(model), kRememberedBase, value.data(), value.size());
+  return size_bytes >= 0 && std::string_view(value.data(), static_cast<std::size_t>(size_bytes)) == facts;
+}
+
+bool remember(const Model& model, const std::string& facts) {
+  return ::fsetxattr(descriptor_of_delta(model), kRememberedBase, facts.data(), facts.size(), 0) == 0;
+}
+
+}  // namespace
+
+std::vector<BaseFile> base_files_of(const Model& model) {
+  std::vector<BaseFile> files;
+  for (const Shard& shard : model.shards()) {
+    const FileIdentity is = shard.archive->identity();
+    const bool counts = shard.archive->is_as_in_file() && proves_something(is.mtime_ns);
+    files.push_back({shard.path.filename(), is.size_bytes, counts ? is.mtime_ns : 0});
+  }
+  return files;
+}
+
+void wait_for_later_times(const Model& model) {
+  constexpr std::chrono::milliseconds kLongestTick{20};
+  std::int64_t newest_ns = 0;
+  for (const Shard& shard : model.shards()) {
+    if (shard.archive) newest_ns = std::max(newest_ns, shard.archive->identity().mtime_ns);
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  while (newest_ns >= wall_clock_ns(Clock::Coarse) &&
+         std::chrono::steady_clock::now() - begin < kLongestTick) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_t> positions,
+                                    const GoesOn& goes_on) {
+  std::ranges::sort(positions, {}, [&](std::uint32_t position) { return model.tensors()[position].name; });
+  Checksum checksum;
+  std::vector<std::byte> scratch;
+  for (const std::uint32_t position : positions) {
+    const ByteRange whole = model.file_range(position);
+    for (std::uint64_t done = 0; done < whole.size_bytes; done += kPieceBytes) {
+      const auto bytes = model.archive_of(position).read(
+          {whole.offset + done, std::min(kPieceBytes, whole.size_bytes - done)}, scratch);
+      if (!bytes) return tl::unexpected(bytes.error());
+      checksum.update(*bytes);
+      if (!goes_on(bytes->size()))
+        return fail(ErrorCode::System, EINTR, model.path().native() + ": interrupted, nothing was written");
+    }
+  }
+  return checksum.hex();
+}
+
+std::vector<std::uint32_t> kept_tensors(const Model& model) {
+  std::vector<std::uint32_t> positions;
+  for (std::uint32_t position = 0; position < model.tensors().size(); ++position) {
+    if (model.is_of_base(model.place(position).shard)) positions.push_back(position);
+  }
+  return positions;
+}
+
+std::string differences_of_base(const Model& model) {
+  constexpr std::size_t kShown = 3;
+  const auto shards = base_shards(model);
+  const std::vector<BaseFile>& were = model.delta()->base_files;
+  if (were.empty()) return "the delta does not record the times of its base's files";
+  if (were.size() != shards.size()) {
+    return fmt::format("the base has {} file{}, and {} then", shards.size(), shards.size() == 1 ? "" : "s",
+                       were.size());
+  }
+  std::string text;
+  std::size_t count = 0;
+  for (std::size_t at = 0; at < shards.size(); ++at) {
+    const std::string difference = difference_of(shards[at], were[at]);
+    if (difference.empty() || ++count > kShown) continue;
+    text += (text.empty() ? "" : "; ") + difference;
+  }
+  if (count > kShown) text += fmt::format("; and {} more files", count - kShown);
+  return text;
+}
+
+Result<void> check_base_bytes(const Model& model, const GoesOn& goes_on) {
+  const auto found = digest_of_bytes(model, kept_tensors(model), goes_on);
+  if (!found) return tl::unexpected(found.error());
+  if (*found == model.delta()->base_bytes) return {};
+  const std::string differences = differences_of_base(model);
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              fmt::format("{}: is not the base of {}: the bytes of some tensors have changed since{}{}",
+                          model.path().native(), model.shards().back().path.native(),
+                          differences.empty() ? "" : ": ", differences));
+}
+
+Result<BaseCheck> check_base(const Model& model,
+                             const std::function<void(std::uint64_t size_bytes, std::string_view why)>& begin,
+                             const GoesOn& goes_on) {
+  const std::string why = differences_of_base(model);
+  if (why.empty()) return BaseCheck::Known;
+  auto facts = facts_of_base(model);
+  if (facts && is_remembered(model, *facts)) return BaseCheck::Known;
+  std::uint64_t size_bytes = 0;
+  for (const std::uint32_t position : kept_tensors(model))
+    size_bytes += model.file_range(position).size_bytes;
+  begin(size_bytes, why);
+  wait_for_later_times(model);
+  facts = facts_of_base(model);
+  if (auto fits = check_base_bytes(model, goes_on); !fits) return tl::unexpected(std::move(fits).error());
+  if (facts != facts_of_base(model)) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                model.path().native() + ": was changed while it was compared with the delta");
+  }
+  return facts && remember(model, *facts) ? BaseCheck::Remembered : BaseCheck::Read;
+}
+
+}  // namespace stfs

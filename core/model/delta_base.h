@@ -1,0 +1,62 @@
+// Whether a base still has the bytes that a delta was made for.
+//
+// Reading the whole base takes minutes if it is large. The sizes and times of its files answer in most cases:
+//   1. The delta's metadata has them from the time when the delta was written.
+//   2. An extended attribute of the delta's file has those of a base that was read and found right.
+// Otherwise the tensors that the delta keeps are read.
+//
+// A time counts only if nobody sets it for many files at once, as tools that unpack archives do: so not if it
+// is a whole second. It does not count either while a journal overrides the file.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/model/model.h"
+
+namespace stfs {
+
+/// The extended attribute of a delta's file that remembers a base.
+inline constexpr char kRememberedBase[] = "user.safetensorsfs.base";
+
+/// Runs after each piece that was read. False ends the reading: EINTR.
+using GoesOn = std::function<bool(std::uint64_t size_bytes)>;
+
+/// The files of a model as the base of a new delta, in the order of shards().
+std::vector<BaseFile> base_files_of(const Model& model);
+/// Waits until the present tick of the kernel's file clock has passed, at most 20 ms. Before Linux 6.13 this
+/// clock is coarse: a file that was written to in this tick could be written to again without a change of its
+/// time. Call before the bytes are read.
+void wait_for_later_times(const Model& model);
+/// The digest "base_bytes": of the bytes of these tensors, one after the other, in order of their names.
+Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_t> positions,
+                                    const GoesOn& goes_on);
+
+// Of a model with a delta on top:
+
+/// The tensors that the delta keeps of its base.
+std::vector<std::uint32_t> kept_tensors(const Model& model);
+/// How the files of the base differ from those that the delta was made for. Empty if they do not.
+std::string differences_of_base(const Model& model);
+/// Reads the kept tensors. EINVAL, with the names of files that differ: they have other bytes.
+Result<void> check_base_bytes(const Model& model, const GoesOn& goes_on);
+
+enum class BaseCheck : std::uint8_t {
+  Known,       // files with these sizes and times are known to be right
+  Read,        // the tensors were read and are right
+  Remembered,  // ... and the next check is quick
+};
+/// Checks the base in the quickest way. Remembers a base that was read, if the delta's file can be given an
+/// attribute.
+/// @param begin  runs before the tensors are read, with their size and the reason.
+/// @return also ESTALE: a file was changed during the check.
+Result<BaseCheck> check_base(const Model& model,
+                             const std::function<void(std::uint64_t size_bytes, std::string_view why)>& begin,
+                             const GoesOn& goes_on);
+
+}  // namespace stfs

@@ -1,0 +1,220 @@
+// Whether a base has the bytes that a delta was made for: by times, by an attribute, and by reading.
+#include "core/model/delta_base.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
+#include <utime.h>
+
+#include "core/archive/archive_writer.h"
+#include "tests/support/catch.h"
+#include "tests/support/model_content.h"
+#include "tests/support/plain.h"
+#include "tests/support/skip.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using test::contains;
+
+namespace {
+
+constexpr struct timespec kTime = {1'700'000'000, 123'456'789};
+
+void write_texts(const std::string& path, const std::vector<std::pair<std::string, std::string>>& tensors,
+                 const Metadata& metadata = {}) {
+  std::vector<TensorSpec> specs;
+  for (const auto& [name, bytes] : tensors) specs.push_back({name, Dtype::U8, {bytes.size()}});
+  auto writer = ArchiveWriter::create(path, specs, metadata, true);
+  REQUIRE(writer);
+  for (const auto& [name, bytes] : tensors) REQUIRE(writer->append(std::as_bytes(std::span(bytes))));
+  REQUIRE(writer->finish());
+}
+
+void set_time(const std::string& path, struct timespec mtime) {
+  const struct timespec times[2] = {{0, UTIME_OMIT}, mtime};
+  REQUIRE(::utimensat(AT_FDCWD, path.c_str(), times, 0) == 0);
+}
+
+/// A base, and the deltas A, which changes "a" and keeps "k", and B on top of it, which changes "b".
+class StackedDeltas {
+ public:
+  StackedDeltas() {
+    write_texts(base, {{"k", "keep"}, {"a", "old"}, {"b", "old"}});
+    set_time(base, kTime);
+    write_delta(a, "a", {});
+    write_delta(b, "b", {a});
+  }
+
+  /// Writes the delta that changes one tensor of the base with these deltas.
+  void write_delta(const std::string& path, const std::string& changed,
+                   std::vector<std::filesystem::path> deltas) const {
+    const auto under = Model::open(base, {.deltas = std::move(deltas)});
+    REQUIRE(under);
+    std::vector<std::uint32_t> kept;
+    for (std::uint32_t at = 0; at < (*under)->tensors().size(); ++at) {
+      if ((*under)->tensors()[at].name != changed) kept.push_back(at);
+    }
+    const Delta made{"base",
+                     digest_of_tensors((*under)->tensors()),
+                     digest_of_bytes(**under, kept, [](std::uint64_t) { return true; }).value(),
+                     {},
+                     {},
+                     base_files_of(**under)};
+    write_texts(path, {{changed, "new"}}, metadata_of(made));
+  }
+  /// What check_base() says of each delta, and why bytes were read.
+  Result<std::vector<BaseCheck>> check(const std::vector<std::filesystem::path>& deltas) {
+    std::vector<BaseCheck> found;
+    why.clear();
+    auto model =
+        Model::open(base, {.deltas = deltas, .check_base = [&](const Model& each) -> Result<void> {
+                             auto checked = check_base(
+                                 each, [&](std::uint64_t, std::string_view reason) { why += reason; },
+                                 [&](std::uint64_t) { return !is_ending; });
+                             if (!checked) return tl::unexpected(checked.error());
+                             found.push_back(*checked);
+                             return {};
+                           }});
+    if (!model) return tl::unexpected(model.error());
+    return found;
+  }
+  /// The same, of the delta A.
+  Result<BaseCheck> check() {
+    auto found = check({a});
+    if (!found) return tl::unexpected(found.error());
+    return found->front();
+  }
+
+  test::TemporaryDirectory directory;
+  std::string base = directory / "base.safetensors";
+  std::string a = directory / "a.safetensors";
+  std::string b = directory / "b.safetensors";
+  std::string why;
+  bool is_ending = false;
+};
+
+bool has_attributes(const std::string& path) {
+  if (::setxattr(path.c_str(), "user.probe", "", 0, 0) == 0) return true;
+  test::note_skip("the file system of the temporary directory has no user attributes");
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE_METHOD(StackedDeltas, "a base with the size and time of the delta's is not read", "[core][delta]") {
+  CHECK(check().value() == BaseCheck::Known);
+  CHECK(why.empty());
+  // Its name does not matter.
+  std::filesystem::rename(base, directory / "other.safetensors");
+  base = directory / "other.safetensors";
+  CHECK(check().value() == BaseCheck::Known);
+  const auto both = check({a, b});
+  CHECK(both.value() == std::vector{BaseCheck::Known, BaseCheck::Known});
+}
+
+TEST_CASE_METHOD(StackedDeltas, "a base with another time is read once, and that is remembered",
+                 "[core][delta]") {
+  if (!has_attributes(a)) return;
+  set_time(base, {kTime.tv_sec, kTime.tv_nsec + 1});
+  CHECK(check().value() == BaseCheck::Remembered);
+  CHECK(contains(why, base +
+                          ": was last changed at 2023-11-14 22:13:20.123456790 UTC, and the delta's base at "
+                          "2023-11-14 22:13:20.123456789"));
+  CHECK(check().value() == BaseCheck::Known);
+  CHECK(why.empty());
+  // Not of another file with the same time, nor where somebody has set the time back.
+  std::filesystem::copy_file(base, directory / "copy.safetensors");
+  std::filesystem::rename(directory / "copy.safetensors", base);
+  set_time(base, {kTime.tv_sec, kTime.tv_nsec + 1});
+  CHECK(check().value() == BaseCheck::Remembered);
+  set_time(base, {kTime.tv_sec, kTime.tv_nsec + 1});
+  CHECK(check().value() == BaseCheck::Remembered);
+  // Nor for another delta.
+  REQUIRE(::setxattr(b.c_str(), kRememberedBase, "1 0123456789abcdef0123456789abcdef", 34, 0) == 0);
+  CHECK(check({a, b}).value() == std::vector{BaseCheck::Known, BaseCheck::Remembered});
+  CHECK(check({a, b}).value() == std::vector{BaseCheck::Known, BaseCheck::Known});
+}
+
+TEST_CASE_METHOD(StackedDeltas, "a base with other bytes is refused by its name", "[core][delta]") {
+  write_texts(base, {{"k", "KEEP"}, {"a", "old"}, {"b", "old"}});
+  set_time(base, {kTime.tv_sec + 1, 5});
+  for (int time = 0; time < 2; ++time) {  // nothing is remembered of it
+    const auto refused = check();
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().errno_value == EINVAL);
+    CHECK(contains(refused.error().message, base + ": is not the base of " + a));
+    CHECK(contains(refused.error().message, base + ": was last changed at 2023-11-14 22:13:21.000000005"));
+  }
+  // What the delta replaces may be anything.
+  write_texts(base, {{"k", "keep"}, {"a", "any"}, {"b", "old"}});
+  CHECK(check());
+  // Another layout.
+  write_texts(base, {{"a", "old"}, {"b", "old"}, {"k", "keep"}}, {{"long", std::string(10'000, 'x')}});
+  CHECK(check());
+  CHECK(contains(why, " bytes, and "));
+}
+
+TEST_CASE_METHOD(StackedDeltas, "a time of whole seconds proves nothing", "[core][delta]") {
+  set_time(base, {kTime.tv_sec, 0});
+  write_delta(a, "a", {});
+  CHECK(check().value() != BaseCheck::Known);
+  CHECK(contains(why, "the time of its last change was not recorded"));
+}
+
+TEST_CASE_METHOD(StackedDeltas, "the base of a delta of version 1 is read", "[core][delta]") {
+  const auto second = Model::open(a, {});
+  Metadata metadata;
+  for (const auto& [key, value] : (*second)->metadata()) {
+    if (!key.ends_with("base_files")) metadata.emplace_back(key, key == kDeltaKey ? "1" : value);
+  }
+  write_texts(a, {{"a", "new"}}, metadata);
+  CHECK(check().value() != BaseCheck::Known);
+  CHECK(why == "the delta does not record the times of its base's files");
+}
+
+TEST_CASE_METHOD(StackedDeltas, "a check that must end does, and says so", "[core][delta]") {
+  set_time(base, {kTime.tv_sec, 1});
+  is_ending = true;
+  const auto ended = check();
+  REQUIRE_FALSE(ended);
+  CHECK(ended.error().errno_value == EINTR);
+  is_ending = false;
+  CHECK(check());
+}
+
+TEST_CASE_METHOD(StackedDeltas, "a base that changes while it is read is refused", "[core][delta]") {
+  set_time(base, {kTime.tv_sec, 1});
+  const auto model = Model::open(base, {.deltas = {a}});
+  const auto changed = check_base(
+      **model, [](std::uint64_t, std::string_view) {},
+      [&](std::uint64_t) {
+        set_time(base, {kTime.tv_sec, 2});
+        return true;
+      });
+  REQUIRE_FALSE(changed);
+  CHECK(changed.error().errno_value == ESTALE);
+}
+
+TEST_CASE_METHOD(StackedDeltas, "a delta on top of a delta shows both", "[core][delta][model]") {
+  const auto model = Model::open(base, {.deltas = {a, b}});
+  REQUIRE(model);
+  CHECK(test::tensor_content(**model, "k") == "keep");
+  CHECK(test::tensor_content(**model, "a") == "new");
+  CHECK(test::tensor_content(**model, "b") == "new");
+  CHECK((*model)->delta_paths() == std::vector<std::filesystem::path>{a, b});
+  CHECK((*model)->is_of_base(1));
+  CHECK_FALSE((*model)->is_of_base(2));
+}
+
+TEST_CASE_METHOD(StackedDeltas, "a delta can't be the base, nor be there twice", "[core][delta][model]") {
+  std::filesystem::create_symlink(base, directory / "link.safetensors");
+  using Paths = std::vector<std::filesystem::path>;
+  for (const Paths& deltas :
+       {Paths{base}, Paths{directory / "link.safetensors"}, Paths{a, a}, Paths{a, b, a}}) {
+    const auto refused = Model::open(base, {.deltas = deltas});
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().errno_value == EINVAL);
+    CHECK(contains(refused.error().message,
+                   deltas.back().string() + ": not usable as a delta: it is the same file as "));
+  }
+}
