@@ -236,6 +236,8 @@ Filesystem::Change Filesystem::note_foreign_change(std::uint32_t shard) {
   }
   found.is_outdated = found.is_outdated || reader_.is_broken(shard);
   found.stale = note_touched(shard);
+  // A delta fits only the bytes that it was made for. Reopening the model checks them.
+  found.is_outdated = found.is_outdated || model_->is_of_base(shard);
   return found;
 }
 
@@ -243,6 +245,7 @@ Stale Filesystem::note_touched(std::uint32_t shard) {
   const ArchiveReader& archive = model_->reader(shard);
   if (!reader_.is_broken(shard))
     log::info("{}: changed by another program; caches dropped", archive.path().string());
+  looks_[shard].is_touched = true;
   states_.note_foreign_change(shard, archive.identity().mtime_ns);
   ++changes_;
   return stale_shard(shard, Stale::What::Content);
@@ -291,6 +294,9 @@ void Filesystem::visit_cached(const Stale& stale, const VisitCached& visit) cons
 }
 
 void Filesystem::refuse(std::string why) {
+  for (std::uint32_t shard = 0; shard < looks_.size(); ++shard) {
+    if (looks_[shard].is_touched && model_->is_of_base(shard)) reader_.note_broken(shard);
+  }
   const std::scoped_lock lock(refusal_mutex_);
   why_refused_ = std::move(why);
   is_refused_ = true;

@@ -171,7 +171,7 @@ class Filesystem {
   /// Checks whether another program has changed a shard. If so, every tensor in it may have changed.
   Change check_for_change(std::uint32_t shard = 0);
   /// Makes every later look-up of files that show tensors fail with EIO and this message. Programs keep what
-  /// they have open.
+  /// they have open, except tensors of a delta's base whose bytes somebody has changed: they give EIO.
   void refuse(std::string why);
   [[nodiscard]] bool is_refused() const { return is_refused_; }
   /// Visits the entries that the kernel may have cached, except those of the root. The entries of a directory
@@ -217,6 +217,7 @@ class Filesystem {
   struct Look {
     std::atomic<bool> is_gone = false;     // no file lies at the path
     std::atomic<bool> is_unknown = false;  // the store failed the look
+    std::atomic<bool> is_touched = false;  // somebody else has changed bytes
   };
   /// @param ino  of the mount, or of the model.
   [[nodiscard]] Node resolve(Ino ino) const;
@@ -274,6 +275,7 @@ class Filesystem {
 
   [[nodiscard]] Result<std::string> tensor_attribute(TensorId tensor, std::string_view key) const;
   [[nodiscard]] Result<std::string> root_attribute(std::string_view key) const;
+  [[nodiscard]] Result<std::string> delta_attribute() const;
   /// @param ino  of the model.
   [[nodiscard]] Result<std::string> view_attribute(Ino ino, std::string_view key) const;
   /// The path of a tensor's file from the mount's root.

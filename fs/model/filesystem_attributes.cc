@@ -23,6 +23,7 @@ constexpr std::array<std::string_view, 6> kTensorKeys = {"name",    "dtype",  "s
 constexpr std::array<std::string_view, 2> kViewKeys = {"view", "file"};
 constexpr std::array<std::string_view, 2> kModelViewKeys = {"archive", "view"};
 constexpr std::array<std::string_view, 3> kRootKeys = {"archive", "tensors", "parameters"};
+constexpr std::string_view kDeltaKeyOfModel = "delta";  // on the root and on views of the model, with a delta
 
 tl::unexpected<Error> no_attribute() {
   return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
@@ -53,6 +54,7 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
   std::vector<std::string> names;
   if (node.ino == kRootIno) {
     for (const std::string_view key : kRootKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
+    if (model_->delta()) names.emplace_back(kDeltaAttribute);
     for (const auto& [key, value] : model_->metadata()) {
       std::string name = fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key);
       // The kernel cannot pass names that are too long or contain NUL; `stfs info` shows these keys.
@@ -63,6 +65,7 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
     return names;
   } else if (node.is_view() && !views_.tensor(node.ino)) {
     for (const std::string_view key : kModelViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
+    if (model_->delta()) names.emplace_back(kDeltaAttribute);
   } else {
     for (const std::string_view key : kTensorKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
     if (!node.is_view() && !node.is_staged()) return names;
@@ -75,11 +78,17 @@ Result<std::string> Filesystem::view_attribute(Ino ino, std::string_view key) co
   if (key == "view") return std::string(Views::kind(ino));
   const auto tensor = views_.tensor(ino);
   if (!tensor && key == "archive") return model_->path().string();
+  if (!tensor && key == kDeltaKeyOfModel) return delta_attribute();
   if (!tensor) return no_attribute();
   if (key == "file") return own_file(*tensor);
   if (key == "checksum") return no_attribute();
   if (const auto shape = views_.slice_shape(ino); shape && key == "shape") return shape_text(*shape);
   return tensor_attribute(*tensor, key);
+}
+
+Result<std::string> Filesystem::delta_attribute() const {
+  if (!model_->delta()) return no_attribute();
+  return join_deltas(model_->delta_paths());
 }
 
 std::string Filesystem::own_file(TensorId tensor) const {
@@ -105,6 +114,7 @@ Result<std::string> Filesystem::tensor_attribute(TensorId id, std::string_view k
 
 Result<std::string> Filesystem::root_attribute(std::string_view key) const {
   if (key == "archive") return model_->path().string();
+  if (key == kDeltaKeyOfModel) return delta_attribute();
   if (key == "tensors") return fmt::format("{}", model_->tensors().size());
   if (key == "parameters") return fmt::format("{}", model_->tensors().parameters());
   if (!key.starts_with(kMetadataPrefix)) return no_attribute();

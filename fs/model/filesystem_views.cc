@@ -1,6 +1,8 @@
 // Gives the views of `.safetensors/` their bytes, times and permissions (views.h).
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "fs/model/filesystem.h"
 
 namespace stfs {
@@ -37,8 +39,11 @@ Result<struct stat> Filesystem::stat_of_view(const Node& node) const {
   st.st_blksize = 1 << 20;
   st.st_size = static_cast<off_t>(*size_bytes);
   st.st_blocks = static_cast<blkcnt_t>((*size_bytes + kStatBlockBytes - 1) / kStatBlockBytes);
-  st.st_mtim = st.st_ctim = st.st_atim =
-      tensor ? states_.of(*tensor).mtime : timespec_of(model_->front().identity().mtime_ns);
+  std::int64_t model_mtime_ns = model_->front().identity().mtime_ns;
+  if (model_->delta()) {
+    model_mtime_ns = std::max(model_mtime_ns, model_->shards().back().archive->identity().mtime_ns);
+  }
+  st.st_mtim = st.st_ctim = st.st_atim = tensor ? states_.of(*tensor).mtime : timespec_of(model_mtime_ns);
   return st;
 }
 

@@ -3,6 +3,7 @@
 // file system of an inode number; a caller then calls that file system.
 #pragma once
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <cstdint>
@@ -29,6 +30,8 @@ class Forest {
   struct Heritage {
     std::shared_ptr<Activity> activity;
     std::uint64_t least_generation = 0;
+    /// Whether the mount ends: a long opening must then give up with EINTR.
+    std::function<bool()> is_ending{};
   };
   /// Opens the model that lies at a path now.
   using Open = std::function<Result<std::unique_ptr<Filesystem>>(const Heritage&)>;
@@ -94,6 +97,8 @@ class Forest {
   /// model are not reachable any more, but the kernel would keep them in its caches, and so an unused model's
   /// file would stay open. Entries of a refused model are still reachable.
   [[nodiscard]] std::vector<std::pair<Ino, std::string>> leftovers() const;
+  /// Makes a check_for_change() that is running give up its opening. Call when the mount ends.
+  void give_up_opening() { is_ending_ = true; }
   /// Also ends replaced models that are not in use any more.
   void tidy();
   void end();
@@ -154,6 +159,7 @@ class Forest {
 
   const bool is_lone_;
   bool is_read_only_ = true;
+  std::atomic<bool> is_ending_ = false;
   std::vector<std::unique_ptr<Tree>> trees_;
   mutable Editions editions_;
   Surroundings surroundings_;

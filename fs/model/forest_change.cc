@@ -15,7 +15,7 @@ namespace {
 /// True for an error that may pass without any change to the file, so that a retry makes sense.
 bool may_pass(const Error& error) {
   return error.code == ErrorCode::Busy || error.errno_value == ENOMEM || error.errno_value == ENFILE ||
-         error.errno_value == EMFILE;
+         error.errno_value == EMFILE || error.errno_value == EINTR;
 }
 
 void take_names(const Filesystem& filesystem, std::set<std::string>& names) {
@@ -94,7 +94,7 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
     return {.stale = {}, .entries = {}, .is_due_again = true};
   tree.tried_at = now;
 
-  Heritage heritage{.activity = tree.activity};
+  Heritage heritage{.activity = tree.activity, .is_ending = [this] { return is_ending_.load(); }};
   if (old) heritage.least_generation = old->newest_generation() + 1;
   auto opened = tree.open(heritage);
   auto number = opened ? editions_.add(std::move(*opened)) : tl::unexpected(opened.error());

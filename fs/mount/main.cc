@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/absolute_path.h"
 #include "core/storage/bus_guard.h"
 #include "fs/model/filesystem.h"
 #include "fs/model/forest.h"
@@ -64,7 +65,9 @@ std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::Filesy
     member.open =
         [path = opened.path, options,
          how](const stfs::Forest::Heritage& heritage) -> stfs::Result<std::unique_ptr<stfs::Filesystem>> {
-      auto model = stfs::open_model(path, how);
+      stfs::SourceOptions now = how;
+      now.is_ending = heritage.is_ending;
+      auto model = stfs::open_model(path, now);
       if (!model) return stfs::pass_on(std::move(model));
       stfs::FilesystemOptions its = options;
       its.activity = heritage.activity;
@@ -79,8 +82,14 @@ std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::Filesy
 
 int mount(stfs::Options& options) {
   raise_limit_of_open_files();
-  const stfs::SourceOptions how{
+  stfs::SourceOptions how{
       .is_read_only = options.filesystem.is_read_only, .is_strict = options.is_strict, .io = options.io};
+  for (const std::filesystem::path& delta : options.deltas) {
+    // The process in the background has another working directory, and may open the model again.
+    auto absolute = stfs::absolute_path(delta);
+    if (!absolute) return failed(absolute.error());
+    how.deltas.push_back(std::move(*absolute));
+  }
   auto source = stfs::open_source(options.source, how);
   if (!source) return failed(source.error());
   auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);

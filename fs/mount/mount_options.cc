@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/format/json_string.h"
+#include "core/model/delta.h"
 
 namespace stfs {
 namespace {
@@ -57,6 +58,18 @@ constexpr std::array kMountOptions = {
     MountOption{"ro", "",
                 "Refuse every change with EROFS. An archive that the user may not write is always read-only.",
                 flag<[](Options& o) { o.filesystem.is_read_only = true; }>()},
+    MountOption{
+        "delta", "FILE",
+        "Show SOURCE with the changes of FILE, which stfs diff --out wrote. The mount is read-only, and "
+        "SOURCE and FILE stay as they are. FILE:FILE2 shows FILE2 on top of FILE.",
+        [](std::string_view value, Options& options) -> std::string_view {
+          for (std::filesystem::path& delta : split_deltas(value)) {
+            if (delta.empty()) return "the path of a delta";
+            options.deltas.push_back(std::move(delta));
+          }
+          options.filesystem.is_read_only = true;
+          return kRight;
+        }},
     MountOption{
         "layout", "flat|tree",
         "Place of the tensors. flat (the default): one directory holds all tensors under their names. "

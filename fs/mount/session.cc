@@ -176,6 +176,7 @@ Result<void> Session::serve() {
   // must be aborted before the invalidator's thread can end, and that thread must end before the descriptor
   // is closed. The watcher may be waiting for the invalidator's thread, so it stops later.
   constexpr std::chrono::seconds kPatience{1};
+  forest.give_up_opening();
   if (!invalidator.finish_within(kPatience))
     abort_connection(parts.options.mount_point, parts.options.kernel_type());
   invalidator.stop();

@@ -9,6 +9,7 @@
 
 #include "core/base/absolute_path.h"
 #include "core/format/json_string.h"
+#include "core/model/delta_base.h"
 #include "core/model/model_directory.h"
 #include "fs/base/log.h"
 #include "fs/model/forest.h"
@@ -83,6 +84,25 @@ void log_copies(const Model& model) {
   }
 }
 
+/// Checks that a base has the bytes that the delta on top was made for.
+Result<void> check_base_of(const Model& model, const std::function<bool()>& is_ending) {
+  constexpr double kMega = 1e6;
+  const std::string base = model.path().string();
+  const std::string delta = model.shards().back().path.string();
+  const auto begin = [&](std::uint64_t size_bytes, std::string_view why) {
+    log::info("{}: {}: comparing {:.1f} MB of {} with what the delta was made for", delta, why,
+              static_cast<double>(size_bytes) / kMega, base);
+  };
+  const auto found =
+      check_base(model, begin, [&](std::uint64_t) { return is_ending == nullptr || !is_ending(); });
+  if (!found) return tl::unexpected(found.error());
+  if (*found == BaseCheck::Known) return {};
+  log::info("{}: fits {}{}", delta, base,
+            *found == BaseCheck::Remembered ? ", which is remembered"
+                                            : ", which can't be remembered: each mount compares them");
+  return {};
+}
+
 Result<Source> open_directory(Source source, const std::vector<std::string>& archives,
                               const SourceOptions& options) {
   if (archives.empty()) {
@@ -120,9 +140,12 @@ Result<Source> open_directory(Source source, const std::vector<std::string>& arc
 }  // namespace
 
 Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, const SourceOptions& options) {
-  ModelOptions how{.access = options.is_read_only ? Access::ReadOnly : Access::ReadWrite,
+  const bool is_read_only = options.is_read_only || !options.deltas.empty();
+  ModelOptions how{.access = is_read_only ? Access::ReadOnly : Access::ReadWrite,
                    .is_strict = options.is_strict,
-                   .io = options.io};
+                   .io = options.io,
+                   .deltas = options.deltas,
+                   .check_base = [&](const Model& model) { return check_base_of(model, options.is_ending); }};
   auto model = Model::open(source, how);
   std::string why_read_only;
   if (!model && how.access == Access::ReadWrite && is_refusal_to_write(model.error())) {
@@ -150,6 +173,11 @@ Result<Source> open_source(const std::filesystem::path& source, const SourceOpti
   if (std::filesystem::is_directory(source, failed)) {
     const auto found = list_model_directory(source);
     if (!found) return tl::unexpected(found.error());
+    if (found->indexes.empty() && !options.deltas.empty()) {
+      return fail(ErrorCode::InvalidArgument, EINVAL,
+                  opened.path.string() +
+                      ": is a directory of archives: a delta needs one model: name its archive or index");
+    }
     if (found->indexes.empty()) return open_directory(std::move(opened), found->archives, options);
   }
   auto model = open_model(opened.path, options);

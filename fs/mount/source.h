@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -28,8 +29,15 @@ struct SourceOptions {
   bool is_read_only = false;
   bool is_strict = false;  // -o strict
   Io io = Io::Auto;        // -o io=
+  /// -o delta=: absolute paths, each on top of those before it. The model is then opened for reading.
+  std::vector<std::filesystem::path> deltas{};
+  /// Whether a long check of a base must end. Null: never.
+  std::function<bool()> is_ending{};
 };
 
+/// Deltas need a single model. A base that does not have the bytes that a delta was made for is refused. The
+/// log says when the base must be read for that.
+///
 /// Opens an archive, an index, a directory with one index (its model), or a directory without an index (all
 /// of its archives). Opens each model for writing if that is allowed, else for reading. The log says why a
 /// model is read-only, and what is wrong with it. ENOENT for a directory without archives; EINVAL, with their

@@ -23,7 +23,9 @@ bool TensorReader::note_broken(std::uint32_t shard) {
 Result<const ArchiveReader*> TensorReader::unbroken_archive_of(TensorId tensor) const {
   const TensorPlace place = model_.place(tensor);
   if (!is_broken_[place.shard]) return &model_.reader(place.shard);
-  return fail(ErrorCode::ArchiveChanged, EIO, label_of(tensor) + ": the archive's header has changed");
+  return fail(ErrorCode::ArchiveChanged, EIO,
+              label_of(tensor) + (model_.is_of_base(place.shard) ? ": the base of the delta has changed"
+                                                                 : ": the archive's header has changed"));
 }
 
 Result<Bytes> TensorReader::read(TensorId tensor, ByteRange part) const {

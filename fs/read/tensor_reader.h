@@ -19,8 +19,8 @@
 
 namespace stfs {
 
-/// Any thread may call. EIO if a shard's header was changed underneath, so that no offset in it can be
-/// trusted.
+/// Any thread may call. EIO if a shard is broken: its header was changed underneath, so that no offset in it
+/// can be trusted, or it is the base of a delta and other bytes were changed.
 class TensorReader {
  public:
   /// Both must outlive this object.
@@ -46,7 +46,7 @@ class TensorReader {
   /// "ARCHIVE: tensor "NAME"", for messages.
   [[nodiscard]] std::string label_of(TensorId tensor) const;
 
-  /// Notes that a shard's header was changed underneath. @return false if that was known.
+  /// Notes that a shard is broken. @return false if that was known.
   bool note_broken(std::uint32_t shard);
   [[nodiscard]] bool is_broken(std::uint32_t shard) const { return is_broken_[shard]; }
   [[nodiscard]] bool is_any_broken() const { return is_any_broken_; }

@@ -44,6 +44,9 @@ TEST_CASE("SOURCE and MOUNTPOINT alone mount with the defaults", "[fs][options]"
 
 TEST_CASE("each -o option means what --help says", "[fs][options]") {
   CHECK(with_options("ro").filesystem.is_read_only);
+  CHECK(with_options("delta=d.safetensors").filesystem.is_read_only);
+  CHECK(with_options("ro").deltas.empty());
+  CHECK(with_options("delta=a:b,delta=/c").deltas == std::vector<std::filesystem::path>{"a", "b", "/c"});
   CHECK(with_options("layout=tree").filesystem.layout == Layout::Tree);
   CHECK(with_options("layout=flat").filesystem.layout == Layout::Flat);
   CHECK(with_options("uid=1000").filesystem.uid == 1000U);
@@ -98,6 +101,9 @@ TEST_CASE("what mount(8) and fstab lines carry along is accepted", "[fs][options
 TEST_CASE("a wrong -o option is refused, named, with what was due", "[fs][options]") {
   const std::vector<std::pair<const char*, const char*>> wrong = {
       {"layout=square", "flat or tree"},
+      {"delta", "the path of a delta"},
+      {"delta=", "the path of a delta"},
+      {"delta=a:", "the path of a delta"},
       {"layout", "flat or tree"},
       {"uid=root", "numeric id"},
       {"uid=", "numeric id"},
