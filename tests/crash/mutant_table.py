@@ -116,13 +116,13 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the old blocks that lie in a journal are not compared",
-        ": hash_blocks(journal, {range.old_offset, range.archive.size_bytes});",
-        ": hash_blocks(archive, range.archive);",
+        ": hash_blocks(journal, {range.old_offset, compared.size_bytes});",
+        ": hash_blocks(archive, compared);",
         ("journals",),
     ),
     Mutant(
         "a journal's archive is not checked",
-        "if (found.record.archive.compare(archive.stamp) == Kinship::Other) {",
+        "if (kinship_of(found.record, archive.stamp) == Kinship::Other) {",
         "if (false) {",
         ("journals",),
     ),
@@ -152,7 +152,7 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "ranges of a record may pass the archive's end",
-        "if (in_archive->end() > archive.size_bytes) return false;",
+        "if (in_archive->end() > size_after) return false;",
         "",
         ("journals",),
     ),
@@ -259,8 +259,8 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "reads do not come from the journal after a failed apply",
-        "archive.overlay().add({transaction.journal_->give_up(), std::move(part.plan).take_operations()});",
-        "",
+        "archive.overlay().add({transaction.journal_->give_up(), std::move(part.plan).take_operations(), after});",
+        "static_cast<void>(after);",
         ("faults",),
     ),
     Mutant(
@@ -329,15 +329,15 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what others wrote under a lane journal's commit may be lost with the power",
-        "const bool are_blocks_asked = goes_through_lanes || part.plan.before().birth_ns == 0;",
-        "const bool are_blocks_asked = part.plan.before().birth_ns == 0;",
+        "goes_through_lanes || part.plan.after() || part.plan.before().birth_ns == 0;",
+        "part.plan.after() || part.plan.before().birth_ns == 0;",
         ("edges",),
         scenario="durabilities: both, kept journals",
     ),
     Mutant(
         "what others wrote under a commit may be lost with the power where there are no birth times",
-        "const bool are_blocks_asked = goes_through_lanes || part.plan.before().birth_ns == 0;",
-        "const bool are_blocks_asked = goes_through_lanes;",
+        "goes_through_lanes || part.plan.after() || part.plan.before().birth_ns == 0;",
+        "goes_through_lanes || part.plan.after();",
         ("edges",),
         scenario="strangers: without birth times",
     ),
