@@ -49,9 +49,9 @@ class ModelEdit {
   [[nodiscard]] bool is_empty() const { return !is_changed_; }
   /// Plans the edit, without changing a file.
   Result<void> plan(bool uses_locks);
-  /// By which the tensors and the files become smaller, in bytes; after plan().
+  /// Of all fillers afterwards, and by which the archives become shorter, in bytes; after plan() or begin().
   [[nodiscard]] std::uint64_t freed_bytes() const;
-  /// Bytes of tensors that move to make room for a header; after plan().
+  /// Bytes of tensors that move to make room for a header; after plan() or begin().
   [[nodiscard]] std::uint64_t moved_bytes() const;
 
   /// Plans the edit and makes its journals.

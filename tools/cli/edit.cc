@@ -26,7 +26,7 @@ void add_edit_options(CommandLine& line, EditOptions& options) {
   line.flag(options.json, "--json", "Print the result as a JSON object.");
 }
 
-std::unique_ptr<Model> open_for_edit(const std::string& named, const EditOptions&, Streams& streams) {
+std::unique_ptr<Model> open_for_edit(const std::string& named, Streams& streams) {
   auto target = open_target(named, Use::Change, {.access = Access::ReadWrite});
   if (!target) {
     report_failure(streams, target.error().message);
@@ -67,8 +67,8 @@ Result<void> carry_out(ModelEdit& edit, const EditOptions& options, std::uint64_
   return committed;
 }
 
-void print_freed(std::ostream& out, const ModelEdit& edit, const EditOptions& options,
-                 std::string_view what) {
+void print_result(std::ostream& out, const ModelEdit& edit, const EditOptions& options,
+                  std::string_view what) {
   out << (options.is_dry_run ? "would have " : "") << what;
   if (edit.moved_bytes() > 0) {
     out << fmt::format("; moved {} to make room for the header", human_size(edit.moved_bytes()));

@@ -24,7 +24,7 @@ struct EditOptions {
 void add_edit_options(CommandLine& line, EditOptions& options);
 
 /// Opens the target, and reports what is wrong with it. Null: it can't be edited, as was reported.
-std::unique_ptr<Model> open_for_edit(const std::string& named, const EditOptions& options, Streams& streams);
+std::unique_ptr<Model> open_for_edit(const std::string& named, Streams& streams);
 
 /// Begins the edit, fills in the bytes of new tensors, and commits. With --dry-run only plans it. An
 /// interrupt before the commit point ends the process and leaves the model unchanged.
@@ -33,9 +33,10 @@ std::unique_ptr<Model> open_for_edit(const std::string& named, const EditOptions
 Result<void> carry_out(ModelEdit& edit, const EditOptions& options, std::uint64_t new_bytes,
                        const std::function<Result<void>()>& fill, Streams& streams);
 
-/// Prints the last line of the text: "WHAT; 12 KiB are free now".
-void print_freed(std::ostream& out, const ModelEdit& edit, const EditOptions& options, std::string_view what);
-/// A document with "path", "changed", "freed_bytes" and "moved_bytes".
+/// Prints what was done, or would have been, and how many bytes had to move for it.
+void print_result(std::ostream& out, const ModelEdit& edit, const EditOptions& options,
+                  std::string_view what);
+/// A document with "path", "changed", "free_bytes" and "moved_bytes".
 Json json_of_edit(const Model& model, const ModelEdit& edit, const EditOptions& options);
 
 /// "NAME: no tensor matches; did you mean ...?", for globs of the command line that match nothing.

@@ -41,7 +41,7 @@ int mv(const Arguments& arguments, Streams& streams) {
     return report_wrong_usage(streams, "FROM and TO must have equally many *");
   }
 
-  const auto model = open_for_edit(named, options, streams);
+  const auto model = open_for_edit(named, streams);
   if (!model) return kFailed;
   auto edit = ModelEdit::of(*model);
   if (!edit) return report_failure(streams, edit.error().message);
@@ -67,7 +67,7 @@ int mv(const Arguments& arguments, Streams& streams) {
         streams.out << fmt::format("{} -> {}\n", printable_name(renaming.from), printable_name(renaming.to));
       }
     }
-    print_freed(streams.out, *edit, options, "renamed " + counted(renamings.size(), "tensor"));
+    print_result(streams.out, *edit, options, "renamed " + counted(renamings.size(), "tensor"));
   }
   streams.out.flush();
   return streams.out ? kDone : kFailed;

@@ -38,7 +38,7 @@ int rm(const Arguments& arguments, Streams& streams) {
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (names.empty()) return report_wrong_usage(streams, "name the tensors to delete");
 
-  const auto model = open_for_edit(named, options, streams);
+  const auto model = open_for_edit(named, streams);
   if (!model) return kFailed;
   auto edit = ModelEdit::of(*model);
   if (!edit) return report_failure(streams, edit.error().message);
@@ -70,8 +70,8 @@ int rm(const Arguments& arguments, Streams& streams) {
         streams.out << printable_name(model->tensors()[at].name) << '\n';
       }
     }
-    print_freed(streams.out, *edit, options,
-                fmt::format("removed {}, {}", counted(removed.size(), "tensor"), human_size(size_bytes)));
+    print_result(streams.out, *edit, options,
+                 fmt::format("removed {}, {}", counted(removed.size(), "tensor"), human_size(size_bytes)));
   }
   streams.out.flush();
   return streams.out ? kDone : kFailed;

@@ -93,7 +93,7 @@ int set(const Arguments& arguments, Streams& streams) {
   const auto form = parse_form(request.dtype, request.shape);
   if (!form) return report_wrong_usage(streams, form.error().message);
 
-  const auto model = open_for_edit(request.target, request.options, streams);
+  const auto model = open_for_edit(request.target, streams);
   if (!model) return kFailed;
   auto edit = ModelEdit::of(*model);
   if (!edit) return report_failure(streams, edit.error().message);
@@ -106,9 +106,9 @@ int set(const Arguments& arguments, Streams& streams) {
   if (request.options.json) {
     write_json(json_of_edit(*model, *edit, request.options), streams.out);
   } else {
-    print_freed(streams.out, *edit, request.options,
-                edit->is_empty() ? "nothing to change in " + printable(request.target)
-                                 : "changed " + printable(request.target));
+    print_result(streams.out, *edit, request.options,
+                 edit->is_empty() ? "nothing to change in " + printable(request.target)
+                                  : "changed " + printable(request.target));
   }
   streams.out.flush();
   return streams.out ? kDone : kFailed;
