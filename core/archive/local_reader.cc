@@ -89,29 +89,28 @@ Result<std::string> LocalReader::header_text(std::uint64_t file_size_bytes) cons
 }
 
 Result<void> LocalReader::read_file(std::span<std::byte> to, std::uint64_t offset) const {
-  const auto read_part = [&](std::span<std::byte> part) { return file().read(part, offset); };
-  if (auto read = read_below_end(to, offset, read_part); !read) return read;
+  auto part = part_in_file(to, offset);
+  if (!part) return pass_on(std::move(part));
+  if (auto read = part->empty() ? Result<void>{} : file().read(*part, offset); !read) return read;
   return overlay_.lay_over(to, offset);
 }
 
 Result<void> LocalReader::read_through(std::span<std::byte> to, std::uint64_t offset) const {
-  const auto read_part = [&](std::span<std::byte> part) { return ArchiveReader::read_through(part, offset); };
-  if (auto read = read_below_end(to, offset, read_part); !read) return read;
+  auto part = part_in_file(to, offset);
+  if (!part) return pass_on(std::move(part));
+  if (auto read = ArchiveReader::read_through(*part, offset); !read) return read;
   return overlay_.lay_over(to, offset);
 }
 
-Result<void> LocalReader::read_below_end(
-    std::span<std::byte> to, std::uint64_t offset,
-    const std::function<Result<void>(std::span<std::byte>)>& read) const {
+Result<std::span<std::byte>> LocalReader::part_in_file(std::span<std::byte> to, std::uint64_t offset) const {
   const auto promised_bytes = overlay_.size_bytes();
-  if (!promised_bytes) return read(to);
+  if (!promised_bytes || offset + to.size() > *promised_bytes) return to;  // a read past the end fails
   auto size_bytes = file().size_bytes();
   if (!size_bytes) return pass_on(std::move(size_bytes));
-  if (offset + to.size() > *promised_bytes) return read(to);  // which fails
   const std::uint64_t there = offset < *size_bytes ? *size_bytes - offset : 0;
-  const auto part = to.first(std::min<std::size_t>(to.size(), static_cast<std::size_t>(there)));
+  const auto part = to.first(static_cast<std::size_t>(std::min<std::uint64_t>(to.size(), there)));
   std::ranges::fill(to.subspan(part.size()), std::byte{0});
-  return part.empty() ? Result<void>{} : read(part);
+  return part;
 }
 
 Result<MappedSpan> LocalReader::map(ByteRange file_range) const {

@@ -6,7 +6,6 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -81,10 +80,10 @@ class LocalReader : public ArchiveReader {
   /// As read_through(), but does not check the file's size: headers are parsed or hashed, which reveals
   /// zeros.
   [[nodiscard]] Result<void> read_file(std::span<std::byte> to, std::uint64_t offset) const;
-  /// Reads as `read` does, but zeros where the file ends before an edit that waits for recovery makes it end.
-  [[nodiscard]] Result<void> read_below_end(
-      std::span<std::byte> to, std::uint64_t offset,
-      const std::function<Result<void>(std::span<std::byte>)>& read) const;
+  /// The part of `to` that lies in the file. An edit that waits for recovery may make the archive longer: the
+  /// rest becomes zeros then, which the overlay replaces.
+  [[nodiscard]] Result<std::span<std::byte>> part_in_file(std::span<std::byte> to,
+                                                          std::uint64_t offset) const;
   /// Maps the copy if another process has caused overlayfs to copy the file: until then the map shows the
   /// lower layer's file.
   Result<void> follow_copy();

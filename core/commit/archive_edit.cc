@@ -13,16 +13,11 @@ namespace {
 
 constexpr std::uint64_t kSlackBytes = 64 * 1024;
 constexpr std::uint64_t kPageBytes = 4096;
-// Every dtype can be used in place, and no two tensors share a cache line.
-constexpr std::uint64_t kAlignment = 64;
+// Every dtype can be used in place. A larger alignment would leave more fillers, which other programs show.
+constexpr std::uint64_t kAlignment = 8;
 
 constexpr std::uint64_t round_up(std::uint64_t offset, std::uint64_t to) {
   return (offset + to - 1) / to * to;
-}
-
-/// Large tensors begin at a page, so that their blocks can be cloned and mapped.
-constexpr std::uint64_t alignment_of(std::uint64_t size_bytes) {
-  return size_bytes >= kSlackBytes ? kPageBytes : kAlignment;
 }
 
 struct Item {
@@ -110,15 +105,14 @@ class Layout {
   Result<void> place(std::uint32_t tensor) {
     const std::uint64_t size_bytes =
         *data_size_bytes(edit_.tensors[tensor].dtype, edit_.tensors[tensor].shape);
-    const std::uint64_t alignment = alignment_of(size_bytes);
     auto best = holes_.end();
     for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
-      const std::uint64_t begin = round_up(hole->offset, alignment);
+      const std::uint64_t begin = round_up(hole->offset, kAlignment);
       if (begin > hole->end() || hole->end() - begin < size_bytes) continue;
       if (best == holes_.end() || hole->size_bytes < best->size_bytes) best = hole;
     }
     if (best != holes_.end()) {
-      const ByteRange range = {round_up(best->offset, alignment), size_bytes};
+      const ByteRange range = {round_up(best->offset, kAlignment), size_bytes};
       const ByteRange behind = {range.end(), best->end() - range.end()};
       *best = behind;
       add({.tensor = tensor, .range = range, .is_new = true});
@@ -128,7 +122,7 @@ class Layout {
   }
 
   Result<void> append(Item item) {
-    const std::uint64_t begin = round_up(end_, alignment_of(item.range.size_bytes));
+    const std::uint64_t begin = round_up(end_, kAlignment);
     const auto range = ByteRange::checked(begin, item.range.size_bytes);
     if (begin < end_ || !range) {
       return fail(ErrorCode::ValidationOverflow, EFBIG, "the archive would end after byte 2^64-1");

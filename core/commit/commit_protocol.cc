@@ -46,6 +46,7 @@ void CommitProtocol::add(Transaction& transaction, const CommitOptions& options,
                     .plan = {},
                     .locks = {},
                     .readers_kept_out = {},
+                    .reserved = {},
                     .readers = {},
                     .index = {},
                     .stopped = {}});
@@ -113,6 +114,7 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
     return done;
   }
 
+  for (Part* part : parts) part->reserved.keep();
   for (Part* part : parts) {
     auto finished = apply(*part);
     if (finished) finished = retire(*part);
@@ -148,6 +150,11 @@ Result<void> CommitProtocol::prepare(Part& part) {
     auto kept_out = ReadersKeptOut::of(archive);
     if (!kept_out) return pass_on(std::move(kept_out));
     part.readers_kept_out = std::move(*kept_out);
+  }
+  if (layout != nullptr) {
+    auto reserved = ReservedSpace::of(archive, *layout);
+    if (!reserved) return pass_on(std::move(reserved));
+    part.reserved = std::move(*reserved);
   }
   if (part.index) {
     auto hash = hash_of_index(archive.storage(), archive.real_path().parent_path() / part.index->name);
@@ -315,9 +322,7 @@ void CommitProtocol::free_fillers(Part& part) {
   const EditLayout* layout = part.transaction->layout();
   if (layout == nullptr || !layout->frees_space) return;
   for (const ByteRange filler : layout->fillers) {
-    const std::uint64_t begin = round_up_to_block(filler.offset);
-    const std::uint64_t end = round_down_to_block(filler.end());
-    if (begin < end) static_cast<void>(part.archive().file().punch({begin, end - begin}));
+    static_cast<void>(part.archive().file().punch(whole_blocks_in(filler)));
   }
 }
 

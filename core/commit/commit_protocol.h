@@ -16,6 +16,11 @@
 //     journal (lane_journal.h), the fsync of step 5 is the commit point
 //  7. apply: clone or write every block, while readers read the journal; fdatasync the archive
 //  8. retire each journal, unlock; then remove the group record
+// An edit (archive_edit.h) differs in these: step 2 locks the header byte exclusively, and waits for every
+// journal. Step 3 keeps readers out where bytes will be taken away, and reserves the space that step 7 needs.
+// Step 4 copies what moves. Step 7 hides the header meanwhile (journal_apply.h), and replaces the index. Step
+// 8 gives back the space of fillers.
+//
 // After a failure in step 7 the journal stays and holds the valid bytes, as does the group record: that
 // archive takes no more writes, and reads of these ranges come from the journal until it can be applied. The
 // error's message says so. The other archives are finished.
@@ -29,6 +34,7 @@
 #include "core/commit/commit_options.h"
 #include "core/commit/commit_plan.h"
 #include "core/commit/readers_out.h"
+#include "core/commit/reserved_space.h"
 #include "core/commit/transaction.h"
 
 namespace stfs {
@@ -52,6 +58,7 @@ class CommitProtocol {
     CommitPlan plan;
     ArchiveLocks locks;
     ReadersKeptOut readers_kept_out;
+    ReservedSpace reserved;
     ReadersOut readers;
     std::optional<IndexReplacement> index{};
     Error stopped;  // prepared in advance, for stop()

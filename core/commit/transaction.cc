@@ -72,6 +72,8 @@ Result<void> Transaction::replace_index(const std::filesystem::path& path, std::
                   fmt::format("{} and {} lie in different directories: one transaction cannot change both",
                               real_path.string(), archive_.real_path().string()));
     }
+    // A rename would replace it all the same: its owner does not want that.
+    if (auto writable = archive_.storage().check_writable(real_path); !writable) return writable;
     auto old_hash = hash_of_index(archive_.storage(), real_path);
     if (!old_hash) return pass_on(std::move(old_hash));
     const std::uint64_t place = journal_->allocate(text.size());

@@ -110,10 +110,21 @@ bool is_sound(const ArchiveShape& shape) {
          shape.header_size_bytes <= shape.size_bytes - kNoHeaderLength.size();
 }
 bool is_sound(const IndexReplacement& index, std::uint64_t journal_size_bytes, ByteRange heads) {
-  return index.in_journal.size_bytes <= kMaxIndexBytes &&
+  return !index.in_journal.empty() && index.in_journal.size_bytes <= kMaxIndexBytes &&
          has_room(index.in_journal.offset, index.in_journal.size_bytes, journal_size_bytes, heads) &&
          index.name.size() <= kMaxIndexNameBytes && index.name.ends_with(kIndexSuffix) &&
          index.name.find('/') == std::string::npos && index.name.find('\0') == std::string::npos;
+}
+/// Whether the record writes every block by which the archive becomes longer.
+bool writes_all_growth(const JournalRecord& record) {
+  if (record.after->size_bytes <= record.archive.size_bytes) return true;
+  std::uint64_t written = round_up_to_block(record.archive.size_bytes);
+  for (const JournalRange& range : record.ranges) {
+    if (range.archive.end() <= written) continue;
+    if (range.archive.offset > written) return false;
+    written = range.archive.end();
+  }
+  return written >= record.after->size_bytes;
 }
 bool begins_with_header(const JournalRecord& record) {
   return !record.ranges.empty() && record.ranges.front().archive.offset == 0 &&
@@ -288,6 +299,7 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
     record.ranges.push_back(std::move(range));
   }
   if (!in.is_ok() || in.left() != 0) return damaged("the record does not have the length in its head");
+  if (record.after && !writes_all_growth(record)) return damaged("it makes the archive longer without bytes");
   if (record.after && !begins_with_header(record))
     return damaged("it changes the structure without a header");
   return record;

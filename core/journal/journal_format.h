@@ -23,7 +23,8 @@
 //   4  XXH3 of the old index       5  size of the file's name, then the name
 // clang-format on
 //
-// An edit's blocks behind the old archive's last whole block have no old content: their old hash is 0.
+// An edit's blocks behind the old archive's last whole block have no old content: their old hash is 0. It
+// writes all of them, so no record asks for more bytes than its journal has.
 //
 // The old blocks lie in the journal if the file system lets files share blocks: sharing costs nothing, and
 // the archive need not be read for their hashes. A copy of such a journal still has the old blocks.
@@ -73,6 +74,13 @@ constexpr std::uint64_t round_down_to_block(std::uint64_t offset) {
 }
 constexpr std::uint64_t round_up_to_block(std::uint64_t offset) {
   return round_down_to_block(offset + kBlockBytes - 1);
+}
+
+/// The blocks that lie in the range as a whole; empty if there is none.
+constexpr ByteRange whole_blocks_in(ByteRange range) {
+  const std::uint64_t begin = round_up_to_block(range.offset);
+  const std::uint64_t end = round_down_to_block(range.end());
+  return begin < end ? ByteRange{begin, end - begin} : ByteRange{begin, 0};
 }
 
 /// 128 random bits. The journal's file name contains them as 32 hexadecimal digits.

@@ -99,6 +99,13 @@ class SystemStorage final : public Storage {
     return {};
   }
 
+  Result<void> replace(const std::filesystem::path& path, std::span<const std::byte> content) override {
+    auto file = NewFile::create(path, true);
+    if (!file) return pass_on(std::move(file));
+    if (auto appended = file->append(content); !appended) return appended;
+    return file->finish();
+  }
+
   Result<void> sync_directory(const std::filesystem::path& directory) override {
     const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!fd) return fail_system(errno, directory.string(), "open");
@@ -211,11 +218,8 @@ Result<void> File::set_mode(std::uint32_t) {
   return fail_system(EPERM, "a file without a mode", "set the mode");
 }
 
-Result<void> Storage::replace(const std::filesystem::path& path, std::span<const std::byte> content) {
-  auto file = NewFile::create(path, true);
-  if (!file) return pass_on(std::move(file));
-  if (auto appended = file->append(content); !appended) return appended;
-  return file->finish();
+Result<void> Storage::replace(const std::filesystem::path& path, std::span<const std::byte>) {
+  return fail_system(EOPNOTSUPP, path.string(), "replace");
 }
 
 std::uint32_t Storage::user() const {

@@ -87,8 +87,8 @@ class File {
   virtual Result<void> reserve(ByteRange range) = 0;
   /// Cuts the file, or lengthens it with zeros.
   virtual Result<void> resize(std::uint64_t size_bytes);
-  /// Gives the disk space of the range's whole blocks back. They read as zeros from now on. EOPNOTSUPP is no
-  /// failure: the space stays in use.
+  /// Gives the disk space of a range of whole blocks back, which may be empty. They read as zeros from now
+  /// on. EOPNOTSUPP is no failure: the space stays in use.
   virtual Result<void> punch(ByteRange range);
   /// fdatasync. After a failure the kernel marks pages clean that never reached the disk (DURABILITY.md), so
   /// a later success proves nothing.

@@ -153,6 +153,7 @@ class SystemFile final : public File {
   }
 
   Result<void> punch(ByteRange range) override {
+    if (range.empty()) return {};
     while (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
                        static_cast<off_t>(range.offset), static_cast<off_t>(range.size_bytes)) < 0) {
       if (errno == EINTR) continue;

@@ -12,7 +12,7 @@ _stfs_verb() {
     slice) options="--output --npy --raw --force --json --help" kinds=(file tensor) ;;
     verify) options="--record --against --finite --threads --json --help" kinds=(file tensor...) ;;
     diff) options="--brief --threads --out --force --json --help" kinds=(file file tensor...) ;;
-    put) options="--from-tensor --raw --create --dtype --shape --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
+    put) options="--from-tensor --raw --create --dtype --shape --dry-run --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
     apply) options="--dry-run --durability --nolock --wait --json --help" kinds=(file file) ;;
     rm) options="--dry-run --nolock --wait --json --help" kinds=(file tensor...) ;;
     mv) options="--dry-run --nolock --wait --json --help" kinds=(file tensor tensor) ;;

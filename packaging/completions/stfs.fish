@@ -83,6 +83,7 @@ complete -c stfs -n "__fish_seen_subcommand_from put" -l raw -d 'Read FILE as ra
 complete -c stfs -n "__fish_seen_subcommand_from put" -s c -l create -d 'Make a new tensor, or change the dtype and shape of NAME'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l dtype -x -d 'With --create: the dtype, if FILE does not tell it'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l shape -x -d 'With --create: the shape, such as 4096,4096, if FILE does not tell it'
+complete -c stfs -n "__fish_seen_subcommand_from put" -s n -l dry-run -d 'Check all that can be checked without reading FILE'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l durability -x -a "power process" -d 'The change survives a loss of power (the default), or a killed process only'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l nolock -d 'Take no locks'
 complete -c stfs -n "__fish_seen_subcommand_from put" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'

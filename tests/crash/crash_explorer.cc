@@ -163,6 +163,7 @@ std::optional<std::string> crash_edits(const Options&, std::uint64_t seed, std::
   constexpr std::uint64_t kCrashes = 60;
   EditCounts counts;
   auto wrong = run_edits(seed, kCrashes, counts);
+  if (!wrong && seed % 4 == 0) wrong = fail_edits(seed, counts);
   states += counts.states;
   return wrong;
 }

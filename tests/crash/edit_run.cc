@@ -2,11 +2,14 @@
 #include "tests/crash/edit_run.h"
 
 #include <algorithm>
+#include <array>
+#include <cerrno>
 
 #include "core/journal/recovery.h"
 #include "tests/crash/edited_archive.h"
 #include "tests/crash/workload.h"
 #include "tests/support/disk_crash.h"
+#include "tests/support/faulty_storage.h"
 #include "tests/support/lying_storage.h"
 #include "tests/support/plain.h"
 
@@ -185,6 +188,61 @@ std::optional<std::string> run_edits(std::uint64_t seed, std::uint64_t crashes, 
     if (auto wrong = crash_edit(history, choices, counts, lies)) return about(*wrong);
   }
   return std::nullopt;
+}
+
+std::optional<std::string> fail_edits(std::uint64_t seed, EditCounts& counts) {
+  constexpr std::array kErrors = {EIO, ENOSPC, EINTR};
+  RandomChoices random(seed);
+  DiskOptions options;
+  options.has_unnamed = !random.one_in(4);
+  options.has_clone = random.one_in(3);
+  EditHistory history;
+  history.contents = {first_content(random)};
+  const std::string first = tight_archive(history.contents.front(), random.one_in(2) ? 7000 : 0);
+  EditStep step = random_step(history.contents.front(), random);
+  while (step.is_patch) step = random_step(history.contents.front(), random);
+  history.contents.push_back(step.after);
+  history.is_patch = {false};
+  const bool is_for_good = random.one_in(2);
+  const int errno_value = kErrors[random.below(kErrors.size())];
+  for (unsigned nth = 1;; ++nth) {
+    const auto about = [&](const std::string& what) {
+      return "seed " + std::to_string(seed) + ", call " + std::to_string(nth) + ": " + what;
+    };
+    DiskModel disk(options);
+    disk.put(kArchivePath, std::as_bytes(std::span(first)), {.uid = 0, .gid = 0, .permissions = 0660});
+    const auto process = disk.start_process();
+    FaultyStorage storage(*process);
+    storage.plan().set({.nth = nth, .errno_value = errno_value, .kind = {}, .is_for_good = is_for_good});
+    Result<void> done;
+    {
+      auto archive = Archive::open(kArchivePath, Access::ReadWrite, storage);
+      done = archive ? carry_out(**archive, step, commit_options(Durability::Power))
+                     : Result<void>(tl::unexpected(archive.error()));
+    }
+    const auto hit = storage.plan().failed_call();
+    if (!hit)
+      return done ? std::nullopt : std::optional(about("fails without a fault: " + text_of(done.error())));
+    ++counts.states;
+    const EditMoment moment{disk.image(), done ? 1U : 0U, 1};
+    if (auto wrong = check_plainly(history, moment, disk.image(), counts)) {
+      return about(*wrong + " after " + std::string(name_of(hit->kind)) + " of the " +
+                   std::string(name_of(hit->role)) + (is_for_good ? " for good" : "") +
+                   (done ? " done" : " failed: " + text_of(done.error())));
+    }
+    // Every step that takes room comes before the commit point.
+    const bool lacks_room = hit->kind == FileCall::Reserve || hit->kind == FileCall::CreateUnnamed;
+    if (lacks_room && read_plainly(bytes_at_path(disk.image())) != history.contents[0]) {
+      return about("a lack of room has changed the archive");
+    }
+    storage.plan().set({});
+    const auto fresh = disk.start_process();
+    auto file = fresh->open(kArchivePath, Access::ReadWrite);
+    auto recovered = recover(*fresh, kArchivePath, **file);
+    if (!recovered) return about("RECOVERY: " + text_of(recovered.error()));
+    if (auto wrong = check_recovered(history, moment, *fresh)) return about(*wrong);
+    if (!read_plainly(bytes_at_path(disk.image()))) return about("INVALID after recovery");
+  }
 }
 
 }  // namespace stfs::test

@@ -27,4 +27,8 @@ struct EditCounts {
 std::optional<std::string> run_edits(std::uint64_t seed, std::uint64_t crashes, EditCounts& counts,
                                      const std::vector<SeamCall>& lies = {});
 
+/// Fails each call of one edit in turn, once or from then on. What is left must be the content before or
+/// after it, once recovered; without a recovery too, if there was no room.
+std::optional<std::string> fail_edits(std::uint64_t seed, EditCounts& counts);
+
 }  // namespace stfs::test

@@ -16,3 +16,13 @@ TEST_CASE("edits and patches at random survive every crash, and no plain reader 
   CHECK(counts.in_recovery > 1000);
   CHECK(counts.hidden > 100);
 }
+
+TEST_CASE("whatever call of an edit fails, the archive is the old one or the new one", "[crash][edit]") {
+  EditCounts counts;
+  for (std::uint64_t seed = 0; seed < 200; ++seed) {
+    const auto wrong = fail_edits(seed, counts);
+    INFO(wrong.value_or(""));
+    REQUIRE_FALSE(wrong);
+  }
+  CHECK(counts.states > 5000);
+}

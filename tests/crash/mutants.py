@@ -1,5 +1,5 @@
 """Takes one step out of core/ or fs/ and sees whether its program notices: the explorer, or fs_tests.
-The steps are rows of mutant_table.py and filesystem_mutants.py.
+The steps are rows of mutant_table.py, shared_mutants.py and filesystem_mutants.py.
 
     python3 tests/crash/mutants.py                 all of them
     python3 tests/crash/mutants.py NAME...         only these
@@ -25,8 +25,9 @@ from pathlib import Path
 from filesystem_mutants import FILESYSTEM_MUTANTS
 from mutant import Mutant
 from mutant_table import CORE_MUTANTS
+from shared_mutants import SHARED_MUTANTS
 
-MUTANTS = (*CORE_MUTANTS, *FILESYSTEM_MUTANTS)
+MUTANTS = (*CORE_MUTANTS, *SHARED_MUTANTS, *FILESYSTEM_MUTANTS)
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STFS_BUILD_DIR", ROOT / "build" / "release")).resolve()

@@ -1,132 +1,19 @@
-# Mounts of deltas: variants of one base side by side, each read as an archive and as files, while the base stays as it is.
-# A base that is another one is refused by its name.
+# Mounts of deltas: variants of one base side by side, each read as an archive and as files, while the base stays as it is;
+# what changes underneath, and tools.
 import errno
 import json
 import os
-import shutil
-import signal
 import subprocess
 
 import archive_file
-import ml_dtypes
 import mounted
 import numpy as np
 import pytest
-import safetensors
+from delta_variants import STFS, VARIANTS, quantized, single, stfs, tuned, variants, write_later  # noqa: F401
 from mounted import errno_of, eventually
-from sharded_model import ShardedModel, is_equal, read_archive_view
+from sharded_model import read_archive_view
 
-STFS = mounted.BUILD / "stfs"
 LEAVE_JOURNAL = mounted.BUILD / "tests" / "leave_journal"
-
-
-def stfs(*words, wanted=0):
-    done = subprocess.run([STFS, *map(str, words)], capture_output=True, text=True, timeout=60 * mounted.PATIENCE)
-    assert done.returncode == wanted, (words, done.stdout, done.stderr)
-    return done.stdout + done.stderr
-
-
-def tuned(base):
-    """Other values in two tensors, a new one, and one less."""
-    tensors = dict(base)
-    tensors["layers.1.weight"] = tensors["layers.1.weight"][::-1].copy()
-    tensors["odd"] = tensors["odd"] ^ 5
-    tensors["adapter.größe"] = np.arange(9000, dtype=np.int64)
-    del tensors["layers.0.bias"]
-    return tensors
-
-
-def quantized(base):
-    """Other dtypes and shapes."""
-    tensors = dict(base)
-    tensors["layers.0.weight"] = np.full((7, 301), 3, np.int8)
-    tensors["layers.1.weight"] = np.arange(256, dtype=np.float32).astype(ml_dtypes.bfloat16)
-    return tensors
-
-
-def renamed(base):
-    """Every tensor is removed or new, but one."""
-    return {("embed" if name == "embed" else f"model.{name}"): array for name, array in base.items()}
-
-
-VARIANTS = {"tuned": tuned, "quantized": quantized, "renamed": renamed}
-
-
-class Variants:
-    """A base and its deltas in directories of their own, and the variants as the reference library reads them."""
-
-    def __init__(self, directory, is_sharded):
-        self.tensors = archive_file.sample_tensors()
-        self.directory = directory / "base"
-        self.directory.mkdir()
-        if is_sharded:
-            model = ShardedModel(self.directory, tensors=self.tensors)
-            self.base = model.index
-            self.files = [self.directory / name for name in model.names]
-        else:
-            self.base = archive_file.save_with_reference(self.directory / "model.safetensors", self.tensors)
-            self.files = [self.base]
-        self.deltas, self.wanted = {}, {}
-        for name, make in VARIANTS.items():
-            whole = archive_file.save_with_reference(directory / "whole.safetensors", make(self.tensors), {"variant": name})
-            self.deltas[name] = directory / f"{name}.delta.safetensors"
-            stfs("diff", "-q", self.base, whole, "--out", self.deltas[name])
-            self.wanted[name] = archive_file.ArchiveFile(whole).reference()
-            whole.unlink()
-        self.known = self.state()
-
-    def state(self):
-        """All that may be seen of the base's files and of the deltas, and what lies beside them."""
-        paths = [*self.files, *self.deltas.values()]
-        beside = sorted(os.listdir(self.directory)), sorted(os.listdir(self.directory.parent))
-        return beside[0], [(os.stat(path).st_mtime_ns, os.stat(path).st_ino, path.read_bytes()) for path in paths]
-
-    def mount(self, mounts, *names, options=""):
-        deltas = ":".join(str(self.deltas[name]) for name in names)
-        return mounts(self.base, options=f"delta={deltas}{options}")
-
-    def check(self, mount, name):
-        """The mount shows the variant, in all its forms."""
-        arrays = VARIANTS[name](self.tensors)
-        assert sorted(os.listdir(mount.path)) == sorted(arrays)
-        view = mount / ".safetensors" / "archive.safetensors"
-        assert read_archive_view(view) == self.wanted[name]
-        with safetensors.safe_open(view, "numpy") as file:  # maps it
-            assert file.metadata() == {"variant": name}
-            for tensor, array in arrays.items():
-                if array.dtype.kind in "iuf" and not array.dtype.name.startswith("float8"):
-                    assert is_equal(file.get_tensor(tensor), array), tensor
-        for tensor, array in arrays.items():
-            assert (mount / tensor).read_bytes() == array.tobytes(), tensor
-            assert json.loads(mount.attribute(tensor, "shape")) == list(array.shape), tensor
-        assert np.array_equal(np.load(mount / ".safetensors" / "npy" / "embed.npy", mmap_mode="r").view(np.uint16),
-                              arrays["embed"].view(np.uint16))
-        assert json.loads((mount / ".safetensors" / "metadata.json").read_text()) == {"variant": name}
-
-
-@pytest.fixture(params=[False, True], ids=["archive", "sharded"])
-def variants(request, tmp_path):
-    return Variants(tmp_path, request.param)
-
-
-@pytest.fixture
-def single(tmp_path):
-    return Variants(tmp_path, False)
-
-
-def has_attributes(path):
-    try:
-        os.setxattr(path, "user.probe", b"")
-    except OSError:
-        return False
-    os.removexattr(path, "user.probe")
-    return True
-
-
-def write_later(path, offset, data):
-    with open(path, "r+b") as file:
-        file.seek(offset)
-        file.write(data)
 
 
 # ---- what is shown ----
@@ -199,131 +86,6 @@ def test_a_commit_that_is_not_in_the_base_yet_counts_and_stays_where_it_is(singl
     assert single.state() == known
 
 
-# ---- another base ----
-
-def test_a_copy_of_the_base_is_compared_once(variants, mounts, tmp_path):
-    copies = tmp_path / "copies"
-    copies.mkdir()
-    for file in variants.files:
-        shutil.copyfile(file, copies / file.name)
-    if len(variants.files) > 1:
-        shutil.copyfile(variants.base, copies / variants.base.name)
-    variants.base = copies / variants.base.name
-    first = variants.mount(mounts, "tuned")
-    variants.check(first, "tuned")
-    assert " was last changed at " in first.log() and f" MB of {variants.base} with what the delta was made for" in first.log()
-    if not has_attributes(variants.deltas["tuned"]):
-        return
-    assert f"{variants.deltas['tuned']}: fits {variants.base}, which is remembered" in first.log()
-    second = variants.mount(mounts, "tuned")
-    variants.check(second, "tuned")
-    assert "comparing" not in second.log()
-
-
-def test_shards_may_be_joined_and_an_archive_split(variants, mounts, tmp_path):
-    if len(variants.files) > 1:
-        stfs("repack", variants.base, tmp_path / "joined.safetensors")
-        variants.base = tmp_path / "joined.safetensors"
-    else:
-        stfs("repack", "--shard-size", "500K", variants.base, tmp_path / "split.safetensors.index.json")
-        variants.base = tmp_path / "split.safetensors.index.json"
-    mount = variants.mount(mounts, "quantized")
-    assert "the base has " in mount.log()
-    variants.check(mount, "quantized")
-
-
-def test_a_changed_base_is_refused_by_its_name(variants, mounts):
-    file = next(file for file in variants.files if "embed" in archive_file.ArchiveFile(file).layout())
-    write_later(file, archive_file.ArchiveFile(file).layout()["embed"][2], b"other")
-    for _ in range(2):
-        with pytest.raises(mounted.MountFailed) as refused:
-            variants.mount(mounts, "tuned")
-        assert refused.value.status == 1
-        assert f"{variants.base}: is not the base of {variants.deltas['tuned']}: the bytes of some tensors" in refused.value.log
-        assert f"{file}: was last changed at " in refused.value.log
-    # What the delta has of its own may be anything, and so may a tensor that it removes.
-    layout = {name: place[2:] for path in variants.files for name, place in archive_file.ArchiveFile(path).layout().items()}
-    write_later(file, archive_file.ArchiveFile(file).layout()["embed"][2], variants.tensors["embed"].tobytes()[:5])
-    assert layout and variants.mount(mounts, "tuned").attribute(None, "delta") == str(variants.deltas["tuned"])
-
-
-def test_what_makes_no_variant_is_refused(single, mounts, tmp_path):
-    def why(source, deltas):
-        with pytest.raises(mounted.MountFailed) as refused:
-            mounts(source, options=f"delta={deltas}")
-        return refused.value.log
-
-    delta = single.deltas["tuned"]
-    assert f"{single.base}: not usable as a delta: it is the same file as {single.base}" in why(single.base, single.base)
-    os.symlink(single.base, tmp_path / "link.safetensors")
-    assert "it is the same file as" in why(single.base, tmp_path / "link.safetensors")
-    assert "it is the same file as" in why(single.base, f"{delta}:{delta}")
-    assert "was made for another base" in why(single.base, f"{delta}:{single.deltas['quantized']}")
-    assert "its metadata has no key safetensorsfs.delta" in why(single.base, shutil.copy(single.base, tmp_path / "copy.safetensors"))
-    assert "is a directory of archives: a delta needs one model" in why(single.directory, delta)
-    assert "No such file" in why(single.base, tmp_path / "absent.safetensors")
-    assert "delta must be the path of a delta" in why(single.base, "")
-
-
-@pytest.fixture
-def slow(tmp_path):
-    """A base of many zeros that must be read, which takes a while."""
-    base = tmp_path / "large.safetensors"
-    entries = {"large": {"dtype": "U8", "shape": [1 << 36], "data_offsets": [0, 1 << 36]},
-               "small": {"dtype": "U8", "shape": [4], "data_offsets": [1 << 36, (1 << 36) + 4]}}
-    header = json.dumps(entries).encode()
-    header += b" " * (-(8 + len(header)) % 4096)
-    with open(base, "wb") as file:
-        file.write(len(header).to_bytes(8, "little") + header)
-        file.truncate(8 + len(header) + (1 << 36) + 4)
-    archive_file.write_bytes_tensors(tmp_path / "patch.safetensors", {"small": b"1234"})
-    return base
-
-
-def delta_of(path, base, **keys):
-    """A delta that was not made by this program, for this base."""
-    names = {"": "1", ".base": base.name, ".base_tensors": "0" * 32, ".base_bytes": "0" * 32, ".removed": "[]"} | keys
-    archive_file.write_bytes_tensors(path, {"small": b"1234"}, {f"safetensorsfs.delta{key}": value for key, value in names.items()})
-    return path
-
-
-def digest_of(directory, base):
-    """The digest of names, dtypes and shapes, from a delta of the base's twin that has no bytes of it to be read."""
-    import xxhash
-    _, header = archive_file.ArchiveFile(base).header()
-    digest = xxhash.xxh128()
-
-    def add(value):
-        digest.update(value.to_bytes(8, "little") if isinstance(value, int) else len(value).to_bytes(8, "little") + value)
-
-    for name in sorted(header):
-        add(name.encode())
-        add(header[name]["dtype"].encode())
-        add(len(header[name]["shape"]))
-        for size in header[name]["shape"]:
-            add(size)
-    return digest.hexdigest()
-
-
-def test_ctrl_c_ends_a_comparison(slow, tmp_path):
-    delta = delta_of(tmp_path / "d.safetensors", slow, **{".base_tensors": digest_of(tmp_path, slow)})
-    point = tmp_path / "mnt"
-    point.mkdir()
-    known = delta.read_bytes(), sorted(os.listdir(tmp_path)), os.stat(slow).st_mtime_ns
-    with open(tmp_path.parent / f"{tmp_path.name}.log", "w+") as log:
-        process = subprocess.Popen([mounted.BINARY, "-f", "-o", f"delta={delta}", slow, point], stderr=log, stdout=log)
-        try:
-            assert eventually(lambda: f"comparing 68719.5 MB of {slow}" in open(log.name).read()), open(log.name).read()
-            process.send_signal(signal.SIGINT)
-            assert process.wait(10 * mounted.PATIENCE) == -signal.SIGINT
-        finally:
-            process.kill()
-            process.wait()
-            mounted.unmount_by_force(point)
-    assert mounted.mount_entry(point) is None
-    assert (delta.read_bytes(), sorted(os.listdir(tmp_path)), os.stat(slow).st_mtime_ns) == known
-
-
 # ---- changes underneath ----
 
 def test_a_base_that_is_only_touched_is_compared_and_shown_again(variants, mounts):
@@ -385,20 +147,6 @@ def test_a_base_that_is_replaced_by_another_model_is_refused(single, mounts, tmp
         assert eventually(lambda: f"{single.base}: is not the base of" in mount.log())
         assert eventually(lambda: errno_of(open, mount / "embed", "rb") == errno.EIO)
         assert open_file.read() == single.tensors["embed"].tobytes()  # the file of before
-
-
-def test_an_unmount_ends_a_comparison(slow, tmp_path, mounts):
-    stat = os.stat(slow)
-    files = json.dumps([[slow.name, stat.st_size, stat.st_mtime_ns]])
-    delta = delta_of(tmp_path / "d.safetensors", slow, **{
-        "": "2", ".base_tensors": digest_of(tmp_path, slow), ".base_files": files})
-    mount = mounts(slow, options=f"delta={delta}")
-    assert (mount / "small").read_bytes() == b"1234"
-    os.utime(slow)
-    assert eventually(lambda: "comparing 68719.5 MB" in mount.log())
-    assert (mount / "small").read_bytes() == b"1234"
-    assert mount.unmount() == 0
-    assert "its tensors give EIO" not in mount.log()
 
 
 # ---- tools ----

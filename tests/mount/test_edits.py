@@ -1,5 +1,5 @@
-# Edits of the structure by `stfs` with real files: beside a mount, beside other editors, on several file systems' terms
-# of holes, and killed at any moment.
+# Edits of the structure by `stfs` with real files: beside a mount, beside other editors, killed at any moment, by others.
+import json
 import os
 import random
 import signal
@@ -129,3 +129,31 @@ def test_a_killed_edit_is_done_or_not_begun(archive, seed):
         due = content(path)
         assert due == new or seen != new
         assert not list(path.parent.glob(".m.*"))
+
+
+def test_killed_edits_of_shards_change_all_files_or_none(tmp_path):
+    rng = random.Random(5)
+    arrays = {f"t{number}": np.frombuffer(rng.randbytes(30_000), "u1") for number in range(8)}
+    safetensors.numpy.save_file(arrays, tmp_path / "all.safetensors")
+    index = tmp_path / "m.safetensors.index.json"
+    stfs("repack", "--shard-size", "70K", tmp_path / "all.safetensors", index)
+    due = {name: array.tobytes() for name, array in arrays.items()}
+    changed = 0
+    for _ in range(40):
+        old, new = ("t", "renamed.") if "t0" in due else ("renamed.", "t")
+        editor = subprocess.Popen([STFS, "mv", index, f"{old}*", f"{new}*"], stderr=subprocess.DEVNULL)
+        time.sleep(rng.random() * 0.02)
+        editor.send_signal(signal.SIGKILL)
+        editor.wait()
+        stfs("recover", index)
+        weight_map = json.loads(index.read_text())["weight_map"]
+        found = {}
+        for shard in set(weight_map.values()):
+            found |= content(tmp_path / shard)
+        assert found.keys() == weight_map.keys()
+        after = {new + name.removeprefix(old): data for name, data in due.items()}
+        assert found in (due, after)
+        changed += found == after
+        due = found
+        assert not list(tmp_path.glob(".*"))
+    assert 0 < changed < 40

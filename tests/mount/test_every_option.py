@@ -44,6 +44,7 @@ COMMANDS = [
     ("put --raw --durability process m.safetensors w raw.npy", r"^changed w"),
     ("put --from-tensor b --wait 5 m.safetensors w d.safetensors", r"^changed w"),
     ("put --nolock --json m.safetensors w raw", r'"size_bytes": ?48'),
+    ("put --dry-run m.safetensors w raw", r"^would change w: F32 \[3,4\], 48 B"),
     ("put --create --dtype F32 --shape 3,4 m.safetensors w raw", r"^changed w: F32 \[3,4\], 48 B"),
     ("rm --dry-run m.safetensors b", r"^b\nwould have removed 1 tensor, 48 B\n$"),
     ("rm --nolock --wait 5 --json --dry-run m.safetensors b", r'"removed": ?\['),

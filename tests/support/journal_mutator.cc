@@ -132,6 +132,34 @@ void change_stamp(JournalRecord& record, Choices& choices) {
   }
 }
 
+void change_edit(JournalRecord& record, std::uint64_t archive_bytes, std::uint64_t journal_bytes,
+                 Choices& choices) {
+  if (record.index && choices.one_in(2)) {
+    IndexReplacement& index = *record.index;
+    switch (choices.below(4)) {
+      case 0:
+        index.in_journal.offset = edge(index.in_journal.offset, archive_bytes, journal_bytes, choices);
+        return;
+      case 1: index.in_journal.size_bytes = extreme_number(choices, index.in_journal.size_bytes); return;
+      case 2: index.new_hash ^= 1; return;
+      default: index.name.insert(choices.below(index.name.size()), 1, choices.one_in(2) ? '/' : '\0'); return;
+    }
+  }
+  switch (choices.below(4)) {
+    case 0:
+      record.after->header_size_bytes = extreme_number(choices, record.after->header_size_bytes);
+      return;
+    case 1: record.after->header_hash ^= 1; return;
+    case 2:
+      record.after.reset();
+      record.index.reset();
+      return;
+    default:
+      record.after->size_bytes = edge(record.after->size_bytes, archive_bytes, journal_bytes, choices);
+      return;
+  }
+}
+
 void change_record(Bytes& journal, bool is_lane_journal, std::uint64_t archive_bytes, Choices& choices) {
   const std::uint64_t head_at = one_of(choices, head_places(is_lane_journal));
   const ByteRange place = record_place(journal, head_at);
@@ -139,7 +167,9 @@ void change_record(Bytes& journal, bool is_lane_journal, std::uint64_t archive_b
       read_plain_record(View(journal).subspan(place.offset, place.size_bytes), version_at(journal, head_at));
   if (!plain || plain->has_unknown_type) return;
   JournalRecord& record = plain->record;
-  if (choices.below(4) != 0) {
+  if (record.after && choices.one_in(3)) {
+    change_edit(record, archive_bytes, journal.size(), choices);
+  } else if (choices.below(4) != 0) {
     change_range(record.ranges, archive_bytes, journal.size(), choices);
   } else {
     change_stamp(record, choices);

@@ -1,7 +1,5 @@
-// Offsets and hashes, read a second time.
+// The table of journal_verdict.h, a second time.
 #include "tests/support/journal_oracle.h"
-
-#include <xxhash.h>
 
 #include <algorithm>
 #include <array>
@@ -14,21 +12,11 @@ namespace {
 using View = std::span<const std::byte>;
 
 constexpr std::string_view kMagicText = "STFSJRNL";
-constexpr std::string_view kGroupMagic = "STFSGRP1";
-constexpr std::uint64_t kFixedBytes = 84;  // of a record without group record and ranges
-
-bool has_room(View bytes, std::uint64_t offset, std::uint64_t size_bytes) {
-  return offset <= bytes.size() && size_bytes <= bytes.size() - offset;
-}
 
 /// Of at most a block.
 bool is_zero(View bytes) {
   static constexpr std::array<std::byte, kBlockBytes> kZeros{};
   return is_same(bytes, std::span(kZeros).first(bytes.size()));
-}
-
-std::uint64_t blocks_of(std::uint64_t size_bytes) {
-  return size_bytes / kBlockBytes + (size_bytes % kBlockBytes != 0 ? 1 : 0);
 }
 
 enum class HeadKind { Damaged, OtherVersion, Sound };
@@ -93,14 +81,32 @@ bool makes_sense(const JournalRecord& record, std::span<const ByteRange> rooms) 
   return true;
 }
 
-/// The new header comes first, and has its length. The new index lies in the journal.
-bool makes_sense_as_edit(const JournalRecord& record, ByteRange room) {
-  if (record.ranges.empty() || record.ranges[0].archive.offset != 0) return false;
-  if (record.ranges[0].archive.size_bytes < 8) return false;
+/// The new header comes first, and has its length.
+bool begins_with_header(const JournalRecord& record) {
+  return !record.ranges.empty() && record.ranges[0].archive.offset == 0 &&
+         record.ranges[0].archive.size_bytes >= 8;
+}
+
+/// Each block by which the archive becomes longer is written.
+bool writes_what_it_adds(const JournalRecord& record) {
+  std::uint64_t block = blocks_of(record.archive.size_bytes);
+  for (const JournalRange& range : record.ranges) {
+    const std::uint64_t first = range.archive.offset / kBlockBytes;
+    const std::uint64_t end = first + blocks_of(range.archive.size_bytes);
+    if (end <= block) continue;
+    if (first > block) return false;
+    block = end;
+  }
+  return block >= blocks_of(record.after->size_bytes);
+}
+
+/// The new index, if there is one, lies in the journal.
+bool has_sensible_index(const JournalRecord& record, ByteRange room) {
   if (!record.index) return true;
   const ByteRange place = record.index->in_journal;
-  return place.size_bytes <= (std::uint64_t{256} << 20U) && place.offset % kBlockBytes == 0 &&
-         place.offset >= room.offset && place.size_bytes <= room.size_bytes &&
+  return place.size_bytes > 0 && place.size_bytes <= (std::uint64_t{256} << 20U) &&
+         place.offset % kBlockBytes == 0 && place.offset >= room.offset &&
+         place.size_bytes <= room.size_bytes &&
          place.offset - room.offset <= room.size_bytes - place.size_bytes &&
          record.index->name.size() <= 255 && record.index->name.ends_with(".index.json") &&
          record.index->name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
@@ -129,13 +135,15 @@ SealedRecord sealed_record(View bytes, View head_block, const Head& head, ByteRa
                          room.size_bytes == kLaneBytes && room.offset != kBlockBytes;
     const std::array rooms = {room};
     const bool is_sound = is_lane ? makes_sense(plain->record, lanes) : makes_sense(plain->record, rooms);
-    return {.is_other_version = is_sound};
+    return {.is_other_version = is_sound && has_sensible_index(plain->record, room)};
   }
   if (plain->size_bytes != place.size()) return {};
   constexpr std::uint64_t kIdBytes = 16;
   if (!is_same(place.first(kIdBytes), head_block.subspan(head_field::kId, kIdBytes))) return {};
   if (!makes_sense(plain->record, std::array{room})) return {};
-  if (plain->record.after && !makes_sense_as_edit(plain->record, room)) return {};
+  if (!has_sensible_index(plain->record, room)) return {};
+  const bool is_edit = plain->record.after.has_value();
+  if (is_edit && !(begins_with_header(plain->record) && writes_what_it_adds(plain->record))) return {};
   plain->record.boot = head.boot;
   return {.record = std::move(plain->record)};
 }
@@ -347,7 +355,7 @@ JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
   // Each block of the archive is named at most once, with two hashes.
   constexpr std::uint64_t kMostGroupRecordBytes = 4096;
   const bool is_too_long =
-      head.record.size_bytes > kFixedBytes + kMostGroupRecordBytes + 32 + 48 + 255 +
+      head.record.size_bytes > kFixedRecordBytes + kMostGroupRecordBytes + 32 + 48 + 255 +
                                    blocks_of(setting.stamp.size_bytes + head.record.offset) * 56;
   // What is removed as void takes with it a group record that names no other journal.
   const auto names = setting.group_record ? read_plain_group_record(*setting.group_record) : std::nullopt;
@@ -414,126 +422,6 @@ JournalVerdict judge_lanes(View journal, const JournalSetting& setting) {
 }
 
 }  // namespace
-
-std::uint64_t hash_of(View bytes) {
-  return XXH3_64bits(bytes.data(), bytes.size());
-}
-
-std::optional<std::vector<std::uint64_t>> block_hashes(View bytes, ByteRange range) {
-  if (!has_room(bytes, range.offset, range.size_bytes)) return std::nullopt;
-  std::vector<std::uint64_t> hashes;
-  for (View rest = bytes.subspan(range.offset, range.size_bytes); !rest.empty();) {
-    const View block = rest.first(std::min<std::size_t>(rest.size(), kBlockBytes));
-    hashes.push_back(hash_of(block));
-    rest = rest.subspan(block.size());
-  }
-  return hashes;
-}
-
-std::uint64_t version_at(View journal, std::uint64_t head_at) {
-  return static_cast<std::uint32_t>(number_at(journal, head_at + head_field::kVersion));
-}
-
-std::string encode_plain_record(const JournalRecord& record, std::uint64_t version) {
-  constexpr std::size_t kTypeBytes = 8;
-  std::string text = encode_beginning(record);
-  for (const JournalRange& range : record.ranges)
-    text += encode_range(range).substr(version < 4 ? kTypeBytes : 0);
-  return text;
-}
-
-std::optional<PlainRecord> read_plain_record(View bytes, std::uint64_t version, bool may_edit) {
-  PlainRecord plain;
-  JournalRecord& record = plain.record;
-  std::uint64_t at = 0;
-  const auto next = [&] { return number_at(bytes, std::exchange(at, at + 8)); };
-  const auto next_short = [&] {
-    return static_cast<std::uint32_t>(number_at(bytes, std::exchange(at, at + 4)));
-  };
-  if (!has_room(bytes, 0, kFixedBytes)) return std::nullopt;
-  for (std::uint8_t& byte : record.id.bytes) byte = std::to_integer<std::uint8_t>(bytes[at++]);
-  record.archive.device = next();
-  record.archive.inode = next();
-  record.archive.birth_ns = static_cast<std::int64_t>(next());
-  record.archive.size_bytes = next();
-  record.archive.header_size_bytes = next();
-  record.archive.header_hash = next();
-  record.sequence = next();
-  record.owner_pid = static_cast<std::int32_t>(next_short());
-  const std::uint64_t group_record_bytes = next_short();
-  if (!has_room(bytes, at, group_record_bytes + 4)) return std::nullopt;
-  for (; record.group_record.size() < group_record_bytes; ++at) {
-    record.group_record += static_cast<char>(bytes[at]);
-  }
-  constexpr std::uint32_t kMostRanges = 1U << 26U;
-  std::uint32_t ranges = next_short();
-  if (ranges > kMostRanges) return std::nullopt;
-  const std::uint32_t operations = ranges;
-  for (; ranges > 0; --ranges) {
-    JournalRange range;
-    if (version >= 4) {
-      if (!has_room(bytes, at, 8)) return std::nullopt;
-      const std::uint64_t type = next();
-      if (type == 2 && ranges == operations && may_edit) {
-        if (!has_room(bytes, at, 24)) return std::nullopt;
-        ArchiveShape& shape = record.after.emplace();
-        shape.size_bytes = next();
-        shape.header_size_bytes = next();
-        shape.header_hash = next();
-        if (shape.size_bytes < 8 || shape.header_size_bytes > shape.size_bytes - 8) return std::nullopt;
-        continue;
-      }
-      if (type == 3 && ranges + 1 == operations && record.after) {
-        if (!has_room(bytes, at, 40)) return std::nullopt;
-        IndexReplacement& index = record.index.emplace();
-        index.in_journal.offset = next();
-        index.in_journal.size_bytes = next();
-        index.new_hash = next();
-        index.old_hash = next();
-        const std::uint64_t name_bytes = next();
-        if (name_bytes > 255 || !has_room(bytes, at, name_bytes)) return std::nullopt;
-        for (; index.name.size() < name_bytes; ++at) index.name += static_cast<char>(bytes[at]);
-        continue;
-      }
-      plain.has_unknown_type = type != 1;
-      if (plain.has_unknown_type) break;
-    }
-    if (!has_room(bytes, at, 32)) return std::nullopt;
-    range.archive.offset = next();
-    range.archive.size_bytes = next();
-    range.journal_offset = next();
-    range.old_offset = next();
-    const std::uint64_t blocks = blocks_of(range.archive.size_bytes);
-    const std::uint64_t hashes = range.old_offset == 0 ? 2 : 1;
-    if (blocks > (bytes.size() - at) / (8 * hashes)) return std::nullopt;
-    for (std::uint64_t block = 0; block < blocks; ++block) range.new_hashes.push_back(next());
-    for (std::uint64_t block = 0; hashes == 2 && block < blocks; ++block) range.old_hashes.push_back(next());
-    record.ranges.push_back(std::move(range));
-  }
-  plain.size_bytes = at;
-  return plain;
-}
-
-std::optional<std::vector<std::string>> read_plain_group_record(View bytes) {
-  constexpr std::size_t kHashBytes = 8;
-  if (bytes.size() <= kGroupMagic.size() + kHashBytes) return std::nullopt;
-  const View text = bytes.first(bytes.size() - kHashBytes);
-  if (number_at(bytes, text.size()) != hash_of(text) || text.back() != std::byte{0}) return std::nullopt;
-  std::vector<std::string> names(1);
-  for (const std::byte byte : text.first(text.size() - 1)) {
-    if (byte == std::byte{0}) {
-      names.emplace_back();
-    } else {
-      names.back() += static_cast<char>(byte);
-    }
-  }
-  if (names.front() != kGroupMagic) return std::nullopt;
-  names.erase(names.begin());
-  const auto is_name = [](const std::string& name) {
-    return name.starts_with('.') && name.find('/') == std::string::npos;
-  };
-  return std::ranges::all_of(names, is_name) ? std::optional(std::move(names)) : std::nullopt;
-}
 
 JournalVerdict judge_journal(View journal, const JournalSetting& setting) {
   return setting.is_lane_journal ? judge_lanes(journal, setting) : judge_ordinary(journal, setting);

@@ -50,6 +50,32 @@ void lay_blocks(Bytes& journal, JournalRecord& record, std::uint64_t at) {
   }
 }
 
+/// Of blocks of an archive that an edit makes so large: those behind the old end have no old content.
+JournalRecord edit_of(std::span<const ByteRange> blocks, std::uint64_t size_after, std::uint64_t sequence) {
+  JournalRecord record;
+  record.id.bytes.fill(0xab);
+  record.archive = journal_scene().stamp;
+  record.after = {size_after, record.archive.header_size_bytes, sequence};
+  record.sequence = sequence;
+  record.owner_pid = 77;
+  const View archive = journal_scene().archive;
+  for (const ByteRange of : blocks) {
+    const std::uint64_t offset = of.offset * kBlockBytes;
+    JournalRange range;
+    range.archive = {offset, std::min(of.size_bytes * kBlockBytes, size_after - offset)};
+    const std::uint64_t blocks_in_range = (range.archive.size_bytes + kBlockBytes - 1) / kBlockBytes;
+    range.old_hashes.resize(blocks_in_range);
+    for (std::uint64_t block = 0; block < blocks_in_range; ++block) {
+      const std::uint64_t begin = offset + block * kBlockBytes;
+      const std::uint64_t size = std::min(kBlockBytes, range.archive.end() - begin);
+      if (begin + size > archive.size()) continue;
+      range.old_hashes[block] = hash_of(archive.subspan(begin, size));
+    }
+    record.ranges.push_back(std::move(range));
+  }
+  return record;
+}
+
 std::uint64_t room_for(const JournalRecord& record) {
   std::uint64_t size = 0;
   for (const JournalRange& range : record.ranges) size += round_up_to_block(range.archive.size_bytes);
@@ -69,6 +95,15 @@ Bytes sealed(Bytes journal, const JournalRecord& record) {
 Bytes ordinary(JournalRecord record) {
   Bytes journal(kBlockBytes + room_for(record));
   lay_blocks(journal, record, kBlockBytes);
+  return sealed(std::move(journal), record);
+}
+
+/// Its index is the beginning of its first new block.
+Bytes with_index(JournalRecord record) {
+  Bytes journal(kBlockBytes + room_for(record));
+  lay_blocks(journal, record, kBlockBytes);
+  const ByteRange place = record.index->in_journal;
+  record.index->new_hash = hash_of(View(journal).subspan(place.offset, place.size_bytes));
   return sealed(std::move(journal), record);
 }
 
@@ -115,6 +150,7 @@ std::optional<Bytes> in_version_3(Bytes journal, bool is_lane_journal) {
     const std::uint64_t offset = at + number_at(journal, at + head_field::kRecordOffset);
     const std::uint64_t size = number_at(journal, at + head_field::kRecordSize);
     const auto plain = read_plain_record(View(journal).subspan(offset, size), kJournalVersion);
+    if (plain->record.after) return std::nullopt;  // version 3 had no edits
     const std::string text = encode_plain_record(plain->record, 3);
     if (!is_lane_journal) journal.resize(offset + text.size());
     put_text(journal, offset, text);
@@ -147,7 +183,17 @@ std::vector<JournalSeed> make_seeds() {
   part.group_record = large_part.group_record = kGroupRecordName;
   Bytes taken_back = ordinary(record_of(three, 52));
   std::fill_n(taken_back.begin(), kBlockBytes, std::byte{0});
+  const std::array grown = {ByteRange{0, 2}, ByteRange{7, 1}, ByteRange{kLast, 3}};
+  const std::array cut_short = {ByteRange{0, 1}, ByteRange{11, 2}};
+  JournalRecord unborn_edit = edit_of(grown, journal_scene().archive.size() + 5000, 57);
+  unborn_edit.archive.birth_ns = 0;
+  JournalRecord edit_with_index = edit_of(header, journal_scene().archive.size(), 58);
+  edit_with_index.index = {.name = "first.safetensors.index.json", .in_journal = {kBlockBytes, 10}};
   std::vector<JournalSeed> seeds = {
+      {"an edit that grows", false, ordinary(edit_of(grown, journal_scene().archive.size() + 5000, 59))},
+      {"an edit that cuts", false, ordinary(edit_of(cut_short, 12 * kBlockBytes + 5, 60))},
+      {"an edit without a birth time", false, ordinary(std::move(unborn_edit))},
+      {"an edit with an index", false, with_index(std::move(edit_with_index))},
       {"one block", false, ordinary(record_of(one, 1))},
       {"three ranges", false, ordinary(record_of(three, 2))},
       {"the header", false, ordinary(record_of(header, 3))},

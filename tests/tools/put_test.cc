@@ -133,6 +133,7 @@ TEST_CASE("put tells in JSON what it changed", "[tools][put]") {
   const auto document = nlohmann::json::parse(run.out);
   CHECK(document == nlohmann::json{{"schema", 1},
                                    {"path", model.path},
+                                   {"changed", true},
                                    {"name", "x"},
                                    {"dtype", "U8"},
                                    {"shape", {3}},

@@ -26,38 +26,52 @@ void add_edit_options(CommandLine& line, EditOptions& options) {
   line.flag(options.json, "--json", "Print the result as a JSON object.");
 }
 
-std::unique_ptr<Model> open_for_edit(const std::string& named, Streams& streams) {
+std::optional<EditTarget> open_for_edit(const std::string& named, Streams& streams) {
   auto target = open_target(named, Use::Change, {.access = Access::ReadWrite});
   if (!target) {
     report_failure(streams, target.error().message);
-    return nullptr;
+    return std::nullopt;
   }
   if (target->tensor) {
     report_failure(streams, named + ": is a tensor's file: name the mount or the archive");
-    return nullptr;
+    return std::nullopt;
   }
   report_recovered(streams, *target->model);
-  return std::move(target->model);
+  auto edit = ModelEdit::of(*target->model);
+  if (!edit) {
+    report_failure(streams, edit.error().message);
+    return std::nullopt;
+  }
+  return EditTarget{std::move(target->model), std::move(*edit)};
 }
 
-Result<void> carry_out(ModelEdit& edit, const EditOptions& options, std::uint64_t new_bytes,
-                       const std::function<Result<void>()>& fill, Streams& streams) {
+Result<void> carry_out(EditTarget& target, const EditOptions& options, std::uint64_t new_bytes,
+                       const Fill& fill, Streams& streams) {
+  ModelEdit& edit = target.edit;
   const bool uses_locks = !options.change.has_no_locks;
   if (options.is_dry_run) return edit.plan(uses_locks);
   if (edit.is_empty()) return {};
+  // A file of staged bytes may have a name where the file system has no unnamed ones.
+  std::optional<InterruptGuard> guard(std::in_place);
   if (auto begun = edit.begin(uses_locks); !begun) return begun;
+  // Each byte is counted twice: when it is staged or moved, and when it is committed.
+  std::optional<Progress> progress(std::in_place, streams, 2 * (new_bytes + edit.moved_bytes()));
+  const auto advance = [&](std::uint64_t bytes) -> Result<void> {
+    progress->advance(bytes);
+    if (!interrupted()) return {};
+    return fail(ErrorCode::System, EINTR, target.model->path().string() + ": interrupted: not changed");
+  };
   if (fill) {
-    if (auto filled = fill(); !filled) return filled;
+    if (auto filled = fill(advance); !filled) return filled;
   }
+  // As Change::commit(): until the commit point, a signal may simply end the process.
+  guard.reset();
   CommitOptions commit;
   commit.uses_locks = uses_locks;
   commit.lock_patience = std::chrono::seconds(options.change.wait_s);
-  std::optional<InterruptGuard> guard;
-  std::optional<Progress> progress(std::in_place, streams, 2 * (new_bytes + edit.moved_bytes()));
   commit.on_progress = [&](std::uint64_t done_bytes, std::uint64_t in_all_bytes) {
-    // The second half must not be interrupted: it comes behind the commit point.
     if (!guard && done_bytes >= in_all_bytes / 2) guard.emplace();
-    progress->show(2 * done_bytes);
+    progress->show(new_bytes + done_bytes);
   };
   auto committed = edit.commit(commit);
   progress.reset();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -23,15 +24,24 @@ struct EditOptions {
 /// Declares --dry-run, --nolock, --wait and --json. An edit is always as durable as can be.
 void add_edit_options(CommandLine& line, EditOptions& options);
 
-/// Opens the target, and reports what is wrong with it. Null: it can't be edited, as was reported.
-std::unique_ptr<Model> open_for_edit(const std::string& named, Streams& streams);
+/// A model that is open for an edit. Move-only.
+struct EditTarget {
+  std::unique_ptr<Model> model;
+  ModelEdit edit;
+};
+/// Opens the target, and reports what is wrong with it. Nothing: it can't be edited, as was reported.
+std::optional<EditTarget> open_for_edit(const std::string& named, Streams& streams);
 
+/// Called with the number of bytes of each piece that was staged. EINTR: an interrupt has come.
+using Advance = std::function<Result<void>(std::uint64_t bytes)>;
+/// Stages the bytes of new tensors.
+using Fill = std::function<Result<void>(const Advance& advance)>;
 /// Begins the edit, fills in the bytes of new tensors, and commits. With --dry-run only plans it. An
-/// interrupt before the commit point ends the process and leaves the model unchanged.
-/// @param fill  called between, unless it is a dry run; may be empty.
+/// interrupt before the commit point leaves the model unchanged: EINTR, or the end of the process.
 /// @param new_bytes  that `fill` will stage.
-Result<void> carry_out(ModelEdit& edit, const EditOptions& options, std::uint64_t new_bytes,
-                       const std::function<Result<void>()>& fill, Streams& streams);
+/// @param fill  empty: there are none.
+Result<void> carry_out(EditTarget& target, const EditOptions& options, std::uint64_t new_bytes,
+                       const Fill& fill, Streams& streams);
 
 /// Prints what was done, or would have been, and how many bytes had to move for it.
 void print_result(std::ostream& out, const ModelEdit& edit, const EditOptions& options,

@@ -41,21 +41,20 @@ int mv(const Arguments& arguments, Streams& streams) {
     return report_wrong_usage(streams, "FROM and TO must have equally many *");
   }
 
-  const auto model = open_for_edit(named, streams);
-  if (!model) return kFailed;
-  auto edit = ModelEdit::of(*model);
-  if (!edit) return report_failure(streams, edit.error().message);
+  auto target = open_for_edit(named, streams);
+  if (!target) return kFailed;
+  const Model& model = *target->model;
   std::vector<ModelEdit::Renaming> renamings;
-  for (std::uint32_t at = 0; at < model->tensors().size(); ++at) {
-    const std::string_view name = model->tensors()[at].name;
+  for (std::uint32_t at = 0; at < model.tensors().size(); ++at) {
+    const std::string_view name = model.tensors()[at].name;
     if (auto other = renamed(name, from, to)) renamings.push_back({std::string(name), std::move(*other)});
   }
-  if (renamings.empty()) return report_unmatched(named, {&from, 1}, *model, streams);
-  auto done = edit->rename(renamings);
-  if (done) done = carry_out(*edit, options, 0, {}, streams);
+  if (renamings.empty()) return report_unmatched(named, {&from, 1}, model, streams);
+  auto done = target->edit.rename(renamings);
+  if (done) done = carry_out(*target, options, 0, {}, streams);
   if (!done) return report_failure(streams, done.error().message);
   if (options.json) {
-    Json document = json_of_edit(*model, *edit, options);
+    Json document = json_of_edit(model, target->edit, options);
     document["renamed"] = Json::array();
     for (const ModelEdit::Renaming& renaming : renamings) {
       document["renamed"].push_back({{"from", renaming.from}, {"to", renaming.to}});
@@ -67,7 +66,7 @@ int mv(const Arguments& arguments, Streams& streams) {
         streams.out << fmt::format("{} -> {}\n", printable_name(renaming.from), printable_name(renaming.to));
       }
     }
-    print_result(streams.out, *edit, options, "renamed " + counted(renamings.size(), "tensor"));
+    print_result(streams.out, target->edit, options, "renamed " + counted(renamings.size(), "tensor"));
   }
   streams.out.flush();
   return streams.out ? kDone : kFailed;

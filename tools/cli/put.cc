@@ -2,6 +2,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 #include <ostream>
 
 #include "tools/cli/change.h"
@@ -46,19 +48,23 @@ struct PutRequest {
   SourceName source;
   ChangeOptions options;
   bool creates = false;
+  bool is_dry_run = false;
   std::string dtype;
   std::string shape;
   bool json = false;
 };
 
-void print(const PutRequest& request, const ArchiveReader& archive, const Tensor& tensor, std::ostream& out) {
+void print(const PutRequest& request, const std::filesystem::path& path, const Tensor& tensor,
+           std::ostream& out) {
   if (!request.json) {
-    out << fmt::format("changed {}: {} {}, {}\n", printable_name(tensor.name), name_of(tensor.dtype),
-                       shape_text(tensor.shape), human_size(tensor.data.size_bytes));
+    out << fmt::format("{} {}: {} {}, {}\n", request.is_dry_run ? "would change" : "changed",
+                       printable_name(tensor.name), name_of(tensor.dtype), shape_text(tensor.shape),
+                       human_size(tensor.data.size_bytes));
     return;
   }
   Json document = json_document();
-  document["path"] = json_path(archive.path());
+  document["path"] = json_path(path);
+  document["changed"] = !request.is_dry_run;
   document.update(json_of(tensor));
   write_json(document, out);
 }
@@ -71,10 +77,12 @@ Result<void> put_tensor(Change& change, std::uint32_t position, TensorSource& so
 }
 
 /// Makes a tensor, or gives it another dtype and shape: an edit.
-int create(const PutRequest& request, const Model& model, Streams& streams) {
+int create(const PutRequest& request, Streams& streams) {
   const std::string& name = request.name_and_file.front();
   const auto parsed = parse_form(request.dtype, request.shape);
   if (!parsed) return report_wrong_usage(streams, parsed.error().message);
+  auto target = open_for_edit(request.target, streams);
+  if (!target) return kFailed;
   const auto form = complete_form(*parsed, request.source, name);
   if (!form) return report_failure(streams, form.error().message);
   const auto size_bytes = data_size_bytes(*form->dtype, *form->shape);
@@ -83,23 +91,24 @@ int create(const PutRequest& request, const Model& model, Streams& streams) {
   auto source = TensorSource::open(request.source, tensor, streams.in);
   if (!source) return report_failure(streams, source.error().message);
   if (source->model() != nullptr) report_not_shown(streams, *source->model());
-  auto edit = ModelEdit::of(model);
-  if (!edit) return report_failure(streams, edit.error().message);
-  auto done = edit->put(name, *form->dtype, *form->shape);
-  const auto fill = [&]() -> Result<void> {
-    Staging* stage = edit->stage(name);
+  auto done = target->edit.put(name, *form->dtype, *form->shape);
+  const auto fill = [&](const Advance& advance) -> Result<void> {
+    Staging* stage = target->edit.stage(name);
     for (std::uint64_t offset = 0; offset < *size_bytes;) {
       auto piece = source->read({offset, std::min(Change::kPieceBytes, *size_bytes - offset)});
+      // The signal may have interrupted the read.
+      if (auto goes_on = advance(piece ? piece->size() : 0); !goes_on) return goes_on;
       if (!piece) return pass_on(std::move(piece));
       if (auto written = stage->write(*piece, offset); !written) return written;
       offset += piece->size();
     }
     return source->check_end();
   };
-  const EditOptions options{.change = request.options, .is_dry_run = false, .json = request.json};
-  if (done) done = carry_out(*edit, options, *size_bytes, fill, streams);
+  const EditOptions options{
+      .change = request.options, .is_dry_run = request.is_dry_run, .json = request.json};
+  if (done) done = carry_out(*target, options, *size_bytes, fill, streams);
   if (!done) return report_failure(streams, done.error().message);
-  print(request, model.front(), tensor, streams.out);
+  print(request, target->model->path(), tensor, streams.out);
   streams.out.flush();
   return streams.out ? kDone : kFailed;
 }
@@ -121,6 +130,8 @@ int put(const Arguments& arguments, Streams& streams) {
   line.text(request.dtype, "--dtype", "DTYPE", "With --create: the dtype, if FILE does not tell it.");
   line.text(request.shape, "--shape", "SHAPE",
             "With --create: the shape, such as 4096,4096, if FILE does not tell it.");
+  line.flag(request.is_dry_run, "-n,--dry-run",
+            "Check all that can be checked without reading FILE. Change nothing.");
   add_change_options(line, request.options);
   line.flag(request.json, "--json", "Describe the change as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
@@ -133,10 +144,15 @@ int put(const Arguments& arguments, Streams& streams) {
   request.source.file = request.name_and_file.back();
   if (line.has("--from-tensor")) request.source.from_tensor = from_tensor;
 
-  const auto target = open_target(request.target, Use::Change, {.access = Access::ReadWrite});
+  const bool has_name = request.name_and_file.size() == 2;
+  if (request.creates && has_name) return create(request, streams);
+  if (request.creates) {
+    return report_wrong_usage(streams, "--create needs an archive or a mount, and the NAME of the tensor");
+  }
+  const auto target = open_target(request.target, Use::Change,
+                                  {.access = request.is_dry_run ? Access::ReadOnly : Access::ReadWrite});
   if (!target) return report_failure(streams, target.error().message);
   report_recovered(streams, *target->model);
-  const bool has_name = request.name_and_file.size() == 2;
   if (target->tensor && has_name) {
     return report_wrong_usage(streams,
                               request.target + ": is a tensor's file: NAME needs an archive or a mount");
@@ -144,10 +160,6 @@ int put(const Arguments& arguments, Streams& streams) {
   if (!target->tensor && !has_name) {
     return report_wrong_usage(
         streams, "NAME and FILE are required: `stfs ls " + request.target + "` prints the names");
-  }
-  if (request.creates && has_name) return create(request, *target->model, streams);
-  if (request.creates) {
-    return report_wrong_usage(streams, "--create needs an archive or a mount, and the NAME of the tensor");
   }
   auto position = target->tensor ? Result<std::uint32_t>(*target->tensor)
                                  : find_tensor(*target->model, request.target, request.name_and_file.front());
@@ -161,11 +173,14 @@ int put(const Arguments& arguments, Streams& streams) {
   if (!source) return report_failure(streams, source.error().message);
   if (source->model() != nullptr) report_not_shown(streams, *source->model());
 
-  Change change(streams, *target->model, request.options, tensor.data.size_bytes);
-  if (auto done = put_tensor(change, *position, *source); !done) {
-    return report_failure(streams, done.error().message);
+  std::optional<Change> change;
+  if (!request.is_dry_run) {
+    change.emplace(streams, *target->model, request.options, tensor.data.size_bytes);
+    if (auto done = put_tensor(*change, *position, *source); !done) {
+      return report_failure(streams, done.error().message);
+    }
   }
-  print(request, target->model->archive_of(*position), tensor, streams.out);
+  print(request, target->model->archive_of(*position).path(), tensor, streams.out);
   streams.out.flush();  // before `change` is destroyed: a late interrupt then ends the process
   return streams.out ? kDone : kFailed;
 }

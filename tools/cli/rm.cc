@@ -38,39 +38,39 @@ int rm(const Arguments& arguments, Streams& streams) {
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (names.empty()) return report_wrong_usage(streams, "name the tensors to delete");
 
-  const auto model = open_for_edit(named, streams);
-  if (!model) return kFailed;
-  auto edit = ModelEdit::of(*model);
-  if (!edit) return report_failure(streams, edit.error().message);
+  auto target = open_for_edit(named, streams);
+  if (!target) return kFailed;
+  const Model& model = *target->model;
   NameGlobs globs(names);
   std::vector<std::uint32_t> removed;
   std::uint64_t size_bytes = 0;
-  for (std::uint32_t at = 0; at < model->tensors().size(); ++at) {
-    const Tensor tensor = model->tensors()[at];
+  for (std::uint32_t at = 0; at < model.tensors().size(); ++at) {
+    const Tensor tensor = model.tensors()[at];
     if (!globs.match(tensor.name)) continue;
     removed.push_back(at);
     size_bytes += tensor.data.size_bytes;
-    if (auto done = edit->remove(tensor.name); !done) return report_failure(streams, done.error().message);
+    if (auto done = target->edit.remove(tensor.name); !done)
+      return report_failure(streams, done.error().message);
   }
   if (const auto unused = globs.unused(); !unused.empty()) {
-    report_unmatched(named, unused, *model, streams);
+    report_unmatched(named, unused, model, streams);
     return report_failure(streams, named + ": nothing was changed");
   }
-  if (auto done = carry_out(*edit, options, 0, {}, streams); !done) {
+  if (auto done = carry_out(*target, options, 0, {}, streams); !done) {
     return report_failure(streams, done.error().message);
   }
   if (options.json) {
-    Json document = json_of_edit(*model, *edit, options);
+    Json document = json_of_edit(model, target->edit, options);
     document["removed"] = Json::array();
-    for (const std::uint32_t at : removed) document["removed"].push_back(json_of(model->tensors()[at]));
+    for (const std::uint32_t at : removed) document["removed"].push_back(json_of(model.tensors()[at]));
     write_json(document, streams.out);
   } else {
     if (options.is_dry_run) {
       for (const std::uint32_t at : removed) {
-        streams.out << printable_name(model->tensors()[at].name) << '\n';
+        streams.out << printable_name(model.tensors()[at].name) << '\n';
       }
     }
-    print_result(streams.out, *edit, options,
+    print_result(streams.out, target->edit, options,
                  fmt::format("removed {}, {}", counted(removed.size(), "tensor"), human_size(size_bytes)));
   }
   streams.out.flush();

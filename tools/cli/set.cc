@@ -93,22 +93,21 @@ int set(const Arguments& arguments, Streams& streams) {
   const auto form = parse_form(request.dtype, request.shape);
   if (!form) return report_wrong_usage(streams, form.error().message);
 
-  const auto model = open_for_edit(request.target, streams);
-  if (!model) return kFailed;
-  auto edit = ModelEdit::of(*model);
-  if (!edit) return report_failure(streams, edit.error().message);
-  const auto mistake = make_changes(request, *form, *model, *edit);
+  auto target = open_for_edit(request.target, streams);
+  if (!target) return kFailed;
+  const Model& model = *target->model;
+  const auto mistake = make_changes(request, *form, model, target->edit);
   if (!mistake) return report_failure(streams, mistake.error().message);
   if (!mistake->empty()) return report_wrong_usage(streams, *mistake);
-  if (auto done = carry_out(*edit, request.options, 0, {}, streams); !done) {
+  if (auto done = carry_out(*target, request.options, 0, {}, streams); !done) {
     return report_failure(streams, done.error().message);
   }
   if (request.options.json) {
-    write_json(json_of_edit(*model, *edit, request.options), streams.out);
+    write_json(json_of_edit(model, target->edit, request.options), streams.out);
   } else {
-    print_result(streams.out, *edit, request.options,
-                 edit->is_empty() ? "nothing to change in " + printable(request.target)
-                                  : "changed " + printable(request.target));
+    print_result(streams.out, target->edit, request.options,
+                 target->edit.is_empty() ? "nothing to change in " + printable(request.target)
+                                         : "changed " + printable(request.target));
   }
   streams.out.flush();
   return streams.out ? kDone : kFailed;

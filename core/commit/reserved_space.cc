@@ -1,0 +1,42 @@
+// Holes are punched again. What lies behind the end goes when the file is cut to the size that it has.
+#include "core/commit/reserved_space.h"
+
+#include <algorithm>
+
+namespace stfs {
+namespace {
+
+/// Whether the range lies in a filler, so that no byte of it counts yet.
+bool is_free(const ArchiveVersion& version, ByteRange range) {
+  return std::ranges::any_of(version.header->content.fillers,
+                             [&](ByteRange filler) { return version.file_range(filler).contains(range); });
+}
+
+}  // namespace
+
+Result<ReservedSpace> ReservedSpace::of(Archive& archive, const EditLayout& layout) {
+  const auto version = archive.version();
+  const std::uint64_t end = version->stamp.size_bytes;
+  ReservedSpace reserved;
+  reserved.archive_ = &archive;
+  for (const EditLayout::Placed& placed : layout.placed) {
+    if (is_free(*version, placed.file_range)) reserved.holes_.push_back(placed.file_range);
+  }
+  std::vector<ByteRange> wanted = reserved.holes_;
+  if (layout.size_bytes > end) wanted.push_back({end, layout.size_bytes - end});
+  for (const ByteRange range : wanted) {
+    if (auto done = archive.file().reserve(range); !done) {
+      return tl::unexpected(std::move(done).error().within(archive.path().string()));
+    }
+  }
+  return reserved;
+}
+
+ReservedSpace::~ReservedSpace() {
+  if (archive_ == nullptr) return;
+  // A failure leaves space in use and changes no byte that counts.
+  for (const ByteRange hole : holes_) static_cast<void>(archive_->file().punch(whole_blocks_in(hole)));
+  static_cast<void>(archive_->file().resize(archive_->stamp().size_bytes));
+}
+
+}  // namespace stfs

@@ -1,0 +1,110 @@
+# Edits of the structure on ext4, xfs, btrfs and tmpfs: of archives as the reference library writes them, and on a full disk.
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors
+import safetensors.numpy
+from mounted import BUILD
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "replay"))
+import loop_disk  # noqa: E402
+
+STFS = BUILD / "stfs"
+DISK_BYTES = 400 << 20
+FREE = "__safetensorsfs.free."
+
+
+@pytest.fixture(params=("ext4", "xfs", "btrfs", "tmpfs"))
+def disk(request, tmp_path):
+    """An empty file system of each kind."""
+    place = tmp_path / "disk"
+    if request.param == "tmpfs":
+        if os.geteuid() != 0:
+            pytest.skip("mounting a tmpfs needs root")
+        place.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", place], check=True)
+        yield place
+        subprocess.run(["umount", place], check=True)
+        return
+    if reason := loop_disk.why_unavailable(request.param):
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="stfs-disk-", dir=loop_disk.place_for_images()) as images:
+        image = loop_disk.make_image(Path(images) / "image", request.param, DISK_BYTES)
+        with loop_disk.mounted_image(image, request.param, place) as path:
+            yield Path(path)
+
+
+def stfs(*words, code=0):
+    done = subprocess.run([STFS, *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+def content(path):
+    with safetensors.safe_open(path, "np") as archive:
+        return {name: archive.get_tensor(name).tobytes() for name in archive.keys() if not name.startswith(FREE)}
+
+
+def test_every_edit_of_a_tight_archive(disk, tmp_path):
+    rng = random.Random(1)
+    path, raw = disk / "m.safetensors", tmp_path / "raw"
+    arrays = {name: np.frombuffer(rng.randbytes(size), "u1") for name, size in
+              {"large": 5_000_001, "b": 3, "c": 70_000, "d": 4096}.items()}
+    safetensors.numpy.save_file(arrays, path)
+    due = {name: array.tobytes() for name, array in arrays.items()}
+    for size in (1, 8000, 3_000_000):
+        raw.write_bytes(rng.randbytes(size))
+        due[f"new{size}"] = raw.read_bytes()
+        stfs("put", "--create", "--dtype", "U8", path, f"new{size}", raw)
+        assert content(path) == due
+    used = path.stat().st_blocks
+    stfs("rm", path, "large")
+    del due["large"]
+    assert content(path) == due
+    assert used - path.stat().st_blocks > 4_900_000 // 512, "a deleted tensor's space comes back at once"
+    size_bytes = path.stat().st_size
+    raw.write_bytes(rng.randbytes(2_000_000))
+    due["again"] = raw.read_bytes()
+    stfs("put", "--create", "--dtype", "U8", path, "again", raw)
+    assert content(path) == due and path.stat().st_size == size_bytes, "a new tensor takes the place of a deleted one"
+    stfs("mv", path, "*", "a.longer.name.than.before.*")
+    stfs("set", path, "a.longer.name.than.before.d", "--dtype", "I8", "--shape", "64,64")
+    stfs("set", path, "--metadata", "key=" + "v" * 60_000)
+    assert content(path) == {f"a.longer.name.than.before.{name}": data for name, data in due.items()}
+
+
+@pytest.mark.sequential
+def test_a_full_disk_refuses_before_anything_changes(disk, tmp_path):
+    path, raw = disk / "m.safetensors", tmp_path / "raw"
+    safetensors.numpy.save_file({"a": np.ones(3_000_000, "u1"), "b": np.ones(9000, "u1")}, path)
+    raw.write_bytes(bytes(3_000_000))
+    stfs("put", "--create", "--dtype", "U8", path, "c", raw)
+    stfs("rm", path, "a")  # a hole now
+    before = content(path)
+    free = os.statvfs(disk)
+    # Room for the journal of a new tensor, and not for the tensor.
+    with open(disk / "filler", "wb") as filler:
+        filler.write(b"x" * (free.f_bavail * free.f_frsize - 5_000_000))
+    os.sync()
+    refused = False
+    for number in range(20):  # root has a reserve on ext4
+        done = subprocess.run([STFS, "put", "--create", "--dtype", "U8", path, f"n{number}", raw], capture_output=True, text=True)
+        if done.returncode == 0:
+            before[f"n{number}"] = raw.read_bytes()
+            continue
+        refused = True
+        assert "No space left" in done.stderr and "committed" not in done.stderr
+        assert content(path) == before
+        assert not list(disk.glob(".m.*"))
+        break
+    assert refused
+    (disk / "filler").unlink()
+    os.sync()
+    stfs("put", "--create", "--dtype", "U8", path, "later", raw)
+    assert content(path) == before | {"later": raw.read_bytes()}
