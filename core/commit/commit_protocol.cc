@@ -298,8 +298,8 @@ Result<void> CommitProtocol::apply(Part& part) {
       if (auto synced = archive.sync(); !synced) return synced;
     }
     if (part.index) {
-      const std::filesystem::path directory = archive.real_path().parent_path();
-      auto replaced = replace_index(archive.storage(), directory, part.journal().file(), *part.index);
+      auto replaced =
+          replace_index(archive.storage(), part.journal().path(), part.journal().file(), *part.index);
       if (!replaced) return replaced;
     }
     return is_known ? archive.adopt_own_change(written->identity) : Result<void>{};

@@ -22,6 +22,16 @@ Result<bool> is_believed_for(Storage& storage, const std::filesystem::path& path
   return is_believed(*maker, *there, *directory, storage.user());
 }
 
+/// Whether the index is the old one, and the journal's maker may replace it.
+Result<bool> is_due(Storage& storage, const std::filesystem::path& path, const File& journal,
+                    const IndexReplacement& index) {
+  auto present = hash_of_index(storage, path);
+  if (!present && present.error().errno_value == ENOENT) return false;
+  if (!present) return pass_on(std::move(present));
+  if (*present != index.old_hash) return false;
+  return is_believed_for(storage, path, journal);
+}
+
 }  // namespace
 
 Result<bool> has_new_index(const File& journal, const IndexReplacement& index) {
@@ -40,19 +50,20 @@ Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::pat
   return XXH3_64bits(text->data(), text->size());
 }
 
-Result<void> replace_index(Storage& storage, const std::filesystem::path& directory, const File& journal,
+Result<void> replace_index(Storage& storage, const std::filesystem::path& journal_path, const File& journal,
                            const IndexReplacement& index) {
-  const std::filesystem::path path = directory / index.name;
-  auto present = hash_of_index(storage, path);
-  const bool is_gone = !present && present.error().errno_value == ENOENT;
-  if (is_gone || (present && *present != index.old_hash)) return {};
-  if (!present) return pass_on(std::move(present));
-  auto believed = is_believed_for(storage, path, journal);
-  if (!believed) return pass_on(std::move(believed));
-  if (!*believed) return {};
+  const std::filesystem::path path = journal_path.parent_path() / index.name;
+  std::filesystem::path temporary = journal_path;
+  temporary += kNewIndexSuffix;
+  auto due = is_due(storage, path, journal, index);
+  if (!due) return pass_on(std::move(due));
+  if (!*due) {
+    auto removed = storage.remove(temporary);
+    return !removed && removed.error().errno_value != ENOENT ? removed : Result<void>{};
+  }
   auto text = new_index(journal, index);
   if (!text) return pass_on(std::move(text));
-  return storage.replace(path, std::as_bytes(std::span(*text)));
+  return storage.replace(path, temporary, std::as_bytes(std::span(*text)));
 }
 
 }  // namespace stfs

@@ -18,8 +18,9 @@ Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::pat
 /// Replaces the index, durably. May be repeated. An index that is neither the old one nor the new one is
 /// somebody else's, and stays.
 /// So does the index of an owner whose archives the journal's maker may not write (journal_access.h).
-/// @param directory  of the archive and its journal.
-Result<void> replace_index(Storage& storage, const std::filesystem::path& directory, const File& journal,
+/// @param journal_path  the journal's name, in the directory of the archive and the index. A process that is
+///                      killed in this call leaves a file named after it, which the next call removes.
+Result<void> replace_index(Storage& storage, const std::filesystem::path& journal_path, const File& journal,
                            const IndexReplacement& index);
 
 }  // namespace stfs

@@ -96,6 +96,9 @@ struct JournalId {
 /// ".NAME.stj.ID.staged".
 std::string journal_prefix(const std::string& archive_file_name);
 inline constexpr std::string_view kStagedSuffix = ".staged";
+/// The end of the name of a new index until it takes the old one's name, behind the name of its journal
+/// (index_replacement.h). A killed process leaves it; it goes with its journal.
+inline constexpr std::string_view kNewIndexSuffix = ".index";
 /// A lane journal (lane_journal.h) is called ".NAME.stj.ID.standing".
 inline constexpr std::string_view kLaneJournalSuffix = ".standing";
 

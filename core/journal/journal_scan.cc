@@ -50,6 +50,13 @@ std::optional<NameKind> kind_of(std::string_view rest) {
   return is_id ? std::optional(kind) : std::nullopt;
 }
 
+/// Whether a journal's owner or a recovery is writing this file, or has left it: whoever recovers the journal
+/// takes it.
+bool is_new_index(std::string_view rest) {
+  if (!rest.ends_with(kNewIndexSuffix)) return false;
+  return kind_of(rest.substr(0, rest.size() - kNewIndexSuffix.size())) == NameKind::Ordinary;
+}
+
 class Scan {
  public:
   Scan(Storage& storage, const std::filesystem::path& archive_path, const File& archive,
@@ -104,6 +111,7 @@ class Scan {
     if (!names) return pass_on(std::move(names));
     std::vector<FoundJournal> found;
     std::erase(*names, own_.filename().string());
+    std::erase_if(*names, [this](const std::string& name) { return is_new_index(rest_of(name)); });
     if (names->empty()) return found;
     std::ranges::sort(*names);
     if (auto known = look_at_archive(); !known) return pass_on(std::move(known));

@@ -168,9 +168,8 @@ Result<void> apply(Storage& storage, const std::filesystem::path& archive_path, 
     return applied;
   if (auto synced = archive.sync(); !synced) return synced;
   if (found.record.index) {
-    const std::filesystem::path directory = archive_path.parent_path();
-    if (auto replaced = replace_index(storage, directory, *found.file, *found.record.index); !replaced)
-      return replaced;
+    auto replaced = replace_index(storage, found.report.path, *found.file, *found.record.index);
+    if (!replaced) return replaced;
   }
   if (auto gone = make_void(*found.file, heads_of(found)); !gone) return gone;
   found.report.action = JournalAction::Applied;

@@ -99,8 +99,9 @@ class SystemStorage final : public Storage {
     return {};
   }
 
-  Result<void> replace(const std::filesystem::path& path, std::span<const std::byte> content) override {
-    auto file = NewFile::create(path, true);
+  Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
+                       std::span<const std::byte> content) override {
+    auto file = NewFile::create_as(temporary, path);
     if (!file) return pass_on(std::move(file));
     if (auto appended = file->append(content); !appended) return appended;
     return file->finish();
@@ -218,7 +219,8 @@ Result<void> File::set_mode(std::uint32_t) {
   return fail_system(EPERM, "a file without a mode", "set the mode");
 }
 
-Result<void> Storage::replace(const std::filesystem::path& path, std::span<const std::byte>) {
+Result<void> Storage::replace(const std::filesystem::path& path, const std::filesystem::path&,
+                              std::span<const std::byte>) {
   return fail_system(EOPNOTSUPP, path.string(), "replace");
 }
 

@@ -171,7 +171,9 @@ class Storage {
   virtual Result<void> remove(const std::filesystem::path& path) = 0;
   /// Gives a regular file new bytes, whole or not at all, also after a loss of power: a new file takes its
   /// name, mode, owner and attributes. The path must be no link. Durable when it returns.
-  virtual Result<void> replace(const std::filesystem::path& path, std::span<const std::byte> content);
+  /// @param temporary  the new file's name until then, in the same directory. A file of that name is removed.
+  virtual Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
+                               std::span<const std::byte> content);
   /// fsync of a directory: its names are then on stable storage.
   virtual Result<void> sync_directory(const std::filesystem::path& directory) = 0;
   /// Names of the entries that start with the prefix, unordered.

@@ -120,6 +120,20 @@ Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace,
   return file;
 }
 
+Result<NewFile> NewFile::create_as(const std::filesystem::path& temporary,
+                                   const std::filesystem::path& path) {
+  if (auto replaces = check_target(path, true); !replaces) return tl::unexpected(replaces.error());
+  ::unlink(temporary.c_str());  // a failure is that of open()
+  NewFile file;
+  file.path_ = path;
+  file.replace_ = true;
+  file.file_ = UniqueFd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (!file.file_) return fail_system(errno, temporary.native(), "create");
+  file.temporary_.reset(new std::filesystem::path(temporary));
+  file.gathered_.reserve(kGatheredBytes);
+  return file;
+}
+
 NewFile::~NewFile() = default;
 
 void NewFile::Remove::operator()(std::filesystem::path* path) const {

@@ -24,6 +24,9 @@ class NewFile {
   /// file.
   /// @param mode  the permissions of a file that replaces none, before the umask.
   static Result<NewFile> create(const std::filesystem::path& path, bool replace, mode_t mode = 0666);
+  /// The same, to replace a file. A killed process leaves the file `temporary`, in the same directory:
+  /// whoever repeats its work removes it, since this call does.
+  static Result<NewFile> create_as(const std::filesystem::path& temporary, const std::filesystem::path& path);
 
   NewFile(NewFile&&) noexcept = default;
   NewFile& operator=(NewFile&&) = delete;

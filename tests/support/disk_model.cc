@@ -152,7 +152,8 @@ Result<std::unique_ptr<File>> DiskProcess::create_unnamed(const std::filesystem:
                                     fallback.native(), ++model_.descriptions_);
 }
 
-Result<void> DiskProcess::replace(const std::filesystem::path& path, std::span<const std::byte> content) {
+Result<void> DiskProcess::replace(const std::filesystem::path& path, const std::filesystem::path&,
+                                  std::span<const std::byte> content) {
   const NoAllocationFaults pause;
   DiskAccess access;
   {

@@ -119,7 +119,8 @@ class DiskProcess final : public Storage {
   Result<void> publish(File& file, const std::filesystem::path& path) override;
   Result<void> remove(const std::filesystem::path& path) override;
   /// In one step that is settled at once: what makes it so is tested by itself (core/storage/new_file.h).
-  Result<void> replace(const std::filesystem::path& path, std::span<const std::byte> content) override;
+  Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
+                       std::span<const std::byte> content) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;

@@ -72,7 +72,8 @@ class InterceptedStorage : public Storage {
   Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override;
   Result<void> publish(File& file, const std::filesystem::path& path) override;
   Result<void> remove(const std::filesystem::path& path) override;
-  Result<void> replace(const std::filesystem::path& path, std::span<const std::byte> content) override;
+  Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
+                       std::span<const std::byte> content) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;
