@@ -25,6 +25,9 @@ const char* uploads_to_the_cpu(const char* path);
 /* Cuts the archive short. */
 const char* tells_what_is_wrong_with_an_upload(const char* path);
 const char* lists_devices(const char* path);
+const char* edits_a_model(const char* path);
+const char* keeps_tensors_of_before_an_edit(const char* path);
+const char* tells_what_is_wrong_with_an_edit(const char* path);
 /* The archive's "big" begins with 4096 bytes 'J' in a journal alone. */
 const char* reads_out_of_a_journal(const char* path);
 

@@ -110,6 +110,23 @@ TEST_CASE("interface lists devices", "[interface]") {
   expect_success(lists_devices);
 }
 
+TEST_CASE("interface edits a model", "[interface]") {
+  expect_success(edits_a_model);
+}
+
+TEST_CASE("interface keeps tensors that were taken before an edit", "[interface]") {
+  expect_success(keeps_tensors_of_before_an_edit);
+}
+
+TEST_CASE("interface tells what is wrong with an edit, and changes nothing", "[interface]") {
+  const Archive archive;
+  const std::string before = test::content_of(archive.path);
+  const char* wrong = tells_what_is_wrong_with_an_edit(archive.path.c_str());
+  INFO((wrong == nullptr ? "nothing is wrong" : wrong));
+  CHECK(wrong == nullptr);
+  CHECK(test::content_of(archive.path) == before);
+}
+
 TEST_CASE("interface reads what a journal holds for the archive", "[interface]") {
   const Archive archive;
   test::plant_journal(archive.path, 4096, std::string(4096, 'J'));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "core/model/delta_base.h"
 #include "tools/libstfs/c_error.h"
 #include "tools/libstfs/c_struct.h"
 #include "tools/libstfs/handles.h"
@@ -25,15 +26,28 @@ Result<ModelOptions> model_options(const stfs_open_options& given) {
     default: return refuse(fmt::format("stfs_open: unknown way to read: {}", given.io));
   }
   options.is_strict = given.is_strict != 0;
+  if (given.is_writable != 0) options.access = Access::ReadWrite;
+  for (std::size_t at = 0; at < given.delta_count; ++at) options.deltas.emplace_back(given.deltas[at]);
+  if (options.deltas.empty()) return options;
+  if (given.is_writable != 0) {
+    return fail(ErrorCode::ReadOnly, EROFS,
+                "stfs_open: a model with a delta is read-only: open it without is_writable");
+  }
+  options.check_base = [](const Model& model) -> Result<void> {
+    auto checked = check_base(
+        model, [](std::uint64_t, std::string_view) {}, [](std::uint64_t) { return true; });
+    if (!checked) return pass_on(std::move(checked));
+    return {};
+  };
   return options;
 }
 
 /// Calls `Result<void> visit(ArchiveReader&)` for each usable archive.
 template <class Visit>
-Result<void> for_each_archive(const stfs_model& model, Visit&& visit) {
-  for (std::uint32_t shard = 0; shard < model.model->shards().size(); ++shard) {
-    if (!model.model->shards()[shard].archive) continue;
-    if (auto visited = visit(model.model->reader(shard)); !visited) return visited;
+Result<void> for_each_archive(const Model& model, Visit&& visit) {
+  for (std::uint32_t shard = 0; shard < model.shards().size(); ++shard) {
+    if (!model.shards()[shard].archive) continue;
+    if (auto visited = visit(model.reader(shard)); !visited) return visited;
   }
   return {};
 }
@@ -61,22 +75,86 @@ Result<void> check_current(ArchiveReader& archive) {
 
 }  // namespace
 
+namespace stfs::interface {
+
+Result<std::shared_ptr<const OpenedModel>> EditableModel::open() const {
+  const bool is_writable = options.access == Access::ReadWrite;
+  auto target = tools::open_target(named, is_writable ? tools::Use::Change : tools::Use::Tensors, options);
+  if (!target) return pass_on(std::move(target));
+  auto opening = std::make_shared<OpenedModel>();
+  opening->model = std::move(target->model);
+  opening->only = target->tensor;
+  opening->not_shown = tools::not_shown_beside(*opening->model);
+  if (is_forgiving) opening->maps = std::make_shared<const ForgivingMaps>(*opening->model);
+  return opening;
+}
+
+void EditableModel::let_go() {
+  std::erase_if(former, [](const auto& model) { return model.expired(); });
+  if (opened) former.emplace_back(opened->model);
+  opened.reset();
+}
+
+Result<void> EditableModel::open_again() {
+  let_go();
+  auto again = open();
+  if (!again) return pass_on(std::move(again));
+  opened = std::move(*again);
+  return {};
+}
+
+bool EditableModel::has_pins() const {
+  return std::ranges::any_of(former, [](const auto& model) { return !model.expired(); });
+}
+
+Result<void> check_current(const Model& model) {
+  if (model.is_index_changed()) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE, model.path().string() + ": the index has changed");
+  }
+  return for_each_archive(model, [](ArchiveReader& archive) { return ::check_current(archive); });
+}
+
+}  // namespace stfs::interface
+
+Result<std::shared_ptr<const OpenedModel>> stfs_model::opened() const {
+  const std::scoped_lock lock(shared->mutex);
+  if (shared->opened) return shared->opened;
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              shared->path + ": could not be opened again after an edit: close the model and open it again");
+}
+
 stfs_model* stfs_open(const char* path, const stfs_open_options* options, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_model*> {
     if (path == nullptr) return refuse("stfs_open: no path");
     auto given = options == nullptr ? Result<stfs_open_options>() : take_struct(options);
     if (!given) return pass_on(std::move(given));
-    const auto known = model_options(*given);
-    if (!known) return tl::unexpected(known.error());
-    auto target = tools::open_target(path, tools::Use::Tensors, *known);
-    if (!target) return pass_on(std::move(target));
-    auto model = std::make_unique<stfs_model>();
-    model->named = std::filesystem::absolute(path);
-    model->model = std::move(target->model);
-    model->only = target->tensor;
-    model->not_shown = tools::not_shown_beside(*model->model);
-    if (given->is_forgiving != 0) model->maps = std::make_shared<const ForgivingMaps>(*model->model);
-    return model.release();
+    auto known = model_options(*given);
+    if (!known) return pass_on(std::move(known));
+    auto shared = std::make_shared<EditableModel>();
+    shared->named = path;
+    shared->options = std::move(*known);
+    shared->is_forgiving = given->is_forgiving != 0;
+    auto opened = shared->open();
+    if (!opened) return pass_on(std::move(opened));
+    shared->named = std::filesystem::absolute(path);
+    shared->opened = std::move(*opened);
+    shared->path = shared->opened->model->path().string();
+    return new stfs_model{std::move(shared)};
+  });
+}
+
+stfs_model* stfs_snapshot(const stfs_model* model, stfs_error* error) {
+  return answer(error, [&]() -> Result<stfs_model*> {
+    auto opened = model->opened();
+    if (!opened) return pass_on(std::move(opened));
+    auto shared = std::make_shared<EditableModel>();
+    shared->named = model->shared->named;
+    shared->options = model->shared->options;
+    shared->options.access = Access::ReadOnly;
+    shared->is_forgiving = model->shared->is_forgiving;
+    shared->path = model->shared->path;
+    shared->opened = std::move(*opened);
+    return new stfs_model{std::move(shared)};
   });
 }
 
@@ -85,40 +163,47 @@ void stfs_close(stfs_model* model) {
 }
 
 std::uint64_t stfs_tensor_count(const stfs_model* model) {
-  return model->count();
+  const auto opened = model->opened();
+  return opened ? (*opened)->count() : 0;
 }
 
 const char* stfs_path(const stfs_model* model) {
-  return model->model->path().c_str();
+  return model->shared->path.c_str();
 }
 
 int stfs_find(const stfs_model* model, const char* name, std::size_t name_bytes, std::uint64_t* position,
               stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
+    const auto opened = model->opened();
+    if (!opened) return tl::unexpected(opened.error());
+    const OpenedModel& now = **opened;
     const std::string wanted(name, name_bytes);
     // Suggesting similar names looks at every tensor. Skip it for a caller that only asks whether the name
     // exists.
-    if (error == nullptr && !model->model->tensors().find(wanted)) return refuse({});
-    auto found = tools::find_tensor(*model->model, model->named, wanted);
+    if (error == nullptr && !now.model->tensors().find(wanted)) return refuse({});
+    auto found = tools::find_tensor(*now.model, model->shared->named, wanted);
     if (!found) return pass_on(std::move(found));
-    if (model->only && *found != *model->only) {
+    if (now.only && *found != *now.only) {
       return fail(ErrorCode::NotFound, ENOENT,
-                  fmt::format("{}: {}: is not the tensor whose file was opened", model->named.string(),
-                              tools::printable_name(wanted)));
+                  fmt::format("{}: {}: is not the tensor whose file was opened",
+                              model->shared->named.string(), tools::printable_name(wanted)));
     }
-    *position = model->only ? 0 : *found;
+    *position = now.only ? 0 : *found;
     return {};
   });
 }
 
 std::uint64_t stfs_metadata_count(const stfs_model* model) {
-  return model->model->metadata().size();
+  const auto opened = model->opened();
+  return opened ? (*opened)->model->metadata().size() : 0;
 }
 
 int stfs_metadata_entry(const stfs_model* model, std::uint64_t entry, stfs_text* key, stfs_text* value,
                         stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    const Metadata& metadata = model->model->metadata();
+    const auto opened = model->opened();
+    if (!opened) return tl::unexpected(opened.error());
+    const Metadata& metadata = (*opened)->model->metadata();
     if (entry >= metadata.size()) return refuse(fmt::format("stfs_metadata_entry: no entry {}", entry));
     const auto [its_key, its_value] = metadata[static_cast<std::size_t>(entry)];
     *key = {its_key.data(), its_key.size()};
@@ -128,22 +213,28 @@ int stfs_metadata_entry(const stfs_model* model, std::uint64_t entry, stfs_text*
 }
 
 std::uint64_t stfs_not_shown_count(const stfs_model* model) {
-  return model->not_shown.size();
+  const auto opened = model->opened();
+  return opened ? (*opened)->not_shown.size() : 0;
 }
 
 int stfs_not_shown(const stfs_model* model, std::uint64_t entry, stfs_text* why, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    if (entry >= model->not_shown.size()) return refuse(fmt::format("stfs_not_shown: no entry {}", entry));
-    const std::string& text = model->not_shown[static_cast<std::size_t>(entry)];
+    const auto opened = model->opened();
+    if (!opened) return tl::unexpected(opened.error());
+    if (entry >= (*opened)->not_shown.size())
+      return refuse(fmt::format("stfs_not_shown: no entry {}", entry));
+    const std::string& text = (*opened)->not_shown[static_cast<std::size_t>(entry)];
     *why = {text.data(), text.size()};
     return {};
   });
 }
 
 int stfs_generation(const stfs_model* model, std::uint64_t* generation, stfs_error* error) {
-  return answer(error, [&] {
+  return answer(error, [&]() -> Result<void> {
+    const auto opened = model->opened();
+    if (!opened) return tl::unexpected(opened.error());
     *generation = 0;
-    return for_each_archive(*model, [&](const ArchiveReader& archive) -> Result<void> {
+    return for_each_archive(*(*opened)->model, [&](const ArchiveReader& archive) -> Result<void> {
       auto status = archive.status();
       if (!status) return pass_on(std::move(status));
       *generation = std::max(*generation, static_cast<std::uint64_t>(status->identity.mtime_ns));
@@ -154,21 +245,22 @@ int stfs_generation(const stfs_model* model, std::uint64_t* generation, stfs_err
 
 int stfs_check_current(const stfs_model* model, stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    if (model->model->is_index_changed()) {
-      return fail(ErrorCode::ArchiveChanged, ESTALE,
-                  model->model->path().string() + ": the index has changed");
-    }
-    return for_each_archive(*model, check_current);
+    const auto opened = model->opened();
+    if (!opened) return tl::unexpected(opened.error());
+    return interface::check_current(*(*opened)->model);
   });
 }
 
 int stfs_describe(const stfs_model* model, std::uint64_t position, stfs_tensor_info* info,
                   stfs_error* error) {
   return answer(error, [&]() -> Result<void> {
-    if (position >= model->count()) return refuse(fmt::format("stfs_describe: no tensor {}", position));
-    const std::uint32_t at = model->tensor(position);
-    const Tensor tensor = model->model->tensors()[at];
-    const ArchiveReader& archive = model->model->archive_of(at);
+    const auto opened = model->opened();
+    if (!opened) return tl::unexpected(opened.error());
+    const OpenedModel& now = **opened;
+    if (position >= now.count()) return refuse(fmt::format("stfs_describe: no tensor {}", position));
+    const std::uint32_t at = now.tensor(position);
+    const Tensor tensor = now.model->tensors()[at];
+    const ArchiveReader& archive = now.model->archive_of(at);
     stfs_tensor_info known{};
     known.name = {tensor.name.data(), tensor.name.size()};
     known.dtype = static_cast<std::int32_t>(tensor.dtype);
@@ -176,7 +268,7 @@ int stfs_describe(const stfs_model* model, std::uint64_t position, stfs_tensor_i
     known.shape = tensor.shape.data();
     known.size_bytes = tensor.data.size_bytes;
     known.archive = archive.path().c_str();
-    known.offset = model->model->file_range(at).offset;
+    known.offset = now.model->file_range(at).offset;
     if (archive.bytes().is_mapped()) known.flags |= STFS_MAPPED;
     return give_struct(known, info);
   });

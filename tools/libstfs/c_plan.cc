@@ -22,8 +22,12 @@ Result<upload::DeviceRules> rules_of(const stfs_plan_options& options) {
 }
 
 Result<upload::PlanRequest> request_of(const stfs_model& model, const stfs_plan_options& options) {
+  if (!model.shared->options.deltas.empty()) {
+    return fail(ErrorCode::InvalidArgument, ENOTSUP,
+                model.shared->path + ": an upload reads no delta: mount the variant, and upload the mount");
+  }
   upload::PlanRequest request;
-  request.sources.push_back({model.named, {}});
+  request.sources.push_back({model.shared->named, {}});
   for (std::size_t at = 0; at < options.pattern_count; ++at) {
     request.sources.front().patterns.emplace_back(options.patterns[at]);
   }

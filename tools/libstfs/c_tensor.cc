@@ -34,13 +34,16 @@ Result<stfs_tensor*> copy(const stfs_tensor& tensor) {
 
 stfs_tensor* stfs_tensor_open(const stfs_model* model, std::uint64_t position, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_tensor*> {
-    if (position >= model->count()) return refuse(fmt::format("stfs_tensor_open: no tensor {}", position));
-    const std::uint32_t at = model->tensor(position);
-    const Tensor tensor = model->model->tensors()[at];
-    return new stfs_tensor{std::string(tensor.name), model->model->archive_of(at).path().string(),
-                           model->model->file_range(at).offset,
+    const auto opened = model->opened();
+    if (!opened) return tl::unexpected(opened.error());
+    const OpenedModel& now = **opened;
+    if (position >= now.count()) return refuse(fmt::format("stfs_tensor_open: no tensor {}", position));
+    const std::uint32_t at = now.tensor(position);
+    const Tensor tensor = now.model->tensors()[at];
+    return new stfs_tensor{std::string(tensor.name), now.model->archive_of(at).path().string(),
+                           now.model->file_range(at).offset,
                            StridedView::whole(tensor.dtype, tensor.shape, tensor.data.size_bytes),
-                           archive_memory(model->model, model->maps, at)};
+                           archive_memory(now.model, now.maps, at)};
   });
 }
 

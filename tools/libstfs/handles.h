@@ -18,19 +18,58 @@
 #include "tools/upload/plan.h"
 #include "tools/upload/upload.h"
 
-/// Immutable after stfs_open().
-struct stfs_model {
-  std::filesystem::path named;  // the user's path, made absolute: plans open it again
-  std::shared_ptr<const stfs::Model> model;
-  std::shared_ptr<const stfs::interface::ForgivingMaps> maps;  // null unless is_forgiving was set
-  std::optional<std::uint32_t> only;                           // set if a tensor's file in a mount was opened
-  std::vector<std::string> not_shown;                          // see stfs_not_shown()
+namespace stfs::interface {
+
+/// A model as it was opened. Immutable: tensors of the handle pin the model, and an edit replaces all of it.
+struct OpenedModel {
+  std::shared_ptr<const Model> model;
+  std::shared_ptr<const ForgivingMaps> maps;  // null unless is_forgiving was set
+  std::optional<std::uint32_t> only;          // set if a tensor's file in a mount was opened
+  std::vector<std::string> not_shown;         // see stfs_not_shown()
 
   [[nodiscard]] std::uint64_t count() const { return only ? 1 : model->tensors().size(); }
   /// @param position  below count().
   [[nodiscard]] std::uint32_t tensor(std::uint64_t position) const {
     return only ? *only : static_cast<std::uint32_t>(position);
   }
+};
+
+/// What the handle of a model and the handle of its edit share.
+struct EditableModel {
+  std::filesystem::path named;  // the user's path, made absolute: plans and edits open it again
+  ModelOptions options;         // the access is the one for reading and patching
+  bool is_forgiving = false;
+  std::string path;  // of the archive or of the index
+
+  /// Held while a commit is written: other calls on the handle wait for its end.
+  mutable std::mutex mutex;  // guards the members below
+  /// Null only if the model could not be opened again after an edit.
+  std::shared_ptr<const OpenedModel> opened;
+  /// The models before edits. Those that still exist are pinned by tensors or snapshots.
+  std::vector<std::weak_ptr<const Model>> former;
+  bool is_edited = false;  // a stfs_edit is open
+
+  /// Opens the path (again).
+  [[nodiscard]] Result<std::shared_ptr<const OpenedModel>> open() const;
+  // The caller holds the mutex:
+  /// Closes the present model, unless tensors or snapshots pin it.
+  void let_go();
+  /// Replaces `opened`. On failure it is null.
+  Result<void> open_again();
+  /// Whether tensors or snapshots pin a model that was let go.
+  [[nodiscard]] bool has_pins() const;
+};
+
+/// See stfs_check_current().
+Result<void> check_current(const Model& model);
+
+}  // namespace stfs::interface
+
+struct stfs_model {
+  std::shared_ptr<stfs::interface::EditableModel> shared;
+
+  /// The model as it is now. Fails if it could not be opened again after an edit.
+  [[nodiscard]] stfs::Result<std::shared_ptr<const stfs::interface::OpenedModel>> opened() const;
 };
 
 struct stfs_tensor {

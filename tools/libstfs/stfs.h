@@ -18,10 +18,11 @@
  * nanoseconds. Data are little-endian and row-major, as in the archive. Text is UTF-8. A stfs_text has a size
  * and no NUL at its end, because a tensor's name may hold any character.
  *
- * OWNERSHIP. A handle is a stfs_model, stfs_tensor, stfs_plan, stfs_upload, stfs_resident, stfs_lease or
+ * OWNERSHIP. A handle is a stfs_model, stfs_edit, stfs_tensor, stfs_plan, stfs_upload, stfs_resident, stfs_lease or
  * stfs_device_list. The caller owns each handle that a function returns, and closes the handle once with the
  * close function of its type. The close functions ignore NULL. Every other pointer belongs to the handle that
- * it came from and is valid until that handle is closed. A handle keeps what it needs: a tensor's data stay
+ * it came from and is valid until that handle is closed; a pointer or a position of a model that is edited only
+ * until the next stfs_edit_begin() or stfs_edit_commit(). A handle keeps what it needs: a tensor's data stay
  * valid until stfs_tensor_close(), even if the model, plan, resident or lease is closed before.
  *
  * THREADS. Any number of threads may use one handle at the same time. Closing it is the exception: the close
@@ -123,6 +124,14 @@ typedef struct stfs_open_options {
    * data to libraries that do not know read-only memory. If such a map is unavailable, the ordinary map is
    * used. */
   int32_t is_forgiving;
+  int32_t unused; /* 0 */
+  /* Paths of deltas whose changes the model shows on top of `path`, each on top of those before it. Such a
+   * model is read-only (EROFS with is_writable). stfs_open() checks that the base is the one that each delta
+   * was made for: in most cases by sizes and times of files, otherwise it reads the tensors that are kept. */
+  const char* const* deltas;
+  size_t delta_count;
+  int32_t
+      is_writable; /* 1: open the files for writing too, for stfs_edit_begin(). EACCES, EROFS: they are not */
 } stfs_open_options;
 
 /* Opens an archive, a model's index, or a directory with one index or else with one archive. Also opens a
@@ -132,6 +141,8 @@ typedef struct stfs_open_options {
  * commit, the committed bytes are read from its journal; see stfs_not_shown(). options: may be NULL. */
 STFS_API stfs_model* stfs_open(const char* path, const stfs_open_options* options, stfs_error* error);
 STFS_API void stfs_close(stfs_model* model);
+/* Returns another handle to the model as it is now. Edits do not change it, and it cannot be edited. */
+STFS_API stfs_model* stfs_snapshot(const stfs_model* model, stfs_error* error);
 
 STFS_API uint64_t stfs_tensor_count(const stfs_model* model);
 /* The absolute path of the archive or of the index. */
@@ -252,6 +263,60 @@ STFS_API stfs_tensor* stfs_tensor_copy(const stfs_tensor* tensor, stfs_error* er
  * archive with at most 4 KiB before and after the tensor. Written bytes stay with this handle. A tensor
  * smaller than 64 KiB is copied at once, and so is a tensor that is not one run of bytes in a map. */
 STFS_API stfs_tensor* stfs_tensor_private(const stfs_tensor* tensor, stfs_error* error);
+
+/* --- edits: the tensors and the metadata of a model change, all of them or none --- */
+
+typedef struct stfs_edit stfs_edit;
+
+typedef struct stfs_edit_options {
+  size_t struct_bytes;
+  uint64_t patience_ns; /* how long the commit waits for the locks of other writers; 0: 10 seconds */
+} stfs_edit_options;
+
+/* Begins an edit of a model that was opened with is_writable. The functions below collect changes, and check
+ * names and sizes; stfs_edit_commit() makes them. A change that fails is left out. A model has one edit at a
+ * time: EBUSY. If another program has edited the files since they were opened, they are opened again.
+ * Errors: EROFS: the model is open for reading only. options: may be NULL. */
+STFS_API stfs_edit* stfs_edit_begin(stfs_model* model, const stfs_edit_options* options, stfs_error* error);
+/* Drops the changes if they are not committed. The model may be closed before. */
+STFS_API void stfs_edit_close(stfs_edit* edit);
+
+/* Makes a tensor, or replaces it. Tensors that keep their dtype and shape are written in place if the edit
+ * consists of nothing else. The data are packed, and must stay valid and unchanged until stfs_edit_commit()
+ * or stfs_edit_close() returns. In a sharded model a new tensor goes to the last shard. Errors:
+ * STFS_WRONG_SIZE: data_bytes is not what dtype and shape need; EINVAL: the name is not UTF-8, or is
+ * reserved. */
+STFS_API int stfs_edit_put(stfs_edit* edit, const char* name, size_t name_bytes, int32_t dtype, uint32_t rank,
+                           const uint64_t* shape, const void* data, uint64_t data_bytes, stfs_error* error);
+/* Deletes a tensor. STFS_NOT_FOUND: there is none of that name. */
+STFS_API int stfs_edit_remove(stfs_edit* edit, const char* name, size_t name_bytes, stfs_error* error);
+
+typedef struct stfs_renaming {
+  stfs_text from;
+  stfs_text to;
+} stfs_renaming;
+
+/* Renames tensors, all at once: names may be exchanged. STFS_NOT_FOUND; EEXIST: two tensors would have one
+ * name. */
+STFS_API int stfs_edit_rename(stfs_edit* edit, const stfs_renaming* renamings, size_t count,
+                              stfs_error* error);
+/* Gives the bytes of a tensor another dtype and shape. STFS_WRONG_SIZE: they need another number of bytes. */
+STFS_API int stfs_edit_reinterpret(stfs_edit* edit, const char* name, size_t name_bytes, int32_t dtype,
+                                   uint32_t rank, const uint64_t* shape, stfs_error* error);
+/* Sets a key of __metadata__: in the shards that have it, else in the first one. value NULL: removes the key;
+ * STFS_NOT_FOUND: it is not there. EINVAL: a text is not UTF-8. */
+STFS_API int stfs_edit_set_metadata(stfs_edit* edit, const char* key, size_t key_bytes, const char* value,
+                                    size_t value_bytes, stfs_error* error);
+
+/* Commits the changes, and ends the edit: on success all changes are on stable storage, on failure the files
+ * have none of them, unless the error is STFS_COMMIT_UNKNOWN. The model then shows the new state; positions
+ * and pointers of before are invalid. Other calls on the model wait for the commit. Tensors and snapshots
+ * that were taken before stay valid. They keep the bytes of deleted, renamed and reshaped tensors. A tensor
+ * that is written in place shows its new bytes, as after a commit of another program. While tensors or
+ * snapshots of before, or other programs, have an archive open, a deleted tensor keeps its space, and an edit
+ * that needs a longer header than the archive has room for fails with EBUSY. Other errors: EBUSY: another
+ * program writes; ENOSPC; ESTALE: another program has edited the files since stfs_edit_begin(). */
+STFS_API int stfs_edit_commit(stfs_edit* edit, stfs_error* error);
 
 /* --- devices --- */
 
