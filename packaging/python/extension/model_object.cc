@@ -2,7 +2,9 @@
 #include "packaging/python/extension/model_object.h"
 
 #include <utility>
+#include <vector>
 
+#include "packaging/python/extension/edit_object.h"
 #include "packaging/python/extension/python_error.h"
 #include "packaging/python/extension/tensor_object.h"
 #include "packaging/python/extension/upload_object.h"
@@ -16,6 +18,7 @@ struct ModelObject {
       stfs_model* handle;
   Py_ssize_t use_count;  // by threads that do not hold the interpreter's lock
   bool is_closed;
+  bool is_writable;
 };
 
 ModelObject& of(PyObject* object) {
@@ -49,17 +52,76 @@ class Use {
   bool is_open_ = false;
 };
 
+/// The model as it is now. On a model that another thread edits, positions and names change at any moment.
+class Snapshot {
+ public:
+  explicit Snapshot(PyObject* self) : use_(self) {
+    if (!use_) return;
+    model_ = use_.handle();
+    if (!of(self).is_writable) return;
+    stfs_error error;
+    // This waits for a commit of another thread.
+    model_ = taken_ = without_python([&] { return stfs_snapshot(use_.handle(), &error); });
+    if (taken_ == nullptr) raise(error);
+  }
+  Snapshot(const Snapshot&) = delete;
+  Snapshot& operator=(const Snapshot&) = delete;
+  ~Snapshot() { stfs_close(taken_); }
+
+  /// Returns false, with an exception, if the model is closed or not there.
+  explicit operator bool() const { return model_ != nullptr; }
+  [[nodiscard]] stfs_model* handle() const { return model_; }
+
+ private:
+  Use use_;
+  stfs_model* model_ = nullptr;
+  stfs_model* taken_ = nullptr;
+};
+
+/// Paths as C has them.
+class Paths {
+ public:
+  /// Returns false with an exception if it is no sequence of paths.
+  bool take(PyObject* paths) {
+    const Py_ssize_t count = PyList_Size(paths);
+    for (Py_ssize_t at = 0; at < count; ++at) {
+      PyObject* bytes = nullptr;
+      if (PyUnicode_FSConverter(PyList_GetItem(paths, at), &bytes) == 0) return false;
+      owned_.emplace_back(bytes);
+      texts_.push_back(PyBytes_AsString(bytes));
+    }
+    return count >= 0;
+  }
+  [[nodiscard]] const std::vector<const char*>& texts() const { return texts_; }
+
+ private:
+  std::vector<Object> owned_;
+  std::vector<const char*> texts_;
+};
+
 PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
-  static const char* names[] = {"path", "io", "strict", nullptr};
+  static const char* names[] = {"path", "io", "strict", "writable", "deltas", nullptr};
   PyObject* path = nullptr;
   auto options = empty<stfs_open_options>();
   int is_strict = 0;
-  if (PyArg_ParseTupleAndKeywords(arguments, keywords, "O&|ip:Model", const_cast<char**>(names),
-                                  PyUnicode_FSConverter, &path, &options.io, &is_strict) == 0) {
+  int is_writable = 0;
+  PyObject* delta_list = nullptr;
+  if (PyArg_ParseTupleAndKeywords(arguments, keywords, "O&|ippO!:Model", const_cast<char**>(names),
+                                  PyUnicode_FSConverter, &path, &options.io, &is_strict, &is_writable,
+                                  &PyList_Type, &delta_list) == 0) {
     return nullptr;
   }
   const Object owned_path(path);
   options.is_strict = is_strict;
+  options.is_writable = is_writable;
+  Paths deltas;
+  try {
+    if (delta_list != nullptr && !deltas.take(delta_list)) return nullptr;
+  } catch (const std::bad_alloc&) {
+    return PyErr_NoMemory();
+  }
+  options.deltas = deltas.texts().data();
+  options.delta_count = deltas.texts().size();
   options.is_forgiving = 1;  // PyTorch writes to memory that is marked as read-only
   const char* path_bytes = PyBytes_AsString(path);
   stfs_error error;
@@ -71,6 +133,7 @@ PyObject* make(PyTypeObject* type, PyObject* arguments, PyObject* keywords) {
     return nullptr;
   }
   of(self).handle = handle;
+  of(self).is_writable = is_writable != 0;
   return self;
 }
 
@@ -86,7 +149,7 @@ PyObject* close(PyObject* self, PyObject*) {
 }
 
 PyObject* count(PyObject* self, PyObject*) {
-  const Use use(self);
+  const Snapshot use(self);
   return use ? PyLong_FromUnsignedLongLong(stfs_tensor_count(use.handle())) : nullptr;
 }
 
@@ -112,26 +175,27 @@ class Name {
   Py_ssize_t size_bytes_ = 0;
 };
 
-PyObject* find(PyObject* self, PyObject* key) {
-  const Use use(self);
-  if (!use) return nullptr;
+/// Raises KeyError if there is no tensor of that name.
+bool find(const stfs_model* model, PyObject* key, std::uint64_t& position) {
   if (PyUnicode_Check(key) == 0) {
     PyErr_SetObject(PyExc_KeyError, key);
-    return nullptr;
+    return false;
   }
   const Name name(key);
-  if (!name) return nullptr;
-  std::uint64_t position = 0;
+  if (!name) return false;
   stfs_error error;
-  if (name.find(use.handle(), position, &error) == 0) return PyLong_FromUnsignedLongLong(position);
-  if (error.code != STFS_NOT_FOUND) return raise(error);
+  if (name.find(model, position, &error) == 0) return true;
+  if (error.code != STFS_NOT_FOUND) {
+    raise(error);
+    return false;
+  }
   const Object message(message_of(error.message));
   if (message) PyErr_SetObject(PyExc_KeyError, message.get());
-  return nullptr;
+  return false;
 }
 
 PyObject* contains(PyObject* self, PyObject* key) {
-  const Use use(self);
+  const Snapshot use(self);
   if (!use) return nullptr;
   if (PyUnicode_Check(key) == 0) Py_RETURN_FALSE;
   const Name name(key);
@@ -141,7 +205,7 @@ PyObject* contains(PyObject* self, PyObject* key) {
 }
 
 PyObject* names(PyObject* self, PyObject*) {
-  const Use use(self);
+  const Snapshot use(self);
   if (!use) return nullptr;
   return list_of(stfs_tensor_count(use.handle()), [&](std::uint64_t at) {
     auto info = empty<stfs_tensor_info>();
@@ -151,7 +215,7 @@ PyObject* names(PyObject* self, PyObject*) {
 }
 
 PyObject* metadata(PyObject* self, PyObject*) {
-  const Use use(self);
+  const Snapshot use(self);
   if (!use) return nullptr;
   Object pairs(PyDict_New());
   const std::uint64_t number = stfs_metadata_count(use.handle());
@@ -169,7 +233,7 @@ PyObject* metadata(PyObject* self, PyObject*) {
 }
 
 PyObject* not_shown(PyObject* self, PyObject*) {
-  const Use use(self);
+  const Snapshot use(self);
   if (!use) return nullptr;
   return list_of(stfs_not_shown_count(use.handle()), [&](std::uint64_t at) {
     stfs_text why{};
@@ -180,13 +244,20 @@ PyObject* not_shown(PyObject* self, PyObject*) {
 }
 
 PyObject* tensor(PyObject* self, PyObject* arguments) {
-  const Use use(self);
+  const Snapshot use(self);
   PyObject* type = nullptr;
-  unsigned long long position = 0;
-  if (!use || PyArg_ParseTuple(arguments, "OK:tensor", &type, &position) == 0) return nullptr;
+  PyObject* name = nullptr;
+  std::uint64_t position = 0;
+  if (!use || PyArg_ParseTuple(arguments, "OO:tensor", &type, &name) == 0) return nullptr;
+  if (!find(use.handle(), name, position)) return nullptr;
   stfs_error error;
   stfs_tensor* handle = stfs_tensor_open(use.handle(), position, &error);
   return handle == nullptr ? raise(error) : new_tensor(type, handle);
+}
+
+PyObject* edit(PyObject* self, PyObject*) {
+  const Use use(self);
+  return use ? begin_edit(use.handle()) : nullptr;
 }
 
 PyObject* generation(PyObject* self, PyObject*) {
@@ -222,13 +293,13 @@ PyMethodDef kMethods[] = {
     {"close", as_method(close), METH_NOARGS, "close()\n--\n\n"},
     {"count", as_method(count), METH_NOARGS, "count()\n--\n\n"},
     {"path", as_method(path), METH_NOARGS, "path()\n--\n\n"},
-    {"find", as_method(find), METH_O, "find(name)\n--\n\nReturns its position, or raises KeyError."},
     {"contains", as_method(contains), METH_O, "contains(name)\n--\n\n"},
     {"names", as_method(names), METH_NOARGS, "names()\n--\n\nReturns the names by position."},
     {"metadata", as_method(metadata), METH_NOARGS, "metadata()\n--\n\n"},
     {"not_shown", as_method(not_shown), METH_NOARGS,
      "not_shown()\n--\n\nReturns a reason for each journal whose commit may not be shown."},
-    {"tensor", as_method(tensor), METH_VARARGS, "tensor(type, position)\n--\n\n"},
+    {"tensor", as_method(tensor), METH_VARARGS, "tensor(type, name)\n--\n\nRaises KeyError."},
+    {"edit", as_method(edit), METH_NOARGS, "edit()\n--\n\n"},
     {"generation", as_method(generation), METH_NOARGS, "generation()\n--\n\n"},
     {"start_upload", as_method(upload), METH_VARARGS,
      "start_upload(devices, rules, patterns, dtype, readers, must_verify)\n--\n\n"},

@@ -3,6 +3,7 @@
 // ctypes on libstfs.so is not enough: before Python 3.12 only C can offer the buffer protocol, and a consumer
 // of DLPack may free a tensor without Python, on any thread. The module contains the library, so the package
 // needs no other file.
+#include "packaging/python/extension/edit_object.h"
 #include "packaging/python/extension/lease_object.h"
 #include "packaging/python/extension/model_object.h"
 #include "packaging/python/extension/python.h"
@@ -33,7 +34,8 @@ PyModuleDef kModule = {PyModuleDef_HEAD_INIT,
 PyMODINIT_FUNC PyInit__stfs() {
   Object module(PyModule_Create(&kModule));
   if (!module || !add_format_error(module.get()) || !add_tensor_type(module.get()) ||
-      !add_model_type(module.get()) || !add_upload_type(module.get()) || !add_lease_type(module.get()) ||
+      !add_model_type(module.get()) || !add_edit_type(module.get()) || !add_upload_type(module.get()) ||
+      !add_lease_type(module.get()) ||
       PyModule_AddStringConstant(module.get(), "version", stfs_version()) != 0) {
     return nullptr;
   }

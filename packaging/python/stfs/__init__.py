@@ -11,6 +11,13 @@
         weights = model.upload(device="cuda:0")         # or "cpu": into memory of a device, in one pass
         torch.from_dlpack(weights["lm_head.weight"])    # on the GPU; nothing is copied there
 
+    with stfs.open("model.safetensors", "r+") as model:  # changes the archive, in place
+        model["lm_head.weight"] = array                 # NumPy, PyTorch, the buffer protocol
+        with model.transaction():                       # all of these changes, or none
+            del model["lm_head.bias"]
+            model.rename({"a": "b", "b": "a"})
+            model.metadata["author"] = "me"
+
     lease = stfs.attach("/tmp/model.sock")              # tensors of `stfs serve`: in milliseconds, without a copy
     torch.from_dlpack(lease["lm_head.weight"])
 
@@ -27,11 +34,12 @@ files, and `FormatError`, a ValueError, for a file that is not an archive. If a 
 """
 
 from ._lease import Lease, News, attach
+from ._metadata import Metadata
 from ._model import Model, NotShownWarning, open
 from ._stfs import FormatError
 from ._stfs import version as __version__
 from ._tensor import Tensor
 from ._upload import Device, Resident, Upload, UploadReport, devices, why_no_cuda
 
-__all__ = ["Device", "FormatError", "Lease", "Model", "News", "NotShownWarning", "Resident", "Tensor", "Upload",
+__all__ = ["Device", "FormatError", "Lease", "Metadata", "Model", "News", "NotShownWarning", "Resident", "Tensor", "Upload",
            "UploadReport", "attach", "devices", "open", "why_no_cuda"]

@@ -10,7 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Union
 
 from . import _stfs
-from ._tensor import Tensor
+from ._array import Array, array_of
+from ._metadata import Metadata
+from ._tensor import _EXTRA_TYPES, Tensor
+from ._transaction import Changes, Transaction
 from ._upload import Resident, Upload
 
 if TYPE_CHECKING:
@@ -30,42 +33,78 @@ class NotShownWarning(UserWarning):
     """
 
 
-def open(path: StrPath, *, io: str = "auto", strict: bool = False) -> Model:
+def open(path: StrPath, mode: str = "r", *, io: str = "auto", strict: bool = False,
+         delta: StrPath | Iterable[StrPath] | None = None) -> Model:
     """Opens a model. Reads only its headers.
 
     path    an archive, an index (`*.safetensors.index.json`), a directory with one index, a directory with one archive
             and no index, a mount of safetensorsfs, or the file of a tensor in a mount (a model of this tensor only). A
             view of a tensor is refused; `open(file)["name"][0:10]` is a slice of it
+    mode    "r": for reading only. "r+": the model can be changed too; see Model
     io      "auto" maps the archive, except on file systems where a map is not reliable (NFS, FUSE, ...); "mmap" always
             maps it, "pread" always reads it
     strict  refuses a model whose index and shards disagree
+    delta   a delta, or several, each on top of those before it: the model shows their changes on top of `path`, for
+            reading only. Checks that the base is the one that each delta was made for: in most cases by sizes and times
+            of files, otherwise it reads the tensors that are kept. ValueError: it is another one
 
     Warns (NotShownWarning) if a journal beside an archive cannot be read and may hold a newer commit.
 
     >>> with stfs.open("model.safetensors") as model:
     ...     total = sum(tensor.nbytes for tensor in model.values())
     """
-    return Model(path, io=io, strict=strict)
+    return Model(path, mode, io=io, strict=strict, delta=delta)
 
 
 class Model(Mapping[str, Tensor]):
     """All tensors of a model by their names, in the order in which they lie in their files.
 
     Use it as a context manager, or close() it. Its tensors stay valid. Any number of threads may use it.
+
+    A model of mode "r+" changes its files, in place:
+
+    >>> with stfs.open("model.safetensors", "r+") as model:
+    ...     model["lm_head.weight"] = array     # replaces it, or makes it
+    ...     model.metadata["author"] = "me"
+    ...     with model.transaction():           # all of these changes, or none
+    ...         del model["lm_head.bias"]
+    ...         model.rename("a", "b")
+
+    Each change, or each transaction, is committed as one: the files have all of it on stable storage, or none of it.
+    Other calls on the model wait for a commit. Tensors that were taken before stay valid: they keep the bytes of what
+    was deleted, renamed or reshaped, and show the bytes of what was replaced with the same dtype and shape. As long as
+    such tensors exist, or other programs have the files open, deleted tensors keep their space; and an edit raises OSError
+    (EBUSY) if it needs a longer header than the archive has room for. Take a copy() of a tensor to avoid that.
     """
 
-    def __init__(self, path: StrPath, *, io: str = "auto", strict: bool = False) -> None:
+    def __init__(self, path: StrPath, mode: str = "r", *, io: str = "auto", strict: bool = False,
+                 delta: StrPath | Iterable[StrPath] | None = None) -> None:
         if io not in _IO:
             raise ValueError(f"io={io!r}: one of {', '.join(map(repr, _IO))}")
+        if mode not in ("r", "r+"):
+            raise ValueError(f"mode={mode!r}: 'r' or 'r+'")
         self._named = os.fspath(path)
-        self._handle = _stfs.Model(self._named, _IO[io], strict)
+        deltas = [] if delta is None else [delta] if isinstance(delta, (str, os.PathLike)) else list(delta)
+        if deltas and mode != "r":
+            raise ValueError("a model with a delta is for reading only: mode='r'")
+        self._handle = _stfs.Model(self._named, _IO[io], strict, mode == "r+", deltas)
+        self._changes = Changes(self._handle, str(self._named), mode == "r+")
         # The warning names the line of the program.
         level = 3 if sys._getframe(1).f_code is open.__code__ else 2
         for why in self._handle.not_shown():
             warnings.warn(why, NotShownWarning, stacklevel=level)
 
     def __getitem__(self, name: str) -> Tensor:
-        return self._handle.tensor(Tensor, self._handle.find(name))
+        return self._handle.tensor(Tensor, name)
+
+    def __setitem__(self, name: str, array: Any) -> None:
+        """Replaces a tensor, or makes a new one, as put() does."""
+        self.put(name, array)
+
+    def __delitem__(self, name: str) -> None:
+        """Deletes a tensor. Raises KeyError if there is none."""
+        with self._changes.change() as edit:
+            edit.remove(name)
 
     def __contains__(self, name: object) -> bool:
         return self._handle.contains(name)
@@ -89,9 +128,14 @@ class Model(Mapping[str, Tensor]):
     __hash__ = object.__hash__
 
     @property
-    def metadata(self) -> dict[str, str]:
-        """The `__metadata__` of all shards."""
-        return self._handle.metadata()
+    def metadata(self) -> Metadata:
+        """The `__metadata__` of all shards: a dict. With mode "r+", setting or deleting a key changes the files."""
+        return Metadata(self._handle.metadata(), self._set_metadata)
+
+    @property
+    def mode(self) -> str:
+        """ "r" or "r+"."""
+        return "r+" if self._changes.is_writable else "r"
 
     @property
     def path(self) -> str:
@@ -109,6 +153,73 @@ class Model(Mapping[str, Tensor]):
         ESTALE: the file was replaced, or its header has changed. EIO: the file was truncated.
         """
         self._handle.check_current()
+
+    def put(self, name: str, array: Any, *, dtype: str | None = None, shape: Iterable[int] | None = None) -> None:
+        """Replaces a tensor, or makes a new one, in the last shard.
+
+        array  a NumPy array (also of a type of ml_dtypes), a PyTorch tensor on the CPU, a Tensor, or an object with the
+               buffer protocol. It need not be contiguous
+        dtype  what the bytes of the array mean, if it does not tell: "BF16", "F4", ...
+        shape  the shape, if it is not the array's own
+
+        An array of the tensor's dtype and shape is written in place. Unsigned integers stand for BF16 and fp8 if the tensor
+        has such a dtype. Another dtype or shape changes the archive's structure.
+
+        In a transaction, the bytes of a writable array are copied at once. An array that is read-only is read when the
+        transaction ends.
+        """
+        its = array_of(array)
+        new = Array(dtype or its.dtype, its.shape if shape is None else tuple(shape), its.data, True)
+        if dtype is None and shape is None and not its.is_exact:
+            new = new._replace(dtype=self._meant_dtype(name, its))
+        with self._changes.change() as edit:
+            data = new.data if new.data.readonly or not self._changes.is_collecting else bytes(new.data)
+            edit.put(name, new.dtype, new.shape, data)
+
+    def rename(self, old: str | Mapping[str, str], new: str | None = None) -> None:
+        """Renames a tensor, or all tensors of a mapping {old: new} at once: names may be exchanged.
+
+        Raises KeyError for a name that is not there, and FileExistsError if two tensors would have one name.
+        """
+        if isinstance(old, Mapping) == (new is not None):
+            raise TypeError("rename() takes the old and the new name, or a mapping")
+        pairs = list(old.items()) if isinstance(old, Mapping) else [(old, new)]
+        with self._changes.change() as edit:
+            edit.rename(pairs)
+
+    def reinterpret(self, name: str, *, dtype: str | None = None, shape: Iterable[int] | None = None) -> None:
+        """Gives the bytes of a tensor another dtype or shape. Their number must be the same; else OSError (EINVAL)."""
+        if dtype is None or shape is None:
+            own = self[name]
+            dtype, shape = dtype or own.dtype, own.shape if shape is None else shape
+            del own
+        with self._changes.change() as edit:
+            edit.reinterpret(name, dtype, tuple(shape))
+
+    def transaction(self) -> Transaction:
+        """Makes the changes inside a `with` block as one when the block ends, and none of them if it raises.
+
+        Inside of the block the model shows its state of before. The changes of this thread belong to the block; other
+        threads wait with theirs. Transactions do not nest.
+
+        >>> with model.transaction():
+        ...     model["a"] = array
+        ...     del model["b"]
+        """
+        return Transaction(self._changes)
+
+    def _meant_dtype(self, name: str, array: Array) -> str:
+        """The dtype of the tensor that is replaced, if unsigned integers of this size stand for it."""
+        if name not in self:
+            return array.dtype
+        known = self[name]
+        size = f"U{known.bits}"
+        is_meant = known.dtype in _EXTRA_TYPES and size == array.dtype and known.shape == array.shape
+        return known.dtype if is_meant else array.dtype
+
+    def _set_metadata(self, key: str, value: str | None) -> None:
+        with self._changes.change() as edit:
+            edit.set_metadata(key, value)
 
     def start_upload(self, names: str | Iterable[str] | None = None, *, device: str | Iterable[str] | None = None,
                      rules: str | None = None, dtype: str | None = None, verify: bool = False,
