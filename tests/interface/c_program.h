@@ -28,6 +28,8 @@ const char* lists_devices(const char* path);
 const char* edits_a_model(const char* path);
 const char* keeps_tensors_of_before_an_edit(const char* path);
 const char* tells_what_is_wrong_with_an_edit(const char* path);
+/* Edits the archive, after a snapshot. */
+const char* compares_models(const char* path);
 /* The archive's "big" begins with 4096 bytes 'J' in a journal alone. */
 const char* reads_out_of_a_journal(const char* path);
 

@@ -127,6 +127,10 @@ TEST_CASE("interface tells what is wrong with an edit, and changes nothing", "[i
   CHECK(test::content_of(archive.path) == before);
 }
 
+TEST_CASE("interface compares models", "[interface]") {
+  expect_success(compares_models);
+}
+
 TEST_CASE("interface reads what a journal holds for the archive", "[interface]") {
   const Archive archive;
   test::plant_journal(archive.path, 4096, std::string(4096, 'J'));

@@ -1,5 +1,5 @@
 // The numbers of two tensors' elements, against values that a person computed.
-#include "tools/cli/element_statistics.h"
+#include "tools/compare/element_statistics.h"
 
 #include <cmath>
 #include <cstring>

@@ -1,5 +1,5 @@
 // Pairs of tensors: parts, threads, and files that end too early.
-#include "tools/cli/tensor_comparison.h"
+#include "tools/compare/tensor_comparison.h"
 
 #include <filesystem>
 #include <sstream>
@@ -45,12 +45,8 @@ struct Models {
   }
   [[nodiscard]] std::vector<TensorComparison> compare(const stfs::Model& with, unsigned threads,
                                                       bool has_statistics = true) const {
-    std::istringstream in;
-    std::ostringstream out;
-    tools::Streams streams{in, out, out};
     const std::vector<TensorPair> pairs = {{0, 0}, {1, 1}, {2, 2}};
-    auto found =
-        compare_tensors({*a, with}, pairs, {.threads = threads, .has_statistics = has_statistics}, streams);
+    auto found = compare_tensors({*a, with}, pairs, {.threads = threads, .has_statistics = has_statistics});
     if (!found) throw std::runtime_error(found.error().message);
     return *found;
   }

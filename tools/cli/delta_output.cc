@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "core/model/delta_base.h"
-#include "tools/cli/changed_files.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/repack_output.h"
+#include "tools/compare/changed_files.h"
 
 namespace stfs::tools {
 namespace {

@@ -2,11 +2,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <memory>
 #include <optional>
 #include <ostream>
 #include <thread>
 
-#include "tools/cli/changed_files.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/delta_output.h"
 #include "tools/cli/diagnostic.h"
@@ -14,7 +14,9 @@
 #include "tools/cli/diff_report.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/output_path.h"
+#include "tools/cli/progress.h"
 #include "tools/cli/verb.h"
+#include "tools/compare/changed_files.h"
 #include "tools/text/near_names.h"
 #include "tools/text/printable.h"
 
@@ -144,13 +146,21 @@ int diff(const Arguments& arguments, Streams& streams) {
   }
   DiffReport report{.models = {*a.model, *b.model}};
   NameGlobs globs(request.globs);
-  report.difference = difference_of(a, b, globs);
+  report.difference = difference_of({*a.model, a.tensor}, {*b.model, b.tensor}, globs);
   report.unused_globs = globs.unused();
 
   std::optional<InterruptGuard> guard(std::in_place);
   auto comparisons =
       compare_tensors(report.models, report.difference.pairs,
-                      {.threads = request.threads, .has_statistics = !request.is_brief}, streams);
+                      {.threads = request.threads,
+                       .has_statistics = !request.is_brief,
+                       .watch = [&streams](std::uint64_t total_bytes) -> Watch {
+                         return [&streams, progress = std::make_shared<Progress>(streams, total_bytes)](
+                                    std::uint64_t done_bytes) {
+                           progress->show(done_bytes);
+                           return !interrupted();
+                         };
+                       }});
   if (!comparisons) return report_failure(streams, comparisons.error().message);
   report.comparisons = std::move(*comparisons);
   for (const Model* model : {a.model.get(), b.model.get()}) {

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "tools/cli/model_difference.h"
-#include "tools/cli/tensor_comparison.h"
+#include "tools/compare/model_difference.h"
+#include "tools/compare/tensor_comparison.h"
 
 namespace stfs::tools {
 

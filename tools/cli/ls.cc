@@ -8,8 +8,8 @@
 
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
-#include "tools/cli/name_globs.h"
 #include "tools/cli/verb.h"
+#include "tools/compare/name_globs.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/near_names.h"

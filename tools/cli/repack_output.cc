@@ -12,9 +12,9 @@
 #include <thread>
 #include <utility>
 
-#include "tools/cli/changed_files.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/progress.h"
+#include "tools/compare/changed_files.h"
 #include "tools/device/conversion.h"
 #include "tools/text/json_document.h"
 

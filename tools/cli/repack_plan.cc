@@ -11,7 +11,7 @@
 #include "core/format/header.h"
 #include "core/model/model_directory.h"
 #include "core/model/model_index.h"
-#include "tools/cli/name_globs.h"
+#include "tools/compare/name_globs.h"
 #include "tools/device/conversion.h"
 
 namespace stfs::tools {

@@ -5,7 +5,7 @@
 
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/edit.h"
-#include "tools/cli/name_globs.h"
+#include "tools/compare/name_globs.h"
 #include "tools/text/printable.h"
 #include "tools/text/quantity.h"
 

@@ -6,7 +6,8 @@
 #include <numeric>
 
 #include "core/base/checksum.h"
-#include "tools/cli/parallel_jobs.h"
+#include "tools/cli/interrupt.h"
+#include "tools/compare/parallel_jobs.h"
 
 namespace stfs::tools {
 namespace {
@@ -44,7 +45,11 @@ Result<std::vector<TensorScan>> scan_tensors(const Model& model, std::span<const
                            [&](std::size_t at) { return model.tensors()[tensors[at]].data.size_bytes; });
   std::vector<TensorScan> scans(tensors.size());
   for (std::size_t at = 0; at < tensors.size(); ++at) scans[at].tensor = tensors[at];
-  const bool is_done = run_jobs(order.size(), threads, progress, [&](std::size_t job, JobStatus& status) {
+  const Watch watch = [&progress](std::uint64_t done_bytes) {
+    progress.show(done_bytes);
+    return !interrupted();
+  };
+  const bool is_done = run_jobs(order.size(), threads, watch, [&](std::size_t job, JobStatus& status) {
     TensorScan& scan = scans[order[job]];
     auto done = guard_memory([&] { return scan_one(model, scan, status); });
     if (!done) scan.failure = std::move(done).error();

@@ -9,7 +9,6 @@
 #include <ostream>
 #include <thread>
 
-#include "tools/cli/changed_files.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/findings.h"
@@ -19,6 +18,7 @@
 #include "tools/cli/sums_file.h"
 #include "tools/cli/tensor_scan.h"
 #include "tools/cli/verb.h"
+#include "tools/compare/changed_files.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"

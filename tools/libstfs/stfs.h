@@ -18,7 +18,7 @@
  * nanoseconds. Data are little-endian and row-major, as in the archive. Text is UTF-8. A stfs_text has a size
  * and no NUL at its end, because a tensor's name may hold any character.
  *
- * OWNERSHIP. A handle is a stfs_model, stfs_edit, stfs_tensor, stfs_plan, stfs_upload, stfs_resident, stfs_lease or
+ * OWNERSHIP. A handle is a stfs_model, stfs_edit, stfs_diff, stfs_tensor, stfs_plan, stfs_upload, stfs_resident, stfs_lease or
  * stfs_device_list. The caller owns each handle that a function returns, and closes the handle once with the
  * close function of its type. The close functions ignore NULL. Every other pointer belongs to the handle that
  * it came from and is valid until that handle is closed; a pointer or a position of a model that is edited only
@@ -317,6 +317,75 @@ STFS_API int stfs_edit_set_metadata(stfs_edit* edit, const char* key, size_t key
  * that needs a longer header than the archive has room for fails with EBUSY. Other errors: EBUSY: another
  * program writes; ENOSPC; ESTALE: another program has edited the files since stfs_edit_begin(). */
 STFS_API int stfs_edit_commit(stfs_edit* edit, stfs_error* error);
+
+/* --- differences of two models --- */
+
+typedef struct stfs_diff stfs_diff;
+
+typedef struct stfs_diff_options {
+  size_t struct_bytes;
+  /* Patterns of tensors' names, as for fnmatch(3). With patterns, metadata is not compared. */
+  const char* const* patterns;
+  size_t pattern_count;
+  uint32_t threads; /* number of threads; 0: one for each core */
+  int32_t is_brief; /* 1: no statistics; reads each tensor only up to its first difference */
+  /* May be NULL. It is called on this thread now and then. The bytes are those of one pass; there may be two
+   * passes. A result other than 0 ends the comparison with ECANCELED. */
+  int (*progress)(void* context, uint64_t done_bytes, uint64_t total_bytes);
+  void* context;
+} stfs_diff_options;
+
+/* Compares two models tensor by tensor, or two tensors if both models are files of tensors in mounts. Tensors
+ * that no usable shard holds are not compared: open with is_strict. The result needs the models no longer.
+ * Errors: STFS_NOT_FOUND: a pattern matches no tensor; ESTALE: a file was changed meanwhile; EIO; ECANCELED.
+ * options: may be NULL. */
+STFS_API stfs_diff* stfs_diff_make(const stfs_model* a, const stfs_model* b, const stfs_diff_options* options,
+                                   stfs_error* error);
+STFS_API void stfs_diff_close(stfs_diff* diff);
+/* The number of tensors that were compared. */
+STFS_API uint64_t stfs_diff_compared_count(const stfs_diff* diff);
+/* The number of tensors that differ. First those that differ in their headers, in the order of A's data, then
+ * of B's; then those with other bytes. */
+STFS_API uint64_t stfs_diff_count(const stfs_diff* diff);
+
+typedef enum stfs_difference_kinds {
+  STFS_ONLY_IN_A = 1,
+  STFS_ONLY_IN_B = 2,
+  STFS_OTHER_DTYPE = 4,
+  STFS_OTHER_SHAPE = 8,
+  STFS_OTHER_BYTES = 16 /* and the same dtype and shape */
+} stfs_difference_kinds;
+
+typedef struct stfs_difference {
+  size_t struct_bytes; /* the only field that the caller sets */
+  stfs_text name;      /* in A, or in B if A lacks the tensor */
+  uint32_t kinds;      /* stfs_difference_kinds */
+  int32_t dtype_a;     /* stfs_dtype; -1: A lacks the tensor */
+  int32_t dtype_b;
+  uint32_t rank_a;
+  uint32_t rank_b;
+  int32_t has_statistics; /* 1: the fields below are set. Only with STFS_OTHER_BYTES, and not if is_brief */
+  const uint64_t* shape_a;
+  const uint64_t* shape_b;
+  uint64_t different;  /* elements whose bits differ */
+  uint64_t not_finite; /* elements that are NaN or infinite in A or B; the fields below leave them out */
+  double largest_difference;          /* largest |a - b| */
+  double largest_relative_difference; /* largest |a - b| / max(|a|, |b|) */
+  double cosine;                      /* of the angle between A and B; NaN if one has only zeros */
+  double norm_a;                      /* L2 */
+  double norm_b;
+  double norm_difference; /* of A - B */
+} stfs_difference;
+
+/* Describes a tensor that differs. The pointers are valid as long as the handle. */
+STFS_API int stfs_diff_tensor(const stfs_diff* diff, uint64_t position, stfs_difference* difference,
+                              stfs_error* error);
+
+/* The keys of __metadata__ that only one model has, or that have two values. A value's data is NULL if the
+ * model lacks the key. */
+STFS_API uint64_t stfs_diff_metadata_count(const stfs_diff* diff);
+STFS_API int stfs_diff_metadata(const stfs_diff* diff, uint64_t position, stfs_text* key, stfs_text* value_a,
+                                stfs_text* value_b, stfs_error* error);
 
 /* --- devices --- */
 

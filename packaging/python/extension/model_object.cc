@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "packaging/python/extension/edit_object.h"
+#include "packaging/python/extension/model_diff.h"
 #include "packaging/python/extension/python_error.h"
 #include "packaging/python/extension/tensor_object.h"
 #include "packaging/python/extension/upload_object.h"
@@ -260,6 +261,20 @@ PyObject* edit(PyObject* self, PyObject*) {
   return use ? begin_edit(use.handle()) : nullptr;
 }
 
+PyObject* diff(PyObject* self, PyObject* arguments) {
+  PyObject* other = nullptr;
+  PyObject* patterns = nullptr;
+  unsigned int threads = 0;
+  int is_brief = 0;
+  if (PyArg_ParseTuple(arguments, "O!OIp:diff", Py_TYPE(self), &other, &patterns, &threads, &is_brief) == 0) {
+    return nullptr;
+  }
+  const Snapshot a(self);
+  if (!a) return nullptr;
+  const Snapshot b(other);
+  return b ? compare_models(a.handle(), b.handle(), patterns, threads, is_brief) : nullptr;
+}
+
 PyObject* generation(PyObject* self, PyObject*) {
   const Use use(self);
   if (!use) return nullptr;
@@ -300,6 +315,7 @@ PyMethodDef kMethods[] = {
      "not_shown()\n--\n\nReturns a reason for each journal whose commit may not be shown."},
     {"tensor", as_method(tensor), METH_VARARGS, "tensor(type, name)\n--\n\nRaises KeyError."},
     {"edit", as_method(edit), METH_NOARGS, "edit()\n--\n\n"},
+    {"diff", as_method(diff), METH_VARARGS, "diff(other, patterns, threads, is_brief)\n--\n\n"},
     {"generation", as_method(generation), METH_NOARGS, "generation()\n--\n\n"},
     {"start_upload", as_method(upload), METH_VARARGS,
      "start_upload(devices, rules, patterns, dtype, readers, must_verify)\n--\n\n"},

@@ -18,6 +18,9 @@
             model.rename({"a": "b", "b": "a"})
             model.metadata["author"] = "me"
 
+    stfs.diff("model.safetensors", "tuned.safetensors").changed     # what differs, with statistics
+    stfs.open("model.safetensors", delta="tuned.delta.safetensors")     # the tuned model, for reading
+
     lease = stfs.attach("/tmp/model.sock")              # tensors of `stfs serve`: in milliseconds, without a copy
     torch.from_dlpack(lease["lm_head.weight"])
 
@@ -33,6 +36,7 @@ files, and `FormatError`, a ValueError, for a file that is not an archive. If a 
 (another user's, of a newer version), a newer commit may not be shown: `open()` warns with `NotShownWarning`.
 """
 
+from ._diff import Change, Diff, Form, Statistics, diff
 from ._lease import Lease, News, attach
 from ._metadata import Metadata
 from ._model import Model, NotShownWarning, open
@@ -41,5 +45,5 @@ from ._stfs import version as __version__
 from ._tensor import Tensor
 from ._upload import Device, Resident, Upload, UploadReport, devices, why_no_cuda
 
-__all__ = ["Device", "FormatError", "Lease", "Metadata", "Model", "News", "NotShownWarning", "Resident", "Tensor", "Upload",
-           "UploadReport", "attach", "devices", "open", "why_no_cuda"]
+__all__ = ["Change", "Device", "Diff", "Form", "FormatError", "Lease", "Metadata", "Model", "News",
+           "NotShownWarning", "Resident", "Statistics", "Tensor", "Upload", "UploadReport", "attach", "devices", "diff", "open", "why_no_cuda"]

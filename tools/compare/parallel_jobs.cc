@@ -1,5 +1,5 @@
 // A counter that threads take jobs from, and one thread that watches.
-#include "tools/cli/parallel_jobs.h"
+#include "tools/compare/parallel_jobs.h"
 
 #include <algorithm>
 #include <chrono>
@@ -8,8 +8,6 @@
 #include <system_error>
 #include <thread>
 #include <vector>
-
-#include "tools/cli/interrupt.h"
 
 namespace stfs::tools {
 namespace {
@@ -49,7 +47,7 @@ class JobQueue {
 
 }  // namespace
 
-bool run_jobs(std::size_t count, std::uint64_t threads, Progress& progress, const Job& job) {
+bool run_jobs(std::size_t count, std::uint64_t threads, const Watch& watch, const Job& job) {
   JobQueue queue(count, job);
   std::vector<std::thread> workers;
   const std::size_t wanted = std::clamp<std::size_t>(count, 1, std::max<std::uint64_t>(threads, 1));
@@ -61,11 +59,10 @@ bool run_jobs(std::size_t count, std::uint64_t threads, Progress& progress, cons
   }
   for (bool is_done = workers.empty(); !is_done;) {
     is_done = queue.wait_a_moment(workers.size());
-    if (interrupted()) queue.status().stop();
-    progress.show(queue.status().done_bytes());
+    if (!watch(queue.status().done_bytes())) queue.status().stop();
   }
   for (std::thread& worker : workers) worker.join();
-  return !interrupted();
+  return watch(queue.status().done_bytes()) && !queue.status().is_stopped();
 }
 
 }  // namespace stfs::tools

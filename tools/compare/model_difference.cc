@@ -1,5 +1,5 @@
 // Looks up each tensor of A in B, and then the other way round.
-#include "tools/cli/model_difference.h"
+#include "tools/compare/model_difference.h"
 
 #include <algorithm>
 #include <map>
@@ -65,20 +65,20 @@ std::vector<MetadataDifference> compare_metadata(const Metadata& a, const Metada
 
 }  // namespace
 
-ModelDifference difference_of(const Target& a, const Target& b, NameGlobs& globs) {
+ModelDifference difference_of(const ComparedModel& a, const ComparedModel& b, NameGlobs& globs) {
   ModelDifference difference;
   if (a.tensor && b.tensor) {
-    add_both(*a.model, *a.tensor, *b.model, *b.tensor, difference);
+    add_both(a.model, *a.tensor, b.model, *b.tensor, difference);
   } else if (a.tensor || b.tensor) {
     const std::string_view name =
-        a.tensor ? a.model->tensors()[*a.tensor].name : b.model->tensors()[*b.tensor].name;
+        a.tensor ? a.model.tensors()[*a.tensor].name : b.model.tensors()[*b.tensor].name;
     compare_headers(
-        *a.model, *b.model, [&](std::string_view other) { return other == name; }, difference);
+        a.model, b.model, [&](std::string_view other) { return other == name; }, difference);
   } else {
     compare_headers(
-        *a.model, *b.model, [&](std::string_view name) { return globs.match(name); }, difference);
+        a.model, b.model, [&](std::string_view name) { return globs.match(name); }, difference);
     if (globs.empty()) {
-      difference.metadata = compare_metadata(a.model->metadata(), b.model->metadata());
+      difference.metadata = compare_metadata(a.model.metadata(), b.model.metadata());
     }
   }
   return difference;

@@ -1,7 +1,7 @@
 // Converts each type of elements to blocks of doubles, and adds those up in one way. The loops have known
 // lengths and no branches, and each place in a vector has its own sum, so that compilers vectorize them.
 // Blocks with a NaN, an infinity or a new largest relative difference take more steps.
-#include "tools/cli/element_statistics.h"
+#include "tools/compare/element_statistics.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // Asks the index and each shard.
-#include "tools/cli/changed_files.h"
+#include "tools/compare/changed_files.h"
 
 namespace stfs::tools {
 

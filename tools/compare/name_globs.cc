@@ -1,5 +1,5 @@
 // Tries every glob on every name.
-#include "tools/cli/name_globs.h"
+#include "tools/compare/name_globs.h"
 
 #include "tools/device/selection.h"
 

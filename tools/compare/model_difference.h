@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "core/model/model.h"
-#include "tools/cli/name_globs.h"
-#include "tools/cli/tensor_comparison.h"
-#include "tools/target/target.h"
+#include "tools/compare/name_globs.h"
+#include "tools/compare/tensor_comparison.h"
 
 namespace stfs::tools {
 
@@ -34,9 +33,15 @@ struct ModelDifference {
   std::vector<TensorPair> pairs;             // all others, in the order of A's data
 };
 
+/// A model that is compared, which must outlive the result.
+struct ComparedModel {
+  const Model& model;
+  std::optional<std::uint32_t> tensor{};  // set: only this one, as a tensor's file in a mount names it
+};
+
 /// Compares the tensors that match `globs`. If A or B is one tensor's file in a mount, compares this tensor
 /// only: with the other file's tensor, or with the tensor of the same name. Compares metadata only if neither
 /// globs nor such a file select tensors. The result refers to the models.
-ModelDifference difference_of(const Target& a, const Target& b, NameGlobs& globs);
+ModelDifference difference_of(const ComparedModel& a, const ComparedModel& b, NameGlobs& globs);
 
 }  // namespace stfs::tools

@@ -1,5 +1,5 @@
 // Cuts tensors into parts, and runs a job for each part.
-#include "tools/cli/tensor_comparison.h"
+#include "tools/compare/tensor_comparison.h"
 
 #include <algorithm>
 #include <atomic>
@@ -7,8 +7,7 @@
 #include <limits>
 #include <mutex>
 
-#include "tools/cli/parallel_jobs.h"
-#include "tools/cli/progress.h"
+#include "tools/compare/parallel_jobs.h"
 
 namespace stfs::tools {
 namespace {
@@ -33,12 +32,12 @@ class Comparer {
       : models_(models), pairs_(pairs), comparisons_(pairs.size()), failed_parts_(pairs.size(), kNoPart) {}
 
   /// Finds the pairs whose bytes differ. @return false if interrupted.
-  [[nodiscard]] bool compare_bytes(std::uint64_t threads, Streams& streams) {
+  [[nodiscard]] bool compare_bytes(const ComparisonOptions& options) {
     std::vector<std::size_t> all(pairs_.size());
     for (std::size_t pair = 0; pair < all.size(); ++pair) all[pair] = pair;
     const std::vector<ComparedPart> parts = parts_of(all);
     std::vector<std::atomic<bool>> is_different(pairs_.size());
-    const bool is_done = run(parts, threads, streams, [&](std::size_t at, JobStatus& status) {
+    const bool is_done = run(parts, options, [&](std::size_t at, JobStatus& status) {
       std::atomic<bool>& found = is_different[parts[at].pair];
       if (found) return status.advance(parts[at].end - parts[at].begin);
       read(parts, at, status, [&](std::span<const std::byte> a, std::span<const std::byte> b) {
@@ -52,14 +51,14 @@ class Comparer {
   }
 
   /// Computes the statistics of the pairs that differ. @return false if interrupted.
-  [[nodiscard]] bool compare_numbers(std::uint64_t threads, Streams& streams) {
+  [[nodiscard]] bool compare_numbers(const ComparisonOptions& options) {
     std::vector<std::size_t> different;
     for (std::size_t pair = 0; pair < pairs_.size(); ++pair) {
       if (comparisons_[pair].is_different && !comparisons_[pair].failure) different.push_back(pair);
     }
     const std::vector<ComparedPart> parts = parts_of(different);
     std::vector<ElementStatistics> partial(parts.size());
-    const bool is_done = run(parts, threads, streams, [&](std::size_t at, JobStatus& status) {
+    const bool is_done = run(parts, options, [&](std::size_t at, JobStatus& status) {
       const Dtype dtype = models_.a.tensors()[pairs_[parts[at].pair].a].dtype;
       read(parts, at, status, [&](std::span<const std::byte> a, std::span<const std::byte> b) {
         partial[at] += compare_elements(dtype, a, b);
@@ -92,12 +91,11 @@ class Comparer {
     return parts;
   }
 
-  static bool run(std::span<const ComparedPart> parts, std::uint64_t threads, Streams& streams,
-                  const Job& job) {
+  static bool run(std::span<const ComparedPart> parts, const ComparisonOptions& options, const Job& job) {
     std::uint64_t size_bytes = 0;
     for (const ComparedPart& part : parts) size_bytes += part.end - part.begin;
-    Progress progress(streams, size_bytes);
-    return run_jobs(parts.size(), threads, progress, job);
+    const Watch watch = options.watch ? options.watch(size_bytes) : [](std::uint64_t) { return true; };
+    return run_jobs(parts.size(), options.threads, watch, job);
   }
 
   /// Reads a part piece by piece. Keeps the failure if there is one.
@@ -157,10 +155,10 @@ class Comparer {
 
 Result<std::vector<TensorComparison>> compare_tensors(const ModelPair& models,
                                                       std::span<const TensorPair> pairs,
-                                                      const ComparisonOptions& options, Streams& streams) {
+                                                      const ComparisonOptions& options) {
   Comparer comparer(models, pairs);
-  const bool is_done = comparer.compare_bytes(options.threads, streams) &&
-                       (!options.has_statistics || comparer.compare_numbers(options.threads, streams));
+  const bool is_done =
+      comparer.compare_bytes(options) && (!options.has_statistics || comparer.compare_numbers(options));
   if (!is_done) return fail(ErrorCode::System, EINTR, models.a.path().string() + ": interrupted");
   return comparer.take_comparisons();
 }

@@ -2,14 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/model/model.h"
-#include "tools/cli/element_statistics.h"
-#include "tools/cli/verb.h"
+#include "tools/compare/element_statistics.h"
+#include "tools/compare/parallel_jobs.h"
 
 namespace stfs::tools {
 
@@ -31,6 +32,9 @@ struct TensorComparison {
 struct ComparisonOptions {
   std::uint64_t threads = 1;
   bool has_statistics = true;
+  /// Runs before each pass over the tensors, with the bytes of the pass. The result watches the pass. Null:
+  /// nobody watches.
+  std::function<Watch(std::uint64_t total_bytes)> watch{};
 };
 
 /// Two models, which must outlive the call, and may be one model.
@@ -44,9 +48,9 @@ struct ModelPair {
 /// threads, so one large tensor keeps all of them busy. Memory does not grow with the tensors' size, but for
 /// about 100 bytes for each 24 MiB that differ. The results do not depend on the number of threads. A tensor
 /// that cannot be read does not stop the others.
-/// @return one result for each pair, in the order of `pairs`; EINTR if interrupted() (interrupt.h).
+/// @return one result for each pair, in the order of `pairs`; EINTR if a watch has stopped the work.
 Result<std::vector<TensorComparison>> compare_tensors(const ModelPair& models,
                                                       std::span<const TensorPair> pairs,
-                                                      const ComparisonOptions& options, Streams& streams);
+                                                      const ComparisonOptions& options);
 
 }  // namespace stfs::tools

@@ -1,12 +1,10 @@
-// Runs many jobs on several threads. The calling thread shows the progress and watches for signals.
+// Runs many jobs on several threads. The calling thread reports the progress and may stop them.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-
-#include "tools/cli/progress.h"
 
 namespace stfs::tools {
 
@@ -15,7 +13,7 @@ class JobStatus {
  public:
   /// Adds bytes to the progress.
   void advance(std::uint64_t bytes) { done_bytes_ += bytes; }
-  /// Whether the user has interrupted the command. A long job asks often, and returns early if so.
+  /// Whether the caller has stopped the work. A long job asks often, and returns early if so.
   [[nodiscard]] bool is_stopped() const { return is_stopped_; }
 
   void stop() { is_stopped_ = true; }
@@ -29,9 +27,13 @@ class JobStatus {
 /// Runs one job. Throws nothing: an exception would end the process.
 using Job = std::function<void(std::size_t number, JobStatus& status)>;
 
+/// Runs on the calling thread with the bytes of all work that is done. False stops the work.
+using Watch = std::function<bool(std::uint64_t done_bytes)>;
+
 /// Runs the jobs 0 to count - 1, each once. Threads take them in ascending order.
 /// @param threads  at least 1; fewer are used if the system gives no more.
-/// @return false if interrupted() (interrupt.h): some jobs have then not run, or not to their end.
-[[nodiscard]] bool run_jobs(std::size_t count, std::uint64_t threads, Progress& progress, const Job& job);
+/// @param watch  runs from time to time, and once at the end.
+/// @return false if `watch` has stopped the work: some jobs have then not run, or not to their end.
+[[nodiscard]] bool run_jobs(std::size_t count, std::uint64_t threads, const Watch& watch, const Job& job);
 
 }  // namespace stfs::tools
