@@ -371,6 +371,29 @@ def test_other_threads_use_the_model_meanwhile(small):
     check(path, {**due, "kept": np.arange(10)})
 
 
+def test_calls_of_other_threads_do_not_keep_a_tight_header_from_growing(small):
+    path, due = small
+    fresh = path.read_bytes()
+    for turn in range(10):
+        path.write_bytes(fresh)
+        is_over = threading.Event()
+        with stfs.open(path, "r+") as model:
+            def read():
+                while not is_over.is_set():
+                    model.generation, list(model), model.metadata
+
+            threads = [threading.Thread(target=read) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            try:
+                model[f"a name that is longer than what the header has left {turn}"] = np.zeros(turn)
+            finally:
+                is_over.set()
+                for thread in threads:
+                    thread.join()
+        assert len(stored(path)[0]) == len(due) + 1
+
+
 def test_nothing_is_left_of_edits(small):
     path, due = small
     files = len(os.listdir("/proc/self/fd"))

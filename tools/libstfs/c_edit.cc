@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <thread>
 #include <utility>
 
 #include "core/base/utf8.h"
@@ -84,6 +85,7 @@ struct stfs_edit {
   Result<void> commit_bytes();
   Result<void> commit_structure();
   Result<void> write_structure();
+  void wait_for_short_pins();
 };
 
 Result<ModelEdit*> stfs_edit::structure() {
@@ -213,7 +215,20 @@ Result<void> stfs_edit::commit_structure() {
   return tl::unexpected(std::move(error));
 }
 
+/// Calls on other threads pin the model for a moment. Waits for them if the edit needs that nobody reads.
+void stfs_edit::wait_for_short_pins() {
+  constexpr int kMostTries = 100;
+  constexpr std::chrono::milliseconds kPause{1};
+  if (!shared->has_pins()) return;
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    const auto planned = edit->plan(options.uses_locks);
+    if (planned || planned.error().errno_value != EBUSY) return;
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 Result<void> stfs_edit::write_structure() {
+  wait_for_short_pins();
   if (auto begun = edit->begin(options.uses_locks); !begun) {
     Error error = std::move(begun).error();
     if (error.errno_value == EBUSY && shared->has_pins()) {

@@ -26,7 +26,8 @@
  * valid until stfs_tensor_close(), even if the model, plan, resident or lease is closed before.
  *
  * THREADS. Any number of threads may use one handle at the same time. Closing it is the exception: the close
- * must be the last call on the handle.
+ * must be the last call on the handle. Calls on a model wait while an edit of it commits; calls on tensors do
+ * not.
  *
  * ERRORS. A function that returns a pointer fails with NULL. A function that returns an int fails with -1.
  * Both then fill *error. The caller owns *error; the pointer may be NULL. The library prints nothing and
