@@ -2,6 +2,8 @@
 import errno
 import gc
 import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -10,6 +12,7 @@ from safetensors import safe_open
 
 import stfs
 from archive_file import random_array, save_with_reference
+from conftest import BUILD
 from sharded_model import ShardedModel
 
 
@@ -87,9 +90,14 @@ def test_shards_and_their_index(tmp_path):
             del model[gone]
             model.metadata["k"] = "v"
         assert model["renamed"].tobytes() == due and gone not in model
+        with model.transaction():  # in place, in several shards
+            changed = {name: bytes(reversed(model[name].tobytes())) for name in names[2:]}
+            for name, content in changed.items():
+                model.put(name, content, dtype=model[name].dtype, shape=model[name].shape)
     with stfs.open(sharded.directory, strict=True) as model:
         assert set(model) == set(names) - {old, gone} | {"new", "renamed"}
         assert model["renamed"].tobytes() == due and model.metadata["k"] == "v"
+        assert all(model[name].tobytes() == content for name, content in changed.items())
         for name, tensor in model.items():
             with safe_open(tensor.archive, "np") as archive:
                 assert name in archive.keys()
@@ -138,8 +146,6 @@ def test_types_that_numpy_lacks(small):
 
 
 def test_torch_tensors(small, torch_python):
-    import subprocess
-
     path, _ = small
     code = """if True:
         import sys, torch, stfs
@@ -199,6 +205,27 @@ def test_an_exception_in_a_transaction_changes_nothing(small):
         assert os.listdir(path.parent) == [path.name]
         model["a"] = due["a"]
     check(path, due, {"title": "small"})
+
+
+@pytest.mark.parametrize("last", ["model.metadata['k'] = 'v'", "pass"])
+def test_a_program_that_is_killed_in_a_transaction_changes_nothing(small, last):
+    path, due = small
+    before = path.read_bytes()
+    code = f"""if True:
+        import os, sys, stfs
+        model = stfs.open(sys.argv[1], "r+")
+        with model.transaction():
+            model["a"] = bytes(4800) if {last!r} != "pass" else memoryview(bytes(4800)).cast("f").cast("B").cast("f", (30, 40))
+            {last}
+            os.kill(os.getpid(), 9)
+    """
+    environment = {**os.environ, "PYTHONPATH": str(BUILD / "python")}
+    assert subprocess.run([sys.executable, "-c", code, path], env=environment).returncode == -9
+    assert path.read_bytes() == before
+    with stfs.open(path, "r+") as model:
+        model.metadata["k"] = "v"
+    check(path, due, {"title": "small", "k": "v"})
+    assert os.listdir(path.parent) == [path.name]
 
 
 def test_arrays_of_before_keep_their_bytes(small):
