@@ -1,10 +1,10 @@
 // The handle of an edit: collects changes by name, and commits them as one.
 //
-//   only new bytes of tensors    a transaction on the model that the handle shows: the tensors stay in place
-//   anything else                core's ModelEdit on an opening of its own. The handle's opening is closed
-//   for the
-//                                commit: an edit frees no bytes that somebody reads. Tensors that were taken
-//                                before keep their opening.
+//   only new bytes of tensors   a transaction on the model that the handle shows; the tensors stay in place
+//   anything else               core's ModelEdit, on an opening of its own
+//
+// A commit of the second kind closes the handle's opening first: an edit frees no bytes that somebody reads.
+// Tensors that were taken before keep that opening.
 #pragma once
 
 #include <cstddef>

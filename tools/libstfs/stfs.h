@@ -18,12 +18,13 @@
  * nanoseconds. Data are little-endian and row-major, as in the archive. Text is UTF-8. A stfs_text has a size
  * and no NUL at its end, because a tensor's name may hold any character.
  *
- * OWNERSHIP. A handle is a stfs_model, stfs_edit, stfs_diff, stfs_tensor, stfs_plan, stfs_upload, stfs_resident, stfs_lease or
- * stfs_device_list. The caller owns each handle that a function returns, and closes the handle once with the
- * close function of its type. The close functions ignore NULL. Every other pointer belongs to the handle that
- * it came from and is valid until that handle is closed; a pointer or a position of a model that is edited only
- * until the next stfs_edit_begin() or stfs_edit_commit(). A handle keeps what it needs: a tensor's data stay
- * valid until stfs_tensor_close(), even if the model, plan, resident or lease is closed before.
+ * OWNERSHIP. A handle is a stfs_model, stfs_edit, stfs_diff, stfs_tensor, stfs_plan, stfs_upload,
+ * stfs_resident, stfs_lease or stfs_device_list. The caller owns each handle that a function returns, and
+ * closes the handle once with the close function of its type. The close functions ignore NULL. Every other
+ * pointer belongs to the handle that it came from and is valid until that handle is closed; pointers and
+ * positions of a model that is edited are valid only until the next stfs_edit_begin() or stfs_edit_commit(). A
+ * handle keeps what it needs: a tensor's data stay valid until stfs_tensor_close(), even if the model, plan,
+ * resident or lease is closed before.
  *
  * THREADS. Any number of threads may use one handle at the same time. Closing it is the exception: the close
  * must be the last call on the handle. Calls on a model wait while an edit of it commits; calls on tensors do
