@@ -18,7 +18,7 @@ from lease_client import Server
 pytestmark = [pytest.mark.once, pytest.mark.library]
 
 STFS = mounted.BUILD / "stfs"
-VERBS = ["ls", "info", "cat", "slice", "verify", "diff", "put", "rm", "mv", "set", "apply", "repack", "recover", "upload", "devices", "serve",
+VERBS = ["ls", "info", "cat", "slice", "verify", "diff", "put", "rm", "mv", "set", "apply", "commit", "repack", "recover", "upload", "devices", "serve",
          "sample"]
 HAS_MODULE = bool(list((mounted.BUILD / "python" / "stfs").glob("_stfs.*so"))) and not mounted.is_sanitized()
 
@@ -75,6 +75,7 @@ def directory(sample):
     shutil.copy(directory / "norm.npy", directory / "adapter.npy")
     run("verify", "model.safetensors", "--record", "model.sums.json")
     run("diff", "model.safetensors", "tuned.safetensors", "--out", "kept.delta.safetensors")
+    shutil.copy(directory / "kept.delta.safetensors", directory / "model.delta.safetensors")
     programs = directory / "bin"
     programs.mkdir()
     (programs / "stfs").symlink_to(STFS)

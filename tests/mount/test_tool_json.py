@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.sequential, pytest.mark.library]
 
 STFS = mounted.BUILD / "stfs"
 W = np.arange(12, dtype="f4").reshape(3, 4)
-PATHS = {"path", "path_a", "path_b", "delta", "output", "shard", "shards", "socket", "source", "sources"}
+PATHS = {"base", "path", "path_a", "path_b", "delta", "output", "shard", "shards", "socket", "source", "sources"}
 
 # verb -> its arguments, every path relative, and the paths that its object must have
 VERBS = {
@@ -34,6 +34,9 @@ VERBS = {
     "mv": (["mv", "m.safetensors", "w", "v"], {"path": "m.safetensors"}),
     "set": (["set", "link.safetensors", "--unset", "title"], {"path": "link.safetensors"}),
     "apply": (["apply", "m.safetensors", "d.safetensors"], {"path": "m.safetensors", "delta": "d.safetensors"}),
+    "commit": (["commit", "model.delta.safetensors"], {"path": "m.safetensors", "delta": "model.delta.safetensors"}),
+    "commit into": (["commit", "model.delta.safetensors", "--into", "new.safetensors"],
+                    {"path": "new.safetensors", "base": "m.safetensors", "delta": "model.delta.safetensors"}),
     "repack": (["repack", "m.safetensors", "new.safetensors"], {"source": "m.safetensors", "path": "new.safetensors"}),
     "recover": (["recover", "link.safetensors"], {"path": "link.safetensors"}),
     "upload": (["upload", "m.safetensors", "--device", "cpu"], {}),
@@ -50,6 +53,8 @@ def directory(tmp_path):
     (tmp_path / "one").mkdir()
     archive_file.save_with_reference(tmp_path / "one/o.safetensors", {"w": W})
     os.symlink("m.safetensors", tmp_path / "link.safetensors")
+    done = subprocess.run([STFS, "diff", "m.safetensors", "d.safetensors", "--out", "model.delta.safetensors"], cwd=tmp_path)
+    assert done.returncode == 0
     ShardedModel(tmp_path / "sharded", shards=2, tensors={"a": W, "b": W})
     return tmp_path
 

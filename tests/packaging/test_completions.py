@@ -65,6 +65,8 @@ TENSOR = {"lm_head.weight"}
     (["put", "--durability", "p"], {"power", "process"}),
     (["put", "--from-tensor", ""], set()),
     (["apply", "m.safetensors", ""], FILES),
+    (["commit", ""], FILES),
+    (["commit", "--into", ""], FILES),
     (["upload", "m.safetensors", ""], FILES),
     (["upload", "--device", ""], {"cpu", "cuda:0"}),
     (["serve", "-d", ""], {"cpu", "cuda:0"}),

@@ -26,4 +26,8 @@ Result<WrittenDelta> write_delta(const DiffReport& report, const DeltaOutput& ou
 /// delta was made for. EINTR if interrupted().
 Result<void> check_base_bytes(const Model& model, Streams& streams);
 
+/// The same, in the quickest way (core/model/delta_base.h): the base is read only if its files
+/// have other sizes or times.
+Result<void> check_base_of(const Model& model, Streams& streams);
+
 }  // namespace stfs::tools

@@ -50,6 +50,7 @@ std::string help(std::span<const Verb> verbs) {
       "  stfs apply model.safetensors delta.safetensors\n"
       "  stfs rm model.safetensors 'lm_head.*'\n"
       "  stfs mv model.safetensors 'model.*' 'language_model.*'\n"
+      "  stfs commit model.delta.safetensors\n"
       "  stfs repack model.safetensors.index.json joined.safetensors\n"
       "  stfs upload model.safetensors --device cuda:0\n"
       "\n"

@@ -25,6 +25,7 @@ int main(int argc, char** argv) {
       Verb{"rm", "delete tensors, in place", rm},
       Verb{"mv", "rename tensors, in place", mv},
       Verb{"set", "change metadata, or the dtype and shape of a tensor, in place", set},
+      Verb{"commit", "merge a delta into its base", commit},
       Verb{"repack", "write a new archive: other order, alignment, shards or dtypes", repack},
       Verb{"recover", "finish the commits of interrupted writers", recover},
       Verb{"upload", "move tensors into the memory of devices", upload},

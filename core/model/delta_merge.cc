@@ -1,0 +1,62 @@
+// Compares the delta's tensors and metadata with those of the base.
+#include "core/model/delta_merge.h"
+
+#include <algorithm>
+#include <span>
+#include <string_view>
+
+namespace stfs {
+namespace {
+
+std::optional<std::string> value_of(const Metadata& metadata, std::string_view key) {
+  const auto found = std::ranges::find_if(metadata, [&](const auto& entry) { return entry.first == key; });
+  return found == metadata.end() ? std::nullopt : std::optional<std::string>(found->second);
+}
+
+}  // namespace
+
+Result<DeltaMerge> merge_of(const Delta& delta, const Model& changed, const Model& base) {
+  return guard_memory([&]() -> Result<DeltaMerge> {
+    if (auto fits = check_delta(delta, changed.tensors(), base.tensors()); !fits)
+      return pass_on(std::move(fits));
+    DeltaMerge merge;
+    merge.removed = delta.removed;
+    for (std::uint32_t at = 0; at < changed.tensors().size(); ++at) {
+      const Tensor tensor = changed.tensors()[at];
+      merge.size_bytes += tensor.data.size_bytes;  // no overflow: less than the file's size
+      const auto known = base.tensors().find(tensor.name);
+      if (!known) {
+        merge.added.push_back(at);
+        continue;
+      }
+      const Tensor before = base.tensors()[*known];
+      const bool is_same = before.dtype == tensor.dtype && std::ranges::equal(before.shape, tensor.shape);
+      (is_same ? merge.replaced : merge.remade).push_back(at);
+    }
+    for (const auto& [key, value] : base.metadata()) {
+      if (!value_of(delta.metadata, key)) merge.metadata.emplace_back(key, std::nullopt);
+    }
+    for (const auto& [key, value] : delta.metadata) {
+      if (value_of(base.metadata(), key) != value) merge.metadata.emplace_back(key, value);
+    }
+    return merge;
+  });
+}
+
+Result<void> add_to(ModelEdit& edit, const DeltaMerge& merge, const Model& changed) {
+  for (const std::string& name : merge.removed) {
+    if (auto done = edit.remove(name); !done) return done;
+  }
+  for (const auto* positions : {&merge.replaced, &merge.remade, &merge.added}) {
+    for (const std::uint32_t at : *positions) {
+      const Tensor tensor = changed.tensors()[at];
+      auto done =
+          edit.put(std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()});
+      if (!done) return done;
+    }
+  }
+  for (const auto& [key, value] : merge.metadata) edit.set_metadata(key, value);
+  return {};
+}
+
+}  // namespace stfs
