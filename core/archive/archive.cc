@@ -142,6 +142,10 @@ bool Archive::has_other_readers() const {
   return !locked || *locked;
 }
 
+std::optional<pid_t> Archive::other_reader() const {
+  return file().lock_holder(kReadersByte);
+}
+
 bool Archive::keep_readers_out() {
   const auto conflict = file().try_lock(kReadersByte, LockKind::Exclusive);
   return conflict && !*conflict;

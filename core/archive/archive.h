@@ -64,6 +64,8 @@ class Archive final : public LocalReader {
   /// Whether another opening of the archive, by this process or another one, reads it. True if that can't be
   /// known. Only after open_for_writing().
   [[nodiscard]] bool has_other_readers() const;
+  /// A process that has it open besides, if it can be found. Slow: for messages only.
+  [[nodiscard]] std::optional<pid_t> other_reader() const;
   /// Keeps other readers out until let_readers_in(): false if there are any.
   [[nodiscard]] bool keep_readers_out();
   void let_readers_in();

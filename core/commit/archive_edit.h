@@ -62,6 +62,13 @@ struct EditLayout {
   bool frees_space = false;        // nobody reads what the fillers held: their disk space is given back
   bool needs_all_readers_out =
       false;  // it overwrites, cuts off or gives back bytes that the version before has
+  /// Bytes that are copied before the edit, to space that no tensor has (compaction.h).
+  struct Copy {
+    std::uint64_t from = 0;  // offset in the archive
+    std::uint64_t to = 0;
+    std::uint64_t size_bytes = 0;
+  };
+  std::vector<Copy> copies{};
 };
 
 /// Plans the edit. Changes nothing.

@@ -31,6 +31,9 @@ struct CommitOptions {
   std::function<void()> before_stages_end;
   /// Called with (bytes done, bytes in all) from time to time while it seals and applies.
   std::function<void(std::uint64_t, std::uint64_t)> on_progress;
+  /// Called with the bytes of each piece that is copied within the archive before the edit (compaction.h). An
+  /// error ends the commit with nothing changed.
+  std::function<Result<void>(std::uint64_t)> on_copy{};
 };
 
 }  // namespace stfs

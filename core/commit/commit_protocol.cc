@@ -12,6 +12,7 @@
 
 #include "core/base/wall_clock.h"
 #include "core/commit/block_evidence.h"
+#include "core/commit/space_copy.h"
 #include "core/journal/group_record.h"
 #include "core/journal/index_replacement.h"
 #include "core/journal/journal_apply.h"
@@ -155,6 +156,7 @@ Result<void> CommitProtocol::prepare(Part& part) {
     auto reserved = ReservedSpace::of(archive, *layout);
     if (!reserved) return pass_on(std::move(reserved));
     part.reserved = std::move(*reserved);
+    if (auto copied = copy_before(part, *layout); !copied) return copied;
   }
   if (part.index) {
     auto hash = hash_of_index(archive.storage(), archive.real_path().parent_path() / part.index->name);
@@ -170,6 +172,15 @@ Result<void> CommitProtocol::prepare(Part& part) {
   archive.overlay().reserve();
   part.readers.make_ready();
   return {};
+}
+
+Result<void> CommitProtocol::copy_before(const Part& part, const EditLayout& layout) {
+  if (layout.copies.empty()) return {};
+  Archive& archive = part.archive();
+  auto copied = copy_to_free_space(archive.file(), layout.copies, part.options->on_copy);
+  if (!copied) return tl::unexpected(std::move(copied).error().within(archive.path().string()));
+  // No journal has these bytes: the header that names them must not be there before them.
+  return archive.sync();
 }
 
 Result<CommitPlan> CommitProtocol::plan(Part& part) {

@@ -18,6 +18,7 @@
 //  8. retire each journal, unlock; then remove the group record
 // An edit (archive_edit.h) differs in these: step 2 locks the header byte exclusively, and waits for every
 // journal. Step 3 keeps readers out where bytes will be taken away, and reserves the space that step 7 needs.
+// A compaction (compaction.h) copies bytes to fillers then, and syncs them.
 // Step 4 copies what moves. Step 7 hides the header meanwhile (journal_apply.h), and replaces the index. Step
 // 8 gives back the space of fillers.
 //
@@ -73,6 +74,8 @@ class CommitProtocol {
   static Result<void> execute(const std::vector<Part*>& parts);
   /// Steps 1 to 4. May be repeated after a failure.
   static Result<void> prepare(Part& part);
+  /// Of step 3: what a compaction moves.
+  static Result<void> copy_before(const Part& part, const EditLayout& layout);
   /// Step 1.
   static Result<CommitPlan> plan(Part& part);
   /// Step 5; through a lane journal, step 6 as well.

@@ -23,6 +23,8 @@ Result<ReservedSpace> ReservedSpace::of(Archive& archive, const EditLayout& layo
     if (is_free(*version, placed.file_range)) reserved.holes_.push_back(placed.file_range);
   }
   std::vector<ByteRange> wanted = reserved.holes_;
+  // Whoever copies reserves for himself: a clone needs no space.
+  for (const EditLayout::Copy& copy : layout.copies) reserved.holes_.push_back({copy.to, copy.size_bytes});
   if (layout.size_bytes > end) wanted.push_back({end, layout.size_bytes - end});
   for (const ByteRange range : wanted) {
     if (auto done = archive.file().reserve(range); !done) {

@@ -36,16 +36,27 @@ Result<void> Transaction::edit(ArchiveEdit edit, bool uses_locks) {
   return guard_memory([&] { return begin_edit(std::move(edit), uses_locks); });
 }
 
+Result<void> Transaction::edit(ArchiveEdit edit, EditLayout layout) {
+  return guard_memory([&]() -> Result<void> {
+    if (auto opened = archive_.open_for_writing(); !opened) return opened;
+    return begin_edit(std::move(edit), std::move(layout));
+  });
+}
+
 Result<void> Transaction::begin_edit(ArchiveEdit edit, bool uses_locks) {
   if (auto opened = archive_.open_for_writing(); !opened) return opened;
   auto layout = lay_out(*version_, edit, uses_locks && archive_.has_other_readers());
   if (!layout) return tl::unexpected(std::move(layout).error().within(archive_.path().string()));
+  return begin_edit(std::move(edit), std::move(*layout));
+}
+
+Result<void> Transaction::begin_edit(ArchiveEdit edit, EditLayout layout) {
   auto journal = Journal::create(archive_.storage(), archive_.real_path(), Journal::Place::Disk);
   if (!journal) return pass_on(std::move(journal));
   journal_ = std::move(*journal);
   auto pending = std::make_unique<PendingEdit>();
   pending->edit = std::move(edit);
-  pending->layout = std::move(*layout);
+  pending->layout = std::move(layout);
   const std::string& header = pending->layout.header;
   pending->header = std::make_unique<Staging>(*journal_, ByteRange{0, header.size()});
   if (auto written = pending->header->write(std::as_bytes(std::span(header)), 0); !written) return written;

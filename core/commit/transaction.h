@@ -34,6 +34,8 @@ class Transaction {
   /// @param uses_locks  as the commit's CommitOptions. Without locks nobody else may have the archive open.
   /// @return the errors of lay_out() and of stage().
   Result<void> edit(ArchiveEdit edit, bool uses_locks = true);
+  /// The same, with the layout that a compaction has planned (compaction.h).
+  Result<void> edit(ArchiveEdit edit, EditLayout layout);
   /// Makes the edit also replace the index of its model, which must lie beside the archive: EOPNOTSUPP.
   Result<void> replace_index(const std::filesystem::path& path, std::string_view text);
   /// The pending content of a tensor whose bytes are new (EditedTensor::from), empty at first. Null for
@@ -74,6 +76,7 @@ class Transaction {
   };
   Result<Staging*> begin_stage(TensorId tensor);
   Result<void> begin_edit(ArchiveEdit edit, bool uses_locks);
+  Result<void> begin_edit(ArchiveEdit edit, EditLayout layout);
   /// Ends the stages, and the edit.
   void clear();
   [[nodiscard]] Result<void> check_sizes() const;

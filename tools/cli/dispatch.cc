@@ -51,6 +51,7 @@ std::string help(std::span<const Verb> verbs) {
       "  stfs rm model.safetensors 'lm_head.*'\n"
       "  stfs mv model.safetensors 'model.*' 'language_model.*'\n"
       "  stfs commit model.delta.safetensors\n"
+      "  stfs compact model.safetensors\n"
       "  stfs repack model.safetensors.index.json joined.safetensors\n"
       "  stfs upload model.safetensors --device cuda:0\n"
       "\n"

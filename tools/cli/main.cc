@@ -26,6 +26,7 @@ int main(int argc, char** argv) {
       Verb{"mv", "rename tensors, in place", mv},
       Verb{"set", "change metadata, or the dtype and shape of a tensor, in place", set},
       Verb{"commit", "merge a delta into its base", commit},
+      Verb{"compact", "give the space of deleted tensors back, in place", compact},
       Verb{"repack", "write a new archive: other order, alignment, shards or dtypes", repack},
       Verb{"recover", "finish the commits of interrupted writers", recover},
       Verb{"upload", "move tensors into the memory of devices", upload},

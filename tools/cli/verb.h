@@ -42,6 +42,7 @@ int mv(const Arguments& arguments, Streams& streams);
 int set(const Arguments& arguments, Streams& streams);
 int apply(const Arguments& arguments, Streams& streams);
 int commit(const Arguments& arguments, Streams& streams);
+int compact(const Arguments& arguments, Streams& streams);
 int repack(const Arguments& arguments, Streams& streams);
 int recover(const Arguments& arguments, Streams& streams);
 int upload(const Arguments& arguments, Streams& streams);

@@ -1,0 +1,53 @@
+// How an archive gets rid of its fillers: a series of edits, each of which moves some tensors down.
+//
+//   before      header  A  ----  B  C  D
+//   a step      header  A  B  ----  C  D       B's bytes are copied to the filler, then the header names them
+//   afterwards  header  A  B  C  D             the archive ends with its last tensor
+//
+// Bytes are copied to space that no tensor has, and synced, before the edit begins that names their new place
+// (commit/space_copy.h). So they are written once, and after a crash the archive is the one before a step or
+// after it. A series that was interrupted needs no record: the next step follows from the archive alone.
+//
+// A tensor that is larger than the filler before it would overlap its own copy. Then the archive becomes
+// longer by a filler at its end, and some tensors move there: the gap that they leave takes the next ones,
+// and moves on to the end. The same is done where the filler is so small that there would be too many steps.
+//
+// A header without room to name other places gets room first, as in every edit (commit/archive_edit.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "core/archive/archive.h"
+#include "core/base/error.h"
+#include "core/commit/archive_edit.h"
+#include "core/commit/commit_options.h"
+
+namespace stfs {
+
+struct CompactionForecast {
+  std::uint64_t steps = 0;
+  std::uint64_t moved_bytes = 0;   // that are copied, some of them twice
+  std::uint64_t needed_bytes = 0;  // the most disk space that a step takes until it has ended
+  std::uint64_t freed_bytes = 0;   // by which the archive becomes shorter; 0 if room in its header takes more
+};
+
+/// Plans all steps. Changes nothing. No steps: the archive is compact.
+/// @return HeaderTooLarge (EFBIG).
+Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version);
+
+/// What one step makes of the archive.
+struct CompactionStep {
+  ArchiveEdit edit;
+  EditLayout layout;
+};
+/// Plans the next step. Nothing: the archive is compact.
+Result<std::optional<CompactionStep>> next_compaction_step(const ArchiveVersion& version);
+
+/// Carries out the next step in a transaction of its own. The archive then shows the version before: open it
+/// again for the step that follows.
+/// @return false: the archive is compact. Busy (EBUSY): another process has it open. The errors of a
+///   Transaction's commit, and those of CommitOptions::on_copy.
+Result<bool> compact_once(Archive& archive, const CommitOptions& options);
+
+}  // namespace stfs
