@@ -156,7 +156,8 @@ class Layout {
         std::ranges::find_if(items_, [data_at](const Item& item) { return item.range.offset >= data_at; });
     const std::vector<Item> moved(items_.begin(), stays);
     items_.erase(items_.begin(), stays);
-    end_ = std::max(end_, data_at);
+    // A new tensor that was placed at the old end leaves no gap: recovery refuses growth without bytes.
+    end_ = items_.empty() ? data_at : std::max(items_.back().range.end(), data_at);
     data_at_ = data_at;
     for (Item item : moved) {
       if (!item.is_new) item.moved_from = item.range.offset;

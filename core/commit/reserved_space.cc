@@ -1,15 +1,15 @@
 // Holes are punched again. What lies behind the end goes when the file is cut to the size that it has.
 #include "core/commit/reserved_space.h"
 
-#include <algorithm>
-
 namespace stfs {
 namespace {
 
-/// Whether the range lies in a filler, so that no byte of it counts yet.
-bool is_free(const ArchiveVersion& version, ByteRange range) {
-  return std::ranges::any_of(version.header->content.fillers,
-                             [&](ByteRange filler) { return version.file_range(filler).contains(range); });
+/// The parts of a range that lie in fillers, so that no byte of them counts yet.
+void add_free_parts(const ArchiveVersion& version, ByteRange range, std::vector<ByteRange>& parts) {
+  for (const ByteRange filler : version.header->content.fillers) {
+    const ByteRange part = version.file_range(filler).intersection(range);
+    if (!part.empty()) parts.push_back(part);
+  }
 }
 
 }  // namespace
@@ -20,7 +20,7 @@ Result<ReservedSpace> ReservedSpace::of(Archive& archive, const EditLayout& layo
   ReservedSpace reserved;
   reserved.archive_ = &archive;
   for (const EditLayout::Placed& placed : layout.placed) {
-    if (is_free(*version, placed.file_range)) reserved.holes_.push_back(placed.file_range);
+    add_free_parts(*version, placed.file_range, reserved.holes_);
   }
   std::vector<ByteRange> wanted = reserved.holes_;
   // Whoever copies reserves for himself: a clone needs no space.

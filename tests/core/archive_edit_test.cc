@@ -101,6 +101,24 @@ TEST_CASE("a header without room takes the place of the first tensors, and has r
   CHECK(scene.plan(edit, true)->placed.empty());
 }
 
+TEST_CASE("an edit that makes the archive longer has bytes for all of it", "[core][edit]") {
+  // Recovery refuses any other. A new tensor of this size ends behind the place where the data begins then.
+  for (const std::uint64_t size_bytes : {1U, 50'000U, 100'000U, 1'000'000U}) {
+    EditScene scene(false);
+    ArchiveEdit edit = scene.edit();
+    edit.tensors.push_back({"new", Dtype::U8, {size_bytes}, std::nullopt});
+    const auto layout = scene.plan(edit);
+    REQUIRE(layout);
+    std::uint64_t end = layout->header.size();
+    for (const EditLayout::Placed& placed : layout->placed) {
+      CHECK(placed.file_range.offset - end < 8);
+      end = placed.file_range.end();
+    }
+    CHECK(layout->size_bytes == end);
+    CHECK(layout->placed.size() == 4);
+  }
+}
+
 TEST_CASE("an edit that makes no sense is refused with its reason", "[core][edit]") {
   const EditScene scene(true);
   ArchiveEdit edit = scene.edit();
