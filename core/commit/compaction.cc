@@ -20,8 +20,8 @@ constexpr std::uint64_t kPageSize = 4096;
 // A step takes so much space until it has ended, or a tensor's size. An interrupt waits for less.
 constexpr std::uint64_t kMostStepBytes = 1ULL << 30U;
 constexpr std::uint64_t kAlignedTo = 8;
-constexpr std::uint64_t kFewSteps = 32;
-constexpr std::uint64_t kGapsInRest = 16;  // a gap that is made bigger has this part of what is to be moved
+constexpr std::uint64_t kFewSteps = 64;
+constexpr std::uint64_t kGapsInRest = 32;  // a gap that is made bigger has this part of what is to be moved
 
 constexpr std::uint64_t aligned_up(std::uint64_t offset, std::uint64_t to) {
   return (offset + to - 1) / to * to;
@@ -70,6 +70,12 @@ void move(Moves& moves, std::size_t at, std::uint64_t to) {
   moves.copies.push_back({from, to, block.range.size_bytes});
 }
 
+void move_by_journal(Moves& moves, std::size_t at, std::uint64_t to) {
+  Block& block = moves.after.blocks[at];
+  const std::uint64_t from = std::exchange(block.range.offset, to);
+  moves.placed.push_back({block.tensor, block.range, from});
+}
+
 void sort_blocks(Arrangement& arrangement) {
   std::ranges::sort(arrangement.blocks, {}, [](const Block& block) { return block.range.offset; });
 }
@@ -108,7 +114,7 @@ Moves slide(const Arrangement& now, const Gap& gap) {
   return moves;
 }
 
-/// Where tensors that leave the gap's end go: to a later gap, or to the archive's end.
+/// A later gap for the tensors behind a gap, if there is one.
 std::optional<std::uint64_t> place_behind(const Arrangement& now, std::size_t first, std::size_t last,
                                           std::uint64_t size_bytes) {
   const std::uint64_t in_page = now.blocks[first].range.offset % kPageSize;  // blocks can then be cloned
@@ -121,7 +127,7 @@ std::optional<std::uint64_t> place_behind(const Arrangement& now, std::size_t fi
   return std::nullopt;
 }
 
-/// Makes the gap larger: tensors behind it move to where there is room. Makes that room first.
+/// Makes the gap larger: tensors behind it move to where there is room, or through the journal to the end.
 Moves widen(const Arrangement& now, const Gap& gap, std::uint64_t rest_bytes) {
   Moves moves{.after = now, .copies = {}, .placed = {}};
   const std::uint64_t wanted = std::min(rest_bytes / kGapsInRest, kMostStepBytes);
@@ -136,16 +142,13 @@ Moves widen(const Arrangement& now, const Gap& gap, std::uint64_t rest_bytes) {
     gap_end = ++last < now.blocks.size() ? now.blocks[last].range.offset : now.blocks[last - 1].range.end();
   }
   const auto place = place_behind(now, gap.next, last, size_bytes);
-  if (!place) {
-    moves.after.size_bytes = end_of_blocks(now) + kPageSize + size_bytes;
-    return moves;
-  }
-  std::uint64_t end = *place;
+  std::uint64_t end = place.value_or(now.size_bytes);
   for (std::size_t at = gap.next; at < last; ++at) {
     const std::uint64_t to = now.blocks[at].place_from(end);
-    move(moves, at, to);
+    place ? move(moves, at, to) : move_by_journal(moves, at, to);
     end = to + now.blocks[at].range.size_bytes;
   }
+  moves.after.size_bytes = std::max(now.size_bytes, end);
   sort_blocks(moves.after);
   return moves;
 }
@@ -225,11 +228,11 @@ class Compaction {
                   fmt::format("a header of {} bytes with its padding, at most {} are allowed",
                               after.data_at - kHeaderLengthBytes, kMaxHeaderBytes));
     }
-    std::uint64_t end = std::max(end_of_blocks(now_), after.data_at);
-    for (Block& block : after.blocks) {
+    std::uint64_t end = std::max(now_.size_bytes, after.data_at);
+    for (std::size_t at = 0; at < after.blocks.size(); ++at) {
+      const Block& block = after.blocks[at];
       if (block.range.offset >= after.data_at) break;
-      const std::uint64_t from = std::exchange(block.range.offset, block.place_from(end));
-      moves.placed.push_back({block.tensor, block.range, from});
+      move_by_journal(moves, at, block.place_from(end));
       end = block.range.end();
     }
     sort_blocks(after);
@@ -279,7 +282,6 @@ Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version) {
     CompactionForecast forecast;
     Compaction compaction(version);
     for (;;) {
-      const std::uint64_t before_bytes = compaction.size_bytes();
       auto layout = compaction.next();
       if (!layout) return pass_on(std::move(layout));
       if (!*layout) break;
@@ -289,9 +291,6 @@ Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version) {
       // The journal has the header, and what moves through it.
       std::uint64_t needed_bytes = moved_bytes + 2 * (*layout)->header.size();
       if (!(*layout)->placed.empty()) needed_bytes += moved_bytes;
-      if (moved_bytes == 0 && compaction.size_bytes() > before_bytes) {
-        needed_bytes += compaction.size_bytes() - before_bytes;
-      }
       forecast.needed_bytes = std::max(forecast.needed_bytes, needed_bytes);
     }
     const std::uint64_t before_bytes = version.stamp.size_bytes;

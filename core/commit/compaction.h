@@ -8,9 +8,9 @@
 // (commit/space_copy.h). So they are written once, and after a crash the archive is the one before a step or
 // after it. A series that was interrupted needs no record: the next step follows from the archive alone.
 //
-// A tensor that is larger than the filler before it would overlap its own copy. Then the archive becomes
-// longer by a filler at its end, and some tensors move there: the gap that they leave takes the next ones,
-// and moves on to the end. The same is done where the filler is so small that there would be too many steps.
+// A tensor that is larger than the filler before it would overlap its own copy. Then it moves to a later
+// filler, or through the journal to the end of the archive: the gap that it leaves takes the next tensors, and
+// so moves to the end. The same is done with some tensors where a small filler would need too many steps.
 //
 // A header without room to name other places gets room first, as in every edit (commit/archive_edit.h).
 #pragma once

@@ -1,7 +1,7 @@
 # Completion of stfs for bash: verbs, options, files, and the names of tensors. packaging/generate writes the marked section.
 
 # BEGIN generated: verbs
-_stfs_verbs="ls info cat slice verify diff put apply rm mv set commit repack recover upload devices serve sample"
+_stfs_verbs="ls info cat slice verify diff put apply rm mv set commit compact repack recover upload devices serve sample"
 
 # Sets `options`, and `kinds`: what each argument is. A kind that ends in ... repeats.
 _stfs_verb() {
@@ -18,6 +18,7 @@ _stfs_verb() {
     mv) options="--dry-run --nolock --wait --json --help" kinds=(file tensor tensor) ;;
     set) options="--metadata --unset --dtype --shape --dry-run --nolock --wait --json --help" kinds=(file tensor...) ;;
     commit) options="--base --into --force --dry-run --nolock --wait --json --help" kinds=(file) ;;
+    compact) options="--dry-run --nolock --wait --json --help" kinds=(file) ;;
     repack) options="--delta --keep --drop --dtype --order --align --slack --shard-size --threads --force --dry-run --json --help" kinds=(file file) ;;
     recover) options="--dry-run --force --json --help" kinds=(file) ;;
     upload) options="--device --select --dtype --verify --dry-run --json --help" kinds=(file...) ;;
@@ -55,6 +56,7 @@ _stfs_value() {
     commit:--base) words="FILE" ;;
     commit:--into) words="FILE" ;;
     commit:--wait) words="" ;;
+    compact:--wait) words="" ;;
     repack:--delta) words="FILE" ;;
     repack:--keep) words="" ;;
     repack:--drop) words="" ;;

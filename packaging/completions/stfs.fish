@@ -24,7 +24,7 @@ function __stfs_tensors
 end
 
 # BEGIN generated: verbs
-set -g __stfs_verbs ls info cat slice verify diff put apply rm mv set commit repack recover upload devices serve sample
+set -g __stfs_verbs ls info cat slice verify diff put apply rm mv set commit compact repack recover upload devices serve sample
 set -g __stfs_valued --sort -o --output --record --against --threads --out --from-tensor --dtype --shape --durability --wait --metadata --unset --base --into --delta --keep --drop --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a ls -d 'List the tensors of an archive or a sharded model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a info -d 'Show totals by dtype, metadata, header and alignment of a model'
@@ -38,6 +38,7 @@ complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a rm -
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a mv -d 'Rename tensors, without rewriting the archive'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a set -d 'Change metadata, or the dtype and shape of a tensor. No tensor'\''s bytes change'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a commit -d 'Merge a delta into its base, completely or not at all'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a compact -d 'Give the space of deleted tensors back, without a second copy'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a repack -d 'Write the tensors of a model into a new archive or new shards'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a recover -d 'Finish the commits of interrupted writers'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a upload -d 'Move tensors into the memory of devices'
@@ -126,6 +127,11 @@ complete -c stfs -n "__fish_seen_subcommand_from commit" -l nolock -d 'Take no l
 complete -c stfs -n "__fish_seen_subcommand_from commit" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
 complete -c stfs -n "__fish_seen_subcommand_from commit" -l json -d 'Print the result as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from commit" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from compact" -s n -l dry-run -d 'Check all and print what would change'
+complete -c stfs -n "__fish_seen_subcommand_from compact" -l nolock -d 'Take no locks'
+complete -c stfs -n "__fish_seen_subcommand_from compact" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
+complete -c stfs -n "__fish_seen_subcommand_from compact" -l json -d 'Print the result as a JSON object'
+complete -c stfs -n "__fish_seen_subcommand_from compact" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l delta -r -F -d 'Write SOURCE with the changes of DELTA, an archive that stfs diff --out has written'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l keep -x -d 'Write only tensors whose name matches a GLOB'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l drop -x -d 'Leave out tensors whose name matches'

@@ -67,10 +67,11 @@ std::optional<std::string> record_edits(EditHistory& history, std::uint64_t seed
     }
     // An edit is always as durable as can be.
     const Durability durability = step.is_patch || random.one_in(2) ? Durability::Power : Durability::Process;
-    if (auto done = carry_out(**archive, step, commit_options(durability)); !done) {
-      return "STEP " + std::to_string(begun) + ": " + text_of(done.error());
-    }
+    Result<void> done;
+    if (!step.is_compaction) done = carry_out(**archive, step, commit_options(durability));
     static_cast<void>(settle_and_close(std::move(*archive)));
+    if (step.is_compaction) done = compact(storage, kArchivePath, commit_options(durability));
+    if (!done) return "STEP " + std::to_string(begun) + ": " + text_of(done.error());
     promised = begun;
     history.moments.push_back({disk.image(), promised, begun});
   }
@@ -107,6 +108,16 @@ std::optional<std::string> check_recovered(const EditHistory& history, const Edi
   if (!content) return "CAN'T READ: " + text_of(content.error());
   if (is_allowed(history, moment, *content)) return std::nullopt;
   return "TORN or LOST: neither the old content nor the new one";
+}
+
+/// Compacts what recovery has left: whatever was interrupted, that goes on.
+std::optional<std::string> check_compaction(const EditHistory& history, const EditMoment& moment,
+                                            DiskModel& disk, Storage& storage) {
+  if (auto done = compact(storage, kArchivePath, commit_options(Durability::Power)); !done)
+    return "COMPACTION: " + text_of(done.error());
+  const auto plain = read_plainly(bytes_at_path(disk.image()));
+  if (!plain || !is_allowed(history, moment, *plain)) return "COMPACTION: TORN or LOST";
+  return std::nullopt;
 }
 
 std::optional<std::string> crash_edit(const EditHistory& history, Choices& choices, EditCounts& counts,
@@ -159,8 +170,13 @@ std::optional<std::string> crash_edit(const EditHistory& history, Choices& choic
     }
     if (!is_allowed(history, moment, *plain)) return "TORN or LOST: neither the old content nor the new one";
     const auto names = process->list(kDirectory, ".");
-    if (!names || !names->empty()) return "LEFT BEHIND: " + (names ? names->front() : "?");
+    if (!names || !names->empty()) {
+      std::string why = "LEFT BEHIND: " + (names ? names->front() : "?");
+      for (const JournalReport& report : reports) why += "; " + report.explanation;
+      return why;
+    }
     if (auto wrong = check_recovered(history, moment, storage)) return wrong;
+    if (choices.one_in(4)) return check_compaction(history, moment, disk, storage);
     return std::nullopt;
   }
 }
@@ -200,8 +216,11 @@ std::optional<std::string> fail_edits(std::uint64_t seed, EditCounts& counts) {
   history.contents = {first_content(random)};
   const std::string first = tight_archive(history.contents.front(), random.one_in(2) ? 7000 : 0);
   EditStep step = random_step(history.contents.front(), random);
-  while (step.is_patch) step = random_step(history.contents.front(), random);
+  while (step.is_patch || step.is_compaction) step = random_step(history.contents.front(), random);
+  // The calls of the edit fail, or those of the compaction that follows.
+  const bool compacts = random.one_in(2);
   history.contents.push_back(step.after);
+  if (compacts) history.contents.front() = step.after;
   history.is_patch = {false};
   const bool is_for_good = random.one_in(2);
   const int errno_value = kErrors[random.below(kErrors.size())];
@@ -213,9 +232,17 @@ std::optional<std::string> fail_edits(std::uint64_t seed, EditCounts& counts) {
     disk.put(kArchivePath, std::as_bytes(std::span(first)), {.uid = 0, .gid = 0, .permissions = 0660});
     const auto process = disk.start_process();
     FaultyStorage storage(*process);
+    if (compacts) {
+      auto archive = Archive::open(kArchivePath, Access::ReadWrite, storage);
+      auto edited = archive ? carry_out(**archive, step, commit_options(Durability::Power))
+                            : Result<void>(tl::unexpected(archive.error()));
+      if (!edited) return about("fails without a fault: " + text_of(edited.error()));
+    }
     storage.plan().set({.nth = nth, .errno_value = errno_value, .kind = {}, .is_for_good = is_for_good});
     Result<void> done;
-    {
+    if (compacts) {
+      done = compact(storage, kArchivePath, commit_options(Durability::Power));
+    } else {
       auto archive = Archive::open(kArchivePath, Access::ReadWrite, storage);
       done = archive ? carry_out(**archive, step, commit_options(Durability::Power))
                      : Result<void>(tl::unexpected(archive.error()));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 
+#include "core/commit/compaction.h"
 #include "core/commit/transaction.h"
 #include "core/format/header.h"
 #include "core/format/json_string.h"
@@ -93,6 +94,10 @@ std::string tight_archive(const EditedContent& content, std::size_t padding) {
 
 EditStep random_step(const EditedContent& before, Choices& choices) {
   EditStep step{.after = before, .kept = {}};
+  if (choices.one_in(4)) {
+    step.is_compaction = true;
+    return step;
+  }
   EditedContent& after = step.after;
   if (!before.tensors.empty() && choices.one_in(4)) {
     step.is_patch = true;
@@ -170,6 +175,18 @@ Result<void> carry_out(Archive& archive, const EditStep& step, const CommitOptio
     if (auto written = write(*stage, step.after.tensors.at(tensors[at].name).bytes); !written) return written;
   }
   return transaction.commit(options, lock_of);
+}
+
+Result<void> compact(Storage& storage, const std::filesystem::path& path, const CommitOptions& options) {
+  constexpr int kMostSteps = 500;
+  for (int step = 0; step < kMostSteps; ++step) {
+    auto archive = Archive::open(path, Access::ReadWrite, storage);
+    if (!archive) return pass_on(std::move(archive));
+    auto done = compact_once(**archive, options);
+    if (!done) return pass_on(std::move(done));
+    if (!*done) return {};
+  }
+  return fail(ErrorCode::System, ELOOP, "the compaction does not end");
 }
 
 Result<EditedContent> content_of(const Archive& archive) {

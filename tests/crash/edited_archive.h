@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <string>
@@ -27,12 +28,13 @@ struct EditedContent {
   friend bool operator==(const EditedContent&, const EditedContent&) = default;
 };
 
-/// What one transaction does: an edit, or new bytes for some tensors.
+/// What one transaction does: an edit, or new bytes for some tensors. Or a compaction, which takes several.
 struct EditStep {
   EditedContent after;
   /// Names before, of the tensors whose bytes stay: by their names afterwards.
   std::map<std::string, std::string> kept;
   bool is_patch = false;
+  bool is_compaction = false;
 };
 
 /// A random step. Deletes, adds, renames and reinterprets tensors, and changes metadata; or patches.
@@ -45,6 +47,8 @@ EditedContent first_content(Choices& choices);
 
 /// Carries out a step on an open archive, which shows the old version afterwards.
 Result<void> carry_out(Archive& archive, const EditStep& step, const CommitOptions& options);
+/// Compacts the archive at the path, and opens it anew for each step. Fails if there is no end.
+Result<void> compact(Storage& storage, const std::filesystem::path& path, const CommitOptions& options);
 /// What a reader of the archive finds.
 Result<EditedContent> content_of(const Archive& archive);
 /// What a program finds in a file's bytes that knows the format and nothing of journals; nothing where it

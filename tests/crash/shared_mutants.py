@@ -200,8 +200,28 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
         ("edits",),
     ),
     Mutant(
+        "what a compaction has copied is not on the disk before the header names it",
+        "return archive.sync();\n}\n\nResult<CommitPlan> CommitProtocol::plan",
+        "return {};\n}\n\nResult<CommitPlan> CommitProtocol::plan",
+        ("edits",),
+        # The seal syncs what others wrote into an archive that was just opened, and so these bytes as well.
+        more=(("if (auto synced = archive.sync_what_others_wrote(); !synced) return synced;", ""),),
+    ),
+    Mutant(
+        "a compaction copies over tensors that the header still names",
+        "if (to >= block.range.offset || to + block.range.size_bytes > gap.end) break;",
+        "if (to >= block.range.offset) break;",
+        ("edits",),
+    ),
+    Mutant(
+        "a compaction names the new places before the bytes are there",
+        "if (auto copied = copy_before(part, *layout); !copied) return copied;",
+        "",
+        ("edits",),
+    ),
+    Mutant(
         "space that is given back has bytes that count",
-        "if (is_free(*version, placed.file_range)) reserved.holes_.push_back(placed.file_range);",
+        "add_free_parts(*version, placed.file_range, reserved.holes_);",
         "if (placed.file_range.offset < end) reserved.holes_.push_back(placed.file_range);",
         ("edits",),
     ),

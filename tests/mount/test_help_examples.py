@@ -18,7 +18,7 @@ from lease_client import Server
 pytestmark = [pytest.mark.once, pytest.mark.library]
 
 STFS = mounted.BUILD / "stfs"
-VERBS = ["ls", "info", "cat", "slice", "verify", "diff", "put", "rm", "mv", "set", "apply", "commit", "repack", "recover", "upload", "devices", "serve",
+VERBS = ["ls", "info", "cat", "slice", "verify", "diff", "put", "rm", "mv", "set", "apply", "commit", "compact", "repack", "recover", "upload", "devices", "serve",
          "sample"]
 HAS_MODULE = bool(list((mounted.BUILD / "python" / "stfs").glob("_stfs.*so"))) and not mounted.is_sanitized()
 

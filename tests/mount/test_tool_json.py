@@ -37,6 +37,8 @@ VERBS = {
     "commit": (["commit", "model.delta.safetensors"], {"path": "m.safetensors", "delta": "model.delta.safetensors"}),
     "commit into": (["commit", "model.delta.safetensors", "--into", "new.safetensors"],
                     {"path": "new.safetensors", "base": "m.safetensors", "delta": "model.delta.safetensors"}),
+    "compact": (["compact", "m.safetensors"], {"path": "m.safetensors"}),
+    "compact shards": (["compact", "sharded"], {"path": "sharded/model.safetensors.index.json"}),
     "repack": (["repack", "m.safetensors", "new.safetensors"], {"source": "m.safetensors", "path": "new.safetensors"}),
     "recover": (["recover", "link.safetensors"], {"path": "link.safetensors"}),
     "upload": (["upload", "m.safetensors", "--device", "cpu"], {}),

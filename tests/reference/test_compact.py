@@ -103,7 +103,7 @@ def test_bytes_are_moved_about_once(tmp_path):
     stfs("rm", path, "w000")
     total = sum(array.nbytes for array in arrays.values())
     plan = json.loads(stfs("compact", "--dry-run", "--json", path))
-    assert plan["moved_bytes"] < 1.2 * total and plan["steps"] < 40 and plan["needed_bytes"] < total / 8, plan
+    assert plan["moved_bytes"] < 1.2 * total and plan["steps"] < 70 and plan["needed_bytes"] < total / 8, plan
     stfs("compact", path)
     check_compact(path)
     del arrays["w000"]
