@@ -17,7 +17,8 @@ namespace {
 constexpr std::uint64_t kRoomBytes = 64 * 1024;
 constexpr std::uint64_t kRoomPerTensorBytes = 32;  // the digits of its offsets
 constexpr std::uint64_t kPageSize = 4096;
-// A step takes so much space until it has ended, or a tensor's size. An interrupt waits for less.
+// A step takes so much space until it has ended, or a tensor's size. The disk space of a smaller gap is not
+// given back: the next step would take it again.
 constexpr std::uint64_t kMostStepBytes = 1ULL << 30U;
 constexpr std::uint64_t kAlignedTo = 8;
 constexpr std::uint64_t kFewSteps = 64;
@@ -94,6 +95,10 @@ Gap first_gap(const Arrangement& now) {
     end = block.range.end();
   }
   return {now.blocks.size(), end, now.size_bytes};
+}
+
+std::uint64_t width_of(const Gap& gap) {
+  return gap.end - gap.begin;
 }
 
 /// Moves as many tensors down into the gap as fit beside each other.
@@ -200,12 +205,13 @@ class Compaction {
       json = format(moves->after, fillers);
       if (!json) return pass_on(std::move(json));
     }
+    const std::uint64_t gap_bytes = width_of(first_gap(moves->after));
     EditLayout layout{.header = pad_header(*json, moves->after.data_at),
                       .size_bytes = moves->after.size_bytes,
                       .placed = std::move(moves->placed),
                       .fillers = std::move(fillers),
                       .freed_bytes = 0,
-                      .frees_space = true,
+                      .frees_space = gap_bytes > kMostStepBytes,
                       .needs_all_readers_out = true,
                       .copies = std::move(moves->copies)};
     now_ = std::move(moves->after);
@@ -214,6 +220,11 @@ class Compaction {
 
   [[nodiscard]] ArchiveEdit take_edit() && { return std::move(edit_); }
   [[nodiscard]] std::uint64_t size_bytes() const { return now_.size_bytes; }
+  /// Of the gap that is to be filled next, if its disk space is not given back meanwhile.
+  [[nodiscard]] std::uint64_t kept_gap_bytes() const {
+    const std::uint64_t gap_bytes = width_of(first_gap(now_));
+    return gap_bytes > kMostStepBytes ? 0 : gap_bytes;
+  }
 
  private:
   /// Moves the first tensors to the end, through the journal: the header has no room for the digits of other
@@ -291,6 +302,7 @@ Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version) {
       // The journal has the header, and what moves through it.
       std::uint64_t needed_bytes = moved_bytes + 2 * (*layout)->header.size();
       if (!(*layout)->placed.empty()) needed_bytes += moved_bytes;
+      needed_bytes = std::max(needed_bytes, compaction.kept_gap_bytes());
       forecast.needed_bytes = std::max(forecast.needed_bytes, needed_bytes);
     }
     const std::uint64_t before_bytes = version.stamp.size_bytes;

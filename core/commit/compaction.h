@@ -9,8 +9,8 @@
 // after it. A series that was interrupted needs no record: the next step follows from the archive alone.
 //
 // A tensor that is larger than the filler before it would overlap its own copy. Then it moves to a later
-// filler, or through the journal to the end of the archive: the gap that it leaves takes the next tensors, and
-// so moves to the end. The same is done with some tensors where a small filler would need too many steps.
+// filler, or through the journal to the end of the archive: the gap that it leaves takes the next tensors,
+// and so moves to the end. The same is done with some tensors where a small filler would need too many steps.
 //
 // A header without room to name other places gets room first, as in every edit (commit/archive_edit.h).
 #pragma once

@@ -23,7 +23,7 @@ Result<ReservedSpace> ReservedSpace::of(Archive& archive, const EditLayout& layo
     add_free_parts(*version, placed.file_range, reserved.holes_);
   }
   std::vector<ByteRange> wanted = reserved.holes_;
-  // Whoever copies reserves for himself: a clone needs no space.
+  // Copies to fillers come before the commit point: no space is reserved for them, and a clone needs none.
   for (const EditLayout::Copy& copy : layout.copies) reserved.holes_.push_back({copy.to, copy.size_bytes});
   if (layout.size_bytes > end) wanted.push_back({end, layout.size_bytes - end});
   for (const ByteRange range : wanted) {

@@ -46,8 +46,6 @@ class SpaceCopy {
   }
 
   Result<void> write(EditLayout::Copy copy) {
-    if (copy.size_bytes == 0) return {};
-    if (auto reserved = archive_.reserve({copy.to, copy.size_bytes}); !reserved) return reserved;
     while (copy.size_bytes > 0) {
       const ByteRange piece = {copy.to, std::min(Writeback::kWindowBytes, copy.size_bytes)};
       if (auto copied = archive_.copy_from(archive_, copy.from, piece); !copied) return copied;

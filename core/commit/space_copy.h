@@ -15,8 +15,9 @@ namespace stfs {
 /// Called with the bytes of each piece. A failure ends the copying.
 using OnCopy = std::function<Result<void>(std::uint64_t size_bytes)>;
 
-/// Clones whole blocks where the file system can, reserves space for the other bytes, and copies them. The
-/// caller holds the archive's lock for edits, keeps readers out, and syncs the archive afterwards.
+/// Clones whole blocks where the file system can, and copies the other bytes. No space is reserved: a write
+/// that fails for lack of it has changed no byte that counts. The caller holds the archive's lock for edits,
+/// keeps readers out, and syncs the archive afterwards.
 /// @param copies  no target overlaps a source.
 /// @return also ENOSPC, EDQUOT. What was copied by then is in space that no tensor has.
 Result<void> copy_to_free_space(File& archive, std::span<const EditLayout::Copy> copies,

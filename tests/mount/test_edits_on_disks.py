@@ -108,3 +108,66 @@ def test_a_full_disk_refuses_before_anything_changes(disk, tmp_path):
     os.sync()
     stfs("put", "--create", "--dtype", "U8", path, "later", raw)
     assert content(path) == before | {"later": raw.read_bytes()}
+
+
+def save_with_holes(path, deleted):
+    """In the order of their names, with room in the header."""
+    rng = random.Random(2)
+    arrays = {f"w{number:02}": np.frombuffer(rng.randbytes(size), "u1") for number, size in
+              enumerate([1 << 20, 3_000_001, 4096, 5 << 20, 1 << 20, 70_000, 8 << 20, 2 << 20])}
+    safetensors.numpy.save_file(arrays, path)
+    stfs("set", path, "--metadata", "k=v")
+    stfs("rm", path, *deleted)
+    return {name: array.tobytes() for name, array in arrays.items() if name not in deleted}
+
+
+@pytest.mark.parametrize("deleted", [["w00"], ["w03"], ["w01", "w05"], ["w06", "w02"]])
+def test_a_compacted_archive_takes_no_more_than_its_tensors(disk, deleted):
+    path = disk / "m.safetensors"
+    due = save_with_holes(path, deleted)
+    stfs("compact", path)
+    assert content(path) == due
+    with open(path, "rb") as file:
+        header = file.read(8 + int.from_bytes(file.read(8), "little"))
+    assert path.stat().st_size - len(header) - sum(map(len, due.values())) < 100
+    os.sync()
+    assert path.stat().st_blocks * 512 < path.stat().st_size + (1 << 20)
+    assert not list(disk.glob(".m.*"))
+
+
+@pytest.mark.sequential
+def test_a_full_disk_stops_a_compaction_and_room_lets_it_go_on(disk):
+    path = disk / "m.safetensors"
+    due = save_with_holes(path, ["w00"])
+    assert content(path) == due
+    left = disk / "filler"
+    with open(left, "wb", buffering=0) as filler:  # all of it: root has a reserve on ext4
+        for piece in (1 << 20, 4096):
+            try:
+                while True:
+                    filler.write(b"x" * piece)
+                    os.fsync(filler.fileno())
+            except OSError:
+                pass
+    message = stfs("compact", path, code=1)
+    assert "No space left" in message and "the same command goes on" in message and "committed" not in message
+    assert content(path) == due
+    left.unlink()
+    os.sync()
+    stfs("compact", path)
+    assert content(path) == due
+    assert "the archive is compact" in stfs("compact", path)
+
+
+def test_a_delta_is_committed(disk):
+    base, other = disk / "base.safetensors", disk / "other.safetensors"
+    arrays = {name: np.frombuffer(random.Random(name).randbytes(size), "u1") for name, size in
+              {"a": 2_000_000, "b": 5000, "c": 70_000}.items()}
+    safetensors.numpy.save_file(arrays, base)
+    safetensors.numpy.save_file({"b": arrays["b"][::-1].copy(), "c": arrays["c"], "new": arrays["a"][:1_000_001].copy()}, other)
+    stfs("diff", base, other, "--out", disk / "d.safetensors")
+    stfs("commit", disk / "d.safetensors")
+    assert content(base) == content(other)
+    stfs("compact", base)
+    assert content(base) == content(other)
+    assert not list(disk.glob(".*"))
