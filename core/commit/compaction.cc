@@ -141,7 +141,7 @@ Moves widen(const Arrangement& now, const Gap& gap, std::uint64_t rest_bytes) {
   std::uint64_t size_bytes = 0;  // with what alignment may take
   while (last < now.blocks.size()) {
     const Block& block = now.blocks[last];
-    const std::uint64_t needed = std::max(wanted, block.range.size_bytes + kPageSize);
+    const std::uint64_t needed = std::max(wanted, block.range.size_bytes + kAlignedTo);
     if (last > gap.next && gap_end - gap.begin >= needed) break;
     size_bytes += block.alignment - 1 + block.range.size_bytes;
     gap_end = ++last < now.blocks.size() ? now.blocks[last].range.offset : now.blocks[last - 1].range.end();

@@ -1,0 +1,158 @@
+// The steps of a compaction: what they copy where, and that they come to an end.
+#include "core/commit/compaction.h"
+
+#include <string>
+#include <vector>
+
+#include "core/commit/transaction.h"
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/plain.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/support/text_archive.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+/// Tensors of these sizes, "a" first, with room in the header where asked for.
+struct CompactionScene {
+  explicit CompactionScene(const std::vector<std::size_t>& sizes, bool has_room = true) {
+    Tensors tensors;
+    char name = 'a';
+    for (const std::size_t size : sizes) {
+      tensors.emplace_back(std::string(1, name), std::string(size, name));
+      ++name;
+    }
+    std::string bytes = archive_of(tensors);
+    if (has_room) {
+      const std::size_t header = bytes.find('}', bytes.rfind("data_offsets")) + 2;
+      bytes = archive_bytes(bytes.substr(8, header - 8) + std::string(65'536, ' '), bytes.substr(header));
+    }
+    path = directory.write("m.safetensors", bytes);
+  }
+  [[nodiscard]] std::unique_ptr<Archive> open() const {
+    return Archive::open(path, Access::ReadWrite).value();
+  }
+  void remove(const std::string& names) const {
+    const auto archive = open();
+    ArchiveEdit edit = edit_of(*archive->version());
+    std::erase_if(edit.tensors,
+                  [&](const EditedTensor& t) { return names.find(t.name) != std::string::npos; });
+    Transaction transaction(*archive);
+    ReaderWriterLock lock;
+    REQUIRE(transaction.edit(std::move(edit)));
+    REQUIRE(transaction.commit({}, [&](TensorId) -> ReaderWriterLock& { return lock; }));
+  }
+  /// Returns the number of steps. Each tensor must have its bytes after each of them.
+  [[nodiscard]] std::uint64_t compact() const {
+    for (std::uint64_t steps = 0; steps < 1000; ++steps) {
+      const auto archive = open();
+      std::vector<std::byte> scratch;
+      for (std::uint32_t at = 0; at < archive->tensors().size(); ++at) {
+        const Tensor tensor = archive->tensors()[at];
+        const auto bytes = archive->read(archive->version()->file_range(tensor.data), scratch);
+        REQUIRE(bytes);
+        const auto letter = static_cast<std::byte>(tensor.name.front());
+        REQUIRE(std::ranges::all_of(*bytes, [&](std::byte byte) { return byte == letter; }));
+      }
+      const auto done = compact_once(*archive, {});
+      REQUIRE(done);
+      if (!*done) return steps;
+    }
+    FAIL("no end");
+    return 0;
+  }
+
+  TemporaryDirectory directory;
+  std::string path;
+};
+
+}  // namespace
+
+TEST_CASE("tensors that fit the gap are copied to it in one step, without the journal",
+          "[core][compaction]") {
+  const CompactionScene scene({9000, 4000, 5000});
+  scene.remove("a");
+  const auto archive = scene.open();
+  const std::uint64_t data_at = archive->version()->data_offset();
+  const auto step = next_compaction_step(*archive->version());
+  REQUIRE(step);
+  REQUIRE(step->has_value());
+  const EditLayout& layout = (*step)->layout;
+  REQUIRE(layout.copies.size() == 1);
+  CHECK(layout.copies[0].from == data_at + 9000);
+  CHECK(layout.copies[0].to == data_at);
+  CHECK(layout.copies[0].size_bytes == 9000);
+  CHECK(layout.placed.empty());
+  CHECK(layout.size_bytes == data_at + 9000);
+  const auto forecast = forecast_compaction(*archive->version());
+  REQUIRE(forecast);
+  CHECK(forecast->steps == 1);
+  CHECK(forecast->moved_bytes == 9000);
+  CHECK(forecast->freed_bytes == 9000);
+}
+
+TEST_CASE("a tensor that is larger than the gap is never copied over itself", "[core][compaction]") {
+  const CompactionScene scene({100, 9000, 9000, 50, 9000});
+  scene.remove("a");
+  {
+    const auto archive = scene.open();
+    const auto step = next_compaction_step(*archive->version());
+    REQUIRE((step && *step));
+    CHECK((*step)->layout.copies.empty());
+    REQUIRE((*step)->layout.placed.size() == 1);
+    CHECK((*step)->layout.placed[0].file_range.offset >= archive->stamp().size_bytes);
+  }
+  CHECK(scene.compact() > 2);
+  const auto archive = scene.open();
+  CHECK(archive->stamp().size_bytes == archive->version()->data_offset() + 27'050);
+  CHECK(archive->version()->header->content.fillers.empty());
+}
+
+TEST_CASE("a tensor goes to a later gap, if there is one, and not to the end", "[core][compaction]") {
+  const CompactionScene scene({100, 5000, 3000, 9500, 2000});
+  scene.remove("ad");
+  const auto archive = scene.open();
+  const auto step = next_compaction_step(*archive->version());
+  REQUIRE((step && *step));
+  REQUIRE((*step)->layout.copies.size() == 1);
+  CHECK((*step)->layout.copies[0].to > archive->version()->data_offset() + 8100);
+  CHECK((*step)->layout.size_bytes == archive->stamp().size_bytes);
+}
+
+TEST_CASE("a forecast tells the steps that follow, also without room in the header", "[core][compaction]") {
+  for (const bool has_room : {true, false}) {
+    for (const char* removed : {"a", "b", "ac", "bd", "abcd", "e", "abcde"}) {
+      const CompactionScene scene({300, 9000, 41, 7000, 3000}, has_room);
+      scene.remove(removed);
+      const auto forecast = forecast_compaction(*scene.open()->version());
+      REQUIRE(forecast);
+      const std::uint64_t before_bytes = scene.open()->stamp().size_bytes;
+      CHECK(scene.compact() == forecast->steps);
+      const std::uint64_t after_bytes = scene.open()->stamp().size_bytes;
+      CHECK(forecast->freed_bytes == before_bytes - std::min(before_bytes, after_bytes));
+      CHECK(forecast_compaction(*scene.open()->version())->steps == 0);
+    }
+  }
+}
+
+TEST_CASE("a compaction waits for other readers to end, and a callback ends it", "[core][compaction]") {
+  const CompactionScene scene({9000, 4000});
+  scene.remove("a");
+  {
+    const auto reader = scene.open();
+    const auto refused = compact_once(*scene.open(), {});
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().errno_value == EBUSY);
+    CHECK(contains(refused.error().message, "has the archive open"));
+  }
+  CommitOptions options;
+  options.on_copy = [](std::uint64_t) -> Result<void> { return fail(ErrorCode::System, EINTR, "enough"); };
+  const auto ended = compact_once(*scene.open(), options);
+  REQUIRE_FALSE(ended);
+  CHECK(ended.error().errno_value == EINTR);
+  CHECK(scene.open()->version()->header->content.fillers.size() == 1);
+  CHECK(scene.compact() == 1);
+}
