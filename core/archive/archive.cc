@@ -192,6 +192,33 @@ Result<void> Archive::adopt_own_change(const FileIdentity& written) {
   return {};
 }
 
+Result<void> Archive::adopt_own_edit(std::string_view header,
+                                     const std::unordered_map<std::string_view, TensorId>& before) {
+  return guard_memory([&]() -> Result<void> {
+    const std::string_view json = header.substr(kHeaderLengthBytes);
+    auto size_bytes = file().size_bytes();
+    if (!size_bytes) return pass_on(std::move(size_bytes));
+    auto content = parse_header(json, *size_bytes - header.size());
+    if (!content) return pass_on(std::move(content));
+    const TensorIds& known = version()->ids;
+    std::vector<std::optional<std::uint32_t>> positions(content->tensors.size());
+    for (std::uint32_t at = 0; at < content->tensors.size(); ++at) {
+      const auto found = before.find(content->tensors[at].name);
+      if (found != before.end()) positions[at] = known.position(found->second);
+    }
+    return change_structure(std::move(*content), json, known.next(positions));
+  });
+}
+
+void Archive::show_moved(Moves moves) {
+  // The overlay's lock keeps readers away from the old ranges before they go.
+  overlay().show_while_applied({moves.ranges.empty()    ? nullptr
+                                : moves.from != nullptr ? moves.from
+                                                        : &file(),
+                                moves.ranges});
+  moves_ = std::move(moves);
+}
+
 Result<void> Archive::sync() {
   // Take the identity before the sync: later writes may not be part of it.
   const auto before = file().status();

@@ -9,6 +9,8 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/archive/local_reader.h"
@@ -97,6 +99,21 @@ class Archive final : public LocalReader {
   /// @param written  the file's identity right after our last write, so that later writes by others are still
   ///                 noticed. Ignored if a server sets the file's times: then nobody can tell writes apart.
   Result<void> adopt_own_change(const FileIdentity& written);
+  /// Adopts the structure that our own edit has given the archive: makes the next version, in which tensors
+  /// keep their ids. Call it after the last change of the file, under the lock for edits.
+  /// @param header  the length and the JSON, with its padding.
+  /// @param before  for each name that was not new: the tensor that had its bytes.
+  Result<void> adopt_own_edit(std::string_view header,
+                              const std::unordered_map<std::string_view, TensorId>& before);
+  /// While an edit moves tensors, and until end_move(), reads of their old places get their bytes from
+  /// elsewhere: a caller that has pinned the version before may be about to read. Needs no memory.
+  struct Moves {
+    const File* from = nullptr;        // the journal; null: the archive itself
+    std::vector<JournalRange> ranges;  // the old places, and where the bytes are in that file
+  };
+  void show_moved(Moves moves);
+  /// Call it when no reader uses the version before.
+  void end_move() { show_moved({}); }
   /// Syncs the file. Its content is then on stable storage for as long as its identity does not change.
   Result<void> sync();
   /// Calls sync(), unless the content that the file had when its identity was adopted is known to be on
@@ -127,6 +144,8 @@ class Archive final : public LocalReader {
   std::unique_ptr<File> writable_;
   std::optional<CopyUp> copy_up_;
   std::function<void(const CopyUp&)> tell_copy_;
+
+  Moves moves_;  // overlay() refers to it; only for commits
 
   std::mutex mutex_;     // guards the members below; taken before LocalReader's
   FileIdentity synced_;  // identity at the last sync; of no file before the first

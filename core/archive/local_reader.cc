@@ -58,7 +58,9 @@ Result<void> LocalReader::load(Io io) {
   header->content = std::move(*content);
   auto bytes = FileByteSource::open(file(), opened->identity.size_bytes, io);
   if (!bytes) return pass_on(std::move(bytes));
-  bytes_ = std::move(*bytes);
+  io_ = io;
+  sources_.emplace_back(std::move(*bytes));
+  bytes_ = sources_.back().get();
   identity_ = opened->identity;
   const ArchiveStamp stamp{.device = opened->identity.device,
                            .inode = opened->identity.inode,
@@ -70,8 +72,37 @@ Result<void> LocalReader::load(Io io) {
   set_version(std::make_shared<ArchiveVersion>(ArchiveVersion{.header = std::move(header),
                                                               .status = *opened,
                                                               .stamp = stamp,
-                                                              .bytes = bytes_,
+                                                              .bytes = sources_.back(),
                                                               .ids = std::move(ids)}));
+  return {};
+}
+
+Result<void> LocalReader::change_structure(Header content, std::string_view json, TensorIds ids) {
+  const auto now = status();
+  if (!now) return tl::unexpected(now.error());
+  const std::uint64_t size_bytes = now->identity.size_bytes;
+  if (!bytes_.load()->resize(size_bytes)) {
+    // Room for as much again: a file that grows byte by byte needs few maps.
+    auto longer = FileByteSource::open(file(), size_bytes, io_, size_bytes);
+    if (!longer) return pass_on(std::move(longer));
+    sources_.emplace_back(std::move(*longer));
+    bytes_ = sources_.back().get();
+  }
+  const auto before = version();
+  auto header = std::make_shared<ArchiveHeader>();
+  header->content = std::move(content);
+  header->size_bytes = json.size();
+  header->hash = XXH3_64bits(json.data(), json.size());
+  auto next = std::make_shared<ArchiveVersion>(*before);
+  next->status = *now;
+  next->stamp.size_bytes = size_bytes;
+  next->stamp.header_size_bytes = header->size_bytes;
+  next->stamp.header_hash = header->hash;
+  next->header = std::move(header);
+  next->bytes = sources_.back();
+  next->ids = std::move(ids);
+  set_version(std::move(next));
+  set_identity(now->identity);
   return {};
 }
 
@@ -183,8 +214,8 @@ Result<void> LocalReader::switch_to(File& opened, const FileStatus& before, cons
     next->stamp.inode = after.identity.inode;
     next->stamp.birth_ns = after.birth_ns;
     // Another process may have caused the copy earlier.
-    if (is_copy(before, after) || is_layered_ || !bytes_->is_mapped()) {
-      if (auto followed = bytes_->follow(opened); !followed) return followed;
+    if (is_copy(before, after) || is_layered_ || !bytes_.load()->is_mapped()) {
+      if (auto followed = bytes_.load()->follow(opened); !followed) return followed;
     }
     set_version(std::move(next));
     const std::scoped_lock lock(identity_mutex_);
@@ -200,12 +231,12 @@ Result<void> LocalReader::switch_to(File& opened, const FileStatus& before, cons
 
 Result<void> LocalReader::follow_copy() {
   // A file that is open for writing has been copied, and the map shows the copy.
-  if (!is_layered_ || !bytes_->is_mapped() || is_opened_again()) return {};
+  if (!is_layered_ || !bytes_.load()->is_mapped() || is_opened_again()) return {};
   auto copy = storage_.open_again(*file_, path(), Access::ReadOnly);
   // The file was deleted or replaced: the map keeps the old one.
   if (!copy && copy.error().code == ErrorCode::ArchiveChanged) return {};
   if (!copy) return pass_on(std::move(copy));
-  return bytes_->remap(**copy);
+  return bytes_.load()->remap(**copy);
 }
 
 }  // namespace stfs

@@ -9,6 +9,8 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "core/archive/archive_reader.h"
 #include "core/archive/journal_overlay.h"
@@ -27,7 +29,7 @@ class LocalReader : public ArchiveReader {
     return overlay_.is_empty() && ArchiveReader::copy_from(file_range, copy);
   }
   [[nodiscard]] bool is_as_in_file() const override { return !overlay_.has_pending(); }
-  [[nodiscard]] const ByteSource& bytes() const override { return *bytes_; }
+  [[nodiscard]] const ByteSource& bytes() const override { return *bytes_.load(); }
   [[nodiscard]] const File* local_file() const override { return present_; }
 
   [[nodiscard]] Result<Change> check_for_change() override;
@@ -65,6 +67,10 @@ class LocalReader : public ArchiveReader {
   Result<void> switch_to(File& opened, const FileStatus& before, const FileStatus& after);
   /// Whether `after` is a copy of the file that had the status `before`.
   [[nodiscard]] static bool is_copy(const FileStatus& before, const FileStatus& after);
+  /// Makes the next version, after our own edit has changed the file's structure.
+  /// @param header  as parsed from `json`.
+  /// @param ids     of its tensors.
+  Result<void> change_structure(Header header, std::string_view json, TensorIds ids);
   /// Looks for the journals that reads must go through, if there were any at the last look.
   Result<void> renew_overlay();
   void set_identity(const FileIdentity& identity);
@@ -93,8 +99,10 @@ class LocalReader : public ArchiveReader {
   const std::unique_ptr<File> file_;  // open for reading
   const bool is_layered_;             // lies on overlayfs
   std::atomic<File*> present_;        // the file after switch_to(), else file_
-  /// Shared by all versions. Reads use it without a pin, so whoever replaces it excludes them.
-  std::shared_ptr<FileByteSource> bytes_;
+  Io io_ = Io::Auto;
+  /// The newest of sources_, which all of it reads. The others are shorter: replies may refer to their maps.
+  std::atomic<FileByteSource*> bytes_ = nullptr;
+  std::vector<std::shared_ptr<FileByteSource>> sources_;
   JournalOverlay overlay_;
 
   mutable std::mutex identity_mutex_;  // guards identity_; innermost

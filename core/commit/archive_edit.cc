@@ -43,7 +43,7 @@ class Layout {
     auto json = format();
     if (!json) return pass_on(std::move(json));
     // Making room changes offsets, and so the header's size, a little: the slack covers that.
-    if (kHeaderLengthBytes + json->size() > data_at_) {
+    if (edit_.makes_room || kHeaderLengthBytes + json->size() > data_at_) {
       if (auto made = make_room(kHeaderLengthBytes + json->size()); !made) return pass_on(std::move(made));
       json = format();
       if (!json) return pass_on(std::move(json));
@@ -87,18 +87,54 @@ class Layout {
                   fmt::format("tensor {}: its data is taken over twice",
                               in_quotes(edit_.tensors[twice->tensor].name)));
     }
-    if (!is_read_elsewhere_) {
-      for (const ByteRange filler : version_.header->content.fillers) {
-        if (!filler.empty()) holes_.push_back(version_.file_range(filler));
+    find_kept();
+    end_ = version_.stamp.size_bytes;
+    if (is_read_elsewhere_) return {};
+    for (const ByteRange filler : version_.header->content.fillers)
+      add_free_parts(version_.file_range(filler), holes_);
+    // The tail that nothing uses any more is cut off.
+    end_ = items_.empty() ? data_at_ : items_.back().range.end();
+    if (!kept_.empty()) end_ = std::max(end_, kept_.back().end());
+    std::erase_if(holes_, [this](ByteRange hole) { return hole.end() > end_; });
+    return {};
+  }
+
+  /// Lists the bytes of no tensor that stay as they are, and merges those that touch.
+  void find_kept() {
+    std::vector<ByteRange> all = edit_.kept;
+    if (edit_.keeps_deleted) {
+      std::vector<bool> stays(version_.tensors().size());
+      for (const EditedTensor& tensor : edit_.tensors) {
+        if (tensor.from) stays[*version_.ids.position(*tensor.from)] = true;
+      }
+      for (std::uint32_t at = 0; at < stays.size(); ++at) {
+        if (!stays[at]) all.push_back(version_.file_range(version_.tensors()[at].data));
       }
     }
-    end_ = version_.stamp.size_bytes;
-    if (!is_read_elsewhere_) {
-      // The tail that nothing uses any more is cut off.
-      end_ = items_.empty() ? data_at_ : items_.back().range.end();
-      std::erase_if(holes_, [this](ByteRange hole) { return hole.end() > end_; });
+    std::erase_if(all, [](ByteRange range) { return range.empty(); });
+    std::ranges::sort(all, {}, &ByteRange::offset);
+    for (const ByteRange range : all) {
+      if (kept_.empty() || range.offset > kept_.back().end()) {
+        kept_.push_back(range);
+      } else {
+        kept_.back().size_bytes = std::max(kept_.back().end(), range.end()) - kept_.back().offset;
+      }
     }
-    return {};
+  }
+
+  /// Appends the parts of a range that are not kept.
+  void add_free_parts(ByteRange range, std::vector<ByteRange>& to) const {
+    std::uint64_t begin = range.offset;
+    const auto add_up_to = [&](std::uint64_t end) {
+      if (begin < end) to.push_back({begin, end - begin});
+    };
+    for (const ByteRange kept : kept_) {
+      if (kept.end() <= begin) continue;
+      if (kept.offset >= range.end()) break;
+      add_up_to(kept.offset);
+      begin = kept.end();
+    }
+    add_up_to(range.end());
   }
 
   /// Finds a place for a new tensor.
@@ -152,6 +188,12 @@ class Layout {
                   "the header has no room for this edit, and the first tensors can't be moved out of its way "
                   "while another process, or a mount, has the archive open");
     }
+    if (!kept_.empty() && kept_.front().offset < data_at) {
+      return fail(
+          ErrorCode::Busy, EBUSY,
+          "the header has no room for this edit: a program still has a deleted tensor open whose bytes "
+          "lie behind it");
+    }
     const auto stays =
         std::ranges::find_if(items_, [data_at](const Item& item) { return item.range.offset >= data_at; });
     const std::vector<Item> moved(items_.begin(), stays);
@@ -198,7 +240,7 @@ class Layout {
                       .placed = {},
                       .fillers = fillers,
                       .freed_bytes = 0,
-                      .frees_space = !is_read_elsewhere_ && !fillers.empty(),
+                      .given_back = {},
                       .needs_all_readers_out = false};
     for (const Item& item : items_) {
       if (item.is_new || item.moved_from) {
@@ -206,7 +248,10 @@ class Layout {
         layout.needs_all_readers_out |= item.moved_from || item.range.offset < version_.stamp.size_bytes;
       }
     }
-    layout.needs_all_readers_out |= layout.frees_space;
+    if (!is_read_elsewhere_) {
+      for (const ByteRange filler : layout.fillers) add_free_parts(filler, layout.given_back);
+    }
+    layout.needs_all_readers_out |= !layout.given_back.empty();
     layout.needs_all_readers_out |= layout.size_bytes < version_.stamp.size_bytes;
     for (const ByteRange filler : layout.fillers) layout.freed_bytes += filler.size_bytes;
     if (layout.size_bytes < version_.stamp.size_bytes) {
@@ -223,7 +268,8 @@ class Layout {
   std::vector<Item> items_;           // tensors with bytes that have a place, ascending
   std::vector<std::uint32_t> new_;    // positions in the edit
   std::vector<std::uint32_t> empty_;  // tensors without bytes
-  std::vector<ByteRange> holes_;      // fillers that may be used, absolute
+  std::vector<ByteRange> kept_;       // bytes of no tensor that stay as they are; ascending, disjoint
+  std::vector<ByteRange> holes_;      // parts of fillers that may be used, absolute
   std::vector<ByteRange> fillers_;
 };
 

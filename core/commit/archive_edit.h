@@ -41,6 +41,13 @@ struct EditedTensor {
 struct ArchiveEdit {
   std::vector<EditedTensor> tensors;
   Metadata metadata;
+  // For a program that goes on with the archive after the edit, and has readers of its own:
+  /// Absolute ranges that stay as they are, although no tensor has them. They may overlap.
+  std::vector<ByteRange> kept{};
+  /// The bytes of tensors that this edit deletes also stay as they are.
+  bool keeps_deleted = false;
+  /// Makes room for the header even if there is some.
+  bool makes_room = false;
 };
 
 /// The edit that changes nothing.
@@ -59,7 +66,8 @@ struct EditLayout {
   std::vector<Placed> placed;      // ascending, disjoint; empty tensors are left out
   std::vector<ByteRange> fillers;  // absolute, ascending
   std::uint64_t freed_bytes = 0;   // of fillers, and by which the archive becomes shorter
-  bool frees_space = false;        // nobody reads what the fillers held: their disk space is given back
+  /// Absolute ranges, whose disk space is given back: fillers, or parts of them, that nobody reads.
+  std::vector<ByteRange> given_back;
   bool needs_all_readers_out =
       false;  // it overwrites, cuts off or gives back bytes that the version before has
   /// Bytes that are copied before the edit, to space that no tensor has (compaction.h).
@@ -75,7 +83,7 @@ struct EditLayout {
 /// @param is_read_elsewhere  Archive::has_other_readers().
 /// @return InvalidArgument: a name is given twice, is no UTF-8, is "__metadata__" or a filler's; a size that
 ///   overflows or differs from the bytes that are taken over. HeaderTooLarge (EFBIG). Busy (EBUSY): the
-///   header has no room, and the archive is open elsewhere.
+///   header has no room, and its room is taken by bytes that are kept, or the archive is open elsewhere.
 Result<EditLayout> lay_out(const ArchiveVersion& version, const ArchiveEdit& edit, bool is_read_elsewhere);
 
 }  // namespace stfs

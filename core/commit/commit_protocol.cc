@@ -8,6 +8,7 @@
 #include <atomic>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "core/base/wall_clock.h"
@@ -50,6 +51,8 @@ void CommitProtocol::add(Transaction& transaction, const CommitOptions& options,
                     .reserved = {},
                     .readers = {},
                     .index = {},
+                    .moves = {},
+                    .moves_after = {},
                     .stopped = {}});
 }
 
@@ -200,9 +203,19 @@ Result<CommitPlan> CommitProtocol::plan(Part& part) {
     stages.push_back(edit.header.get());
     for (std::size_t at = 0; at < edit.placed.size(); ++at) {
       stages.push_back(edit.placed[at].get());
-      const auto& from = edit.layout.placed[at].moved_from;
-      if (from) moves.push_back({*from, edit.placed[at].get()});
+      const EditLayout::Placed& placed = edit.layout.placed[at];
+      if (!placed.moved_from) continue;
+      moves.push_back({*placed.moved_from, edit.placed[at].get()});
+      part.readers.add((*part.lock_of)(*edit.edit.tensors[placed.tensor].from));
+      const ByteRange old_place{*placed.moved_from, placed.file_range.size_bytes};
+      const auto add = [&](Archive::Moves& to, std::uint64_t from) {
+        to.ranges.push_back(
+            {.archive = old_place, .journal_offset = from, .new_hashes = {}, .old_hashes = {}});
+      };
+      add(part.moves, edit.placed[at]->journal_offset(placed.file_range.offset));
+      add(part.moves_after, placed.file_range.offset);
     }
+    part.moves.from = &part.journal().file();
     std::ranges::sort(stages, {}, of_stage);
     return CommitPlan::make_edit(archive.stamp(), after, archive.file().most_range_bytes(), stages, moves);
   }
@@ -293,7 +306,10 @@ Result<void> CommitProtocol::apply(Part& part) {
   const bool is_known = !part.plan.after() && archive.is_as_known();
   auto applied = guard_memory([&] {
     // Writing waits for the disk when too many pages are dirty. Readers do not wait.
-    part.readers.during([&] { archive.overlay().show_while_applied({&part.journal().file(), operations}); });
+    part.readers.during([&] {
+      if (part.plan.after()) return archive.show_moved(std::move(part.moves));
+      archive.overlay().show_while_applied({&part.journal().file(), operations});
+    });
     const auto count = [&](std::uint64_t bytes) {
       done += bytes;
       if (options.on_progress) options.on_progress(total / 2 + done / 2, total);
@@ -303,7 +319,7 @@ Result<void> CommitProtocol::apply(Part& part) {
   const auto written = archive.file().status();
   if (!applied) return stop(std::move(applied).error(), part);
   if (!written) return stop(written.error(), part);
-  part.readers.during([&] { archive.overlay().show_while_applied({}); });
+  part.readers.during([&] { archive.show_moved(std::move(part.moves_after)); });
   auto settled = guard_memory([&]() -> Result<void> {
     if (part.durability() == Durability::Power) {
       if (auto synced = archive.sync(); !synced) return synced;
@@ -323,6 +339,7 @@ Result<void> CommitProtocol::retire(Part& part) {
   auto retired = guard_memory([&] { return part.journal().retire(part.durability()); });
   if (!retired) return stop(std::move(retired).error(), part);
   free_fillers(part);
+  adopt_edit(part);
   if (!part.plan.after() && part.plan.size_bytes() <= kLaneBlocks * kBlockBytes &&
       !part.journal().is_in_memory())
     part.archive().lane_journal().note_small_commit();
@@ -331,10 +348,22 @@ Result<void> CommitProtocol::retire(Part& part) {
 
 void CommitProtocol::free_fillers(Part& part) {
   const EditLayout* layout = part.transaction->layout();
-  if (layout == nullptr || !layout->frees_space) return;
-  for (const ByteRange filler : layout->fillers) {
-    static_cast<void>(part.archive().file().punch(whole_blocks_in(filler)));
+  if (layout == nullptr) return;
+  for (const ByteRange range : layout->given_back) {
+    static_cast<void>(part.archive().file().punch(whole_blocks_in(range)));
   }
+}
+
+void CommitProtocol::adopt_edit(Part& part) {
+  const EditLayout* layout = part.transaction->layout();
+  if (layout == nullptr) return;
+  static_cast<void>(guard_memory([&]() -> Result<void> {
+    std::unordered_map<std::string_view, TensorId> before;
+    for (const EditedTensor& tensor : part.transaction->edit_->edit.tensors) {
+      if (tensor.from) before.emplace(tensor.name, *tensor.from);
+    }
+    return part.archive().adopt_own_edit(layout->header, before);
+  }));
 }
 
 Result<void> CommitProtocol::stop(Error why, Part& part) {

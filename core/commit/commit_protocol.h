@@ -20,7 +20,8 @@
 // journal. Step 3 keeps readers out where bytes will be taken away, and reserves the space that step 7 needs.
 // A compaction (compaction.h) copies bytes to fillers then, and syncs them.
 // Step 4 copies what moves. Step 7 hides the header meanwhile (journal_apply.h), and replaces the index. Step
-// 8 gives back the space of fillers.
+// 8 gives back the space of fillers, and the archive adopts its new structure. Reads of tensors that have
+// moved go on with their old places until the caller calls Archive::end_move().
 //
 // After a failure in step 7 the journal stays and holds the valid bytes, as does the group record: that
 // archive takes no more writes, and reads of these ranges come from the journal until it can be applied. The
@@ -62,7 +63,9 @@ class CommitProtocol {
     ReservedSpace reserved;
     ReadersOut readers;
     std::optional<IndexReplacement> index{};
-    Error stopped;  // prepared in advance, for stop()
+    Archive::Moves moves;        // while they are applied
+    Archive::Moves moves_after;  // and from then on, until the caller ends them
+    Error stopped;               // prepared in advance, for stop()
 
     [[nodiscard]] Archive& archive() const { return transaction->archive_; }
     [[nodiscard]] Journal& journal() const { return *transaction->journal_; }
@@ -93,6 +96,9 @@ class CommitProtocol {
   static void free_fillers(Part& part);
   /// Handles a failure after the commit point: reads go through the journal, and writes end.
   static Result<void> stop(Error why, Part& part);
+  /// Makes the archive's next version. After a failure the archive must be opened again: its version is the
+  /// one before.
+  static void adopt_edit(Part& part);
   /// Ends the stages of a part that is done.
   static void end_stages(Part& part);
 

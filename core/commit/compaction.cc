@@ -211,9 +211,10 @@ class Compaction {
                       .placed = std::move(moves->placed),
                       .fillers = std::move(fillers),
                       .freed_bytes = 0,
-                      .frees_space = gap_bytes > kMostStepBytes,
+                      .given_back = {},
                       .needs_all_readers_out = true,
                       .copies = std::move(moves->copies)};
+    if (gap_bytes > kMostStepBytes) layout.given_back = layout.fillers;
     now_ = std::move(moves->after);
     return std::optional(std::move(layout));
   }

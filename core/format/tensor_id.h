@@ -28,18 +28,25 @@ class TensorIds {
   /// The ids of the first header that was read: each is its tensor's position. Takes no memory.
   explicit TensorIds(std::uint32_t tensors) : tensors_(tensors), end_(tensors) {}
 
+  /// @param ids  by position, all different.
+  /// @param end  above the number of each id, and of all that were given so far. May throw std::bad_alloc.
+  TensorIds(std::vector<TensorId> ids, std::uint32_t end)
+      : tensors_(static_cast<std::uint32_t>(ids.size())),
+        end_(end),
+        ids_(std::move(ids)),
+        positions_(end, kNone) {
+    for (std::uint32_t at = 0; at < tensors_; ++at) positions_[number_of(ids_[at])] = at;
+  }
+
   /// The ids of the header that follows this one. May throw std::bad_alloc.
   /// @param before  for each position in the next header: the same tensor's position in this one. Nothing for
   ///                a new tensor, which gets a new id.
   [[nodiscard]] TensorIds next(std::span<const std::optional<std::uint32_t>> before) const {
-    TensorIds next;
-    next.tensors_ = static_cast<std::uint32_t>(before.size());
-    next.end_ = end_;
-    next.ids_.reserve(before.size());
-    for (const auto& position : before) next.ids_.push_back(position ? of(*position) : TensorId{next.end_++});
-    next.positions_.assign(next.end_, kNone);
-    for (std::uint32_t at = 0; at < next.tensors_; ++at) next.positions_[number_of(next.ids_[at])] = at;
-    return next;
+    std::vector<TensorId> ids;
+    ids.reserve(before.size());
+    std::uint32_t end = end_;
+    for (const auto& position : before) ids.push_back(position ? of(*position) : TensorId{end++});
+    return {std::move(ids), end};
   }
 
   [[nodiscard]] std::uint32_t size() const { return tensors_; }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <map>
 #include <thread>
 #include <unordered_map>
 #include <unordered_set>
@@ -263,6 +264,58 @@ Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
   merged_ids_ = TensorIds(merged_.size());
   places_ = std::move(places);
   return {};
+}
+
+Result<std::unique_ptr<Model>> Model::next(const Succession& succession) const {
+  return guard_memory([&] { return next_unguarded(succession); });
+}
+
+Result<std::unique_ptr<Model>> Model::next_unguarded(const Succession& succession) const {
+  std::unique_ptr<Model> next(new Model());
+  next->path_ = path_;
+  next->is_sharded_ = is_sharded_;
+  next->front_ = front_;
+  next->storage_ = storage_;
+  if (storage_ != nullptr) next->index_identity_ = identity_at(path_, *storage_).value_or(FileIdentity{});
+  std::map<TensorPlace, TensorId> known;
+  for (std::uint32_t at = 0; at < tensors().size(); ++at) known.emplace(place(at), ids().of(at));
+
+  std::vector<TensorPlace> places;
+  std::vector<TensorId> ids;
+  for (const Shard& shard : shards_) {
+    const auto at = static_cast<std::uint32_t>(next->shards_.size());
+    next->shards_.push_back(shard);
+    if (!shard.archive) continue;
+    const auto& now = next->shards_.back().version = shard.archive->version();
+    for (std::uint32_t position = 0; position < now->tensors().size(); ++position) {
+      const TensorPlace place{at, now->ids.of(position)};
+      places.push_back(place);
+      const auto same = known.extract(place);
+      ids.push_back(same ? same.mapped() : succession.id_of_new(now->tensors()[position].name));
+    }
+  }
+  for (const auto& [id, removed] : removed_) {
+    if (succession.is_open(id)) next->removed_.emplace(id, removed);
+  }
+  for (const auto& [place, id] : known) {
+    if (!succession.is_open(id)) continue;
+    const Tensor tensor = this->tensor(id);
+    next->removed_.emplace(id, Removed{.id = id,
+                                       .place = place,
+                                       .file_range = file_range(id),
+                                       .name = std::string(tensor.name),
+                                       .dtype = tensor.dtype,
+                                       .shape = {tensor.shape.begin(), tensor.shape.end()}});
+  }
+  next->merge_metadata();
+  next->metadata_ = is_sharded_ ? &next->merged_metadata_ : &next->shards_.front().version->metadata();
+  if (auto merged = next->merge_tensors(std::move(places)); !merged) return pass_on(std::move(merged));
+  const ArchiveVersion& first = *next->shards_.front().version;
+  const bool is_as_in_file = !is_sharded_ && first.header->content.fillers.empty();
+  next->tensors_ = is_as_in_file ? &first.tensors() : &next->merged_;
+  next->merged_ids_ = TensorIds(std::move(ids), succession.end_of_ids());
+  next->ids_ = &next->merged_ids_;
+  return next;
 }
 
 void Model::merge_metadata() {

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "core/archive/archive.h"
@@ -59,6 +60,28 @@ class Model {
   /// Makes a model of that archive alone.
   explicit Model(std::unique_ptr<Archive> archive);
 
+  /// A tensor that the model does not have any more, and that programs have open: its bytes stay where they
+  /// are (ArchiveEdit::kept).
+  struct Removed {
+    TensorId id{};
+    TensorPlace place;
+    ByteRange file_range;  // absolute
+    std::string name;
+    Dtype dtype = Dtype::U8;
+    std::vector<std::uint64_t> shape;
+  };
+  struct Succession {
+    /// Returns the id of a tensor that the edit has made. Ids are never used twice.
+    std::function<TensorId(std::string_view name)> id_of_new;
+    /// Returns whether a tensor that the edit has removed, or an earlier one, is still open.
+    std::function<bool(TensorId)> is_open = [](TensorId) { return false; };
+    /// A number above all ids that were given so far, also by id_of_new.
+    std::function<std::uint32_t()> end_of_ids;
+  };
+  /// The model after an edit that was committed through its archives, which both models share. Tensors that
+  /// the edit has left, renamed or reinterpreted keep their ids.
+  [[nodiscard]] Result<std::unique_ptr<Model>> next(const Succession& succession) const;
+
   /// The absolute path of the archive or of the index.
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
   /// Whether the model has several archives: shards, or a delta and its base.
@@ -77,8 +100,13 @@ class Model {
 
   /// The ids of tensors(). Those of a single archive are its version's.
   [[nodiscard]] const TensorIds& ids() const { return *ids_; }
-  /// The tensor must be in the model.
-  [[nodiscard]] Tensor tensor(TensorId id) const { return tensors()[*ids().position(id)]; }
+  // Calls with an id take a tensor of the model, or one of removed().
+  [[nodiscard]] Tensor tensor(TensorId id) const {
+    const auto position = ids().position(id);
+    return position ? tensors()[*position] : tensor_of(removed_.at(id));
+  }
+  [[nodiscard]] const std::unordered_map<TensorId, Removed>& removed() const { return removed_; }
+  [[nodiscard]] bool has(TensorId id) const { return ids().position(id) || removed_.contains(id); }
   /// The delta on top, if any. Its archive is then the last of shards(); the others are its base.
   [[nodiscard]] const std::optional<Delta>& delta() const { return delta_; }
   /// The absolute paths of all deltas, the one on top last.
@@ -94,19 +122,24 @@ class Model {
     return position ? std::optional(ids().of(*position)) : std::nullopt;
   }
 
-  // Of the tensor at a position in tensors(), or of an id that the model has:
+  // Of the tensor at a position in tensors(), or of an id:
   [[nodiscard]] TensorPlace place(std::uint32_t position) const {
-    return is_sharded_ ? places_[position] : TensorPlace{0, ids().of(position)};
+    return places_.empty() ? TensorPlace{0, ids().of(position)} : places_[position];
   }
   [[nodiscard]] TensorPlace place(TensorId id) const {
-    return is_sharded_ ? places_[*ids().position(id)] : TensorPlace{0, id};
+    const auto position = ids().position(id);
+    return position ? place(*position) : removed_.at(id).place;
   }
   /// The archive that holds a tensor.
   [[nodiscard]] ArchiveReader& archive_of(auto tensor) const { return reader(place(tensor).shard); }
   /// The place of a tensor in that archive's file, in bytes from the file's beginning.
-  [[nodiscard]] ByteRange file_range(auto tensor) const {
-    const TensorPlace at = place(tensor);
+  [[nodiscard]] ByteRange file_range(std::uint32_t position) const {
+    const TensorPlace at = place(position);
     return version(at.shard).file_range(at.tensor);
+  }
+  [[nodiscard]] ByteRange file_range(TensorId id) const {
+    const auto position = ids().position(id);
+    return position ? file_range(*position) : removed_.at(id).file_range;
   }
 
   /// All shards in order of their names; for a single archive, that one.
@@ -171,6 +204,10 @@ class Model {
                                                   const ModelOptions& options);
   Result<void> adopt(const ModelIndex& index, TensorPlacement placement);
   Result<void> merge_tensors(std::vector<TensorPlace> places);
+  Result<std::unique_ptr<Model>> next_unguarded(const Succession& succession) const;
+  static Tensor tensor_of(const Removed& removed) {
+    return {removed.name, removed.dtype, removed.shape, {0, removed.file_range.size_bytes}};
+  }
   void merge_metadata();
 
   std::filesystem::path path_;
@@ -187,13 +224,14 @@ class Model {
   // Only for a model with an index:
   Storage* storage_ = nullptr;
   FileIdentity index_identity_;
-  // Only for several archives:
+  // Only for several archives, and after an edit:
   std::optional<Delta> delta_;
   std::size_t delta_count_ = 0;
   TensorIndex merged_;
   TensorIds merged_ids_;
   Metadata merged_metadata_;
-  std::vector<TensorPlace> places_;  // by position
+  std::vector<TensorPlace> places_;  // by position; empty: ids are those of the only archive
+  std::unordered_map<TensorId, Removed> removed_;
 };
 
 }  // namespace stfs

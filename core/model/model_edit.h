@@ -24,7 +24,8 @@
 namespace stfs {
 
 /// First the changes, then begin(), then the bytes of new tensors, then commit(). For one thread. The model
-/// shows the version before, also afterwards. A failed change changes nothing.
+/// shows the version before, also afterwards: Model::next() makes the one that follows. A failed change
+/// changes nothing.
 class ModelEdit {
  public:
   /// The model must be whole (Model::check_whole()), be opened for writing, and outlive the edit.

@@ -16,9 +16,9 @@
 
 namespace stfs {
 
-/// Move-only; owns its archive.
+/// The versions of a model share its archives (Model::next()).
 struct Shard {
-  void adopt(std::unique_ptr<Archive> opened) {
+  void adopt(std::shared_ptr<Archive> opened) {
     version = opened->version();
     archive = std::move(opened);
   }
@@ -26,7 +26,7 @@ struct Shard {
   /// The index's directory and the name that the index gives. Links are not resolved.
   std::filesystem::path path;
   /// Null if the shard could not be opened; `failure` then says why.
-  std::unique_ptr<Archive> archive{};
+  std::shared_ptr<Archive> archive{};
   /// The archive's version at opening, pinned: positions of tensors count in it.
   std::shared_ptr<const ArchiveVersion> version{};
   std::optional<Error> failure{};

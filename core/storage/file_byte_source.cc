@@ -25,11 +25,11 @@ tl::unexpected<Error> unreadable(const Error& why, ByteRange range) {
 }  // namespace
 
 Result<std::unique_ptr<FileByteSource>> FileByteSource::open(const File& file, std::uint64_t size_bytes,
-                                                             Io io) {
+                                                             Io io, std::uint64_t room_bytes) {
   std::unique_ptr<FileByteSource> source(new FileByteSource(file, size_bytes));
   if (io == Io::Auto) source->why_not_mapped_ = unmappable_store(file.filesystem_type());
   if (io == Io::Pread || !source->why_not_mapped_.empty()) return source;
-  auto map = MappedRegion::map(file, size_bytes);
+  auto map = MappedRegion::map(file, size_bytes + room_bytes);
   if (map) {
     source->map_ = std::move(*map);
   } else if (io == Io::Mmap || map.error().errno_value != ENODEV) {
@@ -58,7 +58,7 @@ Result<void> FileByteSource::read(std::span<std::byte> to, std::uint64_t offset)
   if (!done) return cut_short(offset, range);
   // Prefetch after the read, so that the read's own bytes come first. For a mapped file the kernel reads
   // ahead itself.
-  if (!map_) file_.load()->prefetch(readahead_.after(range).intersection(whole_));
+  if (!map_) file_.load()->prefetch(readahead_.after(range).intersection({0, size_bytes_}));
   return {};
 }
 
@@ -66,6 +66,11 @@ Result<void> FileByteSource::follow(const File& copy) {
   if (auto remapped = remap(copy); !remapped) return remapped;
   file_ = &copy;
   return {};
+}
+
+bool FileByteSource::resize(std::uint64_t size_bytes) {
+  size_bytes_ = size_bytes;
+  return !map_ || size_bytes <= map_->size_bytes();
 }
 
 Result<void> FileByteSource::remap(const File& copy) {

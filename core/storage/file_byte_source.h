@@ -26,9 +26,11 @@ enum class Io : std::uint8_t { Auto, Mmap, Pread };
 
 class FileByteSource final : public ByteSource {
  public:
-  /// @param file        the archive's file; must outlive the source
-  /// @param size_bytes  the file's current size
-  static Result<std::unique_ptr<FileByteSource>> open(const File& file, std::uint64_t size_bytes, Io io);
+  /// @param file         the archive's file; must outlive the source
+  /// @param size_bytes   the file's current size
+  /// @param room_bytes   how much longer the file may become before the map is too short
+  static Result<std::unique_ptr<FileByteSource>> open(const File& file, std::uint64_t size_bytes, Io io,
+                                                      std::uint64_t room_bytes = 0);
 
   [[nodiscard]] Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override;
   [[nodiscard]] Result<MappedSpan> map(ByteRange range) const override;
@@ -42,14 +44,16 @@ class FileByteSource final : public ByteSource {
   /// map stay valid, and show the copy.
   /// @param copy  an open file of the copy; must outlive the source.
   Result<void> follow(const File& copy);
+  /// Notes that the file has another size: it was edited by us. @return false if the map is too short for it.
+  [[nodiscard]] bool resize(std::uint64_t size_bytes);
   /// Switches only the map: reads through the present file reach the copy anyway. `copy` need not stay open.
   Result<void> remap(const File& copy);
 
  private:
-  FileByteSource(const File& file, std::uint64_t size_bytes) : file_(&file), whole_{0, size_bytes} {}
+  FileByteSource(const File& file, std::uint64_t size_bytes) : file_(&file), size_bytes_(size_bytes) {}
 
   std::atomic<const File*> file_;
-  const ByteRange whole_;
+  std::atomic<std::uint64_t> size_bytes_;
   std::optional<MappedRegion> map_;
   std::string_view why_not_mapped_;
   mutable Readahead readahead_;
