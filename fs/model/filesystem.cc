@@ -137,15 +137,20 @@ Result<void> Filesystem::read_directory(Ino directory, std::uint64_t position,
 }
 
 struct statvfs Filesystem::statistics() const {
-  // No byte can be added to a model, so no space is free.
+  // Free is what deleted tensors have left in the archives: new tensors take it first
+  // (core/commit/archive_edit.h).
   struct statvfs st {};
+  std::uint64_t free_bytes = 0;
   st.f_bsize = kFragmentBytes;
   st.f_frsize = kFragmentBytes;
   for (const Shard& shard : model_->shards()) {
     if (!shard.archive) continue;
     const std::uint64_t size_bytes = shard.version->status.identity.size_bytes;
     st.f_blocks += (size_bytes + kFragmentBytes - 1) / kFragmentBytes;
+    for (const ByteRange filler : shard.version->header->content.fillers) free_bytes += filler.size_bytes;
   }
+  st.f_bfree = free_bytes / kFragmentBytes;
+  st.f_bavail = options_.is_read_only ? 0 : st.f_bfree;
   st.f_files = tree_.table().size();
   st.f_namemax = 255;
   if (options_.is_read_only) st.f_flag |= ST_RDONLY;

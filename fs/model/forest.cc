@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 #include "fs/tree/names.h"
 
@@ -149,11 +150,11 @@ struct statvfs Forest::statistics() const {
     const Pin member = pin_current(*tree);
     if (!member) continue;
     const struct statvfs one = member->statistics();
-    const auto blocks = all.f_blocks + one.f_blocks;
-    const auto files = all.f_files + one.f_files;
-    all = one;
-    all.f_blocks = blocks;
-    all.f_files = files;
+    const struct statvfs others = std::exchange(all, one);
+    all.f_blocks += others.f_blocks;
+    all.f_bfree += others.f_bfree;
+    all.f_bavail += others.f_bavail;
+    all.f_files += others.f_files;
   }
   return all;
 }

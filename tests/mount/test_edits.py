@@ -66,6 +66,26 @@ def test_a_mount_shows_edits_and_keeps_the_space_until_nobody_reads(archive, mou
     assert content(path) == due
 
 
+def free_bytes(directory):
+    status = os.statvfs(directory)
+    assert status.f_bavail in (0, status.f_bfree) and status.f_bfree < status.f_blocks
+    return status.f_bfree * status.f_frsize, status.f_bavail * status.f_frsize
+
+
+def test_statfs_counts_what_deleted_tensors_have_left(archive, mounts, tmp_path):
+    path, _ = archive
+    before, _ = free_bytes(mounts(path).path)  # the header's room took the place of the first tensor
+    stfs("rm", path, "c", "e")
+    free, available = free_bytes(mounts(path).path)
+    assert free == available and 790_000 <= free - before <= 810_000
+    assert free_bytes(mounts(path, "ro").path) == (free, 0)
+    models = tmp_path / "models"
+    models.mkdir()
+    for name in ("one", "two"):
+        (models / f"{name}.safetensors").write_bytes(path.read_bytes())
+    assert free_bytes(mounts(models).path) == (2 * free, 2 * free)
+
+
 def test_a_header_without_room_waits_until_nobody_reads(tmp_path, mounts):
     path = tmp_path / "m.safetensors"
     safetensors.numpy.save_file({"a": np.zeros(5000, "u1"), "b": np.ones(5000, "u1")}, path)
