@@ -31,12 +31,10 @@ namespace {
 
 constexpr const char* kCommitExamples =
     "DELTA is an archive that stfs diff --out has written. The base gets all its changes in one\n"
-    " transaction: tensors, names, metadata, and the index of a sharded model. Afterwards the\n"
-    "delta is of no more use: delete it. A base whose bytes have changed since is refused. If several "
-    "deltas\n"
-    "lie on top of each other, commit one at a time, the lowest first. If only bytes of tensors change, "
-    "nothing\n"
-    "moves in the base. Otherwise the tensors of the delta get new places, and `stfs info` shows what is "
+    "transaction: tensors, names, metadata, and the index of a sharded model. Afterwards the delta is of\n"
+    "no more use: delete it. A base whose bytes have changed since is refused. If several deltas lie on\n"
+    "top of each other, commit one at a time, the lowest first. If only bytes of tensors change, nothing\n"
+    "moves in the base. Otherwise the tensors of the delta get new places, and `stfs info` shows what is\n"
     "free.\n"
     "\n"
     "Examples:\n"
@@ -288,7 +286,7 @@ int commit(const Arguments& arguments, Streams& streams) {
   CommandLine line("commit", "Merge a delta into its base, completely or not at all.", kCommitExamples);
   line.positional(request.delta, "DELTA", "Archive that stfs diff --out has written.");
   line.text(request.base, "--base", "TARGET",
-            "The base: archive, sharded model, or root of a mount. Default: the name in DELTA, beside it.");
+            "The base: archive, sharded model, or root of a mount. Default: the one that DELTA names.");
   line.text(request.into, "--into", "OUT", "Write base and delta as the new archive OUT. Change neither.");
   line.flag(request.is_replacing, "-f,--force", "With --into: replace a file that exists.");
   add_edit_options(line, request.options);
