@@ -44,8 +44,9 @@ struct CompactionStep {
 /// Plans the next step. Nothing: the archive is compact.
 Result<std::optional<CompactionStep>> next_compaction_step(const ArchiveVersion& version);
 
-/// Carries out the next step in a transaction of its own. The archive then shows the version before: open it
-/// again for the step that follows.
+/// Carries out the next step in a transaction of its own. No reader in this process may use the version
+/// before: it names places whose bytes are gone. A caller that opens the archive again for each step lets
+/// others edit it in between.
 /// @return false: the archive is compact. Busy (EBUSY): another process has it open. The errors of a
 ///   Transaction's commit, and those of CommitOptions::on_copy.
 Result<bool> compact_once(Archive& archive, const CommitOptions& options);
