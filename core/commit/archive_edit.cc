@@ -6,13 +6,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/commit/edit_header.h"
 #include "core/format/json_string.h"
 
 namespace stfs {
 namespace {
 
-constexpr std::uint64_t kSlackBytes = 64 * 1024;
-constexpr std::uint64_t kPageBytes = 4096;
 // Every dtype can be used in place. A larger alignment would leave more fillers, which other programs show.
 constexpr std::uint64_t kAlignment = 8;
 
@@ -40,19 +39,20 @@ class Layout {
     for (const std::uint32_t tensor : new_) {
       if (auto placed = place(tensor); !placed) return pass_on(std::move(placed));
     }
-    auto json = format();
-    if (!json) return pass_on(std::move(json));
-    // Making room changes offsets, and so the header's size, a little: the slack covers that.
-    if (edit_.makes_room || kHeaderLengthBytes + json->size() > data_at_) {
-      if (auto made = make_room(kHeaderLengthBytes + json->size()); !made) return pass_on(std::move(made));
-      json = format();
-      if (!json) return pass_on(std::move(json));
+    auto header = format();
+    if (!header) return pass_on(std::move(header));
+    // Making room changes offsets, and so the header's size, a little: the room covers that.
+    const std::uint64_t least_bytes = kHeaderLengthBytes + header->json.size();
+    if (edit_.makes_room || least_bytes > data_at_) {
+      if (auto made = make_room(least_bytes); !made) return pass_on(std::move(made));
+      header = format();
+      if (!header) return pass_on(std::move(header));
     }
-    return finish(*json);
+    return finish(std::move(*header));
   }
 
  private:
-  /// Splits the edit's tensors into those that stay, those without bytes, and new ones.
+  /// Splits the edit's tensors with bytes into those that stay and new ones.
   Result<void> sort_tensors() {
     for (std::uint32_t at = 0; at < edit_.tensors.size(); ++at) {
       const EditedTensor& tensor = edit_.tensors[at];
@@ -77,7 +77,6 @@ class Layout {
       } else if (*size_bytes > 0) {
         new_.push_back(at);
       }
-      if (*size_bytes == 0) empty_.push_back(at);
     }
     std::ranges::sort(items_, {}, [](const Item& item) { return item.range.offset; });
     const auto twice = std::ranges::adjacent_find(
@@ -177,12 +176,9 @@ class Layout {
 
   /// Moves the first tensors to the end, until the header has at least so many bytes and some more.
   Result<void> make_room(std::uint64_t least_bytes) {
-    const std::uint64_t data_at = round_up(least_bytes + kSlackBytes, kPageBytes);
-    if (data_at - kHeaderLengthBytes > kMaxHeaderBytes) {
-      return fail(ErrorCode::HeaderTooLarge, EFBIG,
-                  fmt::format("a header of {} bytes with its padding, at most {} are allowed",
-                              data_at - kHeaderLengthBytes, kMaxHeaderBytes));
-    }
+    const auto roomy = data_offset_with_room(least_bytes, kHeaderRoomBytes);
+    if (!roomy) return tl::unexpected(roomy.error());
+    const std::uint64_t data_at = *roomy;
     if (is_read_elsewhere_) {
       return fail(ErrorCode::Busy, EBUSY,
                   "the header has no room for this edit, and the first tensors can't be moved out of its way "
@@ -200,6 +196,7 @@ class Layout {
     items_.erase(items_.begin(), stays);
     // A new tensor that was placed at the old end leaves no gap: recovery refuses growth without bytes.
     end_ = items_.empty() ? data_at : std::max(items_.back().range.end(), data_at);
+    if (!kept_.empty()) end_ = std::max(end_, kept_.back().end());
     data_at_ = data_at;
     for (Item item : moved) {
       if (!item.is_new) item.moved_from = item.range.offset;
@@ -208,37 +205,19 @@ class Layout {
     return {};
   }
 
-  /// The header's JSON for the present places. Notes the fillers.
-  Result<std::string> format() {
-    fillers_.clear();
-    std::vector<TensorSpec> specs;
-    specs.reserve(edit_.tensors.size() + 8);
-    const auto add_tensor = [&](std::uint32_t at) {
-      const EditedTensor& tensor = edit_.tensors[at];
-      specs.push_back({tensor.name, tensor.dtype, tensor.shape});
-    };
-    for (const std::uint32_t at : empty_) add_tensor(at);
-    std::uint64_t covered = data_at_;
-    const auto fill_up_to = [&](std::uint64_t end) {
-      if (covered >= end) return;
-      specs.push_back({fmt::format("{}{}", kFillerPrefix, fillers_.size()), Dtype::U8, {end - covered}});
-      fillers_.push_back({covered, end - covered});
-    };
-    for (const Item& item : items_) {
-      fill_up_to(item.range.offset);
-      add_tensor(item.tensor);
-      covered = item.range.end();
-    }
-    fill_up_to(end_);
-    return format_header_json(specs, edit_.metadata);
+  /// The header for the present places.
+  [[nodiscard]] Result<EditHeader> format() const {
+    std::vector<TensorAt> placed;
+    placed.reserve(items_.size());
+    for (const Item& item : items_) placed.push_back({item.tensor, item.range});
+    return format_edit_header(edit_, placed, data_at_, end_);
   }
 
-  Result<EditLayout> finish(std::string_view json) {
-    std::vector<ByteRange> fillers = std::move(fillers_);
-    EditLayout layout{.header = pad_header(json, data_at_),
+  [[nodiscard]] EditLayout finish(EditHeader header) const {
+    EditLayout layout{.header = pad_header(header.json, data_at_),
                       .size_bytes = std::max(end_, data_at_),
                       .placed = {},
-                      .fillers = fillers,
+                      .fillers = std::move(header.fillers),
                       .freed_bytes = 0,
                       .given_back = {},
                       .needs_all_readers_out = false};
@@ -264,13 +243,11 @@ class Layout {
   const ArchiveEdit& edit_;
   const bool is_read_elsewhere_;
   std::uint64_t data_at_;
-  std::uint64_t end_ = 0;             // of the archive so far
-  std::vector<Item> items_;           // tensors with bytes that have a place, ascending
-  std::vector<std::uint32_t> new_;    // positions in the edit
-  std::vector<std::uint32_t> empty_;  // tensors without bytes
-  std::vector<ByteRange> kept_;       // bytes of no tensor that stay as they are; ascending, disjoint
-  std::vector<ByteRange> holes_;      // parts of fillers that may be used, absolute
-  std::vector<ByteRange> fillers_;
+  std::uint64_t end_ = 0;           // of the archive so far
+  std::vector<Item> items_;         // tensors with bytes that have a place, ascending
+  std::vector<std::uint32_t> new_;  // positions in the edit
+  std::vector<ByteRange> kept_;     // bytes of no tensor that stay as they are; ascending, disjoint
+  std::vector<ByteRange> holes_;    // parts of fillers that may be used, absolute
 };
 
 }  // namespace

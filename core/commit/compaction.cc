@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "core/base/reader_writer_lock.h"
+#include "core/commit/edit_header.h"
 #include "core/commit/transaction.h"
 
 namespace stfs {
 namespace {
 
-constexpr std::uint64_t kRoomBytes = 64 * 1024;
 constexpr std::uint64_t kRoomPerTensorBytes = 32;  // the digits of its offsets
 constexpr std::uint64_t kPageSize = 4096;
 // A step takes so much space until it has ended, or a tensor's size. The disk space of a smaller gap is not
@@ -28,10 +28,7 @@ constexpr std::uint64_t aligned_up(std::uint64_t offset, std::uint64_t to) {
   return (offset + to - 1) / to * to;
 }
 
-/// A tensor with bytes.
-struct Block {
-  std::uint32_t tensor = 0;  // position in the edit
-  ByteRange range;           // absolute
+struct Block : TensorAt {
   std::uint64_t alignment = 1;
 
   [[nodiscard]] std::uint64_t place_from(std::uint64_t offset) const { return aligned_up(offset, alignment); }
@@ -182,11 +179,8 @@ class Compaction {
     now_.size_bytes = version.stamp.size_bytes;
     for (std::uint32_t at = 0; at < edit_.tensors.size(); ++at) {
       const ByteRange range = version.file_range(*edit_.tensors[at].from);
-      if (range.empty()) {
-        empty_.push_back(at);
-      } else {
-        now_.blocks.push_back({at, range, std::max<std::uint64_t>(bits_of(edit_.tensors[at].dtype) / 8, 1)});
-      }
+      if (range.empty()) continue;
+      now_.blocks.push_back({{at, range}, std::max<std::uint64_t>(bits_of(edit_.tensors[at].dtype) / 8, 1)});
     }
     sort_blocks(now_);
   }
@@ -195,21 +189,21 @@ class Compaction {
   Result<std::optional<EditLayout>> next() {
     auto moves = next_moves(now_);
     if (!moves) return std::optional<EditLayout>();
-    std::vector<ByteRange> fillers;
-    auto json = format(moves->after, fillers);
-    if (!json) return pass_on(std::move(json));
-    if (kHeaderLengthBytes + json->size() > moves->after.data_at) {
-      auto roomy = make_room(kHeaderLengthBytes + json->size());
+    auto header = format(moves->after);
+    if (!header) return pass_on(std::move(header));
+    const std::uint64_t least_bytes = kHeaderLengthBytes + header->json.size();
+    if (least_bytes > moves->after.data_at) {
+      auto roomy = make_room(least_bytes);
       if (!roomy) return pass_on(std::move(roomy));
       moves = std::move(*roomy);
-      json = format(moves->after, fillers);
-      if (!json) return pass_on(std::move(json));
+      header = format(moves->after);
+      if (!header) return pass_on(std::move(header));
     }
     const std::uint64_t gap_bytes = width_of(first_gap(moves->after));
-    EditLayout layout{.header = pad_header(*json, moves->after.data_at),
+    EditLayout layout{.header = pad_header(header->json, moves->after.data_at),
                       .size_bytes = moves->after.size_bytes,
                       .placed = std::move(moves->placed),
-                      .fillers = std::move(fillers),
+                      .fillers = std::move(header->fillers),
                       .freed_bytes = 0,
                       .given_back = {},
                       .needs_all_readers_out = true,
@@ -233,13 +227,10 @@ class Compaction {
   [[nodiscard]] Result<Moves> make_room(std::uint64_t least_bytes) const {
     Moves moves{.after = now_, .copies = {}, .placed = {}};
     Arrangement& after = moves.after;
-    const std::uint64_t room_bytes = kRoomBytes + kRoomPerTensorBytes * now_.blocks.size();
-    after.data_at = aligned_up(least_bytes + room_bytes, kPageSize);
-    if (after.data_at - kHeaderLengthBytes > kMaxHeaderBytes) {
-      return fail(ErrorCode::HeaderTooLarge, EFBIG,
-                  fmt::format("a header of {} bytes with its padding, at most {} are allowed",
-                              after.data_at - kHeaderLengthBytes, kMaxHeaderBytes));
-    }
+    const std::uint64_t room_bytes = kHeaderRoomBytes + kRoomPerTensorBytes * now_.blocks.size();
+    const auto data_at = data_offset_with_room(least_bytes, room_bytes);
+    if (!data_at) return tl::unexpected(data_at.error());
+    after.data_at = *data_at;
     std::uint64_t end = std::max(now_.size_bytes, after.data_at);
     for (std::size_t at = 0; at < after.blocks.size(); ++at) {
       const Block& block = after.blocks[at];
@@ -252,31 +243,12 @@ class Compaction {
     return moves;
   }
 
-  Result<std::string> format(const Arrangement& arrangement, std::vector<ByteRange>& fillers) const {
-    fillers.clear();
-    std::vector<TensorSpec> specs;
-    specs.reserve(edit_.tensors.size() + 8);
-    const auto add = [&](std::uint32_t at) {
-      specs.push_back({edit_.tensors[at].name, edit_.tensors[at].dtype, edit_.tensors[at].shape});
-    };
-    std::uint64_t end = arrangement.data_at;
-    const auto fill_up_to = [&](std::uint64_t next) {
-      if (end == next) return;
-      specs.push_back({fmt::format("{}{}", kFillerPrefix, fillers.size()), Dtype::U8, {next - end}});
-      fillers.push_back({end, next - end});
-    };
-    for (const std::uint32_t at : empty_) add(at);
-    for (const Block& block : arrangement.blocks) {
-      fill_up_to(block.range.offset);
-      add(block.tensor);
-      end = block.range.end();
-    }
-    fill_up_to(arrangement.size_bytes);
-    return format_header_json(specs, edit_.metadata);
+  [[nodiscard]] Result<EditHeader> format(const Arrangement& arrangement) const {
+    const std::vector<TensorAt> placed(arrangement.blocks.begin(), arrangement.blocks.end());
+    return format_edit_header(edit_, placed, arrangement.data_at, arrangement.size_bytes);
   }
 
   ArchiveEdit edit_;
-  std::vector<std::uint32_t> empty_;  // positions in the edit
   Arrangement now_;
 };
 

@@ -13,11 +13,12 @@ using namespace stfs::test;
 
 namespace {
 
-/// A model of three tensors of 5000 bytes, whose header has no room.
+/// A model of three tensors, whose header has no room.
 struct LiveScene {
-  LiveScene() {
-    const Tensors tensors = {
-        {"a", std::string(5000, 'a')}, {"b", std::string(5000, 'b')}, {"c", std::string(5000, 'c')}};
+  explicit LiveScene(std::size_t size_bytes = 5000) {
+    const Tensors tensors = {{"a", std::string(size_bytes, 'a')},
+                             {"b", std::string(size_bytes, 'b')},
+                             {"c", std::string(size_bytes, 'c')}};
     path = directory.write("m.safetensors", archive_of(tensors));
     model = std::make_unique<Model>(Archive::open(path, Access::ReadWrite).value());
   }
@@ -160,4 +161,19 @@ TEST_CASE("a deleted tensor that is open keeps its bytes through further edits",
   scene.edit([](ModelEdit& change) { change.set_metadata("key", "again"); });
   scene.follow();
   CHECK_FALSE(scene.model->has(b));
+}
+
+TEST_CASE("tensors that make room for the header take no kept byte behind the last tensor", "[core][edit]") {
+  const LiveScene scene(50'000);
+  const ArchiveVersion& version = scene.model->version(0);
+  ArchiveEdit edit = edit_of(version);
+  std::erase_if(edit.tensors, [](const EditedTensor& tensor) { return tensor.name == "c"; });
+  edit.metadata.emplace_back("key", "room");
+  edit.keeps_deleted = true;
+  const ByteRange kept = version.file_range(*version.find("c"));
+  const auto layout = lay_out(version, edit, false);
+  REQUIRE(layout);
+  CHECK(layout->placed.size() == 2);
+  for (const auto& placed : layout->placed) CHECK(placed.file_range.offset >= kept.end());
+  for (const ByteRange range : layout->given_back) CHECK(range.intersection(kept).empty());
 }
