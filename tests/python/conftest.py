@@ -84,3 +84,10 @@ def torch_python():
             if probe.returncode == 0:
                 return python, environment
     pytest.skip("no Python here has torch (apt-get install python3-torch, or .venv/bin/pip install torch)")
+
+
+@pytest.fixture
+def small(tmp_path):
+    """The path of an archive, and its tensors."""
+    tensors = {"a": archive_file.random_array("f4", (30, 40), 1), "b": archive_file.random_array("f2", (7,), 2), "c": archive_file.random_array("i8", (3, 3), 3)}
+    return archive_file.save_with_reference(tmp_path / "small.safetensors", tensors, {"title": "small"}), tensors

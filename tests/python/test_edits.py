@@ -3,41 +3,15 @@ import errno
 import gc
 import os
 import subprocess
-import sys
-import threading
 
 import numpy as np
 import pytest
 from safetensors import safe_open
 
 import stfs
-from archive_file import random_array, save_with_reference
-from conftest import BUILD
+from archive_file import random_array
+from edited_model import check
 from sharded_model import ShardedModel
-
-
-@pytest.fixture
-def small(tmp_path):
-    """The path of an archive, and its tensors."""
-    tensors = {"a": random_array("f4", (30, 40), 1), "b": random_array("f2", (7,), 2), "c": random_array("i8", (3, 3), 3)}
-    return save_with_reference(tmp_path / "small.safetensors", tensors, {"title": "small"}), tensors
-
-
-def stored(path):
-    """What the reference library reads: ({name: array}, metadata). Fillers are left out."""
-    with safe_open(path, "np") as archive:
-        return {name: archive.get_tensor(name) for name in archive.keys() if not name.startswith("__safetensorsfs.free.")}, archive.metadata()
-
-
-def check(path, due, metadata=None):
-    tensors, found = stored(path)
-    assert tensors.keys() == due.keys()
-    for name, array in due.items():
-        array = np.asarray(array)
-        assert (tensors[name].dtype, tensors[name].shape) == (array.dtype, array.shape), name
-        assert tensors[name].tobytes() == array.tobytes(), name
-    if metadata is not None:
-        assert found == metadata
 
 
 def test_each_kind_of_edit(small):
@@ -162,70 +136,6 @@ def test_torch_tensors(small, torch_python):
     python, environment = torch_python
     done = subprocess.run([python, "-c", code, path], capture_output=True, text=True, env=environment, timeout=200)
     assert done.returncode == 0, done.stderr
-
-
-def test_a_transaction_changes_all_at_its_end(small):
-    path, due = small
-    before = path.read_bytes()
-    with stfs.open(path, "r+") as model:
-        with model.transaction():
-            buffer = random_array("f4", (30, 40), 7).copy()
-            due["a"] = buffer.copy()
-            model["a"] = buffer
-            buffer[:] = 0  # the transaction has a copy
-            due["new"] = model["new"] = np.arange(3.0)
-            del model["c"], due["c"]
-            model.rename({"b": "new", "new": "b"})
-            due["b"], due["new"] = due["new"], due["b"]
-            model.metadata["k"] = "v"
-            assert path.read_bytes() == before and "c" in model and "k" not in model.metadata
-        check(path, due, {"title": "small", "k": "v"})
-        with model.transaction():
-            pass
-        with model.transaction():
-            due["a"] = model["a"] = random_array("f4", (30, 40), 8)
-            due["new"] = model["new"] = random_array("f2", (7,), 9)
-        check(path, due)
-
-
-def test_an_exception_in_a_transaction_changes_nothing(small):
-    path, due = small
-    before = path.read_bytes()
-    with stfs.open(path, "r+") as model:
-        with pytest.raises(ZeroDivisionError):
-            with model.transaction():
-                model["a"] = np.zeros(3)
-                del model["b"]
-                1 / 0
-        with pytest.raises(KeyError):
-            with model.transaction():
-                del model["a"]
-                del model["a"]
-        assert path.read_bytes() == before and set(model) == set(due)
-        assert os.listdir(path.parent) == [path.name]
-        model["a"] = due["a"]
-    check(path, due, {"title": "small"})
-
-
-@pytest.mark.parametrize("last", ["model.metadata['k'] = 'v'", "pass"])
-def test_a_program_that_is_killed_in_a_transaction_changes_nothing(small, last):
-    path, due = small
-    before = path.read_bytes()
-    code = f"""if True:
-        import os, sys, stfs
-        model = stfs.open(sys.argv[1], "r+")
-        with model.transaction():
-            model["a"] = bytes(4800) if {last!r} != "pass" else memoryview(bytes(4800)).cast("f").cast("B").cast("f", (30, 40))
-            {last}
-            os.kill(os.getpid(), 9)
-    """
-    environment = {**os.environ, "PYTHONPATH": str(BUILD / "python")}
-    assert subprocess.run([sys.executable, "-c", code, path], env=environment).returncode == -9
-    assert path.read_bytes() == before
-    with stfs.open(path, "r+") as model:
-        model.metadata["k"] = "v"
-    check(path, due, {"title": "small", "k": "v"})
-    assert os.listdir(path.parent) == [path.name]
 
 
 def test_arrays_of_before_keep_their_bytes(small):
@@ -358,67 +268,6 @@ def test_through_a_mount(small, mounts):
             with pytest.raises(ValueError, match="file"):
                 wrong()
     check(path, due)
-
-
-def test_other_threads_use_the_model_meanwhile(small):
-    path, due = small
-    failures, is_over = [], threading.Event()
-    with stfs.open(path, "r+") as model:
-        model["kept"] = np.arange(10)
-
-        def read():
-            try:
-                while not is_over.is_set():
-                    names = list(model)
-                    assert "kept" in names and model["kept"].tobytes() == np.arange(10).tobytes()
-                    assert model.metadata["title"] == "small" and len(model) > 3 and model.generation
-            except BaseException as error:
-                failures.append(error)
-
-        def write(name):
-            try:
-                for turn in range(15):
-                    model[name] = np.full(50 + turn % 2, turn)
-                    with model.transaction():
-                        model.rename(name, name + "x")
-                    del model[name + "x"]
-            except BaseException as error:
-                failures.append(error)
-
-        readers = [threading.Thread(target=read) for _ in range(2)]
-        writers = [threading.Thread(target=write, args=(f"t{at}",)) for at in range(2)]
-        for thread in readers + writers:
-            thread.start()
-        for thread in writers:
-            thread.join()
-        is_over.set()
-        for thread in readers:
-            thread.join()
-    assert not failures
-    check(path, {**due, "kept": np.arange(10)})
-
-
-def test_calls_of_other_threads_do_not_keep_a_tight_header_from_growing(small):
-    path, due = small
-    fresh = path.read_bytes()
-    for turn in range(10):
-        path.write_bytes(fresh)
-        is_over = threading.Event()
-        with stfs.open(path, "r+") as model:
-            def read():
-                while not is_over.is_set():
-                    model.generation, list(model), model.metadata
-
-            threads = [threading.Thread(target=read) for _ in range(3)]
-            for thread in threads:
-                thread.start()
-            try:
-                model[f"a name that is longer than what the header has left {turn}"] = np.zeros(turn)
-            finally:
-                is_over.set()
-                for thread in threads:
-                    thread.join()
-        assert len(stored(path)[0]) == len(due) + 1
 
 
 def test_nothing_is_left_of_edits(small):
