@@ -140,6 +140,7 @@ Result<void> CommitProtocol::prepare(Part& part) {
   if (transaction.journal_ && transaction.journal_->spoiled())
     return tl::unexpected(*transaction.journal_->spoiled());
   if (auto sizes = transaction.check_sizes(); !sizes) return sizes;
+  if (auto places = transaction.check_places(); !places) return places;
   auto plan = CommitProtocol::plan(part);
   if (!plan) return pass_on(std::move(plan));
   part.plan = std::move(*plan);

@@ -129,6 +129,23 @@ Result<void> Transaction::commit(const CommitOptions& options, const LockOf& loc
   });
 }
 
+Result<void> Transaction::check_places() const {
+  const auto now = archive_.version();
+  if (now->header == version_->header) return {};
+  if (edit_) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                archive_.path().string() + ": another edit came between the plan and the commit of this one");
+  }
+  for (const auto& [id, stage] : stages_) {
+    const bool is_there = now->ids.position(id).has_value();
+    if (is_there && now->file_range(id) == stage->target()) continue;
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                fmt::format("tensor \"{}\": {} since its new bytes were staged", version_->tensor(id).name,
+                            is_there ? "was moved in the archive" : "was deleted"));
+  }
+  return {};
+}
+
 Result<void> Transaction::check_sizes() const {
   for (const auto& [id, stage] : stages_) {
     if (stage->is_whole()) continue;

@@ -80,6 +80,9 @@ class Transaction {
   /// Ends the stages, and the edit.
   void clear();
   [[nodiscard]] Result<void> check_sizes() const;
+  /// ESTALE (ArchiveChanged) if an edit of this process has deleted or moved a staged tensor since, or has
+  /// changed what this edit is based on.
+  [[nodiscard]] Result<void> check_places() const;
 
   Archive& archive_;
   std::shared_ptr<const ArchiveVersion> version_;

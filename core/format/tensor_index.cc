@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <charconv>
 #include <iterator>
 #include <limits>
 
@@ -35,6 +36,23 @@ std::uint64_t saturating_product(std::span<const std::uint64_t> factors) {
 
 std::uint64_t element_count(std::span<const std::uint64_t> shape) {
   return saturating_product(shape);
+}
+
+std::optional<std::vector<std::uint64_t>> shape_of_text(std::string_view text) {
+  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
+  std::vector<std::uint64_t> shape;
+  while (!text.empty()) {
+    std::uint64_t size = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
+    if (error != std::errc{}) return std::nullopt;
+    shape.push_back(size);
+    text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+    if (text.empty()) return shape;
+    if (!text.starts_with(',') || text == ",") return std::nullopt;
+    text.remove_prefix(1);
+    while (text.starts_with(' ')) text.remove_prefix(1);
+  }
+  return shape;
 }
 
 std::string shape_text(std::span<const std::uint64_t> shape) {

@@ -33,6 +33,8 @@ std::uint64_t element_count(std::span<const std::uint64_t> shape);
 
 /// Returns a shape as the header writes it: "[4096,4096]".
 std::string shape_text(std::span<const std::uint64_t> shape);
+/// The shape that a person has written: "[4,16]", "4, 16", "[]". Nothing for other texts.
+std::optional<std::vector<std::uint64_t>> shape_of_text(std::string_view text);
 
 class TensorIndex {
  public:

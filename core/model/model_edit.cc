@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/commit/commit_protocol.h"
 #include "core/format/json_string.h"
 #include "core/model/model_index.h"
 
@@ -141,7 +140,15 @@ void ModelEdit::set_metadata(std::string_view key, const std::optional<std::stri
 std::map<std::uint32_t, ArchiveEdit> ModelEdit::edits() {
   std::map<std::uint32_t, ArchiveEdit> edits;
   for (std::uint32_t shard = 0; shard < is_touched_.size(); ++shard) {
-    if (is_touched_[shard]) edits[shard].metadata = metadata_[shard];
+    if (!is_touched_[shard]) continue;
+    ArchiveEdit& edit = edits[shard];
+    edit.metadata = metadata_[shard];
+    edit.keeps_deleted = keeps_deleted_;
+    edit.makes_room = makes_room_;
+  }
+  for (const auto& [id, removed] : model_->removed()) {
+    const auto edit = edits.find(removed.place.shard);
+    if (keeps_deleted_ && edit != edits.end()) edit->second.kept.push_back(removed.file_range);
   }
   for (Row& row : rows_) {
     if (row.is_removed || !is_touched_[row.shard]) continue;
@@ -160,7 +167,7 @@ Result<void> ModelEdit::plan(bool uses_locks) {
       if (auto opened = archive.open_for_writing(); !opened) return opened;
       auto layout = lay_out(model_->version(shard), edit, uses_locks && archive.has_other_readers());
       if (!layout) return tl::unexpected(std::move(layout).error().within(archive.path().string()));
-      layouts_.push_back(std::move(*layout));
+      layouts_.emplace(shard, std::move(*layout));
     }
     return {};
   });
@@ -168,13 +175,13 @@ Result<void> ModelEdit::plan(bool uses_locks) {
 
 std::uint64_t ModelEdit::freed_bytes() const {
   std::uint64_t total = 0;
-  for (const EditLayout& layout : layouts_) total += layout.freed_bytes;
+  for (const auto& [shard, layout] : layouts_) total += layout.freed_bytes;
   return total;
 }
 
 std::uint64_t ModelEdit::moved_bytes() const {
   std::uint64_t total = 0;
-  for (const EditLayout& layout : layouts_) {
+  for (const auto& [shard, layout] : layouts_) {
     for (const EditLayout::Placed& placed : layout.placed) {
       if (placed.moved_from) total += placed.file_range.size_bytes;
     }
@@ -188,7 +195,7 @@ Result<void> ModelEdit::begin(bool uses_locks) {
     for (auto& [shard, edit] : edits()) {
       Transaction& transaction = transactions_.try_emplace(shard, model_->archive(shard)).first->second;
       if (auto begun = transaction.edit(std::move(edit), uses_locks); !begun) return begun;
-      layouts_.push_back(*transaction.layout());
+      layouts_.emplace(shard, *transaction.layout());
     }
     if (!is_index_changed_ || !model_->has_index()) return {};
     auto text = index_text();
@@ -206,10 +213,32 @@ Staging* ModelEdit::stage(std::string_view name) {
 
 Result<void> ModelEdit::commit(const CommitOptions& options) {
   ReaderWriterLock lock;  // nobody else reads through this model
-  const Transaction::LockOf lock_of = [&lock](TensorId) -> ReaderWriterLock& { return lock; };
-  CommitProtocol protocol;
-  for (auto& [shard, transaction] : transactions_) protocol.add(transaction, options, lock_of);
-  return protocol.commit();
+  return commit([&](std::uint32_t) -> Result<CommitOptions> { return options; },
+                [&lock](TensorPlace) -> ReaderWriterLock& { return lock; });
+}
+
+Result<void> ModelEdit::commit(const TransactionGroup::OptionsOf& options_of,
+                               const TransactionGroup::LockOf& lock_of) {
+  return commit_together(transactions_, options_of, lock_of);
+}
+
+std::vector<ModelEdit::Changed> ModelEdit::changed() const {
+  std::vector<Changed> changed;
+  for (const auto& [shard, layout] : layouts_) changed.push_back({shard, &layout});
+  return changed;
+}
+
+std::vector<TensorPlace> ModelEdit::moved() const {
+  std::vector<TensorPlace> moved;
+  for (const Row& row : rows_) {
+    const auto layout = layouts_.find(row.shard);
+    if (row.is_removed || layout == layouts_.end() || !row.tensor.from) continue;
+    const bool moves = std::ranges::any_of(layout->second.placed, [&](const EditLayout::Placed& placed) {
+      return placed.moved_from && placed.tensor == row.place;
+    });
+    if (moves) moved.push_back({row.shard, *row.tensor.from});
+  }
+  return moved;
 }
 
 Result<std::string> ModelEdit::index_text() const {

@@ -20,6 +20,7 @@
 #include "core/commit/transaction.h"
 #include "core/format/dtype.h"
 #include "core/model/model.h"
+#include "core/model/transaction_group.h"
 
 namespace stfs {
 
@@ -46,6 +47,15 @@ class ModelEdit {
   /// @param value  nothing: removes the key, if it is there.
   void set_metadata(std::string_view key, const std::optional<std::string>& value);
 
+  /// For a program that goes on with the model and has readers of its own: tensors that the edit deletes, and
+  /// those of Model::removed(), keep their bytes.
+  void keep_deleted() { keeps_deleted_ = true; }
+  /// Moves tensors out of the header's way, as an edit that makes the header longer would do.
+  void make_room(std::uint32_t shard) {
+    touch(shard);
+    makes_room_ = true;
+  }
+
   /// Whether nothing is changed.
   [[nodiscard]] bool is_empty() const { return !is_changed_; }
   /// Plans the edit, without changing a file.
@@ -60,6 +70,16 @@ class ModelEdit {
   /// The pending content of a tensor of put(). Null for others, and if it has no bytes.
   [[nodiscard]] Staging* stage(std::string_view name);
   Result<void> commit(const CommitOptions& options);
+  /// The same, with options for each shard and with the locks of this program's readers.
+  Result<void> commit(const TransactionGroup::OptionsOf& options_of, const TransactionGroup::LockOf& lock_of);
+  /// The archives that change, with what is done to them; after plan() or begin().
+  struct Changed {
+    std::uint32_t shard = 0;
+    const EditLayout* layout = nullptr;
+  };
+  [[nodiscard]] std::vector<Changed> changed() const;
+  /// The tensors that get another place, without those of put(); after begin().
+  [[nodiscard]] std::vector<TensorPlace> moved() const;
 
  private:
   struct Row {
@@ -82,8 +102,10 @@ class ModelEdit {
   std::vector<bool> is_touched_;    // by shard
   bool is_changed_ = false;
   bool is_index_changed_ = false;
-  std::vector<EditLayout> layouts_;
-  std::map<std::uint32_t, Transaction> transactions_;
+  bool keeps_deleted_ = false;
+  bool makes_room_ = false;
+  std::map<std::uint32_t, EditLayout> layouts_;        // by shard
+  std::map<std::uint32_t, Transaction> transactions_;  // by shard
 };
 
 }  // namespace stfs

@@ -8,9 +8,12 @@
 
 namespace stfs {
 
+TransactionGroup::TransactionGroup(const Model& model) {
+  for (const Shard& shard : model.shards()) archives_.push_back(shard.archive.get());
+}
+
 Result<Staging*> TransactionGroup::stage(TensorPlace place) {
-  return transactions_.try_emplace(place.shard, model_.archive(place.shard))
-      .first->second.stage(place.tensor);
+  return transactions_.try_emplace(place.shard, *archives_[place.shard]).first->second.stage(place.tensor);
 }
 
 void TransactionGroup::drop(TensorPlace place) {
@@ -23,13 +26,26 @@ bool TransactionGroup::is_empty() const {
 }
 
 Result<void> TransactionGroup::commit(const OptionsOf& options_of, const LockOf& lock_of) {
+  std::vector<const Transaction*> changed;
+  for (const auto& [shard, transaction] : transactions_) {
+    if (transaction.is_dirty()) changed.push_back(&transaction);
+  }
+  auto committed = commit_together(transactions_, options_of, lock_of);
+  // Once any part has committed, drop the other shards' clean stages too.
+  if (committed || std::ranges::any_of(changed, &Transaction::is_empty)) transactions_.clear();
+  return committed;
+}
+
+Result<void> commit_together(std::map<std::uint32_t, Transaction>& transactions,
+                             const TransactionGroup::OptionsOf& options_of,
+                             const TransactionGroup::LockOf& lock_of) {
   struct Part {
     CommitOptions options;
     Transaction::LockOf lock_of;
   };
   std::map<std::uint32_t, Part> parts;
   CommitProtocol protocol;
-  for (auto& [shard, transaction] : transactions_) {
+  for (auto& [shard, transaction] : transactions) {
     if (!transaction.is_dirty()) continue;
     auto options = options_of(shard);
     if (!options) return pass_on(std::move(options));
@@ -39,13 +55,7 @@ Result<void> TransactionGroup::commit(const OptionsOf& options_of, const LockOf&
     const Part& part = parts.emplace(shard, Part{std::move(*options), lock_in_shard}).first->second;
     protocol.add(transaction, part.options, part.lock_of);
   }
-  auto committed = protocol.commit();
-  // Once any part has committed, drop the other shards' clean stages too.
-  const auto has_ended = [&](const auto& entry) {
-    return parts.contains(entry.first) && entry.second.is_empty();
-  };
-  if (committed || std::ranges::any_of(transactions_, has_ended)) transactions_.clear();
-  return committed;
+  return protocol.commit();
 }
 
 }  // namespace stfs

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "core/commit/transaction.h"
 #include "core/model/model.h"
@@ -14,8 +15,8 @@ namespace stfs {
 /// Not synchronized: callers that share it hold the mutex.
 class TransactionGroup {
  public:
-  /// The model must outlive it.
-  explicit TransactionGroup(const Model& model) : model_(model) {}
+  /// The model's archives must outlive it.
+  explicit TransactionGroup(const Model& model);
 
   std::mutex mutex;  // guards the members below; taken after a content's
 
@@ -32,8 +33,13 @@ class TransactionGroup {
   Result<void> commit(const OptionsOf& options_of, const LockOf& lock_of);
 
  private:
-  const Model& model_;
+  std::vector<Archive*> archives_;                     // by shard; null for one that can't be used
   std::map<std::uint32_t, Transaction> transactions_;  // by shard
 };
+
+/// Commits all that are dirty, by shard, in one CommitProtocol: all of them change, or none.
+Result<void> commit_together(std::map<std::uint32_t, Transaction>& transactions,
+                             const TransactionGroup::OptionsOf& options_of,
+                             const TransactionGroup::LockOf& lock_of);
 
 }  // namespace stfs

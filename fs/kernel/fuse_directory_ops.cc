@@ -30,7 +30,9 @@ void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
     // Inode 0 with a timeout makes the kernel remember that the name does not exist.
     fuse_entry_param entry = entry_of(found ? *found : Stat{});
     const bool is_slice = model && InodeSpace::local(parent) == Views::kSlice;
-    if (!found) entry.entry_timeout = is_slice ? 0 : timeout_of(parent);
+    // Where tensors can be made, a name may come to exist without a request for its directory.
+    const bool may_appear = is_slice || !forest.is_read_only(model);
+    if (!found) entry.entry_timeout = may_appear ? 0 : timeout_of(parent);
     // If the reply fails, the caller is gone and the kernel has not counted the look-up.
     const Ino ino = entry.ino;
     const bool is_told = fuse_reply_entry(req, &entry) == 0;
@@ -112,17 +114,19 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
     const auto made = model->make_directory(parent, name, {.uid = caller.uid, .gid = caller.gid});
     if (!made) return reply_error(req, parent, made.error());
     const fuse_entry_param entry = entry_of(*made);
-    model.note_lookup();
+    model.note_lookup(entry.ino);
     if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
   });
 }
 
 void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded(req, parent, Request::Unlink, [&](const Forest::Pin& model) {
+  guarded_slowly(req, parent, Request::Unlink, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent);
     const auto removed = model->remove_file(parent, name);
     if (!removed) return reply_error(req, parent, removed.error());
+    Mount& mount = mount_of(req);
     fuse_reply_err(req, 0);
+    forget_outdated(mount, *removed);
   });
 }
 
@@ -139,18 +143,19 @@ void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t n
                const char* new_name, unsigned flags) {
   guarded_slowly(req, parent, Request::Rename,
                  [=, from = std::string(name), to = std::string(new_name)](const Forest::Pin& model) {
-                   if ((flags & RENAME_EXCHANGE) != 0) {
-                     fuse_reply_err(req, EINVAL);
-                     return;
-                   }
-                   const auto renamed = forest_of(req).rename(parent, from, new_parent, to);
+                   const auto renamed = forest_of(req).rename(parent, from, new_parent, to, flags);
                    if (!renamed) {
                      forest_of(req).activity(model).note_refused_commit();
                      return reply_error(req, parent, renamed.error());
                    }
                    Mount& mount = mount_of(req);
-                   for (const Stale& stale : *renamed) forget_stale(mount, stale, [] {});
-                   mount.invalidator->run([req] { fuse_reply_err(req, 0); });
+                   if (TransactionDirectory::owns(InodeSpace::local(parent))) {
+                     forget_outdated(mount, *renamed);
+                     mount.invalidator->run([req] { fuse_reply_err(req, 0); });
+                   } else {
+                     fuse_reply_err(req, 0);
+                     forget_outdated(mount, *renamed);
+                   }
                  });
 }
 

@@ -22,6 +22,13 @@ void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then);
 // The kernel may cache entries and attributes without limit: whenever they change, we tell the kernel.
 inline constexpr double kForeverSeconds = 1e9;
 
+/// Tells what an edit has made stale, without waiting. Requests for which the kernel holds the lock of a
+/// directory never wait for the invalidator: it may wait for the same lock, to forget an entry.
+inline void forget_outdated(Mount& mount, const Outdated& outdated) {
+  for (const Stale& stale : outdated.stale) forget_stale(mount, stale, {});
+  if (!outdated.entries.empty()) mount.invalidator->forget_entries(outdated.entries);
+}
+
 using Stat = struct stat;  // `stat` alone is the function
 
 inline Mount& mount_of(fuse_req_t req) {

@@ -344,13 +344,26 @@ void on_statfs(fuse_req_t req, fuse_ino_t) {
   });
 }
 
-// `cp -p` copies access control lists. It accepts only EOPNOTSUPP as "this file system has none".
-void refuse_attribute(fuse_req_t req, Ino ino, std::string_view name) {
+void set_attribute(fuse_req_t req, fuse_ino_t ino, const std::string& name,
+                   const std::optional<std::string>& value, int flags) {
   if (name.starts_with("system.")) {
+    // `cp -p` copies access control lists. It accepts only EOPNOTSUPP as "this file system has none".
     fuse_reply_err(req, EOPNOTSUPP);
-  } else {
-    refuse(req, ino);
+    return;
   }
+  guarded_slowly(req, ino, Request::Xattr, [=](const Forest::Pin& model) {
+    if (!model) return refuse(req, ino);
+    const auto set = model->set_extended_attribute(ino, name, value, flags);
+    if (!set) return reply_error(req, ino, set.error());
+    Mount& mount = mount_of(req);
+    forget_outdated(mount, *set);
+    // The kernel holds the lock of the inode: of a directory, see forget_outdated().
+    if (model->is_directory(ino)) {
+      fuse_reply_err(req, 0);
+    } else {
+      mount.invalidator->run([req] { fuse_reply_err(req, 0); });
+    }
+  });
 }
 
 }  // namespace
@@ -365,7 +378,7 @@ void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then) 
   for (const Stale& view : views) mount.invalidator->forget(view);
   // `then` must run after the views are forgotten, also if forget() tells a lone stale attribute at once.
   mount.invalidator->forget(stale);
-  mount.invalidator->run(std::move(then));
+  if (then) mount.invalidator->run(std::move(then));
 }
 
 const fuse_lowlevel_ops& fuse_operations() {
@@ -391,11 +404,10 @@ const fuse_lowlevel_ops& fuse_operations() {
     };
     ops.symlink = [](fuse_req_t req, const char*, fuse_ino_t ino, const char*) { refuse(req, ino); };
     ops.link = [](fuse_req_t req, fuse_ino_t, fuse_ino_t ino, const char*) { refuse(req, ino); };
-    ops.setxattr = [](fuse_req_t req, fuse_ino_t ino, const char* name, const char*, size_t, int) {
-      refuse_attribute(req, ino, name);
-    };
+    ops.setxattr = [](fuse_req_t req, fuse_ino_t ino, const char* name, const char* value, size_t size,
+                      int flags) { set_attribute(req, ino, name, std::string(value, size), flags); };
     ops.removexattr = [](fuse_req_t req, fuse_ino_t ino, const char* name) {
-      refuse_attribute(req, ino, name);
+      set_attribute(req, ino, name, std::nullopt, 0);
     };
     return ops;
   }();

@@ -41,10 +41,13 @@ class Editions {
    public:
     Pin() = default;
     ~Pin() {
+      epoch_.reset();
       if (edition_ != nullptr) editions_->let_go(*edition_, 1);
     }
     Pin(Pin&& other) noexcept
-        : editions_(other.editions_), edition_(std::exchange(other.edition_, nullptr)) {}
+        : editions_(other.editions_),
+          edition_(std::exchange(other.edition_, nullptr)),
+          epoch_(std::move(other.epoch_)) {}
     Pin& operator=(Pin&&) = delete;
     Pin(const Pin&) = delete;
     Pin& operator=(const Pin&) = delete;
@@ -53,13 +56,18 @@ class Editions {
     Filesystem* operator->() const { return edition_->filesystem.get(); }
     [[nodiscard]] Number number() const { return edition_->number; }
     /// Adds a holder for a look-up that the kernel gets in a reply. Forget it with Editions::let_go().
-    void note_lookup() const { edition_->holders.fetch_add(1, std::memory_order_relaxed); }
+    void note_lookup(Ino ino) const {
+      edition_->holders.fetch_add(1, std::memory_order_relaxed);
+      edition_->filesystem->note_lookup(ino);
+    }
 
    private:
     friend class Editions;
-    Pin(const Editions* editions, Edition* edition) : editions_(editions), edition_(edition) {}
+    Pin(const Editions* editions, Edition* edition)
+        : editions_(editions), edition_(edition), epoch_(edition->filesystem->pin()) {}
     const Editions* editions_ = nullptr;
     Edition* edition_ = nullptr;
+    Epochs::Pin epoch_;
   };
 
   /// @return the file system's number, with one holder; ENFILE if no number is free.

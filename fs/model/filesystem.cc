@@ -24,15 +24,15 @@ Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& op
     : model_(std::move(model)),
       options_(options),
       activity_(options.activity ? options.activity : std::make_shared<Activity>()),
-      tree_(*model_, options.layout),
+      tree_(model_, options.layout),
       looks_(model_->shards().size()),
-      states_(*model_, options.least_generation),
-      permissions_(*model_, {.is_read_only = options.is_read_only || model_->access() == Access::ReadOnly,
-                             .uid = options.uid,
-                             .gid = options.gid}),
-      reader_(*model_, states_),
-      views_(*model_, tree_, options.layout, reader_.view_source(), *activity_),
-      transactions_(*model_,
+      states_(model_, options.least_generation),
+      permissions_(model_, {.is_read_only = options.is_read_only || model_->access() == Access::ReadOnly,
+                            .uid = options.uid,
+                            .gid = options.gid}),
+      reader_(model_, states_),
+      views_(model_, tree_, reader_.view_source(), *activity_),
+      transactions_(model_, tree_,
                     [this](TensorId tensor) -> Result<TransactionDirectory::TensorVersion> {
                       const std::uint64_t generation = states_.of(tensor).generation;
                       auto sum = reader_.checksum(tensor);
@@ -42,7 +42,9 @@ Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& op
       hidden_(views_, transactions_),
       may_be_cached_(model_->ids().end()),
       may_be_known_(model_->ids().end()),
-      committers_(*model_, options.commit) {
+      lookups_(model_->ids().end()),
+      committers_(*model_, options.commit),
+      next_id_(model_->ids().end()) {
   if (model_->access() == Access::ReadOnly) options_.is_read_only = true;
 }
 
@@ -66,12 +68,34 @@ Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const 
   const Node found = resolve(*entry);
   // In a refused model, directories and views that describe the model stay visible; files that show tensors
   // fail.
-  const bool shows_tensors = !found.is_directory() && (!found.is_view() || found.ino == Views::kArchive ||
+  const bool shows_tensors = !found.is_directory() && (!found.is_view() || Views::is_archive(found.ino) ||
                                                        views_.tensor(found.ino).has_value());
   if (!is_refused_ || !shows_tensors) return stat_of(found);
   if (Views::is_counted(found.ino)) views_.forget(found.ino, 1);
   const std::scoped_lock lock(refusal_mutex_);
   return fail(ErrorCode::ArchiveChanged, EIO, why_refused_);
+}
+
+std::optional<TensorId> Filesystem::tensor_behind(Ino of_mount) const {
+  const Ino ino = InodeSpace::local(of_mount);
+  if (TransactionDirectory::owns(ino)) return transactions_.tensor_of(ino);
+  if (Views::owns(ino)) return Views::is_counted(ino) ? std::nullopt : views_.tensor(ino);
+  if (InodeTable::is_directory(ino) || ino == kHiddenIno) return std::nullopt;
+  return InodeTable::tensor(ino);
+}
+
+void Filesystem::note_lookup(Ino ino) const {
+  views_.note_lookup(InodeSpace::local(ino));
+  if (const auto tensor = tensor_behind(ino)) ++lookups_[number_of(*tensor)];
+}
+
+void Filesystem::forget(Ino ino, std::uint64_t lookups) {
+  bool may_free = views_.forget(InodeSpace::local(ino), lookups);
+  if (const auto tensor = tensor_behind(ino)) {
+    const auto number = static_cast<std::uint32_t>(lookups);
+    may_free = lookups_[number_of(*tensor)].fetch_sub(number) == number;
+  }
+  if (may_free && !model_->removed().empty()) wake_janitor_();
 }
 
 Result<struct stat> Filesystem::attributes(Ino ino) const {
@@ -89,8 +113,9 @@ struct stat Filesystem::stat_of_directory(const Node& node) const {
   // r is 4, x is 1: the right to read a tensor gives its directory's x.
   constexpr unsigned kReadToSearch = 2;
   Permissions shown = permissions_.of_any();
-  // Entries are made and moved only below `.safetensors`.
-  if (!node.is_staged()) shown.mode &= ~kWrite;
+  // An edit may change every shard.
+  if (node.kind == Node::Kind::Directory)
+    shown.mode &= options_.allows_edits ? permissions_.of_all().mode | ~kWrite : ~kWrite;
   shown.mode |= (shown.mode & 0444) >> kReadToSearch;
   if (options_.is_shared && node.is_staged()) shown = transactions_.restricted(node.ino, shown);
   struct stat st {};
@@ -116,7 +141,7 @@ struct stat Filesystem::stat_of_tensor(const Node& node) const {
   st.st_mode = S_IFREG | (shown.mode & ~options_.umask);
   st.st_uid = shown.uid;
   st.st_gid = shown.gid;
-  st.st_nlink = 1;
+  st.st_nlink = model_->ids().position(node.tensor) ? 1 : 0;
   st.st_size = static_cast<off_t>(size_bytes);
   st.st_blocks = static_cast<blkcnt_t>((size_bytes + kStatBlockBytes - 1) / kStatBlockBytes);
   st.st_mtim = st.st_ctim = st.st_atim = states_.of(node.tensor).mtime;
@@ -143,7 +168,8 @@ struct statvfs Filesystem::statistics() const {
   std::uint64_t free_bytes = 0;
   st.f_bsize = kFragmentBytes;
   st.f_frsize = kFragmentBytes;
-  for (const Shard& shard : model_->shards()) {
+  const Model& model = *model_;
+  for (const Shard& shard : model.shards()) {
     if (!shard.archive) continue;
     const std::uint64_t size_bytes = shard.version->status.identity.size_bytes;
     st.f_blocks += (size_bytes + kFragmentBytes - 1) / kFragmentBytes;
@@ -209,7 +235,9 @@ void Filesystem::forget_permissions(std::uint32_t shard) const {
       forget_(stale(view.first, view.last, view.what));
   }
   forget_(stale(kRootIno, Stale::What::Attributes));
-  forget_(stale(Views::kNpy, Views::kArchive, Stale::What::Attributes));
+  forget_(stale(Views::kNpy, Views::kFloat32, Stale::What::Attributes));
+  for (const Ino entry : {Views::kHeaderJson, Views::kMetadataJson, Views::kArchive})
+    forget_(stale(views_.present(entry), Stale::What::Attributes));
   forget_(stale(kHiddenIno, TransactionDirectory::kCommitted, Stale::What::Attributes));
   const auto [first, end] = tree_.table().directories();
   if (first < end) forget_(stale(first, end - 1, Stale::What::Attributes));
@@ -257,14 +285,15 @@ Stale Filesystem::note_touched(std::uint32_t shard) {
 }
 
 std::optional<std::pair<TensorId, TensorId>> Filesystem::ids_of_shard(std::uint32_t shard) const {
-  const std::uint32_t begin = model_->first_tensor(shard);
-  const std::uint32_t end = model_->first_tensor(shard + 1);
+  const Model& model = *model_;
+  const std::uint32_t begin = model.first_tensor(shard);
+  const std::uint32_t end = model.first_tensor(shard + 1);
   if (begin == end) return std::nullopt;
-  TensorId first = model_->ids().of(begin);
+  TensorId first = model.ids().of(begin);
   TensorId last = first;
   for (std::uint32_t position = begin; position < end; ++position) {
-    first = std::min(first, model_->ids().of(position));
-    last = std::max(last, model_->ids().of(position));
+    first = std::min(first, model.ids().of(position));
+    last = std::max(last, model.ids().of(position));
   }
   return std::pair(first, last);
 }

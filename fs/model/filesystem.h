@@ -5,6 +5,7 @@
 // them.
 //
 // Any thread may call anything. Locks are taken in this order:
+//   structure mutex          one edit of the structure at a time
 //   PendingContent::mutex    guards one writer's pending bytes; readers may enter during its commit
 //   Committer::turn          one attempt to commit, or one check for foreign changes, of a shard at a time
 //   TransactionGroup::mutex  guards the stages of a transaction
@@ -42,7 +43,9 @@
 #include "core/base/reader_writer_lock.h"
 #include "core/commit/transaction.h"
 #include "core/model/model.h"
+#include "core/model/model_edit.h"
 #include "core/storage/permissions.h"
+#include "fs/base/versioned.h"
 #include "fs/model/hidden_directory.h"
 #include "fs/read/shard_permissions.h"
 #include "fs/read/tensor_reader.h"
@@ -51,6 +54,7 @@
 #include "fs/tree/bytes.h"
 #include "fs/tree/inode_space.h"
 #include "fs/tree/inode_table.h"
+#include "fs/tree/per_tensor.h"
 #include "fs/tree/tensor_tree.h"
 #include "fs/write/close_decision.h"
 #include "fs/write/committers.h"
@@ -62,6 +66,7 @@ namespace stfs {
 struct FilesystemOptions {
   Layout layout = Layout::Flat;
   bool is_read_only = false;
+  bool allows_edits = true;  // tensors may be made, deleted, renamed and retyped
   std::optional<uid_t> uid;  // default: the archive's; so is gid
   std::optional<gid_t> gid;
   mode_t umask = 0;
@@ -86,9 +91,12 @@ class Filesystem {
 
   // The tree. ENOENT if a name or a number does not exist; EIO for a tensor that the model's index names but
   // none of its shards can serve.
-  /// For a file that Views::is_counted() accepts, the caller must call forget() in the end.
+  /// For a file that Views::is_counted() accepts, the caller must call forget() in the end. For others, after
+  /// note_lookup().
   [[nodiscard]] Result<struct stat> lookup(Ino parent, std::string_view name) const;
-  void forget(Ino ino, std::uint64_t lookups) { views_.forget(InodeSpace::local(ino), lookups); }
+  void forget(Ino ino, std::uint64_t lookups);
+  /// Call for each look-up of a file that the kernel gets.
+  void note_lookup(Ino ino) const;
   /// Call when the kernel has a reply of lookup() or attributes(), which it may cache.
   void note_told(Ino ino) const;
   /// A counter that grows with each change that makes cached attributes of any file stale.
@@ -112,10 +120,18 @@ class Filesystem {
   ///               transaction's staged content.
   Result<struct stat> make_directory(Ino parent, std::string_view name, Maker maker = {});
   Result<void> remove_directory(Ino parent, std::string_view name);
-  Result<void> remove_file(Ino parent, std::string_view name);
-  /// A move to `committed` is the commit: all of the transaction's tensors change, or none.
-  Result<std::vector<Stale>> rename(Ino parent, std::string_view name, Ino new_parent,
-                                    std::string_view new_name);
+  /// Also deletes a tensor. Programs that have it open go on reading it.
+  Result<Outdated> remove_file(Ino parent, std::string_view name);
+  /// A move to `committed` is the commit: all of the transaction's tensors change, or none. In the tree, a
+  /// tensor gets another name, and replaces one that has it, unless flags (of renameat2(2)) forbid that.
+  Result<Outdated> rename(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
+                          unsigned flags = 0);
+  /// setxattr(2) and removexattr(2): dtype and shape of a tensor, `metadata.KEY` of the root. EPERM for
+  /// others.
+  /// @param value  nothing: removes it.
+  /// @param flags  of setxattr(2).
+  Result<Outdated> set_extended_attribute(Ino ino, std::string_view name,
+                                          const std::optional<std::string>& value, int flags = 0);
 
   // Extended attributes. ENODATA if there is none of that name.
   [[nodiscard]] Result<std::string> extended_attribute(Ino ino, std::string_view name) const;
@@ -180,8 +196,10 @@ class Filesystem {
   /// The newest generation of all tensors.
   [[nodiscard]] std::uint64_t newest_generation() const { return states_.newest_generation(); }
   /// Call some time after commits, when no caller waits: settles the journal that is kept for the next
-  /// commit, and closes discarded files.
-  void tidy() { committers_.tidy(); }
+  /// commit, closes discarded files, and frees the space of deleted tensors that nobody has open any more.
+  void tidy();
+  /// Whether another program has replaced the model's index.
+  [[nodiscard]] bool is_index_changed();
   /// Drops and logs staged content, and removes the journal that was kept. Call at the end of the mount, when
   /// no other call is running.
   void end();
@@ -199,6 +217,7 @@ class Filesystem {
 
   /// `note` runs after each commit, so that its receiver calls tidy(). Set before the first call.
   void tell_commits_to(const std::function<void()>& note) {
+    wake_janitor_ = note;
     note_commit_ = [this, note] {
       activity_->note_commit();
       note();
@@ -207,6 +226,8 @@ class Filesystem {
   /// The counts of requests, for `.safetensors/stats.json`.
   [[nodiscard]] const std::shared_ptr<Activity>& activity() const { return activity_; }
 
+  /// What a call reads of the model stays valid while it holds the pin.
+  [[nodiscard]] Epochs::Pin pin() const { return epochs_.pin(); }
   [[nodiscard]] bool is_read_only() const { return options_.is_read_only; }
   [[nodiscard]] const Model& model() const { return *model_; }
   /// The first shard that can be used. For a single archive: that archive.
@@ -221,6 +242,9 @@ class Filesystem {
   };
   /// @param ino  of the mount, or of the model.
   [[nodiscard]] Node resolve(Ino ino) const;
+  /// The tensor that a file shows whose look-ups are counted by tensor: its own file, views with a fixed
+  /// number, a transaction's file.
+  [[nodiscard]] std::optional<TensorId> tensor_behind(Ino ino) const;
   /// The tree that has a number of the model.
   [[nodiscard]] Directory& directory_of(Ino ino) const;
   [[nodiscard]] Result<struct stat> stat_of(const Node& node) const;
@@ -278,12 +302,55 @@ class Filesystem {
   [[nodiscard]] Result<std::string> delta_attribute() const;
   /// @param ino  of the model.
   [[nodiscard]] Result<std::string> view_attribute(Ino ino, std::string_view key) const;
-  /// The path of a tensor's file from the mount's root.
-  [[nodiscard]] std::string own_file(TensorId tensor) const;
-  std::unique_ptr<Model> model_;
+  /// The path of a tensor's file from the mount's root. ENODATA if it was deleted.
+  [[nodiscard]] Result<std::string> own_file(TensorId tensor) const;
+
+  // Edits of the structure (filesystem_edit.cc).
+  struct StructureChange {
+    /// The tensors whose name or form changes, or that go.
+    std::vector<TensorId> touched;
+    std::function<Result<void>(ModelEdit&)> apply;
+    /// Writes the bytes of new tensors.
+    std::function<Result<void>(ModelEdit&)> fill = [](ModelEdit&) { return Result<void>(); };
+    /// The ids that were given to new tensors beforehand, by name.
+    std::unordered_map<std::string, TensorId> ids{};
+  };
+  /// EROFS, EPERM, ESTALE if this mount can't change the structure.
+  [[nodiscard]] Result<void> check_editable() const;
+  Result<Outdated> edit(const StructureChange& change);
+  /// One attempt, with the turns of all shards.
+  /// @param outdated  gets what the kernel must forget, unless it fails.
+  Result<void> try_edit(const StructureChange& change, const TransactionGroup::OptionsOf& options_of,
+                        Outdated& outdated, bool& needs_room);
+  /// Moves tensors out of the header's way, for an edit that deletes tensors there.
+  Result<void> make_room(const StructureChange& change, const TransactionGroup::OptionsOf& options_of);
+  /// Commits an edit that has begun, and shows the model that follows.
+  Result<void> commit_edit(ModelEdit& edit, const StructureChange& change,
+                           const TransactionGroup::OptionsOf& options_of);
+  /// @param is_edited  false: it has the same tensors as the present one.
+  void show(std::unique_ptr<Model> next, bool is_edited);
+  /// Ends the view of the old places of what an edit has moved.
+  void end_moves(const ModelEdit& edit);
+  /// Whether programs have written to a tensor, and have not closed it.
+  [[nodiscard]] bool is_being_written(TensorId tensor) const;
+  [[nodiscard]] TensorId give_id();
+  /// Frees what deleted tensors take, once nobody has them open.
+  void reclaim();
+  /// EINVAL if no tensor can have the file name.
+  [[nodiscard]] Result<std::string> name_in(Ino directory, std::string_view file_name) const;
+  Result<Outdated> rename_tensor(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
+                                 unsigned flags);
+  /// @param to  what has the new name now.
+  Result<Outdated> rename_directory(Ino directory, const Result<Ino>& to, Ino new_parent,
+                                    std::string_view new_name, unsigned flags);
+  Result<Outdated> set_metadata(std::string_view key, const std::optional<std::string>& value, int flags);
+  Result<Outdated> retype(TensorId tensor, std::string_view key, const std::string& value);
+  Versioned<Model> model_;
+  Epochs epochs_;
   FilesystemOptions options_;
   std::function<void(Stale)> forget_ = [](Stale) {};
   std::shared_ptr<Activity> activity_;
+  std::function<void()> wake_janitor_ = [] {};
   std::function<void()> note_commit_ = [this] { activity_->note_commit(); };
   InodeSpace space_;
   mutable TensorTree tree_;
@@ -296,12 +363,17 @@ class Filesystem {
   mutable HiddenDirectory hidden_;
   // By id: the kernel's page cache may hold bytes of it. Set before the bytes are read, under no lock.
   // Checked after a commit, which keeps readers out.
-  mutable std::vector<std::atomic<bool>> may_be_cached_;
+  PerTensor<std::atomic<bool>> may_be_cached_;
   // The same for attributes. Set before the attributes are read, and again when the kernel has them.
-  mutable std::vector<std::atomic<bool>> may_be_known_;
+  PerTensor<std::atomic<bool>> may_be_known_;
+  PerTensor<std::atomic<std::uint32_t>> lookups_;  // by id: of its files that the kernel knows
   inline static std::atomic<std::uint64_t> changes_ = 0;
   Committers committers_;
   std::atomic<bool> is_refused_ = false;
+  // One edit of the structure at a time; taken before all turns.
+  std::mutex structure_mutex_;
+  std::atomic<std::uint32_t> next_id_;
+  std::weak_ptr<const void> since_edit_;  // expires when no call from before the last edit is running
 
   OpenFiles open_files_;
   mutable std::mutex refusal_mutex_;  // guards why_refused_

@@ -91,11 +91,13 @@ Result<std::string> Filesystem::delta_attribute() const {
   return join_deltas(model_->delta_paths());
 }
 
-std::string Filesystem::own_file(TensorId tensor) const {
+Result<std::string> Filesystem::own_file(TensorId tensor) const {
+  const InodeTable& table = tree_.table();
   Ino ino = InodeTable::ino_of_tensor(tensor);
-  std::string path(tree_.table().file_name(ino));
-  for (ino = tree_.table().parent(ino); ino != kRootIno; ino = tree_.table().parent(ino)) {
-    path = fmt::format("{}/{}", tree_.table().file_name(ino), path);
+  if (!table.exists(ino)) return no_attribute();
+  std::string path(table.file_name(ino));
+  for (ino = table.parent(ino); ino != kRootIno; ino = table.parent(ino)) {
+    path = fmt::format("{}/{}", table.file_name(ino), path);
   }
   return path;
 }
@@ -124,8 +126,9 @@ Result<std::string> Filesystem::root_attribute(std::string_view key) const {
   if (options_.is_shared && (permissions_.of_all().mode & kRead) != (permissions_.of_any().mode & kRead))
     return fail(ErrorCode::System, EACCES, "some users may list the model but not read every shard");
   key.remove_prefix(kMetadataPrefix.size());
-  const auto found = std::ranges::find(model_->metadata(), key, &Metadata::value_type::first);
-  if (found == model_->metadata().end()) return no_attribute();
+  const Metadata& metadata = model_->metadata();
+  const auto found = std::ranges::find(metadata, key, &Metadata::value_type::first);
+  if (found == metadata.end()) return no_attribute();
   return std::string(found->second);
 }
 

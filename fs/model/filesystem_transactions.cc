@@ -1,5 +1,7 @@
 // Implements the directory operations that make, fill, commit and roll back transactions
 // (transaction_directory.h).
+#include <linux/fs.h>
+
 #include "fs/base/log.h"
 #include "fs/model/filesystem.h"
 
@@ -26,17 +28,14 @@ Result<void> Filesystem::remove_directory(Ino parent, std::string_view name) {
   return transactions_.remove_directory(directory.ino, name);
 }
 
-Result<void> Filesystem::remove_file(Ino parent, std::string_view name) {
-  const Node directory = resolve(parent);
-  if (!directory.is_staged()) return not_among_transactions();
-  return transactions_.remove_file(directory.ino, name);
-}
-
-Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name, Ino new_parent,
-                                              std::string_view new_name) {
+Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_parent,
+                                    std::string_view new_name, unsigned flags) {
   const Node from = resolve(parent);
   const Node to = resolve(new_parent);
+  if (from.kind == Node::Kind::Directory && to.kind == Node::Kind::Directory)
+    return rename_tensor(from.ino, name, to.ino, new_name, flags);
   if (!from.is_staged() || !to.is_staged()) return not_among_transactions();
+  if ((flags & RENAME_EXCHANGE) != 0) return fail(ErrorCode::InvalidArgument, EINVAL, "not for transactions");
   Foreign foreign;
   std::vector<Stale> found;
   bool is_committed = false;
@@ -70,7 +69,7 @@ Result<std::vector<Stale>> Filesystem::rename(Ino parent, std::string_view name,
     return tl::unexpected(renamed.error());
   }
   if (to.ino == TransactionDirectory::kCommitted) note_commit_();
-  return found;
+  return Outdated{.stale = std::move(found), .entries = {}};
 }
 
 }  // namespace stfs

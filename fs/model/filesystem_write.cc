@@ -38,7 +38,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
     file->content = shared_content(node);
     if (file->content && file->content->has_failed) file->content = nullptr;
   }
-  if (!file->content) file->content = std::make_shared<PendingContent>(*model_, node.tensor);
+  if (!file->content) file->content = std::make_shared<PendingContent>(model_, node.tensor);
   // Another open may have added a content since the check above: the file may get that one.
   OpenFile* const opened = open_files_.add(std::move(file));
   if (opened->kind == FileKind::Shared) may_be_cached_[number_of(node.tensor)] = true;

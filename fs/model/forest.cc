@@ -69,15 +69,16 @@ Result<struct stat> Forest::lookup(Ino parent, std::string_view name) const {
 Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
   if (const Pin member = model_of(parent)) {
     auto found = member->lookup(parent, name);
-    if (found) member.note_lookup();
+    if (found) member.note_lookup(found->st_ino);
     return found;
   }
   if (parent != kRootIno) return no_such_inode(parent);
   const auto found = std::ranges::find(trees_, name, [](const auto& tree) { return tree->name; });
   if (found == trees_.end()) return fail(ErrorCode::NotFound, ENOENT, "no such model");
   if (const Pin member = pin_current(**found)) {
-    member.note_lookup();
-    return member->attributes(kRootIno);
+    auto root = member->attributes(kRootIno);
+    if (root) member.note_lookup(root->st_ino);
+    return root;
   }
   const std::shared_lock lock(mutex_);
   return fail((*found)->why_absent->code, EIO, (*found)->why_absent->message);
@@ -85,7 +86,7 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
 
 void Forest::note_lookup(Ino ino) const {
   if (ino == kRootIno) return;
-  if (const Pin member = model_of(ino)) member.note_lookup();
+  if (const Pin member = model_of(ino)) member.note_lookup(ino);
 }
 
 void Forest::forget(Ino ino, std::uint64_t lookups) const {
@@ -114,7 +115,8 @@ struct stat Forest::stat_of_root() const {
     if (!any) st = *its;
     any = any ? loosest(*any, shown) : shown;
   }
-  if (any) st.st_mode = S_IFDIR | any->mode;
+  constexpr mode_t kWrite = 0222;  // models are not made here
+  if (any) st.st_mode = S_IFDIR | (any->mode & ~kWrite);
   st.st_ino = kRootIno;
   const std::shared_lock lock(mutex_);
   st.st_nlink = 2 + static_cast<nlink_t>(std::ranges::count_if(
@@ -159,8 +161,8 @@ struct statvfs Forest::statistics() const {
   return all;
 }
 
-Result<std::vector<Stale>> Forest::rename(Ino parent, std::string_view name, Ino new_parent,
-                                          std::string_view new_name) {
+Result<Outdated> Forest::rename(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
+                                unsigned flags) {
   const Pin member = model_of(parent);
   const Pin there = model_of(new_parent);
   if (!member) return not_among_models();
@@ -171,7 +173,7 @@ Result<std::vector<Stale>> Forest::rename(Ino parent, std::string_view name, Ino
     if (is_replaced) return fail(ErrorCode::ArchiveChanged, ESTALE, "the model has been replaced");
     return fail(ErrorCode::InvalidArgument, EXDEV, "a transaction belongs to one model");
   }
-  return member->rename(parent, name, new_parent, new_name);
+  return member->rename(parent, name, new_parent, new_name, flags);
 }
 
 void Forest::tidy() {

@@ -68,8 +68,8 @@ class Forest {
   [[nodiscard]] bool is_directory(Ino ino) const;
   [[nodiscard]] struct statvfs statistics() const;
   /// EXDEV between two models; ESTALE between two file systems of a model that was replaced.
-  Result<std::vector<Stale>> rename(Ino parent, std::string_view name, Ino new_parent,
-                                    std::string_view new_name);
+  Result<Outdated> rename(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
+                          unsigned flags = 0);
 
   /// A file to watch for changes by others.
   struct WatchedFile {

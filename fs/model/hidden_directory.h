@@ -26,9 +26,10 @@ class HiddenDirectory final : public Directory {
   void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override {
     constexpr std::size_t kTransactionEntries = TransactionDirectory::kEntries.size();
     visit_entries(directory, kRootIno, kTransactionEntries + Views::kEntries.size(), position, visit,
-                  [](std::size_t at) {
-                    return at < kTransactionEntries ? TransactionDirectory::kEntries[at]
-                                                    : Views::kEntries[at - kTransactionEntries];
+                  [this](std::size_t at) {
+                    if (at < kTransactionEntries) return TransactionDirectory::kEntries[at];
+                    const FixedEntry& view = Views::kEntries[at - kTransactionEntries];
+                    return FixedEntry{view.name, views_.present(view.ino)};
                   });
   }
 

@@ -78,6 +78,13 @@ constexpr std::array kMountOptions = {
           options.filesystem.layout = value == "tree" ? Layout::Tree : Layout::Flat;
           return kRight;
         }},
+    MountOption{"edit", "on|off",
+                "Whether tensors can be made, deleted, renamed and retyped, and metadata changed. on: the "
+                "default. off: EPERM; the bytes of tensors can still be written.",
+                [](std::string_view value, Options& options) {
+                  options.filesystem.allows_edits = value == "on";
+                  return kRight;
+                }},
     // Without the kernel's checks all users would have the rights of the mount's user.
     MountOption{
         "allow_other", "", "Other users may use the mount. Implies default_permissions.",

@@ -5,10 +5,10 @@
 
 namespace stfs {
 
-ShardPermissions::ShardPermissions(const Model& model, const Overrides& overrides)
-    : model_(model), overrides_(overrides), shown_(model.shards().size()) {
+ShardPermissions::ShardPermissions(const Versioned<Model>& model, const Overrides& overrides)
+    : model_(model), overrides_(overrides), shown_(model->shards().size()) {
   for (std::uint32_t shard = 0; shard < shown_.size(); ++shard) {
-    if (!model_.shards()[shard].archive) continue;
+    if (!model_->shards()[shard].archive) continue;
     if (const auto found = look(shard); !found) log::error("{}", found.error().message);
   }
 }
@@ -16,7 +16,7 @@ ShardPermissions::ShardPermissions(const Model& model, const Overrides& override
 Result<bool> ShardPermissions::look(std::uint32_t shard) {
   constexpr mode_t kReadWrite = 0666;
   constexpr mode_t kWrite = 0222;
-  auto found = permissions_of(*model_.reader(shard).local_file());
+  auto found = permissions_of(*model_->reader(shard).local_file());
   if (!found) return pass_on(std::move(found));
   found->mode &= overrides_.is_read_only ? kReadWrite & ~kWrite : kReadWrite;
   found->uid = overrides_.uid.value_or(found->uid);

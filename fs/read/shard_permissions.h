@@ -11,6 +11,7 @@
 
 #include "core/model/model.h"
 #include "core/storage/permissions.h"
+#include "fs/base/versioned.h"
 
 namespace stfs {
 
@@ -24,7 +25,7 @@ class ShardPermissions {
     std::optional<gid_t> gid;
   };
   /// @param model  must outlive this object.
-  ShardPermissions(const Model& model, const Overrides& overrides);
+  ShardPermissions(const Versioned<Model>& model, const Overrides& overrides);
 
   [[nodiscard]] Permissions of_shard(std::uint32_t shard) const;
   [[nodiscard]] Permissions of_all() const;
@@ -34,7 +35,7 @@ class ShardPermissions {
   Result<bool> look(std::uint32_t shard);
 
  private:
-  const Model& model_;
+  const Versioned<Model>& model_;
   const Overrides overrides_;
   mutable std::mutex mutex_;                       // guards what follows
   std::vector<std::optional<Permissions>> shown_;  // by shard; none without a file

@@ -19,7 +19,7 @@ constexpr int kAttempts = 16;
 }  // namespace
 
 TensorReader::ContentState TensorReader::content_state(TensorId tensor) const {
-  return {.generation = states_.of(tensor).generation, .turns = lock_of(model_.place(tensor)).turns()};
+  return {.generation = states_.of(tensor).generation, .turns = lock_of(model_->place(tensor)).turns()};
 }
 
 Result<std::string> TensorReader::checksum(TensorId tensor) const {
@@ -40,7 +40,7 @@ Result<std::optional<std::string>> TensorReader::try_checksum(TensorId tensor) c
   ContentState state;
   {
     // Waits for a running change to end, and delays no other.
-    const std::shared_lock wait(lock_of(model_.place(tensor)));
+    const std::shared_lock wait(lock_of(model_->place(tensor)));
     state = content_state(tensor);
   }
   // False if another program has changed the archive and this mount has not noticed it yet. Plain reads of
@@ -53,7 +53,7 @@ Result<std::optional<std::string>> TensorReader::try_checksum(TensorId tensor) c
     if (known != checksums_.end() && known->second.state == state) return std::optional(known->second.text);
   }
   Checksum sum;
-  const ByteRange range = model_.file_range(tensor);
+  const ByteRange range = model_->file_range(tensor);
   std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPieceBytes, range.size_bytes)));
   for (std::uint64_t done = 0; done < range.size_bytes;) {
     if (Cancellation::is_requested()) {

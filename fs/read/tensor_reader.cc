@@ -9,11 +9,11 @@
 
 namespace stfs {
 
-TensorReader::TensorReader(const Model& model, const TensorStates& states)
+TensorReader::TensorReader(const Versioned<Model>& model, const TensorStates& states)
     : model_(model),
       states_(states),
-      locks_(std::clamp<std::size_t>(model.tensors().size(), 1, kMostLocks)),
-      is_broken_(model.shards().size()) {}
+      locks_(std::clamp<std::size_t>(model->tensors().size(), 1, kMostLocks)),
+      is_broken_(model->shards().size()) {}
 
 bool TensorReader::note_broken(std::uint32_t shard) {
   is_any_broken_ = true;
@@ -21,18 +21,19 @@ bool TensorReader::note_broken(std::uint32_t shard) {
 }
 
 Result<const ArchiveReader*> TensorReader::unbroken_archive_of(TensorId tensor) const {
-  const TensorPlace place = model_.place(tensor);
-  if (!is_broken_[place.shard]) return &model_.reader(place.shard);
+  const TensorPlace place = model_->place(tensor);
+  if (!is_broken_[place.shard]) return &model_->reader(place.shard);
   return fail(ErrorCode::ArchiveChanged, EIO,
-              label_of(tensor) + (model_.is_of_base(place.shard) ? ": the base of the delta has changed"
-                                                                 : ": the archive's header has changed"));
+              label_of(tensor) + (model_->is_of_base(place.shard) ? ": the base of the delta has changed"
+                                                                  : ": the archive's header has changed"));
 }
 
 Result<Bytes> TensorReader::read(TensorId tensor, ByteRange part) const {
   const auto archive = unbroken_archive_of(tensor);
   if (!archive) return tl::unexpected(archive.error());
-  const std::uint64_t offset = model_.file_range(tensor).offset + part.offset;
-  std::shared_lock lock(lock_of(model_.place(tensor)));
+  std::shared_lock lock(lock_of(model_->place(tensor)));
+  // With the lock: an edit may move the tensor (end_moves()).
+  const std::uint64_t offset = model_->file_range(tensor).offset + part.offset;
   auto mapped = (*archive)->map({offset, part.size_bytes});
   if (!mapped) return pass_on(std::move(mapped));
   if (!mapped->empty()) return Bytes(*mapped, std::move(lock));
@@ -44,8 +45,8 @@ Result<Bytes> TensorReader::read(TensorId tensor, ByteRange part) const {
 Result<void> TensorReader::copy(TensorId tensor, std::uint64_t offset, std::span<std::byte> to) const {
   const auto archive = unbroken_archive_of(tensor);
   if (!archive) return tl::unexpected(archive.error());
-  const std::shared_lock lock(lock_of(model_.place(tensor)));
-  return (*archive)->read_through(to, model_.file_range(tensor).offset + offset);
+  const std::shared_lock lock(lock_of(model_->place(tensor)));
+  return (*archive)->read_through(to, model_->file_range(tensor).offset + offset);
 }
 
 ViewSource TensorReader::view_source() const {
@@ -57,8 +58,8 @@ ViewSource TensorReader::view_source() const {
   source.read_parts = [this](TensorId tensor, const ViewSource::Work& work) -> Result<void> {
     const auto archive = unbroken_archive_of(tensor);
     if (!archive) return tl::unexpected(archive.error());
-    const std::shared_lock lock(lock_of(model_.place(tensor)));
-    const ByteRange whole = model_.file_range(tensor);
+    const std::shared_lock lock(lock_of(model_->place(tensor)));
+    const ByteRange whole = model_->file_range(tensor);
     std::vector<std::byte> scratch;
     return work(
         {.read =
@@ -70,18 +71,22 @@ ViewSource TensorReader::view_source() const {
   source.read_header = [this](ByteRange range) -> Result<std::vector<std::byte>> {
     if (is_broken_[0]) {
       return fail(ErrorCode::ArchiveChanged, EIO,
-                  model_.front().path().string() + ": the archive's header has changed");
+                  model_->front().path().string() + ": the archive's header has changed");
     }
     std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
-    if (auto read = model_.front().read_through(bytes, range.offset); !read) return pass_on(std::move(read));
+    if (auto read = model_->front().read_through(bytes, range.offset); !read) return pass_on(std::move(read));
     return bytes;
   };
   return source;
 }
 
+void TensorReader::wait_for_readers() const {
+  for (ReaderWriterLock& lock : locks_) const std::scoped_lock none_inside(lock);
+}
+
 std::string TensorReader::label_of(TensorId tensor) const {
-  return fmt::format("{}: tensor \"{}\"", model_.archive_of(tensor).path().string(),
-                     model_.tensor(tensor).name);
+  return fmt::format("{}: tensor \"{}\"", model_->archive_of(tensor).path().string(),
+                     model_->tensor(tensor).name);
 }
 
 }  // namespace stfs

@@ -13,6 +13,7 @@
 
 #include "core/base/reader_writer_lock.h"
 #include "core/model/model.h"
+#include "fs/base/versioned.h"
 #include "fs/read/tensor_states.h"
 #include "fs/read/views_source.h"
 #include "fs/tree/bytes.h"
@@ -24,7 +25,7 @@ namespace stfs {
 class TensorReader {
  public:
   /// Both must outlive this object.
-  TensorReader(const Model& model, const TensorStates& states);
+  TensorReader(const Versioned<Model>& model, const TensorStates& states);
 
   /// Returns a range of a tensor for a reply. The reply refers to the map if there is one, and then holds the
   /// tensor's lock. The range must lie inside the tensor.
@@ -43,6 +44,8 @@ class TensorReader {
   [[nodiscard]] ReaderWriterLock& lock_of(TensorPlace place) const {
     return locks_[(place.shard + number_of(place.tensor)) % locks_.size()];
   }
+  /// Returns when all readers that have a tensor's lock now have given it back.
+  void wait_for_readers() const;
   /// "ARCHIVE: tensor "NAME"", for messages.
   [[nodiscard]] std::string label_of(TensorId tensor) const;
 
@@ -67,7 +70,7 @@ class TensorReader {
   /// @return nothing if the tensor was changed meanwhile.
   [[nodiscard]] Result<std::optional<std::string>> try_checksum(TensorId tensor) const;
 
-  const Model& model_;
+  const Versioned<Model>& model_;
   const TensorStates& states_;
   mutable std::vector<ReaderWriterLock> locks_;  // one for each tensor, if there are not too many
   std::vector<std::atomic<bool>> is_broken_;     // by shard

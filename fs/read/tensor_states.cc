@@ -10,11 +10,11 @@ struct timespec timespec_of(std::int64_t ns) {
   return {.tv_sec = ns / kSecond, .tv_nsec = ns % kSecond};
 }
 
-TensorStates::TensorStates(const Model& model, std::uint64_t least_generation)
-    : model_(model), of_shards_(model.shards().size()) {
+TensorStates::TensorStates(const Versioned<Model>& model, std::uint64_t least_generation)
+    : model_(model), of_shards_(model->shards().size()) {
   for (std::size_t shard = 0; shard < of_shards_.size(); ++shard) {
-    if (!model_.shards()[shard].archive) continue;
-    const std::int64_t mtime_ns = model_.shards()[shard].archive->identity().mtime_ns;
+    if (!model_->shards()[shard].archive) continue;
+    const std::int64_t mtime_ns = model_->shards()[shard].archive->identity().mtime_ns;
     // Generations begin with the time of the archive's last change, so that they also grow from mount to
     // mount.
     of_shards_[shard] = {.generation = std::max(least_generation, static_cast<std::uint64_t>(mtime_ns)),
@@ -25,7 +25,7 @@ TensorStates::TensorStates(const Model& model, std::uint64_t least_generation)
 TensorStates::State TensorStates::of(TensorId tensor) const {
   const std::scoped_lock lock(mutex_);
   const auto changed = of_tensors_.find(tensor);
-  return changed == of_tensors_.end() ? of_shards_[model_.place(tensor).shard] : changed->second;
+  return changed == of_tensors_.end() ? of_shards_[model_->place(tensor).shard] : changed->second;
 }
 
 std::uint64_t TensorStates::newest_generation() const {
@@ -37,7 +37,7 @@ std::uint64_t TensorStates::newest_generation() const {
 }
 
 TensorStates::State& TensorStates::changed(TensorId tensor) {
-  return of_tensors_.try_emplace(tensor, of_shards_[model_.place(tensor).shard]).first->second;
+  return of_tensors_.try_emplace(tensor, of_shards_[model_->place(tensor).shard]).first->second;
 }
 
 void TensorStates::note_commit(TensorId tensor, std::int64_t mtime_ns,
@@ -52,7 +52,7 @@ void TensorStates::note_foreign_change(std::uint32_t shard, std::int64_t mtime_n
   const std::scoped_lock lock(mutex_);
   std::uint64_t newest = of_shards_[shard].generation;
   std::erase_if(of_tensors_, [&](const auto& changed) {
-    if (model_.place(changed.first).shard != shard) return false;
+    if (model_->has(changed.first) && model_->place(changed.first).shard != shard) return false;
     newest = std::max(newest, changed.second.generation);
     return true;
   });

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/model/model.h"
+#include "fs/base/versioned.h"
 
 namespace stfs {
 
@@ -25,7 +26,7 @@ class TensorStates {
 
   /// @param model             must outlive this object.
   /// @param least_generation  no tensor begins with a lower one.
-  TensorStates(const Model& model, std::uint64_t least_generation);
+  TensorStates(const Versioned<Model>& model, std::uint64_t least_generation);
 
   [[nodiscard]] State of(TensorId tensor) const;
   /// The newest of all tensors.
@@ -41,7 +42,7 @@ class TensorStates {
  private:
   [[nodiscard]] State& changed(TensorId tensor);
 
-  const Model& model_;
+  const Versioned<Model>& model_;
   mutable std::mutex mutex_;      // guards what follows
   std::vector<State> of_shards_;  // of all tensors that no commit has changed
   std::unordered_map<TensorId, State> of_tensors_;

@@ -51,34 +51,69 @@ std::optional<std::string_view> flat_name_in(Ino directory, std::string_view nam
 
 }  // namespace
 
-Views::Views(const Model& model, const TensorTree& tree, Layout layout, ViewSource source, Activity& activity)
-    : model_(model),
-      unserved_(tree.unserved()),
-      names_(model, tree.table(), layout),
-      source_(std::move(source)),
-      whole_(model_, source_),
-      activity_(activity),
-      marks_(model.ids().end()) {
+Views::Shown::Shown(const TensorTree::Version& tree) : model(tree.model), names(tree) {
   const TensorIndex& tensors = model.tensors();
   for (std::uint32_t position = 0; position < tensors.size(); ++position) {
-    if (is_floating(tensors[position].dtype)) floating_.push_back(model.ids().of(position));
+    if (is_floating(tensors[position].dtype)) floating.push_back(model.ids().of(position));
   }
+}
+
+Views::Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource source, Activity& activity)
+    : model_(model),
+      tree_(tree),
+      unserved_(tree.unserved()),
+      source_(std::move(source)),
+      shown_(std::make_shared<Shown>(tree.version())),
+      whole_(model.owner(), source_, kNpy),
+      activity_(activity),
+      marks_(model->ids().end()) {}
+
+void Views::show(std::vector<std::shared_ptr<void>>& replaced, bool is_edited) {
+  marks_.grow(model_->ids().end());
+  replaced.push_back(shown_.replace(std::make_shared<Shown>(tree_.version())));
+  if (is_edited) whole_.show(model_.owner());
+}
+
+bool Views::shows(TensorId tensor) const {
+  if (whole_.has_before(tensor)) return true;
+  const std::scoped_lock lock(mutex_);
+  return std::ranges::any_of(
+      counted_, [&](const auto& file) { return file.second.slice && file.second.slice->tensor == tensor; });
+}
+
+std::vector<std::pair<Ino, std::string>> Views::drop_names(TensorId tensor) {
+  std::vector<std::pair<Ino, std::string>> entries;
+  const std::uint8_t marks = marks_[number_of(tensor)];
+  if ((marks & (kNpyName | kFloat32Name)) != 0) {
+    const std::string name = shown_->names.npy_name(tensor);
+    if ((marks & kNpyName) != 0) entries.emplace_back(kNpy, name);
+    if ((marks & kFloat32Name) != 0) entries.emplace_back(kFloat32, name);
+  }
+  const std::scoped_lock lock(mutex_);
+  for (auto slice = slices_.begin(); slice != slices_.end();) {
+    const bool is_its = counted_.at(slice->second).slice->tensor == tensor;
+    if (is_its) entries.emplace_back(kSlice, slice->first);
+    slice = is_its ? slices_.erase(slice) : std::next(slice);
+  }
+  return entries;
 }
 
 std::string_view Views::kind(Ino ino) {
   if (is_npy(ino)) return kNpyView;
   if (is_float32(ino)) return kFloat32View;
-  if (ino == kArchive) return kArchiveView;
+  if (is_archive(ino)) return kArchiveView;
   return is_counted(ino) && !is_stats(ino) ? kSliceView : kDocumentView;
 }
 
 bool Views::exists(Ino ino) const {
-  if (is_npy(ino)) return model_.ids().position(tensor_from(ino, kNpyFiles)).has_value();
+  if (is_npy(ino)) return model_->has(tensor_from(ino, kNpyFiles));
   if (is_float32(ino)) {
-    const auto position = model_.ids().position(tensor_from(ino, kFloat32Files));
-    return position && is_floating(model_.tensors()[*position].dtype);
+    const Model& model = *model_;
+    const TensorId tensor = tensor_from(ino, kFloat32Files);
+    return model.has(tensor) && is_floating(model.tensor(tensor).dtype);
   }
-  if (!is_counted(ino)) return ino >= kNpy && ino <= kArchive;
+  if (whole(ino)) return whole_.view(ino) != nullptr;
+  if (!is_counted(ino)) return is_directory(ino);
   const std::scoped_lock lock(mutex_);
   return counted_.contains(ino);
 }
@@ -91,7 +126,7 @@ Node Views::node(Ino ino) const {
 Result<Ino> Views::find_top(std::string_view name) {
   const auto entry = std::ranges::find(kEntries, name, &FixedEntry::name);
   if (entry == kEntries.end()) return not_found();
-  return entry->ino == kStatsJson ? add_stats() : entry->ino;
+  return entry->ino == kStatsJson ? add_stats() : present(entry->ino);
 }
 
 Result<Ino> Views::find(Ino directory, std::string_view name) {
@@ -103,17 +138,17 @@ Result<Ino> Views::find(Ino directory, std::string_view name) {
 }
 
 Result<Ino> Views::find_tensor(Ino directory, std::string_view name) {
-  const auto tensor = names_.tensor_of_npy(name);
+  const auto tensor = shown_->names.tensor_of_npy(name);
   if (!tensor) return not_found();
   if (directory == kNpy) return kNpyFiles + number_of(*tensor);
-  if (!is_floating(model_.tensor(*tensor).dtype)) return not_found();
+  if (!is_floating(model_->tensor(*tensor).dtype)) return not_found();
   return kFloat32Files + number_of(*tensor);
 }
 
 Result<Ino> Views::find_slice(std::string_view name) {
   const auto parts = split_slice_name(name);
   if (!parts) return not_found();
-  const auto tensor = names_.tensor_of_flat(parts->tensor);
+  const auto tensor = shown_->names.tensor_of_flat(parts->tensor);
   if (!tensor) return not_found();
   const std::scoped_lock lock(mutex_);
   const auto known = slices_.find(name);
@@ -124,7 +159,7 @@ Result<Ino> Views::find_slice(std::string_view name) {
     if (!std::exchange(found.is_queued, true)) queue_.push_back(known->second);
     return known->second;
   }
-  auto file = slice_file(*parts, *tensor, model_.tensor(*tensor));
+  auto file = slice_file(*parts, *tensor, model_->tensor(*tensor));
   if (!file) return pass_on(std::move(file));
   const Ino ino = next_slice_++;
   Counted& made = counted_[ino];
@@ -142,20 +177,25 @@ Ino Views::add_stats() {
   Counted& made = counted_[next_stats_];
   made.lookups = 1;
   made.stats = std::make_shared<const Activity::Snapshot>(
-      activity_.take_snapshot(model_.tensors().size(), slices_.size(), is_broken_));
+      activity_.take_snapshot(model_->ids().size(), slices_.size(), is_broken_));
   return next_stats_++;
 }
 
-void Views::forget(Ino ino, std::uint64_t lookups) {
-  if (!is_counted(ino)) return;
+bool Views::forget(Ino ino, std::uint64_t lookups) {
+  if (whole(ino)) return whole_.forget(ino, lookups);
+  if (!is_counted(ino)) return false;
   const std::scoped_lock lock(mutex_);
   const auto found = counted_.find(ino);
-  if (found == counted_.end()) return;
+  if (found == counted_.end()) return false;
   Counted& file = found->second;
   file.lookups -= std::min(file.lookups, lookups);
-  if (file.lookups != 0) return;
-  if (file.slice) slices_.erase(file.name);
+  if (file.lookups != 0) return false;
+  const bool is_slice = file.slice != nullptr;
+  // Another slice may have the name: of a tensor that came after this one was deleted.
+  if (const auto named = slices_.find(file.name); is_slice && named != slices_.end() && named->second == ino)
+    slices_.erase(named);
   counted_.erase(found);
+  return is_slice;
 }
 
 std::optional<std::string> Views::slice_to_forget() {
@@ -171,21 +211,28 @@ std::optional<std::string> Views::slice_to_forget() {
 }
 
 void Views::visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const {
-  for (std::uint32_t number = 0; number < marks_.size(); ++number) {
-    const std::uint8_t marks = marks_[number];
-    if ((marks & kNpyName) != 0) visit(kNpy, names_.npy_name(TensorId{number}));
-    if ((marks & kFloat32Name) != 0) visit(kFloat32, names_.npy_name(TensorId{number}));
+  const Shown& shown = *shown_;
+  const TensorIds& ids = shown.model.ids();
+  for (std::uint32_t position = 0; position < ids.size(); ++position) {
+    const TensorId tensor = ids.of(position);
+    const std::uint8_t marks = marks_[number_of(tensor)];
+    if ((marks & kNpyName) != 0) visit(kNpy, shown.names.npy_name(tensor));
+    if ((marks & kFloat32Name) != 0) visit(kFloat32, shown.names.npy_name(tensor));
   }
   const std::scoped_lock lock(mutex_);
   for (const auto& [name, ino] : slices_) visit(kSlice, name);
 }
 
 void Views::list(Ino directory, std::uint64_t position, const VisitEntry& visit) const {
+  const Shown& shown = *shown_;
   const bool is_npy = directory == kNpy;
-  const std::size_t count = is_npy ? model_.tensors().size() : directory == kFloat32 ? floating_.size() : 0;
+  const std::size_t count = is_npy                  ? shown.model.ids().size()
+                            : directory == kFloat32 ? shown.floating.size()
+                                                    : 0;
   visit_entries(directory, kHiddenIno, count, position, visit, [&](std::size_t at) {
-    const TensorId tensor = is_npy ? model_.ids().of(static_cast<std::uint32_t>(at)) : floating_[at];
-    return std::pair(names_.npy_name(tensor), (is_npy ? kNpyFiles : kFloat32Files) + number_of(tensor));
+    const TensorId tensor =
+        is_npy ? shown.model.ids().of(static_cast<std::uint32_t>(at)) : shown.floating[at];
+    return std::pair(shown.names.npy_name(tensor), (is_npy ? kNpyFiles : kFloat32Files) + number_of(tensor));
   });
 }
 
@@ -209,15 +256,21 @@ std::optional<std::vector<std::uint64_t>> Views::slice_shape(Ino ino) const {
 }
 
 std::string Views::head_of(Ino ino) const {
-  const Tensor tensor = model_.tensor(*this->tensor(ino));
+  const Tensor tensor = model_->tensor(*this->tensor(ino));
   return is_float32(ino) ? float32_header(tensor)
                          : npy_header(npy_form(tensor.dtype, tensor.shape, tensor.data.size_bytes));
 }
 
 Result<std::uint64_t> Views::size_bytes(Ino ino) const {
-  if (ino == kHeaderJson) return whole_.header_json_bytes();
-  if (ino == kMetadataJson) return whole_.metadata_json().size();
-  if (ino == kArchive) return whole_.size_bytes();
+  if (const auto part = whole(ino)) {
+    const auto view = whole_.view(ino);
+    if (!view) return not_found();
+    switch (*part) {
+      case WholeViews::Part::HeaderJson: return view->header_json_bytes();
+      case WholeViews::Part::MetadataJson: return view->metadata_json().size();
+      case WholeViews::Part::Archive: return view->size_bytes();
+    }
+  }
   if (is_stats(ino)) {
     const auto stats = stats_of(ino);
     if (!stats) return not_found();
@@ -229,7 +282,7 @@ Result<std::uint64_t> Views::size_bytes(Ino ino) const {
     if (!slice) return not_found();
     return slice->size_bytes();
   }
-  const Tensor tensor = model_.tensor(*this->tensor(ino));
+  const Tensor tensor = model_->tensor(*this->tensor(ino));
   const std::uint64_t data =
       is_float32(ino) ? element_count(tensor.shape) * sizeof(float) : tensor.data.size_bytes;
   return head_of(ino).size() + data;
@@ -240,8 +293,14 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
   if (!size) return tl::unexpected(size.error());
   if (offset >= *size) return Bytes();
   const ByteRange range{offset, std::min<std::uint64_t>(wanted_bytes, *size - offset)};
-  if (ino == kHeaderJson) return whole_.read_header_json(range);
-  if (ino == kMetadataJson) return part_of(whole_.metadata_json(), range);
+  if (const auto part = whole(ino)) {
+    const auto view = whole_.view(ino);
+    if (!view) return not_found();
+    if (*part == WholeViews::Part::HeaderJson) return view->read_header_json(range);
+    if (*part == WholeViews::Part::MetadataJson) return part_of(view->metadata_json(), range);
+    mark(ino, range);
+    return view->read(range);
+  }
   if (is_stats(ino)) {
     const auto stats = stats_of(ino);
     if (!stats) return not_found();
@@ -249,7 +308,6 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
     return part_of(stats->text, range);
   }
   mark(ino, range);
-  if (ino == kArchive) return whole_.read(range);
   const auto slice = slice_of(ino);
   const std::string head = slice ? slice->head : head_of(ino);
   const ByteRange in_head = range.intersection({0, head.size()});
@@ -267,7 +325,7 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
   if (!body.empty()) {
     const std::uint64_t at = range.offset + in_head.size_bytes - head.size();
     auto copied = slice             ? copy_slice(*slice, at, source_, body)
-                  : is_float32(ino) ? copy_float32(model_.tensor(tensor), tensor, at, source_, body)
+                  : is_float32(ino) ? copy_float32(model_->tensor(tensor), tensor, at, source_, body)
                                     : source_.copy(tensor, at, body);
     if (!copied) return pass_on(std::move(copied));
   }
@@ -285,8 +343,8 @@ void Views::mark(Ino ino, ByteRange range) const {
     marks_[ino - kNpyFiles] |= kNpyMark | kNpyName;
   } else if (is_float32(ino)) {
     marks_[ino - kFloat32Files] |= kFloat32Mark | kFloat32Name;
-  } else if (ino == kArchive) {
-    whole_.for_each_tensor(range, [this](TensorId tensor) { marks_[number_of(tensor)] |= kArchiveMark; });
+  } else if (const auto view = is_archive(ino) ? whole_.view(ino) : nullptr) {
+    view->for_each_tensor(range, [this](TensorId tensor) { marks_[number_of(tensor)] |= kArchiveMark; });
   }
 }
 
@@ -318,12 +376,13 @@ std::vector<Stale> Views::stale(TensorId first, TensorId last) {
     if ((marks & kFloat32Mark) != 0) add(kFloat32Files + number);
     all |= marks;
   }
-  if ((all & kArchiveMark) != 0) add(kArchive);
-  if (is_broken_) add(kHeaderJson);
+  if ((all & kArchiveMark) != 0) {
+    for (const Ino archive : whole_.archives()) add(archive);
+  }
+  if (is_broken_) add(present(kHeaderJson));
   const std::scoped_lock lock(mutex_);
-  for (const auto& [name, ino] : slices_) {
-    const TensorId tensor = counted_.at(ino).slice->tensor;
-    if (tensor >= first && tensor <= last) add(ino);
+  for (const auto& [ino, file] : counted_) {
+    if (file.slice && file.slice->tensor >= first && file.slice->tensor <= last) add(ino);
   }
   return stale;
 }

@@ -28,16 +28,18 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/model/model.h"
 #include "fs/read/views_activity.h"
-#include "fs/read/views_archive.h"
 #include "fs/read/views_names.h"
 #include "fs/read/views_slice.h"
 #include "fs/read/views_source.h"
+#include "fs/read/whole_views.h"
 #include "fs/tree/directory.h"
 #include "fs/tree/inode_table.h"
+#include "fs/tree/per_tensor.h"
 #include "fs/tree/tensor_tree.h"
 
 namespace stfs {
@@ -68,9 +70,14 @@ class Views final : public Directory {
                                                           {"archive.safetensors", kArchive}}};
 
   /// @param tree  the mount's. Model, tree and activity must outlive the views.
-  Views(const Model& model, const TensorTree& tree, Layout layout, ViewSource source, Activity& activity);
+  Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource source, Activity& activity);
 
   static bool owns(Ino ino) { return ino >= kNpy && ino < kEnd; }
+  /// header.json, metadata.json and archive.safetensors of any version (whole_views.h).
+  static std::optional<WholeViews::Part> whole(Ino ino) {
+    return ino >= kNpy && ino < kNpyFiles ? WholeViews::part(ino, kNpy) : std::nullopt;
+  }
+  static bool is_archive(Ino ino) { return whole(ino) == WholeViews::Part::Archive; }
   /// True for a slice or a stats file. forget() frees its number, and the kernel must not cache its name.
   static bool is_counted(Ino ino) { return ino >= kCounted && ino < kEnd; }
   static bool is_stats(Ino ino) { return ino >= kStatsFiles && ino < kEnd; }
@@ -85,7 +92,12 @@ class Views final : public Directory {
   Result<Ino> find_top(std::string_view name);
   /// npy/ lists each tensor, float32/ the floating ones, slice/ nothing.
   void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override;
-  void forget(Ino ino, std::uint64_t lookups);
+  /// Counts a look-up that the kernel gets of a file that is not counted yet (is_counted()).
+  void note_lookup(Ino ino) {
+    if (whole(ino)) whole_.note_lookup(ino);
+  }
+  /// @return whether tensors may have lost the last file that shows them.
+  bool forget(Ino ino, std::uint64_t lookups);
   /// Returns the name of a slice that the kernel should be asked to forget, if the kernel knows too many: the
   /// kernel by itself forgets only when memory runs short. Call after each look-up in slice/.
   std::optional<std::string> slice_to_forget();
@@ -97,7 +109,10 @@ class Views final : public Directory {
   [[nodiscard]] Result<std::uint64_t> size_bytes(Ino ino) const;
   Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t wanted_bytes);
   /// True if this view shows the file of a single archive byte for byte.
-  [[nodiscard]] bool is_the_archive(Ino ino) const { return ino == kArchive && whole_.is_the_archive(); }
+  [[nodiscard]] bool is_the_archive(Ino ino) const {
+    const auto view = is_archive(ino) ? whole_.view(ino) : nullptr;
+    return view && view->is_the_archive();
+  }
   /// The tensor that a view shows; nothing for a view of the whole model.
   [[nodiscard]] std::optional<TensorId> tensor(Ino ino) const;
   /// The shape of a slice's selection.
@@ -112,6 +127,24 @@ class Views final : public Directory {
   [[nodiscard]] std::vector<Stale> told(TensorId first, TensorId last) const;
 
   void note_broken() { is_broken_ = true; }
+
+  /// The number of an entry of kEntries now.
+  [[nodiscard]] Ino present(Ino entry) const {
+    const auto part = whole(entry);
+    return part ? whole_.present(*part) : entry;
+  }
+  /// Whether a file that the kernel knows shows the tensor: a slice, or the model before an edit.
+  [[nodiscard]] bool shows(TensorId tensor) const;
+  /// Call before an edit changes the archive.
+  Result<void> prepare_next() { return whole_.prepare_next(); }
+  /// Shows the model as it is now; after the tree. One thread at a time.
+  /// @param replaced   gets what must stay until the calls that are running have ended.
+  /// @param is_edited  false: it has the same tensors as before.
+  void show(std::vector<std::shared_ptr<void>>& replaced, bool is_edited);
+  /// Call before an edit changes the name or the form of a tensor, or deletes it: no name of a view leads to
+  /// it from then on until it is looked up anew.
+  /// @return the entries of our directories that the kernel may have cached.
+  std::vector<std::pair<Ino, std::string>> drop_names(TensorId tensor);
 
  private:
   // What the kernel may have cached of a tensor's views. The last two marks are never taken back.
@@ -141,15 +174,22 @@ class Views final : public Directory {
   /// Notes that the kernel may cache the bytes that it is about to get from the view.
   void mark(Ino ino, ByteRange range) const;
 
-  const Model& model_;
+  const Versioned<Model>& model_;
+  const TensorTree& tree_;
   const UnservedTensors& unserved_;
-  const ViewNames names_;
   const ViewSource source_;
-  const ArchiveView whole_;
+  /// Of one version of the model.
+  struct Shown {
+    explicit Shown(const TensorTree::Version& tree);
+    const Model& model;
+    const ViewNames names;
+    std::vector<TensorId> floating;  // the tensors in float32/
+  };
+  Versioned<Shown> shown_;
+  WholeViews whole_;
   Activity& activity_;
   std::atomic<bool> is_broken_ = false;
-  mutable std::vector<std::atomic<std::uint8_t>> marks_;  // by id; set before its bytes are read
-  std::vector<TensorId> floating_;                        // the tensors in float32/
+  PerTensor<std::atomic<std::uint8_t>> marks_;  // by id; set before its bytes are read
 
   mutable std::mutex mutex_;  // guards what follows
   std::unordered_map<Ino, Counted> counted_;

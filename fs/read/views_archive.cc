@@ -86,12 +86,43 @@ Result<void> ArchiveView::append_head(ByteRange part, std::uint64_t data_at,
   const ByteRange json = ByteRange{at, part.end() - at}.intersection(
       {kHeaderLengthBytes, model_.front_version().header->size_bytes});
   if (!json.empty()) {
-    const auto bytes = source_.read_header(json);
+    const auto bytes = read_header(json);
     if (!bytes) return tl::unexpected(bytes.error());
     to.insert(to.end(), bytes->begin(), bytes->end());
   }
   to.resize(static_cast<std::size_t>(part.size_bytes), std::byte{' '});
   return {};
+}
+
+Result<void> ArchiveView::keep_head() {
+  if (model_.is_rearranged()) {
+    const auto head = merged_head();  // is kept
+    return head ? Result<void>() : tl::unexpected(head.error());
+  }
+  if (auto known = header_json_bytes(); !known) return tl::unexpected(known.error());
+  auto bytes = source_.read_header({0, model_.front_version().data_offset()});
+  if (!bytes) return pass_on(std::move(bytes));
+  auto kept = std::make_shared<const std::vector<std::byte>>(std::move(*bytes));
+  const std::scoped_lock lock(mutex_);
+  kept_head_ = std::move(kept);
+  return {};
+}
+
+Result<std::vector<std::byte>> ArchiveView::read_header(ByteRange range) const {
+  const auto kept_head = [this] {
+    const std::scoped_lock lock(mutex_);
+    return kept_head_;
+  };
+  auto kept = kept_head();
+  if (!kept) {
+    auto read = source_.read_header(range);
+    // An edit may have changed the file meanwhile. It has kept the header before.
+    kept = kept_head();
+    if (!kept) return read;
+  }
+  const auto part = std::span(*kept).subspan(static_cast<std::size_t>(range.offset),
+                                             static_cast<std::size_t>(range.size_bytes));
+  return std::vector<std::byte>(part.begin(), part.end());
 }
 
 Result<Bytes> ArchiveView::read(ByteRange range) const {
@@ -158,7 +189,7 @@ Result<Bytes> ArchiveView::read_header_json(ByteRange range) const {
       return pass_on(std::move(put));
     return Bytes(std::move(bytes));
   }
-  auto bytes = source_.read_header({kHeaderLengthBytes + range.offset, range.size_bytes});
+  auto bytes = read_header({kHeaderLengthBytes + range.offset, range.size_bytes});
   if (!bytes) return pass_on(std::move(bytes));
   return Bytes(std::move(*bytes));
 }

@@ -6,10 +6,12 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/model/model.h"
 #include "fs/read/views_source.h"
@@ -36,6 +38,9 @@ class ArchiveView {
   [[nodiscard]] Result<std::uint64_t> header_json_bytes() const;
   [[nodiscard]] Result<Bytes> read_header_json(ByteRange range) const;
 
+  /// Keeps the header as the file has it now: an edit is going to change the file. Other calls may run.
+  Result<void> keep_head();
+
   /// `__metadata__` as a JSON object. The text is made on the first call, and kept.
   [[nodiscard]] const std::string& metadata_json() const;
 
@@ -45,6 +50,8 @@ class ArchiveView {
   [[nodiscard]] Result<std::string_view> merged_head() const;
   [[nodiscard]] Result<void> append_head(ByteRange part, std::uint64_t data_at,
                                          std::vector<std::byte>& to) const;
+  /// Reads the header of a single archive as it is in the file, without the length.
+  [[nodiscard]] Result<std::vector<std::byte>> read_header(ByteRange range) const;
   [[nodiscard]] std::uint32_t first_tensor_at(std::uint64_t data_offset) const;
 
   const Model& model_;
@@ -52,7 +59,8 @@ class ArchiveView {
   mutable std::mutex mutex_;  // guards what follows
   mutable std::optional<std::uint64_t> header_json_bytes_;
   mutable std::optional<std::string> metadata_json_;
-  mutable std::optional<Result<std::string>> merged_head_;  // never changes once it is set
+  mutable std::optional<Result<std::string>> merged_head_;   // never changes once it is set
+  std::shared_ptr<const std::vector<std::byte>> kept_head_;  // of a single archive, from the file's beginning
 };
 
 template <class Visit>

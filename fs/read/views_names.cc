@@ -22,21 +22,13 @@ std::string cut_name(std::string_view flat_name, std::string_view seed) {
 
 }  // namespace
 
-const InodeTable& ViewNames::flat() const {
-  if (layout_ == Layout::Flat) return tree_;
-  std::call_once(has_flat_, [this] {
-    own_flat_ = std::make_unique<InodeTable>(model_.tensors(), model_.ids(), Layout::Flat);
-  });
-  return *own_flat_;
-}
-
 const ViewNames::Long& ViewNames::long_names() const {
   std::call_once(has_long_, [this] {
-    for (std::uint32_t position = 0; position < model_.tensors().size(); ++position) {
-      const TensorId tensor = model_.ids().of(position);
-      const std::string_view flat_name = flat().file_name(InodeTable::ino_of_tensor(tensor));
+    for (std::uint32_t position = 0; position < tree_.model.tensors().size(); ++position) {
+      const TensorId tensor = tree_.model.ids().of(position);
+      const std::string_view flat_name = tree_.flat().file_name(InodeTable::ino_of_tensor(tensor));
       if (fits(flat_name)) continue;
-      std::string seed(model_.tensors()[position].name);
+      std::string seed(tree_.model.tensors()[position].name);
       std::string name = cut_name(flat_name, seed);
       // Another tensor may happen to have this name.
       const auto is_taken = [&] {
@@ -52,7 +44,7 @@ const ViewNames::Long& ViewNames::long_names() const {
 }
 
 std::optional<TensorId> ViewNames::tensor_of_flat(std::string_view file_name) const {
-  const auto ino = flat().find(kRootIno, file_name);
+  const auto ino = tree_.flat().find(kRootIno, file_name);
   if (!ino) return std::nullopt;
   return InodeTable::tensor(*ino);
 }
@@ -73,7 +65,7 @@ std::optional<TensorId> ViewNames::tensor_of_npy(std::string_view file_name) con
 }
 
 std::string ViewNames::npy_name(TensorId tensor) const {
-  const std::string_view name = flat().file_name(InodeTable::ino_of_tensor(tensor));
+  const std::string_view name = tree_.flat().file_name(InodeTable::ino_of_tensor(tensor));
   return fits(name) ? std::string(name) + std::string(kNpySuffix) : long_names().names.at(tensor);
 }
 

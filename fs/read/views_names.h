@@ -2,24 +2,21 @@
 // tensor's flat file name with `.npy` appended.
 #pragma once
 
-#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 
-#include "core/model/model.h"
-#include "fs/tree/inode_table.h"
+#include "fs/tree/tensor_tree.h"
 
 namespace stfs {
 
-/// Any thread may call. Tables that few mounts need are built on first use.
+/// Of one version of the model. Any thread may call. Tables that few mounts need are built on first use.
 class ViewNames {
  public:
-  /// The model and the tree must outlive this object.
-  ViewNames(const Model& model, const InodeTable& tree, Layout layout)
-      : model_(model), tree_(tree), layout_(layout) {}
+  /// The tree's version must outlive this object.
+  explicit ViewNames(const TensorTree::Version& tree) : tree_(tree) {}
 
   [[nodiscard]] std::optional<TensorId> tensor_of_flat(std::string_view file_name) const;
   [[nodiscard]] std::optional<TensorId> tensor_of_npy(std::string_view file_name) const;
@@ -32,14 +29,9 @@ class ViewNames {
     std::unordered_map<TensorId, std::string> names;
   };
 
-  [[nodiscard]] const InodeTable& flat() const;
   [[nodiscard]] const Long& long_names() const;
 
-  const Model& model_;
-  const InodeTable& tree_;
-  const Layout layout_;
-  mutable std::once_flag has_flat_;
-  mutable std::unique_ptr<InodeTable> own_flat_;  // only in layout=tree
+  const TensorTree::Version& tree_;
   mutable std::once_flag has_long_;
   mutable Long long_;
 };

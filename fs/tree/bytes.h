@@ -1,10 +1,11 @@
-// Two types that the whole driver shares: Stale names what the kernel's caches must forget, and Bytes is the
-// result of a read.
+// Types that the whole driver shares: Stale and Outdated name what the kernel's caches must forget, and Bytes
+// is the result of a read.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <shared_mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,13 @@ struct Stale {
   What what = What::Nothing;
 
   static Stale one(Ino ino, What what) { return {ino, ino, what}; }
+};
+
+/// What the kernel must forget after an edit. An entry is told later than the reply if the kernel holds the
+/// lock of its directory for the request (kernel/fuse_handlers.h).
+struct Outdated {
+  std::vector<Stale> stale;
+  std::vector<std::pair<Ino, std::string>> entries;  // a directory and a name in it
 };
 
 /// The result of a read, which KernelReply (kernel_reply.h) sends. It holds either a part of the map, which

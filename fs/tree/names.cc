@@ -5,6 +5,7 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <charconv>
 
 namespace stfs {
 namespace {
@@ -58,6 +59,24 @@ std::string file_name_of(std::string_view name) {
     }
   }
   return encoded.size() <= kMaxFileNameBytes ? encoded : told_apart(encoded, name);
+}
+
+std::optional<std::string> name_of_file(std::string_view file_name) {
+  std::string name;
+  for (std::size_t at = 0; at < file_name.size(); ++at) {
+    if (file_name[at] != '%' || file_name.size() == 1) {
+      name += file_name[at];
+      continue;
+    }
+    unsigned byte = 0;
+    const auto digits = file_name.substr(at + 1, 2);
+    const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), byte, 16);
+    if (error != std::errc{} || end != digits.data() + 2) return std::nullopt;
+    name += static_cast<char>(byte);
+    at += 2;
+  }
+  if (file_name == "%") name.clear();
+  return file_name_of(name) == file_name ? std::optional(std::move(name)) : std::nullopt;
 }
 
 std::string told_apart(std::string_view encoded, std::string_view true_name) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -25,6 +26,10 @@ bool is_plain_file_name(std::string_view name);
 /// `.` and `.safetensors`, and both dots of `..`. The empty name becomes `%`. A result over 255 bytes is cut
 /// as in told_apart(). Different names may be cut to the same prefix, but very unlikely get the same hash.
 std::string file_name_of(std::string_view name);
+
+/// The name whose file_name_of() this is. Nothing if there is none: a `%` without two hexadecimal digits, a
+/// character that would be encoded, or the cut form of a long name.
+std::optional<std::string> name_of_file(std::string_view file_name);
 
 /// Returns `encoded`, cut between two characters to leave room, followed by `~` and 16 hexadecimal digits of
 /// a hash of the true name. Use this form for names that are too long or would collide.

@@ -1,32 +1,70 @@
 // Finds and lists the tensors' files.
 #include "fs/tree/tensor_tree.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "fs/tree/names.h"
 
 namespace stfs {
 
-TensorTree::TensorTree(const Model& model, Layout layout)
-    : table_(model.tensors(), model.ids(), layout), unserved_(model, layout) {}
+TensorTree::TensorTree(const Versioned<Model>& model, Layout layout)
+    : model_(model),
+      layout_(layout),
+      shown_(std::make_shared<Version>(*model, layout)),
+      unserved_(model, layout) {}
+
+void TensorTree::show(std::vector<std::shared_ptr<void>>& replaced) {
+  replaced.push_back(shown_.replace(std::make_shared<Version>(*model_, layout_)));
+}
+
+const InodeTable& TensorTree::Version::flat() const {
+  if (is_flat_) return table;
+  std::call_once(has_flat_, [this] {
+    own_flat_ = std::make_unique<InodeTable>(model.tensors(), model.ids(), Layout::Flat);
+  });
+  return *own_flat_;
+}
+
+std::optional<std::string> TensorTree::name_in(Ino directory, std::string_view file_name) const {
+  const InodeTable& table = this->table();
+  std::string name;
+  for (Ino above = directory; above != kRootIno; above = table.parent(above)) {
+    const auto part = name_of_file(table.file_name(above));
+    if (!part) return std::nullopt;
+    name.insert(0, *part + ".");
+  }
+  const std::size_t dots = static_cast<std::size_t>(std::ranges::count(name, '.'));
+  auto last = name_of_file(file_name);
+  if (!last) return std::nullopt;
+  // A dot would separate directories.
+  if (layout_ == Layout::Tree && dots < kMaxDepth && last->find('.') != std::string::npos)
+    return std::nullopt;
+  return name + *last;
+}
 
 Node TensorTree::node(Ino ino) const {
-  if (!table_.exists(ino)) return {};
-  if (InodeTable::is_directory(ino)) return {.ino = ino, .kind = Node::Kind::Directory};
+  if (InodeTable::is_directory(ino)) {
+    return table().exists(ino) ? Node{.ino = ino, .kind = Node::Kind::Directory} : Node{};
+  }
+  // Also one that was deleted and is still open.
+  if (ino <= kRootIno || !model_->has(InodeTable::tensor(ino))) return {};
   return {.ino = ino, .kind = Node::Kind::Tensor, .tensor = InodeTable::tensor(ino)};
 }
 
 Result<Ino> TensorTree::find(Ino directory, std::string_view name) {
   if (directory == kRootIno && name == kViewsDirectory) return kHiddenIno;
-  if (const auto found = table_.find(directory, name)) return *found;
-  return unserved_.why_missing(unserved_.find(table_, directory, name));
+  const InodeTable& table = this->table();
+  if (const auto found = table.find(directory, name)) return *found;
+  return unserved_.why_missing(unserved_.find(table, directory, name));
 }
 
 void TensorTree::list(Ino directory, std::uint64_t position, const VisitEntry& visit) const {
-  visit_entries(directory, table_.parent(directory), table_.child_count(directory), position, visit,
+  const InodeTable& table = this->table();
+  visit_entries(directory, table.parent(directory), table.child_count(directory), position, visit,
                 [&](std::size_t at) {
-                  const Ino child = table_.child(directory, at);
-                  return std::pair<std::string_view, Ino>(table_.file_name(child), child);
+                  const Ino child = table.child(directory, at);
+                  return std::pair<std::string_view, Ino>(table.file_name(child), child);
                 });
 }
 

@@ -2,20 +2,26 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "core/model/model.h"
+#include "fs/base/versioned.h"
 #include "fs/tree/directory.h"
 #include "fs/tree/inode_table.h"
 #include "fs/tree/unserved_tensors.h"
 
 namespace stfs {
 
-/// Immutable: any thread may call.
+/// Any thread may call. show() changes it, together with the model.
 class TensorTree final : public Directory {
  public:
   /// The model must outlive the tree.
-  TensorTree(const Model& model, Layout layout);
+  TensorTree(const Versioned<Model>& model, Layout layout);
 
   [[nodiscard]] Node node(Ino ino) const override;
   /// Also finds `.safetensors` in the root, which list() leaves out: a copy of the tree contains each tensor
@@ -23,11 +29,35 @@ class TensorTree final : public Directory {
   Result<Ino> find(Ino directory, std::string_view name) override;
   void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override;
 
-  [[nodiscard]] const InodeTable& table() const { return table_; }
+  [[nodiscard]] const InodeTable& table() const { return shown_->table; }
   [[nodiscard]] const UnservedTensors& unserved() const { return unserved_; }
 
+  /// The names of one version of the model. Immutable: any thread may call.
+  struct Version {
+    Version(const Model& of, Layout layout)
+        : model(of), table(of.tensors(), of.ids(), layout), is_flat_(layout == Layout::Flat) {}
+    const Model& model;
+    const InodeTable table;
+    /// The tensors' names in one directory, whatever the layout.
+    [[nodiscard]] const InodeTable& flat() const;
+
+   private:
+    const bool is_flat_;
+    mutable std::once_flag has_flat_;  // few mounts with layout=tree need it
+    mutable std::unique_ptr<InodeTable> own_flat_;
+  };
+  [[nodiscard]] const Version& version() const { return *shown_; }
+  /// The tensor that a new file of that name would be. Nothing if no tensor's file can have the name.
+  [[nodiscard]] std::optional<std::string> name_in(Ino directory, std::string_view file_name) const;
+
+  /// Shows the model as it is now. One thread at a time.
+  /// @param replaced  gets what must stay until the calls that are running have ended.
+  void show(std::vector<std::shared_ptr<void>>& replaced);
+
  private:
-  const InodeTable table_;
+  const Versioned<Model>& model_;
+  const Layout layout_;
+  Versioned<Version> shown_;
   const UnservedTensors unserved_;
 };
 

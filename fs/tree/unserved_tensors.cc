@@ -21,13 +21,13 @@ TensorIndex UnservedTensors::index_of(const Model& model) {
   return std::move(builder).build().value_or(TensorIndex());
 }
 
-UnservedTensors::UnservedTensors(const Model& model, Layout layout)
-    : model_(model), names_(index_of(model)), table_(names_, layout), flat_(names_, Layout::Flat) {}
+UnservedTensors::UnservedTensors(const Versioned<Model>& model, Layout layout)
+    : model_(model), names_(index_of(*model)), table_(names_, layout), flat_(names_, Layout::Flat) {}
 
 const Model::Unserved* UnservedTensors::find_flat(std::string_view file_name) const {
   if (names_.size() == 0) return nullptr;
   const auto at = flat_.find(kRootIno, file_name);
-  return at ? &model_.unserved()[number_of(InodeTable::tensor(*at))] : nullptr;
+  return at ? &model_->unserved()[number_of(InodeTable::tensor(*at))] : nullptr;
 }
 
 const Model::Unserved* UnservedTensors::find(const InodeTable& tree, Ino directory,
@@ -43,7 +43,7 @@ const Model::Unserved* UnservedTensors::find(const InodeTable& tree, Ino directo
   }
   if (!at) return nullptr;
   while (InodeTable::is_directory(*at)) at = table_.child(*at, 0);
-  return &model_.unserved()[number_of(InodeTable::tensor(*at))];
+  return &model_->unserved()[number_of(InodeTable::tensor(*at))];
 }
 
 }  // namespace stfs

@@ -7,6 +7,7 @@
 
 #include "core/format/tensor_index.h"
 #include "core/model/model.h"
+#include "fs/base/versioned.h"
 #include "fs/tree/inode_table.h"
 
 namespace stfs {
@@ -15,7 +16,7 @@ namespace stfs {
 class UnservedTensors {
  public:
   /// The model must outlive this object.
-  UnservedTensors(const Model& model, Layout layout);
+  UnservedTensors(const Versioned<Model>& model, Layout layout);
 
   /// Returns the unserved tensor that would have this name in a directory of the tree. If the name would be a
   /// directory, returns the first unserved tensor below it. Returns null if there is neither.
@@ -26,13 +27,13 @@ class UnservedTensors {
   /// The error for a name that the tree does not have: EIO for an unserved tensor, ENOENT for null.
   [[nodiscard]] tl::unexpected<Error> why_missing(const Model::Unserved* tensor) const {
     if (tensor == nullptr) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
-    return fail(ErrorCode::ArchiveChanged, EIO, model_.why_unserved(*tensor));
+    return fail(ErrorCode::ArchiveChanged, EIO, model_->why_unserved(*tensor));
   }
 
  private:
   static TensorIndex index_of(const Model& model);
 
-  const Model& model_;
+  const Versioned<Model>& model_;
   const TensorIndex names_;  // tensors without bytes, in the order of model.unserved()
   const InodeTable table_;
   const InodeTable flat_;

@@ -7,10 +7,11 @@ namespace stfs {
 
 Result<Staging*> PendingContent::stage() {
   if (staged_ != nullptr) return staged_;
-  if (!group_) group_ = std::make_shared<TransactionGroup>(model_);
+  if (!group_) group_ = std::make_shared<TransactionGroup>(*model_);
   const std::scoped_lock lock(group_->mutex);
-  auto stage = group_->stage(model_.place(tensor_));
+  auto stage = group_->stage(model_->place(tensor_));
   if (stage) staged_ = *stage;
+  has_stage_ = staged_ != nullptr;
   return stage;
 }
 
@@ -19,14 +20,15 @@ Result<void> PendingContent::commit(const TransactionGroup::LockOf& lock_of, con
   // pieces() completes the stage. From here on the stage does not change, so readers may come in.
   if (auto completed = staged_->pieces(); !completed) return pass_on(std::move(completed));
   mutex.admit_readers();
-  auto committed = in_turn({model_.place(tensor_).shard}, [&](const TransactionGroup::OptionsOf& options_of) {
-    const auto options_with_readers = [&](std::uint32_t shard) {
-      auto options = options_of(shard);
-      if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
-      return options;
-    };
-    return group_->commit(options_with_readers, lock_of);
-  });
+  auto committed =
+      in_turn({model_->place(tensor_).shard}, [&](const TransactionGroup::OptionsOf& options_of) {
+        const auto options_with_readers = [&](std::uint32_t shard) {
+          auto options = options_of(shard);
+          if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
+          return options;
+        };
+        return group_->commit(options_with_readers, lock_of);
+      });
   mutex.send_readers_out();
   if (committed) {
     forget();
@@ -49,11 +51,12 @@ void PendingContent::unpark() {
 void PendingContent::forget() {
   if (is_grouped_ && staged_ != nullptr) {
     const std::scoped_lock lock(group_->mutex);
-    group_->drop(model_.place(tensor_));
+    group_->drop(model_->place(tensor_));
   } else if (!is_grouped_) {
     group_.reset();
   }
   staged_ = nullptr;
+  has_stage_ = false;
   was_refused = false;
   show_size();
   writers.clear();

@@ -30,6 +30,7 @@
 #include "core/commit/transaction.h"
 #include "core/model/model.h"
 #include "core/model/transaction_group.h"
+#include "fs/base/versioned.h"
 #include "fs/tree/inode_table.h"
 #include "fs/write/committers.h"
 #include "fs/write/content_lock.h"
@@ -49,10 +50,11 @@ class PendingContent {
  public:
   /// @param model   must outlive the content.
   /// @param group   the group to stage in. Null: each commit is a transaction of its own.
-  PendingContent(const Model& model, TensorId tensor, std::shared_ptr<TransactionGroup> group = nullptr)
+  PendingContent(const Versioned<Model>& model, TensorId tensor,
+                 std::shared_ptr<TransactionGroup> group = nullptr)
       : tensor_(tensor),
         model_(model),
-        tensor_bytes_(model.tensor(tensor).data.size_bytes),
+        tensor_bytes_(model->tensor(tensor).data.size_bytes),
         shown_size_bytes_(tensor_bytes_),
         is_grouped_(group != nullptr),
         group_(std::move(group)) {}
@@ -77,6 +79,8 @@ class PendingContent {
   /// Returns the stage, and begins one if there is none. The first write calls this, so that an open that
   /// writes nothing costs nothing.
   Result<Staging*> stage();
+  /// Whether something is staged, or is being committed. Needs no mutex.
+  [[nodiscard]] bool has_stage() const { return has_stage_; }
   /// The stage, or null while nothing is pending.
   [[nodiscard]] Staging* staged() const { return staged_; }
   [[nodiscard]] std::uint64_t size_bytes() const { return staged_ ? staged_->size_bytes() : tensor_bytes_; }
@@ -115,12 +119,13 @@ class PendingContent {
 
  private:
   const TensorId tensor_;
-  const Model& model_;
+  const Versioned<Model>& model_;
   const std::uint64_t tensor_bytes_;
   std::atomic<std::uint64_t> shown_size_bytes_;
   const bool is_grouped_;
   std::shared_ptr<TransactionGroup> group_;
   Staging* staged_ = nullptr;
+  std::atomic<bool> has_stage_ = false;
   Staging* parked_ = nullptr;
 };
 

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <bit>
 #include <chrono>
 
 #include "fs/base/log.h"
@@ -14,22 +15,28 @@ namespace {
 
 constexpr Ino kFirstRun = kHiddenIno + 16;
 
+/// The numbers that each transaction gets. Edits make more ids: there is room for many.
+std::uint64_t run_of(std::uint32_t ids) {
+  constexpr std::uint64_t kLeast = 1 << 20;
+  return std::max(kLeast, std::bit_ceil(std::uint64_t{ids} * 4));
+}
+
 tl::unexpected<Error> refuse(int errno_value, std::string_view why) {
   return fail(ErrorCode::InvalidArgument, errno_value, std::string(why));
 }
 
 }  // namespace
 
-TransactionDirectory::TransactionDirectory(const Model& model, VersionOf version_of)
-    : model_(model), version_of_(std::move(version_of)), flat_(model.tensors(), model.ids(), Layout::Flat) {}
+TransactionDirectory::TransactionDirectory(const Versioned<Model>& model, const TensorTree& tree,
+                                           VersionOf version_of)
+    : model_(model), version_of_(std::move(version_of)), tree_(tree), run_(run_of(model->ids().end())) {}
 
 TransactionDirectory::Place TransactionDirectory::place_of(Ino ino) const {
-  const std::uint64_t run = std::uint64_t{model_.ids().end()} + 1;
-  return {(ino - kFirstRun) / run, (ino - kFirstRun) % run};
+  return {(ino - kFirstRun) / run_, (ino - kFirstRun) % run_};
 }
 
 Ino TransactionDirectory::ino_of(std::uint64_t number, std::uint64_t in_run) const {
-  return kFirstRun + number * (std::uint64_t{model_.ids().end()} + 1) + in_run;
+  return kFirstRun + number * run_ + in_run;
 }
 
 bool TransactionDirectory::is_directory(Ino ino) const {
@@ -56,7 +63,7 @@ Ino TransactionDirectory::parent(Ino directory) const {
 }
 
 std::optional<TensorId> TransactionDirectory::tensor_named(std::string_view file_name) const {
-  const auto ino = flat_.find(kRootIno, file_name);
+  const auto ino = tree_.version().flat().find(kRootIno, file_name);
   if (!ino) return std::nullopt;
   return InodeTable::tensor(*ino);
 }
@@ -105,7 +112,8 @@ std::vector<std::pair<std::string, Ino>> TransactionDirectory::entries(Ino direc
   const auto begun = begun_.find(place_of(directory).number);
   if (begun == begun_.end()) return entries;
   for (const auto& [tensor, member] : begun->second.members) {
-    entries.emplace_back(flat_.file_name(InodeTable::ino_of_tensor(tensor)), file_of(begun->first, tensor));
+    entries.emplace_back(tree_.version().flat().file_name(InodeTable::ino_of_tensor(tensor)),
+                         file_of(begun->first, tensor));
   }
   return entries;
 }
@@ -128,7 +136,7 @@ Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name, Ma
   Begun& begun = begun_[number];
   begun.name = name;
   begun.maker = maker;
-  begun.group = std::make_shared<TransactionGroup>(model_);
+  begun.group = std::make_shared<TransactionGroup>(*model_);
   return ino_of(number, 0);
 }
 
@@ -199,7 +207,7 @@ Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino t
     for (const auto& [tensor, member] : begun.members) {
       if (member.writers == 0) continue;
       return refuse(EBUSY,
-                    fmt::format("tensor \"{}\" is still open for writing", model_.tensor(tensor).name));
+                    fmt::format("tensor \"{}\" is still open for writing", model_->tensor(tensor).name));
     }
     // The commit may wait long for the disk, so the mutex is free meanwhile.
     begun.is_committing = true;
@@ -236,7 +244,7 @@ Result<void> TransactionDirectory::commit(const Begun& committing, const Calls& 
     if (member.content->failure) return tl::unexpected(*member.content->failure);
     if (!member.content->is_dirty()) continue;
     changed.push_back(tensor);
-    shards.insert(model_.place(tensor).shard);
+    shards.insert(model_->place(tensor).shard);
     contents.push_back(member.content);
   }
   const auto look = [&] { return check_for_conflicts(committing, changed); };
@@ -298,7 +306,7 @@ Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,
     return fail(
         ErrorCode::ArchiveChanged, ESTALE,
         fmt::format("transaction {}: tensor \"{}\" was changed by another program since it was staged",
-                    begun.name, model_.tensor(tensor).name));
+                    begun.name, model_->tensor(tensor).name));
   }
   return {};
 }
@@ -366,6 +374,12 @@ std::vector<Ino> TransactionDirectory::take_cached(TensorId first, TensorId last
     begun.cached.erase(begin, end);
   }
   return taken;
+}
+
+bool TransactionDirectory::has(TensorId tensor) const {
+  const std::scoped_lock lock(mutex_);
+  return std::ranges::any_of(begun_,
+                             [&](const auto& begun) { return begun.second.members.contains(tensor); });
 }
 
 std::vector<std::string> TransactionDirectory::unfinished() const {

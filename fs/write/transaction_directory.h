@@ -36,6 +36,7 @@
 #include "core/storage/permissions.h"
 #include "fs/tree/directory.h"
 #include "fs/tree/inode_table.h"
+#include "fs/tree/tensor_tree.h"
 #include "fs/write/open_file.h"
 
 namespace stfs {
@@ -64,11 +65,15 @@ class TransactionDirectory final : public Directory {
   };
   using VersionOf = std::function<Result<TensorVersion>(TensorId tensor)>;
 
-  /// The model must outlive this object.
-  TransactionDirectory(const Model& model, VersionOf version_of);
+  /// Model and tree must outlive this object.
+  TransactionDirectory(const Versioned<Model>& model, const TensorTree& tree, VersionOf version_of);
 
   static bool owns(Ino ino) { return ino > kHiddenIno; }
   [[nodiscard]] Node node(Ino ino) const override;
+  /// The tensor of a file in any transaction, also one that has ended. Nothing for directories.
+  [[nodiscard]] std::optional<TensorId> tensor_of(Ino ino) const {
+    return is_directory(ino) ? std::nullopt : std::optional(tensor(ino));
+  }
   Result<Ino> find(Ino directory, std::string_view name) override;
   /// Finds an entry of `.safetensors` itself.
   static std::optional<Ino> find_top(std::string_view name);
@@ -110,6 +115,8 @@ class TransactionDirectory final : public Directory {
   /// commit, because files without staged bytes show what is committed. The files count as forgotten from
   /// then on.
   std::vector<Ino> take_cached(TensorId first, TensorId last);
+  /// Whether a transaction has staged bytes of the tensor.
+  [[nodiscard]] bool has(TensorId tensor) const;
   /// The names of the transactions that hold something and were neither committed nor removed.
   [[nodiscard]] std::vector<std::string> unfinished() const;
 
@@ -157,9 +164,10 @@ class TransactionDirectory final : public Directory {
                                                  const std::vector<TensorId>& changed) const;
   [[nodiscard]] std::optional<TensorId> tensor_named(std::string_view file_name) const;
 
-  const Model& model_;
+  const Versioned<Model>& model_;
   const VersionOf version_of_;
-  const InodeTable flat_;  // the file names in a transaction, whatever the mount's layout
+  const TensorTree& tree_;   // its flat names, whatever the mount's layout
+  const std::uint64_t run_;  // inode numbers of each transaction
 
   /// Waits until the files are closed, at most two seconds. The kernel sends the RELEASE after close(2) has
   /// returned, so a program that closes and then moves at once must not be refused. Holds the lock on return.

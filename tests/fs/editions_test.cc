@@ -39,8 +39,8 @@ TEST_CASE("look-ups and calls hold a file system", "[fs][editions]") {
   REQUIRE(editions.add(a_filesystem()));
   {
     const Editions::Pin pin = editions.pin(0);
-    pin.note_lookup();
-    pin.note_lookup();
+    pin.note_lookup(kRootIno);
+    pin.note_lookup(kRootIno);
     editions.let_go(0, 1);  // who has added it
     editions.let_go(0, 2);
     CHECK(editions.take_ended().empty());
@@ -73,7 +73,7 @@ TEST_CASE("threads that come and go never find a file system that has ended", "[
       while (!is_over) {
         const Editions::Pin pin = editions.pin(current);
         if (!pin) continue;  // replaced in between
-        pin.note_lookup();
+        pin.note_lookup(kRootIno);
         if (!pin->attributes(kRootIno)) ++wrong;
         editions.let_go(pin.number(), 1);
       }

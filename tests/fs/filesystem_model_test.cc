@@ -15,7 +15,7 @@ Ino begun(const DrivenModel& mount, std::string_view name) {
   return mount->make_directory(transactions, name).value().st_ino;
 }
 
-Result<std::vector<Stale>> commit(const DrivenModel& mount, std::string_view name) {
+Result<Outdated> commit(const DrivenModel& mount, std::string_view name) {
   const Ino views = mount.ino(".safetensors");
   return mount->rename(mount.ino("transactions", views), name, mount.ino("committed", views), name);
 }
@@ -82,7 +82,7 @@ TEST_CASE("a transaction commits, be it in one shard or over several", "[fs][mod
   CHECK(mount.read("b") == "bbbbbb");
   CHECK(mount.read("c") == "-----");
   for (const char* name : {"b", "c"}) {
-    CHECK(std::ranges::any_of(*stale, [&](const Stale& one) {
+    CHECK(std::ranges::any_of(stale->stale, [&](const Stale& one) {
       return one.what == Stale::What::Content && one.first == mount.ino(name);
     }));
   }

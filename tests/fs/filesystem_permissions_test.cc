@@ -54,7 +54,7 @@ TEST_CASE("each tensor shows its own shard's mode, each view its tensor's", "[fs
     CHECK(t.mode(name, kViews) == 0400);
   }
   // Who may read one tensor may get to it.
-  CHECK((t.model->attributes(kRootIno)->st_mode & kNineBits) == 0555);
+  CHECK((t.model->attributes(kRootIno)->st_mode & kNineBits) == 0755);
   CHECK(t.mode(".safetensors") == 0755);
 }
 
@@ -154,5 +154,5 @@ TEST_CASE("the root of several models is open to whoever may read one of them",
       {.name = "two", .path = second.model.directory().path(), .filesystem = second.model.take()});
   const Forest forest(std::move(members));
   CHECK((forest.attributes(kRootIno)->st_mode & kNineBits) == 0505);
-  CHECK((forest.lookup(kRootIno, "one")->st_mode & kNineBits) == 0500);
+  CHECK((forest.lookup(kRootIno, "one")->st_mode & kNineBits) == 0700);
 }

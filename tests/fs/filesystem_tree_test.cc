@@ -59,7 +59,7 @@ TEST_CASE("owner, mode and time are the archive's", "[fs][filesystem][tree]") {
   CHECK(st->st_gid == archive.st_gid);
   CHECK(st->st_mtim.tv_sec == archive.st_mtim.tv_sec);
   CHECK(st->st_mtim.tv_nsec == archive.st_mtim.tv_nsec);
-  CHECK((mount->attributes(kRootIno)->st_mode & 07777) == 0550);  // who may read may enter
+  CHECK((mount->attributes(kRootIno)->st_mode & 07777) == 0750);  // who may read may enter
   CHECK(S_ISDIR(mount->attributes(kRootIno)->st_mode));
 }
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cerrno>
-#include <charconv>
 
 #include "core/tensor/npy.h"
 #include "tools/target/target.h"
@@ -16,24 +15,6 @@ namespace {
 
 tl::unexpected<Error> refuse_form(std::string why) {
   return fail(ErrorCode::InvalidArgument, EINVAL, std::move(why));
-}
-
-Result<std::vector<std::uint64_t>> parse_shape(std::string_view text) {
-  const std::string shown(text);
-  if (text.starts_with('[') && text.ends_with(']')) text = text.substr(1, text.size() - 2);
-  std::vector<std::uint64_t> shape;
-  while (!text.empty()) {
-    std::uint64_t size = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-    const auto used = static_cast<std::size_t>(end - text.data());
-    const bool is_last = used == text.size();
-    if (error != std::errc{} || (!is_last && (text[used] != ',' || used + 1 == text.size()))) {
-      return refuse_form(fmt::format("--shape: \"{}\": is not a shape such as 4096,4096 or []", shown));
-    }
-    shape.push_back(size);
-    text = is_last ? std::string_view() : text.substr(used + 1);
-  }
-  return shape;
 }
 
 }  // namespace
@@ -49,9 +30,10 @@ Result<TensorForm> parse_form(const std::string& dtype, const std::string& shape
     }
   }
   if (!shape.empty()) {
-    auto parsed = parse_shape(shape);
-    if (!parsed) return tl::unexpected(parsed.error());
-    form.shape = std::move(*parsed);
+    form.shape = shape_of_text(shape);
+    if (!form.shape) {
+      return refuse_form(fmt::format("--shape: \"{}\": is not a shape such as 4096,4096 or []", shape));
+    }
   }
   return form;
 }

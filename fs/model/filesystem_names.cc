@@ -1,0 +1,182 @@
+// Implements the requests that change names and forms of tensors: unlink, rename, setxattr (filesystem.h).
+#include <fmt/format.h>
+#include <linux/fs.h>
+#include <sys/xattr.h>
+
+#include <algorithm>
+#include <cctype>
+
+#include "core/base/utf8.h"
+#include "core/format/json_string.h"
+#include "core/storage/attribute_names.h"
+#include "fs/model/filesystem.h"
+#include "fs/tree/names.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kPrefixOfAll = kAttributePrefix;
+
+tl::unexpected<Error> refuse_edit(int errno_value, std::string why) {
+  return fail(ErrorCode::InvalidArgument, errno_value, std::move(why));
+}
+
+/// The shape that the same bytes have with another dtype: only the last dimension changes, as in NumPy's
+/// view(). Nothing if they don't fit.
+std::optional<std::vector<std::uint64_t>> shape_as(const Tensor& tensor, Dtype dtype) {
+  std::vector<std::uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
+  const std::uint64_t before = bits_of(tensor.dtype);
+  const std::uint64_t after = bits_of(dtype);
+  if (before == after) return shape;
+  if (shape.empty()) return std::nullopt;
+  // The product can't overflow: the header's check has computed a larger one.
+  if (shape.back() * before % after != 0) return std::nullopt;
+  shape.back() = shape.back() * before / after;
+  return shape;
+}
+
+}  // namespace
+
+Result<std::string> Filesystem::name_in(Ino directory, std::string_view file_name) const {
+  auto name = tree_.name_in(directory, file_name);
+  if (name) return std::move(*name);
+  return refuse_edit(
+      EINVAL, fmt::format("{}: no tensor's file can have this name: {}", in_quotes(file_name),
+                          options_.layout == Layout::Tree && file_name.find('.') != std::string_view::npos
+                              ? "with layout=tree a dot stands between two directories"
+                              : "a % is written as %25, and needs two digits otherwise"));
+}
+
+Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
+  const Node directory = resolve(parent);
+  if (directory.is_staged()) {
+    auto removed = transactions_.remove_file(directory.ino, name);
+    return removed ? Result<Outdated>(Outdated{}) : pass_on(std::move(removed));
+  }
+  if (directory.kind != Node::Kind::Directory)
+    return refuse_edit(EPERM, "views can't be removed: remove the tensor");
+  if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
+  const auto found = tree_.find(directory.ino, name);
+  if (!found) return tl::unexpected(found.error());
+  if (InodeTable::is_directory(*found) || *found == kHiddenIno) return refuse_edit(EISDIR, "is a directory");
+  const TensorId tensor = InodeTable::tensor(*found);
+  return edit({.touched = {tensor},
+               .apply = [&](ModelEdit& edit) { return edit.remove(model_->tensor(tensor).name); }});
+}
+
+Result<Outdated> Filesystem::rename_tensor(Ino parent, std::string_view name, Ino new_parent,
+                                           std::string_view new_name, unsigned flags) {
+  if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
+  const auto from = tree_.find(parent, name);
+  if (!from) return tl::unexpected(from.error());
+  const auto to = tree_.find(new_parent, new_name);
+  if (!to && to.error().errno_value != ENOENT) return tl::unexpected(to.error());
+  if (*from == kHiddenIno || (to && *to == kHiddenIno))
+    return refuse_edit(EPERM, ".safetensors stays where it is");
+  if (to && (flags & RENAME_NOREPLACE) != 0) return refuse_edit(EEXIST, "there is a tensor of that name");
+  if (InodeTable::is_directory(*from)) return rename_directory(*from, to, new_parent, new_name, flags);
+  if (to && InodeTable::is_directory(*to)) return refuse_edit(EISDIR, "is a directory");
+  const TensorId tensor = InodeTable::tensor(*from);
+  if (to && *to == *from) return Outdated{};
+  const std::string old(model_->tensor(tensor).name);
+  if (!to) {
+    if ((flags & RENAME_EXCHANGE) != 0) return tl::unexpected(to.error());
+    auto wanted = name_in(new_parent, new_name);
+    if (!wanted) return pass_on(std::move(wanted));
+    return edit({.touched = {tensor}, .apply = [&](ModelEdit& edit) {
+                   return edit.rename(std::vector<ModelEdit::Renaming>{{old, *wanted}});
+                 }});
+  }
+  const TensorId target = InodeTable::tensor(*to);
+  const std::string other(model_->tensor(target).name);
+  if ((flags & RENAME_EXCHANGE) != 0) {
+    return edit({.touched = {tensor, target}, .apply = [&](ModelEdit& edit) {
+                   return edit.rename(std::vector<ModelEdit::Renaming>{{old, other}, {other, old}});
+                 }});
+  }
+  if (is_being_written(target)) {
+    return refuse_edit(EBUSY,
+                       fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(other)));
+  }
+  return edit({.touched = {tensor, target}, .apply = [&](ModelEdit& edit) -> Result<void> {
+                 if (auto removed = edit.remove(other); !removed) return removed;
+                 return edit.rename(std::vector<ModelEdit::Renaming>{{old, other}});
+               }});
+}
+
+Result<Outdated> Filesystem::rename_directory(Ino, const Result<Ino>&, Ino, std::string_view, unsigned) {
+  return refuse_edit(EPERM, "directories can't be renamed");
+}
+
+Result<Outdated> Filesystem::set_extended_attribute(Ino ino, std::string_view name,
+                                                    const std::optional<std::string>& value, int flags) {
+  constexpr std::string_view kMetadataPrefix = "metadata.";
+  const Node node = resolve(ino);
+  if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (!name.starts_with(kPrefixOfAll)) {
+    return options_.is_read_only ? tl::unexpected(check_editable().error())
+                                 : refuse_edit(EPERM, "only attributes of safetensorsfs can be set");
+  }
+  name.remove_prefix(kPrefixOfAll.size());
+  if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
+  if (node.ino == kRootIno && name.starts_with(kMetadataPrefix))
+    return set_metadata(name.substr(kMetadataPrefix.size()), value, flags);
+  const bool is_form = name == "dtype" || name == "shape";
+  if (node.kind != Node::Kind::Tensor || !is_form || !value) {
+    return refuse_edit(
+        EPERM, fmt::format("{}{}: can't be set: only dtype and shape of a tensor, and metadata.KEY of "
+                           "the root, can",
+                           kPrefixOfAll, name));
+  }
+  if ((flags & XATTR_CREATE) != 0) return refuse_edit(EEXIST, "the attribute is there");
+  return retype(node.tensor, name, *value);
+}
+
+Result<Outdated> Filesystem::set_metadata(std::string_view key, const std::optional<std::string>& value,
+                                          int flags) {
+  const auto pin = epochs_.pin();
+  const Metadata& metadata = model_->metadata();
+  const bool is_there = std::ranges::find(metadata, key, &Metadata::value_type::first) != metadata.end();
+  if (!is_there && (!value || (flags & XATTR_REPLACE) != 0))
+    return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+  if (is_there && value && (flags & XATTR_CREATE) != 0) return refuse_edit(EEXIST, "the attribute is there");
+  if (!is_utf8(key) || (value && !is_utf8(*value)))
+    return refuse_edit(EINVAL, fmt::format("metadata {}: key and value must be UTF-8", in_quotes(key)));
+  return edit({.touched = {}, .apply = [&](ModelEdit& edit) -> Result<void> {
+                 edit.set_metadata(key, value);
+                 return {};
+               }});
+}
+
+Result<Outdated> Filesystem::retype(TensorId tensor, std::string_view key, const std::string& value) {
+  const auto pin = epochs_.pin();
+  if (!model_->ids().position(tensor)) return fail(ErrorCode::NotFound, ENOENT, "the tensor was deleted");
+  const Tensor now = model_->tensor(tensor);
+  Dtype dtype = now.dtype;
+  std::vector<std::uint64_t> shape(now.shape.begin(), now.shape.end());
+  if (key == "dtype") {
+    std::string upper = value;
+    std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return std::toupper(c); });
+    const auto wanted = dtype_named(upper);
+    if (!wanted) return refuse_edit(EINVAL, fmt::format("{} is no dtype", in_quotes(value)));
+    auto fitting = shape_as(now, *wanted);
+    if (!fitting) {
+      return refuse_edit(EINVAL,
+                         fmt::format("tensor {}: {} {} has no shape as {} that only differs in its last "
+                                     "dimension: set the shape first",
+                                     in_quotes(now.name), name_of(now.dtype), shape_text(now.shape), value));
+    }
+    dtype = *wanted;
+    shape = std::move(*fitting);
+  } else {
+    auto wanted = shape_of_text(value);
+    if (!wanted)
+      return refuse_edit(EINVAL, fmt::format("{} is no shape: write it as [4,16]", in_quotes(value)));
+    shape = std::move(*wanted);
+  }
+  const std::string name(now.name);
+  return edit(
+      {.touched = {tensor}, .apply = [&](ModelEdit& edit) { return edit.reinterpret(name, dtype, shape); }});
+}
+
+}  // namespace stfs
