@@ -46,10 +46,28 @@ Result<bool> check_target(const std::filesystem::path& path, bool replace) {
   return true;
 }
 
+// Whether a directory lies in a mount of this program: its root, or one above on the same file system, tells.
+bool is_in_mount(const std::filesystem::path& directory) {
+  std::error_code unknown;
+  std::filesystem::path at = std::filesystem::weakly_canonical(directory, unknown);
+  struct stat first {};
+  if (unknown || ::stat(at.c_str(), &first) != 0) return false;
+  for (struct stat status = first; status.st_dev == first.st_dev; at = at.parent_path()) {
+    if (::getxattr(at.c_str(), kArchiveAttribute, nullptr, 0) >= 0) return true;
+    if (!at.has_relative_path() || ::stat(at.parent_path().c_str(), &status) != 0) return false;
+  }
+  return false;
+}
+
 // Creates a temporary file beside the path. Its name is short, because the path's own name may already have
 // the greatest length. It does not end in .safetensors, so that nobody takes it for an archive.
 Result<UniqueFd> create_temporary(const std::filesystem::path& path, mode_t mode,
                                   std::filesystem::path& temporary) {
+  // There it would become a tensor.
+  if (is_in_mount(directory_of(path))) {
+    return fail(ErrorCode::System, EPERM,
+                path.native() + ": a mount of tensors holds no new files: name a place outside of the mount");
+  }
   constexpr int kAttempts = 1000;  // other processes may use names here, and killed ones have left theirs
   static std::atomic<unsigned> number = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
@@ -58,13 +76,7 @@ Result<UniqueFd> create_temporary(const std::filesystem::path& path, mode_t mode
     if (file) return file;
     if (errno != EEXIST) break;
   }
-  const int why = errno;
-  const bool is_mount = ::getxattr(directory_of(path).c_str(), kArchiveAttribute, nullptr, 0) >= 0;
-  if (is_mount) {
-    return fail(ErrorCode::System, why,
-                path.native() + ": a mount of tensors holds no new files: name a place outside of the mount");
-  }
-  return fail_system(why, path.native(), "create a temporary file beside it");
+  return fail_system(errno, path.native(), "create a temporary file beside it");
 }
 
 Result<void> write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path) {

@@ -33,6 +33,7 @@ void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
     // Where tensors can be made, a name may come to exist without a request for its directory.
     const bool may_appear = is_slice || !forest.is_read_only(model);
     if (!found) entry.entry_timeout = may_appear ? 0 : timeout_of(parent);
+    if (found && model && model->is_draft(entry.ino)) entry.entry_timeout = entry.attr_timeout = 0;
     // If the reply fails, the caller is gone and the kernel has not counted the look-up.
     const Ino ino = entry.ino;
     const bool is_told = fuse_reply_entry(req, &entry) == 0;
@@ -106,7 +107,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
 }
 
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
-  guarded(req, parent, Request::Mkdir, [&](const Forest::Pin& model) {
+  guarded_slowly(req, parent, Request::Mkdir, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent);
     // The request must not be used after its reply, so the mount is fetched first.
     const Forest& forest = forest_of(req);
@@ -116,6 +117,22 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
     const fuse_entry_param entry = entry_of(*made);
     model.note_lookup(entry.ino);
     if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
+  });
+}
+
+void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t, fuse_file_info* fi) {
+  guarded(req, parent, Request::Open, [&](const Forest::Pin& model) {
+    if (!model) return refuse(req, parent);
+    const Forest& forest = forest_of(req);
+    const auto made = model->create(parent, name, fi->flags, fuse_req_ctx(req)->pid);
+    if (!made) return reply_error(req, parent, made.error());
+    fuse_entry_param entry = entry_of(made->status);
+    if (model->is_draft(entry.ino)) entry.entry_timeout = entry.attr_timeout = 0;
+    set_open_flags(entry.ino, made->file, *fi);
+    model.note_lookup(entry.ino);
+    if (fuse_reply_create(req, &entry, fi) == 0) return;
+    if (made->file != nullptr) model->release(made->file);
+    forest.forget(entry.ino, 1);
   });
 }
 
@@ -131,7 +148,7 @@ void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
 }
 
 void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded(req, parent, Request::Rmdir, [&](const Forest::Pin& model) {
+  guarded_slowly(req, parent, Request::Rmdir, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent);
     const auto removed = model->remove_directory(parent, name);
     if (!removed) return reply_error(req, parent, removed.error());
@@ -181,6 +198,7 @@ void add_directory_operations(fuse_lowlevel_ops& ops) {
   ops.readdir = on_readdir<false>;
   ops.readdirplus = on_readdir<true>;
   ops.mkdir = on_mkdir;
+  ops.create = on_create;
   ops.unlink = on_unlink;
   ops.rmdir = on_rmdir;
   ops.rename = on_rename;

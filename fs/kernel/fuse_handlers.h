@@ -15,6 +15,9 @@ namespace stfs {
 /// Adds the handlers that look up, list, make, move and remove.
 void add_directory_operations(fuse_lowlevel_ops& ops);
 
+/// Sets how the kernel uses the descriptor of a file. @param file  null for a reader.
+void set_open_flags(Ino ino, OpenFile* file, fuse_file_info& fi);
+
 /// Tells the kernel's caches what to forget, first the views that show it. Then calls `then`, either at once
 /// or on the invalidator's thread.
 void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then);
@@ -87,6 +90,7 @@ inline void note_told(Mount& mount, Ino ino, std::uint64_t changes) {
 /// How long the kernel may cache an inode's entry and attributes. Entries of transactions are short-lived,
 /// and their sizes change with each write, so their timeout is 0. So is that of slices and stats files, which
 /// exist only while they are in use. Everything else stays cached until we tell the kernel to forget it.
+/// A file that is no tensor yet is not cached: its name may go, and its size changes.
 inline double timeout_of(Ino ino) {
   const Ino local = InodeSpace::local(ino);
   return TransactionDirectory::owns(local) || Views::is_counted(local) ? 0 : kForeverSeconds;

@@ -183,13 +183,7 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
     }
     const auto file = model ? model->open(ino, fi->flags, fuse_req_ctx(req)->pid) : is_a_directory();
     if (!file) return reply_error(req, ino, file.error());
-    fi->fh = reinterpret_cast<std::uint64_t>(*file);
-    const bool is_isolated = *file != nullptr && (*file)->kind == FileKind::Isolated;
-    fi->direct_io = is_isolated ? 1 : 0;
-    fi->keep_cache = TransactionDirectory::owns(InodeSpace::local(ino)) ? 0 : 1;
-#ifdef STFS_HAVE_FUSE_NOFLUSH
-    fi->noflush = *file == nullptr ? 1 : 0;
-#endif
+    set_open_flags(ino, *file, *fi);
     if (mount.wants_passthrough && pass_through(req, model, ino, fi)) return;
     // If the reply fails, the opener and its descriptor are gone, and the kernel sends no RELEASE.
     if (fuse_reply_open(req, fi) != 0 && *file != nullptr) model->release(*file);
@@ -368,6 +362,17 @@ void set_attribute(fuse_req_t req, fuse_ino_t ino, const std::string& name,
 
 }  // namespace
 
+void set_open_flags(Ino ino, OpenFile* file, fuse_file_info& fi) {
+  fi.fh = reinterpret_cast<std::uint64_t>(file);
+  const bool is_new = file != nullptr && file->kind == FileKind::New;
+  const bool is_isolated = file != nullptr && file->kind == FileKind::Isolated;
+  fi.direct_io = is_isolated || (is_new && (fi.flags & O_ACCMODE) == O_WRONLY) ? 1 : 0;
+  fi.keep_cache = is_new || TransactionDirectory::owns(InodeSpace::local(ino)) ? 0 : 1;
+#ifdef STFS_HAVE_FUSE_NOFLUSH
+  fi.noflush = file == nullptr ? 1 : 0;
+#endif
+}
+
 void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then) {
   const Forest::Pin model = mount.forest.model_of(stale.first);
   const auto views = model ? model->stale_views(stale) : std::vector<Stale>{};
@@ -399,9 +404,6 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.listxattr = on_listxattr;
     ops.statfs = on_statfs;
     ops.mknod = [](fuse_req_t req, fuse_ino_t ino, const char*, mode_t, dev_t) { refuse(req, ino); };
-    ops.create = [](fuse_req_t req, fuse_ino_t ino, const char*, mode_t, fuse_file_info*) {
-      refuse(req, ino);
-    };
     ops.symlink = [](fuse_req_t req, const char*, fuse_ino_t ino, const char*) { refuse(req, ino); };
     ops.link = [](fuse_req_t req, fuse_ino_t, fuse_ino_t ino, const char*) { refuse(req, ino); };
     ops.setxattr = [](fuse_req_t req, fuse_ino_t ino, const char* name, const char* value, size_t size,

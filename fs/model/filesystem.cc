@@ -57,14 +57,22 @@ Directory& Filesystem::directory_of(Ino ino) const {
 
 Node Filesystem::resolve(Ino of_mount) const {
   const Ino ino = InodeSpace::local(of_mount);
-  return directory_of(ino).node(ino);
+  const Node node = directory_of(ino).node(ino);
+  if (node.exists()) return node;
+  const auto draft = drafts_.find(ino);
+  if (!draft) return node;
+  return {.ino = ino, .kind = Node::Kind::Draft, .tensor = draft->content->tensor()};
 }
 
 Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const {
   const Node directory = resolve(parent);
   if (!directory.is_directory()) return no_such_inode(parent);
   auto entry = directory_of(directory.ino).find(directory.ino, name);
-  if (!entry) return pass_on(std::move(entry));
+  if (!entry) {
+    const auto draft = drafts_.find(directory.ino, name);
+    if (!draft) return pass_on(std::move(entry));
+    entry = draft->ino;
+  }
   const Node found = resolve(*entry);
   // In a refused model, directories and views that describe the model stay visible; files that show tensors
   // fail.
@@ -105,6 +113,11 @@ Result<struct stat> Filesystem::attributes(Ino ino) const {
 
 Result<struct stat> Filesystem::stat_of(const Node& node) const {
   if (node.is_view()) return stat_of_view(node);
+  if (node.kind == Node::Kind::Draft) {
+    const auto draft = drafts_.find(node.ino);
+    if (!draft) return no_such_inode(node.ino);
+    return stat_of_draft(node, *draft->content);
+  }
   return node.is_directory() ? stat_of_directory(node) : stat_of_tensor(node);
 }
 
@@ -188,6 +201,10 @@ Result<Bytes> Filesystem::read(Ino ino, std::uint64_t offset, std::size_t size_b
   if (!node.exists()) return no_such_inode(ino);
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (node.is_view()) return views_.read(node.ino, offset, size_bytes);
+  if (node.kind == Node::Kind::Draft) {
+    const auto content = shared_content(node);
+    return content ? read_pending(*content, offset, size_bytes) : no_such_inode(ino);
+  }
   if (node.is_staged()) transactions_.note_read(node.ino);
   may_be_cached_[number_of(node.tensor)] = true;
   if (const auto content = shared_content(node)) return read_pending(*content, offset, size_bytes);
@@ -205,8 +222,7 @@ Result<Bytes> Filesystem::read_pending(PendingContent& content, std::uint64_t of
   const auto read_base = [&](std::span<std::byte> to, std::uint64_t at) {
     return reader_.copy(content.tensor(), at, to);
   };
-  const auto read = content.staged() != nullptr ? content.staged()->read(bytes, offset, read_base)
-                                                : read_base(bytes, offset);
+  const auto read = content.read(bytes, offset, read_base);
   if (!read) return tl::unexpected(read.error());
   return Bytes(std::move(bytes));
 }
@@ -239,8 +255,9 @@ void Filesystem::forget_permissions(std::uint32_t shard) const {
   for (const Ino entry : {Views::kHeaderJson, Views::kMetadataJson, Views::kArchive})
     forget_(stale(views_.present(entry), Stale::What::Attributes));
   forget_(stale(kHiddenIno, TransactionDirectory::kCommitted, Stale::What::Attributes));
-  const auto [first, end] = tree_.table().directories();
-  if (first < end) forget_(stale(first, end - 1, Stale::What::Attributes));
+  const InodeTable& table = tree_.table();
+  for (std::size_t at = 0; at < table.directory_count(); ++at)
+    forget_(stale(table.directory(at), Stale::What::Attributes));
 }
 
 Filesystem::Change Filesystem::note_foreign_change(std::uint32_t shard) {
@@ -337,10 +354,11 @@ void Filesystem::refuse(std::string why) {
 }
 
 void Filesystem::visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const {
-  const auto [first, end] = tree_.table().directories();
-  for (Ino directory = end; directory-- > first;) {
-    for (std::size_t at = 0; at < tree_.table().child_count(directory); ++at)
-      visit(space_.in_mount(directory), tree_.table().file_name(tree_.table().child(directory, at)));
+  const InodeTable& table = tree_.table();
+  for (std::size_t left = table.directory_count(); left-- > 0;) {
+    const Ino directory = table.directory(left);
+    for (std::size_t at = 0; at < table.child_count(directory); ++at)
+      visit(space_.in_mount(directory), table.file_name(table.child(directory, at)));
   }
   views_.visit_known([&](Ino directory, std::string_view name) { visit(space_.in_mount(directory), name); });
   for (const FixedEntry& view : Views::kEntries) visit(space_.in_mount(kHiddenIno), view.name);
@@ -348,7 +366,7 @@ void Filesystem::visit_known(const std::function<void(Ino directory, std::string
 
 void Filesystem::set_mtime(Ino ino, struct timespec mtime) {
   const Node node = resolve(ino);
-  if (!node.exists() || node.is_directory() || node.is_view()) return;
+  if (!node.exists() || node.is_directory() || node.is_view() || node.kind == Node::Kind::Draft) return;
   const auto staged = node.is_staged() ? transactions_.content(node.ino) : nullptr;
   if (staged) return open_files_.keep_mtime(*staged, mtime);
   open_files_.keep_mtime(node.ino, mtime);

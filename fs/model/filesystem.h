@@ -58,6 +58,7 @@
 #include "fs/tree/tensor_tree.h"
 #include "fs/write/close_decision.h"
 #include "fs/write/committers.h"
+#include "fs/write/drafts.h"
 #include "fs/write/open_files.h"
 #include "fs/write/transaction_directory.h"
 
@@ -115,7 +116,8 @@ class Filesystem {
   [[nodiscard]] bool is_directory(Ino ino) const { return resolve(ino).is_directory(); }
   [[nodiscard]] struct statvfs statistics() const;
 
-  // Transactions over many tensors (transaction_directory.h). EPERM in all other directories.
+  // Transactions over many tensors (transaction_directory.h), and directories of layout=tree. EPERM in all
+  // other directories.
   /// @param maker  if other users may enter the mount, only the maker may commit, remove or see the
   ///               transaction's staged content.
   Result<struct stat> make_directory(Ino parent, std::string_view name, Maker maker = {});
@@ -132,6 +134,16 @@ class Filesystem {
   /// @param flags  of setxattr(2).
   Result<Outdated> set_extended_attribute(Ino ino, std::string_view name,
                                           const std::optional<std::string>& value, int flags = 0);
+
+  /// Makes a file beside the tensors, or in npy/, and opens it: at its close it becomes a tensor. Opens it if
+  /// it exists.
+  struct Created {
+    struct stat status {};
+    OpenFile* file = nullptr;
+  };
+  Result<Created> create(Ino parent, std::string_view name, int flags, pid_t opener);
+  /// Whether the kernel may keep name and attributes of a file: not of one that is no tensor yet.
+  [[nodiscard]] bool is_draft(Ino ino) const { return resolve(ino).kind == Node::Kind::Draft; }
 
   // Extended attributes. ENODATA if there is none of that name.
   [[nodiscard]] Result<std::string> extended_attribute(Ino ino, std::string_view name) const;
@@ -214,6 +226,9 @@ class Filesystem {
       forget(stale);
     };
   }
+
+  /// `tell` runs for what an edit has made stale that a close has committed. Set before the first call.
+  void tell_outdated_to(std::function<void(const Outdated&)> tell) { tell_outdated_ = std::move(tell); }
 
   /// `note` runs after each commit, so that its receiver calls tidy(). Set before the first call.
   void tell_commits_to(const std::function<void()>& note) {
@@ -305,6 +320,32 @@ class Filesystem {
   /// The path of a tensor's file from the mount's root. ENODATA if it was deleted.
   [[nodiscard]] Result<std::string> own_file(TensorId tensor) const;
 
+  // New tensors (filesystem_new.cc).
+  [[nodiscard]] Archive& archive_for_new() const;
+  [[nodiscard]] std::string label_of(const PendingContent& content) const;
+  OpenFile* add_open(Ino ino, int flags, pid_t opener, FileKind kind,
+                     std::shared_ptr<PendingContent> content);
+  /// Opens a view in npy/ for writing.
+  Result<OpenFile*> open_npy(const Node& node, int flags, pid_t opener);
+  /// Loads what a view shows before the first write to it, unless it was truncated.
+  Result<void> load_base(PendingContent& content, Ino ino);
+  /// Commits the content of a new tensor. The caller holds the content's mutex.
+  Result<Stale> commit_new(const OpenFile& file);
+  /// The same, where a tensor of that name, dtype and shape exists.
+  Result<Stale> commit_in_place(const OpenFile& file, TensorId tensor, const NewTensor::Form& form);
+  [[nodiscard]] struct stat stat_of_draft(const Node& node, const PendingContent& content) const;
+  [[nodiscard]] Result<std::string> draft_attribute(const PendingContent& content,
+                                                    std::string_view key) const;
+  static Result<void> set_form(const PendingContent& content, std::string_view key, const std::string& value);
+  /// Call when the descriptor of a new tensor goes.
+  void end_draft(const OpenFile& file);
+  /// Gives a form to what a program is about to write to a tensor: it then has another size, dtype or shape.
+  /// @return nothing if no program has the tensor open for writing, or has written bytes already.
+  std::optional<Result<void>> set_pending_form(TensorId tensor, std::string_view key,
+                                               const std::string& value);
+  /// @return false if it has become a tensor.
+  bool remove_draft(const Drafts::Draft& draft);
+
   // Edits of the structure (filesystem_edit.cc).
   struct StructureChange {
     /// The tensors whose name or form changes, or that go.
@@ -312,6 +353,8 @@ class Filesystem {
     std::function<Result<void>(ModelEdit&)> apply;
     /// Writes the bytes of new tensors.
     std::function<Result<void>(ModelEdit&)> fill = [](ModelEdit&) { return Result<void>(); };
+    /// Changes the numbers of directories, before the new names are shown.
+    std::function<void()> renumber{};
     /// The ids that were given to new tensors beforehand, by name.
     std::unordered_map<std::string, TensorId> ids{};
   };
@@ -331,8 +374,10 @@ class Filesystem {
   void show(std::unique_ptr<Model> next, bool is_edited);
   /// Ends the view of the old places of what an edit has moved.
   void end_moves(const ModelEdit& edit);
-  /// Whether programs have written to a tensor, and have not closed it.
+  /// Whether bytes are staged for a tensor, by programs that have it open or in a transaction.
   [[nodiscard]] bool is_being_written(TensorId tensor) const;
+  /// The same, for bytes that are staged for the tensor's present place.
+  [[nodiscard]] bool has_staged_place(TensorId tensor) const;
   [[nodiscard]] TensorId give_id();
   /// Frees what deleted tensors take, once nobody has them open.
   void reclaim();
@@ -343,13 +388,22 @@ class Filesystem {
   /// @param to  what has the new name now.
   Result<Outdated> rename_directory(Ino directory, const Result<Ino>& to, Ino new_parent,
                                     std::string_view new_name, unsigned flags);
+  /// Whether layout=tree can have a directory of that name: EINVAL, EPERM, EEXIST.
+  [[nodiscard]] Result<void> check_new_directory(Ino parent, std::string_view name) const;
+  Result<struct stat> make_tree_directory(Ino parent, std::string_view name);
+  Result<void> remove_tree_directory(Ino parent, std::string_view name);
+  /// Shows directories that were made or removed.
+  void show_directories();
   Result<Outdated> set_metadata(std::string_view key, const std::optional<std::string>& value, int flags);
   Result<Outdated> retype(TensorId tensor, std::string_view key, const std::string& value);
+  static Result<Dtype> dtype_of_text(const std::string& text);
+  static Result<std::vector<std::uint64_t>> shape_of_attribute(const std::string& text);
   Versioned<Model> model_;
   Epochs epochs_;
   FilesystemOptions options_;
   std::function<void(Stale)> forget_ = [](Stale) {};
   std::shared_ptr<Activity> activity_;
+  std::function<void(const Outdated&)> tell_outdated_ = [](const Outdated&) {};
   std::function<void()> wake_janitor_ = [] {};
   std::function<void()> note_commit_ = [this] { activity_->note_commit(); };
   InodeSpace space_;
@@ -376,6 +430,7 @@ class Filesystem {
   std::weak_ptr<const void> since_edit_;  // expires when no call from before the last edit is running
 
   OpenFiles open_files_;
+  mutable Drafts drafts_;
   mutable std::mutex refusal_mutex_;  // guards why_refused_
   std::string why_refused_;
 };

@@ -41,6 +41,10 @@ Result<std::string> Filesystem::extended_attribute(Ino ino, std::string_view nam
   if (node.ino == kRootIno) return root_attribute(name);
   if (node.is_directory()) return no_attribute();
   if (node.is_view()) return view_attribute(node.ino, name);
+  if (node.kind == Node::Kind::Draft) {
+    const auto content = shared_content(node);
+    return content ? draft_attribute(*content, name) : no_attribute();
+  }
   if (!node.is_staged()) return tensor_attribute(node.tensor, name);
   if (name == "view") return std::string(kTransactionView);
   if (name == "file") return own_file(node.tensor);
@@ -61,7 +65,7 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
       if (name.size() > kMaxAttributeNameBytes || name.find('\0') != std::string::npos) continue;
       names.push_back(std::move(name));
     }
-  } else if (node.is_directory()) {
+  } else if (node.is_directory() || node.kind == Node::Kind::Draft) {
     return names;
   } else if (node.is_view() && !views_.tensor(node.ino)) {
     for (const std::string_view key : kModelViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));

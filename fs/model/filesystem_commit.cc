@@ -75,8 +75,7 @@ Error Filesystem::killed(const PendingContent& content, pid_t closer, Ending end
           : "ended without a close, by an exit or by a signal; this mount may not read which of "
             "the two";
   return {ErrorCode::InvalidArgument, EIO,
-          fmt::format("{}: rolled back: the writer (pid {}) {}", reader_.label_of(content.tensor()), closer,
-                      what)};
+          fmt::format("{}: rolled back: the writer (pid {}) {}", label_of(content), closer, what)};
 }
 
 Result<Stale> Filesystem::sync(OpenFile& file) {
@@ -92,12 +91,12 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
   PendingContent& content = *file.content;
   if (!content.is_dirty()) return Stale{};
   if (!content.is_whole()) return tl::unexpected(wrong_size(content));
-  auto committed = commit(file);
+  auto committed = content.made() != nullptr ? commit_new(file) : commit(file);
   if (!committed) {
     content.was_refused = true;
     // After a failure behind the commit point nothing is pending any more.
-    log::error("{}: {}: {}", reader_.label_of(content.tensor()),
-               content.is_dirty() ? "not committed" : "not finished", committed.error().message);
+    log::error("{}: {}: {}", label_of(content), content.is_dirty() ? "not committed" : "not finished",
+               committed.error().message);
   }
   return committed;
 }
@@ -161,6 +160,8 @@ Stale Filesystem::release(OpenFile* file) {
   {
     const std::scoped_lock lock(content.mutex);
     const bool is_last = open_files_.leave(content);
+    // A file that was made and never written becomes an empty tensor.
+    if (is_last && content.made() != nullptr && !content.failure) content.made()->note_end();
     ReleaseFacts facts{.content = content_of(content),
                        .kind = file->kind,
                        .is_last = is_last,
@@ -175,7 +176,7 @@ Stale Filesystem::release(OpenFile* file) {
       decision = decide(facts);
     }
     if (decision == ReleaseDecision::Drop) {
-      log::warning("{}: dropped: {}", reader_.label_of(content.tensor()),
+      log::warning("{}: dropped: {}", label_of(content),
                    content.is_whole() ? "it could not be committed, or its writer was killed by a signal"
                                       : wrong_size(content).message);
       content.forget();
@@ -183,6 +184,7 @@ Stale Filesystem::release(OpenFile* file) {
     }
   }
   if (file->kind == FileKind::Grouped) transactions_.close(file->ino);
+  if (file->kind == FileKind::New) end_draft(*file);
   open_files_.remove(file);
   return stale;
 }
@@ -200,16 +202,25 @@ void Filesystem::abandon_pending() {
   open_files_.visit([this](const OpenFile& file) {
     if (!file.content->is_dirty()) return;
     log::warning("{}: dropped: {} bytes were staged and not closed when the mount ended",
-                 reader_.label_of(file.content->tensor()), file.content->size_bytes());
+                 label_of(*file.content), file.content->size_bytes());
     file.content->forget();
   });
 }
 
 Error Filesystem::wrong_size(const PendingContent& content) const {
+  if (content.made() != nullptr) {
+    auto form = content.made()->form();
+    return form ? Error{ErrorCode::WrongSize, EINVAL, "not written"} : std::move(form).error();
+  }
   const Tensor tensor = model_->tensor(content.tensor());
+  const std::string_view advice =
+      check_editable()
+          ? "; for another size, set user.safetensors.dtype or .shape while the file is open and "
+            "nothing is written yet, or write a NumPy file to .safetensors/npy"
+          : "";
   return {ErrorCode::WrongSize, EINVAL,
-          fmt::format("{} bytes were written, {} {} needs {}", content.size_bytes(), name_of(tensor.dtype),
-                      shape_text(tensor.shape), tensor.data.size_bytes)};
+          fmt::format("{} bytes were written, {} {} needs {}{}", content.size_bytes(), name_of(tensor.dtype),
+                      shape_text(tensor.shape), tensor.data.size_bytes, advice)};
 }
 
 }  // namespace stfs

@@ -35,6 +35,15 @@ TensorId Filesystem::give_id() {
   return TensorId{number};
 }
 
+bool Filesystem::has_staged_place(TensorId tensor) const {
+  bool has_stage = transactions_.has(tensor);
+  open_files_.visit([&](const OpenFile& file) {
+    const PendingContent& content = *file.content;
+    has_stage = has_stage || (content.tensor() == tensor && content.has_stage() && content.made() == nullptr);
+  });
+  return has_stage;
+}
+
 bool Filesystem::is_being_written(TensorId tensor) const {
   bool is_written = transactions_.has(tensor);
   open_files_.visit([&](const OpenFile& file) {
@@ -135,7 +144,7 @@ Result<void> Filesystem::commit_edit(ModelEdit& edit, const StructureChange& cha
   const std::vector<TensorPlace> moved = edit.moved();
   for (std::uint32_t at = 0; at < model_->ids().size() && !moved.empty(); ++at) {
     const TensorId tensor = model_->ids().of(at);
-    if (std::ranges::find(moved, model_->place(at)) == moved.end() || !is_being_written(tensor)) continue;
+    if (std::ranges::find(moved, model_->place(at)) == moved.end() || !has_staged_place(tensor)) continue;
     return fail(ErrorCode::Busy, EBUSY,
                 fmt::format("tensor {} has to move, and a program is writing it",
                             in_quotes(model_->tensor(tensor).name)));
@@ -153,13 +162,16 @@ Result<void> Filesystem::commit_edit(ModelEdit& edit, const StructureChange& cha
                             .end_of_ids = [this] { return next_id_.load(); }});
   const auto shown = guard_memory([&]() -> Result<void> {
     if (!next) return pass_on(std::move(next));
+    if (change.renumber) change.renumber();
     show(std::move(*next), true);
     end_moves(edit);
     for (const auto& [shard, layout] : edit.changed()) {
       const std::int64_t mtime_ns = model_->reader(shard).identity().mtime_ns;
-      for (const TensorId tensor : change.touched) {
-        if (model_->place(tensor).shard == shard) states_.note_commit(tensor, mtime_ns, std::nullopt);
-      }
+      const auto note = [&, at = shard](TensorId tensor) {
+        if (model_->place(tensor).shard == at) states_.note_commit(tensor, mtime_ns, std::nullopt);
+      };
+      std::ranges::for_each(change.touched, note);
+      for (const auto& [name, tensor] : change.ids) note(tensor);
     }
     return {};
   });

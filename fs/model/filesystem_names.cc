@@ -56,8 +56,13 @@ Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
   if (directory.kind != Node::Kind::Directory)
     return refuse_edit(EPERM, "views can't be removed: remove the tensor");
   if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
-  const auto found = tree_.find(directory.ino, name);
-  if (!found) return tl::unexpected(found.error());
+  auto found = tree_.find(directory.ino, name);
+  if (!found) {
+    const auto draft = drafts_.find(directory.ino, name);
+    if (draft && remove_draft(*draft)) return Outdated{};
+    found = tree_.find(directory.ino, name);
+    if (!found) return tl::unexpected(found.error());
+  }
   if (InodeTable::is_directory(*found) || *found == kHiddenIno) return refuse_edit(EISDIR, "is a directory");
   const TensorId tensor = InodeTable::tensor(*found);
   return edit({.touched = {tensor},
@@ -67,6 +72,8 @@ Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
 Result<Outdated> Filesystem::rename_tensor(Ino parent, std::string_view name, Ino new_parent,
                                            std::string_view new_name, unsigned flags) {
   if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
+  if (!drafts_.wait_for_end(parent, name) || !drafts_.wait_for_end(new_parent, new_name))
+    return refuse_edit(EBUSY, "a program is making this file");
   const auto from = tree_.find(parent, name);
   if (!from) return tl::unexpected(from.error());
   const auto to = tree_.find(new_parent, new_name);
@@ -98,14 +105,26 @@ Result<Outdated> Filesystem::rename_tensor(Ino parent, std::string_view name, In
     return refuse_edit(EBUSY,
                        fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(other)));
   }
-  return edit({.touched = {tensor, target}, .apply = [&](ModelEdit& edit) -> Result<void> {
-                 if (auto removed = edit.remove(other); !removed) return removed;
-                 return edit.rename(std::vector<ModelEdit::Renaming>{{old, other}});
-               }});
-}
-
-Result<Outdated> Filesystem::rename_directory(Ino, const Result<Ino>&, Ino, std::string_view, unsigned) {
-  return refuse_edit(EPERM, "directories can't be renamed");
+  // An editor has written a new file, and makes it the old one: only the bytes are new.
+  const bool keeps_form = drafts_.is_plain(tensor);
+  const Tensor form = model_->tensor(target);
+  const Dtype dtype = form.dtype;
+  const std::vector<std::uint64_t> shape(form.shape.begin(), form.shape.end());
+  const std::uint64_t size_bytes = model_->tensor(tensor).data.size_bytes;
+  if (keeps_form && size_bytes != form.data.size_bytes) {
+    return refuse_edit(
+        EINVAL, fmt::format("tensor {}: {} has {} bytes, {} {} needs {}: set the dtype or the shape of the "
+                            "new file first, to replace the tensor by another one",
+                            in_quotes(other), in_quotes(old), size_bytes, name_of(dtype), shape_text(shape),
+                            form.data.size_bytes));
+  }
+  auto renamed = edit({.touched = {tensor, target}, .apply = [&](ModelEdit& edit) -> Result<void> {
+                         if (auto removed = edit.remove(other); !removed) return removed;
+                         auto named = edit.rename(std::vector<ModelEdit::Renaming>{{old, other}});
+                         return named && keeps_form ? edit.reinterpret(other, dtype, shape) : named;
+                       }});
+  if (renamed && keeps_form && !drafts_.is_plain(target)) drafts_.note_typed(tensor);
+  return renamed;
 }
 
 Result<Outdated> Filesystem::set_extended_attribute(Ino ino, std::string_view name,
@@ -122,6 +141,10 @@ Result<Outdated> Filesystem::set_extended_attribute(Ino ino, std::string_view na
   if (node.ino == kRootIno && name.starts_with(kMetadataPrefix))
     return set_metadata(name.substr(kMetadataPrefix.size()), value, flags);
   const bool is_form = name == "dtype" || name == "shape";
+  if (const auto draft = drafts_.find(node.ino); draft && is_form && value) {
+    auto set = set_form(*draft->content, name, *value);
+    return set ? Result<Outdated>(Outdated{}) : pass_on(std::move(set));
+  }
   if (node.kind != Node::Kind::Tensor || !is_form || !value) {
     return refuse_edit(
         EPERM, fmt::format("{}{}: can't be set: only dtype and shape of a tensor, and metadata.KEY of "
@@ -129,7 +152,23 @@ Result<Outdated> Filesystem::set_extended_attribute(Ino ino, std::string_view na
                            kPrefixOfAll, name));
   }
   if ((flags & XATTR_CREATE) != 0) return refuse_edit(EEXIST, "the attribute is there");
+  if (auto set = set_pending_form(node.tensor, name, *value))
+    return *set ? Result<Outdated>(Outdated{}) : pass_on(std::move(*set));
   return retype(node.tensor, name, *value);
+}
+
+Result<Dtype> Filesystem::dtype_of_text(const std::string& text) {
+  std::string upper = text;
+  std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return std::toupper(c); });
+  const auto dtype = dtype_named(upper);
+  if (dtype) return *dtype;
+  return refuse_edit(EINVAL, fmt::format("{} is no dtype such as BF16 or U8", in_quotes(text)));
+}
+
+Result<std::vector<std::uint64_t>> Filesystem::shape_of_attribute(const std::string& text) {
+  auto shape = shape_of_text(text);
+  if (shape) return std::move(*shape);
+  return refuse_edit(EINVAL, fmt::format("{} is no shape such as [4,16]", in_quotes(text)));
 }
 
 Result<Outdated> Filesystem::set_metadata(std::string_view key, const std::optional<std::string>& value,
@@ -155,10 +194,8 @@ Result<Outdated> Filesystem::retype(TensorId tensor, std::string_view key, const
   Dtype dtype = now.dtype;
   std::vector<std::uint64_t> shape(now.shape.begin(), now.shape.end());
   if (key == "dtype") {
-    std::string upper = value;
-    std::ranges::transform(upper, upper.begin(), [](unsigned char c) { return std::toupper(c); });
-    const auto wanted = dtype_named(upper);
-    if (!wanted) return refuse_edit(EINVAL, fmt::format("{} is no dtype", in_quotes(value)));
+    const auto wanted = dtype_of_text(value);
+    if (!wanted) return tl::unexpected(wanted.error());
     auto fitting = shape_as(now, *wanted);
     if (!fitting) {
       return refuse_edit(EINVAL,
@@ -169,12 +206,12 @@ Result<Outdated> Filesystem::retype(TensorId tensor, std::string_view key, const
     dtype = *wanted;
     shape = std::move(*fitting);
   } else {
-    auto wanted = shape_of_text(value);
-    if (!wanted)
-      return refuse_edit(EINVAL, fmt::format("{} is no shape: write it as [4,16]", in_quotes(value)));
+    auto wanted = shape_of_attribute(value);
+    if (!wanted) return pass_on(std::move(wanted));
     shape = std::move(*wanted);
   }
   const std::string name(now.name);
+  drafts_.note_typed(tensor);
   return edit(
       {.touched = {tensor}, .apply = [&](ModelEdit& edit) { return edit.reinterpret(name, dtype, shape); }});
 }

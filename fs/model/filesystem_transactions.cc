@@ -16,6 +16,7 @@ tl::unexpected<Error> not_among_transactions() {
 
 Result<struct stat> Filesystem::make_directory(Ino parent, std::string_view name, Maker maker) {
   const Node directory = resolve(parent);
+  if (directory.kind == Node::Kind::Directory) return make_tree_directory(directory.ino, name);
   if (!directory.is_staged()) return not_among_transactions();
   const auto made = transactions_.begin(directory.ino, name, maker);
   if (!made) return tl::unexpected(made.error());
@@ -24,6 +25,7 @@ Result<struct stat> Filesystem::make_directory(Ino parent, std::string_view name
 
 Result<void> Filesystem::remove_directory(Ino parent, std::string_view name) {
   const Node directory = resolve(parent);
+  if (directory.kind == Node::Kind::Directory) return remove_tree_directory(directory.ino, name);
   if (!directory.is_staged()) return not_among_transactions();
   return transactions_.remove_directory(directory.ino, name);
 }

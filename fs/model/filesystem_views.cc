@@ -21,18 +21,22 @@ Result<struct stat> Filesystem::stat_of_view(const Node& node) const {
     struct stat st = stat_of_directory(resolve(kHiddenIno));
     st.st_ino = space_.in_mount(ino);
     st.st_mode &= ~(kWrite | S_ISVTX);
+    if (ino == Views::kNpy)
+      st.st_mode |= stat_of_directory({.ino = kRootIno, .kind = Node::Kind::Directory}).st_mode & kWrite;
     return st;
   }
   const auto size_bytes = views_.size_bytes(ino);
   if (!size_bytes) return tl::unexpected(size_bytes.error());
   constexpr mode_t kRead = 0444;
+  constexpr mode_t kReadWrite = 0666;
   constexpr std::uint64_t kStatBlockBytes = 512;
   struct stat st {};
   st.st_ino = space_.in_mount(ino);
   const auto tensor = views_.tensor(ino);
   const Permissions shown =
       tensor ? permissions_.of_shard(model_->place(*tensor).shard) : permissions_.of_all();
-  st.st_mode = S_IFREG | (shown.mode & kRead & ~options_.umask);
+  const bool is_writable = views_.is_npy(ino) && options_.allows_edits;
+  st.st_mode = S_IFREG | (shown.mode & (is_writable ? kReadWrite : kRead) & ~options_.umask);
   st.st_nlink = 1;
   st.st_uid = shown.uid;
   st.st_gid = shown.gid;

@@ -17,7 +17,9 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   const int access = flags & O_ACCMODE;
   if (access == O_RDONLY) return nullptr;
-  if (node.is_view()) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");
+  if (node.is_view()) return open_npy(node, flags, opener);
+  if (const auto draft = drafts_.find(node.ino); draft && node.kind == Node::Kind::Draft)
+    return add_open(node.ino, flags, opener, FileKind::New, draft->content);
   if (reader_.is_broken(model_->place(node.tensor).shard))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header has changed");
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
@@ -47,6 +49,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
 
 std::shared_ptr<PendingContent> Filesystem::shared_content(const Node& node) const {
   if (node.is_staged()) return transactions_.content(node.ino);
+  if (auto draft = drafts_.find(node.ino)) return draft->content;
   return open_files_.shared_content(node.ino);
 }
 
@@ -66,6 +69,7 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
   // The kernel knows one end of file per inode. A truncated, isolated content has an end of its own.
   if (file.appends) offset = content.size_bytes();
   content.note_write(caller);
+  if (auto loaded = load_base(content, file.ino); !loaded) return pass_on(std::move(loaded));
   if (auto staged = stage(content, from, offset); !staged) return pass_on(std::move(staged));
   if (!file.is_synchronous || file.kind != FileKind::Isolated || !content.is_whole()) return Stale{};
   return commit_if_dirty(file);
@@ -73,12 +77,15 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
 
 Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset) {
   const Node node = resolve(ino);
-  const auto content = node.is_view() || node.is_directory() ? nullptr : shared_content(node);
+  const auto content = node.is_directory() ? nullptr : shared_content(node);
   if (!content) return fail(ErrorCode::InvalidArgument, EIO, "written back without a descriptor");
   may_be_cached_[number_of(content->tensor())] = true;
   const std::scoped_lock lock(content->mutex);
+  if (auto loaded = load_base(*content, node.ino); !loaded) return loaded;
   // The kernel writes back whole pages. Bytes behind the tensor's end are not part of it.
-  const std::uint64_t end = model_->file_range(content->tensor()).size_bytes;
+  // A new tensor gets the size that its file has.
+  const std::uint64_t end =
+      content->made() ? content->size_bytes() : model_->file_range(content->tensor()).size_bytes;
   if (offset >= end) return {};
   content->writers.note_unnamed();
   content->was_refused = false;
@@ -121,8 +128,7 @@ std::optional<Result<void>> Filesystem::write_beside(PendingContent& content, st
 Result<void> Filesystem::stage(PendingContent& content, std::span<const std::byte> from,
                                std::uint64_t offset) {
   if (content.failure) return tl::unexpected(*content.failure);
-  auto stage = content.stage();
-  Result<void> staged = stage ? (*stage)->write(from, offset) : pass_on(std::move(stage));
+  Result<void> staged = content.write(from, offset);
   content.show_size();
   return staged ? staged : refuse(content, std::move(staged).error());
 }
@@ -136,7 +142,7 @@ tl::unexpected<Error> Filesystem::refuse(PendingContent& content, Error why) {
   content.fail(std::move(why));
   why = *content.failure;
   why.errno_value = errno_value;
-  log::warning("{}: write refused: {}", reader_.label_of(content.tensor()), why.message);
+  log::warning("{}: write refused: {}", label_of(content), why.message);
   return tl::unexpected(std::move(why));
 }
 
@@ -149,8 +155,7 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Caller
   if (content.failure) return tl::unexpected(*content.failure);
   // The truncation of an open has no named caller: an open is not a write.
   if (caller.is_named()) content.note_write(caller);
-  auto stage = content.stage();
-  Result<void> resized = stage ? (*stage)->resize(size_bytes) : pass_on(std::move(stage));
+  Result<void> resized = content.resize(size_bytes);
   content.show_size();
   if (!resized) {
     Error why = resized.error();
@@ -162,7 +167,9 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Caller
 
 Result<void> Filesystem::check_settable(Ino ino) const {
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
-  if (resolve(ino).is_view()) return fail(ErrorCode::ReadOnly, EPERM, "views are read-only");
+  const Node node = resolve(ino);
+  if (node.is_view() && !drafts_.find(node.ino))
+    return fail(ErrorCode::ReadOnly, EPERM, "views are read-only");
   return {};
 }
 
@@ -171,6 +178,12 @@ Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (auto settable = check_settable(ino); !settable) return settable;
+  if (node.is_view() || node.kind == Node::Kind::Draft) {
+    auto file = open_files_.just_opened(node.ino, caller);
+    if (!file) return pass_on(std::move(file));
+    if (*file == nullptr) return fail(ErrorCode::InvalidArgument, EPERM, "open it to change its size");
+    return resize(**file, size_bytes, {});
+  }
   const std::uint64_t due = model_->tensor(node.tensor).data.size_bytes;
   if (size_bytes == due) return {};
   if (size_bytes == 0) {

@@ -189,6 +189,7 @@ void Forest::end() {
 void Forest::connect(const Pin& model) const {
   model->number_in(space_of(model.number()));
   model->tell_stale_to([this](const Stale& stale) { surroundings_.forget(stale); });
+  model->tell_outdated_to([this](const Outdated& outdated) { surroundings_.forget_outdated(outdated); });
   model->tell_commits_to([this] { surroundings_.note_commit(); });
 }
 

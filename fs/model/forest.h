@@ -107,6 +107,8 @@ class Forest {
   struct Surroundings {
     /// Tells the kernel about caches that became stale outside of a call that could return them.
     std::function<void(Stale)> forget = [](const Stale&) {};
+    /// The same for what an edit has made stale that a close has committed.
+    std::function<void(const Outdated&)> forget_outdated = [](const Outdated&) {};
     /// Calls tidy() after a while.
     std::function<void()> note_commit = [] {};
     /// Runs its argument, which changes the entries of the root, before it returns. A listing of the root

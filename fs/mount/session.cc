@@ -153,6 +153,11 @@ Result<void> Session::serve() {
   Janitor janitor([&forest] { forest.tidy(); });
   forest.connect_to(
       {.forget = [&invalidator](Stale stale) { invalidator.forget(stale); },
+       .forget_outdated =
+           [&invalidator](const Outdated& outdated) {
+             for (const Stale& stale : outdated.stale) invalidator.forget(stale);
+             if (!outdated.entries.empty()) invalidator.forget_entries(outdated.entries);
+           },
        .note_commit = [&janitor] { janitor.note_commit(); },
        .change_root = [&parts](const std::function<void()>& change) { change_root(parts.mount, change); }});
   janitor.start();

@@ -18,10 +18,6 @@ tl::unexpected<Error> not_found() {
   return fail(ErrorCode::NotFound, ENOENT, "no such view");
 }
 
-bool is_npy(Ino ino) {
-  return ino >= Views::kNpyFiles && ino < Views::kFloat32Files;
-}
-
 bool is_float32(Ino ino) {
   return ino >= Views::kFloat32Files && ino < Views::kCounted;
 }

@@ -80,6 +80,7 @@ class Views final : public Directory {
   static bool is_archive(Ino ino) { return whole(ino) == WholeViews::Part::Archive; }
   /// True for a slice or a stats file. forget() frees its number, and the kernel must not cache its name.
   static bool is_counted(Ino ino) { return ino >= kCounted && ino < kEnd; }
+  static bool is_npy(Ino ino) { return ino >= kNpyFiles && ino < kFloat32Files; }
   static bool is_stats(Ino ino) { return ino >= kStatsFiles && ino < kEnd; }
   /// The value of a file's attribute `view` (core/storage/attribute_names.h).
   static std::string_view kind(Ino ino);

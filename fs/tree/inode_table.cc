@@ -17,6 +17,15 @@ tl::unexpected<Error> no_such_inode(Ino ino) {
 }
 
 InodeTable::InodeTable(const TensorIndex& tensors, TensorIds ids, Layout layout) : ids_(std::move(ids)) {
+  build(tensors, layout, nullptr);
+}
+
+InodeTable::InodeTable(const TensorIndex& tensors, TensorIds ids, Layout layout, DirectoryNumbers& numbers)
+    : ids_(std::move(ids)) {
+  build(tensors, layout, &numbers);
+}
+
+void InodeTable::build(const TensorIndex& tensors, Layout layout, DirectoryNumbers* numbers) {
   const std::uint32_t count = ids_.size();
   nodes_.resize(1 + std::size_t{count});
   grow_slots(nodes_.size());
@@ -33,8 +42,11 @@ InodeTable::InodeTable(const TensorIndex& tensors, TensorIds ids, Layout layout)
       const auto parts = dotted_parts(tensors[position].name);
       Place parent = kRoot;
       for (const std::string_view part : std::span(parts).first(parts.size() - 1))
-        parent = directory_named(parent, part);
+        parent = directory_named(parent, part, numbers);
       places.emplace_back(parent, parts.back());
+    }
+    if (numbers != nullptr) {
+      for (const auto& [number, place] : numbers->all()) add_numbered(number, *numbers);
     }
     for (std::uint32_t position = 0; position < count; ++position)
       name_tensor(tensors, position, places[position].first, places[position].second);
@@ -43,19 +55,24 @@ InodeTable::InodeTable(const TensorIndex& tensors, TensorIds ids, Layout layout)
 }
 
 bool InodeTable::exists(Ino ino) const {
-  if (ino >= kDirectories) return ino < directories().second;
+  if (ino >= kDirectories) {
+    return numbers_.empty() ? ino < kDirectories + directory_count() : numbered_places_.contains(ino);
+  }
   return ino == kRootIno || (ino >= kTensors && ids_.position(tensor(ino)).has_value());
 }
 
 InodeTable::Place InodeTable::place_of(Ino ino) const {
   if (ino == kRootIno) return kRoot;
-  if (ino >= kDirectories) return static_cast<Place>(1 + ids_.size() + (ino - kDirectories));
+  if (ino >= kDirectories) {
+    return numbers_.empty() ? static_cast<Place>(1 + ids_.size() + (ino - kDirectories))
+                            : numbered_places_.at(ino);
+  }
   return place_of_tensor(*ids_.position(tensor(ino)));
 }
 
 Ino InodeTable::ino_of(Place place) const {
   if (place == kRoot) return kRootIno;
-  if (place > ids_.size()) return kDirectories + (place - 1 - ids_.size());
+  if (place > ids_.size()) return directory(place - 1 - ids_.size());
   return ino_of_tensor(ids_.of(place - 1));
 }
 
@@ -105,15 +122,37 @@ std::string_view InodeTable::keep(std::string name) {
   return own_names_.emplace_back(std::move(name));
 }
 
-InodeTable::Place InodeTable::directory_named(Place parent, std::string_view part) {
+InodeTable::Place InodeTable::directory_named(Place parent, std::string_view part,
+                                              DirectoryNumbers* numbers) {
   const bool is_plain = is_plain_file_name(part);
   std::string encoded = is_plain ? std::string() : file_name_of(part);
   const std::string_view file_name = is_plain ? part : std::string_view(encoded);
   if (const auto there = find_in(parent, file_name)) return *there;
+  const Ino number = numbers == nullptr ? 0 : numbers->number(ino_of(parent), file_name);
+  const Place place = add_directory(parent, is_plain ? part : keep(std::move(encoded)));
+  if (numbers == nullptr) return place;
+  numbers_.push_back(number);
+  numbered_places_.emplace(number, place);
+  return place;
+}
+
+InodeTable::Place InodeTable::add_directory(Place parent, std::string_view file_name) {
   if (2 * (nodes_.size() + 1) > slots_.size()) grow_slots(nodes_.size() + 1);
   const auto place = static_cast<Place>(nodes_.size());
-  nodes_.push_back({.file_name = is_plain ? part : keep(std::move(encoded)), .parent = parent});
+  nodes_.push_back({.file_name = file_name, .parent = parent});
   insert(place);
+  return place;
+}
+
+InodeTable::Place InodeTable::add_numbered(Ino directory, const DirectoryNumbers& numbers) {
+  if (directory == kRootIno) return kRoot;
+  if (const auto there = numbered_places_.find(directory); there != numbered_places_.end())
+    return there->second;
+  const DirectoryNumbers::Place& wanted = numbers.all().at(directory);
+  const Place parent = add_numbered(wanted.parent, numbers);
+  const Place place = add_directory(parent, keep(wanted.file_name));
+  numbers_.push_back(directory);
+  numbered_places_.emplace(directory, place);
   return place;
 }
 

@@ -12,12 +12,14 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/format/tensor_id.h"
 #include "core/format/tensor_index.h"
+#include "fs/tree/directory_numbers.h"
 
 namespace stfs {
 
@@ -40,6 +42,9 @@ class InodeTable {
 
   /// The index must outlive the table, which refers to the index's names.
   InodeTable(const TensorIndex& tensors, TensorIds ids, Layout layout);
+  /// The same for an index that follows another one: all directories keep their numbers, also those without
+  /// a tensor. Directories that are new get numbers.
+  InodeTable(const TensorIndex& tensors, TensorIds ids, Layout layout, DirectoryNumbers& numbers);
   /// A table of an index whose ids are the positions.
   InodeTable(const TensorIndex& tensors, Layout layout)
       : InodeTable(tensors, TensorIds(tensors.size()), layout) {}
@@ -62,15 +67,17 @@ class InodeTable {
   /// The number of directories directly in this one. A directory's link count includes them.
   [[nodiscard]] std::uint32_t subdirectories(Ino ino) const;
   [[nodiscard]] std::uint64_t size() const { return nodes_.size(); }
-  /// The range [first, second) of the directories' inode numbers, without the root. A directory's number is
-  /// higher than its parent's.
-  [[nodiscard]] std::pair<Ino, Ino> directories() const {
-    return {kDirectories, kDirectories + nodes_.size() - 1 - ids_.size()};
+  /// The number of directories, without the root.
+  [[nodiscard]] std::size_t directory_count() const { return nodes_.size() - 1 - ids_.size(); }
+  /// One of them. A directory comes after its parent.
+  [[nodiscard]] Ino directory(std::size_t at) const {
+    return numbers_.empty() ? kDirectories + at : numbers_[at];
   }
 
  private:
   static constexpr Ino kTensors = kRootIno + 1;
 
+  void build(const TensorIndex& tensors, Layout layout, DirectoryNumbers* numbers);
   /// The place of a node in nodes_: the root, then the tensors by position, then the other directories.
   using Place = std::uint32_t;
   static constexpr Place kRoot = 0;
@@ -91,12 +98,17 @@ class InodeTable {
   void grow_slots(std::uint64_t nodes);
   void insert(Place place);
   std::string_view keep(std::string name);
-  Place directory_named(Place parent, std::string_view part);
+  Place directory_named(Place parent, std::string_view part, DirectoryNumbers* numbers);
+  Place add_directory(Place parent, std::string_view file_name);
+  /// Adds a directory that has a number, if it is not there yet.
+  Place add_numbered(Ino directory, const DirectoryNumbers& numbers);
   void name_tensor(const TensorIndex& tensors, std::uint32_t position, Place parent, std::string_view part);
   void link_children();
 
   const TensorIds ids_;
   std::vector<Node> nodes_;
+  std::vector<Ino> numbers_;                        // of the directories; empty: they count from kDirectories
+  std::unordered_map<Ino, Place> numbered_places_;  // the reverse
   std::deque<std::string> own_names_;       // encoded names; names that need no encoding stay in the index
   std::vector<Place> slots_;                // hash table by (parent, file name), open addressing; 0 is free
   std::vector<Place> children_;             // grouped by directory

@@ -17,10 +17,11 @@ struct Node {
     View,             // of a tensor, or of the model
     StagedDirectory,  // `.safetensors`, the directories of transactions, a transaction
     Staged,           // a tensor's file in a transaction
+    Draft,            // a file that is no tensor yet (fs/write/drafts.h)
   };
   Ino ino = 0;  // the number in the model (InodeSpace::local())
   Kind kind = Kind::Missing;
-  TensorId tensor{};  // only of Tensor and Staged
+  TensorId tensor{};  // only of Tensor, Staged and Draft
 
   [[nodiscard]] bool exists() const { return kind != Kind::Missing; }
   [[nodiscard]] bool is_directory() const {

@@ -15,7 +15,19 @@ TensorTree::TensorTree(const Versioned<Model>& model, Layout layout)
       unserved_(model, layout) {}
 
 void TensorTree::show(std::vector<std::shared_ptr<void>>& replaced) {
-  replaced.push_back(shown_.replace(std::make_shared<Version>(*model_, layout_)));
+  replaced.push_back(shown_.replace(layout_ == Layout::Flat ? std::make_shared<Version>(*model_, layout_)
+                                                            : std::make_shared<Version>(*model_, numbers())));
+}
+
+DirectoryNumbers& TensorTree::numbers() {
+  if (numbers_) return *numbers_;
+  const InodeTable& table = this->table();
+  numbers_.emplace(InodeTable::kDirectories);
+  for (std::size_t at = 0; at < table.directory_count(); ++at) {
+    const Ino directory = table.directory(at);
+    numbers_->number(table.parent(directory), table.file_name(directory));
+  }
+  return *numbers_;
 }
 
 const InodeTable& TensorTree::Version::flat() const {

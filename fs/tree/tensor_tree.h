@@ -13,6 +13,7 @@
 #include "fs/base/versioned.h"
 #include "fs/tree/directory.h"
 #include "fs/tree/inode_table.h"
+#include "fs/tree/names.h"
 #include "fs/tree/unserved_tensors.h"
 
 namespace stfs {
@@ -36,6 +37,8 @@ class TensorTree final : public Directory {
   struct Version {
     Version(const Model& of, Layout layout)
         : model(of), table(of.tensors(), of.ids(), layout), is_flat_(layout == Layout::Flat) {}
+    Version(const Model& of, DirectoryNumbers& numbers)
+        : model(of), table(of.tensors(), of.ids(), Layout::Tree, numbers), is_flat_(false) {}
     const Model& model;
     const InodeTable table;
     /// The tensors' names in one directory, whatever the layout.
@@ -50,15 +53,24 @@ class TensorTree final : public Directory {
   /// The tensor that a new file of that name would be. Nothing if no tensor's file can have the name.
   [[nodiscard]] std::optional<std::string> name_in(Ino directory, std::string_view file_name) const;
 
+  /// The same for a directory that shows all tensors, whatever the layout.
+  [[nodiscard]] static std::optional<std::string> flat_name(std::string_view file_name) {
+    return name_of_file(file_name);
+  }
+
   /// Shows the model as it is now. One thread at a time.
   /// @param replaced  gets what must stay until the calls that are running have ended.
   void show(std::vector<std::shared_ptr<void>>& replaced);
+  /// The directories' numbers: for the thread that calls show(), which shows what it has changed. Only with
+  /// layout=tree.
+  DirectoryNumbers& numbers();
 
  private:
   const Versioned<Model>& model_;
   const Layout layout_;
   Versioned<Version> shown_;
   const UnservedTensors unserved_;
+  std::optional<DirectoryNumbers> numbers_;  // from the first edit on
 };
 
 }  // namespace stfs

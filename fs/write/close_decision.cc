@@ -29,12 +29,15 @@ constexpr CloseRow kCloseRows[] = {
     {any,            Closer::Bystander, any,            any,    any,                CloseDecision::Wait},
 
     {Content::Whole, Closer::Opener,    Ending::Closes, true,   any,                CloseDecision::Wait},
+    // A script may hold a new file open for several programs, one after the other.
+    {any,            Closer::Writer,    Ending::Closes, true,   FileKind::New,      CloseDecision::Wait},
     {Content::Whole, any,               Ending::Closes, any,    FileKind::Grouped,  CloseDecision::Keep},
     {Content::Whole, any,               Ending::Closes, any,    any,                CloseDecision::Commit},
 
     {Content::Cut,   Closer::Writer,    Ending::Closes, true,   any,                CloseDecision::Wait},
     // All descriptors show this content through the page cache: it must not stay cut until the last close.
     {Content::Cut,   any,               Ending::Closes, any,    FileKind::Shared,   CloseDecision::Fail},
+    {Content::Cut,   any,               Ending::Closes, any,    FileKind::New,      CloseDecision::Fail},
     {Content::Cut,   any,               Ending::Closes, any,    any,                CloseDecision::Refuse},
 
     // A killed process may have written only part of its bytes. Untold or Hidden: it may have been killed.

@@ -15,6 +15,36 @@ Result<Staging*> PendingContent::stage() {
   return stage;
 }
 
+void PendingContent::remake(std::unique_ptr<NewTensor> made) {
+  forget();
+  owned_ = std::move(made);
+  made_ = owned_.get();
+}
+
+Result<void> PendingContent::write(std::span<const std::byte> from, std::uint64_t offset) {
+  if (made()) {
+    has_stage_ = true;
+    return made()->write(from, offset);
+  }
+  auto stage = this->stage();
+  return stage ? (*stage)->write(from, offset) : pass_on(std::move(stage));
+}
+
+Result<void> PendingContent::resize(std::uint64_t size_bytes) {
+  if (made()) {
+    has_stage_ = true;
+    return made()->resize(size_bytes);
+  }
+  auto stage = this->stage();
+  return stage ? (*stage)->resize(size_bytes) : pass_on(std::move(stage));
+}
+
+Result<void> PendingContent::read(std::span<std::byte> to, std::uint64_t offset,
+                                  const Staging::ReadBase& read_base) {
+  if (made()) return made()->read(to, offset);
+  return staged_ != nullptr ? staged_->read(to, offset, read_base) : read_base(to, offset);
+}
+
 Result<void> PendingContent::commit(const TransactionGroup::LockOf& lock_of, const InTurn& in_turn) {
   if (staged_ == nullptr) return {};
   // pieces() completes the stage. From here on the stage does not change, so readers may come in.
@@ -49,6 +79,7 @@ void PendingContent::unpark() {
 }
 
 void PendingContent::forget() {
+  if (made()) made()->forget();
   if (is_grouped_ && staged_ != nullptr) {
     const std::scoped_lock lock(group_->mutex);
     group_->drop(model_->place(tensor_));

@@ -5,6 +5,7 @@
 //                                  process sees the content before the commit.
 //   Shared    O_RDWR               All O_RDWR descriptors of the tensor share one pending content, since they
 //                                  share the kernel's page cache with each other and with its readers.
+//   New       a file that is no tensor yet   All descriptors share one pending content (new_tensor.h).
 //   Grouped   in a transaction's   All descriptors of that file share one pending content. It is committed
 //             directory            only with the directory.
 //
@@ -34,11 +35,12 @@
 #include "fs/tree/inode_table.h"
 #include "fs/write/committers.h"
 #include "fs/write/content_lock.h"
+#include "fs/write/new_tensor.h"
 #include "fs/write/writers.h"
 
 namespace stfs {
 
-enum class FileKind : std::uint8_t { Reader, Isolated, Shared, Grouped };
+enum class FileKind : std::uint8_t { Reader, Isolated, Shared, Grouped, New };
 
 /// Runs an attempt to commit to these shards, with their turns (committers.h) and with options for each of
 /// them.
@@ -59,7 +61,23 @@ class PendingContent {
         is_grouped_(group != nullptr),
         group_(std::move(group)) {}
 
+  /// Makes the content of a tensor that the model does not have.
+  PendingContent(const Versioned<Model>& model, TensorId tensor, std::unique_ptr<NewTensor> made)
+      : tensor_(tensor),
+        model_(model),
+        tensor_bytes_(0),
+        shown_size_bytes_(0),
+        is_grouped_(false),
+        owned_(std::move(made)),
+        made_(owned_.get()) {}
+
   [[nodiscard]] TensorId tensor() const { return tensor_; }
+  /// The tensor that is being made; null for the content of a tensor of the model.
+  [[nodiscard]] NewTensor* made() const { return made_; }
+  /// Makes this the content of a tensor that gets another size, dtype or shape. Only while no byte is staged.
+  void remake(std::unique_ptr<NewTensor> made);
+  /// A new file was deleted before it became a tensor: nothing is committed. Guarded by the mutex.
+  bool is_unlinked = false;
   /// The number of descriptors that share this content; guarded by the mutex of OpenFiles.
   unsigned descriptors = 0;
 
@@ -76,19 +94,29 @@ class PendingContent {
   std::atomic<bool> keeps_mtime = false;
   struct timespec mtime {};
 
-  /// Returns the stage, and begins one if there is none. The first write calls this, so that an open that
-  /// writes nothing costs nothing.
+  // As Staging's. The first write begins a stage, so that an open that writes nothing costs nothing.
+  Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
+  Result<void> resize(std::uint64_t size_bytes);
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset, const Staging::ReadBase& read_base);
+
+  /// Returns the stage, and begins one if there is none. Not for a new tensor.
   Result<Staging*> stage();
   /// Whether something is staged, or is being committed. Needs no mutex.
   [[nodiscard]] bool has_stage() const { return has_stage_; }
   /// The stage, or null while nothing is pending.
   [[nodiscard]] Staging* staged() const { return staged_; }
-  [[nodiscard]] std::uint64_t size_bytes() const { return staged_ ? staged_->size_bytes() : tensor_bytes_; }
+  [[nodiscard]] std::uint64_t size_bytes() const {
+    return made() ? made()->size_bytes() : staged_ ? staged_->size_bytes() : tensor_bytes_;
+  }
   /// The size at the last call of show_size(). Needs no mutex.
   [[nodiscard]] std::uint64_t shown_size_bytes() const { return shown_size_bytes_; }
   void show_size() { shown_size_bytes_ = size_bytes(); }
-  [[nodiscard]] bool is_dirty() const { return staged_ != nullptr && staged_->is_dirty(); }
-  [[nodiscard]] bool is_whole() const { return staged_ == nullptr || staged_->is_whole(); }
+  [[nodiscard]] bool is_dirty() const {
+    return made() ? made()->is_dirty() && !is_unlinked : staged_ != nullptr && staged_->is_dirty();
+  }
+  [[nodiscard]] bool is_whole() const {
+    return made() ? made()->form().has_value() : staged_ == nullptr || staged_->is_whole();
+  }
 
   /// Commits content that belongs to no transaction's directory. After success nothing is pending. After a
   /// failure everything is still pending. The exception is a failure behind the commit point: the bytes are
@@ -123,6 +151,8 @@ class PendingContent {
   const std::uint64_t tensor_bytes_;
   std::atomic<std::uint64_t> shown_size_bytes_;
   const bool is_grouped_;
+  std::unique_ptr<NewTensor> owned_;
+  std::atomic<NewTensor*> made_ = nullptr;  // to owned_; may be read without the mutex
   std::shared_ptr<TransactionGroup> group_;
   Staging* staged_ = nullptr;
   std::atomic<bool> has_stage_ = false;

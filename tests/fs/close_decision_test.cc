@@ -10,7 +10,7 @@ namespace {
 constexpr Closer kClosers[] = {Closer::Bystander, Closer::Opener, Closer::Mapper, Closer::Writer};
 constexpr Content kContents[] = {Content::Clean, Content::Whole, Content::Cut};
 constexpr Ending kEndings[] = {Ending::Closes, Ending::Killed, Ending::Untold, Ending::Hidden};
-constexpr FileKind kKinds[] = {FileKind::Isolated, FileKind::Shared, FileKind::Grouped};
+constexpr FileKind kKinds[] = {FileKind::Isolated, FileKind::Shared, FileKind::Grouped, FileKind::New};
 
 template <class Visit>
 void for_each_close(const Visit& visit) {
@@ -36,12 +36,14 @@ CloseDecision due(const CloseFacts& facts) {
     // One that may live is told.
     return facts.ending == Ending::Hidden ? CloseDecision::Doubt : CloseDecision::RollBack;
   }
+  const bool is_new = facts.kind == FileKind::New;
+  if (is_new && facts.closer == Closer::Writer && facts.others_answer) return CloseDecision::Wait;
   if (facts.content == Content::Whole) {
     if (facts.closer == Closer::Opener && facts.others_answer) return CloseDecision::Wait;
     return is_grouped ? CloseDecision::Keep : CloseDecision::Commit;
   }
   if (facts.closer == Closer::Writer && facts.others_answer) return CloseDecision::Wait;
-  return facts.kind == FileKind::Shared ? CloseDecision::Fail : CloseDecision::Refuse;
+  return facts.kind == FileKind::Shared || is_new ? CloseDecision::Fail : CloseDecision::Refuse;
 }
 
 }  // namespace

@@ -248,3 +248,222 @@ TEST_CASE("names, bytes and inodes hold through many edits", "[fs][edit]") {
   }
   CHECK(mount.read("first") == kOld);
 }
+
+namespace {
+
+/// Makes a file and writes it, as a program does.
+class MadeFile {
+ public:
+  MadeFile(const DrivenFilesystem& mount, std::string_view name, Ino parent = kRootIno, int flags = O_WRONLY)
+      : filesystem_(*mount), made_(filesystem_.create(parent, name, flags, ::getpid()).value()) {}
+  ~MadeFile() {
+    if (made_.file != nullptr) filesystem_.release(made_.file);
+  }
+  MadeFile(const MadeFile&) = delete;
+  MadeFile& operator=(const MadeFile&) = delete;
+  /// What O_TRUNC sends.
+  void cut() { REQUIRE(filesystem_.resize_by_name(ino(), 0, ::getpid())); }
+  [[nodiscard]] Ino ino() const { return made_.status.st_ino; }
+  int write(std::string_view bytes, std::uint64_t offset = 0) {
+    return errno_of(filesystem_.write(*made_.file, bytes_of(bytes), offset, Caller(1, ::getpid())));
+  }
+  int close() {
+    const int verdict = errno_of(filesystem_.flush(*made_.file, 1, ::getpid()));
+    filesystem_.release(std::exchange(made_.file, nullptr));
+    return verdict;
+  }
+
+ private:
+  Filesystem& filesystem_;
+  Filesystem::Created made_;
+};
+
+std::string npy_of(const std::string& descr, const std::string& shape, const std::string& data) {
+  std::string header = "{'descr': '" + descr + "', 'fortran_order': False, 'shape': " + shape + ", }";
+  header.resize(117, ' ');
+  header += '\n';
+  return std::string("\x93NUMPY\x01\x00", 8) + static_cast<char>(header.size()) + std::string(1, '\0') +
+         header + data;
+}
+
+std::string form_of(const DrivenFilesystem& mount, std::string_view name) {
+  const Ino ino = mount.ino(name);
+  return mount->extended_attribute(ino, "user.safetensors.dtype").value() +
+         mount->extended_attribute(ino, "user.safetensors.shape").value();
+}
+
+}  // namespace
+
+TEST_CASE("a new file becomes a tensor of bytes at its close", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  MadeFile maker(mount, "new");
+  CHECK(mount.ino("new") == maker.ino());
+  CHECK(maker.write("abc") == 0);
+  CHECK(maker.write("def", 3) == 0);
+  CHECK(stored(mount).size() == 3);
+  CHECK(mount->attributes(maker.ino())->st_size == 6);
+  CHECK(read_ino(mount, maker.ino()) == "abcdef");
+  CHECK(maker.close() == 0);
+  CHECK(stored(mount).at("new") == "abcdef");
+  CHECK(mount.ino("new") == maker.ino());
+  CHECK(form_of(mount, "new") == "U8[6]");
+  CHECK(mount.read("new") == "abcdef");
+}
+
+TEST_CASE("a file that was only made is an empty tensor, one that was deleted is none", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  CHECK(MadeFile(mount, "empty").close() == 0);
+  CHECK(form_of(mount, "empty") == "U8[0]");
+  MadeFile gone(mount, "gone");
+  CHECK(gone.write("abc") == 0);
+  REQUIRE(mount->remove_file(kRootIno, "gone"));
+  CHECK(errno_of(mount->lookup(kRootIno, "gone")) == ENOENT);
+  CHECK(gone.close() == 0);
+  CHECK(stored(mount).size() == 4);
+}
+
+TEST_CASE("a file whose writer was killed, or whose form does not fit, becomes no tensor", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  MadeFile maker(mount, "new");
+  CHECK(maker.write("abcde") == 0);
+  CHECK(errno_of(mount->set_extended_attribute(maker.ino(), "user.safetensors.dtype", "F32")) == 0);
+  CHECK(maker.close() == EINVAL);
+  CHECK(errno_of(mount->lookup(kRootIno, "new")) == ENOENT);
+  MadeFile shaped(mount, "shaped");
+  CHECK(errno_of(mount->set_extended_attribute(shaped.ino(), "user.safetensors.shape", "[2,3]")) == 0);
+  CHECK(shaped.write("abcdef") == 0);
+  CHECK(shaped.close() == 0);
+  CHECK(form_of(mount, "shaped") == "U8[2,3]");
+  CHECK(stored(mount).size() == 4);
+}
+
+TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  const Ino npy = mount.ino("npy", mount.ino(".safetensors"));
+  MadeFile made(mount, "new.npy", npy);
+  CHECK(made.write(npy_of("<f4", "(2, 1)", "12345678")) == 0);
+  CHECK(made.close() == 0);
+  CHECK(form_of(mount, "new") == "F32[2,1]");
+  CHECK(stored(mount).at("new") == "12345678");
+
+  // Other dtype, shape and size.
+  const Ino before = mount.ino("first");
+  mount->note_lookup(before);
+  MadeFile other(mount, "first.npy", npy);
+  other.cut();
+  CHECK(other.write(npy_of("<i2", "(3,)", "abcdef")) == 0);
+  CHECK(other.close() == 0);
+  CHECK(form_of(mount, "first") == "I16[3]");
+  CHECK(stored(mount).at("first") == "abcdef");
+  CHECK(read_ino(mount, before) == kOld);
+
+  // The same: in place.
+  const Ino second = mount.ino("second");
+  MadeFile same(mount, "second.npy", npy);
+  CHECK(same.write(npy_of("|u1", "(16,)", kNew)) == 0);
+  CHECK(same.close() == 0);
+  CHECK(mount.ino("second") == second);
+  CHECK(stored(mount).at("second") == kNew);
+  CHECK(mount.read("second") == kNew);
+  CHECK(stored(mount).size() == 4);
+
+  MadeFile cut(mount, "third.npy", npy);
+  CHECK(cut.write(npy_of("|u1", "(16,)", "short")) == 0);
+  CHECK(cut.close() == EINVAL);
+  MadeFile untold(mount, "untold.npy", npy);
+  CHECK(untold.write(npy_of("|V2", "(2,)", "abcd")) == 0);
+  CHECK(untold.close() == EINVAL);
+  CHECK(mount->create(npy, "x.txt", O_WRONLY, 1).error().errno_value == EINVAL);
+  CHECK(mount->create(mount.ino("float32", mount.ino(".safetensors")), "x.npy", O_WRONLY, 1)
+            .error()
+            .errno_value == EPERM);
+  CHECK(stored(mount).size() == 4);
+  CHECK(mount.read("third") == kThird);
+}
+
+TEST_CASE("a tensor gets another size if its form is set while it is open", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  {
+    Descriptor writer(mount, "second", O_WRONLY | O_TRUNC);
+    CHECK(errno_of(mount->set_extended_attribute(mount.ino("second"), "user.safetensors.shape", "[2,2]")) ==
+          0);
+    CHECK(errno_of(writer.write("abcd", 0)) == 0);
+    CHECK(errno_of(writer.close()) == 0);
+  }
+  CHECK(form_of(mount, "second") == "U8[2,2]");
+  CHECK(mount.read("second") == "abcd");
+  {
+    Descriptor writer(mount, "second", O_WRONLY | O_TRUNC);
+    CHECK(errno_of(writer.write("ab", 0)) == 0);
+    CHECK(errno_of(writer.close()) == EINVAL);
+  }
+  CHECK(stored(mount).at("second") == "abcd");
+}
+
+TEST_CASE("a plain file that is renamed over a tensor gives it new bytes", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  REQUIRE(mount->set_extended_attribute(mount.ino("first"), "user.safetensors.dtype", "F32"));
+  MadeFile plain(mount, "tmp");
+  CHECK(plain.write(kNew) == 0);
+  CHECK(plain.close() == 0);
+  REQUIRE(mount->rename(kRootIno, "tmp", kRootIno, "first"));
+  CHECK(form_of(mount, "first") == "F32[4]");
+  CHECK(mount.read("first") == kNew);
+  MadeFile short_one(mount, "tmp");
+  CHECK(short_one.write("short") == 0);
+  CHECK(short_one.close() == 0);
+  CHECK(errno_of(mount->rename(kRootIno, "tmp", kRootIno, "first")) == EINVAL);
+  CHECK(mount.read("first") == kNew);
+  REQUIRE(mount->set_extended_attribute(mount.ino("tmp"), "user.safetensors.shape", "[5,1]"));
+  REQUIRE(mount->rename(kRootIno, "tmp", kRootIno, "first"));
+  CHECK(form_of(mount, "first") == "U8[5,1]");
+}
+
+TEST_CASE("layout=tree: directories are made, moved with all tensors below, and removed", "[fs][edit]") {
+  const DrivenFilesystem mount({{"l.0.a", kOld}, {"l.0.b", kSecond}, {"l.1.a", kThird}}, kTreeLayout);
+  const Ino l = mount.ino("l");
+  const Ino zero = mount.ino("0", l);
+  const Ino a = mount.ino("a", zero);
+  REQUIRE(mount->rename(l, "0", l, "9"));
+  CHECK(mount.ino("9", l) == zero);
+  CHECK(mount.ino("a", zero) == a);
+  CHECK(errno_of(mount->lookup(l, "0")) == ENOENT);
+  CHECK(stored(mount).at("l.9.b") == kSecond);
+
+  const Ino made = mount->make_directory(kRootIno, "new").value().st_ino;
+  CHECK(errno_of(mount->make_directory(kRootIno, "new")) == EEXIST);
+  CHECK(errno_of(mount->make_directory(kRootIno, "a.b")) == EINVAL);
+  CHECK(list(mount, made).empty());
+  CHECK(errno_of(mount->remove_directory(l, "9")) == ENOTEMPTY);
+  CHECK(errno_of(mount->rename(kRootIno, "new", l, "9")) == ENOTEMPTY);
+  CHECK(errno_of(mount->rename(l, "9", zero, "below")) == EINVAL);
+  REQUIRE(mount->rename(l, "9", kRootIno, "new"));
+  CHECK(mount.ino("new") == zero);
+  CHECK(errno_of(mount->attributes(made)) == ENOENT);
+  CHECK(stored(mount).at("new.a") == kOld);
+
+  // An empty directory stays until it is removed.
+  REQUIRE(mount->remove_file(mount.ino("1", l), "a"));
+  CHECK(list(mount, mount.ino("1", l)).empty());
+  REQUIRE(mount->remove_directory(l, "1"));
+  REQUIRE(mount->remove_directory(kRootIno, "l"));
+  CHECK(list(mount) == Names{"new"});
+
+  MadeFile file(mount, "t", zero);
+  CHECK(errno_of(mount->remove_directory(kRootIno, "new")) == ENOTEMPTY);
+  CHECK(file.write("abc") == 0);
+  CHECK(file.close() == 0);
+  CHECK(stored(mount).at("new.t") == "abc");
+  CHECK(mount->create(zero, "x.y", O_WRONLY, 1).error().errno_value == EINVAL);
+  REQUIRE(mount->rename(zero, "t", kRootIno, "t"));
+  CHECK(stored(mount).at("t") == "abc");
+}
+
+TEST_CASE("layout=flat has no directories to make or move", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  CHECK(errno_of(mount->make_directory(kRootIno, "x")) == EPERM);
+  CHECK(errno_of(mount->remove_directory(kRootIno, ".safetensors")) == EPERM);
+  CHECK(errno_of(mount->remove_directory(kRootIno, "first")) == ENOTDIR);
+  CHECK(errno_of(mount->remove_file(kRootIno, ".safetensors")) == EISDIR);
+  CHECK(errno_of(mount->rename(kRootIno, ".safetensors", kRootIno, "x")) == EPERM);
+}

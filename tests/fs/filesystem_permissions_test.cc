@@ -45,8 +45,8 @@ TEST_CASE("each tensor shows its own shard's mode, each view its tensor's", "[fs
   t.change_mode(1, 0644);
   CHECK(t.mode("b") == 0600);
   CHECK(t.mode("c") == 0644);
-  CHECK(t.mode("b.npy", t.model.ino("npy", kViews)) == 0400);
-  CHECK(t.mode("c.npy", t.model.ino("npy", kViews)) == 0444);
+  CHECK(t.mode("b.npy", t.model.ino("npy", kViews)) == 0600);
+  CHECK(t.mode("c.npy", t.model.ino("npy", kViews)) == 0644);
   CHECK(t.mode("c[0:2]", t.model.ino("slice", kViews)) == 0444);
   CHECK(t.mode("b[0:2]", t.model.ino("slice", kViews)) == 0400);
   for (const auto* name : {"archive.safetensors", "header.json", "metadata.json", "stats.json"}) {

@@ -1,0 +1,246 @@
+// Makes tensors of files that programs create, and of NumPy files that they write to `.safetensors/npy`
+// (filesystem.h). fs/write/new_tensor.h has the bytes, fs/write/drafts.h the files until their close.
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/format/json_string.h"
+#include "fs/base/log.h"
+#include "fs/base/process.h"
+#include "fs/model/filesystem.h"
+#include "fs/tree/names.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kNpySuffix = ".npy";
+
+}  // namespace
+
+Archive& Filesystem::archive_for_new() const {
+  // New tensors go to the last shard (core/model/model_edit.h).
+  return model_->archive(static_cast<std::uint32_t>(model_->shards().size() - 1));
+}
+
+std::string Filesystem::label_of(const PendingContent& content) const {
+  if (content.made() == nullptr) return reader_.label_of(content.tensor());
+  return fmt::format("{}: tensor \"{}\"", model_->path().string(), content.made()->name());
+}
+
+Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name, int flags, pid_t opener) {
+  const Node directory = resolve(parent);
+  if (!directory.is_directory()) return no_such_inode(parent);
+  auto known = lookup(parent, name);
+  if (known) {
+    if ((flags & O_EXCL) != 0) return fail(ErrorCode::System, EEXIST, "the file exists");
+    auto file = open(known->st_ino, flags, opener);
+    if (!file) return pass_on(std::move(file));
+    return Created{*known, *file};
+  }
+  if (known.error().errno_value != ENOENT) return tl::unexpected(known.error());
+  const bool is_npy = directory.ino == Views::kNpy;
+  if (directory.kind != Node::Kind::Directory && !is_npy) {
+    return fail(ErrorCode::InvalidArgument, options_.is_read_only ? EROFS : EPERM,
+                "files can be made beside the tensors and in .safetensors/npy only");
+  }
+  if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
+  std::string_view file_name = name;
+  if (is_npy) {
+    if (!name.ends_with(kNpySuffix))
+      return fail(ErrorCode::InvalidArgument, EINVAL, "a file in npy/ has a name that ends with .npy");
+    file_name.remove_suffix(kNpySuffix.size());
+  }
+  auto tensor_name = is_npy ? tree_.flat_name(file_name) : tree_.name_in(directory.ino, file_name);
+  if (!tensor_name) return pass_on(name_in(directory.ino, file_name));
+  const TensorId id = give_id();
+  const Ino ino = is_npy ? Views::kNpyFiles + number_of(id) : InodeTable::ino_of_tensor(id);
+  auto content = std::make_shared<PendingContent>(
+      model_, id, std::make_unique<NewTensor>(std::move(*tensor_name), is_npy, archive_for_new()));
+  if (!drafts_.add(
+          {.ino = ino, .directory = directory.ino, .file_name = std::string(name), .content = content}))
+    return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
+  auto shown = stat_of(resolve(ino));
+  if (!shown) return pass_on(std::move(shown));
+  shown->st_ino = space_.in_mount(ino);
+  return Created{*shown, add_open(ino, flags, opener, FileKind::New, std::move(content))};
+}
+
+OpenFile* Filesystem::add_open(Ino ino, int flags, pid_t opener, FileKind kind,
+                               std::shared_ptr<PendingContent> content) {
+  auto file = std::make_unique<OpenFile>();
+  file->ino = ino;
+  file->opener = opener;
+  file->opener_process = process_of(opener);
+  file->kind = kind;
+  file->appends = (flags & O_APPEND) != 0;
+  file->is_synchronous = (flags & O_DSYNC) != 0;  // O_SYNC contains it
+  file->content = std::move(content);
+  return open_files_.add(std::move(file));
+}
+
+Result<OpenFile*> Filesystem::open_npy(const Node& node, int flags, pid_t opener) {
+  const auto tensor = views_.tensor(node.ino);
+  if (!tensor || !Views::is_npy(node.ino) || !options_.allows_edits)
+    return fail(ErrorCode::ReadOnly, EROFS, "this view is read-only: write the tensor, or its file in npy/");
+  if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
+  if (!model_->ids().position(*tensor))
+    return fail(ErrorCode::ArchiveChanged, ESTALE, "the tensor was deleted");
+  auto draft = drafts_.find(node.ino);
+  if (!draft) {
+    // It has no name of its own: its tensor is found by name.
+    draft =
+        Drafts::Draft{.ino = node.ino, .directory = 0, .file_name = std::to_string(node.ino), .content = {}};
+    draft->content = std::make_shared<PendingContent>(
+        model_, *tensor,
+        std::make_unique<NewTensor>(std::string(model_->tensor(*tensor).name), true, archive_for_new()));
+    if (!drafts_.add(*draft)) draft = drafts_.find(node.ino);
+    if (!draft) return fail(ErrorCode::Busy, EBUSY, "another program has just closed it");
+  }
+  return add_open(node.ino, flags, opener, FileKind::New, draft->content);
+}
+
+Result<void> Filesystem::load_base(PendingContent& content, Ino ino) {
+  // A write into the middle of a NumPy file changes a part of it.
+  if (content.made() == nullptr || content.made()->is_dirty() || content.made()->size_bytes() != 0) return {};
+  if (!Views::owns(ino) || !model_->has(content.tensor())) return {};
+  constexpr std::size_t kPieceBytes = 1 << 20;
+  for (std::uint64_t done = 0;;) {
+    auto bytes = views_.read(ino, done, kPieceBytes);
+    if (!bytes) return pass_on(std::move(bytes));
+    if (bytes->size_bytes() == 0) return {};
+    auto piece = bytes->copy();
+    if (!piece) return pass_on(std::move(piece));
+    if (auto written = content.made()->write(*piece, done); !written) return written;
+    done += piece->size();
+  }
+}
+
+Result<Stale> Filesystem::commit_new(const OpenFile& file) {
+  PendingContent& content = *file.content;
+  NewTensor& made = *content.made();
+  auto form = made.form();
+  if (!form) return pass_on(std::move(form));
+  const auto known = model_->find(made.name());
+  if (known && made.size_bytes() > form->data_offset) {
+    const Tensor tensor = model_->tensor(*known);
+    if (tensor.dtype == form->dtype && std::ranges::equal(tensor.shape, form->shape))
+      return commit_in_place(file, *known, *form);
+  }
+  StructureChange change{
+      .touched = {},
+      .apply = [&](ModelEdit& edit) { return edit.put(made.name(), form->dtype, form->shape); },
+      .fill = [&](ModelEdit& edit) -> Result<void> {
+        Staging* const stage = edit.stage(made.name());
+        return stage == nullptr ? Result<void>() : made.copy_to(*stage, *form);
+      }};
+  if (known) change.touched.push_back(*known);
+  // The file keeps its number, unless it stands for a tensor of before.
+  const bool is_replaced = known.has_value();
+  change.ids.emplace(made.name(), is_replaced ? give_id() : content.tensor());
+  auto outdated = edit(change);
+  if (!outdated) return tl::unexpected(outdated.error());
+  if (!is_replaced && !made.is_npy() && !made.has_form()) drafts_.note_plain(content.tensor());
+  made.note_committed();
+  content.writers.clear();
+  content.was_refused = false;
+  tell_outdated_(*outdated);
+  return stale(file.ino, Stale::What::Attributes);
+}
+
+Result<Stale> Filesystem::commit_in_place(const OpenFile& file, TensorId tensor,
+                                          const NewTensor::Form& form) {
+  NewTensor& made = *file.content->made();
+  OpenFile patch;
+  patch.ino = InodeTable::ino_of_tensor(tensor);
+  patch.content = std::make_shared<PendingContent>(model_, tensor);
+  const std::scoped_lock lock(patch.content->mutex);
+  if (auto emptied = patch.content->resize(0); !emptied) return pass_on(std::move(emptied));
+  if (auto copied = made.copy_to(**patch.content->stage(), form); !copied) return pass_on(std::move(copied));
+  patch.kind = FileKind::Isolated;
+  auto committed = commit(patch);
+  if (!committed) return committed;
+  made.note_committed();
+  file.content->writers.clear();
+  file.content->was_refused = false;
+  return committed;
+}
+
+struct stat Filesystem::stat_of_draft(const Node& node, const PendingContent& content) const {
+  constexpr std::uint64_t kStatBlockBytes = 512;
+  const auto shard = static_cast<std::uint32_t>(model_->shards().size() - 1);
+  const Permissions shown = permissions_.of_shard(shard);
+  struct stat st {};
+  st.st_ino = space_.in_mount(node.ino);
+  st.st_blksize = 1 << 20;
+  st.st_mode = S_IFREG | (shown.mode & ~options_.umask);
+  st.st_uid = shown.uid;
+  st.st_gid = shown.gid;
+  st.st_nlink = 1;
+  st.st_size = static_cast<off_t>(content.shown_size_bytes());
+  st.st_blocks = static_cast<blkcnt_t>((content.shown_size_bytes() + kStatBlockBytes - 1) / kStatBlockBytes);
+  clock_gettime(CLOCK_REALTIME, &st.st_mtim);
+  st.st_ctim = st.st_atim = st.st_mtim;
+  return st;
+}
+
+Result<std::string> Filesystem::draft_attribute(const PendingContent& content, std::string_view key) const {
+  if (key == "name") return content.made()->name();
+  const auto form = content.made()->form();
+  if (form && key == "dtype") return std::string(name_of(form->dtype));
+  if (form && key == "shape") return shape_text(form->shape);
+  return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+}
+
+Result<void> Filesystem::set_form(const PendingContent& content, std::string_view key,
+                                  const std::string& value) {
+  if (key == "dtype") {
+    auto dtype = dtype_of_text(value);
+    if (!dtype) return pass_on(std::move(dtype));
+    content.made()->set_dtype(*dtype);
+  } else {
+    auto shape = shape_of_attribute(value);
+    if (!shape) return pass_on(std::move(shape));
+    content.made()->set_shape(std::move(*shape));
+  }
+  return {};
+}
+
+void Filesystem::end_draft(const OpenFile& file) {
+  const std::scoped_lock lock(file.content->mutex);
+  if (file.content->descriptors == 0) drafts_.remove(file.ino);
+}
+
+std::optional<Result<void>> Filesystem::set_pending_form(TensorId tensor, std::string_view key,
+                                                         const std::string& value) {
+  std::vector<std::shared_ptr<PendingContent>> contents;
+  open_files_.visit([&](const OpenFile& file) {
+    if (file.content->tensor() == tensor && file.kind != FileKind::Grouped) contents.push_back(file.content);
+  });
+  std::optional<Result<void>> done;
+  for (const auto& content : contents) {
+    const std::scoped_lock lock(content->mutex);
+    if (content->failure) continue;
+    if (content->made() == nullptr) {
+      if (content->is_dirty() && content->size_bytes() != 0) continue;
+      const Tensor now = model_->tensor(tensor);
+      auto made = std::make_unique<NewTensor>(std::string(now.name), false, archive_for_new());
+      made->set_dtype(now.dtype);
+      content->remake(std::move(made));
+    }
+    done = set_form(*content, key, value);
+    if (!*done) return done;
+  }
+  return done;
+}
+
+bool Filesystem::remove_draft(const Drafts::Draft& draft) {
+  const std::scoped_lock lock(draft.content->mutex);
+  if (model_->has(draft.content->tensor())) return false;
+  draft.content->is_unlinked = true;
+  drafts_.remove(draft.ino);
+  return true;
+}
+
+}  // namespace stfs

@@ -1,0 +1,71 @@
+// Finds drafts by name and by number.
+#include "fs/write/drafts.h"
+
+#include <chrono>
+
+namespace stfs {
+
+bool Drafts::add(Draft draft) {
+  const std::scoped_lock lock(mutex_);
+  if (!by_name_.emplace(std::pair(draft.directory, draft.file_name), draft.ino).second) return false;
+  const Ino ino = draft.ino;
+  drafts_.emplace(ino, std::move(draft));
+  count_ = drafts_.size();
+  return true;
+}
+
+std::optional<Drafts::Draft> Drafts::find(Ino directory, std::string_view file_name) const {
+  if (count_ == 0) return std::nullopt;
+  const std::scoped_lock lock(mutex_);
+  const auto named = by_name_.find(std::pair(directory, std::string(file_name)));
+  return named == by_name_.end() ? std::nullopt : std::optional(drafts_.at(named->second));
+}
+
+std::optional<Drafts::Draft> Drafts::find(Ino ino) const {
+  if (count_ == 0) return std::nullopt;
+  const std::scoped_lock lock(mutex_);
+  const auto found = drafts_.find(ino);
+  return found == drafts_.end() ? std::nullopt : std::optional(found->second);
+}
+
+bool Drafts::has_in(Ino directory) const {
+  if (count_ == 0) return false;
+  const std::scoped_lock lock(mutex_);
+  const auto first = by_name_.lower_bound({directory, std::string()});
+  return first != by_name_.end() && first->first.first == directory;
+}
+
+void Drafts::remove(Ino ino) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = drafts_.find(ino);
+  if (found == drafts_.end()) return;
+  by_name_.erase(std::pair(found->second.directory, found->second.file_name));
+  drafts_.erase(found);
+  count_ = drafts_.size();
+  ends_.notify_all();
+}
+
+bool Drafts::wait_for_end(Ino directory, std::string_view file_name) const {
+  constexpr std::chrono::seconds kPatience{2};
+  if (count_ == 0) return true;
+  const std::pair name(directory, std::string(file_name));
+  std::unique_lock lock(mutex_);
+  return ends_.wait_for(lock, kPatience, [&] { return !by_name_.contains(name); });
+}
+
+void Drafts::note_plain(TensorId tensor) {
+  const std::scoped_lock lock(mutex_);
+  plain_.insert(tensor);
+}
+
+void Drafts::note_typed(TensorId tensor) {
+  const std::scoped_lock lock(mutex_);
+  plain_.erase(tensor);
+}
+
+bool Drafts::is_plain(TensorId tensor) const {
+  const std::scoped_lock lock(mutex_);
+  return plain_.contains(tensor);
+}
+
+}  // namespace stfs

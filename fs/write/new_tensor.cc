@@ -1,0 +1,132 @@
+// Keeps the bytes in a file as a journal has it: whoever may write the archive may read it, nobody else.
+#include "fs/write/new_tensor.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/format/header.h"
+#include "core/format/json_string.h"
+#include "core/journal/journal_file.h"
+#include "core/journal/journal_format.h"
+
+namespace stfs {
+namespace {
+
+// Where the file has no name this does not matter. Else a crash leaves it behind, and recovery must find no
+// head of a journal in it.
+constexpr std::uint64_t kBegin = kBlockBytes;
+
+tl::unexpected<Error> refuse_form(const std::string& name, std::string_view why) {
+  return fail(ErrorCode::WrongSize, EINVAL, fmt::format("tensor {}: {}", in_quotes(name), why));
+}
+
+}  // namespace
+
+Result<void> NewTensor::write(std::span<const std::byte> from, std::uint64_t offset) {
+  is_dirty_ = true;
+  if (!file_) {
+    auto made = create_journal_file(beside_.storage(), beside_.real_path());
+    if (!made) return pass_on(std::move(made));
+    file_ = std::move(made->file);
+  }
+  const auto range = ByteRange::checked(offset, from.size());
+  if (!range) return fail(ErrorCode::WrongSize, EFBIG, "a file ends before byte 2^63");
+  if (auto written = file_->write(from, kBegin + offset); !written) return written;
+  size_bytes_ = std::max(size_bytes_, range->end());
+  return {};
+}
+
+Result<void> NewTensor::resize(std::uint64_t size_bytes) {
+  is_dirty_ = true;
+  if (size_bytes > size_bytes_) {
+    // The rest reads as zeros.
+    if (auto made = write({}, 0); !made) return made;
+  }
+  if (file_) {
+    if (auto resized = file_->resize(kBegin + size_bytes); !resized) return resized;
+  }
+  size_bytes_ = size_bytes;
+  return {};
+}
+
+Result<void> NewTensor::read(std::span<std::byte> to, std::uint64_t offset) const {
+  if (to.empty()) return {};
+  return file_->read(to, kBegin + offset);
+}
+
+void NewTensor::forget() {
+  file_.reset();
+  size_bytes_ = 0;
+  is_dirty_ = false;
+}
+
+void NewTensor::set_dtype(Dtype dtype) {
+  const std::scoped_lock lock(mutex_);
+  dtype_ = dtype;
+}
+
+void NewTensor::set_shape(std::vector<std::uint64_t> shape) {
+  const std::scoped_lock lock(mutex_);
+  shape_ = std::move(shape);
+}
+
+bool NewTensor::has_form() const {
+  const std::scoped_lock lock(mutex_);
+  return dtype_ || shape_;
+}
+
+Result<NewTensor::Form> NewTensor::form() const {
+  if (is_npy_) return npy_form();
+  const std::scoped_lock lock(mutex_);
+  Form form{.dtype = dtype_.value_or(Dtype::U8), .shape = {}};
+  if (shape_) {
+    form.shape = *shape_;
+    const auto due = data_size_bytes(form.dtype, form.shape);
+    if (!due) return tl::unexpected(Error(due.error()).within("tensor " + in_quotes(name_)));
+    if (*due == size_bytes_) return form;
+    return refuse_form(name_, fmt::format("{} bytes were written, {} {} needs {}", size_bytes_,
+                                          name_of(form.dtype), shape_text(form.shape), *due));
+  }
+  constexpr std::uint64_t kByteBits = 8;
+  const std::uint64_t bits = bits_of(form.dtype);
+  if (size_bytes_ * kByteBits % bits != 0) {
+    return refuse_form(name_, fmt::format("{} bytes were written, which is no whole number of {}",
+                                          size_bytes_, name_of(form.dtype)));
+  }
+  form.shape = {size_bytes_ * kByteBits / bits};
+  return form;
+}
+
+Result<NewTensor::Form> NewTensor::npy_form() const {
+  std::vector<std::byte> start(static_cast<std::size_t>(std::min(size_bytes_, kNpyStartBytes)));
+  if (auto got = read(start, 0); !got) return pass_on(std::move(got));
+  auto header = parse_npy_header(start);
+  if (!header) return refuse_form(name_, header.error().message);
+  const std::scoped_lock lock(mutex_);
+  const auto dtype = dtype_ ? dtype_ : dtype_of(*header);
+  if (!dtype) {
+    return refuse_form(
+        name_, fmt::format("no dtype is meant by {} alone: set user.safetensors.dtype before the close, or "
+                           "use stfs put --dtype",
+                           header->type_text()));
+  }
+  Form form{.dtype = *dtype, .shape = shape_.value_or(header->shape), .data_offset = header->data_offset};
+  if (auto fits = check_npy(*header, size_bytes_, form.dtype, form.shape); !fits)
+    return refuse_form(name_, fits.error().message);
+  return form;
+}
+
+Result<void> NewTensor::copy_to(Staging& stage, const Form& form) const {
+  constexpr std::uint64_t kPieceBytes = 4 << 20;
+  const std::uint64_t end = size_bytes_ - form.data_offset;
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPieceBytes, end)));
+  for (std::uint64_t done = 0; done < end; done += buffer.size()) {
+    buffer.resize(static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), end - done)));
+    if (auto got = read(buffer, form.data_offset + done); !got) return got;
+    if (auto staged = stage.write(buffer, done); !staged) return staged;
+  }
+  return {};
+}
+
+}  // namespace stfs

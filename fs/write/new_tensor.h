@@ -1,0 +1,85 @@
+// The bytes of a tensor that a program is making, or gives another size: of a file that did not exist, of a
+// NumPy file in `.safetensors/npy`.
+//
+// The bytes lie in a file without a name beside the archive, since neither their number nor their place in
+// the archive is known before the close. A commit is an edit of the structure (fs/model/filesystem_new.cc).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/archive/archive.h"
+#include "core/base/error.h"
+#include "core/commit/staging.h"
+#include "core/format/dtype.h"
+#include "core/tensor/npy.h"
+
+namespace stfs {
+
+/// Its owner serializes the calls, besides those of the form, which any thread may call.
+class NewTensor {
+ public:
+  /// @param name    of the tensor.
+  /// @param is_npy  the file begins with a NumPy header, which tells dtype and shape.
+  /// @param beside  lies in the directory for the bytes. Must outlive this object.
+  NewTensor(std::string name, bool is_npy, Archive& beside)
+      : name_(std::move(name)), is_npy_(is_npy), beside_(beside) {}
+
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] bool is_npy() const { return is_npy_; }
+
+  Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
+  Result<void> resize(std::uint64_t size_bytes);
+  /// The range must lie below size_bytes().
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
+  [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
+  /// Whether bytes came since the last commit.
+  [[nodiscard]] bool is_dirty() const { return is_dirty_; }
+  void note_committed() {
+    is_dirty_ = false;
+    is_committed_ = true;
+  }
+  /// Call when no descriptor is left: a file that was only made has all its bytes now, none.
+  void note_end() {
+    if (!is_committed_ && !is_npy_) is_dirty_ = true;
+  }
+  /// Drops the bytes.
+  void forget();
+
+  // The form that attributes have set; nothing: it follows from the bytes.
+  void set_dtype(Dtype dtype);
+  void set_shape(std::vector<std::uint64_t> shape);
+  [[nodiscard]] bool has_form() const;
+
+  /// What the file is as a tensor.
+  struct Form {
+    Dtype dtype = Dtype::U8;
+    std::vector<std::uint64_t> shape;
+    std::uint64_t data_offset = 0;  // in the file; the tensor's bytes follow
+  };
+  /// EINVAL if the bytes are no tensor: an attribute demands another size, or the NumPy header is wrong.
+  [[nodiscard]] Result<Form> form() const;
+  /// Stages the tensor's bytes.
+  Result<void> copy_to(Staging& stage, const Form& form) const;
+
+ private:
+  [[nodiscard]] Result<Form> npy_form() const;
+
+  const std::string name_;
+  const bool is_npy_;
+  Archive& beside_;
+  std::unique_ptr<File> file_;  // made by the first write
+  std::uint64_t size_bytes_ = 0;
+  bool is_dirty_ = false;
+  bool is_committed_ = false;
+  mutable std::mutex mutex_;  // guards what follows
+  std::optional<Dtype> dtype_;
+  std::optional<std::vector<std::uint64_t>> shape_;
+};
+
+}  // namespace stfs
