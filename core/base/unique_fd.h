@@ -25,6 +25,8 @@ class UniqueFd {
   }
 
   [[nodiscard]] int get() const { return fd_; }
+  /// Gives the descriptor to another owner.
+  [[nodiscard]] int release() { return std::exchange(fd_, -1); }
   explicit operator bool() const { return fd_ >= 0; }
 
  private:

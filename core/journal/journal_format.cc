@@ -12,6 +12,7 @@ namespace stfs {
 namespace {
 
 constexpr std::string_view kJournalMagic = "STFSJRNL";
+constexpr std::string_view kJournalMark = ".stj.";  // in the name of each journal, before its id
 constexpr std::uint32_t kMaxRanges = 1U << 26U;
 constexpr std::uint32_t kFirstVersionWithBoot = 3;
 constexpr std::uint32_t kFirstVersionWithTypes = 4;
@@ -153,9 +154,13 @@ std::string JournalId::text() const {
 std::string journal_prefix(const std::string& archive_file_name) {
   // With the id and the suffix, the whole name must stay below NAME_MAX.
   constexpr std::size_t kKept = 180;
-  if (archive_file_name.size() <= kKept) return "." + archive_file_name + ".stj.";
-  return fmt::format(".{}~{:016x}.stj.", archive_file_name.substr(0, kKept - 17),
-                     XXH3_64bits(archive_file_name.data(), archive_file_name.size()));
+  if (archive_file_name.size() <= kKept) return fmt::format(".{}{}", archive_file_name, kJournalMark);
+  return fmt::format(".{}~{:016x}{}", archive_file_name.substr(0, kKept - 17),
+                     XXH3_64bits(archive_file_name.data(), archive_file_name.size()), kJournalMark);
+}
+
+bool is_journal_file_name(std::string_view file_name) {
+  return file_name.starts_with('.') && file_name.find(kJournalMark) != std::string_view::npos;
 }
 
 Kinship ArchiveStamp::compare(const ArchiveStamp& other) const {

@@ -95,6 +95,8 @@ struct JournalId {
 /// ".NAME.stj.ID". On a file system without unnamed files, a journal in staging is called
 /// ".NAME.stj.ID.staged".
 std::string journal_prefix(const std::string& archive_file_name);
+/// Whether a name is a journal's, a staged journal's or a new index's, of any archive.
+bool is_journal_file_name(std::string_view file_name);
 inline constexpr std::string_view kStagedSuffix = ".staged";
 /// The end of the name of a new index until it takes the old one's name, behind the name of its journal
 /// (index_replacement.h). A killed process leaves it; it goes with its journal.

@@ -24,6 +24,8 @@ namespace {
 
 // Small pieces are collected before they are written: a million tensors do not need a million system calls.
 constexpr std::size_t kGatheredBytes = 256 * 1024;
+constexpr std::string_view kTemporaryPrefix = ".stfs-";
+constexpr std::string_view kTemporarySuffix = ".tmp";
 
 std::filesystem::path directory_of(const std::filesystem::path& path) {
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
@@ -71,7 +73,8 @@ Result<UniqueFd> create_temporary(const std::filesystem::path& path, mode_t mode
   constexpr int kAttempts = 1000;  // other processes may use names here, and killed ones have left theirs
   static std::atomic<unsigned> number = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    temporary = directory_of(path) / fmt::format(".stfs-{}-{}.tmp", ::getpid(), number++);
+    temporary = directory_of(path) /
+                fmt::format("{}{}-{}{}", kTemporaryPrefix, ::getpid(), number++, kTemporarySuffix);
     UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
     if (file) return file;
     if (errno != EEXIST) break;
@@ -115,6 +118,10 @@ Result<void> sync_directory(const std::filesystem::path& directory) {
 }
 
 }  // namespace
+
+bool is_temporary_file_name(std::string_view file_name) {
+  return file_name.starts_with(kTemporaryPrefix) && file_name.ends_with(kTemporarySuffix);
+}
 
 Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace, mode_t mode) {
   NewFile file;

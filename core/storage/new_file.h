@@ -11,12 +11,16 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
 
 namespace stfs {
+
+/// Whether a name is one of those that NewFile::create() gives to temporary files.
+bool is_temporary_file_name(std::string_view file_name);
 
 class NewFile {
  public:

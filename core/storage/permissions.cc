@@ -20,6 +20,7 @@ constexpr unsigned kUser = 0x02;
 constexpr unsigned kGroup = 0x08;
 constexpr unsigned kMask = 0x10;
 constexpr mode_t kBits = 07;
+constexpr mode_t kNineBits = 0777;
 constexpr unsigned kGroupShift = 3;
 constexpr unsigned kOwnerShift = 6;
 
@@ -50,6 +51,17 @@ mode_t within(std::span<const char> list, mode_t mode) {
   return (mode & kBits << kOwnerShift) | (group & mask & named) << kGroupShift | (mode & kBits & named);
 }
 
+/// Without a list the group's bits are complete. With a list they are its mask.
+void restrict_to_list(Permissions& found, int descriptor) {
+  std::array<char, 8192> list;  // filled by the call
+  const ssize_t size = ::fgetxattr(descriptor, "system.posix_acl_access", list.data(), list.size());
+  if (size >= 0) {
+    found.mode = within(std::span(list).first(static_cast<std::size_t>(size)), found.mode);
+  } else if (errno == ERANGE) {  // a list longer than the buffer: allow only the owner
+    found.mode &= kBits << kOwnerShift;
+  }
+}
+
 template <class Combine>
 Permissions combined(const Permissions& one, const Permissions& other, const Combine& combine) {
   const auto part = [](const Permissions& of, unsigned shift) { return of.mode >> shift & kBits; };
@@ -76,17 +88,14 @@ Permissions combined(const Permissions& one, const Permissions& other, const Com
 Result<Permissions> permissions_of(const File& file) {
   const auto status = file.status();
   if (!status) return tl::unexpected(status.error());
-  constexpr mode_t kNineBits = 0777;
   Permissions found{.mode = status->mode & kNineBits, .uid = status->uid, .gid = status->gid};
-  // Without a list the group's bits are complete. With a list they are its mask.
-  if (file.descriptor() < 0) return found;
-  std::array<char, 8192> list;  // filled by the call
-  const ssize_t size = ::fgetxattr(file.descriptor(), "system.posix_acl_access", list.data(), list.size());
-  if (size >= 0) {
-    found.mode = within(std::span(list).first(static_cast<std::size_t>(size)), found.mode);
-  } else if (errno == ERANGE) {  // a list longer than the buffer: allow only the owner
-    found.mode &= kBits << kOwnerShift;
-  }
+  if (file.descriptor() >= 0) restrict_to_list(found, file.descriptor());
+  return found;
+}
+
+Permissions permissions_of(const struct stat& status, int descriptor) {
+  Permissions found{.mode = status.st_mode & kNineBits, .uid = status.st_uid, .gid = status.st_gid};
+  restrict_to_list(found, descriptor);
   return found;
 }
 

@@ -2,6 +2,7 @@
 // permissions of several files.
 #pragma once
 
+#include <sys/stat.h>
 #include <sys/types.h>
 
 #include "core/base/error.h"
@@ -21,6 +22,9 @@ struct Permissions {
 /// single users or groups, and mode bits can't express that. The bits of group and others then allow only
 /// what every entry of the list allows.
 Result<Permissions> permissions_of(const File& file);
+/// The same of an open file or directory.
+/// @param status  what fstat(2) says of the descriptor.
+Permissions permissions_of(const struct stat& status, int descriptor);
 
 /// The result allows nobody but root anything that one of the two files forbids. Its owner is the first
 /// file's.

@@ -1,7 +1,9 @@
 // Implements the handlers that look up and list, and those that make, fill, move and remove transactions.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "fs/kernel/fuse_handlers.h"
@@ -9,50 +11,71 @@
 namespace stfs {
 namespace {
 
-fuse_entry_param entry_of(const struct stat& st) {
+/// @param parent  the directory in which the name was found.
+fuse_entry_param entry_of(const Forest::Pin& model, const struct stat& st, Ino parent) {
   fuse_entry_param entry{};
   entry.ino = st.st_ino;
   entry.attr = st;
   entry.attr.st_ino = shown_ino(st.st_ino);
   entry.attr_timeout = timeout_of(st.st_ino);
-  entry.entry_timeout = timeout_of(st.st_ino);
+  entry.entry_timeout = std::min(timeout_of(st.st_ino), timeout_of(parent));
+  // An edit gives names of views another file. A file that is no tensor yet changes its size, and may go.
+  if (Views::owns(InodeSpace::local(st.st_ino)) && model && !model->is_read_only()) entry.entry_timeout = 0;
+  if (model && model->is_draft(st.st_ino)) entry.entry_timeout = entry.attr_timeout = 0;
   return entry;
 }
 
+void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const Forest::Pin& model) {
+  // The request must not be used after its reply, so the mount is fetched first.
+  Mount& mount = mount_of(req);
+  Forest& forest = mount.forest;
+  const std::uint64_t changes = Filesystem::changes();
+  const auto found = forest.lookup(parent, name);
+  if (!found && found.error().errno_value != ENOENT) return reply_error(req, parent, found.error());
+  // Inode 0 with a timeout makes the kernel remember that the name does not exist.
+  fuse_entry_param entry = entry_of(model, found ? *found : Stat{}, parent);
+  const bool is_slice = model && InodeSpace::local(parent) == Views::kSlice;
+  // Where tensors can be made, a name may come to exist without a request for its directory.
+  const bool may_appear = is_slice || !forest.is_read_only(model);
+  if (!found) entry.entry_timeout = may_appear ? 0 : timeout_of(parent);
+  // If the reply fails, the caller is gone and the kernel has not counted the look-up.
+  const Ino ino = entry.ino;
+  const bool is_told = fuse_reply_entry(req, &entry) == 0;
+  if (!is_told) forest.forget(ino, 1);
+  if (is_told && found) note_told(mount, ino, changes);
+  if (!is_slice) return;
+  if (auto oldest = model->slice_to_forget()) mount.invalidator->forget_entry(parent, std::move(*oldest));
+}
+
+/// Whether a look-up reads the source directory. It may wait for a disk then, and so may each listing of
+/// pretrained/.
+bool reads_source(Ino parent, std::string_view name) {
+  const Ino local = InodeSpace::local(parent);
+  return PretrainedDirectory::owns(local) ||
+         (local == kHiddenIno && name == PretrainedDirectory::kEntry.name);
+}
+
 void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  guarded(req, parent, Request::Lookup, [&](const Forest::Pin& model) {
-    // The request must not be used after its reply, so the mount is fetched first.
-    Mount& mount = mount_of(req);
-    Forest& forest = mount.forest;
-    const std::uint64_t changes = Filesystem::changes();
-    const auto found = forest.lookup(parent, name);
-    if (!found && found.error().errno_value != ENOENT) return reply_error(req, parent, found.error());
-    // Inode 0 with a timeout makes the kernel remember that the name does not exist.
-    fuse_entry_param entry = entry_of(found ? *found : Stat{});
-    const bool is_slice = model && InodeSpace::local(parent) == Views::kSlice;
-    // Where tensors can be made, a name may come to exist without a request for its directory.
-    const bool may_appear = is_slice || !forest.is_read_only(model);
-    if (!found) entry.entry_timeout = may_appear ? 0 : timeout_of(parent);
-    if (found && model && model->is_draft(entry.ino)) entry.entry_timeout = entry.attr_timeout = 0;
-    // If the reply fails, the caller is gone and the kernel has not counted the look-up.
-    const Ino ino = entry.ino;
-    const bool is_told = fuse_reply_entry(req, &entry) == 0;
-    if (!is_told) forest.forget(ino, 1);
-    if (is_told && found) note_told(mount, ino, changes);
-    if (!is_slice) return;
-    if (auto oldest = model->slice_to_forget()) mount.invalidator->forget_entry(parent, std::move(*oldest));
-  });
+  if (reads_source(parent, name)) {
+    guarded_slowly(req, parent, Request::Lookup, [=, kept = std::string(name)](const Forest::Pin& model) {
+      look_up(req, parent, kept, model);
+    });
+  } else {
+    guarded(req, parent, Request::Lookup,
+            [&](const Forest::Pin& model) { look_up(req, parent, name, model); });
+  }
 }
 
 void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
-  fi->cache_readdir = InodeSpace::local(ino) >= kHiddenIno ? 0 : 1;
+  const Ino local = InodeSpace::local(ino);
+  fi->cache_readdir = local >= kHiddenIno || PretrainedDirectory::owns(local) ? 0 : 1;
   fi->keep_cache = 1;
   fuse_reply_open(req, fi);
 }
 
 template <bool kWithAttributes>
 void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
-  guarded(req, ino, Request::Readdir, [&](const Forest::Pin&) {
+  const auto list = [=](const Forest::Pin& model) {
     Mount& mount = mount_of(req);
     const Forest& forest = mount.forest;
     const std::uint64_t changes = Filesystem::changes();
@@ -69,11 +92,11 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
         // and neither must stats.json, because each look-up makes a file of its own.
         const bool is_passed_over =
             !links_listed || name == "." || name == ".." || InodeSpace::local(child) == Views::kStatsJson;
-        fuse_entry_param entry = entry_of(forest.attributes(child).value_or(Stat{}));
+        fuse_entry_param entry = entry_of(model, forest.attributes(child).value_or(Stat{}), ino);
         if (is_passed_over) {
           entry.ino = 0;
           entry.attr.st_ino = child;
-          entry.attr.st_mode = forest.is_directory(child) ? S_IFDIR : S_IFREG;
+          entry.attr.st_mode = forest.file_type(child);
         }
         is_looked_up = entry.ino != 0;
         needed = fuse_add_direntry_plus(req, buffer.data() + used, size - used, terminated.c_str(), &entry,
@@ -81,7 +104,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       } else {
         struct stat st {};
         st.st_ino = child;
-        st.st_mode = forest.is_directory(child) ? S_IFDIR : S_IFREG;
+        st.st_mode = forest.file_type(child);
         needed = fuse_add_direntry(req, buffer.data() + used, size - used, terminated.c_str(), &st,
                                    static_cast<off_t>(next));
       }
@@ -103,7 +126,12 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
         forest.forget(child, 1);
       }
     }
-  });
+  };
+  if (PretrainedDirectory::owns(InodeSpace::local(ino))) {
+    guarded_slowly(req, ino, Request::Readdir, list);
+  } else {
+    guarded(req, ino, Request::Readdir, list);
+  }
 }
 
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
@@ -114,7 +142,7 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
     const fuse_ctx& caller = *fuse_req_ctx(req);
     const auto made = model->make_directory(parent, name, {.uid = caller.uid, .gid = caller.gid});
     if (!made) return reply_error(req, parent, made.error());
-    const fuse_entry_param entry = entry_of(*made);
+    const fuse_entry_param entry = entry_of(model, *made, parent);
     model.note_lookup(entry.ino);
     if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
   });
@@ -126,8 +154,7 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t, fuse
     const Forest& forest = forest_of(req);
     const auto made = model->create(parent, name, fi->flags, fuse_req_ctx(req)->pid);
     if (!made) return reply_error(req, parent, made.error());
-    fuse_entry_param entry = entry_of(made->status);
-    if (model->is_draft(entry.ino)) entry.entry_timeout = entry.attr_timeout = 0;
+    const fuse_entry_param entry = entry_of(model, made->status, parent);
     set_open_flags(entry.ino, made->file, *fi);
     model.note_lookup(entry.ino);
     if (fuse_reply_create(req, &entry, fi) == 0) return;

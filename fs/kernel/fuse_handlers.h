@@ -89,11 +89,14 @@ inline void note_told(Mount& mount, Ino ino, std::uint64_t changes) {
 
 /// How long the kernel may cache an inode's entry and attributes. Entries of transactions are short-lived,
 /// and their sizes change with each write, so their timeout is 0. So is that of slices and stats files, which
-/// exist only while they are in use. Everything else stays cached until we tell the kernel to forget it.
-/// A file that is no tensor yet is not cached: its name may go, and its size changes.
+/// exist only while they are in use, and that of pretrained/ and its links: nobody tells when the source
+/// directory changes. A name is cached no longer than its directory. Everything else stays cached until we
+/// tell the kernel to forget it.
 inline double timeout_of(Ino ino) {
   const Ino local = InodeSpace::local(ino);
-  return TransactionDirectory::owns(local) || Views::is_counted(local) ? 0 : kForeverSeconds;
+  const bool is_short_lived =
+      TransactionDirectory::owns(local) || Views::is_counted(local) || PretrainedDirectory::owns(local);
+  return is_short_lived ? 0 : kForeverSeconds;
 }
 
 /// The inode number that stat(2) shows. stats.json always shows the same number, although each look-up makes

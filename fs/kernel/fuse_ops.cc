@@ -154,6 +154,15 @@ void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
   });
 }
 
+void on_readlink(fuse_req_t req, fuse_ino_t ino) {
+  guarded(req, ino, Request::Readlink, [&](const Forest::Pin& model) {
+    const auto target =
+        model ? model->read_link(ino) : fail(ErrorCode::InvalidArgument, EINVAL, "is no symbolic link");
+    if (!target) return reply_error(req, ino, target.error());
+    fuse_reply_readlink(req, target->c_str());
+  });
+}
+
 /// Replies to an open of a file that the kernel can read by passthrough. @return false if it cannot; then
 /// there was no reply.
 bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] const Forest::Pin& model,
@@ -352,7 +361,7 @@ void set_attribute(fuse_req_t req, fuse_ino_t ino, const std::string& name,
     Mount& mount = mount_of(req);
     forget_outdated(mount, *set);
     // The kernel holds the lock of the inode: of a directory, see forget_outdated().
-    if (model->is_directory(ino)) {
+    if (model->file_type(ino) == S_IFDIR) {
       fuse_reply_err(req, 0);
     } else {
       mount.invalidator->run([req] { fuse_reply_err(req, 0); });
@@ -394,6 +403,7 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.getattr = on_getattr;
     ops.setattr = on_setattr;
     ops.access = on_access;
+    ops.readlink = on_readlink;
     ops.open = on_open;
     ops.read = on_read;
     ops.write = on_write;

@@ -32,6 +32,7 @@ Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& op
                             .gid = options.gid}),
       reader_(model_, states_),
       views_(model_, tree_, reader_.view_source(), *activity_),
+      pretrained_(model_->path(), model_->delta_paths(), [this] { return views_.present(Views::kArchive); }),
       transactions_(model_, tree_,
                     [this](TensorId tensor) -> Result<TransactionDirectory::TensorVersion> {
                       const std::uint64_t generation = states_.of(tensor).generation;
@@ -39,7 +40,7 @@ Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& op
                       if (!sum) return pass_on(std::move(sum));
                       return TransactionDirectory::TensorVersion{generation, std::move(*sum)};
                     }),
-      hidden_(views_, transactions_),
+      hidden_(views_, pretrained_, transactions_),
       may_be_cached_(model_->ids().end()),
       may_be_known_(model_->ids().end()),
       lookups_(model_->ids().end()),
@@ -52,6 +53,7 @@ Directory& Filesystem::directory_of(Ino ino) const {
   if (ino == kHiddenIno) return hidden_;
   if (TransactionDirectory::owns(ino)) return transactions_;
   if (Views::owns(ino)) return views_;
+  if (PretrainedDirectory::owns(ino)) return pretrained_;
   return tree_;
 }
 
@@ -111,7 +113,14 @@ Result<struct stat> Filesystem::attributes(Ino ino) const {
   return node.exists() ? stat_of(node) : no_such_inode(ino);
 }
 
+mode_t Filesystem::file_type(Ino ino) const {
+  const Node node = resolve(ino);
+  if (node.is_directory()) return S_IFDIR;
+  return node.is_link() ? S_IFLNK : S_IFREG;
+}
+
 Result<struct stat> Filesystem::stat_of(const Node& node) const {
+  if (PretrainedDirectory::owns(node.ino)) return stat_of_pretrained(node);
   if (node.is_view()) return stat_of_view(node);
   if (node.kind == Node::Kind::Draft) {
     const auto draft = drafts_.find(node.ino);
@@ -200,6 +209,7 @@ Result<Bytes> Filesystem::read(Ino ino, std::uint64_t offset, std::size_t size_b
   const Node node = resolve(ino);
   if (!node.exists()) return no_such_inode(ino);
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (node.is_link()) return fail(ErrorCode::InvalidArgument, EINVAL, "is a symbolic link");
   if (node.is_view()) return views_.read(node.ino, offset, size_bytes);
   if (node.kind == Node::Kind::Draft) {
     const auto content = shared_content(node);
@@ -361,6 +371,9 @@ void Filesystem::visit_known(const std::function<void(Ino directory, std::string
       visit(space_.in_mount(directory), table.file_name(table.child(directory, at)));
   }
   views_.visit_known([&](Ino directory, std::string_view name) { visit(space_.in_mount(directory), name); });
+  pretrained_.visit_known(
+      [&](Ino directory, std::string_view name) { visit(space_.in_mount(directory), name); });
+  visit(space_.in_mount(kHiddenIno), PretrainedDirectory::kEntry.name);
   for (const FixedEntry& view : Views::kEntries) visit(space_.in_mount(kHiddenIno), view.name);
 }
 

@@ -11,15 +11,15 @@
 //   TransactionGroup::mutex  guards the stages of a transaction
 //   TensorReader::lock_of()  shared while a reply refers to the map; exclusive for two moments of a commit
 //   Archive's locks          guard overlays and identity
-//   the last ones            the mutexes of OpenFiles, TensorStates, ShardPermissions, TransactionDirectory
-//   and
-//                            Views, each held only for moments
+//   the last ones            the mutexes of OpenFiles, TensorStates, ShardPermissions, TransactionDirectory,
+//                            Views and PretrainedDirectory, each held only for moments
 // A thread that waits for another process's lock has no turn (Committers::in_turn()). No lock is
 // held when a call returns, except the tensor's shared lock inside a Bytes.
 //
-// Waiting: attributes() takes only mutexes of the last rank. No thread holds them while it
-// writes, syncs or locks a file. read() takes the content's mutex for reading, then the tensor's lock: both
-// wait only for copies in memory. Commits wait for the disk and for other processes' locks.
+// Waiting: lookup() and read_directory() wait for a disk in `.safetensors/pretrained`. attributes() takes
+// only mutexes of the last rank. No thread holds them while it writes, syncs or locks a file. read() takes
+// the content's mutex for reading, then the tensor's lock: both wait only for copies in memory. Commits wait
+// for the disk and for other processes' locks.
 #pragma once
 
 #include <sys/stat.h>
@@ -47,6 +47,7 @@
 #include "core/storage/permissions.h"
 #include "fs/base/versioned.h"
 #include "fs/model/hidden_directory.h"
+#include "fs/read/pretrained_directory.h"
 #include "fs/read/shard_permissions.h"
 #include "fs/read/tensor_reader.h"
 #include "fs/read/tensor_states.h"
@@ -113,7 +114,8 @@ class Filesystem {
   /// time, then the position at which an earlier call ended. visit gets the position of the next entry.
   using VisitEntry = Directory::VisitEntry;
   Result<void> read_directory(Ino directory, std::uint64_t position, const VisitEntry& visit) const;
-  [[nodiscard]] bool is_directory(Ino ino) const { return resolve(ino).is_directory(); }
+  /// S_IFDIR, S_IFLNK or S_IFREG.
+  [[nodiscard]] mode_t file_type(Ino ino) const;
   [[nodiscard]] struct statvfs statistics() const;
 
   // Transactions over many tensors (transaction_directory.h), and directories of layout=tree. EPERM in all
@@ -144,6 +146,8 @@ class Filesystem {
   Result<Created> create(Ino parent, std::string_view name, int flags, pid_t opener);
   /// Whether the kernel may keep name and attributes of a file: not of one that is no tensor yet.
   [[nodiscard]] bool is_draft(Ino ino) const { return resolve(ino).kind == Node::Kind::Draft; }
+  /// The target of a symbolic link. EINVAL for any other file.
+  [[nodiscard]] Result<std::string> read_link(Ino ino) const;
 
   // Extended attributes. ENODATA if there is none of that name.
   [[nodiscard]] Result<std::string> extended_attribute(Ino ino, std::string_view name) const;
@@ -266,6 +270,8 @@ class Filesystem {
   [[nodiscard]] struct stat stat_of_directory(const Node& node) const;
   [[nodiscard]] struct stat stat_of_tensor(const Node& node) const;
   [[nodiscard]] Result<struct stat> stat_of_view(const Node& node) const;
+  /// @param node  `pretrained`, or a link in it.
+  [[nodiscard]] struct stat stat_of_pretrained(const Node& node) const;
   /// The inodes of the model, from first to last, as numbers of the mount.
   [[nodiscard]] Stale stale(Ino first, Ino last, Stale::What what) const {
     return {space_.in_mount(first), space_.in_mount(last), what};
@@ -413,6 +419,7 @@ class Filesystem {
   ShardPermissions permissions_;
   TensorReader reader_;
   mutable Views views_;
+  mutable PretrainedDirectory pretrained_;
   mutable TransactionDirectory transactions_;
   mutable HiddenDirectory hidden_;
   // By id: the kernel's page cache may hold bytes of it. Set before the bytes are read, under no lock.

@@ -39,7 +39,7 @@ Result<std::string> Filesystem::extended_attribute(Ino ino, std::string_view nam
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   name.remove_prefix(kPrefix.size());
   if (node.ino == kRootIno) return root_attribute(name);
-  if (node.is_directory()) return no_attribute();
+  if (node.is_directory() || node.is_link()) return no_attribute();
   if (node.is_view()) return view_attribute(node.ino, name);
   if (node.kind == Node::Kind::Draft) {
     const auto content = shared_content(node);
@@ -65,7 +65,7 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
       if (name.size() > kMaxAttributeNameBytes || name.find('\0') != std::string::npos) continue;
       names.push_back(std::move(name));
     }
-  } else if (node.is_directory() || node.kind == Node::Kind::Draft) {
+  } else if (node.is_directory() || node.is_link() || node.kind == Node::Kind::Draft) {
     return names;
   } else if (node.is_view() && !views_.tensor(node.ino)) {
     for (const std::string_view key : kModelViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));

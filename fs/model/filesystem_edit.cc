@@ -109,6 +109,10 @@ Result<void> Filesystem::try_edit(const StructureChange& change,
       found.entries.emplace_back(space_.in_mount(directory), std::move(name));
     forget_file(InodeTable::ino_of_tensor(tensor));
   }
+  // The kernel would keep the files of the version before, and with them the bytes of deleted tensors.
+  for (const FixedEntry& entry : Views::kEntries) {
+    if (Views::whole(entry.ino)) found.entries.emplace_back(space_.in_mount(kHiddenIno), entry.name);
+  }
   if (auto committed = commit_edit(*edit, change, options_of); !committed) return committed;
   const InodeTable& after = tree_.table();
   for (const TensorId tensor : change.touched) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 
 #include "fs/model/filesystem.h"
 
@@ -37,7 +38,7 @@ Result<struct stat> Filesystem::stat_of_view(const Node& node) const {
       tensor ? permissions_.of_shard(model_->place(*tensor).shard) : permissions_.of_all();
   const bool is_writable = views_.is_npy(ino) && options_.allows_edits;
   st.st_mode = S_IFREG | (shown.mode & (is_writable ? kReadWrite : kRead) & ~options_.umask);
-  st.st_nlink = 1;
+  st.st_nlink = ino == views_.present(Views::kArchive) ? 2 : 1;  // it has a name in pretrained/, too
   st.st_uid = shown.uid;
   st.st_gid = shown.gid;
   st.st_blksize = 1 << 20;
@@ -49,6 +50,35 @@ Result<struct stat> Filesystem::stat_of_view(const Node& node) const {
   }
   st.st_mtim = st.st_ctim = st.st_atim = tensor ? states_.of(*tensor).mtime : timespec_of(model_mtime_ns);
   return st;
+}
+
+struct stat Filesystem::stat_of_pretrained(const Node& node) const {
+  struct stat st = *stat_of_view({.ino = node.ino, .kind = Node::Kind::ViewDirectory});
+  // Who may list the source directory may list its entries here.
+  if (const auto source = pretrained_.source()) {
+    constexpr mode_t kReadAndSearch = 0555;
+    st.st_mode = S_IFDIR | (source->permissions.mode & kReadAndSearch & ~options_.umask);
+    st.st_uid = options_.uid.value_or(source->permissions.uid);
+    st.st_gid = options_.gid.value_or(source->permissions.gid);
+    st.st_mtim = st.st_ctim = st.st_atim = source->mtime;
+  }
+  if (!node.is_link()) return st;
+  constexpr mode_t kAll = 0777;  // nobody asks a link's permissions
+  st.st_mode = S_IFLNK | kAll;
+  st.st_nlink = 1;
+  st.st_size = static_cast<off_t>(pretrained_.target(node.ino).size());
+  return st;
+}
+
+Result<std::string> Filesystem::read_link(Ino ino) const {
+  const Node node = resolve(ino);
+  if (!node.exists()) return no_such_inode(ino);
+  if (!node.is_link()) return fail(ErrorCode::InvalidArgument, EINVAL, "is no symbolic link");
+  std::string target = pretrained_.target(node.ino);
+  if (target.size() >= PATH_MAX)
+    return fail(ErrorCode::InvalidArgument, ENAMETOOLONG,
+                "the path in the directory of the model is too long");
+  return target;
 }
 
 std::vector<Stale> Filesystem::stale_views(const Stale& tensors_stale) {

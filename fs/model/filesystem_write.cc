@@ -15,6 +15,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   const Node node = resolve(ino);
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  if (node.is_link()) return fail(ErrorCode::InvalidArgument, ELOOP, "is a symbolic link");
   const int access = flags & O_ACCMODE;
   if (access == O_RDONLY) return nullptr;
   if (node.is_view()) return open_npy(node, flags, opener);

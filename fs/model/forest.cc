@@ -141,9 +141,9 @@ Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
   return {};
 }
 
-bool Forest::is_directory(Ino ino) const {
+mode_t Forest::file_type(Ino ino) const {
   const Pin member = model_of(ino);
-  return !member || member->is_directory(ino);
+  return member ? member->file_type(ino) : S_IFDIR;
 }
 
 struct statvfs Forest::statistics() const {

@@ -65,7 +65,7 @@ class Forest {
   [[nodiscard]] Result<struct stat> attributes(Ino ino) const;
   Result<void> read_directory(Ino directory, std::uint64_t position,
                               const Filesystem::VisitEntry& visit) const;
-  [[nodiscard]] bool is_directory(Ino ino) const;
+  [[nodiscard]] mode_t file_type(Ino ino) const;
   [[nodiscard]] struct statvfs statistics() const;
   /// EXDEV between two models; ESTALE between two file systems of a model that was replaced.
   Result<Outdated> rename(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,

@@ -60,7 +60,8 @@ class Views final : public Directory {
   static constexpr Ino kStatsFiles = Ino{1} << 47U;
   static constexpr Ino kEnd = Ino{1} << 48U;
 
-  /// The entries of `.safetensors` besides those of the transactions.
+  /// The entries of `.safetensors` besides those of the transactions and `pretrained`
+  /// (fs/read/pretrained_directory.h).
   static constexpr std::array<FixedEntry, 7> kEntries = {{{"npy", kNpy},
                                                           {"slice", kSlice},
                                                           {"float32", kFloat32},

@@ -16,6 +16,7 @@ enum class Request : std::uint8_t {
   Getattr,
   Setattr,
   Access,
+  Readlink,
   Readdir,
   Open,
   Read,
@@ -30,7 +31,7 @@ enum class Request : std::uint8_t {
   Rename,
   Statfs,
 };
-inline constexpr std::size_t kRequestKinds = 17;
+inline constexpr std::size_t kRequestKinds = 18;
 
 /// Any thread may call. Counting never blocks.
 class Activity {

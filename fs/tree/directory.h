@@ -1,5 +1,6 @@
-// What every tree of a model offers: the tensors (tensor_tree.h), the views (fs/read/views.h), the
-// transactions (fs/write/transaction_directory.h), and `.safetensors` itself (fs/model/hidden_directory.h).
+// What every tree of a model offers: the tensors (tensor_tree.h), the views (fs/read/views.h), the source
+// directory (fs/read/pretrained_directory.h), the transactions (fs/write/transaction_directory.h), and
+// `.safetensors` itself (fs/model/hidden_directory.h).
 //
 // Each tree has a range of inode numbers. Filesystem finds the tree of a number, and asks nothing else about
 // it.

@@ -15,6 +15,7 @@ struct Node {
     Tensor,           // in that tree
     ViewDirectory,    // of views
     View,             // of a tensor, or of the model
+    Link,             // symbolic, among the views
     StagedDirectory,  // `.safetensors`, the directories of transactions, a transaction
     Staged,           // a tensor's file in a transaction
     Draft,            // a file that is no tensor yet (fs/write/drafts.h)
@@ -27,7 +28,11 @@ struct Node {
   [[nodiscard]] bool is_directory() const {
     return kind == Kind::Directory || kind == Kind::ViewDirectory || kind == Kind::StagedDirectory;
   }
-  [[nodiscard]] bool is_view() const { return kind == Kind::View || kind == Kind::ViewDirectory; }
+  [[nodiscard]] bool is_link() const { return kind == Kind::Link; }
+  /// Whether it is read-only and below `.safetensors`. Links count, too: ask is_link() first.
+  [[nodiscard]] bool is_view() const {
+    return kind == Kind::View || kind == Kind::ViewDirectory || kind == Kind::Link;
+  }
   [[nodiscard]] bool is_staged() const { return kind == Kind::Staged || kind == Kind::StagedDirectory; }
 };
 

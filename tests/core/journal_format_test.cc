@@ -248,6 +248,16 @@ TEST_CASE("an id is 32 hexadecimal digits, never the same twice", "[core][journa
   CHECK(journal_prefix("model.safetensors") == ".model.safetensors.stj.");
 }
 
+TEST_CASE("a name tells that a file is a journal, or belongs to one", "[core][journal_format]") {
+  for (const std::string& archive : {std::string("model.safetensors"), std::string(250, 'm')}) {
+    for (const std::string_view suffix :
+         {std::string_view(), kStagedSuffix, kNewIndexSuffix, kLaneJournalSuffix})
+      CHECK(is_journal_file_name(journal_prefix(archive) + JournalId::random().text() + std::string(suffix)));
+  }
+  for (const char* name : {"", "model.safetensors", ".model.safetensors", "model.stj.0", "config.json"})
+    CHECK_FALSE(is_journal_file_name(name));
+}
+
 TEST_CASE("one hash per block, the last over what there is of it", "[core][journal_format]") {
   std::vector<std::byte> bytes(2 * kBlockBytes + 1, std::byte{7});
   std::vector<std::uint64_t> hashes;

@@ -51,6 +51,8 @@ TEST_CASE("a new file that is given up leaves nothing", "[core][new_file]") {
     REQUIRE(file);
     REQUIRE(file->append(bytes_of("new")));
     CHECK(count_files(directory.path()) == 2);
+    for (const auto& entry : std::filesystem::directory_iterator(directory.path()))
+      CHECK(is_temporary_file_name(entry.path().filename().string()) == (entry.path() != path));
     NewFile moved = std::move(*file);
   }
   CHECK(count_files(directory.path()) == 1);

@@ -131,4 +131,8 @@ TEST_CASE("an access control list takes from group and others what one of its en
   CHECK(permissions_of(*file)->mode == 0600);
   REQUIRE(set(6, 4, 6, 4) == 0);
   CHECK(permissions_of(*file)->mode == 0644);
+  // Of a descriptor, too.
+  REQUIRE(set(0, 6, 6, 0) == 0);
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  CHECK(permissions_of(status, file->descriptor()) == Permissions{0600, ::getuid(), status.st_gid});
 }

@@ -103,6 +103,23 @@ def test_a_file_that_is_open_stays_open(archive, visit, open_fd):
     assert len(os.pread(fd, 16, 0)) == 16
 
 
+def test_names_of_the_source_directory_are_for_those_who_may_list_it(archive, visit, nobody):
+    source = nobody.directory / "source"
+    source.mkdir()
+    shutil.copyfile(archive.path, source / "model.safetensors")
+    (source / "config.json").write_text("{}")
+    there = visit(source / "model.safetensors")
+    for mode, may_list, may_search in ((0o755, True, True), (0o700, False, False), (0o711, False, True), (0o755, True, True)):
+        os.chmod(source, mode)
+        assert there.may("ls .safetensors/pretrained", "") == may_list
+        assert there.may('cat "$1"', ".safetensors/pretrained/config.json") == may_search
+        assert there.may_read(".safetensors/pretrained/model.safetensors") == may_search
+        assert there.may_read(".safetensors/archive.safetensors")
+    os.chmod(source / "config.json", 0o600)
+    assert there.may("ls .safetensors/pretrained", "")
+    assert not there.may_read(".safetensors/pretrained/config.json")
+
+
 def test_models_of_a_directory_have_their_own_modes(tmp_path, archive, visit):
     zoo = tmp_path / "zoo"
     zoo.mkdir()

@@ -11,7 +11,8 @@
 //   ----------------------------+----------------+------------+-----------------------+------------------
 //   the root                    | the model      | the model  | the model             | the model
 //   a tensor's own file         | its archive    | the tensor | the tensor            | the tensor
-//   archive.safetensors         | the model      | the model  | the model             | name the root
+//   archive.safetensors,        | the model      | the model  | the model             | name the root
+//   pretrained/model.safetensors|                |            |                       |
 //   npy/ float32/ slice/        | its archive    | the file   | name the own file     | name the own file
 //   header.json and others      | the model      | the file   | name the root         | name the root
 //   transactions/T/NAME         | its archive    | the file   | name the own file     | name the own file
