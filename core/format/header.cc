@@ -61,7 +61,7 @@ Result<void> check_size(const Tensor& tensor) {
 }
 
 // Checks 6 to 10: in order of offset, the tensors cover the data exactly.
-Result<void> validate(const TensorIndex& tensors, std::uint64_t data_size_bytes) {
+Result<void> validate(const TensorIndex& tensors, std::optional<std::uint64_t> of_file) {
   std::uint64_t covered_bytes = 0;
   for (std::uint32_t i = 0; i < tensors.size(); ++i) {
     const Tensor tensor = tensors[i];
@@ -69,6 +69,7 @@ Result<void> validate(const TensorIndex& tensors, std::uint64_t data_size_bytes)
     if (auto ok = check_size(tensor); !ok) return ok;
     covered_bytes = tensor.data.end();
   }
+  const std::uint64_t data_size_bytes = of_file.value_or(covered_bytes);
   if (covered_bytes != data_size_bytes) {
     return invalid(ErrorCode::MetadataIncompleteBuffer,
                    fmt::format("the tensors need {} bytes of data, but the file holds {} ({} {})",
@@ -127,7 +128,7 @@ Header split(TensorIndex tensors, Metadata metadata) {
   return header;
 }
 
-Result<Header> parse_and_validate(std::string_view json, std::uint64_t data_size_bytes) {
+Result<Header> parse_and_validate(std::string_view json, std::optional<std::uint64_t> data_size_bytes) {
   Result<ParsedHeader> parsed = parse_header_json(json);
   if (!parsed) return pass_on(std::move(parsed));
   if (auto ok = check_metadata_keys(*parsed); !ok) return pass_on(std::move(ok));
@@ -166,7 +167,7 @@ Result<std::uint64_t> header_length(std::span<const std::byte> first, std::uint6
   return length;
 }
 
-Result<Header> parse_header(std::string_view json, std::uint64_t data_size_bytes) {
+Result<Header> parse_header(std::string_view json, std::optional<std::uint64_t> data_size_bytes) {
   if (json.size() > kMaxHeaderBytes) {
     return invalid(ErrorCode::HeaderTooLarge,
                    fmt::format("a header of {} bytes, at most {} are allowed", json.size(), kMaxHeaderBytes));

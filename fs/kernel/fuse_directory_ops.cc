@@ -141,7 +141,7 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
     const Forest& forest = forest_of(req);
     const fuse_ctx& caller = *fuse_req_ctx(req);
     const auto made = model->make_directory(parent, name, {.uid = caller.uid, .gid = caller.gid});
-    if (!made) return reply_error(req, parent, made.error());
+    if (!made) return reply_refused(req, parent, name, made.error());
     const fuse_entry_param entry = entry_of(model, *made, parent);
     model.note_lookup(entry.ino);
     if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
@@ -153,7 +153,7 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t, fuse
     if (!model) return refuse(req, parent);
     const Forest& forest = forest_of(req);
     const auto made = model->create(parent, name, fi->flags, fuse_req_ctx(req)->pid);
-    if (!made) return reply_error(req, parent, made.error());
+    if (!made) return reply_refused(req, parent, name, made.error());
     const fuse_entry_param entry = entry_of(model, made->status, parent);
     set_open_flags(entry.ino, made->file, *fi);
     model.note_lookup(entry.ino);
@@ -167,7 +167,7 @@ void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
   guarded_slowly(req, parent, Request::Unlink, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent);
     const auto removed = model->remove_file(parent, name);
-    if (!removed) return reply_error(req, parent, removed.error());
+    if (!removed) return reply_refused(req, parent, name, removed.error());
     Mount& mount = mount_of(req);
     fuse_reply_err(req, 0);
     forget_outdated(mount, *removed);
@@ -178,7 +178,7 @@ void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
   guarded_slowly(req, parent, Request::Rmdir, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent);
     const auto removed = model->remove_directory(parent, name);
-    if (!removed) return reply_error(req, parent, removed.error());
+    if (!removed) return reply_refused(req, parent, name, removed.error());
     fuse_reply_err(req, 0);
   });
 }
@@ -187,13 +187,15 @@ void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t n
                const char* new_name, unsigned flags) {
   guarded_slowly(req, parent, Request::Rename,
                  [=, from = std::string(name), to = std::string(new_name)](const Forest::Pin& model) {
+                   const bool is_transaction = TransactionDirectory::owns(InodeSpace::local(parent));
                    const auto renamed = forest_of(req).rename(parent, from, new_parent, to, flags);
                    if (!renamed) {
                      forest_of(req).activity(model).note_refused_commit();
-                     return reply_error(req, parent, renamed.error());
+                     return is_transaction ? reply_error(req, parent, renamed.error())
+                                           : reply_refused(req, parent, from, renamed.error());
                    }
                    Mount& mount = mount_of(req);
-                   if (TransactionDirectory::owns(InodeSpace::local(parent))) {
+                   if (is_transaction) {
                      forget_outdated(mount, *renamed);
                      mount.invalidator->run([req] { fuse_reply_err(req, 0); });
                    } else {

@@ -3,8 +3,10 @@
 
 #include <fuse_lowlevel.h>
 
+#include <cerrno>
 #include <functional>
 #include <new>
+#include <string_view>
 
 #include "fs/base/log.h"
 #include "fs/kernel/fuse_ops.h"
@@ -49,6 +51,23 @@ inline void reply_error(fuse_req_t req, Ino ino, const Error& error) {
     forest.activity(forest.model_of(ino)).note_error();
   }
   fuse_reply_err(req, error.errno_value);
+}
+
+/// Replies to a request for an edit that was refused. The errno alone does not tell what to do, so the reason
+/// goes to the log, except where it is plain.
+inline void reply_refused(fuse_req_t req, Ino ino, std::string_view what, const Error& error) {
+  switch (error.errno_value) {
+    case ENOENT:
+    case EEXIST:
+    case ENOTEMPTY:
+    case ENODATA:
+    case EROFS:
+    case EISDIR:
+    case ENOTDIR:
+    case EIO: break;
+    default: log::warning("{}: {}", what, error.message);
+  }
+  reply_error(req, ino, error);
 }
 
 /// Runs a handler on the model of the inode, which is held meanwhile. There is none for the root of a

@@ -357,7 +357,7 @@ void set_attribute(fuse_req_t req, fuse_ino_t ino, const std::string& name,
   guarded_slowly(req, ino, Request::Xattr, [=](const Forest::Pin& model) {
     if (!model) return refuse(req, ino);
     const auto set = model->set_extended_attribute(ino, name, value, flags);
-    if (!set) return reply_error(req, ino, set.error());
+    if (!set) return reply_refused(req, ino, name, set.error());
     Mount& mount = mount_of(req);
     forget_outdated(mount, *set);
     // The kernel holds the lock of the inode: of a directory, see forget_outdated().
@@ -375,7 +375,9 @@ void set_open_flags(Ino ino, OpenFile* file, fuse_file_info& fi) {
   fi.fh = reinterpret_cast<std::uint64_t>(file);
   const bool is_new = file != nullptr && file->kind == FileKind::New;
   const bool is_isolated = file != nullptr && file->kind == FileKind::Isolated;
-  fi.direct_io = is_isolated || (is_new && (fi.flags & O_ACCMODE) == O_WRONLY) ? 1 : 0;
+  // The bytes of a checkpoint come in order, and are not read back.
+  const bool is_checkpoint = is_new && file->content->made()->checkpoint() != nullptr;
+  fi.direct_io = is_isolated || is_checkpoint || (is_new && (fi.flags & O_ACCMODE) == O_WRONLY) ? 1 : 0;
   fi.keep_cache = is_new || TransactionDirectory::owns(InodeSpace::local(ino)) ? 0 : 1;
 #ifdef STFS_HAVE_FUSE_NOFLUSH
   fi.noflush = file == nullptr ? 1 : 0;

@@ -57,6 +57,7 @@
 #include "fs/tree/inode_table.h"
 #include "fs/tree/per_tensor.h"
 #include "fs/tree/tensor_tree.h"
+#include "fs/write/checkpoint.h"
 #include "fs/write/close_decision.h"
 #include "fs/write/committers.h"
 #include "fs/write/drafts.h"
@@ -325,6 +326,22 @@ class Filesystem {
   [[nodiscard]] Result<std::string> view_attribute(Ino ino, std::string_view key) const;
   /// The path of a tensor's file from the mount's root. ENODATA if it was deleted.
   [[nodiscard]] Result<std::string> own_file(TensorId tensor) const;
+
+  // Whole checkpoints (filesystem_checkpoint.cc).
+  Result<OpenFile*> open_archive_view(const Node& node, int flags, pid_t opener);
+  /// Makes a file in `.safetensors` or pretrained/ that a rename to the whole model commits.
+  Result<Created> create_checkpoint(Ino directory, std::string_view name, int flags, pid_t opener);
+  Result<Outdated> rename_checkpoint(Ino directory, std::string_view name, Ino new_directory,
+                                     std::string_view new_name);
+  /// The caller holds the content's mutex.
+  Result<Stale> commit_checkpoint(PendingContent& content, Ino ino);
+  /// ESTALE if a tensor has changed since its bytes were compared.
+  [[nodiscard]] Result<void> check_unchanged(const Checkpoint& saved) const;
+  /// Changes bytes of tensors only.
+  Result<void> patch_to_checkpoint(const Checkpoint& saved, const std::vector<std::uint32_t>& changed);
+  /// Also changes which tensors there are, or metadata.
+  Result<void> edit_to_checkpoint(const Checkpoint& saved, const std::vector<std::uint32_t>& changed);
+  Result<void> fill_from_checkpoint(const Checkpoint& saved, std::uint32_t position, Staging* stage);
 
   // New tensors (filesystem_new.cc).
   [[nodiscard]] Archive& archive_for_new() const;

@@ -12,6 +12,12 @@
 namespace stfs {
 namespace {
 
+/// A whole checkpoint under another name is committed by its rename.
+bool waits_for_name(const PendingContent& content) {
+  Checkpoint* const saved = content.made() == nullptr ? nullptr : content.made()->checkpoint();
+  return saved != nullptr && saved->waits_for_name();
+}
+
 Content content_of(const PendingContent& content) {
   if (!content.is_dirty()) return Content::Clean;
   return content.is_whole() ? Content::Whole : Content::Cut;
@@ -47,7 +53,11 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
   const CloseFacts facts = facts_of_close(file, owner, closer);
   switch (decide(facts)) {
     case CloseDecision::Wait: return Stale{};
-    case CloseDecision::Commit: return commit_if_dirty(file);
+    case CloseDecision::Commit:
+      if (!waits_for_name(content)) return commit_if_dirty(file);
+      content.made()->checkpoint()->keep();
+      content.accept();
+      return Stale{};
     case CloseDecision::Keep: content.accept(); return Stale{};
     case CloseDecision::RollBack:
       content.fail(killed(content, closer, facts.ending));
@@ -63,6 +73,7 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
     case CloseDecision::Fail: break;
   }
   content.fail(wrong_size(content));
+  if (content.made() != nullptr) log::warning("{}: dropped: {}", label_of(content), content.failure->message);
   return tl::unexpected(*content.failure);
 }
 
@@ -83,7 +94,7 @@ Result<Stale> Filesystem::sync(OpenFile& file) {
   const std::scoped_lock lock(content.mutex);
   if (content.failure) return tl::unexpected(*content.failure);
   // fsync(2) does nothing in a transaction: its bytes become durable when it is committed.
-  if (file.kind == FileKind::Grouped) return Stale{};
+  if (file.kind == FileKind::Grouped || waits_for_name(content)) return Stale{};
   return commit_if_dirty(file);
 }
 
@@ -209,8 +220,8 @@ void Filesystem::abandon_pending() {
 
 Error Filesystem::wrong_size(const PendingContent& content) const {
   if (content.made() != nullptr) {
-    auto form = content.made()->form();
-    return form ? Error{ErrorCode::WrongSize, EINVAL, "not written"} : std::move(form).error();
+    auto right = content.made()->check();
+    return right ? Error{ErrorCode::WrongSize, EINVAL, "not written"} : std::move(right).error();
   }
   const Tensor tensor = model_->tensor(content.tensor());
   const std::string_view advice =

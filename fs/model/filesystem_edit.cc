@@ -76,7 +76,6 @@ Result<Outdated> Filesystem::edit(const StructureChange& change) {
   }
   if (!done) {
     for (const Stale& one : outdated.stale) forget_(one);
-    log::error("{}: not edited: {}", model_->path().string(), done.error().message);
     return tl::unexpected(std::move(done).error());
   }
   note_commit_();

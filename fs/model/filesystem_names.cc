@@ -49,6 +49,11 @@ Result<std::string> Filesystem::name_in(Ino directory, std::string_view file_nam
 
 Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
   const Node directory = resolve(parent);
+  const auto draft = drafts_.find(directory.ino, name);
+  if (draft && draft->content->made()->checkpoint() != nullptr) {
+    remove_draft(*draft);
+    return Outdated{};
+  }
   if (directory.is_staged()) {
     auto removed = transactions_.remove_file(directory.ino, name);
     return removed ? Result<Outdated>(Outdated{}) : pass_on(std::move(removed));
@@ -58,7 +63,6 @@ Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
   if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
   auto found = tree_.find(directory.ino, name);
   if (!found) {
-    const auto draft = drafts_.find(directory.ino, name);
     if (draft && remove_draft(*draft)) return Outdated{};
     found = tree_.find(directory.ino, name);
     if (!found) return tl::unexpected(found.error());

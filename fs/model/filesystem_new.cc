@@ -26,7 +26,7 @@ Archive& Filesystem::archive_for_new() const {
 
 std::string Filesystem::label_of(const PendingContent& content) const {
   if (content.made() == nullptr) return reader_.label_of(content.tensor());
-  return fmt::format("{}: tensor \"{}\"", model_->path().string(), content.made()->name());
+  return fmt::format("{}: {}", model_->path().string(), content.made()->label());
 }
 
 Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name, int flags, pid_t opener) {
@@ -40,6 +40,8 @@ Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name
     return Created{*known, *file};
   }
   if (known.error().errno_value != ENOENT) return tl::unexpected(known.error());
+  if (directory.ino == kHiddenIno || PretrainedDirectory::owns(directory.ino))
+    return create_checkpoint(directory.ino, name, flags, opener);
   const bool is_npy = directory.ino == Views::kNpy;
   if (directory.kind != Node::Kind::Directory && !is_npy) {
     return fail(ErrorCode::InvalidArgument, options_.is_read_only ? EROFS : EPERM,
@@ -103,7 +105,8 @@ Result<OpenFile*> Filesystem::open_npy(const Node& node, int flags, pid_t opener
 
 Result<void> Filesystem::load_base(PendingContent& content, Ino ino) {
   // A write into the middle of a NumPy file changes a part of it.
-  if (content.made() == nullptr || content.made()->is_dirty() || content.made()->size_bytes() != 0) return {};
+  NewTensor* const made = content.made() == nullptr ? nullptr : content.made()->tensor();
+  if (made == nullptr || made->is_dirty() || made->size_bytes() != 0) return {};
   if (!Views::owns(ino) || !model_->has(content.tensor())) return {};
   constexpr std::size_t kPieceBytes = 1 << 20;
   for (std::uint64_t done = 0;;) {
@@ -112,14 +115,15 @@ Result<void> Filesystem::load_base(PendingContent& content, Ino ino) {
     if (bytes->size_bytes() == 0) return {};
     auto piece = bytes->copy();
     if (!piece) return pass_on(std::move(piece));
-    if (auto written = content.made()->write(*piece, done); !written) return written;
+    if (auto written = made->write(*piece, done); !written) return written;
     done += piece->size();
   }
 }
 
 Result<Stale> Filesystem::commit_new(const OpenFile& file) {
   PendingContent& content = *file.content;
-  NewTensor& made = *content.made();
+  if (content.made()->checkpoint() != nullptr) return commit_checkpoint(content, file.ino);
+  NewTensor& made = *content.made()->tensor();
   auto form = made.form();
   if (!form) return pass_on(std::move(form));
   const auto known = model_->find(made.name());
@@ -151,7 +155,7 @@ Result<Stale> Filesystem::commit_new(const OpenFile& file) {
 
 Result<Stale> Filesystem::commit_in_place(const OpenFile& file, TensorId tensor,
                                           const NewTensor::Form& form) {
-  NewTensor& made = *file.content->made();
+  NewTensor& made = *file.content->made()->tensor();
   OpenFile patch;
   patch.ino = InodeTable::ino_of_tensor(tensor);
   patch.content = std::make_shared<PendingContent>(model_, tensor);
@@ -186,8 +190,10 @@ struct stat Filesystem::stat_of_draft(const Node& node, const PendingContent& co
 }
 
 Result<std::string> Filesystem::draft_attribute(const PendingContent& content, std::string_view key) const {
-  if (key == "name") return content.made()->name();
-  const auto form = content.made()->form();
+  NewTensor* const made = content.made()->tensor();
+  if (made == nullptr) return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+  if (key == "name") return made->name();
+  const auto form = made->form();
   if (form && key == "dtype") return std::string(name_of(form->dtype));
   if (form && key == "shape") return shape_text(form->shape);
   return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
@@ -195,20 +201,24 @@ Result<std::string> Filesystem::draft_attribute(const PendingContent& content, s
 
 Result<void> Filesystem::set_form(const PendingContent& content, std::string_view key,
                                   const std::string& value) {
+  NewTensor* const made = content.made()->tensor();
+  if (made == nullptr) return fail(ErrorCode::InvalidArgument, EPERM, "a checkpoint has no dtype");
   if (key == "dtype") {
     auto dtype = dtype_of_text(value);
     if (!dtype) return pass_on(std::move(dtype));
-    content.made()->set_dtype(*dtype);
+    made->set_dtype(*dtype);
   } else {
     auto shape = shape_of_attribute(value);
     if (!shape) return pass_on(std::move(shape));
-    content.made()->set_shape(std::move(*shape));
+    made->set_shape(std::move(*shape));
   }
   return {};
 }
 
 void Filesystem::end_draft(const OpenFile& file) {
   const std::scoped_lock lock(file.content->mutex);
+  Checkpoint* const saved = file.content->made()->checkpoint();
+  if (saved != nullptr && saved->is_kept()) return;
   if (file.content->descriptors == 0) drafts_.remove(file.ino);
 }
 
@@ -238,6 +248,7 @@ std::optional<Result<void>> Filesystem::set_pending_form(TensorId tensor, std::s
 bool Filesystem::remove_draft(const Drafts::Draft& draft) {
   const std::scoped_lock lock(draft.content->mutex);
   if (model_->has(draft.content->tensor())) return false;
+  draft.content->made()->forget();
   draft.content->is_unlinked = true;
   drafts_.remove(draft.ino);
   return true;

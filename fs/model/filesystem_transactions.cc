@@ -36,6 +36,7 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
   const Node to = resolve(new_parent);
   if (from.kind == Node::Kind::Directory && to.kind == Node::Kind::Directory)
     return rename_tensor(from.ino, name, to.ino, new_name, flags);
+  if (drafts_.find(from.ino, name)) return rename_checkpoint(from.ino, name, to.ino, new_name);
   if (!from.is_staged() || !to.is_staged()) return not_among_transactions();
   if ((flags & RENAME_EXCHANGE) != 0) return fail(ErrorCode::InvalidArgument, EINVAL, "not for transactions");
   Foreign foreign;

@@ -36,7 +36,7 @@ Result<struct stat> Filesystem::stat_of_view(const Node& node) const {
   const auto tensor = views_.tensor(ino);
   const Permissions shown =
       tensor ? permissions_.of_shard(model_->place(*tensor).shard) : permissions_.of_all();
-  const bool is_writable = views_.is_npy(ino) && options_.allows_edits;
+  const bool is_writable = (Views::is_npy(ino) || Views::is_archive(ino)) && options_.allows_edits;
   st.st_mode = S_IFREG | (shown.mode & (is_writable ? kReadWrite : kRead) & ~options_.umask);
   st.st_nlink = ino == views_.present(Views::kArchive) ? 2 : 1;  // it has a name in pretrained/, too
   st.st_uid = shown.uid;

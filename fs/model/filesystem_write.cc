@@ -18,6 +18,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   if (node.is_link()) return fail(ErrorCode::InvalidArgument, ELOOP, "is a symbolic link");
   const int access = flags & O_ACCMODE;
   if (access == O_RDONLY) return nullptr;
+  if (Views::is_archive(node.ino)) return open_archive_view(node, flags, opener);
   if (node.is_view()) return open_npy(node, flags, opener);
   if (const auto draft = drafts_.find(node.ino); draft && node.kind == Node::Kind::Draft)
     return add_open(node.ino, flags, opener, FileKind::New, draft->content);

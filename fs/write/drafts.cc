@@ -35,6 +35,18 @@ bool Drafts::has_in(Ino directory) const {
   return first != by_name_.end() && first->first.first == directory;
 }
 
+bool Drafts::rename(Ino ino, Ino directory, std::string_view file_name) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = drafts_.find(ino);
+  if (found == drafts_.end()) return false;
+  Draft& draft = found->second;
+  if (!by_name_.emplace(std::pair(directory, std::string(file_name)), ino).second) return false;
+  by_name_.erase(std::pair(draft.directory, draft.file_name));
+  draft.directory = directory;
+  draft.file_name = file_name;
+  return true;
+}
+
 void Drafts::remove(Ino ino) {
   const std::scoped_lock lock(mutex_);
   const auto found = drafts_.find(ino);

@@ -36,6 +36,8 @@ class Drafts {
   [[nodiscard]] std::optional<Draft> find(Ino ino) const;
   /// Whether there are drafts in a directory.
   [[nodiscard]] bool has_in(Ino directory) const;
+  /// @return false if there is another draft of that name.
+  bool rename(Ino ino, Ino directory, std::string_view file_name);
   /// Does nothing if there is none.
   void remove(Ino ino);
   /// Returns when there is no draft of that name any more, at the latest after two seconds: the kernel sends

@@ -23,6 +23,15 @@ tl::unexpected<Error> refuse_form(const std::string& name, std::string_view why)
 
 }  // namespace
 
+std::string NewTensor::label() const {
+  return "tensor " + in_quotes(name_);
+}
+
+Result<void> NewTensor::check() const {
+  auto form = this->form();
+  return form ? Result<void>() : pass_on(std::move(form));
+}
+
 Result<void> NewTensor::write(std::span<const std::byte> from, std::uint64_t offset) {
   is_dirty_ = true;
   if (!file_) {

@@ -18,11 +18,12 @@
 #include "core/commit/staging.h"
 #include "core/format/dtype.h"
 #include "core/tensor/npy.h"
+#include "fs/write/new_content.h"
 
 namespace stfs {
 
-/// Its owner serializes the calls, besides those of the form, which any thread may call.
-class NewTensor {
+/// Any thread may call what concerns the form.
+class NewTensor final : public NewContent {
  public:
   /// @param name    of the tensor.
   /// @param is_npy  the file begins with a NumPy header, which tells dtype and shape.
@@ -33,23 +34,23 @@ class NewTensor {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] bool is_npy() const { return is_npy_; }
 
-  Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
-  Result<void> resize(std::uint64_t size_bytes);
-  /// The range must lie below size_bytes().
-  Result<void> read(std::span<std::byte> to, std::uint64_t offset) const;
-  [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
-  /// Whether bytes came since the last commit.
-  [[nodiscard]] bool is_dirty() const { return is_dirty_; }
-  void note_committed() {
+  NewTensor* tensor() override { return this; }
+  [[nodiscard]] std::string label() const override;
+  Result<void> write(std::span<const std::byte> from, std::uint64_t offset) override;
+  Result<void> resize(std::uint64_t size_bytes) override;
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override;
+  [[nodiscard]] std::uint64_t size_bytes() const override { return size_bytes_; }
+  [[nodiscard]] bool is_dirty() const override { return is_dirty_; }
+  [[nodiscard]] Result<void> check() const override;
+  void note_committed() override {
     is_dirty_ = false;
     is_committed_ = true;
   }
-  /// Call when no descriptor is left: a file that was only made has all its bytes now, none.
-  void note_end() {
+  /// A file that was only made has all its bytes now: none.
+  void note_end() override {
     if (!is_committed_ && !is_npy_) is_dirty_ = true;
   }
-  /// Drops the bytes.
-  void forget();
+  void forget() override;
 
   // The form that attributes have set; nothing: it follows from the bytes.
   void set_dtype(Dtype dtype);

@@ -15,7 +15,7 @@ Result<Staging*> PendingContent::stage() {
   return stage;
 }
 
-void PendingContent::remake(std::unique_ptr<NewTensor> made) {
+void PendingContent::remake(std::unique_ptr<NewContent> made) {
   forget();
   owned_ = std::move(made);
   made_ = owned_.get();

@@ -62,7 +62,7 @@ class PendingContent {
         group_(std::move(group)) {}
 
   /// Makes the content of a tensor that the model does not have.
-  PendingContent(const Versioned<Model>& model, TensorId tensor, std::unique_ptr<NewTensor> made)
+  PendingContent(const Versioned<Model>& model, TensorId tensor, std::unique_ptr<NewContent> made)
       : tensor_(tensor),
         model_(model),
         tensor_bytes_(0),
@@ -72,10 +72,10 @@ class PendingContent {
         made_(owned_.get()) {}
 
   [[nodiscard]] TensorId tensor() const { return tensor_; }
-  /// The tensor that is being made; null for the content of a tensor of the model.
-  [[nodiscard]] NewTensor* made() const { return made_; }
+  /// What is being made; null for the content of a tensor of the model.
+  [[nodiscard]] NewContent* made() const { return made_; }
   /// Makes this the content of a tensor that gets another size, dtype or shape. Only while no byte is staged.
-  void remake(std::unique_ptr<NewTensor> made);
+  void remake(std::unique_ptr<NewContent> made);
   /// A new file was deleted before it became a tensor: nothing is committed. Guarded by the mutex.
   bool is_unlinked = false;
   /// The number of descriptors that share this content; guarded by the mutex of OpenFiles.
@@ -115,7 +115,7 @@ class PendingContent {
     return made() ? made()->is_dirty() && !is_unlinked : staged_ != nullptr && staged_->is_dirty();
   }
   [[nodiscard]] bool is_whole() const {
-    return made() ? made()->form().has_value() : staged_ == nullptr || staged_->is_whole();
+    return made() ? made()->check().has_value() : staged_ == nullptr || staged_->is_whole();
   }
 
   /// Commits content that belongs to no transaction's directory. After success nothing is pending. After a
@@ -151,8 +151,8 @@ class PendingContent {
   const std::uint64_t tensor_bytes_;
   std::atomic<std::uint64_t> shown_size_bytes_;
   const bool is_grouped_;
-  std::unique_ptr<NewTensor> owned_;
-  std::atomic<NewTensor*> made_ = nullptr;  // to owned_; may be read without the mutex
+  std::unique_ptr<NewContent> owned_;
+  std::atomic<NewContent*> made_ = nullptr;  // to owned_; may be read without the mutex
   std::shared_ptr<TransactionGroup> group_;
   Staging* staged_ = nullptr;
   std::atomic<bool> has_stage_ = false;

@@ -2,9 +2,9 @@
 #include <linux/fs.h>
 #include <sys/xattr.h>
 
-#include "core/format/header.h"
 #include "tests/fs/descriptor.h"
 #include "tests/fs/driven_filesystem.h"
+#include "tests/fs/stored_tensors.h"
 #include "tests/support/catch.h"
 
 using namespace stfs;
@@ -14,20 +14,6 @@ namespace {
 
 const std::string kThird(5000, 'C');
 const Tensors kThree = {{"first", kOld}, {"second", kSecond}, {"third", kThird}};
-
-/// What another program finds in the archive.
-std::map<std::string, std::string> stored(const DrivenFilesystem& mount) {
-  const auto archive = Archive::open(mount.path(), Access::ReadOnly).value();
-  std::map<std::string, std::string> found;
-  for (std::uint32_t at = 0; at < archive->tensors().size(); ++at) {
-    const Tensor tensor = archive->tensors()[at];
-    std::string bytes(tensor.data.size_bytes, '\0');
-    REQUIRE(archive->read_through(std::as_writable_bytes(std::span(bytes)),
-                                  archive->version()->file_range(tensor.data).offset));
-    found.emplace(tensor.name, bytes);
-  }
-  return found;
-}
 
 std::string read_ino(const DrivenFilesystem& mount, Ino ino) {
   return text_of(mount->read(ino, 0, 1 << 20).value().copy().value());
@@ -58,7 +44,7 @@ TEST_CASE("a deleted tensor goes from the tree, and readers keep its bytes", "[f
   REQUIRE(mount->remove_file(kRootIno, "second"));
   CHECK(errno_of(mount->lookup(kRootIno, "second")) == ENOENT);
   CHECK(list(mount) == Names{"first", "third"});
-  CHECK(stored(mount) == std::map<std::string, std::string>{{"first", kOld}, {"third", kThird}});
+  CHECK(stored_tensors(mount) == std::map<std::string, std::string>{{"first", kOld}, {"third", kThird}});
   CHECK(read_ino(mount, second) == kSecond);
   CHECK(mount->attributes(second)->st_nlink == 0);
   CHECK(mount->attributes(second)->st_size == 16);
@@ -92,7 +78,7 @@ TEST_CASE("a renamed tensor keeps its inode, and its views follow", "[fs][edit]"
   CHECK(errno_of(mount->lookup(npy, "first.npy")) == ENOENT);
   CHECK(errno_of(mount->lookup(slices, "first[0:4]")) == ENOENT);
   CHECK(errno_of(mount->lookup(npy, "a%2Fb.npy")) == 0);
-  CHECK(stored(mount).at("a/b") == kOld);
+  CHECK(stored_tensors(mount).at("a/b") == kOld);
 }
 
 TEST_CASE("a rename replaces a tensor, unless the flags forbid it", "[fs][edit]") {
@@ -106,7 +92,7 @@ TEST_CASE("a rename replaces a tensor, unless the flags forbid it", "[fs][edit]"
   CHECK(mount.read("second") == kOld);
   CHECK(read_ino(mount, second) == kSecond);
   REQUIRE(mount->rename(kRootIno, "third", kRootIno, "second", RENAME_EXCHANGE));
-  CHECK(stored(mount) == std::map<std::string, std::string>{{"third", kOld}, {"second", kThird}});
+  CHECK(stored_tensors(mount) == std::map<std::string, std::string>{{"third", kOld}, {"second", kThird}});
   CHECK(errno_of(mount->rename(kRootIno, "gone", kRootIno, "second")) == ENOENT);
   CHECK(errno_of(mount->rename(kRootIno, "third", kRootIno, "gone", RENAME_EXCHANGE)) == ENOENT);
   CHECK(errno_of(mount->rename(kRootIno, "third", kRootIno, "third")) == 0);
@@ -121,7 +107,7 @@ TEST_CASE("no tensor is renamed over one that is being written", "[fs][edit]") {
   // A deletion is possible, as on any file system. What was written goes with it.
   REQUIRE(mount->remove_file(kRootIno, "second"));
   CHECK(errno_of(writer.close()) == ESTALE);
-  CHECK(stored(mount).size() == 2);
+  CHECK(stored_tensors(mount).size() == 2);
 }
 
 TEST_CASE("what was staged before an edit commits after it", "[fs][edit]") {
@@ -132,7 +118,7 @@ TEST_CASE("what was staged before an edit commits after it", "[fs][edit]") {
   REQUIRE(mount->remove_file(kRootIno, "first"));
   REQUIRE(mount->rename(kRootIno, "second", kRootIno, "other"));
   CHECK(errno_of(writer.close()) == 0);
-  CHECK(stored(mount).at("other") == kNew);
+  CHECK(stored_tensors(mount).at("other") == kNew);
   CHECK(mount.read("other") == kNew);
 }
 
@@ -143,7 +129,7 @@ TEST_CASE("a tensor that is being written is not moved out of the header's way",
   CHECK(errno_of(mount->remove_file(kRootIno, "first")) == EBUSY);
   CHECK(errno_of(writer.close()) == 0);
   CHECK(errno_of(mount->remove_file(kRootIno, "first")) == 0);
-  CHECK(stored(mount) == std::map<std::string, std::string>{{"second", kNew}, {"third", kThird}});
+  CHECK(stored_tensors(mount) == std::map<std::string, std::string>{{"second", kNew}, {"third", kThird}});
 }
 
 TEST_CASE("dtype and shape give the bytes another meaning", "[fs][edit]") {
@@ -300,11 +286,11 @@ TEST_CASE("a new file becomes a tensor of bytes at its close", "[fs][edit]") {
   CHECK(mount.ino("new") == maker.ino());
   CHECK(maker.write("abc") == 0);
   CHECK(maker.write("def", 3) == 0);
-  CHECK(stored(mount).size() == 3);
+  CHECK(stored_tensors(mount).size() == 3);
   CHECK(mount->attributes(maker.ino())->st_size == 6);
   CHECK(read_ino(mount, maker.ino()) == "abcdef");
   CHECK(maker.close() == 0);
-  CHECK(stored(mount).at("new") == "abcdef");
+  CHECK(stored_tensors(mount).at("new") == "abcdef");
   CHECK(mount.ino("new") == maker.ino());
   CHECK(form_of(mount, "new") == "U8[6]");
   CHECK(mount.read("new") == "abcdef");
@@ -319,7 +305,7 @@ TEST_CASE("a file that was only made is an empty tensor, one that was deleted is
   REQUIRE(mount->remove_file(kRootIno, "gone"));
   CHECK(errno_of(mount->lookup(kRootIno, "gone")) == ENOENT);
   CHECK(gone.close() == 0);
-  CHECK(stored(mount).size() == 4);
+  CHECK(stored_tensors(mount).size() == 4);
 }
 
 TEST_CASE("a file whose writer was killed, or whose form does not fit, becomes no tensor", "[fs][edit]") {
@@ -334,7 +320,7 @@ TEST_CASE("a file whose writer was killed, or whose form does not fit, becomes n
   CHECK(shaped.write("abcdef") == 0);
   CHECK(shaped.close() == 0);
   CHECK(form_of(mount, "shaped") == "U8[2,3]");
-  CHECK(stored(mount).size() == 4);
+  CHECK(stored_tensors(mount).size() == 4);
 }
 
 TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
@@ -344,7 +330,7 @@ TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
   CHECK(made.write(npy_of("<f4", "(2, 1)", "12345678")) == 0);
   CHECK(made.close() == 0);
   CHECK(form_of(mount, "new") == "F32[2,1]");
-  CHECK(stored(mount).at("new") == "12345678");
+  CHECK(stored_tensors(mount).at("new") == "12345678");
 
   // Other dtype, shape and size.
   const Ino before = mount.ino("first");
@@ -354,7 +340,7 @@ TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
   CHECK(other.write(npy_of("<i2", "(3,)", "abcdef")) == 0);
   CHECK(other.close() == 0);
   CHECK(form_of(mount, "first") == "I16[3]");
-  CHECK(stored(mount).at("first") == "abcdef");
+  CHECK(stored_tensors(mount).at("first") == "abcdef");
   CHECK(read_ino(mount, before) == kOld);
 
   // The same: in place.
@@ -363,9 +349,9 @@ TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
   CHECK(same.write(npy_of("|u1", "(16,)", kNew)) == 0);
   CHECK(same.close() == 0);
   CHECK(mount.ino("second") == second);
-  CHECK(stored(mount).at("second") == kNew);
+  CHECK(stored_tensors(mount).at("second") == kNew);
   CHECK(mount.read("second") == kNew);
-  CHECK(stored(mount).size() == 4);
+  CHECK(stored_tensors(mount).size() == 4);
 
   MadeFile cut(mount, "third.npy", npy);
   CHECK(cut.write(npy_of("|u1", "(16,)", "short")) == 0);
@@ -377,7 +363,7 @@ TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
   CHECK(mount->create(mount.ino("float32", mount.ino(".safetensors")), "x.npy", O_WRONLY, 1)
             .error()
             .errno_value == EPERM);
-  CHECK(stored(mount).size() == 4);
+  CHECK(stored_tensors(mount).size() == 4);
   CHECK(mount.read("third") == kThird);
 }
 
@@ -397,7 +383,7 @@ TEST_CASE("a tensor gets another size if its form is set while it is open", "[fs
     CHECK(errno_of(writer.write("ab", 0)) == 0);
     CHECK(errno_of(writer.close()) == EINVAL);
   }
-  CHECK(stored(mount).at("second") == "abcd");
+  CHECK(stored_tensors(mount).at("second") == "abcd");
 }
 
 TEST_CASE("a plain file that is renamed over a tensor gives it new bytes", "[fs][edit]") {
@@ -428,7 +414,7 @@ TEST_CASE("layout=tree: directories are made, moved with all tensors below, and 
   CHECK(mount.ino("9", l) == zero);
   CHECK(mount.ino("a", zero) == a);
   CHECK(errno_of(mount->lookup(l, "0")) == ENOENT);
-  CHECK(stored(mount).at("l.9.b") == kSecond);
+  CHECK(stored_tensors(mount).at("l.9.b") == kSecond);
 
   const Ino made = mount->make_directory(kRootIno, "new").value().st_ino;
   CHECK(errno_of(mount->make_directory(kRootIno, "new")) == EEXIST);
@@ -440,7 +426,7 @@ TEST_CASE("layout=tree: directories are made, moved with all tensors below, and 
   REQUIRE(mount->rename(l, "9", kRootIno, "new"));
   CHECK(mount.ino("new") == zero);
   CHECK(errno_of(mount->attributes(made)) == ENOENT);
-  CHECK(stored(mount).at("new.a") == kOld);
+  CHECK(stored_tensors(mount).at("new.a") == kOld);
 
   // An empty directory stays until it is removed.
   REQUIRE(mount->remove_file(mount.ino("1", l), "a"));
@@ -453,10 +439,10 @@ TEST_CASE("layout=tree: directories are made, moved with all tensors below, and 
   CHECK(errno_of(mount->remove_directory(kRootIno, "new")) == ENOTEMPTY);
   CHECK(file.write("abc") == 0);
   CHECK(file.close() == 0);
-  CHECK(stored(mount).at("new.t") == "abc");
+  CHECK(stored_tensors(mount).at("new.t") == "abc");
   CHECK(mount->create(zero, "x.y", O_WRONLY, 1).error().errno_value == EINVAL);
   REQUIRE(mount->rename(zero, "t", kRootIno, "t"));
-  CHECK(stored(mount).at("t") == "abc");
+  CHECK(stored_tensors(mount).at("t") == "abc");
 }
 
 TEST_CASE("layout=flat has no directories to make or move", "[fs][edit]") {

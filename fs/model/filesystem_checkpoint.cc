@@ -1,0 +1,231 @@
+// Commits a whole checkpoint that a program has written to `.safetensors/archive.safetensors`: only what
+// differs, in one transaction (filesystem.h). fs/write/checkpoint.h compares it.
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "core/format/json_string.h"
+#include "fs/base/log.h"
+#include "fs/model/filesystem.h"
+
+namespace stfs {
+namespace {
+
+/// The names of temporary files: those that safetensors makes, and others that tell.
+bool is_name_of_checkpoint(std::string_view name) {
+  return name.find(".tmp") != std::string_view::npos || name.find(".safetensors") != std::string_view::npos;
+}
+
+}  // namespace
+
+Result<OpenFile*> Filesystem::open_archive_view(const Node& node, int flags, pid_t opener) {
+  if (!options_.allows_edits) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");
+  if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
+  if ((flags & O_ACCMODE) != O_WRONLY)
+    return fail(ErrorCode::ReadOnly, EROFS, "a checkpoint is written as a whole: open it for writing only");
+  auto content = std::make_shared<PendingContent>(
+      model_, TensorId{~std::uint32_t{0}},
+      std::make_unique<Checkpoint>(model_, reader_, states_, archive_for_new(), false));
+  const bool is_alone = drafts_.add(
+      {.ino = node.ino, .directory = 0, .file_name = std::to_string(node.ino), .content = content});
+  if (!is_alone) return fail(ErrorCode::Busy, EBUSY, "another program is writing a checkpoint");
+  return add_open(node.ino, flags, opener, FileKind::New, std::move(content));
+}
+
+Result<Filesystem::Created> Filesystem::create_checkpoint(Ino directory, std::string_view name, int flags,
+                                                          pid_t opener) {
+  if (!is_name_of_checkpoint(name)) {
+    return fail(ErrorCode::InvalidArgument, options_.is_read_only ? EROFS : EPERM,
+                "only a checkpoint can be made here, under a name such as .tmp1 or x.safetensors");
+  }
+  if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
+  const Ino ino = InodeTable::ino_of_tensor(give_id());
+  auto content = std::make_shared<PendingContent>(
+      model_, InodeTable::tensor(ino),
+      std::make_unique<Checkpoint>(model_, reader_, states_, archive_for_new(), true));
+  if (!drafts_.add({.ino = ino, .directory = directory, .file_name = std::string(name), .content = content}))
+    return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
+  auto shown = stat_of(resolve(ino));
+  if (!shown) return pass_on(std::move(shown));
+  return Created{*shown, add_open(ino, flags, opener, FileKind::New, std::move(content))};
+}
+
+Result<Outdated> Filesystem::rename_checkpoint(Ino directory, std::string_view name, Ino new_directory,
+                                               std::string_view new_name) {
+  const auto draft = drafts_.find(directory, name);
+  const auto target = directory_of(new_directory).find(new_directory, new_name);
+  if (draft && !target && is_name_of_checkpoint(new_name)) {
+    if (drafts_.rename(draft->ino, new_directory, new_name)) return Outdated{};
+    return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
+  }
+  if (!draft || !target || !Views::is_archive(*target)) {
+    return fail(ErrorCode::InvalidArgument, EPERM,
+                "here only a checkpoint can be renamed, to the name of the whole model");
+  }
+  const std::scoped_lock lock(draft->content->mutex);
+  if (draft->content->failure) return tl::unexpected(*draft->content->failure);
+  Checkpoint& saved = *draft->content->made()->checkpoint();
+  if (auto whole = saved.check(); !whole) return pass_on(std::move(whole));
+  auto committed = commit_checkpoint(*draft->content, draft->ino);
+  if (!committed) return pass_on(std::move(committed));
+  drafts_.remove(draft->ino);
+  return Outdated{.stale = {*committed}, .entries = {}};
+}
+
+Result<Stale> Filesystem::commit_checkpoint(PendingContent& content, Ino ino) {
+  Checkpoint& saved = *content.made()->checkpoint();
+  const auto pin = epochs_.pin();
+  const TensorIndex& tensors = saved.header().tensors;
+  const Model& model = *model_;
+  std::vector<std::uint32_t> changed;
+  bool is_edit = saved.header().metadata != model.metadata() || tensors.size() != model.tensors().size();
+  for (std::uint32_t at = 0; at < tensors.size(); ++at) {
+    is_edit = is_edit || !saved.saved(at).same;
+    if (saved.saved(at).is_changed()) changed.push_back(at);
+  }
+  auto committed = is_edit ? edit_to_checkpoint(saved, changed) : patch_to_checkpoint(saved, changed);
+  if (!committed) return pass_on(std::move(committed));
+  log::info("{}: checkpoint saved: {} of {} tensors differed", model_->path().string(), changed.size(),
+            tensors.size());
+  saved.note_committed();
+  content.writers.clear();
+  content.was_refused = false;
+  // The caller waits for this one, and so for those before.
+  return stale(ino, Stale::What::Content);
+}
+
+Result<void> Filesystem::check_unchanged(const Checkpoint& saved) const {
+  const TensorIndex& tensors = saved.header().tensors;
+  for (std::uint32_t at = 0; at < tensors.size(); ++at) {
+    const auto same = saved.saved(at).same;
+    if (!same) continue;
+    const bool is_there = model_->ids().position(*same).has_value();
+    if (is_there && states_.of(*same).generation == saved.saved(at).generation) continue;
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                fmt::format("tensor {} was changed while the checkpoint was written: save it again",
+                            in_quotes(tensors[at].name)));
+  }
+  return {};
+}
+
+Result<void> Filesystem::patch_to_checkpoint(const Checkpoint& saved,
+                                             const std::vector<std::uint32_t>& changed) {
+  if (changed.empty()) return check_unchanged(saved);
+  const Model& model = *model_;
+  TransactionGroup group(model);
+  Committers::Shards shards;
+  for (const std::uint32_t at : changed) {
+    const TensorPlace place = model.place(*saved.saved(at).same);
+    auto stage = group.stage(place);
+    if (!stage) return pass_on(std::move(stage));
+    auto put = saved.visit_changed(at, [&](std::span<const std::byte> bytes, std::uint64_t offset) {
+      return (*stage)->write(bytes, offset);
+    });
+    if (!put) return put;
+    shards.insert(place.shard);
+  }
+  Foreign foreign;
+  const auto lock_of = [this](TensorPlace place) -> ReaderWriterLock& { return reader_.lock_of(place); };
+  auto done =
+      commit_in_turn(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+        if (auto same = check_unchanged(saved); !same) return same;
+        const auto checked = [&](std::uint32_t shard) {
+          auto options = options_of(shard);
+          if (options) {
+            options->on_foreign_change = [&, note = std::move(options->on_foreign_change)]() -> Result<void> {
+              if (note) static_cast<void>(note());
+              return check_unchanged(saved);
+            };
+          }
+          return options;
+        };
+        auto committed = group.commit(checked, lock_of);
+        if (!committed) return committed;
+        for (const std::uint32_t at : changed) {
+          const TensorId tensor = *saved.saved(at).same;
+          states_.note_commit(tensor, model_->archive_of(tensor).identity().mtime_ns, std::nullopt);
+        }
+        return committed;
+      });
+  for (const auto& [shard, others] : foreign) {
+    if (others.what != Stale::What::Nothing) forget_(others);
+  }
+  // After a failure behind the commit point, reads show the new bytes, out of the journal.
+  for (const std::uint32_t at : changed)
+    forget_(stale(InodeTable::ino_of_tensor(*saved.saved(at).same), Stale::What::Content));
+  if (done) note_commit_();
+  return done;
+}
+
+Result<void> Filesystem::edit_to_checkpoint(const Checkpoint& saved,
+                                            const std::vector<std::uint32_t>& changed) {
+  const TensorIndex& tensors = saved.header().tensors;
+  StructureChange change;
+  std::vector<std::string> missing;
+  for (std::uint32_t at = 0; at < model_->tensors().size(); ++at) {
+    const std::string_view name = model_->tensors()[at].name;
+    const auto position = tensors.find(name);
+    if (!position) missing.emplace_back(name);
+    if (!position || saved.saved(*position).is_changed()) change.touched.push_back(model_->ids().of(at));
+  }
+  change.apply = [&](ModelEdit& edit) -> Result<void> {
+    if (auto same = check_unchanged(saved); !same) return same;
+    for (const std::string& name : missing) {
+      if (auto removed = edit.remove(name); !removed) return removed;
+    }
+    for (const std::uint32_t at : changed) {
+      const Tensor tensor = tensors[at];
+      auto put = edit.put(std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()});
+      if (!put) return put;
+    }
+    const Metadata before = model_->metadata();
+    for (const auto& [key, value] : before) {
+      if (std::ranges::find(saved.header().metadata, key, &Metadata::value_type::first) ==
+          saved.header().metadata.end())
+        edit.set_metadata(key, std::nullopt);
+    }
+    for (const auto& [key, value] : saved.header().metadata) edit.set_metadata(key, std::string(value));
+    return {};
+  };
+  change.fill = [&](ModelEdit& edit) -> Result<void> {
+    for (const std::uint32_t at : changed) {
+      if (auto filled = fill_from_checkpoint(saved, at, edit.stage(tensors[at].name)); !filled) return filled;
+    }
+    return {};
+  };
+  auto outdated = edit(change);
+  if (!outdated) return pass_on(std::move(outdated));
+  tell_outdated_(*outdated);
+  return {};
+}
+
+Result<void> Filesystem::fill_from_checkpoint(const Checkpoint& saved, std::uint32_t position,
+                                              Staging* stage) {
+  if (stage == nullptr) return {};
+  constexpr std::uint64_t kPieceBytes = 4 << 20;
+  const auto same = saved.saved(position).same;
+  std::uint64_t done = 0;
+  // Bytes that do not differ come from the tensor of before.
+  const auto fill_up_to = [&](std::uint64_t end) -> Result<void> {
+    std::vector<std::byte> buffer;
+    for (; done < end; done += buffer.size()) {
+      buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, end - done)));
+      if (auto read = reader_.copy(*same, done, buffer); !read) return read;
+      if (auto written = stage->write(buffer, done); !written) return written;
+    }
+    return {};
+  };
+  auto put = saved.visit_changed(position,
+                                 [&](std::span<const std::byte> bytes, std::uint64_t offset) -> Result<void> {
+                                   if (auto filled = fill_up_to(offset); !filled) return filled;
+                                   done += bytes.size();
+                                   return stage->write(bytes, offset);
+                                 });
+  if (!put) return put;
+  return fill_up_to(stage->target().size_bytes);
+}
+
+}  // namespace stfs

@@ -1,0 +1,98 @@
+// A whole model that a program writes to `.safetensors/archive.safetensors`, as it would save a checkpoint.
+//
+// The bytes are compared with the model as they arrive, and only what differs is kept, in a file without a
+// name beside the archive. So a checkpoint may be larger than the memory and than the free disk space. It
+// must come from its beginning to its end, as safetensors writes it.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/archive/archive.h"
+#include "core/base/byte_range.h"
+#include "core/base/error.h"
+#include "core/format/header.h"
+#include "core/model/model.h"
+#include "fs/base/versioned.h"
+#include "fs/read/tensor_reader.h"
+#include "fs/read/tensor_states.h"
+#include "fs/write/new_content.h"
+
+namespace stfs {
+
+/// Its owner serializes the calls.
+class Checkpoint final : public NewContent {
+ public:
+  /// All must outlive this object.
+  /// @param beside         lies in the directory for the bytes.
+  /// @param waits_for_name  the file has another name. It counts when it is renamed to the archive's.
+  Checkpoint(const Versioned<Model>& model, const TensorReader& reader, const TensorStates& states,
+             Archive& beside, bool waits_for_name)
+      : model_(model), reader_(reader), states_(states), beside_(beside), waits_for_name_(waits_for_name) {}
+
+  Checkpoint* checkpoint() override { return this; }
+  [[nodiscard]] std::string label() const override { return "the checkpoint"; }
+  /// EINVAL: it is no archive, or does not come in order.
+  Result<void> write(std::span<const std::byte> from, std::uint64_t offset) override;
+  Result<void> resize(std::uint64_t size_bytes) override;
+  /// EOPNOTSUPP: the bytes are not all kept.
+  Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override;
+  [[nodiscard]] std::uint64_t size_bytes() const override { return size_bytes_; }
+  [[nodiscard]] bool is_dirty() const override { return size_bytes_ != 0 && !is_committed_ && !is_kept_; }
+  [[nodiscard]] Result<void> check() const override;
+  void note_committed() override { is_committed_ = true; }
+  void forget() override;
+
+  [[nodiscard]] bool waits_for_name() const { return waits_for_name_; }
+  /// Keeps a whole checkpoint until it is renamed.
+  void keep() { is_kept_ = true; }
+  [[nodiscard]] bool is_kept() const { return is_kept_; }
+
+  /// A tensor of the checkpoint.
+  struct Saved {
+    std::optional<TensorId> same;      // the tensor of the model with its name, dtype and shape
+    std::uint64_t generation = 0;      // that tensor's, when its bytes were compared
+    std::vector<ByteRange> changed{};  // its bytes that differ, relative to the tensor; ascending
+    [[nodiscard]] bool is_changed() const { return !same || !changed.empty(); }
+  };
+  // After all bytes have come:
+  [[nodiscard]] const Header& header() const { return *header_; }
+  /// By position in the header.
+  [[nodiscard]] const Saved& saved(std::uint32_t position) const { return saved_[position]; }
+  /// Calls put(bytes, offset in the tensor) for the bytes that differ.
+  using Put = std::function<Result<void>(std::span<const std::byte> bytes, std::uint64_t offset)>;
+  Result<void> visit_changed(std::uint32_t position, const Put& put) const;
+
+ private:
+  /// Takes bytes of the header. @return how many.
+  Result<std::size_t> take_head(std::span<const std::byte> from);
+  Result<void> begin_data();
+  Result<void> take_data(std::span<const std::byte> from, std::uint64_t at);
+  Result<void> take_piece(std::uint32_t position, std::span<const std::byte> bytes, std::uint64_t offset);
+  Result<void> keep_bytes(std::uint32_t position, std::span<const std::byte> bytes, std::uint64_t offset);
+
+  const Versioned<Model>& model_;
+  const TensorReader& reader_;
+  const TensorStates& states_;
+  Archive& beside_;
+  const bool waits_for_name_;
+  std::uint64_t size_bytes_ = 0;
+  std::string head_;  // until it is whole
+  std::uint64_t head_bytes_ = 0;
+  std::uint64_t end_ = 0;  // the size of the whole file
+  std::optional<std::uint64_t> announced_bytes_;
+  std::optional<Header> header_;
+  std::vector<Saved> saved_;
+  std::uint32_t next_ = 0;  // the first tensor whose bytes have not all come
+  std::unique_ptr<File> file_;
+  std::vector<std::byte> buffer_;
+  bool is_committed_ = false;
+  bool is_kept_ = false;
+};
+
+}  // namespace stfs

@@ -1,0 +1,47 @@
+// Bytes that a program writes and that are not staged for a tensor's place: of a new tensor (new_tensor.h),
+// or of a whole checkpoint (checkpoint.h).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "core/base/error.h"
+
+namespace stfs {
+
+class Checkpoint;
+class NewTensor;
+
+/// Its owner serializes the calls.
+class NewContent {
+ public:
+  NewContent() = default;
+  virtual ~NewContent() = default;
+  NewContent(const NewContent&) = delete;
+  NewContent& operator=(const NewContent&) = delete;
+
+  /// One of them is not null.
+  virtual NewTensor* tensor() { return nullptr; }
+  virtual Checkpoint* checkpoint() { return nullptr; }
+  /// What it is, for messages: "tensor "NAME"".
+  [[nodiscard]] virtual std::string label() const = 0;
+
+  virtual Result<void> write(std::span<const std::byte> from, std::uint64_t offset) = 0;
+  virtual Result<void> resize(std::uint64_t size_bytes) = 0;
+  /// The range must lie below size_bytes().
+  virtual Result<void> read(std::span<std::byte> to, std::uint64_t offset) const = 0;
+  [[nodiscard]] virtual std::uint64_t size_bytes() const = 0;
+  /// Whether bytes came that are not committed.
+  [[nodiscard]] virtual bool is_dirty() const = 0;
+  /// Why the bytes can't be committed as they are: EINVAL.
+  [[nodiscard]] virtual Result<void> check() const = 0;
+  virtual void note_committed() = 0;
+  /// Call when no descriptor is left.
+  virtual void note_end() {}
+  /// Drops the bytes.
+  virtual void forget() = 0;
+};
+
+}  // namespace stfs
