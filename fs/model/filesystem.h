@@ -341,7 +341,6 @@ class Filesystem {
   Result<void> patch_to_checkpoint(const Checkpoint& saved, const std::vector<std::uint32_t>& changed);
   /// Also changes which tensors there are, or metadata.
   Result<void> edit_to_checkpoint(const Checkpoint& saved, const std::vector<std::uint32_t>& changed);
-  Result<void> fill_from_checkpoint(const Checkpoint& saved, std::uint32_t position, Staging* stage);
 
   // New tensors (filesystem_new.cc).
   [[nodiscard]] Archive& archive_for_new() const;

@@ -114,19 +114,8 @@ Result<void> Filesystem::check_unchanged(const Checkpoint& saved) const {
 Result<void> Filesystem::patch_to_checkpoint(const Checkpoint& saved,
                                              const std::vector<std::uint32_t>& changed) {
   if (changed.empty()) return check_unchanged(saved);
-  const Model& model = *model_;
-  TransactionGroup group(model);
   Committers::Shards shards;
-  for (const std::uint32_t at : changed) {
-    const TensorPlace place = model.place(*saved.saved(at).same);
-    auto stage = group.stage(place);
-    if (!stage) return pass_on(std::move(stage));
-    auto put = saved.visit_changed(at, [&](std::span<const std::byte> bytes, std::uint64_t offset) {
-      return (*stage)->write(bytes, offset);
-    });
-    if (!put) return put;
-    shards.insert(place.shard);
-  }
+  for (const std::uint32_t at : changed) shards.insert(model_->place(*saved.saved(at).same).shard);
   Foreign foreign;
   const auto lock_of = [this](TensorPlace place) -> ReaderWriterLock& { return reader_.lock_of(place); };
   auto done =
@@ -142,7 +131,7 @@ Result<void> Filesystem::patch_to_checkpoint(const Checkpoint& saved,
           }
           return options;
         };
-        auto committed = group.commit(checked, lock_of);
+        auto committed = saved.group()->commit(checked, lock_of);
         if (!committed) return committed;
         for (const std::uint32_t at : changed) {
           const TensorId tensor = *saved.saved(at).same;
@@ -192,7 +181,9 @@ Result<void> Filesystem::edit_to_checkpoint(const Checkpoint& saved,
   };
   change.fill = [&](ModelEdit& edit) -> Result<void> {
     for (const std::uint32_t at : changed) {
-      if (auto filled = fill_from_checkpoint(saved, at, edit.stage(tensors[at].name)); !filled) return filled;
+      Staging* const stage = edit.stage(tensors[at].name);
+      if (stage == nullptr) continue;  // it has no bytes
+      if (auto copied = saved.copy_to(*stage, at); !copied) return copied;
     }
     return {};
   };
@@ -200,32 +191,6 @@ Result<void> Filesystem::edit_to_checkpoint(const Checkpoint& saved,
   if (!outdated) return pass_on(std::move(outdated));
   tell_outdated_(*outdated);
   return {};
-}
-
-Result<void> Filesystem::fill_from_checkpoint(const Checkpoint& saved, std::uint32_t position,
-                                              Staging* stage) {
-  if (stage == nullptr) return {};
-  constexpr std::uint64_t kPieceBytes = 4 << 20;
-  const auto same = saved.saved(position).same;
-  std::uint64_t done = 0;
-  // Bytes that do not differ come from the tensor of before.
-  const auto fill_up_to = [&](std::uint64_t end) -> Result<void> {
-    std::vector<std::byte> buffer;
-    for (; done < end; done += buffer.size()) {
-      buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, end - done)));
-      if (auto read = reader_.copy(*same, done, buffer); !read) return read;
-      if (auto written = stage->write(buffer, done); !written) return written;
-    }
-    return {};
-  };
-  auto put = saved.visit_changed(position,
-                                 [&](std::span<const std::byte> bytes, std::uint64_t offset) -> Result<void> {
-                                   if (auto filled = fill_up_to(offset); !filled) return filled;
-                                   done += bytes.size();
-                                   return stage->write(bytes, offset);
-                                 });
-  if (!put) return put;
-  return fill_up_to(stage->target().size_bytes);
 }
 
 }  // namespace stfs

@@ -97,7 +97,7 @@ Result<void> Checkpoint::take_data(std::span<const std::byte> from, std::uint64_
 Result<void> Checkpoint::take_piece(std::uint32_t position, std::span<const std::byte> bytes,
                                     std::uint64_t offset) {
   const Saved& saved = saved_[position];
-  if (!saved.same) return keep_bytes(position, bytes, offset);
+  if (!saved.same) return keep_new(position, bytes, offset);
   buffer_.resize(bytes.size());
   if (!model_->has(*saved.same)) return refuse_checkpoint("a tensor was deleted while it came");
   if (auto read = reader_.copy(*saved.same, offset, buffer_); !read) return read;
@@ -108,29 +108,33 @@ Result<void> Checkpoint::take_piece(std::uint32_t position, std::span<const std:
         bytes.size(), begin + static_cast<std::size_t>(kBlockBytes - (offset + begin) % kBlockBytes));
     const auto block = bytes.subspan(begin, end - begin);
     if (std::memcmp(buffer_.data() + begin, block.data(), block.size()) != 0) {
-      if (auto kept = keep_bytes(position, block, offset + begin); !kept) return kept;
+      if (auto staged = stage_changed(position, block, offset + begin); !staged) return staged;
     }
     begin = end;
   }
   return {};
 }
 
-Result<void> Checkpoint::keep_bytes(std::uint32_t position, std::span<const std::byte> bytes,
-                                    std::uint64_t offset) {
+Result<void> Checkpoint::stage_changed(std::uint32_t position, std::span<const std::byte> bytes,
+                                       std::uint64_t offset) {
+  Saved& saved = saved_[position];
+  if (saved.stage == nullptr) {
+    if (!group_) group_ = std::make_unique<TransactionGroup>(*model_);
+    auto stage = group_->stage(model_->place(*saved.same));
+    if (!stage) return pass_on(std::move(stage));
+    saved.stage = *stage;
+  }
+  return saved.stage->write(bytes, offset);
+}
+
+Result<void> Checkpoint::keep_new(std::uint32_t position, std::span<const std::byte> bytes,
+                                  std::uint64_t offset) {
   if (!file_) {
     auto made = create_journal_file(beside_.storage(), beside_.real_path());
     if (!made) return pass_on(std::move(made));
     file_ = std::move(made->file);
   }
-  auto written = file_->write(bytes, kBegin + header_->tensors[position].data.offset + offset);
-  if (!written) return written;
-  std::vector<ByteRange>& changed = saved_[position].changed;
-  if (!changed.empty() && changed.back().end() == offset) {
-    changed.back().size_bytes += bytes.size();
-  } else {
-    changed.push_back({offset, bytes.size()});
-  }
-  return {};
+  return file_->write(bytes, kBegin + header_->tensors[position].data.offset + offset);
 }
 
 Result<void> Checkpoint::resize(std::uint64_t size_bytes) {
@@ -163,6 +167,7 @@ Result<void> Checkpoint::check() const {
 
 void Checkpoint::forget() {
   file_.reset();
+  group_.reset();
   header_.reset();
   saved_.clear();
   head_.clear();
@@ -171,16 +176,21 @@ void Checkpoint::forget() {
   next_ = 0;
 }
 
-Result<void> Checkpoint::visit_changed(std::uint32_t position, const Put& put) const {
+Result<void> Checkpoint::copy_to(Staging& to, std::uint32_t position) const {
   constexpr std::uint64_t kPieceBytes = 4 << 20;
-  const std::uint64_t begin = kBegin + header_->tensors[position].data.offset;
+  const Saved& saved = saved_[position];
+  const ByteRange data = header_->tensors[position].data;
   std::vector<std::byte> buffer;
-  for (const ByteRange changed : saved_[position].changed) {
-    for (std::uint64_t done = 0; done < changed.size_bytes; done += buffer.size()) {
-      buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, changed.size_bytes - done)));
-      if (auto read = file_->read(buffer, begin + changed.offset + done); !read) return read;
-      if (auto putting = put(buffer, changed.offset + done); !putting) return putting;
-    }
+  for (std::uint64_t done = 0; done < data.size_bytes; done += buffer.size()) {
+    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, data.size_bytes - done)));
+    // Bytes that do not differ come from the tensor of before.
+    const auto read_base = [&](std::span<std::byte> part, std::uint64_t at) {
+      return reader_.copy(*saved.same, at, part);
+    };
+    auto read = saved.same ? saved.stage->read(buffer, done, read_base)
+                           : file_->read(buffer, kBegin + data.offset + done);
+    if (!read) return read;
+    if (auto written = to.write(buffer, done); !written) return written;
   }
   return {};
 }

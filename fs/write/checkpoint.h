@@ -1,12 +1,12 @@
 // A whole model that a program writes to `.safetensors/archive.safetensors`, as it would save a checkpoint.
 //
-// The bytes are compared with the model as they arrive, and only what differs is kept, in a file without a
-// name beside the archive. So a checkpoint may be larger than the memory and than the free disk space. It
-// must come from its beginning to its end, as safetensors writes it.
+// The bytes are compared with the model as they arrive. Blocks of a tensor that differ are staged for its
+// place; tensors that the model does not have so are kept in a file without a name beside the archive. So a
+// checkpoint may be larger than the memory and than the free disk space. It must come from its beginning to
+// its end, as safetensors writes it.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "core/archive/archive.h"
-#include "core/base/byte_range.h"
 #include "core/base/error.h"
 #include "core/format/header.h"
 #include "core/model/model.h"
+#include "core/model/transaction_group.h"
 #include "fs/base/versioned.h"
 #include "fs/read/tensor_reader.h"
 #include "fs/read/tensor_states.h"
@@ -55,18 +55,19 @@ class Checkpoint final : public NewContent {
 
   /// A tensor of the checkpoint.
   struct Saved {
-    std::optional<TensorId> same;      // the tensor of the model with its name, dtype and shape
-    std::uint64_t generation = 0;      // that tensor's, when its bytes were compared
-    std::vector<ByteRange> changed{};  // its bytes that differ, relative to the tensor; ascending
-    [[nodiscard]] bool is_changed() const { return !same || !changed.empty(); }
+    std::optional<TensorId> same;  // the tensor of the model with its name, dtype and shape
+    std::uint64_t generation = 0;  // that tensor's, when its bytes were compared
+    Staging* stage = nullptr;      // its bytes that differ; null: none do
+    [[nodiscard]] bool is_changed() const { return !same || stage != nullptr; }
   };
   // After all bytes have come:
   [[nodiscard]] const Header& header() const { return *header_; }
   /// By position in the header.
   [[nodiscard]] const Saved& saved(std::uint32_t position) const { return saved_[position]; }
-  /// Calls put(bytes, offset in the tensor) for the bytes that differ.
-  using Put = std::function<Result<void>(std::span<const std::byte> bytes, std::uint64_t offset)>;
-  Result<void> visit_changed(std::uint32_t position, const Put& put) const;
+  /// The stages of all that only have other bytes. Null: there are none.
+  [[nodiscard]] TransactionGroup* group() const { return group_.get(); }
+  /// Stages all bytes of a tensor that is changed for another place.
+  Result<void> copy_to(Staging& to, std::uint32_t position) const;
 
  private:
   /// Takes bytes of the header. @return how many.
@@ -74,7 +75,8 @@ class Checkpoint final : public NewContent {
   Result<void> begin_data();
   Result<void> take_data(std::span<const std::byte> from, std::uint64_t at);
   Result<void> take_piece(std::uint32_t position, std::span<const std::byte> bytes, std::uint64_t offset);
-  Result<void> keep_bytes(std::uint32_t position, std::span<const std::byte> bytes, std::uint64_t offset);
+  Result<void> keep_new(std::uint32_t position, std::span<const std::byte> bytes, std::uint64_t offset);
+  Result<void> stage_changed(std::uint32_t position, std::span<const std::byte> bytes, std::uint64_t offset);
 
   const Versioned<Model>& model_;
   const TensorReader& reader_;
@@ -89,7 +91,8 @@ class Checkpoint final : public NewContent {
   std::optional<Header> header_;
   std::vector<Saved> saved_;
   std::uint32_t next_ = 0;  // the first tensor whose bytes have not all come
-  std::unique_ptr<File> file_;
+  std::unique_ptr<TransactionGroup> group_;
+  std::unique_ptr<File> file_;  // bytes of new tensors, at their place in the data
   std::vector<std::byte> buffer_;
   bool is_committed_ = false;
   bool is_kept_ = false;
