@@ -1,0 +1,113 @@
+// Edits while other threads look up, read, list and write: each call sees one version of the model.
+#include <atomic>
+#include <random>
+#include <thread>
+
+#include "tests/fs/driven_filesystem.h"
+#include "tests/fs/stored_tensors.h"
+#include "tests/support/catch.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+namespace {
+
+constexpr int kTensors = 12;
+constexpr std::size_t kBytes = 9000;
+
+/// Each tensor holds one character throughout.
+Tensors uniform_tensors() {
+  Tensors tensors;
+  for (int at = 0; at < kTensors; ++at) {
+    tensors.emplace_back("t" + std::to_string(at), std::string(kBytes, static_cast<char>('a' + at)));
+  }
+  return tensors;
+}
+
+bool has_one_letter(std::string_view bytes) {
+  return bytes.find_first_not_of(bytes.empty() ? '\0' : bytes.front()) == std::string_view::npos;
+}
+
+/// Looks a name up and reads the file, as the kernel does for a program. @return false if it got a mix.
+bool read_whole(Filesystem& filesystem, Ino parent, std::string_view name, std::size_t head) {
+  const auto pin = filesystem.pin();
+  const auto found = filesystem.lookup(parent, name);
+  if (!found) return found.error().errno_value == ENOENT;
+  const Ino ino = found->st_ino;
+  filesystem.note_lookup(ino);
+  const auto bytes = filesystem.read(ino, head, 1 << 20);
+  const bool is_right = bytes && has_one_letter(text_of(bytes->copy().value()));
+  const bool has_size = filesystem.attributes(ino).has_value();
+  filesystem.forget(ino, 1);
+  return is_right && has_size;
+}
+
+}  // namespace
+
+TEST_CASE("readers see whole tensors while others are deleted, renamed, made and retyped", "[fs][edit]") {
+  const DrivenFilesystem mount(uniform_tensors());
+  Filesystem& filesystem = *mount;
+  const Ino npy = mount.ino("npy", mount.ino(".safetensors"));
+  std::atomic<bool> is_over = false;
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> readers;
+  for (unsigned seed = 0; seed < 3; ++seed) {
+    readers.emplace_back([&, seed] {
+      std::minstd_rand random(seed);
+      while (!is_over) {
+        const std::string name = "t" + std::to_string(random() % (2 * kTensors));
+        if (!read_whole(filesystem, kRootIno, name, 0)) ++wrong;
+        // Behind the NumPy header.
+        if (!read_whole(filesystem, npy, name + ".npy", 128)) ++wrong;
+        const auto pin = filesystem.pin();
+        for (const Ino directory : {Ino{kRootIno}, npy}) {
+          if (!filesystem.read_directory(directory, 0,
+                                         [](std::string_view, Ino, std::uint64_t) { return true; }))
+            ++wrong;
+        }
+        static_cast<void>(filesystem.statistics());
+      }
+    });
+  }
+  readers.emplace_back([&] {
+    while (!is_over) filesystem.tidy();
+  });
+
+  std::minstd_rand random(7);
+  int done = 0;
+  for (int step = 0; step < 120; ++step) {
+    const std::string one = "t" + std::to_string(random() % (2 * kTensors));
+    const std::string other = "t" + std::to_string(random() % (2 * kTensors));
+    const auto pin = filesystem.pin();
+    switch (random() % 4) {
+      case 0: done += filesystem.remove_file(kRootIno, one).has_value() ? 1 : 0; break;
+      case 1: done += filesystem.rename(kRootIno, one, kRootIno, other).has_value() ? 1 : 0; break;
+      case 2: {
+        const auto found = filesystem.lookup(kRootIno, one);
+        const char* const shape = random() % 2 == 0 ? "[90,100]" : "[9000]";
+        if (found && filesystem.set_extended_attribute(found->st_ino, "user.safetensors.shape", shape))
+          ++done;
+        break;
+      }
+      default: {
+        if (filesystem.lookup(kRootIno, one)) break;
+        const auto made = filesystem.create(kRootIno, one, O_WRONLY, ::getpid()).value();
+        const std::string bytes(kBytes, static_cast<char>('A' + step % 26));
+        if (!filesystem.write(*made.file, bytes_of(bytes), 0, Caller(1, ::getpid()))) ++wrong;
+        if (!filesystem.flush(*made.file, 1, ::getpid())) ++wrong;
+        filesystem.release(made.file);
+        ++done;
+      }
+    }
+  }
+  is_over = true;
+  for (std::thread& reader : readers) reader.join();
+  CHECK(wrong == 0);
+  CHECK(done > 30);
+  for (const auto& [name, bytes] : stored_tensors(mount)) {
+    CHECK(bytes.size() == kBytes);
+    CHECK(has_one_letter(bytes));
+  }
+  filesystem.tidy();
+  CHECK(filesystem.model().removed().empty());
+}
