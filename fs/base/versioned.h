@@ -6,6 +6,8 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -35,42 +37,69 @@ class Versioned {
   std::atomic<T*> present_;
 };
 
-/// Keeps replaced values for the calls that began before. Any thread may call.
+/// Keeps replaced values for the calls that began before. Any thread may call; one at a time retires.
 class Epochs {
-  struct Epoch {
-    Epoch() = default;
-    ~Epoch() {
-      // One by one: a chain of many must not end by recursion.
-      while (next && next.use_count() == 1) next = std::shared_ptr<Epoch>(std::move(next->next));
-    }
-    Epoch(const Epoch&) = delete;
-    Epoch& operator=(const Epoch&) = delete;
-    std::vector<std::shared_ptr<void>> retired;
-    std::shared_ptr<Epoch> next;  // so that it ends after this one
-  };
-
  public:
   using Pin = std::shared_ptr<const void>;
+  /// Counts the calls of retire().
+  using Number = std::uint64_t;
+
+  Epochs() { static_cast<void>(retire({})); }
+
   /// Hold it for the length of a call, from before the first value is read.
   [[nodiscard]] Pin pin() const {
-    const std::scoped_lock lock(mutex_);
+    const std::scoped_lock lock(state_->mutex);
     return present_;
   }
   /// Keeps values that were replaced until the calls that have begun by now have ended.
-  /// @return expires then.
-  std::weak_ptr<const void> retire(std::vector<std::shared_ptr<void>> values) {
-    auto next = std::make_shared<Epoch>();
-    std::shared_ptr<Epoch> before;  // declared first: it may end, without the lock
-    const std::scoped_lock lock(mutex_);
-    before = std::exchange(present_, next);
-    before->retired = std::move(values);
-    before->next = std::move(next);
-    return before;
+  /// @return has_ended() holds for it then.
+  Number retire(std::vector<std::shared_ptr<void>> values) {
+    auto next = std::make_shared<Epoch>(state_);
+    Pin before;  // ends without the lock
+    const std::scoped_lock lock(state_->mutex);
+    if (!state_->kept.empty()) state_->kept.back().values = std::move(values);
+    next->number = state_->first + state_->kept.size();
+    state_->kept.emplace_back();
+    before = std::exchange(present_, std::move(next));
+    return state_->first + state_->kept.size() - 2;
+  }
+  [[nodiscard]] bool has_ended(Number number) const {
+    const std::scoped_lock lock(state_->mutex);
+    return number < state_->first;
   }
 
  private:
-  mutable std::mutex mutex_;  // guards what follows; innermost
-  std::shared_ptr<Epoch> present_ = std::make_shared<Epoch>();
+  /// What goes when an epoch and all before it have ended.
+  struct Kept {
+    bool has_ended = false;
+    std::vector<std::shared_ptr<void>> values;
+  };
+  struct State {
+    std::mutex mutex;       // guards what follows, and present_; innermost
+    std::deque<Kept> kept;  // from the oldest epoch that has not ended to the present one
+    Number first = 0;       // of kept
+  };
+  /// The time between two calls of retire(). Its pins own it.
+  struct Epoch {
+    explicit Epoch(std::shared_ptr<State> of) : state(std::move(of)) {}
+    ~Epoch() {
+      std::vector<std::vector<std::shared_ptr<void>>> free;  // go without the lock
+      const std::scoped_lock lock(state->mutex);
+      state->kept[number - state->first].has_ended = true;
+      while (!state->kept.empty() && state->kept.front().has_ended) {
+        free.push_back(std::move(state->kept.front().values));
+        state->kept.pop_front();
+        ++state->first;
+      }
+    }
+    Epoch(const Epoch&) = delete;
+    Epoch& operator=(const Epoch&) = delete;
+    const std::shared_ptr<State> state;
+    Number number = 0;
+  };
+
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  Pin present_;
 };
 
 }  // namespace stfs

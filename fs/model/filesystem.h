@@ -450,7 +450,7 @@ class Filesystem {
   // One edit of the structure at a time; taken before all turns.
   std::mutex structure_mutex_;
   std::atomic<std::uint32_t> next_id_;
-  std::weak_ptr<const void> since_edit_;  // expires when no call from before the last edit is running
+  Epochs::Number last_edit_ = 0;  // ends when no call from before the last edit is running
 
   OpenFiles open_files_;
   mutable Drafts drafts_;

@@ -63,7 +63,7 @@ void Filesystem::show_directories() {
   tree_.show(replaced);
   views_.show(replaced, false);
   ++changes_;
-  since_edit_ = epochs_.retire(std::move(replaced));
+  last_edit_ = epochs_.retire(std::move(replaced));
 }
 
 Result<Outdated> Filesystem::rename_directory(Ino directory, const Result<Ino>& to, Ino new_parent,

@@ -195,7 +195,7 @@ void Filesystem::show(std::unique_ptr<Model> next, bool is_edited) {
   tree_.show(replaced);
   views_.show(replaced, is_edited);
   ++changes_;
-  since_edit_ = epochs_.retire(std::move(replaced));
+  last_edit_ = epochs_.retire(std::move(replaced));
 }
 
 void Filesystem::end_moves(const ModelEdit& edit) {
@@ -217,7 +217,7 @@ void Filesystem::reclaim() {
   if (model_->removed().empty()) return;
   const std::scoped_lock structure(structure_mutex_);
   // Calls from before the edit may be about to use a tensor that no look-up holds.
-  if (!since_edit_.expired()) return wake_janitor_();
+  if (!epochs_.has_ended(last_edit_)) return wake_janitor_();
   std::set<TensorId> gone;
   std::map<std::uint32_t, std::vector<ByteRange>> kept;  // by shard that has something to free
   for (const auto& [tensor, removed] : model_->removed()) {
