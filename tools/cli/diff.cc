@@ -17,6 +17,7 @@
 #include "tools/cli/progress.h"
 #include "tools/cli/verb.h"
 #include "tools/compare/changed_files.h"
+#include "tools/target/target.h"
 #include "tools/text/near_names.h"
 #include "tools/text/printable.h"
 
