@@ -137,6 +137,10 @@ Result<Use> use_of(const JudgedArchive& archive, const File& journal, const Jour
   return Use::Apply;
 }
 
+std::string never_committed() {
+  return fmt::format("{} that was never committed", kSeveral);
+}
+
 /// Judges a journal that waits for a group record. True if the group record has committed it. False if the
 /// group record's state has already decided the journal's state.
 Result<bool> has_group_record(Storage& storage, FoundJournal& found) {
@@ -161,8 +165,18 @@ Result<bool> has_group_record(Storage& storage, FoundJournal& found) {
     return false;
   }
   if (*group == GroupState::Committed) return true;
-  set(found, JournalState::Unfinished, fmt::format("{} that was never committed", kSeveral));
+  set(found, JournalState::Unfinished, never_committed());
   return false;
+}
+
+/// Whether a dead owner's journal needs a group record that was never made. It promises nothing then, also if
+/// an edit has changed the archive's stamp since.
+bool waits_in_vain(Storage& storage, const FoundJournal& found) {
+  if (!is_group_record_name(found.record.group_record)) return false;
+  const std::filesystem::path& path = found.report.path;
+  const auto group =
+      look_at_group_record(storage, path.parent_path() / found.record.group_record, path.filename());
+  return group && *group == GroupState::Absent;
 }
 
 /// Judges a journal without a sound record.
@@ -204,7 +218,9 @@ Result<void> judge_ordinary(const JudgedArchive& archive, FoundJournal& found, s
   found.report.ranges = found.record.ranges.size();
   found.report.size_bytes = size_of(found.record);
   if (kinship_of(found.record, archive.stamp) == Kinship::Other) {
-    set(found, JournalState::Foreign, kForeign);
+    const bool is_never_committed = !found.is_in_use && waits_in_vain(archive.storage, found);
+    set(found, is_never_committed ? JournalState::Unfinished : JournalState::Foreign,
+        is_never_committed ? never_committed() : kForeign);
     return {};
   }
   if (found.is_in_use) {

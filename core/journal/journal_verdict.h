@@ -11,7 +11,11 @@
 //                                              anything else                    lost: removed
 //   the same or perhaps  of another host       each old or new                  committed
 //                                              some are neither                 foreign, blocks commits
-//   another one          any                   (not looked at)                  foreign
+//   another one          any                   (not looked at)                  foreign; removed if it is
+//   part of
+//                                                                               a transaction over several
+//                                                                               archives without a group
+//                                                                               record
 //
 // Of an edit, which changes the stamp, the blocks always decide: the archive is another one if its inode or
 // its birth time is, or if a block is neither old, new nor torn.

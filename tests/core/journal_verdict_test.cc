@@ -87,6 +87,22 @@ TEST_CASE("a commit that waits for a group record which was lost with its boot i
   CHECK(scene.obstacle(later).value() == Obstacle::None);
 }
 
+TEST_CASE("part of a transaction that was never committed goes, also when the archive was edited since",
+          "[core][recovery][group_record]") {
+  const Scene scene;
+  const std::string name = ".m.safetensors.stj." + std::string(32, '0') + ".group";
+  const bool is_committed = GENERATE(false, true);
+  const auto journal = plant_journal(
+      scene.path, kBlockBytes, std::string(2 * kBlockBytes, 'n'),
+      [](ArchiveStamp& stamp) { stamp.header_hash ^= 1U; }, system_storage(), name);
+  if (is_committed) scene.directory.write(name, encode_group_record({journal.filename().string()}));
+  const JournalReport report = scene.recover_one();
+  CHECK(report.state == (is_committed ? JournalState::Foreign : JournalState::Unfinished));
+  CHECK(report.action == (is_committed ? JournalAction::None : JournalAction::Removed));
+  CHECK(std::filesystem::exists(journal) == is_committed);
+  CHECK(scene.is_untouched());
+}
+
 TEST_CASE("a journal whose name may not be removed here is made void, and is in nobody's way",
           "[core][recovery]") {
   const Scene scene;

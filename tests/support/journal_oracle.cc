@@ -324,18 +324,22 @@ bool is_group_record_of_other_version(View bytes) {
   return !is_same(text.first(magic.size()), magic) || text[magic.size()] != std::byte{0};
 }
 
+bool is_name_of_group(std::string_view name) {
+  return name.starts_with('.') && name.ends_with(".group") && name.find('/') == std::string_view::npos;
+}
+
+/// Its owner takes it back by its first byte. A loss of power leaves it empty.
+bool is_absent(std::string_view group_record, const JournalSetting& setting) {
+  const bool is_there = setting.group_record && group_record == setting.group_record_name;
+  return !is_there || setting.group_record->empty() || setting.group_record->front() == std::byte{0};
+}
+
 /// Of one that waits for a group record; nothing where that has come.
 std::optional<JournalVerdict> judge_part(const JournalRecord& record, const JournalSetting& setting,
                                          const JournalVerdict& lost) {
-  const std::string_view group_record = record.group_record;
-  const bool is_name = group_record.starts_with('.') && group_record.ends_with(".group") &&
-                       group_record.find('/') == std::string_view::npos;
-  if (!is_name) return JournalVerdict{.state = JournalState::Unknown, .blocks_commits = true};
-  const bool is_there = setting.group_record && group_record == setting.group_record_name;
-  // Its owner takes it back by its first byte. A loss of power leaves it empty.
-  if (!is_there || setting.group_record->empty() || setting.group_record->front() == std::byte{0}) {
-    return JournalVerdict{.state = JournalState::Unfinished};
-  }
+  if (!is_name_of_group(record.group_record))
+    return JournalVerdict{.state = JournalState::Unknown, .blocks_commits = true};
+  if (is_absent(record.group_record, setting)) return JournalVerdict{.state = JournalState::Unfinished};
   const auto names = read_plain_group_record(*setting.group_record);
   if (names && std::ranges::count(*names, setting.name) != 0) return std::nullopt;
   const bool is_lost = is_lost_with_boot(record.boot, setting);
@@ -367,7 +371,12 @@ JournalVerdict judge_ordinary(View journal, const JournalSetting& setting) {
   const auto& record = sealed.record;
   if (!record && is_zero(block)) return lost;
   if (!record) return is_lost_with_boot(head.boot, setting) ? lost : damaged;
-  if (!is_of(*record, setting.stamp)) return judge_foreign(journal, setting, *record);
+  if (!is_of(*record, setting.stamp)) {
+    const bool is_in_vain =
+        is_name_of_group(record->group_record) && is_absent(record->group_record, setting);
+    return is_in_vain ? JournalVerdict{.state = JournalState::Unfinished}
+                      : judge_foreign(journal, setting, *record);
+  }
   if (!has_new_blocks(journal, *record)) return is_lost_with_boot(record->boot, setting) ? lost : damaged;
   if (!record->group_record.empty()) {
     const auto waiting = judge_part(*record, setting, lost);
