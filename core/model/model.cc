@@ -151,8 +151,7 @@ Result<std::unique_ptr<Model>> Model::open_index_once(const std::filesystem::pat
   if (index->shards().empty())
     return fail(ErrorCode::InvalidArgument, EINVAL, name + ": names no tensor and no shard");
 
-  auto shards =
-      open_shards(model->path_.parent_path(), index->shards(), options.access, *options.storage, options.io);
+  auto shards = open_shards(model->path_.parent_path(), index->shards(), options);
   if (!shards) return pass_on(std::move(shards));
   model->shards_ = std::move(*shards);
   const auto usable =

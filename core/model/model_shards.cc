@@ -10,6 +10,8 @@
 #include <thread>
 #include <utility>
 
+#include "core/model/model.h"
+
 namespace stfs {
 namespace {
 
@@ -60,8 +62,7 @@ bool is_refusal_to_write(const Error& error) {
 }
 
 Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
-                                       std::span<const std::string> names, Access access, Storage& storage,
-                                       Io io) {
+                                       std::span<const std::string> names, const ModelOptions& options) {
   std::vector<Shard> shards;
   shards.reserve(names.size());
   for (const std::string& name : names) shards.push_back({.path = directory / name});
@@ -69,12 +70,13 @@ Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
   std::atomic<std::size_t> next = 0;
   const auto work = [&] {
     for (std::size_t at = next++; at < shards.size(); at = next++)
-      open_shard(shards[at], access, storage, io);
+      open_shard(shards[at], options.access, *options.storage, options.io);
   };
   std::vector<std::thread> threads;
   threads.reserve(kMostThreads);
+  const std::size_t most_threads = options.uses_threads ? std::min(kMostThreads, shards.size()) : 1;
   try {
-    while (threads.size() + 1 < std::min(kMostThreads, shards.size())) threads.emplace_back(work);
+    while (threads.size() + 1 < most_threads) threads.emplace_back(work);
   } catch (const std::system_error&) {  // go on with fewer threads
   }
   work();
@@ -83,7 +85,7 @@ Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
   for (Shard& shard : shards) {
     if (!shard.failure) continue;
     if (is_our_own(*shard.failure)) return tl::unexpected(*shard.failure);
-    if (access == Access::ReadWrite && is_refusal_to_write(*shard.failure)) {
+    if (options.access == Access::ReadWrite && is_refusal_to_write(*shard.failure)) {
       return tl::unexpected(*shard.failure);
     }
   }

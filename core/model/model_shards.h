@@ -16,6 +16,8 @@
 
 namespace stfs {
 
+struct ModelOptions;
+
 /// The versions of a model share its archives (Model::next()).
 struct Shard {
   void adopt(std::shared_ptr<Archive> opened) {
@@ -39,8 +41,7 @@ struct Shard {
 /// reasons that are not the shard's: too many open files, no memory, and, for ReadWrite, a file that may not
 /// be written (EACCES, EPERM, EROFS, ETXTBSY: the caller decides whether to try ReadOnly then).
 Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
-                                       std::span<const std::string> names, Access access, Storage& storage,
-                                       Io io);
+                                       std::span<const std::string> names, const ModelOptions& options);
 
 /// The identity of the file at the path, with its mtime; nothing if it can't be opened.
 std::optional<FileIdentity> identity_at(const std::filesystem::path& path, Storage& storage);
