@@ -59,8 +59,10 @@ Result<void> Archive::recover_and_load(Io io) {
     auto locks = ArchiveLocks::for_patch(file(), path(), {}, kEditPatience);
     if (!locks && !lacks_readers_lock(locks.error())) return pass_on(std::move(locks));
     auto loaded = load(io);
+    // Under the lock: a recovery would show the header again, and the error would be about another state.
+    const bool is_hidden = !loaded && is_being_edited();
     if (locks) locks->release();
-    if (loaded || !is_being_edited()) return loaded;
+    if (!is_hidden) return loaded;
     // The owner of an edit that nobody applies has died. Look for its journal once more.
     const bool has_owner = ArchiveLocks::is_edited_by_other(file());
     if (!has_owner && std::exchange(is_left_by_dead, true)) {

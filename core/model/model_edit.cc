@@ -197,11 +197,18 @@ Result<void> ModelEdit::begin(bool uses_locks) {
       if (auto begun = transaction.edit(std::move(edit), uses_locks); !begun) return begun;
       layouts_.emplace(shard, *transaction.layout());
     }
-    if (!is_index_changed_ || !model_->has_index()) return {};
-    auto text = index_text();
-    if (!text) return pass_on(std::move(text));
-    return transactions_.begin()->second.replace_index(model_->path(), *text);
+    return is_index_changed_ && model_->has_index() ? begin_index(uses_locks) : Result<void>{};
   });
+}
+
+Result<void> ModelEdit::begin_index(bool uses_locks) {
+  auto text = index_text();
+  if (!text) return pass_on(std::move(text));
+  const auto [first, is_new] = transactions_.try_emplace(0, model_->archive(0));
+  if (is_new) {
+    if (auto begun = first->second.edit(edit_of(model_->version(0)), uses_locks); !begun) return begun;
+  }
+  return first->second.replace_index(model_->path(), *text);
 }
 
 Staging* ModelEdit::stage(std::string_view name) {

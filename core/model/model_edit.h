@@ -1,7 +1,10 @@
 // An edit of a model by the names of its tensors: of one archive, or of all shards of an index as one.
 //
 //   the shards' headers and bytes    each shard that changes has an edit of its own (commit/archive_edit.h)
-//   the index                        is replaced in the same transaction, if a name changes
+//   the index                        is replaced in the same transaction, if a name or a size changes. The
+//   first
+//                                    shard's journal has it: so its lock is the index's, too, and whoever
+//                                    holds that has finished what others have committed to the index
 //   a new tensor                     goes to the shard of the tensor that it replaces, else to the last shard
 //   metadata                         of shards that have the key, else of the first shard
 #pragma once
@@ -94,6 +97,8 @@ class ModelEdit {
   /// The edits of the shards that change.
   [[nodiscard]] std::map<std::uint32_t, ArchiveEdit> edits();
   [[nodiscard]] Result<std::string> index_text() const;
+  /// Adds the new index to the first shard's transaction.
+  Result<void> begin_index(bool uses_locks);
 
   const Model* model_;
   std::vector<Row> rows_;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/crash/crash_run.h"
+#include "tests/crash/edit_hosts_run.h"
 #include "tests/crash/edit_run.h"
 #include "tests/crash/fault_run.h"
 #include "tests/crash/group_run.h"
@@ -168,13 +169,26 @@ std::optional<std::string> crash_edits(const Options&, std::uint64_t seed, std::
   return wrong;
 }
 
+std::optional<std::string> schedule_edits(const Options& options, std::uint64_t seed, std::uint64_t& states) {
+  for (const EditHostsScenario& scenario : edit_hosts_scenarios()) {
+    if (!options.workload.empty() && options.workload != scenario.name) continue;
+    EditHostsCounts counts;
+    const auto wrong = run_edit_hosts(scenario, seed, counts, options.traces ? &std::cout : nullptr);
+    states += counts.states;
+    if (wrong) return about(scenario.name, *wrong);
+  }
+  return std::nullopt;
+}
+
 struct Kind {
   std::string_view name;
   Round round;
 };
-constexpr Kind kKinds[] = {{"crashes", crash_all},      {"random", crash_random},  {"choices", crash_every},
-                           {"faults", fault_any},       {"hosts", schedule_hosts}, {"edges", schedule_edges},
-                           {"journals", bend_journals}, {"groups", crash_groups},  {"edits", crash_edits}};
+constexpr Kind kKinds[] = {{"crashes", crash_all},      {"random", crash_random},
+                           {"choices", crash_every},    {"faults", fault_any},
+                           {"hosts", schedule_hosts},   {"edges", schedule_edges},
+                           {"journals", bend_journals}, {"groups", crash_groups},
+                           {"edits", crash_edits},      {"edit-hosts", schedule_edits}};
 
 void print(const Options& options, std::uint64_t states, Clock::time_point start, std::uint64_t next_seed) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();
@@ -232,9 +246,10 @@ int main(int argc, char** argv) {
   app.add_option("--states", options.states, "stop after so many states")->capture_default_str();
   app.add_option("--seed", options.seed, "begin with this seed")->capture_default_str();
   app.add_option("--seconds", options.seconds, "stop after so long; 0: never")->capture_default_str();
-  app.add_option("--workload", options.workload,
-                 "only the workload, or the scenario of hosts or edges (or its groups), of that name");
-  app.add_flag("--trace", options.traces, "print every call of hosts and edges");
+  app.add_option(
+      "--workload", options.workload,
+      "only the workload, or the scenario of hosts, edges (or its groups) or edit-hosts, of that name");
+  app.add_flag("--trace", options.traces, "print every call of hosts, edges and edit-hosts");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -327,6 +327,47 @@ TEST_CASE("disk model: each host has its own view of device, birth and boot", "[
   CHECK((*second)->try_lock({0, 1}, LockKind::Exclusive)->has_value());
 }
 
+TEST_CASE("disk model: a crash of one host takes its locks and what only it knew", "[crash][model]") {
+  DiskModel disk;
+  const std::vector<std::string> paths = {"/d/own", "/d/seen", "/d/shared", "/d/synced"};
+  for (const std::string& path : paths) disk.put(path, bytes(kDiskBlockBytes, 'a'));
+  const auto one = disk.start_process({}, {.boot = {.id = {1}, .host = 1}});
+  const auto beside = disk.start_process({}, {.boot = {.id = {1}, .host = 1}});
+  const auto other = disk.start_process({}, {.boot = {.id = {2}, .host = 2}});
+  std::vector<std::unique_ptr<File>> files;
+  for (const std::string& path : paths) {
+    files.push_back(std::move(*one->open(path, Access::ReadWrite)));
+    REQUIRE(files.back()->write(bytes(kDiskBlockBytes, 'b'), 0));
+  }
+  REQUIRE(files[0]->try_lock({0, 1}, LockKind::Exclusive));
+  std::vector<std::byte> there(kDiskBlockBytes);
+  REQUIRE((*other->open(paths[1], Access::ReadOnly))->read(there, 0));
+  REQUIRE((*other->open(paths[2], Access::ReadWrite))->write(bytes(1, 'b'), 0));
+  REQUIRE(files[3]->sync());
+
+  RandomChoices choices(1);
+  std::set<char> left;
+  for (int times = 0; times < 50; ++times) {
+    DiskModel again(disk.options(), disk.image());
+    const auto writer = again.start_process({}, {.boot = {.id = {1}, .host = 1}});
+    REQUIRE((*writer->open(paths[0], Access::ReadWrite))->write(bytes(kDiskBlockBytes, 'c'), 0));
+    again.crash_host(1, choices);
+    const DiskImage image = again.image();
+    left.insert(static_cast<char>(image.content(image.inode_at(paths[0])).front()));
+    CHECK(states_of(image, paths[0]).size() == 1);
+  }
+  CHECK(left == std::set<char>{'a', 'b', 'c'});
+
+  disk.crash_host(1, choices);
+  CHECK(one->is_dead());
+  CHECK(beside->is_dead());
+  CHECK_FALSE(other->is_dead());
+  CHECK_FALSE(disk.has_locks_held());
+  const DiskImage image = disk.image();
+  for (std::size_t at = 1; at < paths.size(); ++at)
+    CHECK(image.has_content(image.inode_at(paths[at]), bytes(kDiskBlockBytes, 'b')));
+}
+
 TEST_CASE("disk model: a look for a lock takes none, and needs no permission to write", "[crash][model]") {
   DiskModel disk;
   disk.put(kFile, bytes(1, 'a'));

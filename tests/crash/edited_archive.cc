@@ -15,6 +15,21 @@
 namespace stfs::test {
 namespace {
 
+std::string new_name(const EditedContent& content, Choices& choices) {
+  for (;;) {
+    std::string name = random_name(choices);
+    if (!content.tensors.contains(name)) return name;
+  }
+}
+
+std::string pick(const EditedContent& content, Choices& choices) {
+  auto at = content.tensors.begin();
+  std::advance(at, static_cast<std::ptrdiff_t>(choices.below(content.tensors.size())));
+  return at->first;
+}
+
+}  // namespace
+
 std::string random_bytes(std::uint64_t size_bytes, Choices& choices) {
   std::string bytes(size_bytes, '\0');
   RandomChoices random(choices.below(1'000'000));
@@ -28,22 +43,13 @@ EditedContent::Value random_value(Choices& choices) {
   return {"U8", {size}, random_bytes(size, choices)};
 }
 
-std::string random_name(const EditedContent& content, Choices& choices) {
-  for (;;) {
-    std::string name = fmt::format("t{}", choices.below(40));
-    if (choices.one_in(6)) name += std::string(1 + choices.below(300), 'x');
-    if (choices.one_in(8)) name += "\n\"\\";
-    if (!content.tensors.contains(name)) return name;
-  }
+std::string random_name(Choices& choices) {
+  std::string name = fmt::format("t{}", choices.below(40));
+  if (choices.one_in(6)) name += std::string(1 + choices.below(300), 'x');
+  if (choices.one_in(8)) name += "\n\"\\";
+  return name;
 }
 
-std::string pick(const EditedContent& content, Choices& choices) {
-  auto at = content.tensors.begin();
-  std::advance(at, static_cast<std::ptrdiff_t>(choices.below(content.tensors.size())));
-  return at->first;
-}
-
-/// Another dtype and shape for as many bytes.
 void reinterpret(EditedContent::Value& value, Choices& choices) {
   const std::uint64_t size = value.bytes.size();
   if (size % 4 == 0 && choices.one_in(2)) {
@@ -55,12 +61,16 @@ void reinterpret(EditedContent::Value& value, Choices& choices) {
   }
 }
 
-}  // namespace
+std::pair<std::string, std::optional<std::string>> random_entry(Choices& choices) {
+  std::string key = fmt::format("key{}", choices.below(4));
+  if (choices.one_in(3)) return {std::move(key), std::nullopt};
+  return {std::move(key), std::string(choices.one_in(5) ? 5000 : choices.below(100), 'v')};
+}
 
 EditedContent first_content(Choices& choices) {
   EditedContent content;
   for (std::size_t tensors = choices.below(7); tensors > 0; --tensors) {
-    content.tensors.emplace(random_name(content, choices), random_value(choices));
+    content.tensors.emplace(new_name(content, choices), random_value(choices));
   }
   if (choices.one_in(2)) content.metadata["format"] = "pt";
   return content;
@@ -111,13 +121,13 @@ EditStep random_step(const EditedContent& before, Choices& choices) {
   for (std::size_t changes = 1 + choices.below(3); changes > 0; --changes) {
     const std::size_t kind = choices.below(after.tensors.empty() ? 2 : 5);
     if (kind == 0) {
-      after.tensors.emplace(random_name(after, choices), random_value(choices));
+      after.tensors.emplace(new_name(after, choices), random_value(choices));
     } else if (kind == 1) {
-      const std::string key = fmt::format("key{}", choices.below(4));
-      if (choices.one_in(3)) {
-        after.metadata.erase(key);
+      const auto [key, value] = random_entry(choices);
+      if (value) {
+        after.metadata[key] = *value;
       } else {
-        after.metadata[key] = std::string(choices.one_in(5) ? 5000 : choices.below(100), 'v');
+        after.metadata.erase(key);
       }
     } else {
       const std::string name = pick(after, choices);
@@ -126,7 +136,7 @@ EditStep random_step(const EditedContent& before, Choices& choices) {
         after.tensors.erase(name);
         step.kept.erase(name);
       } else if (kind == 3) {
-        const std::string renamed = random_name(after, choices);
+        const std::string renamed = new_name(after, choices);
         auto kept = step.kept.extract(name);
         if (!kept.empty()) {
           kept.key() = renamed;

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/archive/archive.h"
@@ -36,6 +37,16 @@ struct EditStep {
   bool is_patch = false;
   bool is_compaction = false;
 };
+
+std::string random_bytes(std::uint64_t size_bytes, Choices& choices);
+/// A tensor of bytes, as new ones are.
+EditedContent::Value random_value(Choices& choices);
+/// One of a few dozen; some are long, and some need escapes.
+std::string random_name(Choices& choices);
+/// Gives the tensor another dtype and shape for as many bytes.
+void reinterpret(EditedContent::Value& value, Choices& choices);
+/// One of a few keys of the metadata, and its new value; nothing: the key goes.
+std::pair<std::string, std::optional<std::string>> random_entry(Choices& choices);
 
 /// A random step. Deletes, adds, renames and reinterprets tensors, and changes metadata; or patches.
 EditStep random_step(const EditedContent& before, Choices& choices);

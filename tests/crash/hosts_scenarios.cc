@@ -5,25 +5,11 @@
 #include <stdexcept>
 #include <string_view>
 
+#include "tests/crash/cast.h"
 #include "tests/crash/hosts_run.h"
 
 namespace stfs::test {
 namespace {
-
-const DiskUser kRoot;
-const DiskUser kAlice{.uid = 1000, .gid = 100, .groups = {200}};
-const DiskUser kBob{.uid = 1001, .gid = 101, .groups = {200}};
-const DiskUser kCarol{.uid = 1002, .gid = 102};  // in no group of theirs
-const DiskAccess kHers{.uid = 1000, .gid = 100, .permissions = 0600};
-const DiskAccess kOfAnotherUser{.uid = 1000, .gid = 200, .permissions = 0660};
-const DiskAccess kEverybodys{.uid = 1000, .gid = 200, .permissions = 0666};
-const DiskAccess kReadable{.uid = 1000, .gid = 200, .permissions = 0664};
-const DiskOptions kGroupDirectory{.directory = {.uid = 1000, .gid = 200, .permissions = 02770}};
-
-/// Without birth times, as cluster file systems and NFSv3.
-const DiskMount kOneHost{.device = 1, .has_birth_times = false, .boot = {.id = {1}, .host = 1}};
-const DiskMount kOtherHost{.device = 2, .has_birth_times = false, .boot = {.id = {2}, .host = 2}};
-const DiskMount kServer{.device = 3, .has_birth_times = true, .boot = {.id = {3}, .host = 3}};
 
 constexpr std::string_view kOtherName = "/models/other.safetensors";
 

@@ -4,7 +4,8 @@ import dataclasses
 from pathlib import Path
 
 # Of what the explorer tries.
-KINDS = ("crashes", "random", "choices", "faults", "hosts", "edges", "journals", "groups", "edits")
+KINDS = ("crashes", "random", "choices", "faults", "hosts", "edges", "journals", "groups", "edits",
+         "edit-hosts")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -220,6 +220,27 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
         ("edits",),
     ),
     Mutant(
+        "an edit of another shard does not wait for who replaces the index",
+        "const auto [first, is_new] = transactions_.try_emplace(0, model_->archive(0));",
+        "const auto first = transactions_.begin();\n  const bool is_new = false;",
+        ("edit-hosts",),
+        scenario="shards, two hosts that crash",
+    ),
+    Mutant(
+        "part of a transaction that was never committed stays once the archive was edited",
+        "!found.is_in_use && waits_in_vain(archive.storage, found);",
+        "false;",
+        ("edit-hosts",),
+        scenario="shards",
+    ),
+    Mutant(
+        "whether an edit hides the header is asked when the header may have come back",
+        "const bool is_hidden = !loaded && is_being_edited();\n    if (locks) locks->release();",
+        "if (locks) locks->release();\n    const bool is_hidden = !loaded && is_being_edited();",
+        ("edit-hosts",),
+        scenario="one archive, users of a group",
+    ),
+    Mutant(
         "space that is given back has bytes that count",
         "add_free_parts(*version, placed.file_range, reserved.holes_);",
         "if (placed.file_range.offset < end) reserved.holes_.push_back(placed.file_range);",

@@ -106,6 +106,17 @@ DiskBlockPointer settle_block(const Unsettled<DiskBlockPointer>& block, Picker& 
   return block.version(version);
 }
 
+/// One version of everything in the file, which is part of an image that was `before` this.
+void settle_file(DiskInode& file, const DiskImage& before, Picker& data, Picker& sizes, Choices& choices) {
+  for (auto& block : file.blocks) {
+    if (block.versions() == 1) continue;
+    block = Unsettled<DiskBlockPointer>(settle_block(block, data, before, choices));
+  }
+  if (file.size_bytes.versions() == 1) return;
+  file.size_bytes = Unsettled<std::uint64_t>(file.size_bytes.version(sizes.pick(file.size_bytes.versions())));
+  cut(file);
+}
+
 DiskImage settle(const DiskImage& before, Picker data, Picker sizes, Picker names, Choices& choices) {
   DiskImage after = before;
   for (DiskName& name : after.change_names()) {
@@ -114,16 +125,7 @@ DiskImage settle(const DiskImage& before, Picker data, Picker sizes, Picker name
   }
   drop_nameless(after);
   for (InodeNumber inode = 1; inode <= after.inodes(); ++inode) {
-    if (is_settled(after.at(inode))) continue;
-    DiskInode& file = after.change(inode);
-    for (auto& block : file.blocks) {
-      if (block.versions() == 1) continue;
-      block = Unsettled<DiskBlockPointer>(settle_block(block, data, before, choices));
-    }
-    if (file.size_bytes.versions() == 1) continue;
-    file.size_bytes =
-        Unsettled<std::uint64_t>(file.size_bytes.version(sizes.pick(file.size_bytes.versions())));
-    cut(file);
+    if (!is_settled(after.at(inode))) settle_file(after.change(inode), before, data, sizes, choices);
   }
   std::erase_if(after.change_names(), [](const DiskName& name) { return !name.path.now(); });
   return after;
@@ -146,6 +148,22 @@ DiskImage after_random_power_loss(const DiskImage& image, Choices& choices, bool
   Picker sizes(policy(3), 0, choices);
   Picker names(policy(5), unsettled_names(image), choices);
   return settle(image, data, sizes, names, choices);
+}
+
+DiskImage after_host_crash(const DiskImage& image, const std::vector<InodeNumber>& written, Choices& choices,
+                           bool has_stale_blocks) {
+  const auto policy = [&](std::size_t count) { return static_cast<Policy>(choices.below(count)); };
+  std::size_t blocks = 0;
+  for (const InodeNumber inode : written) {
+    for (const auto& block : image.at(inode).blocks) blocks += block.versions() > 1;
+  }
+  Picker data(policy(has_stale_blocks ? kPolicies : kPolicies - 1), blocks, choices);
+  Picker sizes(policy(3), 0, choices);
+  DiskImage after = image;
+  for (const InodeNumber inode : written) {
+    if (!is_settled(after.at(inode))) settle_file(after.change(inode), image, data, sizes, choices);
+  }
+  return after;
 }
 
 DiskImage after_kill(const DiskImage& image) {

@@ -35,6 +35,7 @@ Result<void> DiskFile::read(std::span<std::byte> to, std::uint64_t offset) const
   const NoAllocationFaults pause;
   const std::scoped_lock lock(model_.mutex_);
   if (auto ok = alive("read"); !ok) return ok;
+  model_.note_look(inode_, process_);
   if (model_.image_.read(inode_, offset, to)) return {};
   return fail(ErrorCode::ArchiveCut, EIO, path_ + ": the file ends early");
 }
@@ -43,6 +44,7 @@ Result<void> DiskFile::write(std::span<const std::byte> from, std::uint64_t offs
   const NoAllocationFaults pause;
   const std::scoped_lock lock(model_.mutex_);
   if (auto ok = may_write("write"); !ok) return ok;
+  model_.note_write(inode_, process_);
   model_.image_.write(inode_, offset, from);
   model_.mirror(inode_, offset, from.size());
   model_.changed("write");
@@ -60,6 +62,7 @@ Result<void> DiskFile::clone_from(const File& source, std::uint64_t source_offse
                           range.size_bytes % kDiskBlockBytes == 0;
   if (!is_aligned || source_offset + range.size_bytes > source_size)
     return fail_system(EINVAL, path_, "clone");
+  model_.note_write(inode_, process_);
   model_.image_.clone(inode_, range.offset, from->inode_, source_offset, range.size_bytes);
   model_.mirror(inode_, range.offset, range.size_bytes);
   model_.changed("clone");
@@ -76,6 +79,7 @@ Result<void> DiskFile::resize(std::uint64_t size_bytes) {
   const NoAllocationFaults pause;
   const std::scoped_lock lock(model_.mutex_);
   if (auto ok = may_write("resize"); !ok) return ok;
+  model_.note_write(inode_, process_);
   model_.image_.resize(inode_, size_bytes);
   model_.mirror_size(inode_);
   model_.changed("resize");
@@ -88,6 +92,7 @@ Result<void> DiskFile::punch(ByteRange range) {
   if (auto ok = may_write("punch"); !ok) return ok;
   const std::uint64_t end = std::min(range.end(), model_.image_.size_bytes(inode_));
   if (range.offset >= end) return {};
+  model_.note_write(inode_, process_);
   model_.image_.write(inode_, range.offset, std::vector<std::byte>(end - range.offset));
   model_.mirror(inode_, range.offset, end - range.offset);
   model_.changed("punch");
@@ -99,6 +104,7 @@ Result<void> DiskFile::sync() {
   const std::scoped_lock lock(model_.mutex_);
   if (auto ok = alive("sync"); !ok) return ok;
   model_.image_.sync(inode_);
+  model_.unsynced_.erase(inode_);
   model_.changed("sync");
   return {};
 }
@@ -115,6 +121,7 @@ Result<FileStatus> DiskFile::status() const {
   const NoAllocationFaults pause;
   const std::scoped_lock lock(model_.mutex_);
   if (auto ok = alive("stat"); !ok) return pass_on(std::move(ok));
+  model_.note_look(inode_, process_);
   return model_.status(inode_, process_.mount_);
 }
 

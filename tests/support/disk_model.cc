@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "tests/support/allocation_faults.h"
+#include "tests/support/disk_crash.h"
 #include "tests/support/disk_file.h"
 
 namespace stfs::test {
@@ -18,7 +19,9 @@ std::unique_ptr<DiskProcess> DiskModel::start_process(const DiskUser& user) {
 
 std::unique_ptr<DiskProcess> DiskModel::start_process(const DiskUser& user, const DiskMount& mount) {
   const std::scoped_lock lock(mutex_);
-  return std::unique_ptr<DiskProcess>(new DiskProcess(*this, ++processes_, user, mount));
+  std::unique_ptr<DiskProcess> process(new DiskProcess(*this, ++processes_, user, mount));
+  alive_.push_back(process.get());
+  return process;
 }
 
 DiskImage DiskModel::image() const {
@@ -60,6 +63,35 @@ void DiskModel::link(InodeNumber inode, std::string_view path) {
   image_.sync_names(path.substr(0, path.rfind('/')));
 }
 
+void DiskModel::crash_host(std::uint64_t host, Choices& choices) {
+  const std::scoped_lock lock(mutex_);
+  for (DiskProcess* process : std::vector(alive_)) {
+    if (process->mount_.boot.host == host) process->die();
+  }
+  std::vector<InodeNumber> written;
+  for (const auto& [inode, by] : unsynced_) {
+    if (by == host) written.push_back(inode);
+  }
+  image_ = after_host_crash(image_, written, choices, options_.has_stale_blocks);
+  for (const InodeNumber inode : written) {
+    unsynced_.erase(inode);
+    mirror_size(inode);
+    mirror(inode, 0, image_.size_bytes(inode));
+  }
+  changed("crash of a host");
+}
+
+void DiskModel::note_write(InodeNumber inode, const DiskProcess& process) {
+  const std::uint64_t host = process.mount_.boot.host;
+  const auto [known, is_new] = unsynced_.try_emplace(inode, host);
+  if (!is_new && known->second != host) known->second.reset();
+}
+
+void DiskModel::note_look(InodeNumber inode, const DiskProcess& process) {
+  const auto known = unsynced_.find(inode);
+  if (known != unsynced_.end() && known->second != process.mount_.boot.host) known->second.reset();
+}
+
 void DiskModel::mirror(InodeNumber inode, std::uint64_t offset, std::uint64_t size_bytes) {
   const auto known = mirrors_.find(inode);
   if (known == mirrors_.end()) return;
@@ -96,12 +128,21 @@ FileStatus DiskModel::status(InodeNumber inode, const DiskMount& mount) const {
           .links = image_.links(inode)};
 }
 
+DiskProcess::~DiskProcess() {
+  kill();
+}
+
 void DiskProcess::kill() {
   const NoAllocationFaults pause;
   const std::scoped_lock lock(model_.mutex_);
+  die();
+}
+
+void DiskProcess::die() {
   if (is_dead_) return;
   is_dead_ = true;
   model_.locks_.drop_process(id_);
+  std::erase(model_.alive_, this);
 }
 
 bool DiskProcess::is_dead() const {

@@ -9,12 +9,14 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/unique_fd.h"
 #include "core/storage/file.h"
+#include "tests/support/choices.h"
 #include "tests/support/disk_image.h"
 #include "tests/support/disk_user.h"
 #include "tests/support/lock_table.h"
@@ -74,6 +76,12 @@ class DiskModel {
   /// Another name of the same file, settled too.
   void link(InodeNumber inode, std::string_view path);
 
+  /// A host crashes, and the disk does not: kills its processes, and so drops their locks. Files that only
+  /// this host has written since their last sync, and that no other host has looked at, lose of that what
+  /// `choices` say. Bytes that another host has read are on the disk: whoever keeps caches of several hosts
+  /// coherent writes them back first. Names are the server's, and stay.
+  void crash_host(std::uint64_t host, Choices& choices);
+
   /// Called after everything that changes the disk, with what it was, under the model's mutex.
   using Observer = std::function<void(std::string_view what, const DiskImage& image)>;
   void observe(Observer observer) { observer_ = std::move(observer); }
@@ -85,6 +93,8 @@ class DiskModel {
   void changed(std::string_view what) {
     if (observer_) observer_(what, image_);
   }
+  void note_write(InodeNumber inode, const DiskProcess& process);
+  void note_look(InodeNumber inode, const DiskProcess& process);
   void mirror(InodeNumber inode, std::uint64_t offset, std::uint64_t size_bytes);
   void mirror_size(InodeNumber inode);
   int descriptor(InodeNumber inode);
@@ -98,12 +108,14 @@ class DiskModel {
   Observer observer_;
   LockTable::Description descriptions_ = 0;
   pid_t processes_ = 1000;
+  std::vector<DiskProcess*> alive_;
+  std::map<InodeNumber, std::optional<std::uint64_t>> unsynced_;  // by which host; nothing: by several
 };
 
 /// Any thread may call. Files must not outlive their process.
 class DiskProcess final : public Storage {
  public:
-  ~DiskProcess() override { kill(); }
+  ~DiskProcess() override;
 
   /// kill -9: locks and files without a name go, what was written stays. Every later call, also on open
   /// files, fails with EIO and does nothing, so that the code that called may unwind.
@@ -134,6 +146,8 @@ class DiskProcess final : public Storage {
   DiskProcess(DiskModel& model, pid_t id, const DiskUser& user, const DiskMount& mount)
       : model_(model), id_(id), user_(user), mount_(mount) {}
   [[nodiscard]] Result<void> alive(std::string_view action) const;
+  /// The model's mutex is held.
+  void die();
   /// Alive, and may do that in the directory (kMaySearch goes without saying).
   [[nodiscard]] Result<void> may_in_directory(std::uint32_t wanted, std::string_view action) const;
 
