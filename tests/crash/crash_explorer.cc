@@ -11,6 +11,7 @@
 #include "tests/crash/crash_run.h"
 #include "tests/crash/edit_hosts_run.h"
 #include "tests/crash/edit_run.h"
+#include "tests/crash/edit_sequence.h"
 #include "tests/crash/fault_run.h"
 #include "tests/crash/group_run.h"
 #include "tests/crash/hosts_run.h"
@@ -28,6 +29,8 @@ struct Options {
   std::uint64_t seconds = 0;  // 0: no limit
   std::string workload;       // all, without it
   bool traces = false;
+  std::uint64_t steps = 2000;
+  std::string directory;  // nothing is written, without it
 };
 
 /// What --workload calls the groups of edges.
@@ -174,8 +177,22 @@ std::optional<std::string> schedule_edits(const Options& options, std::uint64_t 
     if (!options.workload.empty() && options.workload != scenario.name) continue;
     EditHostsCounts counts;
     const auto wrong = run_edit_hosts(scenario, seed, counts, options.traces ? &std::cout : nullptr);
-    states += counts.states;
+    states += counts.judged.states;
     if (wrong) return about(scenario.name, *wrong);
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> go_on_for_long(const Options& options, std::uint64_t seed, std::uint64_t& states) {
+  for (const SequenceScenario& scenario : sequence_scenarios()) {
+    if (!options.workload.empty() && options.workload != scenario.name) continue;
+    SequenceCounts counts;
+    // About as many states of each sequence.
+    const SequenceRecord record{options.directory, static_cast<std::size_t>(8 + options.steps / 400)};
+    if (auto wrong = run_sequence(scenario, seed, options.steps, counts, record))
+      return about(scenario.name, *wrong);
+    std::cout << scenario.name << ": " << counts << std::endl;
+    states += counts.judged.states;
   }
   return std::nullopt;
 }
@@ -184,11 +201,11 @@ struct Kind {
   std::string_view name;
   Round round;
 };
-constexpr Kind kKinds[] = {{"crashes", crash_all},      {"random", crash_random},
-                           {"choices", crash_every},    {"faults", fault_any},
-                           {"hosts", schedule_hosts},   {"edges", schedule_edges},
-                           {"journals", bend_journals}, {"groups", crash_groups},
-                           {"edits", crash_edits},      {"edit-hosts", schedule_edits}};
+constexpr Kind kKinds[] = {
+    {"crashes", crash_all},         {"random", crash_random},     {"choices", crash_every},
+    {"faults", fault_any},          {"hosts", schedule_hosts},    {"edges", schedule_edges},
+    {"journals", bend_journals},    {"groups", crash_groups},     {"edits", crash_edits},
+    {"edit-hosts", schedule_edits}, {"sequences", go_on_for_long}};
 
 void print(const Options& options, std::uint64_t states, Clock::time_point start, std::uint64_t next_seed) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();
@@ -246,9 +263,13 @@ int main(int argc, char** argv) {
   app.add_option("--states", options.states, "stop after so many states")->capture_default_str();
   app.add_option("--seed", options.seed, "begin with this seed")->capture_default_str();
   app.add_option("--seconds", options.seconds, "stop after so long; 0: never")->capture_default_str();
-  app.add_option(
-      "--workload", options.workload,
-      "only the workload, or the scenario of hosts, edges (or its groups) or edit-hosts, of that name");
+  app.add_option("--workload", options.workload,
+                 "only the workload, or the scenario of hosts, edges (or its groups) edit-hosts or "
+                 "sequences, of that name");
+  app.add_option("--steps", options.steps, "edits and patches of each of the sequences")
+      ->capture_default_str();
+  app.add_option("--keep", options.directory,
+                 "write some crash states of sequences, and the last model, into this directory");
   app.add_flag("--trace", options.traces, "print every call of hosts, edges and edit-hosts");
   try {
     app.parse(argc, argv);

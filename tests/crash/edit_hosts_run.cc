@@ -2,12 +2,10 @@
 #include "tests/crash/edit_hosts_run.h"
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <ostream>
 #include <set>
 
-#include "core/journal/recovery.h"
 #include "tests/crash/edit_log.h"
 #include "tests/crash/edited_model.h"
 #include "tests/crash/workload.h"
@@ -20,7 +18,6 @@ namespace {
 
 constexpr std::size_t kCrashesOfSnapshot = 3;
 constexpr unsigned kMostTurnsAway = 400;  // a commit has fewer calls
-constexpr std::uint64_t kDevicesOfBoot = 16;
 
 class EditHostsRun {
  public:
@@ -31,6 +28,8 @@ class EditHostsRun {
         trace_(trace),
         choices_(seed),
         layout_(first_model(scenario.shards, choices_)),
+        cast_(scenario.users, scenario.mounts, choices_),
+        judge_(layout_, cast_, scenario.disk, scenario.keeps_journal, choices_),
         log_(layout_) {}
 
   std::optional<std::string> run() {
@@ -39,6 +38,7 @@ class EditHostsRun {
     put_model(*disk_, layout_, scenario_.archive, choices_);
     work();
     judge();
+    counts_.judged += judge_.counts();
     return wrong_;
   }
 
@@ -67,34 +67,6 @@ class EditHostsRun {
     DiskProcess& process_;
   };
 
-  /// Who is killed in a recovery.
-  class DiesOnCall final : public Interceptor {
-   public:
-    DiesOnCall(DiskProcess& process, std::size_t calls) : process_(process), calls_left_(calls) {}
-    Verdict before(const SeamCall&) override {
-      if (calls_left_-- == 0) process_.kill();
-      return {};
-    }
-
-   private:
-    DiskProcess& process_;
-    std::size_t calls_left_;
-  };
-
-  template <class T>
-  const T& one_of(const std::vector<T>& list) {
-    return list[choices_.below(list.size())];
-  }
-
-  /// Somebody somewhere. Each boot of a host has another id and may give other numbers to devices.
-  std::unique_ptr<DiskProcess> start_process(DiskModel& disk, std::size_t boot = 0) {
-    DiskMount mount = one_of(scenario_.mounts);
-    boot += boots_[mount.boot.host];
-    mount.boot.id[1] = static_cast<std::uint8_t>(boot);
-    mount.device += boot * kDevicesOfBoot;
-    return disk.start_process(one_of(scenario_.users), mount);
-  }
-
   void tell(const DiskProcess& process, const std::string& what) {
     if (trace_ != nullptr) *trace_ << calls_ << " " << process.id() << ": " << what << "\n";
   }
@@ -104,10 +76,7 @@ class EditHostsRun {
     tell(process, std::string(name_of(call.kind)) + " of the " + std::string(name_of(call.role)));
     if (choices_.one_in(scenario_.snapshots_one_in)) snapshots_.push_back({disk_->image(), log_, calls_});
     if (scenario_.crashes_one_in != 0 && choices_.one_in(scenario_.crashes_one_in)) {
-      const std::uint64_t host = one_of(scenario_.mounts).boot.host;
-      tell(process, "host " + std::to_string(host) + " crashes");
-      disk_->crash_host(host, choices_);
-      ++boots_[host];
+      tell(process, "host " + std::to_string(cast_.crash_host(*disk_)) + " crashes");
       ++counts_.host_crashes;
     }
     if (scenario_.kills_one_in == 0 || process.is_dead() || !choices_.one_in(scenario_.kills_one_in)) return;
@@ -148,7 +117,7 @@ class EditHostsRun {
   void write() {
     std::size_t commits_left = scenario_.commits;
     while (commits_left > 0 && !wrong_) {
-      const auto process = start_process(*disk_);
+      const auto process = cast_.start_process(*disk_);
       Turn turn(*this, *process);
       InterceptedStorage storage(*process, turn);
       while (commits_left > 0 && !process->is_dead() && !wrong_)
@@ -245,7 +214,7 @@ class EditHostsRun {
   /// Opens it, stays a while, reads all of it, and goes. Each shard has a structure that was there meanwhile.
   void read() {
     for (std::size_t times = 0; times < scenario_.commits && !wrong_; ++times) {
-      const auto process = start_process(*disk_);
+      const auto process = cast_.start_process(*disk_);
       Turn turn(*this, *process);
       InterceptedStorage storage(*process, turn);
       std::vector<EditedModel> possible = log_.allowed();
@@ -288,148 +257,11 @@ class EditHostsRun {
     }
   }
 
-  /// What is seen before recovery, what recovery makes of it, and whether work goes on.
   void check(DiskImage image, const EditLog& log, std::size_t boot, const std::string& when) {
     if (wrong_) return;
-    const std::vector<EditedModel> allowed = log.allowed();
-    for (unsigned in_a_row = 0; !wrong_; ++in_a_row) {
-      ++counts_.states;
-      counts_.in_recovery += in_a_row > 0;
-      check_plainly(image, log, allowed);
-      DiskModel disk(scenario_.disk, image);
-      if (choices_.one_in(3)) look(disk, allowed, boot);
-      const bool crashes_again = in_a_row < 3 && choices_.one_in(3);
-      std::string reports;
-      if (!recover_all(disk, boot, crashes_again, reports)) {
-        const bool loses_power = choices_.one_in(2);
-        image = loses_power ? after_random_power_loss(disk.image(), choices_, scenario_.disk.has_stale_blocks)
-                            : after_kill(disk.image());
-        boot += loses_power;
-        continue;
-      }
-      check_recovered(disk, allowed);
-      if (wrong_) *wrong_ += reports;
-      if (!wrong_ && choices_.one_in(3)) follow_up(disk, boot);
-      break;
-    }
+    wrong_ = judge_.recover(image, log, boot);
+    if (!wrong_ && choices_.one_in(3)) wrong_ = judge_.follow_up(image, boot);
     if (wrong_) wrong_ = when + ": " + *wrong_;
-  }
-
-  /// A program that knows the format and no journals refuses an archive, or finds what was there. Bytes may
-  /// be a mix only while a patch is on its way.
-  void check_plainly(const DiskImage& image, const EditLog& log, const std::vector<EditedModel>& allowed) {
-    for (std::uint32_t shard = 0; shard < layout_.shards.size(); ++shard) {
-      const auto seen = shard_in(image, layout_, shard);
-      if (!seen) {
-        ++counts_.hidden;
-        continue;
-      }
-      const bool may_be_mixed = scenario_.keeps_journal || log.is_patched(shard);
-      const auto is_it = [&](const EditedModel& one) {
-        return may_be_mixed ? have_same_structure(one.shards[shard], *seen) : one.shards[shard] == *seen;
-      };
-      const bool is_known = std::ranges::any_of(allowed, is_it) || std::ranges::any_of(log.former(), is_it);
-      if (!is_known && !wrong_) wrong_ = "MISREAD: a plain reader finds what never was";
-    }
-  }
-
-  /// Somebody who may not write sees what is committed all the same.
-  void look(DiskModel& disk, const std::vector<EditedModel>& allowed, std::size_t boot) {
-    const auto process = start_process(disk, boot);
-    EditedModel found;
-    for (std::size_t shard = 0; shard < layout_.shards.size() && !wrong_; ++shard) {
-      const auto archive =
-          Archive::open(path_of_shard(layout_, shard), Access::ReadOnly, *process, Io::Pread);
-      auto content = archive ? content_of(**archive) : Result<EditedContent>(tl::unexpected(archive.error()));
-      if (content) {
-        found.shards.push_back(std::move(*content));
-      } else {
-        wrong_ = "A READER can't read: " + text_of(content.error());
-      }
-    }
-    if (!wrong_ && std::ranges::find(allowed, found) == allowed.end())
-      wrong_ = "A READER sees what never was:" + difference(found, allowed.front());
-  }
-
-  /// @param crashes  somebody is killed meanwhile. @return false: he was.
-  bool recover_all(DiskModel& disk, std::size_t boot, bool crashes, std::string& reports) {
-    std::vector<std::size_t> order(layout_.shards.size());
-    for (std::size_t shard = 0; shard < order.size(); ++shard) order[shard] = shard;
-    std::ranges::rotate(order, order.begin() + static_cast<std::ptrdiff_t>(choices_.below(order.size())));
-    const std::size_t victim = choices_.below(order.size());
-    for (std::size_t at = 0; at < order.size() && !wrong_; ++at) {
-      const auto path = path_of_shard(layout_, order[at]);
-      const auto process = start_process(disk, boot);
-      DiesOnCall death(*process, crashes && at == victim ? choices_.below(60) : SIZE_MAX);
-      InterceptedStorage storage(*process, death);
-      auto file = storage.open(path, Access::ReadWrite);
-      auto recovered = file ? recover(storage, path, **file)
-                            : Result<std::vector<JournalReport>>(tl::unexpected(file.error()));
-      if (process->is_dead()) return false;
-      if (!recovered) {
-        wrong_ = "RECOVERY fails: " + text_of(recovered.error());
-        return true;
-      }
-      for (const JournalReport& report : *recovered) {
-        reports += "; " + report.path.filename().string() + " was " + std::string(name_of(report.state)) +
-                   " (" + report.explanation + ")" +
-                   (report.action == JournalAction::Applied ? ", applied" : "");
-        if (report.state == JournalState::Unknown && !report.blocks_commits)
-          may_stay_.push_back(report.path.filename().string());
-      }
-    }
-    return true;
-  }
-
-  void check_recovered(DiskModel& disk, const std::vector<EditedModel>& allowed) {
-    if (wrong_) return;
-    const DiskImage image = disk.image();
-    const auto plain = model_in(image, layout_);
-    if (!plain) {
-      wrong_ = "INVALID: a plain reader refuses what recovery left";
-    } else if (std::ranges::find(allowed, *plain) == allowed.end()) {
-      wrong_ = "TORN or LOST:" + difference(*plain, allowed.front());
-    } else {
-      wrong_ = index_mistake(image, *plain);
-    }
-    const auto left = disk.start_process()->list(kDirectory, ".");
-    for (const std::string& name : *left) {
-      // Where files are staged under a name, one whose maker was killed before he gave it to others is his.
-      const bool may_stay =
-          name.ends_with(kStagedSuffix) && std::ranges::find(may_stay_, name) != may_stay_.end();
-      if (!wrong_ && !may_stay) wrong_ = "LEFT BEHIND: " + name;
-    }
-    may_stay_.clear();
-  }
-
-  /// The model takes the next change as if nothing had been.
-  void follow_up(DiskModel& disk, std::size_t boot) {
-    const auto before = model_in(disk.image(), layout_);
-    const auto process = start_process(disk, boot);
-    auto model = open_model(layout_, Access::ReadWrite, *process);
-    if (!model) {
-      wrong_ = "NEXT: can't open: " + text_of(model.error());
-      return;
-    }
-    const ModelStep step = random_model_step(structure_of(**model, layout_), choices_);
-    const auto expected = content_after(step, *before);
-    if (!expected) {
-      wrong_ = "NEXT: the model shows another structure than its archives";
-      return;
-    }
-    Result<void> done;
-    if (!step.is_compaction) done = carry_out(**model, step, commit_options(Durability::Power));
-    model->reset();
-    for (std::size_t shard = 0; step.is_compaction && done && shard < layout_.shards.size(); ++shard)
-      done = compact(*process, path_of_shard(layout_, shard), commit_options(Durability::Power));
-    const auto after = model_in(disk.image(), layout_);
-    if (!done) {
-      wrong_ = "NEXT: " + text_of(done.error());
-    } else if (!after || *after != *expected) {
-      wrong_ = "NEXT: TORN or LOST" + (after ? difference(*after, *expected) : "");
-    } else if (auto mistake = index_mistake(disk.image(), *after)) {
-      wrong_ = "NEXT: " + *mistake;
-    }
   }
 
   const EditHostsScenario& scenario_;
@@ -438,11 +270,11 @@ class EditHostsRun {
   RandomChoices choices_;
   EditedModel layout_;  // at first; how many shards there are does not change
   std::unique_ptr<DiskModel> disk_;
-  std::map<std::uint64_t, std::size_t> boots_;  // of each host, how often it has crashed
+  EditCast cast_;
+  EditJudge judge_;
   std::chrono::milliseconds patience_{0};
   EditLog log_;
   std::vector<Snapshot> snapshots_;
-  std::vector<std::string> may_stay_;
   std::uint64_t calls_ = 0;
   std::optional<std::string> wrong_;
 };
@@ -458,9 +290,7 @@ EditHostsCounts& EditHostsCounts::operator+=(const EditHostsCounts& other) {
   stale += other.stale;
   kills += other.kills;
   host_crashes += other.host_crashes;
-  states += other.states;
-  in_recovery += other.in_recovery;
-  hidden += other.hidden;
+  judged += other.judged;
   return *this;
 }
 

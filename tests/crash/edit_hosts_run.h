@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/crash/edit_judge.h"
 #include "tests/support/disk_model.h"
 #include "tests/support/intercepted_storage.h"
 
@@ -41,9 +42,7 @@ struct EditHostsCounts {
   std::uint64_t stale = 0;    // of these, because others had changed the structure
   std::uint64_t kills = 0;
   std::uint64_t host_crashes = 0;
-  std::uint64_t states = 0;       // of the disk that were judged
-  std::uint64_t in_recovery = 0;  // of these, after a crash of a recovery
-  std::uint64_t hidden = 0;       // archives in them that a plain reader refuses until they are recovered
+  JudgeCounts judged;
 
   EditHostsCounts& operator+=(const EditHostsCounts& other);
 };

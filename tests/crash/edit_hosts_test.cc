@@ -76,17 +76,17 @@ TEST_CASE("edits of hosts and users survive every crash, and no plain reader is 
     CHECK(counts.patches > 0);
     CHECK((counts.kills > 0) == (scenario.kills_one_in > 0));
     CHECK((counts.host_crashes > 0) == (scenario.crashes_one_in > 0));
-    CHECK(counts.in_recovery > 0);
+    CHECK(counts.judged.in_recovery > 0);
     all += counts;
   }
   CHECK(all.compactions > 0);
   CHECK(all.stale > 0);
-  CHECK(all.hidden > 0);
+  CHECK(all.judged.hidden > 0);
   WARN(all.schedules << " schedules, " << all.edits << " edits, " << all.patches << " patches, "
                      << all.compactions << " compactions, " << all.refused << " refused for a time ("
                      << all.stale << " because others had changed the structure), " << all.kills << " kills, "
-                     << all.host_crashes << " crashes of a host; " << all.states << " states, "
-                     << all.in_recovery << " after a crash of a recovery, " << all.hidden
+                     << all.host_crashes << " crashes of a host; " << all.judged.states << " states, "
+                     << all.judged.in_recovery << " after a crash of a recovery, " << all.judged.hidden
                      << " hidden archives");
 }
 

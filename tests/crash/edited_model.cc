@@ -389,9 +389,9 @@ std::optional<EditedModel> model_in(const DiskImage& image, const EditedModel& l
 
 std::optional<std::string> index_mistake(const DiskImage& image, const EditedModel& model) {
   if (!model.has_index()) return std::nullopt;
-  const std::string text = text_at(image, kIndexPath);
-  if (nlohmann::json::parse(text, nullptr, false) == index_of(model)) return std::nullopt;
-  return "THE INDEX does not fit the shards: " + text;
+  const auto found = nlohmann::json::parse(text_at(image, kIndexPath), nullptr, false);
+  if (found == index_of(model)) return std::nullopt;
+  return "THE INDEX does not fit the shards: " + found.dump();
 }
 
 std::string difference(const EditedModel& found, const EditedModel& due) {

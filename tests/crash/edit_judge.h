@@ -1,0 +1,104 @@
+// Looks at what a crash has left of a model: first without journals, then by somebody's recovery, which may
+// crash too.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/crash/edit_log.h"
+#include "tests/crash/edited_model.h"
+#include "tests/support/choices.h"
+#include "tests/support/disk_model.h"
+#include "tests/support/intercepted_storage.h"
+
+namespace stfs::test {
+
+/// Starts processes, each of any user on any host.
+class EditCast {
+ public:
+  /// All must outlive it.
+  EditCast(const std::vector<DiskUser>& users, const std::vector<DiskMount>& mounts, Choices& choices)
+      : users_(users), mounts_(mounts), choices_(choices) {}
+
+  /// @param boot  how often all hosts have lost their power; what they did alone is added.
+  std::unique_ptr<DiskProcess> start_process(DiskModel& disk, std::size_t boot = 0);
+  /// Crashes any of the hosts. @return which.
+  std::uint64_t crash_host(DiskModel& disk);
+
+ private:
+  const std::vector<DiskUser>& users_;
+  const std::vector<DiskMount>& mounts_;
+  Choices& choices_;
+  std::map<std::uint64_t, std::size_t> boots_;  // of each host, how often it has crashed
+};
+
+/// Kills a process at one of its calls.
+class DiesOnCall final : public Interceptor {
+ public:
+  /// @param calls  so many come before; SIZE_MAX: it lives.
+  DiesOnCall(DiskProcess& process, std::size_t calls) : process_(process), calls_left_(calls) {}
+  Verdict before(const SeamCall&) override {
+    if (calls_left_-- == 0) process_.kill();
+    return {};
+  }
+
+ private:
+  DiskProcess& process_;
+  std::size_t calls_left_;
+};
+
+struct JudgeCounts {
+  std::uint64_t states = 0;       // of the disk that were judged
+  std::uint64_t in_recovery = 0;  // of these, after a crash of a recovery
+  std::uint64_t hidden = 0;       // archives in them that a plain reader refuses until they are recovered
+
+  JudgeCounts& operator+=(const JudgeCounts& other);
+};
+
+class EditJudge {
+ public:
+  /// @param keeps_journal  small patches go through lane journals: a plain reader finds old and new bytes
+  ///                       until these are settled.
+  EditJudge(const EditedModel& layout, EditCast& cast, const DiskOptions& disk, bool keeps_journal,
+            Choices& choices)
+      : layout_(layout), cast_(cast), disk_(disk), keeps_journal_(keeps_journal), choices_(choices) {}
+
+  // Each returns what is wrong: something torn or lost, misread by a plain reader, left behind.
+
+  /// @param image  what the crash has left; then, what recovery has made of it.
+  /// @param boot  counts the losses of power.
+  std::optional<std::string> recover(DiskImage& image, const EditLog& log, std::size_t& boot);
+  /// A program that knows the format and no journals refuses an archive, or finds what was there. Bytes may
+  /// be a mix only while a patch is on its way.
+  std::optional<std::string> check_plainly(const DiskImage& image, const EditLog& log);
+  /// After a recovery.
+  std::optional<std::string> check_recovered(const DiskImage& image, const std::vector<EditedModel>& allowed);
+  /// The model takes the next change as if nothing had been.
+  std::optional<std::string> follow_up(const DiskImage& image, std::size_t boot);
+  /// Whether a plain reader may find a mix of bytes in the shard.
+  [[nodiscard]] bool may_be_mixed(const EditLog& log, std::uint32_t shard) const {
+    return keeps_journal_ || log.is_patched(shard);
+  }
+
+  [[nodiscard]] const JudgeCounts& counts() const { return counts_; }
+
+ private:
+  std::optional<std::string> look(DiskModel& disk, const std::vector<EditedModel>& allowed, std::size_t boot);
+  enum class End : std::uint8_t { Recovered, Killed };
+  Result<End> recover_all(DiskModel& disk, std::size_t boot, bool is_killed);
+
+  const EditedModel& layout_;
+  EditCast& cast_;
+  const DiskOptions& disk_;
+  const bool keeps_journal_;
+  Choices& choices_;
+  std::vector<std::string> may_stay_;
+  std::string reports_;  // of the last recovery, for messages
+  JudgeCounts counts_;
+};
+
+}  // namespace stfs::test
