@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "core/commit/edit_header.h"
@@ -190,11 +191,14 @@ class Layout {
           "the header has no room for this edit: a program still has a deleted tensor open whose bytes "
           "lie behind it");
     }
-    const auto stays =
-        std::ranges::find_if(items_, [data_at](const Item& item) { return item.range.offset >= data_at; });
-    const std::vector<Item> moved(items_.begin(), stays);
-    items_.erase(items_.begin(), stays);
-    // A new tensor that was placed at the old end leaves no gap: recovery refuses growth without bytes.
+    // New tensors behind the old end follow those that move: a gap there would be growth without bytes, which
+    // recovery refuses.
+    const auto goes = [&](const Item& item) {
+      return item.range.offset < data_at || (item.is_new && item.range.offset >= version_.stamp.size_bytes);
+    };
+    std::vector<Item> moved;
+    std::ranges::copy_if(items_, std::back_inserter(moved), goes);
+    std::erase_if(items_, goes);
     end_ = items_.empty() ? data_at : std::max(items_.back().range.end(), data_at);
     if (!kept_.empty()) end_ = std::max(end_, kept_.back().end());
     data_at_ = data_at;

@@ -103,20 +103,22 @@ TEST_CASE("a header without room takes the place of the first tensors, and has r
 
 TEST_CASE("an edit that makes the archive longer has bytes for all of it", "[core][edit]") {
   // Recovery refuses any other. A new tensor of this size ends behind the place where the data begins then.
-  for (const std::uint64_t size_bytes : {1U, 50'000U, 100'000U, 1'000'000U}) {
-    EditScene scene(false);
-    ArchiveEdit edit = scene.edit();
-    edit.tensors.push_back({"new", Dtype::U8, {size_bytes}, std::nullopt});
-    const auto layout = scene.plan(edit);
-    REQUIRE(layout);
-    std::uint64_t end = layout->header.size();
-    for (const EditLayout::Placed& placed : layout->placed) {
-      CHECK(placed.file_range.offset - end < 8);
-      end = placed.file_range.end();
-    }
-    CHECK(layout->size_bytes == end);
-    CHECK(layout->placed.size() == 4);
+  const std::uint64_t size_bytes = GENERATE(1U, 50'000U, 100'000U, 1'000'000U);
+  const std::uint64_t more = GENERATE(0U, 1U, 100U);  // new tensors, which end behind that place in any case
+  EditScene scene(false);
+  ArchiveEdit edit = scene.edit();
+  edit.tensors.push_back({"new", Dtype::U8, {size_bytes}, std::nullopt});
+  for (std::uint64_t at = 0; at < more; ++at)
+    edit.tensors.push_back({"more" + std::to_string(at), Dtype::U8, {100}, std::nullopt});
+  const auto layout = scene.plan(edit);
+  REQUIRE(layout);
+  std::uint64_t end = layout->header.size();
+  for (const EditLayout::Placed& placed : layout->placed) {
+    CHECK(placed.file_range.offset - end < 8);
+    end = placed.file_range.end();
   }
+  CHECK(layout->size_bytes == end);
+  CHECK(layout->placed.size() == 4 + more);
 }
 
 TEST_CASE("an edit that makes no sense is refused with its reason", "[core][edit]") {
