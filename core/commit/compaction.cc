@@ -116,6 +116,59 @@ Moves slide(const Arrangement& now, const Gap& gap) {
   return moves;
 }
 
+/// Adjacent tensors.
+struct Run {
+  std::size_t first = 0;
+  std::size_t last = 0;  // position of the block behind it
+};
+
+bool fills(const Arrangement& now, const Gap& gap, Run run) {
+  std::uint64_t end = gap.begin;
+  for (std::size_t at = run.first; at < run.last; ++at) {
+    const std::uint64_t to = now.blocks[at].place_from(end);
+    if (to > gap.end || now.blocks[at].range.size_bytes > gap.end - to) return false;
+    end = to + now.blocks[at].range.size_bytes;
+  }
+  return gap.end - end < kAlignedTo;
+}
+
+/// The last tensors of the archive that fill the gap to its end, if all that is to be moved then is half of
+/// the bytes at most. They leave their order for that. The gap that they leave is as wide, and far behind.
+std::optional<Run> filling_run(const Arrangement& now, const Gap& gap, std::uint64_t rest_bytes) {
+  std::uint64_t behind_bytes = 0;  // of the blocks behind the run
+  std::uint64_t run_bytes = 0;
+  Run run{now.blocks.size(), now.blocks.size()};
+  while (run.first > gap.next + 1) {
+    run_bytes += now.blocks[--run.first].range.size_bytes;
+    while (run_bytes > width_of(gap)) {
+      const std::uint64_t left_out_bytes = now.blocks[--run.last].range.size_bytes;
+      run_bytes -= left_out_bytes;
+      behind_bytes += left_out_bytes;
+    }
+    if (run_bytes + behind_bytes > rest_bytes / 2) return std::nullopt;
+    if (width_of(gap) - run_bytes < kAlignedTo && fills(now, gap, run)) return run;
+  }
+  return std::nullopt;
+}
+
+/// Moves as many tensors of the run into the gap as one step moves.
+Moves fill(const Arrangement& now, const Gap& gap, Run run) {
+  Moves moves{.after = now, .copies = {}, .placed = {}};
+  std::uint64_t end = gap.begin;
+  std::uint64_t moved_bytes = 0;
+  for (std::size_t at = run.first; at < run.last; ++at) {
+    const Block& block = now.blocks[at];
+    moved_bytes += block.range.size_bytes;
+    if (at > run.first && moved_bytes > kMostStepBytes) break;
+    const std::uint64_t to = block.place_from(end);
+    move(moves, at, to);
+    end = to + block.range.size_bytes;
+  }
+  sort_blocks(moves.after);
+  moves.after.size_bytes = end_of_blocks(moves.after);
+  return moves;
+}
+
 /// A later gap for the tensors behind a gap, if there is one.
 std::optional<std::uint64_t> place_behind(const Arrangement& now, std::size_t first, std::size_t last,
                                           std::uint64_t size_bytes) {
@@ -166,6 +219,7 @@ std::optional<Moves> next_moves(const Arrangement& now) {
   const Block& next = now.blocks[gap.next];
   std::uint64_t rest_bytes = 0;
   for (std::size_t at = gap.next; at < now.blocks.size(); ++at) rest_bytes += now.blocks[at].range.size_bytes;
+  if (const auto run = filling_run(now, gap, rest_bytes)) return fill(now, gap, *run);
   const std::uint64_t gap_bytes = gap.end - gap.begin;
   const bool fits = next.place_from(gap.begin) + next.range.size_bytes <= gap.end;
   const bool is_small = gap_bytes < kMostStepBytes / 2 && rest_bytes / gap_bytes > kFewSteps;

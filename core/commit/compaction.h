@@ -8,6 +8,9 @@
 // (commit/space_copy.h). So they are written once, and after a crash the archive is the one before a step or
 // after it. A series that was interrupted needs no record: the next step follows from the archive alone.
 //
+// Where the last tensors of the archive fill a filler exactly, they alone go there, and not all tensors
+// behind it: a deleted layer's space takes the last layer. The order of the tensors changes for that.
+//
 // A tensor that is larger than the filler before it would overlap its own copy. Then it moves to a later
 // filler, or through the journal to the end of the archive: the gap that it leaves takes the next tensors,
 // and so moves to the end. The same is done with some tensors where a small filler would need too many steps.

@@ -94,6 +94,44 @@ TEST_CASE("tensors that fit the gap are copied to it in one step, without the jo
   CHECK(forecast->freed_bytes == 9000);
 }
 
+TEST_CASE("the last tensors go to a gap that they fill exactly, and all others stay", "[core][compaction]") {
+  const auto forecast_of = [](const CompactionScene& scene) {
+    return forecast_compaction(*scene.open()->version()).value();
+  };
+  SECTION("one of them") {
+    const CompactionScene scene({9000, 5000, 9000, 9000, 5000});
+    scene.remove("b");
+    CHECK(forecast_of(scene).steps == 1);
+    CHECK(forecast_of(scene).moved_bytes == 5000);
+    CHECK(scene.compact() == 1);
+    const auto archive = scene.open();
+    CHECK(archive->stamp().size_bytes == archive->version()->data_offset() + 32'000);
+    CHECK(archive->version()->header->content.fillers.empty());
+  }
+  SECTION("several of them, and what lies behind follows") {
+    const CompactionScene scene({4000, 2000, 9000, 9000, 9000, 9000, 4000, 2000, 800});
+    scene.remove("ab");
+    CHECK(forecast_of(scene).moved_bytes == 6800);
+    CHECK(scene.compact() == 2);
+  }
+  SECTION("where that does not spare half of the bytes, the order stays") {
+    const CompactionScene scene({5000, 1000, 5000});
+    scene.remove("a");
+    CHECK(forecast_of(scene).moved_bytes > 5000);
+    CHECK(scene.compact() > 1);
+    const auto archive = scene.open();
+    const Tensor last = archive->tensors()[archive->tensors().size() - 1];
+    CHECK(last.name == "c");
+  }
+  SECTION("where alignment leaves too little room, they stay") {
+    std::vector<std::size_t> sizes = {5001, 9000, 9000, 9000, 5000, 5};
+    const CompactionScene scene(sizes);
+    scene.remove("a");
+    CHECK(forecast_of(scene).moved_bytes > 0);
+    CHECK(scene.compact() > 0);
+  }
+}
+
 TEST_CASE("a tensor that is larger than the gap is never copied over itself", "[core][compaction]") {
   const CompactionScene scene({100, 9000, 9000, 50, 9000});
   scene.remove("a");

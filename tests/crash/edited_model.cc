@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "core/format/json_string.h"
 #include "core/model/model_edit.h"
 #include "core/model/transaction_group.h"
 #include "tests/crash/workload.h"
@@ -402,14 +403,14 @@ std::string difference(const EditedModel& found, const EditedModel& due) {
     for (const auto& [name, value] : one.tensors) {
       const auto there = other.tensors.find(name);
       if (there == other.tensors.end()) {
-        text += fmt::format(" {}: not due;", name);
+        text += fmt::format(" {}: not due;", in_quotes(name));
       } else if (there->second != value) {
-        text +=
-            fmt::format(" {}: another {};", name, there->second.bytes == value.bytes ? "type" : "content");
+        text += fmt::format(" {}: another {};", in_quotes(name),
+                            there->second.bytes == value.bytes ? "type" : "content");
       }
     }
     for (const auto& [name, value] : other.tensors)
-      if (!one.tensors.contains(name)) text += fmt::format(" {}: missing;", name);
+      if (!one.tensors.contains(name)) text += fmt::format(" {}: missing;", in_quotes(name));
     if (one.metadata != other.metadata) text += " other metadata;";
   }
   return text;
