@@ -220,18 +220,6 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
         ("edits",),
     ),
     Mutant(
-        "a new tensor leaves a gap behind the old end, where the header takes the place of others",
-        "return item.range.offset < data_at || (item.is_new && item.range.offset >= version_.stamp.size_bytes);",
-        "return item.range.offset < data_at;",
-        ("edits", "edit-hosts"),
-    ),
-    Mutant(
-        "tensors from the end go to a gap that they do not fill",
-        "if (width_of(gap) - run_bytes < kAlignedTo && fills(now, gap, run)) return run;",
-        "if (run_bytes > 0) return run;",
-        ("edits",),
-    ),
-    Mutant(
         "an edit of another shard does not wait for who replaces the index",
         "const auto [first, is_new] = transactions_.try_emplace(0, model_->archive(0));",
         "const auto first = transactions_.begin();\n  const bool is_new = false;",
