@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """`stfs compact` beside `cp` of the same file and a sync of the copy, in turn.
 
-front: the first tensor was deleted, so all others move.
-layer: a layer in the middle was deleted, so half of the tensors move.
+front: the first large tensor was deleted. The last one fills its space, and moves there.
+layer: the same with a layer in the middle.
 small: a tensor of 64 KiB in front was deleted. All others move, and some of them twice.
 
 The speed is that of the whole file: its bytes by the seconds, for both. The archive is in the page cache.
