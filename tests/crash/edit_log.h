@@ -12,7 +12,7 @@
 #include <set>
 #include <vector>
 
-#include "tests/crash/edited_model.h"
+#include "tests/crash/model_step.h"
 
 namespace stfs::test {
 
