@@ -107,7 +107,9 @@ Result<CommitPlan> CommitPlan::make_edit(const ArchiveStamp& before, const Archi
                                          const std::vector<Move>& moves) {
   Planner planner(before, after);
   for (const Move& move : moves) planner.move(move);
-  return make_of(std::move(planner), most_range_bytes, stages);
+  auto plan = make_of(std::move(planner), most_range_bytes, stages);
+  if (!plan || writes_all_growth(before.size_bytes, after.size_bytes, plan->operations_)) return plan;
+  return fail(ErrorCode::InvalidArgument, EINVAL, "the edit would make the archive longer without bytes");
 }
 
 Result<CommitPlan> CommitPlan::make_of(Planner planner, std::uint64_t most_range_bytes,

@@ -28,7 +28,7 @@ class CommitPlan {
   /// @param stages  all of one journal, ascending by the tensors' offsets.
   static Result<CommitPlan> make(const ArchiveStamp& before, std::uint64_t most_range_bytes,
                                  const std::vector<Staging*>& stages);
-  /// The same for an edit.
+  /// The same for an edit. InvalidArgument: after a crash, recovery would refuse it (writes_all_growth()).
   /// @param after  the archive afterwards. The stages hold its whole header.
   /// @param moves  bytes that the archive has elsewhere: complete_blocks() copies them into their stages.
   struct Move {

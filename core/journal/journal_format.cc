@@ -117,16 +117,6 @@ bool is_sound(const IndexReplacement& index, std::uint64_t journal_size_bytes, B
          index.name.find('/') == std::string::npos && index.name.find('\0') == std::string::npos;
 }
 /// Whether the record writes every block by which the archive becomes longer.
-bool writes_all_growth(const JournalRecord& record) {
-  if (record.after->size_bytes <= record.archive.size_bytes) return true;
-  std::uint64_t written = round_up_to_block(record.archive.size_bytes);
-  for (const JournalRange& range : record.ranges) {
-    if (range.archive.end() <= written) continue;
-    if (range.archive.offset > written) return false;
-    written = range.archive.end();
-  }
-  return written >= record.after->size_bytes;
-}
 bool begins_with_header(const JournalRecord& record) {
   return !record.ranges.empty() && record.ranges.front().archive.offset == 0 &&
          record.ranges.front().archive.size_bytes >= kNoHeaderLength.size();
@@ -137,6 +127,18 @@ tl::unexpected<Error> unsupported(const std::string& what) {
 }
 
 }  // namespace
+
+bool writes_all_growth(std::uint64_t before_bytes, std::uint64_t after_bytes,
+                       std::span<const JournalRange> ranges) {
+  if (after_bytes <= before_bytes) return true;
+  std::uint64_t written = round_up_to_block(before_bytes);
+  for (const JournalRange& range : ranges) {
+    if (range.archive.end() <= written) continue;
+    if (range.archive.offset > written) return false;
+    written = range.archive.end();
+  }
+  return written >= after_bytes;
+}
 
 JournalId JournalId::random() {
   JournalId id;
@@ -304,7 +306,8 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
     record.ranges.push_back(std::move(range));
   }
   if (!in.is_ok() || in.left() != 0) return damaged("the record does not have the length in its head");
-  if (record.after && !writes_all_growth(record)) return damaged("it makes the archive longer without bytes");
+  if (record.after && !writes_all_growth(record.archive.size_bytes, record.after->size_bytes, record.ranges))
+    return damaged("it makes the archive longer without bytes");
   if (record.after && !begins_with_header(record))
     return damaged("it changes the structure without a header");
   return record;

@@ -186,6 +186,12 @@ struct JournalRecord {
 std::span<std::uint64_t> put_block_hashes(std::span<const std::byte> bytes, std::span<std::uint64_t> hashes);
 void append_block_hashes(std::span<const std::byte> bytes, std::vector<std::uint64_t>& hashes);
 
+/// Whether an edit that makes the archive longer writes every block of that. A record that does not is
+/// damaged.
+/// @param ranges  ascending.
+bool writes_all_growth(std::uint64_t before_bytes, std::uint64_t after_bytes,
+                       std::span<const JournalRange> ranges);
+
 /// A record is its beginning, followed by its ranges one after another.
 std::string encode_record(const JournalRecord& record);
 std::string encode_beginning(const JournalRecord& record);

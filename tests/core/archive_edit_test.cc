@@ -121,6 +121,19 @@ TEST_CASE("an edit that makes the archive longer has bytes for all of it", "[cor
   CHECK(layout->placed.size() == 4 + more);
 }
 
+TEST_CASE("an edit that recovery would refuse is not committed", "[core][edit]") {
+  const EditScene scene(true);
+  const std::string before = content_of(scene.path);
+  EditLayout layout = scene.plan(scene.edit()).value();
+  layout.size_bytes += 20'000;
+  Transaction transaction(*scene.archive);
+  ReaderWriterLock lock;
+  REQUIRE(transaction.edit(scene.edit(), std::move(layout)));
+  const auto done = transaction.commit({}, [&](TensorId) -> ReaderWriterLock& { return lock; });
+  CHECK(errno_of(done) == EINVAL);
+  CHECK(content_of(scene.path) == before);
+}
+
 TEST_CASE("an edit that makes no sense is refused with its reason", "[core][edit]") {
   const EditScene scene(true);
   ArchiveEdit edit = scene.edit();
