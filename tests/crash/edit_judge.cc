@@ -84,7 +84,10 @@ std::optional<std::string> EditJudge::check_plainly(const DiskImage& image, cons
       return is_mixed ? have_same_structure(one.shards[shard], *seen) : one.shards[shard] == *seen;
     };
     if (std::ranges::any_of(allowed, is_it) || std::ranges::any_of(log.former(), is_it)) continue;
-    return "MISREAD: a plain reader finds what never was";
+    EditedModel found = allowed.front();
+    found.shards[shard] = *seen;
+    return "MISREAD: a plain reader finds what never was in shard " + std::to_string(shard) + ":" +
+           difference(found, allowed.front());
   }
   return std::nullopt;
 }

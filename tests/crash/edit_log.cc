@@ -46,7 +46,9 @@ void EditLog::end(std::size_t number, Fate fate) {
   if (fate == Fate::Unknown) {
     dead_.insert(number);
     const ModelStep& step = *begun_[number].step;
-    if (step.parts.size() < 2) return;
+    // The first shard has part in what changes the index.
+    const bool has_several = step.parts.size() > 1 || (step.changes_index && step.before.has_index());
+    if (!has_several) return;
     std::ranges::move(allowed(), std::back_inserter(former_));
     for (const auto& [shard, part] : step.parts)
       if (step.is_patch) torn_.insert(shard);

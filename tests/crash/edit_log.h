@@ -40,6 +40,7 @@ class EditLog {
   [[nodiscard]] std::vector<EditedModel> allowed() const;
   /// What a reader without journals may find in a shard besides allowed(): a dead transaction over several
   /// shards is committed in all of them, and each shard keeps its old content until it is recovered itself.
+  /// Nobody does that for a shard that the index does not name any more.
   [[nodiscard]] const std::vector<EditedModel>& former() const { return former_; }
   /// Whether such a reader may find a mix of old and new bytes in this shard, because a patch was on its way.
   [[nodiscard]] bool is_patched(std::uint32_t shard) const;
