@@ -219,7 +219,9 @@ class EditSequence {
 
   void renew_disk() {
     late_.reset();
-    check_now();
+    // Whoever was to die may have died as he closed the model: whoever opens it next takes what he left.
+    come(false)->leave();
+    if (!wrong_) check_now();
     const DiskImage image = disk_->image();
     const auto left = disk_->start_process()->list(kDirectory, ".");
     if (!wrong_ && !left->empty() && scenario_.disk.has_unnamed) wrong_ = "LEFT BEHIND: " + left->front();
