@@ -49,7 +49,8 @@ TEST_CASE("each tensor shows its own shard's mode, each view its tensor's", "[fs
   CHECK(t.mode("c.npy", t.model.ino("npy", kViews)) == 0644);
   CHECK(t.mode("c[0:2]", t.model.ino("slice", kViews)) == 0444);
   CHECK(t.mode("b[0:2]", t.model.ino("slice", kViews)) == 0400);
-  for (const auto* name : {"archive.safetensors", "header.json", "metadata.json", "stats.json"}) {
+  CHECK(t.mode("archive.safetensors", kViews) == 0600);
+  for (const auto* name : {"header.json", "metadata.json", "stats.json"}) {
     INFO(name);
     CHECK(t.mode(name, kViews) == 0400);
   }

@@ -24,6 +24,7 @@ Result<std::unique_ptr<Filesystem>> open_filesystem(const std::string& path, Sto
   auto archive = Archive::open(path, Access::ReadWrite, storage, Io::Pread);
   if (!archive) return pass_on(std::move(archive));
   FilesystemOptions options;
+  options.allows_edits = false;  // the model in memory has no edits of the structure
   options.commit.lock_patience = std::chrono::milliseconds(100);
   options.is_shared = is_shared;
   options.activity = heritage.activity;
