@@ -402,7 +402,8 @@ class Filesystem {
   [[nodiscard]] bool has_staged_place(TensorId tensor) const;
   [[nodiscard]] TensorId give_id();
   /// Frees what deleted tensors take, once nobody has them open.
-  void reclaim();
+  /// @param is_end  the mount ends: nobody has any more.
+  void reclaim(bool is_end);
   /// EINVAL if no tensor can have the file name.
   [[nodiscard]] Result<std::string> name_in(Ino directory, std::string_view file_name) const;
   Result<Outdated> rename_tensor(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,

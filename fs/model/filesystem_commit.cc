@@ -202,6 +202,7 @@ Stale Filesystem::release(OpenFile* file) {
 
 void Filesystem::end() {
   abandon_pending();
+  reclaim(true);
   committers_.end();
 }
 

@@ -112,7 +112,15 @@ Result<void> Filesystem::try_edit(const StructureChange& change,
   for (const FixedEntry& entry : Views::kEntries) {
     if (Views::whole(entry.ino)) found.entries.emplace_back(space_.in_mount(kHiddenIno), entry.name);
   }
+  std::set<TensorId> removed_before;
+  for (const auto& [tensor, removed] : model_->removed()) removed_before.insert(tensor);
   if (auto committed = commit_edit(*edit, change, options_of); !committed) return committed;
+  // Also a tensor that came under the name of a new one after the change was made.
+  for (const auto& [tensor, removed] : model_->removed()) {
+    const bool is_known =
+        removed_before.contains(tensor) || std::ranges::find(change.touched, tensor) != change.touched.end();
+    if (!is_known) forget_file(InodeTable::ino_of_tensor(tensor));
+  }
   const InodeTable& after = tree_.table();
   for (const TensorId tensor : change.touched) {
     const Ino ino = InodeTable::ino_of_tensor(tensor);
@@ -209,19 +217,21 @@ void Filesystem::end_moves(const ModelEdit& edit) {
 
 void Filesystem::tidy() {
   committers_.tidy();
-  reclaim();
+  reclaim(false);
 }
 
-void Filesystem::reclaim() {
+void Filesystem::reclaim(bool is_end) {
   const Epochs::Pin pin = epochs_.pin();
   if (model_->removed().empty()) return;
   const std::scoped_lock structure(structure_mutex_);
   // Calls from before the edit may be about to use a tensor that no look-up holds.
-  if (!epochs_.has_ended(last_edit_)) return wake_janitor_();
+  if (!is_end && !epochs_.has_ended(last_edit_)) return wake_janitor_();
   std::set<TensorId> gone;
   std::map<std::uint32_t, std::vector<ByteRange>> kept;  // by shard that has something to free
   for (const auto& [tensor, removed] : model_->removed()) {
-    if (lookups_[number_of(tensor)] != 0 || views_.shows(tensor) || transactions_.has(tensor)) continue;
+    const bool is_open =
+        lookups_[number_of(tensor)] != 0 || views_.shows(tensor) || transactions_.has(tensor);
+    if (is_open && !is_end) continue;
     gone.insert(tensor);
     kept[removed.place.shard];
   }

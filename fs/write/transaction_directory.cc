@@ -9,6 +9,7 @@
 #include <chrono>
 
 #include "fs/base/log.h"
+#include "fs/tree/names.h"
 
 namespace stfs {
 namespace {
@@ -62,10 +63,27 @@ Ino TransactionDirectory::parent(Ino directory) const {
   return found != begun_.end() && found->second.is_committed ? kCommitted : kTransactions;
 }
 
-std::optional<TensorId> TransactionDirectory::tensor_named(std::string_view file_name) const {
+std::optional<TensorId> TransactionDirectory::tensor_named(const Begun* begun,
+                                                           std::string_view file_name) const {
   const auto ino = tree_.version().flat().find(kRootIno, file_name);
-  if (!ino) return std::nullopt;
-  return InodeTable::tensor(*ino);
+  if (ino) return InodeTable::tensor(*ino);
+  if (begun == nullptr) return std::nullopt;
+  // One that is staged and was deleted since.
+  for (const auto& [tensor, member] : begun->members) {
+    if (this->file_name(tensor) == file_name) return tensor;
+  }
+  return std::nullopt;
+}
+
+std::string TransactionDirectory::file_name(TensorId tensor) const {
+  const InodeTable& flat = tree_.version().flat();
+  const Ino ino = InodeTable::ino_of_tensor(tensor);
+  return flat.exists(ino) ? std::string(flat.file_name(ino)) : file_name_of(model_->tensor(tensor).name);
+}
+
+const TransactionDirectory::Begun* TransactionDirectory::begun_at(Ino directory) const {
+  const auto found = begun_.find(place_of(directory).number);
+  return found == begun_.end() ? nullptr : &found->second;
 }
 
 std::optional<std::uint64_t> TransactionDirectory::number_named(Ino directory, std::string_view name) const {
@@ -87,7 +105,7 @@ Result<Ino> TransactionDirectory::find(Ino directory, std::string_view name) {
     return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
   }
   const auto begun = begun_.find(place_of(directory).number);
-  const auto tensor = tensor_named(name);
+  const auto tensor = tensor_named(begun_at(directory), name);
   if (begun == begun_.end() || begun->second.is_committed || !tensor)
     return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
   return file_of(begun->first, *tensor);
@@ -112,8 +130,7 @@ std::vector<std::pair<std::string, Ino>> TransactionDirectory::entries(Ino direc
   const auto begun = begun_.find(place_of(directory).number);
   if (begun == begun_.end()) return entries;
   for (const auto& [tensor, member] : begun->second.members) {
-    entries.emplace_back(tree_.version().flat().file_name(InodeTable::ino_of_tensor(tensor)),
-                         file_of(begun->first, tensor));
+    entries.emplace_back(file_name(tensor), file_of(begun->first, tensor));
   }
   return entries;
 }
@@ -157,7 +174,7 @@ Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view n
   std::shared_ptr<PendingContent> content;
   {
     std::unique_lock lock(mutex_);
-    const auto tensor = tensor_named(name);
+    const auto tensor = tensor_named(begun_at(directory), name);
     wait_for_closes(lock, [&] {
       const auto begun = begun_.find(place_of(directory).number);
       if (begun == begun_.end() || !tensor) return true;

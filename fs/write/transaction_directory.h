@@ -162,7 +162,11 @@ class TransactionDirectory final : public Directory {
   [[nodiscard]] std::optional<std::uint64_t> number_named(Ino directory, std::string_view name) const;
   [[nodiscard]] Result<void> check_for_conflicts(const Begun& begun,
                                                  const std::vector<TensorId>& changed) const;
-  [[nodiscard]] std::optional<TensorId> tensor_named(std::string_view file_name) const;
+  /// @param begun  the transaction, whose staged tensors are found also if they were deleted; or null.
+  [[nodiscard]] std::optional<TensorId> tensor_named(const Begun* begun, std::string_view file_name) const;
+  [[nodiscard]] std::string file_name(TensorId tensor) const;
+  /// The transaction of that directory, or null. The caller holds the mutex.
+  [[nodiscard]] const Begun* begun_at(Ino directory) const;
 
   const Versioned<Model>& model_;
   const VersionOf version_of_;

@@ -453,3 +453,48 @@ TEST_CASE("layout=flat has no directories to make or move", "[fs][edit]") {
   CHECK(errno_of(mount->remove_file(kRootIno, ".safetensors")) == EISDIR);
   CHECK(errno_of(mount->rename(kRootIno, ".safetensors", kRootIno, "x")) == EPERM);
 }
+
+TEST_CASE("a tensor that is staged in a transaction and deleted fails the commit, and can be taken out",
+          "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  make_room(mount);
+  const Ino views = mount.ino(".safetensors");
+  const Ino transactions = mount.ino("transactions", views);
+  const Ino directory = mount->make_directory(transactions, "T").value().st_ino;
+  const auto stage = [&](std::string_view name) {
+    const auto file = mount->open(mount.ino(name, directory), O_WRONLY, ::getpid()).value();
+    REQUIRE(mount->write(*file, bytes_of(kNew), 0, Caller(1, ::getpid())));
+    CHECK(errno_of(mount->flush(*file, 1, ::getpid())) == 0);
+    mount->release(file);
+  };
+  stage("first");
+  stage("second");
+  REQUIRE(mount->remove_file(kRootIno, "second"));
+  mount->tidy();
+  CHECK(list(mount, directory) == Names{"first", "second"});
+  const Ino committed = mount.ino("committed", views);
+  CHECK(errno_of(mount->rename(transactions, "T", committed, "T")) == ESTALE);
+  CHECK(stored_tensors(mount).at("first") == kOld);
+  REQUIRE(mount->remove_file(directory, "second"));
+  CHECK(list(mount, directory) == Names{"first"});
+  REQUIRE(mount->rename(transactions, "T", committed, "T"));
+  CHECK(stored_tensors(mount).at("first") == kNew);
+}
+
+TEST_CASE("the end of the mount frees what a deleted tensor takes, although it was open", "[fs][edit]") {
+  const std::string large(1 << 20, 'L');
+  const DrivenFilesystem mount({{"large", large}, {"last", kOld}});
+  const auto blocks = [&] {
+    struct stat status {};
+    REQUIRE(::stat(mount.path().c_str(), &status) == 0);
+    return status.st_blocks;
+  };
+  mount->note_lookup(mount.ino("large"));
+  REQUIRE(mount->remove_file(kRootIno, "large"));
+  mount->tidy();
+  const auto before = blocks();
+  CHECK(mount->model().removed().size() == 1);
+  mount->end();
+  CHECK(blocks() + 2000 < before);
+  CHECK(stored_tensors(mount) == std::map<std::string, std::string>{{"last", kOld}});
+}
