@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-pytest.register_assert_rewrite("served_archive", "sharded_model", "written_tensor")  # told as if the test checked
+pytest.register_assert_rewrite("edited_mount", "served_archive", "sharded_model", "written_tensor")  # told as if the test checked
 import archive_file  # noqa: E402
 import mount_namespace  # noqa: E402
 import mount_set  # noqa: E402
