@@ -231,13 +231,19 @@ std::optional<Result<void>> Filesystem::set_pending_form(TensorId tensor, std::s
   std::optional<Result<void>> done;
   for (const auto& content : contents) {
     const std::scoped_lock lock(content->mutex);
-    if (content->failure) continue;
+    // After its close a descriptor writes no more, although its release may not have come yet.
+    if (content->failure || content->is_closed) continue;
     if (content->made() == nullptr) {
       if (content->is_dirty() && content->size_bytes() != 0) continue;
       const Tensor now = model_->tensor(tensor);
       auto made = std::make_unique<NewTensor>(std::string(now.name), false, archive_for_new());
       made->set_dtype(now.dtype);
+      made->note_replaces();
+      const bool was_cut = content->is_dirty();
       content->remake(std::move(made));
+      if (was_cut) {
+        if (auto cut = content->resize(0); !cut) return cut;
+      }
     }
     done = set_form(*content, key, value);
     if (!*done) return done;

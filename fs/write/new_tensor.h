@@ -46,9 +46,11 @@ class NewTensor final : public NewContent {
     is_dirty_ = false;
     is_committed_ = true;
   }
+  /// Call for bytes that a tensor of before gets: without a write or a resize it keeps what it has.
+  void note_replaces() { replaces_ = true; }
   /// A file that was only made has all its bytes now: none.
   void note_end() override {
-    if (!is_committed_ && !is_npy_) is_dirty_ = true;
+    if (!is_committed_ && !is_npy_ && !replaces_) is_dirty_ = true;
   }
   void forget() override;
 
@@ -78,6 +80,7 @@ class NewTensor final : public NewContent {
   std::uint64_t size_bytes_ = 0;
   bool is_dirty_ = false;
   bool is_committed_ = false;
+  bool replaces_ = false;
   mutable std::mutex mutex_;  // guards what follows
   std::optional<Dtype> dtype_;
   std::optional<std::vector<std::uint64_t>> shape_;

@@ -498,3 +498,28 @@ TEST_CASE("the end of the mount frees what a deleted tensor takes, although it w
   CHECK(blocks() + 2000 < before);
   CHECK(stored_tensors(mount) == std::map<std::string, std::string>{{"last", kOld}});
 }
+
+TEST_CASE("a form that is set after a close or without a write empties no tensor", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  make_room(mount);
+  const auto set = [&](std::string_view key, const std::string& value) {
+    return errno_of(
+        mount->set_extended_attribute(mount.ino("second"), "user.safetensors." + std::string(key), value));
+  };
+  {
+    OpenFile* const writer = mount->open(mount.ino("second"), O_WRONLY, ::getpid()).value();
+    CHECK(errno_of(mount->write(*writer, bytes_of(kNew), 0, Caller(1, ::getpid()))) == 0);
+    CHECK(errno_of(mount->flush(*writer, 1, ::getpid())) == 0);
+    CHECK(set("dtype", "I8") == 0);  // before the release
+    CHECK(form_of(mount, "second") == "I8[16]");
+    mount->release(writer);
+  }
+  CHECK(form_of(mount, "second") == "I8[16]");
+  CHECK(stored_tensors(mount).at("second") == kNew);
+  {
+    Descriptor idle(mount, "second", O_RDWR);
+    CHECK(set("dtype", "U8") == 0);
+    CHECK(errno_of(idle.close()) == 0);
+  }
+  CHECK(stored_tensors(mount).at("second") == kNew);
+}
