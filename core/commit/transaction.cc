@@ -18,6 +18,11 @@ Result<Staging*> Transaction::stage(TensorId tensor) {
 }
 
 Result<Staging*> Transaction::begin_stage(TensorId tensor) {
+  // An edit may have deleted the tensor after its writer has opened it.
+  if (!version_->ids.position(tensor)) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                fmt::format("{}: the tensor was deleted", archive_.path().string()));
+  }
   if (auto opened = archive_.open_for_writing(); !opened) return pass_on(std::move(opened));
   if (!journal_) {
     const bool is_kept = archive_.lane_journal().is_ready();

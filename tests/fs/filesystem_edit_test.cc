@@ -523,3 +523,20 @@ TEST_CASE("a form that is set after a close or without a write empties no tensor
   }
   CHECK(stored_tensors(mount).at("second") == kNew);
 }
+
+TEST_CASE("the first write to a tensor that was deleted while it was open is refused", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  make_room(mount);
+  const Ino third = mount.ino("third");
+  mount->note_lookup(third);
+  for (const int flags : {O_WRONLY, O_RDWR}) {
+    OpenFile* const writer =
+        mount->open(mount.ino(flags == O_WRONLY ? "third" : "second"), flags, ::getpid()).value();
+    REQUIRE(mount->remove_file(kRootIno, flags == O_WRONLY ? "third" : "second"));
+    CHECK(errno_of(mount->write(*writer, bytes_of(kNew), 0, Caller(1, ::getpid()))) == ESTALE);
+    CHECK(errno_of(mount->flush(*writer, 1, ::getpid())) == ESTALE);
+    mount->release(writer);
+  }
+  CHECK(read_ino(mount, third) == kThird);
+  CHECK(stored_tensors(mount) == std::map<std::string, std::string>{{"first", kOld}});
+}
