@@ -49,7 +49,10 @@ CloseFacts Filesystem::facts_of_close(const OpenFile& file, Owner owner, pid_t c
 Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
   PendingContent& content = *file.content;
   const std::scoped_lock lock(content.mutex);
-  if (file.kind == FileKind::Isolated && file.opener_process == process_of(closer)) content.is_closed = true;
+  // A shell closes a copy before the first byte has come.
+  if (file.kind == FileKind::Isolated && !content.writers.empty() &&
+      file.opener_process == process_of(closer))
+    content.is_closed = true;
   if (content.failure) return tl::unexpected(*content.failure);
   const CloseFacts facts = facts_of_close(file, owner, closer);
   switch (decide(facts)) {

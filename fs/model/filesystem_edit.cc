@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <set>
 #include <utility>
 
@@ -62,13 +63,21 @@ Result<Outdated> Filesystem::edit(const StructureChange& change) {
   }
   Foreign foreign;
   Outdated outdated;
+  const auto begin = std::chrono::steady_clock::now();
   auto done =
       commit_in_turn(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
         for (const std::uint32_t shard : shards) committers_.of(shard).retire_journal();
         bool needs_room = false;
         auto tried = try_edit(change, options_of, outdated, needs_room);
         // The bytes of a deleted tensor may be in the header's way, and must stay.
-        if (!needs_room || !make_room(change, options_of)) return tried;
+        if (!needs_room) return tried;
+        if (!make_room(change, options_of)) {
+          // A tool that reads the archive may be about to end. A mount that has it open is not.
+          constexpr std::chrono::seconds kPatience{1};
+          if (std::chrono::steady_clock::now() - begin > kPatience)
+            tried.error().code = ErrorCode::InvalidArgument;
+          return tried;
+        }
         return try_edit(change, options_of, outdated, needs_room);
       });
   for (const auto& [shard, others] : foreign) {

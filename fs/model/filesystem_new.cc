@@ -126,23 +126,25 @@ Result<Stale> Filesystem::commit_new(const OpenFile& file) {
   NewTensor& made = *content.made()->tensor();
   auto form = made.form();
   if (!form) return pass_on(std::move(form));
-  const auto known = model_->find(made.name());
+  // A tensor of before may have got another name since.
+  const std::string name(model_->ids().position(content.tensor()) ? model_->tensor(content.tensor()).name
+                                                                  : made.name());
+  const auto known = model_->find(name);
   if (known && made.size_bytes() > form->data_offset) {
     const Tensor tensor = model_->tensor(*known);
     if (tensor.dtype == form->dtype && std::ranges::equal(tensor.shape, form->shape))
       return commit_in_place(file, *known, *form);
   }
-  StructureChange change{
-      .touched = {},
-      .apply = [&](ModelEdit& edit) { return edit.put(made.name(), form->dtype, form->shape); },
-      .fill = [&](ModelEdit& edit) -> Result<void> {
-        Staging* const stage = edit.stage(made.name());
-        return stage == nullptr ? Result<void>() : made.copy_to(*stage, *form);
-      }};
+  StructureChange change{.touched = {},
+                         .apply = [&](ModelEdit& edit) { return edit.put(name, form->dtype, form->shape); },
+                         .fill = [&](ModelEdit& edit) -> Result<void> {
+                           Staging* const stage = edit.stage(name);
+                           return stage == nullptr ? Result<void>() : made.copy_to(*stage, *form);
+                         }};
   if (known) change.touched.push_back(*known);
   // The file keeps its number, unless it stands for a tensor of before.
   const bool is_replaced = known.has_value();
-  change.ids.emplace(made.name(), is_replaced ? give_id() : content.tensor());
+  change.ids.emplace(name, is_replaced ? give_id() : content.tensor());
   auto outdated = edit(change);
   if (!outdated) return tl::unexpected(outdated.error());
   if (!is_replaced && !made.is_npy() && !made.has_form()) drafts_.note_plain(content.tensor());

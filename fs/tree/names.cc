@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "core/base/utf8.h"
+
 namespace stfs {
 namespace {
 
@@ -76,7 +78,7 @@ std::optional<std::string> name_of_file(std::string_view file_name) {
     at += 2;
   }
   if (file_name == "%") name.clear();
-  return file_name_of(name) == file_name ? std::optional(std::move(name)) : std::nullopt;
+  return is_utf8(name) && file_name_of(name) == file_name ? std::optional(std::move(name)) : std::nullopt;
 }
 
 std::string told_apart(std::string_view encoded, std::string_view true_name) {

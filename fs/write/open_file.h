@@ -78,7 +78,7 @@ class PendingContent {
   void remake(std::unique_ptr<NewContent> made);
   /// A new file was deleted before it became a tensor: nothing is committed. Guarded by the mutex.
   bool is_unlinked = false;
-  /// The process that opened the only descriptor has closed it. Guarded by the mutex.
+  /// The process that opened the only descriptor has closed it after it was written. Guarded by the mutex.
   bool is_closed = false;
   /// The number of descriptors that share this content; guarded by the mutex of OpenFiles.
   unsigned descriptors = 0;

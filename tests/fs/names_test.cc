@@ -157,3 +157,18 @@ TEST_CASE("64 dots are all directories, the 65th is part of the name", "[fs][nam
   CHECK(dotted_parts(repeated("d.", 64) + "leaf").back() == "leaf");
   CHECK(dotted_parts(repeated("d.", 65) + "leaf").back() == "d.leaf");
 }
+
+TEST_CASE("a file's name leads back to the tensor's name, or to none", "[fs][names]") {
+  for (const std::string& name : {std::string("a"), std::string("a/b"), std::string("a%b"), std::string(),
+                                  std::string("."), std::string(".."), std::string(".safetensors"),
+                                  std::string("n\0l", 3), std::string("\x7f"), std::string("\xc3\xbc")}) {
+    INFO(name);
+    CHECK(name_of_file(file_name_of(name)) == name);
+  }
+  for (const char* const file_name : {"%", "a%", "a%2", "a%2f", "%zz", "a%41", "\xff", "%FF", "a/b"}) {
+    INFO(file_name);
+    CHECK((name_of_file(file_name) == std::nullopt || std::string_view(file_name) == "%"));
+  }
+  CHECK(name_of_file("%") == "");
+  CHECK_FALSE(name_of_file(file_name_of(std::string(300, 'x'))) == std::string(300, 'x'));
+}
