@@ -1,0 +1,157 @@
+// New files become tensors at their close, and tensors get another form.
+#include "tests/fs/descriptor.h"
+#include "tests/fs/edited.h"
+#include "tests/support/catch.h"
+
+using namespace stfs;
+using namespace stfs::test;
+
+TEST_CASE("a new file becomes a tensor of bytes at its close", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  MadeFile maker(mount, "new");
+  CHECK(mount.ino("new") == maker.ino());
+  CHECK(maker.write("abc") == 0);
+  CHECK(maker.write("def", 3) == 0);
+  CHECK(stored_tensors(mount).size() == 3);
+  CHECK(mount->attributes(maker.ino())->st_size == 6);
+  CHECK(read_ino(mount, maker.ino()) == "abcdef");
+  CHECK(maker.close() == 0);
+  CHECK(stored_tensors(mount).at("new") == "abcdef");
+  CHECK(mount.ino("new") == maker.ino());
+  CHECK(form_of(mount, "new") == "U8[6]");
+  CHECK(mount.read("new") == "abcdef");
+}
+
+TEST_CASE("a file that was only made is an empty tensor, one that was deleted is none", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  CHECK(MadeFile(mount, "empty").close() == 0);
+  CHECK(form_of(mount, "empty") == "U8[0]");
+  MadeFile gone(mount, "gone");
+  CHECK(gone.write("abc") == 0);
+  REQUIRE(mount->remove_file(kRootIno, "gone"));
+  CHECK(errno_of(mount->lookup(kRootIno, "gone")) == ENOENT);
+  CHECK(gone.close() == 0);
+  CHECK(stored_tensors(mount).size() == 4);
+}
+
+TEST_CASE("a file whose writer was killed, or whose form does not fit, becomes no tensor", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  MadeFile maker(mount, "new");
+  CHECK(maker.write("abcde") == 0);
+  CHECK(errno_of(mount->set_extended_attribute(maker.ino(), "user.safetensors.dtype", "F32")) == 0);
+  CHECK(maker.close() == EINVAL);
+  CHECK(errno_of(mount->lookup(kRootIno, "new")) == ENOENT);
+  MadeFile shaped(mount, "shaped");
+  CHECK(errno_of(mount->set_extended_attribute(shaped.ino(), "user.safetensors.shape", "[2,3]")) == 0);
+  CHECK(shaped.write("abcdef") == 0);
+  CHECK(shaped.close() == 0);
+  CHECK(form_of(mount, "shaped") == "U8[2,3]");
+  CHECK(stored_tensors(mount).size() == 4);
+}
+
+TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  const Ino npy = mount.ino("npy", mount.ino(".safetensors"));
+  MadeFile made(mount, "new.npy", npy);
+  CHECK(made.write(npy_of("<f4", "(2, 1)", "12345678")) == 0);
+  CHECK(made.close() == 0);
+  CHECK(form_of(mount, "new") == "F32[2,1]");
+  CHECK(stored_tensors(mount).at("new") == "12345678");
+
+  // Other dtype, shape and size.
+  const Ino before = mount.ino("first");
+  mount->note_lookup(before);
+  MadeFile other(mount, "first.npy", npy);
+  other.cut();
+  CHECK(other.write(npy_of("<i2", "(3,)", "abcdef")) == 0);
+  CHECK(other.close() == 0);
+  CHECK(form_of(mount, "first") == "I16[3]");
+  CHECK(stored_tensors(mount).at("first") == "abcdef");
+  CHECK(read_ino(mount, before) == kOld);
+
+  // The same: in place.
+  const Ino second = mount.ino("second");
+  MadeFile same(mount, "second.npy", npy);
+  CHECK(same.write(npy_of("|u1", "(16,)", kNew)) == 0);
+  CHECK(same.close() == 0);
+  CHECK(mount.ino("second") == second);
+  CHECK(stored_tensors(mount).at("second") == kNew);
+  CHECK(mount.read("second") == kNew);
+  CHECK(stored_tensors(mount).size() == 4);
+
+  MadeFile cut(mount, "third.npy", npy);
+  CHECK(cut.write(npy_of("|u1", "(16,)", "short")) == 0);
+  CHECK(cut.close() == EINVAL);
+  MadeFile untold(mount, "untold.npy", npy);
+  CHECK(untold.write(npy_of("|V2", "(2,)", "abcd")) == 0);
+  CHECK(untold.close() == EINVAL);
+  CHECK(mount->create(npy, "x.txt", O_WRONLY, 1).error().errno_value == EINVAL);
+  CHECK(mount->create(mount.ino("float32", mount.ino(".safetensors")), "x.npy", O_WRONLY, 1)
+            .error()
+            .errno_value == EPERM);
+  CHECK(stored_tensors(mount).size() == 4);
+  CHECK(mount.read("third") == kThird);
+}
+
+TEST_CASE("a tensor gets another size if its form is set while it is open", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  {
+    Descriptor writer(mount, "second", O_WRONLY | O_TRUNC);
+    CHECK(errno_of(mount->set_extended_attribute(mount.ino("second"), "user.safetensors.shape", "[2,2]")) ==
+          0);
+    CHECK(errno_of(writer.write("abcd", 0)) == 0);
+    CHECK(errno_of(writer.close()) == 0);
+  }
+  CHECK(form_of(mount, "second") == "U8[2,2]");
+  CHECK(mount.read("second") == "abcd");
+  {
+    Descriptor writer(mount, "second", O_WRONLY | O_TRUNC);
+    CHECK(errno_of(writer.write("ab", 0)) == 0);
+    CHECK(errno_of(writer.close()) == EINVAL);
+  }
+  CHECK(stored_tensors(mount).at("second") == "abcd");
+}
+
+TEST_CASE("a plain file that is renamed over a tensor gives it new bytes", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  REQUIRE(mount->set_extended_attribute(mount.ino("first"), "user.safetensors.dtype", "F32"));
+  MadeFile plain(mount, "tmp");
+  CHECK(plain.write(kNew) == 0);
+  CHECK(plain.close() == 0);
+  REQUIRE(mount->rename(kRootIno, "tmp", kRootIno, "first"));
+  CHECK(form_of(mount, "first") == "F32[4]");
+  CHECK(mount.read("first") == kNew);
+  MadeFile short_one(mount, "tmp");
+  CHECK(short_one.write("short") == 0);
+  CHECK(short_one.close() == 0);
+  CHECK(errno_of(mount->rename(kRootIno, "tmp", kRootIno, "first")) == EINVAL);
+  CHECK(mount.read("first") == kNew);
+  REQUIRE(mount->set_extended_attribute(mount.ino("tmp"), "user.safetensors.shape", "[5,1]"));
+  REQUIRE(mount->rename(kRootIno, "tmp", kRootIno, "first"));
+  CHECK(form_of(mount, "first") == "U8[5,1]");
+}
+
+TEST_CASE("a form that is set after a close or without a write empties no tensor", "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  make_room(mount);
+  const auto set = [&](std::string_view key, const std::string& value) {
+    return errno_of(
+        mount->set_extended_attribute(mount.ino("second"), "user.safetensors." + std::string(key), value));
+  };
+  {
+    OpenFile* const writer = mount->open(mount.ino("second"), O_WRONLY, ::getpid()).value();
+    CHECK(errno_of(mount->write(*writer, bytes_of(kNew), 0, Caller(1, ::getpid()))) == 0);
+    CHECK(errno_of(mount->flush(*writer, 1, ::getpid())) == 0);
+    CHECK(set("dtype", "I8") == 0);  // before the release
+    CHECK(form_of(mount, "second") == "I8[16]");
+    mount->release(writer);
+  }
+  CHECK(form_of(mount, "second") == "I8[16]");
+  CHECK(stored_tensors(mount).at("second") == kNew);
+  {
+    Descriptor idle(mount, "second", O_RDWR);
+    CHECK(set("dtype", "U8") == 0);
+    CHECK(errno_of(idle.close()) == 0);
+  }
+  CHECK(stored_tensors(mount).at("second") == kNew);
+}
