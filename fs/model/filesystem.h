@@ -217,6 +217,8 @@ class Filesystem {
   void tidy();
   /// Whether another program has replaced the model's index.
   [[nodiscard]] bool is_index_changed();
+  /// Whether an edit has replaced the index since the last call: a watch on the file must begin anew.
+  [[nodiscard]] bool take_new_index() { return has_new_index_.exchange(false); }
   /// Drops and logs staged content, and removes the journal that was kept. Call at the end of the mount, when
   /// no other call is running.
   void end();
@@ -451,6 +453,7 @@ class Filesystem {
   // One edit of the structure at a time; taken before all turns.
   std::mutex structure_mutex_;
   std::atomic<std::uint32_t> next_id_;
+  std::atomic<bool> has_new_index_ = false;
   Epochs::Number last_edit_ = 0;  // ends when no call from before the last edit is running
 
   OpenFiles open_files_;

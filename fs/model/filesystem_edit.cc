@@ -173,6 +173,7 @@ Result<void> Filesystem::commit_edit(ModelEdit& edit, const StructureChange& cha
   const auto lock_of = [this](TensorPlace place) -> ReaderWriterLock& { return reader_.lock_of(place); };
   if (auto committed = edit.commit(options_of, lock_of); !committed) return committed;
   // From here on the edit is done, whatever happens.
+  if (model_->is_index_changed()) has_new_index_ = true;
   auto next = model_->next({.id_of_new =
                                 [&](std::string_view name) {
                                   const auto given = change.ids.find(std::string(name));

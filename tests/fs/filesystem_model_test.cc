@@ -176,3 +176,19 @@ TEST_CASE("the archive view of a sharded model is one valid archive of its tenso
   CHECK(mount.content(mount.ino("c[1:3]", mount.ino("slice", views))) == "CC");
   CHECK(mount.content(mount.ino("a.y.npy", mount.ino("npy", views)))->ends_with("YYY"));
 }
+
+TEST_CASE("an edit of a sharded model replaces its index, and is no change by others", "[fs][model][edit]") {
+  const DrivenModel mount;
+  CHECK_FALSE(mount->take_new_index());
+  REQUIRE(mount->rename(kRootIno, "b", kRootIno, "renamed"));
+  CHECK_FALSE(mount->is_index_changed());
+  CHECK(mount->take_new_index());
+  CHECK_FALSE(mount->take_new_index());
+  CHECK_FALSE(mount->check_for_change(0).is_outdated);
+  const auto again = Model::open(mount.directory().path(), {.access = Access::ReadOnly, .is_strict = true});
+  REQUIRE(again);
+  CHECK((*again)->find("renamed"));
+  // Bytes of a tensor alone leave the index as it is.
+  REQUIRE(mount->set_extended_attribute(kRootIno, "user.safetensors.metadata.k", "v"));
+  CHECK_FALSE(mount->take_new_index());
+}
