@@ -94,9 +94,10 @@ Result<OpenFile*> Filesystem::open_npy(const Node& node, int flags, pid_t opener
     // It has no name of its own: its tensor is found by name.
     draft =
         Drafts::Draft{.ino = node.ino, .directory = 0, .file_name = std::to_string(node.ino), .content = {}};
-    draft->content = std::make_shared<PendingContent>(
-        model_, *tensor,
-        std::make_unique<NewTensor>(std::string(model_->tensor(*tensor).name), true, archive_for_new()));
+    auto made =
+        std::make_unique<NewTensor>(std::string(model_->tensor(*tensor).name), true, archive_for_new());
+    made->note_replaces();
+    draft->content = std::make_shared<PendingContent>(model_, *tensor, std::move(made));
     if (!drafts_.add(*draft)) draft = drafts_.find(node.ino);
     if (!draft) return fail(ErrorCode::Busy, EBUSY, "another program has just closed it");
   }

@@ -121,7 +121,11 @@ Result<NewTensor::Form> NewTensor::npy_form() const {
                            header->type_text()));
   }
   Form form{.dtype = *dtype, .shape = shape_.value_or(header->shape), .data_offset = header->data_offset};
-  if (auto fits = check_npy(*header, size_bytes_, form.dtype, form.shape); !fits)
+  // NumPy's open_memmap() closes a new file that has its header only, and maps it then: it reads as zeros.
+  const bool is_only_header = size_bytes_ == header->data_offset && !replaces_;
+  const std::uint64_t file_bytes =
+      is_only_header ? header->data_offset + header->data_size_bytes : size_bytes_;
+  if (auto fits = check_npy(*header, file_bytes, form.dtype, form.shape); !fits)
     return refuse_form(name_, fits.error().message);
   return form;
 }
@@ -129,6 +133,7 @@ Result<NewTensor::Form> NewTensor::npy_form() const {
 Result<void> NewTensor::copy_to(Staging& stage, const Form& form) const {
   constexpr std::uint64_t kPieceBytes = 4 << 20;
   const std::uint64_t end = size_bytes_ - form.data_offset;
+  if (end == 0) return stage.resize(stage.target().size_bytes);
   std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPieceBytes, end)));
   for (std::uint64_t done = 0; done < end; done += buffer.size()) {
     buffer.resize(static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), end - done)));

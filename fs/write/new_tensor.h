@@ -46,7 +46,8 @@ class NewTensor final : public NewContent {
     is_dirty_ = false;
     is_committed_ = true;
   }
-  /// Call for bytes that a tensor of before gets: without a write or a resize it keeps what it has.
+  /// Call for bytes that a tensor of before gets: without a write or a resize it keeps what it has, and a
+  /// NumPy header alone does not fill it with zeros.
   void note_replaces() { replaces_ = true; }
   /// A file that was only made has all its bytes now: none.
   void note_end() override {

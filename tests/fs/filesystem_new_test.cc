@@ -82,6 +82,15 @@ TEST_CASE("a NumPy file in npy/ makes a tensor or replaces one", "[fs][edit]") {
   MadeFile cut(mount, "third.npy", npy);
   CHECK(cut.write(npy_of("|u1", "(16,)", "short")) == 0);
   CHECK(cut.close() == EINVAL);
+  MadeFile header(mount, "third.npy", npy);
+  header.cut();
+  CHECK(header.write(npy_of("|u1", "(16,)", "")) == 0);
+  CHECK(header.close() == EINVAL);
+  MadeFile zeros(mount, "zeros.npy", npy);
+  CHECK(zeros.write(npy_of("<f4", "(2,)", "")) == 0);
+  CHECK(zeros.close() == 0);
+  CHECK(stored_tensors(mount).at("zeros") == std::string(8, '\0'));
+  REQUIRE(mount->remove_file(kRootIno, "zeros"));
   MadeFile untold(mount, "untold.npy", npy);
   CHECK(untold.write(npy_of("|V2", "(2,)", "abcd")) == 0);
   CHECK(untold.close() == EINVAL);

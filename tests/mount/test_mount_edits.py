@@ -164,6 +164,13 @@ def test_numpy_files_make_and_replace_tensors(edited, tmp_path):
     np.save(edited.npy("saved"), np.ones((200, 300), "<f4"))
     edited.due["saved"] = ("F32", [200, 300], np.ones((200, 300), "<f4").tobytes())
     edited.check()
+    made = np.lib.format.open_memmap(edited.npy("made"), mode="w+", dtype="<f4", shape=(300, 7))
+    made[:] = np.arange(2100, dtype="<f4").reshape(300, 7)
+    made.flush()
+    del made
+    edited.due["made"] = ("F32", [300, 7], np.arange(2100, dtype="<f4").tobytes())
+    assert eventually(lambda: edited.stored() == edited.due)
+    edited.check()
     np.save(edited.npy("mapped"), np.full((100, 70), 7, "<f4"))
     again = np.lib.format.open_memmap(edited.npy("mapped"), mode="r+")
     again[50] = 9
