@@ -198,6 +198,16 @@ void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t n
                    if (is_transaction) {
                      forget_outdated(mount, *renamed);
                      mount.invalidator->run([req] { fuse_reply_err(req, 0); });
+                   } else if (const Ino local = InodeSpace::local(parent);
+                              local == kHiddenIno || PretrainedDirectory::owns(local)) {
+                     // A checkpoint: no page is locked, and only bytes are stale that the caller may read
+                     // next.
+                     for (const Stale& stale : renamed->stale) {
+                       for (const Stale& view : model->stale_views(stale))
+                         mount.invalidator->forget_here(view);
+                       mount.invalidator->forget_here(stale);
+                     }
+                     fuse_reply_err(req, 0);
                    } else {
                      fuse_reply_err(req, 0);
                      forget_outdated(mount, *renamed);

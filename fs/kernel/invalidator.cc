@@ -43,17 +43,20 @@ void Invalidator::forget(Stale stale, std::function<void()> then) {
     return;
   }
   run([this, stale, then = std::move(then)] {
-    // A negative offset means only the attributes. The call fails for an inode that the kernel does not know,
-    // which has nothing to forget. No other failure is possible while the mount lives.
-    const auto tell = [this](Ino ino, Stale::What what) {
-      const off_t offset = what == Stale::What::Content ? 0 : -1;
-      if (notifies_) fuse_lowlevel_notify_inval_inode(session_, ino, offset, 0);
-    };
-    if (stale.what != Stale::What::Nothing) {
-      stale.first == stale.last ? tell(stale.first, stale.what) : visit_cached_(stale, tell);
-    }
+    forget_here(stale);
     if (then) then();
   });
+}
+
+void Invalidator::forget_here(const Stale& stale) const {
+  // A negative offset means only the attributes. The call fails for an inode that the kernel does not know,
+  // which has nothing to forget. No other failure is possible while the mount lives.
+  const auto tell = [this](Ino ino, Stale::What what) {
+    const off_t offset = what == Stale::What::Content ? 0 : -1;
+    if (notifies_) fuse_lowlevel_notify_inval_inode(session_, ino, offset, 0);
+  };
+  if (stale.what == Stale::What::Nothing) return;
+  stale.first == stale.last ? tell(stale.first, stale.what) : visit_cached_(stale, tell);
 }
 
 void Invalidator::forget_entry(Ino directory, std::string name) {

@@ -49,6 +49,9 @@ class Invalidator {
   /// tensors. `then` runs after the caches have forgotten, on the thread that told them. A close replies from
   /// `then`, so that every other reader sees the new bytes once the close has returned.
   void forget(Stale stale, std::function<void()> then = {});
+  /// Notifies the kernel on the caller's thread, besides what is queued. Only in a request that locks no
+  /// page.
+  void forget_here(const Stale& stale) const;
   /// Queues: the kernel forgets a name, and also its file if no process has the file open.
   void forget_entry(Ino directory, std::string name);
   /// Queues: the kernel forgets several names, and the directory's listing.

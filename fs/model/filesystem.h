@@ -335,12 +335,13 @@ class Filesystem {
   Result<Created> create_checkpoint(Ino directory, std::string_view name, int flags, pid_t opener);
   Result<Outdated> rename_checkpoint(Ino directory, std::string_view name, Ino new_directory,
                                      std::string_view new_name);
-  /// The caller holds the content's mutex.
-  Result<Stale> commit_checkpoint(PendingContent& content, Ino ino);
+  /// The caller holds the content's mutex. @return what the kernel must forget before the caller goes on.
+  Result<std::vector<Stale>> commit_checkpoint(PendingContent& content);
   /// ESTALE if a tensor has changed since its bytes were compared.
   [[nodiscard]] Result<void> check_unchanged(const Checkpoint& saved) const;
   /// Changes bytes of tensors only.
-  Result<void> patch_to_checkpoint(const Checkpoint& saved, const std::vector<std::uint32_t>& changed);
+  Result<void> patch_to_checkpoint(const Checkpoint& saved, const std::vector<std::uint32_t>& changed,
+                                   std::vector<Stale>& found);
   /// Also changes which tensors there are, or metadata.
   Result<void> edit_to_checkpoint(const Checkpoint& saved, const std::vector<std::uint32_t>& changed);
 

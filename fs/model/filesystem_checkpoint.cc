@@ -69,13 +69,13 @@ Result<Outdated> Filesystem::rename_checkpoint(Ino directory, std::string_view n
   if (draft->content->failure) return tl::unexpected(*draft->content->failure);
   Checkpoint& saved = *draft->content->made()->checkpoint();
   if (auto whole = saved.check(); !whole) return pass_on(std::move(whole));
-  auto committed = commit_checkpoint(*draft->content, draft->ino);
+  auto committed = commit_checkpoint(*draft->content);
   if (!committed) return pass_on(std::move(committed));
   drafts_.remove(draft->ino);
-  return Outdated{.stale = {*committed}, .entries = {}};
+  return Outdated{.stale = std::move(*committed), .entries = {}};
 }
 
-Result<Stale> Filesystem::commit_checkpoint(PendingContent& content, Ino ino) {
+Result<std::vector<Stale>> Filesystem::commit_checkpoint(PendingContent& content) {
   Checkpoint& saved = *content.made()->checkpoint();
   const auto pin = epochs_.pin();
   const TensorIndex& tensors = saved.header().tensors;
@@ -86,15 +86,18 @@ Result<Stale> Filesystem::commit_checkpoint(PendingContent& content, Ino ino) {
     is_edit = is_edit || !saved.saved(at).same;
     if (saved.saved(at).is_changed()) changed.push_back(at);
   }
-  auto committed = is_edit ? edit_to_checkpoint(saved, changed) : patch_to_checkpoint(saved, changed);
-  if (!committed) return pass_on(std::move(committed));
+  std::vector<Stale> found;
+  auto committed = is_edit ? edit_to_checkpoint(saved, changed) : patch_to_checkpoint(saved, changed, found);
+  if (!committed) {
+    for (const Stale& one : found) forget_(one);
+    return pass_on(std::move(committed));
+  }
   log::info("{}: checkpoint saved: {} of {} tensors differed", model_->path().string(), changed.size(),
             tensors.size());
   saved.note_committed();
   content.writers.clear();
   content.was_refused = false;
-  // The caller waits for this one, and so for those before.
-  return stale(ino, Stale::What::Content);
+  return found;
 }
 
 Result<void> Filesystem::check_unchanged(const Checkpoint& saved) const {
@@ -112,7 +115,8 @@ Result<void> Filesystem::check_unchanged(const Checkpoint& saved) const {
 }
 
 Result<void> Filesystem::patch_to_checkpoint(const Checkpoint& saved,
-                                             const std::vector<std::uint32_t>& changed) {
+                                             const std::vector<std::uint32_t>& changed,
+                                             std::vector<Stale>& found) {
   if (changed.empty()) return check_unchanged(saved);
   Committers::Shards shards;
   for (const std::uint32_t at : changed) shards.insert(model_->place(*saved.saved(at).same).shard);
@@ -144,7 +148,7 @@ Result<void> Filesystem::patch_to_checkpoint(const Checkpoint& saved,
   }
   // After a failure behind the commit point, reads show the new bytes, out of the journal.
   for (const std::uint32_t at : changed)
-    forget_(stale(InodeTable::ino_of_tensor(*saved.saved(at).same), Stale::What::Content));
+    found.push_back(stale(InodeTable::ino_of_tensor(*saved.saved(at).same), Stale::What::Content));
   if (done) note_commit_();
   return done;
 }

@@ -54,6 +54,9 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
       file.opener_process == process_of(closer))
     content.is_closed = true;
   if (content.failure) return tl::unexpected(*content.failure);
+  // Its rename has committed it, and could not wait until the kernel has forgotten what changed.
+  if (waits_for_name(content) && content.made()->checkpoint()->is_committed())
+    return stale(file.ino, Stale::What::Content);
   const CloseFacts facts = facts_of_close(file, owner, closer);
   switch (decide(facts)) {
     case CloseDecision::Wait: return Stale{};

@@ -123,7 +123,13 @@ Result<void> Filesystem::load_base(PendingContent& content, Ino ino) {
 
 Result<Stale> Filesystem::commit_new(const OpenFile& file) {
   PendingContent& content = *file.content;
-  if (content.made()->checkpoint() != nullptr) return commit_checkpoint(content, file.ino);
+  if (content.made()->checkpoint() != nullptr) {
+    const auto found = commit_checkpoint(content);
+    if (!found) return tl::unexpected(found.error());
+    for (const Stale& one : *found) forget_(one);
+    // The caller waits for this one, and so for those before.
+    return stale(file.ino, Stale::What::Content);
+  }
   NewTensor& made = *content.made()->tensor();
   auto form = made.form();
   if (!form) return pass_on(std::move(form));

@@ -1,4 +1,5 @@
-// The views in `.safetensors/`: the model in other forms. All views are read-only. A tensor's view is not
+// The views in `.safetensors/`: the model in other forms. This class only reads; npy/ and archive.safetensors
+// are written elsewhere (fs/model/filesystem_new.cc, filesystem_checkpoint.cc). A tensor's view is not
 // kept in memory: each read makes its bytes.
 //
 //   npy/NAME.npy           a tensor with a NumPy header before it

@@ -46,6 +46,7 @@ class Checkpoint final : public NewContent {
   [[nodiscard]] bool is_dirty() const override { return size_bytes_ != 0 && !is_committed_ && !is_kept_; }
   [[nodiscard]] Result<void> check() const override;
   void note_committed() override { is_committed_ = true; }
+  [[nodiscard]] bool is_committed() const { return is_committed_; }
   void forget() override;
 
   [[nodiscard]] bool waits_for_name() const { return waits_for_name_; }

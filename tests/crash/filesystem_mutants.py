@@ -67,8 +67,8 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a view can be opened for writing",
-        '  if (node.is_view()) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");\n',
-        "",
+        "  if (!tensor || !Views::is_npy(node.ino) || !options_.allows_edits)",
+        "  if (!tensor)",
         tests="[views],[write]",
     ),
     Mutant(

@@ -218,9 +218,13 @@ TEST_CASE_METHOD(ViewedMount, "nothing is made, removed or timed among the views
   CHECK(errno_of(mount->make_directory(at.npy, "x")) == EPERM);
   CHECK(errno_of(mount->remove_file(at.npy, "first.npy")) == EPERM);
   CHECK(errno_of(mount->remove_file(at.views, "header.json")) == EPERM);
+  REQUIRE(mount->set_extended_attribute(mount.ino("first"), "user.safetensors.dtype", "F8_E4M3"));
   const Ino header = mount.ino("header.json", at.views);
   CHECK((mount->attributes(header)->st_mode & 0222U) == 0);
-  for (const int access : {O_WRONLY, O_RDWR}) CHECK(errno_of(mount->open(header, access, 1)) == EROFS);
+  for (const int access : {O_WRONLY, O_RDWR}) {
+    CHECK(errno_of(mount->open(header, access, 1)) == EROFS);
+    CHECK(errno_of(mount->open(mount.ino("first.npy", at.float32), access, 1)) == EROFS);
+  }
   const auto before = mount->attributes(npy)->st_mtim.tv_sec;
   mount->set_mtime(npy, {.tv_sec = 1, .tv_nsec = 0});
   CHECK(mount->attributes(npy)->st_mtim.tv_sec == before);
