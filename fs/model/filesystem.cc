@@ -135,8 +135,8 @@ struct stat Filesystem::stat_of_directory(const Node& node) const {
   // r is 4, x is 1: the right to read a tensor gives its directory's x.
   constexpr unsigned kReadToSearch = 2;
   Permissions shown = permissions_.of_any();
-  // An edit may change every shard.
-  if (node.kind == Node::Kind::Directory)
+  // An edit may change every shard, and so may a checkpoint that is made in `.safetensors`.
+  if (node.kind == Node::Kind::Directory || node.ino == kHiddenIno)
     shown.mode &= options_.allows_edits ? permissions_.of_all().mode | ~kWrite : ~kWrite;
   shown.mode |= (shown.mode & 0444) >> kReadToSearch;
   if (options_.is_shared && node.is_staged()) shown = transactions_.restricted(node.ino, shown);

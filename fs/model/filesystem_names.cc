@@ -29,9 +29,9 @@ std::optional<std::vector<std::uint64_t>> shape_as(const Tensor& tensor, Dtype d
   const std::uint64_t after = bits_of(dtype);
   if (before == after) return shape;
   if (shape.empty()) return std::nullopt;
-  // The product can't overflow: the header's check has computed a larger one.
-  if (shape.back() * before % after != 0) return std::nullopt;
-  shape.back() = shape.back() * before / after;
+  std::uint64_t last_bits = 0;  // beside a dimension of 0 the last one may have any size
+  if (__builtin_mul_overflow(shape.back(), before, &last_bits) || last_bits % after != 0) return std::nullopt;
+  shape.back() = last_bits / after;
   return shape;
 }
 

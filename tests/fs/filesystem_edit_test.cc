@@ -120,6 +120,7 @@ TEST_CASE("dtype and shape give the bytes another meaning", "[fs][edit]") {
   CHECK(get("dtype") == "F32");
   CHECK(get("shape") == "[4,1]");
   CHECK(set("dtype", "F64") == EINVAL);
+  CHECK(get("shape") == "[4,1]");
   CHECK(set("dtype", "F33") == EINVAL);
   CHECK(set("shape", "[5]") == EINVAL);
   CHECK(set("shape", "4x1") == EINVAL);
@@ -130,6 +131,19 @@ TEST_CASE("dtype and shape give the bytes another meaning", "[fs][edit]") {
   CHECK(get("shape") == "[4,1]");
   CHECK(mount.read("first") == kOld);
   CHECK(Archive::open(mount.path(), Access::ReadOnly).value()->tensors()[0].dtype == Dtype::F32);
+}
+
+TEST_CASE("the dtype of a tensor without elements changes, and no dimension overflows", "[fs][edit]") {
+  const DrivenFilesystem mount({{"empty", ""}, {"other", kOld}});
+  const auto set = [&](std::string_view key, const std::string& value) {
+    return errno_of(
+        mount->set_extended_attribute(mount.ino("empty"), "user.safetensors." + std::string(key), value));
+  };
+  CHECK(set("shape", "[0,4611686018427387904]") == 0);
+  CHECK(set("dtype", "F32") == EINVAL);
+  CHECK(set("shape", "[0,8]") == 0);
+  CHECK(set("dtype", "F32") == 0);
+  CHECK(mount->extended_attribute(mount.ino("empty"), "user.safetensors.shape").value() == "[0,2]");
 }
 
 TEST_CASE("metadata are set and removed on the root", "[fs][edit]") {

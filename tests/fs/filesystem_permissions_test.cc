@@ -50,6 +50,10 @@ TEST_CASE("each tensor shows its own shard's mode, each view its tensor's", "[fs
   CHECK(t.mode("c[0:2]", t.model.ino("slice", kViews)) == 0444);
   CHECK(t.mode("b[0:2]", t.model.ino("slice", kViews)) == 0400);
   CHECK(t.mode("archive.safetensors", kViews) == 0600);
+  // A checkpoint may be made in it by those who may write every shard.
+  t.change_mode(1, 0666);
+  CHECK((t.model->attributes(kViews)->st_mode & 0222) == 0200);
+  t.change_mode(1, 0644);
   for (const auto* name : {"header.json", "metadata.json", "stats.json"}) {
     INFO(name);
     CHECK(t.mode(name, kViews) == 0400);
