@@ -407,14 +407,14 @@ class Filesystem {
   /// Frees what deleted tensors take, once nobody has them open.
   /// @param is_end  the mount ends: nobody has any more.
   void reclaim(bool is_end);
-  /// EINVAL if no tensor can have the file name.
+  /// EILSEQ if no tensor can have the file name.
   [[nodiscard]] Result<std::string> name_in(Ino directory, std::string_view file_name) const;
   Result<Outdated> rename_tensor(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
                                  unsigned flags);
   /// @param to  what has the new name now.
   Result<Outdated> rename_directory(Ino directory, const Result<Ino>& to, Ino new_parent,
                                     std::string_view new_name, unsigned flags);
-  /// Whether layout=tree can have a directory of that name: EINVAL, EPERM, EEXIST.
+  /// Whether layout=tree can have a directory of that name: EILSEQ, EPERM, EEXIST.
   [[nodiscard]] Result<void> check_new_directory(Ino parent, std::string_view name) const;
   Result<struct stat> make_tree_directory(Ino parent, std::string_view name);
   Result<void> remove_tree_directory(Ino parent, std::string_view name);

@@ -68,7 +68,10 @@ Result<Outdated> Filesystem::rename_checkpoint(Ino directory, std::string_view n
   const std::scoped_lock lock(draft->content->mutex);
   if (draft->content->failure) return tl::unexpected(*draft->content->failure);
   Checkpoint& saved = *draft->content->made()->checkpoint();
-  if (auto whole = saved.check(); !whole) return pass_on(std::move(whole));
+  if (auto whole = saved.check(); !whole) {
+    whole.error().errno_value = ENODATA;  // as for a transaction: mv(1) misreads EINVAL
+    return pass_on(std::move(whole));
+  }
   auto committed = commit_checkpoint(*draft->content);
   if (!committed) return pass_on(std::move(committed));
   drafts_.remove(draft->ino);

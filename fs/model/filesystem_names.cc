@@ -40,8 +40,9 @@ std::optional<std::vector<std::uint64_t>> shape_as(const Tensor& tensor, Dtype d
 Result<std::string> Filesystem::name_in(Ino directory, std::string_view file_name) const {
   auto name = tree_.name_in(directory, file_name);
   if (name) return std::move(*name);
+  // mv(1) takes EINVAL for a directory that is moved into itself, and says so.
   return refuse_edit(
-      EINVAL, fmt::format("{}: no tensor's file can have this name: {}", in_quotes(file_name),
+      EILSEQ, fmt::format("{}: no tensor's file can have this name: {}", in_quotes(file_name),
                           options_.layout == Layout::Tree && file_name.find('.') != std::string_view::npos
                               ? "with layout=tree a dot stands between two directories"
                               : "a % is written as %25, and needs two digits otherwise"));
@@ -117,10 +118,10 @@ Result<Outdated> Filesystem::rename_tensor(Ino parent, std::string_view name, In
   const std::uint64_t size_bytes = model_->tensor(tensor).data.size_bytes;
   if (keeps_form && size_bytes != form.data.size_bytes) {
     return refuse_edit(
-        EINVAL, fmt::format("tensor {}: {} has {} bytes, {} {} needs {}: set the dtype or the shape of the "
-                            "new file first, to replace the tensor by another one",
-                            in_quotes(other), in_quotes(old), size_bytes, name_of(dtype), shape_text(shape),
-                            form.data.size_bytes));
+        ENODATA, fmt::format("tensor {}: {} has {} bytes, {} {} needs {}: set the dtype or the shape of the "
+                             "new file first, to replace the tensor by another one",
+                             in_quotes(other), in_quotes(old), size_bytes, name_of(dtype), shape_text(shape),
+                             form.data.size_bytes));
   }
   auto renamed = edit({.touched = {tensor, target}, .apply = [&](ModelEdit& edit) -> Result<void> {
                          if (auto removed = edit.remove(other); !removed) return removed;
