@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "core/base/checksum.h"
+#include "core/format/header.h"
 #include "core/format/json_cursor.h"
 #include "core/format/json_string.h"
 #include "core/format/json_syntax.h"
@@ -19,13 +20,16 @@
 namespace stfs {
 namespace {
 
-constexpr std::string_view kVersion = "2";
 constexpr std::string_view kFirstVersion = "1";
+constexpr std::string_view kDiffVersion = "2";
+constexpr std::string_view kEditVersion = "3";
 constexpr std::string_view kBase = "safetensorsfs.delta.base";
 constexpr std::string_view kBaseTensors = "safetensorsfs.delta.base_tensors";
 constexpr std::string_view kBaseBytes = "safetensorsfs.delta.base_bytes";
+constexpr std::string_view kAllBaseBytes = "safetensorsfs.delta.all_base_bytes";
 constexpr std::string_view kBaseFiles = "safetensorsfs.delta.base_files";
 constexpr std::string_view kRemoved = "safetensorsfs.delta.removed";
+constexpr std::string_view kRenamed = "safetensorsfs.delta.renamed";
 
 bool is_delta_key(std::string_view key) {
   return key.starts_with(kDeltaKey);
@@ -107,6 +111,79 @@ Result<std::vector<BaseFile>> parse_base_files(std::string_view json) {
   return files;
 }
 
+/// Takes [name, name in the base, dtype, shape].
+Result<Delta::Renamed> take_renamed(JsonCursor& cursor) {
+  Delta::Renamed renamed;
+  int at = 0;
+  const auto wrong = [] {
+    return not_a_delta("{}: has an element that is not [name, name in the base, dtype, shape]", kRenamed);
+  };
+  const auto take_dimension = [&]() -> Result<void> {
+    const auto size = cursor.take_whole_number();
+    if (!size) return wrong();
+    renamed.shape.push_back(*size);
+    return {};
+  };
+  if (cursor.peek() != '[') return wrong();
+  auto done = cursor.for_each_element([&]() -> Result<void> {
+    if (at == 3 && cursor.peek() == '[') {
+      ++at;
+      return cursor.for_each_element(take_dimension);
+    }
+    if (at > 2 || cursor.peek() != '"') return wrong();
+    std::string decoded;
+    const std::string text(cursor.take_string(decoded));
+    if (at == 0) renamed.name = text;
+    if (at == 1) renamed.from = text;
+    if (at++ < 2) return {};
+    const auto dtype = dtype_named(text);
+    if (!dtype) return not_a_delta("{}: has an unknown dtype {}", kRenamed, in_quotes(text));
+    renamed.dtype = *dtype;
+    return {};
+  });
+  if (!done) return tl::unexpected(std::move(done).error());
+  if (at != 4) return wrong();
+  return renamed;
+}
+
+Result<std::vector<Delta::Renamed>> parse_renamed(std::string_view json) {
+  if (const auto wrong = find_json_error(json, 4)) {
+    return not_a_delta("{}: byte {}: {}", kRenamed, wrong->position, wrong->why);
+  }
+  JsonCursor cursor(json);
+  if (cursor.peek() != '[') return not_a_delta("{}: is not a JSON array", kRenamed);
+  std::vector<Delta::Renamed> all;
+  auto done = cursor.for_each_element([&]() -> Result<void> {
+    auto renamed = take_renamed(cursor);
+    if (!renamed) return tl::unexpected(std::move(renamed).error());
+    all.push_back(std::move(*renamed));
+    return {};
+  });
+  if (!done) return tl::unexpected(std::move(done).error());
+  return all;
+}
+
+std::string text_of(const std::vector<std::string>& names) {
+  std::string text = "[";
+  for (const std::string& name : names) {
+    if (text.size() > 1) text += ',';
+    append_json_string(text, name);
+  }
+  return text + "]";
+}
+
+std::string text_of(const std::vector<Delta::Renamed>& all) {
+  std::string text = "[";
+  for (const Delta::Renamed& renamed : all) {
+    text += text.size() > 1 ? ",[" : "[";
+    append_json_string(text, renamed.name);
+    text += ',';
+    append_json_string(text, renamed.from);
+    text += fmt::format(",\"{}\",[{}]]", name_of(renamed.dtype), fmt::join(renamed.shape, ","));
+  }
+  return text + "]";
+}
+
 std::string text_of(const std::vector<BaseFile>& files) {
   std::string text = "[";
   for (const BaseFile& file : files) {
@@ -149,48 +226,54 @@ Result<Delta> parse_delta(const Metadata& metadata) {
   if (!keys.contains(kDeltaKey))
     return not_a_delta("its metadata has no key {}, which stfs diff --out writes", kDeltaKey);
   const std::string_view version = keys[kDeltaKey];
-  if (version != kVersion && version != kFirstVersion) {
+  if (version != kFirstVersion && version != kDiffVersion && version != kEditVersion) {
     return not_a_delta("it has version {}, this program knows versions 1 to {}", in_quotes(version),
-                       kVersion);
+                       kEditVersion);
   }
-  std::vector<std::string_view> due = {kBase, kBaseTensors, kBaseBytes, kRemoved};
-  if (version == kVersion) due.push_back(kBaseFiles);
+  const bool is_edited = version == kEditVersion;
+  std::vector<std::string_view> due = {kBase, kBaseTensors, kRemoved, is_edited ? kRenamed : kBaseBytes};
+  if (version != kFirstVersion) due.push_back(kBaseFiles);
+  if (is_edited && keys.contains(kAllBaseBytes)) due.push_back(kAllBaseBytes);
   for (const std::string_view key : due) {
     if (!keys.contains(key)) return not_a_delta("its metadata has no key {}", key);
   }
   if (keys.size() != due.size() + 1)
     return not_a_delta("its metadata has keys that version {} does not know", version);
-  for (const std::string_view key : {kBaseTensors, kBaseBytes}) {
-    if (!is_digest(keys[key])) return not_a_delta("{}: {} is no digest", key, in_quotes(keys[key]));
+  for (const std::string_view key : {kBaseTensors, kBaseBytes, kAllBaseBytes}) {
+    if (keys.contains(key) && !is_digest(keys[key]))
+      return not_a_delta("{}: {} is no digest", key, in_quotes(keys[key]));
   }
   auto removed = parse_names(keys[kRemoved]);
   if (!removed) return tl::unexpected(std::move(removed).error());
-  if (version == kVersion) {
+  if (version != kFirstVersion) {
     auto files = parse_base_files(keys[kBaseFiles]);
     if (!files) return tl::unexpected(std::move(files).error());
     delta.base_files = std::move(*files);
   }
+  if (is_edited) {
+    auto renamed = parse_renamed(keys[kRenamed]);
+    if (!renamed) return tl::unexpected(std::move(renamed).error());
+    delta.renamed = std::move(*renamed);
+  }
   delta.base = keys[kBase];
   delta.base_tensors = keys[kBaseTensors];
-  delta.base_bytes = keys[kBaseBytes];
+  delta.base_bytes = keys[kBaseBytes];  // empty without the key
+  delta.all_base_bytes = keys[kAllBaseBytes];
   delta.removed = std::move(*removed);
   return delta;
 }
 
 Metadata metadata_of(const Delta& delta) {
+  const bool is_edited = delta.base_bytes.empty();
   Metadata metadata = delta.metadata;
-  std::string removed = "[";
-  for (const std::string& name : delta.removed) {
-    if (removed.size() > 1) removed += ',';
-    append_json_string(removed, name);
-  }
-  removed += ']';
-  metadata.emplace_back(kDeltaKey, kVersion);
+  metadata.emplace_back(kDeltaKey, is_edited ? kEditVersion : kDiffVersion);
   metadata.emplace_back(kBase, delta.base);
   metadata.emplace_back(kBaseTensors, delta.base_tensors);
-  metadata.emplace_back(kBaseBytes, delta.base_bytes);
+  if (!is_edited) metadata.emplace_back(kBaseBytes, delta.base_bytes);
+  if (is_edited && !delta.all_base_bytes.empty()) metadata.emplace_back(kAllBaseBytes, delta.all_base_bytes);
   metadata.emplace_back(kBaseFiles, text_of(delta.base_files));
-  metadata.emplace_back(kRemoved, removed);
+  metadata.emplace_back(kRemoved, text_of(delta.removed));
+  if (is_edited) metadata.emplace_back(kRenamed, text_of(delta.renamed));
   return metadata;
 }
 
@@ -244,11 +327,30 @@ Result<void> check_delta(const Delta& delta, const TensorIndex& changed, const T
     return not_a_delta("it was made for another base, {}: names, dtypes or shapes of its tensors differ",
                        in_quotes(delta.base));
   }
+  return check_names(delta, changed, base);
+}
+
+Result<void> check_names(const Delta& delta, const TensorIndex& changed, const TensorIndex& base) {
   std::unordered_set<std::string_view> seen;
   for (const std::string& name : delta.removed) {
     if (!base.find(name)) return not_a_delta("it removes {}, which its base lacks", in_quotes(name));
     if (changed.find(name)) return not_a_delta("it removes {}, and has it too", in_quotes(name));
     if (!seen.insert(name).second) return not_a_delta("it removes {} twice", in_quotes(name));
+  }
+  for (const Delta::Renamed& renamed : delta.renamed) {
+    const auto known = base.find(renamed.from);
+    if (!known) return not_a_delta("it renames {}, which its base lacks", in_quotes(renamed.from));
+    if (changed.find(renamed.name))
+      return not_a_delta("it renames {} to {}, and has it too", in_quotes(renamed.from),
+                         in_quotes(renamed.name));
+    if (!seen.insert(renamed.from).second)
+      return not_a_delta("it removes or renames {} twice", in_quotes(renamed.from));
+    const auto size_bytes = data_size_bytes(renamed.dtype, renamed.shape);
+    if (!size_bytes || *size_bytes != base[*known].data.size_bytes) {
+      return not_a_delta("it renames {} to {} as {} {}, which is not the size of its bytes",
+                         in_quotes(renamed.from), in_quotes(renamed.name), name_of(renamed.dtype),
+                         shape_text(renamed.shape));
+    }
   }
   return {};
 }

@@ -10,10 +10,12 @@
 #include <array>
 #include <chrono>
 #include <ctime>
+#include <numeric>
 #include <span>
 #include <thread>
 #include <utility>
 
+#include "core/archive/archive_writer.h"
 #include "core/base/checksum.h"
 #include "core/base/wall_clock.h"
 
@@ -57,6 +59,7 @@ std::optional<std::string> facts_of_base(const Model& model) {
   Checksum checksum;
   const auto add = [&checksum](std::string_view text) { checksum.update(std::as_bytes(std::span(text))); };
   add(model.delta()->base_bytes);
+  add(model.delta()->all_base_bytes);
   add(model.delta()->base_tensors);
   for (const Shard& shard : base_shards(model)) {
     const File* file = shard.archive->local_file();
@@ -95,11 +98,44 @@ bool remember(const Model& model, const std::string& facts) {
 std::vector<BaseFile> base_files_of(const Model& model) {
   std::vector<BaseFile> files;
   for (const Shard& shard : model.shards()) {
-    const FileIdentity is = shard.archive->identity();
+    // As they were when the model was opened, and perhaps compared with a delta.
+    const FileIdentity& is = shard.version->status.identity;
     const bool counts = shard.archive->is_as_in_file() && proves_something(is.mtime_ns);
     files.push_back({shard.path.filename(), is.size_bytes, counts ? is.mtime_ns : 0});
   }
   return files;
+}
+
+bool has_proving_times(const Model& model) {
+  return std::ranges::none_of(base_files_of(model), [](const BaseFile& file) { return file.mtime_ns == 0; });
+}
+
+bool is_provable(const Model& model) {
+  return !model.delta()->all_base_bytes.empty() || has_proving_times(*model.base());
+}
+
+Result<std::string> digest_of_all_bytes(const Model& model, const GoesOn& goes_on) {
+  std::vector<std::uint32_t> all(model.tensors().size());
+  std::iota(all.begin(), all.end(), 0U);
+  return digest_of_bytes(model, std::move(all), goes_on);
+}
+
+Result<void> create_delta(const std::filesystem::path& path, const Model& base,
+                          const std::string& all_base_bytes) {
+  if (auto whole = base.check_whole("a delta"); !whole) return whole;
+  const Delta delta{.base = base.path().filename(),
+                    .base_tensors = digest_of_tensors(base.tensors()),
+                    .base_bytes = {},
+                    .removed = {},
+                    .metadata = base.metadata(),
+                    .base_files = base_files_of(base),
+                    .all_base_bytes = all_base_bytes};
+  // Who may not read the base must not read what is made of it.
+  constexpr mode_t kReadWrite = 0666;
+  mode_t mode = kReadWrite;
+  for (const Shard& shard : base.shards()) mode &= shard.version->status.mode | S_IWUSR;
+  auto writer = ArchiveWriter::create(path, {}, metadata_of(delta), false, {.mode = mode});
+  return writer ? writer->finish() : pass_on(std::move(writer));
 }
 
 void wait_for_later_times(const Model& model) {
@@ -163,14 +199,26 @@ std::string differences_of_base(const Model& model) {
 }
 
 Result<void> check_base_bytes(const Model& model, const GoesOn& goes_on) {
-  const auto found = digest_of_bytes(model, kept_tensors(model), goes_on);
-  if (!found) return tl::unexpected(found.error());
-  if (*found == model.delta()->base_bytes) return {};
+  const Delta& delta = *model.delta();
   const std::string differences = differences_of_base(model);
-  return fail(ErrorCode::InvalidArgument, EINVAL,
-              fmt::format("{}: is not the base of {}: the bytes of some tensors have changed since{}{}",
-                          model.path().native(), model.shards().back().path.native(),
-                          differences.empty() ? "" : ": ", differences));
+  const auto refuse = [&](std::string_view why) {
+    return fail(
+        ErrorCode::InvalidArgument, EINVAL,
+        fmt::format("{}: is not the base of {}: {}{}{}", model.path().native(),
+                    model.shards().back().path.native(), why, differences.empty() ? "" : ": ", differences));
+  };
+  const bool is_edited = delta.base_bytes.empty();
+  if (is_edited && delta.all_base_bytes.empty()) {
+    if (differences.empty()) return {};
+    return refuse(
+        "the delta knows it by the sizes and times of its files only (a copy needs the same times: "
+        "cp -p, touch -r)");
+  }
+  const auto found = is_edited ? digest_of_all_bytes(*model.base(), goes_on)
+                               : digest_of_bytes(model, kept_tensors(model), goes_on);
+  if (!found) return tl::unexpected(found.error());
+  if (*found == (is_edited ? delta.all_base_bytes : delta.base_bytes)) return {};
+  return refuse("the bytes of some tensors have changed since");
 }
 
 Result<BaseCheck> check_base(const Model& model,
@@ -181,9 +229,13 @@ Result<BaseCheck> check_base(const Model& model,
   auto facts = facts_of_base(model);
   if (facts && is_remembered(model, *facts)) return BaseCheck::Known;
   std::uint64_t size_bytes = 0;
-  for (const std::uint32_t position : kept_tensors(model))
-    size_bytes += model.file_range(position).size_bytes;
-  begin(size_bytes, why);
+  if (!model.delta()->base_bytes.empty()) {
+    for (const std::uint32_t position : kept_tensors(model))
+      size_bytes += model.file_range(position).size_bytes;
+  } else if (!model.delta()->all_base_bytes.empty()) {
+    size_bytes = model.base()->data_size_bytes();
+  }
+  if (size_bytes > 0) begin(size_bytes, why);
   wait_for_later_times(model);
   facts = facts_of_base(model);
   if (auto fits = check_base_bytes(model, goes_on); !fits) return tl::unexpected(std::move(fits).error());

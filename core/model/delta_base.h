@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -29,6 +30,9 @@ using GoesOn = std::function<bool(std::uint64_t size_bytes)>;
 
 /// The files of a model as the base of a new delta, in the order of shards().
 std::vector<BaseFile> base_files_of(const Model& model);
+/// Whether a delta that is edited (model_edit.h) will tell whether its base has changed: by the times of the
+/// files, or by Delta::all_base_bytes. Of a model with a delta.
+bool is_provable(const Model& model);
 /// Waits until the present tick of the kernel's file clock has passed, at most 20 ms. Before Linux 6.13 this
 /// clock is coarse: a file that was written to in this tick could be written to again without a change of its
 /// time. Call before the bytes are read.
@@ -36,6 +40,15 @@ void wait_for_later_times(const Model& model);
 /// The digest "base_bytes": of the bytes of these tensors, one after the other, in order of their names.
 Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_t> positions,
                                     const GoesOn& goes_on);
+/// The digest "all_base_bytes" of a model as the base of a delta.
+Result<std::string> digest_of_all_bytes(const Model& model, const GoesOn& goes_on);
+/// Makes a delta without changes. It has no name before it is whole and on stable storage. EEXIST: the path
+/// exists.
+/// @param all_base_bytes  empty if is_provable() without it.
+Result<void> create_delta(const std::filesystem::path& path, const Model& base,
+                          const std::string& all_base_bytes);
+/// Whether the times of a model's files tell whether they change.
+bool has_proving_times(const Model& model);
 
 // Of a model with a delta on top:
 
@@ -43,7 +56,8 @@ Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_
 std::vector<std::uint32_t> kept_tensors(const Model& model);
 /// How the files of the base differ from those that the delta was made for. Empty if they do not.
 std::string differences_of_base(const Model& model);
-/// Reads the kept tensors. EINVAL, with the names of files that differ: they have other bytes.
+/// Reads the kept tensors; for an edited delta, all of the base. EINVAL, with the names of files that differ:
+/// they have other bytes, or nothing but their times could tell.
 Result<void> check_base_bytes(const Model& model, const GoesOn& goes_on);
 
 enum class BaseCheck : std::uint8_t {

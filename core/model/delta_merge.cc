@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <span>
 #include <string_view>
+#include <unordered_set>
 
 namespace stfs {
 namespace {
@@ -21,11 +22,14 @@ Result<DeltaMerge> merge_of(const Delta& delta, const Model& changed, const Mode
       return pass_on(std::move(fits));
     DeltaMerge merge;
     merge.removed = delta.removed;
+    merge.renamed = delta.renamed;
+    std::unordered_set<std::string_view> gone;  // names that no tensor of the base has any more
+    for (const Delta::Renamed& renamed : merge.renamed) gone.insert(renamed.from);
     for (std::uint32_t at = 0; at < changed.tensors().size(); ++at) {
       const Tensor tensor = changed.tensors()[at];
       merge.size_bytes += tensor.data.size_bytes;  // no overflow: less than the file's size
       const auto known = base.tensors().find(tensor.name);
-      if (!known) {
+      if (!known || gone.contains(tensor.name)) {
         merge.added.push_back(at);
         continue;
       }
@@ -46,6 +50,12 @@ Result<DeltaMerge> merge_of(const Delta& delta, const Model& changed, const Mode
 Result<void> add_to(ModelEdit& edit, const DeltaMerge& merge, const Model& changed) {
   for (const std::string& name : merge.removed) {
     if (auto done = edit.remove(name); !done) return done;
+  }
+  std::vector<ModelEdit::Renaming> renamings;
+  for (const Delta::Renamed& renamed : merge.renamed) renamings.push_back({renamed.from, renamed.name});
+  if (auto done = edit.rename(renamings); !done) return done;
+  for (const Delta::Renamed& renamed : merge.renamed) {
+    if (auto done = edit.reinterpret(renamed.name, renamed.dtype, renamed.shape); !done) return done;
   }
   for (const auto* positions : {&merge.replaced, &merge.remade, &merge.added}) {
     for (const std::uint32_t at : *positions) {

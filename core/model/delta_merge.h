@@ -20,13 +20,14 @@ struct DeltaMerge {
   std::vector<std::uint32_t> remade;    // the base has them with another dtype or shape
   std::vector<std::uint32_t> added;     // the base lacks them
   std::vector<std::string> removed;     // names of tensors of the base
+  std::vector<Delta::Renamed> renamed;
   /// Keys that change, each with its new value; nothing: the key goes.
   std::vector<std::pair<std::string, std::optional<std::string>>> metadata;
   std::uint64_t size_bytes = 0;  // of all tensors of the delta
 
   /// Whether only bytes change. An ordinary transaction then does it, which moves nothing in the base.
   [[nodiscard]] bool is_patch() const {
-    return remade.empty() && added.empty() && removed.empty() && metadata.empty();
+    return remade.empty() && added.empty() && removed.empty() && renamed.empty() && metadata.empty();
   }
 };
 

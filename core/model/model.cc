@@ -50,33 +50,14 @@ Result<std::unique_ptr<Model>> Model::open(const std::filesystem::path& source, 
 
 Result<std::unique_ptr<Model>> Model::open_unguarded(const std::filesystem::path& source,
                                                      const ModelOptions& options) {
-  if (!options.deltas.empty() && options.access != Access::ReadOnly) {
-    return fail_system(EROFS, source.string(), "open with a delta");
-  }
-  auto model = open_base(source, options);
-  for (const std::filesystem::path& delta : options.deltas) {
+  if (options.deltas.empty()) return open_base(source, options);
+  ModelOptions below = options;
+  below.access = Access::ReadOnly;
+  auto model = open_base(source, below);
+  for (std::size_t at = 0; at < options.deltas.size(); ++at) {
     if (!model) return model;
-    model = add_delta(std::move(*model), delta, options);
-  }
-  return model;
-}
-
-Result<std::unique_ptr<Model>> Model::add_delta(std::unique_ptr<Model> base,
-                                                const std::filesystem::path& delta,
-                                                const ModelOptions& options) {
-  auto archive = Archive::open(delta, Access::ReadOnly, *options.storage, options.io);
-  if (!archive) return pass_on(std::move(archive));
-  for (const Shard& shard : base->shards()) {
-    if (!shard.version) continue;
-    if (!shard.version->status.identity.same_file((*archive)->opened_status().identity)) continue;
-    return fail(ErrorCode::InvalidArgument, EINVAL,
-                fmt::format("{}: not usable as a delta: it is the same file as {}, which it would change",
-                            delta.string(), shard.path.string()));
-  }
-  auto model = lay_over(std::move(base), std::move(*archive));
-  if (!model) return tl::unexpected(std::move(model).error().within(delta.string()));
-  if (options.check_base) {
-    if (auto fits = options.check_base(**model); !fits) return pass_on(std::move(fits));
+    const bool is_on_top = at + 1 == options.deltas.size();
+    model = add_delta(std::move(*model), options.deltas[at], is_on_top ? options : below);
   }
   return model;
 }
@@ -172,44 +153,6 @@ Result<std::unique_ptr<Model>> Model::open_index_once(const std::filesystem::pat
   return model;
 }
 
-Result<std::unique_ptr<Model>> Model::lay_over(std::unique_ptr<Model> base,
-                                               std::unique_ptr<Archive> archive) {
-  auto delta = parse_delta(archive->metadata());
-  if (!delta) return tl::unexpected(std::move(delta).error());
-  const TensorIndex& changed = archive->tensors();  // of a version that the shard pins below
-  // A base without one of its shards has another digest. The shard is the reason to tell.
-  if (auto whole = base->check_whole("a delta"); !whole) return pass_on(std::move(whole));
-  if (auto fits = check_delta(*delta, changed, base->tensors()); !fits) return pass_on(std::move(fits));
-
-  std::vector<TensorPlace> places;
-  const std::unordered_set<std::string_view> removed(delta->removed.begin(), delta->removed.end());
-  for (std::uint32_t position = 0; position < base->tensors().size(); ++position) {
-    const std::string_view name = base->tensors()[position].name;
-    if (!changed.find(name) && !removed.contains(name)) places.push_back(base->place(position));
-  }
-  std::unique_ptr<Model> model(new Model());
-  model->path_ = std::move(base->path_);
-  model->is_sharded_ = true;
-  model->shards_ = std::move(base->shards_);
-  model->front_ = base->front_;
-  model->storage_ = base->storage_;
-  model->index_identity_ = base->index_identity_;
-  const auto top = static_cast<std::uint32_t>(model->shards_.size());
-  for (std::uint32_t position = 0; position < changed.size(); ++position) {
-    places.push_back({top, archive->version()->ids.of(position)});
-  }
-  Shard& shard = model->shards_.emplace_back();
-  shard.path = archive->path();
-  shard.adopt(std::move(archive));
-  model->delta_ = std::move(*delta);
-  model->delta_count_ = base->delta_count_ + 1;
-  model->metadata_ = &model->delta_->metadata;
-  model->tensors_ = &model->merged_;
-  model->ids_ = &model->merged_ids_;
-  if (auto merged = model->merge_tensors(std::move(places)); !merged) return pass_on(std::move(merged));
-  return model;
-}
-
 Result<void> Model::adopt(const ModelIndex& index, TensorPlacement placement) {
   is_sharded_ = true;
   problems_ = std::move(placement.problems);
@@ -224,6 +167,13 @@ Result<void> Model::adopt(const ModelIndex& index, TensorPlacement placement) {
 }
 
 Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
+  std::vector<Tensor> tensors;
+  tensors.reserve(places.size());
+  for (const TensorPlace place : places) tensors.push_back(version(place.shard).tensor(place.tensor));
+  return merge_tensors(std::move(places), tensors);
+}
+
+Result<void> Model::merge_tensors(std::vector<TensorPlace> places, std::span<const Tensor> tensors) {
   // Positions in the merged index have 32 bits. All that is kept of a header is smaller than the header, so
   // check the headers' sizes.
   std::uint64_t headers_bytes = 0;
@@ -240,16 +190,15 @@ Result<void> Model::merge_tensors(std::vector<TensorPlace> places) {
   for (std::uint32_t at = 0; at < places.size(); ++at) {
     const TensorPlace place = places[at];
     while (first_tensors_.size() <= place.shard) first_tensors_.push_back(at);
-    const Tensor tensor = version(place.shard).tensor(place.tensor);
+    Tensor tensor = tensors[at];
     const auto range = ByteRange::checked(offset, tensor.data.size_bytes);
     if (!range) {
       return fail(ErrorCode::ValidationOverflow, EINVAL,
                   fmt::format("tensor {}: the data of the whole model end after byte 2^64-1",
                               in_quotes(tensor.name)));
     }
-    Tensor moved = tensor;
-    moved.data = *range;
-    builder.add(moved, at);  // `at` keeps the order of two empty tensors
+    tensor.data = *range;
+    builder.add(tensor, at);  // `at` keeps the order of two empty tensors
     offset = range->end();
   }
   while (first_tensors_.size() <= shards_.size())
@@ -270,41 +219,27 @@ Result<std::unique_ptr<Model>> Model::next(const Succession& succession) const {
 }
 
 Result<std::unique_ptr<Model>> Model::next_unguarded(const Succession& succession) const {
+  auto next = delta_ ? lay_over(base_, shards_.back().archive, true) : next_of_shards();
+  if (next) (*next)->succeed(*this, succession);
+  return next;
+}
+
+Result<std::unique_ptr<Model>> Model::next_of_shards() const {
   std::unique_ptr<Model> next(new Model());
   next->path_ = path_;
   next->is_sharded_ = is_sharded_;
   next->front_ = front_;
   next->storage_ = storage_;
   if (storage_ != nullptr) next->index_identity_ = identity_at(path_, *storage_).value_or(FileIdentity{});
-  std::map<TensorPlace, TensorId> known;
-  for (std::uint32_t at = 0; at < tensors().size(); ++at) known.emplace(place(at), ids().of(at));
-
   std::vector<TensorPlace> places;
-  std::vector<TensorId> ids;
   for (const Shard& shard : shards_) {
     const auto at = static_cast<std::uint32_t>(next->shards_.size());
     next->shards_.push_back(shard);
     if (!shard.archive) continue;
     const auto& now = next->shards_.back().version = shard.archive->version();
     for (std::uint32_t position = 0; position < now->tensors().size(); ++position) {
-      const TensorPlace place{at, now->ids.of(position)};
-      places.push_back(place);
-      const auto same = known.extract(place);
-      ids.push_back(same ? same.mapped() : succession.id_of_new(now->tensors()[position].name));
+      places.push_back({at, now->ids.of(position)});
     }
-  }
-  for (const auto& [id, removed] : removed_) {
-    if (succession.is_open(id)) next->removed_.emplace(id, removed);
-  }
-  for (const auto& [place, id] : known) {
-    if (!succession.is_open(id)) continue;
-    const Tensor tensor = this->tensor(id);
-    next->removed_.emplace(id, Removed{.id = id,
-                                       .place = place,
-                                       .file_range = file_range(id),
-                                       .name = std::string(tensor.name),
-                                       .dtype = tensor.dtype,
-                                       .shape = {tensor.shape.begin(), tensor.shape.end()}});
   }
   next->merge_metadata();
   next->metadata_ = is_sharded_ ? &next->merged_metadata_ : &next->shards_.front().version->metadata();
@@ -312,9 +247,36 @@ Result<std::unique_ptr<Model>> Model::next_unguarded(const Succession& successio
   const ArchiveVersion& first = *next->shards_.front().version;
   const bool is_as_in_file = !is_sharded_ && first.header->content.fillers.empty();
   next->tensors_ = is_as_in_file ? &first.tensors() : &next->merged_;
-  next->merged_ids_ = TensorIds(std::move(ids), succession.end_of_ids());
   next->ids_ = &next->merged_ids_;
   return next;
+}
+
+void Model::succeed(const Model& before, const Succession& succession) {
+  std::map<TensorPlace, TensorId> known;
+  for (std::uint32_t at = 0; at < before.tensors().size(); ++at)
+    known.emplace(before.place(at), before.ids().of(at));
+  std::vector<TensorId> ids;
+  std::unordered_set<std::uint32_t> moved;  // ids of tensors that have come from the base to the delta
+  for (std::uint32_t at = 0; at < places_.size(); ++at) {
+    const auto same = known.extract(places_[at]);
+    ids.push_back(same ? same.mapped() : succession.id_of_new(tensors()[at].name));
+    if (!same && before.ids().position(ids.back())) moved.insert(number_of(ids.back()));
+  }
+  for (const auto& [id, removed] : before.removed_) {
+    if (succession.is_open(id)) removed_.emplace(id, removed);
+  }
+  for (const auto& [place, id] : known) {
+    if (moved.contains(number_of(id)) || !succession.is_open(id)) continue;
+    const Tensor tensor = before.tensor(id);
+    removed_.emplace(id, Removed{.id = id,
+                                 .place = place,
+                                 .file_range = before.file_range(id),
+                                 .name = std::string(tensor.name),
+                                 .dtype = tensor.dtype,
+                                 .shape = {tensor.shape.begin(), tensor.shape.end()}});
+  }
+  merged_ids_ = TensorIds(std::move(ids), succession.end_of_ids());
+  if (delta_ && delta_->all_base_bytes.empty()) delta_->all_base_bytes = before.delta_->all_base_bytes;
 }
 
 void Model::merge_metadata() {
@@ -365,12 +327,6 @@ Result<std::string> Model::read_index() const {
                 path_.string() + ": the index was changed while it was open");
   }
   return text;
-}
-
-std::vector<std::filesystem::path> Model::delta_paths() const {
-  std::vector<std::filesystem::path> paths;
-  for (const Shard& shard : shards().last(delta_count_)) paths.push_back(shard.path);
-  return paths;
 }
 
 bool Model::is_index_changed() const {

@@ -37,8 +37,8 @@ struct ModelOptions {
   Io io = Io::Auto;
   /// Opens shards with several threads. False: the caller's thread opens them, one after the other.
   bool uses_threads = true;
-  /// Deltas (delta.h) whose changes the model shows on top of the source, each on top of those before it.
-  /// With deltas, any access but ReadOnly fails with EROFS.
+  /// Deltas (delta.h) whose changes the model shows on top of the source, each on top of those before it. The
+  /// access is that to the last one: the source and the other deltas are only read.
   std::vector<std::filesystem::path> deltas{};
   /// Runs for each delta once it lies on its base. A failure ends the opening. Null: the bytes of the base
   /// are not checked, only names, dtypes and shapes of its tensors.
@@ -90,7 +90,8 @@ class Model {
   [[nodiscard]] bool is_sharded() const { return is_sharded_; }
   /// Whether tensors() lie elsewhere in a file than Tensor::data tells (above).
   [[nodiscard]] bool is_rearranged() const { return tensors_ == &merged_; }
-  [[nodiscard]] Access access() const { return archive(front_).access(); }
+  /// With a delta: to the one on top.
+  [[nodiscard]] Access access() const { return archive(delta_ ? top() : front_).access(); }
 
   /// The tensors of all usable shards; of a single archive, its own.
   [[nodiscard]] const TensorIndex& tensors() const { return *tensors_; }
@@ -111,12 +112,16 @@ class Model {
   [[nodiscard]] bool has(TensorId id) const { return ids().position(id) || removed_.contains(id); }
   /// The delta on top, if any. Its archive is then the last of shards(); the others are its base.
   [[nodiscard]] const std::optional<Delta>& delta() const { return delta_; }
+  /// Keeps the digest of the bytes of base() for edits of the delta (delta_base.h).
+  void keep_all_base_bytes(std::string digest) { delta_->all_base_bytes = std::move(digest); }
   /// The absolute paths of all deltas, the one on top last.
   [[nodiscard]] std::vector<std::filesystem::path> delta_paths() const;
-  /// Whether a shard is part of the base of a delta.
-  [[nodiscard]] bool is_of_base(std::uint32_t shard) const {
-    return delta_.has_value() && shard + 1 < shards_.size();
-  }
+  /// The last shard: new tensors go there. With a delta: the one on top.
+  [[nodiscard]] std::uint32_t top() const { return static_cast<std::uint32_t>(shards_.size() - 1); }
+  /// Whether a shard is part of the base of a delta: nobody writes to it through this model.
+  [[nodiscard]] bool is_of_base(std::uint32_t shard) const { return delta_.has_value() && shard < top(); }
+  /// What lies below the delta on top; null without a delta. With several deltas, it has one itself.
+  [[nodiscard]] const Model* base() const { return base_.get(); }
 
   /// The id of the tensor with exactly this name.
   [[nodiscard]] std::optional<TensorId> find(std::string_view name) const {
@@ -198,15 +203,23 @@ class Model {
   static Result<std::unique_ptr<Model>> open_base(const std::filesystem::path& source,
                                                   const ModelOptions& options);
   /// Makes the model of the base's tensors with the delta's changes.
-  static Result<std::unique_ptr<Model>> lay_over(std::unique_ptr<Model> base,
-                                                 std::unique_ptr<Archive> archive);
+  /// @param is_known  the base has fitted this delta before.
+  static Result<std::unique_ptr<Model>> lay_over(std::shared_ptr<const Model> base,
+                                                 std::shared_ptr<Archive> archive, bool is_known);
   /// Opens a delta and lays it over its base.
   static Result<std::unique_ptr<Model>> add_delta(std::unique_ptr<Model> base,
                                                   const std::filesystem::path& delta,
                                                   const ModelOptions& options);
   Result<void> adopt(const ModelIndex& index, TensorPlacement placement);
+  /// Takes names and forms from the shards' headers.
   Result<void> merge_tensors(std::vector<TensorPlace> places);
+  /// @param tensors  by position in `places`; their data are as long as the tensors.
+  Result<void> merge_tensors(std::vector<TensorPlace> places, std::span<const Tensor> tensors);
   Result<std::unique_ptr<Model>> next_unguarded(const Succession& succession) const;
+  /// The present versions of all shards, without a delta.
+  [[nodiscard]] Result<std::unique_ptr<Model>> next_of_shards() const;
+  /// Gives the tensors of the model before their ids.
+  void succeed(const Model& before, const Succession& succession);
   static Tensor tensor_of(const Removed& removed) {
     return {removed.name, removed.dtype, removed.shape, {0, removed.file_range.size_bytes}};
   }
@@ -229,6 +242,7 @@ class Model {
   // Only for several archives, and after an edit:
   std::optional<Delta> delta_;
   std::size_t delta_count_ = 0;
+  std::shared_ptr<const Model> base_;  // with a delta
   TensorIndex merged_;
   TensorIds merged_ids_;
   Metadata merged_metadata_;

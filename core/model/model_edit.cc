@@ -4,9 +4,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include "core/format/json_string.h"
+#include "core/model/delta_base.h"
 #include "core/model/model_index.h"
 
 namespace stfs {
@@ -16,18 +18,77 @@ Result<ModelEdit> ModelEdit::of(const Model& model) {
     if (auto whole = model.check_whole("an edit"); !whole) {
       return tl::unexpected(std::move(whole).error().within(model.path().string()));
     }
+    if (model.delta() && !is_provable(model)) {
+      return fail(
+          ErrorCode::ReadOnly, EROFS,
+          fmt::format("{}: can't be edited: the times of the files of its base, {}, prove nothing, and "
+                      "their bytes were not read",
+                      model.shards().back().path.string(), model.base()->path().string()));
+    }
     ModelEdit edit(model);
     edit.is_touched_.resize(model.shards().size());
-    for (std::uint32_t shard = 0; shard < model.shards().size(); ++shard) {
+    edit.metadata_.resize(model.shards().size());
+    if (model.delta()) edit.add_base();
+    for (std::uint32_t shard = model.delta() ? model.top() : 0; shard < model.shards().size(); ++shard) {
       ArchiveEdit of_shard = edit_of(model.version(shard));
       for (EditedTensor& tensor : of_shard.tensors) {
         edit.by_name_.emplace(tensor.name, static_cast<std::uint32_t>(edit.rows_.size()));
         edit.rows_.push_back({.shard = shard, .tensor = std::move(tensor)});
       }
-      edit.metadata_.push_back(std::move(of_shard.metadata));
+      edit.metadata_[shard] = model.delta() ? model.delta()->metadata : std::move(of_shard.metadata);
     }
     return edit;
   });
+}
+
+void ModelEdit::add_base() {
+  std::unordered_map<std::string_view, std::string_view> renamed;
+  for (const Delta::Renamed& one : model_->delta()->renamed) renamed.emplace(one.name, one.from);
+  for (std::uint32_t at = 0; at < model_->tensors().size(); ++at) {
+    const TensorPlace place = model_->place(at);
+    if (!model_->is_of_base(place.shard)) continue;
+    const Tensor tensor = model_->tensors()[at];
+    const auto other = renamed.find(tensor.name);
+    by_name_.emplace(tensor.name, static_cast<std::uint32_t>(rows_.size()));
+    rows_.push_back({.shard = place.shard,
+                     .tensor = {std::string(tensor.name),
+                                tensor.dtype,
+                                {tensor.shape.begin(), tensor.shape.end()},
+                                place.tensor},
+                     .base_name = std::string(other == renamed.end() ? tensor.name : other->second)});
+  }
+}
+
+Delta ModelEdit::next_delta() const {
+  Delta delta = *model_->delta();
+  delta.metadata = metadata_[model_->top()];
+  delta.removed.clear();
+  delta.renamed.clear();
+  const TensorIndex& base = model_->base()->tensors();
+  std::unordered_set<std::string_view> there;  // names of tensors of the base that need no word
+  std::size_t kept = 0;
+  for (const Row& row : rows_) {
+    if (row.is_removed) continue;
+    if (row.base_name.empty()) {
+      there.insert(row.tensor.name);
+      continue;
+    }
+    ++kept;
+    there.insert(row.base_name);
+    const Tensor before = base[*base.find(row.base_name)];
+    if (row.tensor.name == before.name && row.tensor.dtype == before.dtype &&
+        std::ranges::equal(row.tensor.shape, before.shape))
+      continue;
+    delta.renamed.push_back({row.tensor.name, row.base_name, row.tensor.dtype, row.tensor.shape});
+  }
+  for (std::uint32_t at = 0; at < base.size(); ++at) {
+    if (!there.contains(base[at].name)) delta.removed.emplace_back(base[at].name);
+  }
+  // What was kept of the base is read in order of its names, and checked against base_bytes.
+  if (kept == kept_tensors(*model_).size() && delta.renamed == model_->delta()->renamed) return delta;
+  delta.base_bytes.clear();
+  delta.base_files = base_files_of(*model_->base());
+  return delta;
 }
 
 Result<std::uint32_t> ModelEdit::find(std::string_view name) const {
@@ -98,19 +159,21 @@ Result<void> ModelEdit::put(std::string name, Dtype dtype, std::vector<std::uint
   if (!size_bytes) return tl::unexpected(std::move(size_bytes).error().within("tensor " + in_quotes(name)));
   const auto known = by_name_.find(name);
   if (known == by_name_.end()) {
-    const auto shard = static_cast<std::uint32_t>(model_->shards().size() - 1);
+    const std::uint32_t shard = model_->top();
     by_name_.emplace(name, static_cast<std::uint32_t>(rows_.size()));
     rows_.push_back({.shard = shard, .tensor = {std::move(name), dtype, std::move(shape), std::nullopt}});
     is_index_changed_ = true;
     touch(shard);
     return {};
   }
-  EditedTensor& tensor = rows_[known->second].tensor;
-  tensor.dtype = dtype;
-  tensor.shape = std::move(shape);
-  tensor.from.reset();
+  Row& row = rows_[known->second];
+  if (!row.base_name.empty()) row.shard = model_->top();
+  row.base_name.clear();
+  row.tensor.dtype = dtype;
+  row.tensor.shape = std::move(shape);
+  row.tensor.from.reset();
   is_index_changed_ = true;  // its total size
-  touch(rows_[known->second].shard);
+  touch(row.shard);
   return {};
 }
 
@@ -119,8 +182,9 @@ void ModelEdit::set_metadata(std::string_view key, const std::optional<std::stri
     return std::ranges::any_of(metadata, [&](const auto& entry) { return entry.first == key; });
   };
   const bool is_anywhere = std::ranges::any_of(metadata_, has_key);
-  for (std::uint32_t shard = 0; shard < metadata_.size(); ++shard) {
-    if (is_anywhere ? !has_key(metadata_[shard]) : !value || shard > 0) continue;
+  const std::uint32_t first = model_->delta() ? model_->top() : 0;
+  for (std::uint32_t shard = first; shard < metadata_.size(); ++shard) {
+    if (is_anywhere ? !has_key(metadata_[shard]) : !value || shard > first) continue;
     Metadata changed;
     bool is_set = false;
     for (const auto& [known, old] : metadata_[shard]) {
@@ -142,7 +206,7 @@ std::map<std::uint32_t, ArchiveEdit> ModelEdit::edits() {
   for (std::uint32_t shard = 0; shard < is_touched_.size(); ++shard) {
     if (!is_touched_[shard]) continue;
     ArchiveEdit& edit = edits[shard];
-    edit.metadata = metadata_[shard];
+    edit.metadata = model_->delta() ? metadata_of(next_delta()) : metadata_[shard];
     edit.keeps_deleted = keeps_deleted_;
     edit.makes_room = makes_room_;
   }

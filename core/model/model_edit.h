@@ -7,6 +7,10 @@
 //                                    holds that has finished what others have committed to the index
 //   a new tensor                     goes to the shard of the tensor that it replaces, else to the last shard
 //   metadata                         of shards that have the key, else of the first shard
+//
+// Of a model with a delta, only the delta on top changes. It gets new tensors, also those that replace one of
+// the base, and the metadata. Its metadata say which tensors of the base are gone, or have another name or
+// form: their bytes stay in the base (delta.h).
 #pragma once
 
 #include <cstdint>
@@ -22,6 +26,7 @@
 #include "core/commit/commit_options.h"
 #include "core/commit/transaction.h"
 #include "core/format/dtype.h"
+#include "core/model/delta.h"
 #include "core/model/model.h"
 #include "core/model/transaction_group.h"
 
@@ -32,7 +37,8 @@ namespace stfs {
 /// changes nothing.
 class ModelEdit {
  public:
-  /// The model must be whole (Model::check_whole()), be opened for writing, and outlive the edit.
+  /// The model must be whole (Model::check_whole()), be opened for writing, and outlive the edit. EROFS: of a
+  /// delta, if later nothing could tell whether its base has changed (make_provable(), delta_base.h).
   static Result<ModelEdit> of(const Model& model);
 
   // NotFound (ENOENT): there is no tensor of that name.
@@ -89,11 +95,19 @@ class ModelEdit {
     std::uint32_t shard = 0;
     EditedTensor tensor;
     bool is_removed = false;
+    std::string base_name{};  // of a tensor that keeps the base's bytes
     std::uint32_t place = 0;  // position in its shard's ArchiveEdit, after begin()
   };
   explicit ModelEdit(const Model& model) : model_(&model) {}
   [[nodiscard]] Result<std::uint32_t> find(std::string_view name) const;
-  void touch(std::uint32_t shard) { is_changed_ = is_touched_[shard] = true; }
+  /// Of the base of a delta nothing is touched, but the delta.
+  void touch(std::uint32_t shard) {
+    is_changed_ = is_touched_[model_->delta() ? model_->top() : shard] = true;
+  }
+  /// Adds the tensors that a delta keeps of its base.
+  void add_base();
+  /// The delta after the edit.
+  [[nodiscard]] Delta next_delta() const;
   /// The edits of the shards that change.
   [[nodiscard]] std::map<std::uint32_t, ArchiveEdit> edits();
   [[nodiscard]] Result<std::string> index_text() const;

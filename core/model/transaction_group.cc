@@ -10,22 +10,44 @@ namespace stfs {
 
 TransactionGroup::TransactionGroup(const Model& model) {
   for (const Shard& shard : model.shards()) archives_.push_back(shard.archive.get());
+  for (std::uint32_t shard = 0; model.is_of_base(shard); ++shard)
+    base_.push_back(model.shards()[shard].version);
 }
 
 Result<Staging*> TransactionGroup::stage(TensorPlace place) {
+  if (place.shard < base_.size()) return guard_memory([&] { return stage_copy(place); });
   return transactions_.try_emplace(place.shard, *archives_[place.shard]).first->second.stage(place.tensor);
 }
 
+Result<Staging*> TransactionGroup::stage_copy(TensorPlace place) {
+  if (!journal_) {
+    Archive& delta = *archives_[base_.size()];
+    if (auto opened = delta.open_for_writing(); !opened) return pass_on(std::move(opened));
+    auto journal = Journal::create(delta.storage(), delta.real_path(), Journal::Place::Disk);
+    if (!journal) return pass_on(std::move(journal));
+    journal_ = std::move(*journal);
+  }
+  auto& stage = copies_[place];
+  if (!stage) stage = std::make_unique<Staging>(*journal_, base_[place.shard]->file_range(place.tensor));
+  return stage.get();
+}
+
 void TransactionGroup::drop(TensorPlace place) {
+  copies_.erase(place);
   const auto found = transactions_.find(place.shard);
   if (found != transactions_.end()) found->second.drop(place.tensor);
 }
 
 bool TransactionGroup::is_empty() const {
-  return std::ranges::all_of(transactions_, [](const auto& entry) { return entry.second.is_empty(); });
+  return copies_.empty() &&
+         std::ranges::all_of(transactions_, [](const auto& entry) { return entry.second.is_empty(); });
 }
 
 Result<void> TransactionGroup::commit(const OptionsOf& options_of, const LockOf& lock_of) {
+  if (has_copies()) {
+    return fail(ErrorCode::ReadOnly, EROFS,
+                archives_.front()->path().string() + ": is the base of a delta: its bytes are not changed");
+  }
   std::vector<const Transaction*> changed;
   for (const auto& [shard, transaction] : transactions_) {
     if (transaction.is_dirty()) changed.push_back(&transaction);

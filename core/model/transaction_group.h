@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -20,11 +21,14 @@ class TransactionGroup {
 
   std::mutex mutex;  // guards the members below; taken after a content's
 
-  /// Calls Transaction::stage() of the tensor's shard.
+  /// Calls Transaction::stage() of the tensor's shard. A tensor of the base of a delta gets a stage that
+  /// can't be committed in place: its bytes lie beside the delta, for a ModelEdit::put().
   Result<Staging*> stage(TensorPlace place);
   void drop(TensorPlace place);
-  /// Whether Transaction::is_empty() holds for every shard.
+  /// Whether Transaction::is_empty() holds for every shard, and there are no copies.
   [[nodiscard]] bool is_empty() const;
+  /// Whether a tensor of the base of a delta is staged: commit() then fails with EROFS.
+  [[nodiscard]] bool has_copies() const { return !copies_.empty(); }
 
   /// Returns the options for a commit to a shard, or why nothing can be committed there.
   using OptionsOf = std::function<Result<CommitOptions>(std::uint32_t shard)>;
@@ -33,8 +37,14 @@ class TransactionGroup {
   Result<void> commit(const OptionsOf& options_of, const LockOf& lock_of);
 
  private:
+  Result<Staging*> stage_copy(TensorPlace place);
+
   std::vector<Archive*> archives_;                     // by shard; null for one that can't be used
   std::map<std::uint32_t, Transaction> transactions_;  // by shard
+  // Of a model with a delta:
+  std::vector<std::shared_ptr<const ArchiveVersion>> base_;  // by shard
+  std::unique_ptr<Journal> journal_;                         // has the bytes of copies_
+  std::map<TensorPlace, std::unique_ptr<Staging>> copies_;
 };
 
 /// Commits all that are dirty, by shard, in one CommitProtocol: all of them change, or none.

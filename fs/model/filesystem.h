@@ -306,6 +306,10 @@ class Filesystem {
   tl::unexpected<Error> refuse(PendingContent& content, Error why);
   Result<void> stage(PendingContent& content, std::span<const std::byte> from, std::uint64_t offset);
   Result<Stale> commit(const OpenFile& file);
+  /// The same for a tensor of the base of a delta: the delta gets it.
+  Result<Stale> commit_copy(const OpenFile& file);
+  /// Stages all bytes of a content for another place.
+  Result<void> copy_content(PendingContent& content, Staging& to) const;
   /// Changes that others have made to shards, found by a commit.
   using Foreign = std::map<std::uint32_t, Stale>;
   /// Committers::in_turn(). Changes by others go to `foreign`. ESTALE if no offset in a shard can be trusted
@@ -343,7 +347,8 @@ class Filesystem {
   Result<void> patch_to_checkpoint(const Checkpoint& saved, const std::vector<std::uint32_t>& changed,
                                    std::vector<Stale>& found);
   /// Also changes which tensors there are, or metadata.
-  Result<void> edit_to_checkpoint(const Checkpoint& saved, const std::vector<std::uint32_t>& changed);
+  Result<void> edit_to_checkpoint(const Checkpoint& saved, const std::vector<std::uint32_t>& changed,
+                                  std::vector<Stale>& found);
 
   // New tensors (filesystem_new.cc).
   [[nodiscard]] Archive& archive_for_new() const;
@@ -380,11 +385,16 @@ class Filesystem {
     std::function<Result<void>(ModelEdit&)> fill = [](ModelEdit&) { return Result<void>(); };
     /// Changes the numbers of directories, before the new names are shown.
     std::function<void()> renumber{};
-    /// The ids that were given to new tensors beforehand, by name.
+    /// The ids that were given to new tensors beforehand, by name. A tensor of the base of a delta that gets
+    /// new bytes keeps its id; its file is then not `touched`.
     std::unordered_map<std::string, TensorId> ids{};
+    /// Only bytes of tensors change: `-o edit=off` allows it.
+    bool is_patch = false;
   };
   /// EROFS, EPERM, ESTALE if this mount can't change the structure.
   [[nodiscard]] Result<void> check_editable() const;
+  /// EROFS, ESTALE if this mount can't change a tensor.
+  [[nodiscard]] Result<void> check_writable() const;
   Result<Outdated> edit(const StructureChange& change);
   /// One attempt, with the turns of all shards.
   /// @param outdated  gets what the kernel must forget, unless it fails.

@@ -89,8 +89,10 @@ Result<std::vector<Stale>> Filesystem::commit_checkpoint(PendingContent& content
     is_edit = is_edit || !saved.saved(at).same;
     if (saved.saved(at).is_changed()) changed.push_back(at);
   }
+  is_edit = is_edit || (saved.group() != nullptr && saved.group()->has_copies());
   std::vector<Stale> found;
-  auto committed = is_edit ? edit_to_checkpoint(saved, changed) : patch_to_checkpoint(saved, changed, found);
+  auto committed =
+      is_edit ? edit_to_checkpoint(saved, changed, found) : patch_to_checkpoint(saved, changed, found);
   if (!committed) {
     for (const Stale& one : found) forget_(one);
     return pass_on(std::move(committed));
@@ -157,7 +159,8 @@ Result<void> Filesystem::patch_to_checkpoint(const Checkpoint& saved,
 }
 
 Result<void> Filesystem::edit_to_checkpoint(const Checkpoint& saved,
-                                            const std::vector<std::uint32_t>& changed) {
+                                            const std::vector<std::uint32_t>& changed,
+                                            std::vector<Stale>& found) {
   const TensorIndex& tensors = saved.header().tensors;
   StructureChange change;
   std::vector<std::string> missing;
@@ -165,7 +168,14 @@ Result<void> Filesystem::edit_to_checkpoint(const Checkpoint& saved,
     const std::string_view name = model_->tensors()[at].name;
     const auto position = tensors.find(name);
     if (!position) missing.emplace_back(name);
-    if (!position || saved.saved(*position).is_changed()) change.touched.push_back(model_->ids().of(at));
+    if (position && !saved.saved(*position).is_changed()) continue;
+    const TensorId tensor = model_->ids().of(at);
+    if (position && saved.saved(*position).same && model_->is_of_base(model_->place(at).shard)) {
+      change.ids.emplace(name, tensor);  // only its bytes are new
+      found.push_back(stale(InodeTable::ino_of_tensor(tensor), Stale::What::Content));
+    } else {
+      change.touched.push_back(tensor);
+    }
   }
   change.apply = [&](ModelEdit& edit) -> Result<void> {
     if (auto same = check_unchanged(saved); !same) return same;

@@ -141,6 +141,7 @@ Result<void> Filesystem::commit_in_turn(
 
 Result<Stale> Filesystem::commit(const OpenFile& file) {
   PendingContent& content = *file.content;
+  if (content.is_copy()) return commit_copy(file);
   const std::uint32_t shard = model_->place(content.tensor()).shard;
   Foreign foreign;
   const auto lock = [this](TensorPlace place) -> ReaderWriterLock& { return reader_.lock_of(place); };
@@ -164,6 +165,50 @@ Result<Stale> Filesystem::commit(const OpenFile& file) {
   const bool is_in_cache =
       file.kind != FileKind::Shared && may_be_cached_[number_of(content.tensor())].exchange(false);
   return stale(file.ino, is_in_cache ? Stale::What::Content : Stale::What::Attributes);
+}
+
+Result<Stale> Filesystem::commit_copy(const OpenFile& file) {
+  PendingContent& content = *file.content;
+  const TensorId tensor = content.tensor();
+  StructureChange change;
+  change.is_patch = true;
+  change.apply = [&](ModelEdit& edit) -> Result<void> {
+    if (!model_->ids().position(tensor))
+      return fail(ErrorCode::ArchiveChanged, ESTALE, label_of(content) + ": was deleted");
+    const Tensor now = model_->tensor(tensor);
+    change.ids = {{std::string(now.name), tensor}};
+    return edit.put(std::string(now.name), now.dtype, {now.shape.begin(), now.shape.end()});
+  };
+  change.fill = [&](ModelEdit& edit) -> Result<void> {
+    Staging* const stage = edit.stage(model_->tensor(tensor).name);
+    return stage == nullptr ? Result<void>() : copy_content(content, *stage);
+  };
+  // It completes the stage, which does not change from here on, so readers may come in.
+  if (auto completed = content.staged()->pieces(); !completed) return tl::unexpected(completed.error());
+  content.mutex.admit_readers();
+  auto outdated = edit(change);
+  content.mutex.send_readers_out();
+  if (!outdated) return pass_on(std::move(outdated));
+  if (const auto mtime = open_files_.kept_mtime(content)) states_.set_mtime(tensor, *mtime);
+  content.forget();
+  tell_outdated_(*outdated);
+  const bool is_in_cache = file.kind != FileKind::Shared && may_be_cached_[number_of(tensor)].exchange(false);
+  return stale(InodeTable::ino_of_tensor(tensor),
+               is_in_cache ? Stale::What::Content : Stale::What::Attributes);
+}
+
+Result<void> Filesystem::copy_content(PendingContent& content, Staging& to) const {
+  constexpr std::uint64_t kPieceBytes = 4 << 20;
+  const auto read_base = [&](std::span<std::byte> part, std::uint64_t at) {
+    return reader_.copy(content.tensor(), at, part);
+  };
+  std::vector<std::byte> buffer;
+  for (std::uint64_t done = 0; done < content.size_bytes(); done += buffer.size()) {
+    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, content.size_bytes() - done)));
+    if (auto read = content.read(buffer, done, read_base); !read) return read;
+    if (auto written = to.write(buffer, done); !written) return written;
+  }
+  return {};
 }
 
 void Filesystem::note_commit(const PendingContent& content) {

@@ -19,11 +19,15 @@
 namespace stfs {
 
 Result<void> Filesystem::check_editable() const {
-  if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
-  if (!options_.allows_edits) {
+  if (!options_.is_read_only && !options_.allows_edits) {
     return fail(ErrorCode::InvalidArgument, EPERM,
                 "tensors can't be made, deleted, renamed or retyped: mounted with edit=off");
   }
+  return check_writable();
+}
+
+Result<void> Filesystem::check_writable() const {
+  if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
   if (is_refused_ || reader_.is_any_broken())
     return fail(ErrorCode::ArchiveChanged, ESTALE, "another program has changed the model");
   return {};
@@ -54,12 +58,13 @@ bool Filesystem::is_being_written(TensorId tensor) const {
 }
 
 Result<Outdated> Filesystem::edit(const StructureChange& change) {
-  if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
+  const auto allowed = change.is_patch ? check_writable() : check_editable();
+  if (!allowed) return tl::unexpected(allowed.error());
   const Epochs::Pin pin = epochs_.pin();
   const std::scoped_lock structure(structure_mutex_);
   Committers::Shards shards;
   for (std::uint32_t shard = 0; shard < model_->shards().size(); ++shard) {
-    if (model_->shards()[shard].archive) shards.insert(shard);
+    if (model_->shards()[shard].archive && !model_->is_of_base(shard)) shards.insert(shard);
   }
   Foreign foreign;
   Outdated outdated;
@@ -184,8 +189,12 @@ Result<void> Filesystem::commit_edit(ModelEdit& edit, const StructureChange& cha
   const auto shown = guard_memory([&]() -> Result<void> {
     if (!next) return pass_on(std::move(next));
     if (change.renumber) change.renumber();
+    const Model& before = *model_;  // pinned
+    const bool comes_from_base = std::ranges::any_of(
+        change.ids, [&](const auto& given) { return before.ids().position(given.second).has_value(); });
     show(std::move(*next), true);
     end_moves(edit);
+    if (comes_from_base) reader_.wait_for_readers();
     for (const auto& [shard, layout] : edit.changed()) {
       const std::int64_t mtime_ns = model_->reader(shard).identity().mtime_ns;
       const auto note = [&, at = shard](TensorId tensor) {
@@ -243,7 +252,7 @@ void Filesystem::reclaim(bool is_end) {
         lookups_[number_of(tensor)] != 0 || views_.shows(tensor) || transactions_.has(tensor);
     if (is_open && !is_end) continue;
     gone.insert(tensor);
-    kept[removed.place.shard];
+    if (!model_->is_of_base(removed.place.shard)) kept[removed.place.shard];
   }
   for (const auto& [tensor, removed] : model_->removed()) {
     const auto shard = kept.find(removed.place.shard);
@@ -267,14 +276,15 @@ void Filesystem::reclaim(bool is_end) {
     }
     if (done) freed.insert(shard);
   }
-  if (freed.empty()) return;
-  auto next =
-      model_->next({.id_of_new = [this](std::string_view) { return give_id(); },
-                    .is_open =
-                        [&](TensorId tensor) {
-                          return !gone.contains(tensor) || !freed.contains(model_->place(tensor).shard);
-                        },
-                    .end_of_ids = [this] { return next_id_.load(); }});
+  const auto is_gone = [&](TensorId tensor) {
+    if (!gone.contains(tensor)) return false;
+    const std::uint32_t shard = model_->place(tensor).shard;
+    return freed.contains(shard) || model_->is_of_base(shard);
+  };
+  if (std::ranges::none_of(gone, is_gone)) return;
+  auto next = model_->next({.id_of_new = [this](std::string_view) { return give_id(); },
+                            .is_open = [&](TensorId tensor) { return !is_gone(tensor); },
+                            .end_of_ids = [this] { return next_id_.load(); }});
   // Without memory the next tidy() tries again.
   static_cast<void>(guard_memory([&]() -> Result<void> {
     if (next) show(std::move(*next), false);

@@ -90,11 +90,13 @@ int mount(stfs::Options& options) {
     if (!absolute) return failed(absolute.error());
     how.deltas.push_back(std::move(*absolute));
   }
-  auto source = stfs::open_source(options.source, how);
-  if (!source) return failed(source.error());
   auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);
   if (!mount_point) return failed(mount_point.error());
   options.mount_point = *mount_point;
+  how.makes_delta = true;  // only now: a delta that is gone later is not made again
+  auto source = stfs::open_source(options.source, how);
+  how.makes_delta = false;
+  if (!source) return failed(source.error());
 
   // From here on a signal ends the mount in order.
   stfs::EndingSignals::block();

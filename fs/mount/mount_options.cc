@@ -60,14 +60,13 @@ constexpr std::array kMountOptions = {
                 flag<[](Options& o) { o.filesystem.is_read_only = true; }>()},
     MountOption{
         "delta", "FILE",
-        "Show SOURCE with the changes of FILE, which stfs diff --out wrote. The mount is read-only, and "
-        "SOURCE and FILE stay as they are. FILE:FILE2 shows FILE2 on top of FILE.",
+        "Show SOURCE with the changes of FILE, a delta. All changes go to FILE, and SOURCE stays as it is. "
+        "FILE is made if it does not exist. FILE:FILE2 shows FILE2 on top of FILE, and changes FILE2 only.",
         [](std::string_view value, Options& options) -> std::string_view {
           for (std::filesystem::path& delta : split_deltas(value)) {
             if (delta.empty()) return "the path of a delta";
             options.deltas.push_back(std::move(delta));
           }
-          options.filesystem.is_read_only = true;
           return kRight;
         }},
     MountOption{

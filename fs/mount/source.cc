@@ -84,22 +84,57 @@ void log_copies(const Model& model) {
   }
 }
 
+std::string megabytes(std::uint64_t size_bytes) {
+  constexpr double kMega = 1e6;
+  return fmt::format("{:.1f} MB", static_cast<double>(size_bytes) / kMega);
+}
+
+GoesOn until_end(const std::function<bool()>& is_ending) {
+  return [&is_ending](std::uint64_t) { return is_ending == nullptr || !is_ending(); };
+}
+
+/// What tells an edited delta whether its base has changed, if the times of the base's files can't.
+Result<std::string> digest_of_base(const Model& base, const SourceOptions& options) {
+  if (has_proving_times(base)) return std::string();
+  log::info("{}: the times of its files prove nothing: reading {} for the delta {}", base.path().string(),
+            megabytes(base.data_size_bytes()), options.deltas.back().string());
+  return digest_of_all_bytes(base, until_end(options.is_ending));
+}
+
 /// Checks that a base has the bytes that the delta on top was made for.
 Result<void> check_base_of(const Model& model, const std::function<bool()>& is_ending) {
-  constexpr double kMega = 1e6;
   const std::string base = model.path().string();
   const std::string delta = model.shards().back().path.string();
   const auto begin = [&](std::uint64_t size_bytes, std::string_view why) {
-    log::info("{}: {}: comparing {:.1f} MB of {} with what the delta was made for", delta, why,
-              static_cast<double>(size_bytes) / kMega, base);
+    log::info("{}: {}: comparing {} of {} with what the delta was made for", delta, why,
+              megabytes(size_bytes), base);
   };
-  const auto found =
-      check_base(model, begin, [&](std::uint64_t) { return is_ending == nullptr || !is_ending(); });
+  const auto found = check_base(model, begin, until_end(is_ending));
   if (!found) return tl::unexpected(found.error());
   if (*found == BaseCheck::Known) return {};
   log::info("{}: fits {}{}", delta, base,
             *found == BaseCheck::Remembered ? ", which is remembered"
                                             : ", which can't be remembered: each mount compares them");
+  return {};
+}
+
+/// Makes the delta on top if there is none.
+Result<void> make_delta(const std::filesystem::path& source, const SourceOptions& options) {
+  const std::filesystem::path& path = options.deltas.back();
+  std::error_code ignored;
+  if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return {};
+  ModelOptions below{.is_strict = options.is_strict, .io = options.io, .deltas = options.deltas};
+  below.deltas.pop_back();
+  below.check_base = [&](const Model& model) { return check_base_of(model, options.is_ending); };
+  auto base = Model::open(source, below);
+  if (!base) return pass_on(std::move(base));
+  wait_for_later_times(**base);
+  base = Model::open(source, below);
+  if (!base) return pass_on(std::move(base));
+  auto digest = digest_of_base(**base, options);
+  if (!digest) return pass_on(std::move(digest));
+  if (auto made = create_delta(path, **base, *digest); !made) return made;
+  log::info("{}: made, as a delta without changes of {}", path.string(), (*base)->path().string());
   return {};
 }
 
@@ -140,8 +175,10 @@ Result<Source> open_directory(Source source, const std::vector<std::string>& arc
 }  // namespace
 
 Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, const SourceOptions& options) {
-  const bool is_read_only = options.is_read_only || !options.deltas.empty();
-  ModelOptions how{.access = is_read_only ? Access::ReadOnly : Access::ReadWrite,
+  if (options.makes_delta && !options.is_read_only && !options.deltas.empty()) {
+    if (auto made = make_delta(source, options); !made) return pass_on(std::move(made));
+  }
+  ModelOptions how{.access = options.is_read_only ? Access::ReadOnly : Access::ReadWrite,
                    .is_strict = options.is_strict,
                    .io = options.io,
                    .deltas = options.deltas,
@@ -154,6 +191,11 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
     model = Model::open(source, how);
   }
   if (!model) return model;
+  if ((*model)->delta() && how.access == Access::ReadWrite && !is_provable(**model)) {
+    auto digest = digest_of_base(*(*model)->base(), options);
+    if (!digest) return pass_on(std::move(digest));
+    (*model)->keep_all_base_bytes(std::move(*digest));
+  }
   if (!why_read_only.empty()) log::info("{}: {}: mounted read-only", source.string(), why_read_only);
   for (const Shard& shard : (*model)->shards()) {
     if (shard.archive) log_journals(*shard.archive);

@@ -29,8 +29,10 @@ struct SourceOptions {
   bool is_read_only = false;
   bool is_strict = false;  // -o strict
   Io io = Io::Auto;        // -o io=
-  /// -o delta=: absolute paths, each on top of those before it. The model is then opened for reading.
+  /// -o delta=: absolute paths, each on top of those before it. Only the last one is ever written to.
   std::vector<std::filesystem::path> deltas{};
+  /// Makes the last delta, without changes, if there is none. Not for a read-only mount.
+  bool makes_delta = false;
   /// Whether a long check of a base must end. Null: never.
   std::function<bool()> is_ending{};
 };

@@ -6,7 +6,7 @@
 namespace stfs {
 
 ShardPermissions::ShardPermissions(const Versioned<Model>& model, const Overrides& overrides)
-    : model_(model), overrides_(overrides), shown_(model->shards().size()) {
+    : model_(model), overrides_(overrides), found_(model->shards().size()), shown_(found_) {
   for (std::uint32_t shard = 0; shard < shown_.size(); ++shard) {
     if (!model_->shards()[shard].archive) continue;
     if (const auto found = look(shard); !found) log::error("{}", found.error().message);
@@ -22,8 +22,15 @@ Result<bool> ShardPermissions::look(std::uint32_t shard) {
   found->uid = overrides_.uid.value_or(found->uid);
   found->gid = overrides_.gid.value_or(found->gid);
   const std::scoped_lock lock(mutex_);
-  if (shown_[shard] == *found) return false;
-  shown_[shard] = *found;
+  if (found_[shard] == *found) return false;
+  found_[shard] = shown_[shard] = *found;
+  const std::optional<Permissions>& delta = found_.back();
+  for (std::uint32_t base = 0; model_->is_of_base(base) && delta && !overrides_.is_read_only; ++base) {
+    if (!found_[base]) continue;
+    Permissions readable = *found_[base];
+    readable.mode |= kWrite;
+    shown_[base] = strictest(*delta, readable);
+  }
   std::optional<Permissions> all;
   std::optional<Permissions> any;
   for (const auto& one : shown_) {

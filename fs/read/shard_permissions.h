@@ -1,5 +1,8 @@
 // The modes and owners that a mount shows. A tensor shows its shard's. Views of several shards allow what all
 // shards allow. Directories allow what at least one shard allows.
+//
+// Writes to a tensor of the base of a delta go to the delta: those who may write the delta may write it, and
+// those who may read both may read it.
 #pragma once
 
 #include <sys/types.h>
@@ -38,7 +41,8 @@ class ShardPermissions {
   const Versioned<Model>& model_;
   const Overrides overrides_;
   mutable std::mutex mutex_;                       // guards what follows
-  std::vector<std::optional<Permissions>> shown_;  // by shard; none without a file
+  std::vector<std::optional<Permissions>> found_;  // by shard, of its file; none without a file
+  std::vector<std::optional<Permissions>> shown_;  // by shard
   Permissions of_all_;                             // these two combine the shards'
   Permissions of_any_;
 };

@@ -35,17 +35,14 @@ Result<std::string> TensorReader::checksum(TensorId tensor) const {
 }
 
 Result<std::optional<std::string>> TensorReader::try_checksum(TensorId tensor) const {
-  const auto archive = unbroken_archive_of(tensor);
-  if (!archive) return tl::unexpected(archive.error());
-  ContentState state;
-  {
-    // Waits for a running change to end, and delays no other.
-    const std::shared_lock wait(lock_of(model_->place(tensor)));
-    state = content_state(tensor);
-  }
+  // Waits for a running change to end, and delays no other.
+  auto found = find(tensor);
+  if (!found) return tl::unexpected(std::move(found).error());
+  const ContentState state = content_state(tensor);
+  found->lock.unlock();
   // False if another program has changed the archive and this mount has not noticed it yet. Plain reads of
   // the archive show the change already, so no kept checksum is used, and the new one is not kept.
-  const bool may_be_kept = (*archive)->is_as_known();
+  const bool may_be_kept = found->archive->is_as_known();
   if (may_be_kept) {
     // Programs ask twice in a row, first for the length and then for the value.
     const std::scoped_lock lock(mutex_);
@@ -53,7 +50,7 @@ Result<std::optional<std::string>> TensorReader::try_checksum(TensorId tensor) c
     if (known != checksums_.end() && known->second.state == state) return std::optional(known->second.text);
   }
   Checksum sum;
-  const ByteRange range = model_->file_range(tensor);
+  const ByteRange range = found->range;
   std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPieceBytes, range.size_bytes)));
   for (std::uint64_t done = 0; done < range.size_bytes;) {
     if (Cancellation::is_requested()) {
@@ -62,7 +59,7 @@ Result<std::optional<std::string>> TensorReader::try_checksum(TensorId tensor) c
     }
     const auto piece =
         std::span(buffer).first(static_cast<std::size_t>(std::min(kPieceBytes, range.size_bytes - done)));
-    if (auto read = (*archive)->read_through(piece, range.offset + done); !read)
+    if (auto read = found->archive->read_through(piece, range.offset + done); !read)
       return pass_on(std::move(read));
     if (content_state(tensor) != state) return std::optional<std::string>();
     sum.update(piece);

@@ -20,33 +20,38 @@ bool TensorReader::note_broken(std::uint32_t shard) {
   return !is_broken_[shard].exchange(true);
 }
 
-Result<const ArchiveReader*> TensorReader::unbroken_archive_of(TensorId tensor) const {
-  const TensorPlace place = model_->place(tensor);
-  if (!is_broken_[place.shard]) return &model_->reader(place.shard);
-  return fail(ErrorCode::ArchiveChanged, EIO,
-              label_of(tensor) + (model_->is_of_base(place.shard) ? ": the base of the delta has changed"
+Result<TensorReader::Found> TensorReader::find(TensorId tensor) const {
+  for (;;) {
+    const TensorPlace place = model_->place(tensor);
+    std::shared_lock lock(lock_of(place));
+    // With the lock: an edit may move the tensor (wait_for_readers()), also from the base of a delta to the
+    // delta, where it has another lock.
+    const Model& model = *model_;
+    if (model.place(tensor) != place) continue;
+    if (!is_broken_[place.shard])
+      return Found{&model.reader(place.shard), model.file_range(tensor), std::move(lock)};
+    return fail(ErrorCode::ArchiveChanged, EIO,
+                label_of(tensor) + (model.is_of_base(place.shard) ? ": the base of the delta has changed"
                                                                   : ": the archive's header has changed"));
+  }
 }
 
 Result<Bytes> TensorReader::read(TensorId tensor, ByteRange part) const {
-  const auto archive = unbroken_archive_of(tensor);
-  if (!archive) return tl::unexpected(archive.error());
-  std::shared_lock lock(lock_of(model_->place(tensor)));
-  // With the lock: an edit may move the tensor (end_moves()).
-  const std::uint64_t offset = model_->file_range(tensor).offset + part.offset;
-  auto mapped = (*archive)->map({offset, part.size_bytes});
+  auto found = find(tensor);
+  if (!found) return tl::unexpected(std::move(found).error());
+  const std::uint64_t offset = found->range.offset + part.offset;
+  auto mapped = found->archive->map({offset, part.size_bytes});
   if (!mapped) return pass_on(std::move(mapped));
-  if (!mapped->empty()) return Bytes(*mapped, std::move(lock));
+  if (!mapped->empty()) return Bytes(*mapped, std::move(found->lock));
   std::vector<std::byte> bytes = Bytes::buffer(part.size_bytes);
-  if (auto read = (*archive)->read_through(bytes, offset); !read) return pass_on(std::move(read));
+  if (auto read = found->archive->read_through(bytes, offset); !read) return pass_on(std::move(read));
   return Bytes(std::move(bytes));
 }
 
 Result<void> TensorReader::copy(TensorId tensor, std::uint64_t offset, std::span<std::byte> to) const {
-  const auto archive = unbroken_archive_of(tensor);
-  if (!archive) return tl::unexpected(archive.error());
-  const std::shared_lock lock(lock_of(model_->place(tensor)));
-  return (*archive)->read_through(to, model_->file_range(tensor).offset + offset);
+  const auto found = find(tensor);
+  if (!found) return tl::unexpected(found.error());
+  return found->archive->read_through(to, found->range.offset + offset);
 }
 
 ViewSource TensorReader::view_source() const {
@@ -56,17 +61,16 @@ ViewSource TensorReader::view_source() const {
     return copy(tensor, offset, to);
   };
   source.read_parts = [this](TensorId tensor, const ViewSource::Work& work) -> Result<void> {
-    const auto archive = unbroken_archive_of(tensor);
-    if (!archive) return tl::unexpected(archive.error());
-    const std::shared_lock lock(lock_of(model_->place(tensor)));
-    const ByteRange whole = model_->file_range(tensor);
+    const auto found = find(tensor);
+    if (!found) return tl::unexpected(found.error());
+    const ByteRange whole = found->range;
     std::vector<std::byte> scratch;
     return work(
         {.read =
              [&](ByteRange part) {
-               return (*archive)->read({whole.offset + part.offset, part.size_bytes}, scratch);
+               return found->archive->read({whole.offset + part.offset, part.size_bytes}, scratch);
              },
-         .copy_from = [&](const ByteSource::Copy& copy) { return (*archive)->copy_from(whole, copy); }});
+         .copy_from = [&](const ByteSource::Copy& copy) { return found->archive->copy_from(whole, copy); }});
   };
   source.read_header = [this](ByteRange range) -> Result<std::vector<std::byte>> {
     if (is_broken_[0]) {

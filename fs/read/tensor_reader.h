@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -66,7 +67,14 @@ class TensorReader {
     friend bool operator==(const ContentState&, const ContentState&) = default;
   };
   [[nodiscard]] ContentState content_state(TensorId tensor) const;
-  [[nodiscard]] Result<const ArchiveReader*> unbroken_archive_of(TensorId tensor) const;
+  /// Where a tensor's bytes are as long as its lock is held, and longer if no edit moves it.
+  struct Found {
+    const ArchiveReader* archive = nullptr;
+    ByteRange range;  // absolute
+    std::shared_lock<ReaderWriterLock> lock;
+  };
+  /// Takes the tensor's lock. EIO if its shard is broken.
+  [[nodiscard]] Result<Found> find(TensorId tensor) const;
   /// @return nothing if the tensor was changed meanwhile.
   [[nodiscard]] Result<std::optional<std::string>> try_checksum(TensorId tensor) const;
 

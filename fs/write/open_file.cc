@@ -9,8 +9,11 @@ Result<Staging*> PendingContent::stage() {
   if (staged_ != nullptr) return staged_;
   if (!group_) group_ = std::make_shared<TransactionGroup>(*model_);
   const std::scoped_lock lock(group_->mutex);
-  auto stage = group_->stage(model_->place(tensor_));
+  const Model& model = *model_;
+  staged_place_ = model.place(tensor_);
+  auto stage = group_->stage(staged_place_);
   if (stage) staged_ = *stage;
+  is_copy_ = staged_ != nullptr && model.is_of_base(staged_place_.shard);
   has_stage_ = staged_ != nullptr;
   return stage;
 }
@@ -50,15 +53,14 @@ Result<void> PendingContent::commit(const TransactionGroup::LockOf& lock_of, con
   // pieces() completes the stage. From here on the stage does not change, so readers may come in.
   if (auto completed = staged_->pieces(); !completed) return pass_on(std::move(completed));
   mutex.admit_readers();
-  auto committed =
-      in_turn({model_->place(tensor_).shard}, [&](const TransactionGroup::OptionsOf& options_of) {
-        const auto options_with_readers = [&](std::uint32_t shard) {
-          auto options = options_of(shard);
-          if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
-          return options;
-        };
-        return group_->commit(options_with_readers, lock_of);
-      });
+  auto committed = in_turn({staged_place_.shard}, [&](const TransactionGroup::OptionsOf& options_of) {
+    const auto options_with_readers = [&](std::uint32_t shard) {
+      auto options = options_of(shard);
+      if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
+      return options;
+    };
+    return group_->commit(options_with_readers, lock_of);
+  });
   mutex.send_readers_out();
   if (committed) {
     forget();
@@ -82,11 +84,12 @@ void PendingContent::forget() {
   if (made()) made()->forget();
   if (is_grouped_ && staged_ != nullptr) {
     const std::scoped_lock lock(group_->mutex);
-    group_->drop(model_->place(tensor_));
+    group_->drop(staged_place_);
   } else if (!is_grouped_) {
     group_.reset();
   }
   staged_ = nullptr;
+  is_copy_ = false;
   has_stage_ = false;
   was_refused = false;
   show_size();

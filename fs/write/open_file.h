@@ -103,6 +103,8 @@ class PendingContent {
 
   /// Returns the stage, and begins one if there is none. Not for a new tensor.
   Result<Staging*> stage();
+  /// Whether the stage is of a tensor of the base of a delta (TransactionGroup::stage()).
+  [[nodiscard]] bool is_copy() const { return is_copy_; }
   /// Whether something is staged, or is being committed. Needs no mutex.
   [[nodiscard]] bool has_stage() const { return has_stage_; }
   /// The stage, or null while nothing is pending.
@@ -157,6 +159,8 @@ class PendingContent {
   std::atomic<NewContent*> made_ = nullptr;  // to owned_; may be read without the mutex
   std::shared_ptr<TransactionGroup> group_;
   Staging* staged_ = nullptr;
+  TensorPlace staged_place_;  // the tensor's when the stage began: an edit may move it from a base to a delta
+  bool is_copy_ = false;
   std::atomic<bool> has_stage_ = false;
   Staging* parked_ = nullptr;
 };

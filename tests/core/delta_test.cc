@@ -142,7 +142,7 @@ TEST_CASE("a delta that is not sound is refused with its reason", "[core][delta]
     }
     CHECK(contains(refusal(metadata), "its metadata has no key " + std::string(sound[left_out].first)));
   }
-  CHECK(contains(refusal(with(0, "3")), "it has version \"3\", this program knows versions 1 to 2"));
+  CHECK(contains(refusal(with(0, "4")), "it has version \"4\", this program knows versions 1 to 3"));
   CHECK(contains(refusal(with(2, "0123")), "is no digest"));
   CHECK(contains(refusal(with(3, "0123456789ABCDEF0123456789ABCDEF")), "is no digest"));
   CHECK(contains(refusal(with(4, "{}")), "is not a JSON array"));
@@ -272,9 +272,42 @@ TEST_CASE("a delta on a base that lacks a shard names the shard", "[core][delta]
   CHECK(contains(opened.error().message, "s-1.safetensors"));
 }
 
-TEST_CASE("a model with a delta can't be written", "[core][delta][model]") {
+TEST_CASE("a model with a delta is written in the delta alone", "[core][delta][model]") {
   const DeltaFiles files;
   const auto opened = Model::open(files.base, {.access = Access::ReadWrite, .deltas = {files.delta}});
-  REQUIRE_FALSE(opened);
-  CHECK(opened.error().errno_value == EROFS);
+  REQUIRE(opened);
+  CHECK((*opened)->access() == Access::ReadWrite);
+  CHECK((*opened)->archive(0).access() == Access::ReadOnly);
+  CHECK((*opened)->archive(1).access() == Access::ReadWrite);
+  CHECK((*opened)->base()->tensors().size() == 4);
+}
+
+TEST_CASE("what edits add to a delta's metadata comes back", "[core][delta]") {
+  Delta delta{"b", kDigest, "", {"a"}, {{"format", "pt"}}, {{"b", 12, 3}}};
+  delta.renamed = {{"new \"ü\"", "old", Dtype::F32, {2, 3}}, {"", "scalar", Dtype::I8, {}}};
+  auto parsed = parse_delta(metadata_of(delta));
+  REQUIRE(parsed);
+  CHECK(parsed->base_bytes.empty());
+  CHECK(parsed->all_base_bytes.empty());
+  CHECK(parsed->renamed == delta.renamed);
+  delta.all_base_bytes = kDigest;
+  parsed = parse_delta(metadata_of(delta));
+  REQUIRE(parsed);
+  CHECK(parsed->all_base_bytes == kDigest);
+  const auto with = [&](std::string_view key, const char* value) {
+    Metadata metadata;
+    for (const auto& [known, old] : metadata_of(delta))
+      metadata.emplace_back(known, known == key ? value : old);
+    return refusal(metadata);
+  };
+  for (const char* wrong :
+       {"[1]", "[[]]", R"([["a","b","F32"]])", R"([["a","b",[1],"F32"]])", R"([["a","b","F32",[1],1]])",
+        R"([["a","b","F32",[-1]]])", R"([["a","b","F32",["1"]]])", R"([["a",1,"F32",[1]]])"}) {
+    INFO(wrong);
+    CHECK(contains(with("safetensorsfs.delta.renamed", wrong), "not [name, name in the base, dtype, shape]"));
+  }
+  CHECK(contains(with("safetensorsfs.delta.renamed", R"([["a","b","F31",[1]]])"), "unknown dtype \"F31\""));
+  CHECK(contains(with("safetensorsfs.delta.renamed", "[[[[[1]]]]]"), "byte "));
+  CHECK(contains(with("safetensorsfs.delta.renamed", "{}"), "is not a JSON array"));
+  CHECK(contains(with("safetensorsfs.delta.all_base_bytes", "12"), "is no digest"));
 }

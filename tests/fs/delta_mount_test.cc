@@ -69,12 +69,11 @@ void patch_file(const std::string& path, std::uint64_t offset, std::string_view 
 
 }  // namespace
 
-TEST_CASE_METHOD(MountedDelta, "a mount of a delta shows the variant, read-only", "[fs][delta]") {
+TEST_CASE_METHOD(MountedDelta, "a mount of a delta shows the variant", "[fs][delta]") {
   CHECK(path == base);
-  CHECK(filesystem->is_read_only());
+  CHECK_FALSE(filesystem->is_read_only());
   CHECK(content(ino("first")) == kOld);
   CHECK(content(ino("second")) == kNew);
-  CHECK(filesystem->open(ino("first"), O_WRONLY, 1).error().errno_value == EROFS);
   const auto root = [&](std::string_view key) {
     return filesystem->extended_attribute(kRootIno, fmt::format("user.safetensors.{}", key)).value();
   };

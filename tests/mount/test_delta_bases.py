@@ -74,7 +74,10 @@ def test_what_makes_no_variant_is_refused(single, mounts, tmp_path):
     assert "was made for another base" in why(single.base, f"{delta}:{single.deltas['quantized']}")
     assert "its metadata has no key safetensorsfs.delta" in why(single.base, shutil.copy(single.base, tmp_path / "copy.safetensors"))
     assert "is a directory of archives: a delta needs one model" in why(single.directory, delta)
-    assert "No such file" in why(single.base, tmp_path / "absent.safetensors")
+    assert "No such file" in why(single.base, f"{tmp_path / 'absent.safetensors'},ro")
+    assert "No such file" in why(single.base, f"{tmp_path / 'absent.safetensors'}:{delta}")
+    assert "No such file" in why(single.base, tmp_path / "absent" / "delta.safetensors")
+    assert not (tmp_path / "absent.safetensors").exists()
     assert "delta must be the path of a delta" in why(single.base, "")
 
 

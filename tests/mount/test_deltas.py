@@ -19,7 +19,7 @@ LEAVE_JOURNAL = mounted.BUILD / "tests" / "leave_journal"
 # ---- what is shown ----
 
 def test_variants_side_by_side_are_what_they_were_made_of(variants, mounts):
-    mounted_variants = {name: variants.mount(mounts, name) for name in VARIANTS}
+    mounted_variants = {name: variants.mount(mounts, name, options=",ro") for name in VARIANTS}
     for name, mount in mounted_variants.items():
         variants.check(mount, name)
         assert "comparing" not in mount.log()  # no byte of the base was read for the mount
@@ -37,8 +37,8 @@ def test_dots_of_names_may_be_directories(variants, mounts):
     assert (mount / "adapter/größe").exists() and not (mount / "layers/0/bias").exists()
 
 
-def test_every_change_is_refused(variants, mounts):
-    mount = variants.mount(mounts, "tuned")
+def test_read_only_every_change_is_refused(variants, mounts):
+    mount = variants.mount(mounts, "tuned", options=",ro")
     views = mount / ".safetensors"
     for path in (mount / "embed", mount / "odd", views / "archive.safetensors"):
         assert errno_of(open, path, "r+b") == errno.EROFS
@@ -152,7 +152,7 @@ def test_a_base_that_is_replaced_by_another_model_is_refused(single, mounts, tmp
 # ---- tools ----
 
 def test_tools_read_the_variant_behind_a_mount(variants, mounts, tmp_path):
-    mount = variants.mount(mounts, "tuned")
+    mount = variants.mount(mounts, "tuned", options=",ro")
     wanted = tuned(variants.tensors)
     view = mount / ".safetensors" / "archive.safetensors"
     whole = archive_file.save_with_reference(tmp_path / "whole.safetensors", wanted, {"variant": "tuned"})

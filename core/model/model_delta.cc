@@ -1,0 +1,92 @@
+// Lays deltas over a model (model.h).
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "core/model/model.h"
+
+namespace stfs {
+
+Result<std::unique_ptr<Model>> Model::add_delta(std::unique_ptr<Model> base,
+                                                const std::filesystem::path& delta,
+                                                const ModelOptions& options) {
+  auto archive = Archive::open(delta, options.access, *options.storage, options.io);
+  if (!archive) return pass_on(std::move(archive));
+  for (const Shard& shard : base->shards()) {
+    if (!shard.version) continue;
+    if (!shard.version->status.identity.same_file((*archive)->opened_status().identity)) continue;
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                fmt::format("{}: not usable as a delta: it is the same file as {}, which it would change",
+                            delta.string(), shard.path.string()));
+  }
+  auto model = lay_over(std::move(base), std::move(*archive), false);
+  if (!model) return tl::unexpected(std::move(model).error().within(delta.string()));
+  if (options.check_base) {
+    if (auto fits = options.check_base(**model); !fits) return pass_on(std::move(fits));
+  }
+  return model;
+}
+
+Result<std::unique_ptr<Model>> Model::lay_over(std::shared_ptr<const Model> base,
+                                               std::shared_ptr<Archive> archive, bool is_known) {
+  std::unique_ptr<Model> model(new Model());
+  model->path_ = base->path_;
+  model->is_sharded_ = true;
+  model->shards_ = base->shards_;
+  model->front_ = base->front_;
+  model->storage_ = base->storage_;
+  model->index_identity_ = base->index_identity_;
+  Shard& shard = model->shards_.emplace_back();
+  shard.path = archive->path();
+  shard.adopt(std::move(archive));
+  auto delta = parse_delta(shard.version->metadata());
+  if (!delta) return tl::unexpected(std::move(delta).error());
+  const TensorIndex& changed = shard.version->tensors();
+  // A base without one of its shards has another digest. The shard is the reason to tell.
+  if (auto whole = base->check_whole("a delta"); !whole) return pass_on(std::move(whole));
+  const auto fits = is_known ? check_names(*delta, changed, base->tensors())
+                             : check_delta(*delta, changed, base->tensors());
+  if (!fits) return tl::unexpected(fits.error());
+  model->delta_ = std::move(*delta);
+  model->delta_count_ = base->delta_count_ + 1;
+  model->metadata_ = &model->delta_->metadata;
+
+  std::unordered_set<std::string_view> removed(model->delta_->removed.begin(), model->delta_->removed.end());
+  std::unordered_map<std::string_view, const Delta::Renamed*> renamed;
+  for (const Delta::Renamed& one : model->delta_->renamed) renamed.emplace(one.from, &one);
+  std::vector<TensorPlace> places;
+  std::vector<Tensor> tensors;
+  for (std::uint32_t position = 0; position < base->tensors().size(); ++position) {
+    Tensor tensor = base->tensors()[position];
+    const auto other = renamed.find(tensor.name);
+    if (other != renamed.end()) {
+      tensor = {other->second->name, other->second->dtype, other->second->shape, tensor.data};
+    } else if (removed.contains(tensor.name) || changed.find(tensor.name)) {
+      continue;
+    }
+    places.push_back(base->place(position));
+    tensors.push_back(tensor);
+  }
+  for (std::uint32_t position = 0; position < changed.size(); ++position) {
+    places.push_back({model->top(), shard.version->ids.of(position)});
+    tensors.push_back(changed[position]);
+  }
+  model->base_ = std::move(base);
+  model->tensors_ = &model->merged_;
+  model->ids_ = &model->merged_ids_;
+  if (auto merged = model->merge_tensors(std::move(places), tensors); !merged)
+    return pass_on(std::move(merged));
+  return model;
+}
+
+std::vector<std::filesystem::path> Model::delta_paths() const {
+  std::vector<std::filesystem::path> paths;
+  for (const Shard& shard : shards().last(delta_count_)) paths.push_back(shard.path);
+  return paths;
+}
+
+}  // namespace stfs
