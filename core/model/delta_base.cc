@@ -15,7 +15,6 @@
 #include <thread>
 #include <utility>
 
-#include "core/archive/archive_writer.h"
 #include "core/base/checksum.h"
 #include "core/base/wall_clock.h"
 
@@ -106,36 +105,10 @@ std::vector<BaseFile> base_files_of(const Model& model) {
   return files;
 }
 
-bool has_proving_times(const Model& model) {
-  return std::ranges::none_of(base_files_of(model), [](const BaseFile& file) { return file.mtime_ns == 0; });
-}
-
-bool is_provable(const Model& model) {
-  return !model.delta()->all_base_bytes.empty() || has_proving_times(*model.base());
-}
-
 Result<std::string> digest_of_all_bytes(const Model& model, const GoesOn& goes_on) {
   std::vector<std::uint32_t> all(model.tensors().size());
   std::iota(all.begin(), all.end(), 0U);
   return digest_of_bytes(model, std::move(all), goes_on);
-}
-
-Result<void> create_delta(const std::filesystem::path& path, const Model& base,
-                          const std::string& all_base_bytes) {
-  if (auto whole = base.check_whole("a delta"); !whole) return whole;
-  const Delta delta{.base = base.path().filename(),
-                    .base_tensors = digest_of_tensors(base.tensors()),
-                    .base_bytes = {},
-                    .removed = {},
-                    .metadata = base.metadata(),
-                    .base_files = base_files_of(base),
-                    .all_base_bytes = all_base_bytes};
-  // Who may not read the base must not read what is made of it.
-  constexpr mode_t kReadWrite = 0666;
-  mode_t mode = kReadWrite;
-  for (const Shard& shard : base.shards()) mode &= shard.version->status.mode | S_IWUSR;
-  auto writer = ArchiveWriter::create(path, {}, metadata_of(delta), false, {.mode = mode});
-  return writer ? writer->finish() : pass_on(std::move(writer));
 }
 
 void wait_for_later_times(const Model& model) {

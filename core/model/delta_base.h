@@ -30,9 +30,6 @@ using GoesOn = std::function<bool(std::uint64_t size_bytes)>;
 
 /// The files of a model as the base of a new delta, in the order of shards().
 std::vector<BaseFile> base_files_of(const Model& model);
-/// Whether a delta that is edited (model_edit.h) will tell whether its base has changed: by the times of the
-/// files, or by Delta::all_base_bytes. Of a model with a delta.
-bool is_provable(const Model& model);
 /// Waits until the present tick of the kernel's file clock has passed, at most 20 ms. Before Linux 6.13 this
 /// clock is coarse: a file that was written to in this tick could be written to again without a change of its
 /// time. Call before the bytes are read.
@@ -42,13 +39,6 @@ Result<std::string> digest_of_bytes(const Model& model, std::vector<std::uint32_
                                     const GoesOn& goes_on);
 /// The digest "all_base_bytes" of a model as the base of a delta.
 Result<std::string> digest_of_all_bytes(const Model& model, const GoesOn& goes_on);
-/// Makes a delta without changes. It has no name before it is whole and on stable storage. EEXIST: the path
-/// exists.
-/// @param all_base_bytes  empty if is_provable() without it.
-Result<void> create_delta(const std::filesystem::path& path, const Model& base,
-                          const std::string& all_base_bytes);
-/// Whether the times of a model's files tell whether they change.
-bool has_proving_times(const Model& model);
 
 // Of a model with a delta on top:
 
@@ -72,5 +62,28 @@ enum class BaseCheck : std::uint8_t {
 Result<BaseCheck> check_base(const Model& model,
                              const std::function<void(std::uint64_t size_bytes, std::string_view why)>& begin,
                              const GoesOn& goes_on);
+
+// Of deltas that are edited (model_edit.h): nothing but the times of the base's files tells whether it has
+// changed, or a digest of all of its bytes.
+
+/// Runs before a base is read for that digest.
+using BeginDigest = std::function<void(const Model& base)>;
+
+/// Whether the times of a model's files tell whether they change.
+bool has_proving_times(const Model& model);
+/// Whether an edited delta on top of the model will tell whether its base has changed.
+bool is_provable(const Model& model);
+/// Reads the base if that is needed for is_provable().
+Result<void> make_provable(Model& model, const BeginDigest& begin, const GoesOn& goes_on);
+/// Makes a delta without changes. It has no name before it is whole and on stable storage. Nobody may read it
+/// who may not read the base. EEXIST: the path exists.
+/// @param all_base_bytes  empty if has_proving_times().
+Result<void> create_delta(const std::filesystem::path& path, const Model& base,
+                          const std::string& all_base_bytes);
+/// Makes the last of the deltas, if there is none.
+/// @param options  as for Model::open() of the source with its deltas.
+/// @return whether it was made.
+Result<bool> make_delta(const std::filesystem::path& source, const ModelOptions& options,
+                        const BeginDigest& begin, const GoesOn& goes_on);
 
 }  // namespace stfs

@@ -93,14 +93,6 @@ GoesOn until_end(const std::function<bool()>& is_ending) {
   return [&is_ending](std::uint64_t) { return is_ending == nullptr || !is_ending(); };
 }
 
-/// What tells an edited delta whether its base has changed, if the times of the base's files can't.
-Result<std::string> digest_of_base(const Model& base, const SourceOptions& options) {
-  if (has_proving_times(base)) return std::string();
-  log::info("{}: the times of its files prove nothing: reading {} for the delta {}", base.path().string(),
-            megabytes(base.data_size_bytes()), options.deltas.back().string());
-  return digest_of_all_bytes(base, until_end(options.is_ending));
-}
-
 /// Checks that a base has the bytes that the delta on top was made for.
 Result<void> check_base_of(const Model& model, const std::function<bool()>& is_ending) {
   const std::string base = model.path().string();
@@ -115,26 +107,6 @@ Result<void> check_base_of(const Model& model, const std::function<bool()>& is_e
   log::info("{}: fits {}{}", delta, base,
             *found == BaseCheck::Remembered ? ", which is remembered"
                                             : ", which can't be remembered: each mount compares them");
-  return {};
-}
-
-/// Makes the delta on top if there is none.
-Result<void> make_delta(const std::filesystem::path& source, const SourceOptions& options) {
-  const std::filesystem::path& path = options.deltas.back();
-  std::error_code ignored;
-  if (std::filesystem::exists(std::filesystem::symlink_status(path, ignored))) return {};
-  ModelOptions below{.is_strict = options.is_strict, .io = options.io, .deltas = options.deltas};
-  below.deltas.pop_back();
-  below.check_base = [&](const Model& model) { return check_base_of(model, options.is_ending); };
-  auto base = Model::open(source, below);
-  if (!base) return pass_on(std::move(base));
-  wait_for_later_times(**base);
-  base = Model::open(source, below);
-  if (!base) return pass_on(std::move(base));
-  auto digest = digest_of_base(**base, options);
-  if (!digest) return pass_on(std::move(digest));
-  if (auto made = create_delta(path, **base, *digest); !made) return made;
-  log::info("{}: made, as a delta without changes of {}", path.string(), (*base)->path().string());
   return {};
 }
 
@@ -175,14 +147,23 @@ Result<Source> open_directory(Source source, const std::vector<std::string>& arc
 }  // namespace
 
 Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, const SourceOptions& options) {
-  if (options.makes_delta && !options.is_read_only && !options.deltas.empty()) {
-    if (auto made = make_delta(source, options); !made) return pass_on(std::move(made));
-  }
   ModelOptions how{.access = options.is_read_only ? Access::ReadOnly : Access::ReadWrite,
                    .is_strict = options.is_strict,
                    .io = options.io,
                    .deltas = options.deltas,
                    .check_base = [&](const Model& model) { return check_base_of(model, options.is_ending); }};
+  const auto begin = [](const Model& base) {
+    log::info("{}: the times of its files prove nothing: reading {} for the delta", base.path().string(),
+              megabytes(base.data_size_bytes()));
+  };
+  if (options.makes_delta && !options.is_read_only && !options.deltas.empty()) {
+    auto made = make_delta(source, how, begin, until_end(options.is_ending));
+    if (!made) return pass_on(std::move(made));
+    if (*made) {
+      log::info("{}: made, as a delta without changes of {}", options.deltas.back().string(),
+                source.string());
+    }
+  }
   auto model = Model::open(source, how);
   std::string why_read_only;
   if (!model && how.access == Access::ReadWrite && is_refusal_to_write(model.error())) {
@@ -191,10 +172,9 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
     model = Model::open(source, how);
   }
   if (!model) return model;
-  if ((*model)->delta() && how.access == Access::ReadWrite && !is_provable(**model)) {
-    auto digest = digest_of_base(*(*model)->base(), options);
-    if (!digest) return pass_on(std::move(digest));
-    (*model)->keep_all_base_bytes(std::move(*digest));
+  if ((*model)->delta() && how.access == Access::ReadWrite) {
+    auto provable = make_provable(**model, begin, until_end(options.is_ending));
+    if (!provable) return pass_on(std::move(provable));
   }
   if (!why_read_only.empty()) log::info("{}: {}: mounted read-only", source.string(), why_read_only);
   for (const Shard& shard : (*model)->shards()) {

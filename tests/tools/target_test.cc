@@ -66,8 +66,7 @@ TEST_CASE("target finds the archive behind a mount's root and the tensor behind 
   CHECK(gone.error().message == "/mnt/m/c: its archive " + archive + ": has no tensor c any more");
 }
 
-TEST_CASE("target opens the variant behind a mount of a delta, and never to write it",
-          "[tools][target][delta]") {
+TEST_CASE("target opens the variant behind a mount of a delta", "[tools][target][delta]") {
   const test::TemporaryDirectory directory;
   const std::string base = directory.write("b.safetensors", kArchive);
   const std::string delta = directory.write("d.safetensors", test::archive_of({{"b", "z"}}));
@@ -83,10 +82,12 @@ TEST_CASE("target opens the variant behind a mount of a delta, and never to writ
   REQUIRE_FALSE(refused);
   CHECK(refused.error().message.find("/mnt/v: its archive " + base + ": ") == 0);
   CHECK(refused.error().message.find("not usable as a delta") != std::string::npos);
-  // A tensor lies in one of both files.
-  const auto tensor = tools::open_target("/mnt/v/b", Use::Tensors, {}, mount);
+  // A tensor lies in one of both files. Only both together tell its name, and what may be changed.
+  const auto tensor = tools::locate_target("/mnt/v/b", Use::Change, mount);
   REQUIRE(tensor);
-  CHECK(tensor->model->path() == delta);
+  CHECK(tensor->archive == base);
+  CHECK(tensor->deltas == std::vector<std::filesystem::path>{delta});
+  CHECK(tensor->tensor == "b");
 }
 
 TEST_CASE("target says which archive of a mount is gone", "[tools][target]") {

@@ -7,6 +7,7 @@
 #include <map>
 #include <ostream>
 
+#include "core/model/model_edit.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/target/journal_text.h"
 #include "tools/text/printable.h"
@@ -46,6 +47,7 @@ Change::Change(Streams& streams, const Model& model, const ChangeOptions& option
 Result<void> Change::stage(std::uint32_t tensor, const ReadPiece& read_piece) {
   auto staging = transaction_.stage(model_.place(tensor));
   if (!staging) return pass_on(std::move(staging));
+  staged_[tensor] = *staging;
   // Reserve the space for the whole new content, so that a lack of space is reported now.
   if (auto emptied = (*staging)->resize(0); !emptied) return emptied;
   const std::uint64_t size_bytes = (*staging)->target().size_bytes;
@@ -83,13 +85,38 @@ Result<void> Change::commit() {
     };
     return options;
   };
-  auto committed =
-      transaction_.commit(options_of, [this](TensorPlace) -> ReaderWriterLock& { return lock_; });
+  auto committed = transaction_.has_copies()
+                       ? commit_copies(options_of)
+                       : transaction_.commit(
+                             options_of, [this](TensorPlace) -> auto& { return lock_; });
   progress_.reset();
   if (committed && guard_ && interrupted()) {
     report_failure(streams_, "the interrupt came after the commit: the change is complete");
   }
   return committed;
+}
+
+Result<void> Change::commit_copies(const TransactionGroup::OptionsOf& options_of) {
+  auto edit = ModelEdit::of(model_);
+  if (!edit) return pass_on(std::move(edit));
+  for (const auto& [position, stage] : staged_) {
+    const Tensor tensor = model_.tensors()[position];
+    auto put = edit->put(std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()});
+    if (!put) return put;
+  }
+  if (auto begun = edit->begin(options_.uses_locks); !begun) return begun;
+  std::vector<std::byte> buffer;
+  for (const auto& [position, stage] : staged_) {
+    Staging* const place = edit->stage(model_.tensors()[position].name);
+    if (place == nullptr) continue;  // it has no bytes
+    const auto all_is_staged = [](std::span<std::byte>, std::uint64_t) { return Result<void>(); };
+    for (std::uint64_t offset = 0; offset < stage->size_bytes(); offset += buffer.size()) {
+      buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, stage->size_bytes() - offset)));
+      if (auto read = stage->read(buffer, offset, all_is_staged); !read) return read;
+      if (auto written = place->write(buffer, offset); !written) return written;
+    }
+  }
+  return edit->commit(options_of, [this](TensorPlace) -> ReaderWriterLock& { return lock_; });
 }
 
 void report_recovered(Streams& streams, const Model& model) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -45,12 +46,16 @@ class Change {
   Result<void> commit();
 
  private:
+  /// Commits tensors of the base of a delta: the delta gets them.
+  Result<void> commit_copies(const TransactionGroup::OptionsOf& options_of);
+
   Streams& streams_;
   const Model& model_;
   CommitOptions options_;
   std::uint64_t total_bytes_;
   TransactionGroup transaction_;
-  ReaderWriterLock lock_;  // for commit(); no other thread reads this model
+  std::map<std::uint32_t, Staging*> staged_;  // by the tensor's position
+  ReaderWriterLock lock_;                     // for commit(); no other thread reads this model
   std::optional<InterruptGuard>
       guard_;  // declared before progress_ and destroyed after it, as progress_ writes
   std::optional<Progress> progress_;

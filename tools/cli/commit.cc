@@ -115,6 +115,7 @@ std::string summary_of(const DeltaMerge& merge) {
   add("changed", merge.replaced.size() + merge.remade.size(), "tensor");
   add("added", merge.added.size(), "tensor");
   add("removed", merge.removed.size(), "tensor");
+  add("renamed or retyped", merge.renamed.size(), "tensor");
   add("set", merge.metadata.size(), "key");
   return fmt::format("{}, {}", text, human_size(merge.size_bytes));
 }
@@ -131,6 +132,10 @@ void print_names(const DeltaMerge& merge, const Model& changed, std::ostream& ou
   print("change", merge.remade);
   print("add", merge.added);
   for (const std::string& name : merge.removed) out << fmt::format("remove {}\n", printable_name(name));
+  for (const Delta::Renamed& renamed : merge.renamed) {
+    out << fmt::format("rename {} to {}: {} {}\n", printable_name(renamed.from), printable_name(renamed.name),
+                       name_of(renamed.dtype), shape_text(renamed.shape));
+  }
   for (const auto& [key, value] : merge.metadata) {
     out << fmt::format("{} metadata {}\n", value ? "set" : "unset", printable(key));
   }
@@ -194,6 +199,8 @@ void print_merged(const CommitRequest& request, const std::string& base, const E
     document["replaced"] = names_of(replaced, changed);
     document["added"] = names_of(merge.added, changed);
     document["removed"] = merge.removed;
+    document["renamed"] = Json::object();
+    for (const Delta::Renamed& renamed : merge.renamed) document["renamed"][renamed.from] = renamed.name;
     document["metadata"] = Json::object();
     for (const auto& [key, value] : merge.metadata) {
       document["metadata"][key] = value ? Json(*value) : Json(nullptr);
@@ -218,6 +225,12 @@ void print_merged(const CommitRequest& request, const std::string& base, const E
 
 int merge_in_place(const CommitRequest& request, const std::string& base, const OpenDelta& delta,
                    Streams& streams) {
+  if (!request.options.is_dry_run && !request.options.change.has_no_locks &&
+      delta.model->archive(0).has_other_readers()) {
+    return report_failure(streams, request.delta +
+                                       ": is mounted, or another program has it open: unmount it "
+                                       "first, since it will not fit its base any more");
+  }
   // First: it recovers the base. Both models are open then, and this process must not be a reader of the
   // base when the edit begins: so the other one is closed at once.
   auto target = open_for_edit(base, streams);
@@ -284,7 +297,7 @@ int write_into(const CommitRequest& request, const std::string& base, const Open
 int commit(const Arguments& arguments, Streams& streams) {
   CommitRequest request;
   CommandLine line("commit", "Merge a delta into its base, completely or not at all.", kCommitExamples);
-  line.positional(request.delta, "DELTA", "Archive that stfs diff --out has written.");
+  line.positional(request.delta, "DELTA", "Archive that stfs diff --out or a mount has written.");
   line.text(request.base, "--base", "TARGET",
             "The base: archive, sharded model, or root of a mount. Default: the one that DELTA names.");
   line.text(request.into, "--into", "OUT", "Write base and delta as the new archive OUT. Change neither.");

@@ -26,12 +26,9 @@ Result<ModelOptions> model_options(const stfs_open_options& given) {
   }
   options.is_strict = given.is_strict != 0;
   if (given.is_writable != 0) options.access = Access::ReadWrite;
-  for (std::size_t at = 0; at < given.delta_count; ++at) options.deltas.emplace_back(given.deltas[at]);
+  for (std::size_t at = 0; at < given.delta_count; ++at)
+    options.deltas.push_back(std::filesystem::absolute(given.deltas[at]));
   if (options.deltas.empty()) return options;
-  if (given.is_writable != 0) {
-    return fail(ErrorCode::ReadOnly, EROFS,
-                "stfs_open: a model with a delta is read-only: open it without is_writable");
-  }
   options.check_base = [](const Model& model) -> Result<void> {
     auto checked = check_base(
         model, [](std::uint64_t, std::string_view) {}, [](std::uint64_t) { return true; });
@@ -64,6 +61,11 @@ stfs_model* stfs_open(const char* path, const stfs_open_options* options, stfs_e
     shared->named = path;
     shared->options = std::move(*known);
     shared->is_forgiving = given->is_forgiving != 0;
+    if (shared->options.access == Access::ReadWrite && !shared->options.deltas.empty()) {
+      auto made = make_delta(
+          shared->named, shared->options, [](const Model&) {}, [](std::uint64_t) { return true; });
+      if (!made) return pass_on(std::move(made));
+    }
     auto opened = shared->open();
     if (!opened) return pass_on(std::move(opened));
     shared->named = std::filesystem::absolute(path);

@@ -39,6 +39,7 @@ Result<ModelEdit*> stfs_edit::structure() {
     return refuse(shared->named.string() +
                   ": is a tensor's file: only its bytes can change; open the mount or the archive");
   }
+  if (auto provable = shared->make_editable(*target->model); !provable) return pass_on(std::move(provable));
   writer = std::move(target->model);
   auto begun = ModelEdit::of(*writer);
   if (!begun) return pass_on(std::move(begun));
@@ -69,7 +70,8 @@ Result<void> stfs_edit::put(std::string name, NewTensor tensor) {
     }
     if (at) {
       const Tensor known = model.tensors()[*at];
-      is_alike = known.dtype == tensor.dtype && std::ranges::equal(known.shape, tensor.shape);
+      is_alike = known.dtype == tensor.dtype && std::ranges::equal(known.shape, tensor.shape) &&
+                 !model.is_of_base(model.place(*at).shard);
     }
   }
   if (!is_alike) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/model/delta_base.h"
 #include "tools/libstfs/handles.h"
 #include "tools/target/journal_text.h"
 #include "tools/target/target.h"
@@ -42,12 +43,19 @@ Result<std::shared_ptr<const OpenedModel>> EditableModel::open() const {
   const bool is_writable = options.access == Access::ReadWrite;
   auto target = tools::open_target(named, is_writable ? tools::Use::Change : tools::Use::Tensors, options);
   if (!target) return pass_on(std::move(target));
+  if (auto provable = make_editable(*target->model); !provable) return pass_on(std::move(provable));
   auto opening = std::make_shared<OpenedModel>();
   opening->model = std::move(target->model);
   opening->only = target->tensor;
   opening->not_shown = tools::not_shown_beside(*opening->model);
   if (is_forgiving) opening->maps = std::make_shared<const ForgivingMaps>(*opening->model);
   return opening;
+}
+
+Result<void> EditableModel::make_editable(Model& model) const {
+  if (options.access != Access::ReadWrite || !model.delta()) return {};
+  return make_provable(
+      model, [](const Model&) {}, [](std::uint64_t) { return true; });
 }
 
 void EditableModel::let_go() {

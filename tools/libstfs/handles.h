@@ -56,6 +56,8 @@ struct EditableModel {
   void let_go();
   /// Replaces `opened`. On failure it is null.
   Result<void> open_again();
+  /// Prepares an opening with a delta for edits: reads the base if its times prove nothing.
+  Result<void> make_editable(Model& model) const;
   /// Whether tensors or snapshots pin a model that was let go.
   [[nodiscard]] bool has_pins() const;
 };

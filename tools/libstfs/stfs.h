@@ -127,9 +127,10 @@ typedef struct stfs_open_options {
    * used. */
   int32_t is_forgiving;
   int32_t unused; /* 0 */
-  /* Paths of deltas whose changes the model shows on top of `path`, each on top of those before it. Such a
-   * model is read-only (EROFS with is_writable). stfs_open() checks that the base is the one that each delta
-   * was made for: in most cases by sizes and times of files, otherwise it reads the tensors that are kept. */
+  /* Paths of deltas whose changes the model shows on top of `path`, each on top of those before it. With
+   * is_writable, edits go to the last one, which is made if it does not exist. stfs_open() checks that the
+   * base is the one that each delta was made for: in most cases by sizes and times of files, otherwise it
+   * reads the tensors that are kept. */
   const char* const* deltas;
   size_t delta_count;
   int32_t

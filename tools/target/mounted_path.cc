@@ -83,9 +83,16 @@ std::optional<fs::path> mount_above(const fs::path& named, const AttributeReader
 Result<TargetPath> locate_in_mount(const fs::path& named, std::string archive, Use use,
                                    const AttributeReader& attributes) {
   TargetPath path{.archive = std::move(archive), .is_mounted = true};
-  if (const auto deltas = attributes(named, kDeltaAttribute)) path.deltas = split_deltas(*deltas);
-  if (use == Use::Model) return path;
   auto tensor = attributes(named, kNameAttribute);
+  auto deltas = attributes(named, kDeltaAttribute);
+  if (const auto root = tensor ? mount_above(named, attributes) : std::nullopt) {
+    // A tensor tells the file that has its bytes. With a delta it may have another name there.
+    deltas = attributes(*root, kDeltaAttribute);
+    const auto base = attributes(*root, kArchiveAttribute);
+    if (deltas && base) path.archive = *base;
+  }
+  if (deltas) path.deltas = split_deltas(*deltas);
+  if (use == Use::Model) return path;
   const auto view = view_at(named, attributes);
   const Kind kind = view ? view->kind : tensor ? Kind::OwnFile : Kind::Root;
   const bool is_whole_model = kind == Kind::Root || (kind == Kind::Archive && use != Use::Change);

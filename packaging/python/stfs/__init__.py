@@ -19,7 +19,7 @@
             model.metadata["author"] = "me"
 
     stfs.diff("model.safetensors", "tuned.safetensors").changed     # what differs, with statistics
-    stfs.open("model.safetensors", delta="tuned.delta.safetensors")     # the tuned model, for reading
+    stfs.open("model.safetensors", delta="tuned.delta.safetensors")     # the tuned model; "r+": changes go there
 
     lease = stfs.attach("/tmp/model.sock")              # tensors of `stfs serve`: in milliseconds, without a copy
     torch.from_dlpack(lease["lm_head.weight"])

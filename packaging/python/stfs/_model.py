@@ -44,8 +44,8 @@ def open(path: StrPath, mode: str = "r", *, io: str = "auto", strict: bool = Fal
     io      "auto" maps the archive, except on file systems where a map is not reliable (NFS, FUSE, ...); "mmap" always
             maps it, "pread" always reads it
     strict  refuses a model whose index and shards disagree
-    delta   a delta, or several, each on top of those before it: the model shows their changes on top of `path`, for
-            reading only. Checks that the base is the one that each delta was made for: in most cases by sizes and times
+    delta   a delta, or several, each on top of those before it: the model shows their changes on top of `path`. With
+            "r+" all changes go to the last one, which is made if it does not exist, and `path` stays as it is. Checks that the base is the one that each delta was made for: in most cases by sizes and times
             of files, otherwise it reads the tensors that are kept. ValueError: it is another one
 
     Warns (NotShownWarning) if a journal beside an archive cannot be read and may hold a newer commit.
@@ -85,8 +85,6 @@ class Model(Mapping[str, Tensor]):
             raise ValueError(f"mode={mode!r}: 'r' or 'r+'")
         self._named = os.fspath(path)
         deltas = [] if delta is None else [delta] if isinstance(delta, (str, os.PathLike)) else list(delta)
-        if deltas and mode != "r":
-            raise ValueError("a model with a delta is for reading only: mode='r'")
         self._handle = _stfs.Model(self._named, _IO[io], strict, mode == "r+", deltas)
         self._changes = Changes(self._handle, str(self._named), mode == "r+")
         # The warning names the line of the program.
