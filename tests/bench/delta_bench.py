@@ -2,7 +2,7 @@
 """What a mount of a delta costs beside a mount of its base alone.
 
 open: the time to mount an archive of twice as many tensors as the delta, with and without the delta, in turn.
-read: a tensor that the delta keeps, through both mounts, in turn: in order and at random places.
+read: a tensor that the delta keeps, through both mounts, in turn: in order and at random places; writable, and read-only.
 
     tests/bench/delta_bench.py [--tensors 10000] [--size 1G] [--rounds 5] [--only open,read] [--json FILE]
 """
@@ -22,7 +22,7 @@ from readers import random_reads_per_second, read_sequentially, sum_mapped
 
 MEASURES = ("open", "read")
 SMALL_BYTES = 4096
-PLAIN, DELTA = "base alone, ro", "base and delta"
+PLAIN, DELTA = "base alone", "base and delta"
 READ_GOAL = Goal(0.95)
 OPEN_GOAL_MS = 50
 
@@ -45,7 +45,7 @@ def measure_open(session: Session, tensors: int) -> None:
     write_archive(base, names(1))
     write_archive(variant, names(2))
     delta = make_delta(session, base, variant)
-    servers = {PLAIN: ours(base, session.path("plain"), "ro"),
+    servers = {PLAIN: ours(base, session.path("plain")),
                DELTA: ours(base, session.path("delta"), f"delta={delta}")}
 
     def milliseconds(way: str) -> float:
@@ -62,14 +62,16 @@ def measure_open(session: Session, tensors: int) -> None:
         added, None, (Goal(OPEN_GOAL_MS, is_at_most=True),))}, higher_is_better=False)
 
 
-def measure_read(session: Session, size_bytes: int) -> None:
+def measure_read(session: Session, size_bytes: int, option: str) -> None:
+    """option: "" or "ro"."""
     base, variant = session.path("large.safetensors"), session.path("patched.safetensors")
     large = Content(size_bytes, 1)
     write_archive(base, [PlannedTensor("before", Content(13, 0)), PlannedTensor("large", large)])
     write_archive(variant, [PlannedTensor("before", Content(13, 7)), PlannedTensor("large", large)])
     delta = make_delta(session, base, variant)
-    mounts = {PLAIN: session.serve(ours(base, session.path("plain"), "ro")),
-              DELTA: session.serve(ours(base, session.path("delta"), f"delta={delta}"))}
+    mounts = {PLAIN: session.serve(ours(base, session.path("plain"), option)),
+              DELTA: session.serve(ours(base, session.path("delta"), f"delta={delta}{option and ',' + option}"))}
+    title = "read-only mounts" if option else "writable mounts"
     for server in mounts.values():
         (server.path / "before").read_bytes()  # the driver raises the readahead with the first open
 
@@ -90,7 +92,7 @@ def measure_read(session: Session, size_bytes: int) -> None:
                 for way, server in mounts.items()}
 
     table = session.table
-    table.measure("an unchanged tensor, archive cached, FUSE not", "GB/s",
+    table.measure(f"{title}: an unchanged tensor, archive cached, FUSE not", "GB/s",
                   ways(lambda path: bytes_per_second(path, read_sequentially)), from_archive)
     table.measure("the same, FUSE cached", "GB/s", ways(lambda path: bytes_per_second(path, read_sequentially)),
                   lambda way: read_sequentially(mounts[way].path / "large"))
@@ -98,6 +100,10 @@ def measure_read(session: Session, size_bytes: int) -> None:
                   lambda way: read_sequentially(mounts[way].path / "large"))
     table.measure("the same, 4 KiB at random places", "reads/s", ways(lambda path: random_reads_per_second(path, 1)),
                   lambda way: read_sequentially(mounts[way].path / "large"))
+    for server in mounts.values():
+        server.stop()
+    for path in (base, delta):
+        path.unlink()
 
 
 def main() -> int:
@@ -111,7 +117,8 @@ def main() -> int:
         if "open" in chosen:
             session.run("open", lambda: measure_open(session, arguments.tensors))
         if "read" in chosen:
-            session.run("read", lambda: measure_read(session, size_bytes))
+            for option in ("", "ro"):
+                session.run("read", lambda option=option: measure_read(session, size_bytes, option))
         return session.finish(arguments.json, {"tensors": arguments.tensors, "size_bytes": size_bytes})
 
 

@@ -304,3 +304,42 @@ TEST_CASE("a delta with names that don't fit its base is refused", "[core][delta
   CHECK(contains(why({{"x", "a", Dtype::U8, {16}}, {"x", "b", Dtype::U8, {16}}}),
                  "tensor \"x\" is in the model twice"));
 }
+
+TEST_CASE("a hostile delta is refused, or shows tensors that can be read", "[core][delta]") {
+  EditedDelta delta(base_of_five());
+  auto edit = ModelEdit::of(*delta.model);
+  REQUIRE(edit);
+  REQUIRE(edit->rename(std::vector<ModelEdit::Renaming>{{"a", "b"}, {"b", "a"}}));
+  REQUIRE(edit->remove("d"));
+  PlainModel due = delta.plain();
+  std::swap(due.tensors["a"], due.tensors["b"]);
+  due.tensors.erase("d");
+  delta.commit(*edit, due);
+  const Metadata sound = metadata_of(*delta.model->delta());
+  std::mt19937 random(7);
+  const std::string alphabet = "[]\",:{}abcd019eFU8\\";
+  const std::string path = delta.directory / "hostile.safetensors";
+  int opened_count = 0;
+  for (int round = 0; round < 2000; ++round) {
+    Metadata hostile;
+    for (const auto& [key, value] : sound) {
+      std::string text(value);
+      const bool is_list = key.ends_with(".renamed") || key.ends_with(".removed");
+      for (std::size_t count = is_list ? random() % 3 : 0; count > 0 && !text.empty(); --count)
+        text[random() % text.size()] = alphabet[random() % alphabet.size()];
+      hostile.emplace_back(key, text);
+    }
+    auto writer = ArchiveWriter::create(path, {}, hostile, true, {.slack_bytes = 0});
+    REQUIRE(writer);
+    REQUIRE(writer->finish());
+    const auto opened = Model::open(delta.base_path, {.deltas = {path}});
+    if (!opened) {
+      CHECK(opened.error().errno_value == EINVAL);
+      continue;
+    }
+    ++opened_count;
+    for (const auto& [name, tensor] : plain_of(**opened).tensors)
+      CHECK(tensor.bytes.size() == data_size_bytes(tensor.dtype, tensor.shape).value());
+  }
+  CHECK(opened_count > 100);
+}
