@@ -1,7 +1,11 @@
 // Implements the handlers that look up and list, and those that make, fill, move and remove transactions.
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <future>
+#include <iterator>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -134,13 +138,27 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
   }
 }
 
+/// The supplementary groups of the program that waits for the request. None if /proc does not tell.
+std::vector<gid_t> groups_of_caller(fuse_req_t req) {
+  constexpr int kMostGroups = 1 << 16;  // NGROUPS_MAX
+  std::vector<gid_t> groups(16);
+  int count = fuse_req_getgroups(req, static_cast<int>(groups.size()), groups.data());
+  if (count > static_cast<int>(groups.size())) {
+    groups.resize(static_cast<std::size_t>(std::min(count, kMostGroups)));
+    count = fuse_req_getgroups(req, static_cast<int>(groups.size()), groups.data());
+  }
+  groups.resize(static_cast<std::size_t>(std::clamp(count, 0, static_cast<int>(groups.size()))));
+  return groups;
+}
+
 void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
   guarded_slowly(req, parent, Request::Mkdir, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent);
     // The request must not be used after its reply, so the mount is fetched first.
     const Forest& forest = forest_of(req);
     const fuse_ctx& caller = *fuse_req_ctx(req);
-    const auto made = model->make_directory(parent, name, {.uid = caller.uid, .gid = caller.gid});
+    const auto made = model->make_directory(
+        parent, name, {.uid = caller.uid, .gid = caller.gid, .other_groups = groups_of_caller(req)});
     if (!made) return reply_refused(req, parent, name, made.error());
     const fuse_entry_param entry = entry_of(model, *made, parent);
     model.note_lookup(entry.ino);
@@ -183,30 +201,52 @@ void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
   });
 }
 
+/// Forgets the names that a transaction's commit has changed: the caller may use them next. The kernel holds
+/// locks of the transactions' directories. A program that removes one of these holds the lock of
+/// `.safetensors`, or of the root, and waits for ours: so the wait has an end, and names below
+/// `.safetensors`, which the kernel asks for each time, come last.
+void forget_names(Mount& mount, std::vector<Invalidator::Entry> entries) {
+  constexpr std::chrono::seconds kPatience{2};
+  if (entries.empty()) return;
+  const auto of_views = std::ranges::partition(entries, [](const Invalidator::Entry& entry) {
+    const Ino directory = InodeSpace::local(entry.first);
+    return directory != kHiddenIno && !Views::owns(directory);
+  });
+  std::vector<Invalidator::Entry> last(std::move_iterator(of_views.begin()),
+                                       std::move_iterator(of_views.end()));
+  entries.erase(of_views.begin(), of_views.end());
+  const auto done = std::make_shared<std::promise<void>>();
+  const auto is_done = done->get_future();
+  mount.invalidator->forget_entries(std::move(entries));
+  mount.invalidator->run([done] { done->set_value(); });
+  mount.invalidator->forget_entries(std::move(last));
+  static_cast<void>(is_done.wait_for(kPatience));
+}
+
 void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t new_parent,
                const char* new_name, unsigned flags) {
   guarded_slowly(req, parent, Request::Rename,
                  [=, from = std::string(name), to = std::string(new_name)](const Forest::Pin& model) {
-                   const bool is_transaction = TransactionDirectory::owns(InodeSpace::local(parent));
+                   const Ino local = InodeSpace::local(parent);
+                   const bool is_transaction = TransactionDirectory::owns(local);
                    const auto renamed = forest_of(req).rename(parent, from, new_parent, to, flags);
                    if (!renamed) {
                      forest_of(req).activity(model).note_refused_commit();
-                     return is_transaction ? reply_error(req, parent, renamed.error())
-                                           : reply_refused(req, parent, from, renamed.error());
+                     // A commit logs its failure itself.
+                     const bool is_logged = is_transaction && !TransactionDirectory::is_transaction(local);
+                     return is_logged ? reply_error(req, parent, renamed.error())
+                                      : reply_refused(req, parent, from, renamed.error());
                    }
                    Mount& mount = mount_of(req);
-                   if (is_transaction) {
-                     forget_outdated(mount, *renamed);
-                     mount.invalidator->run([req] { fuse_reply_err(req, 0); });
-                   } else if (const Ino local = InodeSpace::local(parent);
-                              local == kHiddenIno || PretrainedDirectory::owns(local)) {
-                     // A checkpoint: no page is locked, and only bytes are stale that the caller may read
-                     // next.
+                   if (is_transaction || local == kHiddenIno || PretrainedDirectory::owns(local)) {
+                     // A commit: the caller may read next what is stale. No page is locked, and forgetting a
+                     // page needs no directory's lock.
                      for (const Stale& stale : renamed->stale) {
                        for (const Stale& view : model->stale_views(stale))
                          mount.invalidator->forget_here(view);
                        mount.invalidator->forget_here(stale);
                      }
+                     forget_names(mount, renamed->entries);
                      fuse_reply_err(req, 0);
                    } else {
                      fuse_reply_err(req, 0);

@@ -34,11 +34,11 @@ Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& op
       views_(model_, tree_, reader_.view_source(), *activity_),
       pretrained_(model_->path(), model_->delta_paths(), [this] { return views_.present(Views::kArchive); }),
       transactions_(model_, tree_,
-                    [this](TensorId tensor) -> Result<TransactionDirectory::TensorVersion> {
+                    [this](TensorId tensor) -> Result<TensorVersion> {
                       const std::uint64_t generation = states_.of(tensor).generation;
                       auto sum = reader_.checksum(tensor);
                       if (!sum) return pass_on(std::move(sum));
-                      return TransactionDirectory::TensorVersion{generation, std::move(*sum)};
+                      return TensorVersion{generation, std::move(*sum)};
                     }),
       hidden_(views_, pretrained_, transactions_),
       may_be_cached_(model_->ids().end()),
@@ -123,9 +123,8 @@ Result<struct stat> Filesystem::stat_of(const Node& node) const {
   if (PretrainedDirectory::owns(node.ino)) return stat_of_pretrained(node);
   if (node.is_view()) return stat_of_view(node);
   if (node.kind == Node::Kind::Draft) {
-    const auto draft = drafts_.find(node.ino);
-    if (!draft) return no_such_inode(node.ino);
-    return stat_of_draft(node, *draft->content);
+    const auto content = shared_content(node);
+    return content ? Result<struct stat>(stat_of_draft(node, *content)) : no_such_inode(node.ino);
   }
   return node.is_directory() ? stat_of_directory(node) : stat_of_tensor(node);
 }
@@ -379,7 +378,13 @@ void Filesystem::visit_known(const std::function<void(Ino directory, std::string
 
 void Filesystem::set_mtime(Ino ino, struct timespec mtime) {
   const Node node = resolve(ino);
-  if (!node.exists() || node.is_directory() || node.is_view() || node.kind == Node::Kind::Draft) return;
+  if (!node.exists() || node.is_directory() || node.is_view()) return;
+  if (node.kind == Node::Kind::Draft) {
+    const auto content = shared_content(node);
+    NewTensor* const made = content ? content->made()->tensor() : nullptr;
+    if (made != nullptr) made->set_mtime(ns_of(mtime));
+    return;
+  }
   const auto staged = node.is_staged() ? transactions_.content(node.ino) : nullptr;
   if (staged) return open_files_.keep_mtime(*staged, mtime);
   open_files_.keep_mtime(node.ino, mtime);

@@ -33,6 +33,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -328,6 +329,8 @@ class Filesystem {
   [[nodiscard]] Result<std::string> tensor_attribute(TensorId tensor, std::string_view key) const;
   [[nodiscard]] Result<std::string> root_attribute(std::string_view key) const;
   [[nodiscard]] Result<std::string> delta_attribute() const;
+  /// EACCES if some users may read one shard but not all.
+  [[nodiscard]] Result<void> check_metadata_readable() const;
   /// @param ino  of the model.
   [[nodiscard]] Result<std::string> view_attribute(Ino ino, std::string_view key) const;
   /// The path of a tensor's file from the mount's root. ENODATA if it was deleted.
@@ -373,8 +376,28 @@ class Filesystem {
   /// @return nothing if no program has the tensor open for writing, or has written bytes already.
   std::optional<Result<void>> set_pending_form(TensorId tensor, std::string_view key,
                                                const std::string& value);
+  /// The same for one content. @return false if bytes were written or it was closed.
+  Result<bool> form_open_content(PendingContent& content, const std::string& name, Dtype dtype,
+                                 std::string_view key, const std::string& value) const;
   /// @return false if it has become a tensor.
   bool remove_draft(const Drafts::Draft& draft);
+
+  // Edits of the structure in a transaction (filesystem_staged.cc).
+  /// Why its maker can't stage edits of the structure, if so: check_editable(), or EACCES if he may not write
+  /// every shard.
+  [[nodiscard]] Result<void> check_staging(Ino transaction) const;
+  Result<OpenFile*> open_staged(const Node& node, int flags, pid_t opener);
+  Result<Created> create_staged(Ino transaction, std::string_view name, int flags, pid_t opener);
+  Result<Outdated> rename_staged(Ino transaction, std::string_view name, std::string_view new_name,
+                                 unsigned flags);
+  Result<Outdated> set_staged_attribute(const Node& node, std::string_view key,
+                                        const std::optional<std::string>& value, int flags);
+  Result<void> set_staged_form(const Node& node, std::string_view key, const std::string& value);
+  [[nodiscard]] Result<std::string> staged_attribute(const Node& node, std::string_view key) const;
+  /// A JSON list.
+  [[nodiscard]] std::string deleted_names(Ino transaction) const;
+  /// @param outdated  gets what the kernel must forget, unless it fails.
+  Result<void> commit_staged(const TransactionEdit& staged, Outdated& outdated);
 
   // Edits of the structure (filesystem_edit.cc).
   struct StructureChange {
@@ -385,8 +408,10 @@ class Filesystem {
     std::function<Result<void>(ModelEdit&)> fill = [](ModelEdit&) { return Result<void>(); };
     /// Changes the numbers of directories, before the new names are shown.
     std::function<void()> renumber{};
-    /// The ids that were given to new tensors beforehand, by name. A tensor of the base of a delta that gets
-    /// new bytes keeps its id; its file is then not `touched`.
+    /// Runs if another process has changed an archive: its error ends the edit.
+    std::function<Result<void>()> check{};
+    /// The ids that were given to new tensors beforehand, by name. A tensor that gets new bytes in another
+    /// place keeps its id; its file is then not `touched`.
     std::unordered_map<std::string, TensorId> ids{};
     /// Only bytes of tensors change: `-o edit=off` allows it.
     bool is_patch = false;
@@ -432,6 +457,10 @@ class Filesystem {
   void show_directories();
   Result<Outdated> set_metadata(std::string_view key, const std::optional<std::string>& value, int flags);
   Result<Outdated> retype(TensorId tensor, std::string_view key, const std::string& value);
+  static Result<void> check_metadata(std::string_view key, const std::optional<std::string>& value);
+  /// The form that a tensor's bytes get if an attribute is set. A shape may need another size.
+  static Result<NewTensor::Form> retyped(std::string_view name, NewTensor::Form now, std::string_view key,
+                                         const std::string& value);
   static Result<Dtype> dtype_of_text(const std::string& text);
   static Result<std::vector<std::uint64_t>> shape_of_attribute(const std::string& text);
   Versioned<Model> model_;
@@ -463,6 +492,7 @@ class Filesystem {
   std::atomic<bool> is_refused_ = false;
   // One edit of the structure at a time; taken before all turns.
   std::mutex structure_mutex_;
+  std::set<std::uint32_t> left_shards_;  // tensors have left places in them that nobody reads; guarded by it
   std::atomic<std::uint32_t> next_id_;
   std::atomic<bool> has_new_index_ = false;
   Epochs::Number last_edit_ = 0;  // ends when no call from before the last edit is running

@@ -130,16 +130,7 @@ Result<void> Filesystem::patch_to_checkpoint(const Checkpoint& saved,
   auto done =
       commit_in_turn(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
         if (auto same = check_unchanged(saved); !same) return same;
-        const auto checked = [&](std::uint32_t shard) {
-          auto options = options_of(shard);
-          if (options) {
-            options->on_foreign_change = [&, note = std::move(options->on_foreign_change)]() -> Result<void> {
-              if (note) static_cast<void>(note());
-              return check_unchanged(saved);
-            };
-          }
-          return options;
-        };
+        const auto checked = with_check(options_of, [&] { return check_unchanged(saved); });
         auto committed = saved.group()->commit(checked, lock_of);
         if (!committed) return committed;
         for (const std::uint32_t at : changed) {

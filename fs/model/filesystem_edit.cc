@@ -41,9 +41,10 @@ TensorId Filesystem::give_id() {
 }
 
 bool Filesystem::has_staged_place(TensorId tensor) const {
-  bool has_stage = transactions_.has(tensor);
+  bool has_stage = transactions_.needs_place(tensor);
   open_files_.visit([&](const OpenFile& file) {
     const PendingContent& content = *file.content;
+    if (file.kind == FileKind::Grouped) return;  // as above
     has_stage = has_stage || (content.tensor() == tensor && content.has_stage() && content.made() == nullptr);
   });
   return has_stage;
@@ -72,18 +73,19 @@ Result<Outdated> Filesystem::edit(const StructureChange& change) {
   auto done =
       commit_in_turn(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
         for (const std::uint32_t shard : shards) committers_.of(shard).retire_journal();
+        const auto checked = change.check ? with_check(options_of, change.check) : options_of;
         bool needs_room = false;
-        auto tried = try_edit(change, options_of, outdated, needs_room);
+        auto tried = try_edit(change, checked, outdated, needs_room);
         // The bytes of a deleted tensor may be in the header's way, and must stay.
         if (!needs_room) return tried;
-        if (!make_room(change, options_of)) {
+        if (!make_room(change, checked)) {
           // A tool that reads the archive may be about to end. A mount that has it open is not.
           constexpr std::chrono::seconds kPatience{1};
           if (std::chrono::steady_clock::now() - begin > kPatience)
             tried.error().code = ErrorCode::InvalidArgument;
           return tried;
         }
-        return try_edit(change, options_of, outdated, needs_room);
+        return try_edit(change, checked, outdated, needs_room);
       });
   for (const auto& [shard, others] : foreign) {
     if (others.what != Stale::What::Nothing) outdated.stale.push_back(others);
@@ -159,6 +161,9 @@ Result<void> Filesystem::make_room(const StructureChange& change,
   if (!edit) return pass_on(std::move(edit));
   edit->keep_deleted();
   for (const TensorId tensor : change.touched) edit->make_room(model_->place(tensor).shard);
+  for (const auto& [name, tensor] : change.ids) {
+    if (model_->ids().position(tensor)) edit->make_room(model_->place(tensor).shard);
+  }
   if (edit->is_empty()) return fail(ErrorCode::Busy, EBUSY, "nothing can move");
   if (auto begun = edit->begin(options_.commit.uses_locks); !begun) return begun;
   return commit_edit(*edit, {.touched = {}, .apply = {}}, options_of);
@@ -178,6 +183,9 @@ Result<void> Filesystem::commit_edit(ModelEdit& edit, const StructureChange& cha
   const auto lock_of = [this](TensorPlace place) -> ReaderWriterLock& { return reader_.lock_of(place); };
   if (auto committed = edit.commit(options_of, lock_of); !committed) return committed;
   // From here on the edit is done, whatever happens.
+  const bool is_adopted = std::ranges::all_of(edit.changed(), [&](const ModelEdit::Changed& changed) {
+    return model_->archive(changed.shard).version() != model_->shards()[changed.shard].version;
+  });
   if (model_->is_index_changed()) has_new_index_ = true;
   auto next = model_->next({.id_of_new =
                                 [&](std::string_view name) {
@@ -188,13 +196,19 @@ Result<void> Filesystem::commit_edit(ModelEdit& edit, const StructureChange& cha
                             .end_of_ids = [this] { return next_id_.load(); }});
   const auto shown = guard_memory([&]() -> Result<void> {
     if (!next) return pass_on(std::move(next));
+    if (!is_adopted)
+      return fail(ErrorCode::ArchiveChanged, EIO, "the store failed the look at the new header");
     if (change.renumber) change.renumber();
     const Model& before = *model_;  // pinned
-    const bool comes_from_base = std::ranges::any_of(
+    const bool keeps_ids = std::ranges::any_of(
         change.ids, [&](const auto& given) { return before.ids().position(given.second).has_value(); });
     show(std::move(*next), true);
     end_moves(edit);
-    if (comes_from_base) reader_.wait_for_readers();
+    if (keeps_ids) reader_.wait_for_readers();
+    for (const auto& [name, tensor] : change.ids) {
+      if (before.ids().position(tensor) && !before.is_of_base(before.place(tensor).shard))
+        left_shards_.insert(before.place(tensor).shard);
+    }
     for (const auto& [shard, layout] : edit.changed()) {
       const std::int64_t mtime_ns = model_->reader(shard).identity().mtime_ns;
       const auto note = [&, at = shard](TensorId tensor) {
@@ -241,19 +255,20 @@ void Filesystem::tidy() {
 
 void Filesystem::reclaim(bool is_end) {
   const Epochs::Pin pin = epochs_.pin();
-  if (model_->removed().empty()) return;
   const std::scoped_lock structure(structure_mutex_);
+  if (model_->removed().empty() && left_shards_.empty()) return;
   // Calls from before the edit may be about to use a tensor that no look-up holds.
   if (!is_end && !epochs_.has_ended(last_edit_)) return wake_janitor_();
   std::set<TensorId> gone;
   std::map<std::uint32_t, std::vector<ByteRange>> kept;  // by shard that has something to free
   for (const auto& [tensor, removed] : model_->removed()) {
     const bool is_open =
-        lookups_[number_of(tensor)] != 0 || views_.shows(tensor) || transactions_.has(tensor);
+        lookups_[number_of(tensor)] != 0 || views_.shows(tensor) || transactions_.holds(tensor);
     if (is_open && !is_end) continue;
     gone.insert(tensor);
     if (!model_->is_of_base(removed.place.shard)) kept[removed.place.shard];
   }
+  for (const std::uint32_t shard : left_shards_) kept[shard];
   for (const auto& [tensor, removed] : model_->removed()) {
     const auto shard = kept.find(removed.place.shard);
     if (shard != kept.end() && !gone.contains(tensor)) shard->second.push_back(removed.file_range);
@@ -274,7 +289,9 @@ void Filesystem::reclaim(bool is_end) {
     for (const auto& [changed, others] : foreign) {
       if (others.what != Stale::What::Nothing) forget_(others);
     }
-    if (done) freed.insert(shard);
+    if (!done) continue;
+    freed.insert(shard);
+    left_shards_.erase(shard);
   }
   const auto is_gone = [&](TensorId tensor) {
     if (!gone.contains(tensor)) return false;

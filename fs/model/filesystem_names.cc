@@ -23,9 +23,9 @@ tl::unexpected<Error> refuse_edit(int errno_value, std::string why) {
 
 /// The shape that the same bytes have with another dtype: only the last dimension changes, as in NumPy's
 /// view(). Nothing if they don't fit.
-std::optional<std::vector<std::uint64_t>> shape_as(const Tensor& tensor, Dtype dtype) {
-  std::vector<std::uint64_t> shape(tensor.shape.begin(), tensor.shape.end());
-  const std::uint64_t before = bits_of(tensor.dtype);
+std::optional<std::vector<std::uint64_t>> shape_as(const NewTensor::Form& now, Dtype dtype) {
+  std::vector<std::uint64_t> shape = now.shape;
+  const std::uint64_t before = bits_of(now.dtype);
   const std::uint64_t after = bits_of(dtype);
   if (before == after) return shape;
   if (shape.empty()) return std::nullopt;
@@ -56,7 +56,7 @@ Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
     return Outdated{};
   }
   if (directory.is_staged()) {
-    auto removed = transactions_.remove_file(directory.ino, name);
+    auto removed = transactions_.remove_file(directory.ino, name, check_staging(directory.ino));
     return removed ? Result<Outdated>(Outdated{}) : pass_on(std::move(removed));
   }
   if (directory.kind != Node::Kind::Directory)
@@ -143,6 +143,7 @@ Result<Outdated> Filesystem::set_extended_attribute(Ino ino, std::string_view na
   }
   name.remove_prefix(kPrefixOfAll.size());
   if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
+  if (TransactionDirectory::is_transaction(node.ino)) return set_staged_attribute(node, name, value, flags);
   if (node.ino == kRootIno && name.starts_with(kMetadataPrefix))
     return set_metadata(name.substr(kMetadataPrefix.size()), value, flags);
   const bool is_form = name == "dtype" || name == "shape";
@@ -176,6 +177,11 @@ Result<std::vector<std::uint64_t>> Filesystem::shape_of_attribute(const std::str
   return refuse_edit(EINVAL, fmt::format("{} is no shape such as [4,16]", in_quotes(text)));
 }
 
+Result<void> Filesystem::check_metadata(std::string_view key, const std::optional<std::string>& value) {
+  if (is_utf8(key) && (!value || is_utf8(*value))) return {};
+  return refuse_edit(EINVAL, fmt::format("metadata {}: key and value must be UTF-8", in_quotes(key)));
+}
+
 Result<Outdated> Filesystem::set_metadata(std::string_view key, const std::optional<std::string>& value,
                                           int flags) {
   const auto pin = epochs_.pin();
@@ -184,20 +190,15 @@ Result<Outdated> Filesystem::set_metadata(std::string_view key, const std::optio
   if (!is_there && (!value || (flags & XATTR_REPLACE) != 0))
     return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
   if (is_there && value && (flags & XATTR_CREATE) != 0) return refuse_edit(EEXIST, "the attribute is there");
-  if (!is_utf8(key) || (value && !is_utf8(*value)))
-    return refuse_edit(EINVAL, fmt::format("metadata {}: key and value must be UTF-8", in_quotes(key)));
+  if (auto text = check_metadata(key, value); !text) return pass_on(std::move(text));
   return edit({.touched = {}, .apply = [&](ModelEdit& edit) -> Result<void> {
                  edit.set_metadata(key, value);
                  return {};
                }});
 }
 
-Result<Outdated> Filesystem::retype(TensorId tensor, std::string_view key, const std::string& value) {
-  const auto pin = epochs_.pin();
-  if (!model_->ids().position(tensor)) return fail(ErrorCode::NotFound, ENOENT, "the tensor was deleted");
-  const Tensor now = model_->tensor(tensor);
-  Dtype dtype = now.dtype;
-  std::vector<std::uint64_t> shape(now.shape.begin(), now.shape.end());
+Result<NewTensor::Form> Filesystem::retyped(std::string_view name, NewTensor::Form now, std::string_view key,
+                                            const std::string& value) {
   if (key == "dtype") {
     const auto wanted = dtype_of_text(value);
     if (!wanted) return tl::unexpected(wanted.error());
@@ -206,19 +207,28 @@ Result<Outdated> Filesystem::retype(TensorId tensor, std::string_view key, const
       return refuse_edit(EINVAL,
                          fmt::format("tensor {}: {} {} has no shape as {} that only differs in its last "
                                      "dimension: set the shape first",
-                                     in_quotes(now.name), name_of(now.dtype), shape_text(now.shape), value));
+                                     in_quotes(name), name_of(now.dtype), shape_text(now.shape), value));
     }
-    dtype = *wanted;
-    shape = std::move(*fitting);
+    now.dtype = *wanted;
+    now.shape = std::move(*fitting);
   } else {
     auto wanted = shape_of_attribute(value);
     if (!wanted) return pass_on(std::move(wanted));
-    shape = std::move(*wanted);
+    now.shape = std::move(*wanted);
   }
+  return now;
+}
+
+Result<Outdated> Filesystem::retype(TensorId tensor, std::string_view key, const std::string& value) {
+  const auto pin = epochs_.pin();
+  if (!model_->ids().position(tensor)) return fail(ErrorCode::NotFound, ENOENT, "the tensor was deleted");
+  const Tensor now = model_->tensor(tensor);
   const std::string name(now.name);
+  auto form = retyped(name, {.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}}, key, value);
+  if (!form) return pass_on(std::move(form));
   drafts_.note_typed(tensor);
-  return edit(
-      {.touched = {tensor}, .apply = [&](ModelEdit& edit) { return edit.reinterpret(name, dtype, shape); }});
+  return edit({.touched = {tensor},
+               .apply = [&](ModelEdit& edit) { return edit.reinterpret(name, form->dtype, form->shape); }});
 }
 
 }  // namespace stfs

@@ -42,10 +42,12 @@ Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name
   if (known.error().errno_value != ENOENT) return tl::unexpected(known.error());
   if (directory.ino == kHiddenIno || PretrainedDirectory::owns(directory.ino))
     return create_checkpoint(directory.ino, name, flags, opener);
+  if (TransactionDirectory::is_transaction(directory.ino))
+    return create_staged(directory.ino, name, flags, opener);
   const bool is_npy = directory.ino == Views::kNpy;
   if (directory.kind != Node::Kind::Directory && !is_npy) {
     return fail(ErrorCode::InvalidArgument, options_.is_read_only ? EROFS : EPERM,
-                "files can be made beside the tensors and in .safetensors/npy only");
+                "files can be made beside the tensors, in .safetensors/npy and in transactions only");
   }
   if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
   std::string_view file_name = name;
@@ -193,7 +195,12 @@ struct stat Filesystem::stat_of_draft(const Node& node, const PendingContent& co
   st.st_nlink = 1;
   st.st_size = static_cast<off_t>(content.shown_size_bytes());
   st.st_blocks = static_cast<blkcnt_t>((content.shown_size_bytes() + kStatBlockBytes - 1) / kStatBlockBytes);
-  clock_gettime(CLOCK_REALTIME, &st.st_mtim);
+  const NewTensor* const made = content.made()->tensor();
+  if (made != nullptr) {
+    st.st_mtim = timespec_of(made->mtime_ns());
+  } else {
+    clock_gettime(CLOCK_REALTIME, &st.st_mtim);
+  }
   st.st_ctim = st.st_atim = st.st_mtim;
   return st;
 }
@@ -239,25 +246,32 @@ std::optional<Result<void>> Filesystem::set_pending_form(TensorId tensor, std::s
   });
   std::optional<Result<void>> done;
   for (const auto& content : contents) {
-    const std::scoped_lock lock(content->mutex);
-    // After its close a descriptor writes no more, although its release may not have come yet.
-    if (content->failure || content->is_closed) continue;
-    if (content->made() == nullptr) {
-      if (content->is_dirty() && content->size_bytes() != 0) continue;
-      const Tensor now = model_->tensor(tensor);
-      auto made = std::make_unique<NewTensor>(std::string(now.name), false, archive_for_new());
-      made->set_dtype(now.dtype);
-      made->note_replaces();
-      const bool was_cut = content->is_dirty();
-      content->remake(std::move(made));
-      if (was_cut) {
-        if (auto cut = content->resize(0); !cut) return cut;
-      }
-    }
-    done = set_form(*content, key, value);
-    if (!*done) return done;
+    const Tensor now = model_->tensor(tensor);
+    auto formed = form_open_content(*content, std::string(now.name), now.dtype, key, value);
+    if (!formed) return pass_on(std::move(formed));
+    if (*formed) done = Result<void>();
   }
   return done;
+}
+
+Result<bool> Filesystem::form_open_content(PendingContent& content, const std::string& name, Dtype dtype,
+                                           std::string_view key, const std::string& value) const {
+  const std::scoped_lock lock(content.mutex);
+  // After its close a descriptor writes no more, although its release may not have come yet.
+  if (content.failure || content.is_closed) return false;
+  if (content.made() == nullptr) {
+    if (content.is_dirty() && content.size_bytes() != 0) return false;
+    auto made = std::make_unique<NewTensor>(name, false, archive_for_new());
+    made->set_dtype(dtype);
+    made->note_replaces();
+    const bool was_cut = content.is_dirty();
+    content.remake(std::move(made));
+    if (was_cut) {
+      if (auto cut = content.resize(0); !cut) return pass_on(std::move(cut));
+    }
+  }
+  auto set = set_form(content, key, value);
+  return set ? Result<bool>(true) : pass_on(std::move(set));
 }
 
 bool Filesystem::remove_draft(const Drafts::Draft& draft) {

@@ -18,7 +18,7 @@ Result<struct stat> Filesystem::make_directory(Ino parent, std::string_view name
   const Node directory = resolve(parent);
   if (directory.kind == Node::Kind::Directory) return make_tree_directory(directory.ino, name);
   if (!directory.is_staged()) return not_among_transactions();
-  const auto made = transactions_.begin(directory.ino, name, maker);
+  const auto made = transactions_.begin(directory.ino, name, std::move(maker));
   if (!made) return tl::unexpected(made.error());
   return stat_of(resolve(*made));
 }
@@ -38,9 +38,12 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
     return rename_tensor(from.ino, name, to.ino, new_name, flags);
   if (drafts_.find(from.ino, name)) return rename_checkpoint(from.ino, name, to.ino, new_name);
   if (!from.is_staged() || !to.is_staged()) return not_among_transactions();
+  if (TransactionDirectory::is_transaction(from.ino) && from.ino == to.ino)
+    return rename_staged(from.ino, name, new_name, flags);
   if ((flags & RENAME_EXCHANGE) != 0) return fail(ErrorCode::InvalidArgument, EINVAL, "not for transactions");
   Foreign foreign;
   std::vector<Stale> found;
+  Outdated edited;
   bool is_committed = false;
   const auto note_stale = [&](const TransactionDirectory::Contents& contents) {
     for (const auto& content : contents)
@@ -60,7 +63,8 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
           [&](const TransactionDirectory::Contents& contents) {
             is_committed = true;
             note_stale(contents);
-          }};
+          },
+      .edit = [&](const TransactionEdit& staged) { return commit_staged(staged, edited); }};
   const auto renamed = transactions_.rename(from.ino, name, to.ino, new_name, calls);
   for (const auto& [shard, change] : foreign) {
     if (change.what != Stale::What::Nothing) found.push_back(change);
@@ -71,6 +75,7 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
                is_committed ? "not finished" : "not committed", renamed.error().message);
     return tl::unexpected(renamed.error());
   }
+  if (!edited.stale.empty()) return edited;
   if (to.ino == TransactionDirectory::kCommitted) note_commit_();
   return Outdated{.stale = std::move(found), .entries = {}};
 }

@@ -20,6 +20,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   if (access == O_RDONLY) return nullptr;
   if (Views::is_archive(node.ino)) return open_archive_view(node, flags, opener);
   if (node.is_view()) return open_npy(node, flags, opener);
+  if (TransactionDirectory::owns(node.ino)) return open_staged(node, flags, opener);
   if (const auto draft = drafts_.find(node.ino); draft && node.kind == Node::Kind::Draft)
     return add_open(node.ino, flags, opener, FileKind::New, draft->content);
   if (reader_.is_broken(model_->place(node.tensor).shard))
@@ -33,12 +34,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   file->kind = access == O_WRONLY ? FileKind::Isolated : FileKind::Shared;
   file->appends = (flags & O_APPEND) != 0;
   file->is_synchronous = (flags & O_DSYNC) != 0;  // O_SYNC contains it
-  if (node.is_staged()) {
-    auto content = transactions_.open(node.ino, true);
-    if (!content) return pass_on(std::move(content));
-    file->kind = FileKind::Grouped;
-    file->content = std::move(*content);
-  } else if (file->kind == FileKind::Shared) {
+  if (file->kind == FileKind::Shared) {
     file->content = shared_content(node);
     if (file->content && file->content->has_failed) file->content = nullptr;
   }
@@ -50,7 +46,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
 }
 
 std::shared_ptr<PendingContent> Filesystem::shared_content(const Node& node) const {
-  if (node.is_staged()) return transactions_.content(node.ino);
+  if (TransactionDirectory::owns(node.ino)) return transactions_.content(node.ino);
   if (auto draft = drafts_.find(node.ino)) return draft->content;
   return open_files_.shared_content(node.ino);
 }

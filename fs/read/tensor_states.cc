@@ -4,10 +4,18 @@
 #include <algorithm>
 
 namespace stfs {
+namespace {
+
+constexpr std::int64_t kSecondNs = 1'000'000'000;
+
+}  // namespace
 
 struct timespec timespec_of(std::int64_t ns) {
-  constexpr std::int64_t kSecond = 1'000'000'000;
-  return {.tv_sec = ns / kSecond, .tv_nsec = ns % kSecond};
+  return {.tv_sec = ns / kSecondNs, .tv_nsec = ns % kSecondNs};
+}
+
+std::int64_t ns_of(struct timespec time) {
+  return time.tv_sec * kSecondNs + time.tv_nsec;
 }
 
 TensorStates::TensorStates(const Versioned<Model>& model, std::uint64_t least_generation)

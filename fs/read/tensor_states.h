@@ -14,7 +14,9 @@
 
 namespace stfs {
 
+/// Nanoseconds since 1970.
 struct timespec timespec_of(std::int64_t ns);
+std::int64_t ns_of(struct timespec time);
 
 /// Any thread may call. No other lock is taken while its mutex is held.
 class TensorStates {

@@ -79,4 +79,17 @@ void Committers::end() {
   }
 }
 
+TransactionGroup::OptionsOf with_check(const TransactionGroup::OptionsOf& options_of,
+                                       const std::function<Result<void>()>& check) {
+  return [=](std::uint32_t shard) {
+    auto options = options_of(shard);
+    if (!options) return options;
+    options->on_foreign_change = [=, note = std::move(options->on_foreign_change)]() -> Result<void> {
+      if (note) static_cast<void>(note());
+      return check();
+    };
+    return options;
+  };
+}
+
 }  // namespace stfs

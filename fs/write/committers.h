@@ -11,6 +11,7 @@
 
 #include "core/commit/commit_options.h"
 #include "core/model/model.h"
+#include "core/model/transaction_group.h"
 #include "fs/write/committer.h"
 
 namespace stfs {
@@ -45,5 +46,10 @@ class Committers {
   const CommitOptions options_;
   std::vector<std::unique_ptr<Committer>> committers_;  // by shard; null for one that can't be used
 };
+
+/// Options with a check that runs when another process has changed the archive, with the archive's locks
+/// held: if it fails, the commit ends with nothing changed.
+TransactionGroup::OptionsOf with_check(const TransactionGroup::OptionsOf& options_of,
+                                       const std::function<Result<void>()>& check);
 
 }  // namespace stfs

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 
 #include "core/format/header.h"
 #include "core/format/json_string.h"
@@ -17,11 +18,19 @@ namespace {
 // head of a journal in it.
 constexpr std::uint64_t kBegin = kBlockBytes;
 
+std::int64_t now_ns() {
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+}
+
 tl::unexpected<Error> refuse_form(const std::string& name, std::string_view why) {
   return fail(ErrorCode::WrongSize, EINVAL, fmt::format("tensor {}: {}", in_quotes(name), why));
 }
 
 }  // namespace
+
+NewTensor::NewTensor(std::string name, bool is_npy, Archive& beside)
+    : name_(std::move(name)), is_npy_(is_npy), beside_(beside), mtime_ns_(now_ns()) {}
 
 std::string NewTensor::label() const {
   return "tensor " + in_quotes(name_);
@@ -32,8 +41,13 @@ Result<void> NewTensor::check() const {
   return form ? Result<void>() : pass_on(std::move(form));
 }
 
-Result<void> NewTensor::write(std::span<const std::byte> from, std::uint64_t offset) {
+void NewTensor::note_change() {
   is_dirty_ = true;
+  mtime_ns_ = now_ns();
+}
+
+Result<void> NewTensor::write(std::span<const std::byte> from, std::uint64_t offset) {
+  note_change();
   if (!file_) {
     auto made = create_journal_file(beside_.storage(), beside_.real_path());
     if (!made) return pass_on(std::move(made));
@@ -42,12 +56,12 @@ Result<void> NewTensor::write(std::span<const std::byte> from, std::uint64_t off
   const auto range = ByteRange::checked(offset, from.size());
   if (!range) return fail(ErrorCode::WrongSize, EFBIG, "a file ends before byte 2^63");
   if (auto written = file_->write(from, kBegin + offset); !written) return written;
-  size_bytes_ = std::max(size_bytes_, range->end());
+  size_bytes_ = std::max(size_bytes_.load(), range->end());
   return {};
 }
 
 Result<void> NewTensor::resize(std::uint64_t size_bytes) {
-  is_dirty_ = true;
+  note_change();
   if (size_bytes > size_bytes_) {
     // The rest reads as zeros.
     if (auto made = write({}, 0); !made) return made;
@@ -87,28 +101,30 @@ bool NewTensor::has_form() const {
 
 Result<NewTensor::Form> NewTensor::form() const {
   if (is_npy_) return npy_form();
+  const std::uint64_t size_bytes = size_bytes_;
   const std::scoped_lock lock(mutex_);
   Form form{.dtype = dtype_.value_or(Dtype::U8), .shape = {}};
   if (shape_) {
     form.shape = *shape_;
     const auto due = data_size_bytes(form.dtype, form.shape);
     if (!due) return tl::unexpected(Error(due.error()).within("tensor " + in_quotes(name_)));
-    if (*due == size_bytes_) return form;
-    return refuse_form(name_, fmt::format("{} bytes were written, {} {} needs {}", size_bytes_,
+    if (*due == size_bytes) return form;
+    return refuse_form(name_, fmt::format("{} bytes were written, {} {} needs {}", size_bytes,
                                           name_of(form.dtype), shape_text(form.shape), *due));
   }
   constexpr std::uint64_t kByteBits = 8;
   const std::uint64_t bits = bits_of(form.dtype);
-  if (size_bytes_ * kByteBits % bits != 0) {
-    return refuse_form(name_, fmt::format("{} bytes were written, which is no whole number of {}",
-                                          size_bytes_, name_of(form.dtype)));
+  if (size_bytes * kByteBits % bits != 0) {
+    return refuse_form(name_, fmt::format("{} bytes were written, which is no whole number of {}", size_bytes,
+                                          name_of(form.dtype)));
   }
-  form.shape = {size_bytes_ * kByteBits / bits};
+  form.shape = {size_bytes * kByteBits / bits};
   return form;
 }
 
 Result<NewTensor::Form> NewTensor::npy_form() const {
-  std::vector<std::byte> start(static_cast<std::size_t>(std::min(size_bytes_, kNpyStartBytes)));
+  const std::uint64_t size_bytes = size_bytes_;
+  std::vector<std::byte> start(static_cast<std::size_t>(std::min(size_bytes, kNpyStartBytes)));
   if (auto got = read(start, 0); !got) return pass_on(std::move(got));
   auto header = parse_npy_header(start);
   if (!header) return refuse_form(name_, header.error().message);
@@ -122,9 +138,9 @@ Result<NewTensor::Form> NewTensor::npy_form() const {
   }
   Form form{.dtype = *dtype, .shape = shape_.value_or(header->shape), .data_offset = header->data_offset};
   // NumPy's open_memmap() closes a new file that has its header only, and maps it then: it reads as zeros.
-  const bool is_only_header = size_bytes_ == header->data_offset && !replaces_;
+  const bool is_only_header = size_bytes == header->data_offset && !replaces_;
   const std::uint64_t file_bytes =
-      is_only_header ? header->data_offset + header->data_size_bytes : size_bytes_;
+      is_only_header ? header->data_offset + header->data_size_bytes : size_bytes;
   if (auto fits = check_npy(*header, file_bytes, form.dtype, form.shape); !fits)
     return refuse_form(name_, fits.error().message);
   return form;

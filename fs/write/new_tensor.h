@@ -5,6 +5,7 @@
 // the archive is known before the close. A commit is an edit of the structure (fs/model/filesystem_new.cc).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -22,14 +23,13 @@
 
 namespace stfs {
 
-/// Any thread may call what concerns the form.
+/// Any thread may call size_bytes() and what concerns the form.
 class NewTensor final : public NewContent {
  public:
   /// @param name    of the tensor.
   /// @param is_npy  the file begins with a NumPy header, which tells dtype and shape.
   /// @param beside  lies in the directory for the bytes. Must outlive this object.
-  NewTensor(std::string name, bool is_npy, Archive& beside)
-      : name_(std::move(name)), is_npy_(is_npy), beside_(beside) {}
+  NewTensor(std::string name, bool is_npy, Archive& beside);
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] bool is_npy() const { return is_npy_; }
@@ -55,6 +55,11 @@ class NewTensor final : public NewContent {
   }
   void forget() override;
 
+  /// When the bytes last changed, or what set_mtime() has set since: nanoseconds since 1970. Any thread may
+  /// call.
+  [[nodiscard]] std::int64_t mtime_ns() const { return mtime_ns_; }
+  void set_mtime(std::int64_t mtime_ns) { mtime_ns_ = mtime_ns; }
+
   // The form that attributes have set; nothing: it follows from the bytes.
   void set_dtype(Dtype dtype);
   void set_shape(std::vector<std::uint64_t> shape);
@@ -73,12 +78,14 @@ class NewTensor final : public NewContent {
 
  private:
   [[nodiscard]] Result<Form> npy_form() const;
+  void note_change();
 
   const std::string name_;
   const bool is_npy_;
   Archive& beside_;
   std::unique_ptr<File> file_;  // made by the first write
-  std::uint64_t size_bytes_ = 0;
+  std::atomic<std::uint64_t> size_bytes_ = 0;
+  std::atomic<std::int64_t> mtime_ns_;
   bool is_dirty_ = false;
   bool is_committed_ = false;
   bool replaces_ = false;

@@ -1,4 +1,5 @@
-// Begins, stages, commits and rolls back transactions.
+// Begins and rolls back transactions, and finds their files. Edits in them: transaction_files.cc; the commit:
+// transaction_commit.cc.
 #include "fs/write/transaction_directory.h"
 
 #include <fmt/format.h>
@@ -8,8 +9,7 @@
 #include <bit>
 #include <chrono>
 
-#include "fs/base/log.h"
-#include "fs/tree/names.h"
+#include "core/format/json_string.h"
 
 namespace stfs {
 namespace {
@@ -44,16 +44,19 @@ bool TransactionDirectory::is_directory(Ino ino) const {
   return ino < kFirstRun || place_of(ino).in_run == 0;
 }
 
-bool TransactionDirectory::exists(Ino ino) const {
-  if (ino < kFirstRun) return ino == kTransactions || ino == kCommitted;
-  const std::scoped_lock lock(mutex_);
-  return begun_.contains(place_of(ino).number);
-}
-
 Node TransactionDirectory::node(Ino ino) const {
-  if (!exists(ino)) return {};
+  if (ino < kFirstRun) {
+    const bool exists = ino == kTransactions || ino == kCommitted;
+    return exists ? Node{.ino = ino, .kind = Node::Kind::StagedDirectory} : Node{};
+  }
+  const std::scoped_lock lock(mutex_);
+  const auto begun = begun_.find(place_of(ino).number);
+  if (begun == begun_.end()) return {};
   if (is_directory(ino)) return {.ino = ino, .kind = Node::Kind::StagedDirectory};
-  return {.ino = ino, .kind = Node::Kind::Staged, .tensor = tensor(ino)};
+  const StagedTensor* const staged = begun->second.staged.at(tensor(ino));
+  const bool is_made = staged != nullptr && staged->is_made();
+  if (!is_made && !model_->has(tensor(ino))) return {};  // a new one that was removed
+  return {.ino = ino, .kind = is_made ? Node::Kind::Draft : Node::Kind::Staged, .tensor = tensor(ino)};
 }
 
 Ino TransactionDirectory::parent(Ino directory) const {
@@ -63,27 +66,18 @@ Ino TransactionDirectory::parent(Ino directory) const {
   return found != begun_.end() && found->second.is_committed ? kCommitted : kTransactions;
 }
 
-std::optional<TensorId> TransactionDirectory::tensor_named(const Begun* begun,
-                                                           std::string_view file_name) const {
-  const auto ino = tree_.version().flat().find(kRootIno, file_name);
-  if (ino) return InodeTable::tensor(*ino);
-  if (begun == nullptr) return std::nullopt;
-  // One that is staged and was deleted since.
-  for (const auto& [tensor, member] : begun->members) {
-    if (this->file_name(tensor) == file_name) return tensor;
-  }
-  return std::nullopt;
+const TransactionDirectory::Begun* TransactionDirectory::begun_at(Ino ino) const {
+  if (ino < kFirstRun) return nullptr;
+  const auto found = begun_.find(place_of(ino).number);
+  return found == begun_.end() || found->second.is_committed ? nullptr : &found->second;
 }
 
-std::string TransactionDirectory::file_name(TensorId tensor) const {
-  const InodeTable& flat = tree_.version().flat();
-  const Ino ino = InodeTable::ino_of_tensor(tensor);
-  return flat.exists(ino) ? std::string(flat.file_name(ino)) : file_name_of(model_->tensor(tensor).name);
+TransactionDirectory::Begun* TransactionDirectory::begun_at(Ino ino) {
+  return const_cast<Begun*>(std::as_const(*this).begun_at(ino));
 }
 
-const TransactionDirectory::Begun* TransactionDirectory::begun_at(Ino directory) const {
-  const auto found = begun_.find(place_of(directory).number);
-  return found == begun_.end() ? nullptr : &found->second;
+bool TransactionDirectory::is_transaction(Ino ino) {
+  return ino >= kFirstRun;
 }
 
 std::optional<std::uint64_t> TransactionDirectory::number_named(Ino directory, std::string_view name) const {
@@ -104,11 +98,10 @@ Result<Ino> TransactionDirectory::find(Ino directory, std::string_view name) {
     if (const auto number = number_named(directory, name)) return ino_of(*number, 0);
     return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
   }
-  const auto begun = begun_.find(place_of(directory).number);
-  const auto tensor = tensor_named(begun_at(directory), name);
-  if (begun == begun_.end() || begun->second.is_committed || !tensor)
-    return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
-  return file_of(begun->first, *tensor);
+  const Begun* const begun = begun_at(directory);
+  const auto tensor = begun == nullptr ? std::nullopt : begun->staged.find(name);
+  if (!tensor) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
+  return file_of(place_of(directory).number, *tensor);
 }
 
 void TransactionDirectory::list(Ino directory, std::uint64_t position, const VisitEntry& visit) const {
@@ -129,8 +122,9 @@ std::vector<std::pair<std::string, Ino>> TransactionDirectory::entries(Ino direc
   }
   const auto begun = begun_.find(place_of(directory).number);
   if (begun == begun_.end()) return entries;
-  for (const auto& [tensor, member] : begun->second.members) {
-    entries.emplace_back(file_name(tensor), file_of(begun->first, tensor));
+  for (const auto& [tensor, staged] : begun->second.staged.tensors()) {
+    if (staged.is_listed())
+      entries.emplace_back(begun->second.staged.file_name(tensor), file_of(begun->first, tensor));
   }
   return entries;
 }
@@ -150,10 +144,10 @@ Result<Ino> TransactionDirectory::begin(Ino directory, std::string_view name, Ma
   const std::scoped_lock lock(mutex_);
   if (number_named(directory, name)) return refuse(EEXIST, "a transaction of this name exists");
   const std::uint64_t number = next_number_++;
-  Begun& begun = begun_[number];
-  begun.name = name;
-  begun.maker = maker;
-  begun.group = std::make_shared<TransactionGroup>(*model_);
+  begun_.emplace(number, Begun{.name = std::string(name),
+                               .maker = std::move(maker),
+                               .group = std::make_shared<TransactionGroup>(*model_),
+                               .staged = StagedChanges(model_, tree_)});
   return ino_of(number, 0);
 }
 
@@ -162,36 +156,13 @@ Result<void> TransactionDirectory::remove_directory(Ino directory, std::string_v
   const std::scoped_lock lock(mutex_);
   const auto number = number_named(directory, name);
   if (!number) return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
-  if (begun_[*number].is_committing) return refuse(EBUSY, "the transaction is being committed");
-  if (!begun_[*number].members.empty()) return refuse(ENOTEMPTY, "the transaction has staged tensors");
+  const Begun& begun = begun_.at(*number);
+  if (begun.is_committing) return refuse(EBUSY, "the transaction is being committed");
+  // Deletions and metadata are not listed: `rm -r` gets here with them.
+  if (std::ranges::any_of(begun.staged.tensors(), [](const auto& entry) { return entry.second.is_listed(); }))
+    return refuse(ENOTEMPTY, "the transaction has staged tensors");
   std::erase(committed_, *number);
   begun_.erase(*number);
-  return {};
-}
-
-Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view name) {
-  if (directory < kFirstRun) return refuse(EPERM, "not a tensor of a transaction");
-  std::shared_ptr<PendingContent> content;
-  {
-    std::unique_lock lock(mutex_);
-    const auto tensor = tensor_named(begun_at(directory), name);
-    wait_for_closes(lock, [&] {
-      const auto begun = begun_.find(place_of(directory).number);
-      if (begun == begun_.end() || !tensor) return true;
-      const auto member = begun->second.members.find(*tensor);
-      return member == begun->second.members.end() || member->second.writers == 0;
-    });
-    const auto begun = begun_.find(place_of(directory).number);
-    if (begun == begun_.end() || !tensor) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
-    const auto member = begun->second.members.find(*tensor);
-    if (member == begun->second.members.end()) return fail(ErrorCode::NotFound, ENOENT, "not staged");
-    if (member->second.writers > 0) return refuse(EBUSY, "the tensor is open for writing");
-    if (begun->second.is_committing) return refuse(EBUSY, "the transaction is being committed");
-    content = member->second.content;
-    begun->second.members.erase(member);
-  }
-  const std::scoped_lock content_lock(content->mutex);
-  content->forget();
   return {};
 }
 
@@ -201,38 +172,41 @@ Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino t
     return refuse(EPERM, "only transactions can be renamed; a move to .safetensors/committed commits");
   }
   std::uint64_t number = 0;
-  Begun committing;
+  std::optional<Begun> committing;
   {
     std::unique_lock lock(mutex_);
     if (to == kCommitted) {
       wait_for_closes(lock, [&] {
         const auto found = number_named(from, name);
-        return !found || std::ranges::all_of(begun_[*found].members,
-                                             [](const auto& member) { return member.second.writers == 0; });
+        return !found || std::ranges::all_of(begun_.at(*found).staged.tensors(),
+                                             [](const auto& entry) { return entry.second.writers == 0; });
       });
     }
     const auto found = number_named(from, name);
     if (!found) return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
     number = *found;
-    Begun& begun = begun_[number];
+    Begun& begun = begun_.at(number);
     if (begun.is_committing) return refuse(EBUSY, "the transaction is being committed");
     if (to == kTransactions) {
       if (number_named(to, new_name)) return refuse(EEXIST, "a transaction of this name exists");
       begun.name = new_name;
       return {};
     }
-    for (const auto& [tensor, member] : begun.members) {
-      if (member.writers == 0) continue;
+    for (const auto& [tensor, staged] : begun.staged.tensors()) {
+      if (staged.writers == 0) continue;
       return refuse(EBUSY,
-                    fmt::format("tensor \"{}\" is still open for writing", model_->tensor(tensor).name));
+                    fmt::format("tensor {} is still open for writing", in_quotes(begun.staged.name(tensor))));
     }
     // The commit may wait long for the disk, so the mutex is free meanwhile.
     begun.is_committing = true;
     committing = begun;
   }
-  auto committed = commit(committing, calls);
+  auto committed =
+      is_edit(*committing) ? commit_edit(*committing, calls) : commit_patches(*committing, calls);
+  // EINVAL of rename(2) means that a directory is moved into itself, and mv(1) prints that. Hence ENODATA.
+  if (!committed && committed.error().errno_value == EINVAL) committed.error().errno_value = ENODATA;
   const std::scoped_lock lock(mutex_);
-  begun_[number].is_committing = false;
+  begun_.at(number).is_committing = false;
   if (committed) show_committed(number, new_name);
   return committed;
 }
@@ -241,8 +215,8 @@ void TransactionDirectory::show_committed(std::uint64_t number, std::string_view
   const auto earlier = number_named(kCommitted, name);
   if (earlier) std::erase(committed_, *earlier);
   if (earlier) begun_.erase(*earlier);
-  Begun& begun = begun_[number];
-  begun.members.clear();
+  Begun& begun = begun_.at(number);
+  begun.staged = StagedChanges(model_, tree_);
   begun.group.reset();
   begun.name = name;
   begun.is_committed = true;
@@ -252,111 +226,33 @@ void TransactionDirectory::show_committed(std::uint64_t number, std::string_view
   committed_.pop_front();
 }
 
-Result<void> TransactionDirectory::commit(const Begun& committing, const Calls& calls) {
-  std::vector<TensorId> changed;
-  Committers::Shards shards;
-  Contents contents;
-  for (const auto& [tensor, member] : committing.members) {
-    const std::scoped_lock content_lock(member.content->mutex);
-    if (member.content->failure) return tl::unexpected(*member.content->failure);
-    if (!member.content->is_dirty()) continue;
-    changed.push_back(tensor);
-    shards.insert(model_->place(tensor).shard);
-    contents.push_back(member.content);
-  }
-  const auto look = [&] { return check_for_conflicts(committing, changed); };
-  const auto each = [&](const auto& act) {
-    for (const auto& [tensor, member] : committing.members) {
-      const std::scoped_lock content_lock(member.content->mutex);
-      act(*member.content);
-    }
-  };
-  // The first check, before the turn: it reads the tensors that it needs while other commits go on.
-  if (auto same = look(); !same) return same;
-  each([](PendingContent& content) { content.park(); });
-  const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
-    if (auto same = look(); !same) return same;
-    const auto checked = [&](std::uint32_t shard) {
-      auto options = options_of(shard);
-      if (!options) return options;
-      options->on_foreign_change = [&, note = std::move(options->on_foreign_change)]() -> Result<void> {
-        // This check is the final one: with the archive's locks held, no other change can come before the
-        // commit.
-        if (note) static_cast<void>(note());
-        return look();
-      };
-      return options;
-    };
-    const std::scoped_lock group_lock(committing.group->mutex);
-    auto done = committing.group->commit(checked, calls.lock_of);
-    if (done) calls.note_committed(contents);
-    return done;
-  };
-  auto committed = calls.in_turn(shards, attempt);
-  if (!committed) {
-    const bool has_ended = committing.group->is_empty();
-    each([&](PendingContent& content) {
-      if (has_ended) {
-        content.end(committed.error());
-      } else {
-        content.unpark();
-      }
-    });
-    if (has_ended) calls.note_shown(contents);
-    // EINVAL of rename(2) means that a directory is moved into itself, and mv(1) prints that. Hence ENODATA.
-    if (committed.error().code == ErrorCode::WrongSize) committed.error().errno_value = ENODATA;
-    return committed;
-  }
-  each([](PendingContent& content) {
-    content.fail({ErrorCode::ArchiveChanged, ESTALE, "the transaction has been committed"});
-  });
-  return {};
-}
-
-Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,
-                                                       const std::vector<TensorId>& changed) const {
-  for (const TensorId tensor : changed) {
-    const Member& member = begun.members.at(tensor);
-    auto now = version_of_(tensor);
-    if (!now) return pass_on(std::move(now));
-    if (now->generation == member.base.generation || now->checksum == member.base.checksum) continue;
-    return fail(
-        ErrorCode::ArchiveChanged, ESTALE,
-        fmt::format("transaction {}: tensor \"{}\" was changed by another program since it was staged",
-                    begun.name, model_->tensor(tensor).name));
-  }
-  return {};
-}
-
 Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool is_for_writing) {
-  const Place place = place_of(ino);
   const TensorId id = tensor(ino);
+  const auto known = staged(ino);
   // version_of_() reads the whole tensor the first time, so it is called before the lock is taken.
-  auto base = is_for_writing ? version_of_(id) : Result<TensorVersion>(TensorVersion{});
+  auto base =
+      is_for_writing && (!known || !known->is_new) ? version_of_(id) : Result<TensorVersion>(TensorVersion{});
   if (!base) return pass_on(std::move(base));
   const std::scoped_lock lock(mutex_);
-  const auto begun = begun_.find(place.number);
-  if (begun == begun_.end() || begun->second.is_committed) {
-    return fail(ErrorCode::ArchiveChanged, ESTALE, "the transaction has ended");
-  }
+  Begun* const begun = begun_at(ino);
+  if (begun == nullptr) return fail(ErrorCode::ArchiveChanged, ESTALE, "the transaction has ended");
   if (!is_for_writing) return std::shared_ptr<PendingContent>();
-  if (begun->second.is_committing) return refuse(EBUSY, "the transaction is being committed");
-  Member& member = begun->second.members[id];
-  if (!member.content) {
-    member.content = std::make_shared<PendingContent>(model_, id, begun->second.group);
-    member.base = std::move(*base);
+  if (begun->is_committing) return refuse(EBUSY, "the transaction is being committed");
+  StagedTensor* staged = begun->staged.at(id);
+  if (staged != nullptr ? staged->fate != StagedTensor::Fate::Stays : !model_->has(id))
+    return fail(ErrorCode::ArchiveChanged, ESTALE, "the tensor was deleted in the transaction");
+  if (staged == nullptr) staged = &begun->staged.stage(id);
+  if (!staged->content) {
+    staged->content = std::make_shared<PendingContent>(model_, id, begun->group);
+    staged->base = std::move(*base);
   }
-  ++member.writers;
-  return member.content;
+  ++staged->writers;
+  return staged->content;
 }
 
 std::shared_ptr<PendingContent> TransactionDirectory::content(Ino ino) const {
-  const Place place = place_of(ino);
-  const std::scoped_lock lock(mutex_);
-  const auto begun = begun_.find(place.number);
-  if (begun == begun_.end()) return nullptr;
-  const auto member = begun->second.members.find(tensor(ino));
-  return member == begun->second.members.end() ? nullptr : member->second.content;
+  const auto staged = this->staged(ino);
+  return staged ? staged->content : nullptr;
 }
 
 void TransactionDirectory::wait_for_closes(std::unique_lock<std::mutex>& lock,
@@ -366,13 +262,20 @@ void TransactionDirectory::wait_for_closes(std::unique_lock<std::mutex>& lock,
 }
 
 void TransactionDirectory::close(Ino ino) {
-  const std::scoped_lock lock(mutex_);
-  const auto begun = begun_.find(place_of(ino).number);
-  if (begun == begun_.end()) return;
-  const auto member = begun->second.members.find(tensor(ino));
-  if (member == begun->second.members.end()) return;
-  --member->second.writers;
-  closes_.notify_all();
+  Contents unused;
+  {
+    const std::scoped_lock lock(mutex_);
+    Begun* const begun = begun_at(ino);
+    StagedTensor* const staged = begun == nullptr ? nullptr : begun->staged.at(tensor(ino));
+    if (staged == nullptr) return;
+    if (--staged->writers == 0 && staged->is_made() && !staged->is_new && !staged->content->is_dirty()) {
+      // It got another form to be written, and was not written.
+      unused.push_back(std::exchange(staged->content, nullptr));
+      begun->staged.tidy(tensor(ino));
+    }
+    closes_.notify_all();
+  }
+  forget(unused);
 }
 
 void TransactionDirectory::note_read(Ino ino) {
@@ -395,15 +298,31 @@ std::vector<Ino> TransactionDirectory::take_cached(TensorId first, TensorId last
 
 bool TransactionDirectory::has(TensorId tensor) const {
   const std::scoped_lock lock(mutex_);
+  return std::ranges::any_of(begun_, [&](const auto& begun) {
+    const StagedTensor* const staged = begun.second.staged.at(tensor);
+    return staged != nullptr && staged->content != nullptr;
+  });
+}
+
+bool TransactionDirectory::needs_place(TensorId tensor) const {
+  const std::scoped_lock lock(mutex_);
+  return std::ranges::any_of(begun_, [&](const auto& begun) {
+    const StagedTensor* const staged = begun.second.staged.at(tensor);
+    return staged != nullptr && staged->content != nullptr && !begun.second.staged.has_structure();
+  });
+}
+
+bool TransactionDirectory::holds(TensorId tensor) const {
+  const std::scoped_lock lock(mutex_);
   return std::ranges::any_of(begun_,
-                             [&](const auto& begun) { return begun.second.members.contains(tensor); });
+                             [&](const auto& begun) { return begun.second.staged.at(tensor) != nullptr; });
 }
 
 std::vector<std::string> TransactionDirectory::unfinished() const {
   std::vector<std::string> names;
   const std::scoped_lock lock(mutex_);
   for (const auto& [number, begun] : begun_) {
-    if (!begun.members.empty()) names.push_back(begun.name);
+    if (!begun.staged.is_empty()) names.push_back(begun.name);
   }
   return names;
 }

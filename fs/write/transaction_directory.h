@@ -2,6 +2,8 @@
 //
 //   mkdir .safetensors/transactions/T        begins the transaction
 //   write T/NAME ...                         stages bytes: T shows the whole model with the staged changes
+//   rm, mv, new files, setfattr in T         stage edits of the structure (staged_changes.h)
+//   setfattr of metadata.KEY on T            stages metadata
 //   mv T .safetensors/committed/             commits: the rename's errno is the result
 //   rm -r T                                  rolls back
 //
@@ -11,6 +13,9 @@
 // Names in T are the flat file names of the tensors. T lists only staged tensors, but every other tensor can
 // be looked up too. A file that is opened without O_TRUNC starts with the tensor's present bytes, so a part
 // can be patched. A close fails with EINVAL if the size is wrong, but the content stays for another try.
+//
+// A transaction with nothing but bytes of tensors changes them in place (TransactionGroup). One with edits of
+// the structure is one edit of the model (transaction_edit.h), in which patched tensors get their bytes anew.
 //
 // Inode numbers: transactions/ and committed/ come first. Each transaction that was ever begun has
 // a run of numbers: one directory, and one file per tensor id. The numbers are computed, so a look-up
@@ -38,16 +43,20 @@
 #include "fs/tree/inode_table.h"
 #include "fs/tree/tensor_tree.h"
 #include "fs/write/open_file.h"
+#include "fs/write/staged_changes.h"
+#include "fs/write/transaction_edit.h"
 
 namespace stfs {
 
-/// The user and group that made a transaction.
+/// The user and the groups that made a transaction.
 struct Maker {
   uid_t uid = 0;
   gid_t gid = 0;
+  std::vector<gid_t> other_groups{};
 };
 
-/// Any thread may call. While its mutex is held, only a TransactionGroup's mutex is taken.
+/// Any thread may call. While its mutex is held, only mutexes of a TransactionGroup or of a NewTensor are
+/// taken.
 class TransactionDirectory final : public Directory {
  public:
   static constexpr Ino kTransactions = kHiddenIno + 1;
@@ -57,12 +66,6 @@ class TransactionDirectory final : public Directory {
       {{"transactions", kTransactions}, {"committed", kCommitted}}};
   static constexpr std::size_t kMostCommitted = 64;
 
-  /// The version of a tensor's content. The generation differs after every change. The checksum tells whether
-  /// a change has altered any byte.
-  struct TensorVersion {
-    std::uint64_t generation = 0;
-    std::string checksum;
-  };
   using VersionOf = std::function<Result<TensorVersion>(TensorId tensor)>;
 
   /// Model and tree must outlive this object.
@@ -84,12 +87,47 @@ class TransactionDirectory final : public Directory {
   /// The permissions that a directory shows on a mount that other users may enter. Only its maker may use a
   /// transaction. In transactions/ and committed/ only the maker may move or remove it.
   [[nodiscard]] Permissions restricted(Ino directory, Permissions shown) const;
-  /// rmdir. EPERM for other directories; EBUSY during a commit; ENOTEMPTY while something is staged.
+  /// rmdir: rolls back. EPERM for other directories; EBUSY during a commit; ENOTEMPTY while it lists tensors.
   Result<void> remove_directory(Ino directory, std::string_view name);
-  /// unlink: takes one tensor out of the transaction. EBUSY if it stays open for writing, and during a
-  /// commit.
-  Result<void> remove_file(Ino directory, std::string_view name);
-  using Contents = std::vector<std::shared_ptr<PendingContent>>;
+
+  // Files of a transaction. EPERM in other directories; EBUSY during its commit, and for one that stays open
+  // for writing.
+  static bool is_transaction(Ino ino);
+  /// Who has made the transaction of a directory or file. Nothing if it has ended.
+  [[nodiscard]] std::optional<Maker> maker(Ino ino) const;
+  /// unlink: takes back what is staged for a tensor, or stages its deletion.
+  /// @param editable  why no deletion can be staged, if so.
+  Result<void> remove_file(Ino directory, std::string_view name, const Result<void>& editable);
+  /// mv in a transaction. @param name  the new one of the tensor, unless a tensor has the file name.
+  /// @param flags  of renameat2(2).
+  Result<void> rename_file(Ino directory, std::string_view file_name, std::string_view new_file_name,
+                           const std::optional<std::string>& name, unsigned flags);
+  /// Makes a tensor that the model does not have, and opens it as open() does. EEXIST if there is one.
+  struct Made {
+    Ino ino = 0;
+    std::shared_ptr<PendingContent> content;
+  };
+  Result<Made> create(Ino directory, std::string_view file_name, std::string name, TensorId tensor,
+                      Archive& beside);
+  /// What is staged for a file; nothing is staged in it if there is none.
+  [[nodiscard]] std::optional<StagedTensor> staged(Ino file) const;
+  /// The name of a file's tensor in its transaction.
+  [[nodiscard]] std::string name(Ino file) const;
+  /// The form of a file's tensor. Errors as StagedChanges::form().
+  [[nodiscard]] Result<NewTensor::Form> form(Ino file) const;
+  /// Gives the bytes of a tensor of the model another form. They must fit. Not for files with bytes of any
+  /// size.
+  Result<void> set_form(Ino file, NewTensor::Form form);
+  /// Stages metadata. ENODATA, EEXIST as setxattr(2) and removexattr(2).
+  Result<void> set_metadata(Ino directory, std::string_view key, const std::optional<std::string>& value,
+                            int flags);
+  /// The value of a key as the commit leaves it. Nothing: the key is not there.
+  [[nodiscard]] std::optional<std::string> metadata(Ino directory, std::string_view key) const;
+  [[nodiscard]] std::vector<std::string> metadata_keys(Ino directory) const;
+  /// The names of the tensors that the commit deletes.
+  [[nodiscard]] std::vector<std::string> deleted(Ino directory) const;
+
+  using Contents = StagedChanges::Contents;
   /// The calls of the file system that a commit needs.
   struct Calls {
     TransactionGroup::LockOf lock_of;
@@ -98,6 +136,8 @@ class TransactionDirectory final : public Directory {
     std::function<void(const Contents&)> note_committed;
     /// Called if the commit fails behind its commit point: these tensors show their new bytes nevertheless.
     std::function<void(const Contents&)> note_shown;
+    /// Commits a transaction that edits the structure.
+    std::function<Result<void>(const TransactionEdit&)> edit;
   };
   /// rename. Within transactions/ it renames the transaction; a move from there to committed/ commits it.
   Result<void> rename(Ino from, std::string_view name, Ino to, std::string_view new_name, const Calls& calls);
@@ -117,6 +157,10 @@ class TransactionDirectory final : public Directory {
   std::vector<Ino> take_cached(TensorId first, TensorId last);
   /// Whether a transaction has staged bytes of the tensor.
   [[nodiscard]] bool has(TensorId tensor) const;
+  /// The same, for bytes whose commit needs the tensor's present place: without edits of the structure.
+  [[nodiscard]] bool needs_place(TensorId tensor) const;
+  /// Whether a transaction has staged anything for the tensor.
+  [[nodiscard]] bool holds(TensorId tensor) const;
   /// The names of the transactions that hold something and were neither committed nor removed.
   [[nodiscard]] std::vector<std::string> unfinished() const;
 
@@ -125,19 +169,14 @@ class TransactionDirectory final : public Directory {
     std::uint64_t number = 0;  // the transaction's number
     std::uint64_t in_run = 0;  // 0 is its directory, else 1 + the tensor's id
   };
-  struct Member {
-    std::shared_ptr<PendingContent> content;
-    TensorVersion base;
-    unsigned writers = 0;
-  };
   struct Begun {
     std::string name;
     Maker maker;
     bool is_committing = false;  // meanwhile nothing in it may be opened for writing, moved or removed
     bool is_committed = false;
     std::shared_ptr<TransactionGroup> group;
-    std::map<TensorId, Member> members;
-    std::set<TensorId> cached;  // tensors whose files the page cache may hold
+    StagedChanges staged;
+    std::set<TensorId> cached{};  // tensors whose files the page cache may hold
   };
 
   [[nodiscard]] bool is_directory(Ino ino) const;
@@ -145,12 +184,15 @@ class TransactionDirectory final : public Directory {
   [[nodiscard]] TensorId tensor(Ino ino) const {
     return TensorId{static_cast<std::uint32_t>(place_of(ino).in_run - 1)};
   }
-  [[nodiscard]] bool exists(Ino ino) const;
   /// The directory that holds a directory of ours.
   [[nodiscard]] Ino parent(Ino directory) const;
   [[nodiscard]] std::vector<std::pair<std::string, Ino>> entries(Ino directory) const;
-  /// Commits a transaction that is marked as committing.
-  Result<void> commit(const Begun& committing, const Calls& calls);
+  // Commit a transaction that is marked as committing.
+  /// Whether it changes more than bytes in their places. Edits of others may have moved tensors meanwhile,
+  /// and the base of a delta is never written.
+  [[nodiscard]] bool is_edit(const Begun& committing) const;
+  Result<void> commit_patches(const Begun& committing, const Calls& calls);
+  Result<void> commit_edit(const Begun& committing, const Calls& calls);
   /// Moves a transaction to committed/. Drops an earlier one of that name, and the oldest if there are more
   /// than kMostCommitted. The caller holds the mutex.
   void show_committed(std::uint64_t number, std::string_view name);
@@ -162,20 +204,27 @@ class TransactionDirectory final : public Directory {
   [[nodiscard]] std::optional<std::uint64_t> number_named(Ino directory, std::string_view name) const;
   [[nodiscard]] Result<void> check_for_conflicts(const Begun& begun,
                                                  const std::vector<TensorId>& changed) const;
-  /// @param begun  the transaction, whose staged tensors are found also if they were deleted; or null.
-  [[nodiscard]] std::optional<TensorId> tensor_named(const Begun* begun, std::string_view file_name) const;
-  [[nodiscard]] std::string file_name(TensorId tensor) const;
-  /// The transaction of that directory, or null. The caller holds the mutex.
-  [[nodiscard]] const Begun* begun_at(Ino directory) const;
+  /// The transaction of a directory or file, if it was not committed, or null. The caller holds the mutex.
+  [[nodiscard]] const Begun* begun_at(Ino ino) const;
+  [[nodiscard]] Begun* begun_at(Ino ino);
+  /// Returns the transaction of a directory, and in it the tensor of a file that no program writes, for a
+  /// change of what is staged. Waits for closes. The caller has the lock, and has it on return.
+  struct Found {
+    Begun* begun = nullptr;
+    std::optional<TensorId> tensor;
+  };
+  Result<Found> find_closed(std::unique_lock<std::mutex>& lock, Ino directory, std::string_view file_name);
+
+  /// Drops contents that are staged no more. The caller holds no mutex.
+  static void forget(const Contents& dropped);
+  /// Waits until the files are closed, at most two seconds. The kernel sends the RELEASE after close(2) has
+  /// returned, so a program that closes and then moves at once must not be refused. Holds the lock on return.
+  void wait_for_closes(std::unique_lock<std::mutex>& lock, const std::function<bool()>& are_closed);
 
   const Versioned<Model>& model_;
   const VersionOf version_of_;
   const TensorTree& tree_;   // its flat names, whatever the mount's layout
   const std::uint64_t run_;  // inode numbers of each transaction
-
-  /// Waits until the files are closed, at most two seconds. The kernel sends the RELEASE after close(2) has
-  /// returned, so a program that closes and then moves at once must not be refused. Holds the lock on return.
-  void wait_for_closes(std::unique_lock<std::mutex>& lock, const std::function<bool()>& are_closed);
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable closes_;

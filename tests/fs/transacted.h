@@ -43,8 +43,9 @@ class Member {
 };
 
 struct Transacted {
-  explicit Transacted(const FilesystemOptions& options = {}, Storage& storage = system_storage())
-      : mount(kTwoTensors, options, storage) {}
+  explicit Transacted(const FilesystemOptions& options = {}, Storage& storage = system_storage(),
+                      const Tensors& tensors = kTwoTensors)
+      : mount(tensors, options, storage) {}
 
   Ino begin(std::string_view name = "T") const {
     const auto made = mount->make_directory(kTransactions, name);

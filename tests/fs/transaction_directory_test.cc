@@ -170,7 +170,7 @@ TEST_CASE_METHOD(Begun, "files removed one by one and their directory are a roll
                  "[fs][transaction_directory]") {
   CHECK(t.stage(directory, "first") == 0);
   CHECK(errno_of(t.mount->remove_directory(kTransactions, "T")) == ENOTEMPTY);
-  CHECK(errno_of(t.mount->remove_file(directory, "second")) == ENOENT);
+  CHECK(errno_of(t.mount->remove_file(directory, "absent")) == ENOENT);
   CHECK(errno_of(t.mount->remove_file(directory, "first")) == 0);
   CHECK(t.read(directory, "first") == kOld);
   CHECK(errno_of(t.mount->remove_directory(kTransactions, "T")) == 0);
@@ -240,7 +240,8 @@ TEST_CASE_METHOD(Begun, "only transactions are made, moved and removed, and only
   CHECK(errno_of(t.mount->make_directory(kTransactions, "T")) == EEXIST);
   CHECK(errno_of(t.mount->remove_directory(kViews, "transactions")) == EPERM);
   CHECK(errno_of(t.mount->rename(kRootIno, "first", directory, "first")) == EPERM);
-  CHECK(errno_of(t.mount->rename(directory, "first", directory, "second")) == EPERM);
+  CHECK(errno_of(t.mount->rename(directory, "first", kRootIno, "third")) == EPERM);
+  CHECK(errno_of(t.mount->rename(directory, "first", kTransactions, "third")) == EPERM);
   CHECK(errno_of(t.mount->rename(kTransactions, "absent", kCommitted, "x")) == ENOENT);
   CHECK(errno_of(t.mount->lookup(directory, "no such tensor")) == ENOENT);
   CHECK(errno_of(t.mount->rename(kTransactions, "T", kTransactions, "U")) == 0);

@@ -170,8 +170,10 @@ def test_what_is_no_transaction_is_refused(mount, expected):
     """As the kernel asks for it; each rule has its line in tests/fs/transaction_directory_test.cc."""
     directory = begin(mount)
     assert errno_of((mount / ".safetensors" / "committed" / "x").mkdir) == errno.EPERM
-    assert errno_of((directory / "no tensor").write_bytes, b"x") == errno.EPERM
+    assert errno_of((directory.parent / "no tensor").write_bytes, b"x") == errno.EPERM
+    assert errno_of((directory / "directory").mkdir) == errno.EPERM
     assert errno_of(os.rename, mount / "odd", directory / "odd") == errno.EPERM
+    assert errno_of(os.rename, directory / "odd", mount / "odd2") == errno.EPERM
     expected.check()
 
 

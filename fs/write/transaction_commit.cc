@@ -1,0 +1,121 @@
+// Commits transactions (transaction_directory.h).
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "core/format/json_string.h"
+#include "fs/write/transaction_directory.h"
+
+namespace stfs {
+namespace {
+
+/// Ends what was committed.
+void end_contents(const StagedChanges& staged) {
+  for (const auto& [tensor, entry] : staged.tensors()) {
+    if (!entry.content) continue;
+    const std::scoped_lock lock(entry.content->mutex);
+    entry.content->fail({ErrorCode::ArchiveChanged, ESTALE, "the transaction has been committed"});
+  }
+}
+
+}  // namespace
+
+bool TransactionDirectory::is_edit(const Begun& committing) const {
+  return committing.staged.has_structure() ||
+         std::ranges::any_of(committing.staged.tensors(), [this](const auto& entry) {
+           const std::scoped_lock content_lock(entry.second.content->mutex);
+           const Staging* const stage = entry.second.content->staged();
+           if (stage == nullptr || !model_->ids().position(entry.first)) return false;
+           return entry.second.content->is_copy() || stage->target() != model_->file_range(entry.first);
+         });
+}
+
+Result<void> TransactionDirectory::commit_patches(const Begun& committing, const Calls& calls) {
+  std::vector<TensorId> changed;
+  Committers::Shards shards;
+  Contents contents;
+  for (const auto& [tensor, staged] : committing.staged.tensors()) {
+    const std::scoped_lock content_lock(staged.content->mutex);
+    if (staged.content->failure) return tl::unexpected(*staged.content->failure);
+    if (!staged.content->is_dirty()) continue;
+    changed.push_back(tensor);
+    shards.insert(model_->place(tensor).shard);
+    contents.push_back(staged.content);
+  }
+  const auto look = [&] { return check_for_conflicts(committing, changed); };
+  const auto each = [&](const auto& act) {
+    for (const auto& [tensor, staged] : committing.staged.tensors()) {
+      const std::scoped_lock content_lock(staged.content->mutex);
+      act(*staged.content);
+    }
+  };
+  // The first check, before the turn: it reads the tensors that it needs while other commits go on.
+  if (auto same = look(); !same) return same;
+  each([](PendingContent& content) { content.park(); });
+  const auto attempt = [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+    if (auto same = look(); !same) return same;
+    // With the archive's locks held the check is final: no other change can come before the commit.
+    const auto checked = with_check(options_of, look);
+    const std::scoped_lock group_lock(committing.group->mutex);
+    auto done = committing.group->commit(checked, calls.lock_of);
+    if (done) calls.note_committed(contents);
+    return done;
+  };
+  auto committed = calls.in_turn(shards, attempt);
+  if (!committed) {
+    const bool has_ended = committing.group->is_empty();
+    each([&](PendingContent& content) {
+      if (has_ended) {
+        content.end(committed.error());
+      } else {
+        content.unpark();
+      }
+    });
+    if (has_ended) calls.note_shown(contents);
+    return committed;
+  }
+  end_contents(committing.staged);
+  return {};
+}
+
+Result<void> TransactionDirectory::commit_edit(const Begun& committing, const Calls& calls) {
+  std::vector<TensorId> patched;
+  for (const auto& [tensor, staged] : committing.staged.tensors()) {
+    if (!staged.content) continue;
+    const std::scoped_lock content_lock(staged.content->mutex);
+    PendingContent& content = *staged.content;
+    if (content.failure) return tl::unexpected(*content.failure);
+    if (!content.is_dirty()) continue;
+    if (!staged.is_new) patched.push_back(tensor);
+    if (staged.is_made()) {
+      if (auto whole = content.made()->check(); !whole) return whole;
+    } else if (!content.is_whole()) {
+      return fail(ErrorCode::WrongSize, EINVAL,
+                  fmt::format("tensor {}: {} bytes were written, it needs {}", in_quotes(staged.name),
+                              content.size_bytes(), model_->tensor(tensor).data.size_bytes));
+    }
+  }
+  const TransactionEdit edit(committing.name, model_, committing.staged,
+                             [&] { return check_for_conflicts(committing, patched); });
+  // The first check, before the turn: it reads the tensors that it needs while other commits go on.
+  if (auto same = edit.check(); !same) return same;
+  auto committed = calls.edit(edit);
+  if (committed) end_contents(committing.staged);
+  return committed;
+}
+
+Result<void> TransactionDirectory::check_for_conflicts(const Begun& begun,
+                                                       const std::vector<TensorId>& changed) const {
+  for (const TensorId tensor : changed) {
+    const TensorVersion& base = begun.staged.at(tensor)->base;
+    auto now = version_of_(tensor);
+    if (!now) return pass_on(std::move(now));
+    if (now->generation == base.generation || now->checksum == base.checksum) continue;
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                fmt::format("transaction {}: tensor {} was changed by another program since it was staged",
+                            begun.name, in_quotes(model_->tensor(tensor).name)));
+  }
+  return {};
+}
+
+}  // namespace stfs

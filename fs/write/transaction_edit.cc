@@ -1,0 +1,143 @@
+// Translates what a transaction has staged into an edit of the model (transaction_edit.h).
+#include "fs/write/transaction_edit.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/format/json_string.h"
+
+namespace stfs {
+namespace {
+
+using Fate = StagedTensor::Fate;
+
+bool has_form(const Tensor& tensor, const NewTensor::Form& form) {
+  return tensor.dtype == form.dtype && std::ranges::equal(tensor.shape, form.shape);
+}
+
+}  // namespace
+
+TransactionEdit::TransactionEdit(std::string name, const Versioned<Model>& model, const StagedChanges& staged,
+                                 std::function<Result<void>()> check_versions)
+    : name_(std::move(name)), model_(model), staged_(staged), check_versions_(std::move(check_versions)) {
+  for (const auto& [tensor, entry] : staged.tensors()) {
+    if (!entry.content) continue;
+    const std::scoped_lock lock(entry.content->mutex);
+    if (entry.content->is_dirty()) puts_.push_back({tensor, &entry});
+  }
+}
+
+bool TransactionEdit::has_new(std::string_view name) const {
+  return std::ranges::any_of(
+      staged_.tensors(), [&](const auto& entry) { return entry.second.is_new && entry.second.name == name; });
+}
+
+Result<void> TransactionEdit::check() const {
+  const Model& model = *model_;
+  const auto conflict = [&](std::string_view name, std::string_view what) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                fmt::format("transaction {}: tensor {} was {} by another program since it was staged", name_,
+                            in_quotes(name), what));
+  };
+  for (const auto& [tensor, entry] : staged_.tensors()) {
+    if (!entry.is_new) {
+      if (!model.ids().position(tensor)) return conflict(entry.base_name, "deleted or replaced");
+      const Tensor now = model.tensor(tensor);
+      if (now.name != entry.base_name) return conflict(entry.base_name, "renamed");
+      if ((entry.form || entry.is_made()) && !has_form(now, entry.base_form))
+        return conflict(entry.base_name, "given another dtype or shape");
+    }
+    if (entry.fate != Fate::Stays || !entry.has_other_name()) continue;
+    const auto other = model.find(entry.name);
+    const StagedTensor* const others = other ? staged_.at(*other) : nullptr;
+    const bool is_free =
+        !other || (others != nullptr && (others->fate != Fate::Stays || others->has_other_name()));
+    if (is_free) continue;
+    // Not EEXIST: mv(1) would speak of the directory in committed/.
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                fmt::format("transaction {}: another program has made a tensor {} since", name_,
+                            in_quotes(entry.name)));
+  }
+  const Metadata& metadata = model.metadata();
+  for (const auto& [key, value] : staged_.metadata()) {
+    const auto now = std::ranges::find(metadata, std::string_view(key), &Metadata::value_type::first);
+    const bool is_same = now == metadata.end() ? !value.base : value.base == (*now).second;
+    if (is_same) continue;
+    return fail(
+        ErrorCode::ArchiveChanged, ESTALE,
+        fmt::format("transaction {}: metadata {} were changed by another program since they were staged",
+                    name_, in_quotes(key)));
+  }
+  return check_versions_();
+}
+
+Result<NewTensor::Form> TransactionEdit::form_of(const Put& put) const {
+  if (put.staged->is_made()) return put.staged->content->made()->tensor()->form();
+  if (put.staged->form) return *put.staged->form;
+  const Tensor now = model_->tensor(put.tensor);
+  return NewTensor::Form{.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}};
+}
+
+Result<void> TransactionEdit::apply(ModelEdit& edit) const {
+  std::vector<ModelEdit::Renaming> renamings;
+  for (const auto& [tensor, entry] : staged_.tensors()) {
+    if (entry.is_new) continue;
+    if (entry.fate == Fate::Stays) {
+      if (entry.has_other_name()) renamings.push_back({entry.base_name, entry.name});
+    } else if (!has_new(entry.base_name)) {  // a new one of that name takes its place in its shard
+      if (auto removed = edit.remove(entry.base_name); !removed) return removed;
+    }
+  }
+  if (auto renamed = edit.rename(renamings); !renamed) return renamed;
+  for (const auto& [tensor, entry] : staged_.tensors()) {
+    if (entry.fate != Fate::Stays || !entry.form || entry.is_made()) continue;
+    if (auto formed = edit.reinterpret(entry.name, entry.form->dtype, entry.form->shape); !formed)
+      return formed;
+  }
+  for (const Put& put : puts_) {
+    auto form = form_of(put);
+    if (!form) return pass_on(std::move(form));
+    if (auto made = edit.put(put.staged->name, form->dtype, std::move(form->shape)); !made) return made;
+  }
+  for (const auto& [key, value] : staged_.metadata()) edit.set_metadata(key, value.value);
+  return {};
+}
+
+Result<void> TransactionEdit::fill(ModelEdit& edit, const CopyPatched& copy_patched) const {
+  for (const Put& put : puts_) {
+    Staging* const stage = edit.stage(put.staged->name);
+    if (stage == nullptr) continue;  // it has no bytes
+    PendingContent& content = *put.staged->content;
+    const ContentLock::Reading reading(content.mutex);
+    if (!put.staged->is_made()) {
+      if (auto copied = copy_patched(content, *stage); !copied) return copied;
+      continue;
+    }
+    auto form = form_of(put);
+    if (!form) return pass_on(std::move(form));
+    if (auto copied = content.made()->tensor()->copy_to(*stage, *form); !copied) return copied;
+  }
+  return {};
+}
+
+std::vector<TensorId> TransactionEdit::touched() const {
+  std::vector<TensorId> touched;
+  for (const auto& [tensor, entry] : staged_.tensors()) {
+    const bool is_patched =
+        !entry.is_made() && entry.fate == Fate::Stays && !entry.has_other_name() && !entry.form;
+    if (!entry.is_new && !is_patched) touched.push_back(tensor);
+  }
+  return touched;
+}
+
+std::vector<TensorId> TransactionEdit::replaced() const {
+  std::vector<TensorId> replaced;
+  for (const auto& [tensor, entry] : staged_.tensors()) {
+    if (entry.fate == Fate::Replaced) replaced.push_back(tensor);
+  }
+  return replaced;
+}
+
+}  // namespace stfs

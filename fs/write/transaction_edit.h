@@ -1,0 +1,64 @@
+// A transaction that edits the structure, as one edit of the model: all of it is committed, or nothing.
+//
+//   deletions, then renames      all at once
+//   forms                        of tensors that keep their bytes
+//   new bytes                    of new tensors, and all bytes of patched ones
+//   metadata
+//
+// A patched tensor gets a new place in its shard, or in the delta. It keeps its id, so programs that have it
+// open see the new bytes.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "core/model/model_edit.h"
+#include "fs/base/versioned.h"
+#include "fs/write/staged_changes.h"
+
+namespace stfs {
+
+/// Refers to what it is made of. Nothing is staged in the transaction any more.
+class TransactionEdit {
+ public:
+  /// @param name             of the transaction, for messages.
+  /// @param check_versions   fails with ESTALE if bytes have changed that the transaction has patched.
+  TransactionEdit(std::string name, const Versioned<Model>& model, const StagedChanges& staged,
+                  std::function<Result<void>()> check_versions);
+
+  /// ESTALE if the model is not as it was when the changes were staged: a tensor was deleted, renamed, given
+  /// another form or patched, a name was taken, or metadata were changed.
+  [[nodiscard]] Result<void> check() const;
+  /// Gives the edit all changes. check() comes first.
+  Result<void> apply(ModelEdit& edit) const;
+  /// Stages all bytes of a tensor of the model that the transaction has patched.
+  using CopyPatched = std::function<Result<void>(PendingContent& content, Staging& to)>;
+  /// Writes the bytes of tensors that get new ones.
+  Result<void> fill(ModelEdit& edit, const CopyPatched& copy_patched) const;
+
+  /// Whether only bytes of tensors change.
+  [[nodiscard]] bool is_patch() const { return !staged_.has_structure(); }
+  /// Tensors of the model that change in more than their bytes.
+  [[nodiscard]] std::vector<TensorId> touched() const;
+  /// Those of them that others replace.
+  [[nodiscard]] std::vector<TensorId> replaced() const;
+  /// A tensor that gets new bytes.
+  struct Put {
+    TensorId tensor{};
+    const StagedTensor* staged = nullptr;
+  };
+  [[nodiscard]] const std::vector<Put>& puts() const { return puts_; }
+
+ private:
+  [[nodiscard]] bool has_new(std::string_view name) const;
+  [[nodiscard]] Result<NewTensor::Form> form_of(const Put& put) const;
+
+  const std::string name_;
+  const Versioned<Model>& model_;
+  const StagedChanges& staged_;
+  const std::function<Result<void>()> check_versions_;
+  std::vector<Put> puts_;
+};
+
+}  // namespace stfs

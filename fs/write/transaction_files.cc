@@ -1,0 +1,220 @@
+// Stages edits of the structure in transactions: rm, mv, new files, forms, metadata
+// (transaction_directory.h).
+#include <linux/fs.h>
+#include <sys/xattr.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/format/json_string.h"
+#include "fs/write/transaction_directory.h"
+
+namespace stfs {
+namespace {
+
+tl::unexpected<Error> refuse_file(int errno_value, std::string why) {
+  return fail(ErrorCode::InvalidArgument, errno_value, std::move(why));
+}
+
+tl::unexpected<Error> has_ended() {
+  return fail(ErrorCode::ArchiveChanged, ESTALE, "the transaction has ended");
+}
+
+tl::unexpected<Error> no_such_tensor() {
+  return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
+}
+
+/// A new file without a form, as an editor makes it to rename it over another one.
+NewTensor* plain_file(StagedTensor* staged) {
+  if (staged == nullptr || !staged->is_new) return nullptr;
+  NewTensor* const made = staged->content->made()->tensor();
+  return made->has_form() ? nullptr : made;
+}
+
+}  // namespace
+
+void TransactionDirectory::forget(const Contents& dropped) {
+  for (const auto& content : dropped) {
+    const std::scoped_lock lock(content->mutex);
+    content->forget();
+  }
+}
+
+std::optional<Maker> TransactionDirectory::maker(Ino ino) const {
+  const std::scoped_lock lock(mutex_);
+  const Begun* const begun = begun_at(ino);
+  return begun == nullptr ? std::nullopt : std::optional(begun->maker);
+}
+
+std::optional<StagedTensor> TransactionDirectory::staged(Ino file) const {
+  const std::scoped_lock lock(mutex_);
+  const Begun* const begun = begun_at(file);
+  const StagedTensor* const staged = begun == nullptr ? nullptr : begun->staged.at(tensor(file));
+  return staged == nullptr ? std::nullopt : std::optional(*staged);
+}
+
+std::string TransactionDirectory::name(Ino file) const {
+  const std::scoped_lock lock(mutex_);
+  const Begun* const begun = begun_at(file);
+  return begun == nullptr ? std::string(model_->tensor(tensor(file)).name) : begun->staged.name(tensor(file));
+}
+
+Result<NewTensor::Form> TransactionDirectory::form(Ino file) const {
+  const std::scoped_lock lock(mutex_);
+  const Begun* const begun = begun_at(file);
+  return begun == nullptr ? StagedChanges(model_, tree_).form(tensor(file))
+                          : begun->staged.form(tensor(file));
+}
+
+Result<TransactionDirectory::Found> TransactionDirectory::find_closed(std::unique_lock<std::mutex>& lock,
+                                                                      Ino directory,
+                                                                      std::string_view file_name) {
+  const auto find = [&] {
+    Found found{.begun = begun_at(directory), .tensor = {}};
+    if (found.begun != nullptr) found.tensor = found.begun->staged.find(file_name);
+    return found;
+  };
+  const auto is_closed = [](const Found& found) {
+    const StagedTensor* const staged = found.tensor ? found.begun->staged.at(*found.tensor) : nullptr;
+    return staged == nullptr || staged->writers == 0;
+  };
+  wait_for_closes(lock, [&] { return is_closed(find()); });
+  const Found found = find();
+  if (found.begun == nullptr) return has_ended();
+  if (!is_closed(found)) {
+    return refuse_file(EBUSY, fmt::format("tensor {} is open for writing",
+                                          in_quotes(found.begun->staged.name(*found.tensor))));
+  }
+  if (found.begun->is_committing) return refuse_file(EBUSY, "the transaction is being committed");
+  return found;
+}
+
+Result<void> TransactionDirectory::remove_file(Ino directory, std::string_view name,
+                                               const Result<void>& editable) {
+  if (!is_transaction(directory)) return refuse_file(EPERM, "not a tensor of a transaction");
+  Contents dropped;
+  {
+    std::unique_lock lock(mutex_);
+    auto found = find_closed(lock, directory, name);
+    if (!found) return pass_on(std::move(found));
+    if (!found->tensor) return no_such_tensor();
+    StagedChanges& staged = found->begun->staged;
+    if (!editable && staged.at(*found->tensor) == nullptr) return editable;
+    staged.remove(*found->tensor, dropped);
+  }
+  forget(dropped);
+  return {};
+}
+
+Result<void> TransactionDirectory::rename_file(Ino directory, std::string_view file_name,
+                                               std::string_view new_file_name,
+                                               const std::optional<std::string>& name, unsigned flags) {
+  Contents dropped;
+  {
+    std::unique_lock lock(mutex_);
+    auto target = find_closed(lock, directory, new_file_name);
+    if (!target) return pass_on(std::move(target));
+    StagedChanges& staged = target->begun->staged;
+    const auto tensor = staged.find(file_name);
+    if (!tensor) return no_such_tensor();
+    if (target->tensor && (flags & RENAME_NOREPLACE) != 0)
+      return refuse_file(EEXIST, "there is a tensor of that name");
+    if (target->tensor == tensor) return {};
+    if ((flags & RENAME_EXCHANGE) != 0) {
+      if (!target->tensor) return no_such_tensor();
+      staged.exchange(*tensor, *target->tensor);
+      return {};
+    }
+    if (!target->tensor && !name) return refuse_file(EILSEQ, "no tensor's file can have this name");
+    NewTensor* const plain = plain_file(staged.at(*tensor));
+    if (target->tensor && plain != nullptr && plain_file(staged.at(*target->tensor)) == nullptr) {
+      auto form = staged.form(*target->tensor);
+      if (!form) return pass_on(std::move(form));
+      const auto due = data_size_bytes(form->dtype, form->shape);
+      if (plain->size_bytes() != due.value_or(plain->size_bytes() + 1)) {
+        return refuse_file(
+            ENODATA,
+            fmt::format("tensor {}: {} has {} bytes, {} {} needs {}: set the dtype or the shape "
+                        "of the new file first, to replace the tensor by another one",
+                        in_quotes(staged.name(*target->tensor)), in_quotes(staged.name(*tensor)),
+                        plain->size_bytes(), name_of(form->dtype), shape_text(form->shape), due.value_or(0)));
+      }
+      plain->set_dtype(form->dtype);
+      plain->set_shape(std::move(form->shape));
+    }
+    staged.rename(*tensor, new_file_name, name.value_or(""), dropped);
+  }
+  forget(dropped);
+  return {};
+}
+
+Result<TransactionDirectory::Made> TransactionDirectory::create(Ino directory, std::string_view file_name,
+                                                                std::string name, TensorId tensor,
+                                                                Archive& beside) {
+  const std::scoped_lock lock(mutex_);
+  Begun* const begun = begun_at(directory);
+  if (begun == nullptr) return has_ended();
+  if (begun->is_committing) return refuse_file(EBUSY, "the transaction is being committed");
+  if (begun->staged.find(file_name)) return refuse_file(EEXIST, "there is a tensor of that name");
+  if (1 + std::uint64_t{number_of(tensor)} >= run_)
+    return refuse_file(ENOSPC, "this mount has made too many tensors: mount the model again");
+  auto content =
+      std::make_shared<PendingContent>(model_, tensor, std::make_unique<NewTensor>(name, false, beside));
+  begun->staged.make(tensor, file_name, std::move(name), content);
+  begun->staged.at(tensor)->writers = 1;
+  return Made{.ino = file_of(place_of(directory).number, tensor), .content = std::move(content)};
+}
+
+Result<void> TransactionDirectory::set_form(Ino file, NewTensor::Form form) {
+  const std::scoped_lock lock(mutex_);
+  Begun* const begun = begun_at(file);
+  if (begun == nullptr) return has_ended();
+  if (begun->is_committing) return refuse_file(EBUSY, "the transaction is being committed");
+  const TensorId id = tensor(file);
+  const StagedTensor* const known = begun->staged.at(id);
+  if (known != nullptr ? known->fate != StagedTensor::Fate::Stays : !model_->has(id)) return no_such_tensor();
+  StagedTensor& staged = begun->staged.stage(id);
+  const bool is_base = form.dtype == staged.base_form.dtype && form.shape == staged.base_form.shape;
+  staged.form = is_base ? std::nullopt : std::optional(std::move(form));
+  begun->staged.tidy(id);
+  return {};
+}
+
+Result<void> TransactionDirectory::set_metadata(Ino directory, std::string_view key,
+                                                const std::optional<std::string>& value, int flags) {
+  const std::scoped_lock lock(mutex_);
+  Begun* const begun = begun_at(directory);
+  if (begun == nullptr) return has_ended();
+  if (begun->is_committing) return refuse_file(EBUSY, "the transaction is being committed");
+  const bool is_there = begun->staged.metadata(key).has_value();
+  if (!is_there && (!value || (flags & XATTR_REPLACE) != 0))
+    return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+  if (is_there && value && (flags & XATTR_CREATE) != 0) return refuse_file(EEXIST, "the attribute is there");
+  begun->staged.set_metadata(key, value);
+  return {};
+}
+
+std::optional<std::string> TransactionDirectory::metadata(Ino directory, std::string_view key) const {
+  const std::scoped_lock lock(mutex_);
+  const Begun* const begun = begun_at(directory);
+  return begun == nullptr ? std::nullopt : begun->staged.metadata(key);
+}
+
+std::vector<std::string> TransactionDirectory::metadata_keys(Ino directory) const {
+  const std::scoped_lock lock(mutex_);
+  const Begun* const begun = begun_at(directory);
+  return begun == nullptr ? std::vector<std::string>() : begun->staged.metadata_keys();
+}
+
+std::vector<std::string> TransactionDirectory::deleted(Ino directory) const {
+  std::vector<std::string> names;
+  const std::scoped_lock lock(mutex_);
+  const Begun* const begun = begun_at(directory);
+  if (begun == nullptr) return names;
+  for (const auto& [tensor, staged] : begun->staged.tensors()) {
+    if (staged.fate != StagedTensor::Fate::Stays) names.push_back(staged.base_name);
+  }
+  return names;
+}
+
+}  // namespace stfs
