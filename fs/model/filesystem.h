@@ -365,7 +365,8 @@ class Filesystem {
   /// Commits the content of a new tensor. The caller holds the content's mutex.
   Result<Stale> commit_new(const OpenFile& file);
   /// The same, where a tensor of that name, dtype and shape exists.
-  Result<Stale> commit_in_place(const OpenFile& file, TensorId tensor, const NewTensor::Form& form);
+  /// @param fill  writes all bytes of the tensor.
+  Result<Stale> commit_in_place(TensorId tensor, const std::function<Result<void>(Staging&)>& fill);
   [[nodiscard]] struct stat stat_of_draft(const Node& node, const PendingContent& content) const;
   [[nodiscard]] Result<std::string> draft_attribute(const PendingContent& content,
                                                     std::string_view key) const;

@@ -170,6 +170,12 @@ Result<Stale> Filesystem::commit(const OpenFile& file) {
 Result<Stale> Filesystem::commit_copy(const OpenFile& file) {
   PendingContent& content = *file.content;
   const TensorId tensor = content.tensor();
+  if (model_->ids().position(tensor) && !model_->is_of_base(model_->place(tensor).shard)) {
+    // Since the first write another program has brought it into the delta.
+    auto committed = commit_in_place(tensor, [&](Staging& stage) { return copy_content(content, stage); });
+    if (committed) content.forget();
+    return committed;
+  }
   StructureChange change;
   change.is_patch = true;
   change.apply = [&](ModelEdit& edit) -> Result<void> {

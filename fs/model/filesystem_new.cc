@@ -141,8 +141,14 @@ Result<Stale> Filesystem::commit_new(const OpenFile& file) {
   const auto known = model_->find(name);
   if (known && made.size_bytes() > form->data_offset) {
     const Tensor tensor = model_->tensor(*known);
-    if (tensor.dtype == form->dtype && std::ranges::equal(tensor.shape, form->shape))
-      return commit_in_place(file, *known, *form);
+    if (tensor.dtype == form->dtype && std::ranges::equal(tensor.shape, form->shape)) {
+      auto committed = commit_in_place(*known, [&](Staging& stage) { return made.copy_to(stage, *form); });
+      if (!committed) return committed;
+      made.note_committed();
+      content.writers.clear();
+      content.was_refused = false;
+      return committed;
+    }
   }
   StructureChange change{.touched = {},
                          .apply = [&](ModelEdit& edit) { return edit.put(name, form->dtype, form->shape); },
@@ -164,22 +170,16 @@ Result<Stale> Filesystem::commit_new(const OpenFile& file) {
   return stale(file.ino, Stale::What::Attributes);
 }
 
-Result<Stale> Filesystem::commit_in_place(const OpenFile& file, TensorId tensor,
-                                          const NewTensor::Form& form) {
-  NewTensor& made = *file.content->made()->tensor();
+Result<Stale> Filesystem::commit_in_place(TensorId tensor,
+                                          const std::function<Result<void>(Staging&)>& fill) {
   OpenFile patch;
   patch.ino = InodeTable::ino_of_tensor(tensor);
   patch.content = std::make_shared<PendingContent>(model_, tensor);
   const std::scoped_lock lock(patch.content->mutex);
   if (auto emptied = patch.content->resize(0); !emptied) return pass_on(std::move(emptied));
-  if (auto copied = made.copy_to(**patch.content->stage(), form); !copied) return pass_on(std::move(copied));
+  if (auto copied = fill(**patch.content->stage()); !copied) return pass_on(std::move(copied));
   patch.kind = FileKind::Isolated;
-  auto committed = commit(patch);
-  if (!committed) return committed;
-  made.note_committed();
-  file.content->writers.clear();
-  file.content->was_refused = false;
-  return committed;
+  return commit(patch);
 }
 
 struct stat Filesystem::stat_of_draft(const Node& node, const PendingContent& content) const {

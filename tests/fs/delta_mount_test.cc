@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <fstream>
+#include <iterator>
 
 #include "core/archive/archive_writer.h"
 #include "core/model/delta_base.h"
@@ -56,6 +58,11 @@ class MountedDelta {
   std::filesystem::path path;
   std::unique_ptr<Filesystem> filesystem;
 };
+
+std::string read_all(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
 
 /// Writes into a file, with another time for certain.
 void patch_file(const std::string& path, std::uint64_t offset, std::string_view bytes) {
@@ -159,6 +166,39 @@ TEST_CASE_METHOD(MountedDelta, "a base that is written to must be compared again
   CHECK(kept.error().errno_value == EIO);
   CHECK(contains(kept.error().message, "the base of the delta has changed"));
   CHECK(content(second));
+}
+
+TEST_CASE_METHOD(MountedDelta, "writers of one tensor of the base commit in turn, each in full",
+                 "[fs][delta]") {
+  const Ino first = ino("first");
+  const auto open = [&] { return filesystem->open(first, O_WRONLY, ::getpid()).value(); };
+  const auto write = [&](OpenFile* file, std::string_view bytes, std::uint64_t offset) {
+    return errno_of(filesystem->write(*file, bytes_of(bytes), offset, Caller(1, ::getpid())));
+  };
+  const auto close = [&](OpenFile* file) {
+    const int verdict = errno_of(filesystem->flush(*file, 1, ::getpid()));
+    filesystem->release(file);
+    return verdict;
+  };
+  const std::string was = read_all(base);
+  OpenFile* const one = open();
+  OpenFile* const two = open();
+  CHECK(write(one, "1", 0) == 0);
+  CHECK(write(two, "2", 1) == 0);
+  CHECK(content(first) == kOld);
+  CHECK(close(one) == 0);  // brings it into the delta
+  OpenFile* const three = open();
+  CHECK(write(three, "3", 2) == 0);
+  CHECK(close(two) == 0);
+  CHECK(close(three) == 0);
+  CHECK(content(first) == "123" + kOld.substr(3));
+  CHECK(ino("first") == first);
+  CHECK(read_all(base) == was);
+  // A writer whose bytes are dropped leaves nothing.
+  OpenFile* const short_one = open();
+  REQUIRE(filesystem->resize(*short_one, 2, Caller(1, ::getpid())));
+  CHECK(close(short_one) == EINVAL);
+  CHECK(content(first) == "123" + kOld.substr(3));
 }
 
 TEST_CASE_METHOD(MountedDelta, "what is open stays where a delta is refused for another reason",
