@@ -9,6 +9,8 @@ import sysconfig
 from pathlib import Path
 
 import pytest
+import safetensors
+from edited_mount import FREE
 from mounted import PATIENCE
 
 pytestmark = pytest.mark.once
@@ -70,3 +72,30 @@ def test_pytorch_computes_the_same_through_the_mount_before_and_after_a_patch(to
     assert torch("run", again) == patched
     if saved == "whole.safetensors":
         assert torch("run", directory / saved) == patched
+
+
+@pytest.mark.parametrize("saved", ["whole.safetensors", "sharded"])
+def test_pytorch_tunes_three_variants_of_one_base_side_by_side(torch, model, mounts, tmp_path, saved):
+    """Each checkpoint is saved whole. The deltas keep the layer that changed, and the base never changes."""
+    directory, due = model
+    source = directory / saved
+    files = sorted(source.iterdir()) if source.is_dir() else [source]
+    before = [(os.stat(file).st_mtime_ns, file.read_bytes()) for file in files]
+    deltas = {seed: tmp_path / f"{seed}.safetensors" for seed in (1, 2, 3)}
+    shown = {seed: mounts(source, f"delta={delta}") for seed, delta in deltas.items()}
+    archives = {seed: mount / ".safetensors" / "archive.safetensors" for seed, mount in shown.items()}
+    tuned = {}
+    for step in range(2):
+        for seed, archive in archives.items():
+            tuned[seed] = torch("tune", archive, 10 * seed + step)["logits"]
+    assert len({due["logits"], *tuned.values()}) == 4
+    for seed, archive in archives.items():
+        assert torch("run", archive) == {"load_file": tuned[seed], "safe_open": tuned[seed]}
+        assert shown[seed].attribute(None, "metadata.step") == str(10 * seed + 1)
+    assert shown[1].unmount() == 0
+    again = mounts(source, f"ro,delta={deltas[1]}") / ".safetensors" / "archive.safetensors"
+    assert torch("run", again) == {"load_file": tuned[1], "safe_open": tuned[1]}
+    for delta in deltas.values():
+        with safetensors.safe_open(delta, "numpy") as stored:
+            assert [name for name in stored.keys() if not name.startswith(FREE)] == [due["patched"]]
+    assert [(os.stat(file).st_mtime_ns, file.read_bytes()) for file in files] == before

@@ -1,6 +1,7 @@
 # A small language model in PyTorch, as a program: test_framework.py runs it in whatever Python has torch.
 #
 #   torch_model.py make DIRECTORY SHARDS   saves it whole and as shards with an index, and a new weight for one layer
+#   torch_model.py tune ARCHIVE SEED       loads an archive, changes one layer and saves all of it in its place
 #   torch_model.py run ARCHIVE             loads it from one archive, by load_file and by safe_open, and computes
 #
 # Prints JSON. What the model computes is a hash of the bits: equal or not, never close.
@@ -95,9 +96,20 @@ def run(archive):
     return {"load_file": logits(load_file(archive)), "safe_open": by_safe_open}
 
 
+def tune(archive, seed):
+    """What a step of training does: other values in one layer, and a whole checkpoint."""
+    state = load_file(archive)
+    torch.manual_seed(seed)
+    state[PATCHED] = state[PATCHED] + torch.randn(state[PATCHED].shape) / 8
+    save_file(state, archive, metadata={"format": "pt", "step": str(seed)})
+    return {"logits": logits(state), "changed": PATCHED}
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     if sys.argv[1] == "make":
         print(json.dumps(make(Path(sys.argv[2]), int(sys.argv[3]))))
+    elif sys.argv[1] == "tune":
+        print(json.dumps(tune(sys.argv[2], int(sys.argv[3]))))
     else:
         print(json.dumps(run(sys.argv[2])))
