@@ -364,6 +364,8 @@ class Filesystem {
   Result<void> load_base(PendingContent& content, Ino ino);
   /// Commits the content of a new tensor. The caller holds the content's mutex.
   Result<Stale> commit_new(const OpenFile& file);
+  /// Makes a tensor of a file that waits for its name. ENODATA: a tensor of that name has another size.
+  Result<Outdated> name_draft(const Drafts::Draft& draft, const std::string& name);
   /// The same, where a tensor of that name, dtype and shape exists.
   /// @param fill  writes all bytes of the tensor.
   Result<Stale> commit_in_place(TensorId tensor, const std::function<Result<void>(Staging&)>& fill);

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "core/commit/transaction.h"
+#include "core/format/json_string.h"
 #include "fs/base/log.h"
 #include "fs/base/process.h"
 #include "fs/model/filesystem.h"
@@ -12,10 +13,8 @@
 namespace stfs {
 namespace {
 
-/// A whole checkpoint under another name is committed by its rename.
 bool waits_for_name(const PendingContent& content) {
-  Checkpoint* const saved = content.made() == nullptr ? nullptr : content.made()->checkpoint();
-  return saved != nullptr && saved->waits_for_name();
+  return content.made() != nullptr && content.made()->waits_for_name();
 }
 
 Content content_of(const PendingContent& content) {
@@ -55,16 +54,13 @@ Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
     content.is_closed = true;
   if (content.failure) return tl::unexpected(*content.failure);
   // Its rename has committed it, and could not wait until the kernel has forgotten what changed.
-  if (waits_for_name(content) && content.made()->checkpoint()->is_committed())
+  Checkpoint* const saved = content.made() == nullptr ? nullptr : content.made()->checkpoint();
+  if (saved != nullptr && saved->waits_for_name() && saved->is_committed())
     return stale(file.ino, Stale::What::Content);
   const CloseFacts facts = facts_of_close(file, owner, closer);
   switch (decide(facts)) {
     case CloseDecision::Wait: return Stale{};
-    case CloseDecision::Commit:
-      if (!waits_for_name(content)) return commit_if_dirty(file);
-      content.made()->checkpoint()->keep();
-      content.accept();
-      return Stale{};
+    case CloseDecision::Commit: return commit_if_dirty(file);
     case CloseDecision::Keep: content.accept(); return Stale{};
     case CloseDecision::RollBack:
       content.fail(killed(content, closer, facts.ending));
@@ -109,6 +105,11 @@ Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
   PendingContent& content = *file.content;
   if (!content.is_dirty()) return Stale{};
   if (!content.is_whole()) return tl::unexpected(wrong_size(content));
+  if (waits_for_name(content)) {
+    content.made()->keep();
+    content.accept();
+    return Stale{};
+  }
   auto committed = content.made() != nullptr ? commit_new(file) : commit(file);
   if (!committed) {
     content.was_refused = true;
@@ -275,6 +276,11 @@ void Filesystem::abandon_pending() {
                  label_of(*file.content), file.content->size_bytes());
     file.content->forget();
   });
+  for (const std::string& name : drafts_.kept()) {
+    log::warning(
+        "{}: dropped: {} had not got a name that a tensor or a checkpoint can have when the mount ended",
+        model_->path().string(), in_quotes(name));
+  }
 }
 
 Error Filesystem::wrong_size(const PendingContent& content) const {

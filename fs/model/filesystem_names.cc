@@ -51,7 +51,7 @@ Result<std::string> Filesystem::name_in(Ino directory, std::string_view file_nam
 Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
   const Node directory = resolve(parent);
   const auto draft = drafts_.find(directory.ino, name);
-  if (draft && draft->content->made()->checkpoint() != nullptr) {
+  if (draft && draft->content->made()->waits_for_name()) {
     remove_draft(*draft);
     return Outdated{};
   }
@@ -77,6 +77,16 @@ Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
 Result<Outdated> Filesystem::rename_tensor(Ino parent, std::string_view name, Ino new_parent,
                                            std::string_view new_name, unsigned flags) {
   if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
+  if (const auto draft = drafts_.find(parent, name); draft && draft->content->made()->waits_for_name()) {
+    const auto tensor_name = tree_.name_in(new_parent, new_name);
+    if ((flags & RENAME_EXCHANGE) != 0)
+      return refuse_edit(EINVAL, "a file without a tensor can't be exchanged");
+    if ((flags & RENAME_NOREPLACE) != 0 && tree_.find(new_parent, new_name))
+      return refuse_edit(EEXIST, "there is a tensor of that name");
+    if (tensor_name) return name_draft(*draft, *tensor_name);
+    if (drafts_.rename(draft->ino, new_parent, new_name)) return Outdated{};
+    return refuse_edit(EBUSY, "another program is making this file");
+  }
   if (!drafts_.wait_for_end(parent, name) || !drafts_.wait_for_end(new_parent, new_name))
     return refuse_edit(EBUSY, "a program is making this file");
   const auto from = tree_.find(parent, name);

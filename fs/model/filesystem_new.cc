@@ -56,12 +56,15 @@ Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name
       return fail(ErrorCode::InvalidArgument, EINVAL, "a file in npy/ has a name that ends with .npy");
     file_name.remove_suffix(kNpySuffix.size());
   }
-  auto tensor_name = is_npy ? tree_.flat_name(file_name) : tree_.name_in(directory.ino, file_name);
-  if (!tensor_name) return pass_on(name_in(directory.ino, file_name));
+  const auto tensor_name = is_npy ? tree_.flat_name(file_name) : tree_.name_in(directory.ino, file_name);
+  // Programs write a temporary file and rename it. With layout=tree its name is often one that no tensor has.
+  const bool may_wait = !is_npy && options_.layout == Layout::Tree;
+  if (!tensor_name && !may_wait) return pass_on(name_in(directory.ino, file_name));
   const TensorId id = give_id();
   const Ino ino = is_npy ? Views::kNpyFiles + number_of(id) : InodeTable::ino_of_tensor(id);
-  auto content = std::make_shared<PendingContent>(
-      model_, id, std::make_unique<NewTensor>(std::move(*tensor_name), is_npy, archive_for_new()));
+  auto made = std::make_unique<NewTensor>(tensor_name.value_or(std::string(name)), is_npy, archive_for_new());
+  if (!tensor_name) made->wait_for_name();
+  auto content = std::make_shared<PendingContent>(model_, id, std::move(made));
   if (!drafts_.add(
           {.ino = ino, .directory = directory.ino, .file_name = std::string(name), .content = content}))
     return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
@@ -170,6 +173,48 @@ Result<Stale> Filesystem::commit_new(const OpenFile& file) {
   return stale(file.ino, Stale::What::Attributes);
 }
 
+Result<Outdated> Filesystem::name_draft(const Drafts::Draft& draft, const std::string& name) {
+  PendingContent& content = *draft.content;
+  const std::scoped_lock lock(content.mutex);
+  if (content.failure) return tl::unexpected(*content.failure);
+  NewTensor& made = *content.made()->tensor();
+  auto form = made.form();
+  if (!form) return pass_on(std::move(form));
+  const auto known = model_->find(name);
+  if (known && is_being_written(*known)) {
+    return fail(ErrorCode::Busy, EBUSY,
+                fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(name)));
+  }
+  if (known && !made.has_form()) {
+    // Only the bytes are new.
+    const Tensor tensor = model_->tensor(*known);
+    if (tensor.data.size_bytes != made.size_bytes()) {
+      return fail(ErrorCode::InvalidArgument, ENODATA,
+                  fmt::format("tensor {}: {} has {} bytes, {} {} needs {}", in_quotes(name),
+                              in_quotes(draft.file_name), made.size_bytes(), name_of(tensor.dtype),
+                              shape_text(tensor.shape), tensor.data.size_bytes));
+    }
+    form->dtype = tensor.dtype;
+    form->shape = {tensor.shape.begin(), tensor.shape.end()};
+  }
+  StructureChange change{.touched = {},
+                         .apply = [&](ModelEdit& edit) { return edit.put(name, form->dtype, form->shape); },
+                         .fill = [&](ModelEdit& edit) -> Result<void> {
+                           Staging* const stage = edit.stage(name);
+                           return stage == nullptr ? Result<void>() : made.copy_to(*stage, *form);
+                         }};
+  if (known) change.touched.push_back(*known);
+  change.ids.emplace(name, content.tensor());
+  auto outdated = edit(change);
+  if (!outdated) return outdated;
+  if (!known && !made.has_form()) drafts_.note_plain(content.tensor());
+  made.take_name(name);
+  made.note_committed();
+  content.writers.clear();
+  drafts_.remove(draft.ino);
+  return outdated;
+}
+
 Result<Stale> Filesystem::commit_in_place(TensorId tensor,
                                           const std::function<Result<void>(Staging&)>& fill) {
   OpenFile patch;
@@ -233,8 +278,7 @@ Result<void> Filesystem::set_form(const PendingContent& content, std::string_vie
 
 void Filesystem::end_draft(const OpenFile& file) {
   const std::scoped_lock lock(file.content->mutex);
-  Checkpoint* const saved = file.content->made()->checkpoint();
-  if (saved != nullptr && saved->is_kept()) return;
+  if (file.content->made()->is_kept()) return;
   if (file.content->descriptors == 0) drafts_.remove(file.ino);
 }
 

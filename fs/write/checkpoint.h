@@ -49,10 +49,7 @@ class Checkpoint final : public NewContent {
   [[nodiscard]] bool is_committed() const { return is_committed_; }
   void forget() override;
 
-  [[nodiscard]] bool waits_for_name() const { return waits_for_name_; }
-  /// Keeps a whole checkpoint until it is renamed.
-  void keep() { is_kept_ = true; }
-  [[nodiscard]] bool is_kept() const { return is_kept_; }
+  [[nodiscard]] bool waits_for_name() const override { return waits_for_name_; }
 
   /// A tensor of the checkpoint.
   struct Saved {
@@ -96,7 +93,6 @@ class Checkpoint final : public NewContent {
   std::unique_ptr<File> file_;  // bytes of new tensors, at their place in the data
   std::vector<std::byte> buffer_;
   bool is_committed_ = false;
-  bool is_kept_ = false;
 };
 
 }  // namespace stfs

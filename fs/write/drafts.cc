@@ -35,6 +35,16 @@ bool Drafts::has_in(Ino directory) const {
   return first != by_name_.end() && first->first.first == directory;
 }
 
+std::vector<std::string> Drafts::kept() const {
+  const std::scoped_lock lock(mutex_);
+  std::vector<std::string> names;
+  for (const auto& [ino, draft] : drafts_) {
+    const NewContent* const made = draft.content->made();
+    if (made != nullptr && made->is_kept()) names.push_back(draft.file_name);
+  }
+  return names;
+}
+
 bool Drafts::rename(Ino ino, Ino directory, std::string_view file_name) {
   const std::scoped_lock lock(mutex_);
   const auto found = drafts_.find(ino);

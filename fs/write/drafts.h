@@ -13,6 +13,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "core/format/tensor_id.h"
 #include "fs/tree/inode_table.h"
@@ -36,6 +37,8 @@ class Drafts {
   [[nodiscard]] std::optional<Draft> find(Ino ino) const;
   /// Whether there are drafts in a directory.
   [[nodiscard]] bool has_in(Ino directory) const;
+  /// The names of those that wait for another name.
+  [[nodiscard]] std::vector<std::string> kept() const;
   /// @return false if there is another draft of that name.
   bool rename(Ino ino, Ino directory, std::string_view file_name);
   /// Does nothing if there is none.

@@ -38,10 +38,18 @@ class NewContent {
   /// Why the bytes can't be committed as they are: EINVAL.
   [[nodiscard]] virtual Result<void> check() const = 0;
   virtual void note_committed() = 0;
+  /// Whether a rename commits it, to a name that it can have.
+  [[nodiscard]] virtual bool waits_for_name() const { return false; }
+  /// Keeps what is whole until it is renamed: it is not dirty any more.
+  void keep() { is_kept_ = true; }
+  [[nodiscard]] bool is_kept() const { return is_kept_; }
   /// Call when no descriptor is left.
   virtual void note_end() {}
   /// Drops the bytes.
   virtual void forget() = 0;
+
+ protected:
+  bool is_kept_ = false;
 };
 
 }  // namespace stfs

@@ -43,6 +43,7 @@ Result<void> NewTensor::check() const {
 
 void NewTensor::note_change() {
   is_dirty_ = true;
+  is_kept_ = false;
   mtime_ns_ = now_ns();
 }
 

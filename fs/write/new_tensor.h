@@ -30,6 +30,14 @@ class NewTensor final : public NewContent {
   /// @param is_npy  the file begins with a NumPy header, which tells dtype and shape.
   /// @param beside  lies in the directory for the bytes. Must outlive this object.
   NewTensor(std::string name, bool is_npy, Archive& beside);
+  /// Call for a file whose name no tensor can have, such as the temporary file of an editor: it gets one with
+  /// its rename.
+  void wait_for_name() { waits_for_name_ = true; }
+  void take_name(std::string name) {
+    name_ = std::move(name);
+    waits_for_name_ = is_kept_ = false;
+  }
+  [[nodiscard]] bool waits_for_name() const override { return waits_for_name_; }
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] bool is_npy() const { return is_npy_; }
@@ -40,7 +48,7 @@ class NewTensor final : public NewContent {
   Result<void> resize(std::uint64_t size_bytes) override;
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override;
   [[nodiscard]] std::uint64_t size_bytes() const override { return size_bytes_; }
-  [[nodiscard]] bool is_dirty() const override { return is_dirty_; }
+  [[nodiscard]] bool is_dirty() const override { return is_dirty_ && !is_kept_; }
   [[nodiscard]] Result<void> check() const override;
   void note_committed() override {
     is_dirty_ = false;
@@ -80,7 +88,7 @@ class NewTensor final : public NewContent {
   [[nodiscard]] Result<Form> npy_form() const;
   void note_change();
 
-  const std::string name_;
+  std::string name_;
   const bool is_npy_;
   Archive& beside_;
   std::unique_ptr<File> file_;  // made by the first write
@@ -89,6 +97,7 @@ class NewTensor final : public NewContent {
   bool is_dirty_ = false;
   bool is_committed_ = false;
   bool replaces_ = false;
+  std::atomic<bool> waits_for_name_ = false;
   mutable std::mutex mutex_;  // guards what follows
   std::optional<Dtype> dtype_;
   std::optional<std::vector<std::uint64_t>> shape_;

@@ -1,4 +1,6 @@
 // Directories of layout=tree are made, moved and removed.
+#include <linux/fs.h>
+
 #include "tests/fs/descriptor.h"
 #include "tests/fs/edited.h"
 #include "tests/support/catch.h"
@@ -41,9 +43,49 @@ TEST_CASE("layout=tree: directories are made, moved with all tensors below, and 
   CHECK(file.write("abc") == 0);
   CHECK(file.close() == 0);
   CHECK(stored_tensors(mount).at("new.t") == "abc");
-  CHECK(mount->create(zero, "x.y", O_WRONLY, 1).error().errno_value == EILSEQ);
   REQUIRE(mount->rename(zero, "t", kRootIno, "t"));
   CHECK(stored_tensors(mount).at("t") == "abc");
+}
+
+TEST_CASE("a temporary file with a name that no tensor has becomes one when it is renamed", "[fs][edit]") {
+  const DrivenFilesystem mount({{"l.0.w", kOld}, {"l.0.v", kThird}}, kTreeLayout);
+  const Ino zero = mount->lookup(mount.ino("l"), "0").value().st_ino;
+  const auto before = stored_tensors(mount);
+  {
+    MadeFile file(mount, ".w.AbC1", zero);
+    CHECK(file.write(std::string(kOld.size(), 'n')) == 0);
+    CHECK(file.close() == 0);
+  }
+  CHECK(stored_tensors(mount) == before);
+  const Ino temporary = mount->lookup(zero, ".w.AbC1").value().st_ino;
+  CHECK(read_ino(mount, temporary) == std::string(kOld.size(), 'n'));
+  CHECK(errno_of(mount->rename(zero, ".w.AbC1", zero, "v")) == ENODATA);  // another size
+  REQUIRE(mount->rename(zero, ".w.AbC1", zero, "w.x"));                   // no tensor's name either
+  CHECK(errno_of(mount->rename(zero, "w.x", zero, "w", RENAME_NOREPLACE)) == EEXIST);
+  CHECK(errno_of(mount->rename(zero, "w.x", zero, "w", RENAME_EXCHANGE)) == EINVAL);
+  CHECK(stored_tensors(mount) == before);
+  REQUIRE(mount->rename(zero, "w.x", zero, "w"));
+  CHECK(stored_tensors(mount).at("l.0.w") == std::string(kOld.size(), 'n'));
+  CHECK(list(mount, zero) == Names{"v", "w"});
+  // A new tensor, while its file is still open.
+  {
+    MadeFile file(mount, "x.part", zero);
+    CHECK(file.write("abc") == 0);
+    REQUIRE(mount->rename(zero, "x.part", zero, "x"));
+    CHECK(stored_tensors(mount).at("l.0.x") == "abc");
+    CHECK(file.write("d", 1) == 0);
+    CHECK(file.close() == 0);
+  }
+  CHECK(stored_tensors(mount).at("l.0.x") == "adc");
+  // An empty one, and one that is given up.
+  {
+    const MadeFile file(mount, "e.tmp", zero);
+    const MadeFile other(mount, "o.tmp", zero);
+  }
+  REQUIRE(mount->rename(zero, "e.tmp", zero, "e"));
+  CHECK(stored_tensors(mount).at("l.0.e").empty());
+  REQUIRE(mount->remove_file(zero, "o.tmp"));
+  CHECK_FALSE(mount->lookup(zero, "o.tmp"));
 }
 
 TEST_CASE("layout=flat has no directories to make or move", "[fs][edit]") {

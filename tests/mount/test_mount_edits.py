@@ -223,8 +223,8 @@ def test_whole_trees_are_copied_in_and_removed(tree, tmp_path):
     for name, size in {"x/y/z": 10, "x/w": 70_000, "top": 5, "x/y/empty": 0}.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(os.urandom(size))
-    # The mount shows the archive's mode. With --inplace rsync makes no file with a dot in its name, which would be a directory.
-    for command in ("cp -r source/. {}", "rsync -r --inplace source/ {}", "tar -C source -cf - . | tar -C {} --no-same-permissions -xf -"):
+    # The mount shows the archive's mode.
+    for command in ("cp -r source/. {}", "rsync -r --inplace source/ {}", "rsync -r source/ {}", "tar -C source -cf - . | tar -C {} --no-same-permissions -xf -"):
         if shutil.which(command.split()[0]) is None:
             continue
         done = shell(command.format(tree.mount.path), cwd=tmp_path)
