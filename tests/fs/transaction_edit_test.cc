@@ -3,9 +3,11 @@
 #include <linux/fs.h>
 #include <sys/xattr.h>
 
+#include <atomic>
 #include <map>
 #include <optional>
 #include <random>
+#include <thread>
 
 #include "tests/fs/edited.h"
 #include "tests/fs/transacted.h"
@@ -624,4 +626,82 @@ TEST_CASE("random edits in a transaction show inside, and are what its commit le
     REQUIRE(at.stored() == due);
     for (const auto& [name, bytes] : due) REQUIRE(at.t.mount.read(name) == bytes);
   }
+}
+
+TEST_CASE("transactions are staged and committed while others read, list and edit",
+          "[fs][transaction_edit]") {
+  constexpr int kSteps = 40;
+  const Transacted t({}, system_storage(), kThree);
+  make_room(t.mount);
+  Filesystem& filesystem = *t.mount;
+  std::atomic<bool> is_over = false;
+  std::atomic<int> wrong = 0;
+  std::vector<std::thread> others;
+  others.emplace_back([&] {
+    while (!is_over) {
+      const auto pin = filesystem.pin();
+      std::vector<Ino> directories = {kRootIno, kTransactions, kCommitted};
+      static_cast<void>(
+          filesystem.read_directory(kTransactions, 2, [&](std::string_view, Ino ino, std::uint64_t) {
+            directories.push_back(ino);
+            return true;
+          }));
+      std::vector<Ino> files;
+      for (const Ino directory : directories) {
+        const auto read =
+            filesystem.read_directory(directory, 2, [&](std::string_view, Ino ino, std::uint64_t) {
+              files.push_back(ino);
+              return true;
+            });
+        if (!read && read.error().errno_value != ENOENT) ++wrong;
+        static_cast<void>(filesystem.list_extended_attributes(directory));
+      }
+      for (const Ino file : files) {
+        static_cast<void>(filesystem.attributes(file));
+        static_cast<void>(filesystem.extended_attribute(file, "user.safetensors.shape"));
+        const auto bytes = filesystem.read(file, 0, 1 << 20);
+        if (bytes) static_cast<void>(bytes->copy());
+      }
+    }
+  });
+  others.emplace_back([&] {
+    for (int step = 0; !is_over; ++step) {
+      const auto pin = filesystem.pin();
+      static_cast<void>(filesystem.set_extended_attribute(kRootIno, "user.safetensors.metadata.step",
+                                                          std::to_string(step)));
+      filesystem.tidy();
+    }
+  });
+  others.emplace_back([&] {  // a transaction of its own
+    for (int step = 0; !is_over; ++step) {
+      const auto pin = filesystem.pin();
+      const auto made = filesystem.make_directory(kTransactions, "other");
+      if (!made) continue;
+      static_cast<void>(filesystem.remove_file(made->st_ino, "second"));
+      static_cast<void>(filesystem.rename(made->st_ino, "third", made->st_ino, "second"));
+      static_cast<void>(filesystem.remove_file(made->st_ino, "second"));
+      if (!filesystem.remove_directory(kTransactions, "other")) ++wrong;
+    }
+  });
+  for (int step = 0; step < kSteps; ++step) {
+    const auto pin = filesystem.pin();
+    const std::string name = fmt::format("T{}", step);
+    const Ino directory = t.begin(name);
+    {
+      MadeFile file(t.mount, fmt::format("made{}", step), directory);
+      REQUIRE(file.write("made") == 0);
+      REQUIRE(file.close() == 0);
+    }
+    REQUIRE(t.stage(directory, "first", std::string(16, static_cast<char>('a' + step % 26))) == 0);
+    if (step > 0) REQUIRE(t.mount->remove_file(directory, fmt::format("made{}", step - 1)));
+    REQUIRE(t.commit(name) == 0);
+  }
+  is_over = true;
+  for (std::thread& other : others) other.join();
+  CHECK(wrong == 0);
+  CHECK(stored_tensors(t.mount) ==
+        Stored{{"first", std::string(16, static_cast<char>('a' + (kSteps - 1) % 26))},
+               {"second", kSecond},
+               {"third", kThird},
+               {fmt::format("made{}", kSteps - 1), "made"}});
 }

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import shutil
+import subprocess
 import threading
 import time
 
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import safetensors
 from edited_mount import RENAME_EXCHANGE, EditedMount, renameat2, save, stfs, u8
-from mounted import errno_of, run_python, shell
+from mounted import errno_of, eventually, run_python, shell
 from sharded_model import ShardedModel
 
 SIZES = {"large": 300_001, "b": 3, "layers.0.c": 70_000, "layers.0.d": 4096, "layers.1.c": 70_000}
@@ -309,6 +310,45 @@ def test_each_model_of_a_directory_has_transactions(tmp_path, mounts):
     assert (tmp_path / "two.safetensors").read_bytes() == other
 
 
+@pytest.mark.parametrize("options", ["", ",edit=off"])
+def test_a_delta_takes_transactions_and_its_base_stays(tmp_path, mounts, options):
+    (tmp_path / "base").mkdir()
+    base, delta = tmp_path / "base" / "m.safetensors", tmp_path / "delta.safetensors"
+    due = save(base, SIZES)
+    image = base.read_bytes()
+    mount = mounts(base, f"delta={delta}{options}")
+    for step in range(2):  # the second time the patched tensor is one of the delta
+        directory = mount / ".safetensors" / "transactions" / "T"
+        directory.mkdir()
+        with open(directory / "large", "r+b") as file:
+            file.seek(1000)
+            file.write(b"patched %d" % step)
+        (directory / "layers.0.d").write_bytes(b"%d" % step * 4096)
+        if not options:
+            os.rename(directory / "b", directory / f"b{step}") if step == 0 else os.unlink(directory / "b0")
+            (directory / f"new{step}").write_bytes(b"new")
+            os.setxattr(directory, METADATA + "step", b"%d" % step)
+        with open(mount / "large", "rb", buffering=0) as reader:
+            reader.read(4096)
+            os.rename(directory, mount / ".safetensors" / "committed" / "T")
+            due["large"] = u8(due["large"][2][:1000] + b"patched %d" % step + due["large"][2][1009:])
+            reader.seek(0)
+            assert reader.readall() == due["large"][2]
+        due["layers.0.d"] = u8(b"%d" % step * 4096)
+        if not options:
+            due[f"new{step}"] = u8(b"new")
+            old = due.pop("b0", None) or due.pop("b")
+            if step == 0:
+                due["b0"] = old
+            assert mount.attribute(None, "metadata.step") == str(step)
+        EditedMount(mount, [], due).check_shown()
+        assert base.read_bytes() == image
+    mount.unmount()
+    mount = mounts(base, f"delta={delta}")
+    EditedMount(mount, [], due).check_shown()
+    assert base.read_bytes() == image
+
+
 def test_without_edits_only_patches_are_staged(tmp_path, mounts):
     path = tmp_path / "m.safetensors"
     due = save(path, SIZES)
@@ -426,6 +466,31 @@ def test_a_commit_ends_while_others_try_to_remove_its_directories(edited):
         assert not other.is_alive()
     edited.due["step3"] = u8(b"x")
     edited.check()
+
+
+@pytest.mark.needs_root
+@pytest.mark.sequential
+def test_another_user_edits_in_a_transaction_only_what_he_may_write_as_a_whole(tmp_path, nobody, mounts):
+    model = ShardedModel(tmp_path / "sharded", shards=2)
+    one, other = (model.directory / name for name in model.names)
+    one.chmod(0o666)
+    other.chmod(0o644)
+    model.index.chmod(0o666)
+    mount = mounts(model.index, "allow_other", path=nobody.make_mount_point())
+    mine = model.tensors_of(one.name)[0]
+
+    def by_nobody(script):
+        return subprocess.run([*nobody.before, "sh", "-c", f"cd '{mount.path}/.safetensors/transactions' && {script}"],
+                              capture_output=True, text=True)
+
+    assert by_nobody("mkdir T").returncode == 0
+    for script in (f"rm T/'{mine}'", f"mv T/'{mine}' T/x", "echo > T/x", "setfattr -n user.safetensors.metadata.k -v v T"):
+        done = by_nobody(script)
+        assert done.returncode != 0 and "Permission denied" in done.stderr, (script, done.stderr)
+    other.chmod(0o666)
+    assert eventually(lambda: by_nobody(f"rm T/'{mine}'").returncode == 0)
+    assert by_nobody("mv T ../committed/").returncode == 0
+    assert mine not in os.listdir(mount.path)
 
 
 def test_listings_and_reads_beside_the_commits_show_all_or_nothing_after_each_mv(edited):
