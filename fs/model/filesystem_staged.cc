@@ -101,6 +101,7 @@ Result<Outdated> Filesystem::set_staged_attribute(const Node& node, std::string_
 Result<void> Filesystem::set_staged_form(const Node& node, std::string_view key, const std::string& value) {
   const auto staged = transactions_.staged(node.ino);
   const std::string name = transactions_.name(node.ino);
+  drafts_.note_typed(node.tensor);
   if (staged && staged->writers > 0) {
     const Dtype dtype = staged->form ? staged->form->dtype : staged->base_form.dtype;
     auto formed = form_open_content(*staged->content, name, dtype, key, value);

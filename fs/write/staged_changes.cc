@@ -51,7 +51,8 @@ std::optional<TensorId> StagedChanges::find(std::string_view file_name) const {
   }
   // One that is staged and was deleted since.
   for (const auto& [tensor, staged] : tensors_) {
-    if (staged.is_listed() && !staged.has_other_name() && base_file_name(tensor) == file_name) return tensor;
+    const bool is_lost = staged.is_listed() && !staged.has_other_name() && !(*model_)->ids().position(tensor);
+    if (is_lost && base_file_name(tensor) == file_name) return tensor;
   }
   return std::nullopt;
 }

@@ -23,15 +23,11 @@ TransactionEdit::TransactionEdit(std::string name, const Versioned<Model>& model
                                  std::function<Result<void>()> check_versions)
     : name_(std::move(name)), model_(model), staged_(staged), check_versions_(std::move(check_versions)) {
   for (const auto& [tensor, entry] : staged.tensors()) {
+    if (entry.is_new) new_names_.insert(entry.name);
     if (!entry.content) continue;
     const std::scoped_lock lock(entry.content->mutex);
     if (entry.content->is_dirty()) puts_.push_back({tensor, &entry});
   }
-}
-
-bool TransactionEdit::has_new(std::string_view name) const {
-  return std::ranges::any_of(
-      staged_.tensors(), [&](const auto& entry) { return entry.second.is_new && entry.second.name == name; });
 }
 
 Result<void> TransactionEdit::check() const {
@@ -86,7 +82,8 @@ Result<void> TransactionEdit::apply(ModelEdit& edit) const {
     if (entry.is_new) continue;
     if (entry.fate == Fate::Stays) {
       if (entry.has_other_name()) renamings.push_back({entry.base_name, entry.name});
-    } else if (!has_new(entry.base_name)) {  // a new one of that name takes its place in its shard
+    } else if (!new_names_.contains(entry.base_name)) {
+      // Else a new one of that name takes its place in its shard.
       if (auto removed = edit.remove(entry.base_name); !removed) return removed;
     }
   }

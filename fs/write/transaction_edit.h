@@ -11,6 +11,7 @@
 
 #include <functional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "core/model/model_edit.h"
@@ -51,7 +52,6 @@ class TransactionEdit {
   [[nodiscard]] const std::vector<Put>& puts() const { return puts_; }
 
  private:
-  [[nodiscard]] bool has_new(std::string_view name) const;
   [[nodiscard]] Result<NewTensor::Form> form_of(const Put& put) const;
 
   const std::string name_;
@@ -59,6 +59,7 @@ class TransactionEdit {
   const StagedChanges& staged_;
   const std::function<Result<void>()> check_versions_;
   std::vector<Put> puts_;
+  std::unordered_set<std::string> new_names_;  // of tensors that the model does not have
 };
 
 }  // namespace stfs

@@ -129,15 +129,57 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     # --- transactions ----------------------------------------------------------------------------------
     Mutant(
         "nobody looks for a conflict",
-        "if (now->generation == member.base.generation || now->checksum == member.base.checksum) continue;",
+        "if (now->generation == base.generation || now->checksum == base.checksum) continue;",
         "continue;",
         tests="[transaction_directory]",
     ),
     Mutant(
         "a transaction is committed with a tensor open",
-        "      if (member.writers == 0) continue;\n      return refuse(EBUSY,",
+        "      if (staged.writers == 0) continue;\n      return refuse(EBUSY,",
         "      continue;\n      return refuse(EBUSY,",
         tests="[transaction_directory]",
+    ),
+    Mutant(
+        "a transaction's edit does not look for patches of others",
+        "  return check_versions_();\n",
+        "  return {};\n",
+        tests="[transaction_edit]",
+    ),
+    Mutant(
+        "a new tensor of a transaction replaces one that came since",
+        "    if (is_free) continue;\n",
+        "    continue;\n",
+        tests="[transaction_edit]",
+    ),
+    Mutant(
+        "rm in a transaction takes nothing back",
+        "  if (!staged.is_listed()) {\n    staged.fate",
+        "  {\n    staged.fate",
+        tests="[transaction_edit]",
+    ),
+    Mutant(
+        "what a tensor of a transaction has replaced does not come back",
+        "  if (staged.replaces) tensors_.erase(*std::exchange(staged.replaces, std::nullopt));\n",
+        "  staged.replaces.reset();\n",
+        tests="[transaction_edit]",
+    ),
+    Mutant(
+        "a tensor that takes the place of another one goes to the last shard",
+        "} else if (!new_names_.contains(entry.base_name)) {",
+        "} else {",
+        tests="[transaction_edit]",
+    ),
+    Mutant(
+        "whoever has a transaction may delete tensors in it",
+        "  if (!maker || may_write(*maker, permissions_.of_all())) return {};\n",
+        "  return {};\n",
+        tests="[transaction_edit]",
+    ),
+    Mutant(
+        "a tensor leaves its place, and nobody gives back the space",
+        "        left_shards_.insert(before.place(tensor).shard);\n",
+        "        continue;\n",
+        tests="[transaction_edit]",
     ),
     # --- beside the requests ---------------------------------------------------------------------------
     Mutant(

@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "tests/fs/driven_model.h"
 #include "tests/fs/edited.h"
 #include "tests/fs/transacted.h"
 #include "tests/support/catch.h"
@@ -230,6 +231,37 @@ TEST_CASE_METHOD(EditedTransaction, "a new file in the place of a removed tensor
     CHECK(t.commit() == 0);
     CHECK(stored() == Stored{{"first", kOld}, {"third", kThird}});
   }
+}
+
+TEST_CASE("in a sharded model a replacement stays in its shard, and the index follows",
+          "[fs][transaction_edit]") {
+  const DrivenModel mount;
+  const Ino directory = mount->make_directory(kTransactions, "T").value().st_ino;
+  REQUIRE(mount->remove_file(directory, "b"));
+  REQUIRE(mount->rename(directory, "a.x", directory, "c"));
+  const auto make = [&](std::string_view name) {
+    const auto made = mount->create(directory, name, O_WRONLY, 1).value();
+    REQUIRE(mount->write(*made.file, bytes_of("new one"), 0, 1));
+    REQUIRE(mount->flush(*made.file, 1, 1));
+    static_cast<void>(mount->release(made.file));
+  };
+  make("b");
+  make("new");
+  REQUIRE(mount->set_extended_attribute(directory, "user.safetensors.metadata.n", "3"));
+  REQUIRE(mount->rename(kTransactions, "T", kCommitted, "T"));
+  CHECK(mount.attribute("b", "archive") == mount.directory() / "one.safetensors");
+  CHECK(mount.attribute("c", "archive") == mount.directory() / "one.safetensors");
+  CHECK(mount.attribute("new", "archive") == mount.directory() / "two.safetensors");
+  CHECK(mount.read("b") == "new one");
+  CHECK(mount.read("c") == "AAAA");
+  CHECK(mount.read("a.y") == "YYY");
+  CHECK(mount->extended_attribute(kRootIno, "user.safetensors.metadata.n").value() == "3");
+  const auto again = Model::open(mount.directory().path(), {.is_strict = true}).value();
+  Names names;
+  for (std::uint32_t at = 0; at < again->tensors().size(); ++at)
+    names.emplace_back(again->tensors()[at].name);
+  std::ranges::sort(names);
+  CHECK(names == Names{"a.y", "b", "c", "new", "none"});
 }
 
 TEST_CASE_METHOD(EditedTransaction, "an editor's new file keeps the form of what it replaces",
