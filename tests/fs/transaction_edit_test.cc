@@ -420,7 +420,7 @@ TEST_CASE("the space that a patched tensor has left is given back", "[fs][transa
   };
   const Ino directory = t.begin();
   REQUIRE(t.stage(directory, "large", std::string(kLarge, 'n')) == 0);
-  REQUIRE(t.mount->remove_file(directory, "small"));
+  REQUIRE(t.mount->rename(directory, "small", directory, "renamed"));
   REQUIRE(t.commit() == 0);
   CHECK(blocks() > kLarge + kLarge / 2);
   t.mount->tidy();
