@@ -71,10 +71,8 @@ Result<UniqueFd> create_temporary(const std::filesystem::path& path, mode_t mode
                 path.native() + ": a mount of tensors holds no new files: name a place outside of the mount");
   }
   constexpr int kAttempts = 1000;  // other processes may use names here, and killed ones have left theirs
-  static std::atomic<unsigned> number = 0;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
-    temporary = directory_of(path) /
-                fmt::format("{}{}-{}{}", kTemporaryPrefix, ::getpid(), number++, kTemporarySuffix);
+    temporary = directory_of(path) / new_temporary_file_name();
     UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
     if (file) return file;
     if (errno != EEXIST) break;
@@ -121,6 +119,11 @@ Result<void> sync_directory(const std::filesystem::path& directory) {
 
 bool is_temporary_file_name(std::string_view file_name) {
   return file_name.starts_with(kTemporaryPrefix) && file_name.ends_with(kTemporarySuffix);
+}
+
+std::string new_temporary_file_name() {
+  static std::atomic<unsigned> number = 0;
+  return fmt::format("{}{}-{}{}", kTemporaryPrefix, ::getpid(), number++, kTemporarySuffix);
 }
 
 Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace, mode_t mode) {

@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -21,6 +22,10 @@ namespace stfs {
 
 /// Whether a name is one of those that NewFile::create() gives to temporary files.
 bool is_temporary_file_name(std::string_view file_name);
+
+/// A name that is_temporary_file_name() accepts, and that no other call of this process returns. Files of
+/// other processes may have it.
+std::string new_temporary_file_name();
 
 class NewFile {
  public:

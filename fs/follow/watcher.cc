@@ -12,6 +12,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/model/model_directory.h"
 #include "fs/base/log.h"
 
 namespace stfs {
@@ -48,6 +49,8 @@ Result<void> Watcher::watch_all(std::span<const std::filesystem::path> files) {
 Result<void> Watcher::watch(const std::filesystem::path& file, std::size_t position) {
   constexpr std::uint32_t kEvents = IN_MODIFY | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF;
   const bool has_name = watch_name(file, position);
+  if (!file.has_filename())
+    return has_name ? Result<void>() : fail_system(EACCES, file.string(), "watch for new files");
   const int watch = ::inotify_add_watch(events_.get(), file.c_str(), kEvents);
   // If the file does not exist, the watch on its name reports when it appears.
   if (watch < 0 && errno == ENOENT && has_name) return {};
@@ -61,11 +64,14 @@ Result<void> Watcher::watch(const std::filesystem::path& file, std::size_t posit
 }
 
 bool Watcher::watch_name(const std::filesystem::path& file, std::size_t position) {
-  constexpr std::uint32_t kEvents = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR;
+  const bool is_any = !file.has_filename();
+  // A directory has one watch, which gathers the events of all calls.
+  const std::uint32_t events = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_ONLYDIR |
+                               IN_MASK_ADD | (is_any ? IN_CLOSE_WRITE : 0U);
   // This fails if the directory may not be read. Then only the file itself is watched.
-  const int watch = ::inotify_add_watch(events_.get(), file.parent_path().c_str(), kEvents);
+  const int watch = ::inotify_add_watch(events_.get(), file.parent_path().c_str(), events);
   if (watch < 0) return false;
-  watched_.emplace(Watch(watch, file.filename()), position);
+  watched_.emplace(Watch(watch, is_any ? kAny : file.filename().string()), position);
   return true;
 }
 
@@ -128,8 +134,11 @@ void Watcher::take_events(std::set<std::size_t>& files) const {
       if ((event.mask & IN_Q_OVERFLOW) != 0) {
         files = all();
       }
-      const auto [first, last] = watched_.equal_range(Watch(event.wd, name));
-      for (auto watched = first; watched != last; ++watched) files.insert(watched->second);
+      for (const std::string& concerned :
+           {name, std::string(name.ends_with(kArchiveSuffix) ? kAny : "/none")}) {
+        const auto [first, last] = watched_.equal_range(Watch(event.wd, concerned));
+        for (auto watched = first; watched != last; ++watched) files.insert(watched->second);
+      }
     }
   }
 }

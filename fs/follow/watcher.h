@@ -4,7 +4,8 @@
 // inotify reports every write(2), truncate and rename on this host. It reports neither stores through another
 // program's mapping nor changes by other hosts of a network file system: there the files must be checked
 // again and again. The watch covers the files themselves, and the names in each directory that contains one
-// of them or a link to one, also names of files that do not exist.
+// of them or a link to one, also names of files that do not exist. A path that ends with a slash stands for
+// the archives that come into this directory or are closed there after a write.
 #pragma once
 
 #include <cstdint>
@@ -45,11 +46,13 @@ class Watcher {
   void stop();
 
  private:
-  /// A watch, and the name of a file in the watched directory, or "" for a watch on the file itself.
+  /// A watch, and the name of a file in the watched directory, "" for a watch on the file itself, or kAny.
   using Watch = std::pair<int, std::string>;
 
   Result<void> watch_all(std::span<const std::filesystem::path> files);
   Result<void> watch(const std::filesystem::path& file, std::size_t position);
+  /// A name that no file has: all archives of a directory.
+  static constexpr const char* kAny = "/";
   bool watch_name(const std::filesystem::path& file, std::size_t position);
   void serve(const Files& files, const OnEvent& on_event);
   [[nodiscard]] bool must_stop() const;

@@ -15,20 +15,6 @@
 namespace stfs {
 namespace {
 
-/// @param parent  the directory in which the name was found.
-fuse_entry_param entry_of(const Forest::Pin& model, const struct stat& st, Ino parent) {
-  fuse_entry_param entry{};
-  entry.ino = st.st_ino;
-  entry.attr = st;
-  entry.attr.st_ino = shown_ino(st.st_ino);
-  entry.attr_timeout = timeout_of(st.st_ino);
-  entry.entry_timeout = std::min(timeout_of(st.st_ino), timeout_of(parent));
-  // An edit gives names of views another file. A file that is no tensor yet changes its size, and may go.
-  if (Views::owns(InodeSpace::local(st.st_ino)) && model && !model->is_read_only()) entry.entry_timeout = 0;
-  if (model && model->is_draft(st.st_ino)) entry.entry_timeout = entry.attr_timeout = 0;
-  return entry;
-}
-
 void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const Forest::Pin& model) {
   // The request must not be used after its reply, so the mount is fetched first.
   Mount& mount = mount_of(req);
@@ -37,10 +23,11 @@ void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const For
   const auto found = forest.lookup(parent, name);
   if (!found && found.error().errno_value != ENOENT) return reply_error(req, parent, found.error());
   // Inode 0 with a timeout makes the kernel remember that the name does not exist.
-  fuse_entry_param entry = entry_of(model, found ? *found : Stat{}, parent);
+  fuse_entry_param entry = entry_of(forest, model, found ? *found : Stat{}, parent);
   const bool is_slice = model && InodeSpace::local(parent) == Views::kSlice;
   // Where tensors can be made, a name may come to exist without a request for its directory.
-  const bool may_appear = is_slice || !forest.is_read_only(model);
+  const bool may_appear =
+      is_slice || !forest.is_read_only(model) || (parent == kRootIno && forest.has_changing_root());
   if (!found) entry.entry_timeout = may_appear ? 0 : timeout_of(parent);
   // If the reply fails, the caller is gone and the kernel has not counted the look-up.
   const Ino ino = entry.ino;
@@ -52,15 +39,15 @@ void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const For
 }
 
 /// Whether a look-up reads the source directory. It may wait for a disk then, and so may each listing of
-/// pretrained/.
-bool reads_source(Ino parent, std::string_view name) {
+/// pretrained/ and of the root of a directory of models.
+bool reads_source(const Forest& forest, Ino parent, std::string_view name) {
   const Ino local = InodeSpace::local(parent);
-  return PretrainedDirectory::owns(local) ||
+  return PretrainedDirectory::owns(local) || forest.reads_source(parent, name) ||
          (local == kHiddenIno && name == PretrainedDirectory::kEntry.name);
 }
 
 void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
-  if (reads_source(parent, name)) {
+  if (reads_source(forest_of(req), parent, name)) {
     guarded_slowly(req, parent, Request::Lookup, [=, kept = std::string(name)](const Forest::Pin& model) {
       look_up(req, parent, kept, model);
     });
@@ -72,7 +59,9 @@ void on_lookup(fuse_req_t req, fuse_ino_t parent, const char* name) {
 
 void on_opendir(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   const Ino local = InodeSpace::local(ino);
-  fi->cache_readdir = local >= kHiddenIno || PretrainedDirectory::owns(local) ? 0 : 1;
+  const Forest& forest = forest_of(req);
+  const bool is_changing_root = ino == kRootIno && forest.has_changing_root() && !forest.is_read_only();
+  fi->cache_readdir = local >= kHiddenIno || PretrainedDirectory::owns(local) || is_changing_root ? 0 : 1;
   fi->keep_cache = 1;
   fuse_reply_open(req, fi);
 }
@@ -96,7 +85,7 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
         // and neither must stats.json, because each look-up makes a file of its own.
         const bool is_passed_over =
             !links_listed || name == "." || name == ".." || InodeSpace::local(child) == Views::kStatsJson;
-        fuse_entry_param entry = entry_of(model, forest.attributes(child).value_or(Stat{}), ino);
+        fuse_entry_param entry = entry_of(forest, model, forest.attributes(child).value_or(Stat{}), ino);
         if (is_passed_over) {
           entry.ino = 0;
           entry.attr.st_ino = child;
@@ -131,7 +120,8 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       }
     }
   };
-  if (PretrainedDirectory::owns(InodeSpace::local(ino))) {
+  if (PretrainedDirectory::owns(InodeSpace::local(ino)) ||
+      (ino == kRootIno && forest_of(req).has_changing_root())) {
     guarded_slowly(req, ino, Request::Readdir, list);
   } else {
     guarded(req, ino, Request::Readdir, list);
@@ -151,7 +141,9 @@ std::vector<gid_t> groups_of_caller(fuse_req_t req) {
   return groups;
 }
 
-void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
+void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) {
+  if (parent == kRootIno && forest_of(req).has_changing_root())
+    return make_directory_in_root(req, name, mode);
   guarded_slowly(req, parent, Request::Mkdir, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent);
     // The request must not be used after its reply, so the mount is fetched first.
@@ -160,19 +152,20 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t) {
     const auto made = model->make_directory(
         parent, name, {.uid = caller.uid, .gid = caller.gid, .other_groups = groups_of_caller(req)});
     if (!made) return reply_refused(req, parent, name, made.error());
-    const fuse_entry_param entry = entry_of(model, *made, parent);
+    const fuse_entry_param entry = entry_of(forest, model, *made, parent);
     model.note_lookup(entry.ino);
     if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
   });
 }
 
-void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t, fuse_file_info* fi) {
+void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* fi) {
+  if (parent == kRootIno && forest_of(req).has_changing_root()) return create_in_root(req, name, mode, *fi);
   guarded(req, parent, Request::Open, [&](const Forest::Pin& model) {
     if (!model) return refuse(req, parent);
     const Forest& forest = forest_of(req);
     const auto made = model->create(parent, name, fi->flags, fuse_req_ctx(req)->pid);
     if (!made) return reply_refused(req, parent, name, made.error());
-    const fuse_entry_param entry = entry_of(model, made->status, parent);
+    const fuse_entry_param entry = entry_of(forest, model, made->status, parent);
     set_open_flags(entry.ino, made->file, *fi);
     model.note_lookup(entry.ino);
     if (fuse_reply_create(req, &entry, fi) == 0) return;
@@ -182,6 +175,7 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t, fuse
 }
 
 void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
+  if (parent == kRootIno && forest_of(req).has_changing_root()) return remove_in_root(req, name);
   guarded_slowly(req, parent, Request::Unlink, [=, name = std::string(name)](const Forest::Pin& model) {
     if (!model) return refuse(req, parent);
     const auto removed = model->remove_file(parent, name);
@@ -268,6 +262,23 @@ void on_forget_multi(fuse_req_t req, size_t count, fuse_forget_data* forgets) {
 }
 
 }  // namespace
+
+fuse_entry_param entry_of(const Forest& forest, const Forest::Pin& model, const struct stat& st, Ino parent) {
+  fuse_entry_param entry{};
+  entry.ino = st.st_ino;
+  entry.attr = st;
+  entry.attr.st_ino = shown_ino(st.st_ino);
+  entry.attr_timeout = timeout_of(st.st_ino);
+  entry.entry_timeout = std::min(timeout_of(st.st_ino), timeout_of(parent));
+  // An edit gives names of views another file. A file that is no tensor yet changes its size, and may go.
+  if (Views::owns(InodeSpace::local(st.st_ino)) && model && !model->is_read_only()) entry.entry_timeout = 0;
+  if (model && model->is_draft(st.st_ino)) entry.entry_timeout = entry.attr_timeout = 0;
+  // Names in the root of a directory of models come and go. In a read-only mount the follower tells when a
+  // model does.
+  const bool is_model = S_ISDIR(st.st_mode) && forest.is_read_only();
+  if (parent == kRootIno && forest.has_changing_root() && !is_model) entry.entry_timeout = 0;
+  return entry;
+}
 
 void add_directory_operations(fuse_lowlevel_ops& ops) {
   ops.lookup = on_lookup;

@@ -4,8 +4,12 @@
 #include <fuse_lowlevel.h>
 
 #include <cerrno>
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <new>
+#include <span>
+#include <string>
 #include <string_view>
 
 #include "fs/base/log.h"
@@ -19,6 +23,21 @@ void add_directory_operations(fuse_lowlevel_ops& ops);
 
 /// Sets how the kernel uses the descriptor of a file. @param file  null for a reader.
 void set_open_flags(Ino ino, OpenFile* file, fuse_file_info& fi);
+
+// Requests on the root of a directory of models, and on the files that programs make there
+// (fuse_root_ops.cc):
+void create_in_root(fuse_req_t req, std::string name, mode_t mode, const fuse_file_info& fi);
+void make_directory_in_root(fuse_req_t req, std::string name, mode_t mode);
+void remove_in_root(fuse_req_t req, std::string name);
+void set_attributes_of_made(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set,
+                            fuse_file_info* fi);
+void open_made(fuse_req_t req, fuse_ino_t ino, fuse_file_info& fi);
+void read_made(fuse_req_t req, fuse_ino_t ino, std::size_t size_bytes, std::uint64_t offset);
+void write_made(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at,
+                OpenFile* file, Caller caller);
+void flush_made(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi);
+void sync_made(fuse_req_t req, fuse_ino_t ino);
+void release_made(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi);
 
 /// Tells the kernel's caches what to forget, first the views that show it. Then calls `then`, either at once
 /// or on the invalidator's thread.
@@ -117,6 +136,14 @@ inline double timeout_of(Ino ino) {
       TransactionDirectory::owns(local) || Views::is_counted(local) || PretrainedDirectory::owns(local);
   return is_short_lived ? 0 : kForeverSeconds;
 }
+
+/// The same for the root's attributes: in a directory of models they change with the source directory.
+inline double timeout_of(const Forest& forest, Ino ino) {
+  return ino == kRootIno && forest.has_changing_root() ? 0 : timeout_of(ino);
+}
+
+/// @param parent  the directory in which the name was found.
+fuse_entry_param entry_of(const Forest& forest, const Forest::Pin& model, const struct stat& st, Ino parent);
 
 /// The inode number that stat(2) shows. stats.json always shows the same number, although each look-up makes
 /// another file: cp(1) refuses a file whose number changes between its stat and its open.

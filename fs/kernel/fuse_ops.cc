@@ -88,11 +88,12 @@ void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
     auto st = forest_of(req).attributes(ino);
     if (!st) return reply_error(req, ino, st.error());
     st->st_ino = shown_ino(ino);
-    fuse_reply_attr(req, &*st, timeout_of(ino));
+    fuse_reply_attr(req, &*st, timeout_of(forest_of(req), ino));
   });
 }
 
 void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, fuse_file_info* fi) {
+  if (forest_of(req).is_of_source(ino)) return set_attributes_of_made(req, ino, *attr, to_set, fi);
   // Only a change of the size may have to wait for a commit of the same tensor.
   const auto run = [&](const auto& handler) {
     if ((to_set & FUSE_SET_ATTR_SIZE) != 0) return guarded_slowly(req, ino, Request::Setattr, handler);
@@ -155,9 +156,8 @@ void on_access(fuse_req_t req, fuse_ino_t ino, int mask) {
 }
 
 void on_readlink(fuse_req_t req, fuse_ino_t ino) {
-  guarded(req, ino, Request::Readlink, [&](const Forest::Pin& model) {
-    const auto target =
-        model ? model->read_link(ino) : fail(ErrorCode::InvalidArgument, EINVAL, "is no symbolic link");
+  guarded(req, ino, Request::Readlink, [&](const Forest::Pin&) {
+    const auto target = forest_of(req).read_link(ino);
     if (!target) return reply_error(req, ino, target.error());
     fuse_reply_readlink(req, target->c_str());
   });
@@ -182,6 +182,7 @@ bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] const Forest
 }
 
 void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
+  if (forest_of(req).is_of_source(ino)) return open_made(req, ino, *fi);
   guarded(req, ino, Request::Open, [&](const Forest::Pin& model) {
     Mount& mount = mount_of(req);
     std::call_once(mount.has_opened, mount.on_first_open);
@@ -200,6 +201,7 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 }
 
 void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
+  if (forest_of(req).is_of_source(ino)) return read_made(req, ino, size, static_cast<std::uint64_t>(offset));
   guarded(req, ino, Request::Read, [&](const Forest::Pin& model) {
     const auto bytes =
         model ? model->read(ino, static_cast<std::uint64_t>(offset), size) : Result<Bytes>(is_a_directory());
@@ -216,6 +218,7 @@ void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_fil
 ///              inode counts.
 void write(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at, OpenFile* file,
            Caller caller) {
+  if (forest_of(req).is_of_source(ino)) return write_made(req, ino, bytes, at, file, caller);
   guarded(req, ino, Request::Write, [&](const Forest::Pin& model) {
     model->activity()->note_written(bytes.size());
     if (file == nullptr) {
@@ -268,12 +271,14 @@ void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
             [&](const Forest::Pin&) { fuse_reply_err(req, forest_of(req).errno_of_readers_flush()); });
     return;
   }
+  if (forest_of(req).is_of_source(ino)) return flush_made(req, ino, *fi);
   guarded_slowly(req, ino, Request::Flush, [=, owner = fi->lock_owner](const Forest::Pin& model) {
     reply_done(req, ino, *file, model->flush(*file, owner, fuse_req_ctx(req)->pid));
   });
 }
 
 void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
+  if (forest_of(req).is_of_source(ino)) return sync_made(req, ino);
   guarded_slowly(req, ino, Request::Fsync, [=, file = open_file(fi)](const Forest::Pin& model) {
     if (file == nullptr) {
       fuse_reply_err(req, 0);  // a reader has no pending bytes
@@ -284,6 +289,7 @@ void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
 }
 
 void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
+  if (forest_of(req).is_of_source(ino)) return release_made(req, ino, *fi);
   guarded_slowly(req, ino, Request::Release, [=, file = open_file(fi)](const Forest::Pin& model) {
     if (file == nullptr) {
       if (mount_of(req).wants_passthrough) mount_of(req).passthrough.release(req, ino);
@@ -376,7 +382,7 @@ void set_open_flags(Ino ino, OpenFile* file, fuse_file_info& fi) {
   const bool is_new = file != nullptr && file->kind == FileKind::New;
   const bool is_isolated = file != nullptr && file->kind == FileKind::Isolated;
   // The bytes of a checkpoint come in order, and are not read back.
-  const bool is_checkpoint = is_new && file->content->made()->checkpoint() != nullptr;
+  const bool is_checkpoint = is_new && file->content && file->content->made()->checkpoint() != nullptr;
   fi.direct_io = is_isolated || is_checkpoint || (is_new && (fi.flags & O_ACCMODE) == O_WRONLY) ? 1 : 0;
   fi.keep_cache = is_new || TransactionDirectory::owns(InodeSpace::local(ino)) ? 0 : 1;
 #ifdef STFS_HAVE_FUSE_NOFLUSH

@@ -28,20 +28,8 @@ CloseFacts Filesystem::facts_of_close(const OpenFile& file, Owner owner, pid_t c
   const PendingContent& content = *file.content;
   CloseFacts facts{.content = content_of(content), .kind = file.kind};
   if (facts.content == Content::Clean) return facts;
-  const pid_t process = process_of(closer);
-  const bool is_opener = file.opener_process == process;
-  const bool is_touched = !file.is_untouched;
-  if (content.writers.contains(owner, process)) {
-    facts.closer = Closer::Writer;
-    facts.others_answer = !is_opener && !file.opener_has_closed && is_alive(file.opener_process);
-  } else if (is_opener && content.writers.has_unnamed() && (is_touched || facts.content == Content::Whole)) {
-    facts.closer = Closer::Mapper;
-    facts.others_answer = open_files_.is_open_elsewhere(content, process);
-  } else if (is_opener && is_touched) {
-    facts.closer = Closer::Opener;
-    facts.others_answer = content.writers.others_live(owner, process);
-  }
-  if (facts.closer != Closer::Bystander) facts.ending = ending_of(closer);
+  note_closer(facts, content.writers, file, owner, closer,
+              [&](pid_t process) { return open_files_.is_open_elsewhere(content, process); });
   return facts;
 }
 

@@ -12,8 +12,10 @@
 namespace stfs {
 namespace {
 
-tl::unexpected<Error> not_among_models() {
-  return fail(ErrorCode::InvalidArgument, EPERM, "models cannot be created, moved or removed");
+constexpr mode_t kNineBits = 0777;
+
+Permissions permissions_in(const struct stat& st) {
+  return {.mode = st.st_mode & kNineBits, .uid = st.st_uid, .gid = st.st_gid};
 }
 
 constexpr Editions::Number kNumbers = Editions::Number{1} << InodeSpace::kNumberBits;
@@ -21,10 +23,12 @@ constexpr Editions::Number kNumbers = Editions::Number{1} << InodeSpace::kNumber
 }  // namespace
 
 Forest::Forest(Member only) : is_lone_(true), editions_(0, kNumbers) {
+  trees_.reserve(1);
   add(std::move(only));
 }
 
 Forest::Forest(std::vector<Member> members) : is_lone_(false), editions_(1, kNumbers - 1) {
+  trees_.reserve(kMostMembers);
   for (Member& member : members) add(std::move(member));
 }
 
@@ -40,12 +44,17 @@ void Forest::add(Member member) {
     tree->current = editions_.add(std::move(member.filesystem)).value();
     connect(editions_.pin(tree->current));
   }
+  add(std::move(tree));
+}
+
+void Forest::add(std::unique_ptr<Tree> tree) {
   trees_.push_back(std::move(tree));
+  tree_count_.store(trees_.size(), std::memory_order_release);
 }
 
 Forest::Pin Forest::model_of(Ino ino) const {
   if (ino != kRootIno) return editions_.pin(InodeSpace::number_of(ino));
-  return is_lone_ ? pin_current(*trees_.front()) : Pin();
+  return is_lone_ ? pin_current(*trees().front()) : Pin();
 }
 
 Forest::Pin Forest::pin_current(const Tree& tree) const {
@@ -55,7 +64,7 @@ Forest::Pin Forest::pin_current(const Tree& tree) const {
 
 bool Forest::is_current(Number number) const {
   const std::shared_lock lock(mutex_);
-  return std::ranges::any_of(trees_, [&](const auto& tree) { return tree->current == number; });
+  return std::ranges::any_of(trees(), [&](const auto& tree) { return tree->current == number; });
 }
 
 Result<struct stat> Forest::lookup(Ino parent, std::string_view name) const {
@@ -73,24 +82,18 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
     return found;
   }
   if (parent != kRootIno) return no_such_inode(parent);
-  const auto found = std::ranges::find(trees_, name, [](const auto& tree) { return tree->name; });
-  if (found == trees_.end()) return fail(ErrorCode::NotFound, ENOENT, "no such model");
-  if (const Pin member = pin_current(**found)) {
-    auto root = member->attributes(kRootIno);
-    if (root) member.note_lookup(root->st_ino);
-    return root;
-  }
-  const std::shared_lock lock(mutex_);
-  return fail((*found)->why_absent->code, EIO, (*found)->why_absent->message);
+  return find_in_root(name);
 }
 
 void Forest::note_lookup(Ino ino) const {
   if (ino == kRootIno) return;
+  if (is_of_source(ino)) return source_->note_lookup(ino);
   if (const Pin member = model_of(ino)) member.note_lookup(ino);
 }
 
 void Forest::forget(Ino ino, std::uint64_t lookups) const {
   if (ino == kRootIno) return;
+  if (is_of_source(ino)) return source_->forget(ino, lookups);
   const Pin member = model_of(ino);
   if (!member) return;
   member->forget(ino, lookups);
@@ -99,29 +102,55 @@ void Forest::forget(Ino ino, std::uint64_t lookups) const {
 
 Result<struct stat> Forest::attributes(Ino ino) const {
   if (const Pin member = model_of(ino)) return member->attributes(ino);
+  if (is_of_source(ino)) return source_->attributes(ino);
   if (ino != kRootIno) return no_such_inode(ino);
   return stat_of_root();
+}
+
+std::optional<struct stat> Forest::loosest_of_models() const {
+  std::optional<struct stat> any;
+  for (const auto& tree : trees()) {
+    const Pin member = pin_current(*tree);
+    const auto its = member ? member->attributes(kRootIno) : no_such_inode(kRootIno);
+    if (!its) continue;
+    if (!any) {
+      any = *its;
+    } else {
+      any->st_mode = S_IFDIR | loosest(permissions_in(*any), permissions_in(*its)).mode;
+    }
+  }
+  constexpr mode_t kWrite = 0222;  // the right to write a model is none to make another
+  if (any) any->st_mode &= ~kWrite;
+  return any;
 }
 
 struct stat Forest::stat_of_root() const {
   struct stat st {};
   // The right to read one model is enough to list all models.
-  std::optional<Permissions> any;
-  for (const auto& tree : trees_) {
-    const Pin member = pin_current(*tree);
-    const auto its = member ? member->attributes(kRootIno) : no_such_inode(kRootIno);
-    if (!its) continue;
-    const Permissions shown{.mode = its->st_mode & 0777, .uid = its->st_uid, .gid = its->st_gid};
-    if (!any) st = *its;
-    any = any ? loosest(*any, shown) : shown;
+  const auto any = loosest_of_models();
+  if (any) st = *any;
+  if (const auto own = source_ ? source_->status() : std::nullopt) {
+    constexpr mode_t kWrite = 0222;
+    st = *own;
+    if (is_read_only_) st.st_mode &= ~kWrite;
+    const Permissions shown = any ? loosest(permissions_in(st), permissions_in(*any)) : permissions_in(st);
+    st.st_mode = (st.st_mode & ~kNineBits) | shown.mode;
   }
-  constexpr mode_t kWrite = 0222;  // models are not made here
-  if (any) st.st_mode = S_IFDIR | (any->mode & ~kWrite);
   st.st_ino = kRootIno;
   const std::shared_lock lock(mutex_);
   st.st_nlink = 2 + static_cast<nlink_t>(std::ranges::count_if(
-                        trees_, [](const auto& tree) { return tree->current != kNone; }));
+                        trees(), [](const auto& tree) { return tree->current != kNone; }));
   return st;
+}
+
+bool Forest::shows_links() const {
+  if (!source_->is_shared()) return true;
+  const auto own = source_->status();
+  const auto any = loosest_of_models();
+  if (!own || !any) return own.has_value();
+  constexpr mode_t kReadAndSearch = 0555;
+  const mode_t entered = loosest(permissions_in(*own), permissions_in(*any)).mode;
+  return (entered & kReadAndSearch & ~own->st_mode) == 0;
 }
 
 Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
@@ -129,26 +158,35 @@ Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
   if (const Pin member = model_of(directory)) return member->read_directory(directory, position, visit);
   if (directory != kRootIno) return no_such_inode(directory);
   constexpr std::uint64_t kDots = 2;
-  for (; position < kDots + trees_.size(); ++position) {
+  constexpr std::uint64_t kOthers =
+      kDots + kMostMembers;  // behind every model, also one that comes meanwhile
+  const auto models = trees();
+  for (; position < kDots + models.size(); ++position) {
     if (position < kDots) {
-      if (!visit(position == 0 ? "." : "..", kRootIno, position + 1)) break;
+      if (!visit(position == 0 ? "." : "..", kRootIno, position + 1)) return {};
       continue;
     }
-    const Tree& tree = *trees_[position - kDots];
+    const Tree& tree = *models[position - kDots];
     const Pin member = pin_current(tree);
-    if (member && !visit(tree.name, space_of(member.number()).in_mount(kRootIno), position + 1)) break;
+    if (member && !visit(tree.name, space_of(member.number()).in_mount(kRootIno), position + 1)) return {};
   }
+  if (!source_) return {};
+  source_->list(
+      position < kOthers ? 0 : position - kOthers,
+      [&](std::string_view name, Ino ino, std::uint64_t next) { return visit(name, ino, kOthers + next); },
+      shows_links());
   return {};
 }
 
 mode_t Forest::file_type(Ino ino) const {
   const Pin member = model_of(ino);
+  if (!member && is_of_source(ino)) return source_->file_type(ino);
   return member ? member->file_type(ino) : S_IFDIR;
 }
 
 struct statvfs Forest::statistics() const {
   struct statvfs all {};
-  for (const auto& tree : trees_) {
+  for (const auto& tree : trees()) {
     const Pin member = pin_current(*tree);
     if (!member) continue;
     const struct statvfs one = member->statistics();
@@ -165,7 +203,9 @@ Result<Outdated> Forest::rename(Ino parent, std::string_view name, Ino new_paren
                                 unsigned flags) {
   const Pin member = model_of(parent);
   const Pin there = model_of(new_parent);
-  if (!member) return not_among_models();
+  if (parent == kRootIno && new_parent == kRootIno && !member)
+    return rename_in_root(std::string(name), std::string(new_name), flags);
+  if (!member) return fail(ErrorCode::InvalidArgument, EXDEV, "the other directory is in a model");
   if (!there || there.number() != member.number()) {
     // After EXDEV mv(1) would copy. After a replacement the kernel may know directories of both file systems,
     // so this case is ESTALE.
@@ -174,6 +214,12 @@ Result<Outdated> Forest::rename(Ino parent, std::string_view name, Ino new_paren
     return fail(ErrorCode::InvalidArgument, EXDEV, "a transaction belongs to one model");
   }
   return member->rename(parent, name, new_parent, new_name, flags);
+}
+
+Result<std::string> Forest::read_link(Ino ino) const {
+  if (const Pin member = model_of(ino)) return member->read_link(ino);
+  if (is_of_source(ino)) return source_->read_link(ino);
+  return fail(ErrorCode::InvalidArgument, EINVAL, "is no symbolic link");
 }
 
 void Forest::tidy() {
@@ -200,7 +246,7 @@ void Forest::connect_to(Surroundings surroundings) {
 
 Activity& Forest::activity(const Pin& model) const {
   // The counts of a model outlive its file systems.
-  return model ? *model->activity() : *trees_.front()->activity;
+  return model ? *model->activity() : *trees().front()->activity;
 }
 
 bool Forest::is_read_only(const Pin& model) const {

@@ -1,6 +1,11 @@
 // Everything that one mount shows: one model at the root, or a directory of several models. Each model has
 // its own `.safetensors/`, transactions and inode numbers (fs/tree/inode_space.h). Only this class finds the
 // file system of an inode number; a caller then calls that file system.
+//
+// In the root of a directory of models, the model of NAME.safetensors is the directory NAME. NAME.safetensors
+// itself can be looked up and is not listed: it is the model's archive.safetensors. What else lies in the
+// source directory, and what programs make there, is SourceDirectory's (fs/model/source_directory.h). A new
+// model is shown as soon as its archive has its name, whoever made it.
 #pragma once
 
 #include <atomic>
@@ -10,20 +15,22 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "fs/model/editions.h"
 #include "fs/model/filesystem.h"
+#include "fs/model/source_directory.h"
 
 namespace stfs {
 
 /// Any thread may call. What is not a call of one model stays here: the root of a directory of models, the
-/// kernel's look-ups, and the replacement of models. In the root of a directory of models nothing can be
-/// opened, made or moved, and there is no attribute.
+/// kernel's look-ups, and the replacement of models. The root of a directory of models has no attribute.
 class Forest {
  public:
   /// The state that a model keeps when it is reopened.
@@ -45,11 +52,18 @@ class Forest {
     Open open{};
   };
   static constexpr std::size_t kMostMembers = 4095;
+  static constexpr std::size_t kNoMember = ~std::size_t{0};
 
   /// @param only  must have a file system; its name is ignored.
   explicit Forest(Member only);
   /// @param members  1 to kMostMembers, with different names; at least one has a file system.
   explicit Forest(std::vector<Member> members);
+
+  /// Returns how a model at this path is opened.
+  using OpenerOf = std::function<Open(const std::filesystem::path&)>;
+  /// Shows what else lies in the directory of models, and lets programs make files there. Without it the root
+  /// has the models alone, and nothing can be made. Call before the first call.
+  void show_source(std::unique_ptr<SourceDirectory> source, OpenerOf opener_of);
 
   /// Holds a model's file system for the length of a call. False: none.
   using Pin = Editions::Pin;
@@ -67,14 +81,42 @@ class Forest {
                               const Filesystem::VisitEntry& visit) const;
   [[nodiscard]] mode_t file_type(Ino ino) const;
   [[nodiscard]] struct statvfs statistics() const;
-  /// EXDEV between two models; ESTALE between two file systems of a model that was replaced.
+  /// The target of a symbolic link. EINVAL for any other file.
+  [[nodiscard]] Result<std::string> read_link(Ino ino) const;
+  /// EXDEV between two models; ESTALE between two file systems of a model that was replaced. In the root, a
+  /// file that gets the name NAME.safetensors becomes a model, or replaces that of the name.
   Result<Outdated> rename(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
                           unsigned flags = 0);
 
+  // The root of a directory of models. EPERM for a mount of one model, and without show_source().
+  using Created = SourceDirectory::Created;
+  /// As SourceDirectory::create(). EEXIST for NAME.safetensors if something else is called NAME.
+  Result<Created> create(std::string_view name, int flags, mode_t mode, Maker maker, pid_t opener);
+  Result<struct stat> make_directory(std::string_view name, mode_t mode, Maker maker);
+  /// Deletes a file. NAME.safetensors: the model. Programs that have its files open go on reading them.
+  Result<Outdated> remove(std::string_view name);
+  /// Whether a number is one of a file that a program makes in the root, or of a link there.
+  [[nodiscard]] bool is_of_source(Ino ino) const { return source_ && SourceDirectory::owns(ino); }
+  /// Whether a look-up of the name may wait for the disk of the source directory.
+  [[nodiscard]] bool reads_source(Ino parent, std::string_view name) const;
+  /// Whether names in the root come and go by requests of programs. The kernel must not cache them then.
+  [[nodiscard]] bool has_changing_root() const { return source_ != nullptr; }
+  // Files that programs make there:
+  Result<OpenFile*> open_made(Ino ino, int flags) const;
+  [[nodiscard]] std::shared_ptr<MadeFile> made(Ino ino) const;
+  Result<void> write_made(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
+                          Caller caller);
+  Result<void> resize_made(OpenFile& file, std::uint64_t size_bytes, Caller caller);
+  /// Handles a close of one copy of a descriptor. Names an archive that is whole, and shows its model.
+  Result<Outdated> flush_made(OpenFile& file, Owner owner, pid_t closer);
+  /// Call when the descriptor's last copy is gone. Errors go to the log.
+  Outdated release_made(OpenFile* file);
+
   /// A file to watch for changes by others.
   struct WatchedFile {
+    /// A directory's path ends with a slash: all archives in it are watched for.
     std::filesystem::path path;
-    std::size_t member = 0;
+    std::size_t member = 0;              // kNoMember for the directory
     std::optional<std::uint32_t> shard;  // none for the index, and for a model that could not be opened
   };
   [[nodiscard]] std::vector<WatchedFile> watched_files() const;
@@ -148,7 +190,31 @@ class Forest {
   [[nodiscard]] Pin pin_current(const Tree& tree) const;
   /// False for a file system whose model was replaced.
   [[nodiscard]] bool is_current(Number number) const;
+  /// The models, with those that are absent. Later ones may be added while it is in use.
+  [[nodiscard]] std::span<const std::unique_ptr<Tree>> trees() const {
+    return {trees_.data(), tree_count_.load(std::memory_order_acquire)};
+  }
   void add(Member member);
+  void add(std::unique_ptr<Tree> tree);
+  [[nodiscard]] Result<struct stat> find_in_root(std::string_view name) const;
+  /// The tree of an archive in the source directory, shown or not; null: there was none so far.
+  [[nodiscard]] Tree* tree_of_file(std::string_view file_name) const;
+  /// The same, if the model is shown.
+  [[nodiscard]] Tree* shown_tree_of_file(std::string_view file_name) const;
+  [[nodiscard]] bool is_shown(const Tree& tree) const;
+  /// EEXIST, ENOSPC if there can be no model of that archive.
+  [[nodiscard]] Result<void> check_new_model(std::string_view file_name) const;
+  /// Opens the archive, and shows its model in place of the one of that name.
+  Result<Outdated> show_model(const std::string& file_name);
+  /// Shows a model no more whose archive has gone or has another name.
+  Outdated retire(Tree& tree);
+  /// Gives a whole archive its name, and shows its model. The caller has its turn.
+  Result<Outdated> name_archive(MadeFile& made);
+  Result<Outdated> rename_in_root(const std::string& name, const std::string& new_name, unsigned flags);
+  Result<Outdated> rename_arriving(const std::shared_ptr<MadeFile>& made, const std::string& name,
+                                   const std::string& new_name);
+  /// Shows archives that have come into the source directory.
+  Change check_directory();
   /// Gives a file system its inode numbers, and connects it to the mount. Call before it becomes current.
   void connect(const Pin& model) const;
   Change open_anew(Tree& tree, const Pin& old);
@@ -158,12 +224,21 @@ class Forest {
 
   [[nodiscard]] InodeSpace space_of(Number number) const { return {number, is_lone_}; }
   [[nodiscard]] struct stat stat_of_root() const;
+  /// What at least one model allows; nothing if none can be read.
+  [[nodiscard]] std::optional<struct stat> loosest_of_models() const;
+  /// Whether all who may enter the root may list the source directory, and so see its names.
+  [[nodiscard]] bool shows_links() const;
 
   const bool is_lone_;
   bool is_read_only_ = true;
   std::atomic<bool> is_ending_ = false;
-  std::vector<std::unique_ptr<Tree>> trees_;
+  std::vector<std::unique_ptr<Tree>> trees_;  // has room for all, and only grows; read by trees()
+  std::atomic<std::size_t> tree_count_ = 0;
   mutable Editions editions_;
+  std::unique_ptr<SourceDirectory> source_;  // null: there are the models alone
+  OpenerOf opener_of_;
+  std::mutex showing_mutex_;                 // guards the growth of trees_; taken before mutex_
+  std::atomic<bool> has_new_files_ = false;  // to watch
   Surroundings surroundings_;
   mutable std::shared_mutex mutex_;  // guards the members of Tree named there; taken before Editions' mutex
 };

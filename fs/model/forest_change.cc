@@ -29,10 +29,12 @@ void take_names(const Filesystem& filesystem, std::set<std::string>& names) {
 
 std::vector<Forest::WatchedFile> Forest::watched_files() const {
   std::vector<WatchedFile> files;
-  for (std::size_t at = 0; at < trees_.size(); ++at) {
-    const Pin member = pin_current(*trees_[at]);
+  if (source_) files.push_back({source_->path() / "", kNoMember, std::nullopt});
+  const auto models = trees();
+  for (std::size_t at = 0; at < models.size(); ++at) {
+    const Pin member = pin_current(*models[at]);
     if (!member) {
-      files.push_back({trees_[at]->path, at, std::nullopt});
+      files.push_back({models[at]->path, at, std::nullopt});
       continue;
     }
     const Model& model = member->model();
@@ -48,14 +50,15 @@ bool Forest::has_remote_files() const {
   const auto is_remote = [](const Shard& shard) {
     return shard.archive && !shard.archive->bytes().why_not_mapped().empty();
   };
-  return std::ranges::any_of(trees_, [&](const auto& tree) {
+  return std::ranges::any_of(trees(), [&](const auto& tree) {
     const Pin member = pin_current(*tree);
     return member && std::ranges::any_of(member->model().shards(), is_remote);
   });
 }
 
 Forest::Change Forest::check_for_change(const WatchedFile& file) {
-  Tree& tree = *trees_[file.member];
+  if (file.member == kNoMember) return check_directory();
+  Tree& tree = *trees()[file.member];
   const Pin member = pin_current(tree);
   if (!member) return open_anew(tree, member);
   const Model& model = member->model();
@@ -106,15 +109,25 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
   tree.failures = 0;
   const Pin present = editions_.pin(*number);
   connect(present);
+  const Number replaced = old ? old.number() : kNone;
+  bool is_late = false;
   surroundings_.change_root([&] {
+    const std::scoped_lock lock(mutex_);
+    // A request of a program may have replaced or deleted the model meanwhile.
+    is_late = tree.current != replaced;
+    if (is_late) return;
     // The counts change before the new model becomes visible, so that its stats.json includes the
     // replacement.
     tree.activity->set_problem("");
     tree.activity->note_replacement();
-    const std::scoped_lock lock(mutex_);
     tree.current = *number;
     tree.why_absent.reset();
   });
+  if (is_late) {
+    editions_.let_go(*number, 1);
+    // The root's entries count as changing until somebody has forgotten some.
+    return {.stale = {}, .entries = {tree.name}, .is_due_again = true};
+  }
   if (old) editions_.let_go(old.number(), 1);
   Change change = entries_of(tree, old, present);
   change.is_reopened = true;
@@ -150,7 +163,7 @@ Forest::Change Forest::refuse(Tree& tree, const Pin& old, const Error& why) {
 }
 
 Forest::Change Forest::entries_of(const Tree& tree, const Pin& old, const Pin& present) const {
-  if (!is_lone_) return {.stale = {}, .entries = {tree.name}};
+  if (!is_lone_) return {.stale = {}, .entries = {tree.name, tree.path.filename().string()}};
   // The kernel may remember other names as missing, which is still right: neither file system has them.
   std::set<std::string> names = {std::string(kViewsDirectory)};
   for (const Pin* edition : {&old, &present}) take_names(*edition->operator->(), names);
@@ -163,7 +176,7 @@ std::vector<std::pair<Ino, std::string>> Forest::leftovers() const {
     const auto is_its = [&](const auto& tree) { return tree->current == edition.number(); };
     {
       const std::shared_lock lock(mutex_);
-      if (!edition->is_refused() && std::ranges::any_of(trees_, is_its)) continue;
+      if (!edition->is_refused() && std::ranges::any_of(trees(), is_its)) continue;
     }
     edition->visit_known([&](Ino directory, std::string_view name) { found.emplace_back(directory, name); });
     if (is_lone_) continue;

@@ -48,23 +48,16 @@ void raise_limit_of_open_files() {
 
 /// Makes the forest of the models. Each member can reopen its model after the model was replaced.
 std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::FilesystemOptions& options,
-                                        stfs::SourceOptions how) {
+                                        stfs::SourceOptions how, const std::filesystem::path& mount_point) {
   // If no model is writable, the kernel learns at the mount that the whole mount is read-only. Models that
   // are reopened later must then be read-only too.
   const auto may_write = [](const auto& member) {
     return member.model && member.model->access() == stfs::Access::ReadWrite;
   };
   how.is_read_only = how.is_read_only || std::ranges::none_of(source.members, may_write);
-  const bool is_lone = !source.is_directory_of_models();
-  std::vector<stfs::Forest::Member> members;
-  for (stfs::Source::Member& opened : source.members) {
-    stfs::Forest::Member member{.name = std::move(opened.name), .path = opened.path};
-    if (opened.model)
-      member.filesystem = std::make_unique<stfs::Filesystem>(std::move(opened.model), options);
-    member.why_absent = std::move(opened.why_absent);
-    member.open =
-        [path = opened.path, options,
-         how](const stfs::Forest::Heritage& heritage) -> stfs::Result<std::unique_ptr<stfs::Filesystem>> {
+  const stfs::Forest::OpenerOf opener_of = [options, how](const std::filesystem::path& path) {
+    return [path, options,
+            how](const stfs::Forest::Heritage& heritage) -> stfs::Result<std::unique_ptr<stfs::Filesystem>> {
       stfs::SourceOptions now = how;
       now.is_ending = heritage.is_ending;
       auto model = stfs::open_model(path, now);
@@ -74,10 +67,33 @@ std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::Filesy
       its.least_generation = heritage.least_generation;
       return std::make_unique<stfs::Filesystem>(std::move(*model), its);
     };
+  };
+  const bool is_lone = !source.is_directory_of_models();
+  std::vector<stfs::Forest::Member> members;
+  for (stfs::Source::Member& opened : source.members) {
+    stfs::Forest::Member member{.name = std::move(opened.name), .path = opened.path};
+    if (opened.model)
+      member.filesystem = std::make_unique<stfs::Filesystem>(std::move(opened.model), options);
+    member.why_absent = std::move(opened.why_absent);
+    member.open = opener_of(opened.path);
     members.push_back(std::move(member));
   }
-  return is_lone ? std::make_unique<stfs::Forest>(std::move(members.front()))
-                 : std::make_unique<stfs::Forest>(std::move(members));
+  if (is_lone) return std::make_unique<stfs::Forest>(std::move(members.front()));
+  auto forest = std::make_unique<stfs::Forest>(std::move(members));
+  // Requests on files of the source must not end in the mount itself.
+  if (!stfs::lies_below(source.path, mount_point)) {
+    forest->show_source(
+        std::make_unique<stfs::SourceDirectory>(
+            source.path,
+            stfs::SourceDirectory::Options{.allows_new = options.allows_edits && !options.is_read_only,
+                                           .durability = options.commit.durability,
+                                           .uid = options.uid,
+                                           .gid = options.gid,
+                                           .umask = options.umask,
+                                           .is_shared = options.is_shared}),
+        opener_of);
+  }
+  return forest;
 }
 
 int mount(stfs::Options& options) {
@@ -100,7 +116,7 @@ int mount(stfs::Options& options) {
 
   // From here on a signal ends the mount in order.
   stfs::EndingSignals::block();
-  const auto forest = forest_of(*source, options.filesystem, how);
+  const auto forest = forest_of(*source, options.filesystem, how, options.mount_point);
   auto session = stfs::Session::mount(*forest, source->path, options);
   if (!session) return failed(session.error());
   if (!options.stays_in_foreground) {

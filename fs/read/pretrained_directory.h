@@ -10,6 +10,7 @@
 //
 //   - archives, and indexes of shards: a library would prefer them
 //   - the model's own file and its deltas, whatever their names are
+//   - temporary files of this project
 //   - journals, and temporary files of this project
 //   - directories on which something is mounted: the mount itself may be one of them
 //
@@ -23,27 +24,22 @@
 // when the source directory changes.
 #pragma once
 
-#include <deque>
 #include <filesystem>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
-#include "core/base/unique_fd.h"
-#include "core/storage/permissions.h"
+#include "fs/read/source_links.h"
 #include "fs/read/views.h"
 #include "fs/tree/directory.h"
 
 namespace stfs {
 
-/// Any thread may call. No other lock is taken while its mutex is held, and the mutex is held only for
-/// moments. find(), list() and look() wait for the disk of the source directory; the other calls wait for
-/// memory only.
+/// Any thread may call. find(), list() and look() wait for the disk of the source directory; the other calls
+/// wait for memory only.
 class PretrainedDirectory final : public Directory {
  public:
   static constexpr Ino kDirectory = Ino{1} << 39U;
@@ -67,39 +63,23 @@ class PretrainedDirectory final : public Directory {
   void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override;
 
   /// The absolute path to which a link leads. Only for links.
-  [[nodiscard]] std::string target(Ino link) const;
+  [[nodiscard]] std::string target(Ino link) const { return links_.target(link - kLinks); }
 
-  /// What the source directory allows, and when its entries changed.
-  struct Source {
-    Permissions permissions;
-    struct timespec mtime {};
-  };
-  /// As the last find(), list() or look() found it. Nothing if it could not be read.
-  [[nodiscard]] std::optional<Source> source() const;
+  /// SourceLinks::source().
+  [[nodiscard]] std::optional<SourceLinks::Source> source() const { return links_.source(); }
   /// Reads it again. Call when the directory itself is looked up.
-  void look() const { open_source(); }
+  void look() const { links_.open(); }
 
   /// Visits all entries that the kernel may have cached.
   void visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const;
 
  private:
-  /// Opens the source directory for reading, and notes what it allows. False: it cannot be read.
-  UniqueFd open_source() const;
-  /// Whether an entry of this name may have a link.
-  [[nodiscard]] bool is_linked(std::string_view name) const;
-  /// The names of all links, ascending; empty if the source directory cannot be read.
-  [[nodiscard]] std::vector<std::string> linked_names() const;
-  [[nodiscard]] Ino link_named(std::string_view name) const;
+  /// Whether an entry of this name may not have a link.
+  [[nodiscard]] bool is_left_out(std::string_view name) const;
 
-  const std::filesystem::path directory_;
-  const UniqueFd source_;
   const std::function<Ino()> archive_;
   std::set<std::string, std::less<>> own_names_;  // of the model's file and of deltas
-
-  mutable std::mutex mutex_;  // guards what follows
-  mutable std::optional<Source> found_;
-  mutable std::deque<std::string> names_;                    // by the number of the link
-  mutable std::unordered_map<std::string_view, Ino> links_;  // the keys refer to names_
+  const SourceLinks links_;
 };
 
 }  // namespace stfs

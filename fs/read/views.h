@@ -61,6 +61,7 @@ class Views final : public Directory {
   static constexpr Ino kStatsFiles = Ino{1} << 47U;
   static constexpr Ino kEnd = Ino{1} << 48U;
 
+  static constexpr std::string_view kArchiveName = "archive.safetensors";
   /// The entries of `.safetensors` besides those of the transactions and `pretrained`
   /// (fs/read/pretrained_directory.h).
   static constexpr std::array<FixedEntry, 7> kEntries = {{{"npy", kNpy},
@@ -69,7 +70,7 @@ class Views final : public Directory {
                                                           {"header.json", kHeaderJson},
                                                           {"metadata.json", kMetadataJson},
                                                           {"stats.json", kStatsJson},
-                                                          {"archive.safetensors", kArchive}}};
+                                                          {kArchiveName, kArchive}}};
 
   /// @param tree  the mount's. Model, tree and activity must outlive the views.
   Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource source, Activity& activity);

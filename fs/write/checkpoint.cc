@@ -21,50 +21,23 @@ tl::unexpected<Error> refuse_checkpoint(std::string_view why) {
 
 }  // namespace
 
+Checkpoint::Checkpoint(const Versioned<Model>& model, const TensorReader& reader, const TensorStates& states,
+                       Archive& beside, bool waits_for_name)
+    : model_(model),
+      reader_(reader),
+      states_(states),
+      beside_(beside),
+      waits_for_name_(waits_for_name),
+      stream_("a checkpoint",
+              {.take_header = [this](const Header& header) { return begin_data(header); },
+               .take_data = [this](auto bytes, std::uint64_t at) { return take_data(bytes, at); }}) {}
+
 Result<void> Checkpoint::write(std::span<const std::byte> from, std::uint64_t offset) {
-  if (offset != size_bytes_) {
-    return refuse_checkpoint(fmt::format(
-        "byte {} comes after byte {}: write it from its beginning to its end", offset, size_bytes_));
-  }
-  while (!from.empty() && !header_) {
-    const auto taken = take_head(from);
-    if (!taken) return tl::unexpected(taken.error());
-    from = from.subspan(*taken);
-    size_bytes_ += *taken;
-  }
-  if (from.empty()) return {};
-  if (from.size() > end_ - size_bytes_) {
-    return refuse_checkpoint(fmt::format("its header gives {} bytes, and more have come", end_));
-  }
-  if (auto taken = take_data(from, size_bytes_ - head_bytes_); !taken) return taken;
-  size_bytes_ += from.size();
-  return {};
+  return stream_.write(from, offset);
 }
 
-Result<std::size_t> Checkpoint::take_head(std::span<const std::byte> from) {
-  const std::uint64_t due = head_.size() < kHeaderLengthBytes ? kHeaderLengthBytes : head_bytes_;
-  const std::size_t taken =
-      static_cast<std::size_t>(std::min<std::uint64_t>(due - head_.size(), from.size()));
-  head_.append(reinterpret_cast<const char*>(from.data()), taken);
-  if (head_.size() < due) return taken;
-  if (due == kHeaderLengthBytes && head_bytes_ == 0) {
-    const auto length = header_length(std::as_bytes(std::span(head_)), ~std::uint64_t{0});
-    if (!length) return tl::unexpected(length.error());
-    head_bytes_ = kHeaderLengthBytes + *length;
-  }
-  if (head_.size() < head_bytes_) return taken;
-  if (auto begun = begin_data(); !begun) return tl::unexpected(begun.error());
-  return taken;
-}
-
-Result<void> Checkpoint::begin_data() {
-  auto header = parse_header(std::string_view(head_).substr(kHeaderLengthBytes), std::nullopt);
-  if (!header) return pass_on(std::move(header));
-  head_ = std::string();
-  end_ = head_bytes_;
-  const TensorIndex& tensors = header->tensors;
-  if (tensors.size() > 0) end_ = std::max(end_, head_bytes_ + tensors[tensors.size() - 1].data.end());
-  for (const ByteRange filler : header->fillers) end_ = std::max(end_, head_bytes_ + filler.end());
+Result<void> Checkpoint::begin_data(const Header& header) {
+  const TensorIndex& tensors = header.tensors;
   const Model& model = *model_;
   saved_.resize(tensors.size());
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
@@ -75,14 +48,13 @@ Result<void> Checkpoint::begin_data() {
     if (there.dtype != tensor.dtype || !std::ranges::equal(there.shape, tensor.shape)) continue;
     saved_[at] = {.same = known, .generation = states_.of(*known).generation};
   }
-  header_ = std::move(*header);
   return {};
 }
 
 Result<void> Checkpoint::take_data(std::span<const std::byte> from, std::uint64_t at) {
   const ByteRange came{at, from.size()};
-  for (; next_ < header_->tensors.size(); ++next_) {
-    const ByteRange data = header_->tensors[next_].data;
+  for (; next_ < header().tensors.size(); ++next_) {
+    const ByteRange data = header().tensors[next_].data;
     const ByteRange part = data.intersection(came);  // fillers are passed over
     if (!part.empty()) {
       const auto bytes =
@@ -134,52 +106,33 @@ Result<void> Checkpoint::keep_new(std::uint32_t position, std::span<const std::b
     if (!made) return pass_on(std::move(made));
     file_ = std::move(made->file);
   }
-  return file_->write(bytes, kBegin + header_->tensors[position].data.offset + offset);
+  return file_->write(bytes, kBegin + header().tensors[position].data.offset + offset);
 }
 
 Result<void> Checkpoint::resize(std::uint64_t size_bytes) {
-  if (size_bytes == size_bytes_) return {};
   if (size_bytes == 0) {
     forget();
     return {};
   }
-  // safetensors announces the size before the first byte.
-  if (size_bytes_ != 0) return refuse_checkpoint("its size can't be set after its first byte");
-  announced_bytes_ = size_bytes;
-  return {};
+  return stream_.resize(size_bytes);
 }
 
 Result<void> Checkpoint::read(std::span<std::byte>, std::uint64_t) const {
   return fail(ErrorCode::InvalidArgument, EOPNOTSUPP, "a checkpoint can't be read while it is written");
 }
 
-Result<void> Checkpoint::check() const {
-  if (!header_) {
-    return refuse_checkpoint(fmt::format("it ends after {} bytes, within its header", size_bytes_));
-  }
-  if (announced_bytes_ && *announced_bytes_ != end_) {
-    return refuse_checkpoint(
-        fmt::format("its size was set to {}, its header gives {}", *announced_bytes_, end_));
-  }
-  if (size_bytes_ == end_) return {};
-  return refuse_checkpoint(fmt::format("it ends after {} bytes, its header gives {}", size_bytes_, end_));
-}
-
 void Checkpoint::forget() {
   file_.reset();
   group_.reset();
-  header_.reset();
   saved_.clear();
-  head_.clear();
-  size_bytes_ = head_bytes_ = end_ = 0;
-  announced_bytes_.reset();
+  stream_.forget();
   next_ = 0;
 }
 
 Result<void> Checkpoint::copy_to(Staging& to, std::uint32_t position) const {
   constexpr std::uint64_t kPieceBytes = 4 << 20;
   const Saved& saved = saved_[position];
-  const ByteRange data = header_->tensors[position].data;
+  const ByteRange data = header().tensors[position].data;
   std::vector<std::byte> buffer;
   for (std::uint64_t done = 0; done < data.size_bytes; done += buffer.size()) {
     buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, data.size_bytes - done)));

@@ -21,6 +21,7 @@
 #include "fs/base/versioned.h"
 #include "fs/read/tensor_reader.h"
 #include "fs/read/tensor_states.h"
+#include "fs/write/archive_stream.h"
 #include "fs/write/new_content.h"
 
 namespace stfs {
@@ -32,8 +33,7 @@ class Checkpoint final : public NewContent {
   /// @param beside         lies in the directory for the bytes.
   /// @param waits_for_name  the file has another name. It counts when it is renamed to the archive's.
   Checkpoint(const Versioned<Model>& model, const TensorReader& reader, const TensorStates& states,
-             Archive& beside, bool waits_for_name)
-      : model_(model), reader_(reader), states_(states), beside_(beside), waits_for_name_(waits_for_name) {}
+             Archive& beside, bool waits_for_name);
 
   Checkpoint* checkpoint() override { return this; }
   [[nodiscard]] std::string label() const override { return "the checkpoint"; }
@@ -42,9 +42,9 @@ class Checkpoint final : public NewContent {
   Result<void> resize(std::uint64_t size_bytes) override;
   /// EOPNOTSUPP: the bytes are not all kept.
   Result<void> read(std::span<std::byte> to, std::uint64_t offset) const override;
-  [[nodiscard]] std::uint64_t size_bytes() const override { return size_bytes_; }
-  [[nodiscard]] bool is_dirty() const override { return size_bytes_ != 0 && !is_committed_ && !is_kept_; }
-  [[nodiscard]] Result<void> check() const override;
+  [[nodiscard]] std::uint64_t size_bytes() const override { return stream_.size_bytes(); }
+  [[nodiscard]] bool is_dirty() const override { return size_bytes() != 0 && !is_committed_ && !is_kept_; }
+  [[nodiscard]] Result<void> check() const override { return stream_.check(); }
   void note_committed() override { is_committed_ = true; }
   [[nodiscard]] bool is_committed() const { return is_committed_; }
   void forget() override;
@@ -59,7 +59,7 @@ class Checkpoint final : public NewContent {
     [[nodiscard]] bool is_changed() const { return !same || stage != nullptr; }
   };
   // After all bytes have come:
-  [[nodiscard]] const Header& header() const { return *header_; }
+  [[nodiscard]] const Header& header() const { return *stream_.header(); }
   /// By position in the header.
   [[nodiscard]] const Saved& saved(std::uint32_t position) const { return saved_[position]; }
   /// The stages of all that only have other bytes. Null: there are none.
@@ -68,9 +68,7 @@ class Checkpoint final : public NewContent {
   Result<void> copy_to(Staging& to, std::uint32_t position) const;
 
  private:
-  /// Takes bytes of the header. @return how many.
-  Result<std::size_t> take_head(std::span<const std::byte> from);
-  Result<void> begin_data();
+  Result<void> begin_data(const Header& header);
   Result<void> take_data(std::span<const std::byte> from, std::uint64_t at);
   Result<void> take_piece(std::uint32_t position, std::span<const std::byte> bytes, std::uint64_t offset);
   Result<void> keep_new(std::uint32_t position, std::span<const std::byte> bytes, std::uint64_t offset);
@@ -81,12 +79,7 @@ class Checkpoint final : public NewContent {
   const TensorStates& states_;
   Archive& beside_;
   const bool waits_for_name_;
-  std::uint64_t size_bytes_ = 0;
-  std::string head_;  // until it is whole
-  std::uint64_t head_bytes_ = 0;
-  std::uint64_t end_ = 0;  // the size of the whole file
-  std::optional<std::uint64_t> announced_bytes_;
-  std::optional<Header> header_;
+  ArchiveStream stream_;
   std::vector<Saved> saved_;
   std::uint32_t next_ = 0;  // the first tensor whose bytes have not all come
   std::unique_ptr<TransactionGroup> group_;

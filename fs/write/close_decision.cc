@@ -76,6 +76,24 @@ constexpr ReleaseRow kReleaseRows[] = {
 
 }  // namespace
 
+void note_closer(CloseFacts& facts, const Writers& writers, const OpenFile& file, Owner owner, pid_t closer,
+                 const std::function<bool(pid_t process)>& others_map) {
+  const pid_t process = process_of(closer);
+  const bool is_opener = file.opener_process == process;
+  const bool is_touched = !file.is_untouched;
+  if (writers.contains(owner, process)) {
+    facts.closer = Closer::Writer;
+    facts.others_answer = !is_opener && !file.opener_has_closed && is_alive(file.opener_process);
+  } else if (is_opener && writers.has_unnamed() && (is_touched || facts.content == Content::Whole)) {
+    facts.closer = Closer::Mapper;
+    facts.others_answer = others_map(process);
+  } else if (is_opener && is_touched) {
+    facts.closer = Closer::Opener;
+    facts.others_answer = writers.others_live(owner, process);
+  }
+  if (facts.closer != Closer::Bystander) facts.ending = ending_of(closer);
+}
+
 CloseDecision decide(const CloseFacts& facts) {
   for (const CloseRow& row : kCloseRows) {
     if (matches(row.content, facts.content) && matches(row.closer, facts.closer) &&

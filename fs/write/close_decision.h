@@ -38,6 +38,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 
 #include "fs/base/process.h"
 #include "fs/write/open_file.h"
@@ -69,6 +70,13 @@ struct CloseFacts {
   bool others_answer = false;
   FileKind kind = FileKind::Isolated;
 };
+
+/// Notes the role of the process that closes, and how it ends. The facts have their content already.
+/// @param closer         the thread.
+/// @param others_map     whether another process than this one has the file open for writing, and may have
+///                       written bytes whose writer the kernel does not name.
+void note_closer(CloseFacts& facts, const Writers& writers, const OpenFile& file, Owner owner, pid_t closer,
+                 const std::function<bool(pid_t process)>& others_map);
 
 enum class CloseDecision : std::uint8_t {
   Wait,      // nothing changes; the close succeeds

@@ -245,3 +245,18 @@ TEST_CASE("a queue that ran over tells of every file", "[fs][watcher]") {
   CHECK(waits);
   CHECK(comes([&] { return told.contains(1); }));
 }
+
+TEST_CASE("archives that come into a watched directory are noticed, and other files are not",
+          "[fs][watcher]") {
+  const TemporaryDirectory directory;
+  Heard heard;
+  Watcher watcher;
+  REQUIRE(watcher.start(these({directory.path() / ""}), heard.counting()));
+  REQUIRE(heard.more_than(-1));
+  static_cast<void>(directory.write("x.json", "x"));
+  static_cast<void>(directory.write("new.safetensors", "x"));
+  REQUIRE(heard.more_than(0));
+  int before = heard.events();
+  std::filesystem::rename(directory / "x.json", directory / "moved.safetensors");
+  REQUIRE(heard.more_than(before));
+}

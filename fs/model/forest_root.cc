@@ -1,0 +1,330 @@
+// The root of a directory of models: finds, makes, moves and deletes models and what lies beside them.
+//
+// Requests that change the root run while the kernel holds its lock. So nothing here waits for a notification
+// to the kernel: callers tell the kernel what is outdated after their reply.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+
+#include "core/model/model_directory.h"
+#include "fs/base/log.h"
+#include "fs/model/forest.h"
+#include "fs/tree/names.h"
+
+namespace stfs {
+namespace {
+
+tl::unexpected<Error> not_among_models() {
+  return fail(ErrorCode::InvalidArgument, EPERM, "models cannot be created, moved or removed");
+}
+
+/// The model's directory is not what can be moved or deleted.
+tl::unexpected<Error> is_a_models_directory(std::string_view name) {
+  return fail(ErrorCode::InvalidArgument, EPERM,
+              fmt::format("{} shows a model: move or delete its file, {}{}", name, name, kArchiveSuffix));
+}
+
+std::string model_name_of(std::string_view file_name) {
+  return file_name_of(file_name.substr(0, file_name.size() - kArchiveSuffix.size()));
+}
+
+Outdated outdated_in_root(const std::string& file_name) {
+  return {.stale = {}, .entries = {{kRootIno, model_name_of(file_name)}, {kRootIno, file_name}}};
+}
+
+}  // namespace
+
+void Forest::show_source(std::unique_ptr<SourceDirectory> source, OpenerOf opener_of) {
+  source_ = std::move(source);
+  opener_of_ = std::move(opener_of);
+  source_->leave_out([this](std::string_view name) { return shown_tree_of_file(name) != nullptr; });
+}
+
+bool Forest::is_shown(const Tree& tree) const {
+  const std::shared_lock lock(mutex_);
+  return tree.current != kNone;
+}
+
+Forest::Tree* Forest::tree_of_file(std::string_view file_name) const {
+  const auto models = trees();
+  const auto found =
+      std::ranges::find(models, file_name, [](const auto& tree) { return tree->path.filename().native(); });
+  return found == models.end() ? nullptr : found->get();
+}
+
+Forest::Tree* Forest::shown_tree_of_file(std::string_view file_name) const {
+  if (!SourceDirectory::is_archive_name(file_name)) return nullptr;
+  Tree* const tree = tree_of_file(file_name);
+  return tree != nullptr && is_shown(*tree) ? tree : nullptr;
+}
+
+bool Forest::reads_source(Ino parent, std::string_view name) const {
+  if (!source_ || parent != kRootIno) return false;
+  return std::ranges::none_of(trees(),
+                              [&](const auto& tree) { return tree->name == name && is_shown(*tree); });
+}
+
+Result<struct stat> Forest::find_in_root(std::string_view name) const {
+  const auto shown = [](const Pin& member, Ino ino) {
+    auto status = member->attributes(ino);
+    if (status) member.note_lookup(status->st_ino);
+    return status;
+  };
+  const auto models = trees();
+  const auto found = std::ranges::find(models, name, [](const auto& tree) { return tree->name; });
+  if (found != models.end()) {
+    if (const Pin member = pin_current(**found)) return shown(member, kRootIno);
+    const std::shared_lock lock(mutex_);
+    const Error& why = *(*found)->why_absent;
+    if (why.code != ErrorCode::NotFound) return fail(why.code, EIO, why.message);
+  }
+  if (!source_) return fail(ErrorCode::NotFound, ENOENT, "no such model");
+  if (const Tree* const tree = shown_tree_of_file(name)) {
+    if (const Pin member = pin_current(*tree)) {
+      const auto whole = member->lookup(space_of(member.number()).in_mount(kHiddenIno), Views::kArchiveName);
+      if (whole) member.note_lookup(whole->st_ino);
+      return whole;
+    }
+  }
+  const auto ino = source_->find(name, shows_links());
+  if (!ino) return tl::unexpected(ino.error());
+  auto status = source_->attributes(*ino);
+  if (status) source_->note_lookup(*ino);
+  return status;
+}
+
+Result<void> Forest::check_new_model(std::string_view file_name) const {
+  const std::string name = model_name_of(file_name);
+  const auto models = trees();
+  const auto same = std::ranges::find(models, name, [](const auto& tree) { return tree->name; });
+  const bool is_other = same != models.end() && (*same)->path.filename().native() != file_name;
+  if ((is_other && is_shown(**same)) || source_->find(name)) {
+    return fail(ErrorCode::System, EEXIST,
+                fmt::format("its model would be shown as {}, and something else has this name", name));
+  }
+  if (same == models.end() && models.size() == kMostMembers) {
+    return fail(ErrorCode::InvalidArgument, ENOSPC,
+                fmt::format("at most {} models are mounted together", kMostMembers));
+  }
+  return {};
+}
+
+Result<Outdated> Forest::show_model(const std::string& file_name) {
+  const std::scoped_lock showing(showing_mutex_);
+  Tree* tree = tree_of_file(file_name);
+  std::unique_ptr<Tree> added;
+  if (tree == nullptr) {
+    if (trees_.size() == kMostMembers) return tl::unexpected(check_new_model(file_name).error());
+    added = std::make_unique<Tree>();
+    added->name = model_name_of(file_name);
+    added->path = source_->path() / file_name;
+    added->open = opener_of_(added->path);
+    added->activity = std::make_shared<Activity>();
+    tree = added.get();
+  }
+  const Pin old = pin_current(*tree);
+  Heritage heritage{.activity = tree->activity, .is_ending = [this] { return is_ending_.load(); }};
+  if (old) heritage.least_generation = old->newest_generation() + 1;
+  auto opened = tree->open(heritage);
+  auto number = opened ? editions_.add(std::move(*opened)) : tl::unexpected(opened.error());
+  if (!number) return tl::unexpected(number.error());
+  const Pin present = editions_.pin(*number);
+  connect(present);
+  Number replaced = kNone;
+  {
+    const std::scoped_lock lock(mutex_);
+    replaced = std::exchange(tree->current, *number);
+    tree->why_absent.reset();
+  }
+  tree->activity->set_problem("");
+  if (replaced != kNone) {
+    tree->activity->note_replacement();
+    editions_.let_go(replaced, 1);
+  }
+  if (added) add(std::move(added));
+  has_new_files_ = true;
+  log::info("{}: {} model, {} tensors", present->model().path().string(), old ? "replaced" : "new",
+            present->model().tensors().size());
+  return outdated_in_root(file_name);
+}
+
+Outdated Forest::retire(Tree& tree) {
+  Number gone = kNone;
+  {
+    const std::scoped_lock lock(mutex_);
+    gone = std::exchange(tree.current, kNone);
+    tree.why_absent = Error{ErrorCode::NotFound, ENOENT, "the model was deleted or renamed"};
+  }
+  if (gone != kNone) editions_.let_go(gone, 1);
+  has_new_files_ = true;
+  return outdated_in_root(tree.path.filename().string());
+}
+
+Result<Forest::Created> Forest::create(std::string_view name, int flags, mode_t mode, Maker maker,
+                                       pid_t opener) {
+  if (!source_) return not_among_models();
+  if (shown_tree_of_file(name) != nullptr) return fail(ErrorCode::System, EEXIST, "the model exists");
+  if (SourceDirectory::is_archive_name(name)) {
+    if (auto checked = check_new_model(name); !checked) return pass_on(std::move(checked));
+  }
+  return source_->create(name, flags, mode, maker, opener);
+}
+
+Result<struct stat> Forest::make_directory(std::string_view name, mode_t mode, Maker maker) {
+  if (!source_) return not_among_models();
+  return source_->make_directory(name, mode, maker);
+}
+
+Result<Outdated> Forest::remove(std::string_view name) {
+  if (!source_) return not_among_models();
+  if (const auto made = source_->arriving(name)) {
+    made->drop({ErrorCode::NotFound, ESTALE, "it was deleted before it was whole"});
+    source_->end_arriving(*made);
+    return Outdated{};
+  }
+  Tree* const tree = shown_tree_of_file(name);
+  if (tree != nullptr) {
+    if (const Pin member = pin_current(*tree)) member->tidy();  // a journal may be kept for the next commit
+  }
+  if (auto removed = source_->remove(name); !removed) return pass_on(std::move(removed));
+  if (tree == nullptr) return Outdated{};
+  log::info("{}: deleted", tree->path.string());
+  auto outdated = retire(*tree);
+  if (auto synced = source_->sync_names(); !synced) return pass_on(std::move(synced));
+  return outdated;
+}
+
+Result<Outdated> Forest::rename_in_root(const std::string& name, const std::string& new_name,
+                                        unsigned flags) {
+  if (!source_) return not_among_models();
+  for (const std::string& one : {name, new_name}) {
+    const auto is_its = [&](const auto& tree) { return tree->name == one && is_shown(*tree); };
+    if (std::ranges::any_of(trees(), is_its)) return is_a_models_directory(one);
+  }
+  const bool becomes_model = SourceDirectory::is_archive_name(new_name);
+  if (source_->arriving(new_name)) return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
+  if (becomes_model) {
+    if (auto checked = check_new_model(new_name); !checked) return pass_on(std::move(checked));
+  }
+  if ((flags & RENAME_NOREPLACE) != 0 && (shown_tree_of_file(new_name) != nullptr || source_->find(new_name)))
+    return fail(ErrorCode::System, EEXIST, "the new name exists");
+  if (const auto made = source_->arriving(name)) return rename_arriving(made, name, new_name);
+
+  Tree* const from = shown_tree_of_file(name);
+  if (becomes_model && from == nullptr) {
+    if (auto settled = source_->settle_archive(name); !settled) return pass_on(std::move(settled));
+  }
+  for (const Tree* const tree : {from, shown_tree_of_file(new_name)}) {
+    if (tree == nullptr) continue;
+    if (const Pin member = pin_current(*tree)) member->tidy();  // a journal may be kept for the next commit
+  }
+  if (auto renamed = source_->rename(name, new_name, flags); !renamed) return pass_on(std::move(renamed));
+  Outdated outdated;
+  if (from != nullptr) outdated = retire(*from);
+  if (becomes_model) {
+    auto shown = show_model(new_name);
+    if (!shown) return pass_on(std::move(shown));
+    std::ranges::move(shown->entries, std::back_inserter(outdated.entries));
+  }
+  if (becomes_model || from != nullptr) {
+    if (auto synced = source_->sync_names(); !synced) return pass_on(std::move(synced));
+  }
+  return outdated;
+}
+
+Result<Outdated> Forest::rename_arriving(const std::shared_ptr<MadeFile>& made, const std::string& name,
+                                         const std::string& new_name) {
+  if (!SourceDirectory::is_archive_name(new_name)) {
+    return fail(ErrorCode::InvalidArgument, EPERM,
+                fmt::format("an archive keeps a name that ends with {} until it is whole", kArchiveSuffix));
+  }
+  const auto turn = made->turn();
+  const bool replaces = shown_tree_of_file(new_name) != nullptr || source_->find(new_name);
+  source_->rename_arriving(name, new_name, replaces);
+  // A program that renames before it closes goes on with the name.
+  return made->is_due() ? name_archive(*made) : Result<Outdated>(Outdated{});
+}
+
+Result<Outdated> Forest::name_archive(MadeFile& made) {
+  const std::string file_name = made.path().filename().string();
+  if (auto named = source_->give_name(made); !named) {
+    source_->end_arriving(made);
+    return pass_on(std::move(named));
+  }
+  auto shown = show_model(file_name);
+  source_->end_arriving(made);
+  if (shown) return shown;
+  // The archive is saved. A check for changes may still show it.
+  log::error("{}: saved, but can't be shown: {}", made.path().string(), shown.error().message);
+  return outdated_in_root(file_name);
+}
+
+Result<OpenFile*> Forest::open_made(Ino ino, int flags) const {
+  return source_->open(ino, flags);
+}
+
+std::shared_ptr<MadeFile> Forest::made(Ino ino) const {
+  return is_of_source(ino) ? source_->file(ino) : nullptr;
+}
+
+Result<void> Forest::write_made(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
+                                Caller caller) {
+  const auto made = source_->file(file.ino);
+  file.is_untouched = false;
+  auto written = made->write(from, offset, caller);
+  if (!written && made->has_failed()) source_->end_arriving(*made);
+  return written;
+}
+
+Result<void> Forest::resize_made(OpenFile& file, std::uint64_t size_bytes, Caller caller) {
+  const auto made = source_->file(file.ino);
+  file.is_untouched = false;
+  auto resized = made->resize(size_bytes, caller);
+  if (!resized && made->has_failed()) source_->end_arriving(*made);
+  return resized;
+}
+
+Result<Outdated> Forest::flush_made(OpenFile& file, Owner owner, pid_t closer) {
+  const auto made = source_->file(file.ino);
+  const auto turn = made->turn();
+  const auto is_due = made->close(file, owner, closer);
+  if (!is_due) {
+    source_->end_arriving(*made);
+    return tl::unexpected(is_due.error());
+  }
+  return *is_due ? name_archive(*made) : Result<Outdated>(Outdated{});
+}
+
+Outdated Forest::release_made(OpenFile* file) {
+  const auto made = source_->release(file);
+  if (!made || !made->is_archive()) return {};
+  const auto turn = made->turn();
+  Outdated outdated;
+  if (made->end()) {
+    if (auto named = name_archive(*made)) outdated = std::move(*named);
+  }
+  source_->end_arriving(*made);
+  return outdated;
+}
+
+Forest::Change Forest::check_directory() {
+  Change change;
+  const auto found = list_model_directory(source_->path());
+  for (const std::string& file_name : found ? found->archives : std::vector<std::string>()) {
+    const Tree* const tree = tree_of_file(file_name);
+    // The check of the file itself goes on with a model that is known, unless a program has deleted it here.
+    if (tree != nullptr && is_shown(*tree)) continue;
+    if (source_->arriving(file_name) || !check_new_model(file_name)) continue;
+    // An archive that another program is still writing is looked at again when the program closes it.
+    const auto shown = show_model(file_name);
+    if (!shown) continue;
+    for (const auto& [root, name] : shown->entries) change.entries.push_back(name);
+  }
+  change.is_reopened = has_new_files_.exchange(false);
+  return change;
+}
+
+}  // namespace stfs

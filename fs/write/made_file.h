@@ -1,0 +1,98 @@
+// A file that a program makes among the models of a mounted directory (fs/model/source_directory.h).
+//
+// An archive (NAME.safetensors) arrives in order (archive_stream.h), in a file without a name. It gets its
+// name when a close finds it whole (close_decision.h). Every other file has its name from the start, takes
+// bytes in any order, and keeps what came.
+//
+//   states of an archive   arriving -> named    a close, all bytes have come
+//                          arriving -> failed   a refused write, a close too early, a killed writer, a
+//                          removal:
+//                                               the bytes are dropped, and every later call fails
+#pragma once
+
+#include <sys/stat.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/durability.h"
+#include "core/base/error.h"
+#include "core/storage/file.h"
+#include "core/storage/writeback.h"
+#include "fs/write/archive_stream.h"
+#include "fs/write/close_decision.h"
+#include "fs/write/open_file.h"
+
+namespace stfs {
+
+/// Any thread may call.
+class MadeFile {
+ public:
+  enum class Kind : std::uint8_t { Archive, Plain };
+
+  /// @param file  of Storage::create_unnamed() for an archive.
+  /// @param path  the path that it has or gets.
+  MadeFile(std::unique_ptr<File> file, std::filesystem::path path, Kind kind);
+
+  [[nodiscard]] bool is_archive() const { return kind_ == Kind::Archive; }
+  [[nodiscard]] std::filesystem::path path() const;
+  /// Call when an archive that has no name yet gets another path.
+  /// @param replaces  it takes the name of a file that exists.
+  void move_to(std::filesystem::path path, bool replaces);
+
+  /// EINVAL for an archive that comes out of order or is none. ESTALE after seal(). Else as the store fails.
+  Result<void> write(std::span<const std::byte> from, std::uint64_t offset, Caller caller);
+  Result<void> resize(std::uint64_t size_bytes, Caller caller);
+  /// Returns fewer bytes than asked for only at the end of what has come.
+  [[nodiscard]] Result<std::vector<std::byte>> read(std::uint64_t offset, std::size_t size_bytes) const;
+  [[nodiscard]] Result<struct stat> status() const;
+  Result<void> set_mtime(struct timespec mtime);
+  Result<void> set_mode(mode_t permissions);
+  Result<void> set_owner(uid_t uid, gid_t gid);
+  Result<void> sync();
+
+  // A call that names the file holds the turn.
+  [[nodiscard]] std::unique_lock<std::mutex> turn() { return std::unique_lock(naming_mutex_); }
+  /// Whether a close names the archive now. EIO, EINVAL: it drops the bytes, for this reason.
+  Result<bool> close(OpenFile& file, Owner owner, pid_t closer);
+  /// Whether the last release names it. Drops the bytes of an archive that is not whole; the log says so.
+  bool end();
+  /// Whether the bytes of an archive were dropped.
+  [[nodiscard]] bool has_failed() const;
+  /// Whether all bytes of an archive have come, and it has no name yet.
+  [[nodiscard]] bool is_due() const;
+  /// Syncs it, and gives it the name of its path. EEXIST if the name is taken, unless move_to() allowed that.
+  /// After a failure the bytes are dropped.
+  Result<void> give_name(Storage& storage, Durability durability);
+  /// Refuses all further writes: it has become a model.
+  void seal();
+  /// Drops the bytes of an archive that has no name.
+  void drop(Error why);
+
+ private:
+  Result<void> refuse(Error why);  // the caller holds mutex_
+  Result<void> publish(Storage& storage, Durability durability, const std::filesystem::path& path,
+                       bool replaces) const;
+
+  const Kind kind_;
+  const std::unique_ptr<File> file_;
+  std::mutex naming_mutex_;   // taken before mutex_
+  mutable std::mutex mutex_;  // guards what follows; held while bytes are written, not while they are synced
+  std::filesystem::path path_;
+  bool replaces_ = false;
+  ArchiveStream stream_;
+  Writeback writeback_;
+  Writers writers_;
+  bool is_named_ = false;
+  bool is_sealed_ = false;
+  std::optional<Error> failure_;
+};
+
+}  // namespace stfs
