@@ -24,6 +24,17 @@ void set_flags_of_made(fuse_file_info& fi, OpenFile* file) {
   fi.direct_io = 1;
 }
 
+/// A link has no attributes of its own. `cp -a` sets those that it has copied.
+void set_attributes_of_link(fuse_req_t req, const Stat& now, const Stat& wanted, int to_set) {
+  const bool changes_owner = ((to_set & FUSE_SET_ATTR_UID) != 0 && wanted.st_uid != now.st_uid) ||
+                             ((to_set & FUSE_SET_ATTR_GID) != 0 && wanted.st_gid != now.st_gid);
+  if (changes_owner || (to_set & FUSE_SET_ATTR_SIZE) != 0) {
+    fuse_reply_err(req, EPERM);
+  } else {
+    fuse_reply_attr(req, &now, 0);
+  }
+}
+
 }  // namespace
 
 void create_in_root(fuse_req_t req, std::string name, mode_t mode, const fuse_file_info& fi) {
@@ -70,8 +81,8 @@ void set_attributes_of_made(fuse_req_t req, fuse_ino_t ino, const struct stat& w
     const auto made = forest.made(ino);
     const auto now = forest.attributes(ino);
     if (!now) return reply_error(req, ino, now.error());
+    if (!made) return set_attributes_of_link(req, *now, wanted, to_set);
     Result<void> set;
-    if (!made) set = fail(ErrorCode::InvalidArgument, EPERM, "is a symbolic link");
     if (set && (to_set & FUSE_SET_ATTR_SIZE) != 0) {
       const Caller caller(owner, fuse_req_ctx(req)->pid);
       set = file != nullptr

@@ -250,6 +250,10 @@ def test_other_files_and_directories_go_to_the_source(zoo, mount):
     os.rename(mount / "config.json", mount / "other.json")
     os.unlink(mount / "theirs")
     assert errno_of(os.unlink, mount / "variant") == errno.ENOTEMPTY
+    copied = subprocess.run(["cp", "-a", zoo / "variant", mount / "copied"], capture_output=True, text=True)
+    assert copied.returncode == 0, copied.stderr
+    assert sorted(os.listdir(zoo / "copied")) == ["config.json", "model.safetensors"]
+    shutil.rmtree(zoo / "copied")
     shutil.rmtree(zoo / "variant")
     os.mkdir(mount / "empty")
     os.unlink(mount / "empty")
