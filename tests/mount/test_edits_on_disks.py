@@ -2,42 +2,23 @@
 import os
 import random
 import subprocess
-import sys
-import tempfile
-from pathlib import Path
 
 import numpy as np
 import pytest
 import safetensors
 import safetensors.numpy
 from mounted import BUILD
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "replay"))
-import loop_disk  # noqa: E402
+from own_disk import KINDS, full_but_for, own_disk
 
 STFS = BUILD / "stfs"
-DISK_BYTES = 400 << 20
 FREE = "__safetensorsfs.free."
 
 
-@pytest.fixture(params=("ext4", "xfs", "btrfs", "tmpfs"))
+@pytest.fixture(params=KINDS)
 def disk(request, tmp_path):
     """An empty file system of each kind."""
-    place = tmp_path / "disk"
-    if request.param == "tmpfs":
-        if os.geteuid() != 0:
-            pytest.skip("mounting a tmpfs needs root")
-        place.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", place], check=True)
-        yield place
-        subprocess.run(["umount", place], check=True)
-        return
-    if reason := loop_disk.why_unavailable(request.param):
-        pytest.skip(reason)
-    with tempfile.TemporaryDirectory(prefix="stfs-disk-", dir=loop_disk.place_for_images()) as images:
-        image = loop_disk.make_image(Path(images) / "image", request.param, DISK_BYTES)
-        with loop_disk.mounted_image(image, request.param, place) as path:
-            yield Path(path)
+    with own_disk(request.param, tmp_path / "disk") as path:
+        yield path
 
 
 def stfs(*words, code=0):
@@ -140,20 +121,10 @@ def test_a_full_disk_stops_a_compaction_and_room_lets_it_go_on(disk):
     path = disk / "m.safetensors"
     due = save_with_holes(path, ["w00"])
     assert content(path) == due
-    left = disk / "filler"
-    with open(left, "wb", buffering=0) as filler:  # all of it: root has a reserve on ext4
-        for piece in (1 << 20, 4096):
-            try:
-                while True:
-                    filler.write(b"x" * piece)
-                    os.fsync(filler.fileno())
-            except OSError:
-                pass
-    message = stfs("compact", path, code=1)
-    assert "No space left" in message and "the same command goes on" in message and "committed" not in message
-    assert content(path) == due
-    left.unlink()
-    os.sync()
+    with full_but_for(disk, 0):
+        message = stfs("compact", path, code=1)
+        assert "No space left" in message and "the same command goes on" in message and "committed" not in message
+        assert content(path) == due
     stfs("compact", path)
     assert content(path) == due
     assert "the archive is compact" in stfs("compact", path)
