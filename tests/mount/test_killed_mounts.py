@@ -1,0 +1,201 @@
+# `kill -9` of the mount in the middle of an edit, at any moment: the next mount shows all of the edit or nothing of it, and
+# the reference library reads the same.
+import os
+import random
+import threading
+import time
+
+import numpy as np
+import safetensors
+from edited_mount import content, save, stfs
+from mounted import unmount_by_force
+from safetensors.numpy import load_file, save_file
+
+LONG = "STFS_LONG" in os.environ
+ROUNDS = 1500 if LONG else 40
+ROUNDS_OF_MODELS = 500 if LONG else 15
+SIZES = {"large": 600_001, "b": 3, "c": 70_001, "d": 4096, "e": 30_000}
+
+
+def state(path):
+    """({name: (dtype, shape, bytes)}, {key: value}) as the reference library reads the file; None if it does not."""
+    try:
+        with safetensors.safe_open(path, "np") as archive:
+            metadata = {key: value for key, value in (archive.metadata() or {}).items() if not key.startswith("__")}
+        return content(path), metadata
+    except safetensors.SafetensorError:
+        return None
+
+
+class Attempt(threading.Thread):
+    """An edit that a kill may end."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.act, self.is_done = act, False
+
+    def run(self):
+        try:
+            self.act()
+            self.is_done = True
+        except (OSError, safetensors.SafetensorError):
+            pass
+
+
+def write(path, data):
+    with open(path, "wb", buffering=0) as file:
+        for begin in range(0, len(data), 200_000):
+            file.write(data[begin:begin + 200_000])
+
+
+class Edits:
+    """Each makes (what a program does, the tensors after it, the metadata after it)."""
+
+    def __init__(self, mount, rng, tensors, metadata, scratch):
+        self.mount, self.rng, self.scratch = mount, rng, scratch
+        self.tensors, self.metadata = dict(tensors), dict(metadata)
+        self.name = rng.choice(sorted(tensors))
+
+    def remove(self):
+        del self.tensors[self.name]
+        return lambda: os.unlink(self.mount / self.name)
+
+    def rename(self):
+        new = self.rng.choice(["short", "long" * 40, *self.tensors])
+        self.tensors[new] = self.tensors.pop(self.name)
+        return lambda: os.rename(self.mount / self.name, self.mount / new)
+
+    def create(self):
+        data = self.rng.randbytes(self.rng.choice([5, 9000, 600_000]))
+        new = f"new{self.rng.randrange(4)}"
+        if new in self.tensors:
+            return self.remove()
+        self.tensors[new] = ("U8", [len(data)], data)
+        return lambda: write(self.mount / new, data)
+
+    def numpy(self):
+        array = np.frombuffer(self.rng.randbytes(4 * self.rng.choice([1, 3000, 100_000])), "<i4")
+        self.tensors[self.name] = ("I32", [array.size], array.tobytes())
+        np.save(self.scratch / "array.npy", array)
+        data = (self.scratch / "array.npy").read_bytes()
+        return lambda: write(self.mount / ".safetensors" / "npy" / f"{self.name}.npy", data)
+
+    def reshape(self):
+        dtype, shape, data = self.tensors[self.name]
+        shape = [1, *shape]
+        if len(shape) > 4:
+            return self.remove()
+        self.tensors[self.name] = (dtype, shape, data)
+        return lambda: os.setxattr(self.mount / self.name, "user.safetensors.shape", str(shape).encode())
+
+    def set_metadata(self):
+        value = "v" * self.rng.choice([1, 50, 5000])
+        self.metadata["key"] = value
+        return lambda: os.setxattr(self.mount.path, "user.safetensors.metadata.key", value.encode())
+
+    def checkpoint(self):
+        arrays = {name: np.frombuffer(data, "u1") for name, (_, _, data) in self.tensors.items()}
+        arrays[self.name] = np.frombuffer(self.rng.randbytes(50_000), "u1")
+        arrays["more"] = np.frombuffer(self.rng.randbytes(200_000), "u1")
+        self.metadata = {"step": str(self.rng.randrange(1000))}
+        self.tensors = {name: ("U8", [array.size], array.tobytes()) for name, array in arrays.items()}
+        save_file(arrays, self.scratch / "checkpoint", metadata=self.metadata)
+        data = (self.scratch / "checkpoint").read_bytes()
+        return lambda: write(self.mount / ".safetensors" / "archive.safetensors", data)
+
+
+KINDS = ("remove", "rename", "create", "numpy", "reshape", "set_metadata", "checkpoint")
+
+
+def test_a_killed_mount_has_made_an_edit_or_not(tmp_path, mounts):
+    rng = random.Random(1)
+    path, mount_point = tmp_path / "m.safetensors", tmp_path / "mnt"
+    mount_point.mkdir()
+    due = (save(path, SIZES), {})
+    seconds = dict.fromkeys(KINDS, 0.01)
+    done = undone = 0
+    for number in range(ROUNDS):
+        if len(due[0]) < 3:
+            due = (save(path, SIZES, number), {})
+        mount = mounts(path, path=mount_point)
+        kind = rng.choice(KINDS)
+        edits = Edits(mount, rng, *due, tmp_path)
+        attempt = Attempt(getattr(edits, kind)())
+        after = (edits.tensors, edits.metadata)
+        began = time.monotonic()
+        attempt.start()
+        attempt.join(rng.random() * 1.3 * seconds[kind])
+        if not attempt.is_alive():
+            seconds[kind] = max(seconds[kind] / 2, time.monotonic() - began)
+        mount.kill()
+        attempt.join()
+        unmount_by_force(mount_point)
+        seen = state(path)  # by a program that knows nothing of journals
+        assert seen in (None, due, after), (number, kind)
+        if rng.randrange(2):
+            stfs("recover", path)
+        again = mounts(path, path=mount_point)
+        shown = content(again / ".safetensors" / "archive.safetensors")
+        assert again.unmount() == 0
+        found = state(path)
+        assert shown == found[0], (number, kind)
+        assert found in (due, after), (number, kind)
+        assert found == after or (not attempt.is_done and seen != after), (number, kind)
+        assert not [name for name in os.listdir(tmp_path) if name.startswith(".m.")], (number, kind)
+        if due != after:
+            done, undone = done + (found == after), undone + (found == due)
+        due = found
+    stfs("verify", path)
+    assert done and undone, "kills have come before the commit and behind it"
+
+
+def test_a_killed_mount_has_made_a_model_or_not(tmp_path, mounts):
+    """And whoever was shown before stays whole."""
+    rng = random.Random(2)
+    zoo, mount_point = tmp_path / "zoo", tmp_path / "mnt"
+    zoo.mkdir()
+    mount_point.mkdir()
+    arrays = [{"w": np.frombuffer(rng.randbytes(800_000), "u1"), "v": np.frombuffer(rng.randbytes(3 + at), "u1")}
+              for at in range(3)]
+    for at, name in enumerate(("one", "two")):
+        save_file(arrays[at], zoo / f"{name}.safetensors")
+    files = {name: (zoo / f"{name}.safetensors").read_bytes() for name in ("one", "two")}
+    save_file(arrays[2], tmp_path / "saved")
+    new = (tmp_path / "saved").read_bytes()
+    seconds, made = 0.02, 0
+    for number in range(ROUNDS_OF_MODELS):
+        mount = mounts(zoo, path=mount_point)
+        name = rng.choice(["new", "one"])
+        act = rng.choice([lambda: save_file(arrays[2], mount / f"{name}.safetensors"),
+                          lambda: write(mount / "temporary.safetensors", new) or os.rename(
+                              mount / "temporary.safetensors", mount / f"{name}.safetensors"),
+                          lambda: write(mount / "new.safetensors", new)])
+        attempt = Attempt(act)
+        began = time.monotonic()
+        attempt.start()
+        attempt.join(rng.random() * 1.3 * seconds)
+        if not attempt.is_alive():
+            seconds = max(seconds / 2, time.monotonic() - began)
+        mount.kill()
+        attempt.join()
+        unmount_by_force(mount_point)
+        stored = {file.name.removesuffix(".safetensors"): file.read_bytes() for file in zoo.glob("*.safetensors")}
+        assert stored.pop("two") == files["two"]
+        assert stored.pop("one") in (files["one"], new)
+        assert stored.get("new", new) == new and stored.get("temporary", new) == new and len(stored) < 3, number
+        is_made = "new" in stored or (zoo / "one.safetensors").read_bytes() == new
+        assert is_made or not attempt.is_done
+        made += is_made
+        again = mounts(zoo, path=mount_point)
+        shown = [entry for entry in os.listdir(again.path) if not entry.startswith(".tmp")]
+        assert sorted(shown) == sorted({"one", "two", *stored}), number
+        for shown_name in shown:
+            assert (again / shown_name / "w").read_bytes() == load_file(zoo / f"{shown_name}.safetensors")["w"].tobytes()
+        assert again.unmount() == 0
+        # A temporary file of the reference library stays, as it does without a mount.
+        assert all(file.startswith(".tmp") for file in os.listdir(zoo) if file.startswith("."))
+        for file in os.listdir(zoo):
+            os.unlink(zoo / file)
+        for known, data in files.items():
+            (zoo / f"{known}.safetensors").write_bytes(data)
+    assert 0 < made < ROUNDS_OF_MODELS
