@@ -183,7 +183,8 @@ class Layout {
     if (is_read_elsewhere_) {
       return fail(ErrorCode::Busy, EBUSY,
                   "the header has no room for this edit, and the first tensors can't be moved out of its way "
-                  "while another process, or a mount, has the archive open");
+                  "while another process, or a mount, has the archive open: make the edit through the one "
+                  "mount that has it open, or end the others first");
     }
     if (!kept_.empty() && kept_.front().offset < data_at) {
       return fail(
