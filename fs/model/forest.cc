@@ -48,6 +48,10 @@ void Forest::add(Member member) {
 }
 
 void Forest::add(std::unique_ptr<Tree> tree) {
+  {
+    const std::scoped_lock lock(mutex_);
+    by_file_.emplace(tree->path.filename().string(), tree.get());
+  }
   trees_.push_back(std::move(tree));
   tree_count_.store(trees_.size(), std::memory_order_release);
 }

@@ -21,6 +21,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "fs/model/editions.h"
@@ -183,7 +184,7 @@ class Forest {
     std::chrono::steady_clock::time_point tried_at{};
     // Guarded by mutex_:
     Number current = kNone;
-    std::optional<Error> why_absent;
+    std::optional<Error> why_absent;  // set if current is kNone
   };
 
   [[nodiscard]] Result<struct stat> find(Ino parent, std::string_view name) const;
@@ -195,14 +196,19 @@ class Forest {
     return {trees_.data(), tree_count_.load(std::memory_order_acquire)};
   }
   void add(Member member);
+  /// The caller holds showing_mutex_, or is the constructor.
   void add(std::unique_ptr<Tree> tree);
   [[nodiscard]] Result<struct stat> find_in_root(std::string_view name) const;
   /// The tree of an archive in the source directory, shown or not; null: there was none so far.
   [[nodiscard]] Tree* tree_of_file(std::string_view file_name) const;
   /// The same, if the model is shown.
   [[nodiscard]] Tree* shown_tree_of_file(std::string_view file_name) const;
+  /// The tree of a model's directory, shown or not; null: there is none.
+  [[nodiscard]] Tree* tree_named(std::string_view name) const;
   [[nodiscard]] bool is_shown(const Tree& tree) const;
   /// EEXIST, ENOSPC if there can be no model of that archive.
+  [[nodiscard]] Result<void> check_model_name(std::string_view file_name) const;
+  /// The same, and EEXIST if the model's directory would hide another entry of the source directory.
   [[nodiscard]] Result<void> check_new_model(std::string_view file_name) const;
   /// Opens the archive, and shows its model in place of the one of that name.
   Result<Outdated> show_model(const std::string& file_name);
@@ -240,7 +246,9 @@ class Forest {
   std::mutex showing_mutex_;                 // guards the growth of trees_; taken before mutex_
   std::atomic<bool> has_new_files_ = false;  // to watch
   Surroundings surroundings_;
-  mutable std::shared_mutex mutex_;  // guards the members of Tree named there; taken before Editions' mutex
+  mutable std::shared_mutex mutex_;  // guards what follows, and the members of Tree named there; taken before
+                                     // Editions' mutex
+  std::unordered_map<std::string, Tree*> by_file_;  // file names of archives
 };
 
 }  // namespace stfs

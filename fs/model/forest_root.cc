@@ -40,7 +40,10 @@ Outdated outdated_in_root(const std::string& file_name) {
 void Forest::show_source(std::unique_ptr<SourceDirectory> source, OpenerOf opener_of) {
   source_ = std::move(source);
   opener_of_ = std::move(opener_of);
-  source_->leave_out([this](std::string_view name) { return shown_tree_of_file(name) != nullptr; });
+  source_->leave_out([this](std::string_view name) {
+    const Tree* const hides_it = tree_named(name);
+    return shown_tree_of_file(name) != nullptr || (hides_it != nullptr && is_shown(*hides_it));
+  });
 }
 
 bool Forest::is_shown(const Tree& tree) const {
@@ -49,9 +52,14 @@ bool Forest::is_shown(const Tree& tree) const {
 }
 
 Forest::Tree* Forest::tree_of_file(std::string_view file_name) const {
+  const std::shared_lock lock(mutex_);
+  const auto found = by_file_.find(std::string(file_name));
+  return found == by_file_.end() ? nullptr : found->second;
+}
+
+Forest::Tree* Forest::tree_named(std::string_view name) const {
   const auto models = trees();
-  const auto found =
-      std::ranges::find(models, file_name, [](const auto& tree) { return tree->path.filename().native(); });
+  const auto found = std::ranges::find(models, name, [](const auto& tree) { return tree->name; });
   return found == models.end() ? nullptr : found->get();
 }
 
@@ -63,8 +71,8 @@ Forest::Tree* Forest::shown_tree_of_file(std::string_view file_name) const {
 
 bool Forest::reads_source(Ino parent, std::string_view name) const {
   if (!source_ || parent != kRootIno) return false;
-  return std::ranges::none_of(trees(),
-                              [&](const auto& tree) { return tree->name == name && is_shown(*tree); });
+  const Tree* const tree = tree_named(name);
+  return tree == nullptr || !is_shown(*tree);
 }
 
 Result<struct stat> Forest::find_in_root(std::string_view name) const {
@@ -73,13 +81,15 @@ Result<struct stat> Forest::find_in_root(std::string_view name) const {
     if (status) member.note_lookup(status->st_ino);
     return status;
   };
-  const auto models = trees();
-  const auto found = std::ranges::find(models, name, [](const auto& tree) { return tree->name; });
-  if (found != models.end()) {
-    if (const Pin member = pin_current(**found)) return shown(member, kRootIno);
-    const std::shared_lock lock(mutex_);
-    const Error& why = *(*found)->why_absent;
-    if (why.code != ErrorCode::NotFound) return fail(why.code, EIO, why.message);
+  if (const Tree* const tree = tree_named(name)) {
+    std::optional<Error> why;
+    {
+      const std::shared_lock lock(mutex_);
+      why = tree->why_absent;
+    }
+    // A model that is refused for now is shown, and its file system refuses each look-up in it.
+    if (const Pin member = pin_current(*tree)) return shown(member, kRootIno);
+    if (why && why->code != ErrorCode::NotFound) return fail(why->code, EIO, why->message);
   }
   if (!source_) return fail(ErrorCode::NotFound, ENOENT, "no such model");
   if (const Tree* const tree = shown_tree_of_file(name)) {
@@ -96,20 +106,29 @@ Result<struct stat> Forest::find_in_root(std::string_view name) const {
   return status;
 }
 
-Result<void> Forest::check_new_model(std::string_view file_name) const {
+Result<void> Forest::check_model_name(std::string_view file_name) const {
   const std::string name = model_name_of(file_name);
-  const auto models = trees();
-  const auto same = std::ranges::find(models, name, [](const auto& tree) { return tree->name; });
-  const bool is_other = same != models.end() && (*same)->path.filename().native() != file_name;
-  if ((is_other && is_shown(**same)) || source_->find(name)) {
-    return fail(ErrorCode::System, EEXIST,
-                fmt::format("its model would be shown as {}, and something else has this name", name));
+  const Tree* const same = tree_named(name);
+  const bool is_other = same != nullptr && same->path.filename().native() != file_name;
+  if (is_other && is_shown(*same)) {
+    return fail(
+        ErrorCode::System, EEXIST,
+        fmt::format("its model would be shown as {}, and so is that of {}", name, same->path.string()));
   }
-  if (same == models.end() && models.size() == kMostMembers) {
+  if (same == nullptr && trees().size() == kMostMembers) {
     return fail(ErrorCode::InvalidArgument, ENOSPC,
                 fmt::format("at most {} models are mounted together", kMostMembers));
   }
   return {};
+}
+
+Result<void> Forest::check_new_model(std::string_view file_name) const {
+  const std::string name = model_name_of(file_name);
+  if (source_->find(name)) {
+    return fail(ErrorCode::System, EEXIST,
+                fmt::format("its model would be shown as {}, and something else has this name", name));
+  }
+  return check_model_name(file_name);
 }
 
 Result<Outdated> Forest::show_model(const std::string& file_name) {
@@ -117,7 +136,7 @@ Result<Outdated> Forest::show_model(const std::string& file_name) {
   Tree* tree = tree_of_file(file_name);
   std::unique_ptr<Tree> added;
   if (tree == nullptr) {
-    if (trees_.size() == kMostMembers) return tl::unexpected(check_new_model(file_name).error());
+    if (auto checked = check_model_name(file_name); !checked) return pass_on(std::move(checked));
     added = std::make_unique<Tree>();
     added->name = model_name_of(file_name);
     added->path = source_->path() / file_name;
@@ -201,8 +220,8 @@ Result<Outdated> Forest::rename_in_root(const std::string& name, const std::stri
                                         unsigned flags) {
   if (!source_) return not_among_models();
   for (const std::string& one : {name, new_name}) {
-    const auto is_its = [&](const auto& tree) { return tree->name == one && is_shown(*tree); };
-    if (std::ranges::any_of(trees(), is_its)) return is_a_models_directory(one);
+    const Tree* const tree = tree_named(one);
+    if (tree != nullptr && is_shown(*tree)) return is_a_models_directory(one);
   }
   const bool becomes_model = SourceDirectory::is_archive_name(new_name);
   if (source_->arriving(new_name)) return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
@@ -317,7 +336,7 @@ Forest::Change Forest::check_directory() {
     const Tree* const tree = tree_of_file(file_name);
     // The check of the file itself goes on with a model that is known, unless a program has deleted it here.
     if (tree != nullptr && is_shown(*tree)) continue;
-    if (source_->arriving(file_name) || !check_new_model(file_name)) continue;
+    if (source_->arriving(file_name)) continue;
     // An archive that another program is still writing is looked at again when the program closes it.
     const auto shown = show_model(file_name);
     if (!shown) continue;

@@ -293,6 +293,20 @@ TEST_CASE("archives that others put into the directory are shown", "[fs][forest]
   CHECK_FALSE(zoo.forest->check_for_change(directory).is_reopened);
 }
 
+TEST_CASE("a model hides an entry of its name, as it does at the mount", "[fs][forest]") {
+  const Zoo zoo;
+  std::filesystem::create_directory(zoo.directory.path() / "one");
+  std::filesystem::create_directory(zoo.directory.path() / "two");
+  CHECK(zoo.listed() == Names{"one", "two"});
+  CHECK(zoo.content("one", "b").starts_with('B'));
+  static_cast<void>(zoo.directory.write("two.safetensors", zoo.two));
+  static_cast<void>(zoo.forest->check_for_change(zoo.forest->watched_files().front()));
+  CHECK(zoo.listed() == Names{"one", "two"});
+  CHECK(zoo.content("two", "c") == "CCCCC");
+  REQUIRE(zoo.forest->remove("two.safetensors"));
+  CHECK(zoo.forest->file_type(zoo.forest->lookup(kRootIno, "two")->st_ino) == S_IFLNK);
+}
+
 TEST_CASE("models may be made while the root is listed and looked up", "[fs][forest]") {
   const Zoo zoo;
   std::thread maker([&] {
