@@ -212,6 +212,37 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "if (false) {",
         tests="[source]",
     ),
+    # --- new models ------------------------------------------------------------------------------------
+    Mutant(
+        "an archive of which nothing has come gets its name",
+        "if (whole && !writers_.is_any_killed()) return true;",
+        "return true;",
+        tests="[forest]",
+    ),
+    Mutant(
+        "any file becomes a model by its rename",
+        "    if (auto settled = source_->settle_archive(name); !settled) return pass_on(std::move(settled));\n",
+        "",
+        tests="[forest]",
+    ),
+    Mutant(
+        "a file that has become a model takes more bytes",
+        "    if (st && st->st_dev == of_name.st_dev && st->st_ino == of_name.st_ino) one->seal();\n",
+        "    static_cast<void>(st);\n",
+        tests="[forest]",
+    ),
+    Mutant(
+        "a shared mount shows the names of a directory to those who may not list it",
+        "if (!source_->is_shared()) return true;",
+        "return true;",
+        tests="[forest]",
+    ),
+    Mutant(
+        "an archive may arrive with a gap",
+        "  if (offset != size_bytes_) {\n",
+        "  if (offset < size_bytes_) {\n",
+        tests="[stream]",
+    ),
     # --- names -----------------------------------------------------------------------------------------
     Mutant(
         "a name is found in any directory",
