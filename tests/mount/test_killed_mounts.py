@@ -6,10 +6,13 @@ import threading
 import time
 
 import numpy as np
+import pytest
 import safetensors
 from edited_mount import content, save, stfs
 from mounted import unmount_by_force
 from safetensors.numpy import load_file, save_file
+
+pytestmark = pytest.mark.once
 
 LONG = "STFS_LONG" in os.environ
 ROUNDS = 1500 if LONG else 40

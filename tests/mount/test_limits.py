@@ -7,6 +7,8 @@ import pytest
 from edited_mount import EditedMount, content, save
 from mounted import errno_of
 
+pytestmark = pytest.mark.sequential
+
 LONG = "STFS_LONG" in os.environ
 MOST_HEADER_BYTES = 100_000_000
 

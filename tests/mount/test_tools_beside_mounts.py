@@ -8,6 +8,8 @@ import pytest
 from edited_mount import STFS, content, save, stfs, u8
 from mounted import eventually
 
+pytestmark = pytest.mark.sequential
+
 SIZES = {"large": 300_001, "b": 3, "c": 70_001, "d": 4096}
 NEW = b"n" * 100_000
 # What the edit does to the tensors; whether an archive without room in its header refuses it while it is mounted.
