@@ -31,6 +31,7 @@ void make_directory_in_root(fuse_req_t req, std::string name, mode_t mode);
 void remove_in_root(fuse_req_t req, std::string name);
 void set_attributes_of_made(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set,
                             fuse_file_info* fi);
+void set_attributes_of_archive(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set);
 void open_made(fuse_req_t req, fuse_ino_t ino, fuse_file_info& fi);
 void read_made(fuse_req_t req, fuse_ino_t ino, std::size_t size_bytes, std::uint64_t offset);
 void write_made(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at,

@@ -94,6 +94,9 @@ void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
 
 void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, fuse_file_info* fi) {
   if (forest_of(req).is_of_source(ino)) return set_attributes_of_made(req, ino, *attr, to_set, fi);
+  if ((to_set & FUSE_SET_ATTR_SIZE) == 0 &&
+      forest_of(req).is_archive_in_root(forest_of(req).model_of(ino), ino))
+    return set_attributes_of_archive(req, ino, *attr, to_set);
   // Only a change of the size may have to wait for a commit of the same tensor.
   const auto run = [&](const auto& handler) {
     if ((to_set & FUSE_SET_ATTR_SIZE) != 0) return guarded_slowly(req, ino, Request::Setattr, handler);

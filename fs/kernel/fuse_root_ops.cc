@@ -1,6 +1,8 @@
 // Implements the requests on the root of a directory of models, and on the files that programs make there.
 // The semantics are in Forest. Each of them may wait for the disk of the source directory.
 #include <cerrno>
+#include <ctime>
+#include <optional>
 #include <utility>
 
 #include "fs/kernel/fuse_handlers.h"
@@ -22,6 +24,16 @@ OpenFile* made_file(const fuse_file_info& fi) {
 void set_flags_of_made(fuse_file_info& fi, OpenFile* file) {
   fi.fh = reinterpret_cast<std::uint64_t>(file);
   fi.direct_io = 1;
+}
+
+std::optional<struct timespec> mtime_of(const Stat& wanted, int to_set) {
+  struct timespec mtime = wanted.st_mtim;
+  if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) {
+    clock_gettime(CLOCK_REALTIME, &mtime);
+  } else if ((to_set & FUSE_SET_ATTR_MTIME) == 0) {
+    return std::nullopt;
+  }
+  return mtime;
 }
 
 /// A link has no attributes of its own. `cp -a` sets those that it has copied.
@@ -95,15 +107,27 @@ void set_attributes_of_made(fuse_req_t req, fuse_ino_t ino, const struct stat& w
     }
     constexpr mode_t kPermissions = 0777;
     if (set && (to_set & FUSE_SET_ATTR_MODE) != 0) set = made->set_mode(wanted.st_mode & kPermissions);
-    if (set && (to_set & (FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW)) != 0) {
-      struct timespec mtime = wanted.st_mtim;
-      if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) clock_gettime(CLOCK_REALTIME, &mtime);
-      set = made->set_mtime(mtime);
-    }
+    if (const auto mtime = mtime_of(wanted, to_set); set && mtime) set = made->set_mtime(*mtime);
     if (!set) return reply_error(req, ino, set.error());
     const auto changed = forest.attributes(ino);
     if (!changed) return reply_error(req, ino, changed.error());
     fuse_reply_attr(req, &*changed, timeout_of(ino));
+  });
+}
+
+void set_attributes_of_archive(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set) {
+  guarded_slowly(req, ino, Request::Setattr, [=](const Forest::Pin& model) {
+    Forest& forest = forest_of(req);
+    SourceDirectory::Change change;
+    if ((to_set & FUSE_SET_ATTR_MODE) != 0) change.permissions = wanted.st_mode;
+    if ((to_set & FUSE_SET_ATTR_UID) != 0) change.uid = wanted.st_uid;
+    if ((to_set & FUSE_SET_ATTR_GID) != 0) change.gid = wanted.st_gid;
+    change.mtime = mtime_of(wanted, to_set);
+    if (auto changed = forest.change_archive(model, change); !changed)
+      return reply_error(req, ino, changed.error());
+    const auto now = forest.attributes(ino);
+    if (!now) return reply_error(req, ino, now.error());
+    fuse_reply_attr(req, &*now, 0);
   });
 }
 

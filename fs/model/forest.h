@@ -96,6 +96,10 @@ class Forest {
   Result<struct stat> make_directory(std::string_view name, mode_t mode, Maker maker);
   /// Deletes a file. NAME.safetensors: the model. Programs that have its files open go on reading them.
   Result<Outdated> remove(std::string_view name);
+  /// Whether a number is one of NAME.safetensors of a model, whose attributes change_archive() changes.
+  [[nodiscard]] bool is_archive_in_root(const Pin& model, Ino ino) const;
+  /// Changes attributes of a model's archive.
+  Result<void> change_archive(const Pin& model, const SourceDirectory::Change& change);
   /// Whether a number is one of a file that a program makes in the root, or of a link there.
   [[nodiscard]] bool is_of_source(Ino ino) const { return source_ && SourceDirectory::owns(ino); }
   /// Whether a look-up of the name may wait for the disk of the source directory.

@@ -281,6 +281,19 @@ Result<Outdated> Forest::name_archive(MadeFile& made) {
   return outdated_in_root(file_name);
 }
 
+bool Forest::is_archive_in_root(const Pin& model, Ino ino) const {
+  return source_ && model && !is_read_only_ && Views::is_archive(InodeSpace::local(ino));
+}
+
+Result<void> Forest::change_archive(const Pin& model, const SourceDirectory::Change& change) {
+  if (!is_current(model.number()))
+    return fail(ErrorCode::ArchiveChanged, ESTALE, "the model has been replaced");
+  auto changed = source_->change(model->model().path().filename().string(), change);
+  // The next request sees it. A watch would notice only after a while.
+  if (changed) static_cast<void>(model->check_for_change());
+  return changed;
+}
+
 Result<OpenFile*> Forest::open_made(Ino ino, int flags) const {
   return source_->open(ino, flags);
 }

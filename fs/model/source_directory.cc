@@ -263,6 +263,26 @@ Result<void> SourceDirectory::rename(std::string_view name, std::string_view new
   return fail_system(errno, (path() / name).string(), "rename");
 }
 
+Result<void> SourceDirectory::change(std::string_view name, const Change& change) {
+  if (auto checked = check_name(name); !checked) return checked;
+  const int directory = links_.descriptor();
+  const std::string file(name);
+  const auto failed = [&] { return fail_system(errno, (path() / file).string(), "change attributes"); };
+  constexpr uid_t kSameUser = ~uid_t{0};
+  constexpr gid_t kSameGroup = ~gid_t{0};
+  if ((change.uid || change.gid) && ::fchownat(directory, file.c_str(), change.uid.value_or(kSameUser),
+                                               change.gid.value_or(kSameGroup), 0) != 0)
+    return failed();
+  if (change.permissions &&
+      ::fchmodat(directory, file.c_str(), *change.permissions & kPermissionBits, 0) != 0)
+    return failed();
+  if (change.mtime) {
+    const struct timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, *change.mtime};
+    if (::utimensat(directory, file.c_str(), times, 0) != 0) return failed();
+  }
+  return {};
+}
+
 Result<void> SourceDirectory::settle_archive(std::string_view name) {
   const std::filesystem::path file = path() / name;
   auto archive = Archive::open(file, Access::ReadOnly);

@@ -96,6 +96,14 @@ class SourceDirectory {
   Result<void> remove(std::string_view name);
   /// @param flags  of renameat2(2): RENAME_NOREPLACE.
   Result<void> rename(std::string_view name, std::string_view new_name, unsigned flags);
+  /// What chmod(2), chown(2) and utimensat(2) change of a file.
+  struct Change {
+    std::optional<mode_t> permissions;
+    std::optional<uid_t> uid;
+    std::optional<gid_t> gid;
+    std::optional<struct timespec> mtime;
+  };
+  Result<void> change(std::string_view name, const Change& change);
   /// ENODATA unless the file is a whole archive. Syncs it as the mount's durability says. Programs that have
   /// it open can't write to it any more.
   Result<void> settle_archive(std::string_view name);

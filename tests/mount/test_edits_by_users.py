@@ -116,8 +116,11 @@ def test_models_are_made_by_those_who_may_write_the_directory(visit, nobody):  #
     there = visit(zoo)
     for script in ("cat base.safetensors > new.safetensors", "rm base.safetensors", "mv base.safetensors x.safetensors", "mkdir d"):
         assert "ermission denied" in refusal(there, script), script
+    assert "not permitted" in refusal(there, "chmod 666 base.safetensors")
     os.chown(zoo, nobody.uid, nobody.gid)
-    for script in ("cat base.safetensors > new.safetensors", "mv new.safetensors x.safetensors", "printf x > plain", "rm plain"):
+    assert "not permitted" in refusal(there, "chmod 666 base.safetensors")
+    for script in ("cat base.safetensors > new.safetensors", "mv new.safetensors x.safetensors", "chmod 640 x.safetensors",
+                   "printf x > plain", "rm plain"):
         assert refusal(there, script) == "", script
     assert content(zoo / "x.safetensors") == due and os.stat(zoo / "x.safetensors").st_uid == nobody.uid
     assert there.may_write("x/a") and not there.may_write("base/a")

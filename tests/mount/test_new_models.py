@@ -220,6 +220,27 @@ def test_models_are_moved_and_deleted(zoo, mount):
     check_model(zoo, mount, "base", due)
 
 
+def test_the_mode_of_an_archive_is_changed_by_its_name(zoo, mount, tmp_path):
+    """As shutil.copy() and install(1) do it after the close."""
+    data = whole(tmp_path / "saved", values(2))
+    os.chmod(tmp_path / "saved", 0o640)
+    os.utime(tmp_path / "saved", (1000, 1000))
+    for name, copy in {"copy": shutil.copy, "copy2": shutil.copy2}.items():
+        copy(tmp_path / "saved", mount / f"{name}.safetensors")
+        assert os.stat(zoo / f"{name}.safetensors").st_mode & 0o777 == 0o640
+        assert os.stat(mount / f"{name}.safetensors").st_mode & 0o777 == 0o640
+        check_model(zoo, mount, name, values(2))
+    assert os.stat(zoo / "copy2.safetensors").st_mtime == 1000
+    done = subprocess.run(["install", "-m", "600", tmp_path / "saved", mount / "installed.safetensors"],
+                          capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (zoo / "installed.safetensors").read_bytes() == data
+    assert os.stat(zoo / "installed.safetensors").st_mode & 0o777 == 0o600
+    (mount / "copy2" / "layer.0").write_bytes(values(3)["layer.0"].tobytes())
+    assert load_file(zoo / "copy2.safetensors")["layer.0"].tobytes() == values(3)["layer.0"].tobytes()
+    assert errno_of(os.chmod, mount / "copy" / "layer.0", 0o600) == errno.EPERM
+
+
 def test_other_files_and_directories_go_to_the_source(zoo, mount):
     """As save_pretrained() makes them."""
     os.makedirs(mount / "variant")
