@@ -163,7 +163,7 @@ FAILURES = [
     ("model.safetensors", "file", ["file", "directory"]),
     ("model.safetensors", "mounted/odd", ["mounted/odd", "directory"]),
     ("model.safetensors", "mounted/missing", ["mounted/missing", "exist"]),
-    ("mnt", "model.safetensors", ["mnt"]),
+    ("mnt", "model.safetensors", ["model.safetensors", "not a directory"]),
 ]
 
 
