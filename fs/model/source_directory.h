@@ -33,6 +33,7 @@
 #include "fs/read/pretrained_directory.h"
 #include "fs/read/source_links.h"
 #include "fs/tree/directory.h"
+#include "fs/tree/inode_space.h"
 #include "fs/write/made_file.h"
 #include "fs/write/open_file.h"
 #include "fs/write/transaction_directory.h"
