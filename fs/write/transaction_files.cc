@@ -1,5 +1,6 @@
 // Stages edits of the structure in transactions: rm, mv, new files, forms, metadata
 // (transaction_directory.h).
+#include <fmt/format.h>
 #include <linux/fs.h>
 #include <sys/xattr.h>
 
