@@ -13,6 +13,7 @@
 #include "tests/fs/edited.h"
 #include "tests/fs/transacted.h"
 #include "tests/support/catch.h"
+#include "tests/support/child_process.h"
 #include "tests/support/faulty_storage.h"
 
 using namespace stfs;
@@ -526,6 +527,40 @@ TEST_CASE_METHOD(EditedTransaction, "an open file is busy: its transaction, its 
   }
   CHECK(t.commit() == 0);
   CHECK(stored().at("newer") == "newer");
+}
+
+TEST_CASE_METHOD(EditedTransaction, "a new file whose writer was killed is not committed, and may be removed",
+                 "[fs][transaction_edit]") {
+  const ChildProcess killed(ChildProcess::Fate::IsKilled);
+  const auto made = t.mount->create(directory, "new", O_WRONLY, killed.pid()).value();
+  REQUIRE(t.mount->write(*made.file, bytes_of("half"), 0, Caller(5, killed.pid())));
+  static_cast<void>(t.mount->flush(*made.file, 5, killed.pid()));
+  static_cast<void>(t.mount->release(made.file));
+  CHECK(remove("second") == 0);
+  CHECK(t.commit() == EIO);
+  CHECK(stored() == kStoredThree);
+  CHECK(remove("new") == 0);
+  CHECK(t.commit() == 0);
+  CHECK(stored() == Stored{{"first", kOld}, {"third", kThird}});
+}
+
+TEST_CASE_METHOD(EditedTransaction, "bytes alone follow a tensor that others rename",
+                 "[fs][transaction_edit]") {
+  make_room(t.mount);
+  CHECK(t.stage(directory, "third", kThird) == 0);
+  CHECK(t.stage(directory, "first") == 0);
+  REQUIRE(t.mount->rename(kRootIno, "first", kRootIno, "renamed"));
+  CHECK(t.commit() == 0);
+  CHECK(stored() == Stored{{"renamed", kNew}, {"second", kSecond}, {"third", kThird}});
+}
+
+TEST_CASE_METHOD(EditedTransaction, "edits that were never committed are logged when the mount ends",
+                 "[fs][transaction_edit]") {
+  const std::string before = bytes();
+  CHECK(remove("second") == 0);
+  t.mount->end();
+  CHECK(t.captured.contains("transaction T was not committed when the mount ended"));
+  CHECK(bytes() == before);
 }
 
 TEST_CASE("without edits a transaction still takes patches, and gives them back", "[fs][transaction_edit]") {
