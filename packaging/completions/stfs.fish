@@ -132,7 +132,7 @@ complete -c stfs -n "__fish_seen_subcommand_from compact" -l nolock -d 'Take no 
 complete -c stfs -n "__fish_seen_subcommand_from compact" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
 complete -c stfs -n "__fish_seen_subcommand_from compact" -l json -d 'Print the result as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from compact" -s h -l help -d 'Print this help'
-complete -c stfs -n "__fish_seen_subcommand_from repack" -l delta -r -F -d 'Write SOURCE with the changes of DELTA, an archive that stfs diff --out has written'
+complete -c stfs -n "__fish_seen_subcommand_from repack" -l delta -r -F -d 'Write SOURCE with the changes of DELTA, which stfs diff --out or a mount has written'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l keep -x -d 'Write only tensors whose name matches a GLOB'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l drop -x -d 'Leave out tensors whose name matches'
 complete -c stfs -n "__fish_seen_subcommand_from repack" -l dtype -x -a "F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" -d 'Convert floating-point tensors to DTYPE'

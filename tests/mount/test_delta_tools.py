@@ -21,14 +21,16 @@ def shown(tmp_path, mounts):
 
 
 def settled(variant):
-    """Another program has changed a header: what was opened before gives EIO, until the mount has opened the model anew."""
+    """Another program has changed a header: what was opened before gives EIO, also under a name that the kernel still knows,
+    until the mount has opened the model anew."""
     def is_shown():
         try:
-            return sorted(os.listdir(variant.mount.path)) == sorted(variant.due) and content(variant.view) == variant.due
+            return (sorted(os.listdir(variant.mount.path)) == sorted(variant.due) and content(variant.view) == variant.due
+                    and all((variant / name).read_bytes() == data for name, (_, _, data) in variant.due.items()))
         except OSError as error:
-            assert error.errno == errno.EIO
+            assert error.errno in (errno.EIO, errno.ENOENT), error
             return False
-    eventually(is_shown)
+    assert eventually(is_shown)
     variant.check()
 
 

@@ -30,7 +30,7 @@ namespace stfs::tools {
 namespace {
 
 constexpr const char* kCommitExamples =
-    "DELTA is an archive that stfs diff --out has written. The base gets all its changes in one\n"
+    "DELTA is an archive that stfs diff --out or a mount has written. The base gets all its changes in one\n"
     "transaction: tensors, names, metadata, and the index of a sharded model. Afterwards the delta is of\n"
     "no more use: delete it. A base whose bytes have changed since is refused. If several deltas lie on\n"
     "top of each other, commit one at a time, the lowest first. If only bytes of tensors change, nothing\n"
