@@ -364,6 +364,10 @@ class Filesystem {
   Result<void> load_base(PendingContent& content, Ino ino);
   /// Commits the content of a new tensor. The caller holds the content's mutex.
   Result<Stale> commit_new(const OpenFile& file);
+  /// Makes a tensor of a content that was made, or replaces the one of that name. The caller holds the
+  /// content's mutex. @param id  the tensor's.
+  Result<Outdated> put_made(PendingContent& content, const std::string& name, const NewTensor::Form& form,
+                            TensorId id);
   /// Makes a tensor of a file that waits for its name. ENODATA: a tensor of that name has another size.
   Result<Outdated> name_draft(const Drafts::Draft& draft, const std::string& name);
   /// The same, where a tensor of that name, dtype and shape exists.

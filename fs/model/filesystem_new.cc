@@ -153,24 +153,32 @@ Result<Stale> Filesystem::commit_new(const OpenFile& file) {
       return committed;
     }
   }
+  // The file keeps its number, unless it stands for a tensor of before.
+  auto outdated = put_made(content, name, *form, known ? give_id() : content.tensor());
+  if (!outdated) return tl::unexpected(outdated.error());
+  tell_outdated_(*outdated);
+  return stale(file.ino, Stale::What::Attributes);
+}
+
+Result<Outdated> Filesystem::put_made(PendingContent& content, const std::string& name,
+                                      const NewTensor::Form& form, TensorId id) {
+  NewTensor& made = *content.made()->tensor();
+  const auto replaced = model_->find(name);
   StructureChange change{.touched = {},
-                         .apply = [&](ModelEdit& edit) { return edit.put(name, form->dtype, form->shape); },
+                         .apply = [&](ModelEdit& edit) { return edit.put(name, form.dtype, form.shape); },
                          .fill = [&](ModelEdit& edit) -> Result<void> {
                            Staging* const stage = edit.stage(name);
-                           return stage == nullptr ? Result<void>() : made.copy_to(*stage, *form);
+                           return stage == nullptr ? Result<void>() : made.copy_to(*stage, form);
                          }};
-  if (known) change.touched.push_back(*known);
-  // The file keeps its number, unless it stands for a tensor of before.
-  const bool is_replaced = known.has_value();
-  change.ids.emplace(name, is_replaced ? give_id() : content.tensor());
+  if (replaced) change.touched.push_back(*replaced);
+  change.ids.emplace(name, id);
   auto outdated = edit(change);
-  if (!outdated) return tl::unexpected(outdated.error());
-  if (!is_replaced && !made.is_npy() && !made.has_form()) drafts_.note_plain(content.tensor());
+  if (!outdated) return outdated;
+  if (!replaced && !made.is_npy() && !made.has_form()) drafts_.note_plain(content.tensor());
   made.note_committed();
   content.writers.clear();
   content.was_refused = false;
-  tell_outdated_(*outdated);
-  return stale(file.ino, Stale::What::Attributes);
+  return outdated;
 }
 
 Result<Outdated> Filesystem::name_draft(const Drafts::Draft& draft, const std::string& name) {
@@ -197,20 +205,9 @@ Result<Outdated> Filesystem::name_draft(const Drafts::Draft& draft, const std::s
     form->dtype = tensor.dtype;
     form->shape = {tensor.shape.begin(), tensor.shape.end()};
   }
-  StructureChange change{.touched = {},
-                         .apply = [&](ModelEdit& edit) { return edit.put(name, form->dtype, form->shape); },
-                         .fill = [&](ModelEdit& edit) -> Result<void> {
-                           Staging* const stage = edit.stage(name);
-                           return stage == nullptr ? Result<void>() : made.copy_to(*stage, *form);
-                         }};
-  if (known) change.touched.push_back(*known);
-  change.ids.emplace(name, content.tensor());
-  auto outdated = edit(change);
+  auto outdated = put_made(content, name, *form, content.tensor());
   if (!outdated) return outdated;
-  if (!known && !made.has_form()) drafts_.note_plain(content.tensor());
   made.take_name(name);
-  made.note_committed();
-  content.writers.clear();
   drafts_.remove(draft.ino);
   return outdated;
 }
