@@ -87,7 +87,7 @@ Result<struct stat> Forest::find_in_root(std::string_view name) const {
       const std::shared_lock lock(mutex_);
       why = tree->why_absent;
     }
-    // A model that is refused for now is shown, and its file system refuses each look-up in it.
+    // A refused model is shown. Its own file system refuses each look-up in it.
     if (const Pin member = pin_current(*tree)) return shown(member, kRootIno);
     if (why && why->code != ErrorCode::NotFound) return fail(why->code, EIO, why->message);
   }

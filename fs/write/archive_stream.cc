@@ -12,7 +12,16 @@ tl::unexpected<Error> ArchiveStream::refuse(std::string_view why) const {
   return fail(ErrorCode::WrongSize, EINVAL, fmt::format("not {}: {}", what_, why));
 }
 
+bool ArchiveStream::may_skip_to(std::uint64_t offset) const {
+  if (!header_ || offset < size_bytes_) return false;
+  const std::uint64_t from = size_bytes_ - head_bytes_;
+  const std::uint64_t to = offset - head_bytes_;
+  return std::ranges::any_of(header_->fillers,
+                             [&](ByteRange filler) { return filler.offset <= from && to <= filler.end(); });
+}
+
 Result<void> ArchiveStream::write(std::span<const std::byte> from, std::uint64_t offset) {
+  if (may_skip_to(offset)) size_bytes_ = offset;
   if (offset != size_bytes_) {
     return refuse(fmt::format("byte {} comes after byte {}: write it from its beginning to its end", offset,
                               size_bytes_));

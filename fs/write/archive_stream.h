@@ -29,8 +29,9 @@ class ArchiveStream {
   /// @param what  what the bytes should be, for messages: "a checkpoint".
   ArchiveStream(std::string_view what, Receiver receiver) : what_(what), receiver_(std::move(receiver)) {}
 
-  /// Takes the next bytes. EINVAL: they do not follow the last ones, are no header, or are too many. Also
-  /// fails as the receiver does.
+  /// Takes the next bytes. A part of a filler may be left out: cp(1) skips holes, which edits leave there.
+  /// EINVAL: the bytes do not follow the last ones, are no header, or are too many. Also fails as the
+  /// receiver does.
   Result<void> write(std::span<const std::byte> from, std::uint64_t offset);
   /// Takes a size that a program sets before its first byte, or drops all bytes (0). Else EINVAL.
   Result<void> resize(std::uint64_t size_bytes);
@@ -46,6 +47,8 @@ class ArchiveStream {
 
  private:
   [[nodiscard]] tl::unexpected<Error> refuse(std::string_view why) const;
+  /// Whether only bytes of a filler lie before the offset that have not come.
+  [[nodiscard]] bool may_skip_to(std::uint64_t offset) const;
   /// Takes bytes of the header. @return how many.
   Result<std::size_t> take_head(std::span<const std::byte> from);
   Result<void> parse_head();

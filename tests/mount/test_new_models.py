@@ -418,3 +418,29 @@ def test_a_full_disk_leaves_nothing(tmp_path, mounts):
         assert mount.unmount() == 0
     finally:
         subprocess.run(["umount", "-l", disk], check=True)
+
+
+def test_an_archive_with_holes_of_deleted_tensors_is_copied(tmp_path, mounts):
+    """cp(1) skips the holes; it must not look like a checkpoint whose bytes do not come in order."""
+    zoo = tmp_path / "zoo"
+    zoo.mkdir()
+    due = values()
+    due["large"] = np.ones(3_000_000, "f4")
+    save_file(due, zoo / "first.safetensors")
+    for name in ("layer.1", "large", "layer.2"):
+        stfs("rm", zoo / "first.safetensors", name)
+        del due[name]
+    holed = tmp_path / "holed.safetensors"
+    shutil.move(zoo / "first.safetensors", holed)
+    save_file(due, zoo / "first.safetensors")
+    with open(holed, "rb") as file:
+        has_hole = os.lseek(file.fileno(), 0, os.SEEK_HOLE) < os.fstat(file.fileno()).st_size
+    if not has_hole:
+        pytest.skip(f"{tmp_path} keeps no holes")
+    mount = mounts(zoo)
+    subprocess.run(["cp", holed, mount / "second.safetensors"], check=True)
+    subprocess.run(["cp", holed, mount / "first" / ".safetensors" / "archive.safetensors"], check=True)
+    for name in ("first", "second"):
+        for tensor, array in due.items():
+            assert (mount / name / tensor).read_bytes() == array.tobytes(), (name, tensor)
+    stfs("verify", zoo / "second.safetensors")
