@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/base/byte_range.h"
+#include "core/journal/byte_patch.h"
 
 namespace stfs {
 
@@ -22,12 +23,19 @@ std::optional<std::uint64_t> JournalOverlay::size_bytes() const {
 Result<void> JournalOverlay::lay_over(std::span<std::byte> to, std::uint64_t offset) const {
   if (is_empty()) return {};
   const ByteRange wanted{offset, to.size()};
+  std::vector<std::byte> region;
   const auto read_over = [&](const File& journal, std::span<const JournalRange> ranges) -> Result<void> {
     for (const JournalRange& range : ranges) {
       const ByteRange part = range.archive.intersection(wanted);
       if (part.empty()) continue;
       const auto place = to.subspan(static_cast<std::size_t>(part.offset - offset),
                                     static_cast<std::size_t>(part.size_bytes));
+      if (range.is_patch()) {
+        auto patch = read_patch(journal, range, region);
+        if (!patch) return pass_on(std::move(patch));
+        patch->apply(place, part.offset);
+        continue;
+      }
       const std::uint64_t from = range.journal_offset + (part.offset - range.archive.offset);
       if (auto read = journal.read(place, from); !read) return read;
     }

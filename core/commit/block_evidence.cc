@@ -50,6 +50,10 @@ Result<void> share_old_blocks(JournalRecord& record, File& archive, Journal& jou
   shared.reserve(ranges.size() + 1);
   bool can_share = true;
   for (JournalRange& range : ranges) {
+    if (range.is_patch()) {
+      shared.push_back(std::move(range));
+      continue;
+    }
     // The archive may end in a partial block.
     const std::uint64_t whole_bytes =
         round_down_to_block(blocks_with_old_content(record, range.archive).size_bytes);
@@ -75,6 +79,7 @@ Result<void> share_old_blocks(JournalRecord& record, File& archive, Journal& jou
 
 Result<void> hash_range(JournalRange& range, std::uint64_t old_bytes, const File& archive,
                         const File& journal, const Stages& stages, const OnBytes& on_bytes) {
+  if (range.is_patch()) return {};  // it has its hashes
   const std::uint64_t blocks = round_up_to_block(range.archive.size_bytes) / kBlockBytes;
   range.new_hashes.resize(blocks);
   if (range.old_offset != 0) return hash_new(range, journal, stages, on_bytes);

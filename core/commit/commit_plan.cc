@@ -125,6 +125,14 @@ Result<CommitPlan> CommitPlan::make_of(Planner planner, std::uint64_t most_range
   return planner.take(most_range_bytes);
 }
 
+CommitPlan CommitPlan::make_patches(const ArchiveStamp& before, std::vector<JournalRange> ranges) {
+  CommitPlan plan;
+  plan.before_ = before;
+  std::ranges::sort(ranges, {}, [](const JournalRange& range) { return range.archive.offset; });
+  plan.operations_ = std::move(ranges);
+  return plan;
+}
+
 std::uint64_t CommitPlan::size_bytes() const {
   std::uint64_t total = 0;
   for (const JournalRange& range : operations_) total += range.archive.size_bytes;

@@ -39,6 +39,10 @@ class CommitPlan {
                                       std::uint64_t most_range_bytes, const std::vector<Staging*>& stages,
                                       const std::vector<Move>& moves);
 
+  /// The plan of patches, whose locks are held.
+  /// @param ranges  of type PatchBytes, disjoint, in no order.
+  static CommitPlan make_patches(const ArchiveStamp& before, std::vector<JournalRange> ranges);
+
   [[nodiscard]] bool is_empty() const { return operations_.empty(); }
   /// The archive's stamp when the commit begins.
   [[nodiscard]] const ArchiveStamp& before() const { return before_; }
@@ -46,7 +50,7 @@ class CommitPlan {
   [[nodiscard]] const std::optional<ArchiveShape>& after() const { return after_; }
   /// The staged ranges: a patch locks their blocks.
   [[nodiscard]] const std::vector<ByteRange>& locks() const { return locks_; }
-  /// Whole blocks without hashes, ascending and disjoint.
+  /// Ascending and disjoint: whole blocks without hashes, or patches.
   [[nodiscard]] const std::vector<JournalRange>& operations() const { return operations_; }
   [[nodiscard]] std::uint64_t size_bytes() const;
   /// Ends the plan, for a caller that keeps the operations. Needs no memory.

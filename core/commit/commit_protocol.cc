@@ -134,7 +134,7 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
 
 Result<void> CommitProtocol::prepare(Part& part) {
   Archive& archive = part.archive();
-  const Transaction& transaction = *part.transaction;
+  Transaction& transaction = *part.transaction;
   if (auto resumed = archive.resume_writing(); !resumed) return resumed;
   if (auto writable = archive.check_writable(); !writable) return writable;
   if (transaction.journal_ && transaction.journal_->spoiled())
@@ -145,8 +145,9 @@ Result<void> CommitProtocol::prepare(Part& part) {
   if (!plan) return pass_on(std::move(plan));
   part.plan = std::move(*plan);
   if (part.plan.is_empty()) return {};
-  auto locks = part.plan.after() ? lock_for_edit(archive, *part.options)
-                                 : lock_for_commit(archive, part.plan.locks(), *part.options);
+  auto locks = transaction.patches_ ? Result<ArchiveLocks>(std::move(transaction.patches_->locks))
+               : part.plan.after()  ? lock_for_edit(archive, *part.options)
+                                    : lock_for_commit(archive, part.plan.locks(), *part.options);
   if (!locks) return pass_on(std::move(locks));
   part.locks = std::move(*locks);
   if (auto same = check_archive(archive, *part.options); !same) return same;
@@ -167,7 +168,7 @@ Result<void> CommitProtocol::prepare(Part& part) {
     if (!hash) return pass_on(std::move(hash));
     if (*hash != part.index->old_hash) {
       return fail(ErrorCode::ArchiveChanged, ESTALE,
-                  fmt::format("{}: another program has changed the index", part.index->name));
+                  fmt::format("{}: another program has changed it meanwhile", part.index->name));
     }
   }
   if (auto completed = part.plan.complete_blocks(archive.file(), part.journal()); !completed)
@@ -189,12 +190,17 @@ Result<void> CommitProtocol::copy_before(const Part& part, const EditLayout& lay
 
 Result<CommitPlan> CommitProtocol::plan(Part& part) {
   const Archive& archive = part.archive();
-  const Transaction& transaction = *part.transaction;
+  Transaction& transaction = *part.transaction;
   const auto of_stage = [](const Staging* stage) { return stage->target().offset; };
   std::vector<Staging*> stages;
+  part.index = transaction.index_;
+  if (transaction.patches_) {
+    if (!transaction.has_patches()) return CommitPlan();
+    for (const TensorId tensor : transaction.patches_->tensors) part.readers.add((*part.lock_of)(tensor));
+    return CommitPlan::make_patches(archive.stamp(), std::move(transaction.patches_->ranges));
+  }
   if (transaction.edit_) {
     const Transaction::PendingEdit& edit = *transaction.edit_;
-    part.index = edit.index;
     const std::string_view header = edit.layout.header;
     const std::string_view json = header.substr(kHeaderLengthBytes);
     const ArchiveShape after{.size_bytes = edit.layout.size_bytes,
@@ -246,7 +252,9 @@ Result<void> CommitProtocol::seal(Part& part, std::string group_record) {
           path.empty() ? "a journal" : path.string(), archive.path().string())};
   // Recovery will compare the archive's blocks with this commit's old and new ones. An older state that a
   // power loss brings back would be neither.
-  const bool are_blocks_asked = goes_through_lanes || part.plan.after() || part.plan.before().birth_ns == 0;
+  // A patch needs the old content around its bytes as well.
+  const bool are_blocks_asked = goes_through_lanes || part.plan.after() || part.transaction->patches_ ||
+                                part.plan.before().birth_ns == 0;
   if (are_blocks_asked && part.durability() == Durability::Power) {
     if (auto synced = archive.sync_what_others_wrote(); !synced) return synced;
   }
@@ -341,8 +349,8 @@ Result<void> CommitProtocol::retire(Part& part) {
   if (!retired) return stop(std::move(retired).error(), part);
   free_fillers(part);
   adopt_edit(part);
-  if (!part.plan.after() && part.plan.size_bytes() <= kLaneBlocks * kBlockBytes &&
-      !part.journal().is_in_memory())
+  if (!part.plan.after() && !part.transaction->patches_ &&
+      part.plan.size_bytes() <= kLaneBlocks * kBlockBytes && !part.journal().is_in_memory())
     part.archive().lane_journal().note_small_commit();
   return {};
 }

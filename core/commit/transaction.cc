@@ -5,10 +5,13 @@
 #include <xxhash.h>
 
 #include <algorithm>
+#include <string>
 #include <system_error>
 #include <utility>
 
+#include "core/commit/commit_locks.h"
 #include "core/commit/commit_protocol.h"
+#include "core/journal/byte_patch.h"
 #include "core/journal/index_replacement.h"
 
 namespace stfs {
@@ -92,13 +95,91 @@ Result<void> Transaction::replace_index(const std::filesystem::path& path, std::
     if (auto writable = archive_.storage().check_writable(real_path); !writable) return writable;
     auto old_hash = hash_of_index(archive_.storage(), real_path);
     if (!old_hash) return pass_on(std::move(old_hash));
-    const std::uint64_t place = journal_->allocate(text.size());
-    if (auto written = journal_->write(std::as_bytes(std::span(text)), place); !written) return written;
-    edit_->index = {.name = real_path.filename().string(),
-                    .in_journal = {place, text.size()},
-                    .new_hash = XXH3_64bits(text.data(), text.size()),
-                    .old_hash = *old_hash};
+    if (*old_hash == 0) return fail_system(ENOENT, real_path.string(), "open");
+    return replace_file(real_path.filename().string(), *old_hash, text);
+  });
+}
+
+Result<void> Transaction::replace_file(std::string name, std::uint64_t old_hash, std::string_view text) {
+  const std::uint64_t place = journal_->allocate(text.size());
+  if (auto written = journal_->write(std::as_bytes(std::span(text)), place); !written) return written;
+  index_ = {.name = std::move(name),
+            .in_journal = {place, text.size()},
+            .new_hash = XXH3_64bits(text.data(), text.size()),
+            .old_hash = old_hash};
+  return {};
+}
+
+Result<void> Transaction::begin_patches(std::span<const TensorId> tensors, const CommitOptions& options) {
+  return guard_memory([&]() -> Result<void> {
+    if (auto opened = archive_.open_for_writing(); !opened) return opened;
+    if (auto resumed = archive_.resume_writing(); !resumed) return resumed;
+    if (auto writable = archive_.check_writable(); !writable) return writable;
+    auto journal = Journal::create(archive_.storage(), archive_.real_path(), Journal::Place::Disk);
+    if (!journal) return pass_on(std::move(journal));
+    journal_ = std::move(*journal);
+    auto pending = std::make_unique<PendingPatches>();
+    std::vector<ByteRange> ranges;
+    for (const TensorId tensor : tensors) {
+      if (const ByteRange range = version_->file_range(tensor); !range.empty()) ranges.push_back(range);
+    }
+    auto locks = lock_for_commit(archive_, ranges, options);
+    if (!locks) return pass_on(std::move(locks));
+    pending->locks = std::move(*locks);
+    if (auto same = check_archive(archive_, options); !same) return same;
+    pending->tensors.assign(tensors.begin(), tensors.end());
+    patches_ = std::move(pending);
+    return check_places();
+  });
+}
+
+Result<void> Transaction::patch(std::uint64_t offset, std::span<const std::byte> before,
+                                std::span<const std::byte> after, Patches& patches) {
+  // Short enough for one read of a patch to stay in the L2 cache.
+  constexpr std::size_t kPieceBytes = 1 << 20;
+  static_assert(kPieceBytes <= kMostPatchedBytes);
+  return guard_memory([&]() -> Result<void> {
+    while (!before.empty()) {
+      const std::size_t size = std::min(kPieceBytes, before.size());
+      std::vector<std::byte>& scratch = patches.scratch;
+      if (encode_patch({offset, size}, before.first(size), after.first(size), scratch)) {
+        const std::uint64_t place = journal_->allocate(scratch.size());
+        if (auto written = journal_->write(scratch, place); !written) return written;
+        patches.ranges.push_back({.type = OperationType::PatchBytes,
+                                  .archive = {offset, size},
+                                  .journal_offset = place,
+                                  .new_hashes = {},
+                                  .old_hashes = {},
+                                  .patch_size_bytes = scratch.size(),
+                                  .patch_hash = XXH3_64bits(scratch.data(), scratch.size())});
+      }
+      offset += size;
+      before = before.subspan(size);
+      after = after.subspan(size);
+    }
     return {};
+  });
+}
+
+Result<void> Transaction::keep_patches(Patches& patches) {
+  return guard_memory([&]() -> Result<void> {
+    const std::scoped_lock lock(patches_->mutex);
+    patches_->ranges.insert(patches_->ranges.end(), patches.ranges.begin(), patches.ranges.end());
+    patches.ranges.clear();
+    return {};
+  });
+}
+
+bool Transaction::has_patches() const {
+  return patches_ && !patches_->ranges.empty();
+}
+
+Result<void> Transaction::replace_sync_state(std::string_view text) {
+  if (!has_patches()) return {};
+  return guard_memory([&]() -> Result<void> {
+    auto old_hash = hash_of_index(archive_.storage(), archive_.real_path().parent_path() / kSyncStateName);
+    if (!old_hash) return pass_on(std::move(old_hash));
+    return replace_file(std::string(kSyncStateName), *old_hash, text);
   });
 }
 
@@ -114,6 +195,8 @@ Staging* Transaction::stage_new(std::uint32_t tensor) const {
 void Transaction::clear() {
   stages_.clear();
   edit_.reset();
+  patches_.reset();
+  index_.reset();
 }
 
 void Transaction::drop(TensorId tensor) {
@@ -123,7 +206,8 @@ void Transaction::drop(TensorId tensor) {
 }
 
 bool Transaction::is_dirty() const {
-  return edit_ || std::ranges::any_of(stages_, [](const auto& entry) { return entry.second->is_dirty(); });
+  return edit_ || has_patches() ||
+         std::ranges::any_of(stages_, [](const auto& entry) { return entry.second->is_dirty(); });
 }
 
 Result<void> Transaction::commit(const CommitOptions& options, const LockOf& lock_of) {
@@ -137,7 +221,7 @@ Result<void> Transaction::commit(const CommitOptions& options, const LockOf& loc
 Result<void> Transaction::check_places() const {
   const auto now = archive_.version();
   if (now->header == version_->header) return {};
-  if (edit_) {
+  if (edit_ || patches_) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 archive_.path().string() + ": another edit came between the plan and the commit of this one");
   }

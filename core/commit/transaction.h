@@ -8,7 +8,9 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "core/commit/archive_edit.h"
 #include "core/commit/commit_options.h"
 #include "core/commit/staging.h"
+#include "core/journal/file_lock.h"
 #include "core/journal/journal.h"
 
 namespace stfs {
@@ -45,22 +48,50 @@ class Transaction {
   /// What the edit does; null if this is none.
   [[nodiscard]] const EditLayout* layout() const { return edit_ ? &edit_->layout : nullptr; }
 
+  /// Makes this transaction one of patches: it stores only the bytes that differ. Call it first, once;
+  /// stage() and edit() are not for patches. Takes the locks of the commit at once and keeps them: nobody
+  /// else changes the tensors between the read of their old bytes and the commit.
+  /// @param tensors  each at most once, in the archive's version at construction.
+  /// @return the errors of commit() that concern locks and the archive.
+  Result<void> begin_patches(std::span<const TensorId> tensors, const CommitOptions& options);
+  /// Patches in the journal that keep_patches() has not taken. Used by one thread.
+  struct Patches {
+    std::vector<JournalRange> ranges;
+    std::vector<std::byte> scratch;
+  };
+  /// Stages the bytes in which `after` differs from `before`, if any. Any thread may call, with its own
+  /// `patches`.
+  /// @param offset  in the archive; the range lies in one of the tensors of begin_patches(). Ranges that do
+  /// not
+  ///                end within a 4096-byte block cost least.
+  /// @param before  the archive's content there, as read after begin_patches().
+  Result<void> patch(std::uint64_t offset, std::span<const std::byte> before,
+                     std::span<const std::byte> after, Patches& patches);
+  /// Makes patches, of disjoint ranges, part of the commit. Patches that are never kept cost only space in
+  /// the journal. Any thread may call.
+  Result<void> keep_patches(Patches& patches);
+  /// Whether keep_patches() was called with patches.
+  [[nodiscard]] bool has_patches() const;
+  /// Makes the commit of patches also replace the state of the model's weight sync (kSyncStateName), whose
+  /// directory must exist. Does nothing if there is no patch.
+  Result<void> replace_sync_state(std::string_view text);
+
   /// Drops the pending content of a tensor.
   void drop(TensorId tensor);
   [[nodiscard]] bool is_dirty() const;
   /// Whether nothing is staged: there never was a stage, or a commit has ended the stages, by success or by a
   /// failure after the commit point.
-  [[nodiscard]] bool is_empty() const { return stages_.empty() && !edit_; }
+  [[nodiscard]] bool is_empty() const { return stages_.empty() && !edit_ && !patches_; }
 
   /// Returns the lock that readers of a tensor hold. The commit takes it exclusively at both ends of
   /// applying. In between, readers get the new bytes from the journal.
   using LockOf = std::function<ReaderWriterLock&(TensorId tensor)>;
 
   /// On success the bytes are as durable as asked for and the stages are gone: make a new Transaction for the
-  /// next change. After a failure behind the commit point the stages are gone too, see is_empty(). WrongSize
-  /// (EINVAL) names the staged size and the required one. ArchiveChanged (ESTALE): the path names another
-  /// file, or the header has changed. EMLINK: the archive has several hard links. Busy (EBUSY): another
-  /// process holds a lock.
+  /// next change. After a failure behind the commit point the stages are gone too, see is_empty(). Patches
+  /// are gone after every failure, since their locks are. WrongSize (EINVAL) names the staged size and the
+  /// required one. ArchiveChanged (ESTALE): the path names another file, or the header has changed. EMLINK:
+  /// the archive has several hard links. Busy (EBUSY): another process holds a lock.
   Result<void> commit(const CommitOptions& options, const LockOf& lock_of);
 
  private:
@@ -71,12 +102,19 @@ class Transaction {
     ArchiveEdit edit;
     EditLayout layout;
     std::unique_ptr<Staging> header;
-    std::optional<IndexReplacement> index{};
     std::vector<std::unique_ptr<Staging>> placed;  // as EditLayout::placed
+  };
+  /// What patches keep until their commit.
+  struct PendingPatches {
+    std::vector<TensorId> tensors;
+    ArchiveLocks locks;
+    std::mutex mutex;                  // guards the ranges while threads call patch()
+    std::vector<JournalRange> ranges;  // in no order
   };
   Result<Staging*> begin_stage(TensorId tensor);
   Result<void> begin_edit(ArchiveEdit edit, bool uses_locks);
   Result<void> begin_edit(ArchiveEdit edit, EditLayout layout);
+  Result<void> replace_file(std::string name, std::uint64_t old_hash, std::string_view text);
   /// Ends the stages, and the edit.
   void clear();
   [[nodiscard]] Result<void> check_sizes() const;
@@ -89,6 +127,8 @@ class Transaction {
   std::unique_ptr<Journal> journal_;
   Stages stages_;
   std::unique_ptr<PendingEdit> edit_;
+  std::unique_ptr<PendingPatches> patches_;
+  std::optional<IndexReplacement> index_;  // of an edit or of patches
 };
 
 }  // namespace stfs

@@ -15,10 +15,12 @@ Result<std::string> new_index(const File& journal, const IndexReplacement& index
 Result<bool> is_believed_for(Storage& storage, const std::filesystem::path& path, const File& journal) {
   auto maker = journal.status();
   if (!maker) return pass_on(std::move(maker));
-  auto there = storage.status(path);
-  if (!there) return pass_on(std::move(there));
   auto directory = storage.status(path.parent_path());
   if (!directory) return pass_on(std::move(directory));
+  auto there = storage.status(path);
+  // Whoever may write the directory may make a new file there.
+  if (!there && there.error().errno_value == ENOENT) there = directory;
+  if (!there) return pass_on(std::move(there));
   return is_believed(*maker, *there, *directory, storage.user());
 }
 
@@ -26,10 +28,12 @@ Result<bool> is_believed_for(Storage& storage, const std::filesystem::path& path
 Result<bool> is_due(Storage& storage, const std::filesystem::path& path, const File& journal,
                     const IndexReplacement& index) {
   auto present = hash_of_index(storage, path);
-  if (!present && present.error().errno_value == ENOENT) return false;
   if (!present) return pass_on(std::move(present));
   if (*present != index.old_hash) return false;
-  return is_believed_for(storage, path, journal);
+  auto believed = is_believed_for(storage, path, journal);
+  // Nobody wants the file any more: its directory is gone.
+  if (!believed && believed.error().errno_value == ENOENT) return false;
+  return believed;
 }
 
 }  // namespace
@@ -42,6 +46,7 @@ Result<bool> has_new_index(const File& journal, const IndexReplacement& index) {
 
 Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::path& path) {
   auto file = storage.open_no_link(path, Access::ReadOnly);
+  if (!file && file.error().errno_value == ENOENT) return 0;
   if (!file) return pass_on(std::move(file));
   auto size_bytes = (*file)->size_bytes();
   if (!size_bytes) return size_bytes;
@@ -53,7 +58,7 @@ Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::pat
 Result<void> replace_index(Storage& storage, const std::filesystem::path& journal_path, const File& journal,
                            const IndexReplacement& index) {
   const std::filesystem::path path = journal_path.parent_path() / index.name;
-  std::filesystem::path temporary = journal_path;
+  std::filesystem::path temporary = path.parent_path() / journal_path.filename();
   temporary += kNewIndexSuffix;
   auto due = is_due(storage, path, journal, index);
   if (!due) return pass_on(std::move(due));

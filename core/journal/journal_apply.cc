@@ -5,6 +5,7 @@
 #include <array>
 #include <vector>
 
+#include "core/journal/byte_patch.h"
 #include "core/storage/writeback.h"
 
 namespace stfs {
@@ -45,13 +46,43 @@ Result<void> write_blocks(File& archive, const File& journal, const JournalRange
   return copy_range(archive, journal, rest, from, writeback, on_bytes);
 }
 
+/// Patches the blocks with changed bytes, and writes no others.
+class Patcher {
+ public:
+  Patcher(File& archive, const File& journal, Writeback& writeback)
+      : archive_(archive), journal_(journal), writeback_(writeback) {}
+
+  Result<void> apply(const JournalRange& range) {
+    auto patch = read_patch(journal_, range, region_);
+    if (!patch) return pass_on(std::move(patch));
+    return patch->for_each_run([&](ByteRange run) -> Result<void> {
+      bytes_.resize(static_cast<std::size_t>(run.size_bytes));
+      if (auto read = archive_.read(bytes_, run.offset); !read) return read;
+      patch->apply(bytes_, run.offset);
+      if (auto written = archive_.write(bytes_, run.offset); !written) return written;
+      writeback_.follow(archive_, run);
+      return {};
+    });
+  }
+
+ private:
+  File& archive_;
+  const File& journal_;
+  Writeback& writeback_;
+  std::vector<std::byte> region_;
+  std::vector<std::byte> bytes_;
+};
+
 Result<void> apply_blocks(File& archive, const File& journal, std::span<const JournalRange> ranges,
                           const OnBytes& on_bytes) {
   bool can_clone = true;
   Writeback writeback;
+  Patcher patcher(archive, journal, writeback);
   for (const JournalRange& range : ranges) {
-    auto done = write_blocks(archive, journal, range, can_clone, writeback, on_bytes);
+    auto done = range.is_patch() ? patcher.apply(range)
+                                 : write_blocks(archive, journal, range, can_clone, writeback, on_bytes);
     if (!done) return done;
+    if (range.is_patch() && on_bytes) on_bytes(range.archive.size_bytes);
   }
   return {};
 }

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "core/journal/byte_patch.h"
 #include "core/journal/journal_apply.h"
 
 namespace stfs {
@@ -72,6 +73,39 @@ Result<Block> judge(const File& archive, std::uint64_t archive_offset, const Fil
   return block.has_new_sector() ? Block::Torn : Block::Other;
 }
 
+/// What a comparison has found.
+struct Findings {
+  bool has_old = false;
+  bool has_new = false;
+  bool has_torn = false;
+  bool has_other = false;
+};
+
+/// Compares the parts of a patch's range. Where the patch makes the new content of neither the old nor the
+/// new one, a power loss has torn the write.
+Result<void> compare_patch(const File& archive, const File& journal, const JournalRange& range,
+                           std::vector<std::byte>& region, Findings& findings) {
+  auto patch = read_patch(journal, range, region);
+  if (!patch) return pass_on(std::move(patch));
+  std::array<std::byte, kBlockBytes> block{};
+  for (std::size_t position = 0; position < patch->parts(); ++position) {
+    const BytePatch::Part part = patch->part(position);
+    const auto bytes = std::span(block).first(static_cast<std::size_t>(part.range.size_bytes));
+    if (auto read = archive.read(bytes, part.range.offset); !read) return read;
+    const auto hash = [&] { return XXH3_64bits(bytes.data(), bytes.size()); };
+    const std::uint64_t there = hash();
+    if (there == part.old_hash || there == part.new_hash) {
+      // A part that the commit does not change counts as neither.
+      if (part.old_hash != part.new_hash)
+        (there == part.old_hash ? findings.has_old : findings.has_new) = true;
+      continue;
+    }
+    patch->apply(bytes, part.range.offset);
+    (hash() == part.new_hash ? findings.has_torn : findings.has_other) = true;
+  }
+  return {};
+}
+
 /// Whether applying the record can leave a file of this size.
 bool is_size_possible(const JournalRecord& record, std::uint64_t size_bytes) {
   if (!record.after) return true;  // each range is checked
@@ -91,14 +125,21 @@ Result<KnownBlocks> compare_blocks(const File& archive, const File& journal, con
   auto archive_bytes = archive.size_bytes();
   if (!archive_bytes) return pass_on(std::move(archive_bytes));
   if (!is_size_possible(record, *archive_bytes)) return KnownBlocks::Other;
-  bool has_old = false;
-  bool has_new = false;
-  bool has_torn = false;
+  Findings findings;
+  auto& [has_old, has_new, has_torn, has_other] = findings;
+  std::vector<std::byte> region;
   for (const JournalRange& range : record.ranges) {
     const ByteRange compared = blocks_with_old_content(record, range.archive);
     if (compared.empty()) continue;
     if (compared.end() > *archive_bytes) return KnownBlocks::Other;
     archive.forget(compared);
+    if (range.is_patch()) {
+      auto done = compare_patch(archive, journal, range, region, findings);
+      if (!done && done.error().code == ErrorCode::InvalidArgument) return KnownBlocks::Other;
+      if (!done) return pass_on(std::move(done));
+      if (has_other) return KnownBlocks::Other;
+      continue;
+    }
     auto hashes = hash_blocks(archive, compared);
     if (!hashes) return pass_on(std::move(hashes));
     auto old_hashes = range.old_offset == 0 ? Result<std::vector<std::uint64_t>>(range.old_hashes)

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "core/base/xxh3.h"
+#include "core/journal/byte_patch.h"
 
 namespace stfs {
 namespace {
@@ -104,17 +105,29 @@ bool is_sound(const JournalRange& range, std::uint64_t size_after, std::uint64_t
   if (in_archive->end() > size_after) return false;
   return in_archive->end() % kBlockBytes == 0 || in_archive->end() == size_after;
 }
+bool is_sound_patch(const JournalRange& range, std::uint64_t archive_size_bytes,
+                    std::uint64_t journal_size_bytes, ByteRange heads) {
+  const auto in_archive = ByteRange::checked(range.archive.offset, range.archive.size_bytes);
+  return in_archive && !in_archive->empty() && in_archive->size_bytes <= kMostPatchedBytes &&
+         in_archive->end() <= archive_size_bytes && range.patch_size_bytes > 0 &&
+         range.patch_size_bytes <= kMostPatchBytes &&
+         has_room(range.journal_offset, range.patch_size_bytes, journal_size_bytes, heads);
+}
 
 /// Whether the shape holds its header, and whether the record's first range begins with that.
 bool is_sound(const ArchiveShape& shape) {
   return shape.size_bytes >= kNoHeaderLength.size() &&
          shape.header_size_bytes <= shape.size_bytes - kNoHeaderLength.size();
 }
-bool is_sound(const IndexReplacement& index, std::uint64_t journal_size_bytes, ByteRange heads) {
+bool is_index_name(std::string_view name) {
+  return name.size() <= kMaxIndexNameBytes && name.ends_with(kIndexSuffix) &&
+         name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
+}
+bool is_sound(const IndexReplacement& index, bool is_edit, std::uint64_t journal_size_bytes,
+              ByteRange heads) {
   return !index.in_journal.empty() && index.in_journal.size_bytes <= kMaxIndexBytes &&
          has_room(index.in_journal.offset, index.in_journal.size_bytes, journal_size_bytes, heads) &&
-         index.name.size() <= kMaxIndexNameBytes && index.name.ends_with(kIndexSuffix) &&
-         index.name.find('/') == std::string::npos && index.name.find('\0') == std::string::npos;
+         (is_edit ? is_index_name(index.name) : index.name == kSyncStateName);
 }
 /// Whether the record writes every block by which the archive becomes longer.
 bool begins_with_header(const JournalRecord& record) {
@@ -210,11 +223,12 @@ std::string encode_beginning(const JournalRecord& record) {
   out.u32(static_cast<std::uint32_t>(record.group_record.size()));
   out.bytes(record.group_record);
   out.u32(static_cast<std::uint32_t>(record.ranges.size() + (record.after ? 1 : 0) + (record.index ? 1 : 0)));
-  if (!record.after) return out.take();
-  out.u64(static_cast<std::uint64_t>(OperationType::ChangeStructure));
-  out.u64(record.after->size_bytes);
-  out.u64(record.after->header_size_bytes);
-  out.u64(record.after->header_hash);
+  if (record.after) {
+    out.u64(static_cast<std::uint64_t>(OperationType::ChangeStructure));
+    out.u64(record.after->size_bytes);
+    out.u64(record.after->header_size_bytes);
+    out.u64(record.after->header_hash);
+  }
   if (!record.index) return out.take();
   out.u64(static_cast<std::uint64_t>(OperationType::ReplaceIndex));
   out.u64(record.index->in_journal.offset);
@@ -233,6 +247,11 @@ std::string encode_range(const JournalRange& range) {
   out.u64(range.archive.offset);
   out.u64(range.archive.size_bytes);
   out.u64(range.journal_offset);
+  if (range.is_patch()) {
+    out.u64(range.patch_size_bytes);
+    out.u64(range.patch_hash);
+    return out.take();
+  }
   out.u64(range.old_offset);
   for (const std::uint64_t hash : range.new_hashes) out.u64(hash);
   for (const std::uint64_t hash : range.old_hashes) out.u64(hash);
@@ -269,16 +288,31 @@ Result<JournalRecord> decode_record(std::string_view bytes, std::uint64_t journa
       if (!in.is_ok() || !is_sound(shape)) return damaged("its new structure is not valid");
       continue;
     }
-    if (in.is_ok() && range.type == OperationType::ReplaceIndex && at == 1 && record.after) {
+    if (in.is_ok() && range.type == OperationType::ReplaceIndex && at == (record.after ? 1 : 0) &&
+        heads.offset == 0) {
       IndexReplacement& index = record.index.emplace();
       index.in_journal.offset = in.u64();
       index.in_journal.size_bytes = in.u64();
       index.new_hash = in.u64();
       index.old_hash = in.u64();
       index.name = in.bytes(std::min<std::uint64_t>(in.u64(), kMaxIndexNameBytes + 1));
-      if (!in.is_ok() || !is_sound(index, journal_size_bytes, heads)) {
+      if (!in.is_ok() || !is_sound(index, record.after.has_value(), journal_size_bytes, heads)) {
         return damaged("its new index is not valid");
       }
+      continue;
+    }
+    if (in.is_ok() && range.is_patch() && !record.after && heads.offset == 0) {
+      range.archive.offset = in.u64();
+      range.archive.size_bytes = in.u64();
+      range.journal_offset = in.u64();
+      range.patch_size_bytes = in.u64();
+      range.patch_hash = in.u64();
+      if (!in.is_ok() || !is_sound_patch(range, record.archive.size_bytes, journal_size_bytes, heads)) {
+        return damaged(fmt::format("patch {} of the record is not valid", at));
+      }
+      if (range.archive.offset < end_of_last) return damaged("the record's ranges overlap");
+      end_of_last = range.archive.end();
+      record.ranges.push_back(std::move(range));
       continue;
     }
     if (in.is_ok() && range.type != OperationType::WriteBlocks) {

@@ -21,6 +21,14 @@
 //   0  type                        1  place of the new index
 //   2  its size in bytes           3  XXH3 of the new index
 //   4  XXH3 of the old index       5  size of the file's name, then the name
+//
+// A record that is no edit may begin with an operation of type 3 for the state of a weight sync, the file
+// kSyncStateName beside the archive. The hash of an old file that does not exist is 0.
+//
+// An operation of type 4, "patch bytes", changes single bytes of a range that need not be whole blocks:
+//   0  type                        1  offset in the archive
+//   2  size in bytes               3  place of the patch (byte_patch.h)
+//   4  size of the patch           5  XXH3 of the patch
 // clang-format on
 //
 // An edit's blocks behind the old archive's last whole block have no old content: their old hash is 0. It
@@ -141,18 +149,27 @@ inline constexpr std::array<std::byte, 8> kNoHeaderLength = {
     std::byte{0xff}, std::byte{0xff}, std::byte{0xff}, std::byte{0xff}};
 
 /// What an operation does to the archive. A type decides which bytes follow it in the record.
-enum class OperationType : std::uint64_t { WriteBlocks = 1, ChangeStructure = 2, ReplaceIndex = 3 };
+enum class OperationType : std::uint64_t {
+  WriteBlocks = 1,
+  ChangeStructure = 2,
+  ReplaceIndex = 3,
+  PatchBytes = 4
+};
 
-/// New bytes for the index of a sharded model, which lies beside the archive.
+/// Where a host keeps what it knows of a model's weight sync, relative to the model's directory.
+inline constexpr std::string_view kSyncStateName = ".weight_sync/state.json";
+
+/// New bytes for the index of a sharded model, which lies beside the archive, or for kSyncStateName.
 struct IndexReplacement {
   std::string name;      // of the file
   ByteRange in_journal;  // the new bytes
   std::uint64_t new_hash = 0;
-  std::uint64_t old_hash = 0;
+  std::uint64_t old_hash = 0;  // 0: there is no file yet
 };
 
 /// Writes a run of the archive's bytes. The run starts at a multiple of 4096 and ends at one or at the end of
-/// the archive, of an edit at that of the new one.
+/// the archive, of an edit at that of the new one. A run of PatchBytes lies anywhere: its patch has the
+/// hashes.
 struct JournalRange {
   OperationType type = OperationType::WriteBlocks;
   ByteRange archive;
@@ -160,6 +177,10 @@ struct JournalRange {
   std::uint64_t old_offset = 0;  // where the old blocks lie in the journal; 0: old_hashes describe them
   std::vector<std::uint64_t> new_hashes;  // one per block; the last block may be partial
   std::vector<std::uint64_t> old_hashes;  // empty if old_offset is set
+  std::uint64_t patch_size_bytes = 0;     // of PatchBytes: of the patch at journal_offset
+  std::uint64_t patch_hash = 0;
+
+  [[nodiscard]] bool is_patch() const { return type == OperationType::PatchBytes; }
 };
 
 struct JournalRecord {
@@ -174,7 +195,7 @@ struct JournalRecord {
   /// stores it, so that it can still be read when the rest is lost.
   Boot boot;
   std::optional<ArchiveShape> after{};      // set: this is an edit
-  std::optional<IndexReplacement> index{};  // only of an edit
+  std::optional<IndexReplacement> index{};  // of an edit; of others only for kSyncStateName
   std::vector<JournalRange> ranges;
 
   /// The size of the archive when all is applied.

@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "core/format/header.h"
+#include "core/journal/byte_patch.h"
 #include "core/journal/group_record.h"
 #include "core/journal/index_replacement.h"
 #include "core/journal/journal_access.h"
@@ -297,7 +298,12 @@ Result<ArchiveStamp> stamp_of(const File& archive) {
 }
 
 Result<void> check_new_blocks(const File& file, const JournalRecord& record) {
+  std::vector<std::byte> region;
   for (const JournalRange& range : record.ranges) {
+    if (range.is_patch()) {
+      if (auto patch = read_patch(file, range, region); !patch) return pass_on(std::move(patch));
+      continue;
+    }
     auto hashes = hash_blocks(file, {range.journal_offset, range.archive.size_bytes});
     if (!hashes) return pass_on(std::move(hashes));
     if (*hashes != range.new_hashes) {

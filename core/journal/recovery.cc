@@ -238,7 +238,9 @@ bool names_any(const JournalRecord& record, std::span<const ByteRange> ranges) {
     return std::ranges::any_of(ranges, [&](ByteRange range) {
       const ByteRange blocks = {round_down_to_block(range.offset),
                                 round_up_to_block(range.end()) - round_down_to_block(range.offset)};
-      return named.archive.overlaps(blocks);
+      // A patch may begin and end within a block. Locks do not.
+      const std::uint64_t begin = round_down_to_block(named.archive.offset);
+      return blocks.overlaps({begin, round_up_to_block(named.archive.end()) - begin});
     });
   });
 }

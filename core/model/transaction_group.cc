@@ -14,6 +14,11 @@ TransactionGroup::TransactionGroup(const Model& model) {
     base_.push_back(model.shards()[shard].version);
 }
 
+tl::unexpected<Error> TransactionGroup::refuse_base() const {
+  return fail(ErrorCode::ReadOnly, EROFS,
+              archives_.front()->path().string() + ": is the base of a delta: its bytes are not changed");
+}
+
 Result<Staging*> TransactionGroup::stage(TensorPlace place) {
   if (place.shard < base_.size()) return guard_memory([&] { return stage_copy(place); });
   return transactions_.try_emplace(place.shard, *archives_[place.shard]).first->second.stage(place.tensor);
@@ -38,16 +43,43 @@ void TransactionGroup::drop(TensorPlace place) {
   if (found != transactions_.end()) found->second.drop(place.tensor);
 }
 
+Result<void> TransactionGroup::begin_patches(const std::vector<TensorPlace>& places,
+                                             const OptionsOf& options_of) {
+  std::map<std::uint32_t, std::vector<TensorId>> tensors;
+  for (const TensorPlace place : places) {
+    if (place.shard < base_.size()) return refuse_base();
+    tensors[place.shard].push_back(place.tensor);
+  }
+  std::vector<std::uint32_t> shards;
+  for (const auto& entry : tensors) shards.push_back(entry.first);
+  std::ranges::sort(shards, {}, [&](std::uint32_t shard) { return archives_[shard]->real_path(); });
+  for (const std::uint32_t shard : shards) {
+    auto options = options_of(shard);
+    if (!options) return pass_on(std::move(options));
+    Transaction& transaction = transactions_.try_emplace(shard, *archives_[shard]).first->second;
+    if (auto begun = transaction.begin_patches(tensors[shard], *options); !begun) return begun;
+  }
+  return {};
+}
+
+bool TransactionGroup::has_patches() const {
+  return std::ranges::any_of(transactions_, [](const auto& entry) { return entry.second.has_patches(); });
+}
+
+Result<void> TransactionGroup::replace_sync_state(std::string_view text) {
+  for (auto& [shard, transaction] : transactions_) {
+    if (transaction.has_patches()) return transaction.replace_sync_state(text);
+  }
+  return {};
+}
+
 bool TransactionGroup::is_empty() const {
   return copies_.empty() &&
          std::ranges::all_of(transactions_, [](const auto& entry) { return entry.second.is_empty(); });
 }
 
 Result<void> TransactionGroup::commit(const OptionsOf& options_of, const LockOf& lock_of) {
-  if (has_copies()) {
-    return fail(ErrorCode::ReadOnly, EROFS,
-                archives_.front()->path().string() + ": is the base of a delta: its bytes are not changed");
-  }
+  if (has_copies()) return refuse_base();
   std::vector<const Transaction*> changed;
   for (const auto& [shard, transaction] : transactions_) {
     if (transaction.is_dirty()) changed.push_back(&transaction);

@@ -6,6 +6,8 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "core/commit/transaction.h"
@@ -25,19 +27,32 @@ class TransactionGroup {
   /// can't be committed in place: its bytes lie beside the delta, for a ModelEdit::put().
   Result<Staging*> stage(TensorPlace place);
   void drop(TensorPlace place);
+
+  /// Returns the options for a commit to a shard, or why nothing can be committed there.
+  using OptionsOf = std::function<Result<CommitOptions>(std::uint32_t shard)>;
+  /// Calls Transaction::begin_patches() for the shards of these tensors, in the order in which commits lock
+  /// archives. EROFS: a tensor belongs to the base of a delta.
+  Result<void> begin_patches(const std::vector<TensorPlace>& places, const OptionsOf& options_of);
+  /// The transaction of a shard with tensors of begin_patches(). Its patch() and keep_patches() need no
+  /// mutex.
+  Transaction& of_shard(std::uint32_t shard) { return transactions_.at(shard); }
+  /// Transaction::has_patches() of any shard.
+  [[nodiscard]] bool has_patches() const;
+  /// Transaction::replace_sync_state(), in the first shard with patches.
+  Result<void> replace_sync_state(std::string_view text);
+
   /// Whether Transaction::is_empty() holds for every shard, and there are no copies.
   [[nodiscard]] bool is_empty() const;
   /// Whether a tensor of the base of a delta is staged: commit() then fails with EROFS.
   [[nodiscard]] bool has_copies() const { return !copies_.empty(); }
 
-  /// Returns the options for a commit to a shard, or why nothing can be committed there.
-  using OptionsOf = std::function<Result<CommitOptions>(std::uint32_t shard)>;
   using LockOf = std::function<ReaderWriterLock&(TensorPlace place)>;
   /// Commits all shards with staged bytes in one CommitProtocol: all of them change, or none.
   Result<void> commit(const OptionsOf& options_of, const LockOf& lock_of);
 
  private:
   Result<Staging*> stage_copy(TensorPlace place);
+  [[nodiscard]] tl::unexpected<Error> refuse_base() const;
 
   std::vector<Archive*> archives_;                     // by shard; null for one that can't be used
   std::map<std::uint32_t, Transaction> transactions_;  // by shard

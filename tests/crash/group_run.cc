@@ -194,6 +194,7 @@ class GroupRun {
       after.push_back(step.pieces.empty()
                           ? states_.back()[archive]
                           : content_after(small_archive(), states_.back()[archive], step, number));
+      step.is_patch = choices_.one_in(2);
       steps.push_back(std::move(step));
     }
     states_.push_back(std::move(after));
@@ -208,6 +209,13 @@ class GroupRun {
     CommitProtocol protocol;
     for (std::size_t at = 0; at < archives.size(); ++at) {
       transactions.push_back(std::make_unique<Transaction>(*archives[at]));
+      if (steps_[at].is_patch) {
+        auto staged = stage_patches(*transactions.back(), *archives[at], small_archive(), steps_[at].pieces,
+                                    10 * (states_.size() - 1) + at, options);
+        if (!staged) return staged;
+        protocol.add(*transactions.back(), options, lock_of);
+        continue;
+      }
       for (const Piece& piece : steps_[at].pieces) {
         auto stage = transactions.back()->stage(TensorId{small_archive().position(piece.tensor)});
         if (!stage) return pass_on(std::move(stage));

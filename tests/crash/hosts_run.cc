@@ -188,8 +188,8 @@ class HostsRun {
     return picked;
   }
 
-  static Step step_of(const std::vector<std::size_t>& picked) {
-    Step step;
+  Step step_of(const std::vector<std::size_t>& picked) {
+    Step step{.pieces = {}, .is_patch = choices_.one_in(3)};
     for (const std::size_t slot : picked) step.pieces.push_back(slots()[slot]);
     return step;
   }

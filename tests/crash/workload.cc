@@ -104,6 +104,38 @@ std::vector<Workload> make_workloads() {
   keep("kept: a large one between",
        {{.pieces = {{"left"}}}, {.pieces = {{"large"}, {"left"}}}, {.pieces = {{"left"}}}});
   list.back().archive = &large_archive();
+  const auto patch = [&](std::string_view name, std::vector<Step> steps, DiskOptions disk = {},
+                         Durability durability = Durability::Power) {
+    for (Step& step : steps) step.is_patch = true;
+    add(name, std::move(steps), disk, durability);
+  };
+  patch("patched: four bytes", {{.pieces = {{"four_bytes"}}}});
+  patch("patched: neighbours in one block", {{.pieces = {{"left"}, {"right"}}}});
+  patch("patched: everything", {{.pieces = {{"four_bytes"},
+                                            {"beside_the_header", 10, 3},
+                                            {"unaligned"},
+                                            {"block", 4000, 96},
+                                            {"several_blocks", 1, 1},
+                                            {"left"},
+                                            {"right", 1999, 1},
+                                            {"across"},
+                                            {"end"}}}});
+  patch("patched: bytes far apart",
+        {{.pieces = {{"several_blocks", 0, 1}, {"several_blocks", 5000, 2}, {"several_blocks", 16'383, 1}}},
+         {.pieces = {{"several_blocks", 0, 3}, {"across", 8192, 7}}}});
+  patch("patched: nothing new", {{.pieces = {{"left", 0, 1}}}, {.pieces = {{"empty"}}}});
+  patch("patched: without birth times", {{.pieces = {{"unaligned"}, {"end", 3, 4}}}},
+        {.has_birth_times = false});
+  patch("patched: without unnamed files", {{.pieces = {{"block", 1, 2}}}, {.pieces = {{"end"}}}},
+        without_unnamed);
+  patch("patched: killed only", {{.pieces = {{"unaligned"}, {"end"}}}, {.pieces = {{"unaligned", 7, 7}}}}, {},
+        Durability::Process);
+  patch("patched: cloned", {{.pieces = {{"large", 3, 100'000}, {"left"}}}, {.pieces = {{"large"}}}},
+        with_clone);
+  list.back().archive = &large_archive();
+  keep("kept: a patch between", {{.pieces = {{"block"}}},
+                                 {.pieces = {{"block", 9, 9}, {"end"}}, .is_patch = true},
+                                 {.pieces = {{"block"}, {"left"}}}});
   add("by the owner", {{.pieces = {{"unaligned"}, {"end"}}}, {.pieces = {{"end"}}}});
   list.back().writer = people()[1];
   add("by a member of the group", {{.pieces = {{"unaligned"}, {"end"}}}, {.pieces = {{"end"}}}});
@@ -197,7 +229,9 @@ Workload random_workload(std::uint64_t seed) {
     Step step{.pieces = {},
               .tries_wrong_size = random.one_in(8),
               .reopens = random.one_in(4),
-              .settles = random.one_in(4)};
+              .settles = random.one_in(4),
+              .is_patch = random.one_in(3)};
+    if (step.is_patch) step.tries_wrong_size = false;
     for (std::size_t pieces = 1 + random.below(6); pieces > 0; --pieces) {
       const auto& tensors = small_archive().tensors();
       const TestTensor& tensor = tensors[random.below(tensors.size())];
@@ -283,9 +317,51 @@ Result<void> Writer::stage(Transaction& transaction, std::span<const Piece> piec
   return {};
 }
 
+Result<void> stage_patches(Transaction& transaction, const Archive& archive, const TestArchive& layout,
+                           std::span<const Piece> pieces, std::uint64_t number,
+                           const CommitOptions& options) {
+  const auto tensors = [&] {
+    const NoAllocationFaults pause;
+    std::vector<TensorId> list;
+    for (const Piece& piece : pieces) {
+      const TensorId tensor{layout.position(piece.tensor)};
+      if (std::ranges::find(list, tensor) == list.end()) list.push_back(tensor);
+    }
+    return list;
+  }();
+  if (auto begun = transaction.begin_patches(tensors, options); !begun) return begun;
+  Transaction::Patches patches;
+  for (const TensorId tensor : tensors) {
+    const TestTensor& there = layout.tensors()[static_cast<std::uint32_t>(tensor)];
+    std::optional<NoAllocationFaults> pause(std::in_place);
+    Content before(there.size_bytes);
+    if (auto read = archive.read_through(before, there.offset); !read) return read;
+    Content after = before;
+    for (const Piece& piece : pieces) {
+      if (piece.tensor != there.name) continue;
+      std::ranges::copy(piece_bytes(layout, piece, number),
+                        after.begin() + static_cast<std::ptrdiff_t>(piece.offset));
+    }
+    pause.reset();
+    if (auto patched = transaction.patch(there.offset, before, after, patches); !patched) return patched;
+  }
+  return transaction.keep_patches(patches);
+}
+
+Result<void> Writer::patch(const Step& step, std::uint64_t number, unsigned retries) {
+  for (;; --retries) {
+    Transaction transaction(*archive_);
+    auto done = stage_patches(transaction, *archive_, layout_, step.pieces, number, options_);
+    if (done) done = transaction.commit(options_, [this](TensorId) -> ReaderWriterLock& { return readers_; });
+    if (done && step.settles) static_cast<void>(settle());
+    if (done || retries == 0) return done;
+  }
+}
+
 Result<void> Writer::run(const Step& step, std::uint64_t number, unsigned retries) {
   if (step.reopens) close();
   if (auto opened = open(); !opened) return opened;
+  if (step.is_patch) return patch(step, number, retries);
   Transaction transaction(*archive_);
   const auto lock_of = [this](TensorId) -> ReaderWriterLock& { return readers_; };
   if (step.tries_wrong_size) {

@@ -69,6 +69,8 @@ struct Step {
   bool reopens = false;
   /// Settles the journal that is kept, afterwards.
   bool settles = false;
+  /// Commits the bytes that differ (Transaction::begin_patches()), not whole blocks.
+  bool is_patch = false;
 };
 
 struct Workload {
@@ -100,6 +102,10 @@ Content content_after(const TestArchive& archive, const Content& before, const S
 /// The content at the beginning and after each step.
 std::vector<Content> contents_of(const Workload& workload);
 
+/// Makes the pieces patches of a transaction.
+Result<void> stage_patches(Transaction& transaction, const Archive& archive, const TestArchive& layout,
+                           std::span<const Piece> pieces, std::uint64_t number, const CommitOptions& options);
+
 /// The seam as one program sees it, with an archive open.
 class Writer {
  public:
@@ -127,6 +133,7 @@ class Writer {
 
  private:
   Result<void> stage(Transaction& transaction, std::span<const Piece> pieces, std::uint64_t number);
+  Result<void> patch(const Step& step, std::uint64_t number, unsigned retries);
 
   Storage& storage_;
   const TestArchive& layout_;
