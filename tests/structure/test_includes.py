@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ORDER = {
     "core": ("base", "format", "tensor", "storage", "journal", "archive", "commit", "model"),
     "fs": ("base", "tree", "read", "write", "model", "kernel", "follow", "mount"),
-    "tools": ("text", "target", "device", "upload", "compare", "serve", "libstfs", "cli"),
+    "tools": ("text", "target", "device", "upload", "compare", "sync", "serve", "libstfs", "cli"),
 }
 MAY_INCLUDE = {"core": ("core",), "fs": ("core", "fs"), "tools": ("core", "tools")}
 

@@ -1,0 +1,262 @@
+// Reads the index, opens the shards, and compares the two.
+#include "tools/sync/published_version.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <unordered_map>
+#include <utility>
+
+#include "core/format/header.h"
+#include "core/format/json_string.h"
+#include "core/model/model.h"
+#include "core/model/model_directory.h"
+#include "core/model/model_index.h"
+#include "tools/sync/damage.h"
+#include "tools/sync/version_metadata.h"
+
+namespace stfs::sync {
+namespace {
+
+tl::unexpected<Error> unfinished(const std::filesystem::path& path, std::string_view why) {
+  return fail(ErrorCode::NotFound, EAGAIN,
+              fmt::format("{}: unfinished: {}: try again later", path.native(), why));
+}
+
+/// Whether a file name is that of one of several shards: such a checkpoint needs an index.
+bool is_shard_name(std::string_view name) {
+  return name.find("-of-") != name.npos;
+}
+
+/// Whether the file ends before the bytes that its header promises. A header that is itself cut short counts.
+bool is_shard_cut_short(const Shard& shard, Storage& storage) {
+  switch (shard.failure->code) {
+    case ErrorCode::HeaderTooSmall:
+    case ErrorCode::InvalidHeaderLength:
+    case ErrorCode::ArchiveCut: return true;
+    case ErrorCode::MetadataIncompleteBuffer: break;  // or is it too long?
+    default: return says_gone(*shard.failure);
+  }
+  const auto file = storage.open(shard.path, Access::ReadOnly);
+  const auto size_bytes = file ? (*file)->size_bytes() : tl::unexpected(file.error());
+  if (!size_bytes || *size_bytes < kHeaderLengthBytes) return true;
+  std::vector<std::byte> first(kHeaderLengthBytes);
+  if (!(*file)->read(first, 0)) return true;
+  const auto header_bytes = header_length(first, *size_bytes);
+  if (!header_bytes) return true;
+  const auto json = read_text(**file, {kHeaderLengthBytes, *header_bytes});
+  const auto header = json ? parse_header(*json, std::nullopt) : tl::unexpected(json.error());
+  if (!header) return false;
+  const TensorIndex& tensors = header->tensors;
+  std::uint64_t end = tensors.size() == 0 ? 0 : tensors[tensors.size() - 1].data.end();
+  if (!header->fillers.empty()) end = std::max(end, header->fillers.back().end());
+  return kHeaderLengthBytes + *header_bytes + end > *size_bytes;
+}
+
+}  // namespace
+
+bool is_unfinished(const Error& error) {
+  return error.errno_value == EAGAIN;
+}
+
+/// Fills a PublishedVersion, step by step.
+class VersionOpener {
+ public:
+  VersionOpener(const std::filesystem::path& directory, Storage& storage) : storage_(storage) {
+    opened_.directory_ = directory;
+  }
+
+  Result<PublishedVersion> open() {
+    const auto names = storage_.list(directory(), "");
+    if (!names) return tl::unexpected(Error(names.error()).within(directory().native()));
+    opened_.has_index_ = std::ranges::find(*names, kVersionIndex) != names->end();
+    auto read = opened_.has_index_ ? read_index() : find_archives(*names);
+    if (!read) return pass_on(std::move(read));
+    if (auto ok = choose_version(); !ok) return pass_on(std::move(ok));
+    if (auto ok = open_files(); !ok) return pass_on(std::move(ok));
+    if (auto ok = take_tensors(); !ok) return pass_on(std::move(ok));
+    if (auto ok = check_index(); !ok) return pass_on(std::move(ok));
+    return std::move(opened_);
+  }
+
+ private:
+  [[nodiscard]] const std::filesystem::path& directory() const { return opened_.directory_; }
+  [[nodiscard]] std::filesystem::path index_path() const { return directory() / kVersionIndex; }
+
+  Result<void> read_index() {
+    const std::filesystem::path path = index_path();
+    const auto file = storage_.open(path, Access::ReadOnly);
+    if (!file) return tl::unexpected(Error(file.error()).within(path.native()));
+    const auto size_bytes = (*file)->size_bytes();
+    if (!size_bytes) return tl::unexpected(Error(size_bytes.error()).within(path.native()));
+    if (*size_bytes > kMaxModelIndexBytes) {
+      return damaged("{}: has {} bytes, at most {} are allowed", path.native(), *size_bytes,
+                     kMaxModelIndexBytes);
+    }
+    auto text = read_text(**file, {0, *size_bytes});
+    if (!text && text.error().code == ErrorCode::ArchiveCut) return unfinished(path, "it is being written");
+    if (!text) return tl::unexpected(std::move(text).error().within(path.native()));
+    if (is_cut_short(*text)) {
+      return unfinished(path, fmt::format("the index ends after {} bytes", text->size()));
+    }
+    auto index = parse_model_index(*text);
+    if (!index) return tl::unexpected(std::move(index).error().within(path.native()));
+    index_ = std::move(*index);
+    files_ = index_.shards();
+    auto metadata = parse_version_metadata(*text);
+    if (!metadata) return tl::unexpected(std::move(metadata).error().within(path.native()));
+    metadata_ = std::move(*metadata);
+    return {};
+  }
+
+  /// Without an index, archives may be a full version, or one whose index is still to come.
+  Result<void> find_archives(const std::vector<std::string>& names) {
+    for (const std::string& name : names) {
+      if (name.ends_with(".tmp")) return unfinished(directory(), fmt::format("{} is being written", name));
+      if (!name.ends_with(kArchiveSuffix) || name == kArchiveSuffix) continue;
+      if (is_shard_name(name))
+        return unfinished(directory(), fmt::format("there is no {} yet", kVersionIndex));
+      files_.push_back(name);
+    }
+    if (files_.empty()) return unfinished(directory(), "there is no archive yet");
+    std::ranges::sort(files_);
+    return {};
+  }
+
+  /// Compares the index's version with the directory's name.
+  Result<void> choose_version() {
+    auto named = version_of_directory(directory().filename().native());
+    if (!named) {  // a link, or another way to name it: "weight_v000042/."
+      std::error_code unknown;
+      const auto real = std::filesystem::canonical(directory(), unknown);
+      if (!unknown) named = version_of_directory(real.filename().native());
+    }
+    if (!metadata_.version && !named) {
+      return damaged("{}: neither its index nor its name tells a version: expected the name {}",
+                     directory().native(), version_directory_name(1));
+    }
+    if (metadata_.version && named && metadata_.version->number != named->number) {
+      return damaged("{}: metadata.version is {}, but the directory is of version {}", index_path().native(),
+                     metadata_.version->text, named->text);
+    }
+    opened_.version_ = metadata_.version ? *metadata_.version : *named;
+    if (!metadata_.encoding) return {};
+    opened_.encoding_ = *metadata_.encoding;
+    opened_.base_version_ = metadata_.base_version;
+    opened_.checksum_format_ = metadata_.checksum_format;
+    return {};
+  }
+
+  Result<void> open_files() {
+    auto shards = open_shards(directory(), files_, {.storage = &storage_});
+    if (!shards) return pass_on(std::move(shards));
+    opened_.shards_ = std::move(*shards);
+    for (const Shard& shard : opened_.shards_) {
+      if (!shard.failure) continue;
+      if (says_gone(*shard.failure)) return unfinished(shard.path, "the file is not there yet");
+      if (is_shard_cut_short(shard, storage_)) return unfinished(shard.path, shard.failure->message);
+      return tl::unexpected(Error(*shard.failure).within(shard.path.native()));
+    }
+    return {};
+  }
+
+  Result<void> take_tensors() {
+    for (std::uint32_t shard = 0; shard < opened_.shards_.size(); ++shard) {
+      const ArchiveVersion& version = *opened_.shards_[shard].version;
+      const std::filesystem::path& path = opened_.shards_[shard].path;
+      std::unordered_map<std::string_view, std::string_view> checksums;
+      if (!opened_.is_full()) checksums.reserve(version.metadata().size());
+      if (!opened_.is_full()) checksums.insert(version.metadata().begin(), version.metadata().end());
+      for (std::uint32_t at = 0; at < version.tensors().size(); ++at) {
+        const Tensor tensor = version.tensors()[at];
+        PublishedTensor entry{tensor.name, shard, version.file_range(tensor.data), {}};
+        if (!opened_.is_full()) {
+          if (auto ok = check_form(path, tensor); !ok) return ok;
+          const auto checksum = checksums.find(tensor.name);
+          if (checksum == checksums.end()) {
+            return damaged("{}: tensor {} has no checksum in the metadata", path.native(),
+                           in_quotes(tensor.name));
+          }
+          entry.checksum = checksum->second;
+          if (auto ok = check_checksum(path, entry); !ok) return ok;
+        }
+        opened_.tensors_.push_back(entry);
+      }
+    }
+    std::ranges::sort(opened_.tensors_, {}, &PublishedTensor::name);
+    return {};
+  }
+
+  static Result<void> check_form(const std::filesystem::path& path, const Tensor& tensor) {
+    if (tensor.dtype == Dtype::U8 && tensor.shape.size() == 1) return {};
+    return damaged("{}: tensor {} is {} {}, expected the bytes of a diff: U8 of one dimension", path.native(),
+                   in_quotes(tensor.name), name_of(tensor.dtype), shape_text(tensor.shape));
+  }
+
+  Result<void> check_checksum(const std::filesystem::path& path, const PublishedTensor& entry) const {
+    if (is_checksum(opened_.checksum_format_, entry.checksum)) return {};
+    return damaged("{}: tensor {}: its checksum is {}, expected the {} hexadecimal digits of {}",
+                   path.native(), in_quotes(entry.name), in_quotes(entry.checksum),
+                   hex_digits_of(opened_.checksum_format_), name_of(opened_.checksum_format_));
+  }
+
+  /// Each tensor lies in one file, and the index names this file.
+  Result<void> check_index() {
+    const auto path_of = [&](const PublishedTensor& entry) -> const std::filesystem::path& {
+      return opened_.shards_[entry.shard].path;
+    };
+    const auto& tensors = opened_.tensors_;
+    const auto twin = std::ranges::adjacent_find(tensors, {}, &PublishedTensor::name);
+    if (twin != tensors.end()) {
+      return damaged("{}: tensor {} is in {} too", path_of(twin[0]).native(), in_quotes(twin->name),
+                     path_of(twin[1]).filename().native());
+    }
+    if (!opened_.has_index_) return {};
+    for (const PublishedTensor& entry : tensors) {
+      const auto named = index_.find(entry.name);
+      const std::string file = path_of(entry).filename();
+      if (!named) {
+        return damaged("{}: tensor {} is in the file, but not in {}", path_of(entry).native(),
+                       in_quotes(entry.name), kVersionIndex);
+      }
+      if (index_.shards()[*named] != file) {
+        return damaged("{}: tensor {}: the index names {}, but {} holds it", index_path().native(),
+                       in_quotes(entry.name), index_.shards()[*named], file);
+      }
+    }
+    if (tensors.size() == index_.size()) return {};
+    for (std::uint32_t at = 0; at < index_.size(); ++at) {
+      if (opened_.find(index_[at].tensor) != nullptr) continue;
+      return damaged("{}: tensor {}: the index names {}, which does not hold it", index_path().native(),
+                     in_quotes(index_[at].tensor), index_.shards()[index_[at].shard]);
+    }
+    return {};
+  }
+
+  Storage& storage_;
+  PublishedVersion opened_;
+  ModelIndex index_;
+  VersionMetadata metadata_;
+  std::vector<std::string> files_;
+};
+
+Result<PublishedVersion> PublishedVersion::open(const std::filesystem::path& directory, Storage& storage) {
+  return guard_memory([&] { return VersionOpener(directory, storage).open(); });
+}
+
+const PublishedTensor* PublishedVersion::find(std::string_view name) const {
+  const auto at = std::ranges::lower_bound(tensors_, name, {}, &PublishedTensor::name);
+  return at != tensors_.end() && at->name == name ? &*at : nullptr;
+}
+
+CompressedDiff PublishedVersion::diff(const PublishedTensor& tensor) const {
+  const ArchiveReader* archive = shards_[tensor.shard].archive.get();
+  return {
+      .size_bytes = tensor.file_range.size_bytes,
+      .read = [archive, from = tensor.file_range.offset](ByteRange range, std::vector<std::byte>& scratch) {
+        return archive->read({from + range.offset, range.size_bytes}, scratch);
+      }};
+}
+
+}  // namespace stfs::sync
