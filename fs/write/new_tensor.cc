@@ -30,7 +30,7 @@ tl::unexpected<Error> refuse_form(const std::string& name, std::string_view why)
 }  // namespace
 
 NewTensor::NewTensor(std::string name, bool is_npy, Archive& beside)
-    : name_(std::move(name)), is_npy_(is_npy), beside_(beside), mtime_ns_(now_ns()) {}
+    : name_(std::move(name)), is_npy_(is_npy), beside_(beside), begin_(kBegin), mtime_ns_(now_ns()) {}
 
 std::string NewTensor::label() const {
   return "tensor " + in_quotes(name_);
@@ -47,28 +47,49 @@ void NewTensor::note_change() {
   mtime_ns_ = now_ns();
 }
 
+Result<void> NewTensor::unshare() {
+  constexpr std::uint64_t kPieceBytes = 4 << 20;
+  if (!file_ || file_.use_count() == 1) return {};
+  auto made = create_journal_file(beside_.storage(), beside_.real_path());
+  if (!made) return pass_on(std::move(made));
+  const std::uint64_t end = size_bytes_;
+  std::vector<std::byte> buffer;
+  for (std::uint64_t done = 0; done < end; done += buffer.size()) {
+    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, end - done)));
+    if (auto got = read(buffer, done); !got) return got;
+    if (auto written = made->file->write(buffer, kBegin + done); !written) return written;
+  }
+  file_ = std::move(made->file);
+  begin_ = kBegin;
+  return {};
+}
+
 Result<void> NewTensor::write(std::span<const std::byte> from, std::uint64_t offset) {
   note_change();
+  if (auto own = unshare(); !own) return own;
   if (!file_) {
     auto made = create_journal_file(beside_.storage(), beside_.real_path());
     if (!made) return pass_on(std::move(made));
     file_ = std::move(made->file);
+    begin_ = kBegin;
   }
   const auto range = ByteRange::checked(offset, from.size());
   if (!range) return fail(ErrorCode::WrongSize, EFBIG, "a file ends before byte 2^63");
-  if (auto written = file_->write(from, kBegin + offset); !written) return written;
+  if (auto written = file_->write(from, begin_ + offset); !written) return written;
   size_bytes_ = std::max(size_bytes_.load(), range->end());
   return {};
 }
 
 Result<void> NewTensor::resize(std::uint64_t size_bytes) {
   note_change();
+  if (size_bytes == 0 && file_.use_count() > 1) file_.reset();  // no byte of it is left to copy
+  if (auto own = unshare(); !own) return own;
   if (size_bytes > size_bytes_) {
     // The rest reads as zeros.
     if (auto made = write({}, 0); !made) return made;
   }
   if (file_) {
-    if (auto resized = file_->resize(kBegin + size_bytes); !resized) return resized;
+    if (auto resized = file_->resize(begin_ + size_bytes); !resized) return resized;
   }
   size_bytes_ = size_bytes;
   return {};
@@ -76,7 +97,7 @@ Result<void> NewTensor::resize(std::uint64_t size_bytes) {
 
 Result<void> NewTensor::read(std::span<std::byte> to, std::uint64_t offset) const {
   if (to.empty()) return {};
-  return file_->read(to, kBegin + offset);
+  return file_->read(to, begin_ + offset);
 }
 
 void NewTensor::forget() {
@@ -158,6 +179,22 @@ Result<void> NewTensor::copy_to(Staging& stage, const Form& form) const {
     if (auto staged = stage.write(buffer, done); !staged) return staged;
   }
   return {};
+}
+
+Result<std::unique_ptr<NewTensor>> NewTensor::data(const Form& form) const {
+  const auto due = data_size_bytes(form.dtype, form.shape);
+  if (!due) return tl::unexpected(Error(due.error()).within("tensor " + in_quotes(name_)));
+  auto data = std::make_unique<NewTensor>(name_, false, beside_);
+  data->set_dtype(form.dtype);
+  data->set_shape(form.shape);
+  data->file_ = file_;
+  data->begin_ = begin_ + form.data_offset;
+  data->size_bytes_ = size_bytes_ - form.data_offset;
+  data->is_dirty_ = true;
+  // A NumPy header alone stands for zeros.
+  if (auto filled = data->size_bytes_ == *due ? Result<void>() : data->resize(*due); !filled)
+    return pass_on(std::move(filled));
+  return data;
 }
 
 }  // namespace stfs

@@ -83,15 +83,21 @@ class NewTensor final : public NewContent {
   [[nodiscard]] Result<Form> form() const;
   /// Stages the tensor's bytes.
   Result<void> copy_to(Staging& stage, const Form& form) const;
+  /// Returns the tensor's bytes without the NumPy header, as a new tensor of this form. Both share the file
+  /// until one of them changes.
+  [[nodiscard]] Result<std::unique_ptr<NewTensor>> data(const Form& form) const;
 
  private:
   [[nodiscard]] Result<Form> npy_form() const;
   void note_change();
+  /// Makes a file of its own before a change, if another tensor shares the file: copies size_bytes().
+  Result<void> unshare();
 
   std::string name_;
   const bool is_npy_;
   Archive& beside_;
-  std::unique_ptr<File> file_;  // made by the first write
+  std::shared_ptr<File> file_;  // made by the first write; data() shares it
+  std::uint64_t begin_;         // of the bytes in the file
   std::atomic<std::uint64_t> size_bytes_ = 0;
   std::atomic<std::int64_t> mtime_ns_;
   bool is_dirty_ = false;

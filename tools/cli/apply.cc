@@ -15,6 +15,7 @@
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/mismatch.h"
 #include "tools/cli/verb.h"
+#include "tools/cli/version_change.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"
@@ -28,6 +29,8 @@ constexpr const char* kApplyExamples =
     "DELTA is an archive of tensors that TARGET has too, each with the same dtype and shape. If a tensor is\n"
     "missing in TARGET or differs, or if a shard of either is missing, an error names it and nothing "
     "changes.\n"
+    "DELTA may also be the directory of a version that training has published (weight_v000042): see WEIGHT\n"
+    "SYNC in stfs(1). Each version is applied exactly once. Its checksums are compared before the commit.\n"
     "A DELTA of stfs diff --out is refused if it was made for another base, or if it removes tensors. "
     "TARGET\n"
     "keeps its own metadata.\n"
@@ -36,12 +39,14 @@ constexpr const char* kApplyExamples =
     "Examples:\n"
     "  stfs apply model.safetensors lora-merged.safetensors\n"
     "  stfs apply --dry-run model.safetensors delta.safetensors\n"
-    "  stfs apply /mnt/model delta.safetensors           the mount shows the change at once";
+    "  stfs apply /mnt/model delta.safetensors           the mount shows the change at once\n"
+    "  stfs apply checkpoint/ published/weight_v000042   the next version of a weight sync";
 
 struct ApplyRequest {
   std::string target;
   std::string delta;
   ChangeOptions options;
+  std::uint64_t threads = 0;
   bool is_dry_run = false;
   bool json = false;
 };
@@ -192,12 +197,24 @@ int apply(const Arguments& arguments, Streams& streams) {
   ApplyRequest request;
   CommandLine line("apply", "Change all tensors of a delta in the target at once, or none.", kApplyExamples);
   line.positional(request.target, "TARGET", "Archive, sharded model, or root of a mount.");
-  line.positional(request.delta, "DELTA", "Archive or sharded model that holds the new tensors.");
+  line.positional(request.delta, "DELTA",
+                  "Archive or sharded model that holds the new tensors, or a published version.");
   line.flag(request.is_dry_run, "-n,--dry-run",
             "Check all and list the tensors that would change. Change nothing.");
   add_change_options(line, request.options);
+  line.number(request.threads, "--threads", "N",
+              "Threads that apply a published version. Default: one for each processor.", 0, 1024);
   line.flag(request.json, "--json", "Print the result as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
+  if (is_version_directory(request.delta)) {
+    return apply_published({.target = request.target,
+                            .directory = request.delta,
+                            .options = request.options,
+                            .threads = request.threads,
+                            .is_dry_run = request.is_dry_run,
+                            .json = request.json},
+                           streams);
+  }
 
   const auto delta = open_model(request.delta, Use::Tensors, Access::ReadOnly);
   if (!delta) return report_failure(streams, delta.error().message);

@@ -25,11 +25,20 @@ void add_change_options(CommandLine& line, ChangeOptions& options) {
               "Wait up to SECONDS for the locks of other writers. Default: 10.", 0, 86400);
 }
 
+CommitOptions commit_options_of(const ChangeOptions& options) {
+  CommitOptions commit;
+  commit.durability = options.durability == "process" ? Durability::Process : Durability::Power;
+  commit.uses_locks = !options.has_no_locks;
+  commit.lock_patience = std::chrono::seconds(options.wait_s);
+  return commit;
+}
+
 Change::Change(Streams& streams, const Model& model, const ChangeOptions& options, std::uint64_t total_bytes)
-    : streams_(streams), model_(model), total_bytes_(total_bytes), transaction_(model) {
-  options_.durability = options.durability == "process" ? Durability::Process : Durability::Power;
-  options_.uses_locks = !options.has_no_locks;
-  options_.lock_patience = std::chrono::seconds(options.wait_s);
+    : streams_(streams),
+      model_(model),
+      options_(commit_options_of(options)),
+      total_bytes_(total_bytes),
+      transaction_(model) {
   for (const Shard& shard : model.shards()) {
     if (!shard.archive) continue;
     shard.archive->tell_copy_to([this, path = shard.path.string()](const CopyUp& copy) {

@@ -24,6 +24,9 @@ struct ChangeOptions {
   std::uint64_t wait_s = 10;
 };
 
+/// The same for commits.
+CommitOptions commit_options_of(const ChangeOptions& options);
+
 /// Declares --durability, --nolock and --wait.
 void add_change_options(CommandLine& line, ChangeOptions& options);
 

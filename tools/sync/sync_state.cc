@@ -1,0 +1,125 @@
+// state.json is one JSON object. Members that this program does not know are kept.
+#include "tools/sync/sync_state.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <span>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "core/journal/journal_format.h"
+#include "core/storage/file.h"
+#include "core/storage/new_file.h"
+#include "tools/text/json_document.h"
+
+namespace stfs::sync {
+namespace {
+
+constexpr std::uint64_t kMostStateBytes = 1 << 20;
+constexpr std::chrono::milliseconds kPause{20};
+
+std::filesystem::path state_path(const std::filesystem::path& directory) {
+  return directory / kSyncStateName;
+}
+
+/// Empty if there is no file.
+Result<std::string> read_state_text(const std::filesystem::path& path) {
+  auto file = system_storage().open(path, Access::ReadOnly);
+  if (!file && file.error().errno_value == ENOENT) return std::string();
+  if (!file) return pass_on(std::move(file));
+  auto size_bytes = (*file)->size_bytes();
+  if (!size_bytes) return pass_on(std::move(size_bytes));
+  return read_text(**file, {0, std::min(*size_bytes, kMostStateBytes + 1)});
+}
+
+tl::unexpected<Error> damaged_state(const std::filesystem::path& path, std::string_view what) {
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              fmt::format("{}: {}, expected {{\"version\": \"000041\"}}: if you know which version the model "
+                          "has, write that; otherwise pull a full version",
+                          path.string(), what));
+}
+
+Result<std::optional<VersionNumber>> version_in(const std::string& text, const std::filesystem::path& path) {
+  std::optional<VersionNumber> version;
+  if (text.empty()) return version;
+  const tools::Json document = tools::parse_json(text);
+  if (!document.is_object()) return damaged_state(path, "it is no JSON object");
+  const auto found = document.find("version");
+  if (found == document.end()) return damaged_state(path, "it has no version");
+  version = parse_version(found->is_string() ? found->get<std::string>() : tools::json_line(*found));
+  if (!version) return damaged_state(path, fmt::format("its version is {}", tools::json_line(*found)));
+  return version;
+}
+
+}  // namespace
+
+Result<std::optional<VersionNumber>> read_sync_state(const std::filesystem::path& directory) {
+  const std::filesystem::path path = state_path(directory);
+  auto text = read_state_text(path);
+  if (!text) return pass_on(std::move(text));
+  return version_in(*text, path);
+}
+
+Result<SyncState> SyncState::lock(const std::filesystem::path& directory,
+                                  std::chrono::milliseconds patience) {
+  SyncState state(state_path(directory).parent_path());
+  std::error_code failed;
+  std::filesystem::create_directory(state.directory_, failed);
+  if (failed) return fail_system(failed.value(), state.directory_.string(), "make the directory");
+  const std::filesystem::path path = state.directory_ / "lock";
+  constexpr mode_t kForAll = 0666;  // before the umask
+  state.lock_ = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kForAll));
+  // Another user's lock file can be locked by whoever may read it.
+  if (!state.lock_) state.lock_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!state.lock_) return fail_system(errno, path.string(), "open");
+  const auto deadline = std::chrono::steady_clock::now() + patience;
+  while (::flock(state.lock_.get(), LOCK_EX | LOCK_NB) < 0) {
+    if (errno == EINTR) continue;
+    if (errno != EWOULDBLOCK) return fail_system(errno, path.string(), "lock");
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return fail(
+          ErrorCode::Busy, EBUSY,
+          fmt::format("{}: another receiver updates the model: it has held the lock for {} s", path.string(),
+                      std::chrono::duration_cast<std::chrono::seconds>(patience).count()));
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+  return state;
+}
+
+SyncState SyncState::without_lock(const std::filesystem::path& directory) {
+  return SyncState(state_path(directory).parent_path());
+}
+
+Result<void> SyncState::read() {
+  const std::filesystem::path path = state_path(directory_.parent_path());
+  auto text = read_state_text(path);
+  if (!text) return pass_on(std::move(text));
+  auto version = version_in(*text, path);
+  if (!version) return pass_on(std::move(version));
+  text_ = std::move(*text);
+  version_ = std::move(*version);
+  return {};
+}
+
+std::string SyncState::text_with(const VersionNumber& version) const {
+  tools::Json document = text_.empty() ? tools::Json::object() : tools::parse_json(text_);
+  document["version"] = version.text;
+  return tools::json_line(document) + "\n";
+}
+
+Result<void> SyncState::write(const VersionNumber& version) {
+  const std::string text = text_with(version);
+  auto file = NewFile::create(state_path(directory_.parent_path()), true);
+  if (!file) return pass_on(std::move(file));
+  if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;
+  if (auto finished = file->finish(); !finished) return finished;
+  return read();
+}
+
+}  // namespace stfs::sync

@@ -1,0 +1,53 @@
+// What a host knows of a model's weight sync: the directory .weight_sync beside the model, with a lock file
+// and state.json, {"version": "000041"}. SGLang's receiver uses the same files in the same way.
+#pragma once
+
+#include <chrono>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
+#include "tools/sync/version_name.h"
+
+namespace stfs::sync {
+
+/// Reads the version that a model has, without the lock. Nothing if no version was ever applied.
+/// InvalidArgument (EINVAL): state.json is damaged; the message says what to do.
+/// @param directory  the model's.
+Result<std::optional<VersionNumber>> read_sync_state(const std::filesystem::path& directory);
+
+/// Holds the lock, under which alone versions are applied. Move-only. The lock ends with the object or the
+/// process. First take the lock, then open the model, then read: a commit that the last receiver could not
+/// finish may hold the state, and opening the model finishes it.
+class SyncState {
+ public:
+  /// Makes the directory and the lock file if they do not exist, and takes the lock (flock).
+  /// @param directory  the model's.
+  /// @param patience   how long to wait for another receiver. Busy (EBUSY): it has not ended by then.
+  static Result<SyncState> lock(const std::filesystem::path& directory, std::chrono::milliseconds patience);
+
+  /// For callers that only look.
+  static SyncState without_lock(const std::filesystem::path& directory);
+  [[nodiscard]] std::filesystem::path model_directory() const { return directory_.parent_path(); }
+  /// Reads state.json. Fails as read_sync_state() does.
+  Result<void> read();
+  // After read():
+  /// The version that the model has. Nothing if no version was ever applied.
+  [[nodiscard]] const std::optional<VersionNumber>& version() const { return version_; }
+  /// The text of state.json with another version. All other members stay as they are.
+  [[nodiscard]] std::string text_with(const VersionNumber& version) const;
+  /// Replaces state.json, whole or not at all. On stable storage when it returns.
+  Result<void> write(const VersionNumber& version);
+
+ private:
+  explicit SyncState(std::filesystem::path directory) : directory_(std::move(directory)) {}
+
+  std::filesystem::path directory_;  // .weight_sync
+  UniqueFd lock_;
+  std::string text_;  // of state.json; empty: there is none
+  std::optional<VersionNumber> version_;
+};
+
+}  // namespace stfs::sync

@@ -1,0 +1,204 @@
+// Checks the names, locks, checks every tensor, commits.
+#include "tools/sync/version_apply.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <filesystem>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "core/model/transaction_group.h"
+#include "tools/sync/damage.h"
+#include "tools/sync/tensor_patcher.h"
+#include "tools/sync/workers.h"
+#include "tools/text/printable.h"
+
+namespace stfs::sync {
+namespace {
+
+/// A tensor of a version, and its position in the model.
+struct Step {
+  const PublishedTensor* tensor = nullptr;
+  std::uint32_t position = 0;
+};
+
+class VersionApply {
+ public:
+  VersionApply(const Model& model, const PublishedVersion& version, SyncState& state,
+               const VersionApplyOptions& options)
+      : model_(model), version_(version), state_(state), options_(options), transaction_(model) {}
+
+  Result<VersionOutcome> run() {
+    if (auto follows = check_order(); !follows) return pass_on(std::move(follows));
+    if (outcome_.was_known) return outcome_;
+    if (auto fits = check_model(); !fits) return pass_on(std::move(fits));
+    if (auto found = find_tensors(); !found) return pass_on(std::move(found));
+    if (!options_.is_dry_run) {
+      if (auto begun = begin(); !begun) return pass_on(std::move(begun));
+    }
+    if (auto patched = patch_all(); !patched) return pass_on(std::move(patched));
+    if (options_.is_dry_run) return outcome_;
+    if (auto committed = commit(); !committed) return pass_on(std::move(committed));
+    return outcome_;
+  }
+
+ private:
+  [[nodiscard]] std::string name() const { return version_.directory().string(); }
+
+  Result<void> check_order() {
+    const auto& present = state_.version();
+    if (!present) return {};
+    outcome_.was_known = present->number == version_.version().number;
+    if (outcome_.was_known) return {};
+    if (version_.version().number < present->number) {
+      return damaged("{}: the model has version {} already", name(), present->text);
+    }
+    if (version_.is_full() || version_.base_version()->number == present->number) return {};
+    return damaged(
+        "{}: it changes version {}, and the model has version {}: apply the versions between, or a "
+        "full version",
+        name(), version_.base_version()->text, present->text);
+  }
+
+  Result<void> check_model() const {
+    if (model_.base() != nullptr) {
+      return fail(
+          ErrorCode::ReadOnly, EROFS,
+          fmt::format("{}: has deltas on top: a weight sync changes the model itself, so name the base",
+                      model_.path().string()));
+    }
+    if (!model_.problems().empty()) {
+      return damaged("{}: is not whole: {}", model_.path().string(), model_.problems().front().message);
+    }
+    std::error_code failed;
+    const auto directory = std::filesystem::canonical(state_.model_directory(), failed);
+    for (const Shard& shard : model_.shards()) {
+      const std::filesystem::path& path = shard.archive->real_path();
+      if (path.parent_path() == directory) continue;
+      return fail(
+          ErrorCode::InvalidArgument, EOPNOTSUPP,
+          fmt::format("{}: lies in another directory than {}: one transaction cannot change both; copy "
+                      "the model to a directory of its own",
+                      path.string(), (state_.model_directory() / kSyncStateName).string()));
+    }
+    return {};
+  }
+
+  Result<void> find_tensors() {
+    std::vector<std::string> problems;
+    for (const PublishedTensor& tensor : version_.tensors()) {
+      const auto position = model_.tensors().find(tensor.name);
+      if (!position) {
+        problems.push_back(
+            fmt::format("{}: the model has no such tensor", tools::printable_name(tensor.name)));
+        continue;
+      }
+      if (version_.is_full()) {
+        if (auto why = full_mismatch(tensor, *position); !why.empty()) problems.push_back(std::move(why));
+      }
+      steps_.push_back({&tensor, *position});
+    }
+    if (version_.is_full() && problems.empty() && steps_.size() != model_.tensors().size()) {
+      problems.push_back(
+          fmt::format("it has {} tensors, and the model has {}", steps_.size(), model_.tensors().size()));
+    }
+    if (!problems.empty()) {
+      return damaged("{}: {}{}", name(), problems.front(),
+                     problems.size() == 1 ? "" : fmt::format(" (and {} more problems)", problems.size() - 1));
+    }
+    // The longest work first: no thread has to end alone with it.
+    std::ranges::stable_sort(steps_, std::ranges::greater{}, [&](const Step& step) {
+      return model_.tensors()[step.position].data.size_bytes;
+    });
+    return {};
+  }
+
+  /// Why the tensor of a full version can't take the place of the model's.
+  [[nodiscard]] std::string full_mismatch(const PublishedTensor& tensor, std::uint32_t position) const {
+    const TensorIndex& theirs = version_.shards()[tensor.shard].archive->tensors();
+    const Tensor it = theirs[*theirs.find(tensor.name)];
+    const Tensor ours = model_.tensors()[position];
+    if (it.dtype == ours.dtype && std::ranges::equal(it.shape, ours.shape)) return {};
+    return fmt::format("{}: it is {} {}, and the model's {} {}", tools::printable_name(tensor.name),
+                       name_of(it.dtype), shape_text(it.shape), name_of(ours.dtype), shape_text(ours.shape));
+  }
+
+  Result<void> begin() {
+    std::vector<TensorPlace> places;
+    for (const Step& step : steps_) places.push_back(model_.place(step.position));
+    return transaction_.begin_patches(places, [this](std::uint32_t) { return options_.commit; });
+  }
+
+  Result<void> patch_all() {
+    const unsigned threads = options_.threads == 0 ? usable_processors() : options_.threads;
+    std::mutex mutex;
+    const TensorPatcher::OnRead on_read = [&](std::uint64_t bytes) -> Result<void> {
+      if (options_.is_interrupted && options_.is_interrupted()) {
+        return fail(ErrorCode::System, EINTR, "interrupted: not changed");
+      }
+      if (!options_.on_read) return {};
+      const std::scoped_lock lock(mutex);
+      options_.on_read(bytes);
+      return {};
+    };
+    std::vector<std::unique_ptr<TensorPatcher>> patchers(threads);
+    std::atomic<std::uint64_t> changed = 0;
+    std::atomic<std::uint64_t> changed_bytes = 0;
+    auto done = run_parallel(steps_.size(), threads, [&](std::size_t index, unsigned worker) -> Result<void> {
+      auto& patcher = patchers[worker];
+      if (!patcher) {
+        patcher = std::make_unique<TensorPatcher>(model_, version_,
+                                                  options_.is_dry_run ? nullptr : &transaction_, on_read);
+      }
+      const Step& step = steps_[index];
+      auto patched = patcher->patch(*step.tensor, step.position);
+      if (!patched) {
+        return tl::unexpected(std::move(patched).error().within(
+            fmt::format("{}: {}", name(), tools::printable_name(step.tensor->name))));
+      }
+      if (*patched == TensorPatcher::Outcome::Same) return {};
+      ++changed;
+      changed_bytes += model_.tensors()[step.position].data.size_bytes;
+      return {};
+    });
+    outcome_.changed_tensors = changed;
+    outcome_.changed_bytes = changed_bytes;
+    outcome_.done_tensors = steps_.size() - changed;
+    return done;
+  }
+
+  Result<void> commit() {
+    // Every tensor was new already: no transaction is needed for the state alone.
+    if (!transaction_.has_patches()) return state_.write(version_.version());
+    const std::string text = state_.text_with(version_.version());
+    if (auto replaced = transaction_.replace_sync_state(text); !replaced) return replaced;
+    auto committed = transaction_.commit([this](std::uint32_t) { return options_.commit; },
+                                         [this](TensorPlace) -> ReaderWriterLock& { return readers_; });
+    if (!committed) return committed;
+    return state_.read();
+  }
+
+  const Model& model_;
+  const PublishedVersion& version_;
+  SyncState& state_;
+  const VersionApplyOptions& options_;
+  TransactionGroup transaction_;
+  ReaderWriterLock readers_;  // no other thread reads this model
+  std::vector<Step> steps_;
+  VersionOutcome outcome_;
+};
+
+}  // namespace
+
+Result<VersionOutcome> apply_version(const Model& model, const PublishedVersion& version, SyncState& state,
+                                     const VersionApplyOptions& options) {
+  return guard_memory([&] { return VersionApply(model, version, state, options).run(); });
+}
+
+}  // namespace stfs::sync

@@ -1,0 +1,53 @@
+// Applies a published version to a model: all tensors of all shards change in one transaction, and the
+// model's sync state with them.
+//
+// A version is applied exactly once, and that can be proved without a marker: only the checksum of each
+// tensor's new bytes is known. If the present bytes have it, the tensor is done. If the present bytes with
+// the diff have it, the diff is applied. Anything else is another base or a damaged diff, and nothing
+// changes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "core/commit/commit_options.h"
+#include "core/model/model.h"
+#include "tools/sync/published_version.h"
+#include "tools/sync/sync_state.h"
+
+namespace stfs::sync {
+
+struct VersionApplyOptions {
+  CommitOptions commit{};
+  unsigned threads = 0;  // 0: one for each processor
+  /// Checks everything and changes nothing.
+  bool is_dry_run = false;
+  /// Called with the bytes of tensors that were read since the last call, by one thread at a time.
+  std::function<void(std::uint64_t)> on_read{};
+  /// Any thread may call. True ends the work before the commit, with EINTR and nothing changed.
+  std::function<bool()> is_interrupted{};
+};
+
+struct VersionOutcome {
+  /// The state said that the model has the version: nothing was read.
+  bool was_known = false;
+  /// Tensors whose bytes have changed, and tensors that had their new bytes already.
+  std::uint64_t changed_tensors = 0;
+  std::uint64_t done_tensors = 0;
+  /// Of the changed tensors.
+  std::uint64_t changed_bytes = 0;
+};
+
+/// Applies a version. Uses several threads, and about 4 MiB of memory for each besides what the decoders
+/// take.
+/// @param model  open for writing, after `state` was locked. Without deltas, and whole.
+/// @param state  of the directory in which the model's files lie; read.
+/// @return EINVAL (InvalidArgument): the version does not follow the model's version, names tensors that the
+///   model lacks, has another base, or is damaged; the message names the version, the tensor and the reason.
+///   EOPNOTSUPP: the model's files lie in another directory than the state. EROFS: the model has deltas. The
+///   errors of a commit. After a failure the model and its state are unchanged, unless the message says that
+///   the change is committed.
+Result<VersionOutcome> apply_version(const Model& model, const PublishedVersion& version, SyncState& state,
+                                     const VersionApplyOptions& options);
+
+}  // namespace stfs::sync

@@ -1,0 +1,58 @@
+// The threads take the next index from one counter.
+#include "tools/sync/workers.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace stfs::sync {
+
+unsigned usable_processors() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (::sched_getaffinity(0, sizeof set, &set) != 0) return std::max(1U, std::thread::hardware_concurrency());
+  return static_cast<unsigned>(std::max(1, CPU_COUNT(&set)));
+}
+
+Result<void> run_parallel(std::size_t count, unsigned threads,
+                          const std::function<Result<void>(std::size_t index, unsigned worker)>& work) {
+  std::atomic<std::size_t> next = 0;
+  std::atomic<bool> has_failed = false;
+  std::mutex mutex;  // guards the members below
+  std::size_t failed_index = count;
+  std::optional<Error> why;
+  const auto serve = [&](unsigned worker) {
+    while (!has_failed) {
+      const std::size_t index = next++;
+      if (index >= count) return;
+      auto done = guard_memory([&] { return work(index, worker); });
+      if (done) continue;
+      has_failed = true;
+      const std::scoped_lock lock(mutex);
+      if (index >= failed_index) continue;
+      failed_index = index;
+      why = std::move(done).error();
+    }
+  };
+  std::vector<std::thread> others;
+  others.reserve(threads);
+  try {
+    for (unsigned worker = 1; worker < std::min<std::size_t>(threads, count); ++worker) {
+      others.emplace_back(serve, worker);
+    }
+  } catch (const std::system_error&) {  // no thread: the others do all of it
+  }
+  serve(0);
+  for (std::thread& other : others) other.join();
+  if (why) return tl::unexpected(*std::move(why));
+  return {};
+}
+
+}  // namespace stfs::sync
