@@ -44,42 +44,45 @@ std::byte* put_number(std::size_t value, std::byte* to) {
   return to;
 }
 
-/// The first position from `at` on where both differ; the size if there is none.
-std::size_t next_difference(std::span<const std::byte> before, std::span<const std::byte> after,
-                            std::size_t at) {
+std::uint64_t word_at(std::span<const std::byte> bytes, std::size_t at) {
+  std::uint64_t word = 0;
+  std::memcpy(&word, bytes.data() + at, kWordBytes);
+  return word;
+}
+
+/// Calls on_run(begin, end) for each run of differences. Short gaps belong to a run.
+template <class OnRun>
+void for_each_difference(std::span<const std::byte> before, std::span<const std::byte> after,
+                         const OnRun& on_run) {
+  std::size_t begin = 0;
+  std::size_t end = 0;  // of the last run; 0: there is none
+  const auto add = [&](std::size_t first, std::size_t behind) {
+    if (end == 0 || first > end + kJoinedGapBytes) {
+      if (end != 0) on_run(begin, end);
+      begin = first;
+    }
+    end = behind;
+  };
+  std::size_t at = 0;
   for (; at + kWordBytes <= before.size(); at += kWordBytes) {
-    std::uint64_t left = 0;
-    std::uint64_t right = 0;
-    std::memcpy(&left, before.data() + at, kWordBytes);
-    std::memcpy(&right, after.data() + at, kWordBytes);
-    if (left == right) continue;
+    std::uint64_t bits = word_at(before, at) ^ word_at(after, at);
+    if (bits == 0) continue;
     static_assert(std::endian::native == std::endian::little);
-    return at + static_cast<std::size_t>(std::countr_zero(left ^ right)) / 8;
+    const bool are_all_different = ((bits - 0x0101010101010101U) & ~bits & 0x8080808080808080U) == 0;
+    if (are_all_different) {
+      add(at, at + kWordBytes);
+      continue;
+    }
+    while (bits != 0) {
+      const auto byte = static_cast<std::size_t>(std::countr_zero(bits)) / 8;
+      add(at + byte, at + byte + 1);
+      bits &= ~(std::uint64_t{0xff} << (8 * byte));
+    }
   }
-  while (at < before.size() && before[at] == after[at]) ++at;
-  return at;
-}
-
-/// Whether no byte of two words is the same.
-bool is_all_different(const std::byte* before, const std::byte* after) {
-  std::uint64_t left = 0;
-  std::uint64_t right = 0;
-  std::memcpy(&left, before, kWordBytes);
-  std::memcpy(&right, after, kWordBytes);
-  const std::uint64_t bits = left ^ right;
-  return ((bits - 0x0101010101010101U) & ~bits & 0x8080808080808080U) == 0;
-}
-
-/// The end of the run of differences that begins at `at`. Short gaps belong to the run.
-std::size_t end_of_run(std::span<const std::byte> before, std::span<const std::byte> after, std::size_t at) {
-  std::size_t end = at + 1;
-  while (end + kWordBytes <= before.size() && is_all_different(before.data() + end, after.data() + end)) {
-    end += kWordBytes;
+  for (; at < before.size(); ++at) {
+    if (before[at] != after[at]) add(at, at + 1);
   }
-  for (std::size_t next = end; next < before.size() && next <= end + kJoinedGapBytes; ++next) {
-    if (before[next] != after[next]) end = next + 1;
-  }
-  return end;
+  if (end != 0) on_run(begin, end);
 }
 
 struct Entry {
@@ -90,7 +93,8 @@ struct Entry {
 /// Walks over entries.
 class EntryReader {
  public:
-  explicit EntryReader(std::span<const std::byte> in) : in_(in) {}
+  /// @param end  where the entry before ends in the range.
+  explicit EntryReader(std::span<const std::byte> in, std::size_t end = 0) : in_(in), end_(end) {}
 
   /// Nothing at the end, and where the entries are damaged.
   std::optional<Entry> next() {
@@ -105,6 +109,8 @@ class EntryReader {
   [[nodiscard]] bool is_at_end() const { return in_.empty(); }
   /// Where the last entry ends in the range.
   [[nodiscard]] std::size_t end() const { return end_; }
+  /// The entries that were not read.
+  [[nodiscard]] std::span<const std::byte> rest() const { return in_; }
 
  private:
   std::optional<std::size_t> number() {
@@ -120,18 +126,28 @@ class EntryReader {
   }
 
   std::span<const std::byte> in_;
-  std::size_t end_ = 0;
+  std::size_t end_;
 };
 
 }  // namespace
 
 bool encode_patch(ByteRange range, std::span<const std::byte> before, std::span<const std::byte> after,
                   std::vector<std::byte>& region) {
-  std::size_t at = next_difference(before, after, 0);
-  if (at == before.size()) return false;
   const std::size_t parts = parts_of(range);
+  const std::size_t hashes = 2 * kPartHashBytes * parts;
   // An entry is hardly longer than the bytes that it stands for, with the gap before it.
-  region.resize(2 * kPartHashBytes * parts + before.size() + before.size() / 1024 + 4 * kMostNumberBytes);
+  region.resize(hashes + before.size() + before.size() / 1024 + 4 * kMostNumberBytes);
+  std::byte* out = region.data() + hashes;
+  std::size_t last_end = 0;
+  for_each_difference(before, after, [&](std::size_t begin, std::size_t end) {
+    out = put_number(begin - last_end, out);
+    out = put_number(end - begin, out);
+    std::memcpy(out, after.data() + begin, end - begin);
+    out += end - begin;
+    last_end = end;
+  });
+  if (last_end == 0) return false;
+  region.resize(static_cast<std::size_t>(out - region.data()));
   for (std::size_t position = 0; position < parts; ++position) {
     const ByteRange part = part_of(range, position);
     const std::size_t offset = part.offset - range.offset;
@@ -139,18 +155,6 @@ bool encode_patch(ByteRange range, std::span<const std::byte> before, std::span<
     put_u64(XXH3_64bits(before.data() + offset, part.size_bytes),
             region.data() + kPartHashBytes * (parts + position));
   }
-  std::byte* out = region.data() + 2 * kPartHashBytes * parts;
-  std::size_t last_end = 0;
-  while (at < before.size()) {
-    const std::size_t end = end_of_run(before, after, at);
-    out = put_number(at - last_end, out);
-    out = put_number(end - at, out);
-    std::memcpy(out, after.data() + at, end - at);
-    out += end - at;
-    last_end = end;
-    at = next_difference(before, after, end);
-  }
-  region.resize(static_cast<std::size_t>(out - region.data()));
   return true;
 }
 
@@ -166,8 +170,17 @@ Result<BytePatch> BytePatch::decode(ByteRange range, std::span<const std::byte> 
 }
 
 void BytePatch::apply(std::span<std::byte> to, std::uint64_t offset) const {
+  apply(entries_, 0, to, offset);
+}
+
+void BytePatch::apply(const Run& run, std::span<std::byte> to) const {
+  apply(run.entries, run.end_before, to, run.range.offset);
+}
+
+void BytePatch::apply(std::span<const std::byte> from, std::size_t end_before, std::span<std::byte> to,
+                      std::uint64_t offset) const {
   const ByteRange wanted{offset, to.size()};
-  EntryReader entries(entries_);
+  EntryReader entries(from, end_before);
   while (const auto entry = entries.next()) {
     const ByteRange there{range_.offset + entry->offset, entry->bytes.size()};
     if (there.offset >= wanted.end()) return;
@@ -184,23 +197,27 @@ BytePatch::Part BytePatch::part(std::size_t position) const {
           .old_hash = u64_at(hashes_, kPartHashBytes * (parts() + position))};
 }
 
-Result<void> BytePatch::for_each_run(const std::function<Result<void>(ByteRange run)>& changed) const {
-  ByteRange run;
+Result<void> BytePatch::for_each_run(const std::function<Result<void>(const Run& run)>& changed) const {
+  Run run;
+  std::uint64_t end_block = 0;
+  const auto finish = [&] {
+    run.range = range_.intersection({run.range.offset, end_block - run.range.offset});
+    return changed(run);
+  };
   EntryReader entries(entries_);
-  while (const auto entry = entries.next()) {
+  for (bool is_first = true;; is_first = false) {
+    const std::span<const std::byte> rest = entries.rest();
+    const std::size_t end_before = entries.end();
+    const auto entry = entries.next();
+    if (!entry) return is_first ? Result<void>{} : finish();
     const std::uint64_t begin = range_.offset + entry->offset;
-    const std::uint64_t first_block = round_down_to_block(begin);
-    const std::uint64_t end = round_up_to_block(begin + entry->bytes.size());
-    if (!run.empty() && first_block <= run.end()) {
-      run.size_bytes = std::max(run.end(), end) - run.offset;
-      continue;
+    if (!is_first && round_down_to_block(begin) > end_block) {
+      if (auto done = finish(); !done) return done;
+      is_first = true;
     }
-    if (!run.empty()) {
-      if (auto done = changed(range_.intersection(run)); !done) return done;
-    }
-    run = {first_block, end - first_block};
+    if (is_first) run = {.range = {round_down_to_block(begin), 0}, .entries = rest, .end_before = end_before};
+    end_block = std::max(end_block, round_up_to_block(begin + entry->bytes.size()));
   }
-  return run.empty() ? Result<void>{} : changed(range_.intersection(run));
 }
 
 Result<BytePatch> read_patch(const File& journal, const JournalRange& range, std::vector<std::byte>& region) {

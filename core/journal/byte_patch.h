@@ -59,10 +59,20 @@ class BytePatch {
   [[nodiscard]] std::size_t parts() const { return hashes_.size() / 16; }
   [[nodiscard]] Part part(std::size_t position) const;
 
-  /// Calls `changed` for each run of parts with changed bytes, in ascending order, until it fails.
-  [[nodiscard]] Result<void> for_each_run(const std::function<Result<void>(ByteRange run)>& changed) const;
+  /// A run of parts with changed bytes.
+  struct Run {
+    ByteRange range;                     // in the archive
+    std::span<const std::byte> entries;  // from its first one on
+    std::size_t end_before = 0;          // where the entry before ends in the patch's range
+  };
+  /// Calls `changed` for each run in ascending order, until it fails.
+  [[nodiscard]] Result<void> for_each_run(const std::function<Result<void>(const Run& run)>& changed) const;
+  /// As apply(), to the content of a run.
+  void apply(const Run& run, std::span<std::byte> to) const;
 
  private:
+  void apply(std::span<const std::byte> entries, std::size_t end_before, std::span<std::byte> to,
+             std::uint64_t offset) const;
   BytePatch(ByteRange range, std::span<const std::byte> hashes, std::span<const std::byte> entries)
       : range_(range), hashes_(hashes), entries_(entries) {}
 

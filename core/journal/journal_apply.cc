@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <array>
+#include <mutex>
 #include <vector>
 
+#include "core/base/parallel.h"
 #include "core/journal/byte_patch.h"
 #include "core/storage/writeback.h"
 
@@ -46,43 +48,58 @@ Result<void> write_blocks(File& archive, const File& journal, const JournalRange
   return copy_range(archive, journal, rest, from, writeback, on_bytes);
 }
 
-/// Patches the blocks with changed bytes, and writes no others.
+/// Patches the blocks with changed bytes, and writes no others. Used by one thread.
 class Patcher {
  public:
-  Patcher(File& archive, const File& journal, Writeback& writeback)
-      : archive_(archive), journal_(journal), writeback_(writeback) {}
-
-  Result<void> apply(const JournalRange& range) {
-    auto patch = read_patch(journal_, range, region_);
+  Result<void> apply(File& archive, const File& journal, const JournalRange& range, Writeback& writeback) {
+    auto patch = read_patch(journal, range, region_);
     if (!patch) return pass_on(std::move(patch));
-    return patch->for_each_run([&](ByteRange run) -> Result<void> {
-      bytes_.resize(static_cast<std::size_t>(run.size_bytes));
-      if (auto read = archive_.read(bytes_, run.offset); !read) return read;
-      patch->apply(bytes_, run.offset);
-      if (auto written = archive_.write(bytes_, run.offset); !written) return written;
-      writeback_.follow(archive_, run);
+    return patch->for_each_run([&](const BytePatch::Run& run) -> Result<void> {
+      bytes_.resize(static_cast<std::size_t>(run.range.size_bytes));
+      if (auto read = archive.read(bytes_, run.range.offset); !read) return read;
+      patch->apply(run, bytes_);
+      if (auto written = archive.write(bytes_, run.range.offset); !written) return written;
+      writeback.follow(archive, run.range);
       return {};
     });
   }
 
  private:
-  File& archive_;
-  const File& journal_;
-  Writeback& writeback_;
   std::vector<std::byte> region_;
   std::vector<std::byte> bytes_;
 };
+
+/// Decoding patches takes longer than writing them: several threads share the work where there is much.
+Result<void> apply_patches(File& archive, const File& journal, std::span<const JournalRange> ranges,
+                           Writeback& writeback, const OnBytes& on_bytes) {
+  constexpr std::size_t kParallelFrom = 16;  // patches
+  const unsigned threads = ranges.size() < kParallelFrom ? 1 : usable_processors();
+  std::vector<Patcher> patchers(threads);
+  std::mutex mutex;
+  return run_parallel(ranges.size(), threads, [&](std::size_t at, unsigned worker) -> Result<void> {
+    if (auto done = patchers[worker].apply(archive, journal, ranges[at], writeback); !done) return done;
+    if (!on_bytes) return {};
+    const std::scoped_lock lock(mutex);
+    on_bytes(ranges[at].archive.size_bytes);
+    return {};
+  });
+}
 
 Result<void> apply_blocks(File& archive, const File& journal, std::span<const JournalRange> ranges,
                           const OnBytes& on_bytes) {
   bool can_clone = true;
   Writeback writeback;
-  Patcher patcher(archive, journal, writeback);
-  for (const JournalRange& range : ranges) {
-    auto done = range.is_patch() ? patcher.apply(range)
-                                 : write_blocks(archive, journal, range, can_clone, writeback, on_bytes);
+  for (std::size_t at = 0; at < ranges.size();) {
+    if (!ranges[at].is_patch()) {
+      auto done = write_blocks(archive, journal, ranges[at++], can_clone, writeback, on_bytes);
+      if (!done) return done;
+      continue;
+    }
+    std::size_t end = at;
+    while (end < ranges.size() && ranges[end].is_patch()) ++end;
+    auto done = apply_patches(archive, journal, ranges.subspan(at, end - at), writeback, on_bytes);
     if (!done) return done;
-    if (range.is_patch() && on_bytes) on_bytes(range.archive.size_bytes);
+    at = end;
   }
   return {};
 }

@@ -4,19 +4,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <map>
-#include <system_error>
-#include <thread>
 #include <utility>
 
+#include "core/base/parallel.h"
 #include "core/model/model.h"
 
 namespace stfs {
 namespace {
 
 // Headers are in the page cache or must come from a disk. More threads than cores help in the second case.
-constexpr std::size_t kMostThreads = 8;
+constexpr unsigned kMostThreads = 8;
 
 void open_shard(Shard& shard, Access access, Storage& storage, Io io) {
   shard.before = identity_at(shard.path, storage);
@@ -67,20 +65,12 @@ Result<std::vector<Shard>> open_shards(const std::filesystem::path& directory,
   shards.reserve(names.size());
   for (const std::string& name : names) shards.push_back({.path = directory / name});
 
-  std::atomic<std::size_t> next = 0;
-  const auto work = [&] {
-    for (std::size_t at = next++; at < shards.size(); at = next++)
-      open_shard(shards[at], options.access, *options.storage, options.io);
-  };
-  std::vector<std::thread> threads;
-  threads.reserve(kMostThreads);
-  const std::size_t most_threads = options.uses_threads ? std::min(kMostThreads, shards.size()) : 1;
-  try {
-    while (threads.size() + 1 < most_threads) threads.emplace_back(work);
-  } catch (const std::system_error&) {  // go on with fewer threads
-  }
-  work();
-  for (std::thread& thread : threads) thread.join();
+  auto opened = run_parallel(shards.size(), options.uses_threads ? kMostThreads : 1,
+                             [&](std::size_t at, unsigned) -> Result<void> {
+                               open_shard(shards[at], options.access, *options.storage, options.io);
+                               return {};
+                             });
+  if (!opened) return pass_on(std::move(opened));
 
   for (Shard& shard : shards) {
     if (!shard.failure) continue;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cstring>
 #include <utility>
 
 #include "tools/sync/damage.h"
@@ -22,23 +23,16 @@ static_assert(std::endian::native == std::endian::little, "positions are read as
 
 /// XORs `diff` into `bytes`, of the same size. @return whether any byte of `diff` is not zero.
 bool xor_into(std::span<std::byte> bytes, std::span<const std::byte> diff) {
-  // Loops over a constant number of bytes that overlap nothing become vectors at -O2 too.
-  constexpr std::size_t kBlockBytes = 64;
-  std::array<std::byte, kBlockBytes> any{};
-  std::byte* __restrict to = bytes.data();
-  const std::byte* __restrict from = diff.data();
-  std::size_t left = bytes.size();
-  for (; left >= kBlockBytes; left -= kBlockBytes, to += kBlockBytes, from += kBlockBytes) {
-    for (std::size_t at = 0; at < kBlockBytes; ++at) {
-      any[at] |= from[at];
-      to[at] ^= from[at];
-    }
+  if (std::ranges::all_of(diff, [](std::byte byte) { return byte == std::byte{}; })) return false;
+  std::size_t at = 0;
+  for (std::uint64_t word = 0, bits = 0; at + sizeof word <= bytes.size(); at += sizeof word) {
+    std::memcpy(&word, bytes.data() + at, sizeof word);
+    std::memcpy(&bits, diff.data() + at, sizeof bits);
+    word ^= bits;
+    std::memcpy(bytes.data() + at, &word, sizeof word);
   }
-  for (std::size_t at = 0; at < left; ++at) {
-    any[at] |= from[at];
-    to[at] ^= from[at];
-  }
-  return std::ranges::any_of(any, [](std::byte byte) { return byte != std::byte{}; });
+  for (; at < bytes.size(); ++at) bytes[at] ^= diff[at];
+  return true;
 }
 
 }  // namespace

@@ -62,11 +62,12 @@ Result<void> TensorPatcher::stage(std::uint32_t position, ByteRange place, bool&
   after_.resize(before_.size());
   bool differs = false;
   const std::uint64_t begin = place.offset - model_.file_range(position).offset;
+  if (auto got = model_.archive_of(position).read_through(before_, place.offset); !got) return got;
+  if (auto goes_on = on_read_(place.size_bytes); !goes_on) return goes_on;
   for (std::uint64_t at = 0; at < place.size_bytes; at += kDecodedBytes) {
     const std::size_t size = static_cast<std::size_t>(std::min(kDecodedBytes, place.size_bytes - at));
     const auto old_bytes = std::span(before_).subspan(static_cast<std::size_t>(at), size);
     const auto new_bytes = std::span(after_).subspan(static_cast<std::size_t>(at), size);
-    if (auto got = read(position, place.offset + at, old_bytes); !got) return got;
     std::ranges::copy(old_bytes, new_bytes.begin());
     auto made = make_new(new_bytes, begin + at);
     if (!made) return pass_on(std::move(made));
@@ -86,11 +87,6 @@ Result<bool> TensorPatcher::make_new(std::span<std::byte> piece, std::uint64_t o
     return pass_on(std::move(read));
   }
   return std::memcmp(old.data(), piece.data(), piece.size()) != 0;
-}
-
-Result<void> TensorPatcher::read(std::uint32_t position, std::uint64_t file_offset, std::span<std::byte> to) {
-  if (auto got = model_.archive_of(position).read_through(to, file_offset); !got) return got;
-  return on_read_(to.size());
 }
 
 Result<bool> TensorPatcher::is_done(const PublishedTensor& tensor, std::uint32_t position) {

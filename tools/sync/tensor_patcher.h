@@ -39,7 +39,6 @@ class TensorPatcher {
   /// Turns the next piece of old bytes into new ones. Returns whether they differ.
   Result<bool> make_new(std::span<std::byte> piece, std::uint64_t offset);
   Result<void> stage(std::uint32_t position, ByteRange place, bool& has_changed);
-  Result<void> read(std::uint32_t position, std::uint64_t file_offset, std::span<std::byte> to);
   /// Whether the tensor's present bytes have the checksum.
   Result<bool> is_done(const PublishedTensor& tensor, std::uint32_t position);
 

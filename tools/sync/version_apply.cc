@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/parallel.h"
 #include "core/model/transaction_group.h"
 #include "tools/sync/damage.h"
 #include "tools/sync/tensor_patcher.h"
-#include "tools/sync/workers.h"
 #include "tools/text/printable.h"
 
 namespace stfs::sync {

@@ -1,5 +1,5 @@
 // The threads take the next index from one counter.
-#include "tools/sync/workers.h"
+#include "core/base/parallel.h"
 
 #include <sched.h>
 
@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace stfs::sync {
+namespace stfs {
 
 unsigned usable_processors() {
   cpu_set_t set;
@@ -55,4 +55,4 @@ Result<void> run_parallel(std::size_t count, unsigned threads,
   return {};
 }
 
-}  // namespace stfs::sync
+}  // namespace stfs

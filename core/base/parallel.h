@@ -6,7 +6,7 @@
 
 #include "core/base/error.h"
 
-namespace stfs::sync {
+namespace stfs {
 
 /// The number of processors that this process may use, at least 1.
 unsigned usable_processors();
@@ -18,4 +18,4 @@ unsigned usable_processors();
 Result<void> run_parallel(std::size_t count, unsigned threads,
                           const std::function<Result<void>(std::size_t index, unsigned worker)>& work);
 
-}  // namespace stfs::sync
+}  // namespace stfs
