@@ -20,7 +20,9 @@
 namespace stfs::sync {
 namespace {
 
-constexpr std::uint64_t kMostStateBytes = 1 << 20;
+constexpr std::uint64_t kMostStateBytes = 64 << 20;
+constexpr const char* kSince = "changed_since";
+constexpr const char* kChanged = "changed";
 constexpr std::chrono::milliseconds kPause{20};
 
 std::filesystem::path state_path(const std::filesystem::path& directory) {
@@ -65,6 +67,19 @@ Result<std::optional<VersionNumber>> read_sync_state(const std::filesystem::path
   return version_in(*text, path);
 }
 
+std::optional<SyncChanges> read_sync_changes(const std::filesystem::path& directory) {
+  const auto text = read_state_text(state_path(directory));
+  if (!text || text->empty()) return std::nullopt;
+  const tools::Json document = tools::parse_json(*text);
+  if (!document.is_object() || !document.contains(kSince) || !document.contains(kChanged))
+    return std::nullopt;
+  const tools::Json& since = document[kSince];
+  const tools::Json& names = document[kChanged];
+  const auto is_text = [](const tools::Json& name) { return name.is_string(); };
+  if (!since.is_string() || !names.is_array() || !std::ranges::all_of(names, is_text)) return std::nullopt;
+  return SyncChanges{since.get<std::string>(), names.get<std::vector<std::string>>()};
+}
+
 Result<SyncState> SyncState::lock(const std::filesystem::path& directory,
                                   std::chrono::milliseconds patience) {
   SyncState state(state_path(directory).parent_path());
@@ -107,14 +122,21 @@ Result<void> SyncState::read() {
   return {};
 }
 
-std::string SyncState::text_with(const VersionNumber& version) const {
+std::string SyncState::text_with(const VersionNumber& version,
+                                 const std::optional<SyncChanges>& changes) const {
   tools::Json document = text_.empty() ? tools::Json::object() : tools::parse_json(text_);
   document["version"] = version.text;
+  document.erase(kSince);
+  document.erase(kChanged);
+  if (changes) {
+    document[kSince] = changes->since;
+    document[kChanged] = changes->tensors;
+  }
   return tools::json_line(document) + "\n";
 }
 
 Result<void> SyncState::write(const VersionNumber& version) {
-  const std::string text = text_with(version);
+  const std::string text = text_with(version, {});
   auto file = NewFile::create(state_path(directory_.parent_path()), true);
   if (!file) return pass_on(std::move(file));
   if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;

@@ -1,11 +1,15 @@
 // What a host knows of a model's weight sync: the directory .weight_sync beside the model, with a lock file
 // and state.json, {"version": "000041"}. SGLang's receiver uses the same files in the same way.
+//
+// This program adds "changed_since" and "changed" where it knows which tensors a version has changed: the
+// version before, and their names. A writer that does not know these members writes the file without them.
 #pragma once
 
 #include <chrono>
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
@@ -17,6 +21,14 @@ namespace stfs::sync {
 /// InvalidArgument (EINVAL): state.json is damaged; the message says what to do.
 /// @param directory  the model's.
 Result<std::optional<VersionNumber>> read_sync_state(const std::filesystem::path& directory);
+
+/// What the last version has changed, for followers that have the version before.
+struct SyncChanges {
+  std::string since;  // the version before
+  std::vector<std::string> tensors;
+};
+/// Reads the changes that led to the version in state.json. Nothing if the file does not say it.
+std::optional<SyncChanges> read_sync_changes(const std::filesystem::path& directory);
 
 /// Holds the lock, under which alone versions are applied. Move-only. The lock ends with the object or the
 /// process. First take the lock, then open the model, then read: a commit that the last receiver could not
@@ -37,7 +49,9 @@ class SyncState {
   /// The version that the model has. Nothing if no version was ever applied.
   [[nodiscard]] const std::optional<VersionNumber>& version() const { return version_; }
   /// The text of state.json with another version. All other members stay as they are.
-  [[nodiscard]] std::string text_with(const VersionNumber& version) const;
+  /// @param changes  nothing: any tensor may have changed.
+  [[nodiscard]] std::string text_with(const VersionNumber& version,
+                                      const std::optional<SyncChanges>& changes) const;
   /// Replaces state.json, whole or not at all. On stable storage when it returns.
   Result<void> write(const VersionNumber& version);
 

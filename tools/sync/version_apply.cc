@@ -4,10 +4,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -148,8 +148,6 @@ class VersionApply {
       return {};
     };
     std::vector<std::unique_ptr<TensorPatcher>> patchers(threads);
-    std::atomic<std::uint64_t> changed = 0;
-    std::atomic<std::uint64_t> changed_bytes = 0;
     auto done = run_parallel(steps_.size(), threads, [&](std::size_t index, unsigned worker) -> Result<void> {
       auto& patcher = patchers[worker];
       if (!patcher) {
@@ -163,25 +161,32 @@ class VersionApply {
             fmt::format("{}: {}", name(), tools::printable_name(step.tensor->name))));
       }
       if (*patched == TensorPatcher::Outcome::Same) return {};
-      ++changed;
-      changed_bytes += model_.tensors()[step.position].data.size_bytes;
+      const std::scoped_lock lock(mutex);
+      changed_.emplace_back(step.tensor->name);
+      outcome_.changed_bytes += model_.tensors()[step.position].data.size_bytes;
       return {};
     });
-    outcome_.changed_tensors = changed;
-    outcome_.changed_bytes = changed_bytes;
-    outcome_.done_tensors = steps_.size() - changed;
+    outcome_.changed_tensors = changed_.size();
+    outcome_.done_tensors = steps_.size() - changed_.size();
     return done;
   }
 
   Result<void> commit() {
     // Every tensor was new already: no transaction is needed for the state alone.
     if (!transaction_.has_patches()) return state_.write(version_.version());
-    const std::string text = state_.text_with(version_.version());
+    const std::string text = state_.text_with(version_.version(), changes());
     if (auto replaced = transaction_.replace_sync_state(text); !replaced) return replaced;
     auto committed = transaction_.commit([this](std::uint32_t) { return options_.commit; },
                                          [this](TensorPlace) -> ReaderWriterLock& { return readers_; });
     if (!committed) return committed;
     return state_.read();
+  }
+
+  /// Which tensors change, if that is known and worth telling.
+  [[nodiscard]] std::optional<SyncChanges> changes() {
+    if (version_.is_full() || changed_.size() > model_.tensors().size() / 2) return std::nullopt;
+    std::ranges::sort(changed_);
+    return SyncChanges{.since = version_.base_version()->text, .tensors = std::move(changed_)};
   }
 
   const Model& model_;
@@ -191,6 +196,7 @@ class VersionApply {
   TransactionGroup transaction_;
   ReaderWriterLock readers_;  // no other thread reads this model
   std::vector<Step> steps_;
+  std::vector<std::string> changed_;  // names
   VersionOutcome outcome_;
 };
 
