@@ -22,6 +22,7 @@ int main(int argc, char** argv) {
       Verb{"diff", "compare two models tensor by tensor", diff},
       Verb{"put", "change or add one tensor: from bytes, a .npy file or another archive", put},
       Verb{"apply", "change all tensors of a delta at once, or none", apply},
+      Verb{"pull", "apply the versions that training has published", pull},
       Verb{"rm", "delete tensors, in place", rm},
       Verb{"mv", "rename tensors, in place", mv},
       Verb{"set", "change metadata, or the dtype and shape of a tensor, in place", set},

@@ -41,6 +41,7 @@ int rm(const Arguments& arguments, Streams& streams);
 int mv(const Arguments& arguments, Streams& streams);
 int set(const Arguments& arguments, Streams& streams);
 int apply(const Arguments& arguments, Streams& streams);
+int pull(const Arguments& arguments, Streams& streams);
 int commit(const Arguments& arguments, Streams& streams);
 int compact(const Arguments& arguments, Streams& streams);
 int repack(const Arguments& arguments, Streams& streams);

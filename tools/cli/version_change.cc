@@ -15,6 +15,7 @@
 #include "tools/cli/interrupt.h"
 #include "tools/cli/progress.h"
 #include "tools/sync/published_version.h"
+#include "tools/sync/pull.h"
 #include "tools/sync/sync_state.h"
 #include "tools/sync/version_apply.h"
 #include "tools/sync/version_metadata.h"
@@ -26,15 +27,6 @@
 
 namespace stfs::tools {
 namespace {
-
-std::uint64_t size_of(const sync::PublishedVersion& version, const Model& model) {
-  std::uint64_t size_bytes = 0;
-  for (const sync::PublishedTensor& tensor : version.tensors()) {
-    const auto position = model.tensors().find(tensor.name);
-    if (position) size_bytes += model.tensors()[*position].data.size_bytes;
-  }
-  return size_bytes;
-}
 
 void print_text(const VersionChange& change, const sync::PublishedVersion& version,
                 const sync::VersionOutcome& outcome, std::ostream& out) {
@@ -63,13 +55,6 @@ void print_json(const VersionChange& change, const Model& model, const sync::Pub
   document["changed_bytes"] = outcome.changed_bytes;
   document["done_tensors"] = outcome.done_tensors;
   write_json(document, out);
-}
-
-/// The directory in which the model's files lie.
-std::filesystem::path directory_of(const std::filesystem::path& archive) {
-  std::error_code failed;
-  if (std::filesystem::is_directory(archive, failed)) return archive;
-  return archive.has_parent_path() ? archive.parent_path() : std::filesystem::path(".");
 }
 
 Result<TargetPath> locate_model(const VersionChange& change) {
@@ -106,7 +91,7 @@ int apply_published(const VersionChange& change, Streams& streams) {
   if (!version) return report_failure(streams, version.error().message);
   const auto located = locate_model(change);
   if (!located) return report_failure(streams, located.error().message);
-  const std::filesystem::path directory = directory_of(located->archive);
+  const std::filesystem::path directory = sync::directory_of_model(change.target);
   sync::VersionApplyOptions options;
   options.commit = commit_options_of(change.options);
   options.threads = static_cast<unsigned>(change.threads);
@@ -122,7 +107,7 @@ int apply_published(const VersionChange& change, Streams& streams) {
   if (auto read = state->read(); !read) return report_failure(streams, read.error().message);
 
   const InterruptGuard guard;
-  std::optional<Progress> progress(std::in_place, streams, size_of(*version, model));
+  std::optional<Progress> progress(std::in_place, streams, sync::read_bytes(*version, model));
   options.on_read = [&](std::uint64_t bytes) { progress->advance(bytes); };
   options.is_interrupted = [] { return interrupted(); };
   const auto outcome = sync::apply_version(model, *version, *state, options);

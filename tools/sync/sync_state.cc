@@ -135,6 +135,15 @@ std::string SyncState::text_with(const VersionNumber& version,
   return tools::json_line(document) + "\n";
 }
 
+Result<void> SyncState::remove() {
+  Storage& storage = system_storage();
+  auto removed = storage.remove(state_path(directory_.parent_path()));
+  if (!removed && removed.error().errno_value != ENOENT) return removed;
+  text_.clear();
+  version_.reset();
+  return storage.sync_directory(directory_);
+}
+
 Result<void> SyncState::write(const VersionNumber& version) {
   const std::string text = text_with(version, {});
   auto file = NewFile::create(state_path(directory_.parent_path()), true);

@@ -54,6 +54,8 @@ class SyncState {
                                       const std::optional<SyncChanges>& changes) const;
   /// Replaces state.json, whole or not at all. On stable storage when it returns.
   Result<void> write(const VersionNumber& version);
+  /// Removes state.json, durably: the model's version is not known from now on.
+  Result<void> remove();
 
  private:
   explicit SyncState(std::filesystem::path directory) : directory_(std::move(directory)) {}

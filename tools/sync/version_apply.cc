@@ -28,6 +28,16 @@ struct Step {
   std::uint32_t position = 0;
 };
 
+/// Why the tensor of a full version can't take the place of the model's; empty if it can.
+std::string full_mismatch(const PublishedVersion& version, const PublishedTensor& tensor,
+                          const Tensor& ours) {
+  const TensorIndex& theirs = version.shards()[tensor.shard].archive->tensors();
+  const Tensor it = theirs[*theirs.find(tensor.name)];
+  if (it.dtype == ours.dtype && std::ranges::equal(it.shape, ours.shape)) return {};
+  return fmt::format("{}: it is {} {}, and the model's {} {}", tools::printable_name(tensor.name),
+                     name_of(it.dtype), shape_text(it.shape), name_of(ours.dtype), shape_text(ours.shape));
+}
+
 class VersionApply {
  public:
   VersionApply(const Model& model, const PublishedVersion& version, SyncState& state,
@@ -100,7 +110,8 @@ class VersionApply {
         continue;
       }
       if (version_.is_full()) {
-        if (auto why = full_mismatch(tensor, *position); !why.empty()) problems.push_back(std::move(why));
+        if (auto why = full_mismatch(version_, tensor, model_.tensors()[*position]); !why.empty())
+          problems.push_back(std::move(why));
       }
       steps_.push_back({&tensor, *position});
     }
@@ -117,16 +128,6 @@ class VersionApply {
       return model_.tensors()[step.position].data.size_bytes;
     });
     return {};
-  }
-
-  /// Why the tensor of a full version can't take the place of the model's.
-  [[nodiscard]] std::string full_mismatch(const PublishedTensor& tensor, std::uint32_t position) const {
-    const TensorIndex& theirs = version_.shards()[tensor.shard].archive->tensors();
-    const Tensor it = theirs[*theirs.find(tensor.name)];
-    const Tensor ours = model_.tensors()[position];
-    if (it.dtype == ours.dtype && std::ranges::equal(it.shape, ours.shape)) return {};
-    return fmt::format("{}: it is {} {}, and the model's {} {}", tools::printable_name(tensor.name),
-                       name_of(it.dtype), shape_text(it.shape), name_of(ours.dtype), shape_text(ours.shape));
   }
 
   Result<void> begin() {
@@ -201,6 +202,23 @@ class VersionApply {
 };
 
 }  // namespace
+
+bool has_same_tensors(const PublishedVersion& version, const Model& model) {
+  return version.tensors().size() == model.tensors().size() &&
+         std::ranges::all_of(version.tensors(), [&](const PublishedTensor& tensor) {
+           const auto position = model.tensors().find(tensor.name);
+           return position && full_mismatch(version, tensor, model.tensors()[*position]).empty();
+         });
+}
+
+std::uint64_t read_bytes(const PublishedVersion& version, const Model& model) {
+  std::uint64_t total = 0;
+  for (const PublishedTensor& tensor : version.tensors()) {
+    const auto position = model.tensors().find(tensor.name);
+    if (position) total += model.tensors()[*position].data.size_bytes;
+  }
+  return total;
+}
 
 Result<VersionOutcome> apply_version(const Model& model, const PublishedVersion& version, SyncState& state,
                                      const VersionApplyOptions& options) {

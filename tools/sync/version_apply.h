@@ -38,6 +38,12 @@ struct VersionOutcome {
   std::uint64_t changed_bytes = 0;
 };
 
+/// Whether a full version has exactly the model's tensors, with their dtypes and shapes.
+bool has_same_tensors(const PublishedVersion& version, const Model& model);
+
+/// The bytes of the model's tensors that a version has diffs for: apply_version() reads them.
+std::uint64_t read_bytes(const PublishedVersion& version, const Model& model);
+
 /// Applies a version. Uses several threads, and about 4 MiB of memory for each besides what the decoders
 /// take.
 /// @param model  open for writing, after `state` was locked. Without deltas, and whole.

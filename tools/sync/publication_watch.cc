@@ -1,0 +1,50 @@
+// One inotify descriptor for the directory and the newest versions.
+#include "tools/sync/publication_watch.h"
+
+#include <poll.h>
+#include <sys/inotify.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "tools/sync/publication.h"
+
+namespace stfs::sync {
+namespace {
+
+constexpr std::uint32_t kEvents = IN_CREATE | IN_MOVED_TO | IN_CLOSE_WRITE | IN_DELETE | IN_MOVED_FROM;
+constexpr std::size_t kWatchedVersions = 4;
+
+}  // namespace
+
+PublicationWatch::PublicationWatch(std::filesystem::path directory)
+    : directory_(std::move(directory)), inotify_(::inotify_init1(IN_CLOEXEC | IN_NONBLOCK)) {
+  if (inotify_) ::inotify_add_watch(inotify_.get(), directory_.c_str(), kEvents);
+  watch_newest();
+}
+
+void PublicationWatch::watch_newest() {
+  if (!inotify_) return;
+  const auto publication = Publication::look(directory_);
+  if (!publication) return;
+  const auto& versions = publication->versions();
+  for (std::size_t at = versions.size() - std::min(kWatchedVersions, versions.size()); at < versions.size();
+       ++at) {
+    // A directory that is watched already keeps its watch, and its watch ends with it.
+    ::inotify_add_watch(inotify_.get(), publication->path_of(versions[at]).c_str(), kEvents);
+  }
+}
+
+void PublicationWatch::wait(std::chrono::milliseconds interval) {
+  pollfd waits{.fd = inotify_ ? inotify_.get() : -1, .events = POLLIN, .revents = 0};
+  if (::poll(&waits, 1, static_cast<int>(interval.count())) <= 0) return;
+  std::array<char, 4096> events;
+  while (::read(inotify_.get(), events.data(), events.size()) > 0) {
+  }
+  watch_newest();
+}
+
+}  // namespace stfs::sync

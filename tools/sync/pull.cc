@@ -1,0 +1,157 @@
+// Finds the way, then takes its steps. The model is opened anew for each, so that it is never stale.
+#include "tools/sync/pull.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "core/model/model.h"
+#include "tools/sync/seeding.h"
+#include "tools/target/target.h"
+
+namespace stfs::sync {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kMostWithdrawals = 100;  // in a row
+
+class Pull {
+ public:
+  Pull(const std::filesystem::path& model, const std::filesystem::path& published, const PullOptions& options)
+      : model_(model), directory_(directory_of_model(model)), published_(published), options_(options) {}
+
+  Result<std::optional<VersionNumber>> run() {
+    if (auto made = make_directory(); !made) return pass_on(std::move(made));
+    for (int withdrawals = 0;;) {
+      auto done = take_way();
+      if (done) return done;
+      const bool is_gone = says_gone(done.error()) && withdrawals < kMostWithdrawals && was_withdrawn();
+      if (!is_gone) return done;
+      ++withdrawals;
+      auto told = tell({.kind = PullEvent::Kind::Withdrawn, .version = {}, .why = done.error().message});
+      if (!told) return pass_on(std::move(told));
+    }
+  }
+
+ private:
+  Result<void> tell(const PullEvent& event) const {
+    return options_.on_event ? options_.on_event(event) : Result<void>{};
+  }
+
+  Result<void> make_directory() const {
+    std::error_code failed;
+    if (std::filesystem::exists(directory_, failed)) return {};
+    std::filesystem::create_directories(directory_, failed);
+    if (failed) return fail_system(failed.value(), directory_.string(), "make the directory");
+    return {};
+  }
+
+  Result<std::optional<VersionNumber>> take_way() {
+    auto state = SyncState::lock(directory_, options_.apply.commit.lock_patience);
+    if (!state) return pass_on(std::move(state));
+    // What a killed receiver could not finish is finished now, and with it the state.
+    if (has_model(directory_)) {
+      auto opened = open_model();
+      if (!opened) return pass_on(std::move(opened));
+    }
+    if (auto read = state->read(); !read) return pass_on(std::move(read));
+    auto publication = Publication::look(published_);
+    if (!publication) return pass_on(std::move(publication));
+    seen_ = publication->versions();
+    std::optional<std::uint64_t> present;
+    if (state->version()) present = state->version()->number;
+    if (present && options_.target && *options_.target < *present) {
+      return fail(ErrorCode::InvalidArgument, EINVAL,
+                  fmt::format("{}: the model has version {} already, which is newer than {}", model_.string(),
+                              state->version()->text, version_text(*options_.target)));
+    }
+    auto way = publication->way(present, options_.target);
+    if (!way) return pass_on(std::move(way));
+    for (const PublishedVersion& version : way->versions) {
+      if (auto done = take_step(version, *state); !done) return pass_on(std::move(done));
+    }
+    if (way->unfinished) {
+      auto told = tell({.kind = PullEvent::Kind::Unfinished, .version = {}, .why = way->unfinished->message});
+      if (!told) return pass_on(std::move(told));
+    }
+    return state->version();
+  }
+
+  /// Whether a version that the last look has found is gone.
+  [[nodiscard]] bool was_withdrawn() const {
+    const auto now = Publication::look(published_);
+    return now && !std::ranges::includes(now->versions(), seen_);
+  }
+
+  Result<std::unique_ptr<Model>> open_model() const {
+    auto located = tools::locate_target(model_, tools::Use::Change);
+    if (!located) return pass_on(std::move(located));
+    auto target = tools::open_located(*located, model_, {.access = Access::ReadWrite});
+    if (!target) return pass_on(std::move(target));
+    return std::move(target->model);
+  }
+
+  Result<void> take_step(const PublishedVersion& version, SyncState& state) const {
+    const auto begin = Clock::now();
+    PullEvent event{.kind = PullEvent::Kind::Applied, .version = version.version().text, .why = {}};
+    if (version.is_full() && !takes_patches(version)) {
+      event.kind = PullEvent::Kind::Seeded;
+      const auto on_bytes = [&](std::uint64_t bytes) -> Result<void> {
+        if (options_.apply.is_interrupted && options_.apply.is_interrupted()) {
+          return fail(ErrorCode::System, EINTR, "interrupted: the model is not whole yet: pull again");
+        }
+        if (options_.apply.on_read) options_.apply.on_read(bytes);
+        return {};
+      };
+      if (options_.on_begin) options_.on_begin(seeded_bytes(version));
+      if (auto seeded = seed_model(version, state, on_bytes); !seeded) return seeded;
+    } else {
+      auto model = open_model();
+      if (!model) return pass_on(std::move(model));
+      if (options_.on_open) options_.on_open(**model);
+      if (options_.on_begin) options_.on_begin(read_bytes(version, **model));
+      if (version.base_version()) event.base_version = version.base_version()->text;
+      auto outcome = apply_version(**model, version, state, options_.apply);
+      if (!outcome) return pass_on(std::move(outcome));
+      event.outcome = *outcome;
+    }
+    event.took = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - begin);
+    return tell(event);
+  }
+
+  /// Whether a full version has the tensors of the model that is there, so that they can change in place.
+  [[nodiscard]] bool takes_patches(const PublishedVersion& version) const {
+    if (!has_model(directory_)) return false;
+    const auto model = open_model();
+    return model && (*model)->problems().empty() && has_same_tensors(version, **model);
+  }
+
+  const std::filesystem::path model_;
+  const std::filesystem::path directory_;
+  const std::filesystem::path published_;
+  const PullOptions& options_;
+  std::vector<std::uint64_t> seen_;
+};
+
+}  // namespace
+
+std::filesystem::path directory_of_model(const std::filesystem::path& model) {
+  const auto located = tools::locate_target(model, tools::Use::Change);
+  const std::filesystem::path& path = located ? located->archive : model;
+  std::error_code failed;
+  const bool is_file =
+      located ? !std::filesystem::is_directory(path, failed) : std::filesystem::is_regular_file(path, failed);
+  if (!is_file) return path;
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+Result<std::optional<VersionNumber>> pull(const std::filesystem::path& model,
+                                          const std::filesystem::path& published,
+                                          const PullOptions& options) {
+  return guard_memory([&] { return Pull(model, published, options).run(); });
+}
+
+}  // namespace stfs::sync

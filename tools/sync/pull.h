@@ -1,0 +1,58 @@
+// Brings a model up to a published version, one version after the other, each whole or not at all.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/commit/commit_options.h"
+#include "tools/sync/publication.h"
+#include "tools/sync/version_apply.h"
+
+namespace stfs::sync {
+
+/// One thing that a pull has done or found.
+struct PullEvent {
+  enum class Kind : std::uint8_t {
+    Applied,     // the model has `version` now
+    Seeded,      // ... a full one, whose files were copied
+    Unfinished,  // a newer version is not whole yet; `why` says what lacks
+    Withdrawn,   // a version went away while it was read; the pull begins again
+  };
+  Kind kind = Kind::Applied;
+  std::string version;                        // "000042"; empty if it is not known
+  std::optional<std::string> base_version{};  // of Applied; nothing for a full version
+  VersionOutcome outcome{};                   // of Applied
+  std::chrono::milliseconds took{};           // of Applied and Seeded
+  std::string why;
+};
+
+struct PullOptions {
+  VersionApplyOptions apply{};
+  std::optional<std::uint64_t> target{};  // nothing: the newest version that is whole
+  /// Called with each event. An error ends the pull; what was applied stays applied.
+  std::function<Result<void>(const PullEvent& event)> on_event{};
+  /// Called before a version is applied, with the bytes that apply.on_read will count.
+  std::function<void(std::uint64_t total_bytes)> on_begin{};
+  /// Called with the model's files once they are open, before a version is applied.
+  std::function<void(const Model& model)> on_open{};
+};
+
+/// Does one pull: looks for versions, applies what is missing, returns.
+/// @param model      an archive, an index or a directory. A directory that does not exist is made and seeded.
+/// @param published  the directory of the versions.
+/// @return the model's version afterwards; nothing if it has none and nothing is published. EAGAIN
+///   (is_unfinished): the target is not whole yet. The errors of Publication::way(), of seed_model() and of
+///   apply_version(). After a failure the model has one version whole: the last one of on_event, or that
+///   before.
+Result<std::optional<VersionNumber>> pull(const std::filesystem::path& model,
+                                          const std::filesystem::path& published, const PullOptions& options);
+
+/// The directory in which a model's files lie, and its state. The model may not exist yet.
+std::filesystem::path directory_of_model(const std::filesystem::path& model);
+
+}  // namespace stfs::sync
