@@ -1,7 +1,7 @@
 # Completion of stfs for bash: verbs, options, files, and the names of tensors. packaging/generate writes the marked section.
 
 # BEGIN generated: verbs
-_stfs_verbs="ls info cat slice verify diff put apply rm mv set commit compact repack recover upload devices serve sample"
+_stfs_verbs="ls info cat slice verify diff put apply pull rm mv set commit compact repack recover upload devices serve sample"
 
 # Sets `options`, and `kinds`: what each argument is. A kind that ends in ... repeats.
 _stfs_verb() {
@@ -13,7 +13,8 @@ _stfs_verb() {
     verify) options="--record --against --finite --threads --json --help" kinds=(file tensor...) ;;
     diff) options="--brief --threads --out --force --json --help" kinds=(file file tensor...) ;;
     put) options="--from-tensor --raw --create --dtype --shape --dry-run --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
-    apply) options="--dry-run --durability --nolock --wait --json --help" kinds=(file file) ;;
+    apply) options="--dry-run --durability --nolock --wait --threads --json --help" kinds=(file file) ;;
+    pull) options="--to --follow --interval --exec --threads --durability --nolock --wait --json --help" kinds=(file file) ;;
     rm) options="--dry-run --nolock --wait --json --help" kinds=(file tensor...) ;;
     mv) options="--dry-run --nolock --wait --json --help" kinds=(file tensor tensor) ;;
     set) options="--metadata --unset --dtype --shape --dry-run --nolock --wait --json --help" kinds=(file tensor...) ;;
@@ -46,6 +47,13 @@ _stfs_value() {
     put:--wait) words="" ;;
     apply:--durability) words="power process" ;;
     apply:--wait) words="" ;;
+    apply:--threads) words="" ;;
+    pull:--to) words="" ;;
+    pull:--interval) words="" ;;
+    pull:--exec) words="" ;;
+    pull:--threads) words="" ;;
+    pull:--durability) words="power process" ;;
+    pull:--wait) words="" ;;
     rm:--wait) words="" ;;
     mv:--wait) words="" ;;
     set:--metadata) words="" ;;

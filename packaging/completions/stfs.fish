@@ -24,8 +24,8 @@ function __stfs_tensors
 end
 
 # BEGIN generated: verbs
-set -g __stfs_verbs ls info cat slice verify diff put apply rm mv set commit compact repack recover upload devices serve sample
-set -g __stfs_valued --sort -o --output --record --against --threads --out --from-tensor --dtype --shape --durability --wait --metadata --unset --base --into --delta --keep --drop --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
+set -g __stfs_verbs ls info cat slice verify diff put apply pull rm mv set commit compact repack recover upload devices serve sample
+set -g __stfs_valued --sort -o --output --record --against --threads --out --from-tensor --dtype --shape --durability --wait --to --interval --exec --metadata --unset --base --into --delta --keep --drop --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a ls -d 'List the tensors of an archive or a sharded model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a info -d 'Show totals by dtype, metadata, header and alignment of a model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a cat -d 'Write the bytes of tensors to standard output'
@@ -34,6 +34,7 @@ complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a veri
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a diff -d 'Compare two models tensor by tensor'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a put -d 'Replace the content of one tensor, completely or not at all'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a apply -d 'Change all tensors of a delta in the target at once, or none'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a pull -d 'Apply the versions of a weight sync that a model lacks'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a rm -d 'Delete tensors, without rewriting the archive'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a mv -d 'Rename tensors, without rewriting the archive'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a set -d 'Change metadata, or the dtype and shape of a tensor. No tensor'\''s bytes change'
@@ -95,8 +96,19 @@ complete -c stfs -n "__fish_seen_subcommand_from apply" -s n -l dry-run -d 'Chec
 complete -c stfs -n "__fish_seen_subcommand_from apply" -l durability -x -a "power process" -d 'The change survives a loss of power (the default), or a killed process only'
 complete -c stfs -n "__fish_seen_subcommand_from apply" -l nolock -d 'Take no locks'
 complete -c stfs -n "__fish_seen_subcommand_from apply" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
+complete -c stfs -n "__fish_seen_subcommand_from apply" -l threads -x -d 'Threads that apply a published version'
 complete -c stfs -n "__fish_seen_subcommand_from apply" -l json -d 'Print the result as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from apply" -s h -l help -d 'Print this help'
+complete -c stfs -n "__fish_seen_subcommand_from pull" -l to -x -d 'Pull up to version N'
+complete -c stfs -n "__fish_seen_subcommand_from pull" -s f -l follow -d 'Do not end: wait for the next version'
+complete -c stfs -n "__fish_seen_subcommand_from pull" -l interval -x -d 'With --follow: look again after SECONDS, for versions that other hosts publish'
+complete -c stfs -n "__fish_seen_subcommand_from pull" -l exec -x -d 'Run COMMAND after each version, with STFS_VERSION and STFS_MODEL'
+complete -c stfs -n "__fish_seen_subcommand_from pull" -l threads -x -d 'Threads that apply a version'
+complete -c stfs -n "__fish_seen_subcommand_from pull" -l durability -x -a "power process" -d 'The change survives a loss of power (the default), or a killed process only'
+complete -c stfs -n "__fish_seen_subcommand_from pull" -l nolock -d 'Take no locks'
+complete -c stfs -n "__fish_seen_subcommand_from pull" -l wait -x -d 'Wait up to SECONDS for the locks of other writers'
+complete -c stfs -n "__fish_seen_subcommand_from pull" -l json -d 'Print a JSON object; with --follow one for each event, on a line'
+complete -c stfs -n "__fish_seen_subcommand_from pull" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from rm; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
 complete -c stfs -n "__fish_seen_subcommand_from rm" -s n -l dry-run -d 'Check all and print what would change'
 complete -c stfs -n "__fish_seen_subcommand_from rm" -l nolock -d 'Take no locks'

@@ -1,6 +1,7 @@
 # Runs every verb of stfs with every option that its --help lists, in each spelling, and with every kind of target.
 # The library that parses command lines differs from system to system; what stfs understands must not.
 import re
+import shutil
 import subprocess
 
 import archive_file
@@ -56,6 +57,11 @@ COMMANDS = [
     ("apply m.safetensors d.safetensors", r"^changed 2 tensors of .*, 96 B"),
     ("apply --dry-run m.safetensors d.safetensors", r"would change 2 tensors of .*, 96 B"),
     ("apply --durability power --nolock --wait 0 --json m.safetensors d.safetensors", r'"tensors": ?\['),
+    ("apply --threads 1 host published/weight_v000001", r"^(version 000001: changed 2 tensors of host, 96 B|host has version 000001 already)\n$"),
+    ("pull host published", r"^(version 000001: changed 2 tensors of host, 96 B, in .*\n)?host has version 000001\n$"),
+    ("pull --to 0 --threads 1 --durability process --nolock --wait 0 new published", r"^(version 000000: copied all files to new, in .*\n)?new has version 000000\n$"),
+    ("pull --follow --interval 1 --to 1 --exec ./hook host published", r"^(version 000001: .*\nhook 000001 host\n)?$"),
+    ("pull --json host published", r'"version": ?"000001"'),
     ("commit delta.safetensors --nolock --wait 0", r"^nothing to change in .*m\.safetensors\n"),
     ("commit --dry-run --base m.safetensors delta.safetensors", r"^nothing to change in .*m\.safetensors\n$"),
     ("commit --json --into new.safetensors --force delta.safetensors", r'"written": ?true'),
@@ -139,6 +145,12 @@ def directory(tmp_path):
     (tmp_path / "raw").write_bytes(W.tobytes())
     (tmp_path / "raw.npy").write_bytes(W.tobytes())
     (tmp_path / "rules").write_text("w cpu\n")
+    for number, tensors in enumerate([TENSORS, {name: values + 2 for name, values in TENSORS.items()}]):
+        (tmp_path / f"published/weight_v{number:06d}").mkdir(parents=True)
+        archive_file.save_with_reference(tmp_path / f"published/weight_v{number:06d}/model.safetensors", tensors)
+    shutil.copytree(tmp_path / "published/weight_v000000", tmp_path / "host")
+    (tmp_path / "hook").write_text("#!/bin/sh\necho hook $STFS_VERSION $STFS_MODEL\n")
+    (tmp_path / "hook").chmod(0o755)
     for archive in ("m.safetensors", "d.safetensors", "one", "sharded"):  # their headers have room for edits then
         assert stfs(tmp_path, ["set", archive, "--metadata", "k=v"]).returncode == 0
     assert stfs(tmp_path, ["verify", "m.safetensors", "--record", "sums.json"]).returncode == 0

@@ -18,7 +18,7 @@ from lease_client import Server
 pytestmark = [pytest.mark.once, pytest.mark.library]
 
 STFS = mounted.BUILD / "stfs"
-VERBS = ["ls", "info", "cat", "slice", "verify", "diff", "put", "rm", "mv", "set", "apply", "commit", "compact", "repack", "recover", "upload", "devices", "serve",
+VERBS = ["ls", "info", "cat", "slice", "verify", "diff", "put", "rm", "mv", "set", "apply", "pull", "commit", "compact", "repack", "recover", "upload", "devices", "serve",
          "sample"]
 HAS_MODULE = bool(list((mounted.BUILD / "python" / "stfs").glob("_stfs.*so"))) and not mounted.is_sanitized()
 
@@ -76,6 +76,11 @@ def directory(sample):
     run("verify", "model.safetensors", "--record", "model.sums.json")
     run("diff", "model.safetensors", "tuned.safetensors", "--out", "kept.delta.safetensors")
     shutil.copy(directory / "kept.delta.safetensors", directory / "model.delta.safetensors")
+    for place, archive in (("checkpoint", "model"), ("published/weight_v000041", "model"), ("published/weight_v000042", "tuned")):
+        (directory / place).mkdir(parents=True)
+        shutil.copy(directory / f"{archive}.safetensors", directory / place / "model.safetensors")
+    (directory / "reload").write_text("#!/bin/sh\n")
+    (directory / "reload").chmod(0o755)
     programs = directory / "bin"
     programs.mkdir()
     (programs / "stfs").symlink_to(STFS)
@@ -112,6 +117,7 @@ def test_an_example_runs(verb, example, directory, mounts):
         if program in example and shutil.which(program) is None:
             pytest.skip(f"{program} is not installed")
     command = example.replace("/run/user/1000", str(directory)).replace("--size 1G", "--size 1M")
+    command = command.replace("--follow", "--follow --to 42")
     if "/mnt/model" in command:
         command = command.replace("/mnt/model", str(mounts(directory / "model.safetensors").path))
     if verb == "sample":

@@ -34,6 +34,8 @@ VERBS = {
     "mv": (["mv", "m.safetensors", "w", "v"], {"path": "m.safetensors"}),
     "set": (["set", "link.safetensors", "--unset", "title"], {"path": "link.safetensors"}),
     "apply": (["apply", "m.safetensors", "d.safetensors"], {"path": "m.safetensors", "delta": "d.safetensors"}),
+    "apply a version": (["apply", "one", "published/weight_v000001"], {"path": "one/o.safetensors", "directory": "published/weight_v000001"}),
+    "pull": (["pull", "one", "published"], {"path": "one"}),
     "commit": (["commit", "model.delta.safetensors"], {"path": "m.safetensors", "delta": "model.delta.safetensors"}),
     "commit into": (["commit", "model.delta.safetensors", "--into", "new.safetensors"],
                     {"path": "new.safetensors", "base": "m.safetensors", "delta": "model.delta.safetensors"}),
@@ -54,6 +56,8 @@ def directory(tmp_path):
     archive_file.save_with_reference(tmp_path / "d.safetensors", {"w": W + 1})
     (tmp_path / "one").mkdir()
     archive_file.save_with_reference(tmp_path / "one/o.safetensors", {"w": W})
+    (tmp_path / "published/weight_v000001").mkdir(parents=True)
+    archive_file.save_with_reference(tmp_path / "published/weight_v000001/model.safetensors", {"w": W + 1})
     os.symlink("m.safetensors", tmp_path / "link.safetensors")
     done = subprocess.run([STFS, "diff", "m.safetensors", "d.safetensors", "--out", "model.delta.safetensors"], cwd=tmp_path)
     assert done.returncode == 0

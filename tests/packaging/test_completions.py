@@ -65,6 +65,8 @@ TENSOR = {"lm_head.weight"}
     (["put", "--durability", "p"], {"power", "process"}),
     (["put", "--from-tensor", ""], set()),
     (["apply", "m.safetensors", ""], FILES),
+    (["pull", "folder", ""], FILES),
+    (["pull", "--durability", "p"], {"power", "process"}),
     (["commit", ""], FILES),
     (["commit", "--into", ""], FILES),
     (["upload", "m.safetensors", ""], FILES),

@@ -34,6 +34,7 @@ def installed(tmp_path_factory):
 @pytest.mark.parametrize("path", [
     "bin/safetensorsfs", "bin/stfs", "share/man/man8/safetensorsfs.8", "share/man/man8/mount.safetensorsfs.8",
     "lib/systemd/system/safetensorsfs@.service", "lib/systemd/user/stfs-serve@.service",
+    "lib/systemd/user/stfs-pull@.service", "share/doc/safetensorsfs/examples/pull.conf",
     "share/doc/safetensorsfs/examples/fstab", "share/doc/safetensorsfs/examples/service.conf",
     "share/doc/safetensorsfs/examples/serve.conf", "share/doc/safetensorsfs/copyright",
 ])
@@ -69,7 +70,7 @@ def test_every_manual_and_completion_of_the_sources_is_installed(installed):
 
 def test_every_page_of_the_documentation_is_installed(installed):
     pages = sorted((REPOSITORY / "packaging" / "doc").glob("*.md"))
-    assert {"costs.md", "python-and-c.md", "serve.md", "threats.md"} <= {page.name for page in pages}
+    assert {"costs.md", "python-and-c.md", "serve.md", "threats.md", "weight-sync.md"} <= {page.name for page in pages}
     for page in pages:
         assert (installed[1] / "share/doc/safetensorsfs" / page.name).read_bytes() == page.read_bytes()
 
@@ -99,7 +100,7 @@ def test_every_verb_is_in_the_manual():
 def test_no_template_is_left_unfilled(installed):
     root, prefix = installed
     for path in (root / "sbin" / "mount.safetensorsfs", prefix / "lib/systemd/system/safetensorsfs@.service",
-                 prefix / "lib/systemd/user/stfs-serve@.service"):
+                 prefix / "lib/systemd/user/stfs-serve@.service", prefix / "lib/systemd/user/stfs-pull@.service"):
         assert "@CMAKE" not in path.read_text()
 
 
@@ -111,7 +112,8 @@ def test_the_installed_programs_run(installed):
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 @pytest.mark.parametrize(("kind", "name", "program"), [("system", "safetensorsfs@.service", "safetensorsfs"),
-                                                       ("user", "stfs-serve@.service", "stfs")])
+                                                       ("user", "stfs-serve@.service", "stfs"),
+                                                       ("user", "stfs-pull@.service", "stfs")])
 def test_the_unit_is_valid(installed, tmp_path, kind, name, program):
     unit = installed[1] / "lib/systemd" / kind / name
     # The program itself is not installed at its place here: a directive's line numbers are what counts.

@@ -40,7 +40,7 @@ constexpr const char* kApplyExamples =
     "  stfs apply model.safetensors lora-merged.safetensors\n"
     "  stfs apply --dry-run model.safetensors delta.safetensors\n"
     "  stfs apply /mnt/model delta.safetensors           the mount shows the change at once\n"
-    "  stfs apply checkpoint/ published/weight_v000042   the next version of a weight sync";
+    "  stfs apply checkpoint published/weight_v000042    the next version of a weight sync";
 
 struct ApplyRequest {
   std::string target;

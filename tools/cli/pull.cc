@@ -35,7 +35,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr const char* kPullExamples =
-    "PUBLISHED_DIR holds the versions weight_v000000, weight_v000001 and so on (WEIGHT SYNC in stfs(1)). "
+    "PUBLISHED holds the versions weight_v000000, weight_v000001 and so on (WEIGHT SYNC in stfs(1)). "
     "pull\n"
     "applies all versions that MODEL lacks, in order. Each is applied whole or not at all, also if the host "
     "loses\n"
@@ -45,10 +45,9 @@ constexpr const char* kPullExamples =
     "left for later.\n"
     "\n"
     "Examples:\n"
-    "  stfs pull checkpoint/ /mnt/shared/published              up to the newest version\n"
-    "  stfs pull --to 42 checkpoint/ /mnt/shared/published      up to version 42\n"
-    "  stfs pull --follow --exec 'curl -fsS -X POST localhost:30000/update_weights_from_disk "
-    "-d @reload.json' checkpoint/ /mnt/shared/published";
+    "  stfs pull checkpoint published                              up to the newest version\n"
+    "  stfs pull --to 42 checkpoint published                      up to version 42\n"
+    "  stfs pull --follow --exec ./reload checkpoint published     for ever; ./reload tells the engine";
 
 struct PullRequest {
   std::string model;
@@ -269,7 +268,7 @@ int pull(const Arguments& arguments, Streams& streams) {
   PullRequest request;
   CommandLine line("pull", "Apply the versions of a weight sync that a model lacks.", kPullExamples);
   line.positional(request.model, "MODEL", "Archive, index, or directory of the model. A directory is made.");
-  line.positional(request.published, "PUBLISHED_DIR", "Directory of the published versions.");
+  line.positional(request.published, "PUBLISHED", "Directory of the published versions.");
   line.text(request.to, "--to", "N", "Pull up to version N. Default: the newest version that is whole.");
   line.flag(request.follows, "-f,--follow", "Do not end: wait for the next version.");
   line.number(request.interval_s, "--interval", "SECONDS",
