@@ -64,6 +64,14 @@ void change_range(std::vector<JournalRange>& ranges, std::uint64_t archive_bytes
   const auto new_edge = [&](std::uint64_t& number) {
     number = edge(number, archive_bytes, journal_bytes, choices);
   };
+  if (range.is_patch() && choices.below(3) != 0) {
+    switch (choices.below(4)) {
+      case 0: range.archive.offset += choices.below(3) - 1; return;
+      case 1: new_edge(range.patch_size_bytes); return;
+      case 2: range.patch_hash ^= 1; return;
+      default: new_edge(range.archive.size_bytes); return;
+    }
+  }
   switch (choices.below(10)) {
     case 0: {
       if (choices.one_in(4)) range.type = OperationType{extreme_number(choices, 1)};
@@ -213,6 +221,11 @@ void repair(Bytes& journal, bool is_lane_journal, View archive, Repair what) {
     auto plain = read_plain_record(View(journal).subspan(place.offset, place.size_bytes), version);
     if (plain && !plain->has_unknown_type && what >= Repair::NewBlocks) {
       for (JournalRange& range : plain->record.ranges) {
+        if (range.is_patch()) {
+          if (has_room(journal, range.journal_offset, range.patch_size_bytes))
+            range.patch_hash = hash_of(View(journal).subspan(range.journal_offset, range.patch_size_bytes));
+          continue;
+        }
         auto hashes = block_hashes(journal, {range.journal_offset, range.archive.size_bytes});
         if (hashes) range.new_hashes = std::move(*hashes);
         auto old = block_hashes(archive, range.archive);

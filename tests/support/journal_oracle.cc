@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "tests/support/plain_patch.h"
+
 namespace stfs::test {
 namespace {
 
@@ -56,17 +58,24 @@ bool makes_sense(const JournalRecord& record, std::span<const ByteRange> rooms) 
   const std::uint64_t archive_bytes = record.after ? record.after->size_bytes : record.archive.size_bytes;
   for (const JournalRange& range : record.ranges) {
     const ByteRange archive = range.archive;
+    const bool is_patch = range.type == OperationType::PatchBytes;
     const std::uint64_t size_bytes = archive.size_bytes;
-    if (size_bytes == 0 || archive.offset % kBlockBytes != 0 || range.journal_offset % kBlockBytes != 0) {
+    constexpr std::uint64_t kMostPatched = std::uint64_t{4} << 20U;
+    if (is_patch && (size_bytes > kMostPatched || range.patch_size_bytes == 0 ||
+                     range.patch_size_bytes > 2 * kMostPatched))
+      return false;
+    if (size_bytes == 0 || (!is_patch && archive.offset % kBlockBytes != 0) ||
+        range.journal_offset % kBlockBytes != 0) {
       return false;
     }
     if (size_bytes > archive_bytes || archive.offset > archive_bytes - size_bytes) {
       return false;
     }
+    const std::uint64_t stored_bytes = is_patch ? range.patch_size_bytes : size_bytes;
     const auto lies_in_room = [&](std::uint64_t offset) {
       return std::ranges::any_of(rooms, [&](ByteRange room) {
-        return offset % kBlockBytes == 0 && offset >= room.offset && size_bytes <= room.size_bytes &&
-               offset - room.offset <= room.size_bytes - size_bytes;
+        return offset % kBlockBytes == 0 && offset >= room.offset && stored_bytes <= room.size_bytes &&
+               offset - room.offset <= room.size_bytes - stored_bytes;
       });
     };
     if (!lies_in_room(range.journal_offset)) return false;
@@ -74,7 +83,7 @@ bool makes_sense(const JournalRecord& record, std::span<const ByteRange> rooms) 
     if (range.old_offset != 0 && (rooms.front().offset != kBlockBytes || !lies_in_room(range.old_offset)))
       return false;
     const std::uint64_t end = archive.offset + size_bytes;
-    if (end % kBlockBytes != 0 && end != archive_bytes) return false;
+    if (!is_patch && end % kBlockBytes != 0 && end != archive_bytes) return false;
     if (archive.offset < end_of_last) return false;
     end_of_last = end;
   }
@@ -108,8 +117,9 @@ bool has_sensible_index(const JournalRecord& record, ByteRange room) {
          place.offset % kBlockBytes == 0 && place.offset >= room.offset &&
          place.size_bytes <= room.size_bytes &&
          place.offset - room.offset <= room.size_bytes - place.size_bytes &&
-         record.index->name.size() <= 255 && record.index->name.ends_with(".index.json") &&
-         record.index->name.find_first_of(std::string_view("/\0", 2)) == std::string::npos;
+         (record.after ? record.index->name.size() <= 255 && record.index->name.ends_with(".index.json") &&
+                             record.index->name.find_first_of(std::string_view("/\0", 2)) == std::string::npos
+                       : record.index->name == ".weight_sync/state.json");
 }
 
 struct SealedRecord {
@@ -182,6 +192,7 @@ bool has_new_blocks(View journal, const JournalRecord& record) {
     if (hash_of(journal.subspan(place.offset, place.size_bytes)) != record.index->new_hash) return false;
   }
   return std::ranges::all_of(record.ranges, [&](const JournalRange& range) {
+    if (range.type == OperationType::PatchBytes) return read_plain_patch(journal, range).has_value();
     return block_hashes(journal, {range.journal_offset, range.archive.size_bytes}) == range.new_hashes;
   });
 }
@@ -230,6 +241,14 @@ Hidden hidden_block(View there, View promised, std::uint64_t old_hash, const Jou
 bool has_only_its_blocks(View archive, View journal, const JournalRecord& record) {
   if (!has_possible_size(archive, record)) return false;
   return std::ranges::all_of(record.ranges, [&](const JournalRange& range) {
+    if (range.type == OperationType::PatchBytes) {
+      const auto patch = read_plain_patch(journal, range);
+      return patch && range.archive.end() <= archive.size() &&
+             std::ranges::all_of(patch->parts, [&](const PlainPatch::Part& part) {
+               const std::uint64_t hash = hash_of(archive.subspan(part.range.offset, part.range.size_bytes));
+               return hash == part.old_hash || hash == part.new_hash;
+             });
+    }
     const std::uint64_t size_bytes = old_bytes_of(record, range);
     if (size_bytes == 0) return true;
     const auto there = block_hashes(archive, {range.archive.offset, size_bytes});
@@ -259,6 +278,20 @@ Fate fate_of(View journal, const JournalSetting& setting, const JournalRecord& r
   bool has_torn = false;
   bool has_strange = !has_possible_size(setting.archive, record);
   for (const JournalRange& range : record.ranges) {
+    if (range.type == OperationType::PatchBytes) {
+      const auto patch = read_plain_patch(journal, range);
+      for (const PlainPatch::Part& part : patch->parts) {
+        const View there = setting.archive.subspan(part.range.offset, part.range.size_bytes);
+        const bool is_new = hash_of(there) == part.new_hash;
+        const bool is_old = hash_of(there) == part.old_hash;
+        has_new = has_new || (is_new && !is_old);
+        has_old = has_old || (is_old && !is_new);
+        if (is_new || is_old) continue;
+        const bool is_torn = hash_of(patched(*patch, there, part.range.offset)) == part.new_hash;
+        (is_torn ? has_torn : has_strange) = true;
+      }
+      continue;
+    }
     const std::uint64_t old_bytes = has_strange ? 0 : old_bytes_of(record, range);
     const auto old = range.old_offset == 0 ? std::optional(range.old_hashes)
                                            : block_hashes(journal, {range.old_offset, old_bytes});
@@ -298,6 +331,10 @@ Bytes applied(View journal, View archive, const JournalRecord& record) {
   Bytes after(archive.begin(), archive.end());
   if (record.after) after.resize(record.after->size_bytes);
   for (const JournalRange& range : record.ranges) {
+    if (range.type == OperationType::PatchBytes) {
+      after = patched(*read_plain_patch(journal, range), after, 0);
+      continue;
+    }
     std::memcpy(after.data() + range.archive.offset, journal.data() + range.journal_offset,
                 range.archive.size_bytes);
   }

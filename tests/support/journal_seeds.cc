@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "core/journal/byte_patch.h"
 #include "tests/support/archive_mutator.h"
 #include "tests/support/journal_oracle.h"
 
@@ -92,6 +93,36 @@ Bytes sealed(Bytes journal, const JournalRecord& record) {
   return journal;
 }
 
+/// Of patches: of a few bytes of each of these ranges of the scene's archive.
+Bytes with_patches(JournalRecord record, std::span<const ByteRange> ranges) {
+  Bytes journal(kBlockBytes);
+  for (const ByteRange range : ranges) {
+    const View before = View(journal_scene().archive).subspan(range.offset, range.size_bytes);
+    Bytes after(before.begin(), before.end());
+    for (std::size_t at = 0; at < after.size(); at += 97)
+      after[at] ^= static_cast<std::byte>(1 + record.sequence);
+    std::vector<std::byte> region;
+    if (!encode_patch(range, before, after, region)) continue;
+    record.ranges.push_back({.type = OperationType::PatchBytes,
+                             .archive = range,
+                             .journal_offset = journal.size(),
+                             .new_hashes = {},
+                             .old_hashes = {},
+                             .patch_size_bytes = region.size(),
+                             .patch_hash = hash_of(region)});
+    journal.insert(journal.end(), region.begin(), region.end());
+    journal.resize(round_up_to_block(journal.size()));
+  }
+  if (record.index) {
+    const std::string text = R"({"version":"000001"})";
+    record.index->in_journal = {journal.size(), text.size()};
+    record.index->new_hash = hash_of(view_of(text));
+    journal.resize(journal.size() + kBlockBytes);
+    put_text(journal, record.index->in_journal.offset, text);
+  }
+  return sealed(std::move(journal), record);
+}
+
 Bytes ordinary(JournalRecord record) {
   Bytes journal(kBlockBytes + room_for(record));
   lay_blocks(journal, record, kBlockBytes);
@@ -150,7 +181,10 @@ std::optional<Bytes> in_version_3(Bytes journal, bool is_lane_journal) {
     const std::uint64_t offset = at + number_at(journal, at + head_field::kRecordOffset);
     const std::uint64_t size = number_at(journal, at + head_field::kRecordSize);
     const auto plain = read_plain_record(View(journal).subspan(offset, size), kJournalVersion);
-    if (plain->record.after) return std::nullopt;  // version 3 had no edits
+    // Version 3 had no edits and no patches.
+    if (plain->record.after || plain->record.index ||
+        std::ranges::any_of(plain->record.ranges, &JournalRange::is_patch))
+      return std::nullopt;
     const std::string text = encode_plain_record(plain->record, 3);
     if (!is_lane_journal) journal.resize(offset + text.size());
     put_text(journal, offset, text);
@@ -189,7 +223,27 @@ std::vector<JournalSeed> make_seeds() {
   unborn_edit.archive.birth_ns = 0;
   JournalRecord edit_with_index = edit_of(header, journal_scene().archive.size(), 58);
   edit_with_index.index = {.name = "first.safetensors.index.json", .in_journal = {kBlockBytes, 10}};
+  const std::array in_a_block = {ByteRange{5000, 100}};
+  const std::array sharing_blocks = {ByteRange{5000, 100}, ByteRange{5100, 4}, ByteRange{6000, 9000},
+                                     ByteRange{15'000, 1}};
+  const std::array over_blocks = {ByteRange{4096, 20'000},
+                                  ByteRange{journal_scene().archive.size() - 900, 900}};
+  JournalRecord foreign_patch = record_of({}, 61);
+  foreign_patch.archive.inode += 1;
+  JournalRecord patch_of_boot = record_of({}, 62);
+  patch_of_boot.boot = {.id = {2}, .host = 1};
+  JournalRecord unborn_patch = record_of({}, 63);
+  unborn_patch.archive.birth_ns = 0;
+  JournalRecord patch_with_state = record_of({}, 64);
+  patch_with_state.index = {.name = std::string(kSyncStateName), .in_journal = {}};
   std::vector<JournalSeed> seeds = {
+      {"a patch in a block", false, with_patches(record_of({}, 65), in_a_block)},
+      {"patches that share blocks", false, with_patches(record_of({}, 66), sharing_blocks)},
+      {"patches over blocks", false, with_patches(record_of({}, 67), over_blocks)},
+      {"a foreign patch", false, with_patches(std::move(foreign_patch), over_blocks)},
+      {"a patch of an earlier boot", false, with_patches(std::move(patch_of_boot), sharing_blocks)},
+      {"a patch without a birth time", false, with_patches(std::move(unborn_patch), over_blocks)},
+      {"a patch with a sync state", false, with_patches(std::move(patch_with_state), in_a_block)},
       {"an edit that grows", false, ordinary(edit_of(grown, journal_scene().archive.size() + 5000, 59))},
       {"an edit that cuts", false, ordinary(edit_of(cut_short, 12 * kBlockBytes + 5, 60))},
       {"an edit without a birth time", false, ordinary(std::move(unborn_edit))},

@@ -83,7 +83,7 @@ std::optional<PlainRecord> read_plain_record(View bytes, std::uint64_t version, 
         if (shape.size_bytes < 8 || shape.header_size_bytes > shape.size_bytes - 8) return std::nullopt;
         continue;
       }
-      if (type == 3 && ranges + 1 == operations && record.after) {
+      if (type == 3 && may_edit && ranges + (record.after ? 1 : 0) == operations) {
         if (!has_room(bytes, at, 40)) return std::nullopt;
         IndexReplacement& index = record.index.emplace();
         index.in_journal.offset = next();
@@ -93,6 +93,17 @@ std::optional<PlainRecord> read_plain_record(View bytes, std::uint64_t version, 
         const std::uint64_t name_bytes = next();
         if (name_bytes > 255 || !has_room(bytes, at, name_bytes)) return std::nullopt;
         for (; index.name.size() < name_bytes; ++at) index.name += static_cast<char>(bytes[at]);
+        continue;
+      }
+      if (type == 4 && may_edit && !record.after) {
+        if (!has_room(bytes, at, 40)) return std::nullopt;
+        range.type = OperationType::PatchBytes;
+        range.archive.offset = next();
+        range.archive.size_bytes = next();
+        range.journal_offset = next();
+        range.patch_size_bytes = next();
+        range.patch_hash = next();
+        record.ranges.push_back(std::move(range));
         continue;
       }
       plain.has_unknown_type = type != 1;
