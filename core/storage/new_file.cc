@@ -144,12 +144,14 @@ Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace,
 
 Result<NewFile> NewFile::create_as(const std::filesystem::path& temporary,
                                    const std::filesystem::path& path) {
-  if (auto replaces = check_target(path, true); !replaces) return tl::unexpected(replaces.error());
+  const Result<bool> replaces = check_target(path, true);
+  if (!replaces) return tl::unexpected(replaces.error());
   ::unlink(temporary.c_str());  // a failure is that of open()
   NewFile file;
   file.path_ = path;
   file.replace_ = true;
-  file.file_ = UniqueFd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  const mode_t mode = *replaces ? 0600 : 0666;
+  file.file_ = UniqueFd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!file.file_) return fail_system(errno, temporary.native(), "create");
   file.temporary_.reset(new std::filesystem::path(temporary));
   file.gathered_.reserve(kGatheredBytes);

@@ -33,8 +33,8 @@ class NewFile {
   /// file.
   /// @param mode  the permissions of a file that replaces none, before the umask.
   static Result<NewFile> create(const std::filesystem::path& path, bool replace, mode_t mode = 0666);
-  /// The same, to replace a file. A killed process leaves the file `temporary`, in the same directory:
-  /// whoever repeats its work removes it, since this call does.
+  /// The same, to replace a file, or to make one with mode 0666 before the umask. A killed process leaves the
+  /// file `temporary`, in the same directory: whoever repeats its work removes it, since this call does.
   static Result<NewFile> create_as(const std::filesystem::path& temporary, const std::filesystem::path& path);
 
   NewFile(NewFile&&) noexcept = default;

@@ -72,6 +72,11 @@ const ValidJournal& valid_journal_without_birth() {
   return journal;
 }
 
+const ValidJournal& valid_patches() {
+  static const ValidJournal journal = make_valid_journal(workload("patched: everything"));
+  return journal;
+}
+
 const ValidJournal& valid_journal_with_old_blocks() {
   static const ValidJournal journal = make_valid_journal(workload("cloned"));
   return journal;
@@ -84,8 +89,8 @@ MadeJournal make_journal(std::span<const std::byte> script) {
   return made;
 }
 
-std::optional<std::string> check_journal(std::span<const std::byte> journal, bool is_forged) {
-  const ValidJournal& valid = valid_journal();
+std::optional<std::string> check_journal(std::span<const std::byte> journal, bool is_forged,
+                                         const ValidJournal& valid) {
   DiskModel disk;
   const InodeNumber archive = disk.put(kArchivePath, valid.archive_before);
   disk.put(valid.path, journal);
@@ -123,14 +128,17 @@ std::optional<std::string> check_journal(std::span<const std::byte> journal, boo
 }
 
 std::optional<std::string> check_every_byte() {
-  Content journal = valid_journal().bytes;
-  for (std::size_t at = 0; at < journal.size(); ++at) {
-    const bool has_sense = at < 100 || at >= valid_journal().record.offset;
-    if (!has_sense && at % 97 != 0) continue;
-    const std::byte before = journal[at];
-    journal[at] ^= std::byte{0x10};
-    if (auto wrong = check_journal(journal, false)) return "byte " + std::to_string(at) + ": " + *wrong;
-    journal[at] = before;
+  for (const ValidJournal* valid : {&valid_journal(), &valid_patches()}) {
+    Content journal = valid->bytes;
+    for (std::size_t at = 0; at < journal.size(); ++at) {
+      const bool has_sense = at < 100 || at >= valid->record.offset;
+      if (!has_sense && at % 97 != 0) continue;
+      const std::byte before = journal[at];
+      journal[at] ^= std::byte{0x10};
+      if (auto wrong = check_journal(journal, false, *valid))
+        return "byte " + std::to_string(at) + ": " + *wrong;
+      journal[at] = before;
+    }
   }
   return std::nullopt;
 }

@@ -24,13 +24,17 @@ struct ValidJournal {
 const ValidJournal& valid_journal();
 /// The same, from a disk whose files have no birth times.
 const ValidJournal& valid_journal_without_birth();
+/// The same, of patches by bytes.
+const ValidJournal& valid_patches();
 /// Of another archive, large_archive(), on a disk whose files share blocks: it holds old ones, too.
 const ValidJournal& valid_journal_with_old_blocks();
 
 /// Recovers with these bytes as the journal: looking, for real, and once more, as writer and as reader. The
 /// archive must be as it was, or as the valid journal says; where the hashes were forged too, at least as
 /// large as it was.
-std::optional<std::string> check_journal(std::span<const std::byte> journal, bool is_forged);
+/// @param valid  the journal that `journal` was.
+std::optional<std::string> check_journal(std::span<const std::byte> journal, bool is_forged,
+                                         const ValidJournal& valid = valid_journal());
 
 /// Changes the valid journal as tests/fuzz does, by a script that decides how; forged where hashes were made
 /// to agree again.
@@ -40,7 +44,8 @@ struct MadeJournal {
 };
 MadeJournal make_journal(std::span<const std::byte> script);
 
-/// The valid journal with each byte of its head and record damaged in turn, and samples of the rest.
+/// The valid journals of blocks and of patches, with each byte of its head and record damaged in turn, and
+/// samples of the rest.
 std::optional<std::string> check_every_byte();
 
 /// Records that make no sense, under hashes that agree: never applied.

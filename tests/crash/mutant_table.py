@@ -12,6 +12,9 @@ from mutant import Mutant
 #  - that a journal in use is told from one whose owner has died: the locks on its ranges keep recovery out as well;
 #  - which of two sound lanes counts: the later one was not promised to anybody while the earlier one is there;
 #  - the order of journals in recovery: since a retired one's name is gone for good, no two of them name one block;
+#  - that what others wrote around a patch is synced before its commit point (tests/core/patch_commit_test.cc has it): a
+#    loss of power is judged by commits, and this one falls between two of them;
+#  - that a patch names its whole blocks for others: its owner, or who recovers it, has locked them;
 #  - one of these two alone: recovery locks the ranges that it writes, and a committer waits for a journal of his ranges
 #    that somebody holds. Whoever holds one, its owner or a recovery, has locked its ranges, too.
 
@@ -69,7 +72,7 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         "two stages in one block are not put together",
         "if (!is_in_place) {",
         "if (false) {",
-        ("crashes",),
+        ("journals",),
     ),
     # --- what is checked -------------------------------------------------------------------------------
     Mutant(
@@ -329,15 +332,15 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what others wrote under a lane journal's commit may be lost with the power",
-        "goes_through_lanes || part.plan.after() || part.plan.before().birth_ns == 0;",
-        "part.plan.after() || part.plan.before().birth_ns == 0;",
+        "goes_through_lanes || part.plan.after() || part.transaction->patches_ ||",
+        "part.plan.after() || part.transaction->patches_ ||",
         ("edges",),
         scenario="durabilities: both, kept journals",
     ),
     Mutant(
         "what others wrote under a commit may be lost with the power where there are no birth times",
-        "goes_through_lanes || part.plan.after() || part.plan.before().birth_ns == 0;",
-        "goes_through_lanes || part.plan.after();",
+        "part.transaction->patches_ ||\n                                part.plan.before().birth_ns == 0;",
+        "part.transaction->patches_;",
         ("edges",),
         scenario="strangers: without birth times",
     ),
@@ -388,5 +391,38 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         "!found.is_in_use && found.report.state == JournalState::Committed;",
         ("hosts",),
         scenario="kept journals, two writers of one tensor, killed in syncs",
+    ),
+    # --- patches by bytes ------------------------------------------------------------------------------
+    Mutant(
+        "patches take no locks before they read",
+        "    auto locks = lock_for_commit(archive_, ranges, options);",
+        "    auto locks = lock_for_commit(archive_, {}, options);",
+        ("hosts",),
+        scenario="different bytes",
+    ),
+    Mutant(
+        "the hash of a patch is not checked",
+        "if (XXH3_64bits(region.data(), region.size()) != range.patch_hash) {",
+        "if (false) {",
+        ("journals",),
+    ),
+    Mutant(
+        "a patch in half a block is not told from somebody else's bytes",
+        "    patch->apply(bytes, part.range.offset);\n    (hash()",
+        "    (hash()",
+        ("crashes",),
+        scenario="patched: without birth times",
+    ),
+    Mutant(
+        "readers do not see a patch that is not applied",
+        "        patch->apply(place, part.offset);",
+        "",
+        ("crashes",),
+    ),
+    Mutant(
+        "a patch skips the bytes behind its first run",
+        "    if (!is_first && round_down_to_block(begin) > end_block) {",
+        "    if (!is_first && round_down_to_block(begin) > end_block) {\n      return finish();",
+        ("crashes",),
     ),
 )

@@ -28,10 +28,12 @@ std::optional<PlainPatch> read_plain_patch(View journal, const JournalRange& ran
   const View region = journal.subspan(range.journal_offset, range.patch_size_bytes);
   if (hash_of(region) != range.patch_hash) return std::nullopt;
   PlainPatch patch;
-  for (std::uint64_t at = range.archive.offset; at < range.archive.end();) {
-    const std::uint64_t end = std::min((at / kBlockBytes + 1) * kBlockBytes, range.archive.end());
-    patch.parts.push_back({.range = {at, end - at}});
-    at = end;
+  // The range may end where numbers do.
+  for (std::uint64_t at = range.archive.offset, left = range.archive.size_bytes; left > 0;) {
+    const std::uint64_t size = std::min(kBlockBytes - at % kBlockBytes, left);
+    patch.parts.push_back({.range = {at, size}});
+    at += size;
+    left -= size;
   }
   const std::size_t hashes = 8 * patch.parts.size();
   if (region.size() <= 2 * hashes) return std::nullopt;
