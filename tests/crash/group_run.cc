@@ -24,6 +24,8 @@ constexpr std::size_t kMoments = 8;  // that are crashed, of a run
 constexpr std::size_t kOneKill = 100;
 constexpr std::size_t kOneKillOfNames = 6;
 
+const std::string kDirectoryOfState = std::string(kDirectory) + "/.weight_sync";
+const std::string kStatePath = std::string(kDirectory) + "/" + std::string(kSyncStateName);
 const DiskAccess kTheirs{.uid = 1000, .gid = 200, .permissions = 0660};
 
 class GroupRun {
@@ -36,6 +38,8 @@ class GroupRun {
       paths_.push_back("/models/" + std::string(1, static_cast<char>('a' + at)) + ".safetensors");
     }
     states_.emplace_back(paths_.size(), small_archive().content());
+    has_sync_state_ = choices_.one_in(2);
+    sync_states_.emplace_back(choices_.one_in(2) ? "" : "before");
     mounts_ = {disk_options_.mount()};
     if (world == GroupWorld::Edges) add_edges();
   }
@@ -112,6 +116,9 @@ class GroupRun {
   void record() {
     DiskModel disk(disk_options_);
     for (const std::string& path : paths_) disk.put(path, small_archive().content(), kTheirs);
+    if (has_sync_state_) disk.put(kDirectoryOfState + "/lock", {}, kTheirs);
+    if (has_sync_state_ && !sync_states_.front().empty())
+      disk.put(kStatePath, std::as_bytes(std::span(sync_states_.front())), kTheirs);
     disk.observe([this](std::string_view, const DiskImage& image) { remember(image); });
     remember(disk.image());
     const auto process = start_process(disk, 0);
@@ -194,9 +201,12 @@ class GroupRun {
       after.push_back(step.pieces.empty()
                           ? states_.back()[archive]
                           : content_after(small_archive(), states_.back()[archive], step, number));
-      step.is_patch = choices_.one_in(2);
+      step.is_patch = has_sync_state_ || choices_.one_in(2);
       steps.push_back(std::move(step));
     }
+    const bool has_changes =
+        std::ranges::any_of(steps, [](const Step& step) { return !step.pieces.empty(); });
+    sync_states_.push_back(has_changes ? "version " + std::to_string(states_.size()) : sync_states_.back());
     states_.push_back(std::move(after));
     steps_ = std::move(steps);
   }
@@ -226,7 +236,27 @@ class GroupRun {
       }
       protocol.add(*transactions.back(), options, lock_of);
     }
+    if (has_sync_state_) {
+      if (auto replaced = replace_state(transactions); !replaced) return replaced;
+    }
     return protocol.commit();
+  }
+
+  /// The first archive's transaction with patches has the state for all.
+  Result<void> replace_state(const std::vector<std::unique_ptr<Transaction>>& transactions) const {
+    const auto patched = std::ranges::find_if(
+        transactions, [](const std::unique_ptr<Transaction>& each) { return each->has_patches(); });
+    return patched == transactions.end() ? Result<void>{}
+                                         : (*patched)->replace_sync_state(sync_states_.back());
+  }
+
+  /// Whether the state is the one after so many groups.
+  [[nodiscard]] bool has_state_of(const DiskImage& image, std::size_t group) const {
+    if (!has_sync_state_) return true;
+    const InodeNumber inode = image.inode_at(kStatePath);
+    const auto expected = std::as_bytes(std::span(sync_states_[group]));
+    if (inode == 0 || expected.empty()) return inode == 0 && expected.empty();
+    return image.has_content(inode, {expected.begin(), expected.end()});
   }
 
   void crash(const Moment& moment) {
@@ -282,7 +312,7 @@ class GroupRun {
     const DiskImage image = disk.image();
     const auto process = disk.start_process();
     for (std::size_t state = moment.promised; state <= moment.begun; ++state) {
-      bool is_it = true;
+      bool is_it = has_state_of(image, state);
       for (std::size_t at = 0; at < paths_.size(); ++at) {
         is_it = is_it && image.has_content(image.inode_at(paths_[at]), states_[state][at]);
       }
@@ -319,6 +349,8 @@ class GroupRun {
   std::vector<std::string> paths_;
   std::vector<std::vector<Content>> states_;  // of all archives, at first and after each group
   std::vector<Step> steps_;                   // of the present group
+  bool has_sync_state_ = false;               // all groups are patches, and replace the sync state
+  std::vector<std::string> sync_states_;      // as states_; empty: there is no file
   std::vector<Moment> moments_;
   std::size_t promised_ = 0;
   std::size_t begun_ = 0;

@@ -425,4 +425,19 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         "    if (!is_first && round_down_to_block(begin) > end_block) {\n      return finish();",
         ("crashes",),
     ),
+    Mutant(
+        "a group's sync state is replaced before its commit point",
+        "  part.index = transaction.index_;\n",
+        "  part.index = transaction.index_;\n  if (part.index && !transaction.edit_) {\n"
+        "    static_cast<void>(replace_index(archive.storage(),\n"
+        "                                    archive.real_path().parent_path() / \"x.stj.\", part.journal().file(),\n"
+        "                                    *part.index));\n    part.index.reset();\n  }\n",
+        ("groups",),
+    ),
+    Mutant(
+        "recovery leaves the sync state as it was",
+        "  if (found.record.index) {\n    auto replaced",
+        "  if (found.record.after && found.record.index) {\n    auto replaced",
+        ("groups",),
+    ),
 )

@@ -51,7 +51,7 @@ InodeNumber DiskModel::replace(std::string_view path, std::span<const std::byte>
   const InodeNumber inode = image_.create(access);
   image_.write(inode, 0, content);
   image_.sync(inode);
-  image_.remove(path);
+  if (image_.inode_at(path) != 0) image_.remove(path);
   image_.link(inode, path);
   image_.sync_names(path.substr(0, path.rfind('/')));
   return inode;
@@ -201,8 +201,8 @@ Result<void> DiskProcess::replace(const std::filesystem::path& path, const std::
     const std::scoped_lock lock(model_.mutex_);
     if (auto ok = may_in_directory(kMaySearch | kMayWrite, "replace"); !ok) return ok;
     const InodeNumber inode = model_.image_.inode_at(path.native());
-    if (inode == 0) return fail_system(ENOENT, path.native(), "replace");
-    access = model_.image_.at(inode).access;
+    access = inode == 0 ? DiskAccess{.uid = user_.uid, .gid = user_.gid, .permissions = 0666}
+                        : model_.image_.at(inode).access;
   }
   model_.replace(path.native(), content, access);
   const std::scoped_lock lock(model_.mutex_);
@@ -253,9 +253,10 @@ Result<std::vector<std::string>> DiskProcess::list(const std::filesystem::path& 
   const std::string start = directory.native() + "/" + prefix;
   std::vector<std::string> found;
   for (const DiskName& name : model_.image_.names()) {
-    if (name.path.now() && name.path.now()->starts_with(start)) {
-      found.push_back(name.path.now()->substr(directory.native().size() + 1));
-    }
+    if (!name.path.now() || !name.path.now()->starts_with(start)) continue;
+    std::string entry = name.path.now()->substr(directory.native().size() + 1);
+    if (entry.find('/') == std::string::npos)
+      found.push_back(std::move(entry));  // others lie in directories below
   }
   return found;
 }
