@@ -67,10 +67,15 @@ bool TransactionGroup::has_patches() const {
 }
 
 Result<void> TransactionGroup::replace_sync_state(std::string_view text) {
+  Transaction* last = nullptr;
+  const Archive* archive = nullptr;
   for (auto& [shard, transaction] : transactions_) {
-    if (transaction.has_patches()) return transaction.replace_sync_state(text);
+    const bool is_later = archive == nullptr || archive->real_path() < archives_[shard]->real_path();
+    if (!transaction.has_patches() || !is_later) continue;
+    last = &transaction;
+    archive = archives_[shard];
   }
-  return {};
+  return last == nullptr ? Result<void>{} : last->replace_sync_state(text);
 }
 
 bool TransactionGroup::is_empty() const {

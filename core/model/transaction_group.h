@@ -38,7 +38,8 @@ class TransactionGroup {
   Transaction& of_shard(std::uint32_t shard) { return transactions_.at(shard); }
   /// Transaction::has_patches() of any shard.
   [[nodiscard]] bool has_patches() const;
-  /// Transaction::replace_sync_state(), in the first shard with patches.
+  /// Transaction::replace_sync_state(), of the shard with patches that the commit applies last: the state
+  /// then changes after all tensors.
   Result<void> replace_sync_state(std::string_view text);
 
   /// Whether Transaction::is_empty() holds for every shard, and there are no copies.
