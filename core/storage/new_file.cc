@@ -80,6 +80,18 @@ Result<UniqueFd> create_temporary(const std::filesystem::path& path, mode_t mode
   return fail_system(errno, path.native(), "create a temporary file beside it");
 }
 
+Result<void> write_all_at(int fd, std::span<const std::byte> bytes, std::uint64_t offset,
+                          const std::filesystem::path& path) {
+  while (!bytes.empty()) {
+    const ssize_t written = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return fail_system(errno, path.native(), "write");
+    bytes = bytes.subspan(static_cast<std::size_t>(written));
+    offset += static_cast<std::uint64_t>(written);
+  }
+  return {};
+}
+
 Result<void> write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path) {
   while (!bytes.empty()) {
     const ssize_t written = ::write(fd, bytes.data(), bytes.size());
@@ -142,15 +154,15 @@ Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace,
   return file;
 }
 
-Result<NewFile> NewFile::create_as(const std::filesystem::path& temporary,
-                                   const std::filesystem::path& path) {
+Result<NewFile> NewFile::create_as(const std::filesystem::path& temporary, const std::filesystem::path& path,
+                                   mode_t mode) {
   const Result<bool> replaces = check_target(path, true);
   if (!replaces) return tl::unexpected(replaces.error());
   ::unlink(temporary.c_str());  // a failure is that of open()
   NewFile file;
   file.path_ = path;
   file.replace_ = true;
-  const mode_t mode = *replaces ? 0600 : 0666;
+  if (*replaces) mode = 0600;
   file.file_ = UniqueFd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!file.file_) return fail_system(errno, temporary.native(), "create");
   file.temporary_.reset(new std::filesystem::path(temporary));
@@ -186,6 +198,17 @@ Result<void> NewFile::append(std::span<const std::byte> bytes) {
   return ok;
 }
 
+Result<void> NewFile::overwrite(std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (!file_) return fail_system(EBADF, path_.native(), "write to a file that is closed");
+  if (offset > appended_bytes_ || bytes.size() > appended_bytes_ - offset) {
+    return fail_system(EINVAL, path_.native(), "replace bytes behind the end");
+  }
+  auto ok = write_gathered();
+  if (ok) ok = write_all_at(file_.get(), bytes, offset, path_);
+  if (!ok) discard();
+  return ok;
+}
+
 Result<void> NewFile::write(std::span<const std::byte> bytes) {
   if (gathered_.size() + bytes.size() > kGatheredBytes) {
     if (auto ok = write_gathered(); !ok) return ok;
@@ -210,6 +233,7 @@ Result<void> NewFile::settle() {
 
 Result<void> NewFile::complete() {
   if (auto ok = write_gathered(); !ok) return ok;
+  gathered_ = {};  // a caller may keep thousands of settled files
   if (reserved_bytes_ > appended_bytes_ &&
       ::ftruncate(file_.get(), static_cast<off_t>(appended_bytes_)) != 0) {
     return fail_system(errno, path_.native(), "give back reserved space");
@@ -234,6 +258,17 @@ Result<void> NewFile::finish() {
   auto ok = rename();
   if (!ok) discard();
   return ok;
+}
+
+Result<void> NewFile::finish_unsynced(const std::filesystem::path& path) {
+  if (!temporary_ || file_) return fail_system(EBADF, path_.native(), "finish a file that is not settled");
+  if (::rename(temporary_->c_str(), path.c_str()) != 0) {
+    const int why = errno;
+    discard();
+    return fail_system(why, path.native(), "rename");
+  }
+  const std::unique_ptr<std::filesystem::path> renamed(temporary_.release());
+  return {};
 }
 
 Result<void> NewFile::rename() {

@@ -33,9 +33,10 @@ class NewFile {
   /// file.
   /// @param mode  the permissions of a file that replaces none, before the umask.
   static Result<NewFile> create(const std::filesystem::path& path, bool replace, mode_t mode = 0666);
-  /// The same, to replace a file, or to make one with mode 0666 before the umask. A killed process leaves the
-  /// file `temporary`, in the same directory: whoever repeats its work removes it, since this call does.
-  static Result<NewFile> create_as(const std::filesystem::path& temporary, const std::filesystem::path& path);
+  /// The same, to replace a file, or to make one. A killed process leaves the file `temporary`, in the same
+  /// directory: whoever repeats its work removes it, since this call does.
+  static Result<NewFile> create_as(const std::filesystem::path& temporary, const std::filesystem::path& path,
+                                   mode_t mode = 0666);
 
   NewFile(NewFile&&) noexcept = default;
   NewFile& operator=(NewFile&&) = delete;
@@ -47,6 +48,8 @@ class NewFile {
   Result<void> reserve(std::uint64_t size_bytes);
   /// Appends bytes. After a failure of any call the temporary file is gone, and this object is unusable.
   Result<void> append(std::span<const std::byte> bytes);
+  /// Replaces bytes that were appended before, from `offset` on: for a header that is known last.
+  Result<void> overwrite(std::uint64_t offset, std::span<const std::byte> bytes);
 
   /// Gives the file the mode, owner and attributes of the file that it replaces, syncs it and closes it: only
   /// its name is missing. For a caller that writes many files and names them together.
@@ -54,6 +57,9 @@ class NewFile {
   /// Settles the file if that was not done, renames it, and syncs the directory. A symbolic link at the path
   /// is itself replaced; its target stays as it is.
   Result<void> finish();
+  /// Renames a settled file to another path in the same directory, and does not sync the directory: for a
+  /// caller that names many files and then syncs it once. A file at the path is replaced.
+  Result<void> finish_unsynced(const std::filesystem::path& path);
 
   /// Removes the temporary file.
   void discard();

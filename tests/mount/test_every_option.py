@@ -41,6 +41,8 @@ COMMANDS = [
     ("diff --brief --threads 2 m.safetensors d.safetensors w", r"^compared 1 tensor, 48 B: equal\n$"),
     ("diff --json m.safetensors d.safetensors", r'"equal": ?true'),
     ("diff --out new.safetensors --force m.safetensors d.safetensors", r"wrote new\.safetensors: 0 tensors, 0 B\n$"),
+    ("diff --encoding overwrite --version 42 --base 7 --checksum adler32 --out published m.safetensors d.safetensors",
+     r"^published published/weight_v000042: 0 of 2 tensors changed, 0 B of 96 B\n$"),
     ("put m.safetensors w raw", r"^changed w: F32 \[3,4\], 48 B"),
     ("put --raw --durability process m.safetensors w raw.npy", r"^changed w"),
     ("put --from-tensor b --wait 5 m.safetensors w d.safetensors", r"^changed w"),
@@ -171,6 +173,7 @@ def test_a_command_in_every_spelling(directory, command, pattern):
         if server is not None:
             server.ready()
         for words in spellings(command):
+            shutil.rmtree(directory / "published/weight_v000042", ignore_errors=True)  # nothing is published twice
             check(directory, words, pattern)
     finally:
         assert server is None or server.finish() is None

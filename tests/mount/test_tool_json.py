@@ -28,6 +28,8 @@ VERBS = {
     "slice, looked at": (["slice", "m.safetensors", "w[0]"], {"path": "m.safetensors"}),
     "verify": (["verify", "m.safetensors"], {"path": "m.safetensors"}),
     "diff": (["diff", "m.safetensors", "link.safetensors"], {"path_a": "m.safetensors", "path_b": "link.safetensors"}),
+    "diff, a version": (["diff", "m.safetensors", "d.safetensors", "--encoding", "xor", "--version", "1", "--out", "published"],
+                        {"path": "published/weight_v000001"}),
     "put": (["put", "m.safetensors", "w", "d.safetensors"], {"path": "m.safetensors"}),
     "put, a new one": (["put", "-c", "m.safetensors", "v", "d.safetensors", "--from-tensor", "w"], {"path": "m.safetensors"}),
     "rm": (["rm", "m.safetensors", "w"], {"path": "m.safetensors"}),

@@ -210,3 +210,40 @@ def test_a_full_version_changes_the_model_in_place(trainer):
     stfs("apply", trainer.model, full)
     assert trainer.version_of(trainer.model) == state_of(trainer.model) == 1
     assert {path.name: path.stat().st_ino for path in trainer.model.glob("*.safetensors")} == inodes
+
+
+@pytest.mark.parametrize("checksum_format", ["xxh3-128", "adler32"])
+@pytest.mark.parametrize("encoding", ["xor", "overwrite"])
+def test_what_stfs_publishes_other_receivers_apply_bit_by_bit(trainer, tmp_path, encoding, checksum_format):
+    host, next_state = (shutil.copytree(trainer.model, tmp_path / name) for name in ("host", "next"))
+    for number, names in enumerate([None, ["scalar", "odd"], ["large"]], 1):
+        trainer.step(names=names, publishes=False)
+        there = published_weights.Mapped(next_state).tensors
+        for name, content in trainer.states[-1].items():
+            there[name][:] = content
+        del there
+        stfs("diff", trainer.model, next_state, "--encoding", encoding, "--checksum", checksum_format, "--version", number,
+             "--out", trainer.published)
+        version = version_directory(trainer.published, number)
+        assert not list(version.glob("*.tmp"))
+        receive(host, version)
+        stfs("apply", trainer.model, version)
+        assert content_of(host) == content_of(next_state) == content_of(trainer.model)
+    changed = json.loads((version / published_weights.INDEX).read_text())["weight_map"]
+    assert list(changed) == ["large"]
+
+
+def test_models_that_differ_in_more_than_bytes_are_not_published(tmp_path):
+    save(tmp_path / "a", {"w": np.arange(4, dtype="f4"), "v": np.arange(4, dtype="f4")})
+    save(tmp_path / "b", {"w": np.arange(4, dtype="f2"), "v": np.arange(4, dtype="f4")})
+    said = stfs("diff", tmp_path / "a", tmp_path / "b", "--encoding", "xor", "--version", "1", "--out", tmp_path / "p", wanted=1)
+    assert "w" in said and not (tmp_path / "p/weight_v000001").exists()
+
+
+def test_a_published_version_is_not_published_again(trainer, tmp_path):
+    words = ["diff", trainer.model, shutil.copytree(trainer.model, tmp_path / "b"), "--encoding", "xor", "--version", "1", "--out",
+             trainer.published]
+    stfs(*words)
+    assert "weight_v000001" in stfs(*words, wanted=1)
+    stfs("apply", trainer.model, version_directory(trainer.published, 1))
+    assert trainer.version_of(trainer.model) == 0 and state_of(trainer.model) == 1

@@ -77,12 +77,10 @@ inline std::string zstd_frame(std::string_view content, const FrameForm& form = 
 /// Refers to the frame.
 inline sync::CompressedDiff compressed_diff(const std::string& frame) {
   return {.size_bytes = frame.size(),
-          .read = [&frame](ByteRange range,
-                           std::vector<std::byte>& scratch) -> Result<std::span<const std::byte>> {
-            if (range.end() > frame.size()) throw std::runtime_error("a read behind the frame");
-            scratch.resize(range.size_bytes);
-            std::memcpy(scratch.data(), frame.data() + range.offset, scratch.size());
-            return std::span<const std::byte>(scratch);
+          .read = [&frame](std::uint64_t offset, std::span<std::byte> to) -> Result<void> {
+            if (offset + to.size() > frame.size()) throw std::runtime_error("a read behind the frame");
+            std::memcpy(to.data(), frame.data() + offset, to.size());
+            return {};
           }};
 }
 

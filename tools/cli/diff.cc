@@ -15,6 +15,7 @@
 #include "tools/cli/interrupt.h"
 #include "tools/cli/output_path.h"
 #include "tools/cli/progress.h"
+#include "tools/cli/publish_output.h"
 #include "tools/cli/verb.h"
 #include "tools/compare/changed_files.h"
 #include "tools/target/target.h"
@@ -36,12 +37,18 @@ constexpr const char* kDiffExamples =
     "A GLOB is matched against whole names; * matches dots and slashes too. With GLOBs, or if A or B is a\n"
     "tensor's file in a mount, metadata is not compared.\n"
     "The exit code is 0 if A and B are equal, 1 if they differ or if something failed, and 2 for wrong\n"
-    "usage. With --out it is 0 if DELTA was written. Differences go to standard output, failures to "
-    "standard\n"
+    "usage. With --out it is 0 if OUT was written. Differences go to standard output, failures to standard\n"
     "error.\n"
-    "DELTA has the tensors of B that A lacks or that differ, and names what B lacks. stfs repack --delta "
-    "writes\n"
-    "B again from A and DELTA.\n"
+    "OUT is a delta: it has the tensors of B that A lacks or that differ, and names what B lacks.\n"
+    "stfs repack --delta writes B again from A and OUT.\n"
+    "With --encoding, OUT is a directory, in which a version for weight sync is published: OUT/weight_vN "
+    "has\n"
+    "the compressed diff of each tensor whose bytes differ. Receivers that have A make B of it, among them\n"
+    "those of SGLang, slime and miles. A and B must have the same names, dtypes and shapes. The index of "
+    "the\n"
+    "version is written last, when all else is on stable storage. xor diffs are smaller and faster; "
+    "overwrite\n"
+    "diffs may be applied twice. No statistics are printed.\n"
     "\n"
     "Examples:\n"
     "  stfs diff model.safetensors tuned.safetensors\n"
@@ -51,6 +58,8 @@ constexpr const char* kDiffExamples =
     "difference\n"
     "  stfs diff /mnt/model copy.safetensors                         through a mount\n"
     "  stfs diff model.safetensors tuned.safetensors --out tuned.delta.safetensors    keep what differs\n"
+    "  stfs diff model.safetensors tuned.safetensors --encoding xor --version 42 --out published    a "
+    "version\n"
     "  stfs diff --json model.safetensors tuned.safetensors | jq '.differences[].name'";
 
 struct DiffRequest {
@@ -59,6 +68,7 @@ struct DiffRequest {
   std::vector<std::string> globs;
   std::uint64_t threads = std::max(std::thread::hardware_concurrency(), 1U);
   std::string out;
+  PublishRequest publish;
   bool is_replacing = false;
   bool is_brief = false;
   bool json = false;
@@ -122,13 +132,15 @@ int diff(const Arguments& arguments, Streams& streams) {
             "Print only the summary. Stop comparing a tensor at its first difference.");
   line.number(request.threads, "--threads", "N", "Use N threads. Default: the number of processors.", 1,
               1024);
-  line.text(request.out, "--out", "DELTA", "Write an archive of what leads from A to B.");
-  line.flag(request.is_replacing, "-f,--force", "Replace DELTA if it exists.");
+  line.text(request.out, "--out", "OUT", "Write an archive of what leads from A to B, a delta.");
+  line.flag(request.is_replacing, "-f,--force", "Replace OUT if it exists.");
+  declare_publish_options(line, request.publish);
   line.flag(request.json, "--json", "Print differences and problems as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (line.has("--out") && request.out.empty()) {
-    return report_wrong_usage(streams, "--out: the name of DELTA is empty");
+    return report_wrong_usage(streams, "--out: the name of OUT is empty");
   }
+  if (const auto mistake = mistake_in(line, request.publish)) return report_wrong_usage(streams, *mistake);
 
   const auto targets = open_both(request, streams);
   if (!targets) return kFailed;
@@ -138,7 +150,11 @@ int diff(const Arguments& arguments, Streams& streams) {
         streams, (a.tensor ? request.a : request.b) + ": is a tensor's file: GLOB needs archives or mounts");
   }
   if (!request.out.empty() && (a.tensor || b.tensor || !request.globs.empty())) {
-    return report_wrong_usage(streams, "--out: a delta is of two whole models, without GLOB");
+    return report_wrong_usage(streams, "--out: a delta or version is of two whole models, without GLOB");
+  }
+  if (!request.publish.encoding.empty()) {
+    return publish(request.publish, {*a.model, *b.model, request.out, request.threads, request.json},
+                   streams);
   }
   if (!request.out.empty()) {
     const auto why =

@@ -16,6 +16,7 @@
 #include "tools/cli/progress.h"
 #include "tools/compare/changed_files.h"
 #include "tools/device/conversion.h"
+#include "tools/target/common_mode.h"
 #include "tools/text/json_document.h"
 
 namespace stfs::tools {
@@ -59,22 +60,13 @@ std::uint64_t convert_by_threads(const Converted& all, std::uint64_t threads) {
   return overflows;
 }
 
-/// The permissions that all files of a model have, without execution.
-mode_t mode_of(const Model& model) {
-  mode_t mode = 0666;
-  for (const Shard& shard : model.shards()) {
-    if (shard.version) mode &= shard.version->status.mode;
-  }
-  return mode | 0600;
-}
-
 class Repack {
  public:
   Repack(const Model& model, const RepackPlan& plan, const RepackOutput& output, Streams& streams)
       : model_(model),
         plan_(plan),
         output_(output),
-        mode_(mode_of(model)),
+        mode_(common_mode(model)),
         piece_bytes_(std::max(kPieceBytes, output.threads * kThreadPieceBytes)),
         progress_(streams, plan.data_bytes) {}
 

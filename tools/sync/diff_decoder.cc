@@ -2,7 +2,6 @@
 #include "tools/sync/diff_decoder.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <utility>
@@ -20,20 +19,6 @@ constexpr std::size_t kCountBytes = 4;
 constexpr std::size_t kPositionBytes = 4;
 
 static_assert(std::endian::native == std::endian::little, "positions are read as they lie in the diff");
-
-/// XORs `diff` into `bytes`, of the same size. @return whether any byte of `diff` is not zero.
-bool xor_into(std::span<std::byte> bytes, std::span<const std::byte> diff) {
-  if (std::ranges::all_of(diff, [](std::byte byte) { return byte == std::byte{}; })) return false;
-  std::size_t at = 0;
-  for (std::uint64_t word = 0, bits = 0; at + sizeof word <= bytes.size(); at += sizeof word) {
-    std::memcpy(&word, bytes.data() + at, sizeof word);
-    std::memcpy(&bits, diff.data() + at, sizeof bits);
-    word ^= bits;
-    std::memcpy(bytes.data() + at, &word, sizeof word);
-  }
-  for (; at < bytes.size(); ++at) bytes[at] ^= diff[at];
-  return true;
-}
 
 }  // namespace
 

@@ -5,13 +5,12 @@
 //              bytes at these positions. All numbers are little-endian.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
 #include <string_view>
-#include <vector>
 
-#include "core/base/byte_range.h"
 #include "core/base/error.h"
 
 namespace stfs::sync {
@@ -30,12 +29,18 @@ constexpr std::uint64_t overwrite_size_bytes(std::uint64_t count) {
 /// Overwrite diffs can reach only the first bytes of a larger tensor: positions have 32 bits.
 inline constexpr std::uint64_t kMostOverwriteBytes = std::uint64_t{1} << 32U;
 
+/// Reads bytes of a tensor or a frame: as many as `to` has, from `offset` on. All of them are there. Any
+/// number of threads may call.
+using ReadPiece = std::function<Result<void>(std::uint64_t offset, std::span<std::byte> to)>;
+
 /// A diff as it is published: one zstd frame. Refers to the place where the frame lies.
 struct CompressedDiff {
   std::uint64_t size_bytes = 0;
-  /// Returns bytes of the frame. They may lie in `scratch`, which grows as needed, and are valid until the
-  /// next call with the same scratch. Any number of threads may call, each with its own scratch.
-  std::function<Result<std::span<const std::byte>>(ByteRange range, std::vector<std::byte>& scratch)> read{};
+  ReadPiece read{};
 };
+
+/// XORs `diff` into `bytes`, of the same size. They must not overlap.
+/// @return whether any byte of `bytes` has changed, that is, whether any byte of `diff` is not zero.
+bool xor_into(std::span<std::byte> bytes, std::span<const std::byte> diff);
 
 }  // namespace stfs::sync

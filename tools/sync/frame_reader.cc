@@ -65,9 +65,10 @@ Result<void> FrameReader::start(CompressedDiff diff) {
 Result<void> FrameReader::refill() {
   const std::uint64_t size_bytes = std::min(kFetchedBytes, diff_.size_bytes - fetched_bytes_);
   if (!unused_.empty() || size_bytes == 0) return {};
-  auto bytes = diff_.read({fetched_bytes_, size_bytes}, scratch_);
-  if (!bytes) return pass_on(std::move(bytes));
-  unused_ = *bytes;
+  fetched_.resize(kFetchedBytes);
+  const auto to = std::span(fetched_).first(static_cast<std::size_t>(size_bytes));
+  if (auto ok = diff_.read(fetched_bytes_, to); !ok) return ok;
+  unused_ = to;
   fetched_bytes_ += size_bytes;
   return {};
 }

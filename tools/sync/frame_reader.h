@@ -52,7 +52,7 @@ class FrameReader {
 
   CompressedDiff diff_;
   std::unique_ptr<Context, Delete> context_;
-  std::vector<std::byte> scratch_;     // compressed bytes
+  std::vector<std::byte> fetched_;     // compressed bytes
   std::span<const std::byte> unused_;  // of them
   std::vector<std::byte> dropped_;     // by skip()
   std::uint64_t fetched_bytes_ = 0;    // of diff_

@@ -252,11 +252,10 @@ const PublishedTensor* PublishedVersion::find(std::string_view name) const {
 
 CompressedDiff PublishedVersion::diff(const PublishedTensor& tensor) const {
   const ArchiveReader* archive = shards_[tensor.shard].archive.get();
-  return {
-      .size_bytes = tensor.file_range.size_bytes,
-      .read = [archive, from = tensor.file_range.offset](ByteRange range, std::vector<std::byte>& scratch) {
-        return archive->read({from + range.offset, range.size_bytes}, scratch);
-      }};
+  return {.size_bytes = tensor.file_range.size_bytes,
+          .read = [archive, from = tensor.file_range.offset](std::uint64_t offset, std::span<std::byte> to) {
+            return archive->read_through(to, from + offset);
+          }};
 }
 
 }  // namespace stfs::sync

@@ -270,11 +270,10 @@ TEST_CASE("decoder wants all bytes of the tensor, and no more", "[tools][sync]")
 
 TEST_CASE("decoder passes errors of reading on", "[tools][sync]") {
   DiffDecoder decoder;
-  const sync::CompressedDiff broken{
-      .size_bytes = 100,
-      .read = [](ByteRange, std::vector<std::byte>&) -> Result<std::span<const std::byte>> {
-        return fail(ErrorCode::System, EIO, "broken");
-      }};
+  const sync::CompressedDiff broken{.size_bytes = 100,
+                                    .read = [](std::uint64_t, std::span<std::byte>) -> Result<void> {
+                                      return fail(ErrorCode::System, EIO, "broken");
+                                    }};
   CHECK(errno_of(decoder.start(DiffEncoding::Xor, broken, 10)) == EIO);
 }
 

@@ -59,10 +59,10 @@ std::string replaced(std::string text, const std::string& what, const std::strin
 }
 
 std::string content_of(const PublishedVersion& version, const sync::PublishedTensor& tensor) {
-  std::vector<std::byte> scratch;
   const sync::CompressedDiff diff = version.diff(tensor);
-  const auto bytes = diff.read({0, diff.size_bytes}, scratch);
-  return bytes ? text_of(*bytes) : bytes.error().message;
+  std::string content(diff.size_bytes, '?');
+  const auto read = diff.read(0, std::as_writable_bytes(std::span(content)));
+  return read ? content : read.error().message;
 }
 
 }  // namespace

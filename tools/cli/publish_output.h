@@ -1,0 +1,38 @@
+// The part of stfs diff that publishes a version (tools/sync/version_writer.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "core/model/model.h"
+#include "tools/cli/command_line.h"
+#include "tools/cli/verb.h"
+
+namespace stfs::tools {
+
+/// What the options of stfs diff say about a version.
+struct PublishRequest {
+  std::string encoding;  // empty: stfs diff publishes nothing
+  std::uint64_t version = 0;
+  std::uint64_t base = 0;
+  std::string checksum = "xxh3-128";
+};
+
+/// Declares the options. `request` must outlive the parsing.
+void declare_publish_options(CommandLine& line, PublishRequest& request);
+/// Says what is wrong with the options. Sets `request.base` if the user has not.
+std::optional<std::string> mistake_in(const CommandLine& line, PublishRequest& request);
+
+struct Publication {
+  const Model& before;
+  const Model& after;
+  std::string published;  // the directory of all versions, as the user named it
+  std::uint64_t threads = 1;
+  bool json = false;
+};
+
+/// Writes the version and prints what was written. @return the exit code.
+int publish(const PublishRequest& request, const Publication& publication, Streams& streams);
+
+}  // namespace stfs::tools

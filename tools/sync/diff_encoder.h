@@ -1,0 +1,78 @@
+// Makes the published diff of a tensor from its old and its new bytes.
+//
+// The tensor is read in pieces, so memory does not grow with it: about 3 MiB for a thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "tools/sync/checksum_format.h"
+#include "tools/sync/diff_encoding.h"
+
+namespace stfs::sync {
+
+/// A tensor of two models, of the same size in both.
+struct TensorChange {
+  std::uint64_t size_bytes = 0;
+  ReadPiece before{};
+  ReadPiece after{};
+};
+
+struct EncodedDiff {
+  bool is_changed = false;       // false: nothing was written
+  std::uint64_t size_bytes = 0;  // of the frame
+  std::string checksum{};        // of the tensor's new bytes
+};
+
+/// Used by one thread, for any number of tensors: its memory is kept from one to the next.
+class DiffEncoder {
+ public:
+  /// Takes the next bytes of the frame.
+  using Sink = std::function<Result<void>(std::span<const std::byte>)>;
+  /// Takes the number of bytes of the tensor that are done since the last call. False stops the work.
+  using GoesOn = std::function<bool(std::uint64_t)>;
+
+  DiffEncoder(DiffEncoding encoding, ChecksumFormat checksum_format);
+  ~DiffEncoder();
+  DiffEncoder(const DiffEncoder&) = delete;
+  DiffEncoder& operator=(const DiffEncoder&) = delete;
+
+  /// Writes the diff to `sink` as one zstd frame that tells its content's size. Writes nothing if the tensor
+  /// has not changed. Reads the tensor once, or three times for an overwrite diff of more than 128 Ki
+  /// changes.
+  /// @return the errors of reading and of the sink; EINTR: goes_on() has returned false; EFBIG: an overwrite
+  ///   diff cannot reach all of the tensor; ESTALE (ArchiveChanged): the bytes have changed meanwhile.
+  Result<EncodedDiff> encode(const TensorChange& change, const Sink& sink, const GoesOn& goes_on);
+
+ private:
+  class Frame;
+  /// Calls `take(offset)` for each piece, with before_ and after_ filled.
+  template <class Take>
+  Result<void> for_each_piece(const TensorChange& change, const Take& take);
+  Result<EncodedDiff> encode_xor(const TensorChange& change, const Sink& sink, const GoesOn& goes_on);
+  Result<EncodedDiff> encode_overwrite(const TensorChange& change, const Sink& sink, const GoesOn& goes_on);
+  /// Keeps positions and values of a piece's changes. @return how many there are.
+  std::size_t collect(std::uint64_t offset);
+  /// Writes the positions, then the values, each in a pass of its own.
+  Result<void> write_in_passes(const TensorChange& change, std::uint64_t count);
+
+  const DiffEncoding encoding_;
+  const ChecksumFormat checksum_format_;
+  std::unique_ptr<Frame> frame_;
+  // A piece of the tensor.
+  std::vector<std::byte> before_buffer_;
+  std::vector<std::byte> after_buffer_;
+  std::span<std::byte> before_;
+  std::span<std::byte> after_;
+  // Of overwrite.
+  std::vector<std::uint32_t> positions_;
+  std::vector<std::byte> values_;
+};
+
+}  // namespace stfs::sync

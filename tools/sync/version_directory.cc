@@ -1,0 +1,134 @@
+// Names and syncs, in the order that the header tells.
+#include "tools/sync/version_directory.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string>
+#include <system_error>
+#include <utility>
+
+#include "core/storage/file.h"
+#include "core/storage/new_file.h"
+#include "tools/sync/version_name.h"
+
+namespace stfs::sync {
+namespace {
+
+constexpr std::string_view kTemporaryEnd = ".tmp";
+constexpr std::string_view kShardEnd = ".safetensors";
+constexpr std::size_t kLeastDigits = 5;
+
+/// Takes decimal digits off the front.
+bool take_digits(std::string_view& text) {
+  const std::size_t count = std::min(text.find_first_not_of("0123456789"), text.size());
+  text.remove_prefix(count);
+  return count >= kLeastDigits;
+}
+
+bool take_word(std::string_view& text, std::string_view word) {
+  if (!text.starts_with(word)) return false;
+  text.remove_prefix(word.size());
+  return true;
+}
+
+/// Whether a publisher may have left the file: model-00001-of-00002.safetensors, or that or an index with
+/// .tmp behind it.
+bool is_leftover(std::string_view name) {
+  const bool is_temporary = name.ends_with(kTemporaryEnd);
+  if (is_temporary) name.remove_suffix(kTemporaryEnd.size());
+  if (name == kVersionIndex) return is_temporary;
+  return take_word(name, "model-") && take_digits(name) && take_word(name, "-of-") && take_digits(name) &&
+         name == kShardEnd;
+}
+
+/// @return whether the directory is new.
+Result<bool> make_directory(const std::filesystem::path& path) {
+  if (::mkdir(path.c_str(), 0777) == 0) return true;
+  if (errno == EEXIST) return false;
+  return fail_system(errno, path.native(), "make the directory");
+}
+
+Result<UniqueFd> lock_directory(const std::filesystem::path& path) {
+  UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!directory) return fail_system(errno, path.native(), "open the directory");
+  if (::flock(directory.get(), LOCK_EX | LOCK_NB) == 0) return directory;
+  if (errno == EWOULDBLOCK) {
+    return fail(ErrorCode::Busy, EBUSY, path.native() + ": another publisher writes this version");
+  }
+  return directory;  // a file system without locks
+}
+
+std::filesystem::path parent_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
+
+}  // namespace
+
+Result<VersionDirectory> VersionDirectory::create(const std::filesystem::path& published,
+                                                  std::uint64_t version) {
+  const std::filesystem::path path = published / version_directory_name(version);
+  const auto is_published_new = make_directory(published);
+  if (!is_published_new) return tl::unexpected(is_published_new.error());
+  if (*is_published_new) {
+    if (auto ok = system_storage().sync_directory(parent_of(published)); !ok) return pass_on(std::move(ok));
+  }
+  const auto is_made = make_directory(path);
+  if (!is_made) return tl::unexpected(is_made.error());
+  auto lock = lock_directory(path);
+  if (!lock) return pass_on(std::move(lock));
+  const auto names = system_storage().list(path, "");
+  if (!names) return tl::unexpected(names.error());
+  if (std::ranges::find(*names, kVersionIndex) != names->end()) {
+    return fail(ErrorCode::InvalidArgument, EEXIST, path.native() + ": this version is published already");
+  }
+  VersionDirectory directory(path, *is_made, std::move(*lock));
+  for (const std::string& name : *names) {
+    if (!is_leftover(name)) continue;
+    if (auto ok = system_storage().remove(path / name); !ok) return pass_on(std::move(ok));
+  }
+  return directory;
+}
+
+VersionDirectory::VersionDirectory(VersionDirectory&& other) noexcept
+    : path_(std::exchange(other.path_, {})),
+      is_made_(other.is_made_),
+      is_finished_(other.is_finished_),
+      lock_(std::move(other.lock_)),
+      named_(std::move(other.named_)) {}
+
+VersionDirectory::~VersionDirectory() {
+  if (path_.empty() || is_finished_) return;
+  for (const std::filesystem::path& path : named_) ::unlink(path.c_str());
+  if (is_made_) ::rmdir(path_.c_str());  // fails where somebody else has put a file
+}
+
+std::filesystem::path VersionDirectory::shard_path(std::size_t number, std::size_t count) const {
+  return path_ / fmt::format("model-{:05}-of-{:05}{}", number, count, kShardEnd);
+}
+
+Result<void> VersionDirectory::finish(std::span<VersionShard> shards, std::string_view index, mode_t mode) {
+  for (std::size_t at = 0; at < shards.size(); ++at) {
+    const std::filesystem::path path = shard_path(at + 1, shards.size());
+    if (auto ok = shards[at].name_as(path); !ok) return ok;
+    named_.push_back(path);
+  }
+  if (auto ok = system_storage().sync_directory(path_); !ok) return ok;
+  const std::filesystem::path path = path_ / kVersionIndex;
+  auto file = NewFile::create_as(path.native() + std::string(kTemporaryEnd), path, mode);
+  if (!file) return pass_on(std::move(file));
+  if (auto ok = file->append(std::as_bytes(std::span(index))); !ok) return ok;
+  if (auto ok = file->settle(); !ok) return ok;
+  named_.insert(named_.begin(), path);  // a failure from here on removes the index first
+  if (auto ok = file->finish(); !ok) return ok;
+  if (auto ok = system_storage().sync_directory(parent_of(path_)); !ok) return ok;
+  is_finished_ = true;
+  return {};
+}
+
+}  // namespace stfs::sync

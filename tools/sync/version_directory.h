@@ -1,0 +1,53 @@
+// The directory of a version that is being published: it looks finished only when the index has its name.
+//
+// Every file is written as NAME.tmp, synced and renamed. Shards get their names when all of them are whole;
+// then the directory is synced; then the index gets its name. A publisher that dies earlier leaves a
+// directory without an index, which receivers take for an unfinished one, and the next publisher of the same
+// version cleans up.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
+#include "tools/sync/version_shard.h"
+
+namespace stfs::sync {
+
+/// Used by one thread. One that is destroyed before finish() removes what it has made.
+class VersionDirectory {
+ public:
+  /// Makes the directory of a version, and the published directory if that is missing. Removes the files of
+  /// an interrupted publisher of the same version.
+  /// @return EEXIST: the version has an index. Busy (EBUSY): another publisher writes this version.
+  static Result<VersionDirectory> create(const std::filesystem::path& published, std::uint64_t version);
+
+  VersionDirectory(VersionDirectory&& other) noexcept;
+  VersionDirectory& operator=(VersionDirectory&&) = delete;
+  ~VersionDirectory();
+
+  [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  /// The path of a shard. Numbers begin with 1.
+  [[nodiscard]] std::filesystem::path shard_path(std::size_t number, std::size_t count) const;
+  /// Names the settled shards in this order, then writes the index. Everything is on stable storage when it
+  /// returns.
+  Result<void> finish(std::span<VersionShard> shards, std::string_view index, mode_t mode);
+
+ private:
+  VersionDirectory(std::filesystem::path path, bool is_made, UniqueFd lock)
+      : path_(std::move(path)), is_made_(is_made), lock_(std::move(lock)) {}
+
+  std::filesystem::path path_;  // empty: moved from
+  bool is_made_ = false;        // by us
+  bool is_finished_ = false;
+  UniqueFd lock_;  // of the directory: keeps other publishers out
+  std::vector<std::filesystem::path> named_;
+};
+
+}  // namespace stfs::sync

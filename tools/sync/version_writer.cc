@@ -1,0 +1,199 @@
+// A thread takes a shard, encodes its tensors straight into the file, and syncs it while others go on.
+#include "tools/sync/version_writer.h"
+
+#include <fmt/format.h>
+
+#include <atomic>
+#include <cerrno>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/format/json_string.h"
+#include "tools/compare/changed_files.h"
+#include "tools/sync/diff_encoder.h"
+#include "tools/sync/version_directory.h"
+#include "tools/sync/version_name.h"
+#include "tools/sync/version_plan.h"
+#include "tools/sync/version_shard.h"
+#include "tools/target/common_mode.h"
+#include "tools/text/json_document.h"
+
+namespace stfs::sync {
+namespace {
+
+TensorChange change_of(const tools::ModelPair& models, const tools::TensorPair& pair) {
+  const auto reader = [](const Model& model, std::uint32_t position) -> ReadPiece {
+    const ArchiveReader* archive = &model.archive_of(position);
+    return
+        [archive, from = model.file_range(position).offset](std::uint64_t offset, std::span<std::byte> to) {
+          return archive->read_through(to, from + offset);
+        };
+  };
+  return {.size_bytes = models.b.file_range(pair.b).size_bytes,
+          .before = reader(models.a, pair.a),
+          .after = reader(models.b, pair.b)};
+}
+
+class Publisher {
+ public:
+  Publisher(const tools::ModelPair& models, const PublishOptions& options)
+      : models_(models),
+        options_(options),
+        mode_(tools::common_mode(models.a) & tools::common_mode(models.b)) {}
+
+  Result<WrittenVersion> run(const std::filesystem::path& published) {
+    if (auto ok = check(); !ok) return pass_on(std::move(ok));
+    auto pairs = paired_tensors(models_);
+    if (!pairs) return pass_on(std::move(pairs));
+    if (auto ok = check_sizes(*pairs); !ok) return pass_on(std::move(ok));
+    written_.tensors = pairs->size();
+    plan_ = plan_shards(models_.b, std::move(*pairs), options_.threads);
+    auto directory = VersionDirectory::create(published, options_.version);
+    if (!directory) return pass_on(std::move(directory));
+    written_.path = directory->path();
+    auto done = write_shards(*directory);
+    if (done) done = check_unchanged();
+    if (done) done = finish(*directory);
+    shards_.clear();  // removes their files, before the directory is removed
+    if (!done) return pass_on(std::move(done));
+    return written_;
+  }
+
+ private:
+  Result<void> check() const {
+    if (options_.base_version >= options_.version) {
+      return fail(ErrorCode::InvalidArgument, EINVAL,
+                  fmt::format("the base version {} must be smaller than the version {}",
+                              options_.base_version, options_.version));
+    }
+    for (const Model* model : {&models_.a, &models_.b}) {
+      if (auto ok = model->check_whole("a published version"); !ok) return ok;
+    }
+    return {};
+  }
+
+  Result<void> check_sizes(const std::vector<tools::TensorPair>& pairs) const {
+    if (options_.encoding == DiffEncoding::Xor) return {};
+    for (const tools::TensorPair& pair : pairs) {
+      const Tensor tensor = models_.b.tensors()[pair.b];
+      if (tensor.data.size_bytes <= kMostOverwriteBytes) continue;
+      return fail(ErrorCode::InvalidArgument, EFBIG,
+                  fmt::format("tensor {} has {} bytes, and overwrite reaches only {}: use xor",
+                              in_quotes(tensor.name), tensor.data.size_bytes, kMostOverwriteBytes));
+    }
+    return {};
+  }
+
+  Result<void> write_shards(const VersionDirectory& directory) {
+    shards_.resize(plan_.size());
+    const bool is_whole = tools::run_jobs(
+        plan_.size(), options_.threads, options_.watch, [&](std::size_t at, tools::JobStatus& status) {
+          auto written = guard_memory([&] { return write_shard(directory, at, status); });
+          if (written) return;
+          const std::scoped_lock lock(failure_mutex_);
+          if (!failure_) failure_ = std::move(written).error();
+          status.stop();
+        });
+    if (failure_) return tl::unexpected(*failure_);
+    if (is_whole) return {};
+    return fail(ErrorCode::System, EINTR, directory.path().native() + ": interrupted, nothing is left");
+  }
+
+  Result<void> write_shard(const VersionDirectory& directory, std::size_t at, tools::JobStatus& status) {
+    const PlannedShard& planned = plan_[at];
+    auto shard =
+        VersionShard::create(directory.shard_path(at + 1, plan_.size()), planned.header_bytes, mode_);
+    if (!shard) return pass_on(std::move(shard));
+    DiffEncoder encoder(options_.encoding, options_.checksum_format);
+    const DiffEncoder::Sink sink = [&](std::span<const std::byte> bytes) { return shard->append(bytes); };
+    const DiffEncoder::GoesOn goes_on = [&](std::uint64_t done_bytes) {
+      status.advance(done_bytes);
+      return !status.is_stopped();
+    };
+    for (const tools::TensorPair& pair : planned.tensors) {
+      if (status.is_stopped()) return {};
+      const std::string_view name = models_.b.tensors()[pair.b].name;
+      auto diff = encoder.encode(change_of(models_, pair), sink, goes_on);
+      if (!diff && status.is_stopped()) return {};  // by the caller, or by the first failure
+      if (!diff) return tl::unexpected(std::move(diff).error().within("tensor " + in_quotes(name)));
+      if (diff->is_changed) shard->end_entry(name, diff->checksum);
+    }
+    if (shard->is_empty()) return {};
+    if (auto ok = shard->settle(); !ok) return ok;
+    shards_[at].emplace(std::move(*shard));
+    return {};
+  }
+
+  /// What was read of a file that somebody else has changed meanwhile may be old in part and new in part.
+  Result<void> check_unchanged() const {
+    for (const Model* model : {&models_.a, &models_.b}) {
+      const std::vector<std::string> changed = tools::changed_files(*model);
+      if (changed.empty()) continue;
+      return fail(ErrorCode::ArchiveChanged, ESTALE, changed.front() + ": was changed during the command");
+    }
+    return {};
+  }
+
+  Result<void> finish(VersionDirectory& directory) {
+    std::vector<VersionShard> shards;
+    for (std::optional<VersionShard>& shard : shards_) {
+      if (shard) shards.push_back(std::move(*shard));
+    }
+    for (const VersionShard& shard : shards) {
+      written_.changed_tensors += shard.entries().size();
+      written_.diff_bytes += shard.data_bytes();
+    }
+    written_.tensor_bytes = total_bytes();
+    return directory.finish(shards, index_of(directory, shards), mode_);
+  }
+
+  [[nodiscard]] std::uint64_t total_bytes() const {
+    std::uint64_t bytes = 0;
+    for (const PlannedShard& shard : plan_) bytes += shard.size_bytes;
+    return bytes;
+  }
+
+  [[nodiscard]] std::string index_of(const VersionDirectory& directory,
+                                     std::span<const VersionShard> shards) const {
+    std::map<std::string_view, std::string> shard_of;
+    for (std::size_t at = 0; at < shards.size(); ++at) {
+      const std::string file = directory.shard_path(at + 1, shards.size()).filename();
+      for (const TensorSpec& entry : shards[at].entries()) shard_of.emplace(entry.name, file);
+    }
+    tools::Json document;
+    document["metadata"] = {{"version", version_text(options_.version)},
+                            {"base_version", version_text(options_.base_version)},
+                            {"delta_encoding", name_of(options_.encoding)},
+                            {"compression_format", "zstd"},
+                            {"checksum_format", name_of(options_.checksum_format)}};
+    tools::Json names = tools::Json::object();
+    for (auto& [name, file] : shard_of) names[std::string(name)] = std::move(file);
+    document["weight_map"] = std::move(names);
+    std::ostringstream text;
+    tools::write_json(document, text);
+    return std::move(text).str();
+  }
+
+  const tools::ModelPair& models_;
+  const PublishOptions& options_;
+  const mode_t mode_;
+  WrittenVersion written_{};
+  std::vector<PlannedShard> plan_;
+  std::vector<std::optional<VersionShard>> shards_;  // each is written by one job
+  std::mutex failure_mutex_;                         // guards failure_
+  std::optional<Error> failure_;
+};
+
+}  // namespace
+
+Result<WrittenVersion> publish_version(const tools::ModelPair& models, const std::filesystem::path& published,
+                                       const PublishOptions& options) {
+  return guard_memory([&] { return Publisher(models, options).run(published); });
+}
+
+}  // namespace stfs::sync
