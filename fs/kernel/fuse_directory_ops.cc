@@ -227,7 +227,7 @@ void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t n
                    if (!renamed) {
                      forest_of(req).activity(model).note_refused_commit();
                      // A commit logs its failure itself.
-                     const bool is_logged = is_transaction && !TransactionDirectory::is_transaction(local);
+                     const bool is_logged = is_transaction && !TransactionDirectory::is_in_transaction(local);
                      return is_logged ? reply_error(req, parent, renamed.error())
                                       : reply_refused(req, parent, from, renamed.error());
                    }

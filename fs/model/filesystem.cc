@@ -122,6 +122,7 @@ mode_t Filesystem::file_type(Ino ino) const {
 Result<struct stat> Filesystem::stat_of(const Node& node) const {
   if (PretrainedDirectory::owns(node.ino)) return stat_of_pretrained(node);
   if (node.is_view()) return stat_of_view(node);
+  if (node.kind == Node::Kind::StagedNpy) return stat_of_staged_npy(node);
   if (node.kind == Node::Kind::Draft) {
     const auto content = shared_content(node);
     return content ? Result<struct stat>(stat_of_draft(node, *content)) : no_such_inode(node.ino);
@@ -210,6 +211,7 @@ Result<Bytes> Filesystem::read(Ino ino, std::uint64_t offset, std::size_t size_b
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (node.is_link()) return fail(ErrorCode::InvalidArgument, EINVAL, "is a symbolic link");
   if (node.is_view()) return views_.read(node.ino, offset, size_bytes);
+  if (node.kind == Node::Kind::StagedNpy) return read_staged_npy(node, offset, size_bytes);
   if (node.kind == Node::Kind::Draft) {
     const auto content = shared_content(node);
     return content ? read_pending(*content, offset, size_bytes) : no_such_inode(ino);
@@ -378,7 +380,7 @@ void Filesystem::visit_known(const std::function<void(Ino directory, std::string
 
 void Filesystem::set_mtime(Ino ino, struct timespec mtime) {
   const Node node = resolve(ino);
-  if (!node.exists() || node.is_directory() || node.is_view()) return;
+  if (!node.exists() || node.is_directory() || node.is_other_form()) return;
   if (node.kind == Node::Kind::Draft) {
     const auto content = shared_content(node);
     NewTensor* const made = content ? content->made()->tensor() : nullptr;

@@ -358,6 +358,13 @@ class Filesystem {
   [[nodiscard]] std::string label_of(const PendingContent& content) const;
   OpenFile* add_open(Ino ino, int flags, pid_t opener, FileKind kind,
                      std::shared_ptr<PendingContent> content);
+  /// The file name of the tensor of a new file in npy/. EINVAL without `.npy`.
+  static Result<std::string_view> npy_stem(std::string_view name);
+  /// Makes a file that is no tensor before its close, and opens it. EBUSY if there is one of that name.
+  Result<Created> make_draft(Drafts::Draft draft, int flags, pid_t opener);
+  /// Opens the NumPy file of a tensor for writing: the first open makes the draft.
+  Result<OpenFile*> open_draft(Drafts::Draft draft, TensorId tensor, std::string name, int flags,
+                               pid_t opener);
   /// Opens a view in npy/ for writing.
   Result<OpenFile*> open_npy(const Node& node, int flags, pid_t opener);
   /// Loads what a view shows before the first write to it, unless it was truncated.
@@ -393,8 +400,27 @@ class Filesystem {
   /// Why its maker can't stage edits of the structure, if so: check_editable(), or EACCES if he may not write
   /// every shard.
   [[nodiscard]] Result<void> check_staging(Ino transaction) const;
+  /// The name of the tensor that a new file in a transaction becomes. EILSEQ if no tensor can have it.
+  static Result<std::string> name_for_staging(std::string_view file_name);
   Result<OpenFile*> open_staged(const Node& node, int flags, pid_t opener);
   Result<Created> create_staged(Ino transaction, std::string_view name, int flags, pid_t opener);
+  // T/.safetensors/npy: as in `.safetensors/npy`, but a close stages the tensor in the transaction.
+  Result<Created> create_staged_npy(Ino directory, std::string_view name, int flags, pid_t opener);
+  Result<OpenFile*> open_staged_npy(const Node& node, int flags, pid_t opener);
+  /// Stages what a program has written. The caller holds the content's mutex.
+  Result<Stale> stage_npy(const OpenFile& file);
+  /// Notes in the transaction that a file did not become a tensor, so that its commit fails.
+  void stage_npy_failure(const OpenFile& file);
+  /// What a file shows before the bytes of its tensor. Nothing while these have no form: the file is empty.
+  struct StagedNpy {
+    Ino plain = 0;                    // the file with the tensor's bytes
+    struct stat status {};            // of that file
+    std::optional<std::string> head;  // the NumPy header
+  };
+  [[nodiscard]] Result<StagedNpy> staged_npy(const Node& node) const;
+  [[nodiscard]] Result<struct stat> stat_of_staged_npy(const Node& node) const;
+  [[nodiscard]] Result<Bytes> read_staged_npy(const Node& node, std::uint64_t offset,
+                                              std::size_t size_bytes) const;
   Result<Outdated> rename_staged(Ino transaction, std::string_view name, std::string_view new_name,
                                  unsigned flags);
   Result<Outdated> set_staged_attribute(const Node& node, std::string_view key,

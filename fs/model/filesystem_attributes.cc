@@ -42,7 +42,10 @@ Result<std::string> Filesystem::extended_attribute(Ino ino, std::string_view nam
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   name.remove_prefix(kPrefix.size());
   if (node.ino == kRootIno) return root_attribute(name);
-  if (TransactionDirectory::is_transaction(node.ino)) return staged_attribute(node, name);
+  if (transactions_.is_transaction(node.ino)) return staged_attribute(node, name);
+  if (node.kind == Node::Kind::StagedNpy && name == "view") return std::string(kNpyView);
+  if (node.kind == Node::Kind::StagedNpy)
+    return staged_attribute(resolve(transactions_.bytes_file(node.ino)), name);
   if (node.is_directory() || node.is_link()) return no_attribute();
   if (node.is_view()) return view_attribute(node.ino, name);
   if (node.kind == Node::Kind::Draft) {
@@ -84,6 +87,7 @@ std::string Filesystem::deleted_names(Ino transaction) const {
 Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) const {
   const Node node = resolve(ino);
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (node.kind == Node::Kind::StagedNpy) return list_extended_attributes(transactions_.bytes_file(node.ino));
   std::vector<std::string> names;
   const auto add_metadata = [&](std::string_view key) {
     std::string name = fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key);
@@ -95,10 +99,10 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
     for (const std::string_view key : kRootKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
     if (model_->delta()) names.emplace_back(kDeltaAttribute);
     for (const auto& [key, value] : model_->metadata()) add_metadata(key);
-  } else if (node.is_directory() && TransactionDirectory::is_transaction(node.ino)) {
+  } else if (node.is_directory() && transactions_.is_transaction(node.ino)) {
     names.push_back(fmt::format("{}{}", kPrefix, kDeletedKey));
     for (const std::string& key : transactions_.metadata_keys(node.ino)) add_metadata(key);
-  } else if (node.kind == Node::Kind::Draft && TransactionDirectory::owns(node.ino)) {
+  } else if (node.kind == Node::Kind::Draft && transactions_.is_transaction(node.ino)) {
     for (const std::string_view key : kNewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
   } else if (node.is_directory() || node.is_link() || node.kind == Node::Kind::Draft) {
     return names;
@@ -107,7 +111,7 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
     if (model_->delta()) names.emplace_back(kDeltaAttribute);
   } else {
     for (const std::string_view key : kTensorKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
-    if (!node.is_view() && !node.is_staged()) return names;
+    if (!node.is_other_form() && !node.is_staged()) return names;
     for (const std::string_view key : kViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
   }
   return names;

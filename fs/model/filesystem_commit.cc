@@ -237,9 +237,15 @@ Stale Filesystem::release(OpenFile* file) {
       log::warning("{}: dropped: {}", label_of(content),
                    content.is_whole() ? "it could not be committed, or its writer was killed by a signal"
                                       : wrong_size(content).message);
-      content.forget();
+      if (transactions_.is_hidden(file->ino)) {
+        content.fail(
+            {ErrorCode::WrongSize, EINVAL, label_of(content) + ": its NumPy file was not written whole"});
+      } else {
+        content.forget();
+      }
       stale = this->stale(file->ino, is_in_page_cache(*file) ? Stale::What::Content : Stale::What::Nothing);
     }
+    if (is_last && content.failure && transactions_.is_hidden(file->ino)) stage_npy_failure(*file);
   }
   if (file->kind == FileKind::Grouped) transactions_.close(file->ino);
   if (file->kind == FileKind::New) end_draft(*file);

@@ -153,7 +153,7 @@ Result<Outdated> Filesystem::set_extended_attribute(Ino ino, std::string_view na
   }
   name.remove_prefix(kPrefixOfAll.size());
   if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
-  if (TransactionDirectory::is_transaction(node.ino)) return set_staged_attribute(node, name, value, flags);
+  if (transactions_.is_transaction(node.ino)) return set_staged_attribute(node, name, value, flags);
   if (node.ino == kRootIno && name.starts_with(kMetadataPrefix))
     return set_metadata(name.substr(kMetadataPrefix.size()), value, flags);
   const bool is_form = name == "dtype" || name == "shape";

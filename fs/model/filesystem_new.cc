@@ -13,11 +13,6 @@
 #include "fs/tree/names.h"
 
 namespace stfs {
-namespace {
-
-constexpr std::string_view kNpySuffix = ".npy";
-
-}  // namespace
 
 Archive& Filesystem::archive_for_new() const {
   // New tensors go to the last shard (core/model/model_edit.h).
@@ -42,36 +37,42 @@ Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name
   if (known.error().errno_value != ENOENT) return tl::unexpected(known.error());
   if (directory.ino == kHiddenIno || PretrainedDirectory::owns(directory.ino))
     return create_checkpoint(directory.ino, name, flags, opener);
-  if (TransactionDirectory::is_transaction(directory.ino))
-    return create_staged(directory.ino, name, flags, opener);
+  if (transactions_.is_npy_directory(directory.ino))
+    return create_staged_npy(directory.ino, name, flags, opener);
+  if (transactions_.is_transaction(directory.ino)) return create_staged(directory.ino, name, flags, opener);
   const bool is_npy = directory.ino == Views::kNpy;
   if (directory.kind != Node::Kind::Directory && !is_npy) {
     return fail(ErrorCode::InvalidArgument, options_.is_read_only ? EROFS : EPERM,
                 "files can be made beside the tensors, in .safetensors/npy and in transactions only");
   }
   if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
-  std::string_view file_name = name;
-  if (is_npy) {
-    if (!name.ends_with(kNpySuffix))
-      return fail(ErrorCode::InvalidArgument, EINVAL, "a file in npy/ has a name that ends with .npy");
-    file_name.remove_suffix(kNpySuffix.size());
-  }
-  const auto tensor_name = is_npy ? tree_.flat_name(file_name) : tree_.name_in(directory.ino, file_name);
+  const auto file_name = is_npy ? npy_stem(name) : Result<std::string_view>(name);
+  if (!file_name) return tl::unexpected(file_name.error());
+  const auto tensor_name = is_npy ? tree_.flat_name(*file_name) : tree_.name_in(directory.ino, *file_name);
   // Programs write a temporary file and rename it. With layout=tree its name is often one that no tensor has.
   const bool may_wait = !is_npy && options_.layout == Layout::Tree;
-  if (!tensor_name && !may_wait) return pass_on(name_in(directory.ino, file_name));
+  if (!tensor_name && !may_wait) return pass_on(name_in(directory.ino, *file_name));
   const TensorId id = give_id();
   const Ino ino = is_npy ? Views::kNpyFiles + number_of(id) : InodeTable::ino_of_tensor(id);
   auto made = std::make_unique<NewTensor>(tensor_name.value_or(std::string(name)), is_npy, archive_for_new());
   if (!tensor_name) made->wait_for_name();
   auto content = std::make_shared<PendingContent>(model_, id, std::move(made));
-  if (!drafts_.add(
-          {.ino = ino, .directory = directory.ino, .file_name = std::string(name), .content = content}))
-    return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
-  auto shown = stat_of(resolve(ino));
+  return make_draft(
+      {.ino = ino, .directory = directory.ino, .file_name = std::string(name), .content = std::move(content)},
+      flags, opener);
+}
+
+Result<std::string_view> Filesystem::npy_stem(std::string_view name) {
+  if (name.ends_with(kNpySuffix)) return name.substr(0, name.size() - kNpySuffix.size());
+  return fail(ErrorCode::InvalidArgument, EINVAL, "a file in npy/ has a name that ends with .npy");
+}
+
+Result<Filesystem::Created> Filesystem::make_draft(Drafts::Draft draft, int flags, pid_t opener) {
+  if (!drafts_.add(draft)) return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
+  auto shown = stat_of(resolve(draft.ino));
   if (!shown) return pass_on(std::move(shown));
-  shown->st_ino = space_.in_mount(ino);
-  return Created{*shown, add_open(ino, flags, opener, FileKind::New, std::move(content))};
+  shown->st_ino = space_.in_mount(draft.ino);
+  return Created{*shown, add_open(draft.ino, flags, opener, FileKind::New, std::move(draft.content))};
 }
 
 OpenFile* Filesystem::add_open(Ino ino, int flags, pid_t opener, FileKind kind,
@@ -94,29 +95,32 @@ Result<OpenFile*> Filesystem::open_npy(const Node& node, int flags, pid_t opener
   if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
   if (!model_->ids().position(*tensor))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the tensor was deleted");
-  auto draft = drafts_.find(node.ino);
-  if (!draft) {
+  return open_draft({.ino = node.ino}, *tensor, std::string(model_->tensor(*tensor).name), flags, opener);
+}
+
+Result<OpenFile*> Filesystem::open_draft(Drafts::Draft draft, TensorId tensor, std::string name, int flags,
+                                         pid_t opener) {
+  auto known = drafts_.find(draft.ino);
+  if (!known) {
     // It has no name of its own: its tensor is found by name.
-    draft =
-        Drafts::Draft{.ino = node.ino, .directory = 0, .file_name = std::to_string(node.ino), .content = {}};
-    auto made =
-        std::make_unique<NewTensor>(std::string(model_->tensor(*tensor).name), true, archive_for_new());
+    draft.file_name = std::to_string(draft.ino);
+    auto made = std::make_unique<NewTensor>(std::move(name), true, archive_for_new());
     made->note_replaces();
-    draft->content = std::make_shared<PendingContent>(model_, *tensor, std::move(made));
-    if (!drafts_.add(*draft)) draft = drafts_.find(node.ino);
-    if (!draft) return fail(ErrorCode::Busy, EBUSY, "another program has just closed it");
+    draft.content = std::make_shared<PendingContent>(model_, tensor, std::move(made));
+    known = drafts_.add(draft) ? std::move(draft) : drafts_.find(draft.ino);
+    if (!known) return fail(ErrorCode::Busy, EBUSY, "another program has just closed it");
   }
-  return add_open(node.ino, flags, opener, FileKind::New, draft->content);
+  return add_open(known->ino, flags, opener, FileKind::New, known->content);
 }
 
 Result<void> Filesystem::load_base(PendingContent& content, Ino ino) {
   // A write into the middle of a NumPy file changes a part of it.
   NewTensor* const made = content.made() == nullptr ? nullptr : content.made()->tensor();
   if (made == nullptr || made->is_dirty() || made->size_bytes() != 0) return {};
-  if (!Views::owns(ino) || !model_->has(content.tensor())) return {};
+  if (!resolve(ino).is_other_form()) return {};
   constexpr std::size_t kPieceBytes = 1 << 20;
   for (std::uint64_t done = 0;;) {
-    auto bytes = views_.read(ino, done, kPieceBytes);
+    auto bytes = this->read(ino, done, kPieceBytes);
     if (!bytes) return pass_on(std::move(bytes));
     if (bytes->size_bytes() == 0) return {};
     auto piece = bytes->copy();
@@ -135,6 +139,7 @@ Result<Stale> Filesystem::commit_new(const OpenFile& file) {
     // The caller waits for this one, and so for those before.
     return stale(file.ino, Stale::What::Content);
   }
+  if (transactions_.is_hidden(file.ino)) return stage_npy(file);
   NewTensor& made = *content.made()->tensor();
   auto form = made.form();
   if (!form) return pass_on(std::move(form));

@@ -47,6 +47,12 @@ Result<void> Filesystem::check_staging(Ino transaction) const {
   return refuse_staging(EACCES, "an edit of the structure needs the right to write every shard");
 }
 
+Result<std::string> Filesystem::name_for_staging(std::string_view file_name) {
+  auto name = new_name_of(file_name);
+  if (name) return std::move(*name);
+  return refuse_staging(EILSEQ, fmt::format("no tensor can be made as {}", in_quotes(file_name)));
+}
+
 Result<OpenFile*> Filesystem::open_staged(const Node& node, int flags, pid_t opener) {
   const bool is_of_model = model_->has(node.tensor);
   if (is_of_model && reader_.is_broken(model_->place(node.tensor).shard))
@@ -60,9 +66,8 @@ Result<OpenFile*> Filesystem::open_staged(const Node& node, int flags, pid_t ope
 Result<Filesystem::Created> Filesystem::create_staged(Ino transaction, std::string_view name, int flags,
                                                       pid_t opener) {
   if (auto right = check_staging(transaction); !right) return pass_on(std::move(right));
-  auto tensor_name = new_name_of(name);
-  if (!tensor_name)
-    return refuse_staging(EILSEQ, fmt::format("no tensor can be made as {}", in_quotes(name)));
+  auto tensor_name = name_for_staging(name);
+  if (!tensor_name) return pass_on(std::move(tensor_name));
   auto made = transactions_.create(transaction, name, std::move(*tensor_name), give_id(), archive_for_new());
   if (!made) return pass_on(std::move(made));
   auto shown = stat_of(resolve(made->ino));

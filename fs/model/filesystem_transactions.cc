@@ -1,5 +1,6 @@
 // Implements the directory operations that make, fill, commit and roll back transactions
 // (transaction_directory.h).
+#include <fmt/format.h>
 #include <linux/fs.h>
 
 #include "fs/base/log.h"
@@ -36,10 +37,18 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
   const Node to = resolve(new_parent);
   if (from.kind == Node::Kind::Directory && to.kind == Node::Kind::Directory)
     return rename_tensor(from.ino, name, to.ino, new_name, flags);
+  if (transactions_.is_hidden(from.ino)) return not_among_transactions();
   if (drafts_.find(from.ino, name)) return rename_checkpoint(from.ino, name, to.ino, new_name);
   if (!from.is_staged() || !to.is_staged()) return not_among_transactions();
-  if (TransactionDirectory::is_transaction(from.ino) && from.ino == to.ino)
+  if (transactions_.is_transaction(from.ino) && from.ino == to.ino)
     return rename_staged(from.ino, name, new_name, flags);
+  if (to.ino == TransactionDirectory::kCommitted) {
+    const auto transaction = transactions_.find(from.ino, name);
+    if (transaction && !drafts_.wait_for_ends_in(transactions_.npy_directory(*transaction))) {
+      return fail(ErrorCode::Busy, EBUSY,
+                  fmt::format("a file in {}/.safetensors/npy is still open for writing", name));
+    }
+  }
   if ((flags & RENAME_EXCHANGE) != 0) return fail(ErrorCode::InvalidArgument, EINVAL, "not for transactions");
   Foreign foreign;
   std::vector<Stale> found;

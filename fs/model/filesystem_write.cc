@@ -20,7 +20,8 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   if (access == O_RDONLY) return nullptr;
   if (Views::is_archive(node.ino)) return open_archive_view(node, flags, opener);
   if (node.is_view()) return open_npy(node, flags, opener);
-  if (TransactionDirectory::owns(node.ino)) return open_staged(node, flags, opener);
+  if (node.kind == Node::Kind::StagedNpy) return open_staged_npy(node, flags, opener);
+  if (transactions_.is_transaction(node.ino)) return open_staged(node, flags, opener);
   if (const auto draft = drafts_.find(node.ino); draft && node.kind == Node::Kind::Draft)
     return add_open(node.ino, flags, opener, FileKind::New, draft->content);
   if (reader_.is_broken(model_->place(node.tensor).shard))
@@ -46,7 +47,7 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
 }
 
 std::shared_ptr<PendingContent> Filesystem::shared_content(const Node& node) const {
-  if (TransactionDirectory::owns(node.ino)) return transactions_.content(node.ino);
+  if (transactions_.is_transaction(node.ino)) return transactions_.content(node.ino);
   if (auto draft = drafts_.find(node.ino)) return draft->content;
   return open_files_.shared_content(node.ino);
 }
@@ -166,7 +167,7 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Caller
 Result<void> Filesystem::check_settable(Ino ino) const {
   if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
   const Node node = resolve(ino);
-  if (node.is_view() && !drafts_.find(node.ino))
+  if (node.is_other_form() && !drafts_.find(node.ino))
     return fail(ErrorCode::ReadOnly, EPERM, "views are read-only");
   return {};
 }
@@ -176,7 +177,7 @@ Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (auto settable = check_settable(ino); !settable) return settable;
-  if (node.is_view() || node.kind == Node::Kind::Draft) {
+  if (node.is_other_form() || node.kind == Node::Kind::Draft) {
     auto file = open_files_.just_opened(node.ino, caller);
     if (!file) return pass_on(std::move(file));
     if (*file == nullptr) return fail(ErrorCode::InvalidArgument, EPERM, "open it to change its size");

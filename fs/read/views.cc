@@ -40,7 +40,6 @@ std::optional<std::string_view> flat_name_in(Ino directory, std::string_view nam
     const auto parts = split_slice_name(name);
     return parts ? std::optional(parts->tensor) : std::nullopt;
   }
-  constexpr std::string_view kNpySuffix = ".npy";
   if (!name.ends_with(kNpySuffix)) return std::nullopt;
   return name.substr(0, name.size() - kNpySuffix.size());
 }

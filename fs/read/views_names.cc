@@ -6,8 +6,6 @@
 namespace stfs {
 namespace {
 
-constexpr std::string_view kNpySuffix = ".npy";
-
 bool fits(std::string_view flat_name) {
   return flat_name.size() + kNpySuffix.size() <= kMaxFileNameBytes;
 }

@@ -16,6 +16,8 @@ namespace stfs {
 
 /// The directory of the views, in the root. No tensor's file may have this name.
 inline constexpr std::string_view kViewsDirectory = ".safetensors";
+/// Ends the names of NumPy files.
+inline constexpr std::string_view kNpySuffix = ".npy";
 /// NAME_MAX of Linux, and the limit of FUSE.
 inline constexpr std::size_t kMaxFileNameBytes = 255;
 

@@ -18,11 +18,12 @@ struct Node {
     Link,             // symbolic, among the views
     StagedDirectory,  // `.safetensors`, the directories of transactions, a transaction
     Staged,           // a tensor's file in a transaction
+    StagedNpy,        // the same tensor as a NumPy file
     Draft,            // a file that is no tensor yet (fs/write/drafts.h)
   };
   Ino ino = 0;  // the number in the model (InodeSpace::local())
   Kind kind = Kind::Missing;
-  TensorId tensor{};  // only of Tensor, Staged and Draft
+  TensorId tensor{};  // only of Tensor, Staged, StagedNpy and Draft
 
   [[nodiscard]] bool exists() const { return kind != Kind::Missing; }
   [[nodiscard]] bool is_directory() const {
@@ -34,6 +35,8 @@ struct Node {
     return kind == Kind::View || kind == Kind::ViewDirectory || kind == Kind::Link;
   }
   [[nodiscard]] bool is_staged() const { return kind == Kind::Staged || kind == Kind::StagedDirectory; }
+  /// Whether it shows a tensor, or the model, in another form: a program that writes it makes a draft.
+  [[nodiscard]] bool is_other_form() const { return is_view() || kind == Kind::StagedNpy; }
 };
 
 }  // namespace stfs

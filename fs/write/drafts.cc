@@ -4,6 +4,11 @@
 #include <chrono>
 
 namespace stfs {
+namespace {
+
+constexpr std::chrono::seconds kPatience{2};  // drafts.h
+
+}  // namespace
 
 bool Drafts::add(Draft draft) {
   const std::scoped_lock lock(mutex_);
@@ -31,6 +36,10 @@ std::optional<Drafts::Draft> Drafts::find(Ino ino) const {
 bool Drafts::has_in(Ino directory) const {
   if (count_ == 0) return false;
   const std::scoped_lock lock(mutex_);
+  return has_any_in(directory);
+}
+
+bool Drafts::has_any_in(Ino directory) const {
   const auto first = by_name_.lower_bound({directory, std::string()});
   return first != by_name_.end() && first->first.first == directory;
 }
@@ -68,11 +77,16 @@ void Drafts::remove(Ino ino) {
 }
 
 bool Drafts::wait_for_end(Ino directory, std::string_view file_name) const {
-  constexpr std::chrono::seconds kPatience{2};
   if (count_ == 0) return true;
   const std::pair name(directory, std::string(file_name));
   std::unique_lock lock(mutex_);
   return ends_.wait_for(lock, kPatience, [&] { return !by_name_.contains(name); });
+}
+
+bool Drafts::wait_for_ends_in(Ino directory) const {
+  if (count_ == 0) return true;
+  std::unique_lock lock(mutex_);
+  return ends_.wait_for(lock, kPatience, [&] { return !has_any_in(directory); });
 }
 
 void Drafts::note_plain(TensorId tensor) {

@@ -18,6 +18,7 @@
 #include "core/format/tensor_id.h"
 #include "fs/tree/inode_table.h"
 #include "fs/write/open_file.h"
+#include "fs/write/staged_changes.h"
 
 namespace stfs {
 
@@ -27,8 +28,10 @@ class Drafts {
   struct Draft {
     Ino ino = 0;
     Ino directory = 0;
-    std::string file_name;
-    std::shared_ptr<PendingContent> content;
+    std::string file_name{};
+    std::shared_ptr<PendingContent> content{};
+    /// The version of the tensor that a file in a transaction changes, when the file was opened.
+    TensorVersion base{};
   };
   /// @return false if there is a draft of that name already.
   bool add(Draft draft);
@@ -47,6 +50,8 @@ class Drafts {
   /// the RELEASE after close(2) has returned, and a program may go on with the file at once.
   /// @return whether there is none.
   [[nodiscard]] bool wait_for_end(Ino directory, std::string_view file_name) const;
+  /// The same for all drafts in a directory.
+  [[nodiscard]] bool wait_for_ends_in(Ino directory) const;
 
   // Tensors that were made as plain files, without a dtype: an editor may rename them over another tensor,
   // which then keeps its own dtype and shape.
@@ -55,6 +60,9 @@ class Drafts {
   [[nodiscard]] bool is_plain(TensorId tensor) const;
 
  private:
+  /// The caller holds the mutex.
+  [[nodiscard]] bool has_any_in(Ino directory) const;
+
   std::atomic<std::size_t> count_ = 0;  // of drafts_; most requests check it first
   mutable std::mutex mutex_;            // guards what follows
   mutable std::condition_variable ends_;

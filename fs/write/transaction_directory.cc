@@ -1,5 +1,5 @@
-// Begins and rolls back transactions, and finds their files. Edits in them: transaction_files.cc; the commit:
-// transaction_commit.cc.
+// Begins and rolls back transactions, and finds their files. Edits in them: transaction_files.cc; their NumPy
+// files: transaction_npy.cc; the commit: transaction_commit.cc.
 #include "fs/write/transaction_directory.h"
 
 #include <fmt/format.h>
@@ -10,16 +10,22 @@
 #include <chrono>
 
 #include "core/format/json_string.h"
+#include "fs/tree/names.h"
 
 namespace stfs {
 namespace {
 
 constexpr Ino kFirstRun = kHiddenIno + 16;
+constexpr std::string_view kNpyName = "npy";
 
 /// The numbers that each transaction gets. Edits make more ids: there is room for many.
 std::uint64_t run_of(std::uint32_t ids) {
-  constexpr std::uint64_t kLeast = 1 << 20;
-  return std::max(kLeast, std::bit_ceil(std::uint64_t{ids} * 4));
+  constexpr std::uint64_t kLeast = 1 << 21;
+  return std::max(kLeast, std::bit_ceil(std::uint64_t{ids} * 8));
+}
+
+tl::unexpected<Error> no_such_file() {
+  return fail(ErrorCode::NotFound, ENOENT, "no such file");
 }
 
 tl::unexpected<Error> refuse(int errno_value, std::string_view why) {
@@ -30,7 +36,11 @@ tl::unexpected<Error> refuse(int errno_value, std::string_view why) {
 
 TransactionDirectory::TransactionDirectory(const Versioned<Model>& model, const TensorTree& tree,
                                            VersionOf version_of)
-    : model_(model), version_of_(std::move(version_of)), tree_(tree), run_(run_of(model->ids().end())) {}
+    : model_(model),
+      version_of_(std::move(version_of)),
+      tree_(tree),
+      run_(run_of(model->ids().end())),
+      half_(run_ / 2) {}
 
 TransactionDirectory::Place TransactionDirectory::place_of(Ino ino) const {
   return {(ino - kFirstRun) / run_, (ino - kFirstRun) % run_};
@@ -41,7 +51,7 @@ Ino TransactionDirectory::ino_of(std::uint64_t number, std::uint64_t in_run) con
 }
 
 bool TransactionDirectory::is_directory(Ino ino) const {
-  return ino < kFirstRun || place_of(ino).in_run == 0;
+  return ino < kFirstRun || place_of(ino).in_run % half_ == 0 || is_npy_directory(ino);
 }
 
 Node TransactionDirectory::node(Ino ino) const {
@@ -52,17 +62,24 @@ Node TransactionDirectory::node(Ino ino) const {
   const std::scoped_lock lock(mutex_);
   const auto begun = begun_.find(place_of(ino).number);
   if (begun == begun_.end()) return {};
-  if (is_directory(ino)) return {.ino = ino, .kind = Node::Kind::StagedDirectory};
+  if (is_directory(ino)) {
+    if (is_hidden(ino) && begun->second.is_committed) return {};
+    return {.ino = ino, .kind = Node::Kind::StagedDirectory};
+  }
   const StagedTensor* const staged = begun->second.staged.at(tensor(ino));
   const bool is_made = staged != nullptr && staged->is_made();
   if (!is_made && !model_->has(tensor(ino))) return {};  // a new one that was removed
+  if (is_hidden(ino)) return {.ino = ino, .kind = Node::Kind::StagedNpy, .tensor = tensor(ino)};
   return {.ino = ino, .kind = is_made ? Node::Kind::Draft : Node::Kind::Staged, .tensor = tensor(ino)};
 }
 
 Ino TransactionDirectory::parent(Ino directory) const {
   if (directory < kFirstRun) return kHiddenIno;
+  const std::uint64_t run = place_of(directory).number;
+  if (is_npy_directory(directory)) return ino_of(run, half_);
+  if (is_hidden(directory)) return ino_of(run, 0);
   const std::scoped_lock lock(mutex_);
-  const auto found = begun_.find(place_of(directory).number);
+  const auto found = begun_.find(run);
   return found != begun_.end() && found->second.is_committed ? kCommitted : kTransactions;
 }
 
@@ -76,7 +93,7 @@ TransactionDirectory::Begun* TransactionDirectory::begun_at(Ino ino) {
   return const_cast<Begun*>(std::as_const(*this).begun_at(ino));
 }
 
-bool TransactionDirectory::is_transaction(Ino ino) {
+bool TransactionDirectory::is_in_transaction(Ino ino) {
   return ino >= kFirstRun;
 }
 
@@ -99,9 +116,18 @@ Result<Ino> TransactionDirectory::find(Ino directory, std::string_view name) {
     return fail(ErrorCode::NotFound, ENOENT, "no such transaction");
   }
   const Begun* const begun = begun_at(directory);
-  const auto tensor = begun == nullptr ? std::nullopt : begun->staged.find(name);
+  if (begun == nullptr) return fail(ErrorCode::NotFound, ENOENT, "the transaction has ended");
+  const std::uint64_t number = place_of(directory).number;
+  if (directory == ino_of(number, 0) && name == kViewsDirectory) return ino_of(number, half_);
+  if (directory == ino_of(number, half_))
+    return name == kNpyName ? Result<Ino>(npy_directory(directory)) : no_such_file();
+  if (is_npy_directory(directory)) {
+    const auto tensor = find_npy(*begun, name);
+    return tensor ? Result<Ino>(npy_file(directory, *tensor)) : no_such_file();
+  }
+  const auto tensor = begun->staged.find(name);
   if (!tensor) return fail(ErrorCode::NotFound, ENOENT, "no such tensor");
-  return file_of(place_of(directory).number, *tensor);
+  return file_of(number, *tensor);
 }
 
 void TransactionDirectory::list(Ino directory, std::uint64_t position, const VisitEntry& visit) const {
@@ -122,9 +148,18 @@ std::vector<std::pair<std::string, Ino>> TransactionDirectory::entries(Ino direc
   }
   const auto begun = begun_.find(place_of(directory).number);
   if (begun == begun_.end()) return entries;
+  if (is_hidden(directory) && !is_npy_directory(directory)) {
+    entries.emplace_back(kNpyName, npy_directory(directory));
+    return entries;
+  }
   for (const auto& [tensor, staged] : begun->second.staged.tensors()) {
-    if (staged.is_listed())
-      entries.emplace_back(begun->second.staged.file_name(tensor), file_of(begun->first, tensor));
+    if (!staged.is_listed()) continue;
+    std::string name = begun->second.staged.file_name(tensor);
+    if (!is_npy_directory(directory)) {
+      entries.emplace_back(std::move(name), file_of(begun->first, tensor));
+    } else if (name.size() + kNpySuffix.size() <= kMaxFileNameBytes) {
+      entries.emplace_back(name.append(kNpySuffix), npy_file(directory, tensor));
+    }
   }
   return entries;
 }
@@ -228,10 +263,7 @@ void TransactionDirectory::show_committed(std::uint64_t number, std::string_view
 
 Result<std::shared_ptr<PendingContent>> TransactionDirectory::open(Ino ino, bool is_for_writing) {
   const TensorId id = tensor(ino);
-  const auto known = staged(ino);
-  // version_of_() reads the whole tensor the first time, so it is called before the lock is taken.
-  auto base =
-      is_for_writing && (!known || !known->is_new) ? version_of_(id) : Result<TensorVersion>(TensorVersion{});
+  auto base = is_for_writing ? base_of(ino) : Result<TensorVersion>(TensorVersion{});
   if (!base) return pass_on(std::move(base));
   const std::scoped_lock lock(mutex_);
   Begun* const begun = begun_at(ino);

@@ -3,6 +3,7 @@
 //   mkdir .safetensors/transactions/T        begins the transaction
 //   write T/NAME ...                         stages bytes: T shows the whole model with the staged changes
 //   rm, mv, new files, setfattr in T         stage edits of the structure (staged_changes.h)
+//   write T/.safetensors/npy/NAME.npy        stages a tensor with the dtype and the shape of a NumPy file
 //   setfattr of metadata.KEY on T            stages metadata
 //   mv T .safetensors/committed/             commits: the rename's errno is the result
 //   rm -r T                                  rolls back
@@ -17,9 +18,13 @@
 // A transaction with nothing but bytes of tensors changes them in place (TransactionGroup). One with edits of
 // the structure is one edit of the model (transaction_edit.h), in which patched tensors get their bytes anew.
 //
+// T/.safetensors has one entry, npy/, which shows each tensor of the transaction as a NumPy file. T does not
+// list it, so `rm -r T` does not meet it. transaction_npy.cc has the rules.
+//
 // Inode numbers: transactions/ and committed/ come first. Each transaction that was ever begun has
-// a run of numbers: one directory, and one file per tensor id. The numbers are computed, so a look-up
-// allocates nothing. They are never reused.
+// a run of numbers. The first half is its directory and one file per tensor id, the second half is
+// T/.safetensors, one NumPy file per tensor id, and npy/ as the last number. The numbers are computed, so a
+// look-up allocates nothing. They are never reused.
 #pragma once
 
 #include <array>
@@ -90,9 +95,41 @@ class TransactionDirectory final : public Directory {
   /// rmdir: rolls back. EPERM for other directories; EBUSY during a commit; ENOTEMPTY while it lists tensors.
   Result<void> remove_directory(Ino directory, std::string_view name);
 
+  /// Whether a number is that of a transaction, or of anything in it.
+  static bool is_in_transaction(Ino ino);
+  /// The same without T/.safetensors and what is below it.
+  [[nodiscard]] bool is_transaction(Ino ino) const { return is_in_transaction(ino) && !is_hidden(ino); }
+
+  // T/.safetensors/npy (transaction_npy.cc).
+  /// Whether a number is T/.safetensors or below it.
+  [[nodiscard]] bool is_hidden(Ino ino) const;
+  [[nodiscard]] bool is_npy_directory(Ino ino) const;
+  /// @param ino  of a transaction, or of anything in it.
+  [[nodiscard]] Ino npy_directory(Ino ino) const { return ino_of(place_of(ino).number, run_ - 1); }
+  /// The NumPy file of a tensor in the transaction of `ino`.
+  [[nodiscard]] Ino npy_file(Ino ino, TensorId tensor) const;
+  /// The file that shows the bytes of a NumPy file's tensor.
+  [[nodiscard]] Ino bytes_file(Ino npy) const { return file_of(place_of(npy).number, tensor(npy)); }
+  /// What a NumPy file is to become, at its close.
+  struct Npy {
+    std::string name;    // of a tensor that the transaction does not have
+    TensorVersion base;  // of another one, when the file was opened
+    std::unique_ptr<NewTensor> data;
+    /// Why the file is no tensor, or its program did not end well. The commit fails with this error until the
+    /// tensor gets other bytes.
+    std::optional<Error> failure;
+  };
+  /// Stages what a program has written to a NumPy file, instead of what is staged for the tensor's bytes.
+  /// ESTALE if the transaction has ended, has deleted the tensor, or shows another one of its name by now;
+  /// EBUSY during the commit.
+  Result<void> put_npy(Ino file, Npy npy);
+  /// The version of a file's tensor that a program changes. Empty for a tensor that the model does not have.
+  [[nodiscard]] Result<TensorVersion> base_of(Ino file) const;
+  /// ENOSPC if the numbers of a transaction end before that tensor.
+  [[nodiscard]] Result<void> check_room(TensorId tensor) const;
+
   // Files of a transaction. EPERM in other directories; EBUSY during its commit, and for one that stays open
   // for writing.
-  static bool is_transaction(Ino ino);
   /// Who has made the transaction of a directory or file. Nothing if it has ended.
   [[nodiscard]] std::optional<Maker> maker(Ino ino) const;
   /// unlink: takes back what is staged for a tensor, or stages its deletion.
@@ -167,7 +204,7 @@ class TransactionDirectory final : public Directory {
  private:
   struct Place {
     std::uint64_t number = 0;  // the transaction's number
-    std::uint64_t in_run = 0;  // 0 is its directory, else 1 + the tensor's id
+    std::uint64_t in_run = 0;  // 0 is its directory, else 1 + the tensor's id; from half_ on the NumPy files
   };
   struct Begun {
     std::string name;
@@ -182,7 +219,7 @@ class TransactionDirectory final : public Directory {
   [[nodiscard]] bool is_directory(Ino ino) const;
   /// The tensor of a file in a transaction.
   [[nodiscard]] TensorId tensor(Ino ino) const {
-    return TensorId{static_cast<std::uint32_t>(place_of(ino).in_run - 1)};
+    return TensorId{static_cast<std::uint32_t>(place_of(ino).in_run % half_ - 1)};
   }
   /// The directory that holds a directory of ours.
   [[nodiscard]] Ino parent(Ino directory) const;
@@ -202,6 +239,8 @@ class TransactionDirectory final : public Directory {
     return ino_of(number, 1 + std::uint64_t{number_of(tensor)});
   }
   [[nodiscard]] std::optional<std::uint64_t> number_named(Ino directory, std::string_view name) const;
+  /// The tensor of a name in npy/. The caller holds the mutex.
+  [[nodiscard]] std::optional<TensorId> find_npy(const Begun& begun, std::string_view name) const;
   [[nodiscard]] Result<void> check_for_conflicts(const Begun& begun,
                                                  const std::vector<TensorId>& changed) const;
   /// The transaction of a directory or file, if it was not committed, or null. The caller holds the mutex.
@@ -223,8 +262,9 @@ class TransactionDirectory final : public Directory {
 
   const Versioned<Model>& model_;
   const VersionOf version_of_;
-  const TensorTree& tree_;   // its flat names, whatever the mount's layout
-  const std::uint64_t run_;  // inode numbers of each transaction
+  const TensorTree& tree_;    // its flat names, whatever the mount's layout
+  const std::uint64_t run_;   // inode numbers of each transaction
+  const std::uint64_t half_;  // of them
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable closes_;

@@ -152,13 +152,12 @@ Result<void> TransactionDirectory::rename_file(Ino directory, std::string_view f
 Result<TransactionDirectory::Made> TransactionDirectory::create(Ino directory, std::string_view file_name,
                                                                 std::string name, TensorId tensor,
                                                                 Archive& beside) {
+  if (auto room = check_room(tensor); !room) return pass_on(std::move(room));
   const std::scoped_lock lock(mutex_);
   Begun* const begun = begun_at(directory);
   if (begun == nullptr) return has_ended();
   if (begun->is_committing) return refuse_file(EBUSY, "the transaction is being committed");
   if (begun->staged.find(file_name)) return refuse_file(EEXIST, "there is a tensor of that name");
-  if (1 + std::uint64_t{number_of(tensor)} >= run_)
-    return refuse_file(ENOSPC, "this mount has made too many tensors: mount the model again");
   auto content =
       std::make_shared<PendingContent>(model_, tensor, std::make_unique<NewTensor>(name, false, beside));
   begun->staged.make(tensor, file_name, std::move(name), content);

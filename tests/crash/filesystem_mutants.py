@@ -181,6 +181,30 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "        continue;\n",
         tests="[transaction_edit]",
     ),
+    Mutant(
+        "a NumPy file of a transaction changes bytes that are staged already",
+        "  if (!file_ || file_.use_count() == 1) return {};\n",
+        "  if (file_) return {};\n",
+        tests="[transaction_npy]",
+    ),
+    Mutant(
+        "a transaction is committed without a NumPy file whose writer was killed",
+        "    if (is_last && content.failure && transactions_.is_hidden(file->ino)) stage_npy_failure(*file);\n",
+        "",
+        tests="[transaction_npy]",
+    ),
+    Mutant(
+        "a transaction is committed while a NumPy file is open",
+        "!drafts_.wait_for_ends_in(transactions_.npy_directory(*transaction))",
+        "false",
+        tests="[transaction_npy]",
+    ),
+    Mutant(
+        "a NumPy file of a transaction replaces what another program has written since",
+        "      staged.base = std::move(npy.base);\n",
+        "      staged.base = version_of_(id).value();\n",
+        tests="[transaction_npy]",
+    ),
     # --- beside the requests ---------------------------------------------------------------------------
     Mutant(
         "the janitor tidies between two commits",
