@@ -120,6 +120,20 @@ TEST_CASE_METHOD(NpyTransaction, "a NumPy file replaces a tensor, with all that 
   }
 }
 
+TEST_CASE_METHOD(NpyTransaction, "what another program writes while a NumPy file is open is a conflict",
+                 "[fs][transaction_npy]") {
+  MadeFile file(t.mount, "first.npy", npy, O_RDWR);
+  CHECK(file.write("12", 128) == 0);
+  {
+    Member other(t.mount, kRootIno, "first");
+    CHECK(other.write(kNew, 0) == 0);
+    CHECK(other.close() == 0);
+  }
+  CHECK(file.close() == 0);
+  CHECK(t.commit() == ESTALE);
+  CHECK(stored().at("first") == kNew);
+}
+
 TEST_CASE_METHOD(NpyTransaction, "a NumPy file of a tensor can be changed in part", "[fs][transaction_npy]") {
   const auto patch = [&](const std::string& data) {
     MadeFile file(t.mount, "second.npy", npy, O_RDWR);
@@ -149,7 +163,7 @@ TEST_CASE_METHOD(NpyTransaction, "a NumPy file that is no tensor fails its close
       std::pair(npy_of("|V2", "(2,)", "abcd"), "no dtype is meant by |V2 alone"),
       std::pair(npy_of(">f4", "(2,)", "12345678"), "big-endian"),
       std::pair(in_columns, "is in Fortran order"));
-  CAPTURE(file);
+  CAPTURE(why);
   const std::string name = GENERATE("new", "second");
   CHECK(put("first", npy_of("|u1", "(2,)", "ok")) == 0);
   CHECK(put(name, file) == EINVAL);
