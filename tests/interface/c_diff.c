@@ -8,17 +8,6 @@
 #include "tests/interface/c_expect.h"
 #include "tests/interface/c_program.h"
 
-static int copy_file(const char* from, const char* to) {
-  char bytes[65536];
-  FILE* in = fopen(from, "rb");
-  FILE* out = fopen(to, "wb");
-  int is_copied = in != NULL && out != NULL;
-  for (size_t count; is_copied && (count = fread(bytes, 1, sizeof bytes, in)) > 0;) {
-    is_copied = fwrite(bytes, 1, count, out) == count;
-  }
-  return (in == NULL || fclose(in) == 0) & (out == NULL || fclose(out) == 0) & is_copied;
-}
-
 static int stop(void* context, uint64_t done_bytes, uint64_t total_bytes) {
   *(uint64_t*)context = total_bytes;
   return done_bytes <= total_bytes;

@@ -3,6 +3,7 @@
 #ifndef STFS_TESTS_C_EXPECT_H
 #define STFS_TESTS_C_EXPECT_H
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,17 @@
 #define LINE_OF(number) TEXT_OF(number)
 #define EXPECT(condition) \
   if (!(condition)) return __FILE__ ":" LINE_OF(__LINE__) ": " #condition
+
+static inline int copy_file(const char* from, const char* to) {
+  char bytes[65536];
+  FILE* in = fopen(from, "rb");
+  FILE* out = fopen(to, "wb");
+  int is_copied = in != NULL && out != NULL;
+  for (size_t count; is_copied && (count = fread(bytes, 1, sizeof bytes, in)) > 0;) {
+    is_copied = fwrite(bytes, 1, count, out) == count;
+  }
+  return (in == NULL || fclose(in) == 0) & (out == NULL || fclose(out) == 0) & is_copied;
+}
 
 static inline stfs_tensor* open_tensor(const stfs_model* model, const char* name) {
   uint64_t position = 0;

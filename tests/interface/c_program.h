@@ -30,6 +30,8 @@ const char* keeps_tensors_of_before_an_edit(const char* path);
 const char* tells_what_is_wrong_with_an_edit(const char* path);
 /* Edits the archive, after a snapshot. */
 const char* compares_models(const char* path);
+/* Changes the archive. */
+const char* publishes_and_pulls(const char* path);
 /* The archive's "big" begins with 4096 bytes 'J' in a journal alone. */
 const char* reads_out_of_a_journal(const char* path);
 

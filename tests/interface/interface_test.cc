@@ -131,6 +131,10 @@ TEST_CASE("interface compares models", "[interface]") {
   expect_success(compares_models);
 }
 
+TEST_CASE("interface publishes and pulls weights", "[interface]") {
+  expect_success(publishes_and_pulls);
+}
+
 TEST_CASE("interface reads what a journal holds for the archive", "[interface]") {
   const Archive archive;
   test::plant_journal(archive.path, 4096, std::string(4096, 'J'));

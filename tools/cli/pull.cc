@@ -270,12 +270,11 @@ int pull(const Arguments& arguments, Streams& streams) {
   line.positional(request.model, "MODEL", "Archive, index, or directory of the model. A directory is made.");
   line.positional(request.published, "PUBLISHED", "Directory of the published versions.");
   line.text(request.to, "--to", "N", "Pull up to version N. Default: the newest version that is whole.");
-  line.flag(request.follows, "-f,--follow", "Do not end: wait for the next version.");
+  line.flag(request.follows, "--follow", "Do not end: wait for the next version.");
   line.number(request.interval_s, "--interval", "SECONDS",
-              "With --follow: look again after SECONDS, for versions that other hosts publish. Default: 1.",
-              1, 3600);
+              "With --follow: look again after SECONDS, for what other hosts publish. Default: 1.", 1, 3600);
   line.text(request.hook, "--exec", "COMMAND",
-            "Run COMMAND after each version, with STFS_VERSION and STFS_MODEL. A failure ends the pull.");
+            "Run COMMAND after each version. It gets STFS_VERSION, STFS_MODEL. A failure ends the pull.");
   line.number(request.threads, "--threads", "N",
               "Threads that apply a version. Default: one for each processor.", 0, 1024);
   add_change_options(line, request.options);

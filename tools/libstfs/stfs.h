@@ -321,6 +321,69 @@ STFS_API int stfs_edit_set_metadata(stfs_edit* edit, const char* key, size_t key
  * program writes; ENOSPC; ESTALE: another program has edited the files since stfs_edit_begin(). */
 STFS_API int stfs_edit_commit(stfs_edit* edit, stfs_error* error);
 
+/* --- weight sync --- */
+
+typedef enum stfs_pull_event_kind {
+  STFS_PULL_APPLIED = 0,    /* the model has `version` now */
+  STFS_PULL_SEEDED = 1,     /* ... a full one, whose files were copied */
+  STFS_PULL_UNFINISHED = 2, /* a newer version is not whole yet; `why` says what is missing */
+  STFS_PULL_WITHDRAWN = 3   /* a version went away while it was read; the pull begins again */
+} stfs_pull_event_kind;
+
+typedef struct stfs_pull_event {
+  size_t struct_bytes;
+  int32_t kind; /* stfs_pull_event_kind */
+  int32_t unused;
+  stfs_text version; /* "000042"; empty if it is not known */
+  stfs_text why;
+  /* Of STFS_PULL_APPLIED: the names of the tensors whose bytes have changed, in order. */
+  const stfs_text* changed;
+  size_t changed_count;
+  uint64_t changed_bytes;
+} stfs_pull_event;
+
+typedef struct stfs_pull_options {
+  size_t struct_bytes;
+  int32_t has_target; /* 1: pull up to version `target`; 0: up to the newest version that is whole */
+  uint32_t threads;   /* 0: one for each processor */
+  uint64_t target;
+  int32_t is_process_durable; /* 1: the changes survive a killed process only; 0: a loss of power as well */
+  int32_t wait_s;             /* how long to wait for locks, in seconds; 0: 10; -1: not at all */
+  /* May be NULL. It is called on this thread after each event. The event is valid during the call. A result
+   * other than 0 ends the pull with ECANCELED; the versions that were applied stay. */
+  int (*on_event)(void* context, const stfs_pull_event* event);
+  void* context;
+} stfs_pull_options;
+
+/* Brings a model up to a version that training has published, one version after the other, each whole or not
+ * at all (stfs(1), WEIGHT SYNC). `model` is a path, as for stfs_open(); a directory that does not exist is
+ * made from the newest full version. `published` is the directory of the versions. Models that are open show
+ * the change as they show other programs' commits. `version` gets the version that the model has then, -1 if
+ * it has none; it may be NULL. Errors: EAGAIN: the target is not whole yet; EINVAL: a wrong base, or damage,
+ * by the name of the tensor; EBUSY; ECANCELED. options: may be NULL. */
+STFS_API int stfs_pull(const char* model, const char* published, const stfs_pull_options* options,
+                       int64_t* version, stfs_error* error);
+
+typedef enum stfs_diff_encoding { STFS_XOR = 0, STFS_OVERWRITE = 1 } stfs_diff_encoding;
+
+typedef struct stfs_publish_options {
+  size_t struct_bytes;
+  uint64_t version;     /* the number of the version */
+  uint64_t base;        /* with has_base: the number of the version that `before` is */
+  int32_t has_base;     /* 0: the base is version - 1 */
+  int32_t encoding;     /* stfs_diff_encoding */
+  const char* checksum; /* "xxh3-128" (also if NULL), "adler32" or "blake3" */
+  uint32_t threads;     /* 0: one for each processor */
+  uint32_t unused;
+} stfs_publish_options;
+
+/* Publishes a version: what leads from one model to another, which must have the same names, dtypes and
+ * shapes. The version is on stable storage when the function returns. Errors: EINVAL: the models differ in
+ * more than bytes; EEXIST: the version is published already; EFBIG: a tensor is too large for STFS_OVERWRITE.
+ */
+STFS_API int stfs_publish(const stfs_model* before, const stfs_model* after, const char* published,
+                          const stfs_publish_options* options, stfs_error* error);
+
 /* --- differences of two models --- */
 
 typedef struct stfs_diff stfs_diff;

@@ -163,12 +163,13 @@ class VersionApply {
       }
       if (*patched == TensorPatcher::Outcome::Same) return {};
       const std::scoped_lock lock(mutex);
-      changed_.emplace_back(step.tensor->name);
+      outcome_.changed.emplace_back(step.tensor->name);
       outcome_.changed_bytes += model_.tensors()[step.position].data.size_bytes;
       return {};
     });
-    outcome_.changed_tensors = changed_.size();
-    outcome_.done_tensors = steps_.size() - changed_.size();
+    outcome_.changed_tensors = outcome_.changed.size();
+    outcome_.done_tensors = steps_.size() - outcome_.changed.size();
+    std::ranges::sort(outcome_.changed);
     return done;
   }
 
@@ -184,10 +185,9 @@ class VersionApply {
   }
 
   /// Which tensors change, if that is known and worth telling.
-  [[nodiscard]] std::optional<SyncChanges> changes() {
-    if (version_.is_full() || changed_.size() > model_.tensors().size() / 2) return std::nullopt;
-    std::ranges::sort(changed_);
-    return SyncChanges{.since = version_.base_version()->text, .tensors = std::move(changed_)};
+  [[nodiscard]] std::optional<SyncChanges> changes() const {
+    if (version_.is_full() || outcome_.changed.size() > model_.tensors().size() / 2) return std::nullopt;
+    return SyncChanges{.since = version_.base_version()->text, .tensors = outcome_.changed};
   }
 
   const Model& model_;
@@ -197,7 +197,6 @@ class VersionApply {
   TransactionGroup transaction_;
   ReaderWriterLock readers_;  // no other thread reads this model
   std::vector<Step> steps_;
-  std::vector<std::string> changed_;  // names
   VersionOutcome outcome_;
 };
 

@@ -9,6 +9,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include "core/commit/commit_options.h"
 #include "core/model/model.h"
@@ -36,6 +38,7 @@ struct VersionOutcome {
   std::uint64_t done_tensors = 0;
   /// Of the changed tensors.
   std::uint64_t changed_bytes = 0;
+  std::vector<std::string> changed{};  // their names, in order
 };
 
 /// Whether a full version has exactly the model's tensors, with their dtypes and shapes.

@@ -9,6 +9,7 @@
 #include "packaging/python/extension/python_error.h"
 #include "packaging/python/extension/tensor_object.h"
 #include "packaging/python/extension/upload_object.h"
+#include "packaging/python/extension/weight_sync.h"
 
 namespace stfs::python {
 namespace {
@@ -275,6 +276,18 @@ PyObject* diff(PyObject* self, PyObject* arguments) {
   return b ? compare_models(a.handle(), b.handle(), patterns, threads, is_brief) : nullptr;
 }
 
+PyObject* publish(PyObject* self, PyObject* arguments) {
+  PyObject* other = nullptr;
+  PyObject* chosen = nullptr;
+  if (PyArg_ParseTuple(arguments, "O!O!:publish", Py_TYPE(self), &other, &PyTuple_Type, &chosen) == 0) {
+    return nullptr;
+  }
+  const Snapshot before(self);
+  if (!before) return nullptr;
+  const Snapshot after(other);
+  return after ? publish_models(before.handle(), after.handle(), chosen) : nullptr;
+}
+
 PyObject* generation(PyObject* self, PyObject*) {
   const Use use(self);
   if (!use) return nullptr;
@@ -316,6 +329,7 @@ PyMethodDef kMethods[] = {
     {"tensor", as_method(tensor), METH_VARARGS, "tensor(type, name)\n--\n\nRaises KeyError."},
     {"edit", as_method(edit), METH_NOARGS, "edit()\n--\n\n"},
     {"diff", as_method(diff), METH_VARARGS, "diff(other, patterns, threads, is_brief)\n--\n\n"},
+    {"publish", as_method(publish), METH_VARARGS, "publish(other, chosen)\n--\n\n"},
     {"generation", as_method(generation), METH_NOARGS, "generation()\n--\n\n"},
     {"start_upload", as_method(upload), METH_VARARGS,
      "start_upload(devices, rules, patterns, dtype, readers, must_verify)\n--\n\n"},

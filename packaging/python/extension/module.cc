@@ -10,6 +10,7 @@
 #include "packaging/python/extension/python_error.h"
 #include "packaging/python/extension/tensor_object.h"
 #include "packaging/python/extension/upload_object.h"
+#include "packaging/python/extension/weight_sync.h"
 
 namespace {
 
@@ -17,6 +18,8 @@ using namespace stfs::python;
 
 PyMethodDef kFunctions[] = {{"devices", as_method(list_devices), METH_NOARGS, "devices()\n--\n\n"},
                             {"attach", as_method(attach), METH_VARARGS, "attach(socket, seconds)\n--\n\n"},
+                            {"pull", as_method(pull), METH_VARARGS,
+                             "pull(model, published, to, threads, process, wait, on_event)\n--\n\n"},
                             {nullptr, nullptr, 0, nullptr}};
 
 PyModuleDef kModule = {PyModuleDef_HEAD_INIT,

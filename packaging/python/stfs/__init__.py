@@ -21,6 +21,8 @@
     stfs.diff("model.safetensors", "tuned.safetensors").changed     # what differs, with statistics
     stfs.open("model.safetensors", delta="tuned.delta.safetensors")     # the tuned model; "r+": changes go there
 
+    stfs.pull("checkpoint", "/mnt/shared/published")    # the versions that training has published
+
     lease = stfs.attach("/tmp/model.sock")              # tensors of `stfs serve`: in milliseconds, without a copy
     torch.from_dlpack(lease["lm_head.weight"])
 
@@ -42,8 +44,10 @@ from ._metadata import Metadata
 from ._model import Model, NotShownWarning, open
 from ._stfs import FormatError
 from ._stfs import version as __version__
+from ._sync import PullEvent, publish, pull
 from ._tensor import Tensor
 from ._upload import Device, Resident, Upload, UploadReport, devices, why_no_cuda
 
 __all__ = ["Change", "Device", "Diff", "Form", "FormatError", "Lease", "Metadata", "Model", "News",
-           "NotShownWarning", "Resident", "Statistics", "Tensor", "Upload", "UploadReport", "attach", "devices", "diff", "open", "why_no_cuda"]
+           "NotShownWarning", "PullEvent", "Resident", "Statistics", "Tensor", "Upload", "UploadReport", "attach", "devices", "diff", "open", "publish", "pull",
+           "why_no_cuda"]

@@ -1,0 +1,94 @@
+// Turns events of a pull into calls of Python.
+#include "packaging/python/extension/weight_sync.h"
+
+#include "packaging/python/extension/python_error.h"
+
+namespace stfs::python {
+namespace {
+
+/// Calls the function that the user gave, on the thread that pulls. Ctrl-C ends the pull here.
+int call_for_event(void* context, const stfs_pull_event* event) {
+  const PyGILState_STATE state = PyGILState_Ensure();
+  int failed = PyErr_CheckSignals();
+  auto* function = static_cast<PyObject*>(context);
+  if (failed == 0 && function != Py_None) {
+    const Object version(text_of(event->version));
+    const Object why(text_of(event->why, "replace"));
+    const Object changed(
+        list_of(event->changed_count, [&](std::uint64_t at) { return text_of(event->changed[at]); }));
+    const Object result(version && why && changed
+                            ? PyObject_CallFunction(function, "iOOOK", static_cast<int>(event->kind),
+                                                    version.get(), why.get(), changed.get(),
+                                                    static_cast<unsigned long long>(event->changed_bytes))
+                            : nullptr);
+    failed = result ? 0 : -1;
+  }
+  PyGILState_Release(state);
+  return failed;
+}
+
+}  // namespace
+
+PyObject* pull(PyObject*, PyObject* arguments) {
+  PyObject* model_path = nullptr;
+  PyObject* published_path = nullptr;
+  PyObject* target = nullptr;
+  PyObject* on_event = nullptr;
+  auto options = empty<stfs_pull_options>();
+  int is_process_durable = 0;
+  int wait_s = 0;
+  if (PyArg_ParseTuple(arguments, "O&O&OIpiO:pull", PyUnicode_FSConverter, &model_path, PyUnicode_FSConverter,
+                       &published_path, &target, &options.threads, &is_process_durable, &wait_s,
+                       &on_event) == 0) {
+    Py_XDECREF(model_path);
+    return nullptr;
+  }
+  const Object model(model_path);
+  const Object published(published_path);
+  if (target != Py_None) {
+    options.has_target = 1;
+    options.target = PyLong_AsUnsignedLongLong(target);
+    if (PyErr_Occurred() != nullptr) return nullptr;
+  }
+  options.is_process_durable = is_process_durable;
+  options.wait_s = wait_s;
+  options.on_event = call_for_event;
+  options.context = on_event;
+  const char* model_text = PyBytes_AsString(model.get());
+  const char* published_text = PyBytes_AsString(published.get());
+  std::int64_t version = -1;
+  stfs_error error;
+  const int failed =
+      without_python([&] { return stfs_pull(model_text, published_text, &options, &version, &error); });
+  if (PyErr_Occurred() != nullptr) return nullptr;  // of the callback, or of a signal's handler
+  if (failed != 0) return raise(error);
+  if (version < 0) Py_RETURN_NONE;
+  return PyLong_FromLongLong(version);
+}
+
+PyObject* publish_models(const stfs_model* before, const stfs_model* after, PyObject* arguments) {
+  PyObject* published_path = nullptr;
+  PyObject* base = nullptr;
+  unsigned long long version = 0;
+  const char* checksum = nullptr;
+  auto options = empty<stfs_publish_options>();
+  if (PyArg_ParseTuple(arguments, "O&KOisI:publish", PyUnicode_FSConverter, &published_path, &version, &base,
+                       &options.encoding, &checksum, &options.threads) == 0) {
+    return nullptr;
+  }
+  const Object published(published_path);
+  options.version = version;
+  options.checksum = checksum;
+  if (base != Py_None) {
+    options.has_base = 1;
+    options.base = PyLong_AsUnsignedLongLong(base);
+    if (PyErr_Occurred() != nullptr) return nullptr;
+  }
+  const char* text = PyBytes_AsString(published.get());
+  stfs_error error;
+  if (without_python([&] { return stfs_publish(before, after, text, &options, &error); }) != 0)
+    return raise(error);
+  Py_RETURN_NONE;
+}
+
+}  // namespace stfs::python

@@ -1,0 +1,86 @@
+"""Weight sync: versions of weights that training publishes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, Union
+
+from . import _stfs
+from ._model import Model, open
+
+if TYPE_CHECKING:
+    StrPath = Union[str, "os.PathLike[str]"]
+
+_KINDS = ("applied", "seeded", "unfinished", "withdrawn")
+_ENCODINGS = ("xor", "overwrite")
+
+
+class PullEvent(NamedTuple):
+    """One thing that a pull has done or found."""
+
+    #: "applied", "seeded" (a full version, whose files were copied), "unfinished" (a newer version is not whole yet) or
+    #: "withdrawn" (a version went away while it was read).
+    kind: str
+    #: "000042"; empty if it is not known.
+    version: str
+    why: str
+    #: Of "applied": the names of the tensors whose bytes have changed.
+    changed: list[str]
+    changed_bytes: int
+
+
+def pull(model: StrPath, published: StrPath, *, to: int | None = None,
+         on_event: Callable[[PullEvent], object] | None = None, durability: str = "power", wait: int = 10,
+         threads: int = 0) -> int | None:
+    """Brings a model up to a version that training has published, as `stfs pull` does.
+
+    Each version is applied whole or not at all. Tensors of the model that are open show the new bytes.
+
+    model       an archive, an index or a directory; a directory that does not exist is made from the newest full version
+    published   the directory of the versions weight_v000042
+    to          None: the newest version that is whole
+    on_event    is called with a PullEvent after each version; its exception ends the pull behind that version
+    durability  "power", or "process": the change survives a killed process only
+    wait        seconds for which to wait for locks
+    threads     0: one for each processor
+
+    Returns the version that the model has then, or None. Raises OSError: EAGAIN if `to` is not whole yet, EINVAL for a wrong
+    base or a damaged diff, by the name of the tensor, EBUSY.
+
+    >>> stfs.pull("checkpoint", "/mnt/shared/published", on_event=lambda event: print(event.version, len(event.changed)))
+    """
+    if durability not in ("power", "process"):
+        raise ValueError('durability is "power" or "process"')
+    if to is not None and to < 0:
+        raise ValueError("to is a version, from 0 on")
+
+    def tell(kind: int, version: str, why: str, changed: list[str], changed_bytes: int) -> None:
+        if on_event is not None:
+            on_event(PullEvent(_KINDS[kind], version, why, changed, changed_bytes))
+
+    return _stfs.pull(model, published, to, threads, durability == "process", wait if wait > 0 else -1, tell)
+
+
+def publish(old: StrPath | Model, new: StrPath | Model, published: StrPath, version: int, *, base: int | None = None,
+            encoding: str = "xor", checksum: str = "xxh3-128", threads: int = 0) -> None:
+    """Publishes a version: what leads from the model `old` to `new`, as `stfs diff --encoding` does.
+
+    old, new   paths as for open(), or open models, with the same names, dtypes and shapes
+    published  the directory of the versions; is made if it is missing
+    base       the number of the version that `old` is; None: version - 1
+    encoding   "xor" or "overwrite"
+    checksum   "xxh3-128", "adler32", or "blake3" where its library is installed
+
+    Raises OSError: EINVAL if the models differ in more than bytes, EEXIST if the version is published already.
+    """
+    if encoding not in _ENCODINGS:
+        raise ValueError('encoding is "xor" or "overwrite"')
+    if not isinstance(old, Model):
+        with open(old) as old:
+            return publish(old, new, published, version, base=base, encoding=encoding, checksum=checksum, threads=threads)
+    if not isinstance(new, Model):
+        with open(new) as new:
+            return publish(old, new, published, version, base=base, encoding=encoding, checksum=checksum, threads=threads)
+    old._handle.publish(new._handle, (os.fspath(published), version, base, _ENCODINGS.index(encoding), checksum, threads))
+    return None

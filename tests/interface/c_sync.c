@@ -1,0 +1,75 @@
+/* Weight sync as C has it: a copy of the archive is changed, published as a version, and pulled. */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "stfs.h"
+#include "tests/interface/c_expect.h"
+#include "tests/interface/c_program.h"
+
+typedef struct seen {
+  int32_t kind;
+  uint64_t changed_count;
+  int is_named; /* the first changed tensor is "m", of version 000001 */
+  int events;
+  int result;
+} seen;
+
+static int see(void* context, const stfs_pull_event* event) {
+  seen* to = context;
+  to->kind = event->kind;
+  to->changed_count = event->changed_count;
+  to->is_named =
+      event->changed_count > 0 && is_text(event->changed[0], "m") && is_text(event->version, "000001");
+  ++to->events;
+  return to->result;
+}
+
+const char* publishes_and_pulls(const char* path) {
+  stfs_error error;
+  char other[4096];
+  char published[4096];
+  snprintf(other, sizeof other, "%s.other.safetensors", path);
+  snprintf(published, sizeof published, "%s.published", path);
+  EXPECT(copy_file(path, other));
+  const stfs_open_options writable = {.struct_bytes = sizeof writable, .is_writable = 1};
+  stfs_model* before = stfs_open(path, NULL, &error);
+  stfs_model* after = stfs_open(other, &writable, &error);
+  EXPECT(before != NULL && after != NULL);
+  stfs_edit* edit = stfs_edit_begin(after, NULL, &error);
+  EXPECT(edit != NULL &&
+         stfs_edit_put(edit, "m", 1, STFS_U8, 2, (uint64_t[]){3, 4}, "new bytes 12", 12, &error) == 0);
+  EXPECT(stfs_edit_commit(edit, &error) == 0);
+  stfs_edit_close(edit);
+
+  stfs_publish_options publish = {.struct_bytes = sizeof publish, .version = 1, .encoding = STFS_OVERWRITE};
+  EXPECT(stfs_publish(before, after, published, &publish, &error) == 0);
+  EXPECT(stfs_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EEXIST);
+  publish.version = 0;
+  EXPECT(stfs_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EINVAL);
+  publish.version = 2;
+  publish.checksum = "md5";
+  EXPECT(stfs_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EINVAL);
+  stfs_close(after);
+
+  seen what = {.result = 1};
+  stfs_pull_options pull = {.struct_bytes = sizeof pull, .on_event = see, .context = &what, .wait_s = -1};
+  int64_t version = 0;
+  EXPECT(stfs_pull(path, published, &pull, &version, &error) == -1 && error.errno_value == ECANCELED);
+  EXPECT(what.events == 1 && what.kind == STFS_PULL_APPLIED && what.changed_count == 1 && what.is_named);
+  what.result = 0;
+  EXPECT(stfs_pull(path, published, &pull, &version, &error) == 0 && version == 1 && what.events == 1);
+  EXPECT(stfs_pull(path, published, NULL, NULL, &error) == 0);
+  pull.has_target = 1;
+  pull.target = 7;
+  EXPECT(stfs_pull(path, published, &pull, &version, &error) == -1 && error.errno_value == EAGAIN);
+  stfs_close(before);
+  stfs_model* model = stfs_open(path, NULL, &error);
+  stfs_tensor* tensor = open_tensor(model, "m");
+  char bytes[12];
+  EXPECT(tensor != NULL && stfs_tensor_read(tensor, 0, bytes, sizeof bytes, &error) == 0 &&
+         memcmp(bytes, "new bytes 12", 12) == 0);
+  stfs_tensor_close(tensor);
+  stfs_close(model);
+  return NULL;
+}

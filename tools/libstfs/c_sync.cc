@@ -1,0 +1,112 @@
+// Weight sync: pulls and publishes versions (tools/sync).
+#include <algorithm>
+#include <chrono>
+#include <vector>
+
+#include "core/base/parallel.h"
+#include "tools/compare/model_difference.h"
+#include "tools/libstfs/c_error.h"
+#include "tools/libstfs/c_struct.h"
+#include "tools/libstfs/handles.h"
+#include "tools/sync/pull.h"
+#include "tools/sync/version_writer.h"
+
+using namespace stfs;
+using namespace stfs::interface;
+
+namespace {
+
+constexpr std::chrono::seconds kDefaultWait{10};
+
+std::int32_t kind_of(sync::PullEvent::Kind kind) {
+  switch (kind) {
+    case sync::PullEvent::Kind::Applied: return STFS_PULL_APPLIED;
+    case sync::PullEvent::Kind::Seeded: return STFS_PULL_SEEDED;
+    case sync::PullEvent::Kind::Unfinished: return STFS_PULL_UNFINISHED;
+    case sync::PullEvent::Kind::Withdrawn: return STFS_PULL_WITHDRAWN;
+  }
+  return STFS_PULL_APPLIED;
+}
+
+/// Tells the caller of an event. ECANCELED: the caller wants no more.
+Result<void> tell_event(const stfs_pull_options& given, const sync::PullEvent& event) {
+  if (given.on_event == nullptr) return {};
+  std::vector<stfs_text> changed;
+  for (const std::string& name : event.outcome.changed) changed.push_back({name.data(), name.size()});
+  stfs_pull_event told{};
+  told.struct_bytes = sizeof told;
+  told.kind = kind_of(event.kind);
+  told.version = {event.version.data(), event.version.size()};
+  told.why = {event.why.data(), event.why.size()};
+  told.changed = changed.data();
+  told.changed_count = changed.size();
+  told.changed_bytes = event.outcome.changed_bytes;
+  if (given.on_event(given.context, &told) == 0) return {};
+  return fail(ErrorCode::System, ECANCELED, "the pull was cancelled behind version " + event.version);
+}
+
+sync::PullOptions pull_options(const stfs_pull_options& given) {
+  sync::PullOptions options;
+  options.apply.commit.durability = given.is_process_durable != 0 ? Durability::Process : Durability::Power;
+  options.apply.commit.lock_patience =
+      given.wait_s == 0 ? kDefaultWait : std::chrono::seconds(std::max(given.wait_s, 0));
+  options.apply.threads = given.threads;
+  if (given.has_target != 0) options.target = given.target;
+  options.on_event = [given](const sync::PullEvent& event) { return tell_event(given, event); };
+  return options;
+}
+
+Result<sync::PublishOptions> publish_options(const stfs_publish_options& given) {
+  sync::PublishOptions options;
+  options.encoding =
+      given.encoding == STFS_OVERWRITE ? sync::DiffEncoding::Overwrite : sync::DiffEncoding::Xor;
+  if (given.encoding != STFS_XOR && given.encoding != STFS_OVERWRITE) {
+    return refuse("stfs_publish: the encoding is neither STFS_XOR nor STFS_OVERWRITE");
+  }
+  if (given.checksum != nullptr) {
+    auto format = sync::parse_checksum_format(given.checksum);
+    if (!format) return pass_on(std::move(format));
+    options.checksum_format = *format;
+  }
+  if (given.has_base == 0 && given.version == 0) {
+    return refuse("stfs_publish: version 0 changes no other version: publish a checkpoint");
+  }
+  options.version = given.version;
+  options.base_version = given.has_base != 0 ? given.base : given.version - 1;
+  options.threads = given.threads != 0 ? given.threads : usable_processors();
+  return options;
+}
+
+}  // namespace
+
+int stfs_pull(const char* model, const char* published, const stfs_pull_options* options,
+              std::int64_t* version, stfs_error* error) {
+  return answer(error, [&]() -> Result<void> {
+    const auto given = options == nullptr ? Result<stfs_pull_options>() : take_struct(options);
+    if (!given) return tl::unexpected(given.error());
+    const auto reached = sync::pull(model, published, pull_options(*given));
+    if (!reached) return tl::unexpected(reached.error());
+    if (version != nullptr) *version = *reached ? static_cast<std::int64_t>((*reached)->number) : -1;
+    return {};
+  });
+}
+
+int stfs_publish(const stfs_model* before, const stfs_model* after, const char* published,
+                 const stfs_publish_options* options, stfs_error* error) {
+  return answer(error, [&]() -> Result<void> {
+    const auto given = take_struct(options);
+    if (!given) return tl::unexpected(given.error());
+    auto chosen = publish_options(*given);
+    if (!chosen) return pass_on(std::move(chosen));
+    const auto opened_before = before->opened();
+    if (!opened_before) return tl::unexpected(opened_before.error());
+    const auto opened_after = after->opened();
+    if (!opened_after) return tl::unexpected(opened_after.error());
+    if ((*opened_before)->only || (*opened_after)->only) {
+      return refuse("stfs_publish: a model is a tensor's file");
+    }
+    const tools::ModelPair models = {*(*opened_before)->model, *(*opened_after)->model};
+    const auto written = sync::publish_version(models, published, *chosen);
+    return written ? Result<void>() : tl::unexpected(written.error());
+  });
+}
