@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <string>
 #include <utility>
 
@@ -69,6 +70,10 @@ Result<Publication::Way> Publication::way_to(const std::optional<std::uint64_t>&
                               directory_.string(), version_text(next), way.versions.back().version().text));
     }
     auto version = PublishedVersion::open(path_of(next));
+    if (!version && says_gone(version.error())) {
+      return fail(ErrorCode::NotFound, ESTALE,
+                  fmt::format("{}: withdrawn while it was read", path_of(next).string()));
+    }
     if (!version) return pass_on(std::move(version));
     const std::optional<VersionNumber> base = version->base_version();
     way.versions.push_back(std::move(*version));

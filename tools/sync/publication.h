@@ -36,8 +36,8 @@ class Publication {
   /// @param target   nothing: the newest version that is whole.
   /// @return EAGAIN (is_unfinished): the target is not published yet, or a version on the way is not whole
   /// yet.
-  ///   NotFound (ENOENT): a version on the way is not published (any more). Damage as
-  ///   PublishedVersion::open().
+  ///   NotFound (ENOENT): a version on the way is not published. NotFound (ESTALE): a version went away while
+  ///   it was read: look again. Damage as PublishedVersion::open().
   [[nodiscard]] Result<Way> way(const std::optional<std::uint64_t>& present,
                                 const std::optional<std::uint64_t>& target) const;
 

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <system_error>
 #include <utility>
 
@@ -28,8 +29,10 @@ class Pull {
     for (int withdrawals = 0;;) {
       auto done = take_way();
       if (done) return done;
-      const bool is_gone = says_gone(done.error()) && withdrawals < kMostWithdrawals && was_withdrawn();
-      if (!is_gone) return done;
+      const bool is_withdrawn =
+          done.error().code == ErrorCode::NotFound && done.error().errno_value == ESTALE;
+      const bool is_gone = is_withdrawn || (says_gone(done.error()) && was_withdrawn());
+      if (!is_gone || withdrawals >= kMostWithdrawals) return done;
       ++withdrawals;
       auto told = tell({.kind = PullEvent::Kind::Withdrawn, .version = {}, .why = done.error().message});
       if (!told) return pass_on(std::move(told));

@@ -1,0 +1,129 @@
+// Versions are applied by several threads: the tensors, the state, and what is refused.
+#include "tools/sync/version_apply.h"
+
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "core/model/model.h"
+#include "tests/support/archive_bytes.h"
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+#include "tools/compare/model_difference.h"
+#include "tools/sync/pull.h"
+#include "tools/sync/version_writer.h"
+
+namespace stfs::sync {
+namespace {
+
+constexpr std::size_t kAppliedTensors = 24;
+constexpr std::size_t kAppliedBytes = 70'001;
+
+/// A model of many tensors, filled with one letter each.
+std::string model_of(char first) {
+  std::string header = "{";
+  std::string data;
+  for (std::size_t at = 0; at < kAppliedTensors; ++at) {
+    header += "\"t" + std::to_string(at) + R"(":{"dtype":"U8","shape":[)" + std::to_string(kAppliedBytes) +
+              R"(],"data_offsets":[)" + std::to_string(data.size()) + "," +
+              std::to_string(data.size() + kAppliedBytes) + "]},";
+    data += std::string(kAppliedBytes, static_cast<char>(first + static_cast<char>(at)));
+  }
+  header.back() = '}';
+  return test::archive_bytes(header, data);
+}
+
+struct Host {
+  Host() {
+    for (const char* name : {"host", "next", "published"})
+      std::filesystem::create_directory(directory.path() / name);
+    directory.write("host/model.safetensors", model_of('a'));
+    directory.write("next/model.safetensors", model_of('A'));
+  }
+  [[nodiscard]] std::unique_ptr<Model> open(const char* name, Access access = Access::ReadOnly) const {
+    return std::move(*Model::open(directory.path() / name / "model.safetensors", {.access = access}));
+  }
+  /// Publishes what leads from the host's model to the next one.
+  [[nodiscard]] PublishedVersion publish(DiffEncoding encoding) const {
+    const auto before = open("host");
+    const auto after = open("next");
+    PublishOptions options;
+    options.encoding = encoding;
+    options.threads = 4;
+    REQUIRE(publish_version({*before, *after}, directory.path() / "published", options));
+    return std::move(*PublishedVersion::open(directory.path() / "published/weight_v000001"));
+  }
+  Result<VersionOutcome> apply(const PublishedVersion& version, VersionApplyOptions options) const {
+    auto state = SyncState::lock(directory.path() / "host", std::chrono::milliseconds(0));
+    REQUIRE(state);
+    const auto model = open("host", Access::ReadWrite);
+    REQUIRE(state->read());
+    options.threads = 4;
+    options.commit.durability = Durability::Process;
+    return apply_version(*model, version, *state, options);
+  }
+  [[nodiscard]] std::string content() const {
+    return test::content_of(directory.path() / "host/model.safetensors");
+  }
+
+  test::TemporaryDirectory directory;
+};
+
+TEST_CASE("several threads apply a version, and the state follows", "[tools][sync]") {
+  for (const DiffEncoding encoding : {DiffEncoding::Xor, DiffEncoding::Overwrite}) {
+    const Host host;
+    const PublishedVersion version = host.publish(encoding);
+    std::uint64_t read_bytes = 0;
+    const auto outcome = host.apply(version, {.on_read = [&](std::uint64_t bytes) { read_bytes += bytes; }});
+    REQUIRE(outcome);
+    CHECK(outcome->changed_tensors == kAppliedTensors);
+    CHECK(outcome->changed.size() == kAppliedTensors);
+    CHECK(read_bytes == kAppliedTensors * kAppliedBytes);
+    CHECK(host.content() == model_of('A'));
+    const auto state = read_sync_state(host.directory.path() / "host");
+    REQUIRE(state);
+    REQUIRE(state->has_value());
+    CHECK((*state)->number == 1);
+    const auto again = host.apply(version, {});
+    REQUIRE(again);
+    CHECK(again->was_known);
+  }
+}
+
+TEST_CASE("an interrupt before the commit leaves the model and the state", "[tools][sync]") {
+  const Host host;
+  const PublishedVersion version = host.publish(DiffEncoding::Xor);
+  std::atomic<int> asked = 0;
+  const auto outcome = host.apply(version, {.is_interrupted = [&] { return ++asked > 10; }});
+  REQUIRE_FALSE(outcome);
+  CHECK(outcome.error().errno_value == EINTR);
+  CHECK(host.content() == model_of('a'));
+  CHECK_FALSE(std::filesystem::exists(host.directory.path() / "host" / ".weight_sync/state.json"));
+}
+
+TEST_CASE("a pull tells each event, and an error of the caller ends it", "[tools][sync]") {
+  const Host host;
+  static_cast<void>(host.publish(DiffEncoding::Xor));
+  std::vector<std::string> versions;
+  PullOptions options;
+  options.apply.commit.durability = Durability::Process;
+  options.on_event = [&](const PullEvent& event) -> Result<void> {
+    versions.push_back(event.version);
+    return fail(ErrorCode::System, ECANCELED, "no more");
+  };
+  const auto model = host.directory.path() / "host";
+  const auto published = host.directory.path() / "published";
+  const auto cancelled = pull(model, published, options);
+  REQUIRE_FALSE(cancelled);
+  CHECK(cancelled.error().errno_value == ECANCELED);
+  CHECK(versions == std::vector<std::string>{"000001"});
+  options.on_event = {};
+  const auto reached = pull(model, published, options);
+  REQUIRE(reached);
+  CHECK((*reached)->number == 1);
+}
+
+}  // namespace
+}  // namespace stfs::sync
