@@ -123,9 +123,10 @@ Result<void> CommitProtocol::execute(const std::vector<Part*>& parts) {
     auto finished = apply(*part);
     if (finished) finished = retire(*part);
     if (finished) end_stages(*part);
-    part->locks.release();
     if (!finished && done) done = std::move(finished);
   }
+  // Only now: whoever sees that an archive is free finds the whole group, and its sync state.
+  for (Part* part : parts) part->locks.release();
   // After a failure the group record stays: the journals that are left are committed by it. A group record
   // without journals says nothing, so failing to remove it is no error: recovery removes it.
   if (done && group_record) static_cast<void>(group_record->remove());

@@ -15,7 +15,7 @@
 //  6. publish each journal (fsync of the directory), and the group record last: THE COMMIT POINT. With a lane
 //     journal (lane_journal.h), the fsync of step 5 is the commit point
 //  7. apply: clone or write every block, while readers read the journal; fdatasync the archive
-//  8. retire each journal, unlock; then remove the group record
+//  8. retire each journal; then unlock all archives, and remove the group record
 // An edit (archive_edit.h) differs in these: step 2 locks the header byte exclusively, and waits for every
 // journal. Step 3 keeps readers out where bytes will be taken away, and reserves the space that step 7 needs.
 // A compaction (compaction.h) copies bytes to fillers then, and syncs them.

@@ -120,9 +120,9 @@ Result<void> Transaction::begin_patches(std::span<const TensorId> tensors, const
     journal_ = std::move(*journal);
     auto pending = std::make_unique<PendingPatches>();
     std::vector<ByteRange> ranges;
-    for (const TensorId tensor : tensors) {
-      if (const ByteRange range = version_->file_range(tensor); !range.empty()) ranges.push_back(range);
-    }
+    const std::uint64_t data_offset = version_->data_offset();
+    if (const std::uint64_t end = version_->stamp.size_bytes; end > data_offset)
+      ranges.push_back({data_offset, end - data_offset});
     auto locks = lock_for_commit(archive_, ranges, options);
     if (!locks) return pass_on(std::move(locks));
     pending->locks = std::move(*locks);

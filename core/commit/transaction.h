@@ -49,8 +49,9 @@ class Transaction {
   [[nodiscard]] const EditLayout* layout() const { return edit_ ? &edit_->layout : nullptr; }
 
   /// Makes this transaction one of patches: it stores only the bytes that differ. Call it first, once;
-  /// stage() and edit() are not for patches. Takes the locks of the commit at once and keeps them: nobody
-  /// else changes the tensors between the read of their old bytes and the commit.
+  /// stage() and edit() are not for patches. Takes the locks of the commit at once and keeps them, of all
+  /// tensors of the archive: nobody else changes any between the read of the old bytes and the end of the
+  /// commit. So the patches are all that changes the archive meanwhile, as a sync state may say.
   /// @param tensors  each at most once, in the archive's version at construction.
   /// @return the errors of commit() that concern locks and the archive.
   Result<void> begin_patches(std::span<const TensorId> tensors, const CommitOptions& options);

@@ -76,6 +76,11 @@ bool ArchiveLocks::is_edited_by_other(const File& archive) {
   return is_locked && *is_locked;
 }
 
+bool ArchiveLocks::is_changed_by_other(const File& archive) {
+  const auto is_locked = archive.is_locked_by_other(kAll, LockKind::Shared);
+  return is_locked && *is_locked;
+}
+
 Result<ArchiveLocks> ArchiveLocks::take(File& archive, const std::filesystem::path& path, LockKind of_header,
                                         std::vector<ByteRange> ranges, std::chrono::milliseconds patience,
                                         std::optional<std::chrono::milliseconds> has_waited) {

@@ -50,6 +50,9 @@ class ArchiveLocks {
 
   /// Whether another process holds the lock of an edit. False where the file system has no locks.
   static bool is_edited_by_other(const File& archive);
+  /// Whether another process holds the lock of a commit or an edit: it may be writing to the archive. False
+  /// where the file system has no locks.
+  static bool is_changed_by_other(const File& archive);
 
   /// Releases the locks now. Does nothing without locks.
   void release();

@@ -82,9 +82,15 @@ def test_a_dry_run_checks_and_changes_nothing(trainer):
 
 
 def test_the_state_names_what_has_changed(trainer):
+    before = {path.name: os.stat(path) for path in trainer.model.glob("*.safetensors")}
+    changing = {published_weights.Mapped(trainer.model).files[name] for name in ("odd", "small")}
     stfs("apply", trainer.model, trainer.step(names=["odd", "small"]))
     state = trainer.model / ".weight_sync/state.json"
-    assert json.loads(state.read_text()) == {"version": "000001", "changed_since": "000000", "changed": ["odd", "small"]}
+    told = json.loads(state.read_text())
+    changed_from = told.pop("changed_from")
+    assert told == {"version": "000001", "changed_since": "000000", "changed": ["odd", "small"]}
+    # The archives that the version has changed, as they were before.
+    assert changed_from == {file: f"{before[file].st_ino}-{before[file].st_size}-{before[file].st_mtime_ns}" for file in changing}
     stfs("apply", trainer.model, trainer.step())
     assert json.loads(state.read_text()) == {"version": "000002"}
     state.write_text('{"version": 2, "theirs": [1]}')

@@ -23,6 +23,8 @@ namespace {
 constexpr std::uint64_t kMostStateBytes = 64 << 20;
 constexpr const char* kSince = "changed_since";
 constexpr const char* kChanged = "changed";
+constexpr const char* kFrom = "changed_from";
+constexpr const char* kLockName = "lock";
 constexpr std::chrono::milliseconds kPause{20};
 
 std::filesystem::path state_path(const std::filesystem::path& directory) {
@@ -77,7 +79,22 @@ std::optional<SyncChanges> read_sync_changes(const std::filesystem::path& direct
   const tools::Json& names = document[kChanged];
   const auto is_text = [](const tools::Json& name) { return name.is_string(); };
   if (!since.is_string() || !names.is_array() || !std::ranges::all_of(names, is_text)) return std::nullopt;
-  return SyncChanges{since.get<std::string>(), names.get<std::vector<std::string>>()};
+  SyncChanges changes{since.get<std::string>(), names.get<std::vector<std::string>>(), {}};
+  const tools::Json from = document.value(kFrom, tools::Json());
+  if (!from.is_object() || !std::ranges::all_of(from, is_text)) return changes;
+  for (const auto& [file, stamp] : from.items()) changes.from.emplace(file, stamp.get<std::string>());
+  return changes;
+}
+
+std::string stamp_of(const ArchiveReader& archive) {
+  const FileIdentity is = archive.identity();
+  return fmt::format("{}-{}-{}", is.inode, is.size_bytes, is.mtime_ns);
+}
+
+bool is_sync_locked(const std::filesystem::path& directory) {
+  const std::filesystem::path path = state_path(directory).parent_path() / kLockName;
+  const UniqueFd lock(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  return lock && ::flock(lock.get(), LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
 }
 
 Result<SyncState> SyncState::lock(const std::filesystem::path& directory,
@@ -86,7 +103,7 @@ Result<SyncState> SyncState::lock(const std::filesystem::path& directory,
   std::error_code failed;
   std::filesystem::create_directory(state.directory_, failed);
   if (failed) return fail_system(failed.value(), state.directory_.string(), "make the directory");
-  const std::filesystem::path path = state.directory_ / "lock";
+  const std::filesystem::path path = state.directory_ / kLockName;
   constexpr mode_t kForAll = 0666;  // before the umask
   state.lock_ = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kForAll));
   // Another user's lock file can be locked by whoever may read it.
@@ -128,9 +145,11 @@ std::string SyncState::text_with(const VersionNumber& version,
   document["version"] = version.text;
   document.erase(kSince);
   document.erase(kChanged);
+  document.erase(kFrom);
   if (changes) {
     document[kSince] = changes->since;
     document[kChanged] = changes->tensors;
+    document[kFrom] = changes->from;
   }
   return tools::json_line(document) + "\n";
 }

@@ -2,15 +2,18 @@
 // and state.json, {"version": "000041"}. SGLang's receiver uses the same files in the same way.
 //
 // This program adds "changed_since" and "changed" where it knows which tensors a version has changed: the
-// version before, and their names. A writer that does not know these members writes the file without them.
+// version before, and their names; and "changed_from", stamps of the archives before the version. A
+// writer that does not know these members writes the file without them.
 #pragma once
 
 #include <chrono>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "core/archive/archive_reader.h"
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
 #include "tools/sync/version_name.h"
@@ -26,9 +29,20 @@ Result<std::optional<VersionNumber>> read_sync_state(const std::filesystem::path
 struct SyncChanges {
   std::string since;  // the version before
   std::vector<std::string> tensors;
+  /// stamp_of() the archives that the version changes, before it, by their files' names. If a follower's
+  /// stamp is another one, another program has changed the archive too.
+  std::map<std::string, std::string> from;
 };
 /// Reads the changes that led to the version in state.json. Nothing if the file does not say it.
 std::optional<SyncChanges> read_sync_changes(const std::filesystem::path& directory);
+
+/// A short text that tells states of an archive's file apart: by its number, size and time, as they were when
+/// the archive was opened or at its own last commit.
+std::string stamp_of(const ArchiveReader& archive);
+
+/// Whether a receiver holds the lock of the model's directory: it may be changing the model. Takes the lock
+/// for a moment if nobody holds it.
+bool is_sync_locked(const std::filesystem::path& directory);
 
 /// Holds the lock, under which alone versions are applied. Move-only. The lock ends with the object or the
 /// process. First take the lock, then open the model, then read: a commit that the last receiver could not

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -187,7 +188,17 @@ class VersionApply {
   /// Which tensors change, if that is known and worth telling.
   [[nodiscard]] std::optional<SyncChanges> changes() const {
     if (version_.is_full() || outcome_.changed.size() > model_.tensors().size() / 2) return std::nullopt;
-    return SyncChanges{.since = version_.base_version()->text, .tensors = outcome_.changed};
+    std::map<std::string, std::string> from;
+    for (const Step& step : steps_) {
+      const ArchiveReader& archive = model_.archive_of(step.position);
+      const auto [stamp, is_new] = from.try_emplace(archive.path().filename().string());
+      if (!is_new) continue;
+      // A program without locks has written to it meanwhile.
+      if (!archive.is_as_known()) return std::nullopt;
+      stamp->second = stamp_of(archive);
+    }
+    return SyncChanges{
+        .since = version_.base_version()->text, .tensors = outcome_.changed, .from = std::move(from)};
   }
 
   const Model& model_;
