@@ -24,7 +24,7 @@ _stfs_verb() {
     recover) options="--dry-run --force --json --help" kinds=(file) ;;
     upload) options="--device --select --dtype --verify --dry-run --json --help" kinds=(file...) ;;
     devices) options="--json --help" kinds=() ;;
-    serve) options="--device --select --dtype --socket --verify --status --json --help" kinds=(file...) ;;
+    serve) options="--device --select --dtype --socket --verify --no-follow --status --json --help" kinds=(file...) ;;
     sample) options="--layers --hidden --size --seed --force --json --help" kinds=(file) ;;
     *) return 1 ;;
   esac

@@ -180,6 +180,7 @@ complete -c stfs -n "__fish_seen_subcommand_from serve" -l select -x -d 'Only te
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l dtype -x -a "F8_E5M2 F8_E4M3 F8_E4M3FNUZ F8_E5M2FNUZ F16 BF16 F32" -d 'Convert floating-point tensors to DTYPE on the device'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l socket -r -F -d 'Unix socket for clients, created with mode 0600'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l verify -d 'Read all data again and compare them with the memory of the devices'
+complete -c stfs -n "__fish_seen_subcommand_from serve" -l no-follow -d 'Keep the first upload: ignore later changes of the archive'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l status -r -F -d 'Ask the server at SOCKET for its generations and leases'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -l json -d 'Print events, or the status, as JSON: an object in each line'
 complete -c stfs -n "__fish_seen_subcommand_from serve" -s h -l help -d 'Print this help'

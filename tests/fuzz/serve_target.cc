@@ -27,7 +27,7 @@ Bytes input_of(std::string_view text, std::byte setting) {
 }
 
 ServeMessage some_message(Choices& choices) {
-  ServeMessage message{.kind = static_cast<ServeKind>(choices.below(9))};
+  ServeMessage message{.kind = static_cast<ServeKind>(choices.below(10))};
   if (choices.one_in(2)) message.generation = 1 + choices.below(3);
   if (choices.one_in(2)) message.document_bytes = extreme_number(choices, kMaxServeDocumentBytes);
   if (choices.one_in(2)) message.errno_value = static_cast<int>(choices.below(5000));
@@ -37,8 +37,9 @@ ServeMessage some_message(Choices& choices) {
 
 /// Two kinds in three are whole: the reader's rules are to be reached, not its first check alone.
 ServeMessage whole_message(Choices& choices) {
-  switch (choices.below(4)) {
+  switch (choices.below(5)) {
     case 0: return {.kind = ServeKind::Attach};
+    case 4: return {.kind = ServeKind::Renew};
     case 1: return {.kind = ServeKind::Grant, .generation = 7, .document_bytes = 100};
     case 2: return {.kind = ServeKind::Newer, .generation = 8};
     default: return {.kind = ServeKind::Refusal, .errno_value = ENOSPC, .text = "no room"};
@@ -46,18 +47,21 @@ ServeMessage whole_message(Choices& choices) {
 }
 
 std::string some_manifest(Choices& choices) {
-  ServeManifest manifest{.generation = 1 + choices.below(9),
-                         .sources = {"/models/\u00e9.safetensors"},
+  ServeManifest manifest{.identity = {.generation = 1 + choices.below(9),
+                                      .server = choices.below(3),
+                                      .sources = {"/models/\u00e9.safetensors"},
+                                      .version = "000042"},
                          .arenas = {},
                          .tensors = {}};
-  manifest.arenas = {{"cpu", 4096}, {"cuda:GPU-0", 1 << 20}};
+  manifest.arenas = {{"cpu", 4096, choices.below(3)}, {"cuda:GPU-0", 1 << 20, 3}};
   for (std::uint64_t count = choices.below(4); count > 0; --count) {
     const std::uint64_t rows = choices.below(5);
     manifest.tensors.push_back({.name = "layer." + std::to_string(count),
                                 .dtype = Dtype::F32,
                                 .shape = {rows, 3},
                                 .arena = static_cast<std::uint32_t>(choices.below(2)),
-                                .place = {choices.below(64) * 64, rows * 12}});
+                                .place = {choices.below(64) * 64, rows * 12},
+                                .changed_in = choices.below(10)});
   }
   return manifest_text(manifest);
 }

@@ -41,14 +41,42 @@ const char* leases_what_a_server_keeps(const char* socket) {
   EXPECT(wait_for_news(lease) && stfs_lease_take_news(lease, &news, &error) == 0);
   EXPECT(news.newer_generation == 2 && !news.is_server_gone && strcmp(news.why_stuck, "") == 0);
   EXPECT(stfs_lease_take_news(lease, &news, &error) == 0 && news.newer_generation == 0);
+  uint64_t newest = 0;
+  EXPECT(stfs_lease_wait(lease, 1, &newest, &error) == 0 && newest == 2);
+  EXPECT(stfs_lease_wait(lease, 1, NULL, &error) == -1 && error.errno_value == EINVAL);
   stfs_lease* newer = stfs_attach(socket, NULL, &error);
   EXPECT(newer != NULL && stfs_lease_generation(newer) == 2);
+  EXPECT(stfs_lease_wait(newer, 1, &newest, &error) == 0 && newest == 0);
+  EXPECT(strcmp(stfs_lease_version(newer), "000042") == 0 && stfs_lease_changed_count(newer) == 0);
+
+  /* The tensor "b" is shared by both generations, "a" has changed. */
+  stfs_lease* renewed = stfs_attach(socket, NULL, &error);
+  EXPECT(renewed != NULL && stfs_lease_renew(renewed, 0, &error) == 0);
+  EXPECT(stfs_lease_generation(renewed) == 2 && stfs_lease_changed_count(renewed) == 0);
+  stfs_tensor* shared = stfs_lease_tensor(lease, 1, &error);
+  EXPECT(shared != NULL);
+  const void* address = stfs_tensor_data(shared, &error);
+  EXPECT(stfs_lease_renew(lease, 0, &error) == 0 && stfs_lease_generation(lease) == 2);
+  EXPECT(strcmp(stfs_lease_version(lease), "000042") == 0);
+  EXPECT(stfs_lease_changed_count(lease) == 1 && stfs_lease_changed(lease, 0) == 0);
+  EXPECT(stfs_lease_changed(lease, 1) == UINT64_MAX);
+  stfs_tensor* changed = stfs_lease_tensor(lease, 0, &error);
+  EXPECT(changed != NULL && memcmp(stfs_tensor_data(changed, &error), "again", 5) == 0);
+  EXPECT(memcmp(stfs_tensor_data(tensor, &error), "hello", 5) == 0);
+  stfs_tensor* same = stfs_lease_tensor(lease, 1, &error);
+  EXPECT(same != NULL && stfs_tensor_data(same, &error) == address);
+  stfs_tensor_close(same);
+  stfs_tensor_close(changed);
+  stfs_tensor_close(shared);
+  stfs_lease_close(renewed);
 
   EXPECT(wait_for_news(lease) && stfs_lease_take_news(lease, &news, &error) == 0 && news.is_server_gone);
   EXPECT(stfs_lease_descriptor(lease) == -1);
   news.struct_bytes = offsetof(stfs_lease_news, why_stuck);
   EXPECT(stfs_lease_take_news(lease, &news, &error) == 0 && news.is_server_gone);
   EXPECT(stfs_lease_take_news(lease, NULL, &error) == -1);
+  EXPECT(stfs_lease_renew(lease, 0, &error) == -1 && error.errno_value == ECONNRESET);
+  EXPECT(stfs_lease_generation(lease) == 2);
   stfs_lease_close(lease);
   stfs_lease_close(newer);
   EXPECT(memcmp(stfs_tensor_data(tensor, &error), "hello", 5) == 0);

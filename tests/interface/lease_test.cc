@@ -13,10 +13,12 @@ using namespace stfs;
 TEST_CASE("interface leases what a server keeps", "[interface][serve]") {
   const test::TemporaryDirectory directory;
   test::RunningServer server(directory / "s");
-  server.publish(test::served_model(1, "hello"));
+  const upload::Generation first = test::generation_of(test::resident("hello"), 1);
+  server.publish(test::served(first));
   std::thread changes([&] {
     test::eventually([&] { return server.leases() == 1; });
-    server.publish(test::served_model(2, "again"));
+    server.publish(test::served(test::with_other_a(first, "again"), "000042"));
+    test::eventually([&] { return server.leases() == 3; });
     test::eventually([&] { return server.leases() == 2; });
     server.end();
   });

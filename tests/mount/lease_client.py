@@ -15,8 +15,8 @@ import mounted
 
 STFS = mounted.BUILD / "stfs"
 HEADER = struct.Struct("=IHHQQIiII")
-MAGIC, VERSION = 0x53465453, 1
-ATTACH, QUERY, GRANT, REPORT, REFUSAL, NEWER, STUCK = range(1, 8)
+MAGIC, VERSION = 0x53465453, 2
+ATTACH, QUERY, GRANT, REPORT, REFUSAL, NEWER, STUCK, RENEW = range(1, 9)
 
 
 def packet(kind, version=VERSION):
@@ -71,21 +71,52 @@ def read_document(descriptor, size_bytes):
 class Lease(Connection):
     def __init__(self, path, timeout=20):
         super().__init__(path, timeout)
-        self.socket.send(packet(ATTACH))
-        kind, self.generation, document_bytes, _, _, descriptors = self.receive()
+        self.arenas = {}  # by number: (descriptor, map)
+        self._take(ATTACH)
+
+    def _take(self, request):
+        """Asks for a generation, and maps the arenas that are new to this client."""
+        self.socket.send(packet(request))
+        kind = NEWER
+        while kind in (NEWER, STUCK):  # news that were on their way
+            kind, self.generation, document_bytes, _, _, descriptors = self.receive()
         assert kind == GRANT
         self.manifest = read_document(descriptors[0], document_bytes)
-        self.descriptors = descriptors[1:]
         assert self.manifest["generation"] == self.generation
-        assert len(self.descriptors) == len(self.manifest["arenas"])
-        self.arenas = [mmap.mmap(descriptor, arena["size_bytes"], mmap.MAP_SHARED, mmap.PROT_READ)
-                       for descriptor, arena in zip(self.descriptors, self.manifest["arenas"])]
+        numbers = [arena["number"] for arena in self.manifest["arenas"]]
+        new = [arena for arena in self.manifest["arenas"] if arena["number"] not in self.arenas]
+        assert len(set(numbers)) == len(numbers) and len(descriptors) == 1 + len(new)
+        for number in set(self.arenas) - set(numbers):
+            self._drop(number)
+        for descriptor, arena in zip(descriptors[1:], new):
+            mapped = mmap.mmap(descriptor, arena["size_bytes"], mmap.MAP_SHARED, mmap.PROT_READ)
+            self.arenas[arena["number"]] = descriptor, mapped
         self.tensors = {tensor["name"]: tensor for tensor in self.manifest["tensors"]}
+
+    def renew(self):
+        """Takes the newest generation instead of this one."""
+        self._take(RENEW)
+
+    def _drop(self, number):
+        descriptor, mapped = self.arenas.pop(number)
+        mapped.close()
+        os.close(descriptor)
+
+    def arena_of(self, name):
+        """(descriptor, map) of the arena that holds a tensor."""
+        return self.arenas[self.manifest["arenas"][self.tensors[name]["arena"]]["number"]]
+
+    def inode_of(self, name):
+        return os.fstat(self.arena_of(name)[0]).st_ino
+
+    @property
+    def descriptors(self):
+        return [descriptor for descriptor, _ in self.arenas.values()]
 
     def __getitem__(self, name):
         """The bytes of a tensor."""
         tensor = self.tensors[name]
-        return self.arenas[tensor["arena"]][tensor["offset"]:tensor["offset"] + tensor["size_bytes"]]
+        return self.arena_of(name)[1][tensor["offset"]:tensor["offset"] + tensor["size_bytes"]]
 
     def news(self):
         """(NEWER, generation) or (STUCK, why) or None, without waiting."""
@@ -100,10 +131,8 @@ class Lease(Connection):
 
     def close(self):
         super().close()
-        for arena in self.arenas:
-            arena.close()
-        for descriptor in self.descriptors:
-            os.close(descriptor)
+        for number in list(self.arenas):
+            self._drop(number)
 
 
 def query(path):

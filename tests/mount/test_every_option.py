@@ -200,7 +200,7 @@ def test_the_table_has_every_verb_and_every_option():
     assert {verb for verb, names in used.items() if len(names) > 1} == set(OPTIONS)
     missing = {verb: set(OPTIONS[verb]) - used[verb] for verb in OPTIONS}
     assert {verb: names for verb, names in missing.items() if names} == {
-        "serve": {"--device", "--select", "--dtype", "--socket", "--verify"}}
+        "serve": {"--device", "--select", "--dtype", "--socket", "--verify", "--no-follow"}}
 
 
 @pytest.mark.parametrize("verb", OPTIONS)

@@ -123,6 +123,42 @@ def test_news_can_be_waited_for(server, path, archive_path, tensors):
     assert lease.news().newer_generation == 3
 
 
+def test_a_renewed_lease_has_what_is_new_and_keeps_the_rest(server, path, archive_path, tensors):
+    lease, old = stfs.attach(path), stfs.attach(path)
+    assert (lease.version, lease.wait(timeout=0), lease.renew()) == (None, 0, [])
+    unchanged, changed = lease["embed"], lease["layers.0.weight"]
+    array = changed.numpy()
+    new = np.ascontiguousarray(tensors["layers.0.weight"][::-1])
+    threading.Timer(0.2, change, (archive_path, "layers.0.weight", new.tobytes())).start()
+    assert lease.wait(timeout=20) == 2
+    assert lease.generation == 1
+    assert lease.renew() == ["layers.0.weight"]
+    assert lease.generation == 2 and lease.news() == (0, "", False)
+    assert lease["layers.0.weight"].tobytes() == new.tobytes()
+    # The same objects, the same memory: what was made of them is still what the lease has.
+    assert lease["embed"] is unchanged
+    assert lease["layers.0.weight"] is not changed and lease["layers.0.weight"].address != changed.address
+    assert set(lease) == set(tensors) and lease.on("cpu").keys() == tensors.keys()
+    # What was taken before, and other leases, are as they were.
+    assert array.tobytes() == changed.tobytes() == tensors["layers.0.weight"].tobytes()
+    assert old.generation == 1 and old["layers.0.weight"].tobytes() == tensors["layers.0.weight"].tobytes()
+    assert sorted(row["generation"] for row in leases(path)) == [1, 2]
+    old.close()
+    del old
+    gc.collect()
+    assert mounted.eventually(lambda: [row["generation"] for row in lease_client.query(path)["generations"]] == [2])
+    server.kill()
+    with pytest.raises(ConnectionResetError, match="the server has ended"):
+        lease.renew()
+    with pytest.raises(ConnectionResetError):
+        lease.wait(timeout=20)
+    assert lease.generation == 2 and lease["embed"].tobytes() == tensors["embed"].tobytes()
+    lease.close()
+    for call in (lease.renew, lease.wait):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+
+
 def test_why_there_is_no_newer_generation(server, path, archive_path):
     lease = stfs.attach(path)
     os.truncate(archive_path, 20)

@@ -18,12 +18,14 @@ namespace stfs::test {
 struct DeviceFaults {
   std::atomic<int> copies_until_failure = -1;  // -1: none fails
   std::atomic<int> marks_until_failure = -1;
+  std::atomic<int> digests_until_failure = -1;
   std::atomic<int> copies_until_flip = -1;  // a byte of that copy arrives changed
   std::atomic<bool> is_stalled = false;     // marks are not passed
   std::atomic<bool> fails_queues = false;
   std::atomic<bool> fails_staging = false;
   std::atomic<std::uint64_t> free_bytes = ~std::uint64_t{0};
   std::atomic<int> copies = 0;
+  std::atomic<int> digests = 0;
   std::atomic<int> arenas = 0;  // alive
   std::atomic<std::uint64_t> staging_bytes = 0;
 };
@@ -74,6 +76,10 @@ class FaultyQueue final : public upload::Queue {
     return inner_->convert(from, range, from_dtype, to, to_offset, to_dtype);
   }
   Result<void> digest(upload::Arena& arena, ByteRange range, std::uint64_t* to) override {
+    ++faults_->digests;
+    if (faults_->digests_until_failure >= 0 && faults_->digests_until_failure-- == 0) {
+      return fail(ErrorCode::System, EIO, "device: digest: broken");
+    }
     return inner_->digest(arena, range, to);
   }
   Result<Mark> mark() override { return inner_->mark(); }

@@ -1,4 +1,4 @@
-// A committed journal whose owner has died, beside an archive of a test.
+// A committed journal beside an archive of a test: its owner has died, or lives as long as the test wants.
 #pragma once
 
 #include <filesystem>
@@ -16,18 +16,17 @@ namespace stfs::test {
 /// @param change_stamp  of the archive, in the journal's record.
 /// @param storage  tells the boot and the host that have made it.
 /// @param group_record  that it waits for; empty: it commits on its own.
-/// @return the journal's path.
-inline std::filesystem::path plant_journal(const std::filesystem::path& archive_path, std::uint64_t offset,
-                                           const std::string& bytes,
-                                           const std::function<void(ArchiveStamp&)>& change_stamp = {},
-                                           Storage& storage = system_storage(),
-                                           const std::string& group_record = {}) {
+/// @return the journal, in use until it is destroyed.
+inline std::unique_ptr<Journal> plant_living_journal(
+    const std::filesystem::path& archive_path, std::uint64_t offset, const std::string& bytes,
+    const std::function<void(ArchiveStamp&)>& change_stamp = {}, Storage& storage = system_storage(),
+    const std::string& group_record = {}) {
   const auto check = [](auto&& result) -> decltype(auto) {
     if (!result) throw std::runtime_error(result.error().message);
     return std::forward<decltype(result)>(result);
   };
   auto archive = *check(storage.open(archive_path, Access::ReadOnly));
-  auto journal = *check(Journal::create(storage, archive_path));
+  std::unique_ptr<Journal> journal = *check(Journal::create(storage, archive_path));
   JournalRange range{
       .archive = {offset, bytes.size()}, .journal_offset = 0, .new_hashes = {}, .old_hashes = {}};
   range.journal_offset = journal->allocate(bytes.size());
@@ -45,7 +44,16 @@ inline std::filesystem::path plant_journal(const std::filesystem::path& archive_
   if (change_stamp) change_stamp(record.archive);
   check(journal->seal(std::move(record), Durability::Process));
   check(journal->publish(Durability::Process));
-  return journal->path();
+  return journal;
+}
+
+/// The same, of an owner that has died. @return the journal's path.
+inline std::filesystem::path plant_journal(const std::filesystem::path& archive_path, std::uint64_t offset,
+                                           const std::string& bytes,
+                                           const std::function<void(ArchiveStamp&)>& change_stamp = {},
+                                           Storage& storage = system_storage(),
+                                           const std::string& group_record = {}) {
+  return plant_living_journal(archive_path, offset, bytes, change_stamp, storage, group_record)->path();
 }
 
 }  // namespace stfs::test

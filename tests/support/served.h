@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tools/device/backend.h"
+#include "tools/serve/generation_maker.h"
 #include "tools/serve/served_model.h"
 #include "tools/upload/upload.h"
 
@@ -43,12 +44,42 @@ inline upload::Resident resident(const std::string& content) {
   return made;
 }
 
-inline std::shared_ptr<const upload::ServedModel> served_model(std::uint64_t generation,
-                                                               const std::string& content) {
-  auto made = resident(content);
-  auto model = upload::ServedModel::make(generation, {"/models/m.safetensors"}, made.arenas, made.plan);
+/// The generation of such a resident: it shares no memory.
+inline upload::Generation generation_of(upload::Resident made, std::uint64_t number) {
+  upload::Generation generation;
+  generation.number = number;
+  generation.layout = upload::whole_layout(made.plan, std::move(made.arenas), number);
+  generation.plan = std::move(made.plan);
+  generation.changed_tensors = generation.plan.tensors.size();
+  return generation;
+}
+
+inline std::shared_ptr<const upload::ServedModel> served(const upload::Generation& generation,
+                                                         const std::string& version = "") {
+  const upload::ServedIdentity identity = {generation.number, 4711, {"/models/m.safetensors"}, version};
+  auto model = upload::ServedModel::make(identity, generation.layout, generation.plan);
   if (!model) throw std::runtime_error(model.error().message);
   return *model;
+}
+
+inline std::shared_ptr<const upload::ServedModel> served_model(std::uint64_t number,
+                                                               const std::string& content) {
+  return served(generation_of(resident(content), number));
+}
+
+/// The generation after `before`: "a" has another content, of the same size, and "b" is shared.
+inline upload::Generation with_other_a(const upload::Generation& before, const std::string& content) {
+  using namespace upload;
+  Generation next;
+  next.number = before.number + 1;
+  next.plan = before.plan;
+  const std::vector<bool> changed = {true, false};
+  const PartOfPlan part = part_to_upload(next.plan, before.layout, changed, 64);
+  auto arena = Backend::open(Device{}).value()->allocate(part.plan.devices.at(0).arena_bytes, true).value();
+  std::memcpy(arena->host_bytes().data(), content.data(), content.size());
+  next.layout = next_layout(before.layout, changed, part, {std::move(arena)}, next.number);
+  next.changed_tensors = 1;
+  return next;
 }
 
 }  // namespace stfs::test

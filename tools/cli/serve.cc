@@ -27,9 +27,10 @@ namespace {
 constexpr const char* kServeExamples =
     "Uploads the tensors once and keeps them. Other processes of the same user map them through the socket\n"
     "within milliseconds, without a copy, and read-only: stfs.attach(PATH) in Python, stfs_attach() in C.\n"
-    "Each connection is a lease. When the archive changes, the server uploads its new state beside the old "
-    "one\n"
-    "and notifies the holders of leases. The old state is freed with its last lease.\n"
+    "Each connection is a lease. When the archive changes, by stfs apply for example, the server uploads "
+    "the\n"
+    "tensors that have changed and notifies the holders of leases. The new generation shares the memory of\n"
+    "all other tensors with the old one. Memory is freed when no lease needs it.\n"
     "The server stays in the foreground until Ctrl-C or SIGTERM. The mappings of clients outlive it.\n"
     "\n"
     "DEVICE, @FILE, PATTERN and DTYPE (BF16, F16, F32, F8_E4M3, F8_E5M2 and their FNUZ kinds) are as with\n"
@@ -51,6 +52,7 @@ struct ServeRequest : UploadRequest {
   std::string socket;
   std::string status;
   bool is_verified = false;
+  bool is_frozen = false;
   bool json = false;
 };
 
@@ -80,6 +82,14 @@ class BrokenPipeGuard {
   void (*before_)(int);
 };
 
+/// "uploaded"; "3 tensors changed, 1.2 MiB uploaded" for a generation that shares memory.
+std::string what_was_uploaded(const upload::Loaded& loaded) {
+  const std::uint64_t own_bytes = loaded.model->own_bytes();
+  if (own_bytes == loaded.model->size_bytes()) return "uploaded";
+  return fmt::format("{} changed, {} uploaded", counted(loaded.changed_tensors, "tensor"),
+                     human_size(own_bytes));
+}
+
 /// Runs one server and prints what happens.
 class Service {
  public:
@@ -88,7 +98,7 @@ class Service {
         streams_(streams),
         server_(std::move(socket), {.sources = absolute_paths(request.sources)}),
         loader_(upload::steps_for(std::move(plan), {.verify = request.is_verified}),
-                {.sources = absolute_paths(request.sources)}) {}
+                {.sources = absolute_paths(request.sources), .follows = !request.is_frozen}) {}
 
   /// Runs until a signal comes, or until there is nothing to serve.
   int run() {
@@ -122,15 +132,21 @@ class Service {
                    {"pid", ::getpid()},
                    {"generation", loaded.model->generation()},
                    {"tensors", loaded.model->tensor_count()},
+                   {"version", loaded.model->version().empty() ? Json() : Json(loaded.model->version())},
                    {"size_bytes", loaded.model->size_bytes()},
+                   {"own_bytes", loaded.model->own_bytes()},
+                   {"shared_bytes", loaded.model->size_bytes() - loaded.model->own_bytes()},
+                   {"changed_tensors", loaded.changed_tensors},
                    {"overflows", loaded.report.overflows},
                    {"seconds", seconds}});
       return;
     }
-    streams_.out << fmt::format("serving {}, {}, on {}: generation {}, uploaded in {:.2f} s\n",
+    streams_.out << fmt::format("serving {}, {}, on {}: generation {}{}, {} in {:.2f} s\n",
                                 counted(loaded.model->tensor_count(), "tensor"),
                                 human_size(loaded.model->size_bytes()), printable(server_.path().native()),
-                                loaded.model->generation(), seconds);
+                                loaded.model->generation(),
+                                loaded.model->version().empty() ? "" : ", version " + loaded.model->version(),
+                                what_was_uploaded(loaded), seconds);
     if (loaded.report.overflows != 0) {
       streams_.out << fmt::format("{} elements did not fit {}\n", grouped(loaded.report.overflows),
                                   request_.dtype);
@@ -217,6 +233,7 @@ int serve(const Arguments& arguments, Streams& streams) {
   line.text(request.socket, "--socket", "PATH", "Unix socket for clients, created with mode 0600.");
   line.flag(request.is_verified, "--verify",
             "Read all data again and compare them with the memory of the devices.");
+  line.flag(request.is_frozen, "--no-follow", "Keep the first upload: ignore later changes of the archive.");
   line.text(request.status, "--status", "SOCKET", "Ask the server at SOCKET for its generations and leases.")
       .excludes("--socket")
       .excludes("--device");

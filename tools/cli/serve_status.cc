@@ -3,9 +3,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <ostream>
 #include <string>
+#include <vector>
 
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"
@@ -21,14 +23,23 @@ std::string duration_text(std::int64_t seconds) {
   return fmt::format("{} h", seconds / 3600);
 }
 
-/// "16.0 GiB on cpu", "32.0 GiB on cuda:0, cuda:1".
+/// ", version 000042", or nothing.
+std::string version_suffix(const Json& generation) {
+  const Json& version = generation.at("version");
+  return version.is_string() ? ", version " + version.get<std::string>() : std::string();
+}
+
+/// "16.0 GiB on cpu", "32.0 GiB on cuda:0, cuda:1", "16.0 GiB (15.8 GiB shared) on cpu".
 std::string memory_text(const Json& generation) {
-  std::string devices;
+  std::vector<std::string> devices;
   for (const Json& arena : generation.at("arenas")) {
-    if (!devices.empty()) devices += ", ";
-    devices += arena.at("device").get<std::string>();
+    auto device = arena.at("device").get<std::string>();
+    if (std::ranges::find(devices, device) == devices.end()) devices.push_back(std::move(device));
   }
-  return fmt::format("{} on {}", human_size(generation.at("size_bytes").get<std::uint64_t>()), devices);
+  const auto shared_bytes = generation.at("shared_bytes").get<std::uint64_t>();
+  return fmt::format("{}{} on {}", human_size(generation.at("size_bytes").get<std::uint64_t>()),
+                     shared_bytes == 0 ? "" : fmt::format(" ({} shared)", human_size(shared_bytes)),
+                     fmt::join(devices, ", "));
 }
 
 void print_line(std::ostream& out, std::string_view label, std::string_view text) {
@@ -42,7 +53,7 @@ void print_generations(const Json& report, std::ostream& out) {
     const auto number = generation.at("generation").get<std::uint64_t>();
     const auto leases = generation.at("leases").get<std::uint64_t>();
     print_line(out, number == newest ? "generation" : "older",
-               fmt::format("{}: {}, {}, {}", number,
+               fmt::format("{}{}: {}, {}, {}", number, version_suffix(generation),
                            counted(generation.at("tensors").get<std::uint64_t>(), "tensor"),
                            memory_text(generation), counted(leases, "lease")));
   }

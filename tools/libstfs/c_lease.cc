@@ -13,17 +13,21 @@ using namespace stfs::interface;
 
 namespace {
 
+std::chrono::milliseconds patience_of(std::uint64_t patience_ns) {
+  // One year stands for no limit. Adding a year to any time does not overflow.
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
+  constexpr std::uint64_t kLongestNs = std::chrono::nanoseconds(kLongest).count();
+  const std::chrono::nanoseconds patience(std::min(patience_ns, kLongestNs));
+  return std::chrono::ceil<std::chrono::milliseconds>(patience);
+}
+
 Result<upload::AttachOptions> options_of(const stfs_attach_options* given) {
   upload::AttachOptions options;
   if (given == nullptr) return options;
   const auto known = take_struct(given);
   if (!known) return tl::unexpected(known.error());
   if (known->patience_ns == 0) return options;
-  // One year stands for no limit. Adding a year to any time does not overflow.
-  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(24 * 365);
-  constexpr std::uint64_t kLongestNs = std::chrono::nanoseconds(kLongest).count();
-  const std::chrono::nanoseconds patience(std::min(known->patience_ns, kLongestNs));
-  options.patience = std::chrono::ceil<std::chrono::milliseconds>(patience);
+  options.patience = patience_of(known->patience_ns);
   return options;
 }
 
@@ -45,11 +49,13 @@ void stfs_lease_close(stfs_lease* lease) {
 }
 
 std::uint64_t stfs_lease_count(const stfs_lease* lease) {
+  const std::scoped_lock lock(lease->mutex);
   return lease->lease.tensors().size();
 }
 
 stfs_tensor* stfs_lease_tensor(const stfs_lease* lease, std::uint64_t position, stfs_error* error) {
   return answer(error, [&]() -> Result<stfs_tensor*> {
+    const std::scoped_lock lock(lease->mutex);
     const auto& tensors = lease->lease.tensors();
     if (position >= tensors.size()) return refuse(fmt::format("stfs_lease_tensor: no tensor {}", position));
     const upload::LeasedTensor& leased = tensors[static_cast<std::size_t>(position)];
@@ -60,14 +66,22 @@ stfs_tensor* stfs_lease_tensor(const stfs_lease* lease, std::uint64_t position, 
 }
 
 std::uint64_t stfs_lease_generation(const stfs_lease* lease) {
+  const std::scoped_lock lock(lease->mutex);
   return lease->lease.generation();
 }
 
+const char* stfs_lease_version(const stfs_lease* lease) {
+  const std::scoped_lock lock(lease->mutex);
+  return lease->lease.version().c_str();
+}
+
 std::uint64_t stfs_lease_source_count(const stfs_lease* lease) {
+  const std::scoped_lock lock(lease->mutex);
   return lease->lease.sources().size();
 }
 
 const char* stfs_lease_source(const stfs_lease* lease, std::uint64_t position) {
+  const std::scoped_lock lock(lease->mutex);
   const auto& sources = lease->lease.sources();
   return position < sources.size() ? sources[static_cast<std::size_t>(position)].c_str() : nullptr;
 }
@@ -89,4 +103,34 @@ int stfs_lease_take_news(stfs_lease* lease, stfs_lease_news* news, stfs_error* e
     told->why_stuck.copy(known.why_stuck, sizeof known.why_stuck - 1);
     return give_struct(known, news);
   });
+}
+
+int stfs_lease_wait(stfs_lease* lease, std::uint64_t patience_ns, std::uint64_t* generation,
+                    stfs_error* error) {
+  return answer(error, [&]() -> Result<void> {
+    if (generation == nullptr) return refuse("stfs_lease_wait: generation is NULL");
+    const std::scoped_lock lock(lease->mutex);
+    const auto newer = lease->lease.wait_newer(patience_of(patience_ns));
+    if (!newer) return tl::unexpected(newer.error());
+    *generation = *newer;
+    return {};
+  });
+}
+
+int stfs_lease_renew(stfs_lease* lease, std::uint64_t patience_ns, stfs_error* error) {
+  return answer(error, [&]() -> Result<void> {
+    const std::scoped_lock lock(lease->mutex);
+    return lease->lease.renew(patience_ns == 0 ? upload::AttachOptions().patience : patience_of(patience_ns));
+  });
+}
+
+std::uint64_t stfs_lease_changed_count(const stfs_lease* lease) {
+  const std::scoped_lock lock(lease->mutex);
+  return lease->lease.changed().size();
+}
+
+std::uint64_t stfs_lease_changed(const stfs_lease* lease, std::uint64_t number) {
+  const std::scoped_lock lock(lease->mutex);
+  const auto& changed = lease->lease.changed();
+  return number < changed.size() ? changed[static_cast<std::size_t>(number)] : UINT64_MAX;
 }

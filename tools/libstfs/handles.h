@@ -101,6 +101,6 @@ struct stfs_resident {
 };
 
 struct stfs_lease {
-  mutable std::mutex mutex;  // guards the connection of the lease; everything else is immutable
+  mutable std::mutex mutex;  // guards the lease
   stfs::upload::Lease lease;
 };

@@ -591,7 +591,11 @@ STFS_API stfs_tensor* stfs_lease_tensor(const stfs_lease* lease, uint64_t positi
 /* The number of the leased generation. It starts at 1 and grows by one with each change of the archives that
  * the server has uploaded. */
 STFS_API uint64_t stfs_lease_generation(const stfs_lease* lease);
-/* The absolute paths of what the server serves. */
+/* The version of the weight sync that the generation holds ("000042"); "" if none is known. Valid until
+ * stfs_lease_renew() or stfs_lease_close(). */
+STFS_API const char* stfs_lease_version(const stfs_lease* lease);
+/* The absolute paths of what the server serves. The texts are valid until stfs_lease_renew() or
+ * stfs_lease_close(). */
 STFS_API uint64_t stfs_lease_source_count(const stfs_lease* lease);
 STFS_API const char* stfs_lease_source(const stfs_lease* lease, uint64_t position); /* NULL: no such source */
 
@@ -601,13 +605,33 @@ STFS_API int stfs_lease_descriptor(const stfs_lease* lease);
 
 typedef struct stfs_lease_news {
   size_t struct_bytes;       /* the only field that the caller sets */
-  uint64_t newer_generation; /* that appeared since the last call: attach again to get it; 0: none */
+  uint64_t newer_generation; /* that appeared since the last call: stfs_lease_renew() leases it; 0: none */
   int32_t is_server_gone;    /* 1: the server has ended; mapped tensors stay valid */
   char why_stuck[4097]; /* why a change of the archives has led to no newer generation; "": no such news */
 } stfs_lease_news;
 
 /* Takes the pending news and never waits. Each item is reported once, except is_server_gone. */
 STFS_API int stfs_lease_take_news(stfs_lease* lease, stfs_lease_news* news, stfs_error* error);
+
+/* Waits until the server has a generation newer than the leased one. Sets *generation to its number, or to 0
+ * if there is none after patience_ns. Other calls on the lease wait meanwhile: to wait for long, poll
+ * stfs_lease_descriptor() instead. Errors: ECONNRESET: the server has ended. */
+STFS_API int stfs_lease_wait(stfs_lease* lease, uint64_t patience_ns, uint64_t* generation,
+                             stfs_error* error);
+/* Leases the newest generation instead of the present one. If there is no newer one, changes nothing. From
+ * then on, positions count in the tensors of the new generation.
+ * Tensors that have not changed keep their addresses, unless the server has moved them to free memory.
+ * stfs_tensor handles of before stay valid, with the bytes of before: programs may go on using those of
+ * unchanged tensors. The server counts the lease for the new generation alone.
+ * patience_ns: how long to wait for the answer; 0: 60 seconds. Errors: ECONNRESET: the server has ended;
+ * ETIMEDOUT: call again; after others, attach again. After an error the lease is one of the generation
+ * before. */
+STFS_API int stfs_lease_renew(stfs_lease* lease, uint64_t patience_ns, stfs_error* error);
+/* The number of tensors that the last stfs_lease_renew() has brought with other bytes, another dtype or
+ * another shape than the generation before it had, and their positions, ascending. `number` is below the
+ * count; UINT64_MAX if it is not. */
+STFS_API uint64_t stfs_lease_changed_count(const stfs_lease* lease);
+STFS_API uint64_t stfs_lease_changed(const stfs_lease* lease, uint64_t number);
 
 #ifdef __cplusplus
 }

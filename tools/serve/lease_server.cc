@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
 
 #include "tools/text/json_document.h"
 
@@ -120,21 +121,30 @@ std::string LeaseServer::report() const {
   document["sources"] = options_.sources;
   document["generation"] = state_.newest ? state_.newest->generation() : 0;
   document["stuck"] = state_.why_stuck.message.empty() ? Json() : Json(state_.why_stuck.message);
-  std::uint64_t size_bytes = 0;
+  std::map<std::uint64_t, std::uint64_t> sizes;  // of all arenas, by their numbers: generations share them
   Json generations = Json::array();
   for (const auto& model : living_generations()) {
     const auto holds_it = [&](const auto& connection) { return connection->leased() == model; };
     Json arenas = Json::array();
-    for (const auto& arena : model->arenas()) {
-      arenas.push_back({{"device", arena->device().name()}, {"size_bytes", arena->size_bytes()}});
+    for (const ServedArena& it : model->arenas()) {
+      const bool is_own = it.made_in == model->generation();
+      arenas.push_back({{"device", it.arena->device().name()},
+                        {"size_bytes", it.arena->size_bytes()},
+                        {"generation", it.made_in},
+                        {"shared", !is_own}});
+      sizes[it.number] = it.arena->size_bytes();
     }
     generations.push_back({{"generation", model->generation()},
+                           {"version", model->version().empty() ? Json() : Json(model->version())},
                            {"tensors", model->tensor_count()},
                            {"size_bytes", model->size_bytes()},
+                           {"own_bytes", model->own_bytes()},
+                           {"shared_bytes", model->size_bytes() - model->own_bytes()},
                            {"arenas", std::move(arenas)},
                            {"leases", std::ranges::count_if(connections_, holds_it)}});
-    size_bytes += model->size_bytes();
   }
+  std::uint64_t size_bytes = 0;
+  for (const auto& entry : sizes) size_bytes += entry.second;
   document["size_bytes"] = size_bytes;
   document["generations"] = std::move(generations);
   document["leases"] = Json::array();

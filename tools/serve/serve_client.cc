@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <thread>
+#include <utility>
 
 #include "tools/device/backend.h"
 #include "tools/serve/sealed_document.h"
@@ -127,62 +128,144 @@ Result<Lease> Lease::attach(const std::filesystem::path& socket, const AttachOpt
     if (!connected) return pass_on(std::move(connected));
     auto granted = ask(connected->get(), ServeKind::Attach, ServeKind::Grant, deadline);
     if (!granted) return tl::unexpected(std::move(granted.error()).within(socket.native()));
-    auto lease = take_over(*granted, std::move(*connected));
-    if (!lease) return tl::unexpected(std::move(lease.error()).within(socket.native()));
+    Lease lease;
     std::error_code ignored;
-    lease->socket_ = std::filesystem::absolute(socket, ignored);
+    lease.socket_ = std::filesystem::absolute(socket, ignored);
+    lease.connection_ = std::make_shared<Connection>(std::move(*connected));
+    if (auto taken = lease.take_over(*granted); !taken)
+      return tl::unexpected(std::move(taken.error()).within(socket.native()));
+    lease.changed_.clear();
     return lease;
   };
   return guard_memory(attach);
 }
 
-Result<Lease> Lease::take_over(ReceivedMessage& granted, UniqueFd socket) {
+Result<void> Lease::take_over(ReceivedMessage& granted) {
+  const auto wrong = [](std::string message) {
+    return fail(ErrorCode::InvalidArgument, EPROTO, std::move(message));
+  };
   const auto text = document_of(granted);
   if (!text) return tl::unexpected(text.error());
   auto manifest = parse_manifest(*text);
   if (!manifest) return pass_on(std::move(manifest));
-  const bool fits = manifest->generation == granted.message.generation &&
-                    manifest->arenas.size() + 1 == granted.descriptors.size();
-  if (!fits) return fail(ErrorCode::InvalidArgument, EPROTO, "the manifest belongs to another generation");
-  Lease lease;
-  lease.manifest_ = std::move(*manifest);
-  lease.told_generation_ = lease.generation();
-  lease.connection_ = std::make_shared<Connection>(std::move(socket));
-  for (std::size_t at = 0; at < lease.manifest_.arenas.size(); ++at) {
-    auto arena = adopt(lease.manifest_.arenas[at], std::move(granted.descriptors[at + 1]));
-    if (!arena) return pass_on(std::move(arena));
-    lease.arenas_.push_back(std::make_shared<LeasedArena>(std::move(*arena), lease.connection_));
+  const bool is_other_server = !arenas_.empty() && manifest->identity.server != manifest_.identity.server;
+  if (is_other_server || manifest->identity.generation != granted.message.generation)
+    return wrong("the manifest belongs to another generation");
+  std::vector<std::shared_ptr<Arena>> arenas;
+  std::size_t used = 1;
+  for (const ManifestArena& arena : manifest->arenas) {
+    const auto held = std::ranges::find(manifest_.arenas, arena.number, &ManifestArena::number);
+    if (held != manifest_.arenas.end()) {
+      if (held->device != arena.device || held->size_bytes != arena.size_bytes)
+        return wrong("an arena has become another one");
+      arenas.push_back(arenas_[static_cast<std::size_t>(held - manifest_.arenas.begin())]);
+      continue;
+    }
+    if (used == granted.descriptors.size()) return wrong("an arena is missing");
+    auto adopted = adopt(arena, std::move(granted.descriptors[used++]));
+    if (!adopted) return pass_on(std::move(adopted));
+    arenas.push_back(std::make_shared<LeasedArena>(std::move(*adopted), connection_));
   }
-  return lease;
+  if (used != granted.descriptors.size()) return wrong("there are more arenas than the manifest names");
+  changed_.clear();
+  for (std::size_t at = 0; at < manifest->tensors.size(); ++at) {
+    if (manifest->tensors[at].changed_in > generation()) changed_.push_back(at);
+  }
+  manifest_ = std::move(*manifest);
+  arenas_ = std::move(arenas);
+  newest_ = std::max(newest_, generation());
+  told_newest_ = std::max(told_newest_, generation());
+  return {};
 }
 
 int Lease::descriptor() const {
   return connection_->descriptor();
 }
 
-Result<LeaseNews> Lease::take_news() {
-  LeaseNews news;
+tl::unexpected<Error> Lease::gone() const {
+  return fail(ErrorCode::System, ECONNRESET, fmt::format("{}: the server has ended", socket_.native()));
+}
+
+Result<void> Lease::receive_all() {
   while (connection_->descriptor() >= 0) {
-    auto received = receive_message(connection_->descriptor(), Incoming::NoDescriptors);
-    if (!received && received.error().errno_value == EAGAIN) return news;
-    if (!received) {
-      // The following messages of this server cannot be trusted, so treat the server as gone.
-      connection_->close();
-      return tl::unexpected(std::move(received.error()).within(socket_.native()));
-    }
-    if (!*received) {
-      connection_->close();
-      break;
-    }
-    const ServeMessage& message = (*received)->message;
-    if (message.kind == ServeKind::Newer && message.generation > told_generation_) {
-      news.newer_generation = told_generation_ = message.generation;
-      news.why_stuck.clear();
-    }
-    if (message.kind == ServeKind::Stuck) news.why_stuck = message.text;
+    auto received = receive_message(connection_->descriptor(),
+                                    is_renewing_ ? Incoming::Descriptors : Incoming::NoDescriptors);
+    if (!received && received.error().errno_value == EAGAIN) return {};
+    auto done = !received    ? Result<void>(pass_on(std::move(received)))
+                : !*received ? Result<void>()
+                             : receive(**received);
+    if (!received || !*received || !done) connection_->close();
+    // The following messages of this server cannot be trusted, so the server is as good as gone.
+    if (!done) return tl::unexpected(std::move(done.error()).within(socket_.native()));
   }
-  news.is_server_gone = true;
+  return {};
+}
+
+Result<void> Lease::receive(ReceivedMessage& received) {
+  const ServeMessage& message = received.message;
+  if (message.kind == ServeKind::Newer && message.generation > newest_) {
+    newest_ = message.generation;
+    why_stuck_.clear();
+  } else if (message.kind == ServeKind::Stuck) {
+    why_stuck_ = message.text;
+  } else if (message.kind == ServeKind::Grant && is_renewing_) {
+    is_renewing_ = false;
+    granted_ = std::make_shared<ReceivedMessage>(std::move(received));
+  } else if (message.kind == ServeKind::Refusal) {
+    return fail(ErrorCode::System, message.errno_value, message.text);
+  }
+  return {};
+}
+
+Result<LeaseNews> Lease::take_news() {
+  if (auto received = receive_all(); !received) return pass_on(std::move(received));
+  LeaseNews news;
+  if (newest_ > told_newest_) news.newer_generation = told_newest_ = newest_;
+  news.why_stuck = std::exchange(why_stuck_, {});
+  news.is_server_gone = connection_->descriptor() < 0;
   return news;
+}
+
+Result<std::uint64_t> Lease::wait_newer(std::chrono::milliseconds patience) {
+  const auto deadline = Clock::now() + patience;
+  for (;;) {
+    if (auto received = receive_all(); !received) return pass_on(std::move(received));
+    if (newest_ > generation()) return newest_;
+    if (connection_->descriptor() < 0) return gone();
+    if (auto ready = wait_readable(connection_->descriptor(), deadline); !ready) {
+      if (ready.error().errno_value == ETIMEDOUT) return 0;
+      return pass_on(std::move(ready));
+    }
+  }
+}
+
+Result<void> Lease::renew(std::chrono::milliseconds patience) {
+  const auto renew = [&]() -> Result<void> {
+    const auto deadline = Clock::now() + patience;
+    changed_.clear();
+    if (auto received = receive_all(); !received) return received;
+    if (newest_ <= generation() && connection_->descriptor() >= 0) return {};
+    while (!granted_) {
+      if (connection_->descriptor() < 0) return gone();
+      if (!is_renewing_) {
+        auto sent = send_message(connection_->descriptor(), ServeMessage{ServeKind::Renew});
+        if (!sent && sent.error().errno_value == EPIPE) return gone();
+        if (!sent) return sent;
+        is_renewing_ = true;
+      }
+      if (auto ready = wait_readable(connection_->descriptor(), deadline); !ready) {
+        if (ready.error().errno_value != ETIMEDOUT) return ready;
+        return fail(ErrorCode::System, ETIMEDOUT, socket_.native() + ": the server does not answer");
+      }
+      if (auto received = receive_all(); !received) return received;
+    }
+    const auto granted = std::exchange(granted_, nullptr);
+    auto taken = take_over(*granted);
+    if (taken) return taken;
+    connection_->close();
+    return tl::unexpected(std::move(taken.error()).within(socket_.native()));
+  };
+  return guard_memory(renew);
 }
 
 Result<std::string> query_server(const std::filesystem::path& socket) {

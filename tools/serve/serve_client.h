@@ -38,6 +38,9 @@ struct LeaseNews {
 /// A lease of one generation of a server. Each of its arenas keeps the lease too: the lease lasts until the
 /// Lease object and its last arena are gone. A Lease can be moved but not copied. One thread at a time may
 /// use it; any number of threads may use its arenas.
+///
+/// renew() exchanges the generation for the newest one. Arenas that both generations use keep their
+/// addresses. Arenas that the caller took before stay valid and unchanged.
 class Lease {
  public:
   /// @param socket  the path that `stfs serve --socket` was given.
@@ -49,9 +52,11 @@ class Lease {
   static Result<Lease> attach(const std::filesystem::path& socket, const AttachOptions& options = {});
 
   /// Starts at 1. The server counts; after another server has taken its place, the count starts again.
-  [[nodiscard]] std::uint64_t generation() const { return manifest_.generation; }
+  [[nodiscard]] std::uint64_t generation() const { return manifest_.identity.generation; }
+  /// The version of the weight sync that the generation holds, "000042"; empty if none is known.
+  [[nodiscard]] const std::string& version() const { return manifest_.identity.version; }
   /// The sources that the server was given, as absolute paths.
-  [[nodiscard]] const std::vector<std::string>& sources() const { return manifest_.sources; }
+  [[nodiscard]] const std::vector<std::string>& sources() const { return manifest_.identity.sources; }
   /// All arenas are read-only.
   [[nodiscard]] const std::vector<std::shared_ptr<Arena>>& arenas() const { return arenas_; }
   /// In the order of the tensors in the archives. A replica is a tensor of its own with the same name.
@@ -63,14 +68,36 @@ class Lease {
   /// @return EPROTO if the server sends something that makes no sense.
   Result<LeaseNews> take_news();
 
+  /// Waits until there is a generation newer than the leased one. News stay for take_news().
+  /// @return its number; 0 if there is none within `patience`; ECONNRESET if the server has ended.
+  Result<std::uint64_t> wait_newer(std::chrono::milliseconds patience);
+  /// Leases the newest generation instead of the present one. Does nothing if there is no newer one.
+  /// @return ECONNRESET if the server has ended; ETIMEDOUT if it does not answer within `patience`: call
+  ///         again. After another error the lease has no connection any more: attach again. After each error
+  ///         the lease is still one of the generation before.
+  Result<void> renew(std::chrono::milliseconds patience);
+  /// The positions in tensors() whose bytes, dtype or shape differ from the generation before the last
+  /// renew(). Empty if that call found no newer generation.
+  [[nodiscard]] const std::vector<std::uint64_t>& changed() const { return changed_; }
+
  private:
   class Connection;
   Lease() = default;
-  static Result<Lease> take_over(ReceivedMessage& granted, UniqueFd socket);
+  /// Maps what the Grant brings, and takes the arenas that this lease has already.
+  Result<void> take_over(ReceivedMessage& granted);
+  /// Receives what has come, without waiting.
+  Result<void> receive_all();
+  Result<void> receive(ReceivedMessage& received);
+  [[nodiscard]] tl::unexpected<Error> gone() const;
 
   std::filesystem::path socket_;  // absolute
   ServeManifest manifest_;
-  std::uint64_t told_generation_ = 0;
+  std::vector<std::uint64_t> changed_;
+  std::uint64_t newest_ = 0;                  // the newest generation that the server has told
+  std::uint64_t told_newest_ = 0;             // ... that take_news() has reported
+  std::string why_stuck_;                     // not reported yet
+  bool is_renewing_ = false;                  // Renew was sent, and the Grant has not come
+  std::shared_ptr<ReceivedMessage> granted_;  // the Grant that has come
   std::shared_ptr<Connection> connection_;
   std::vector<std::shared_ptr<Arena>> arenas_;
 };

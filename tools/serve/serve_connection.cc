@@ -30,7 +30,7 @@ ServeConnection::ServeConnection(ServeSocket::Connection connection, std::option
 void ServeConnection::attend(const ServeState& state, Clock::time_point now) {
   take_request(state);
   if (stage_ == Stage::Greeting && now >= greet_until_) stage_ = Stage::Over;
-  if (stage_ == Stage::Waiting && state.newest) grant(state.newest);
+  if ((stage_ == Stage::Waiting || stage_ == Stage::Renewing) && state.newest) grant(state.newest);
   if (stage_ == Stage::Leased) tell_news(state);
 }
 
@@ -55,9 +55,13 @@ void ServeConnection::answer(ServeKind kind, const ServeState& state) {
     told_stuck_number_ = state.stuck_number;
   } else if (stage_ == Stage::Greeting && kind == ServeKind::Query) {
     report(state);
+  } else if (stage_ == Stage::Leased && kind == ServeKind::Renew) {
+    stage_ = Stage::Renewing;
   } else {
-    refuse({ErrorCode::InvalidArgument, EPROTO,
-            "a connection must begin with Attach or Query, and send no other message"});
+    refuse(
+        {ErrorCode::InvalidArgument, EPROTO,
+         "a connection must begin with Attach or Query; after its Grant it may send Renew, and wait for the "
+         "answer"});
   }
 }
 
@@ -87,7 +91,9 @@ void ServeConnection::grant(const std::shared_ptr<const ServedModel>& model) {
   ServeMessage message{ServeKind::Grant};
   message.generation = model->generation();
   message.document_bytes = model->manifest_bytes();
-  if (!send(message, model->descriptors())) return;
+  const bool is_sent =
+      leased_ ? send(message, model->descriptors_beyond(*leased_)) : send(message, model->descriptors());
+  if (!is_sent) return;
   stage_ = Stage::Leased;
   leased_ = model;
   told_generation_ = model->generation();

@@ -1,5 +1,5 @@
 // The server's side of one peer, and the state of that peer: silent, waiting for a generation, holding a
-// lease, over.
+// lease, asking for a newer one, over.
 //
 // No function here waits. A message that a peer does not read is sent again later or not at all. For news,
 // the connection stores only how much the peer has been told, so a peer that never reads costs no memory.
@@ -55,7 +55,8 @@ class ServeConnection {
   void give_up(const Error& why);
 
  private:
-  enum class Stage : std::uint8_t { Greeting, Waiting, Leased, Over };
+  /// Renewing: holds a lease, and has asked for the newest generation.
+  enum class Stage : std::uint8_t { Greeting, Waiting, Leased, Renewing, Over };
 
   void take_request(const ServeState& state);
   void answer(ServeKind kind, const ServeState& state);

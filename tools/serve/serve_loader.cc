@@ -1,58 +1,61 @@
 // The loader's thread.
 #include "tools/serve/serve_loader.h"
 
+#include <poll.h>
 #include <sys/eventfd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <random>
 #include <system_error>
+#include <utility>
 
 namespace stfs::upload {
 namespace {
 
-constexpr std::chrono::milliseconds kProgressInterval{2};
+using Clock = std::chrono::steady_clock;
 
-/// Runs one upload. The upload has threads of its own; this thread watches it.
-Result<Resident> run_upload(Plan plan, const UploadOptions& options, LoadProgress& progress) {
-  auto upload = Upload::start(std::move(plan), options);
-  if (!upload) return pass_on(std::move(upload));
-  while (!(*upload)->is_done()) {
-    if (progress.is_cancelled) (*upload)->cancel();
-    const UploadProgress so_far = (*upload)->progress();
-    progress.total_bytes = so_far.total_bytes;
-    progress.done_bytes = so_far.done_bytes;
-    std::this_thread::sleep_for(kProgressInterval);
-  }
-  return (*upload)->wait();
+// A commit takes from milliseconds to minutes: the pauses between looks grow with its time.
+constexpr std::chrono::milliseconds kFirstLook{1};
+constexpr std::chrono::milliseconds kLastLook{50};
+
+UniqueFd event_descriptor() {
+  UniqueFd event(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!event) throw std::system_error(errno, std::generic_category(), "eventfd");
+  return event;
+}
+
+std::uint64_t random_number() {
+  std::random_device source;
+  return (std::uint64_t{source()} << 32U) | source();
+}
+
+/// Whether other programs are changing the archives: the next try may succeed.
+bool is_unsettled(const Error& error) {
+  return error.errno_value == EAGAIN || error.errno_value == ESTALE;
 }
 
 }  // namespace
 
 LoadSteps steps_for(PlanRequest request, UploadOptions options) {
-  options.is_shareable = true;
-  const auto load = [request = std::move(request), options](LoadProgress& progress) -> Result<Resident> {
-    auto plan = make_plan(request);
-    if (!plan) return pass_on(std::move(plan));
-    return run_upload(std::move(*plan), options, progress);
-  };
-  return {load, check_unchanged};
+  const auto maker = std::make_shared<GenerationMaker>(std::move(request), std::move(options));
+  return {[maker](LoadProgress& progress, const Generation* before) { return maker->make(progress, before); },
+          GenerationMaker::check, GenerationMaker::files};
 }
 
 ServeLoader::ServeLoader(LoadSteps steps, LoaderOptions options)
     : steps_(std::move(steps)),
       options_(std::move(options)),
-      ready_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
-  if (ready_.get() < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+      ready_(event_descriptor()),
+      stop_(event_descriptor()),
+      server_(random_number()) {
   thread_ = std::thread([this] { work(); });
 }
 
 ServeLoader::~ServeLoader() {
   progress_.is_cancelled = true;
-  {
-    const std::lock_guard lock(mutex_);
-    is_stopping_ = true;
-  }
-  stopped_.notify_all();
+  ::eventfd_write(stop_.get(), 1);
   thread_.join();
 }
 
@@ -67,35 +70,54 @@ std::optional<Result<Loaded>> ServeLoader::take() {
 }
 
 void ServeLoader::work() {
-  std::optional<Plan> plan;  // of the last upload
-  std::uint64_t generation = 1;
-  auto duration = options_.interval;
-  do {
-    if (plan && steps_.check(*plan)) {
-      duration = options_.interval;
+  auto failed_pause = options_.interval;
+  std::optional<Clock::time_point> unsettled_since;
+  for (;;) {
+    if (newest_ && steps_.check(*newest_)) {
+      failed_pause = options_.interval;
+      unsettled_since.reset();
+      if (!pause(options_.interval, true)) return;
       continue;
     }
-    auto loaded = load(generation, plan);
+    auto loaded = load();
     if (progress_.is_cancelled) return;
-    if (loaded) {
-      ++generation;
-      duration = options_.interval;
-    } else {
-      duration = std::min(2 * duration, options_.max_pause);
+    if (!loaded && is_unsettled(loaded.error())) {
+      const auto now = Clock::now();
+      if (!unsettled_since) unsettled_since = now;
+      const auto lasts = std::chrono::duration_cast<std::chrono::milliseconds>(now - *unsettled_since);
+      if (lasts < options_.patience) {
+        if (!pause(std::clamp(lasts / 8, kFirstLook, kLastLook), false)) return;
+        continue;
+      }
     }
+    unsettled_since.reset();
+    const bool is_loaded = loaded.has_value();
     deliver(std::move(loaded));
-    if (!plan) return;
-  } while (pause(duration));
+    former_.reset();
+    if (!newest_ || !options_.follows) return;
+    if (is_loaded) {
+      failed_pause = options_.interval;
+      // Then check at once: the files may have changed before they were watched.
+      static_cast<void>(watch_.watch(steps_.files(*newest_)));
+      continue;
+    }
+    failed_pause = std::min(2 * failed_pause, options_.max_pause);
+    if (!pause(failed_pause, true)) return;
+  }
 }
 
-Result<Loaded> ServeLoader::load(std::uint64_t generation, std::optional<Plan>& plan) {
+Result<Loaded> ServeLoader::load() {
   return guard_memory([&]() -> Result<Loaded> {
-    auto resident = steps_.load(progress_);
-    if (!resident) return pass_on(std::move(resident));
-    auto model = ServedModel::make(generation, options_.sources, std::move(resident->arenas), resident->plan);
+    auto made = steps_.load(progress_, newest_ ? &*newest_ : nullptr);
+    if (!made) return pass_on(std::move(made));
+    const ServedIdentity identity = {.generation = made->number,
+                                     .server = server_,
+                                     .sources = options_.sources,
+                                     .version = version_text(made->states)};
+    auto model = ServedModel::make(identity, made->layout, made->plan);
     if (!model) return pass_on(std::move(model));
-    plan = std::move(resident->plan);
-    return Loaded{std::move(*model), resident->report, plan->models};
+    former_ = std::exchange(newest_, std::move(*made));
+    return Loaded{std::move(*model), newest_->report, newest_->changed_tensors, newest_->plan.models};
   });
 }
 
@@ -105,9 +127,21 @@ void ServeLoader::deliver(Result<Loaded> loaded) {
   ::eventfd_write(ready_.get(), 1);
 }
 
-bool ServeLoader::pause(std::chrono::milliseconds duration) {
-  std::unique_lock lock(mutex_);
-  return !stopped_.wait_for(lock, duration, [this] { return is_stopping_; });
+bool ServeLoader::pause(std::chrono::milliseconds duration, bool wakes_at_events) {
+  const auto deadline = Clock::now() + duration;
+  std::array<pollfd, 2> waits = {pollfd{stop_.get(), POLLIN, 0},
+                                 pollfd{wakes_at_events ? watch_.descriptor() : -1, POLLIN, 0}};
+  for (;;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    const int ready = ::poll(waits.data(), waits.size(), static_cast<int>(std::max<std::int64_t>(left, 0)));
+    if (ready < 0 && errno == EINTR) continue;
+    if (waits[0].revents != 0) return false;
+    if (waits[1].revents == 0) return true;
+    std::set<std::size_t> files;
+    watch_.take_events(files);
+    // The directories have other files too.
+    if (!files.empty()) return true;
+  }
 }
 
 }  // namespace stfs::upload

@@ -1,12 +1,14 @@
-// Runs uploads in a thread beside the server: the first generation, then one more after each change of the
-// archives.
+// Makes generations in a thread beside the server: the first one, then one more after each change of the
+// archives or of their weight sync.
+//
+// The loader learns of changes from inotify and, for writers on other hosts, by looking at the files again
+// and again.
 #pragma once
 
-#include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -17,40 +19,42 @@
 
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
+#include "core/model/file_watch.h"
+#include "tools/serve/generation_maker.h"
 #include "tools/serve/served_model.h"
 #include "tools/upload/upload.h"
 
 namespace stfs::upload {
 
-/// The progress of an upload, and a request to cancel it.
-struct LoadProgress {
-  std::atomic<bool> is_cancelled = false;
-  std::atomic<std::uint64_t> done_bytes = 0;
-  std::atomic<std::uint64_t> total_bytes = 0;
-};
-
 /// Called on the loader's thread.
 struct LoadSteps {
-  /// Plans and uploads again. ECANCELED if progress.is_cancelled.
-  std::function<Result<Resident>(LoadProgress& progress)> load;
-  /// Fails if the archives are no longer those that were uploaded.
-  std::function<Result<void>(const Plan& plan)> check;
+  /// GenerationMaker::make().
+  std::function<Result<Generation>(LoadProgress& progress, const Generation* before)> load;
+  /// GenerationMaker::check().
+  std::function<Result<void>(const Generation& generation)> check;
+  /// GenerationMaker::files().
+  std::function<std::vector<std::filesystem::path>(const Generation& generation)> files;
 };
 
-/// Returns steps that carry out the request and upload to shareable arenas.
+/// Returns steps that carry out the request.
 LoadSteps steps_for(PlanRequest request, UploadOptions options);
 
 struct LoaderOptions {
   std::vector<std::string> sources = {};  // for the manifests
-  /// The interval between checks of the archives.
+  /// False: the first generation is the only one.
+  bool follows = true;
+  /// The interval between checks of the archives, for changes that inotify does not report.
   std::chrono::milliseconds interval = std::chrono::seconds(1);
   /// After each failure the loader waits twice as long, up to this limit.
   std::chrono::milliseconds max_pause = std::chrono::seconds(30);
+  /// How long other programs may go on changing the archives before that counts as a failure.
+  std::chrono::milliseconds patience = std::chrono::seconds(30);
 };
 
 struct Loaded {
   std::shared_ptr<const ServedModel> model;
   UploadReport report;
+  std::uint64_t changed_tensors = 0;                  // whose bytes this generation has brought
   std::vector<std::shared_ptr<const Model>> sources;  // the models that were read
 };
 
@@ -73,19 +77,25 @@ class ServeLoader {
 
  private:
   void work();
-  Result<Loaded> load(std::uint64_t generation, std::optional<Plan>& plan);
+  Result<Loaded> load();
   void deliver(Result<Loaded> loaded);
+  /// Waits for an event of the watched files, if `wakes_at_events`, or for the end of `duration`.
   /// @return false if the loader must end.
-  bool pause(std::chrono::milliseconds duration);
+  [[nodiscard]] bool pause(std::chrono::milliseconds duration, bool wakes_at_events);
 
   LoadSteps steps_;
   LoaderOptions options_;
   UniqueFd ready_;
+  UniqueFd stop_;
   LoadProgress progress_;
-  std::mutex mutex_;  // guards is_stopping_ and outcomes_
-  std::condition_variable stopped_;
-  bool is_stopping_ = false;
+  std::mutex mutex_;  // guards outcomes_
   std::deque<Result<Loaded>> outcomes_;
+  // Only the thread uses these:
+  FileWatch watch_;
+  std::optional<Generation> newest_;
+  std::optional<Generation> former_;  // its large maps are unmapped after the newest one is delivered
+  std::uint64_t server_ = 0;          // see ServedIdentity
+
   std::thread thread_;
 };
 

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "core/format/header.h"
@@ -65,7 +66,9 @@ Result<LeasedTensor> parse_tensor(const Json& object, const std::vector<Manifest
   const auto arena = member<std::uint64_t>(object, "arena");
   const auto offset = member<std::uint64_t>(object, "offset");
   const auto size_bytes = member<std::uint64_t>(object, "size_bytes");
-  if (!name || !dtype || !shape || !arena || !offset || !size_bytes) return wrong("a tensor lacks a member");
+  const auto changed_in = member<std::uint64_t>(object, "changed_in");
+  if (!name || !dtype || !shape || !arena || !offset || !size_bytes || !changed_in)
+    return wrong("a tensor lacks a member");
   const auto place = ByteRange::checked(*offset, *size_bytes);
   if (*arena >= arenas.size() || !place || place->end() > arenas[*arena].size_bytes) {
     return wrong("a tensor lies outside of its arena");
@@ -73,38 +76,44 @@ Result<LeasedTensor> parse_tensor(const Json& object, const std::vector<Manifest
   if (const auto due = data_size_bytes(*dtype, *shape); !due || *due != *size_bytes) {
     return wrong("the size of a tensor is not the size of its elements");
   }
-  return LeasedTensor{std::move(*name), *dtype, std::move(*shape), static_cast<std::uint32_t>(*arena),
-                      *place};
+  return LeasedTensor{std::move(*name), *dtype,     std::move(*shape), static_cast<std::uint32_t>(*arena),
+                      *place,           *changed_in};
 }
 
 }  // namespace
 
-Result<ServeManifest> manifest_of(std::uint64_t generation, std::vector<std::string> sources,
-                                  const std::vector<std::shared_ptr<Arena>>& arenas, const Plan& plan) {
-  if (arenas.size() > kMaxServeArenas) {
+Result<ServeManifest> manifest_of(const ServedIdentity& identity, const ServedLayout& layout,
+                                  const Plan& plan) {
+  if (layout.arenas.size() > kMaxServeArenas) {
     return fail(ErrorCode::InvalidArgument, EMSGSIZE,
-                fmt::format("{} devices, at most {} can be served", arenas.size(), kMaxServeArenas));
+                fmt::format("{} devices, at most {} can be served", layout.arenas.size(), kMaxServeArenas));
   }
-  ServeManifest manifest{generation, std::move(sources), {}, {}};
-  for (const auto& arena : arenas) {
-    auto device = device_text(arena->device());
+  ServeManifest manifest{identity, {}, {}};
+  for (const ServedArena& it : layout.arenas) {
+    auto device = device_text(it.arena->device());
     if (!device) return pass_on(std::move(device));
-    manifest.arenas.push_back({std::move(*device), arena->size_bytes()});
+    manifest.arenas.push_back({std::move(*device), it.arena->size_bytes(), it.number});
   }
   manifest.tensors.reserve(plan.tensors.size());
-  for (const PlannedTensor& tensor : plan.tensors) {
-    manifest.tensors.push_back({tensor.name, tensor.dtype, tensor.shape, tensor.device, tensor.place});
+  for (std::size_t at = 0; at < plan.tensors.size(); ++at) {
+    const PlannedTensor& tensor = plan.tensors[at];
+    const ServedPlace& place = layout.places[at];
+    manifest.tensors.push_back(
+        {tensor.name, tensor.dtype, tensor.shape, place.arena, place.place, place.changed_in});
   }
   return manifest;
 }
 
 std::string manifest_text(const ServeManifest& manifest) {
   Json document;
-  document["generation"] = manifest.generation;
-  document["sources"] = manifest.sources;
+  document["generation"] = manifest.identity.generation;
+  document["server"] = manifest.identity.server;
+  document["sources"] = manifest.identity.sources;
+  document["version"] = manifest.identity.version;
   document["arenas"] = Json::array();
   for (const ManifestArena& arena : manifest.arenas) {
-    document["arenas"].push_back({{"device", arena.device}, {"size_bytes", arena.size_bytes}});
+    document["arenas"].push_back(
+        {{"device", arena.device}, {"size_bytes", arena.size_bytes}, {"number", arena.number}});
   }
   Json tensors = Json::array();
   for (const LeasedTensor& tensor : manifest.tensors) {
@@ -113,7 +122,8 @@ std::string manifest_text(const ServeManifest& manifest) {
                        {"shape", tensor.shape},
                        {"arena", tensor.arena},
                        {"offset", tensor.place.offset},
-                       {"size_bytes", tensor.place.size_bytes}});
+                       {"size_bytes", tensor.place.size_bytes},
+                       {"changed_in", tensor.changed_in}});
   }
   document["tensors"] = std::move(tensors);
   return tools::json_line(document);
@@ -125,23 +135,30 @@ Result<ServeManifest> parse_manifest(std::string_view text) {
     if (!document.is_object()) return wrong("it is not a JSON object");
     ServeManifest manifest;
     const auto generation = member<std::uint64_t>(document, "generation");
+    const auto server = member<std::uint64_t>(document, "server");
+    auto version = member<std::string>(document, "version");
     const Json* sources = array_member(document, "sources");
     const Json* arenas = array_member(document, "arenas");
     const Json* tensors = array_member(document, "tensors");
-    if (!generation || sources == nullptr || arenas == nullptr || tensors == nullptr) {
+    if (!generation || !server || !version || sources == nullptr || arenas == nullptr || tensors == nullptr) {
       return wrong("a member is missing");
     }
-    manifest.generation = *generation;
+    manifest.identity.generation = *generation;
+    manifest.identity.server = *server;
+    manifest.identity.version = std::move(*version);
     for (const Json& source : *sources) {
       if (!source.is_string()) return wrong("a source is not a text");
-      manifest.sources.push_back(source.get<std::string>());
+      manifest.identity.sources.push_back(source.get<std::string>());
     }
     for (const Json& object : *arenas) {
       if (!object.is_object()) return wrong("an arena is not an object");
       auto device = member<std::string>(object, "device");
       const auto size_bytes = member<std::uint64_t>(object, "size_bytes");
-      if (!device || !size_bytes) return wrong("an arena lacks a member");
-      manifest.arenas.push_back({std::move(*device), *size_bytes});
+      const auto number = member<std::uint64_t>(object, "number");
+      if (!device || !size_bytes || !number) return wrong("an arena lacks a member");
+      if (std::ranges::find(manifest.arenas, *number, &ManifestArena::number) != manifest.arenas.end())
+        return wrong("two arenas have the same number");
+      manifest.arenas.push_back({std::move(*device), *size_bytes, *number});
     }
     manifest.tensors.reserve(tensors->size());
     for (const Json& object : *tensors) {

@@ -1,9 +1,12 @@
 // Describes a generation. The server writes the manifest and the client reads it.
 //
-//     {"generation": 1, "sources": ["/models/m.safetensors"],
-//      "arenas": [{"device": "cpu", "size_bytes": 4096}],
+//     {"generation": 1, "server": 4711, "sources": ["/models/m.safetensors"], "version": "000042",
+//      "arenas": [{"device": "cpu", "size_bytes": 4096, "number": 128}],
 //      "tensors": [{"name": "w", "dtype": "F32", "shape": [2, 3],
-//                   "arena": 0, "offset": 0, "size_bytes": 24}]}
+//                   "arena": 0, "offset": 0, "size_bytes": 24, "changed_in": 1}]}
+//
+// Generations of a server may share arenas: an arena with the same number is the same memory. `changed_in` is
+// the generation that brought the tensor's bytes: a holder of that generation, or of a later one, has them.
 //
 // The manifest names a GPU by its UUID, because indexes depend on the process's CUDA_VISIBLE_DEVICES.
 #pragma once
@@ -16,7 +19,7 @@
 #include "core/base/byte_range.h"
 #include "core/base/error.h"
 #include "core/format/dtype.h"
-#include "tools/device/arena.h"
+#include "tools/serve/served_layout.h"
 #include "tools/upload/plan.h"
 
 namespace stfs::upload {
@@ -24,6 +27,7 @@ namespace stfs::upload {
 struct ManifestArena {
   std::string device;  // in a form that parse_device() accepts
   std::uint64_t size_bytes = 0;
+  std::uint64_t number = 0;  // unique in its server
 };
 
 struct LeasedTensor {
@@ -32,23 +36,32 @@ struct LeasedTensor {
   std::vector<std::uint64_t> shape;
   std::uint32_t arena = 0;  // index into the manifest's arenas
   ByteRange place;          // in that arena
+  std::uint64_t changed_in = 0;
+};
+
+/// What is told of a generation beside its tensors.
+struct ServedIdentity {
+  std::uint64_t generation = 0;
+  std::uint64_t server = 0;          // a random number: clients tell servers apart by it
+  std::vector<std::string> sources;  // absolute paths
+  std::string version;               // of the weight sync; empty: none is known
 };
 
 struct ServeManifest {
-  std::uint64_t generation = 0;
-  std::vector<std::string> sources;
+  ServedIdentity identity;
   std::vector<ManifestArena> arenas;
   std::vector<LeasedTensor> tensors;
 };
 
 /// @return ENODEV for a GPU whose UUID is unknown; EMSGSIZE if there are too many arenas.
-Result<ServeManifest> manifest_of(std::uint64_t generation, std::vector<std::string> sources,
-                                  const std::vector<std::shared_ptr<Arena>>& arenas, const Plan& plan);
+Result<ServeManifest> manifest_of(const ServedIdentity& identity, const ServedLayout& layout,
+                                  const Plan& plan);
 
 std::string manifest_text(const ServeManifest& manifest);
 
-/// Checks everything that a process relies on when it maps the arenas: every tensor lies in its arena and has
-/// the size that follows from its dtype and shape. @return EPROTO with the mistake.
+/// Checks everything that a process relies on when it maps the arenas: arenas have different numbers; every
+/// tensor lies in its arena and has the size that follows from its dtype and shape. @return EPROTO with the
+/// mistake.
 Result<ServeManifest> parse_manifest(std::string_view text);
 
 }  // namespace stfs::upload

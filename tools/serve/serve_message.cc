@@ -29,6 +29,7 @@ struct Fields {
 std::optional<Fields> fields_of(ServeKind kind) {
   switch (kind) {
     case ServeKind::Attach:
+    case ServeKind::Renew:
     case ServeKind::Query: return Fields{};
     case ServeKind::Grant: return Fields{true, true, false, 1, 1 + kMaxServeArenas};
     case ServeKind::Report: return Fields{false, true, false, 1, 1};

@@ -7,13 +7,19 @@
 // its file position.
 //
 //     client                         server
-//     Attach               ->                    the client's first and only packet
+//     Attach               ->                    the client's first packet
 //                          <-        Grant       as soon as there is a generation
-//                          <-        Newer       there is another generation: connect again to get it
+//                          <-        Newer       there is another generation
+//     Renew                ->                    give me the newest generation instead of mine
+//                          <-        Grant       with the arenas that the client's generation does not have
 //                          <-        Stuck       why a change of the archive led to no newer generation
 //     Query                ->
 //                          <-        Report      then the connection ends
 //                          <-        Refusal     to Attach or Query; then the connection ends
+//
+// The client tells arenas apart by their numbers in the manifest: it maps only what it has not mapped yet.
+// After a Grant the connection counts for the newest generation alone. A client that wants to keep the old
+// one as well connects once more.
 //
 // The connection is the lease. The lease ends when the client's last descriptor of the connection is closed,
 // however the client's process ends. If the connection ends for a client, the server has gone; mapped tensors
@@ -32,7 +38,7 @@ namespace stfs::upload {
 inline constexpr std::uint32_t kServeMagic = 0x53465453;
 /// Grows with every change that the other side would misunderstand. Magic, version and kind keep their places
 /// in all versions, so each side can tell the other which version it uses.
-inline constexpr std::uint16_t kServeVersion = 1;
+inline constexpr std::uint16_t kServeVersion = 2;
 
 enum class ServeKind : std::uint16_t {
   Attach = 1,
@@ -41,7 +47,8 @@ enum class ServeKind : std::uint16_t {
   Report = 4,
   Refusal = 5,
   Newer = 6,
-  Stuck = 7
+  Stuck = 7,
+  Renew = 8
 };
 
 /// Begins every packet; `text_bytes` bytes of UTF-8 follow it.
@@ -52,6 +59,7 @@ struct ServeHeader {
   std::uint64_t generation = 0;      // Grant, Newer: from 1 on; else 0
   std::uint64_t document_bytes = 0;  // Grant, Report: size of the document, the first descriptor; else 0
   std::uint32_t descriptors = 0;  // number sent with the packet. Grant: the document, and one for each arena
+                                  // that the client lacks
   std::int32_t errno_value = 0;   // Refusal, Stuck: the reason for programs; else 0
   std::uint32_t text_bytes = 0;   // Refusal, Stuck: size of the reason for people; else 0
   std::uint32_t reserved = 0;

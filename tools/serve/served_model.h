@@ -10,37 +10,42 @@
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
 #include "tools/device/arena.h"
+#include "tools/serve/serve_manifest.h"
+#include "tools/serve/served_layout.h"
 #include "tools/upload/plan.h"
 
 namespace stfs::upload {
 
-/// Immutable; any number of threads may use it. The newest generation and each lease share its ownership: the
-/// memory is freed when it is no longer the newest and the last lease on it has ended.
+/// Immutable; any number of threads may use it. The newest generation and each lease share its ownership.
+/// Memory is freed when no generation refers to it any more: neither the newest nor a leased one.
 class ServedModel {
  public:
   /// Seals the arenas.
+  /// @param layout  of that plan's tensors.
   /// @return the errors of Arena::share() and manifest_of().
-  static Result<std::shared_ptr<const ServedModel>> make(std::uint64_t generation,
-                                                         std::vector<std::string> sources,
-                                                         std::vector<std::shared_ptr<Arena>> arenas,
-                                                         const Plan& plan);
+  static Result<std::shared_ptr<const ServedModel>> make(const ServedIdentity& identity,
+                                                         const ServedLayout& layout, const Plan& plan);
 
   [[nodiscard]] std::uint64_t generation() const { return generation_; }
+  [[nodiscard]] const std::string& version() const { return version_; }
   /// The descriptor of the manifest, then one for each arena.
   [[nodiscard]] std::span<const int> descriptors() const { return numbers_; }
+  /// The descriptor of the manifest, then those of the arenas that a holder of `held` lacks, in their order.
+  [[nodiscard]] std::vector<int> descriptors_beyond(const ServedModel& held) const;
   [[nodiscard]] std::uint64_t manifest_bytes() const { return manifest_bytes_; }
-  [[nodiscard]] const std::vector<std::shared_ptr<Arena>>& arenas() const { return arenas_; }
-  [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }  // of all arenas
-  [[nodiscard]] std::uint64_t tensor_count() const { return tensor_count_; }
+  [[nodiscard]] const std::vector<ServedArena>& arenas() const { return layout_.arenas; }
+  [[nodiscard]] std::uint64_t size_bytes() const { return layout_.size_bytes(); }
+  /// Of the arenas that were made for this generation. The others are shared with the one before.
+  [[nodiscard]] std::uint64_t own_bytes() const { return layout_.own_bytes(generation_); }
+  [[nodiscard]] std::uint64_t tensor_count() const { return layout_.places.size(); }
 
  private:
   ServedModel() = default;
 
   std::uint64_t generation_ = 0;
+  std::string version_;
   std::uint64_t manifest_bytes_ = 0;
-  std::uint64_t size_bytes_ = 0;
-  std::uint64_t tensor_count_ = 0;
-  std::vector<std::shared_ptr<Arena>> arenas_;
+  ServedLayout layout_;
   std::vector<UniqueFd> descriptors_;
   std::vector<int> numbers_;  // of descriptors_
 };

@@ -37,10 +37,6 @@ constexpr unsigned kColdSlots = 32;
 /// The disk is asked for data this many pieces before they are read.
 constexpr std::size_t kPiecesAhead = 8;
 
-unsigned default_readers() {
-  return std::clamp(std::thread::hardware_concurrency(), 1U, kMostReaders);
-}
-
 tl::unexpected<Error> cancelled() {
   return fail(ErrorCode::System, ECANCELED, "cancelled: nothing is kept");
 }
@@ -360,6 +356,10 @@ class Job final : public Upload {
 };
 
 }  // namespace
+
+unsigned default_readers() {
+  return std::clamp(std::thread::hardware_concurrency(), 1U, kMostReaders);
+}
 
 Result<std::unique_ptr<Upload>> Upload::start(Plan plan, const UploadOptions& options) {
   return guard_memory([&]() -> Result<std::unique_ptr<Upload>> {

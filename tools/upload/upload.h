@@ -15,8 +15,11 @@
 
 namespace stfs::upload {
 
+/// The number of threads that read by default: min(cores, 8).
+unsigned default_readers();
+
 struct UploadOptions {
-  unsigned readers = 0;  // number of threads; 0: min(cores, 8)
+  unsigned readers = 0;  // number of threads; 0: default_readers()
   /// For tests: uses the ring of slots even if readers could write to the arena directly (the CPU).
   bool force_ring = false;
   /// Take a digest of every tensor's bytes on the device and compare it with the archive's.

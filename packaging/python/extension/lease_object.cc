@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "packaging/python/extension/python_error.h"
 #include "packaging/python/extension/tensor_object.h"
@@ -63,10 +64,49 @@ PyObject* take_news(PyObject* self, PyObject*) {
                        PyBool_FromLong(news.is_server_gone));
 }
 
+PyObject* version(PyObject* self, PyObject*) {
+  return PyUnicode_FromString(stfs_lease_version(of(self)));
+}
+
+/// Returns nothing if that is no number of seconds, with ValueError.
+std::optional<std::uint64_t> nanoseconds_of(double seconds) {
+  if (std::isnan(seconds) || seconds < 0) {
+    PyErr_SetString(PyExc_ValueError, "timeout is a number of seconds, from 0 on");
+    return std::nullopt;
+  }
+  // 0 would mean the default, so the shortest time is a nanosecond. The longest one is ten years.
+  return std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::min(seconds, 3e8) * 1e9));
+}
+
+PyObject* wait_newer(PyObject* self, PyObject* seconds) {
+  const auto patience_ns = nanoseconds_of(PyFloat_AsDouble(seconds));
+  if (!patience_ns || PyErr_Occurred() != nullptr) return nullptr;
+  std::uint64_t newer = 0;
+  stfs_error error;
+  const int code = without_python([&] { return stfs_lease_wait(of(self), *patience_ns, &newer, &error); });
+  return code == 0 ? PyLong_FromUnsignedLongLong(newer) : raise(error);
+}
+
+PyObject* renew(PyObject* self, PyObject* seconds) {
+  const auto patience_ns = nanoseconds_of(PyFloat_AsDouble(seconds));
+  if (!patience_ns || PyErr_Occurred() != nullptr) return nullptr;
+  stfs_error error;
+  const int code = without_python([&] { return stfs_lease_renew(of(self), *patience_ns, &error); });
+  if (code != 0) return raise(error);
+  return list_of(stfs_lease_changed_count(of(self)), [&](std::uint64_t at) {
+    return PyLong_FromUnsignedLongLong(stfs_lease_changed(of(self), at));
+  });
+}
+
 PyMethodDef kMethods[] = {
     {"tensors", as_method(tensors), METH_O, "tensors(type)\n--\n\n"},
     {"sources", as_method(sources), METH_NOARGS, "sources()\n--\n\n"},
     {"generation", as_method(generation), METH_NOARGS, "generation()\n--\n\n"},
+    {"version", as_method(version), METH_NOARGS, "version()\n--\n\n"},
+    {"wait", as_method(wait_newer), METH_O,
+     "wait(seconds)\n--\n\nReturns the number of a newer generation, or 0."},
+    {"renew", as_method(renew), METH_O,
+     "renew(seconds)\n--\n\nReturns the positions of the tensors that differ from the generation before."},
     {"descriptor", as_method(descriptor), METH_NOARGS, "descriptor()\n--\n\n"},
     {"take_news", as_method(take_news), METH_NOARGS,
      "take_news()\n--\n\nReturns (newer generation or 0, why stuck or '', whether the server has ended)."},
@@ -93,13 +133,10 @@ PyObject* attach(PyObject*, PyObject* arguments) {
   double seconds = 0;
   if (PyArg_ParseTuple(arguments, "O&d:attach", PyUnicode_FSConverter, &path, &seconds) == 0) return nullptr;
   const Object socket(path);
-  if (std::isnan(seconds) || seconds < 0) {
-    PyErr_SetString(PyExc_ValueError, "timeout is a number of seconds, from 0 on");
-    return nullptr;
-  }
+  const auto patience_ns = nanoseconds_of(seconds);
+  if (!patience_ns) return nullptr;
   auto options = empty<stfs_attach_options>();
-  // 0 would mean the default, so the shortest time is a nanosecond. The longest one is ten years.
-  options.patience_ns = std::max<std::uint64_t>(1, static_cast<std::uint64_t>(std::min(seconds, 3e8) * 1e9));
+  options.patience_ns = *patience_ns;
   const char* text = PyBytes_AsString(socket.get());
   Object self(PyType_GenericAlloc(lease_type, 0));
   if (!self) return nullptr;

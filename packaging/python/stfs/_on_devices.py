@@ -14,6 +14,10 @@ class OnDevices(Mapping[str, Tensor]):
     """
 
     def __init__(self, tensors: list[Tensor]) -> None:
+        self._take(tensors)
+
+    def _take(self, tensors: list[Tensor]) -> None:
+        """Takes these tensors instead of those before."""
         self._on: dict[str, dict[str, Tensor]] = {}
         self._first: dict[str, Tensor] = {}
         for tensor in tensors:

@@ -4,11 +4,13 @@
 #include <poll.h>
 
 #include <atomic>
+#include <fstream>
 
 #include "tests/support/catch.h"
 #include "tests/support/open_descriptors.h"
 #include "tests/support/running_server.h"
 #include "tests/support/served.h"
+#include "tests/support/temporary_directory.h"
 
 using namespace stfs;
 using namespace stfs::upload;
@@ -17,9 +19,15 @@ using test::eventually;
 namespace {
 
 using std::chrono::milliseconds;
+using Load = std::function<Result<Generation>(LoadProgress& progress, const Generation* before)>;
 
 LoaderOptions quick() {
-  return {{"/m"}, milliseconds(5), milliseconds(20)};
+  LoaderOptions options;
+  options.sources = {"/m"};
+  options.interval = milliseconds(5);
+  options.max_pause = milliseconds(20);
+  options.patience = milliseconds(200);
+  return options;
 }
 
 /// The next outcome; fails the test where there is none.
@@ -35,50 +43,130 @@ tl::unexpected<Error> stale() {
   return fail(ErrorCode::ArchiveChanged, ESTALE, "m: was replaced");
 }
 
+Generation sample(const Generation* before, const std::string& content = "x") {
+  return test::generation_of(test::resident(content), before == nullptr ? 1 : before->number + 1);
+}
+
+/// Archives that change whenever the test says so.
+struct Changing {
+  std::atomic<int> loads = 0;
+  std::atomic<bool> is_changed = false;
+  std::vector<std::filesystem::path> watched = {};
+
+  LoadSteps steps(Load load) {
+    return {std::move(load),
+            [this](const Generation&) -> Result<void> {
+              if (is_changed) return stale();
+              return {};
+            },
+            [this](const Generation&) { return watched; }};
+  }
+};
+
 }  // namespace
 
 TEST_CASE("the loader uploads once, and again whenever the archives have changed", "[tools][serve]") {
-  std::atomic<int> loads = 0;
-  std::atomic<bool> is_changed = false;
-  ServeLoader loader({[&](LoadProgress&) -> Result<Resident> {
-                        is_changed = false;
-                        return test::resident(std::to_string(++loads));
-                      },
-                      [&](const Plan&) -> Result<void> {
-                        if (is_changed) return stale();
-                        return {};
-                      }},
+  Changing archives;
+  std::atomic<std::uint64_t> number_before = 99;
+  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation* before) -> Result<Generation> {
+    archives.is_changed = false;
+    number_before = before == nullptr ? 0 : before->number;
+    return sample(before, std::to_string(++archives.loads));
+  }),
                      quick());
   const auto first = next(loader);
   REQUIRE(first);
   CHECK(first->model->generation() == 1);
   CHECK(first->model->tensor_count() == 2);
+  CHECK(number_before == 0);
   std::this_thread::sleep_for(milliseconds(50));
-  CHECK(loads == 1);
+  CHECK(archives.loads == 1);
   CHECK_FALSE(loader.take());
-  is_changed = true;
+  archives.is_changed = true;
   const auto second = next(loader);
   REQUIRE(second);
   CHECK(second->model->generation() == 2);
-  CHECK(loads == 2);
+  CHECK(archives.loads == 2);
+  CHECK(number_before == 1);
+}
+
+TEST_CASE("a change of a watched file is noticed long before the interval is over", "[tools][serve]") {
+  const test::TemporaryDirectory directory;
+  const std::string file = directory.write("m.safetensors", "old");
+  Changing archives;
+  archives.watched = {file};
+  LoaderOptions options = quick();
+  options.interval = std::chrono::minutes(10);
+  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation* before) -> Result<Generation> {
+    archives.is_changed = false;
+    return sample(before);
+  }),
+                     options);
+  REQUIRE(next(loader));
+  std::this_thread::sleep_for(milliseconds(20));
+  archives.is_changed = true;
+  std::ofstream(file) << "new";
+  CHECK(next(loader)->model->generation() == 2);
+}
+
+TEST_CASE("a loader that does not follow uploads once", "[tools][serve]") {
+  Changing archives;
+  LoaderOptions options = quick();
+  options.follows = false;
+  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation* before) -> Result<Generation> {
+    ++archives.loads;
+    return sample(before);
+  }),
+                     options);
+  REQUIRE(next(loader));
+  archives.is_changed = true;
+  std::this_thread::sleep_for(milliseconds(50));
+  CHECK(archives.loads == 1);
+  CHECK_FALSE(loader.take());
+}
+
+TEST_CASE("archives that others are changing are waited for, and told only if that lasts", "[tools][serve]") {
+  Changing archives;
+  std::atomic<int> unsettled = 3;
+  const int errno_value = GENERATE(EAGAIN, ESTALE);
+  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation* before) -> Result<Generation> {
+    if (unsettled-- > 0) return fail(ErrorCode::Busy, errno_value, "m: is being changed");
+    archives.is_changed = false;
+    return sample(before);
+  }),
+                     quick());
+  REQUIRE(next(loader));  // the first one waits as well
+  unsettled = 3;
+  archives.is_changed = true;
+  const auto second = next(loader);
+  REQUIRE(second);
+  CHECK(second->model->generation() == 2);
+  unsettled = 1'000'000;
+  archives.is_changed = true;
+  const auto stuck = next(loader);
+  REQUIRE_FALSE(stuck);
+  CHECK(stuck.error().errno_value == errno_value);
+  unsettled = 0;
+  CHECK(eventually([&] {
+    const auto outcome = loader.take();
+    return outcome && *outcome && (*outcome)->model->generation() == 3;
+  }));
 }
 
 TEST_CASE("a failed upload is told and tried again, ever more seldom", "[tools][serve]") {
-  std::atomic<int> loads = 0;
-  std::atomic<bool> is_changed = false;
-  ServeLoader loader({[&](LoadProgress&) -> Result<Resident> {
-                        const int load = ++loads;
-                        if (load > 1 && load < 5) return fail(ErrorCode::OutOfMemory, ENOMEM, "too large");
-                        is_changed = false;
-                        return test::resident("x");
-                      },
-                      [&](const Plan&) -> Result<void> {
-                        if (is_changed) return stale();
-                        return {};
-                      }},
-                     {{}, milliseconds(10), milliseconds(80)});
+  Changing archives;
+  LoaderOptions options = quick();
+  options.interval = milliseconds(10);
+  options.max_pause = milliseconds(80);
+  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation* before) -> Result<Generation> {
+    const int load = ++archives.loads;
+    if (load > 1 && load < 5) return fail(ErrorCode::OutOfMemory, ENOMEM, "too large");
+    archives.is_changed = false;
+    return sample(before);
+  }),
+                     options);
   REQUIRE(next(loader));
-  is_changed = true;
+  archives.is_changed = true;
   for (int at = 0; at < 3; ++at) {
     const auto failed = next(loader);
     REQUIRE_FALSE(failed);
@@ -92,29 +180,29 @@ TEST_CASE("a failed upload is told and tried again, ever more seldom", "[tools][
 }
 
 TEST_CASE("where the first upload fails there is no other", "[tools][serve]") {
-  std::atomic<int> loads = 0;
-  ServeLoader loader({[&](LoadProgress&) -> Result<Resident> {
-                        ++loads;
-                        return fail(ErrorCode::NotFound, ENOENT, "m: no such file");
-                      },
-                      [](const Plan&) -> Result<void> { return {}; }},
+  Changing archives;
+  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation*) -> Result<Generation> {
+    ++archives.loads;
+    return fail(ErrorCode::NotFound, ENOENT, "m: no such file");
+  }),
                      quick());
   CHECK(next(loader).error().errno_value == ENOENT);
   std::this_thread::sleep_for(milliseconds(50));
-  CHECK(loads == 1);
+  CHECK(archives.loads == 1);
 }
 
 TEST_CASE("the end of the loader cancels an upload", "[tools][serve]") {
   const auto before = test::open_descriptors();
   std::atomic<bool> has_begun = false;
   {
-    const ServeLoader loader({[&](LoadProgress& progress) -> Result<Resident> {
-                                has_begun = true;
-                                while (!progress.is_cancelled) std::this_thread::sleep_for(milliseconds(1));
-                                return fail(ErrorCode::System, ECANCELED, "cancelled");
-                              },
-                              [](const Plan&) -> Result<void> { return {}; }},
-                             quick());
+    Changing archives;
+    const ServeLoader loader(
+        archives.steps([&](LoadProgress& progress, const Generation*) -> Result<Generation> {
+          has_begun = true;
+          while (!progress.is_cancelled) std::this_thread::sleep_for(milliseconds(1));
+          return fail(ErrorCode::System, ECANCELED, "cancelled");
+        }),
+        quick());
     REQUIRE(eventually([&] { return has_begun.load(); }));
   }
   CHECK(test::open_descriptors() == before);

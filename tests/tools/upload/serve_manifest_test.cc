@@ -11,11 +11,12 @@ using namespace stfs::upload;
 namespace {
 
 ServeManifest sample() {
-  ServeManifest manifest{3, {"/models/m.safetensors"}, {{"cpu", 1024}, {"cuda:GPU-1", 512}}, {}};
-  manifest.tensors = {{"a", Dtype::F32, {2, 3}, 0, {256, 24}},
-                      {"b\n\"\xc3\xa9", Dtype::F4, {4}, 1, {510, 2}},
-                      {"", Dtype::U8, {}, 0, {1023, 1}},
-                      {"none", Dtype::I64, {0, 7}, 1, {512, 0}}};
+  ServeManifest manifest{
+      {3, 4711, {"/models/m.safetensors"}, "000042"}, {{"cpu", 1024, 128}, {"cuda:GPU-1", 512, 384}}, {}};
+  manifest.tensors = {{"a", Dtype::F32, {2, 3}, 0, {256, 24}, 1},
+                      {"b\n\"\xc3\xa9", Dtype::F4, {4}, 1, {510, 2}, 3},
+                      {"", Dtype::U8, {}, 0, {1023, 1}, 1},
+                      {"none", Dtype::I64, {0, 7}, 1, {512, 0}, 2}};
   return manifest;
 }
 
@@ -33,11 +34,14 @@ int errno_of_manifest(Change&& change) {
 TEST_CASE("a manifest is read as it was written", "[tools][serve]") {
   const auto manifest = parse_manifest(manifest_text(sample()));
   REQUIRE(manifest);
-  CHECK(manifest->generation == 3);
-  CHECK(manifest->sources == sample().sources);
+  CHECK(manifest->identity.generation == 3);
+  CHECK(manifest->identity.server == 4711);
+  CHECK(manifest->identity.version == "000042");
+  CHECK(manifest->identity.sources == sample().identity.sources);
   REQUIRE(manifest->arenas.size() == 2);
   CHECK(manifest->arenas[1].device == "cuda:GPU-1");
   CHECK(manifest->arenas[1].size_bytes == 512);
+  CHECK(manifest->arenas[1].number == 384);
   REQUIRE(manifest->tensors.size() == 4);
   for (std::size_t at = 0; at < 4; ++at) {
     const LeasedTensor wanted = sample().tensors[at];
@@ -47,18 +51,19 @@ TEST_CASE("a manifest is read as it was written", "[tools][serve]") {
     CHECK(tensor.shape == wanted.shape);
     CHECK(tensor.arena == wanted.arena);
     CHECK(tensor.place == wanted.place);
+    CHECK(tensor.changed_in == wanted.changed_in);
   }
 }
 
 TEST_CASE("a manifest that leads out of an arena, or lies, is refused", "[tools][serve]") {
   using Json = nlohmann::ordered_json;
   CHECK(errno_of_manifest([](Json&) {}) == 0);
-  for (const char* member : {"generation", "sources", "arenas", "tensors"}) {
+  for (const char* member : {"generation", "server", "sources", "arenas", "tensors"}) {
     CHECK(errno_of_manifest([&](Json& document) { document.erase(member); }) == EPROTO);
     CHECK(errno_of_manifest([&](Json& document) { document[member] = "x"; }) == EPROTO);
     CHECK(errno_of_manifest([&](Json& document) { document[member] = {{"x", 1}}; }) == EPROTO);
   }
-  for (const char* member : {"name", "dtype", "shape", "arena", "offset", "size_bytes"}) {
+  for (const char* member : {"name", "dtype", "shape", "arena", "offset", "size_bytes", "changed_in"}) {
     CHECK(errno_of_manifest([&](Json& document) { document["tensors"][0].erase(member); }) == EPROTO);
     CHECK(errno_of_manifest([&](Json& document) { document["tensors"][0][member] = -1; }) == EPROTO);
     CHECK(errno_of_manifest([&](Json& document) { document["tensors"][0][member] = nullptr; }) == EPROTO);
@@ -78,6 +83,9 @@ TEST_CASE("a manifest that leads out of an arena, or lies, is refused", "[tools]
   CHECK(with("offset", 1000) == 0);
   CHECK(errno_of_manifest([](Json& document) { document["arenas"][0].erase("device"); }) == EPROTO);
   CHECK(errno_of_manifest([](Json& document) { document["arenas"][0]["size_bytes"] = 100; }) == EPROTO);
+  CHECK(errno_of_manifest([](Json& document) { document["arenas"][1]["number"] = 128; }) == EPROTO);
+  CHECK(errno_of_manifest([](Json& document) { document["arenas"][1].erase("number"); }) == EPROTO);
+  CHECK(errno_of_manifest([](Json& document) { document["version"] = 42; }) == EPROTO);
   CHECK(errno_of_manifest([](Json& document) { document["sources"][0] = 1; }) == EPROTO);
   for (const char* text : {"", "x", "[]", "null", "{", "{\"generation\": 1"})
     CHECK_FALSE(parse_manifest(text));

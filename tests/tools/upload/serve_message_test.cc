@@ -108,7 +108,7 @@ TEST_CASE("every malformed message is refused", "[tools][serve]") {
   CHECK(errno_of(whole + "x") == EPROTO);
   for (const Change& change : std::initializer_list<Change>{
            [](ServeHeader& header) { header.magic ^= 1U; }, [](ServeHeader& header) { header.kind = 0; },
-           [](ServeHeader& header) { header.kind = 8; }, [](ServeHeader& header) { header.kind = 0xffff; },
+           [](ServeHeader& header) { header.kind = 9; }, [](ServeHeader& header) { header.kind = 0xffff; },
            [](ServeHeader& header) { header.reserved = 1; },
            [](ServeHeader& header) { header.generation = 1; },
            [](ServeHeader& header) { header.document_bytes = 1; },
@@ -151,7 +151,7 @@ TEST_CASE("a message of another version is told by its version", "[tools][serve]
     const auto message = decode(text, 0);
     REQUIRE_FALSE(message);
     CHECK(message.error().errno_value == EPROTONOSUPPORT);
-    CHECK(message.error().message.find("version 2") != std::string::npos);
+    CHECK(message.error().message.find("version 3 of the protocol") != std::string::npos);
   }
 }
 

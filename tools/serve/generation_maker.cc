@@ -1,0 +1,156 @@
+// Plans, compares, uploads, and checks that nothing has changed meanwhile.
+#include "tools/serve/generation_maker.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <unordered_set>
+#include <utility>
+
+#include "tools/serve/serve_protocol.h"
+#include "tools/upload/difference.h"
+
+namespace stfs::upload {
+namespace {
+
+/// Half of the protocol's limit: a generation that is made after this one gets arenas too.
+constexpr std::size_t kMostArenas = kMaxServeArenas / 2;
+
+}  // namespace
+
+GenerationMaker::GenerationMaker(PlanRequest request, UploadOptions options)
+    : request_(std::move(request)), options_(std::move(options)) {
+  options_.is_shareable = true;
+}
+
+Result<void> GenerationMaker::check(const Generation& generation) {
+  return check_unchanged(generation.plan, generation.states);
+}
+
+std::vector<std::filesystem::path> GenerationMaker::files(const Generation& generation) {
+  std::vector<std::filesystem::path> files;
+  for (const auto& model : generation.plan.models) {
+    if (model->has_index()) files.push_back(model->path());
+    for (const Shard& shard : model->shards()) files.push_back(shard.path);
+    files.push_back(state_file_of(*model));
+  }
+  return files;
+}
+
+Result<Generation> GenerationMaker::make(LoadProgress& progress, const Generation* before) {
+  return guard_memory([&]() -> Result<Generation> {
+    // Asks the open files first: they are opened again only when nobody writes to them.
+    if (before != nullptr) {
+      if (auto settled = check_settled(before->plan); !settled) return pass_on(std::move(settled));
+    }
+    Generation next;
+    next.number = before != nullptr ? before->number + 1 : 1;
+    auto plan = make_plan(request_);
+    if (!plan) return pass_on(std::move(plan));
+    next.plan = std::move(*plan);
+    next.states = read_states(next.plan);
+    if (auto settled = check_settled(next.plan); !settled) return pass_on(std::move(settled));
+    if (auto shown = check_shown(next.plan); !shown) return pass_on(std::move(shown));
+    const bool can_share = before != nullptr && has_same_structure(before->plan, next.plan);
+    auto made =
+        can_share ? make_next(std::move(next), progress, *before) : make_whole(std::move(next), progress);
+    if (!made) return made;
+    if (auto unchanged = check_unchanged(made->plan, made->states); !unchanged)
+      return pass_on(std::move(unchanged));
+    return made;
+  });
+}
+
+Result<Generation> GenerationMaker::make_whole(Generation next, LoadProgress& progress) {
+  if (auto alone = check_no_receiver(next.states); !alone) return pass_on(std::move(alone));
+  auto resident = upload(std::move(next.plan), progress);
+  if (!resident) return pass_on(std::move(resident));
+  next.plan = std::move(resident->plan);
+  next.report = resident->report;
+  next.changed_tensors = next.plan.tensors.size();
+  next.layout = whole_layout(next.plan, std::move(resident->arenas), next.number);
+  return next;
+}
+
+Result<Generation> GenerationMaker::make_next(Generation next, LoadProgress& progress,
+                                              const Generation& before) {
+  auto changed = find_changed(next, progress, before);
+  if (!changed) return pass_on(std::move(changed));
+  PartOfPlan part = part_to_upload(next.plan, before.layout, *changed, kMostArenas);
+  std::vector<std::shared_ptr<Arena>> arenas;
+  if (!part.positions.empty()) {
+    auto resident = upload(std::move(part.plan), progress);
+    if (!resident) return pass_on(std::move(resident));
+    part.plan = std::move(resident->plan);
+    next.report = resident->report;
+    arenas = std::move(resident->arenas);
+  }
+  next.changed_tensors = static_cast<std::uint64_t>(std::ranges::count(*changed, true));
+  next.layout = next_layout(before.layout, *changed, part, std::move(arenas), next.number);
+  return next;
+}
+
+Result<std::vector<bool>> GenerationMaker::find_changed(const Generation& next, LoadProgress& progress,
+                                                        const Generation& before) {
+  std::vector<std::vector<ArchiveChange>> changes;  // by model, then by shard
+  std::vector<std::unordered_set<std::string_view>> names(next.states.size());
+  for (std::size_t at = 0; at < next.states.size(); ++at) {
+    const ModelState& state = next.states[at];
+    changes.push_back(changes_between(before.states[at], *next.plan.models[at], state));
+    if (state.changes) names[at].insert(state.changes->tensors.begin(), state.changes->tensors.end());
+  }
+
+  std::vector<bool> changed(next.plan.tensors.size(), false);
+  Plan suspects;
+  suspects.models = next.plan.models;
+  suspects.devices = next.plan.devices;
+  std::vector<std::shared_ptr<Arena>> arenas;
+  std::vector<std::uint32_t> positions;
+  std::uint64_t suspect_bytes = 0;
+  for (std::uint32_t at = 0; at < next.plan.tensors.size(); ++at) {
+    const PlannedTensor& tensor = next.plan.tensors[at];
+    const ArchiveChange change =
+        changes[tensor.model][next.plan.models[tensor.model]->place(tensor.tensor).shard];
+    changed[at] = change == ArchiveChange::Named && names[tensor.model].contains(tensor.name);
+    if (change != ArchiveChange::Unknown) continue;
+    const ServedPlace& present = before.layout.places[at];
+    suspects.tensors.push_back(tensor);
+    suspects.tensors.back().place = present.place;
+    arenas.push_back(before.layout.arenas[present.arena].arena);
+    positions.push_back(at);
+    suspect_bytes += tensor.source_bytes;
+  }
+  if (positions.empty()) return changed;
+  if (auto alone = check_no_receiver(next.states); !alone) return pass_on(std::move(alone));
+  progress.total_bytes = suspect_bytes;
+  progress.done_bytes = 0;
+  auto differs =
+      find_different(suspects, arenas, {.readers = options_.readers, .open_backend = options_.open_backend},
+                     progress.is_cancelled, progress.done_bytes);
+  if (!differs) {
+    // A read of an archive that is being changed can fail in many ways. Report the change as the reason.
+    if (auto unchanged = check_unchanged(next.plan); !unchanged) return pass_on(std::move(unchanged));
+    return differs;
+  }
+  for (std::size_t at = 0; at < positions.size(); ++at) changed[positions[at]] = (*differs)[at];
+  return changed;
+}
+
+Result<Resident> GenerationMaker::upload(Plan plan, LoadProgress& progress) {
+  auto upload = Upload::start(std::move(plan), options_);
+  if (!upload) return pass_on(std::move(upload));
+  // The upload has threads of its own; this thread watches it, at first closely: few bytes take no time.
+  auto pause = std::chrono::microseconds(50);
+  constexpr std::chrono::microseconds kLongestPause(2000);
+  while (!(*upload)->is_done()) {
+    if (progress.is_cancelled) (*upload)->cancel();
+    const UploadProgress so_far = (*upload)->progress();
+    progress.total_bytes = so_far.total_bytes;
+    progress.done_bytes = so_far.done_bytes;
+    std::this_thread::sleep_for(pause);
+    pause = std::min(2 * pause, kLongestPause);
+  }
+  return (*upload)->wait();
+}
+
+}  // namespace stfs::upload

@@ -1,0 +1,122 @@
+// Threads take one tensor after the other, and compare it piece by piece.
+#include "tools/upload/difference.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/base/parallel.h"
+#include "tools/device/conversion.h"
+#include "tools/device/digest.h"
+#include "tools/upload/piece_reader.h"
+#include "tools/upload/transfers.h"
+#include "tools/upload/upload.h"
+
+namespace stfs::upload {
+namespace {
+
+constexpr std::uint64_t kPieceBytes = 1 << 20;
+
+/// One thread's buffers, and its queues.
+class Comparer {
+ public:
+  Comparer(const Plan& plan, const TransferList& list, const std::vector<std::shared_ptr<Arena>>& arenas,
+           const std::vector<std::shared_ptr<Backend>>& backends)
+      : plan_(plan), arenas_(arenas), backends_(backends), reader_(list), queues_(backends.size()) {}
+
+  /// Compares a tensor and its replicas.
+  /// @param differs  of these tensors; set for those that differ.
+  Result<void> compare(const Read& read, std::uint32_t number, std::span<char> differs,
+                       const std::atomic<bool>& is_cancelled) {
+    const PlannedTensor& first = plan_.tensors[read.first_target];
+    const bool is_converted = first.dtype != first.source_dtype;
+    const std::uint64_t from_bits = bits_of(first.source_dtype);
+    const std::uint64_t to_bits = is_converted ? bits_of(first.dtype) : from_bits;
+    bytes_.resize(static_cast<std::size_t>(kPieceBytes));
+    for (std::uint64_t done = 0; done < read.size_bytes; done += kPieceBytes) {
+      if (is_cancelled) return fail(ErrorCode::System, ECANCELED, "cancelled: nothing is kept");
+      if (std::ranges::count(differs, char{0}) == 0) return {};
+      const std::uint64_t size_bytes = std::min(kPieceBytes, read.size_bytes - done);
+      std::span<std::byte> piece = std::span(bytes_).first(static_cast<std::size_t>(size_bytes));
+      if (auto got = reader_.read_part({number, {done, size_bytes}, 0}, piece); !got) return got;
+      if (is_converted) {
+        converted_.resize(static_cast<std::size_t>(size_bytes * to_bits / from_bits));
+        convert_elements(first.source_dtype, piece, first.dtype, converted_);
+        piece = converted_;
+      }
+      for (std::uint32_t at = 0; at < read.targets; ++at) {
+        if (differs[at] != 0) continue;
+        const std::uint32_t target = read.first_target + at;
+        const std::uint64_t offset = plan_.tensors[target].place.offset + done * to_bits / from_bits;
+        auto same = is_same(target, {offset, piece.size()}, piece);
+        if (!same) return pass_on(std::move(same));
+        differs[at] = *same ? 0 : 1;
+      }
+    }
+    return {};
+  }
+
+ private:
+  Result<bool> is_same(std::uint32_t target, ByteRange place, std::span<const std::byte> bytes) {
+    const std::uint32_t device = plan_.tensors[target].device;
+    Arena& arena = *arenas_[target];
+    if (backends_[device]->is_host()) {
+      return std::memcmp(arena.host_bytes().data() + place.offset, bytes.data(), bytes.size()) == 0;
+    }
+    if (!queues_[device]) {
+      auto queue = backends_[device]->open_queue();
+      if (!queue) return pass_on(std::move(queue));
+      queues_[device] = std::move(*queue);
+    }
+    if (auto started = queues_[device]->digest(arena, place, &found_); !started)
+      return pass_on(std::move(started));
+    const std::uint64_t due = digest_of(bytes);
+    const auto mark = queues_[device]->mark();
+    if (!mark) return tl::unexpected(mark.error());
+    if (auto passed = queues_[device]->wait_for(*mark); !passed) return pass_on(std::move(passed));
+    return found_ == due;
+  }
+
+  const Plan& plan_;
+  const std::vector<std::shared_ptr<Arena>>& arenas_;
+  const std::vector<std::shared_ptr<Backend>>& backends_;
+  PieceReader reader_;
+  std::vector<std::byte> bytes_;
+  std::vector<std::byte> converted_;
+  std::uint64_t found_ = 0;
+  std::vector<std::unique_ptr<Queue>> queues_;  // last: the destructors wait for work that writes to found_
+};
+
+}  // namespace
+
+Result<std::vector<bool>> find_different(const Plan& plan, const std::vector<std::shared_ptr<Arena>>& arenas,
+                                         const DifferenceOptions& options,
+                                         const std::atomic<bool>& is_cancelled,
+                                         std::atomic<std::uint64_t>& done_bytes) {
+  return guard_memory([&]() -> Result<std::vector<bool>> {
+    std::vector<std::shared_ptr<Backend>> backends;
+    for (const PlannedDevice& device : plan.devices) {
+      auto backend = options.open_backend(device.device);
+      if (!backend) return pass_on(std::move(backend));
+      backends.push_back(std::move(*backend));
+    }
+    const TransferList list = cut_into_transfers(plan, kPieceBytes);
+    const unsigned threads = options.readers > 0 ? options.readers : default_readers();
+    std::vector<std::unique_ptr<Comparer>> comparers(threads);
+    std::vector<char> differs(plan.tensors.size(), 0);  // not bool: threads write to neighbours
+    auto compared =
+        run_parallel(list.reads.size(), threads, [&](std::size_t number, unsigned worker) -> Result<void> {
+          if (!comparers[worker])
+            comparers[worker] = std::make_unique<Comparer>(plan, list, arenas, backends);
+          const Read& read = list.reads[number];
+          auto done = comparers[worker]->compare(read, static_cast<std::uint32_t>(number),
+                                                 std::span(differs).subspan(read.first_target, read.targets),
+                                                 is_cancelled);
+          done_bytes += read.size_bytes;
+          return done;
+        });
+    if (!compared) return pass_on(std::move(compared));
+    return std::vector<bool>(differs.begin(), differs.end());
+  });
+}
+
+}  // namespace stfs::upload
