@@ -165,7 +165,9 @@ Result<void> CommitProtocol::prepare(Part& part) {
     if (auto copied = copy_before(part, *layout); !copied) return copied;
   }
   if (part.index) {
-    auto hash = hash_of_index(archive.storage(), archive.real_path().parent_path() / part.index->name);
+    const std::filesystem::path path = archive.real_path().parent_path() / part.index->name;
+    if (auto replaceable = archive.storage().check_replaceable(path); !replaceable) return replaceable;
+    auto hash = hash_of_index(archive.storage(), path);
     if (!hash) return pass_on(std::move(hash));
     if (*hash != part.index->old_hash) {
       return fail(ErrorCode::ArchiveChanged, ESTALE,
@@ -335,8 +337,8 @@ Result<void> CommitProtocol::apply(Part& part) {
       if (auto synced = archive.sync(); !synced) return synced;
     }
     if (part.index) {
-      auto replaced =
-          replace_index(archive.storage(), part.journal().path(), part.journal().file(), *part.index);
+      auto replaced = replace_index(archive.storage(), part.journal().path(), part.journal().file(),
+                                    *part.index, part.durability());
       if (!replaced) return replaced;
     }
     return is_known ? archive.adopt_own_change(written->identity) : Result<void>{};

@@ -73,8 +73,8 @@ class Transaction {
   Result<void> keep_patches(Patches& patches);
   /// Whether keep_patches() was called with patches.
   [[nodiscard]] bool has_patches() const;
-  /// Makes the commit of patches also replace the state of the model's weight sync (kSyncStateName), whose
-  /// directory must exist. Does nothing if there is no patch.
+  /// Makes the commit of patches also replace the state of the model's weight sync (kSyncStateName). Its
+  /// directory must exist at the commit, and be writable. Does nothing if there is no patch.
   Result<void> replace_sync_state(std::string_view text);
 
   /// Drops the pending content of a tensor.

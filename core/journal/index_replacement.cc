@@ -56,7 +56,7 @@ Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::pat
 }
 
 Result<void> replace_index(Storage& storage, const std::filesystem::path& journal_path, const File& journal,
-                           const IndexReplacement& index) {
+                           const IndexReplacement& index, Durability durability) {
   const std::filesystem::path path = journal_path.parent_path() / index.name;
   std::filesystem::path temporary = path.parent_path() / journal_path.filename();
   temporary += kNewIndexSuffix;
@@ -68,7 +68,7 @@ Result<void> replace_index(Storage& storage, const std::filesystem::path& journa
   }
   auto text = new_index(journal, index);
   if (!text) return pass_on(std::move(text));
-  return storage.replace(path, temporary, std::as_bytes(std::span(*text)));
+  return storage.replace(path, temporary, std::as_bytes(std::span(*text)), durability);
 }
 
 }  // namespace stfs

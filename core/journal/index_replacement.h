@@ -16,12 +16,12 @@ Result<bool> has_new_index(const File& journal, const IndexReplacement& index);
 /// The hash of the file at this path; 0 if there is none.
 Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::path& path);
 
-/// Replaces the index, durably. May be repeated. An index that is neither the old one nor the new one is
+/// Replaces the index. May be repeated. An index that is neither the old one nor the new one is
 /// somebody else's, and stays.
 /// So does the index of an owner whose archives the journal's maker may not write (journal_access.h).
 /// @param journal_path  the journal's name, in the directory of the archive. A process that is killed in this
 ///                      call leaves a file named after it beside the index, which the next call removes.
 Result<void> replace_index(Storage& storage, const std::filesystem::path& journal_path, const File& journal,
-                           const IndexReplacement& index);
+                           const IndexReplacement& index, Durability durability);
 
 }  // namespace stfs

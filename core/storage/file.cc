@@ -100,11 +100,17 @@ class SystemStorage final : public Storage {
   }
 
   Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
-                       std::span<const std::byte> content) override {
+                       std::span<const std::byte> content, Durability durability) override {
     auto file = NewFile::create_as(temporary, path);
     if (!file) return pass_on(std::move(file));
     if (auto appended = file->append(content); !appended) return appended;
-    return file->finish();
+    return file->finish(durability);
+  }
+
+  Result<void> check_replaceable(const std::filesystem::path& path) override {
+    const std::filesystem::path directory = path.parent_path();
+    if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return {};
+    return fail_system(errno, directory.string(), "make a file in it");
   }
 
   Result<void> sync_directory(const std::filesystem::path& directory) override {
@@ -220,8 +226,12 @@ Result<void> File::set_mode(std::uint32_t) {
 }
 
 Result<void> Storage::replace(const std::filesystem::path& path, const std::filesystem::path&,
-                              std::span<const std::byte>) {
+                              std::span<const std::byte>, Durability) {
   return fail_system(EOPNOTSUPP, path.string(), "replace");
+}
+
+Result<void> Storage::check_replaceable(const std::filesystem::path&) {
+  return {};
 }
 
 std::uint32_t Storage::user() const {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "core/base/byte_range.h"
+#include "core/base/durability.h"
 #include "core/base/error.h"
 
 namespace stfs {
@@ -171,9 +172,14 @@ class Storage {
   virtual Result<void> remove(const std::filesystem::path& path) = 0;
   /// Gives a regular file new bytes, whole or not at all, also after a loss of power: a new file takes its
   /// name, mode, owner and attributes. The path must be no link. Durable when it returns.
+  /// With Durability::Process nothing is synced: a loss of power can leave the old file, the new or an empty
+  /// one.
   /// @param temporary  the new file's name until then, in the same directory. A file of that name is removed.
   virtual Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
-                               std::span<const std::byte> content);
+                               std::span<const std::byte> content, Durability durability);
+  /// Fails as replace() would if the path's directory is missing or may not be written (ENOENT, EACCES,
+  /// EROFS).
+  virtual Result<void> check_replaceable(const std::filesystem::path& path);
   /// fsync of a directory: its names are then on stable storage.
   virtual Result<void> sync_directory(const std::filesystem::path& directory) = 0;
   /// Names of the entries that start with the prefix, unordered.

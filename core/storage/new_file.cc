@@ -226,12 +226,12 @@ Result<void> NewFile::write_gathered() {
 
 Result<void> NewFile::settle() {
   if (!file_) return fail_system(EBADF, path_.native(), "settle a file that is closed");
-  auto ok = complete();
+  auto ok = complete(Durability::Power);
   if (!ok) discard();
   return ok;
 }
 
-Result<void> NewFile::complete() {
+Result<void> NewFile::complete(Durability durability) {
   if (auto ok = write_gathered(); !ok) return ok;
   gathered_ = {};  // a caller may keep thousands of settled files
   if (reserved_bytes_ > appended_bytes_ &&
@@ -245,17 +245,16 @@ Result<void> NewFile::complete() {
       if (auto ok = copy_file_attributes(path_, file_.get()); !ok) return ok;
     }
   }
-  if (::fsync(file_.get()) != 0) return fail_system(errno, path_.native(), "sync");
+  if (durability == Durability::Power && ::fsync(file_.get()) != 0)
+    return fail_system(errno, path_.native(), "sync");
   UniqueFd closed = std::move(file_);
   return {};
 }
 
-Result<void> NewFile::finish() {
+Result<void> NewFile::finish(Durability durability) {
   if (!temporary_) return fail_system(EBADF, path_.native(), "finish a file that is closed");
-  if (file_) {
-    if (auto ok = settle(); !ok) return ok;
-  }
-  auto ok = rename();
+  auto ok = file_ ? complete(durability) : Result<void>{};
+  if (ok) ok = rename(durability);
   if (!ok) discard();
   return ok;
 }
@@ -271,11 +270,11 @@ Result<void> NewFile::finish_unsynced(const std::filesystem::path& path) {
   return {};
 }
 
-Result<void> NewFile::rename() {
+Result<void> NewFile::rename(Durability durability) {
   if (rename_file(*temporary_, path_, replace_) != 0) return fail_system(errno, path_.native(), "rename");
   // The file has its final name now: there is no temporary file to remove.
   const std::unique_ptr<std::filesystem::path> renamed(temporary_.release());
-  return sync_directory(directory_of(path_));
+  return durability == Durability::Power ? sync_directory(directory_of(path_)) : Result<void>{};
 }
 
 }  // namespace stfs

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/durability.h"
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
 
@@ -56,7 +57,9 @@ class NewFile {
   Result<void> settle();
   /// Settles the file if that was not done, renames it, and syncs the directory. A symbolic link at the path
   /// is itself replaced; its target stays as it is.
-  Result<void> finish();
+  /// @param durability  Process: nothing is synced. After a loss of power the file can be the old one, the
+  ///                    new one, or empty.
+  Result<void> finish(Durability durability = Durability::Power);
   /// Renames a settled file to another path in the same directory, and does not sync the directory: for a
   /// caller that names many files and then syncs it once. A file at the path is replaced.
   Result<void> finish_unsynced(const std::filesystem::path& path);
@@ -70,8 +73,8 @@ class NewFile {
   NewFile() = default;
   Result<void> write(std::span<const std::byte> bytes);
   Result<void> write_gathered();
-  Result<void> complete();
-  Result<void> rename();
+  Result<void> complete(Durability durability);
+  Result<void> rename(Durability durability);
 
   /// Removes the file when it is destroyed.
   struct Remove {

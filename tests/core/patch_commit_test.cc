@@ -157,6 +157,19 @@ TEST_CASE("the sync state is made and replaced with the patches", "[core][transa
   CHECK(std::distance(std::filesystem::directory_iterator(two.state().parent_path()), {}) == 1);
 }
 
+TEST_CASE("patches are not committed if their sync state cannot be written", "[core][transaction]") {
+  TwoTensors two;
+  two.make_state_directory();
+  const auto transaction = two.patched(*two.archive, "a", "first", 0);
+  REQUIRE(transaction->replace_sync_state(R"({"version":"000001"})"));
+  std::filesystem::remove_all(two.state().parent_path());
+  const auto refused = two.commit(*transaction);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().errno_value == ENOENT);
+  CHECK(content_of(two.path) == TwoTensors::with("", 0));
+  CHECK(two.archive->check_writable());
+}
+
 TEST_CASE("a sync state that somebody has changed meanwhile is not replaced", "[core][transaction]") {
   TwoTensors two;
   two.make_state_directory();

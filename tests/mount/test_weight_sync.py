@@ -196,6 +196,29 @@ def test_another_receiver_has_the_lock(trainer):
     stfs("apply", "--wait", "0", trainer.model, version)
 
 
+@pytest.mark.needs_root
+def test_a_state_that_may_not_be_written_is_found_before_the_commit(nobody):
+    """Nothing changes, and the model takes later commits."""
+    home = nobody.directory
+    trainer = Trainer(home / "published", save(home / "model", {"w": np.arange(999, dtype="f4")}))
+    version = trainer.step()
+    state = trainer.model / ".weight_sync"
+    state.mkdir()
+    (state / "lock").touch()
+    program = shutil.copy2(STFS, home / "stfs")
+    subprocess.run(["chmod", "-R", "a+rX", home], check=True)
+    for path in [trainer.model, *trainer.model.glob("*.safetensors")]:
+        os.chown(path, nobody.uid, nobody.gid)
+    before = content_of(trainer.model)
+    apply = [*nobody.before, program, "apply", trainer.model, version]
+    refused = subprocess.run(apply, capture_output=True, text=True)
+    assert refused.returncode == 1 and ".weight_sync: make a file in it: Permission denied" in refused.stderr, refused
+    assert content_of(trainer.model) == before
+    os.chown(state, nobody.uid, nobody.gid)
+    subprocess.run(apply, check=True, capture_output=True)
+    assert trainer.version_of(trainer.model) == state_of(trainer.model) == 1
+
+
 def test_a_model_whose_files_are_links_is_refused(tmp_path):
     trainer = Trainer(tmp_path / "published", save(tmp_path / "blobs", {"w": np.arange(9, dtype="f4")}))
     version = trainer.step()

@@ -194,7 +194,7 @@ Result<std::unique_ptr<File>> DiskProcess::create_unnamed(const std::filesystem:
 }
 
 Result<void> DiskProcess::replace(const std::filesystem::path& path, const std::filesystem::path&,
-                                  std::span<const std::byte> content) {
+                                  std::span<const std::byte> content, Durability) {
   const NoAllocationFaults pause;
   DiskAccess access;
   {
@@ -208,6 +208,11 @@ Result<void> DiskProcess::replace(const std::filesystem::path& path, const std::
   const std::scoped_lock lock(model_.mutex_);
   model_.changed("replace");
   return {};
+}
+
+Result<void> DiskProcess::check_replaceable(const std::filesystem::path&) {
+  const std::scoped_lock lock(model_.mutex_);
+  return may_in_directory(kMaySearch | kMayWrite, "replace");
 }
 
 Result<void> DiskProcess::publish(File& file, const std::filesystem::path& path) {

@@ -132,7 +132,8 @@ class DiskProcess final : public Storage {
   Result<void> remove(const std::filesystem::path& path) override;
   /// In one step that is settled at once: what makes it so is tested by itself (core/storage/new_file.h).
   Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
-                       std::span<const std::byte> content) override;
+                       std::span<const std::byte> content, Durability durability) override;
+  Result<void> check_replaceable(const std::filesystem::path& path) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;

@@ -218,10 +218,10 @@ Result<void> InterceptedStorage::remove(const std::filesystem::path& path) {
 
 Result<void> InterceptedStorage::replace(const std::filesystem::path& path,
                                          const std::filesystem::path& temporary,
-                                         std::span<const std::byte> content) {
+                                         std::span<const std::byte> content, Durability durability) {
   const Question question(interceptor_, FileCall::Replace, role_of(path));
   if (question.is_lie()) return {};
-  return question.passes() ? inner_.replace(path, temporary, content) : question.failure();
+  return question.passes() ? inner_.replace(path, temporary, content, durability) : question.failure();
 }
 
 Result<void> InterceptedStorage::sync_directory(const std::filesystem::path& directory) {

@@ -73,7 +73,10 @@ class InterceptedStorage : public Storage {
   Result<void> publish(File& file, const std::filesystem::path& path) override;
   Result<void> remove(const std::filesystem::path& path) override;
   Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
-                       std::span<const std::byte> content) override;
+                       std::span<const std::byte> content, Durability durability) override;
+  Result<void> check_replaceable(const std::filesystem::path& path) override {
+    return inner_.check_replaceable(path);
+  }
   Result<void> sync_directory(const std::filesystem::path& directory) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;

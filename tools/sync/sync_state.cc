@@ -163,12 +163,12 @@ Result<void> SyncState::remove() {
   return storage.sync_directory(directory_);
 }
 
-Result<void> SyncState::write(const VersionNumber& version) {
+Result<void> SyncState::write(const VersionNumber& version, Durability durability) {
   const std::string text = text_with(version, {});
   auto file = NewFile::create(state_path(directory_.parent_path()), true);
   if (!file) return pass_on(std::move(file));
   if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;
-  if (auto finished = file->finish(); !finished) return finished;
+  if (auto finished = file->finish(durability); !finished) return finished;
   return read();
 }
 

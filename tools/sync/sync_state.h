@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/archive/archive_reader.h"
+#include "core/base/durability.h"
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
 #include "tools/sync/version_name.h"
@@ -66,8 +67,10 @@ class SyncState {
   /// @param changes  nothing: any tensor may have changed.
   [[nodiscard]] std::string text_with(const VersionNumber& version,
                                       const std::optional<SyncChanges>& changes) const;
-  /// Replaces state.json, whole or not at all. On stable storage when it returns.
-  Result<void> write(const VersionNumber& version);
+  /// Replaces state.json, whole or not at all.
+  /// @param durability  Process: nothing is synced. A loss of power can leave an empty file, which counts as
+  ///                    none, or a state whose version the tensors lack: nor were they synced.
+  Result<void> write(const VersionNumber& version, Durability durability = Durability::Power);
   /// Removes state.json, durably: the model's version is not known from now on.
   Result<void> remove();
 

@@ -175,14 +175,27 @@ class VersionApply {
   }
 
   Result<void> commit() {
+    const Durability durability = options_.commit.durability;
+    if (durability == Durability::Power) {
+      // The state vouches for all tensors, also for those that another process has changed without a sync.
+      for (const Shard& shard : model_.shards()) {
+        if (auto synced = shard.archive->sync_what_others_wrote(); !synced) return synced;
+      }
+    }
     // Every tensor was new already: no transaction is needed for the state alone.
-    if (!transaction_.has_patches()) return state_.write(version_.version());
+    if (!transaction_.has_patches()) return state_.write(version_.version(), durability);
     const std::string text = state_.text_with(version_.version(), changes());
     if (auto replaced = transaction_.replace_sync_state(text); !replaced) return replaced;
     auto committed = transaction_.commit([this](std::uint32_t) { return options_.commit; },
                                          [this](TensorPlace) -> ReaderWriterLock& { return readers_; });
     if (!committed) return committed;
-    return state_.read();
+    if (auto read = state_.read(); !read) return read;
+    if (state_.version() && state_.version()->number == version_.version().number) return {};
+    return fail(
+        ErrorCode::ArchiveChanged, ESTALE,
+        fmt::format("{}: another program removed or changed it during the commit: the model has version "
+                    "{}; apply it once more, that writes the state again",
+                    (state_.model_directory() / kSyncStateName).string(), version_.version().text));
   }
 
   /// Which tensors change, if that is known and worth telling.
