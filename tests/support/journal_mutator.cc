@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "core/journal/group_record.h"
 #include "core/journal/journal_format.h"
 #include "tests/support/journal_oracle.h"
 #include "tests/support/journal_seeds.h"
+#include "tests/support/plain_patch.h"
 
 namespace stfs::test {
 namespace {
@@ -140,19 +142,28 @@ void change_stamp(JournalRecord& record, Choices& choices) {
   }
 }
 
+void change_index(std::optional<IndexReplacement>& of_record, std::uint64_t archive_bytes,
+                  std::uint64_t journal_bytes, Choices& choices) {
+  IndexReplacement& index = *of_record;
+  switch (choices.below(7)) {
+    case 0:
+      index.in_journal.offset = edge(index.in_journal.offset, archive_bytes, journal_bytes, choices);
+      return;
+    case 1: index.in_journal.size_bytes = extreme_number(choices, index.in_journal.size_bytes); return;
+    case 2: index.new_hash ^= 1; return;
+    case 3: index.old_hash = choices.one_in(2) ? 0 : index.old_hash ^ 1; return;
+    case 4:
+      index.name = choices.one_in(2) ? ".weight_sync/state.json" : "other.safetensors.index.json";
+      return;
+    case 5: of_record.reset(); return;
+    default:
+      index.name.insert(choices.below(index.name.size() + 1), 1, choices.one_in(2) ? '/' : '\0');
+      return;
+  }
+}
+
 void change_edit(JournalRecord& record, std::uint64_t archive_bytes, std::uint64_t journal_bytes,
                  Choices& choices) {
-  if (record.index && choices.one_in(2)) {
-    IndexReplacement& index = *record.index;
-    switch (choices.below(4)) {
-      case 0:
-        index.in_journal.offset = edge(index.in_journal.offset, archive_bytes, journal_bytes, choices);
-        return;
-      case 1: index.in_journal.size_bytes = extreme_number(choices, index.in_journal.size_bytes); return;
-      case 2: index.new_hash ^= 1; return;
-      default: index.name.insert(choices.below(index.name.size()), 1, choices.one_in(2) ? '/' : '\0'); return;
-    }
-  }
   switch (choices.below(4)) {
     case 0:
       record.after->header_size_bytes = extreme_number(choices, record.after->header_size_bytes);
@@ -175,7 +186,9 @@ void change_record(Bytes& journal, bool is_lane_journal, std::uint64_t archive_b
       read_plain_record(View(journal).subspan(place.offset, place.size_bytes), version_at(journal, head_at));
   if (!plain || plain->has_unknown_type) return;
   JournalRecord& record = plain->record;
-  if (record.after && choices.one_in(3)) {
+  if (record.index && choices.one_in(6)) {
+    change_index(record.index, archive_bytes, journal.size(), choices);
+  } else if (record.after && choices.one_in(4)) {
     change_edit(record, archive_bytes, journal.size(), choices);
   } else if (choices.below(4) != 0) {
     change_range(record.ranges, archive_bytes, journal.size(), choices);
@@ -183,6 +196,17 @@ void change_record(Bytes& journal, bool is_lane_journal, std::uint64_t archive_b
     change_stamp(record, choices);
   }
   put_record(journal, head_at, place, record, is_lane_journal);
+}
+
+/// In a patch's region: its hashes, or its entries.
+void change_patch(Bytes& journal, Choices& choices) {
+  const ByteRange place = record_place(journal, 0);
+  const auto plain =
+      read_plain_record(View(journal).subspan(place.offset, place.size_bytes), version_at(journal, 0));
+  if (!plain || plain->record.ranges.empty()) return;
+  const JournalRange& range = one_of(choices, plain->record.ranges);
+  if (!range.is_patch() || !has_room(journal, range.journal_offset, range.patch_size_bytes)) return;
+  mutate_bytes(journal, {range.journal_offset, range.patch_size_bytes}, {}, choices, false);
 }
 
 void change_head(Bytes& journal, bool is_lane_journal, Choices& choices) {
@@ -211,6 +235,23 @@ void change_bytes(Bytes& journal, bool is_lane_journal, Choices& choices) {
 
 enum class Repair { Nothing, Record, NewBlocks, OldBlocks };
 
+/// Gives a patch its hash, and with OldBlocks its parts those that lead from the archive to what it makes.
+void repair_patch(Bytes& journal, JournalRange& range, View archive, Repair what) {
+  if (!has_room(journal, range.journal_offset, range.patch_size_bytes)) return;
+  const auto region = std::span(journal).subspan(range.journal_offset, range.patch_size_bytes);
+  range.patch_hash = hash_of(region);
+  if (what != Repair::OldBlocks || !has_room(archive, range.archive.offset, range.archive.size_bytes)) return;
+  const auto patch = read_plain_patch(journal, range);
+  if (!patch) return;
+  for (std::size_t part = 0; part < patch->parts.size(); ++part) {
+    const ByteRange place = patch->parts[part].range;
+    const View before = archive.subspan(place.offset, place.size_bytes);
+    put_number(region, 8 * part, hash_of(patched(*patch, before, place.offset)));
+    put_number(region, 8 * (patch->parts.size() + part), hash_of(before));
+  }
+  range.patch_hash = hash_of(region);
+}
+
 void repair(Bytes& journal, bool is_lane_journal, View archive, Repair what) {
   if (what == Repair::Nothing) return;
   for (const std::uint64_t head_at : head_places(is_lane_journal)) {
@@ -222,8 +263,7 @@ void repair(Bytes& journal, bool is_lane_journal, View archive, Repair what) {
     if (plain && !plain->has_unknown_type && what >= Repair::NewBlocks) {
       for (JournalRange& range : plain->record.ranges) {
         if (range.is_patch()) {
-          if (has_room(journal, range.journal_offset, range.patch_size_bytes))
-            range.patch_hash = hash_of(View(journal).subspan(range.journal_offset, range.patch_size_bytes));
+          repair_patch(journal, range, archive, what);
           continue;
         }
         auto hashes = block_hashes(journal, {range.journal_offset, range.archive.size_bytes});
@@ -250,8 +290,11 @@ void repair(Bytes& journal, bool is_lane_journal, View archive, Repair what) {
 
 bool mutate_journal(Bytes& journal, bool is_lane_journal, View archive, Choices& choices) {
   for (std::size_t changes = 1 + choices.below(3); changes > 0 && !journal.empty(); --changes) {
-    switch (choices.below(8)) {
+    switch (choices.below(9)) {
       case 0: change_head(journal, is_lane_journal, choices); break;
+      case 8:
+        if (!is_lane_journal) change_patch(journal, choices);
+        break;
       case 1:
       case 2: change_bytes(journal, is_lane_journal, choices); break;
       default: change_record(journal, is_lane_journal, archive.size(), choices); break;

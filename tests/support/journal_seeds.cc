@@ -93,14 +93,23 @@ Bytes sealed(Bytes journal, const JournalRecord& record) {
   return journal;
 }
 
-/// Of patches: of a few bytes of each of these ranges of the scene's archive.
-Bytes with_patches(JournalRecord record, std::span<const ByteRange> ranges) {
-  Bytes journal(kBlockBytes);
+enum class Applied { No, InPart };
+
+/// Of patches: of a few bytes of each of these ranges of the scene's archive, behind the record's blocks.
+/// @param is_applied  in part: the archive has half of the changed bytes already.
+Bytes with_patches(JournalRecord record, std::span<const ByteRange> ranges,
+                   Applied is_applied = Applied::No) {
+  Bytes journal(kBlockBytes + room_for(record));
+  lay_blocks(journal, record, kBlockBytes);
   for (const ByteRange range : ranges) {
-    const View before = View(journal_scene().archive).subspan(range.offset, range.size_bytes);
-    Bytes after(before.begin(), before.end());
-    for (std::size_t at = 0; at < after.size(); at += 97)
-      after[at] ^= static_cast<std::byte>(1 + record.sequence);
+    const View there = View(journal_scene().archive).subspan(range.offset, range.size_bytes);
+    Bytes before(there.begin(), there.end());
+    Bytes after(there.begin(), there.end());
+    constexpr std::size_t kStep = 97;
+    for (std::size_t at = 0; at < after.size(); at += kStep) {
+      const bool is_there = is_applied == Applied::InPart && at / kStep % 2 == 1;
+      (is_there ? before : after)[at] ^= static_cast<std::byte>(1 + record.sequence);
+    }
     std::vector<std::byte> region;
     if (!encode_patch(range, before, after, region)) continue;
     record.ranges.push_back({.type = OperationType::PatchBytes,
@@ -236,6 +245,16 @@ std::vector<JournalSeed> make_seeds() {
   unborn_patch.archive.birth_ns = 0;
   JournalRecord patch_with_state = record_of({}, 64);
   patch_with_state.index = {.name = std::string(kSyncStateName), .in_journal = {}};
+  JournalRecord blocks_with_state = record_of(one, 68);
+  blocks_with_state.index = patch_with_state.index;
+  JournalRecord part_with_state = record_of({}, 69);
+  part_with_state.index = patch_with_state.index;
+  part_with_state.group_record = kGroupRecordName;
+  JournalRecord torn_patch = record_of({}, 71);
+  torn_patch.archive.birth_ns = 0;
+  JournalRecord torn_patch_of_boot = record_of({}, 72);
+  torn_patch_of_boot.boot = {.id = {2}, .host = 2};
+  const std::array behind_a_block = {ByteRange{4 * kBlockBytes + 1, 5000}};
   std::vector<JournalSeed> seeds = {
       {"a patch in a block", false, with_patches(record_of({}, 65), in_a_block)},
       {"patches that share blocks", false, with_patches(record_of({}, 66), sharing_blocks)},
@@ -244,6 +263,14 @@ std::vector<JournalSeed> make_seeds() {
       {"a patch of an earlier boot", false, with_patches(std::move(patch_of_boot), sharing_blocks)},
       {"a patch without a birth time", false, with_patches(std::move(unborn_patch), over_blocks)},
       {"a patch with a sync state", false, with_patches(std::move(patch_with_state), in_a_block)},
+      {"blocks with a sync state", false, with_patches(std::move(blocks_with_state), {})},
+      {"a patch with a sync state, part of a whole", false,
+       with_patches(std::move(part_with_state), sharing_blocks), true},
+      {"a block and a patch", false, with_patches(record_of(one, 70), behind_a_block)},
+      {"a torn patch without a birth time", false,
+       with_patches(std::move(torn_patch), sharing_blocks, Applied::InPart)},
+      {"a torn patch of another host's boot", false,
+       with_patches(std::move(torn_patch_of_boot), over_blocks, Applied::InPart)},
       {"an edit that grows", false, ordinary(edit_of(grown, journal_scene().archive.size() + 5000, 59))},
       {"an edit that cuts", false, ordinary(edit_of(cut_short, 12 * kBlockBytes + 5, 60))},
       {"an edit without a birth time", false, ordinary(std::move(unborn_edit))},
