@@ -1,5 +1,5 @@
 # The other side of a weight sync: publishes versions and receives them as the receivers of slime and SGLang do, with NumPy,
-# zstandard and xxhash in a thread pool over shared mappings (packaging/doc/weight-sync.md has the format).
+# zstandard, xxhash and blake3 in a thread pool over shared mappings (packaging/doc/weight-sync.md has the format).
 import json
 import mmap
 import os
@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import archive_file
+import blake3
 import numpy as np
 import xxhash
 import zstandard
@@ -19,6 +20,8 @@ INDEX = "model.safetensors.index.json"
 def checksum(checksum_format, content):
     if checksum_format == "adler32":
         return f"{zlib.adler32(content):08x}"
+    if checksum_format == "blake3":
+        return blake3.blake3(content).hexdigest()
     return xxhash.xxh3_128_hexdigest(content)
 
 

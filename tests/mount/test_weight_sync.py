@@ -31,7 +31,16 @@ def trainer(request, tmp_path):
     return Trainer(tmp_path / "published", save(tmp_path / "model", tensors, request.param))
 
 
-@pytest.mark.parametrize("checksum_format", ["xxh3-128", "adler32"])
+@pytest.fixture(params=["xxh3-128", "adler32", "blake3"])
+def checksum_format(request, tmp_path):
+    some = save(tmp_path / "some", {"w": np.arange(9, dtype="f4")})
+    asked = subprocess.run([STFS, "diff", some, some, "--encoding", "xor", "--checksum", request.param, "--version", "1",
+                            "--out", tmp_path / "asked"], capture_output=True, text=True)
+    if "no libblake3" in asked.stderr:
+        pytest.skip("this build has no libblake3")
+    return request.param
+
+
 @pytest.mark.parametrize("encoding", ["xor", "overwrite"])
 def test_versions_are_applied_bit_by_bit(trainer, tmp_path, encoding, checksum_format):
     other = shutil.copytree(trainer.model, tmp_path / "other")
@@ -59,9 +68,16 @@ def test_a_version_is_applied_once(trainer):
     stfs("apply", trainer.model, version)
     before = content_of(trainer.model)
     assert "has version 000001 already" in stfs("apply", trainer.model, version)
+    assert json.loads(stfs("info", "--json", trainer.model))["version"] == "000001"
+    assert "version     000001 of a weight sync\n" in stfs("info", trainer.model)
     os.unlink(trainer.model / ".weight_sync/state.json")  # the checksums prove it as well
     assert "has version 000001 already" in stfs("apply", trainer.model, version)
     assert content_of(trainer.model) == before and state_of(trainer.model) == 1
+
+
+def test_a_model_without_a_weight_sync_has_no_version(trainer):
+    assert "version" not in json.loads(stfs("info", "--json", trainer.model))
+    assert "version" not in stfs("info", trainer.model)
 
 
 def test_half_of_a_version_that_another_receiver_has_left_is_completed(trainer):
@@ -170,6 +186,7 @@ def test_a_damaged_state_is_refused_with_the_way_out(trainer):
         (trainer.model / ".weight_sync/state.json").write_text(text)
         if text:
             assert "if you know which version the model has, write that" in stfs("apply", trainer.model, version, wanted=1)
+            assert "if you know which version the model has, write that" in stfs("info", trainer.model, wanted=1)
     assert trainer.version_of(trainer.model) == 0
 
 
@@ -241,7 +258,6 @@ def test_a_full_version_changes_the_model_in_place(trainer):
     assert {path.name: path.stat().st_ino for path in trainer.model.glob("*.safetensors")} == inodes
 
 
-@pytest.mark.parametrize("checksum_format", ["xxh3-128", "adler32"])
 @pytest.mark.parametrize("encoding", ["xor", "overwrite"])
 def test_what_stfs_publishes_other_receivers_apply_bit_by_bit(trainer, tmp_path, encoding, checksum_format):
     host, next_state = (shutil.copytree(trainer.model, tmp_path / name) for name in ("host", "next"))

@@ -8,6 +8,7 @@
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/verb.h"
+#include "tools/sync/sync_state.h"
 #include "tools/target/target.h"
 #include "tools/text/json_document.h"
 #include "tools/text/printable.h"
@@ -51,6 +52,7 @@ struct Summary {
   std::uint64_t header_size_bytes = 0;  // of all headers, like padding_bytes
   std::uint64_t padding_bytes = 0;
   std::uint64_t filler_bytes = 0;  // left by deleted tensors
+  std::string version{};           // of the weight sync; empty: there is none
 };
 
 /// Returns the size of the white space at the end of the header.
@@ -122,6 +124,7 @@ void print_json(const Model& model, const Summary& summary, std::ostream& out) {
   for (const auto& [key, value] : model.metadata()) document["metadata"][key] = value;
   document["header_size_bytes"] = summary.header_size_bytes;
   document["header_padding_bytes"] = summary.padding_bytes;
+  if (!summary.version.empty()) document["version"] = summary.version;
   if (!model.is_sharded()) document["data_offset"] = model.front().data_offset();
   document["data_size_bytes"] = summary.data_size_bytes;
   document["free_bytes"] = summary.filler_bytes;
@@ -173,6 +176,7 @@ void print_text(const Model& model, const Summary& summary, bool exact, std::ost
   if (model.is_sharded()) {
     out << fmt::format("shards      {} of {}\n", grouped(summary.shards), grouped(model.shards().size()));
   }
+  if (!summary.version.empty()) out << "version     " << summary.version << " of a weight sync\n";
   out << "size        " << human_size(size_bytes) << " (" << counted(size_bytes, "byte") << ")\n";
   out << "tensors     " << grouped(tensors) << '\n';
   out << "parameters  " << grouped(parameters);
@@ -209,14 +213,17 @@ int info(const Arguments& arguments, Streams& streams) {
 
   const auto target = open_target(named, Use::Model);
   if (!target) return report_failure(streams, target.error().message);
-  const auto summary = summarize(*target->model);
+  auto summary = summarize(*target->model);
   if (!summary) return report_failure(streams, summary.error().message);
+  const auto version = sync::read_sync_state(target->model->path().parent_path());
+  if (version && *version) summary->version = (*version)->text;
   if (json) {
     print_json(*target->model, *summary, streams.out);
   } else {
     print_text(*target->model, *summary, exact_bytes, streams.out);
   }
-  const int code = report_problems(streams, *target->model);
+  int code = report_problems(streams, *target->model);
+  if (!version) code = report_failure(streams, version.error().message);
   return streams.out ? code : kFailed;
 }
 

@@ -119,7 +119,7 @@ Result<ChecksumFormat> parse_checksum_format(std::string_view name) {
 #else
   if (name == "blake3") {
     return fail(ErrorCode::InvalidArgument, EOPNOTSUPP,
-                "blake3: this build has no libblake3: install libblake3-dev and build again");
+                "blake3: this build has no libblake3: install the C library of blake3 and build again");
   }
 #endif
   return fail(ErrorCode::InvalidArgument, EINVAL,
