@@ -71,11 +71,11 @@ std::optional<Result<Loaded>> ServeLoader::take() {
 
 void ServeLoader::work() {
   auto failed_pause = options_.interval;
-  std::optional<Clock::time_point> unsettled_since;
+  Clock::time_point unsettled_since{};  // the epoch: the archives are settled
   for (;;) {
     if (newest_ && steps_.check(*newest_)) {
       failed_pause = options_.interval;
-      unsettled_since.reset();
+      unsettled_since = {};
       if (!pause(options_.interval, true)) return;
       continue;
     }
@@ -83,14 +83,14 @@ void ServeLoader::work() {
     if (progress_.is_cancelled) return;
     if (!loaded && is_unsettled(loaded.error())) {
       const auto now = Clock::now();
-      if (!unsettled_since) unsettled_since = now;
-      const auto lasts = std::chrono::duration_cast<std::chrono::milliseconds>(now - *unsettled_since);
+      if (unsettled_since == Clock::time_point{}) unsettled_since = now;
+      const auto lasts = std::chrono::duration_cast<std::chrono::milliseconds>(now - unsettled_since);
       if (lasts < options_.patience) {
         if (!pause(std::clamp(lasts / 8, kFirstLook, kLastLook), false)) return;
         continue;
       }
     }
-    unsettled_since.reset();
+    unsettled_since = {};
     const bool is_loaded = loaded.has_value();
     deliver(std::move(loaded));
     former_.reset();

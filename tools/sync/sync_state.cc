@@ -109,7 +109,9 @@ Result<SyncState> SyncState::lock(const std::filesystem::path& directory,
   // Another user's lock file can be locked by whoever may read it.
   if (!state.lock_) state.lock_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!state.lock_) return fail_system(errno, path.string(), "open");
-  const auto deadline = std::chrono::steady_clock::now() + patience;
+  // is_sync_locked() of a follower holds the lock for a moment: not even a caller without patience must fail
+  // then.
+  const auto deadline = std::chrono::steady_clock::now() + std::max(patience, kPause);
   while (::flock(state.lock_.get(), LOCK_EX | LOCK_NB) < 0) {
     if (errno == EINTR) continue;
     if (errno != EWOULDBLOCK) return fail_system(errno, path.string(), "lock");
