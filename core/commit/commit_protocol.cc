@@ -51,6 +51,7 @@ void CommitProtocol::add(Transaction& transaction, const CommitOptions& options,
                     .reserved = {},
                     .readers = {},
                     .index = {},
+                    .prepared_index = {},
                     .moves = {},
                     .moves_after = {},
                     .stopped = {}});
@@ -167,12 +168,9 @@ Result<void> CommitProtocol::prepare(Part& part) {
   if (part.index) {
     const std::filesystem::path path = archive.real_path().parent_path() / part.index->name;
     if (auto replaceable = archive.storage().check_replaceable(path); !replaceable) return replaceable;
-    auto hash = hash_of_index(archive.storage(), path);
-    if (!hash) return pass_on(std::move(hash));
-    if (*hash != part.index->old_hash) {
-      return fail(ErrorCode::ArchiveChanged, ESTALE,
-                  fmt::format("{}: another program has changed it meanwhile", part.index->name));
-    }
+    auto prepared = prepare_index(archive.storage(), archive.real_path(), part.journal().file(), *part.index);
+    if (!prepared) return pass_on(std::move(prepared));
+    part.prepared_index = std::move(*prepared);
   }
   if (auto completed = part.plan.complete_blocks(archive.file(), part.journal()); !completed)
     return completed;
@@ -338,7 +336,7 @@ Result<void> CommitProtocol::apply(Part& part) {
     }
     if (part.index) {
       auto replaced = replace_index(archive.storage(), part.journal().path(), part.journal().file(),
-                                    *part.index, part.durability());
+                                    *part.index, part.durability(), std::move(part.prepared_index));
       if (!replaced) return replaced;
     }
     return is_known ? archive.adopt_own_change(written->identity) : Result<void>{};

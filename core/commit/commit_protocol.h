@@ -16,6 +16,7 @@
 //     journal (lane_journal.h), the fsync of step 5 is the commit point
 //  7. apply: clone or write every block, while readers read the journal; fdatasync the archive
 //  8. retire each journal; then unlock all archives, and remove the group record
+// A new index, or a new sync state, is made without a name in step 3, and gets its name at the end of step 7.
 // An edit (archive_edit.h) differs in these: step 2 locks the header byte exclusively, and waits for every
 // journal. Step 3 keeps readers out where bytes will be taken away, and reserves the space that step 7 needs.
 // A compaction (compaction.h) copies bytes to fillers then, and syncs them.
@@ -28,6 +29,7 @@
 // error's message says so. The other archives are finished.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,6 +65,7 @@ class CommitProtocol {
     ReservedSpace reserved;
     ReadersOut readers;
     std::optional<IndexReplacement> index{};
+    std::unique_ptr<File> prepared_index;
     Archive::Moves moves;        // while they are applied
     Archive::Moves moves_after;  // and from then on, until the caller ends them
     Error stopped;               // prepared in advance, for stop()

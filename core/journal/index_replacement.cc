@@ -1,8 +1,13 @@
 // Hashes, and replaces what has the old hash.
 #include "core/journal/index_replacement.h"
 
+#include <fmt/format.h>
+
+#include <utility>
+
 #include "core/base/xxh3.h"
 #include "core/journal/journal_access.h"
+#include "core/journal/journal_file.h"
 
 namespace stfs {
 namespace {
@@ -55,8 +60,27 @@ Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::pat
   return XXH3_64bits(text->data(), text->size());
 }
 
+Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesystem::path& archive_path,
+                                            const File& journal, const IndexReplacement& index) {
+  auto present = hash_of_index(storage, archive_path.parent_path() / index.name);
+  if (!present) return pass_on(std::move(present));
+  if (*present != index.old_hash) {
+    return fail(ErrorCode::ArchiveChanged, ESTALE,
+                fmt::format("{}: another program has changed it meanwhile", index.name));
+  }
+  auto text = new_index(journal, index);
+  if (!text) return pass_on(std::move(text));
+  auto made = create_journal_file(storage, archive_path);
+  if (!made) return pass_on(std::move(made));
+  auto written = made->file->reserve({0, text->size()});
+  if (written) written = made->file->write(std::as_bytes(std::span(*text)), 0);
+  if (!written) return pass_on(std::move(written));
+  return std::move(made->file);
+}
+
 Result<void> replace_index(Storage& storage, const std::filesystem::path& journal_path, const File& journal,
-                           const IndexReplacement& index, Durability durability) {
+                           const IndexReplacement& index, Durability durability,
+                           std::unique_ptr<File> prepared) {
   const std::filesystem::path path = journal_path.parent_path() / index.name;
   std::filesystem::path temporary = path.parent_path() / journal_path.filename();
   temporary += kNewIndexSuffix;
@@ -66,6 +90,8 @@ Result<void> replace_index(Storage& storage, const std::filesystem::path& journa
     auto removed = storage.remove(temporary);
     return !removed && removed.error().errno_value != ENOENT ? removed : Result<void>{};
   }
+  if (prepared && storage.replace_with(*prepared, path, temporary, durability)) return {};
+  prepared.reset();  // its disk space may be needed
   auto text = new_index(journal, index);
   if (!text) return pass_on(std::move(text));
   return storage.replace(path, temporary, std::as_bytes(std::span(*text)), durability);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 #include <optional>
 
 #include "core/base/error.h"
@@ -16,12 +17,22 @@ Result<bool> has_new_index(const File& journal, const IndexReplacement& index);
 /// The hash of the file at this path; 0 if there is none.
 Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::path& path);
 
+/// Checks that the index is the old one. Makes a file without a name that has the bytes of the new one: then
+/// replace_index() needs no disk space. Where each file has a name, that of a journal that is being staged:
+/// whoever recovers removes it when this process has died.
+/// @param archive_path  the archive beside which the journal lies.
+/// @return ArchiveChanged (ESTALE): it is another one. ENOSPC, EDQUOT: there is no room.
+Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesystem::path& archive_path,
+                                            const File& journal, const IndexReplacement& index);
+
 /// Replaces the index. May be repeated. An index that is neither the old one nor the new one is
 /// somebody else's, and stays.
 /// So does the index of an owner whose archives the journal's maker may not write (journal_access.h).
 /// @param journal_path  the journal's name, in the directory of the archive. A process that is killed in this
 ///                      call leaves a file named after it beside the index, which the next call removes.
+/// @param prepared  of prepare_index(), or null.
 Result<void> replace_index(Storage& storage, const std::filesystem::path& journal_path, const File& journal,
-                           const IndexReplacement& index, Durability durability);
+                           const IndexReplacement& index, Durability durability,
+                           std::unique_ptr<File> prepared = nullptr);
 
 }  // namespace stfs

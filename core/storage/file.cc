@@ -16,6 +16,7 @@
 
 #include "core/base/unique_fd.h"
 #include "core/base/xxh3.h"
+#include "core/storage/file_attributes.h"
 #include "core/storage/new_file.h"
 #include "core/storage/system_file.h"
 
@@ -111,6 +112,23 @@ class SystemStorage final : public Storage {
     const std::filesystem::path directory = path.parent_path();
     if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return {};
     return fail_system(errno, directory.string(), "make a file in it");
+  }
+
+  Result<void> replace_with(File& content, const std::filesystem::path& path,
+                            const std::filesystem::path& temporary, Durability durability) override {
+    auto copied = copy_file_attributes(path, content.descriptor());
+    if (!copied && copied.error().errno_value != ENOENT) return copied;
+    if (durability == Durability::Power) {
+      if (auto synced = content.sync(); !synced) return synced;
+    }
+    if (!content.has_staged_name()) ::unlink(temporary.c_str());
+    if (auto named = publish(content, temporary); !named) return named;
+    if (::rename(temporary.c_str(), path.c_str()) < 0) {
+      const int why = errno;
+      ::unlink(temporary.c_str());
+      return fail_system(why, path.string(), "rename");
+    }
+    return durability == Durability::Power ? sync_directory(path.parent_path()) : Result<void>{};
   }
 
   Result<void> sync_directory(const std::filesystem::path& directory) override {
@@ -232,6 +250,11 @@ Result<void> Storage::replace(const std::filesystem::path& path, const std::file
 
 Result<void> Storage::check_replaceable(const std::filesystem::path&) {
   return {};
+}
+
+Result<void> Storage::replace_with(File&, const std::filesystem::path& path, const std::filesystem::path&,
+                                   Durability) {
+  return fail_system(EOPNOTSUPP, path.string(), "replace");
 }
 
 std::uint32_t Storage::user() const {

@@ -177,6 +177,10 @@ class Storage {
   /// @param temporary  the new file's name until then, in the same directory. A file of that name is removed.
   virtual Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
                                std::span<const std::byte> content, Durability durability);
+  /// The same with a file of create_unnamed() that has the content: no disk space is needed. A file that
+  /// replaces none keeps its own mode. EOPNOTSUPP: this storage can't.
+  virtual Result<void> replace_with(File& content, const std::filesystem::path& path,
+                                    const std::filesystem::path& temporary, Durability durability);
   /// Fails as replace() would if the path's directory is missing or may not be written (ENOENT, EACCES,
   /// EROFS).
   virtual Result<void> check_replaceable(const std::filesystem::path& path);
