@@ -130,6 +130,24 @@ def archive_bytes(path):
     return {"header": json.loads(content[8:8 + length]), "data": content[8 + length:]}
 
 
+def tensors_of(directory, index=INDEX):
+    """The bytes of the tensors of a model: of its index, or of its only archive."""
+    directory = Path(directory)
+    if (directory / index).exists():
+        names = set(json.loads((directory / index).read_text())["weight_map"].values())
+    else:
+        names = [path.name for path in directory.glob("*.safetensors")]
+        assert len(names) == 1, names
+    tensors = {}
+    for name in names:
+        archive = archive_bytes(directory / name)
+        for tensor, entry in archive["header"].items():
+            if tensor != "__metadata__":
+                begin, end = entry["data_offsets"]
+                tensors[tensor] = archive["data"][begin:end]
+    return tensors
+
+
 class Trainer:
     """A model that changes like one in reinforcement learning, and what it has published: each state by version."""
 

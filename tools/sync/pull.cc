@@ -10,6 +10,7 @@
 
 #include "core/model/model.h"
 #include "tools/sync/seeding.h"
+#include "tools/sync/seeding_plan.h"
 #include "tools/target/target.h"
 
 namespace stfs::sync {
@@ -110,7 +111,7 @@ class Pull {
         return {};
       };
       if (options_.on_begin) options_.on_begin(seeded_bytes(version));
-      if (auto seeded = seed_model(version, state, on_bytes); !seeded) return seeded;
+      if (auto seeded = seed_model(model_, version, state, on_bytes); !seeded) return seeded;
     } else {
       auto model = open_model();
       if (!model) return pass_on(std::move(model));

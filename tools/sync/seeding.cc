@@ -1,94 +1,139 @@
-// Shards first, then other files, then the index.
+// Copies, then switches.
 #include "tools/sync/seeding.h"
 
-#include <fmt/format.h>
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <set>
+#include <map>
 #include <span>
+#include <sstream>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <utility>
 #include <vector>
 
+#include "core/journal/journal_format.h"
 #include "core/model/model_index.h"
 #include "core/storage/file.h"
 #include "core/storage/new_file.h"
+#include "tools/sync/file_switch.h"
+#include "tools/sync/seeding_plan.h"
 #include "tools/sync/version_name.h"
+#include "tools/text/json_document.h"
 
 namespace stfs::sync {
 namespace {
 
-constexpr std::string_view kArchiveSuffix = ".safetensors";
-constexpr std::string_view kSeedingMark = ".weight_sync/seeding";  // exists while files are copied
 constexpr std::uint64_t kCopiedBytes = 1 << 20;
 
-Result<void> copy_file(const std::filesystem::path& from, const std::filesystem::path& to,
-                       const std::function<Result<void>(std::uint64_t bytes)>& on_bytes) {
-  auto source = system_storage().open(from, Access::ReadOnly);
-  if (!source) return pass_on(std::move(source));
-  auto size_bytes = (*source)->size_bytes();
-  if (!size_bytes) return pass_on(std::move(size_bytes));
-  auto file = NewFile::create(to, true);
-  if (!file) return pass_on(std::move(file));
-  if (auto reserved = file->reserve(*size_bytes); !reserved) return reserved;
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kCopiedBytes, *size_bytes)));
-  for (std::uint64_t at = 0; at < *size_bytes; at += buffer.size()) {
-    const auto piece = std::span(buffer).first(
-        static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), *size_bytes - at)));
-    if (auto read = (*source)->read(piece, at); !read) return read;
-    if (auto appended = file->append(piece); !appended) return appended;
-    if (auto goes_on = on_bytes(piece.size()); !goes_on) return goes_on;
+using OnBytes = std::function<Result<void>(std::uint64_t bytes)>;
+
+class Seeding {
+ public:
+  Seeding(const PublishedVersion& version, SyncState& state, SeedingPlan plan, const OnBytes& on_bytes)
+      : version_(version),
+        state_(state),
+        directory_(state.model_directory()),
+        plan_(std::move(plan)),
+        on_bytes_(on_bytes) {}
+
+  Result<void> run() {
+    if (auto noted = note_switch(directory_, plan_.files); !noted) return noted;
+    if (auto made = make_files(); !made) {
+      static_cast<void>(undo_switch(directory_, plan_.files));  // else the next receiver does
+      return made;
+    }
+    if (auto taken = take_switch(directory_, plan_.files); !taken) return taken;
+    return state_.read();
   }
-  return file->finish();
-}
 
-Result<void> write_mark(const std::filesystem::path& path) {
-  auto file = NewFile::create(path, true);
-  return file ? file->finish() : pass_on(std::move(file));
-}
+ private:
+  Result<void> make_files() const {
+    const FileSwitch& files = plan_.files;
+    for (const auto& [theirs, ours] : plan_.archives) {
+      const std::string& as = plan_.has_index ? ours : files.step.from;
+      if (auto copied = copy_file(theirs, files.step.from, as, ours); !copied) return copied;
+    }
+    for (const FileSwitch::Move& move : files.after) {
+      if (auto copied = copy_file(move.to, move.from, move.from, move.to); !copied) return copied;
+    }
+    if (plan_.has_index) {
+      const auto text = index_text();
+      if (!text) return tl::unexpected(text.error());
+      if (auto written = write_text(*text, files.step.from, files.step.to); !written) return written;
+    }
+    return write_text(state_.text_with(version_.version(), {}), kNextSyncStateName,
+                      std::string(kSyncStateName));
+  }
 
-/// The names of the archives that the directory's index names; empty if there is none, or no sound one.
-std::set<std::string> archives_of_index(const std::filesystem::path& directory) {
-  const auto file = system_storage().open(directory / kVersionIndex, Access::ReadOnly);
-  if (!file) return {};
-  const auto size_bytes = (*file)->size_bytes();
-  if (!size_bytes || *size_bytes > kMaxModelIndexBytes) return {};
-  const auto text = read_text(**file, {0, *size_bytes});
-  if (!text) return {};
-  const auto index = parse_model_index(*text);
-  if (!index) return {};
-  const auto names = index->shards();
-  return {names.begin(), names.end()};
-}
+  /// Copies a file of the version and syncs it.
+  /// @param as    its name when it is whole.
+  /// @param over  the name that it gets at last; it takes the mode and attributes of a file of that name.
+  Result<void> copy_file(const std::string& name, const std::string& temporary, const std::string& as,
+                         const std::string& over) const {
+    auto source = system_storage().open(version_.directory() / name, Access::ReadOnly);
+    if (!source) return pass_on(std::move(source));
+    auto size_bytes = (*source)->size_bytes();
+    if (!size_bytes) return pass_on(std::move(size_bytes));
+    auto file = NewFile::create_as(directory_ / temporary, directory_ / over);
+    if (!file) return pass_on(std::move(file));
+    if (auto reserved = file->reserve(*size_bytes); !reserved) return reserved;
+    std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kCopiedBytes, *size_bytes)));
+    for (std::uint64_t at = 0; at < *size_bytes; at += buffer.size()) {
+      const auto piece = std::span(buffer).first(
+          static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), *size_bytes - at)));
+      if (auto read = (*source)->read(piece, at); !read) return read;
+      if (auto appended = file->append(piece); !appended) return appended;
+      if (auto goes_on = on_bytes_(piece.size()); !goes_on) return goes_on;
+    }
+    if (auto settled = file->settle(); !settled) return settled;
+    return file->finish_unsynced(directory_ / as);
+  }
 
-/// The regular files of a version, the index last. Hidden and temporary ones are not part of it.
-Result<std::vector<std::string>> files_of(const PublishedVersion& version) {
-  auto names = system_storage().list(version.directory(), "");
-  if (!names) return names;
-  std::erase_if(*names, [&](const std::string& name) {
-    std::error_code failed;
-    return name.starts_with('.') || name.ends_with(".tmp") ||
-           !std::filesystem::is_regular_file(version.directory() / name, failed);
-  });
-  const auto rank = [](const std::string& name) {
-    return name == kVersionIndex ? 2 : name.ends_with(kArchiveSuffix) ? 0 : 1;
-  };
-  std::ranges::sort(*names, [&](const std::string& a, const std::string& b) {
-    return std::pair(rank(a), std::string_view(a)) < std::pair(rank(b), std::string_view(b));
-  });
-  return names;
-}
+  Result<void> write_text(const std::string& text, const std::string& temporary,
+                          const std::string& over) const {
+    auto file = NewFile::create_as(directory_ / temporary, directory_ / over);
+    if (!file) return pass_on(std::move(file));
+    if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;
+    if (auto settled = file->settle(); !settled) return settled;
+    return file->finish_unsynced(directory_ / temporary);
+  }
+
+  /// The version's index, with the archives' new names.
+  [[nodiscard]] Result<std::string> index_text() const {
+    std::map<std::string_view, std::string> shard_of;
+    std::uint64_t total_bytes = 0;
+    for (const PublishedTensor& tensor : version_.tensors()) {
+      const std::string name = version_.shards()[tensor.shard].path.filename();
+      shard_of.emplace(tensor.name, plan_.archives.at(name));
+      total_bytes += tensor.file_range.size_bytes;
+    }
+    if (!version_.has_index()) {
+      tools::Json document;
+      document["metadata"] = {{"total_size", total_bytes}};
+      tools::Json& names = document["weight_map"] = tools::Json::object();
+      for (auto& [tensor, name] : shard_of) names[std::string(tensor)] = std::move(name);
+      std::ostringstream text;
+      tools::write_json(document, text);
+      return std::move(text).str();
+    }
+    auto file = system_storage().open(version_.directory() / kVersionIndex, Access::ReadOnly);
+    if (!file) return pass_on(std::move(file));
+    const auto size_bytes = (*file)->size_bytes();
+    if (!size_bytes) return tl::unexpected(size_bytes.error());
+    auto text = read_text(**file, {0, *size_bytes});
+    const bool is_same =
+        std::ranges::all_of(plan_.archives, [](const auto& entry) { return entry.first == entry.second; });
+    return !text || is_same ? text : rewrite_model_index(*text, shard_of, total_bytes);
+  }
+
+  const PublishedVersion& version_;
+  SyncState& state_;
+  const std::filesystem::path directory_;
+  const SeedingPlan plan_;
+  const OnBytes& on_bytes_;
+};
 
 }  // namespace
-
-bool has_model(const std::filesystem::path& directory) {
-  const auto names = system_storage().list(directory, "");
-  return names && std::ranges::any_of(*names, [](const std::string& name) {
-           return name.ends_with(kArchiveSuffix) && name != kArchiveSuffix;
-         });
-}
 
 std::uint64_t seeded_bytes(const PublishedVersion& version) {
   std::uint64_t total = 0;
@@ -102,46 +147,11 @@ std::uint64_t seeded_bytes(const PublishedVersion& version) {
   return total;
 }
 
-Result<void> seed_model(const PublishedVersion& version, SyncState& state,
+Result<void> seed_model(const std::filesystem::path& model, const PublishedVersion& version, SyncState& state,
                         const std::function<Result<void>(std::uint64_t bytes)>& on_bytes) {
-  const std::filesystem::path directory = state.model_directory();
-  auto files = files_of(version);
-  if (!files) return pass_on(std::move(files));
-  const std::set<std::string> before = archives_of_index(directory);
-  const std::filesystem::path mark = directory / kSeedingMark;
-  std::error_code unknown;
-  const bool goes_on = std::filesystem::exists(mark, unknown);  // an earlier seeding has left its files
-  for (const std::string& name : *files) {
-    std::error_code failed;
-    const bool is_shared = before.contains(name) && std::filesystem::exists(directory / name, failed);
-    if (goes_on || !is_shared) continue;
-    return fail(
-        ErrorCode::InvalidArgument, EEXIST,
-        fmt::format("{}: version {} has other tensors than the model, and an archive of the same name: "
-                    "readers would see half of each; pull it into a new directory",
-                    (directory / name).string(), version.version().text));
-  }
-  if (auto marked = write_mark(mark); !marked) return marked;
-  if (auto removed = state.remove(); !removed) return removed;
-  for (const std::string& name : *files) {
-    if (auto copied = copy_file(version.directory() / name, directory / name, on_bytes); !copied)
-      return copied;
-  }
-  std::set<std::string> unused = before;
-  if (!version.has_index()) {
-    // The index of the model before would still name the old archives.
-    std::error_code failed;
-    std::filesystem::remove(directory / kVersionIndex, failed);
-    if (failed) return fail_system(failed.value(), (directory / kVersionIndex).string(), "remove");
-  }
-  for (const std::string& name : *files) unused.erase(name);
-  for (const std::string& name : unused) {
-    auto removed = system_storage().remove(directory / name);
-    if (!removed && removed.error().errno_value != ENOENT) return removed;
-  }
-  if (auto synced = system_storage().sync_directory(directory); !synced) return synced;
-  if (auto unmarked = system_storage().remove(mark); !unmarked) return unmarked;
-  return state.write(version.version());
+  auto plan = plan_seeding(model, version, state);
+  if (!plan) return pass_on(std::move(plan));
+  return Seeding(version, state, std::move(*plan), on_bytes).run();
 }
 
 }  // namespace stfs::sync

@@ -1,4 +1,5 @@
-// Gives a directory the files of a full version: on a host that has no model yet, or that has another one.
+// Gives a model the files of a full version: on a host that has none yet, or that has a model with other
+// tensors.
 #pragma once
 
 #include <cstdint>
@@ -11,20 +12,22 @@
 
 namespace stfs::sync {
 
-/// Whether the directory holds any archive.
-bool has_model(const std::filesystem::path& directory);
-
 /// The bytes that seed_model() copies, as far as they are known.
 std::uint64_t seeded_bytes(const PublishedVersion& version);
 
-/// Copies all files of the version into the state's directory, each whole or not at all, and the index last.
-/// Then removes the archives that only the index before names. Foreign files stay.
-/// Removes state.json first and writes it last: a host that is killed or loses power meanwhile seeds again.
+/// Replaces the model, if there is one, by the version: all files of the version are copied beside it, then
+/// one rename makes them the model (file_switch.h). Then the archives of the model before go. Foreign files
+/// stay, and so do those of other models in the directory. A new archive gets the version's name for it; if a
+/// file of that name is there, a name with the version's number in it. Until the end the disk has both
+/// models.
+/// @param model  as the user named it; its archive, index or directory. Its directory is that of the state.
+/// @param state  locked and read.
 /// @param on_bytes  called with the bytes copied since the last call; an error ends the copy.
-/// @return EEXIST (InvalidArgument): an archive of the present model has the name of one that the version
-/// has,
-///   and another content would be seen half: pull into a new directory. The errors of the stores.
-Result<void> seed_model(const PublishedVersion& version, SyncState& state,
+/// @return EISDIR (InvalidArgument): the model is named by its only archive, and the version has several.
+/// EROFS: it
+///   has deltas on top. The errors of the stores. After a failure the model and its state are unchanged,
+///   unless the message says that it has the new version.
+Result<void> seed_model(const std::filesystem::path& model, const PublishedVersion& version, SyncState& state,
                         const std::function<Result<void>(std::uint64_t bytes)>& on_bytes);
 
 }  // namespace stfs::sync

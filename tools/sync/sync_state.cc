@@ -15,6 +15,7 @@
 #include "core/journal/journal_format.h"
 #include "core/storage/file.h"
 #include "core/storage/new_file.h"
+#include "tools/sync/file_switch.h"
 #include "tools/text/json_document.h"
 
 namespace stfs::sync {
@@ -32,13 +33,22 @@ std::filesystem::path state_path(const std::filesystem::path& directory) {
 }
 
 /// Empty if there is no file.
-Result<std::string> read_state_text(const std::filesystem::path& path) {
+Result<std::string> read_text_at(const std::filesystem::path& path) {
   auto file = system_storage().open(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::string();
   if (!file) return pass_on(std::move(file));
   auto size_bytes = (*file)->size_bytes();
   if (!size_bytes) return pass_on(std::move(size_bytes));
   return read_text(**file, {0, std::min(*size_bytes, kMostStateBytes + 1)});
+}
+
+/// Empty if no version was ever applied.
+Result<std::string> read_state_text(const std::filesystem::path& directory) {
+  const std::filesystem::path path = present_sync_state(directory);
+  auto text = read_text_at(path);
+  // It may have got its own name meanwhile.
+  const bool is_moved = text && text->empty() && path != state_path(directory);
+  return is_moved ? read_text_at(state_path(directory)) : text;
 }
 
 tl::unexpected<Error> damaged_state(const std::filesystem::path& path, std::string_view what) {
@@ -64,13 +74,13 @@ Result<std::optional<VersionNumber>> version_in(const std::string& text, const s
 
 Result<std::optional<VersionNumber>> read_sync_state(const std::filesystem::path& directory) {
   const std::filesystem::path path = state_path(directory);
-  auto text = read_state_text(path);
+  auto text = read_state_text(directory);
   if (!text) return pass_on(std::move(text));
   return version_in(*text, path);
 }
 
 std::optional<SyncChanges> read_sync_changes(const std::filesystem::path& directory) {
-  const auto text = read_state_text(state_path(directory));
+  const auto text = read_state_text(directory);
   if (!text || text->empty()) return std::nullopt;
   const tools::Json document = tools::parse_json(*text);
   if (!document.is_object() || !document.contains(kSince) || !document.contains(kChanged))
@@ -123,6 +133,7 @@ Result<SyncState> SyncState::lock(const std::filesystem::path& directory,
     }
     std::this_thread::sleep_for(kPause);
   }
+  if (auto recovered = recover_switch(directory); !recovered) return pass_on(std::move(recovered));
   return state;
 }
 
@@ -132,7 +143,7 @@ SyncState SyncState::without_lock(const std::filesystem::path& directory) {
 
 Result<void> SyncState::read() {
   const std::filesystem::path path = state_path(directory_.parent_path());
-  auto text = read_state_text(path);
+  auto text = read_state_text(directory_.parent_path());
   if (!text) return pass_on(std::move(text));
   auto version = version_in(*text, path);
   if (!version) return pass_on(std::move(version));
@@ -156,18 +167,11 @@ std::string SyncState::text_with(const VersionNumber& version,
   return tools::json_line(document) + "\n";
 }
 
-Result<void> SyncState::remove() {
-  Storage& storage = system_storage();
-  auto removed = storage.remove(state_path(directory_.parent_path()));
-  if (!removed && removed.error().errno_value != ENOENT) return removed;
-  text_.clear();
-  version_.reset();
-  return storage.sync_directory(directory_);
-}
-
 Result<void> SyncState::write(const VersionNumber& version, Durability durability) {
   const std::string text = text_with(version, {});
-  auto file = NewFile::create(state_path(directory_.parent_path()), true);
+  const std::filesystem::path path = state_path(directory_.parent_path());
+  // A killed process leaves it to the next one that writes.
+  auto file = NewFile::create_as(path.native() + ".tmp", path);
   if (!file) return pass_on(std::move(file));
   if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;
   if (auto finished = file->finish(durability); !finished) return finished;

@@ -50,7 +50,8 @@ bool is_sync_locked(const std::filesystem::path& directory);
 /// finish may hold the state, and opening the model finishes it.
 class SyncState {
  public:
-  /// Makes the directory and the lock file if they do not exist, and takes the lock (flock).
+  /// Makes the directory and the lock file if they do not exist, and takes the lock (flock). Finishes or
+  /// undoes a full version that a killed receiver has left (file_switch.h).
   /// @param directory  the model's.
   /// @param patience   how long to wait for another receiver. Busy (EBUSY): it has not ended by then.
   static Result<SyncState> lock(const std::filesystem::path& directory, std::chrono::milliseconds patience);
@@ -71,8 +72,6 @@ class SyncState {
   /// @param durability  Process: nothing is synced. A loss of power can leave an empty file, which counts as
   ///                    none, or a state whose version the tensors lack: nor were they synced.
   Result<void> write(const VersionNumber& version, Durability durability = Durability::Power);
-  /// Removes state.json, durably: the model's version is not known from now on.
-  Result<void> remove();
 
  private:
   explicit SyncState(std::filesystem::path directory) : directory_(std::move(directory)) {}

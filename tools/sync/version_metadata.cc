@@ -70,10 +70,9 @@ Result<std::string_view> due(const Texts& texts, Member member) {
   return damaged("metadata has delta_encoding, but no {}", kNames[member]);
 }
 
-Result<void> check_order(const VersionMetadata& metadata) {
-  if (metadata.base_version->number < metadata.version->number) return {};
-  return damaged("metadata.base_version is {}, expected a version before {}", metadata.base_version->text,
-                 metadata.version->text);
+Result<void> check_order(const VersionNumber& base, const VersionNumber& version) {
+  if (base.number < version.number) return {};
+  return damaged("metadata.base_version is {}, expected a version before {}", base.text, version.text);
 }
 
 /// Whether a text is the beginning of a string, an escape or a word, and ends there.
@@ -117,8 +116,10 @@ Result<VersionMetadata> parse_version_metadata(std::string_view json) {
   }
   auto base_version = read_version(*texts, kBaseVersion);
   if (!base_version) return pass_on(std::move(base_version));
+  // Both are there: due() has looked.
+  if (auto ok = check_order(base_version->value(), metadata.version.value()); !ok)
+    return pass_on(std::move(ok));
   metadata.base_version = std::move(*base_version);
-  if (auto ok = check_order(metadata); !ok) return pass_on(std::move(ok));
   const auto encoding = parse_diff_encoding(*(*texts)[kEncoding]);
   if (!encoding) return tl::unexpected(Error(encoding.error()).within("metadata.delta_encoding"));
   metadata.encoding = *encoding;

@@ -1,0 +1,160 @@
+// The model before is what its index names, or its only archive.
+#include "tools/sync/seeding_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "core/model/model_directory.h"
+#include "core/model/model_index.h"
+#include "core/storage/file.h"
+#include "tools/sync/version_name.h"
+#include "tools/target/target.h"
+
+namespace stfs::sync {
+namespace {
+
+/// Nobody takes a file of such a name for an archive.
+std::string temporary_name(std::size_t number) {
+  return fmt::format(".stfs-seed-{}.tmp", number);
+}
+
+/// The names of the archives that an index names; empty if it is not sound.
+std::set<std::string> archives_of(const std::filesystem::path& path) {
+  const auto file = system_storage().open(path, Access::ReadOnly);
+  if (!file) return {};
+  const auto size_bytes = (*file)->size_bytes();
+  if (!size_bytes || *size_bytes > kMaxModelIndexBytes) return {};
+  const auto text = read_text(**file, {0, *size_bytes});
+  if (!text) return {};
+  const auto index = parse_model_index(*text);
+  if (!index) return {};
+  return {index->shards().begin(), index->shards().end()};
+}
+
+/// A name for a new archive that no file in the directory has.
+std::string free_name(const std::filesystem::path& directory, const std::string& name,
+                      const std::string& version) {
+  if (!is_taken_name(directory / name)) return name;
+  const std::string stem = name.substr(0, name.size() - kArchiveSuffix.size());
+  std::string other = fmt::format("{}.v{}{}", stem, version, kArchiveSuffix);
+  for (int number = 2; is_taken_name(directory / other); ++number)
+    other = fmt::format("{}.v{}-{}{}", stem, version, number, kArchiveSuffix);
+  return other;
+}
+
+/// The model that is there.
+struct Present {
+  std::string index{kVersionIndex};      // the name that its index has, or would have
+  std::set<std::string> archives;        // that belong to it alone
+  std::optional<std::string> archive{};  // the model is this archive, without an index
+};
+
+Result<Present> look_at(const std::filesystem::path& model, const PublishedVersion& version,
+                        const SyncState& state) {
+  Present present;
+  const auto located = tools::locate_target(model, tools::Use::Change);
+  if (!located) return present;
+  if (!located->deltas.empty()) {
+    return fail(
+        ErrorCode::ReadOnly, EROFS,
+        model.string() + ": has deltas on top: a weight sync changes the model itself, so name the base");
+  }
+  const std::string name = located->archive.filename();
+  if (name.ends_with(kModelIndexSuffix)) {
+    present.index = name;
+    present.archives = archives_of(located->archive);
+    return present;
+  }
+  std::error_code unknown;
+  const bool is_named = located->is_mounted || !std::filesystem::is_directory(model, unknown);
+  if (is_named && (version.has_index() || version.shards().size() > 1)) {
+    return fail(
+        ErrorCode::InvalidArgument, EISDIR,
+        fmt::format("{}: is one archive, and version {} has an index: name the directory, or pull into a new "
+                    "one",
+                    model.string(), version.version().text));
+  }
+  // Any other archive that lies in the directory is somebody else's.
+  if (is_named || state.version() || name == version.shards().front().path.filename()) {
+    present.archive = name;
+    present.archives.insert(name);
+  }
+  return present;
+}
+
+/// Archives that other indexes in the directory name stay.
+void spare_others(const std::filesystem::path& directory, const std::string& index,
+                  std::set<std::string>& archives) {
+  const auto listed = list_model_directory(directory);
+  if (!listed) return archives.clear();
+  for (const std::string& other : listed->indexes) {
+    if (other == index) continue;
+    for (const std::string& name : archives_of(directory / other)) archives.erase(name);
+  }
+}
+
+}  // namespace
+
+bool has_model(const std::filesystem::path& directory) {
+  const auto listed = list_model_directory(directory);
+  return listed && !listed->archives.empty();
+}
+
+Result<std::vector<std::string>> files_of(const PublishedVersion& version) {
+  auto names = system_storage().list(version.directory(), "");
+  if (!names) return names;
+  std::erase_if(*names, [&](const std::string& name) {
+    std::error_code failed;
+    return name.starts_with('.') || name.ends_with(".tmp") ||
+           !std::filesystem::is_regular_file(version.directory() / name, failed);
+  });
+  const auto rank = [](const std::string& name) {
+    return name == kVersionIndex ? 2 : name.ends_with(kArchiveSuffix) ? 0 : 1;
+  };
+  std::ranges::sort(*names, [&](const std::string& a, const std::string& b) {
+    return std::pair(rank(a), std::string_view(a)) < std::pair(rank(b), std::string_view(b));
+  });
+  return names;
+}
+
+Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const PublishedVersion& version,
+                                 const SyncState& state) {
+  const std::filesystem::path directory = state.model_directory();
+  const auto files = files_of(version);
+  if (!files) return tl::unexpected(files.error());
+  auto present = look_at(model, version, state);
+  if (!present) return pass_on(std::move(present));
+  SeedingPlan plan;
+  const bool is_one = version.shards().size() == 1 && !version.has_index();
+  plan.has_index = !is_one || (!present->archive && has_model(directory));
+  if (plan.has_index) {
+    plan.files.step = {temporary_name(0), present->index};
+    for (const Shard& shard : version.shards()) {
+      const std::string name = shard.path.filename();
+      const std::string& given =
+          plan.archives.emplace(name, free_name(directory, name, version.version().text)).first->second;
+      plan.files.archives.push_back(given);
+    }
+  } else {
+    const std::string name = version.shards().front().path.filename();
+    plan.files.step = {temporary_name(0), present->archive.value_or(name)};
+    plan.archives.emplace(name, plan.files.step.to);
+  }
+  spare_others(directory, present->index, present->archives);
+  present->archives.erase(plan.files.step.to);
+  for (const std::string& name : *files) {
+    if (name == kVersionIndex || plan.archives.contains(name)) continue;
+    plan.files.after.push_back({temporary_name(plan.files.after.size() + 1), name});
+    present->archives.erase(name);
+  }
+  plan.files.removed.assign(present->archives.begin(), present->archives.end());
+  return plan;
+}
+
+}  // namespace stfs::sync

@@ -1,0 +1,36 @@
+// Which names the files of a full version get in a model's directory, and which files they replace.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "core/base/error.h"
+#include "tools/sync/file_switch.h"
+#include "tools/sync/published_version.h"
+#include "tools/sync/sync_state.h"
+
+namespace stfs::sync {
+
+struct SeedingPlan {
+  FileSwitch files;
+  /// The archives' names in the version, and those that they get: names that nobody has yet, but for an
+  /// archive that is the model alone (files.step.to).
+  std::map<std::string, std::string> archives;
+  /// Whether the step replaces an index, or makes one. Else the version's only archive is the model.
+  bool has_index = true;
+};
+
+/// Whether the directory holds any archive.
+bool has_model(const std::filesystem::path& directory);
+
+/// The regular files of a version, its archives first and its index last. Hidden and temporary ones are not
+/// part of it.
+Result<std::vector<std::string>> files_of(const PublishedVersion& version);
+
+/// Plans what seed_model() does, and fails as it does.
+Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const PublishedVersion& version,
+                                 const SyncState& state);
+
+}  // namespace stfs::sync
