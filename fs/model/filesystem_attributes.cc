@@ -25,7 +25,8 @@ constexpr std::array<std::string_view, 2> kViewKeys = {"view", "file"};
 constexpr std::array<std::string_view, 4> kNewKeys = {"name", "dtype", "shape", "view"};  // in a transaction
 constexpr std::string_view kDeletedKey = "deleted";  // of a transaction: a JSON list of names
 constexpr std::array<std::string_view, 2> kModelViewKeys = {"archive", "view"};
-constexpr std::array<std::string_view, 3> kRootKeys = {"archive", "tensors", "parameters"};
+constexpr std::array<std::string_view, 5> kRootKeys = {"archive", "tensors", "parameters", "generation",
+                                                       "first_generation"};
 constexpr std::string_view kDeltaKeyOfModel = "delta";  // on the root and on views of the model, with a delta
 
 tl::unexpected<Error> no_attribute() {
@@ -171,6 +172,8 @@ Result<std::string> Filesystem::root_attribute(std::string_view key) const {
   if (key == kDeltaKeyOfModel) return delta_attribute();
   if (key == "tensors") return fmt::format("{}", model_->tensors().size());
   if (key == "parameters") return fmt::format("{}", model_->tensors().parameters());
+  if (key == "generation") return fmt::format("{}", states_.newest_generation());
+  if (key == "first_generation") return fmt::format("{}", states_.first_generation());
   if (!key.starts_with(kMetadataPrefix)) return no_attribute();
   if (auto readable = check_metadata_readable(); !readable) return pass_on(std::move(readable));
   key.remove_prefix(kMetadataPrefix.size());

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "core/base/wall_clock.h"
+
 namespace stfs {
 namespace {
 
@@ -28,6 +30,9 @@ TensorStates::TensorStates(const Versioned<Model>& model, std::uint64_t least_ge
     of_shards_[shard] = {.generation = std::max(least_generation, static_cast<std::uint64_t>(mtime_ns)),
                          .mtime = timespec_of(mtime_ns)};
   }
+  first_ = std::max(least_generation, static_cast<std::uint64_t>(wall_clock_ns(Clock::Coarse)));
+  for (const State& shard : of_shards_) first_ = std::max(first_, shard.generation);
+  newest_ = first_;
 }
 
 TensorStates::State TensorStates::of(TensorId tensor) const {
@@ -38,10 +43,11 @@ TensorStates::State TensorStates::of(TensorId tensor) const {
 
 std::uint64_t TensorStates::newest_generation() const {
   const std::scoped_lock lock(mutex_);
-  std::uint64_t newest = 0;
-  for (const State& shard : of_shards_) newest = std::max(newest, shard.generation);
-  for (const auto& [tensor, state] : of_tensors_) newest = std::max(newest, state.generation);
-  return newest;
+  return newest_;
+}
+
+std::uint64_t TensorStates::next_generation(std::int64_t mtime_ns) {
+  return newest_ = std::max(newest_ + 1, static_cast<std::uint64_t>(mtime_ns));
 }
 
 TensorStates::State& TensorStates::changed(TensorId tensor) {
@@ -52,20 +58,16 @@ void TensorStates::note_commit(TensorId tensor, std::int64_t mtime_ns,
                                const std::optional<struct timespec>& kept) {
   const std::scoped_lock lock(mutex_);
   State& state = changed(tensor);
-  state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));
+  state.generation = next_generation(mtime_ns);
   state.mtime = kept.value_or(timespec_of(mtime_ns));
 }
 
 void TensorStates::note_foreign_change(std::uint32_t shard, std::int64_t mtime_ns) {
   const std::scoped_lock lock(mutex_);
-  std::uint64_t newest = of_shards_[shard].generation;
   std::erase_if(of_tensors_, [&](const auto& changed) {
-    if (model_->has(changed.first) && model_->place(changed.first).shard != shard) return false;
-    newest = std::max(newest, changed.second.generation);
-    return true;
+    return !model_->has(changed.first) || model_->place(changed.first).shard == shard;
   });
-  of_shards_[shard] = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),
-                       .mtime = timespec_of(mtime_ns)};
+  of_shards_[shard] = {.generation = next_generation(mtime_ns), .mtime = timespec_of(mtime_ns)};
 }
 
 void TensorStates::set_mtime(TensorId tensor, struct timespec mtime) {

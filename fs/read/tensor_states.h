@@ -22,7 +22,9 @@ std::int64_t ns_of(struct timespec time);
 class TensorStates {
  public:
   struct State {
-    std::uint64_t generation = 0;  // grows with each change of the tensor's bytes, also from mount to mount
+    /// Grows with each change of the tensor's bytes, also from mount to mount. After each change it is larger
+    /// than any that another tensor had before.
+    std::uint64_t generation = 0;
     struct timespec mtime {};
   };
 
@@ -31,8 +33,11 @@ class TensorStates {
   TensorStates(const Versioned<Model>& model, std::uint64_t least_generation);
 
   [[nodiscard]] State of(TensorId tensor) const;
-  /// The newest of all tensors.
+  /// At least the newest of all tensors: each later change leads to a larger one.
   [[nodiscard]] std::uint64_t newest_generation() const;
+  /// What newest_generation() was at first. Other objects have told the smaller ones: whether a tensor has
+  /// changed since one of them is not known.
+  [[nodiscard]] std::uint64_t first_generation() const { return first_; }
 
   /// Notes a commit to the tensor.
   /// @param kept  the time to show in place of the archive's.
@@ -43,9 +48,13 @@ class TensorStates {
 
  private:
   [[nodiscard]] State& changed(TensorId tensor);
+  /// The generation of a change that was made at that time.
+  [[nodiscard]] std::uint64_t next_generation(std::int64_t mtime_ns);
 
   const Versioned<Model>& model_;
-  mutable std::mutex mutex_;      // guards what follows
+  std::uint64_t first_ = 0;
+  mutable std::mutex mutex_;  // guards what follows
+  std::uint64_t newest_ = 0;
   std::vector<State> of_shards_;  // of all tensors that no commit has changed
   std::unordered_map<TensorId, State> of_tensors_;
 };

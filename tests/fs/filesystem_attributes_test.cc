@@ -103,7 +103,7 @@ TEST_CASE("what is listed can be asked for, and the checksum is not listed", "[f
   const auto of_tensor = mount->list_extended_attributes(tensor);
   for (const std::string& name : of_tensor.value()) listed.insert(name.substr(17));
   CHECK(listed == std::set<std::string>{"name", "dtype", "shape", "archive", "offset", "generation"});
-  CHECK(mount->list_extended_attributes(kRootIno)->size() == 3 + 1);
+  CHECK(mount->list_extended_attributes(kRootIno)->size() == 5 + 1);
   CHECK(mount->list_extended_attributes(directory)->empty());
 }
 
@@ -163,6 +163,28 @@ TEST_CASE_METHOD(Mounted, "the generation grows with every committed change, of 
   REQUIRE(mount.read("first"));
   CHECK(mount.generation("first") == newest);
   CHECK(mount.generation("second") == second);
+}
+
+TEST_CASE_METHOD(Mounted, "a change leads to a larger generation than any tensor had before",
+                 "[fs][filesystem][attributes]") {
+  const auto of_root = [&](const char* key) {
+    return std::stoull(mount->extended_attribute(kRootIno, std::string("user.safetensors.") + key).value());
+  };
+  const std::uint64_t first = of_root("first_generation");
+  CHECK(of_root("generation") == first);
+  CHECK(mount.generation("first") <= first);
+  for (int round = 0; round < 20; ++round) {
+    const std::uint64_t before = of_root("generation");
+    const char* name = round % 2 == 0 ? "first" : "second";
+    commit(mount, name, std::string(mount.read(name)->size(), static_cast<char>('a' + round)));
+    CHECK(mount.generation(name) > before);
+    CHECK(of_root("generation") == mount.generation(name));
+  }
+  mount.overwrite(mount.offset_of("first"), "foreign");
+  const std::uint64_t before = of_root("generation");
+  REQUIRE(mount.notices_change());
+  CHECK(mount.generation("second") > before);
+  CHECK(of_root("first_generation") == first);
 }
 
 TEST_CASE("generations go on growing over a foreign change and over a new mount",

@@ -59,7 +59,7 @@ def test_root_attributes_describe_the_archive(mount, archive):
     assert mount.attribute(None, "metadata.format") == "pt"
     assert mount.attribute(None, "metadata.title") == "a sample"
     assert set(os.listxattr(mount.path)) == {PREFIX + name for name in (
-        "tensors", "parameters", "archive", "metadata.format", "metadata.title")}
+        "tensors", "parameters", "archive", "generation", "first_generation", "metadata.format", "metadata.title")}
 
 
 def _product(shape):
