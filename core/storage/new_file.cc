@@ -209,6 +209,18 @@ Result<void> NewFile::overwrite(std::uint64_t offset, std::span<const std::byte>
   return ok;
 }
 
+Result<void> NewFile::cut(std::uint64_t size_bytes) {
+  if (!file_) return fail_system(EBADF, path_.native(), "cut a file that is closed");
+  if (size_bytes > appended_bytes_) return fail_system(EINVAL, path_.native(), "cut behind the end");
+  auto ok = write_gathered();
+  const auto end = static_cast<off_t>(size_bytes);
+  if (ok && (::ftruncate(file_.get(), end) != 0 || ::lseek(file_.get(), end, SEEK_SET) < 0))
+    ok = fail_system(errno, path_.native(), "cut");
+  if (!ok) discard();
+  appended_bytes_ = size_bytes;
+  return ok;
+}
+
 Result<void> NewFile::write(std::span<const std::byte> bytes) {
   if (gathered_.size() + bytes.size() > kGatheredBytes) {
     if (auto ok = write_gathered(); !ok) return ok;

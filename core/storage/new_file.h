@@ -52,6 +52,9 @@ class NewFile {
   /// Replaces bytes that were appended before, from `offset` on: for a header that is known last.
   Result<void> overwrite(std::uint64_t offset, std::span<const std::byte> bytes);
 
+  /// Takes back what was appended behind the first bytes.
+  Result<void> cut(std::uint64_t size_bytes);
+
   /// Gives the file the mode, owner and attributes of the file that it replaces, syncs it and closes it: only
   /// its name is missing. For a caller that writes many files and names them together.
   Result<void> settle();

@@ -11,7 +11,7 @@ _stfs_verb() {
     cat) options="--force --help" kinds=(file tensor...) ;;
     slice) options="--output --npy --raw --force --json --help" kinds=(file tensor) ;;
     verify) options="--record --against --finite --threads --json --help" kinds=(file tensor...) ;;
-    diff) options="--brief --threads --out --force --encoding --version --base --checksum --json --help" kinds=(file file tensor...) ;;
+    diff) options="--brief --threads --out --force --encoding --version --base --checksum --since --json --help" kinds=(file file tensor...) ;;
     put) options="--from-tensor --raw --create --dtype --shape --dry-run --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
     apply) options="--dry-run --durability --nolock --wait --threads --json --help" kinds=(file file) ;;
     pull) options="--to --follow --interval --exec --threads --durability --nolock --wait --json --help" kinds=(file file) ;;
@@ -44,6 +44,7 @@ _stfs_value() {
     diff:--version) words="" ;;
     diff:--base) words="" ;;
     diff:--checksum) words="xxh3-128 adler32 blake3" ;;
+    diff:--since) words="" ;;
     put:--from-tensor) words="" ;;
     put:--dtype) words="" ;;
     put:--shape) words="" ;;

@@ -25,7 +25,7 @@ end
 
 # BEGIN generated: verbs
 set -g __stfs_verbs ls info cat slice verify diff put apply pull rm mv set commit compact repack recover upload devices serve sample
-set -g __stfs_valued --sort -o --output --record --against --threads --out --encoding --version --base --checksum --from-tensor --dtype --shape --durability --wait --to --interval --exec --metadata --unset --into --delta --keep --drop --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
+set -g __stfs_valued --sort -o --output --record --against --threads --out --encoding --version --base --checksum --since --from-tensor --dtype --shape --durability --wait --to --interval --exec --metadata --unset --into --delta --keep --drop --order --align --slack --shard-size -d --device --select --socket --status --layers --hidden --size --seed
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a ls -d 'List the tensors of an archive or a sharded model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a info -d 'Show totals by dtype, metadata, header and alignment of a model'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a cat -d 'Write the bytes of tensors to standard output'
@@ -82,6 +82,7 @@ complete -c stfs -n "__fish_seen_subcommand_from diff" -l encoding -x -a "xor ov
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l version -x -d 'With --encoding: the number of the version'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l base -x -d 'With --encoding: the number of the version that A is'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l checksum -x -a "xxh3-128 adler32 blake3" -d 'With --encoding: the checksums of B'\''s tensors'
+complete -c stfs -n "__fish_seen_subcommand_from diff" -l since -x -d 'With --encoding, and a mount as B: read only what has changed since GENERATION of the mount'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l json -d 'Print differences and problems as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from put; and __stfs_target >/dev/null" -a "(__stfs_tensors)"

@@ -43,6 +43,22 @@ TEST_CASE("space that was reserved and not needed is no part of the file", "[cor
   CHECK(test::content_of(directory / "file") == "abc");
 }
 
+TEST_CASE("what was appended to a new file can be taken back", "[core][new_file]") {
+  const test::TemporaryDirectory directory;
+  auto file = NewFile::create(directory / "file", false);
+  REQUIRE(file);
+  const std::string large(600'000, 'x');  // more than is gathered
+  REQUIRE(file->append(bytes_of("abc")));
+  REQUIRE(file->append(bytes_of(large)));
+  REQUIRE(file->cut(2));
+  REQUIRE(file->append(bytes_of(large)));
+  REQUIRE(file->cut(2 + 5));
+  REQUIRE(file->append(bytes_of("end")));
+  REQUIRE(file->cut(2 + 5 + 3));
+  REQUIRE(file->finish());
+  CHECK(test::content_of(directory / "file") == "abxxxxxend");
+}
+
 TEST_CASE("a new file that is given up leaves nothing", "[core][new_file]") {
   const test::TemporaryDirectory directory;
   const std::string path = directory.write("file", "old");

@@ -50,6 +50,18 @@ const char* publishes_and_pulls(const char* path) {
   publish.version = 2;
   publish.checksum = "md5";
   EXPECT(stfs_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EINVAL);
+  /* Only mounts have generations. */
+  uint64_t generation = 5;
+  publish.checksum = NULL;
+  publish.has_since = 1;
+  publish.since = 3;
+  EXPECT(stfs_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EINVAL);
+  publish.has_since = 0;
+  publish.version = 7;
+  publish.generation = &generation;
+  char elsewhere[4200];
+  snprintf(elsewhere, sizeof elsewhere, "%s.elsewhere", path);
+  EXPECT(stfs_publish(before, after, elsewhere, &publish, &error) == 0 && generation == 0);
   stfs_close(after);
 
   seen what = {.result = 1};

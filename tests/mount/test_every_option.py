@@ -43,6 +43,8 @@ COMMANDS = [
     ("diff --out new.safetensors --force m.safetensors d.safetensors", r"wrote new\.safetensors: 0 tensors, 0 B\n$"),
     ("diff --encoding overwrite --version 42 --base 7 --checksum adler32 --out published m.safetensors d.safetensors",
      r"^published published/weight_v000042: 0 of 2 tensors changed, 0 B of 96 B\n$"),
+    ("diff --since 0 --encoding xor --version 43 --out published m.safetensors mnt",
+     r"^published published/weight_v000043: 0 of 2 tensors changed, 0 B of 96 B\ngeneration \d+\n$"),
     ("put m.safetensors w raw", r"^changed w: F32 \[3,4\], 48 B"),
     ("put --raw --durability process m.safetensors w raw.npy", r"^changed w"),
     ("put --from-tensor b --wait 5 m.safetensors w d.safetensors", r"^changed w"),
@@ -167,13 +169,17 @@ def check(directory, words, pattern):
 
 
 @pytest.mark.parametrize("command, pattern", COMMANDS, ids=[command for command, _ in COMMANDS])
-def test_a_command_in_every_spelling(directory, command, pattern):
+def test_a_command_in_every_spelling(directory, mounts, command, pattern):
+    if command.endswith(" mnt"):
+        (directory / "mnt").mkdir()
+        mounts(directory / "m.safetensors", path=directory / "mnt")
     server = Server(directory / "socket", directory / "m.safetensors") if "socket" in command else None
     try:
         if server is not None:
             server.ready()
         for words in spellings(command):
-            shutil.rmtree(directory / "published/weight_v000042", ignore_errors=True)  # nothing is published twice
+            for version in (42, 43):
+                shutil.rmtree(directory / f"published/weight_v{version:06d}", ignore_errors=True)  # nothing is published twice
             check(directory, words, pattern)
     finally:
         assert server is None or server.finish() is None
@@ -186,6 +192,8 @@ def test_every_command_with_a_target(directory, mounts, target):
         mounts(directory / "m.safetensors", path=directory / "mnt")
     for command, pattern in COMMANDS:
         verb, options, others = parts(command)
+        if "mnt" in others and not target.startswith("mnt"):
+            continue
         if "m.safetensors" in others and (verb in READING or not target.endswith("archive.safetensors")):
             words = [target if word == "m.safetensors" else word for word in spellings(command)[0]]
             check(directory, words, pattern)

@@ -79,6 +79,7 @@ def directory(sample):
     for place, archive in (("checkpoint", "model"), ("published/weight_v000041", "model"), ("published/weight_v000042", "tuned")):
         (directory / place).mkdir(parents=True)
         shutil.copy(directory / f"{archive}.safetensors", directory / place / "model.safetensors")
+    shutil.copytree(directory / "checkpoint", directory / "last")
     (directory / "reload").write_text("#!/bin/sh\n")
     (directory / "reload").chmod(0o755)
     programs = directory / "bin"

@@ -105,6 +105,15 @@ def test_every_verb_with_json_is_in_the_table():
     assert sorted({arguments[0] for arguments, _ in VERBS.values()} | {"serve"}) == sorted(with_json)
 
 
+def test_a_version_of_a_mount_has_its_generation_as_a_string(directory, mounts):
+    mount = mounts(directory / "m.safetensors")
+    done = subprocess.run([STFS, "diff", directory / "d.safetensors", mount.path, "--encoding", "xor", "--version", "2", "--since", "0",
+                           "--out", directory / "new", "--json"], capture_output=True, text=True, check=True)
+    document = json.loads(done.stdout)
+    check(document)
+    assert document["generation"] == os.getxattr(mount.path, "user.safetensors.generation").decode()
+
+
 def test_shards_are_paths(directory):
     done = subprocess.run([STFS, "ls", "--json", "sharded"], cwd=directory, capture_output=True, text=True, check=True)
     for row in json.loads(done.stdout)["tensors"]:

@@ -1,5 +1,6 @@
 # stfs.pull and stfs.publish: versions from one Python to another, and a model in memory that follows.
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -65,6 +66,27 @@ def test_versions_are_published_from_paths_and_open_models(trainer, tmp_path, en
     assert stfs.pull(tmp_path / "host", trainer.published) == 5
     assert trainer.version_of(tmp_path / "host") == 0
     os.unlink(version_directory(trainer.published, 5) / "model.safetensors.index.json")
+
+
+def test_a_mount_is_published_since_a_generation(tmp_path, mounts):
+    source = save(tmp_path / "model", TENSORS)
+    last = shutil.copytree(source, tmp_path / "last")
+    mount = mounts(source / "model.safetensors")
+    published = tmp_path / "published"
+    generation = stfs.publish(last, mount.path, published, 1)
+    assert generation == int(os.getxattr(mount.path, "user.safetensors.generation"))
+    for version, name in enumerate(["b", "a"], start=2):
+        content = os.urandom(TENSORS[name].nbytes)
+        (mount / name).write_bytes(content)
+        before, generation = generation, stfs.publish(last, mount.path, published, version, since=generation)
+        assert generation > before
+        events = []
+        assert stfs.pull(last, published, on_event=events.append) == version
+        assert events[-1].changed == [name] and (mount / name).read_bytes() == content
+        assert not stfs.diff(last, source)
+    with pytest.raises(ValueError, match="is no mount, and only mounts have generations"):
+        stfs.publish(last, source, published, 9, since=generation)
+    assert stfs.publish(last, source, published, 9) is None
 
 
 def test_a_model_in_memory_follows_by_the_list_of_changes(trainer, tmp_path):

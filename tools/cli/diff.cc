@@ -49,6 +49,8 @@ constexpr const char* kDiffExamples =
     "version is written last, when all else is on stable storage. xor diffs are smaller and faster; "
     "overwrite\n"
     "diffs may be applied twice. No statistics are printed.\n"
+    "If B is a mount, programs may write to it meanwhile: each tensor is published as it was at one moment,\n"
+    "and the command prints the generation of the mount, which is the next command's --since.\n"
     "\n"
     "Examples:\n"
     "  stfs diff model.safetensors tuned.safetensors\n"
@@ -60,6 +62,7 @@ constexpr const char* kDiffExamples =
     "  stfs diff model.safetensors tuned.safetensors --out tuned.delta.safetensors    keep what differs\n"
     "  stfs diff model.safetensors tuned.safetensors --encoding xor --version 42 --out published    a "
     "version\n"
+    "  stfs diff last /mnt/model --encoding xor --version 43 --out published --since 0     of what changed\n"
     "  stfs diff --json model.safetensors tuned.safetensors | jq '.differences[].name'";
 
 struct DiffRequest {
@@ -153,8 +156,8 @@ int diff(const Arguments& arguments, Streams& streams) {
     return report_wrong_usage(streams, "--out: a delta or version is of two whole models, without GLOB");
   }
   if (!request.publish.encoding.empty()) {
-    return publish(request.publish, {*a.model, *b.model, request.out, request.threads, request.json},
-                   streams);
+    return publish(request.publish,
+                   {*a.model, *b.model, request.out, request.threads, request.json, request.b}, streams);
   }
   if (!request.out.empty()) {
     const auto why =

@@ -3,13 +3,16 @@
 
 #include <fmt/format.h>
 
+#include <limits>
 #include <memory>
 #include <ostream>
+#include <string>
 #include <utility>
 
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/progress.h"
+#include "tools/sync/mounted_model.h"
 #include "tools/sync/version_name.h"
 #include "tools/sync/version_writer.h"
 #include "tools/text/json_document.h"
@@ -30,7 +33,8 @@ Result<sync::PublishOptions> options_of(const PublishRequest& request, const Pub
                               .checksum_format = *checksum_format,
                               .version = request.version,
                               .base_version = request.base,
-                              .threads = publication.threads};
+                              .threads = publication.threads,
+                              .since = request.since};
 }
 
 void print_json(const PublishRequest& request, const sync::WrittenVersion& written, std::ostream& out) {
@@ -42,8 +46,11 @@ void print_json(const PublishRequest& request, const sync::WrittenVersion& writt
   document["checksum_format"] = request.checksum;
   document["tensors"] = written.tensors;
   document["size_bytes"] = written.tensor_bytes;
+  document["read_tensors"] = written.read_tensors;
   document["changed_tensors"] = written.changed_tensors;
   document["diff_size_bytes"] = written.diff_bytes;
+  // A text: programs that read numbers as doubles would round it.
+  if (written.generation) document["generation"] = std::to_string(*written.generation);
   write_json(document, out);
 }
 
@@ -51,6 +58,7 @@ void print_text(const sync::WrittenVersion& written, std::ostream& out) {
   out << fmt::format("published {}: {} of {} changed, {} of {}\n", printable(written.path.native()),
                      grouped(written.changed_tensors), counted(written.tensors, "tensor"),
                      human_size(written.diff_bytes), human_size(written.tensor_bytes));
+  if (written.generation) out << fmt::format("generation {}\n", *written.generation);
 }
 
 }  // namespace
@@ -68,11 +76,15 @@ void declare_publish_options(CommandLine& line, PublishRequest& request) {
   line.choice(request.checksum, "--checksum", "FORMAT",
               "With --encoding: the checksums of B's tensors. Default: xxh3-128.",
               {"xxh3-128", "adler32", "blake3"});
+  line.number(request.since.emplace(), "--since", "GENERATION",
+              "With --encoding, and a mount as B: read only what has changed since GENERATION of the mount.",
+              0, std::numeric_limits<std::int64_t>::max());
 }
 
 std::optional<std::string> mistake_in(const CommandLine& line, PublishRequest& request) {
+  if (!line.has("--since")) request.since.reset();
   if (request.encoding.empty()) {
-    for (const char* option : {"--version", "--base", "--checksum"}) {
+    for (const char* option : {"--version", "--base", "--checksum", "--since"}) {
       if (line.has(option)) return std::string(option) + ": is for versions: give --encoding too";
     }
     return std::nullopt;
@@ -88,6 +100,12 @@ std::optional<std::string> mistake_in(const CommandLine& line, PublishRequest& r
 int publish(const PublishRequest& request, const Publication& publication, Streams& streams) {
   auto options = options_of(request, publication);
   if (!options) return report_failure(streams, "--checksum: " + options.error().message);
+  if (sync::is_mounted_model(publication.after_name)) options->mount = publication.after_name;
+  if (options->since && !options->mount) {
+    return report_wrong_usage(streams,
+                              "--since: " + publication.after_name +
+                                  ": is no mount, and only mounts have generations: leave --since out");
+  }
   std::uint64_t total_bytes = 0;
   for (std::uint32_t at = 0; at < publication.after.tensors().size(); ++at) {
     total_bytes += publication.after.tensors()[at].data.size_bytes;

@@ -17,11 +17,12 @@ struct PublishRequest {
   std::uint64_t version = 0;
   std::uint64_t base = 0;
   std::string checksum = "xxh3-128";
+  std::optional<std::uint64_t> since{};  // a generation of B, which must then be a mount
 };
 
 /// Declares the options. `request` must outlive the parsing.
 void declare_publish_options(CommandLine& line, PublishRequest& request);
-/// Says what is wrong with the options. Sets `request.base` if the user has not.
+/// Says what is wrong with the options. Sets what the user has not given, or has.
 std::optional<std::string> mistake_in(const CommandLine& line, PublishRequest& request);
 
 struct Publication {
@@ -30,6 +31,7 @@ struct Publication {
   std::string published;  // the directory of all versions, as the user named it
   std::uint64_t threads = 1;
   bool json = false;
+  std::string after_name;  // as the user named `after`
 };
 
 /// Writes the version and prints what was written. @return the exit code.

@@ -1,6 +1,8 @@
 // Weight sync: pulls and publishes versions (tools/sync).
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <string>
 #include <vector>
 
 #include "core/base/parallel.h"
@@ -8,6 +10,7 @@
 #include "tools/libstfs/c_error.h"
 #include "tools/libstfs/c_struct.h"
 #include "tools/libstfs/handles.h"
+#include "tools/sync/mounted_model.h"
 #include "tools/sync/pull.h"
 #include "tools/sync/version_writer.h"
 
@@ -56,7 +59,9 @@ sync::PullOptions pull_options(const stfs_pull_options& given) {
   return options;
 }
 
-Result<sync::PublishOptions> publish_options(const stfs_publish_options& given) {
+/// @param after  the path of the new model, as it was opened.
+Result<sync::PublishOptions> publish_options(const stfs_publish_options& given,
+                                             const std::filesystem::path& after) {
   sync::PublishOptions options;
   options.encoding =
       given.encoding == STFS_OVERWRITE ? sync::DiffEncoding::Overwrite : sync::DiffEncoding::Xor;
@@ -74,6 +79,12 @@ Result<sync::PublishOptions> publish_options(const stfs_publish_options& given) 
   options.version = given.version;
   options.base_version = given.has_base != 0 ? given.base : given.version - 1;
   options.threads = given.threads != 0 ? given.threads : usable_processors();
+  if (sync::is_mounted_model(after)) options.mount = after;
+  if (given.has_since != 0 && !options.mount) {
+    return refuse("stfs_publish: since: " + after.string() +
+                  " is no mount, and only mounts have generations");
+  }
+  if (given.has_since != 0) options.since = given.since;
   return options;
 }
 
@@ -96,7 +107,7 @@ int stfs_publish(const stfs_model* before, const stfs_model* after, const char* 
   return answer(error, [&]() -> Result<void> {
     const auto given = take_struct(options);
     if (!given) return tl::unexpected(given.error());
-    auto chosen = publish_options(*given);
+    auto chosen = publish_options(*given, after->shared->named);
     if (!chosen) return pass_on(std::move(chosen));
     const auto opened_before = before->opened();
     if (!opened_before) return tl::unexpected(opened_before.error());
@@ -107,6 +118,8 @@ int stfs_publish(const stfs_model* before, const stfs_model* after, const char* 
     }
     const tools::ModelPair models = {*(*opened_before)->model, *(*opened_after)->model};
     const auto written = sync::publish_version(models, published, *chosen);
-    return written ? Result<void>() : tl::unexpected(written.error());
+    if (!written) return tl::unexpected(written.error());
+    if (given->generation != nullptr) *given->generation = written->generation.value_or(0);
+    return {};
   });
 }

@@ -374,13 +374,20 @@ typedef struct stfs_publish_options {
   int32_t encoding;     /* stfs_diff_encoding */
   const char* checksum; /* "xxh3-128" (also if NULL), "adler32" or "blake3" */
   uint32_t threads;     /* 0: one for each processor */
-  uint32_t unused;
+  int32_t has_since;    /* 1: `since` is set */
+  /* With has_since, and a mount as `after`: tensors that have not changed since this generation of the mount
+   * are taken as those of `before`, and are not read. */
+  uint64_t since;
+  /* May be NULL. Gets the generation of the mount up to which all changes are in the version, which is
+   * `since` of the next one; 0 if `after` is no mount. */
+  uint64_t* generation;
 } stfs_publish_options;
 
 /* Publishes a version: what leads from one model to another, which must have the same names, dtypes and
- * shapes. The version is on stable storage when the function returns. Errors: EINVAL: the models differ in
- * more than bytes; EEXIST: the version is published already; EFBIG: a tensor is too large for STFS_OVERWRITE.
- */
+ * shapes. The version is on stable storage when the function returns. Programs may write to a mount
+ * meanwhile: each tensor is published as it was at one moment. Errors: EINVAL: the models differ in more than
+ * bytes, or has_since is set and `after` is no mount; EEXIST: the version is published already; EFBIG: a
+ * tensor is too large for STFS_OVERWRITE; EBUSY: a tensor of the mount changes faster than it is read. */
 STFS_API int stfs_publish(const stfs_model* before, const stfs_model* after, const char* published,
                           const stfs_publish_options* options, stfs_error* error);
 

@@ -43,6 +43,11 @@ void VersionShard::end_entry(std::string_view name, std::string_view checksum) {
   checksums_.emplace_back(name, checksum);
 }
 
+Result<void> VersionShard::drop_entry() {
+  entry_bytes_ = 0;
+  return file_.cut(room_bytes_ + data_bytes_);
+}
+
 Result<void> VersionShard::settle() {
   const auto json = format_header_json(entries_, checksums_);
   if (!json) return tl::unexpected(Error(json.error()).within(path_.native()));

@@ -37,6 +37,9 @@ class VersionShard {
   /// Makes an entry of the bytes that were appended since the last one.
   void end_entry(std::string_view name, std::string_view checksum);
 
+  /// Takes back the bytes that were appended since the last entry.
+  Result<void> drop_entry();
+
   [[nodiscard]] bool is_empty() const { return entries_.empty(); }
   /// The names of all entries.
   [[nodiscard]] const std::vector<TensorSpec>& entries() const { return entries_; }

@@ -5,17 +5,20 @@
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <optional>
 #include <sstream>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/format/json_string.h"
 #include "tools/compare/changed_files.h"
 #include "tools/sync/diff_encoder.h"
+#include "tools/sync/mounted_model.h"
 #include "tools/sync/version_directory.h"
 #include "tools/sync/version_name.h"
 #include "tools/sync/version_plan.h"
@@ -26,17 +29,11 @@
 namespace stfs::sync {
 namespace {
 
-TensorChange change_of(const tools::ModelPair& models, const tools::TensorPair& pair) {
-  const auto reader = [](const Model& model, std::uint32_t position) -> ReadPiece {
-    const ArchiveReader* archive = &model.archive_of(position);
-    return
-        [archive, from = model.file_range(position).offset](std::uint64_t offset, std::span<std::byte> to) {
-          return archive->read_through(to, from + offset);
-        };
+ReadPiece reader_of(const Model& model, std::uint32_t position) {
+  const ArchiveReader* archive = &model.archive_of(position);
+  return [archive, from = model.file_range(position).offset](std::uint64_t offset, std::span<std::byte> to) {
+    return archive->read_through(to, from + offset);
   };
-  return {.size_bytes = models.b.file_range(pair.b).size_bytes,
-          .before = reader(models.a, pair.a),
-          .after = reader(models.b, pair.b)};
 }
 
 class Publisher {
@@ -52,6 +49,9 @@ class Publisher {
     if (!pairs) return pass_on(std::move(pairs));
     if (auto ok = check_sizes(*pairs); !ok) return pass_on(std::move(ok));
     written_.tensors = pairs->size();
+    for (const tools::TensorPair& pair : *pairs) written_.tensor_bytes += size_of(pair);
+    if (auto ok = leave_out_unchanged(*pairs); !ok) return pass_on(std::move(ok));
+    written_.read_tensors = pairs->size();
     plan_ = plan_shards(models_.b, std::move(*pairs), options_.threads);
     auto directory = VersionDirectory::create(published, options_.version);
     if (!directory) return pass_on(std::move(directory));
@@ -89,6 +89,31 @@ class Publisher {
     return {};
   }
 
+  [[nodiscard]] std::uint64_t size_of(const tools::TensorPair& pair) const {
+    return models_.b.file_range(pair.b).size_bytes;
+  }
+
+  /// Looks at the mount, if B is one.
+  Result<void> leave_out_unchanged(std::vector<tools::TensorPair>& pairs) {
+    if (!options_.mount) return {};
+    auto mounted = MountedModel::look(*options_.mount);
+    if (!mounted) return pass_on(std::move(mounted));
+    mounted_ = std::move(*mounted);
+    written_.generation = mounted_->generation();
+    if (!options_.since) return {};
+    if (*options_.since > mounted_->generation()) {
+      return fail(
+          ErrorCode::InvalidArgument, EINVAL,
+          fmt::format("{}: has generation {}, which is before {}: generations of another mount tell nothing "
+                      "here",
+                      options_.mount->string(), mounted_->generation(), *options_.since));
+    }
+    std::erase_if(pairs, [&](const tools::TensorPair& pair) {
+      return !mounted_->may_have_changed(models_.b.tensors()[pair.b].name, *options_.since).value_or(true);
+    });
+    return {};
+  }
+
   Result<void> write_shards(const VersionDirectory& directory) {
     shards_.resize(plan_.size());
     const bool is_whole = tools::run_jobs(
@@ -118,7 +143,11 @@ class Publisher {
     for (const tools::TensorPair& pair : planned.tensors) {
       if (status.is_stopped()) return {};
       const std::string_view name = models_.b.tensors()[pair.b].name;
-      auto diff = encoder.encode(change_of(models_, pair), sink, goes_on);
+      auto diff = mounted_ ? encode_mounted(encoder, pair, *shard, sink, goes_on)
+                           : encoder.encode({.size_bytes = size_of(pair),
+                                             .before = reader_of(models_.a, pair.a),
+                                             .after = reader_of(models_.b, pair.b)},
+                                            sink, goes_on);
       if (!diff && status.is_stopped()) return {};  // by the caller, or by the first failure
       if (!diff) return tl::unexpected(std::move(diff).error().within("tensor " + in_quotes(name)));
       if (diff->is_changed) shard->end_entry(name, diff->checksum);
@@ -129,9 +158,43 @@ class Publisher {
     return {};
   }
 
+  /// Reads the tensor again as often as it has changed meanwhile.
+  Result<EncodedDiff> encode_mounted(DiffEncoder& encoder, const tools::TensorPair& pair, VersionShard& shard,
+                                     const DiffEncoder::Sink& sink,
+                                     const DiffEncoder::GoesOn& goes_on) const {
+    constexpr int kMostReadings = 32;
+    constexpr std::chrono::milliseconds kPause{20};
+    const std::string_view name = models_.b.tensors()[pair.b].name;
+    const DiffEncoder::GoesOn again = [&](std::uint64_t) { return goes_on(0); };  // was counted
+    for (int reading = 1;; ++reading) {
+      auto tensor = mounted_->open(name, size_of(pair));
+      if (!tensor) return pass_on(std::move(tensor));
+      auto diff = encoder.encode(
+          {.size_bytes = size_of(pair),
+           .before = reader_of(models_.a, pair.a),
+           .after = [&](std::uint64_t offset, std::span<std::byte> to) { return tensor->read(offset, to); }},
+          sink, reading == 1 ? goes_on : again);
+      // An encoder that reads three times may see itself that the bytes have changed.
+      const bool has_changed = !diff && diff.error().code == ErrorCode::ArchiveChanged;
+      if (!diff && !has_changed) return diff;
+      auto whole = has_changed ? Result<bool>(false) : tensor->is_whole();
+      if (!whole) return pass_on(std::move(whole));
+      if (*whole) return diff;
+      if (auto dropped = shard.drop_entry(); !dropped) return pass_on(std::move(dropped));
+      if (reading == kMostReadings) {
+        return fail(
+            ErrorCode::Busy, EBUSY,
+            fmt::format("has changed during each of {} readings: publish it when fewer programs write",
+                        kMostReadings));
+      }
+      std::this_thread::sleep_for(kPause);
+    }
+  }
+
   /// What was read of a file that somebody else has changed meanwhile may be old in part and new in part.
   Result<void> check_unchanged() const {
     for (const Model* model : {&models_.a, &models_.b}) {
+      if (mounted_ && model == &models_.b) continue;  // each tensor was checked
       const std::vector<std::string> changed = tools::changed_files(*model);
       if (changed.empty()) continue;
       return fail(ErrorCode::ArchiveChanged, ESTALE, changed.front() + ": was changed during the command");
@@ -148,14 +211,7 @@ class Publisher {
       written_.changed_tensors += shard.entries().size();
       written_.diff_bytes += shard.data_bytes();
     }
-    written_.tensor_bytes = total_bytes();
     return directory.finish(shards, index_of(directory, shards), mode_);
-  }
-
-  [[nodiscard]] std::uint64_t total_bytes() const {
-    std::uint64_t bytes = 0;
-    for (const PlannedShard& shard : plan_) bytes += shard.size_bytes;
-    return bytes;
   }
 
   [[nodiscard]] std::string index_of(const VersionDirectory& directory,
@@ -182,6 +238,7 @@ class Publisher {
   const tools::ModelPair& models_;
   const PublishOptions& options_;
   const mode_t mode_;
+  std::optional<MountedModel> mounted_;
   WrittenVersion written_{};
   std::vector<PlannedShard> plan_;
   std::vector<std::optional<VersionShard>> shards_;  // each is written by one job

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 
 #include "core/base/error.h"
 #include "tools/compare/parallel_jobs.h"
@@ -19,6 +20,12 @@ struct PublishOptions {
   std::uint64_t version = 1;
   std::uint64_t base_version = 0;  // smaller than version
   std::uint64_t threads = 1;
+  /// Set: `models.b` is the model of the mount with this root. Its tensors are read through the mount, and
+  /// may change meanwhile: each is read again until it was read whole.
+  std::optional<std::filesystem::path> mount{};
+  /// With `mount`: tensors that have not changed since this generation of the mount are taken as those of
+  /// `models.a`.
+  std::optional<std::uint64_t> since{};
   /// Runs on the calling thread with the bytes of NEW's tensors that are done. False stops the work.
   tools::Watch watch = [](std::uint64_t) { return true; };
 };
@@ -26,9 +33,13 @@ struct PublishOptions {
 struct WrittenVersion {
   std::filesystem::path path;
   std::uint64_t tensors = 0;          // of the models
+  std::uint64_t read_tensors = 0;     // that were compared
   std::uint64_t tensor_bytes = 0;     // of the models
   std::uint64_t changed_tensors = 0;  // in the version
   std::uint64_t diff_bytes = 0;       // in the version, compressed
+  /// With PublishOptions::mount: all changes up to this generation of the mount are in the version, and
+  /// perhaps some that came later. PublishOptions::since of the next version.
+  std::optional<std::uint64_t> generation{};
 };
 
 /// Writes PUBLISHED/weight_vN with the tensors that differ between `models.a` and `models.b`, the new one.
@@ -40,7 +51,8 @@ struct WrittenVersion {
 /// base_version
 ///   is not smaller than version; EFBIG: a tensor is too large for overwrite; EEXIST and EBUSY as
 ///   VersionDirectory::create(); ESTALE: a model has changed meanwhile; EINTR: the watch has stopped the
-///   work; errors of reading and writing.
+///   work; EBUSY: a tensor of the mount changes faster than it is read; EINVAL: `since` is a generation that
+///   the mount has not had yet; errors of MountedModel, of reading and of writing.
 Result<WrittenVersion> publish_version(const tools::ModelPair& models, const std::filesystem::path& published,
                                        const PublishOptions& options);
 

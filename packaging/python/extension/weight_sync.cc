@@ -69,11 +69,12 @@ PyObject* pull(PyObject*, PyObject* arguments) {
 PyObject* publish_models(const stfs_model* before, const stfs_model* after, PyObject* arguments) {
   PyObject* published_path = nullptr;
   PyObject* base = nullptr;
+  PyObject* since = nullptr;
   unsigned long long version = 0;
   const char* checksum = nullptr;
   auto options = empty<stfs_publish_options>();
-  if (PyArg_ParseTuple(arguments, "O&KOisI:publish", PyUnicode_FSConverter, &published_path, &version, &base,
-                       &options.encoding, &checksum, &options.threads) == 0) {
+  if (PyArg_ParseTuple(arguments, "O&KOisIO:publish", PyUnicode_FSConverter, &published_path, &version, &base,
+                       &options.encoding, &checksum, &options.threads, &since) == 0) {
     return nullptr;
   }
   const Object published(published_path);
@@ -84,11 +85,19 @@ PyObject* publish_models(const stfs_model* before, const stfs_model* after, PyOb
     options.base = PyLong_AsUnsignedLongLong(base);
     if (PyErr_Occurred() != nullptr) return nullptr;
   }
+  if (since != Py_None) {
+    options.has_since = 1;
+    options.since = PyLong_AsUnsignedLongLong(since);
+    if (PyErr_Occurred() != nullptr) return nullptr;
+  }
+  std::uint64_t generation = 0;
+  options.generation = &generation;
   const char* text = PyBytes_AsString(published.get());
   stfs_error error;
   if (without_python([&] { return stfs_publish(before, after, text, &options, &error); }) != 0)
     return raise(error);
-  Py_RETURN_NONE;
+  if (generation == 0) Py_RETURN_NONE;
+  return PyLong_FromUnsignedLongLong(generation);
 }
 
 }  // namespace stfs::python

@@ -63,7 +63,7 @@ def pull(model: StrPath, published: StrPath, *, to: int | None = None,
 
 
 def publish(old: StrPath | Model, new: StrPath | Model, published: StrPath, version: int, *, base: int | None = None,
-            encoding: str = "xor", checksum: str = "xxh3-128", threads: int = 0) -> None:
+            encoding: str = "xor", checksum: str = "xxh3-128", threads: int = 0, since: int | None = None) -> int | None:
     """Publishes a version: what leads from the model `old` to `new`, as `stfs diff --encoding` does.
 
     old, new   paths as for open(), or open models, with the same names, dtypes and shapes
@@ -71,16 +71,25 @@ def publish(old: StrPath | Model, new: StrPath | Model, published: StrPath, vers
     base       the number of the version that `old` is; None: version - 1
     encoding   "xor" or "overwrite"
     checksum   "xxh3-128", "adler32", or "blake3" where its library is installed
+    since      of a mount as `new`: tensors that have not changed since this generation are taken as those of `old`
 
-    Raises OSError: EINVAL if the models differ in more than bytes, EEXIST if the version is published already.
+    Returns the generation of the mount up to which all changes are in the version, which is `since` of the next one; None if
+    `new` is no mount. Programs may write to a mount meanwhile: each tensor is published as it was at one moment.
+
+    Raises ValueError if `since` is given and `new` is no mount, and OSError: EINVAL if the models differ in more than bytes,
+    EEXIST if the version is published already, EBUSY if a tensor of the mount changes faster than it is read.
+
+    >>> generation = stfs.publish("last", "/mnt/model", "/mnt/shared/published", 43, since=generation)
     """
     if encoding not in _ENCODINGS:
         raise ValueError('encoding is "xor" or "overwrite"')
     if not isinstance(old, Model):
         with open(old) as old:
-            return publish(old, new, published, version, base=base, encoding=encoding, checksum=checksum, threads=threads)
+            return publish(old, new, published, version, base=base, encoding=encoding, checksum=checksum, threads=threads,
+                           since=since)
     if not isinstance(new, Model):
         with open(new) as new:
-            return publish(old, new, published, version, base=base, encoding=encoding, checksum=checksum, threads=threads)
-    old._handle.publish(new._handle, (os.fspath(published), version, base, _ENCODINGS.index(encoding), checksum, threads))
-    return None
+            return publish(old, new, published, version, base=base, encoding=encoding, checksum=checksum, threads=threads,
+                           since=since)
+    return old._handle.publish(new._handle, (os.fspath(published), version, base, _ENCODINGS.index(encoding), checksum, threads,
+                                             since))
