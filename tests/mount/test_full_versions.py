@@ -71,6 +71,15 @@ def test_other_tensors_under_the_same_names(host, published):
                               "model-00002-of-00002.safetensors", INDEX]
 
 
+def test_apply_names_the_command_that_replaces_a_model(host, published):
+    host = host(2)
+    save(version_directory(published, 1), NEW, 2)
+    said = stfs("apply", host, version_directory(published, 1), wanted=1)
+    assert "a: it is F32 [77,3], and the model's F16 [4001] (and " in said
+    assert said.endswith("`stfs pull` puts this full version in the model's place\n"), said
+    check(host, OLD, 0)
+
+
 @pytest.mark.parametrize("before,after,names", [
     (1, 1, ["model.safetensors"]),
     (1, 3, [f"model-0000{at}-of-00003.safetensors" for at in (1, 2, 3)] + [INDEX]),
@@ -152,7 +161,7 @@ def test_a_mount_follows_and_open_files_keep_the_old_model(host, published, moun
     os.close(descriptor)
 
 
-def test_a_receiver_that_was_killed_is_told_from_a_damaged_note(host, published):
+def test_a_damaged_note_is_named(host, published):
     host = host(2)
     note = host / ".weight_sync/switch.json"
     for text in ("{", "[]", '{"ready": true, "archives": ["../x"], "step": ["a", "b"], "after": [], "removed": []}',
@@ -163,8 +172,7 @@ def test_a_receiver_that_was_killed_is_told_from_a_damaged_note(host, published)
     check(host, OLD, 0)
 
 
-def test_small_numbers(published, tmp_path):
-    """A full version without an index and without a model before, beside nothing."""
+def test_a_new_host_gets_the_versions_only_archive(published, tmp_path):
     save(version_directory(published, 0), {"x": np.zeros((), "u1")}, 1)
     stfs("pull", tmp_path / "new", published)
     assert sorted(os.listdir(tmp_path / "new")) == [".weight_sync", "model.safetensors"]

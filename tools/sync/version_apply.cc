@@ -121,8 +121,9 @@ class VersionApply {
           fmt::format("it has {} tensors, and the model has {}", steps_.size(), model_.tensors().size()));
     }
     if (!problems.empty()) {
-      return damaged("{}: {}{}", name(), problems.front(),
-                     problems.size() == 1 ? "" : fmt::format(" (and {} more problems)", problems.size() - 1));
+      return damaged("{}: {}{}{}", name(), problems.front(),
+                     problems.size() == 1 ? "" : fmt::format(" (and {} more problems)", problems.size() - 1),
+                     version_.is_full() ? ": `stfs pull` puts this full version in the model's place" : "");
     }
     // The longest work first: no thread has to end alone with it.
     std::ranges::stable_sort(steps_, std::ranges::greater{}, [&](const Step& step) {
