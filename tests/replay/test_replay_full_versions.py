@@ -78,15 +78,17 @@ def test_a_killed_replacement_is_one_version_or_the_other(scratch, strace, shard
     shutil.copytree(replacement.host, host)
     assert pull(host, replacement.published, kills.traced(scratch / "calls", CALLS)).returncode == 0
     places = kills.points(scratch / "calls", kills.openats_of_loader(scratch / "calls", "victim"))
+    ended = 0
     for call, number in places:
         shutil.rmtree(host)
         shutil.copytree(replacement.host, host)
-        assert pull(host, replacement.published, kills.killed_at(call, number)).returncode != 0, (call, number)
+        # Threads share the shards that they open: a thread's last calls may not come again.
+        ended += pull(host, replacement.published, kills.killed_at(call, number)).returncode == 0
         # Once more: now the recovery is killed too.
         pull(host, replacement.published, kills.killed_at(call, number))
         replacement.check(host, f"killed at {call} {number}")
     print(f"{len(places)} kills: {dict(replacement.found)}")
-    assert len(places) > 40 and set(replacement.found) == {0, 1}
+    assert len(places) - ended > 40 and ended < 10 and set(replacement.found) == {0, 1}
 
 
 CUTS = [(kind, shards) for kind in ("ext4", "xfs", "btrfs") for shards in SHARDS]
