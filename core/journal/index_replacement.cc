@@ -88,7 +88,11 @@ Result<void> replace_index(Storage& storage, const std::filesystem::path& journa
   if (!due) return pass_on(std::move(due));
   if (!*due) {
     auto removed = storage.remove(temporary);
-    return !removed && removed.error().errno_value != ENOENT ? removed : Result<void>{};
+    if (!removed && removed.error().errno_value != ENOENT) return removed;
+    if (durability != Durability::Power) return {};
+    // Who has renamed the new one may have died before it was sure of the name.
+    auto synced = storage.sync_directory(path.parent_path());
+    return !synced && synced.error().errno_value != ENOENT ? synced : Result<void>{};
   }
   if (prepared && storage.replace_with(*prepared, path, temporary, durability)) return {};
   prepared.reset();  // its disk space may be needed

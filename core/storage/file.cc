@@ -3,11 +3,13 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
+#include <cstdio>
 #include <fstream>
 #include <memory>
 #include <string>
@@ -100,35 +102,34 @@ class SystemStorage final : public Storage {
     return {};
   }
 
-  Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
-                       std::span<const std::byte> content, Durability durability) override {
-    auto file = NewFile::create_as(temporary, path);
-    if (!file) return pass_on(std::move(file));
-    if (auto appended = file->append(content); !appended) return appended;
-    return file->finish(durability);
-  }
-
   Result<void> check_replaceable(const std::filesystem::path& path) override {
     const std::filesystem::path directory = path.parent_path();
     if (::faccessat(AT_FDCWD, directory.c_str(), W_OK | X_OK, AT_EACCESS) == 0) return {};
     return fail_system(errno, directory.string(), "make a file in it");
   }
 
-  Result<void> replace_with(File& content, const std::filesystem::path& path,
-                            const std::filesystem::path& temporary, Durability durability) override {
-    auto copied = copy_file_attributes(path, content.descriptor());
-    if (!copied && copied.error().errno_value != ENOENT) return copied;
-    if (durability == Durability::Power) {
-      if (auto synced = content.sync(); !synced) return synced;
+  Result<std::unique_ptr<File>> create(const std::filesystem::path& path, mode_t mode) override {
+    UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+    if (!fd) return fail_system(errno, path.string(), "create");
+    return make_system_file(std::move(fd), path.string());
+  }
+
+  Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to,
+                      bool replaces) override {
+    if (replaces) {
+      if (::rename(from.c_str(), to.c_str()) != 0) return fail_system(errno, to.string(), "rename");
+      return {};
     }
-    if (!content.has_staged_name()) ::unlink(temporary.c_str());
-    if (auto named = publish(content, temporary); !named) return named;
-    if (::rename(temporary.c_str(), path.c_str()) < 0) {
-      const int why = errno;
-      ::unlink(temporary.c_str());
-      return fail_system(why, path.string(), "rename");
-    }
-    return durability == Durability::Power ? sync_directory(path.parent_path()) : Result<void>{};
+    if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return {};
+    // Some network file systems do not know the flag. link(2) refuses an existing name on all of them.
+    const bool knows_flag = errno != EINVAL && errno != ENOSYS;
+    if (knows_flag || ::link(from.c_str(), to.c_str()) != 0) return fail_system(errno, to.string(), "rename");
+    ::unlink(from.c_str());
+    return {};
+  }
+
+  Result<void> copy_attributes(const std::filesystem::path& from, File& to) override {
+    return copy_file_attributes(from, to.descriptor());
   }
 
   Result<void> sync_directory(const std::filesystem::path& directory) override {
@@ -136,6 +137,35 @@ class SystemStorage final : public Storage {
     if (!fd) return fail_system(errno, directory.string(), "open");
     if (::fsync(fd.get()) < 0) return fail_system(errno, directory.string(), "sync");
     return {};
+  }
+
+  Result<bool> make_directory(const std::filesystem::path& path) override {
+    constexpr mode_t kForAll = 0777;  // before the umask
+    if (::mkdir(path.c_str(), kForAll) == 0) return true;
+    const int why = errno;
+    if (why == EEXIST) {
+      if (const auto there = status(path); there && S_ISDIR(there->mode)) return false;
+    }
+    return fail_system(why, path.string(), "make the directory");
+  }
+
+  Result<void> remove_directory(const std::filesystem::path& path) override {
+    if (::rmdir(path.c_str()) < 0) return fail_system(errno, path.string(), "remove the directory");
+    return {};
+  }
+
+  Result<std::optional<UniqueFd>> try_flock(const std::filesystem::path& path, LockKind kind) override {
+    // NFS locks exclusively only what is open for writing.
+    UniqueFd fd;
+    if (kind == LockKind::Exclusive) fd = UniqueFd(::open(path.c_str(), O_RDWR | O_CLOEXEC));
+    if (!fd) fd = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd) return fail_system(errno, path.string(), "open");
+    const int wanted = (kind == LockKind::Shared ? LOCK_SH : LOCK_EX) | LOCK_NB;
+    while (::flock(fd.get(), wanted) < 0) {
+      if (errno == EWOULDBLOCK) return std::optional<UniqueFd>();
+      if (errno != EINTR) return fail_system(errno, path.string(), "lock");
+    }
+    return std::optional(std::move(fd));
   }
 
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
@@ -243,18 +273,56 @@ Result<void> File::set_mode(std::uint32_t) {
   return fail_system(EPERM, "a file without a mode", "set the mode");
 }
 
-Result<void> Storage::replace(const std::filesystem::path& path, const std::filesystem::path&,
-                              std::span<const std::byte>, Durability) {
-  return fail_system(EOPNOTSUPP, path.string(), "replace");
+Result<std::unique_ptr<File>> Storage::create(const std::filesystem::path& path, mode_t) {
+  return fail_system(EOPNOTSUPP, path.string(), "create");
+}
+
+Result<void> Storage::rename(const std::filesystem::path&, const std::filesystem::path& to, bool) {
+  return fail_system(EOPNOTSUPP, to.string(), "rename");
+}
+
+Result<void> Storage::copy_attributes(const std::filesystem::path& from, File&) {
+  return fail_system(EOPNOTSUPP, from.string(), "copy the attributes");
+}
+
+Result<bool> Storage::make_directory(const std::filesystem::path& path) {
+  return fail_system(EOPNOTSUPP, path.string(), "make the directory");
+}
+
+Result<void> Storage::remove_directory(const std::filesystem::path& path) {
+  return fail_system(EOPNOTSUPP, path.string(), "remove the directory");
+}
+
+Result<std::optional<UniqueFd>> Storage::try_flock(const std::filesystem::path& path, LockKind) {
+  return fail_system(EOPNOTSUPP, path.string(), "lock");
+}
+
+Result<void> Storage::replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
+                              std::span<const std::byte> content, Durability durability) {
+  auto file = NewFile::create_as(temporary, path, 0666, *this);
+  if (!file) return pass_on(std::move(file));
+  if (auto appended = file->append(content); !appended) return appended;
+  return file->finish(durability);
 }
 
 Result<void> Storage::check_replaceable(const std::filesystem::path&) {
   return {};
 }
 
-Result<void> Storage::replace_with(File&, const std::filesystem::path& path, const std::filesystem::path&,
-                                   Durability) {
-  return fail_system(EOPNOTSUPP, path.string(), "replace");
+Result<void> Storage::replace_with(File& content, const std::filesystem::path& path,
+                                   const std::filesystem::path& temporary, Durability durability) {
+  auto copied = copy_attributes(path, content);
+  if (!copied && copied.error().errno_value != ENOENT) return copied;
+  if (durability == Durability::Power) {
+    if (auto synced = content.sync(); !synced) return synced;
+  }
+  if (!content.has_staged_name()) static_cast<void>(remove(temporary));  // a failure is that of publish()
+  if (auto named = publish(content, temporary); !named) return named;
+  if (auto renamed = rename(temporary, path, true); !renamed) {
+    static_cast<void>(remove(temporary));
+    return renamed;
+  }
+  return durability == Durability::Power ? sync_directory(path.parent_path()) : Result<void>{};
 }
 
 std::uint32_t Storage::user() const {

@@ -17,6 +17,7 @@
 #include "core/base/byte_range.h"
 #include "core/base/durability.h"
 #include "core/base/error.h"
+#include "core/base/unique_fd.h"
 
 namespace stfs {
 
@@ -86,6 +87,9 @@ class File {
   /// if a file system can't preallocate, write() reports a full disk. A reservation covers one write:
   /// rewriting a shared or copy-on-write block needs new space.
   virtual Result<void> reserve(ByteRange range) = 0;
+  /// The same for a file that will have at least this size. It may have it from now on: some file systems
+  /// can't preallocate otherwise.
+  virtual Result<void> reserve_size(std::uint64_t size_bytes) { return reserve({0, size_bytes}); }
   /// Cuts the file, or lengthens it with zeros.
   virtual Result<void> resize(std::uint64_t size_bytes);
   /// Gives the disk space of a range of whole blocks back, which may be empty. They read as zeros from now
@@ -94,6 +98,8 @@ class File {
   /// fdatasync. After a failure the kernel marks pages clean that never reached the disk (DURABILITY.md), so
   /// a later success proves nothing.
   virtual Result<void> sync() = 0;
+  /// fsync: the mode, the owner and the attributes as well. Fails as sync() does.
+  virtual Result<void> sync_all() { return sync(); }
   /// Whether a program serves the file system (FUSE), perhaps for other hosts too. The program may cache our
   /// writes until a sync, and others' writes until refresh().
   [[nodiscard]] virtual bool is_served() const { return false; }
@@ -170,6 +176,15 @@ class Storage {
   /// sync_directory().
   virtual Result<void> publish(File& file, const std::filesystem::path& path) = 0;
   virtual Result<void> remove(const std::filesystem::path& path) = 0;
+  /// Makes a new file that has its name at once, and opens it for writing. EEXIST if the name is taken.
+  /// @param mode  the permissions, before the umask.
+  virtual Result<std::unique_ptr<File>> create(const std::filesystem::path& path, mode_t mode);
+  /// Gives a file another name in the same directory, atomically. Durable after sync_directory().
+  /// @param replaces  whether it may take the name of another file; else EEXIST.
+  virtual Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to,
+                              bool replaces);
+  /// Gives an open file the mode, owner and attributes of the one at the path (file_attributes.h).
+  virtual Result<void> copy_attributes(const std::filesystem::path& from, File& to);
   /// Gives a regular file new bytes, whole or not at all, also after a loss of power: a new file takes its
   /// name, mode, owner and attributes. The path must be no link. Durable when it returns.
   /// With Durability::Process nothing is synced: a loss of power can leave the old file, the new or an empty
@@ -186,6 +201,18 @@ class Storage {
   virtual Result<void> check_replaceable(const std::filesystem::path& path);
   /// fsync of a directory: its names are then on stable storage.
   virtual Result<void> sync_directory(const std::filesystem::path& directory) = 0;
+  /// Makes a directory in one that exists, if there is none. Its name is durable after sync_directory() of
+  /// the one above.
+  /// @return whether it is new. EEXIST if something else has the name.
+  virtual Result<bool> make_directory(const std::filesystem::path& path);
+  /// Removes an empty directory. ENOTEMPTY if it is not.
+  virtual Result<void> remove_directory(const std::filesystem::path& path);
+  /// Takes the lock of flock(2) on a file or a directory, without waiting: other programs than this one know
+  /// it. It is held until the descriptor is closed, also by the end of the process.
+  /// @return nothing if somebody else holds a conflicting one. EOPNOTSUPP, ENOSYS and ENOLCK mean that the
+  /// file
+  ///   system has no locks.
+  virtual Result<std::optional<UniqueFd>> try_flock(const std::filesystem::path& path, LockKind kind);
   /// Names of the entries that start with the prefix, unordered.
   virtual Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                                 const std::string& prefix) = 0;

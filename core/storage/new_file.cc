@@ -3,7 +3,6 @@
 // Only the rename changes what the path names. Everything that it makes visible is on stable storage before.
 #include "core/storage/new_file.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
@@ -12,12 +11,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
-#include <cstdio>
 #include <utility>
 
 #include "core/storage/attribute_names.h"
-#include "core/storage/disk_space.h"
-#include "core/storage/file_attributes.h"
 
 namespace stfs {
 namespace {
@@ -32,16 +28,16 @@ std::filesystem::path directory_of(const std::filesystem::path& path) {
 }
 
 // Checks whether a file may take the place of what is at the path. True if it replaces a regular file.
-Result<bool> check_target(const std::filesystem::path& path, bool replace) {
-  struct stat status {};
-  if (::lstat(path.c_str(), &status) != 0) {
-    if (errno == ENOENT) return false;
-    return fail_system(errno, path.native(), "create");
+Result<bool> check_target(Storage& storage, const std::filesystem::path& path, bool replace) {
+  const auto there = storage.status(path);
+  if (!there) {
+    const int why = there.error().errno_value;
+    if (why == ENOENT || why == ELOOP) return false;  // or a dangling link
+    return fail_system(why, path.native(), "create");
   }
   if (!replace) return fail_system(EEXIST, path.native(), "create");
-  if (::stat(path.c_str(), &status) != 0) return false;  // a dangling link
-  if (S_ISDIR(status.st_mode)) return fail_system(EISDIR, path.native(), "replace");
-  if (!S_ISREG(status.st_mode)) {
+  if (S_ISDIR(there->mode)) return fail_system(EISDIR, path.native(), "replace");
+  if (!S_ISREG(there->mode)) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("{}: replace: not a regular file", path.native()));
   }
@@ -63,68 +59,22 @@ bool is_in_mount(const std::filesystem::path& directory) {
 
 // Creates a temporary file beside the path. Its name is short, because the path's own name may already have
 // the greatest length. It does not end in .safetensors, so that nobody takes it for an archive.
-Result<UniqueFd> create_temporary(const std::filesystem::path& path, mode_t mode,
-                                  std::filesystem::path& temporary) {
+Result<std::unique_ptr<File>> create_temporary(Storage& storage, const std::filesystem::path& path,
+                                               mode_t mode, std::filesystem::path& temporary) {
   // There it would become a tensor.
   if (is_in_mount(directory_of(path))) {
     return fail(ErrorCode::System, EPERM,
                 path.native() + ": a mount of tensors holds no new files: name a place outside of the mount");
   }
   constexpr int kAttempts = 1000;  // other processes may use names here, and killed ones have left theirs
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  int why = EEXIST;
+  for (int attempt = 0; attempt < kAttempts && why == EEXIST; ++attempt) {
     temporary = directory_of(path) / new_temporary_file_name();
-    UniqueFd file(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
+    auto file = storage.create(temporary, mode);
     if (file) return file;
-    if (errno != EEXIST) break;
+    why = file.error().errno_value;
   }
-  return fail_system(errno, path.native(), "create a temporary file beside it");
-}
-
-Result<void> write_all_at(int fd, std::span<const std::byte> bytes, std::uint64_t offset,
-                          const std::filesystem::path& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return fail_system(errno, path.native(), "write");
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-    offset += static_cast<std::uint64_t>(written);
-  }
-  return {};
-}
-
-Result<void> write_all(int fd, std::span<const std::byte> bytes, const std::filesystem::path& path) {
-  while (!bytes.empty()) {
-    const ssize_t written = ::write(fd, bytes.data(), bytes.size());
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) return fail_system(errno, path.native(), "write");
-    bytes = bytes.subspan(static_cast<std::size_t>(written));
-  }
-  return {};
-}
-
-// Preallocates, so that a full disk fails before the caller has produced a byte. File systems that can't
-// preallocate return EOPNOTSUPP; there a write reports the full disk.
-Result<void> reserve(int fd, std::uint64_t size_bytes, const std::filesystem::path& path) {
-  const int why = reserve_space(fd, {0, size_bytes}, GrowsFile::Yes);
-  if (why == 0 || why == EOPNOTSUPP) return {};
-  return fail_system(why, path.native(), fmt::format("reserve {} bytes", size_bytes));
-}
-
-// rename(2). If `replace` is false, it never takes an existing file's name.
-int rename_file(const std::filesystem::path& from, const std::filesystem::path& to, bool replace) {
-  if (replace) return ::rename(from.c_str(), to.c_str());
-  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return 0;
-  if (errno != EINVAL && errno != ENOSYS) return -1;
-  // Some network file systems do not know the flag. link(2) refuses an existing name on all of them.
-  if (::link(from.c_str(), to.c_str()) != 0) return -1;
-  ::unlink(from.c_str());
-  return 0;
-}
-
-Result<void> sync_directory(const std::filesystem::path& directory) {
-  const UniqueFd fd(::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!fd || ::fsync(fd.get()) != 0) return fail_system(errno, directory.native(), "sync the directory");
-  return {};
+  return fail_system(why, path.native(), "create a temporary file beside it");
 }
 
 }  // namespace
@@ -138,53 +88,59 @@ std::string new_temporary_file_name() {
   return fmt::format("{}{}-{}{}", kTemporaryPrefix, ::getpid(), number++, kTemporarySuffix);
 }
 
-Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace, mode_t mode) {
-  NewFile file;
-  file.path_ = path;
+Result<NewFile> NewFile::create(const std::filesystem::path& path, bool replace, mode_t mode,
+                                Storage& storage) {
+  NewFile file(storage, path);
   file.replace_ = replace;
-  const Result<bool> replaces = check_target(path, replace);
+  const Result<bool> replaces = check_target(storage, path, replace);
   if (!replaces) return tl::unexpected(replaces.error());
   // Nobody else may open the file before it has the mode of the file that it replaces.
   std::filesystem::path temporary;
-  Result<UniqueFd> fd = create_temporary(path, *replaces ? 0600 : mode, temporary);
-  if (!fd) return pass_on(std::move(fd));
-  file.temporary_.reset(new std::filesystem::path(std::move(temporary)));
-  file.file_ = std::move(*fd);
-  file.gathered_.reserve(kGatheredBytes);
+  auto created = create_temporary(storage, path, *replaces ? 0600 : mode, temporary);
+  if (!created) return pass_on(std::move(created));
+  file.hold(std::move(*created), std::move(temporary));
   return file;
 }
 
 Result<NewFile> NewFile::create_as(const std::filesystem::path& temporary, const std::filesystem::path& path,
-                                   mode_t mode) {
-  const Result<bool> replaces = check_target(path, true);
+                                   mode_t mode, Storage& storage) {
+  const Result<bool> replaces = check_target(storage, path, true);
   if (!replaces) return tl::unexpected(replaces.error());
-  ::unlink(temporary.c_str());  // a failure is that of open()
-  NewFile file;
-  file.path_ = path;
+  static_cast<void>(storage.remove(temporary));  // a failure is that of create()
+  NewFile file(storage, path);
   file.replace_ = true;
-  if (*replaces) mode = 0600;
-  file.file_ = UniqueFd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
-  if (!file.file_) return fail_system(errno, temporary.native(), "create");
-  file.temporary_.reset(new std::filesystem::path(temporary));
-  file.gathered_.reserve(kGatheredBytes);
+  auto created = storage.create(temporary, *replaces ? 0600 : mode);
+  if (!created) return pass_on(std::move(created));
+  file.hold(std::move(*created), temporary);
   return file;
+}
+
+void NewFile::hold(std::unique_ptr<File> file, std::filesystem::path temporary) {
+  file_ = std::move(file);
+  temporary_ = {new std::filesystem::path(std::move(temporary)), Remove{storage_}};
+  gathered_.reserve(kGatheredBytes);
 }
 
 NewFile::~NewFile() = default;
 
 void NewFile::Remove::operator()(std::filesystem::path* path) const {
-  ::unlink(path->c_str());
+  static_cast<void>(storage->remove(*path));
   delete path;
 }
 
 void NewFile::discard() {
   temporary_.reset();
-  UniqueFd closed = std::move(file_);
+  file_.reset();
+}
+
+Result<void> NewFile::told(Result<void> done, std::string_view action) const {
+  if (done) return done;
+  return fail_system(done.error().errno_value, path_.native(), action);
 }
 
 Result<void> NewFile::reserve(std::uint64_t size_bytes) {
   if (!file_) return fail_system(EBADF, path_.native(), "reserve");
-  auto ok = stfs::reserve(file_.get(), size_bytes, path_);
+  auto ok = told(file_->reserve_size(size_bytes), fmt::format("reserve {} bytes", size_bytes));
   if (!ok) discard();
   reserved_bytes_ = std::max(reserved_bytes_, size_bytes);
   return ok;
@@ -192,7 +148,7 @@ Result<void> NewFile::reserve(std::uint64_t size_bytes) {
 
 Result<void> NewFile::append(std::span<const std::byte> bytes) {
   if (!file_) return fail_system(EBADF, path_.native(), "append to a file that is closed");
-  auto ok = write(bytes);
+  auto ok = gather(bytes);
   if (!ok) discard();
   appended_bytes_ += bytes.size();
   return ok;
@@ -204,7 +160,7 @@ Result<void> NewFile::overwrite(std::uint64_t offset, std::span<const std::byte>
     return fail_system(EINVAL, path_.native(), "replace bytes behind the end");
   }
   auto ok = write_gathered();
-  if (ok) ok = write_all_at(file_.get(), bytes, offset, path_);
+  if (ok) ok = told(file_->write(bytes, offset), "write");
   if (!ok) discard();
   return ok;
 }
@@ -213,26 +169,31 @@ Result<void> NewFile::cut(std::uint64_t size_bytes) {
   if (!file_) return fail_system(EBADF, path_.native(), "cut a file that is closed");
   if (size_bytes > appended_bytes_) return fail_system(EINVAL, path_.native(), "cut behind the end");
   auto ok = write_gathered();
-  const auto end = static_cast<off_t>(size_bytes);
-  if (ok && (::ftruncate(file_.get(), end) != 0 || ::lseek(file_.get(), end, SEEK_SET) < 0))
-    ok = fail_system(errno, path_.native(), "cut");
+  if (ok) ok = told(file_->resize(size_bytes), "cut");
   if (!ok) discard();
-  appended_bytes_ = size_bytes;
+  written_bytes_ = appended_bytes_ = size_bytes;
   return ok;
 }
 
-Result<void> NewFile::write(std::span<const std::byte> bytes) {
+Result<void> NewFile::gather(std::span<const std::byte> bytes) {
   if (gathered_.size() + bytes.size() > kGatheredBytes) {
     if (auto ok = write_gathered(); !ok) return ok;
-    if (bytes.size() >= kGatheredBytes) return write_all(file_.get(), bytes, path_);
+    if (bytes.size() >= kGatheredBytes) return write(bytes);
   }
   gathered_.insert(gathered_.end(), bytes.begin(), bytes.end());
   return {};
 }
 
 Result<void> NewFile::write_gathered() {
-  auto ok = write_all(file_.get(), gathered_, path_);
+  auto ok = write(gathered_);
   gathered_.clear();
+  return ok;
+}
+
+Result<void> NewFile::write(std::span<const std::byte> bytes) {
+  if (bytes.empty()) return {};
+  auto ok = told(file_->write(bytes, written_bytes_), "write");
+  written_bytes_ += bytes.size();
   return ok;
 }
 
@@ -246,47 +207,45 @@ Result<void> NewFile::settle() {
 Result<void> NewFile::complete(Durability durability) {
   if (auto ok = write_gathered(); !ok) return ok;
   gathered_ = {};  // a caller may keep thousands of settled files
-  if (reserved_bytes_ > appended_bytes_ &&
-      ::ftruncate(file_.get(), static_cast<off_t>(appended_bytes_)) != 0) {
-    return fail_system(errno, path_.native(), "give back reserved space");
+  if (reserved_bytes_ > appended_bytes_) {
+    if (auto ok = told(file_->resize(appended_bytes_), "give back reserved space"); !ok) return ok;
   }
-  if (replace_) {  // else rename_file checks for a new file atomically
-    const Result<bool> replaces = check_target(path_, replace_);
+  if (replace_) {  // else the renaming checks for a new file atomically
+    const Result<bool> replaces = check_target(*storage_, path_, replace_);
     if (!replaces) return tl::unexpected(replaces.error());
     if (*replaces) {
-      if (auto ok = copy_file_attributes(path_, file_.get()); !ok) return ok;
+      if (auto ok = storage_->copy_attributes(path_, *file_); !ok) return ok;
     }
   }
-  if (durability == Durability::Power && ::fsync(file_.get()) != 0)
-    return fail_system(errno, path_.native(), "sync");
-  UniqueFd closed = std::move(file_);
+  if (durability == Durability::Power) {
+    if (auto ok = told(file_->sync_all(), "sync"); !ok) return ok;
+  }
+  file_.reset();
   return {};
 }
 
 Result<void> NewFile::finish(Durability durability) {
   if (!temporary_) return fail_system(EBADF, path_.native(), "finish a file that is closed");
   auto ok = file_ ? complete(durability) : Result<void>{};
-  if (ok) ok = rename(durability);
+  if (ok) ok = rename(path_);
+  if (ok && durability == Durability::Power) ok = storage_->sync_directory(directory_of(path_));
   if (!ok) discard();
   return ok;
 }
 
 Result<void> NewFile::finish_unsynced(const std::filesystem::path& path) {
   if (!temporary_ || file_) return fail_system(EBADF, path_.native(), "finish a file that is not settled");
-  if (::rename(temporary_->c_str(), path.c_str()) != 0) {
-    const int why = errno;
-    discard();
-    return fail_system(why, path.native(), "rename");
-  }
-  const std::unique_ptr<std::filesystem::path> renamed(temporary_.release());
-  return {};
+  replace_ = true;
+  auto ok = rename(path);
+  if (!ok) discard();
+  return ok;
 }
 
-Result<void> NewFile::rename(Durability durability) {
-  if (rename_file(*temporary_, path_, replace_) != 0) return fail_system(errno, path_.native(), "rename");
+Result<void> NewFile::rename(const std::filesystem::path& path) {
+  if (auto ok = storage_->rename(*temporary_, path, replace_); !ok) return ok;
   // The file has its final name now: there is no temporary file to remove.
   const std::unique_ptr<std::filesystem::path> renamed(temporary_.release());
-  return durability == Durability::Power ? sync_directory(directory_of(path_)) : Result<void>{};
+  return {};
 }
 
 }  // namespace stfs

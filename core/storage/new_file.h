@@ -13,11 +13,12 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/base/durability.h"
 #include "core/base/error.h"
-#include "core/base/unique_fd.h"
+#include "core/storage/file.h"
 
 namespace stfs {
 
@@ -33,11 +34,13 @@ class NewFile {
   /// EEXIST if the path exists and `replace` is false. Fails if the file to be replaced is not a regular
   /// file.
   /// @param mode  the permissions of a file that replaces none, before the umask.
-  static Result<NewFile> create(const std::filesystem::path& path, bool replace, mode_t mode = 0666);
+  /// @param storage  must outlive it.
+  static Result<NewFile> create(const std::filesystem::path& path, bool replace, mode_t mode = 0666,
+                                Storage& storage = system_storage());
   /// The same, to replace a file, or to make one. A killed process leaves the file `temporary`, in the same
   /// directory: whoever repeats its work removes it, since this call does.
   static Result<NewFile> create_as(const std::filesystem::path& temporary, const std::filesystem::path& path,
-                                   mode_t mode = 0666);
+                                   mode_t mode = 0666, Storage& storage = system_storage());
 
   NewFile(NewFile&&) noexcept = default;
   NewFile& operator=(NewFile&&) = delete;
@@ -73,20 +76,27 @@ class NewFile {
   [[nodiscard]] bool is_open() const { return static_cast<bool>(file_); }
 
  private:
-  NewFile() = default;
-  Result<void> write(std::span<const std::byte> bytes);
+  NewFile(Storage& storage, std::filesystem::path path) : storage_(&storage), path_(std::move(path)) {}
+  void hold(std::unique_ptr<File> file, std::filesystem::path temporary);
+  Result<void> gather(std::span<const std::byte> bytes);
   Result<void> write_gathered();
+  Result<void> write(std::span<const std::byte> bytes);
   Result<void> complete(Durability durability);
-  Result<void> rename(Durability durability);
+  Result<void> rename(const std::filesystem::path& path);
+  /// The same result; a failure names the file's path instead of the temporary one.
+  Result<void> told(Result<void> done, std::string_view action) const;
 
   /// Removes the file when it is destroyed.
   struct Remove {
+    Storage* storage;
     void operator()(std::filesystem::path* path) const;
   };
+  Storage* storage_;
   std::filesystem::path path_;
   std::unique_ptr<std::filesystem::path, Remove> temporary_;  // null: there is none any more
-  UniqueFd file_;                                             // open until settle() or discard()
-  std::vector<std::byte> gathered_;
+  std::unique_ptr<File> file_;                                // open until settle() or discard()
+  std::vector<std::byte> gathered_;                           // to be appended behind the written bytes
+  std::uint64_t written_bytes_ = 0;
   std::uint64_t reserved_bytes_ = 0;
   std::uint64_t appended_bytes_ = 0;
   bool replace_ = false;

@@ -144,6 +144,12 @@ class SystemFile final : public File {
     return fail_system(why, name_, "reserve space");
   }
 
+  Result<void> reserve_size(std::uint64_t size_bytes) override {
+    const int why = reserve_space(fd_.get(), {0, size_bytes}, GrowsFile::Yes);
+    if (why == 0 || why == EOPNOTSUPP) return {};
+    return fail_system(why, name_, "reserve space");
+  }
+
   Result<void> resize(std::uint64_t size_bytes) override {
     if (size_bytes > kMaxOffset) return fail_system(EFBIG, name_, "resize");
     while (::ftruncate(fd_.get(), static_cast<off_t>(size_bytes)) < 0) {
@@ -165,6 +171,11 @@ class SystemFile final : public File {
 
   Result<void> sync() override {
     if (::fdatasync(fd_.get()) < 0) return fail_system(errno, name_, "sync");
+    return {};
+  }
+
+  Result<void> sync_all() override {
+    if (::fsync(fd_.get()) < 0) return fail_system(errno, name_, "sync");
     return {};
   }
 

@@ -431,7 +431,7 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
         "  part.index = transaction.index_;\n  if (part.index && !transaction.edit_) {\n"
         "    static_cast<void>(replace_index(archive.storage(),\n"
         "                                    archive.real_path().parent_path() / \"x.stj.\", part.journal().file(),\n"
-        "                                    *part.index));\n    part.index.reset();\n  }\n",
+        "                                    *part.index, part.durability()));\n    part.index.reset();\n  }\n",
         ("groups",),
     ),
     Mutant(

@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
+#include <string>
+#include <string_view>
 
 namespace stfs::test {
 namespace {
@@ -117,12 +120,52 @@ void settle_file(DiskInode& file, const DiskImage& before, Picker& data, Picker&
   cut(file);
 }
 
+/// The entry that has taken a name and the one that had it before change in one step.
+void settle_names(DiskImage& image, Picker& picker) {
+  std::vector<DiskName>& names = image.change_names();
+  std::vector<std::size_t> picked(names.size(), 0);
+  for (std::size_t at = 0; at < names.size(); ++at) {
+    if (names[at].path.versions() > 1) picked[at] = picker.pick(names[at].path.versions());
+  }
+  for (std::size_t at = names.size(); at-- > 0;) {
+    DiskName& name = names[at];
+    if (name.taken_by != 0) {
+      const std::size_t gone = name.path.versions() - 1;
+      const bool is_gone = picked[name.taken_by] >= name.taken_at;
+      picked[at] = is_gone ? gone : std::min(picked[at], gone - 1);
+      name.taken_by = 0;
+    }
+  }
+  std::set<std::string_view> taken;
+  for (std::size_t at = names.size(); at-- > 0;) {
+    const auto path = names[at].path.version(picked[at]);
+    // A name that was removed and given anew is the younger file's.
+    const bool is_there = path && taken.insert(*path).second;
+    names[at].path = Unsettled(is_there ? path : nullptr);
+  }
+}
+
+/// What lies in a directory that is not there is not there either.
+void drop_lost_directories(DiskImage& image, const DiskImage& before) {
+  std::vector<std::string> lost;
+  for (std::size_t at = 0; at < before.names().size(); ++at) {
+    const DiskName& name = before.names()[at];
+    if (!before.at(name.inode).is_directory || image.names()[at].path.now()) continue;
+    for (std::size_t version = 0; version < name.path.versions(); ++version) {
+      if (const auto& path = name.path.version(version)) lost.push_back(*path + "/");
+    }
+  }
+  for (DiskName& name : image.change_names()) {
+    const auto& path = name.path.now();
+    const auto is_above = [&](const std::string& directory) { return path->starts_with(directory); };
+    if (path && std::ranges::any_of(lost, is_above)) name.path = {};
+  }
+}
+
 DiskImage settle(const DiskImage& before, Picker data, Picker sizes, Picker names, Choices& choices) {
   DiskImage after = before;
-  for (DiskName& name : after.change_names()) {
-    if (name.path.versions() == 1) continue;
-    name.path = Unsettled(name.path.version(names.pick(name.path.versions())));
-  }
+  settle_names(after, names);
+  drop_lost_directories(after, before);
   drop_nameless(after);
   for (InodeNumber inode = 1; inode <= after.inodes(); ++inode) {
     if (!is_settled(after.at(inode))) settle_file(after.change(inode), before, data, sizes, choices);

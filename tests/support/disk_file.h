@@ -44,6 +44,7 @@ class DiskFile final : public File, public LossyFile {
   [[nodiscard]] bool has_staged_name() const override { return naming_ == Naming::Fallback; }
   [[nodiscard]] int descriptor() const override;
 
+  [[nodiscard]] InodeNumber inode() const { return inode_; }
   /// As linkat, which works once; with a fallback name as rename. The model's mutex is held.
   Result<void> publish(const std::string& path);
 

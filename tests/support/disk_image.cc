@@ -146,7 +146,20 @@ void DiskImage::link(InodeNumber inode, std::string_view path) {
 }
 
 void DiskImage::rename(std::string_view from, std::string_view to) {
-  find(from)->path.set(std::make_shared<const std::string>(to));
+  DiskName& renamed = *find(from);
+  if (DiskName* replaced = find(to); replaced != nullptr) {
+    replaced->path.set(nullptr);
+    replaced->taken_by = static_cast<std::size_t>(&renamed - names_.data());
+    replaced->taken_at = renamed.path.versions();
+  }
+  renamed.path.set(std::make_shared<const std::string>(to));
+}
+
+InodeNumber DiskImage::make_directory(std::string_view path, const DiskAccess& access) {
+  const InodeNumber inode = create(access);
+  change(inode).is_directory = true;
+  link(inode, path);
+  return inode;
 }
 
 void DiskImage::remove(std::string_view path) {
@@ -155,7 +168,9 @@ void DiskImage::remove(std::string_view path) {
 
 void DiskImage::sync_names(std::string_view directory) {
   for (DiskName& name : names_) {
-    if (directory_of(name) == directory) name.path.sync();
+    if (directory_of(name) != directory) continue;
+    name.path.sync();
+    name.taken_by = 0;
   }
 }
 

@@ -78,12 +78,17 @@ struct DiskInode {
   std::int64_t birth_ns = 0;
   std::int64_t mtime_ns = 0;
   DiskAccess access;  // certain as soon as it is changed
+  bool is_directory = false;
 };
 
 /// A name that a file has. That a rename is atomic is promised, so both names are versions of one entry.
 struct DiskName {
   Unsettled<std::shared_ptr<const std::string>> path;  // null: no such entry (not yet, or not any more)
   InodeNumber inode = 0;
+  /// Of an entry whose last version is that a younger one has taken its name: in one step with that one's
+  /// version. 0: nobody has.
+  std::size_t taken_by = 0;  // its place among the names
+  std::size_t taken_at = 0;  // its version
 };
 
 class DiskImage {
@@ -102,7 +107,10 @@ class DiskImage {
 
   /// The names must be free, or exist, as the call wants it.
   void link(InodeNumber inode, std::string_view path);
+  /// A file that has the name `to` loses it in the same step. It must be the older one of both.
   void rename(std::string_view from, std::string_view to);
+  /// Directories need not be made. The names below one that was made go with its own.
+  InodeNumber make_directory(std::string_view path, const DiskAccess& access);
   void remove(std::string_view path);
   void sync_names(std::string_view directory);
   [[nodiscard]] InodeNumber inode_at(std::string_view path) const;

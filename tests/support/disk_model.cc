@@ -1,6 +1,9 @@
 // Calls on the storage become changes of the image.
 #include "tests/support/disk_model.h"
 
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -122,10 +125,16 @@ FileStatus DiskModel::status(InodeNumber inode, const DiskMount& mount) const {
                        .size_bytes = file.size_bytes.now(),
                        .mtime_ns = file.mtime_ns},
           .birth_ns = mount.has_birth_times ? file.birth_ns : 0,
-          .mode = S_IFREG | file.access.permissions,
+          .mode = (file.is_directory ? S_IFDIR : S_IFREG) | file.access.permissions,
           .uid = file.access.uid,
           .gid = file.access.gid,
           .links = image_.links(inode)};
+}
+
+DiskAccess DiskModel::access_of(const DiskUser& user, std::uint32_t permissions) const {
+  const bool inherits_group = (options_.directory.permissions & kSetGroupId) != 0;
+  return {
+      .uid = user.uid, .gid = inherits_group ? options_.directory.gid : user.gid, .permissions = permissions};
 }
 
 DiskProcess::~DiskProcess() {
@@ -167,6 +176,7 @@ Result<std::unique_ptr<File>> DiskProcess::open(const std::filesystem::path& pat
   if (auto ok = may_in_directory(kMaySearch, "open"); !ok) return pass_on(std::move(ok));
   const InodeNumber inode = model_.image_.inode_at(path.native());
   if (inode == 0) return fail_system(ENOENT, path.native(), "open");
+  if (model_.image_.at(inode).is_directory) return fail_system(EISDIR, path.native(), "open");
   const std::uint32_t wanted = access == Access::ReadOnly ? kMayRead : kMayRead | kMayWrite;
   if (!permits(model_.image_.at(inode).access, user_, wanted))
     return fail_system(EACCES, path.native(), "open");
@@ -182,10 +192,7 @@ Result<std::unique_ptr<File>> DiskProcess::create_unnamed(const std::filesystem:
   if (!is_unnamed && model_.image_.inode_at(fallback.native()) != 0) {
     return fail_system(EEXIST, fallback.native(), "create");
   }
-  const DiskAccess& directory = model_.options_.directory;
-  const bool inherits_group = (directory.permissions & kSetGroupId) != 0;
-  const InodeNumber inode = model_.image_.create(
-      {.uid = user_.uid, .gid = inherits_group ? directory.gid : user_.gid, .permissions = 0600});
+  const InodeNumber inode = model_.image_.create(model_.access_of(user_, 0600));
   if (!is_unnamed) model_.image_.link(inode, fallback.native());
   model_.changed("create");
   return std::make_unique<DiskFile>(*this, inode, Access::ReadWrite,
@@ -193,26 +200,46 @@ Result<std::unique_ptr<File>> DiskProcess::create_unnamed(const std::filesystem:
                                     fallback.native(), ++model_.descriptions_);
 }
 
-Result<void> DiskProcess::replace(const std::filesystem::path& path, const std::filesystem::path&,
-                                  std::span<const std::byte> content, Durability) {
-  const NoAllocationFaults pause;
-  DiskAccess access;
-  {
-    const std::scoped_lock lock(model_.mutex_);
-    if (auto ok = may_in_directory(kMaySearch | kMayWrite, "replace"); !ok) return ok;
-    const InodeNumber inode = model_.image_.inode_at(path.native());
-    access = inode == 0 ? DiskAccess{.uid = user_.uid, .gid = user_.gid, .permissions = 0666}
-                        : model_.image_.at(inode).access;
-  }
-  model_.replace(path.native(), content, access);
-  const std::scoped_lock lock(model_.mutex_);
-  model_.changed("replace");
-  return {};
-}
-
 Result<void> DiskProcess::check_replaceable(const std::filesystem::path&) {
   const std::scoped_lock lock(model_.mutex_);
   return may_in_directory(kMaySearch | kMayWrite, "replace");
+}
+
+Result<std::unique_ptr<File>> DiskProcess::create(const std::filesystem::path& path, mode_t mode) {
+  const NoAllocationFaults pause;
+  const std::scoped_lock lock(model_.mutex_);
+  if (auto ok = may_in_directory(kMaySearch | kMayWrite, "create"); !ok) return pass_on(std::move(ok));
+  if (model_.image_.inode_at(path.native()) != 0) return fail_system(EEXIST, path.native(), "create");
+  const InodeNumber inode = model_.image_.create(model_.access_of(user_, mode));
+  model_.image_.link(inode, path.native());
+  model_.changed("create");
+  return std::make_unique<DiskFile>(*this, inode, Access::ReadWrite, DiskFile::Naming::Named, path.native(),
+                                    ++model_.descriptions_);
+}
+
+Result<void> DiskProcess::rename(const std::filesystem::path& from, const std::filesystem::path& to,
+                                 bool replaces) {
+  const NoAllocationFaults pause;
+  const std::scoped_lock lock(model_.mutex_);
+  if (auto ok = may_in_directory(kMaySearch | kMayWrite, "rename"); !ok) return ok;
+  if (model_.image_.inode_at(from.native()) == 0) return fail_system(ENOENT, from.native(), "rename");
+  const bool is_taken = model_.image_.inode_at(to.native()) != 0;
+  if (is_taken && !replaces) return fail_system(EEXIST, to.native(), "rename");
+  model_.image_.rename(from.native(), to.native());
+  model_.changed("rename");
+  return {};
+}
+
+Result<void> DiskProcess::copy_attributes(const std::filesystem::path& from, File& to) {
+  const NoAllocationFaults pause;
+  const std::scoped_lock lock(model_.mutex_);
+  if (auto ok = alive("copy attributes"); !ok) return ok;
+  const InodeNumber inode = model_.image_.inode_at(from.native());
+  auto* ours = dynamic_cast<DiskFile*>(&to);
+  if (inode == 0 || ours == nullptr) return fail_system(ENOENT, from.native(), "copy attributes");
+  model_.image_.change(ours->inode()).access = model_.image_.at(inode).access;
+  model_.changed("copy attributes");
+  return {};
 }
 
 Result<void> DiskProcess::publish(File& file, const std::filesystem::path& path) {
@@ -245,9 +272,46 @@ Result<void> DiskProcess::sync_directory(const std::filesystem::path& directory)
   const NoAllocationFaults pause;
   const std::scoped_lock lock(model_.mutex_);
   if (auto ok = may_in_directory(kMayRead, "sync directory"); !ok) return ok;
-  model_.image_.sync_names(directory.native());
+  std::string normal = directory.lexically_normal().native();  // without ".."
+  if (normal.size() > 1 && normal.ends_with('/')) normal.pop_back();
+  model_.image_.sync_names(normal);
   model_.changed("sync directory");
   return {};
+}
+
+Result<bool> DiskProcess::make_directory(const std::filesystem::path& path) {
+  const auto there = status(path);
+  if (there && !S_ISDIR(there->mode)) return fail_system(EEXIST, path.native(), "make the directory");
+  if (there) return false;
+  const NoAllocationFaults pause;
+  const std::scoped_lock lock(model_.mutex_);
+  if (auto ok = may_in_directory(kMaySearch | kMayWrite, "make the directory"); !ok)
+    return pass_on(std::move(ok));
+  model_.image_.make_directory(path.native(), model_.access_of(user_, 0777));
+  model_.changed("make directory");
+  return true;
+}
+
+Result<void> DiskProcess::remove_directory(const std::filesystem::path& path) {
+  const auto names = list(path, "");
+  if (!names) return tl::unexpected(names.error());
+  if (!names->empty()) return fail_system(ENOTEMPTY, path.native(), "remove the directory");
+  return remove(path);
+}
+
+Result<std::optional<UniqueFd>> DiskProcess::try_flock(const std::filesystem::path& path, LockKind kind) {
+  const NoAllocationFaults pause;
+  const std::scoped_lock lock(model_.mutex_);
+  if (auto ok = may_in_directory(kMaySearch, "lock"); !ok) return pass_on(std::move(ok));
+  const InodeNumber inode = model_.image_.inode_at(path.native());
+  if (inode == 0) return fail_system(ENOENT, path.native(), "lock");
+  // Opened once more, it is another open file description: locks belong to those.
+  const std::string stands_in = fmt::format("/proc/self/fd/{}", model_.descriptor(inode));
+  UniqueFd fd(::open(stands_in.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return fail_system(errno, path.native(), "lock");
+  if (::flock(fd.get(), (kind == LockKind::Shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0)
+    return std::optional(std::move(fd));
+  return std::optional<UniqueFd>();
 }
 
 Result<std::vector<std::string>> DiskProcess::list(const std::filesystem::path& directory,
@@ -272,7 +336,7 @@ Result<FileStatus> DiskProcess::status(const std::filesystem::path& path) {
   if (auto ok = may_in_directory(kMaySearch, "stat"); !ok) return pass_on(std::move(ok));
   const InodeNumber inode = model_.image_.inode_at(path.native());
   if (inode != 0) return model_.status(inode, mount_);
-  const std::string below = path.native() + "/";
+  const std::string below = path.native().ends_with('/') ? path.native() : path.native() + "/";
   const auto lies_below = [&](const DiskName& name) {
     return name.path.now() && name.path.now()->starts_with(below);
   };

@@ -99,6 +99,8 @@ class DiskModel {
   void mirror_size(InodeNumber inode);
   int descriptor(InodeNumber inode);
   [[nodiscard]] FileStatus status(InodeNumber inode, const DiskMount& mount) const;
+  /// Of a new file or directory.
+  [[nodiscard]] DiskAccess access_of(const DiskUser& user, std::uint32_t permissions) const;
 
   const DiskOptions options_;
   mutable std::mutex mutex_;  // guards all below
@@ -130,11 +132,16 @@ class DiskProcess final : public Storage {
   Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override;
   Result<void> publish(File& file, const std::filesystem::path& path) override;
   Result<void> remove(const std::filesystem::path& path) override;
-  /// In one step that is settled at once: what makes it so is tested by itself (core/storage/new_file.h).
-  Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
-                       std::span<const std::byte> content, Durability durability) override;
   Result<void> check_replaceable(const std::filesystem::path& path) override;
+  Result<std::unique_ptr<File>> create(const std::filesystem::path& path, mode_t mode) override;
+  Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to,
+                      bool replaces) override;
+  Result<void> copy_attributes(const std::filesystem::path& from, File& to) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
+  Result<bool> make_directory(const std::filesystem::path& path) override;
+  Result<void> remove_directory(const std::filesystem::path& path) override;
+  /// A lock of the real system on the memory that stands in for the file.
+  Result<std::optional<UniqueFd>> try_flock(const std::filesystem::path& path, LockKind kind) override;
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;
   Result<FileStatus> status(const std::filesystem::path& path) override;

@@ -69,13 +69,13 @@ class InterceptedFile final : public File {
     if (question.is_lie()) return {};
     return question.passes() ? inner_->reserve(range) : question.failure();
   }
-  Result<void> sync() override {
-    const Question question = ask(FileCall::Sync);
-    if (question.passes()) return inner_->sync();
+  Result<void> reserve_size(std::uint64_t size_bytes) override {
+    const Question question = ask(FileCall::Reserve);
     if (question.is_lie()) return {};
-    if (auto* lossy = dynamic_cast<LossyFile*>(inner_.get()); lossy != nullptr) lossy->fail_sync();
-    return question.failure();
+    return question.passes() ? inner_->reserve_size(size_bytes) : question.failure();
   }
+  Result<void> sync() override { return sync_as(&File::sync); }
+  Result<void> sync_all() override { return sync_as(&File::sync_all); }
   Result<void> resize(std::uint64_t size_bytes) override {
     const Question question = ask(FileCall::Resize);
     if (question.is_lie()) return {};
@@ -131,6 +131,14 @@ class InterceptedFile final : public File {
  private:
   [[nodiscard]] Question ask(FileCall kind) const { return {interceptor_, kind, role_}; }
 
+  Result<void> sync_as(Result<void> (File::*way)()) {
+    const Question question = ask(FileCall::Sync);
+    if (question.passes()) return (inner_.get()->*way)();
+    if (question.is_lie()) return {};
+    if (auto* lossy = dynamic_cast<LossyFile*>(inner_.get()); lossy != nullptr) lossy->fail_sync();
+    return question.failure();
+  }
+
   std::unique_ptr<File> inner_;
   FileRole role_;
   Interceptor& interceptor_;
@@ -146,7 +154,7 @@ Result<std::unique_ptr<File>> wrapped(Result<std::unique_ptr<File>> file, FileRo
 }  // namespace
 
 std::string_view name_of(FileCall kind) {
-  constexpr std::array<std::string_view, 21> kNames = {"open",
+  constexpr std::array<std::string_view, 25> kNames = {"open",
                                                        "create",
                                                        "status of the path",
                                                        "publish",
@@ -166,7 +174,11 @@ std::string_view name_of(FileCall kind) {
                                                        "change of mode",
                                                        "resize",
                                                        "punch",
-                                                       "replace"};
+                                                       "replace",
+                                                       "create by name",
+                                                       "rename",
+                                                       "make a directory",
+                                                       "remove a directory"};
   return kNames[static_cast<std::size_t>(kind)];
 }
 
@@ -222,6 +234,39 @@ Result<void> InterceptedStorage::replace(const std::filesystem::path& path,
   const Question question(interceptor_, FileCall::Replace, role_of(path));
   if (question.is_lie()) return {};
   return question.passes() ? inner_.replace(path, temporary, content, durability) : question.failure();
+}
+
+Result<std::unique_ptr<File>> InterceptedStorage::create(const std::filesystem::path& path, mode_t mode) {
+  const Question question(interceptor_, FileCall::Create, role_of(path));
+  if (!question.passes()) return question.failure();
+  return wrapped(inner_.create(path, mode), role_of(path), interceptor_);
+}
+
+Result<void> InterceptedStorage::rename(const std::filesystem::path& from, const std::filesystem::path& to,
+                                        bool replaces) {
+  const Question question(interceptor_, FileCall::Rename, role_of(to));
+  if (question.is_lie()) return {};
+  return question.passes() ? inner_.rename(from, to, replaces) : question.failure();
+}
+
+Result<void> InterceptedStorage::copy_attributes(const std::filesystem::path& from, File& to) {
+  const Question question(interceptor_, FileCall::SetMode, role_of(from));
+  if (question.is_lie()) return {};
+  if (!question.passes()) return question.failure();
+  auto* wrapped_file = dynamic_cast<InterceptedFile*>(&to);
+  return inner_.copy_attributes(from, wrapped_file != nullptr ? wrapped_file->inner() : to);
+}
+
+Result<bool> InterceptedStorage::make_directory(const std::filesystem::path& path) {
+  const Question question(interceptor_, FileCall::MakeDirectory, FileRole::Directory);
+  if (!question.passes()) return question.failure();
+  return inner_.make_directory(path);
+}
+
+Result<void> InterceptedStorage::remove_directory(const std::filesystem::path& path) {
+  const Question question(interceptor_, FileCall::RemoveDirectory, FileRole::Directory);
+  if (question.is_lie()) return {};
+  return question.passes() ? inner_.remove_directory(path) : question.failure();
 }
 
 Result<void> InterceptedStorage::sync_directory(const std::filesystem::path& directory) {

@@ -32,8 +32,12 @@ enum class FileCall : std::uint8_t {
   SetOwner,
   SetMode,
   Resize,
-  Punch,   // of a file
-  Replace  // of the storage
+  Punch,  // of a file
+  Replace,
+  Create,
+  Rename,
+  MakeDirectory,
+  RemoveDirectory  // of the storage
 };
 std::string_view name_of(FileCall kind);
 
@@ -77,7 +81,16 @@ class InterceptedStorage : public Storage {
   Result<void> check_replaceable(const std::filesystem::path& path) override {
     return inner_.check_replaceable(path);
   }
+  Result<std::unique_ptr<File>> create(const std::filesystem::path& path, mode_t mode) override;
+  Result<void> rename(const std::filesystem::path& from, const std::filesystem::path& to,
+                      bool replaces) override;
+  Result<void> copy_attributes(const std::filesystem::path& from, File& to) override;
   Result<void> sync_directory(const std::filesystem::path& directory) override;
+  Result<bool> make_directory(const std::filesystem::path& path) override;
+  Result<void> remove_directory(const std::filesystem::path& path) override;
+  Result<std::optional<UniqueFd>> try_flock(const std::filesystem::path& path, LockKind kind) override {
+    return inner_.try_flock(path, kind);
+  }
   Result<std::vector<std::string>> list(const std::filesystem::path& directory,
                                         const std::string& prefix) override;
   Result<FileStatus> status(const std::filesystem::path& path) override;
