@@ -5,17 +5,14 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstdio>
 #include <optional>
 #include <span>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "core/base/utf8.h"
 #include "core/journal/journal_format.h"
 #include "core/storage/file.h"
-#include "core/storage/new_file.h"
 #include "tools/text/json_document.h"
 
 namespace stfs::sync {
@@ -73,9 +70,9 @@ Note note_in(const tools::Json& document) {
 }
 
 /// Nothing if there is no note.
-Result<std::optional<Note>> read_note(const std::filesystem::path& directory) {
+Result<std::optional<Note>> read_note(Storage& storage, const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / kNoteName;
-  const auto file = system_storage().open_no_link(path, Access::ReadOnly);
+  const auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::optional<Note>();
   if (!file) return tl::unexpected(file.error());
   const auto size_bytes = (*file)->size_bytes();
@@ -92,71 +89,69 @@ Result<std::optional<Note>> read_note(const std::filesystem::path& directory) {
   }
 }
 
-Result<void> write_note(const std::filesystem::path& directory, const FileSwitch& files, bool is_ready) {
+Result<void> write_note(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files,
+                        bool is_ready) {
   const std::string text = text_of(files, is_ready);
-  auto file = NewFile::create_as(directory / kNextNote, directory / kNoteName);
-  if (!file) return pass_on(std::move(file));
-  if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;
-  return file->finish();
+  return storage.replace(directory / kNoteName, directory / kNextNote, std::as_bytes(std::span(text)),
+                         Durability::Power);
 }
 
 /// Does nothing if there is no such file.
-Result<void> remove_file(const std::filesystem::path& path) {
-  auto removed = system_storage().remove(path);
+Result<void> remove_file(Storage& storage, const std::filesystem::path& path) {
+  auto removed = storage.remove(path);
   return removed || removed.error().errno_value == ENOENT ? Result<void>{} : removed;
 }
 
 /// Replaces a file of the other name. Does nothing if there is no file to rename: that was done.
-Result<void> rename_file(const std::filesystem::path& from, const std::filesystem::path& to) {
-  if (::rename(from.c_str(), to.c_str()) == 0 || errno == ENOENT) return {};
-  return fail_system(errno, to.string(), "rename");
+Result<void> rename_file(Storage& storage, const std::filesystem::path& from,
+                         const std::filesystem::path& to) {
+  auto renamed = storage.rename(from, to, true);
+  return renamed || renamed.error().errno_value == ENOENT ? Result<void>{} : renamed;
 }
 
-Result<void> sync_all(const std::filesystem::path& directory) {
-  Storage& storage = system_storage();
+Result<void> sync_all(Storage& storage, const std::filesystem::path& directory) {
   auto synced = storage.sync_directory((directory / kNoteName).parent_path());
   return synced ? storage.sync_directory(directory) : synced;
 }
 
 /// What comes after the step. May be repeated.
-Result<void> finish(const std::filesystem::path& directory, const FileSwitch& files) {
+Result<void> finish(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files) {
   for (const FileSwitch::Move& move : files.after) {
-    if (auto named = rename_file(directory / move.from, directory / move.to); !named) return named;
+    if (auto named = rename_file(storage, directory / move.from, directory / move.to); !named) return named;
   }
-  if (auto named = rename_file(directory / kNextSyncStateName, directory / kSyncStateName); !named)
+  if (auto named = rename_file(storage, directory / kNextSyncStateName, directory / kSyncStateName); !named)
     return named;
-  if (auto synced = sync_all(directory); !synced) return synced;
+  if (auto synced = sync_all(storage, directory); !synced) return synced;
   for (const std::string& name : files.removed) {
-    if (auto removed = remove_file(directory / name); !removed) return removed;
+    if (auto removed = remove_file(storage, directory / name); !removed) return removed;
   }
-  if (auto removed = remove_file(directory / kStateBefore); !removed) return removed;
-  if (auto synced = sync_all(directory); !synced) return synced;
-  return remove_file(directory / kNoteName);
+  if (auto removed = remove_file(storage, directory / kStateBefore); !removed) return removed;
+  if (auto synced = sync_all(storage, directory); !synced) return synced;
+  return remove_file(storage, directory / kNoteName);
 }
 
 /// @param is_taken  whether the step was taken.
-Result<void> step(const std::filesystem::path& directory, const FileSwitch& files, bool& is_taken) {
-  Storage& storage = system_storage();
-  if (auto synced = sync_all(directory); !synced) return synced;
-  if (auto noted = write_note(directory, files, true); !noted) return noted;
+Result<void> step(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files,
+                  bool& is_taken) {
+  if (auto synced = sync_all(storage, directory); !synced) return synced;
+  if (auto noted = write_note(storage, directory, files, true); !noted) return noted;
   const std::filesystem::path state = directory / kSyncStateName;
-  if (auto hidden = rename_file(state, directory / kStateBefore); !hidden) return hidden;
+  if (auto hidden = rename_file(storage, state, directory / kStateBefore); !hidden) return hidden;
   if (auto synced = storage.sync_directory(state.parent_path()); !synced) return synced;
   const std::filesystem::path to = directory / files.step.to;
-  if (::rename((directory / files.step.from).c_str(), to.c_str()) != 0)
-    return fail_system(errno, to.string(), "rename");
+  if (auto named = storage.rename(directory / files.step.from, to, true); !named) return named;
   is_taken = true;
   return storage.sync_directory(directory);
 }
 
 }  // namespace
 
-bool is_taken_name(const std::filesystem::path& path) {
-  std::error_code unknown;
-  return std::filesystem::symlink_status(path, unknown).type() != std::filesystem::file_type::not_found;
+bool is_taken_name(Storage& storage, const std::filesystem::path& path) {
+  const auto there = storage.status(path);
+  return there || (there.error().errno_value != ENOENT && there.error().errno_value != ENOTDIR);
 }
 
-Result<void> note_switch(const std::filesystem::path& directory, const FileSwitch& files) {
+Result<void> note_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files) {
   const auto is_text = [](const FileSwitch::Move& move) { return is_utf8(move.to); };
   const auto wrong = std::ranges::find_if_not(files.after, is_text);
   if (wrong != files.after.end()) {
@@ -164,56 +159,64 @@ Result<void> note_switch(const std::filesystem::path& directory, const FileSwitc
         ErrorCode::InvalidArgument, EILSEQ,
         (directory / wrong->to).string() + ": its name is not UTF-8: a full version can't have this file");
   }
-  return write_note(directory, files, false);
+  return write_note(storage, directory, files, false);
 }
 
-Result<void> take_switch(const std::filesystem::path& directory, const FileSwitch& files) {
+Result<void> take_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files) {
   bool is_taken = false;
-  auto done = step(directory, files, is_taken);
+  auto done = step(storage, directory, files, is_taken);
   if (!done && !is_taken) {
-    static_cast<void>(undo_switch(directory, files));  // else the next receiver does
+    static_cast<void>(undo_switch(storage, directory, files));  // else the next receiver does
     return done;
   }
-  if (done) done = finish(directory, files);
+  if (done) done = finish(storage, directory, files);
   if (done) return done;
   return tl::unexpected(std::move(done).error().within(directory.string() +
                                                        ": it has the new version; the next pull finishes"));
 }
 
-Result<void> undo_switch(const std::filesystem::path& directory, const FileSwitch& files) {
+Result<void> undo_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files) {
   const std::filesystem::path state = directory / kSyncStateName;
-  if (!is_taken_name(state)) {
-    if (auto named = rename_file(directory / kStateBefore, state); !named) return named;
+  if (!is_taken_name(storage, state)) {
+    if (auto named = rename_file(storage, directory / kStateBefore, state); !named) return named;
   }
   std::vector<std::string> names = files.archives;
-  names.push_back(files.step.from);
   for (const FileSwitch::Move& move : files.after) names.push_back(move.from);
   names.emplace_back(kNextSyncStateName);
   for (const std::string& name : names) {
-    if (auto removed = remove_file(directory / name); !removed) return removed;
+    if (auto removed = remove_file(storage, directory / name); !removed) return removed;
   }
-  if (auto synced = sync_all(directory); !synced) return synced;
-  return remove_file(directory / kNoteName);
+  // Where a note is ready and `step.from` is not there, the step was taken: whoever finished that would
+  // remove the model.
+  const auto note = read_note(storage, directory);
+  if (!note) return tl::unexpected(note.error());
+  if (*note && (*note)->is_ready) {
+    if (auto noted = write_note(storage, directory, files, false); !noted) return noted;
+  }
+  if (auto removed = remove_file(storage, directory / files.step.from); !removed) return removed;
+  if (auto synced = sync_all(storage, directory); !synced) return synced;
+  return remove_file(storage, directory / kNoteName);
 }
 
-Result<void> recover_switch(const std::filesystem::path& directory) {
-  const auto note = read_note(directory);
+Result<void> recover_switch(Storage& storage, const std::filesystem::path& directory) {
+  const auto note = read_note(storage, directory);
   if (!note) return tl::unexpected(note.error());
-  if (auto removed = remove_file(directory / kNextNote); !removed) return removed;
+  if (auto removed = remove_file(storage, directory / kNextNote); !removed) return removed;
   if (!*note) return {};
   const FileSwitch& files = (*note)->files;
-  const bool is_taken = (*note)->is_ready && !is_taken_name(directory / files.step.from);
-  return is_taken ? finish(directory, files) : undo_switch(directory, files);
+  const bool is_taken = (*note)->is_ready && !is_taken_name(storage, directory / files.step.from);
+  return is_taken ? finish(storage, directory, files) : undo_switch(storage, directory, files);
 }
 
-std::filesystem::path present_sync_state(const std::filesystem::path& directory) {
+std::filesystem::path present_sync_state(Storage& storage, const std::filesystem::path& directory) {
   std::filesystem::path state = directory / kSyncStateName;
-  if (is_taken_name(state)) return state;
-  const auto note = read_note(directory);
+  if (is_taken_name(storage, state)) return state;
+  const auto note = read_note(storage, directory);
   if (!note || !*note || !(*note)->is_ready) return state;
   std::filesystem::path hidden =
-      directory / (is_taken_name(directory / (*note)->files.step.from) ? kStateBefore : kNextSyncStateName);
-  return is_taken_name(hidden) ? hidden : state;
+      directory /
+      (is_taken_name(storage, directory / (*note)->files.step.from) ? kStateBefore : kNextSyncStateName);
+  return is_taken_name(storage, hidden) ? hidden : state;
 }
 
 }  // namespace stfs::sync

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/storage/file.h"
 
 namespace stfs::sync {
 
@@ -38,18 +39,18 @@ inline constexpr const char* kNextSyncStateName = ".weight_sync/state.after";
 // directory.
 
 /// Notes the switch. Call it before any of its files is made.
-Result<void> note_switch(const std::filesystem::path& directory, const FileSwitch& files);
+Result<void> note_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files);
 /// Takes the step and what comes after it. All new files and the new state are there and synced, but for
 /// their names. A failure before the step undoes everything. Behind it, the message says that the change is
 /// made.
-Result<void> take_switch(const std::filesystem::path& directory, const FileSwitch& files);
+Result<void> take_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files);
 /// Removes the new files and the note.
-Result<void> undo_switch(const std::filesystem::path& directory, const FileSwitch& files);
+Result<void> undo_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files);
 /// Finishes or undoes what a process that has died was about to do. Does nothing if there is no note.
-Result<void> recover_switch(const std::filesystem::path& directory);
+Result<void> recover_switch(Storage& storage, const std::filesystem::path& directory);
 
 /// The file that has the sync state of the model's present files: kSyncStateName, but for the moment of the
 /// step.
-std::filesystem::path present_sync_state(const std::filesystem::path& directory);
+std::filesystem::path present_sync_state(Storage& storage, const std::filesystem::path& directory);
 
 }  // namespace stfs::sync

@@ -8,15 +8,14 @@
 #include <string>
 #include <utility>
 
-#include "core/storage/file.h"
 #include "tools/sync/version_name.h"
 
 namespace stfs::sync {
 
-Result<Publication> Publication::look(const std::filesystem::path& directory) {
-  const auto names = system_storage().list(directory, "weight_v");
+Result<Publication> Publication::look(const std::filesystem::path& directory, Storage& storage) {
+  const auto names = storage.list(directory, "weight_v");
   if (!names) return tl::unexpected(Error(names.error()).within(directory.string()));
-  Publication publication;
+  Publication publication(storage);
   publication.directory_ = directory;
   for (const std::string& name : *names) {
     if (const auto version = version_of_directory(name)) publication.versions_.push_back(version->number);
@@ -69,7 +68,7 @@ Result<Publication::Way> Publication::way_to(const std::optional<std::uint64_t>&
                   fmt::format("{}: version {} is not published, which version {} changes",
                               directory_.string(), version_text(next), way.versions.back().version().text));
     }
-    auto version = PublishedVersion::open(path_of(next));
+    auto version = PublishedVersion::open(path_of(next), *storage_);
     if (!version && says_gone(version.error())) {
       return fail(ErrorCode::NotFound, ESTALE,
                   fmt::format("{}: withdrawn while it was read", path_of(next).string()));

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "core/base/error.h"
+#include "core/storage/file.h"
 #include "tools/sync/published_version.h"
 
 namespace stfs::sync {
@@ -16,7 +17,9 @@ namespace stfs::sync {
 class Publication {
  public:
   /// Lists the versions by the names of their directories. ENOENT: there is no such directory.
-  static Result<Publication> look(const std::filesystem::path& directory);
+  /// @param storage  must outlive it and its versions.
+  static Result<Publication> look(const std::filesystem::path& directory,
+                                  Storage& storage = system_storage());
 
   /// Ascending.
   [[nodiscard]] const std::vector<std::uint64_t>& versions() const { return versions_; }
@@ -44,6 +47,9 @@ class Publication {
  private:
   [[nodiscard]] Result<Way> way_to(const std::optional<std::uint64_t>& present, std::uint64_t target) const;
 
+  explicit Publication(Storage& storage) : storage_(&storage) {}
+
+  Storage* storage_;
   std::filesystem::path directory_;
   std::vector<std::uint64_t> versions_;
 };

@@ -2,10 +2,10 @@
 #include "tools/sync/pull.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "core/model/model.h"
@@ -20,10 +20,27 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int kMostWithdrawals = 100;  // in a row
 
+/// Makes the directory and those above that are missing.
+Result<void> make_directories(Storage& storage, const std::filesystem::path& path) {
+  auto there = storage.status(path);
+  if (there) return {};
+  if (there.error().errno_value != ENOENT) return pass_on(std::move(there));
+  const std::filesystem::path above = path.parent_path();
+  if (!above.empty() && above != path) {
+    if (auto made = make_directories(storage, above); !made) return made;
+  }
+  auto made = storage.make_directory(path);
+  return made ? Result<void>{} : pass_on(std::move(made));
+}
+
 class Pull {
  public:
   Pull(const std::filesystem::path& model, const std::filesystem::path& published, const PullOptions& options)
-      : model_(model), directory_(directory_of_model(model)), published_(published), options_(options) {}
+      : model_(model),
+        storage_(*options.storage),
+        directory_(directory_of_model(model, storage_)),
+        published_(published),
+        options_(options) {}
 
   Result<std::optional<VersionNumber>> run() {
     if (auto made = make_directory(); !made) return pass_on(std::move(made));
@@ -45,24 +62,18 @@ class Pull {
     return options_.on_event ? options_.on_event(event) : Result<void>{};
   }
 
-  Result<void> make_directory() const {
-    std::error_code failed;
-    if (std::filesystem::exists(directory_, failed)) return {};
-    std::filesystem::create_directories(directory_, failed);
-    if (failed) return fail_system(failed.value(), directory_.string(), "make the directory");
-    return {};
-  }
+  Result<void> make_directory() const { return make_directories(storage_, directory_); }
 
   Result<std::optional<VersionNumber>> take_way() {
-    auto state = SyncState::lock(directory_, options_.apply.commit.lock_patience);
+    auto state = SyncState::lock(directory_, options_.apply.commit.lock_patience, storage_);
     if (!state) return pass_on(std::move(state));
     // What a killed receiver could not finish is finished now, and with it the state.
-    if (has_model(directory_)) {
+    if (has_model(directory_, storage_)) {
       auto opened = open_model();
       if (!opened) return pass_on(std::move(opened));
     }
     if (auto read = state->read(); !read) return pass_on(std::move(read));
-    auto publication = Publication::look(published_);
+    auto publication = Publication::look(published_, storage_);
     if (!publication) return pass_on(std::move(publication));
     seen_ = publication->versions();
     std::optional<std::uint64_t> present;
@@ -86,14 +97,16 @@ class Pull {
 
   /// Whether a version that the last look has found is gone.
   [[nodiscard]] bool was_withdrawn() const {
-    const auto now = Publication::look(published_);
+    const auto now = Publication::look(published_, storage_);
     return now && !std::ranges::includes(now->versions(), seen_);
   }
 
   Result<std::unique_ptr<Model>> open_model() const {
-    auto located = tools::locate_target(model_, tools::Use::Change);
+    auto located = tools::locate_target(model_, tools::Use::Change, tools::read_mount_attribute, storage_);
     if (!located) return pass_on(std::move(located));
-    auto target = tools::open_located(*located, model_, {.access = Access::ReadWrite});
+    auto target = tools::open_located(
+        *located, model_,
+        {.access = Access::ReadWrite, .storage = &storage_, .uses_threads = options_.apply.threads != 1});
     if (!target) return pass_on(std::move(target));
     return std::move(target->model);
   }
@@ -110,7 +123,7 @@ class Pull {
         if (options_.apply.on_read) options_.apply.on_read(bytes);
         return {};
       };
-      if (options_.on_begin) options_.on_begin(seeded_bytes(version));
+      if (options_.on_begin) options_.on_begin(seeded_bytes(version, storage_));
       if (auto seeded = seed_model(model_, version, state, on_bytes); !seeded) return seeded;
     } else {
       auto model = open_model();
@@ -128,12 +141,13 @@ class Pull {
 
   /// Whether a full version has the tensors of the model that is there, so that they can change in place.
   [[nodiscard]] bool takes_patches(const PublishedVersion& version) const {
-    if (!has_model(directory_)) return false;
+    if (!has_model(directory_, storage_)) return false;
     const auto model = open_model();
     return model && (*model)->problems().empty() && has_same_tensors(version, **model);
   }
 
   const std::filesystem::path model_;
+  Storage& storage_;
   const std::filesystem::path directory_;
   const std::filesystem::path published_;
   const PullOptions& options_;
@@ -142,12 +156,11 @@ class Pull {
 
 }  // namespace
 
-std::filesystem::path directory_of_model(const std::filesystem::path& model) {
-  const auto located = tools::locate_target(model, tools::Use::Change);
+std::filesystem::path directory_of_model(const std::filesystem::path& model, Storage& storage) {
+  const auto located = tools::locate_target(model, tools::Use::Change, tools::read_mount_attribute, storage);
   const std::filesystem::path& path = located ? located->archive : model;
-  std::error_code failed;
-  const bool is_file =
-      located ? !std::filesystem::is_directory(path, failed) : std::filesystem::is_regular_file(path, failed);
+  const auto there = storage.status(path);
+  const bool is_file = located ? !there || !S_ISDIR(there->mode) : there && S_ISREG(there->mode);
   if (!is_file) return path;
   return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/commit/commit_options.h"
+#include "core/storage/file.h"
 #include "tools/sync/publication.h"
 #include "tools/sync/version_apply.h"
 
@@ -34,6 +35,7 @@ struct PullEvent {
 struct PullOptions {
   VersionApplyOptions apply{};
   std::optional<std::uint64_t> target{};  // nothing: the newest version that is whole
+  Storage* storage = &system_storage();   // of the model and of the versions
   /// Called with each event. An error ends the pull; what was applied stays applied.
   std::function<Result<void>(const PullEvent& event)> on_event{};
   /// Called before a version is applied, with the bytes that apply.on_read will count.
@@ -53,6 +55,7 @@ Result<std::optional<VersionNumber>> pull(const std::filesystem::path& model,
                                           const std::filesystem::path& published, const PullOptions& options);
 
 /// The directory in which a model's files lie, and its state. The model may not exist yet.
-std::filesystem::path directory_of_model(const std::filesystem::path& model);
+std::filesystem::path directory_of_model(const std::filesystem::path& model,
+                                         Storage& storage = system_storage());
 
 }  // namespace stfs::sync

@@ -7,7 +7,6 @@
 #include <sstream>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -32,17 +31,18 @@ class Seeding {
   Seeding(const PublishedVersion& version, SyncState& state, SeedingPlan plan, const OnBytes& on_bytes)
       : version_(version),
         state_(state),
+        storage_(state.storage()),
         directory_(state.model_directory()),
         plan_(std::move(plan)),
         on_bytes_(on_bytes) {}
 
   Result<void> run() {
-    if (auto noted = note_switch(directory_, plan_.files); !noted) return noted;
+    if (auto noted = note_switch(storage_, directory_, plan_.files); !noted) return noted;
     if (auto made = make_files(); !made) {
-      static_cast<void>(undo_switch(directory_, plan_.files));  // else the next receiver does
+      static_cast<void>(undo_switch(storage_, directory_, plan_.files));  // else the next receiver does
       return made;
     }
-    if (auto taken = take_switch(directory_, plan_.files); !taken) return taken;
+    if (auto taken = take_switch(storage_, directory_, plan_.files); !taken) return taken;
     return state_.read();
   }
 
@@ -70,11 +70,11 @@ class Seeding {
   /// @param over  the name that it gets at last; it takes the mode and attributes of a file of that name.
   Result<void> copy_file(const std::string& name, const std::string& temporary, const std::string& as,
                          const std::string& over) const {
-    auto source = system_storage().open(version_.directory() / name, Access::ReadOnly);
+    auto source = storage_.open(version_.directory() / name, Access::ReadOnly);
     if (!source) return pass_on(std::move(source));
     auto size_bytes = (*source)->size_bytes();
     if (!size_bytes) return pass_on(std::move(size_bytes));
-    auto file = NewFile::create_as(directory_ / temporary, directory_ / over);
+    auto file = NewFile::create_as(directory_ / temporary, directory_ / over, 0666, storage_);
     if (!file) return pass_on(std::move(file));
     if (auto reserved = file->reserve(*size_bytes); !reserved) return reserved;
     std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kCopiedBytes, *size_bytes)));
@@ -91,7 +91,7 @@ class Seeding {
 
   Result<void> write_text(const std::string& text, const std::string& temporary,
                           const std::string& over) const {
-    auto file = NewFile::create_as(directory_ / temporary, directory_ / over);
+    auto file = NewFile::create_as(directory_ / temporary, directory_ / over, 0666, storage_);
     if (!file) return pass_on(std::move(file));
     if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;
     if (auto settled = file->settle(); !settled) return settled;
@@ -116,7 +116,7 @@ class Seeding {
       tools::write_json(document, text);
       return std::move(text).str();
     }
-    auto file = system_storage().open(version_.directory() / kVersionIndex, Access::ReadOnly);
+    auto file = storage_.open(version_.directory() / kVersionIndex, Access::ReadOnly);
     if (!file) return pass_on(std::move(file));
     const auto size_bytes = (*file)->size_bytes();
     if (!size_bytes) return tl::unexpected(size_bytes.error());
@@ -128,6 +128,7 @@ class Seeding {
 
   const PublishedVersion& version_;
   SyncState& state_;
+  Storage& storage_;
   const std::filesystem::path directory_;
   const SeedingPlan plan_;
   const OnBytes& on_bytes_;
@@ -135,14 +136,12 @@ class Seeding {
 
 }  // namespace
 
-std::uint64_t seeded_bytes(const PublishedVersion& version) {
+std::uint64_t seeded_bytes(const PublishedVersion& version, Storage& storage) {
   std::uint64_t total = 0;
-  const auto files = files_of(version);
+  const auto files = files_of(version, storage);
   if (!files) return total;
   for (const std::string& name : *files) {
-    std::error_code failed;
-    const std::uintmax_t size_bytes = std::filesystem::file_size(version.directory() / name, failed);
-    if (!failed) total += size_bytes;
+    if (const auto there = storage.status(version.directory() / name)) total += there->identity.size_bytes;
   }
   return total;
 }

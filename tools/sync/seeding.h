@@ -13,7 +13,7 @@
 namespace stfs::sync {
 
 /// The bytes that seed_model() copies, as far as they are known.
-std::uint64_t seeded_bytes(const PublishedVersion& version);
+std::uint64_t seeded_bytes(const PublishedVersion& version, Storage& storage);
 
 /// Replaces the model, if there is one, by the version: all files of the version are copied beside it, then
 /// one rename makes them the model (file_switch.h). Then the archives of the model before go. Foreign files

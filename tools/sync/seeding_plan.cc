@@ -2,12 +2,12 @@
 #include "tools/sync/seeding_plan.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <optional>
 #include <set>
 #include <string_view>
-#include <system_error>
 #include <utility>
 
 #include "core/model/model_directory.h"
@@ -25,8 +25,8 @@ std::string temporary_name(std::size_t number) {
 }
 
 /// The names of the archives that an index names; empty if it is not sound.
-std::set<std::string> archives_of(const std::filesystem::path& path) {
-  const auto file = system_storage().open(path, Access::ReadOnly);
+std::set<std::string> archives_of(Storage& storage, const std::filesystem::path& path) {
+  const auto file = storage.open(path, Access::ReadOnly);
   if (!file) return {};
   const auto size_bytes = (*file)->size_bytes();
   if (!size_bytes || *size_bytes > kMaxModelIndexBytes) return {};
@@ -38,12 +38,12 @@ std::set<std::string> archives_of(const std::filesystem::path& path) {
 }
 
 /// A name for a new archive that no file in the directory has.
-std::string free_name(const std::filesystem::path& directory, const std::string& name,
+std::string free_name(Storage& storage, const std::filesystem::path& directory, const std::string& name,
                       const std::string& version) {
-  if (!is_taken_name(directory / name)) return name;
+  if (!is_taken_name(storage, directory / name)) return name;
   const std::string stem = name.substr(0, name.size() - kArchiveSuffix.size());
   std::string other = fmt::format("{}.v{}{}", stem, version, kArchiveSuffix);
-  for (int number = 2; is_taken_name(directory / other); ++number)
+  for (int number = 2; is_taken_name(storage, directory / other); ++number)
     other = fmt::format("{}.v{}-{}{}", stem, version, number, kArchiveSuffix);
   return other;
 }
@@ -58,7 +58,8 @@ struct Present {
 Result<Present> look_at(const std::filesystem::path& model, const PublishedVersion& version,
                         const SyncState& state) {
   Present present;
-  const auto located = tools::locate_target(model, tools::Use::Change);
+  Storage& storage = state.storage();
+  const auto located = tools::locate_target(model, tools::Use::Change, tools::read_mount_attribute, storage);
   if (!located) return present;
   if (!located->deltas.empty()) {
     return fail(
@@ -68,11 +69,11 @@ Result<Present> look_at(const std::filesystem::path& model, const PublishedVersi
   const std::string name = located->archive.filename();
   if (name.ends_with(kModelIndexSuffix)) {
     present.index = name;
-    present.archives = archives_of(located->archive);
+    present.archives = archives_of(storage, located->archive);
     return present;
   }
-  std::error_code unknown;
-  const bool is_named = located->is_mounted || !std::filesystem::is_directory(model, unknown);
+  const auto there = storage.status(model);
+  const bool is_named = located->is_mounted || !there || !S_ISDIR(there->mode);
   if (is_named && (version.has_index() || version.shards().size() > 1)) {
     return fail(
         ErrorCode::InvalidArgument, EISDIR,
@@ -89,56 +90,62 @@ Result<Present> look_at(const std::filesystem::path& model, const PublishedVersi
 }
 
 /// Archives that other indexes in the directory name stay.
-void spare_others(const std::filesystem::path& directory, const std::string& index,
+void spare_others(Storage& storage, const std::filesystem::path& directory, const std::string& index,
                   std::set<std::string>& archives) {
-  const auto listed = list_model_directory(directory);
+  const auto listed = list_model_directory(directory, storage);
   if (!listed) return archives.clear();
   for (const std::string& other : listed->indexes) {
     if (other == index) continue;
-    for (const std::string& name : archives_of(directory / other)) archives.erase(name);
+    for (const std::string& name : archives_of(storage, directory / other)) archives.erase(name);
   }
 }
 
 }  // namespace
 
-bool has_model(const std::filesystem::path& directory) {
-  const auto listed = list_model_directory(directory);
+bool has_model(const std::filesystem::path& directory, Storage& storage) {
+  const auto listed = list_model_directory(directory, storage);
   return listed && !listed->archives.empty();
 }
 
-Result<std::vector<std::string>> files_of(const PublishedVersion& version) {
-  auto names = system_storage().list(version.directory(), "");
+Result<std::vector<std::string>> files_of(const PublishedVersion& version, Storage& storage) {
+  auto names = storage.list(version.directory(), "");
   if (!names) return names;
-  std::erase_if(*names, [&](const std::string& name) {
-    std::error_code failed;
-    return name.starts_with('.') || name.ends_with(".tmp") ||
-           !std::filesystem::is_regular_file(version.directory() / name, failed);
-  });
+  std::erase_if(*names,
+                [](const std::string& name) { return name.starts_with('.') || name.ends_with(".tmp"); });
+  std::vector<std::string> files;
+  for (std::string& name : *names) {
+    const auto there = storage.status(version.directory() / name);
+    // A file that is not copied, for whatever reason, would be missing in the model.
+    if (!there) return tl::unexpected(there.error());
+    if (S_ISREG(there->mode)) files.push_back(std::move(name));
+  }
   const auto rank = [](const std::string& name) {
     return name == kVersionIndex ? 2 : name.ends_with(kArchiveSuffix) ? 0 : 1;
   };
-  std::ranges::sort(*names, [&](const std::string& a, const std::string& b) {
+  std::ranges::sort(files, [&](const std::string& a, const std::string& b) {
     return std::pair(rank(a), std::string_view(a)) < std::pair(rank(b), std::string_view(b));
   });
-  return names;
+  return files;
 }
 
 Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const PublishedVersion& version,
                                  const SyncState& state) {
+  Storage& storage = state.storage();
   const std::filesystem::path directory = state.model_directory();
-  const auto files = files_of(version);
+  const auto files = files_of(version, storage);
   if (!files) return tl::unexpected(files.error());
   auto present = look_at(model, version, state);
   if (!present) return pass_on(std::move(present));
   SeedingPlan plan;
   const bool is_one = version.shards().size() == 1 && !version.has_index();
-  plan.has_index = !is_one || (!present->archive && has_model(directory));
+  plan.has_index = !is_one || (!present->archive && has_model(directory, storage));
   if (plan.has_index) {
     plan.files.step = {temporary_name(0), present->index};
     for (const Shard& shard : version.shards()) {
       const std::string name = shard.path.filename();
       const std::string& given =
-          plan.archives.emplace(name, free_name(directory, name, version.version().text)).first->second;
+          plan.archives.emplace(name, free_name(storage, directory, name, version.version().text))
+              .first->second;
       plan.files.archives.push_back(given);
     }
   } else {
@@ -146,7 +153,7 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
     plan.files.step = {temporary_name(0), present->archive.value_or(name)};
     plan.archives.emplace(name, plan.files.step.to);
   }
-  spare_others(directory, present->index, present->archives);
+  spare_others(storage, directory, present->index, present->archives);
   present->archives.erase(plan.files.step.to);
   for (const std::string& name : *files) {
     if (name == kVersionIndex || plan.archives.contains(name)) continue;

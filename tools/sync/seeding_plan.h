@@ -23,11 +23,11 @@ struct SeedingPlan {
 };
 
 /// Whether the directory holds any archive.
-bool has_model(const std::filesystem::path& directory);
+bool has_model(const std::filesystem::path& directory, Storage& storage);
 
 /// The regular files of a version, its archives first and its index last. Hidden and temporary ones are not
 /// part of it.
-Result<std::vector<std::string>> files_of(const PublishedVersion& version);
+Result<std::vector<std::string>> files_of(const PublishedVersion& version, Storage& storage);
 
 /// Plans what seed_model() does, and fails as it does.
 Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const PublishedVersion& version,

@@ -1,20 +1,16 @@
 // state.json is one JSON object. Members that this program does not know are kept.
 #include "tools/sync/sync_state.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <span>
-#include <system_error>
 #include <thread>
 #include <utility>
 
 #include "core/journal/journal_format.h"
 #include "core/storage/file.h"
-#include "core/storage/new_file.h"
 #include "tools/sync/file_switch.h"
 #include "tools/text/json_document.h"
 
@@ -32,9 +28,14 @@ std::filesystem::path state_path(const std::filesystem::path& directory) {
   return directory / kSyncStateName;
 }
 
+/// The name of state.json until it is whole.
+std::filesystem::path temporary_state(const std::filesystem::path& directory) {
+  return state_path(directory).native() + ".tmp";
+}
+
 /// Empty if there is no file.
-Result<std::string> read_text_at(const std::filesystem::path& path) {
-  auto file = system_storage().open(path, Access::ReadOnly);
+Result<std::string> read_text_at(Storage& storage, const std::filesystem::path& path) {
+  auto file = storage.open(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::string();
   if (!file) return pass_on(std::move(file));
   auto size_bytes = (*file)->size_bytes();
@@ -43,12 +44,12 @@ Result<std::string> read_text_at(const std::filesystem::path& path) {
 }
 
 /// Empty if no version was ever applied.
-Result<std::string> read_state_text(const std::filesystem::path& directory) {
-  const std::filesystem::path path = present_sync_state(directory);
-  auto text = read_text_at(path);
+Result<std::string> read_state_text(Storage& storage, const std::filesystem::path& directory) {
+  const std::filesystem::path path = present_sync_state(storage, directory);
+  auto text = read_text_at(storage, path);
   // It may have got its own name meanwhile.
   const bool is_moved = text && text->empty() && path != state_path(directory);
-  return is_moved ? read_text_at(state_path(directory)) : text;
+  return is_moved ? read_text_at(storage, state_path(directory)) : text;
 }
 
 tl::unexpected<Error> damaged_state(const std::filesystem::path& path, std::string_view what) {
@@ -72,15 +73,16 @@ Result<std::optional<VersionNumber>> version_in(const std::string& text, const s
 
 }  // namespace
 
-Result<std::optional<VersionNumber>> read_sync_state(const std::filesystem::path& directory) {
+Result<std::optional<VersionNumber>> read_sync_state(const std::filesystem::path& directory,
+                                                     Storage& storage) {
   const std::filesystem::path path = state_path(directory);
-  auto text = read_state_text(directory);
+  auto text = read_state_text(storage, directory);
   if (!text) return pass_on(std::move(text));
   return version_in(*text, path);
 }
 
 std::optional<SyncChanges> read_sync_changes(const std::filesystem::path& directory) {
-  const auto text = read_state_text(directory);
+  const auto text = read_state_text(system_storage(), directory);
   if (!text || text->empty()) return std::nullopt;
   const tools::Json document = tools::parse_json(*text);
   if (!document.is_object() || !document.contains(kSince) || !document.contains(kChanged))
@@ -103,28 +105,31 @@ std::string stamp_of(const ArchiveReader& archive) {
 
 bool is_sync_locked(const std::filesystem::path& directory) {
   const std::filesystem::path path = state_path(directory).parent_path() / kLockName;
-  const UniqueFd lock(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  return lock && ::flock(lock.get(), LOCK_SH | LOCK_NB) < 0 && errno == EWOULDBLOCK;
+  const auto lock = system_storage().try_flock(path, LockKind::Shared);
+  return lock && !*lock;
 }
 
-Result<SyncState> SyncState::lock(const std::filesystem::path& directory,
-                                  std::chrono::milliseconds patience) {
-  SyncState state(state_path(directory).parent_path());
-  std::error_code failed;
-  std::filesystem::create_directory(state.directory_, failed);
-  if (failed) return fail_system(failed.value(), state.directory_.string(), "make the directory");
+Result<SyncState> SyncState::lock(const std::filesystem::path& directory, std::chrono::milliseconds patience,
+                                  Storage& storage) {
+  SyncState state(state_path(directory).parent_path(), storage);
+  auto is_new = storage.make_directory(state.directory_);
+  if (!is_new) return pass_on(std::move(is_new));
   const std::filesystem::path path = state.directory_ / kLockName;
   constexpr mode_t kForAll = 0666;  // before the umask
-  state.lock_ = UniqueFd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, kForAll));
-  // Another user's lock file can be locked by whoever may read it.
-  if (!state.lock_) state.lock_ = UniqueFd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!state.lock_) return fail_system(errno, path.string(), "open");
+  if (auto made = storage.create(path, kForAll); !made && made.error().errno_value != EEXIST) {
+    // Another user's lock file can be locked by whoever may read it.
+    if (!storage.status(path)) return pass_on(std::move(made));
+  }
   // is_sync_locked() of a follower holds the lock for a moment: not even a caller without patience must fail
   // then.
   const auto deadline = std::chrono::steady_clock::now() + std::max(patience, kPause);
-  while (::flock(state.lock_.get(), LOCK_EX | LOCK_NB) < 0) {
-    if (errno == EINTR) continue;
-    if (errno != EWOULDBLOCK) return fail_system(errno, path.string(), "lock");
+  for (;;) {
+    auto lock = storage.try_flock(path, LockKind::Exclusive);
+    if (!lock) return pass_on(std::move(lock));
+    if (*lock) {
+      state.lock_ = std::move(**lock);
+      break;
+    }
     if (std::chrono::steady_clock::now() >= deadline) {
       return fail(
           ErrorCode::Busy, EBUSY,
@@ -133,17 +138,30 @@ Result<SyncState> SyncState::lock(const std::filesystem::path& directory,
     }
     std::this_thread::sleep_for(kPause);
   }
-  if (auto recovered = recover_switch(directory); !recovered) return pass_on(std::move(recovered));
+  if (auto tidied = state.tidy(); !tidied) return pass_on(std::move(tidied));
   return state;
 }
 
+Result<void> SyncState::tidy() const {
+  const std::filesystem::path directory = model_directory();
+  static_cast<void>(storage_->remove(temporary_state(directory)));  // a failure is that of write()
+  if (!storage_->status(state_path(directory))) {
+    // The first state must not be lost with its directory, nor with the model's, which may be as new.
+    for (const std::filesystem::path& above : {directory, directory / ".."}) {
+      auto synced = storage_->sync_directory(above);
+      if (!synced && synced.error().errno_value != EACCES) return synced;
+    }
+  }
+  return recover_switch(*storage_, directory);
+}
+
 SyncState SyncState::without_lock(const std::filesystem::path& directory) {
-  return SyncState(state_path(directory).parent_path());
+  return {state_path(directory).parent_path(), system_storage()};
 }
 
 Result<void> SyncState::read() {
   const std::filesystem::path path = state_path(directory_.parent_path());
-  auto text = read_state_text(directory_.parent_path());
+  auto text = read_state_text(*storage_, directory_.parent_path());
   if (!text) return pass_on(std::move(text));
   auto version = version_in(*text, path);
   if (!version) return pass_on(std::move(version));
@@ -169,13 +187,10 @@ std::string SyncState::text_with(const VersionNumber& version,
 
 Result<void> SyncState::write(const VersionNumber& version, Durability durability) {
   const std::string text = text_with(version, {});
-  const std::filesystem::path path = state_path(directory_.parent_path());
-  // A killed process leaves it to the next one that writes.
-  auto file = NewFile::create_as(path.native() + ".tmp", path);
-  if (!file) return pass_on(std::move(file));
-  if (auto appended = file->append(std::as_bytes(std::span(text))); !appended) return appended;
-  if (auto finished = file->finish(durability); !finished) return finished;
-  return read();
+  const std::filesystem::path directory = model_directory();
+  auto replaced = storage_->replace(state_path(directory), temporary_state(directory),
+                                    std::as_bytes(std::span(text)), durability);
+  return replaced ? read() : replaced;
 }
 
 }  // namespace stfs::sync

@@ -17,6 +17,7 @@
 #include "core/base/durability.h"
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
+#include "core/storage/file.h"
 #include "tools/sync/version_name.h"
 
 namespace stfs::sync {
@@ -24,7 +25,8 @@ namespace stfs::sync {
 /// Reads the version that a model has, without the lock. Nothing if no version was ever applied.
 /// InvalidArgument (EINVAL): state.json is damaged; the message says what to do.
 /// @param directory  the model's.
-Result<std::optional<VersionNumber>> read_sync_state(const std::filesystem::path& directory);
+Result<std::optional<VersionNumber>> read_sync_state(const std::filesystem::path& directory,
+                                                     Storage& storage = system_storage());
 
 /// What the last version has changed, for followers that have the version before.
 struct SyncChanges {
@@ -54,10 +56,13 @@ class SyncState {
   /// undoes a full version that a killed receiver has left (file_switch.h).
   /// @param directory  the model's.
   /// @param patience   how long to wait for another receiver. Busy (EBUSY): it has not ended by then.
-  static Result<SyncState> lock(const std::filesystem::path& directory, std::chrono::milliseconds patience);
+  /// @param storage    must outlive it.
+  static Result<SyncState> lock(const std::filesystem::path& directory, std::chrono::milliseconds patience,
+                                Storage& storage = system_storage());
 
   /// For callers that only look.
   static SyncState without_lock(const std::filesystem::path& directory);
+  [[nodiscard]] Storage& storage() const { return *storage_; }
   [[nodiscard]] std::filesystem::path model_directory() const { return directory_.parent_path(); }
   /// Reads state.json. Fails as read_sync_state() does.
   Result<void> read();
@@ -74,8 +79,13 @@ class SyncState {
   Result<void> write(const VersionNumber& version, Durability durability = Durability::Power);
 
  private:
-  explicit SyncState(std::filesystem::path directory) : directory_(std::move(directory)) {}
+  SyncState(std::filesystem::path directory, Storage& storage)
+      : storage_(&storage), directory_(std::move(directory)) {}
 
+  /// What the last receiver, which was killed, may have left to be done.
+  Result<void> tidy() const;
+
+  Storage* storage_;
   std::filesystem::path directory_;  // .weight_sync
   UniqueFd lock_;
   std::string text_;  // of state.json; empty: there is none

@@ -88,7 +88,7 @@ class VersionApply {
       return damaged("{}: is not whole: {}", model_.path().string(), model_.problems().front().message);
     }
     std::error_code failed;
-    const auto directory = std::filesystem::canonical(state_.model_directory(), failed);
+    const auto directory = std::filesystem::weakly_canonical(state_.model_directory(), failed);
     for (const Shard& shard : model_.shards()) {
       const std::filesystem::path& path = shard.archive->real_path();
       if (path.parent_path() == directory) continue;

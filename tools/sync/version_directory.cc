@@ -1,16 +1,11 @@
 // Names and syncs, in the order that the header tells.
 #include "tools/sync/version_directory.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "core/storage/file.h"
@@ -47,21 +42,11 @@ bool is_leftover(std::string_view name) {
          name == kShardEnd;
 }
 
-/// @return whether the directory is new.
-Result<bool> make_directory(const std::filesystem::path& path) {
-  if (::mkdir(path.c_str(), 0777) == 0) return true;
-  if (errno == EEXIST) return false;
-  return fail_system(errno, path.native(), "make the directory");
-}
-
-Result<UniqueFd> lock_directory(const std::filesystem::path& path) {
-  UniqueFd directory(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!directory) return fail_system(errno, path.native(), "open the directory");
-  if (::flock(directory.get(), LOCK_EX | LOCK_NB) == 0) return directory;
-  if (errno == EWOULDBLOCK) {
-    return fail(ErrorCode::Busy, EBUSY, path.native() + ": another publisher writes this version");
-  }
-  return directory;  // a file system without locks
+Result<UniqueFd> lock_directory(const std::filesystem::path& path, Storage& storage) {
+  auto lock = storage.try_flock(path, LockKind::Exclusive);
+  if (!lock) return lacks_locks(lock.error()) ? Result<UniqueFd>() : pass_on(std::move(lock));
+  if (*lock) return std::move(**lock);
+  return fail(ErrorCode::Busy, EBUSY, path.native() + ": another publisher writes this version");
 }
 
 std::filesystem::path parent_of(const std::filesystem::path& path) {
@@ -71,32 +56,41 @@ std::filesystem::path parent_of(const std::filesystem::path& path) {
 }  // namespace
 
 Result<VersionDirectory> VersionDirectory::create(const std::filesystem::path& published,
-                                                  std::uint64_t version) {
+                                                  std::uint64_t version, Storage& storage) {
   const std::filesystem::path path = published / version_directory_name(version);
-  const auto is_published_new = make_directory(published);
+  const auto is_published_new = storage.make_directory(published);
   if (!is_published_new) return tl::unexpected(is_published_new.error());
   if (*is_published_new) {
-    if (auto ok = system_storage().sync_directory(parent_of(published)); !ok) return pass_on(std::move(ok));
+    if (auto ok = storage.sync_directory(parent_of(published)); !ok) return pass_on(std::move(ok));
   }
-  const auto is_made = make_directory(path);
+  const auto is_made = storage.make_directory(path);
   if (!is_made) return tl::unexpected(is_made.error());
-  auto lock = lock_directory(path);
+  auto lock = lock_directory(path, storage);
   if (!lock) return pass_on(std::move(lock));
-  const auto names = system_storage().list(path, "");
+  const auto names = storage.list(path, "");
   if (!names) return tl::unexpected(names.error());
   if (std::ranges::find(*names, kVersionIndex) != names->end()) {
+    // Whoever has named the index may have died before the names were on stable storage.
+    for (const std::filesystem::path& named : {path, published}) {
+      if (auto ok = storage.sync_directory(named); !ok) return pass_on(std::move(ok));
+    }
     return fail(ErrorCode::InvalidArgument, EEXIST, path.native() + ": this version is published already");
   }
-  VersionDirectory directory(path, *is_made, std::move(*lock));
+  VersionDirectory directory(storage, path, *is_made, std::move(*lock));
+  // The index is gone for good before its shards go: else a loss of power could leave it without them.
+  if (std::ranges::any_of(*names, is_leftover)) {
+    if (auto ok = storage.sync_directory(path); !ok) return pass_on(std::move(ok));
+  }
   for (const std::string& name : *names) {
     if (!is_leftover(name)) continue;
-    if (auto ok = system_storage().remove(path / name); !ok) return pass_on(std::move(ok));
+    if (auto ok = storage.remove(path / name); !ok) return pass_on(std::move(ok));
   }
   return directory;
 }
 
 VersionDirectory::VersionDirectory(VersionDirectory&& other) noexcept
-    : path_(std::exchange(other.path_, {})),
+    : storage_(other.storage_),
+      path_(std::exchange(other.path_, {})),
       is_made_(other.is_made_),
       is_finished_(other.is_finished_),
       lock_(std::move(other.lock_)),
@@ -104,8 +98,17 @@ VersionDirectory::VersionDirectory(VersionDirectory&& other) noexcept
 
 VersionDirectory::~VersionDirectory() {
   if (path_.empty() || is_finished_) return;
-  for (const std::filesystem::path& path : named_) ::unlink(path.c_str());
-  if (is_made_) ::rmdir(path_.c_str());  // fails where somebody else has put a file
+  const bool has_index = !named_.empty() && named_.front().filename() == kVersionIndex;
+  if (has_index) {
+    const auto removed = storage_->remove(named_.front());
+    const bool is_gone = removed || removed.error().errno_value == ENOENT;
+    // It may be there again after a loss of power, and then needs its shards.
+    if (!is_gone || !storage_->sync_directory(path_)) return;
+    named_.erase(named_.begin());
+  }
+  for (const std::filesystem::path& path : named_) static_cast<void>(storage_->remove(path));
+  // Fails where somebody else has put a file.
+  if (is_made_) static_cast<void>(storage_->remove_directory(path_));
 }
 
 std::filesystem::path VersionDirectory::shard_path(std::size_t number, std::size_t count) const {
@@ -118,15 +121,15 @@ Result<void> VersionDirectory::finish(std::span<VersionShard> shards, std::strin
     if (auto ok = shards[at].name_as(path); !ok) return ok;
     named_.push_back(path);
   }
-  if (auto ok = system_storage().sync_directory(path_); !ok) return ok;
+  if (auto ok = storage_->sync_directory(path_); !ok) return ok;
   const std::filesystem::path path = path_ / kVersionIndex;
-  auto file = NewFile::create_as(path.native() + std::string(kTemporaryEnd), path, mode);
+  auto file = NewFile::create_as(path.native() + std::string(kTemporaryEnd), path, mode, *storage_);
   if (!file) return pass_on(std::move(file));
   if (auto ok = file->append(std::as_bytes(std::span(index))); !ok) return ok;
   if (auto ok = file->settle(); !ok) return ok;
   named_.insert(named_.begin(), path);  // a failure from here on removes the index first
   if (auto ok = file->finish(); !ok) return ok;
-  if (auto ok = system_storage().sync_directory(parent_of(path_)); !ok) return ok;
+  if (auto ok = storage_->sync_directory(parent_of(path_)); !ok) return ok;
   is_finished_ = true;
   return {};
 }

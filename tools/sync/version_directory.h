@@ -16,23 +16,28 @@
 
 #include "core/base/error.h"
 #include "core/base/unique_fd.h"
+#include "core/storage/file.h"
 #include "tools/sync/version_shard.h"
 
 namespace stfs::sync {
 
-/// Used by one thread. One that is destroyed before finish() removes what it has made.
+/// Used by one thread. One that is destroyed before finish() removes what it has made. The index goes first,
+/// and for good: if that fails, the shards stay.
 class VersionDirectory {
  public:
   /// Makes the directory of a version, and the published directory if that is missing. Removes the files of
   /// an interrupted publisher of the same version.
   /// @return EEXIST: the version has an index. Busy (EBUSY): another publisher writes this version.
-  static Result<VersionDirectory> create(const std::filesystem::path& published, std::uint64_t version);
+  /// @param storage  must outlive it.
+  static Result<VersionDirectory> create(const std::filesystem::path& published, std::uint64_t version,
+                                         Storage& storage);
 
   VersionDirectory(VersionDirectory&& other) noexcept;
   VersionDirectory& operator=(VersionDirectory&&) = delete;
   ~VersionDirectory();
 
   [[nodiscard]] const std::filesystem::path& path() const { return path_; }
+  [[nodiscard]] Storage& storage() const { return *storage_; }
   /// The path of a shard. Numbers begin with 1.
   [[nodiscard]] std::filesystem::path shard_path(std::size_t number, std::size_t count) const;
   /// Names the settled shards in this order, then writes the index. Everything is on stable storage when it
@@ -40,9 +45,10 @@ class VersionDirectory {
   Result<void> finish(std::span<VersionShard> shards, std::string_view index, mode_t mode);
 
  private:
-  VersionDirectory(std::filesystem::path path, bool is_made, UniqueFd lock)
-      : path_(std::move(path)), is_made_(is_made), lock_(std::move(lock)) {}
+  VersionDirectory(Storage& storage, std::filesystem::path path, bool is_made, UniqueFd lock)
+      : storage_(&storage), path_(std::move(path)), is_made_(is_made), lock_(std::move(lock)) {}
 
+  Storage* storage_;
   std::filesystem::path path_;  // empty: moved from
   bool is_made_ = false;        // by us
   bool is_finished_ = false;

@@ -22,10 +22,10 @@ std::uint64_t most_header_bytes(std::string_view name) {
 }
 
 Result<VersionShard> VersionShard::create(const std::filesystem::path& path, std::uint64_t header_bytes,
-                                          mode_t mode) {
+                                          mode_t mode, Storage& storage) {
   constexpr std::uint64_t kFrameBytes = 64;  // the length, the braces, and "__metadata__"
   const std::uint64_t room_bytes = (header_bytes + kFrameBytes + kAlignment - 1) / kAlignment * kAlignment;
-  auto file = NewFile::create_as(path.native() + ".tmp", path, mode);
+  auto file = NewFile::create_as(path.native() + ".tmp", path, mode, storage);
   if (!file) return pass_on(std::move(file));
   const std::string spaces(static_cast<std::size_t>(room_bytes), ' ');
   if (auto ok = file->append(std::as_bytes(std::span(spaces))); !ok) return pass_on(std::move(ok));

@@ -29,8 +29,9 @@ class VersionShard {
  public:
   /// Makes the file `path`.tmp. A file of that name is replaced.
   /// @param header_bytes  the sum of most_header_bytes() of all entries that may come.
+  /// @param storage  must outlive it.
   static Result<VersionShard> create(const std::filesystem::path& path, std::uint64_t header_bytes,
-                                     mode_t mode);
+                                     mode_t mode, Storage& storage);
 
   /// Appends bytes of the next entry.
   Result<void> append(std::span<const std::byte> bytes);

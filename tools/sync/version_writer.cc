@@ -53,7 +53,7 @@ class Publisher {
     if (auto ok = leave_out_unchanged(*pairs); !ok) return pass_on(std::move(ok));
     written_.read_tensors = pairs->size();
     plan_ = plan_shards(models_.b, std::move(*pairs), options_.threads);
-    auto directory = VersionDirectory::create(published, options_.version);
+    auto directory = VersionDirectory::create(published, options_.version, *options_.storage);
     if (!directory) return pass_on(std::move(directory));
     written_.path = directory->path();
     auto done = write_shards(*directory);
@@ -131,8 +131,8 @@ class Publisher {
 
   Result<void> write_shard(const VersionDirectory& directory, std::size_t at, tools::JobStatus& status) {
     const PlannedShard& planned = plan_[at];
-    auto shard =
-        VersionShard::create(directory.shard_path(at + 1, plan_.size()), planned.header_bytes, mode_);
+    auto shard = VersionShard::create(directory.shard_path(at + 1, plan_.size()), planned.header_bytes, mode_,
+                                      directory.storage());
     if (!shard) return pass_on(std::move(shard));
     DiffEncoder encoder(options_.encoding, options_.checksum_format);
     const DiffEncoder::Sink sink = [&](std::span<const std::byte> bytes) { return shard->append(bytes); };

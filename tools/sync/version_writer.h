@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "core/base/error.h"
+#include "core/storage/file.h"
 #include "tools/compare/parallel_jobs.h"
 #include "tools/compare/tensor_comparison.h"
 #include "tools/sync/checksum_format.h"
@@ -26,6 +27,7 @@ struct PublishOptions {
   /// With `mount`: tensors that have not changed since this generation of the mount are taken as those of
   /// `models.a`.
   std::optional<std::uint64_t> since{};
+  Storage* storage = &system_storage();  // of the version
   /// Runs on the calling thread with the bytes of NEW's tensors that are done. False stops the work.
   tools::Watch watch = [](std::uint64_t) { return true; };
 };

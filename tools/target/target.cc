@@ -96,22 +96,22 @@ Result<void> refuse_mounted_directory(const fs::path& named, const AttributeRead
 
 /// Returns the one model of a directory by its index, or else its archives. The result has at least one
 /// element.
-Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named,
-                                                    const AttributeReader& attributes) {
+Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named, const AttributeReader& attributes,
+                                                    Storage& storage) {
   if (auto refused = refuse_mounted_directory(named, attributes); !refused)
     return pass_on(std::move(refused));
-  const auto found = list_model_directory(named);
+  const auto found = list_model_directory(named, storage);
   if (!found) return tl::unexpected(found.error());
   std::vector<TargetPath> paths;
   if (!found->indexes.empty()) {
-    auto index = find_model_index(named);
+    auto index = find_model_index(named, storage);
     if (!index) return pass_on(std::move(index));
     paths.push_back({.archive = std::move(*index)});
     return paths;
   }
   for (const std::string& archive : found->archives) {
-    std::error_code ignored;
-    if (!fs::is_regular_file(named / archive, ignored)) continue;
+    const auto there = storage.status(named / archive);
+    if (!there || !S_ISREG(there->mode)) continue;
     paths.push_back({.archive = named / archive});
   }
   if (!paths.empty()) return paths;
@@ -122,8 +122,7 @@ Result<std::vector<TargetPath>> locate_in_directory(const fs::path& named,
 
 /// Refuses a path that cannot be an archive, before anything is opened: opening a FIFO would block for ever.
 /// @return whether the path is a directory.
-Result<bool> check_kind(const fs::path& named) {
-  struct stat status {};
+Result<bool> check_kind(const fs::path& named, Storage& storage) {
   if (named.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the target is empty");
   // stat(2) may still be answered from the kernel's caches, so ask with statfs(2).
   if (struct statfs mount{}; ::statfs(named.c_str(), &mount) < 0 && errno == ENOTCONN) {
@@ -132,12 +131,14 @@ Result<bool> check_kind(const fs::path& named) {
         fmt::format("{}: lies in a dead mount (its daemon has ended): unmount it with `fusermount3 -u`",
                     named.string()));
   }
-  if (::stat(named.c_str(), &status) < 0) {
-    return fail(ErrorCode::System, errno,
-                fmt::format("{}: {}", named.string(), std::generic_category().message(errno)));
+  const auto there = storage.status(named);
+  if (!there) {
+    const int why = there.error().errno_value;
+    return fail(ErrorCode::System, why,
+                fmt::format("{}: {}", named.string(), std::generic_category().message(why)));
   }
-  if (S_ISDIR(status.st_mode)) return true;
-  if (S_ISREG(status.st_mode)) return false;
+  if (S_ISDIR(there->mode)) return true;
+  if (S_ISREG(there->mode)) return false;
   return fail(ErrorCode::InvalidArgument, EINVAL,
               fmt::format("{}: is not a regular file, so it cannot be mapped", named.string()));
 }
@@ -159,24 +160,25 @@ std::optional<std::string> read_mount_attribute(const fs::path& path, const char
 }
 
 Result<std::vector<TargetPath>> locate_targets(const fs::path& named, Use use,
-                                               const AttributeReader& attributes) {
+                                               const AttributeReader& attributes, Storage& storage) {
   TargetPath path{.archive = named};
   if (auto archive = attributes(named, kArchiveAttribute)) {
     auto found = locate_in_mount(named, std::move(*archive), use, attributes);
     if (!found) return pass_on(std::move(found));
     path = std::move(*found);
   } else {
-    const auto is_directory = check_kind(named);
+    const auto is_directory = check_kind(named, storage);
     if (!is_directory) return tl::unexpected(is_directory.error());
-    if (*is_directory) return locate_in_directory(named, attributes);
+    if (*is_directory) return locate_in_directory(named, attributes, storage);
   }
   std::vector<TargetPath> paths;
   paths.push_back(std::move(path));
   return paths;
 }
 
-Result<TargetPath> locate_target(const fs::path& named, Use use, const AttributeReader& attributes) {
-  auto paths = locate_targets(named, use, attributes);
+Result<TargetPath> locate_target(const fs::path& named, Use use, const AttributeReader& attributes,
+                                 Storage& storage) {
+  auto paths = locate_targets(named, use, attributes, storage);
   if (!paths) return pass_on(std::move(paths));
   if (paths->size() == 1) return std::move(paths->front());
   std::vector<std::string> names;

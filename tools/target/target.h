@@ -76,11 +76,14 @@ struct TargetPath {
 /// Finds the archive without opening it. The message of a failure, here and below, starts with the path as
 /// the user named it. It distinguishes a missing file, a directory, a special file and a file that is no
 /// archive. A refusal by the table is EINVAL, or EROFS with Use::Change.
+/// @param storage  where the named files lie; mounts are the kernel's.
 Result<TargetPath> locate_target(const std::filesystem::path& named, Use use,
-                                 const AttributeReader& attributes = read_mount_attribute);
+                                 const AttributeReader& attributes = read_mount_attribute,
+                                 Storage& storage = system_storage());
 /// Does the same. For a directory of several archives it returns each of them, in the order of their names.
 Result<std::vector<TargetPath>> locate_targets(const std::filesystem::path& named, Use use,
-                                               const AttributeReader& attributes = read_mount_attribute);
+                                               const AttributeReader& attributes = read_mount_attribute,
+                                               Storage& storage = system_storage());
 
 /// Opens what the user named, with the deltas of its mount below those of the options. ReadWrite fails with
 /// EROFS for a path inside a read-only mount, even if the archive behind it is writable: the read-only mount

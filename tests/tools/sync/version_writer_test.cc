@@ -202,7 +202,7 @@ TEST_CASE("what an interrupted publisher has left is replaced, foreign files sta
 TEST_CASE("two publishers of one version: one of them is refused", "[tools][sync]") {
   const Models models(before_tensors(), after_tensors());
   {
-    const auto other = sync::VersionDirectory::create(models.published(), 1);
+    const auto other = sync::VersionDirectory::create(models.published(), 1, system_storage());
     REQUIRE(other);
     CHECK(errno_of(models.publish({})) == EBUSY);
   }
