@@ -16,6 +16,7 @@
 #include "tests/crash/group_run.h"
 #include "tests/crash/hosts_run.h"
 #include "tests/crash/journal_check.h"
+#include "tests/crash/pull_run.h"
 
 namespace stfs::test {
 namespace {
@@ -197,15 +198,27 @@ std::optional<std::string> go_on_for_long(const Options& options, std::uint64_t 
   return std::nullopt;
 }
 
+/// Every change of the disk is crashed.
+std::optional<std::string> crash_pulls(const Options& options, std::uint64_t seed, std::uint64_t& states) {
+  for (const PullScenario& scenario : pull_scenarios()) {
+    if (!options.workload.empty() && options.workload != scenario.name) continue;
+    PullCounts counts;
+    const auto wrong = run_pulls(scenario, seed, 1, counts);
+    states += counts.states;
+    if (wrong) return about(scenario.name, *wrong);
+  }
+  return std::nullopt;
+}
+
 struct Kind {
   std::string_view name;
   Round round;
 };
 constexpr Kind kKinds[] = {
-    {"crashes", crash_all},         {"random", crash_random},     {"choices", crash_every},
-    {"faults", fault_any},          {"hosts", schedule_hosts},    {"edges", schedule_edges},
-    {"journals", bend_journals},    {"groups", crash_groups},     {"edits", crash_edits},
-    {"edit-hosts", schedule_edits}, {"sequences", go_on_for_long}};
+    {"crashes", crash_all},         {"random", crash_random},  {"choices", crash_every},
+    {"faults", fault_any},          {"hosts", schedule_hosts}, {"edges", schedule_edges},
+    {"journals", bend_journals},    {"groups", crash_groups},  {"edits", crash_edits},
+    {"edit-hosts", schedule_edits}, {"pulls", crash_pulls},    {"sequences", go_on_for_long}};
 
 void print(const Options& options, std::uint64_t states, Clock::time_point start, std::uint64_t next_seed) {
   const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(Clock::now() - start).count();
@@ -264,7 +277,7 @@ int main(int argc, char** argv) {
   app.add_option("--seed", options.seed, "begin with this seed")->capture_default_str();
   app.add_option("--seconds", options.seconds, "stop after so long; 0: never")->capture_default_str();
   app.add_option("--workload", options.workload,
-                 "only the workload, or the scenario of hosts, edges (or its groups) edit-hosts or "
+                 "only the workload, or the scenario of hosts, edges (or its groups), edit-hosts, pulls or "
                  "sequences, of that name");
   app.add_option("--steps", options.steps, "edits and patches of each of the sequences")
       ->capture_default_str();

@@ -1,11 +1,11 @@
-"""One step that is taken out of the core or of fs/, or done in another way."""
+"""One step that is taken out of the core, of tools/sync or of fs/, or done in another way."""
 
 import dataclasses
 from pathlib import Path
 
 # Of what the explorer tries.
 KINDS = ("crashes", "random", "choices", "faults", "hosts", "edges", "journals", "groups", "edits",
-         "edit-hosts")
+         "edit-hosts", "pulls")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Mutant:
     def apply(self, root: Path) -> dict[Path, str]:
         """The files of the repository that change, and their new content."""
         files = [*(root / "fs").rglob("*.cc")] if self.tests else []
-        files += (root / "core").rglob("*.cc")
+        files += [*(root / "core").rglob("*.cc"), *(root / "tools" / "sync").rglob("*.cc")]
         texts = {file: file.read_text() for file in sorted(files)}
         changed = {}
         for old, new in ((self.old, self.new), *self.more):

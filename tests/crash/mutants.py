@@ -1,5 +1,5 @@
-"""Takes one step out of core/ or fs/ and sees whether its program notices: the explorer, or fs_tests.
-The steps are rows of mutant_table.py, shared_mutants.py and filesystem_mutants.py.
+"""Takes one step out of core/, tools/sync or fs/ and sees whether its program notices: the explorer, or fs_tests.
+The steps are rows of mutant_table.py, shared_mutants.py, sync_mutants.py and filesystem_mutants.py.
 
     python3 tests/crash/mutants.py                 all of them
     python3 tests/crash/mutants.py NAME...         only these
@@ -26,8 +26,9 @@ from filesystem_mutants import FILESYSTEM_MUTANTS
 from mutant import Mutant
 from mutant_table import CORE_MUTANTS
 from shared_mutants import SHARED_MUTANTS
+from sync_mutants import SYNC_MUTANTS
 
-MUTANTS = (*CORE_MUTANTS, *SHARED_MUTANTS, *FILESYSTEM_MUTANTS)
+MUTANTS = (*CORE_MUTANTS, *SHARED_MUTANTS, *SYNC_MUTANTS, *FILESYSTEM_MUTANTS)
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("STFS_BUILD_DIR", ROOT / "build" / "release")).resolve()
@@ -66,13 +67,14 @@ class Workshop:
             is_group = unit.parent.name == "Unity"
             for source in re.findall(r'^#include "(.+)"$', unit.read_text(), re.M) if is_group else [unit]:
                 self.units[Path(source)] = unit
-        for program, directories in (("crash_explorer", ("core",)), ("fs_tests", ("core", "fs"))):
+        for program, directories in (("crash_explorer", ("core", "tools/sync")), ("fs_tests", ("core", "fs"))):
             self.check_build(program, directories)
             # The last command of all that make it.
             commands = run(["ninja", "-C", self.build, "-t", "commands", program], self.build)
             self.linkers[program] = shlex.split(commands.splitlines()[-1].removeprefix(": && ").removesuffix(" && :"))
         self.precompile("core", ("core",))
         self.precompile("fs", ("core", "fs"))
+        self.precompile("tools", ("core", "tools/sync"))
 
     def precompile(self, name: str, directories: tuple[str, ...]):
         """All headers of these directories, for the sources of `name`: no mutant is in a header."""

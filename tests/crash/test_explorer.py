@@ -18,7 +18,7 @@ def explore(kind: str, states: int, seed: int = 0) -> subprocess.CompletedProces
 @pytest.mark.parametrize(
     ("kind", "states"),
     [("crashes", 10**8), ("random", 10**7), ("faults", 10**6), ("hosts", 10**6), ("journals", 10**7), ("edits", 10**6),
-     ("edit-hosts", 10**6)],
+     ("edit-hosts", 10**6), ("pulls", 10**6)],
 )
 @pytest.mark.timeout(6 * 3600)
 def test_nothing_is_torn_or_lost(kind: str, states: int):

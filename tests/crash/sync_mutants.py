@@ -1,0 +1,96 @@
+"""The steps of a weight sync that mutants.py removes, one at a time: rows as in mutant_table.py, of tools/sync too."""
+
+from mutant import Mutant
+
+PULLS = ("pulls",)
+
+SYNC_MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "an index of a version is named before its shards are sure",
+        "  if (auto ok = storage_->sync_directory(path_); !ok) return ok;\n",
+        "",
+        PULLS,
+        scenario="chain",
+    ),
+    Mutant(
+        "a version that is published already is not made sure of",
+        "    for (const std::filesystem::path& named : {path, published}) {\n"
+        "      if (auto ok = storage.sync_directory(named); !ok) return pass_on(std::move(ok));\n    }\n",
+        "",
+        PULLS,
+        scenario="chain",
+    ),
+    Mutant(
+        "an index that is withdrawn is not gone for good before its shards",
+        "    if (!is_gone || !storage_->sync_directory(path_)) return;\n",
+        "    if (!is_gone) return;\n",
+        PULLS,
+        scenario="chain",
+    ),
+    Mutant(
+        "the directories of a first state are not synced",
+        "    for (const std::filesystem::path& above : {directory, directory / \"..\"}) {\n",
+        "    for (const std::filesystem::path& above : {directory}) {\n",
+        PULLS,
+        scenario="chain",
+    ),
+    Mutant(
+        "a switch that is undone counts as one that was taken",
+        "    if (auto noted = write_note(storage, directory, files, false); !noted) return noted;\n",
+        "",
+        PULLS,
+        scenario="full version of other tensors",
+    ),
+    Mutant(
+        "a switch is not noted before its files are made",
+        "    if (auto noted = note_switch(storage_, directory_, plan_.files); !noted) return noted;\n",
+        "",
+        PULLS,
+        scenario="full version of other tensors",
+    ),
+    Mutant(
+        "the new files of a switch are not sure before its step",
+        "  if (auto synced = sync_all(storage, directory); !synced) return synced;\n"
+        "  if (auto noted = write_note(storage, directory, files, true); !noted) return noted;\n",
+        "  if (auto noted = write_note(storage, directory, files, true); !noted) return noted;\n",
+        PULLS,
+        scenario="full version of other tensors",
+    ),
+    Mutant(
+        "the step of a switch is not sure before the files of the model before go",
+        "  if (auto synced = sync_all(storage, directory); !synced) return synced;\n"
+        "  for (const std::string& name : files.removed) {\n",
+        "  for (const std::string& name : files.removed) {\n",
+        PULLS,
+        scenario="full version of other tensors",
+    ),
+    Mutant(
+        "the state is written before the tensors",
+        "    auto committed = transaction_.commit(",
+        "    if (auto early = state_.write(version_.version(), durability); !early) return early;\n"
+        "    auto committed = transaction_.commit(",
+        PULLS,
+        scenario="chain",
+    ),
+    Mutant(
+        "a state that was renamed is not made sure of",
+        "    auto synced = storage.sync_directory(path.parent_path());\n",
+        "    Result<void> synced;\n",
+        PULLS,
+        scenario="chain",
+    ),
+    Mutant(
+        "a new file has its name before its bytes",
+        "    if (auto ok = told(file_->sync_all(), \"sync\"); !ok) return ok;\n",
+        "",
+        PULLS,
+        scenario="chain",
+    ),
+    Mutant(
+        "the directory of a new file is not synced",
+        "  if (ok && durability == Durability::Power) ok = storage_->sync_directory(directory_of(path_));\n",
+        "",
+        PULLS,
+        scenario="chain",
+    ),
+)
