@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -24,17 +25,20 @@ std::string temporary_name(std::size_t number) {
   return fmt::format(".stfs-seed-{}.tmp", number);
 }
 
-/// The names of the archives that an index names; empty if it is not sound.
-std::set<std::string> archives_of(Storage& storage, const std::filesystem::path& path) {
+/// The names of the archives that an index names; empty if there is none, or no sound one.
+Result<std::set<std::string>> archives_of(Storage& storage, const std::filesystem::path& path) {
+  std::set<std::string> archives;
   const auto file = storage.open(path, Access::ReadOnly);
-  if (!file) return {};
+  if (!file && file.error().errno_value == ENOENT) return archives;
+  if (!file) return tl::unexpected(file.error());
   const auto size_bytes = (*file)->size_bytes();
-  if (!size_bytes || *size_bytes > kMaxModelIndexBytes) return {};
+  if (!size_bytes) return tl::unexpected(size_bytes.error());
+  if (*size_bytes > kMaxModelIndexBytes) return archives;
   const auto text = read_text(**file, {0, *size_bytes});
-  if (!text) return {};
+  if (!text) return tl::unexpected(text.error());
   const auto index = parse_model_index(*text);
-  if (!index) return {};
-  return {index->shards().begin(), index->shards().end()};
+  if (index) archives.insert(index->shards().begin(), index->shards().end());
+  return archives;
 }
 
 /// A name for a new archive that no file in the directory has.
@@ -60,7 +64,11 @@ Result<Present> look_at(const std::filesystem::path& model, const PublishedVersi
   Present present;
   Storage& storage = state.storage();
   const auto located = tools::locate_target(model, tools::Use::Change, tools::read_mount_attribute, storage);
-  if (!located) return present;
+  // A model that can't be looked at is not one that is missing: its archives would stay for ever.
+  const bool is_missing =
+      !located && (located.error().code != ErrorCode::System || located.error().errno_value == ENOENT);
+  if (is_missing) return present;
+  if (!located) return tl::unexpected(located.error());
   if (!located->deltas.empty()) {
     return fail(
         ErrorCode::ReadOnly, EROFS,
@@ -69,7 +77,9 @@ Result<Present> look_at(const std::filesystem::path& model, const PublishedVersi
   const std::string name = located->archive.filename();
   if (name.ends_with(kModelIndexSuffix)) {
     present.index = name;
-    present.archives = archives_of(storage, located->archive);
+    auto archives = archives_of(storage, located->archive);
+    if (!archives) return pass_on(std::move(archives));
+    present.archives = std::move(*archives);
     return present;
   }
   const auto there = storage.status(model);
@@ -90,14 +100,17 @@ Result<Present> look_at(const std::filesystem::path& model, const PublishedVersi
 }
 
 /// Archives that other indexes in the directory name stay.
-void spare_others(Storage& storage, const std::filesystem::path& directory, const std::string& index,
-                  std::set<std::string>& archives) {
+Result<void> spare_others(Storage& storage, const std::filesystem::path& directory, const std::string& index,
+                          std::set<std::string>& archives) {
   const auto listed = list_model_directory(directory, storage);
-  if (!listed) return archives.clear();
+  if (!listed) return tl::unexpected(listed.error());
   for (const std::string& other : listed->indexes) {
     if (other == index) continue;
-    for (const std::string& name : archives_of(storage, directory / other)) archives.erase(name);
+    const auto theirs = archives_of(storage, directory / other);
+    if (!theirs) return tl::unexpected(theirs.error());
+    for (const std::string& name : *theirs) archives.erase(name);
   }
+  return {};
 }
 
 }  // namespace
@@ -153,7 +166,8 @@ Result<SeedingPlan> plan_seeding(const std::filesystem::path& model, const Publi
     plan.files.step = {temporary_name(0), present->archive.value_or(name)};
     plan.archives.emplace(name, plan.files.step.to);
   }
-  spare_others(storage, directory, present->index, present->archives);
+  auto spared = spare_others(storage, directory, present->index, present->archives);
+  if (!spared) return pass_on(std::move(spared));
   present->archives.erase(plan.files.step.to);
   for (const std::string& name : *files) {
     if (name == kVersionIndex || plan.archives.contains(name)) continue;
