@@ -260,9 +260,16 @@ class PullRun {
     look(kStateDirectory, [](const std::string& name) { return name == "lock" || name == "state.json"; });
   }
 
-  /// Finishes what a killed receiver could not.
+  /// Finishes what a killed receiver could not: first under the lock, then with the model.
   void open(DiskModel& disk) {
     const auto process = disk.start_process();
+    if (is_there(*process, kStateDirectory)) {
+      const auto state = sync::SyncState::lock(kHost, std::chrono::milliseconds(0), *process);
+      if (!state) {
+        wrong_ = "the lock can't be taken: " + text_of(state.error());
+        return;
+      }
+    }
     if (is_there(*process, kHost + "/" + kPulledIndex)) {
       const auto model = Model::open(
           kHost + "/" + kPulledIndex,
