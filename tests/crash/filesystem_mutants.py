@@ -86,20 +86,20 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     # --- what others are shown -------------------------------------------------------------------------
     Mutant(
         "a commit raises no generation",
-        "state.generation = std::max(state.generation + 1, static_cast<std::uint64_t>(mtime_ns));",
+        "  state.generation = next_generation(mtime_ns);\n",
         "",
         tests="[attributes]",
     ),
     Mutant(
         "a foreign change raises no generations",
-        "of_shards_[shard] = {.generation = std::max(newest + 1, static_cast<std::uint64_t>(mtime_ns)),",
-        "of_shards_[shard] = {.generation = newest,",
+        "of_shards_[shard] = {.generation = next_generation(mtime_ns),",
+        "of_shards_[shard] = {.generation = of_shards_[shard].generation,",
         tests="[change]",
     ),
     Mutant(
         "a tensor that we have changed keeps its generation when somebody else changes the archive",
-        "    newest = std::max(newest, changed.second.generation);\n    return true;\n",
-        "    return false;\n",
+        "return !model_->has(changed.first) || model_->place(changed.first).shard == shard;",
+        "return !model_->has(changed.first);",
         tests="[attributes],[change]",
     ),
     Mutant(
