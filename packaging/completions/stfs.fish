@@ -82,7 +82,7 @@ complete -c stfs -n "__fish_seen_subcommand_from diff" -l encoding -x -a "xor ov
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l version -x -d 'With --encoding: the number of the version'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l base -x -d 'With --encoding: the number of the version that A is'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l checksum -x -a "xxh3-128 adler32 blake3" -d 'With --encoding: the checksums of B'\''s tensors'
-complete -c stfs -n "__fish_seen_subcommand_from diff" -l since -x -d 'With --encoding, and a mount as B: read only what has changed since GENERATION of the mount'
+complete -c stfs -n "__fish_seen_subcommand_from diff" -l since -x -d 'With --encoding, and a mount as B: read only what has changed since its GENERATION'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -l json -d 'Print differences and problems as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from diff" -s h -l help -d 'Print this help'
 complete -c stfs -n "__fish_seen_subcommand_from put; and __stfs_target >/dev/null" -a "(__stfs_tensors)"

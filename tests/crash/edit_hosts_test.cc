@@ -98,7 +98,7 @@ TEST_CASE("an edit of one shard finds what a dead one of another shard has commi
   put_model(disk, layout, {}, choices);
   const auto victim = disk.start_process();
   Before dies([&](const SeamCall& call) {
-    if (call.kind == FileCall::Replace) victim->kill();
+    if (call.kind == FileCall::Rename) victim->kill();
   });
   InterceptedStorage storage(*victim, dies);
   const auto survivor = disk.start_process();

@@ -3,6 +3,7 @@ import json
 import os
 import shutil
 import threading
+import time
 
 import archive_file
 import numpy as np
@@ -140,18 +141,21 @@ def test_no_tensor_is_mixed_while_a_trainer_writes(tmp_path, mounts, encoding, m
     monkeypatch.setitem(TENSORS, "large", np.zeros(blocks * block, "u1"))
     training = Training(tmp_path, mounts)
     is_over, writes = threading.Event(), [0]
+    began = time.monotonic()
+    told = training.publish(None, encoding=encoding)
+    pause = max(0.02, time.monotonic() - began)  # so that some of the readings meet no write, however slow they are
 
     def train():
         while not is_over.is_set():
             writes[0] += 1
             training.write("large", (bytes([writes[0] % 251]) + bytes(block - 1)) * blocks)
-            is_over.wait(0.02)
+            is_over.wait(pause)
     trainer = threading.Thread(target=train)
     trainer.start()
-    states, told = set(), None
+    states = set()
     try:
         for _ in range(8):
-            told = training.publish(told and told["generation"], encoding=encoding)
+            told = training.publish(told["generation"], encoding=encoding)
             there = tensors_of(training.last)["large"]
             assert there == there[:block] * blocks
             states.add(there[0])

@@ -77,8 +77,8 @@ void declare_publish_options(CommandLine& line, PublishRequest& request) {
               "With --encoding: the checksums of B's tensors. Default: xxh3-128.",
               {"xxh3-128", "adler32", "blake3"});
   line.number(request.since.emplace(), "--since", "GENERATION",
-              "With --encoding, and a mount as B: read only what has changed since GENERATION of the mount.",
-              0, std::numeric_limits<std::int64_t>::max());
+              "With --encoding, and a mount as B: read only what has changed since its GENERATION.", 0,
+              std::numeric_limits<std::int64_t>::max());
 }
 
 std::optional<std::string> mistake_in(const CommandLine& line, PublishRequest& request) {
