@@ -3,8 +3,8 @@
 shared mappings of the model (tests/mount/published_weights.py).
 
 The data are like those of reinforcement learning: bf16 weights, and 2 % of each tensor's elements change their low byte from
-version to version. Both ways apply the same versions to copies of one model in the page cache. Only `stfs` is atomic. With
-durability=power, the other way syncs the files as well.
+version to version. Both ways apply the same versions to one model in the page cache, forth and back. Only `stfs` is atomic.
+With durability=power, the other way syncs the files as well.
 
     tests/bench/sync_bench.py [--size 2G] [--rounds 5] [--directory DIR] [--json FILE]
 """
@@ -78,14 +78,12 @@ def step(content: np.ndarray, number: int, name: str) -> np.ndarray:
     return changed
 
 
-def publish_next(published: Path, number: int, model: Path) -> None:
-    """Publishes what leads from the model's version to the next one, and gives the model that one."""
-    tensors = published_weights.Mapped(model).tensors
-    old = {name: content.copy() for name, content in tensors.items()}
-    new = {name: step(content, number, name) for name, content in old.items()}
-    published_weights.publish(published, number, old, new)
-    for name, content in new.items():
-        tensors[name][:] = content
+def write_next(model: Path, directory: Path) -> Path:
+    """The model's next version."""
+    shutil.copytree(model, directory)
+    for name, content in published_weights.Mapped(directory).tensors.items():
+        content[:] = step(content.copy(), 1, name)
+    return directory
 
 
 def publish_in_threads(old: str, new: str, out: str) -> None:
@@ -138,40 +136,44 @@ class Runs:
         return self.size_bytes / took / (1 << 30)
 
 
+def publish_command(old: Path, new: Path, number: int, out: Path) -> list[object]:
+    return [STFS, "diff", old, new, "--encoding", "xor", "--version", number, "--out", out]
+
+
 def measure_apply(session: Session, size_bytes: int) -> None:
-    trainer, published = write_model(session.path("trainer"), size_bytes), session.path("published")
-    hosts = {way: Path(shutil.copytree(trainer, session.path(way))) for way in ("stfs", "numpy")}
+    """Version 1 leads to the next model and version 2 back, so that one model in the page cache is enough. Whoever applies one
+    compares all checksums."""
+    model, published = write_model(session.path("model"), size_bytes), session.path("published")
+    after = write_next(model, session.path("after"))
+    for number, (old, new) in enumerate(((model, after), (after, model)), 1):
+        subprocess.run([str(word) for word in publish_command(old, new, number, published)], check=True, stdout=subprocess.DEVNULL)
+    shutil.rmtree(after)
     support = Path(__file__).resolve().parents[1] / "mount"
-    versions = dict.fromkeys(hosts, 0)
+    state = model / ".weight_sync" / "state.json"
+    state.parent.mkdir()
     runs = Runs(size_bytes)
-    made = 0
+    present = 0
 
     def apply(way: str, durability: str) -> float:
-        nonlocal made
-        versions[way] += 1
-        if versions[way] > made:
-            made += 1
-            publish_next(published, made, trainer)
-        version = published_weights.version_directory(published, versions[way])
+        nonlocal present
+        state.write_text(json.dumps({"version": f"{present:06d}"}))
+        version = published_weights.version_directory(published, present + 1)
+        present = 1 - present
         if way == "stfs":
-            return runs.gib_per_second(f"stfs apply, {durability}", STFS, "apply", "--durability", durability, hosts[way], version)
-        return runs.gib_per_second(f"NumPy, {durability}", sys.executable, "-c", RECEIVE, support, hosts[way], version, durability)
+            return runs.gib_per_second(f"stfs apply, {durability}", STFS, "apply", "--durability", durability, model, version)
+        return runs.gib_per_second(f"NumPy, {durability}", sys.executable, "-c", RECEIVE, support, model, version, durability)
 
     for durability, goal in (("process", 1.0), ("power", 0.5)):
         session.table.measure(f"a version of {size_bytes / (1 << 30):g} GiB, durability={durability}", "GiB/s of the model", {
             "NumPy, zstandard, xxhash" + (", fdatasync" if durability == "power" else ""): Way(lambda d=durability: apply("numpy", d)),
             "stfs apply": Way(lambda d=durability: apply("stfs", d), goals=(Goal(goal),)),
         })
-    for path in hosts["stfs"].glob("*.safetensors"):
-        assert path.read_bytes() == (hosts["numpy"] / path.name).read_bytes()
     report(runs)
 
 
 def measure_publish(session: Session, size_bytes: int) -> None:
-    old, new = write_model(session.path("old"), size_bytes), session.path("new")
-    shutil.copytree(old, new)
-    for name, content in published_weights.Mapped(new).tensors.items():
-        content[:] = step(content.copy(), 1, name)
+    old = write_model(session.path("old"), size_bytes)
+    new = write_next(old, session.path("new"))
     support, here = Path(__file__).resolve().parents[1] / "mount", Path(__file__).resolve().parent
     runs = Runs(size_bytes)
 
@@ -179,7 +181,7 @@ def measure_publish(session: Session, size_bytes: int) -> None:
         out = session.path(f"out-{way}")
         shutil.rmtree(out, ignore_errors=True)
         if way == "stfs":
-            return runs.gib_per_second("stfs diff", STFS, "diff", old, new, "--encoding", "xor", "--version", 1, "--out", out)
+            return runs.gib_per_second("stfs diff", *publish_command(old, new, 1, out))
         return runs.gib_per_second("NumPy, publishing", sys.executable, "-c", PUBLISH, support, here, old, new, out)
 
     session.table.measure(f"publishing a version of {size_bytes / (1 << 30):g} GiB", "GiB/s of the model", {
@@ -197,7 +199,7 @@ def report(runs: Runs) -> None:
 
 def main() -> int:
     parser = parser_for(__doc__, MEASURES)
-    parser.add_argument("--size", default="2G", help="of the model (default 2G); four must fit the page cache")
+    parser.add_argument("--size", default="2G", help="of the model (default 2G); two must fit the page cache")
     arguments = parser.parse_args()
     size_bytes = parse_size(arguments.size)
     measures = {"apply": measure_apply, "publish": measure_publish}
