@@ -90,7 +90,7 @@ Result<void> replace_index(Storage& storage, const std::filesystem::path& journa
     auto removed = storage.remove(temporary);
     if (!removed && removed.error().errno_value != ENOENT) return removed;
     if (durability != Durability::Power) return {};
-    // Who has renamed the new one may have died before it was sure of the name.
+    // The process that renamed the new file may have died before it synced the directory.
     auto synced = storage.sync_directory(path.parent_path());
     return !synced && synced.error().errno_value != ENOENT ? synced : Result<void>{};
   }

@@ -18,8 +18,8 @@ Result<bool> has_new_index(const File& journal, const IndexReplacement& index);
 Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::path& path);
 
 /// Checks that the index is the old one. Makes a file without a name that has the bytes of the new one: then
-/// replace_index() needs no disk space. Where each file has a name, that of a journal that is being staged:
-/// whoever recovers removes it when this process has died.
+/// replace_index() needs no disk space. On a file system without unnamed files it has the name of a journal
+/// that is being staged: a recovery removes it after this process has died.
 /// @param archive_path  the archive beside which the journal lies.
 /// @return ArchiveChanged (ESTALE): it is another one. ENOSPC, EDQUOT: there is no room.
 Result<std::unique_ptr<File>> prepare_index(Storage& storage, const std::filesystem::path& archive_path,

@@ -154,6 +154,15 @@ def test_one_wrong_diff_among_all_changes_nothing(trainer, case):
     assert content_of(trainer.model) == before and state_of(trainer.model) == 1
 
 
+def test_one_wrong_checksum_among_ten_thousand_tensors_changes_nothing(tmp_path):
+    tensors = {f"t{at}": np.array([at, -at], "i4") for at in range(10_000)}
+    trainer = Trainer(tmp_path / "published", save(tmp_path / "model", tensors, 2))
+    before = content_of(trainer.model)
+    refused = stfs("apply", trainer.model, trainer.step(change=one_wrong("t7654", lambda diff, sum: (diff, "0" * len(sum)))), wanted=1)
+    assert "t7654" in refused, refused
+    assert content_of(trainer.model) == before and state_of(trainer.model) is None
+
+
 def test_a_wrong_base_is_refused_by_the_tensors_name(trainer):
     version = trainer.step()
     there = published_weights.Mapped(trainer.model).tensors

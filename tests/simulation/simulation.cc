@@ -116,7 +116,8 @@ class Simulation final : public Interceptor {
       case FileCall::SetOwner:
       case FileCall::Resize:
       case FileCall::Punch:
-      case FileCall::Replace:
+      case FileCall::Create:
+      case FileCall::Rename:
       case FileCall::SetMode: return true;
       default: return false;
     }

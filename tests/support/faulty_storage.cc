@@ -16,7 +16,8 @@ bool changes_something(FileCall kind) {
     case FileCall::SetOwner:
     case FileCall::Resize:
     case FileCall::Punch:
-    case FileCall::Replace:
+    case FileCall::Create:
+    case FileCall::Rename:
     case FileCall::SetMode:
     case FileCall::Sync: return true;
     default: return false;

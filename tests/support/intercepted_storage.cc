@@ -174,7 +174,6 @@ std::string_view name_of(FileCall kind) {
                                                        "change of mode",
                                                        "resize",
                                                        "punch",
-                                                       "replace",
                                                        "create by name",
                                                        "rename",
                                                        "make a directory",
@@ -226,14 +225,6 @@ Result<void> InterceptedStorage::remove(const std::filesystem::path& path) {
   const Question question(interceptor_, FileCall::Remove, role_of(path));
   if (question.is_lie()) return {};
   return question.passes() ? inner_.remove(path) : question.failure();
-}
-
-Result<void> InterceptedStorage::replace(const std::filesystem::path& path,
-                                         const std::filesystem::path& temporary,
-                                         std::span<const std::byte> content, Durability durability) {
-  const Question question(interceptor_, FileCall::Replace, role_of(path));
-  if (question.is_lie()) return {};
-  return question.passes() ? inner_.replace(path, temporary, content, durability) : question.failure();
 }
 
 Result<std::unique_ptr<File>> InterceptedStorage::create(const std::filesystem::path& path, mode_t mode) {

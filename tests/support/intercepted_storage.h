@@ -33,7 +33,6 @@ enum class FileCall : std::uint8_t {
   SetMode,
   Resize,
   Punch,  // of a file
-  Replace,
   Create,
   Rename,
   MakeDirectory,
@@ -76,8 +75,6 @@ class InterceptedStorage : public Storage {
   Result<std::unique_ptr<File>> create_unnamed(const std::filesystem::path& fallback) override;
   Result<void> publish(File& file, const std::filesystem::path& path) override;
   Result<void> remove(const std::filesystem::path& path) override;
-  Result<void> replace(const std::filesystem::path& path, const std::filesystem::path& temporary,
-                       std::span<const std::byte> content, Durability durability) override;
   Result<void> check_replaceable(const std::filesystem::path& path) override {
     return inner_.check_replaceable(path);
   }

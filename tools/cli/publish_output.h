@@ -22,7 +22,7 @@ struct PublishRequest {
 
 /// Declares the options. `request` must outlive the parsing.
 void declare_publish_options(CommandLine& line, PublishRequest& request);
-/// Says what is wrong with the options. Sets what the user has not given, or has.
+/// Says what is wrong with the options. Gives options that the user left out their defaults.
 std::optional<std::string> mistake_in(const CommandLine& line, PublishRequest& request);
 
 struct Publication {

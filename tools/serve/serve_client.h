@@ -68,7 +68,7 @@ class Lease {
   /// @return EPROTO if the server sends something that makes no sense.
   Result<LeaseNews> take_news();
 
-  /// Waits until there is a generation newer than the leased one. News stay for take_news().
+  /// Waits until there is a generation newer than the leased one. take_news() still reports it.
   /// @return its number; 0 if there is none within `patience`; ECONNRESET if the server has ended.
   Result<std::uint64_t> wait_newer(std::chrono::milliseconds patience);
   /// Leases the newest generation instead of the present one. Does nothing if there is no newer one.

@@ -35,8 +35,7 @@ struct FileSwitch {
 /// Where the new state lies until the step, relative to the model's directory.
 inline constexpr const char* kNextSyncStateName = ".weight_sync/state.after";
 
-// For one thread, which holds the lock of the model's sync state. NotFound never: who calls has the
-// directory.
+// These functions are for one thread, which holds the lock of the model's sync state.
 
 /// Notes the switch. Call it before any of its files is made.
 Result<void> note_switch(Storage& storage, const std::filesystem::path& directory, const FileSwitch& files);

@@ -155,7 +155,11 @@ class VersionOpener {
     for (const Shard& shard : opened_.shards_) {
       if (!shard.failure) continue;
       if (says_gone(*shard.failure)) return unfinished(shard.path, "the file is not there yet");
-      if (is_shard_cut_short(shard, storage_)) return unfinished(shard.path, shard.failure->message);
+      if (is_shard_cut_short(shard, storage_)) {
+        const std::string_view why = shard.failure->message;
+        const std::string path = shard.path.native() + ": ";  // unfinished() names it
+        return unfinished(shard.path, why.starts_with(path) ? why.substr(path.size()) : why);
+      }
       return tl::unexpected(Error(*shard.failure).within(shard.path.native()));
     }
     return {};

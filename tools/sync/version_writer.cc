@@ -104,8 +104,7 @@ class Publisher {
     if (*options_.since > mounted_->generation()) {
       return fail(
           ErrorCode::InvalidArgument, EINVAL,
-          fmt::format("{}: has generation {}, which is before {}: generations of another mount tell nothing "
-                      "here",
+          fmt::format("{}: has generation {}, which is before {}: leave --since out to compare all tensors",
                       options_.mount->string(), mounted_->generation(), *options_.since));
     }
     std::erase_if(pairs, [&](const tools::TensorPair& pair) {

@@ -10,6 +10,7 @@
 #include "core/model/model.h"
 #include "tests/support/archive_bytes.h"
 #include "tests/support/catch.h"
+#include "tests/support/intercepted_storage.h"
 #include "tests/support/temporary_directory.h"
 #include "tools/compare/model_difference.h"
 #include "tools/sync/pull.h"
@@ -101,6 +102,50 @@ TEST_CASE("an interrupt before the commit leaves the model and the state", "[too
   CHECK(outcome.error().errno_value == EINTR);
   CHECK(host.content() == model_of('a'));
   CHECK_FALSE(std::filesystem::exists(host.directory.path() / "host" / ".weight_sync/state.json"));
+}
+
+/// Counts what the disk is asked for. For several threads.
+class SyncCounter final : public test::Interceptor {
+ public:
+  test::Verdict before(const test::SeamCall& call) override {
+    if (call.kind == test::FileCall::SyncDirectory) ++syncs;
+    if (call.kind != test::FileCall::Sync) return {};
+    ++syncs;
+    if (call.role == test::FileRole::Archive) ++archive_syncs;
+    return {};
+  }
+
+  std::atomic<int> syncs = 0;
+  std::atomic<int> archive_syncs = 0;
+};
+
+TEST_CASE("a state on stable storage vouches for tensors on stable storage", "[tools][sync]") {
+  const Host host;
+  const std::filesystem::path directory = host.directory.path() / "host";
+  const PublishedVersion version = host.publish(DiffEncoding::Xor);
+  SyncCounter counter;
+  test::InterceptedStorage storage(system_storage(), counter);
+  const auto apply = [&](Durability durability) {
+    counter.syncs = counter.archive_syncs = 0;
+    auto state = SyncState::lock(directory, std::chrono::milliseconds(0), storage);
+    REQUIRE(state);
+    const auto model = std::move(
+        *Model::open(directory / "model.safetensors", {.access = Access::ReadWrite, .storage = &storage}));
+    REQUIRE(state->read());
+    const int before = counter.syncs;  // of a new directory
+    VersionApplyOptions options;
+    options.commit.durability = durability;
+    REQUIRE(apply_version(*model, version, *state, options));
+    CHECK(host.content() == model_of('A'));
+    CHECK(std::filesystem::exists(directory / ".weight_sync/state.json"));
+    counter.syncs -= before;
+  };
+  apply(Durability::Process);
+  CHECK(counter.syncs == 0);
+  // All tensors are new already, and nobody has synced them.
+  std::filesystem::remove(directory / ".weight_sync/state.json");
+  apply(Durability::Power);
+  CHECK(counter.archive_syncs > 0);
 }
 
 TEST_CASE("a pull tells each event, and an error of the caller ends it", "[tools][sync]") {
