@@ -172,6 +172,22 @@ def test_a_damaged_note_is_named(host, published):
     check(host, OLD, 0)
 
 
+@pytest.mark.needs_root
+def test_a_note_of_a_user_who_may_not_remove_the_model_is_refused(host, published, nobody):
+    """Else root would remove what the user cannot."""
+    host = host(2)
+    note = host / ".weight_sync/switch.json"
+    note.write_text(json.dumps({"ready": True, "archives": [], "step": ["gone.tmp", "gone"], "after": [],
+                                "removed": ["model-00001-of-00002.safetensors"]}))
+    nobody.own(note)
+    for mode in (0o755, 0o1777):
+        host.chmod(mode)
+        assert f"switch.json: its owner, user {nobody.uid}, may not remove" in stfs("pull", host, published, wanted=1)
+        assert tensors_of(host) == content(OLD)
+    note.unlink()
+    check(host, OLD, 0)
+
+
 def test_a_new_host_gets_the_versions_only_archive(published, tmp_path):
     save(version_directory(published, 0), {"x": np.zeros((), "u1")}, 1)
     stfs("pull", tmp_path / "new", published)

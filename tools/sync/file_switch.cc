@@ -2,6 +2,7 @@
 #include "tools/sync/file_switch.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +12,7 @@
 #include <utility>
 
 #include "core/base/utf8.h"
+#include "core/journal/journal_access.h"
 #include "core/journal/journal_format.h"
 #include "core/storage/file.h"
 #include "tools/text/json_document.h"
@@ -69,12 +71,30 @@ Note note_in(const tools::Json& document) {
   return note;
 }
 
+/// Fails unless the note's maker may remove the files that it names: this process may be root, or own them.
+Result<void> check_maker(Storage& storage, const std::filesystem::path& path, const File& note) {
+  const auto maker = note.status();
+  if (!maker) return tl::unexpected(maker.error());
+  const auto directory = storage.status(path.parent_path().parent_path());
+  if (!directory) return tl::unexpected(directory.error());
+  FileStatus removable = *directory;
+  // There, others than the owner remove only files of their own.
+  if ((directory->mode & S_ISVTX) != 0) removable.mode &= ~static_cast<mode_t>(S_IWGRP | S_IWOTH);
+  if (is_believed(*maker, removable, *directory, storage.user())) return {};
+  return fail(
+      ErrorCode::System, EPERM,
+      fmt::format("{}: its owner, user {}, may not remove files of the model: if the model is whole, remove "
+                  "this file",
+                  path.string(), maker->uid));
+}
+
 /// Nothing if there is no note.
 Result<std::optional<Note>> read_note(Storage& storage, const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / kNoteName;
   const auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::optional<Note>();
   if (!file) return tl::unexpected(file.error());
+  if (auto allowed = check_maker(storage, path, **file); !allowed) return pass_on(std::move(allowed));
   const auto size_bytes = (*file)->size_bytes();
   if (!size_bytes) return tl::unexpected(size_bytes.error());
   auto text = read_text(**file, {0, std::min(*size_bytes, kMostNoteBytes)});
