@@ -69,8 +69,7 @@ class PullRun {
   }
 
  private:
-  // --- a life
-  // -----------------------------------------------------------------------------------------------
+  // --- a life -----------------------------------------------------------------------------------------
 
   /// All moments of a life from the beginning.
   std::vector<Moment> record() {
@@ -137,8 +136,7 @@ class PullRun {
     process->kill();
   }
 
-  // --- the publisher
-  // ----------------------------------------------------------------------------------------
+  // --- the publisher ----------------------------------------------------------------------------------
 
   void publish_surely(DiskModel& disk) {
     if (known_.published == scenario_.versions.size()) return;
@@ -202,8 +200,7 @@ class PullRun {
     return written ? Result<void>{} : pass_on(std::move(written));
   }
 
-  // --- the host
-  // ---------------------------------------------------------------------------------------------
+  // --- the host ---------------------------------------------------------------------------------------
 
   /// A count of versions; nothing for a number that was never published.
   [[nodiscard]] std::optional<std::size_t> count_of(std::uint64_t number) const {
@@ -282,8 +279,7 @@ class PullRun {
     judge(disk, "when it is opened");
   }
 
-  // --- the judge
-  // --------------------------------------------------------------------------------------------
+  // --- the judge --------------------------------------------------------------------------------------
 
   void judge(DiskModel& disk, std::string_view when) {
     const DiskImage image = disk.image();
