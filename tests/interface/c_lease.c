@@ -14,7 +14,7 @@ static int wait_for_news(const stfs_lease* lease) {
   return poll(&polled, 1, 20000) == 1;
 }
 
-const char* leases_what_a_server_keeps(const char* socket) {
+const char* leases_what_a_server_keeps(const char* socket, void (*end_server)(void*), void* server) {
   stfs_error error;
   EXPECT(stfs_attach("/nowhere/at/all", NULL, &error) == NULL && error.errno_value == ENOENT);
   EXPECT(strncmp(error.message, "/nowhere/at/all: no server uses this socket", 43) == 0);
@@ -70,6 +70,7 @@ const char* leases_what_a_server_keeps(const char* socket) {
   stfs_tensor_close(shared);
   stfs_lease_close(renewed);
 
+  end_server(server);
   EXPECT(wait_for_news(lease) && stfs_lease_take_news(lease, &news, &error) == 0 && news.is_server_gone);
   EXPECT(stfs_lease_descriptor(lease) == -1);
   news.struct_bytes = offsetof(stfs_lease_news, why_stuck);

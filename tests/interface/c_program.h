@@ -36,8 +36,8 @@ const char* publishes_and_pulls(const char* path);
 const char* reads_out_of_a_journal(const char* path);
 
 /* The server at the socket has generation 1, "a" U8 [5] "hello" and "b" F32 [2] 1, 2; then, when there is one
- * lease, generation 2; when there are two, it ends. */
-const char* leases_what_a_server_keeps(const char* socket);
+ * lease, generation 2. It ends when the program calls end_server(server). */
+const char* leases_what_a_server_keeps(const char* socket, void (*end_server)(void*), void* server);
 
 #ifdef __cplusplus
 }
