@@ -6,17 +6,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/base/wall_clock.h"
-#include "core/journal/file_lock.h"
-#include "core/journal/journal_format.h"
-#include "core/journal/journal_scan.h"
 #include "core/model/model_shards.h"
+#include "core/model/settled_model.h"
 
 namespace stfs::upload {
 namespace {
-
-/// A time that is further ahead comes from the clock of another host, or from touch(1).
-constexpr std::int64_t kLongestTickNs = 20'000'000;
 
 ModelState read_state(const Model& model) {
   ModelState state;
@@ -30,35 +24,6 @@ ModelState read_state(const Model& model) {
   state.version = (*version)->text;
   state.changes = sync::read_sync_changes(state.directory);
   return state;
-}
-
-tl::unexpected<Error> unsettled(const std::filesystem::path& path, std::string_view why) {
-  return fail(ErrorCode::Busy, EAGAIN, fmt::format("{}: {}", path.string(), why));
-}
-
-template <class Use>
-void each_archive(const Model& model, const Use& use) {
-  for (const Shard& shard : model.shards()) {
-    if (shard.archive) use(*shard.archive);
-  }
-}
-
-/// Whether one of the archive's journals is such a one. False if they cannot be listed: then commits are not
-/// found by any reader.
-template <class Is>
-bool has_journal(const Archive& archive, const File& file, const Is& is) {
-  const auto found = scan_journals(archive.storage(), archive.real_path(), file);
-  return found && std::ranges::any_of(*found, is);
-}
-
-/// A process that dies loses the locks of archives first, and its journals are seen as committed only after
-/// that. A lane journal stays in use between commits.
-bool is_being_applied(const FoundJournal& journal) {
-  return journal.is_in_use && !journal.is_lane_journal && !journal.record.ranges.empty();
-}
-
-bool waits_for_recovery(const FoundJournal& journal) {
-  return journal.report.state == JournalState::Committed;
 }
 
 }  // namespace
@@ -95,37 +60,14 @@ Result<void> check_unchanged(const Plan& plan, const std::vector<ModelState>& st
 
 Result<void> check_settled(const Plan& plan) {
   for (const auto& model : plan.models) {
-    Result<void> settled;
-    each_archive(*model, [&](const Archive& archive) {
-      const File* const file = archive.local_file();
-      if (!settled || file == nullptr) return;
-      if (ArchiveLocks::is_changed_by_other(*file) || has_journal(archive, *file, is_being_applied)) {
-        settled = unsettled(archive.path(), "another process is changing it");
-        return;
-      }
-      const auto now = archive.status();
-      if (!now) {
-        settled = tl::unexpected(now.error());
-        return;
-      }
-      const std::int64_t age_ns = wall_clock_ns(stfs::Clock::Coarse) - now->identity.mtime_ns;
-      if (age_ns <= 0 && age_ns > -kLongestTickNs) settled = unsettled(archive.path(), "was just changed");
-    });
-    if (!settled) return settled;
+    if (auto settled = stfs::check_settled(*model); !settled) return settled;
   }
   return {};
 }
 
 Result<void> check_shown(const Plan& plan) {
   for (const auto& model : plan.models) {
-    Result<void> shown;
-    each_archive(*model, [&](const Archive& archive) {
-      const File* const file = archive.local_file();
-      if (!shown || file == nullptr || !archive.is_as_in_file()) return;
-      if (has_journal(archive, *file, waits_for_recovery))
-        shown = unsettled(archive.path(), "a commit waits for recovery");
-    });
-    if (!shown) return shown;
+    if (auto shown = stfs::check_shown(*model); !shown) return shown;
   }
   return {};
 }
@@ -133,7 +75,8 @@ Result<void> check_shown(const Plan& plan) {
 Result<void> check_no_receiver(const std::vector<ModelState>& states) {
   for (const ModelState& state : states) {
     if (sync::is_sync_locked(state.directory))
-      return unsettled(state.directory, "another receiver updates the model");
+      return fail(ErrorCode::Busy, EAGAIN,
+                  state.directory.string() + ": another receiver updates the model");
   }
   return {};
 }

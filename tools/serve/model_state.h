@@ -35,12 +35,8 @@ std::string version_text(const std::vector<ModelState>& states);
 /// Fails with ESTALE if an archive or a state has changed since.
 Result<void> check_unchanged(const Plan& plan, const std::vector<ModelState>& states);
 
-/// Fails with EAGAIN if another process may be writing to an archive of the plan: it holds a lock of a commit
-/// or of an edit, or has published a journal; or the file's time is the kernel's present time, so that a
-/// further write might not change it. On a file system without locks only the times are looked at.
+// Of all models of a plan (core/model/settled_model.h):
 Result<void> check_settled(const Plan& plan);
-/// Fails with EAGAIN if a process has died during a commit after an archive of the plan was opened: the
-/// archive does not show the commit, and an archive that is opened now would.
 Result<void> check_shown(const Plan& plan);
 /// Fails with EAGAIN while a receiver holds the lock of a model's weight sync. A receiver of another program
 /// may write to the archives without their locks.
