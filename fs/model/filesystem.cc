@@ -30,7 +30,7 @@ Filesystem::Filesystem(std::unique_ptr<Model> model, const FilesystemOptions& op
       permissions_(model_, {.is_read_only = options.is_read_only || model_->access() == Access::ReadOnly,
                             .uid = options.uid,
                             .gid = options.gid}),
-      reader_(model_, states_),
+      reader_(model_, states_, options.fails_on_change),
       views_(model_, tree_, reader_.view_source(), *activity_),
       pretrained_(model_->path(), model_->delta_paths(), [this] { return views_.present(Views::kArchive); }),
       transactions_(model_, tree_,
@@ -284,6 +284,10 @@ Filesystem::Change Filesystem::note_foreign_change(std::uint32_t shard) {
   if (!change) return unknown(change.error());
   if (change->is_gone && !known.is_gone.exchange(true)) {
     log::warning("{}: deleted; this mount still shows its content, and refuses writes", path);
+  }
+  if (change->is_touched && options_.fails_on_change) {
+    if (reader_.note_changed(shard)) log::info("{}: changed by another program", path);
+    return {.stale = {}, .is_outdated = true};
   }
   Change found{.stale = {},
                .is_outdated = (change->is_replaced && !change->is_gone) || reader_.is_broken(shard)};

@@ -71,6 +71,10 @@ struct FilesystemOptions {
   Layout layout = Layout::Flat;
   bool is_read_only = false;
   bool allows_edits = true;  // tensors may be made, deleted, renamed and retyped
+  /// -o on_change=fail: what another program writes to the model ends all reads of files that were looked up
+  /// before, with ESTALE (TensorReader), and makes the model outdated. Needs is_read_only and a settled
+  /// model.
+  bool fails_on_change = false;
   std::optional<uid_t> uid;  // default: the archive's; so is gid
   std::optional<gid_t> gid;
   mode_t umask = 0;
@@ -252,6 +256,8 @@ class Filesystem {
   /// What a call reads of the model stays valid while it holds the pin.
   [[nodiscard]] Epochs::Pin pin() const { return epochs_.pin(); }
   [[nodiscard]] bool is_read_only() const { return options_.is_read_only; }
+  /// Whether reads fail because another program has written to the model (fails_on_change).
+  [[nodiscard]] bool is_changed() const { return reader_.is_any_changed(); }
   [[nodiscard]] const Model& model() const { return *model_; }
   /// The first shard that can be used. For a single archive: that archive.
   [[nodiscard]] const ArchiveReader& archive() const { return model_->front(); }

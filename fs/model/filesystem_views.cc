@@ -10,8 +10,9 @@ namespace stfs {
 
 std::optional<int> Filesystem::same_file(Ino ino) const {
   const ArchiveReader& archive = model_->front();
-  const bool is_same = is_read_only() && views_.is_the_archive(InodeSpace::local(ino)) &&
-                       archive.is_as_in_file() && archive.bytes().is_mapped() && !is_refused_;
+  const bool is_same = is_read_only() && !options_.fails_on_change &&
+                       views_.is_the_archive(InodeSpace::local(ino)) && archive.is_as_in_file() &&
+                       archive.bytes().is_mapped() && !is_refused_;
   return is_same ? std::optional(archive.local_file()->descriptor()) : std::nullopt;
 }
 

@@ -131,9 +131,15 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
   if (old) editions_.let_go(old.number(), 1);
   Change change = entries_of(tree, old, present);
   change.is_reopened = true;
-  change.tell = [path = present->model().path().string(), count = present->model().tensors().size()] {
-    log::info("{}: was replaced: the mount shows the new model, {} tensors; open files keep the old model",
-              path, count);
+  change.tell = [path = present->model().path().string(), count = present->model().tensors().size(),
+                 is_changed = old && old->is_changed()] {
+    if (is_changed) {
+      log::info("{}: was changed: the mount shows the new version; reads of files that are open give ESTALE",
+                path);
+    } else {
+      log::info("{}: was replaced: the mount shows the new model, {} tensors; open files keep the old model",
+                path, count);
+    }
   };
   return change;
 }

@@ -352,7 +352,10 @@ Forest::Change Forest::check_directory() {
     if (source_->arriving(file_name)) continue;
     // An archive that another program is still writing is looked at again when the program closes it.
     const auto shown = show_model(file_name);
-    if (!shown) continue;
+    if (!shown) {
+      change.is_due_again = change.is_due_again || shown.error().code == ErrorCode::Busy;
+      continue;
+    }
     for (const auto& [root, name] : shown->entries) change.entries.push_back(name);
   }
   change.is_reopened = has_new_files_.exchange(false);

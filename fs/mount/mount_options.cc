@@ -112,6 +112,16 @@ constexpr std::array kMountOptions = {
     MountOption{"nolock", "",
                 "Take no locks on the archive. Safe only if no other program writes the archive.",
                 flag<[](Options& o) { o.filesystem.commit.uses_locks = false; }>()},
+    MountOption{
+        "on_change", "follow|fail",
+        "What reads do after another program has written to the archive. follow (the default): they "
+        "return the new bytes. fail: reads of a file that was open before fail with ESTALE, so that no "
+        "file is read half old and half new; a program that opens the file again gets the new bytes. "
+        "Needs ro.",
+        [](std::string_view value, Options& options) {
+          options.filesystem.fails_on_change = value == "fail";
+          return kRight;
+        }},
     MountOption{"io", "auto|mmap|pread",
                 "Way of reading the archive. mmap: map it into memory. pread: use read calls. "
                 "auto (the default): mmap on local file systems, pread on network file systems and FUSE.",

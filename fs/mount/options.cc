@@ -119,6 +119,10 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
       if (const auto wrong = apply_mount_option(option, line.options)) return wrong_usage(*wrong);
     }
   }
+  if (line.options.filesystem.fails_on_change && !line.options.filesystem.is_read_only)
+    return wrong_usage("-o on_change=fail: needs a read-only mount: -o ro,on_change=fail");
+  if (line.options.filesystem.fails_on_change && line.options.wants_passthrough)
+    return wrong_usage("-o on_change=fail: goes without passthrough: the kernel's own reads are not checked");
   line.options.source = source;
   line.options.mount_point = mount_point;
   if (line.options.shows_requests) line.options.stays_in_foreground = true;

@@ -4,13 +4,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <chrono>
 #include <system_error>
+#include <thread>
 #include <vector>
 
 #include "core/base/absolute_path.h"
 #include "core/format/json_string.h"
 #include "core/model/delta_base.h"
 #include "core/model/model_directory.h"
+#include "core/model/settled_model.h"
 #include "fs/base/log.h"
 #include "fs/model/forest.h"
 #include "fs/tree/names.h"
@@ -144,6 +147,37 @@ Result<Source> open_directory(Source source, const std::vector<std::string>& arc
                           archives.size(), first.message));
 }
 
+/// Fails with EAGAIN unless the model shows the bytes of one moment.
+Result<void> check_one_moment(const Model& model) {
+  if (auto settled = check_settled(model); !settled) return settled;
+  for (const Shard& shard : model.shards()) {
+    if (shard.archive && !shard.archive->is_as_known())
+      return fail(ErrorCode::Busy, EAGAIN, shard.path.string() + ": another process has just changed it");
+  }
+  return check_shown(model);
+}
+
+Result<std::unique_ptr<Model>> open_settled(const std::filesystem::path& source, const ModelOptions& how,
+                                            const SourceOptions& options) {
+  constexpr std::chrono::milliseconds kPause{5};
+  const auto deadline = std::chrono::steady_clock::now() + options.settle_patience;
+  for (;;) {
+    auto model = Model::open(source, how);
+    if (!model || options.settle_patience.count() == 0) return model;
+    auto settled = check_one_moment(**model);
+    if (settled) return model;
+    if (settled.error().errno_value != EAGAIN) return pass_on(std::move(settled));
+    if (options.is_ending != nullptr && options.is_ending())
+      return fail(ErrorCode::System, EINTR, settled.error().message);
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return fail(ErrorCode::Busy, EBUSY,
+                  fmt::format("{}: on_change=fail waits until it has ended, and has waited for {} s",
+                              settled.error().message, options.settle_patience.count() / 1000));
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, const SourceOptions& options) {
@@ -164,7 +198,7 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
                 source.string());
     }
   }
-  auto model = Model::open(source, how);
+  auto model = open_settled(source, how, options);
   std::string why_read_only;
   if (!model && how.access == Access::ReadWrite && is_refusal_to_write(model.error())) {
     why_read_only = std::generic_category().message(model.error().errno_value);

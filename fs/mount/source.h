@@ -1,6 +1,7 @@
 // Opens the source that the user wants to mount: one model, or a directory of models.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -33,7 +34,11 @@ struct SourceOptions {
   std::vector<std::filesystem::path> deltas{};
   /// Makes the last delta, without changes, if there is none. Not for a read-only mount.
   bool makes_delta = false;
-  /// Whether a long check of a base must end. Null: never.
+  /// Waits until no other process is in the middle of a commit, so that the model shows one version of each
+  /// tensor (core/model/settled_model.h). Only for a read-only mount. Zero: does not wait. EBUSY after that
+  /// time.
+  std::chrono::milliseconds settle_patience{};
+  /// Whether a long check of a base, or that wait, must end. Null: never.
   std::function<bool()> is_ending{};
 };
 

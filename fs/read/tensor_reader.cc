@@ -9,15 +9,28 @@
 
 namespace stfs {
 
-TensorReader::TensorReader(const Versioned<Model>& model, const TensorStates& states)
+TensorReader::TensorReader(const Versioned<Model>& model, const TensorStates& states, bool fails_on_change)
     : model_(model),
       states_(states),
       locks_(std::clamp<std::size_t>(model->tensors().size(), 1, kMostLocks)),
-      is_broken_(model->shards().size()) {}
+      is_broken_(model->shards().size()),
+      fails_on_change_(fails_on_change),
+      is_changed_(fails_on_change ? model->shards().size() : 0) {}
 
 bool TensorReader::note_broken(std::uint32_t shard) {
   is_any_broken_ = true;
   return !is_broken_[shard].exchange(true);
+}
+
+Result<void> TensorReader::check_unchanged(std::uint32_t shard) const {
+  if (!fails_on_change_) return {};
+  // A write changes the file's time before it changes the first byte. The mark stays, because programs set
+  // times back.
+  const ArchiveReader& archive = model_->reader(shard);
+  if (!is_changed_[shard] && archive.is_as_known()) return {};
+  static_cast<void>(note_changed(shard));
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              archive.path().string() + ": another program has changed it: open the file again");
 }
 
 Result<TensorReader::Found> TensorReader::find(TensorId tensor) const {
@@ -29,7 +42,7 @@ Result<TensorReader::Found> TensorReader::find(TensorId tensor) const {
     const Model& model = *model_;
     if (model.place(tensor) != place) continue;
     if (!is_broken_[place.shard])
-      return Found{&model.reader(place.shard), model.file_range(tensor), std::move(lock)};
+      return Found{&model.reader(place.shard), model.file_range(tensor), place.shard, std::move(lock)};
     return fail(ErrorCode::ArchiveChanged, EIO,
                 label_of(tensor) + (model.is_of_base(place.shard) ? ": the base of the delta has changed"
                                                                   : ": the archive's header has changed"));
@@ -40,18 +53,22 @@ Result<Bytes> TensorReader::read(TensorId tensor, ByteRange part) const {
   auto found = find(tensor);
   if (!found) return tl::unexpected(std::move(found).error());
   const std::uint64_t offset = found->range.offset + part.offset;
-  auto mapped = found->archive->map({offset, part.size_bytes});
-  if (!mapped) return pass_on(std::move(mapped));
-  if (!mapped->empty()) return Bytes(*mapped, std::move(found->lock));
+  if (!fails_on_change_) {
+    auto mapped = found->archive->map({offset, part.size_bytes});
+    if (!mapped) return pass_on(std::move(mapped));
+    if (!mapped->empty()) return Bytes(*mapped, std::move(found->lock));
+  }
   std::vector<std::byte> bytes = Bytes::buffer(part.size_bytes);
   if (auto read = found->archive->read_through(bytes, offset); !read) return pass_on(std::move(read));
+  if (auto unchanged = check_unchanged(found->shard); !unchanged) return pass_on(std::move(unchanged));
   return Bytes(std::move(bytes));
 }
 
 Result<void> TensorReader::copy(TensorId tensor, std::uint64_t offset, std::span<std::byte> to) const {
   const auto found = find(tensor);
   if (!found) return tl::unexpected(found.error());
-  return found->archive->read_through(to, found->range.offset + offset);
+  auto read = found->archive->read_through(to, found->range.offset + offset);
+  return read ? check_unchanged(found->shard) : read;
 }
 
 ViewSource TensorReader::view_source() const {
@@ -65,12 +82,13 @@ ViewSource TensorReader::view_source() const {
     if (!found) return tl::unexpected(found.error());
     const ByteRange whole = found->range;
     std::vector<std::byte> scratch;
-    return work(
+    auto done = work(
         {.read =
              [&](ByteRange part) {
                return found->archive->read({whole.offset + part.offset, part.size_bytes}, scratch);
              },
          .copy_from = [&](const ByteSource::Copy& copy) { return found->archive->copy_from(whole, copy); }});
+    return done ? check_unchanged(found->shard) : done;
   };
   source.read_header = [this](ByteRange range) -> Result<std::vector<std::byte>> {
     if (is_broken_[0]) {
@@ -79,6 +97,7 @@ ViewSource TensorReader::view_source() const {
     }
     std::vector<std::byte> bytes(static_cast<std::size_t>(range.size_bytes));
     if (auto read = model_->front().read_through(bytes, range.offset); !read) return pass_on(std::move(read));
+    if (auto unchanged = check_unchanged(0); !unchanged) return pass_on(std::move(unchanged));
     return bytes;
   };
   return source;

@@ -2,6 +2,7 @@
 // commit, or all are from after it.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <mutex>
@@ -26,7 +27,10 @@ namespace stfs {
 class TensorReader {
  public:
   /// Both must outlive this object.
-  TensorReader(const Versioned<Model>& model, const TensorStates& states);
+  /// @param fails_on_change  reads fail with ESTALE once another program has written to the tensor's shard
+  ///                         after the model was opened. The model must be settled then
+  ///                         (core/model/settled_model.h), and this process must not write to it.
+  TensorReader(const Versioned<Model>& model, const TensorStates& states, bool fails_on_change);
 
   /// Returns a range of a tensor for a reply. The reply refers to the map if there is one, and then holds the
   /// tensor's lock. The range must lie inside the tensor.
@@ -50,6 +54,12 @@ class TensorReader {
   /// "ARCHIVE: tensor "NAME"", for messages.
   [[nodiscard]] std::string label_of(TensorId tensor) const;
 
+  /// Notes that another program has written to a shard, where reads fail on that. @return false if that was
+  /// known.
+  bool note_changed(std::uint32_t shard) const { return !is_changed_[shard].exchange(true); }
+  [[nodiscard]] bool is_any_changed() const {
+    return std::ranges::any_of(is_changed_, [](const auto& shard) { return shard.load(); });
+  }
   /// Notes that a shard is broken. @return false if that was known.
   bool note_broken(std::uint32_t shard);
   [[nodiscard]] bool is_broken(std::uint32_t shard) const { return is_broken_[shard]; }
@@ -71,10 +81,13 @@ class TensorReader {
   struct Found {
     const ArchiveReader* archive = nullptr;
     ByteRange range;  // absolute
+    std::uint32_t shard = 0;
     std::shared_lock<ReaderWriterLock> lock;
   };
   /// Takes the tensor's lock. EIO if its shard is broken.
   [[nodiscard]] Result<Found> find(TensorId tensor) const;
+  /// Call with bytes that were read. ESTALE if they may be those of another version, and that is an error.
+  [[nodiscard]] Result<void> check_unchanged(std::uint32_t shard) const;
   /// @return nothing if the tensor was changed meanwhile.
   [[nodiscard]] Result<std::optional<std::string>> try_checksum(TensorId tensor) const;
 
@@ -83,6 +96,8 @@ class TensorReader {
   mutable std::vector<ReaderWriterLock> locks_;  // one for each tensor, if there are not too many
   std::vector<std::atomic<bool>> is_broken_;     // by shard
   std::atomic<bool> is_any_broken_ = false;
+  const bool fails_on_change_;
+  mutable std::vector<std::atomic<bool>> is_changed_;  // by shard; empty unless reads fail on changes
   struct KnownChecksum {
     ContentState state;
     std::string text;

@@ -75,6 +75,14 @@ TEST_CASE("of an option and its opposite the last counts, and a default is not p
   CHECK(with_options("atime,noatime,exec,noexec,noexec").kernel_options == List{"noatime", "noexec"});
 }
 
+TEST_CASE("reads that fail on changes need a read-only mount, and all of the kernel's requests",
+          "[fs][options]") {
+  CHECK_FALSE(with_options("ro,on_change=fail,on_change=follow").filesystem.fails_on_change);
+  CHECK(with_options("on_change=fail,ro").filesystem.fails_on_change);
+  CHECK(
+      contains(parse({"a", "/mnt", "-o", "on_change=fail,ro,passthrough"}).text, "goes without passthrough"));
+}
+
 TEST_CASE("allow_other implies default_permissions", "[fs][options]") {
   CHECK(with_options("allow_other").checks_permissions);
 }
@@ -121,6 +129,8 @@ TEST_CASE("a wrong -o option is refused, named, with what was due", "[fs][option
       {"threads=many", "1 to 1024"},
       {"threads=99999999999999999999", "1 to 1024"},
       {"durability=maybe", "power or process"},
+      {"on_change=keep", "follow or fail"},
+      {"on_change=fail", "needs a read-only mount: -o ro,on_change=fail"},
       {"frobnicate", "no such option"},
       {"frobnicate=1", "no such option"},
       {"ro=1", "no such option"},

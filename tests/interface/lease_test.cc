@@ -12,7 +12,9 @@ using namespace stfs;
 
 namespace {
 
-void end_server(void* server) { static_cast<test::RunningServer*>(server)->end(); }
+void end_server(void* server) {
+  static_cast<test::RunningServer*>(server)->end();
+}
 
 }  // namespace
 

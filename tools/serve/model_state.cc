@@ -75,8 +75,7 @@ Result<void> check_shown(const Plan& plan) {
 Result<void> check_no_receiver(const std::vector<ModelState>& states) {
   for (const ModelState& state : states) {
     if (sync::is_sync_locked(state.directory))
-      return fail(ErrorCode::Busy, EAGAIN,
-                  state.directory.string() + ": another receiver updates the model");
+      return fail(ErrorCode::Busy, EAGAIN, state.directory.string() + ": another receiver updates the model");
   }
   return {};
 }
