@@ -1,55 +1,59 @@
-// Implements opens for writing, writes and resizes (filesystem.h). Bytes that come through a descriptor are
-// staged.
+// Implements requests that make, open and write files (filesystem.h). Bytes that come through a descriptor
+// are staged.
 #include <fcntl.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "fs/base/log.h"
-#include "fs/base/process.h"
 #include "fs/model/filesystem.h"
 
 namespace stfs {
 
+Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name, int flags, pid_t opener) {
+  const Node directory = parts_.resolve(parent);
+  if (!directory.is_directory()) return no_such_inode(parent);
+  auto known = lookup(parent, name);
+  if (known) {
+    if ((flags & O_EXCL) != 0) return fail(ErrorCode::System, EEXIST, "the file exists");
+    auto file = open(known->st_ino, flags, opener);
+    if (!file) return pass_on(std::move(file));
+    return Created{*known, *file};
+  }
+  if (known.error().errno_value != ENOENT) return tl::unexpected(known.error());
+  if (directory.ino == kHiddenIno || PretrainedDirectory::owns(directory.ino))
+    return checkpoints_.create(directory.ino, name, flags, opener);
+  if (parts_.transactions.is_npy_directory(directory.ino))
+    return staged_.create_npy(directory.ino, name, flags, opener);
+  if (parts_.transactions.is_transaction(directory.ino))
+    return staged_.create(directory.ino, name, flags, opener);
+  return drafts_.create(directory, name, flags, opener);
+}
+
 Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
-  const Node node = resolve(ino);
+  const Node node = parts_.resolve(ino);
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (node.is_link()) return fail(ErrorCode::InvalidArgument, ELOOP, "is a symbolic link");
   const int access = flags & O_ACCMODE;
   if (access == O_RDONLY) return nullptr;
-  if (Views::is_archive(node.ino)) return open_archive_view(node, flags, opener);
-  if (node.is_view()) return open_npy(node, flags, opener);
-  if (node.kind == Node::Kind::StagedNpy) return open_staged_npy(node, flags, opener);
-  if (transactions_.is_transaction(node.ino)) return open_staged(node, flags, opener);
-  if (const auto draft = drafts_.find(node.ino); draft && node.kind == Node::Kind::Draft)
-    return add_open(node.ino, flags, opener, FileKind::New, draft->content);
-  if (reader_.is_broken(model_->place(node.tensor).shard))
+  if (Views::is_archive(node.ino)) return checkpoints_.open(node, flags, opener);
+  if (node.is_view()) return drafts_.open_npy(node, flags, opener);
+  if (node.kind == Node::Kind::StagedNpy) return staged_.open_npy(node, flags, opener);
+  if (parts_.transactions.is_transaction(node.ino)) return staged_.open(node, flags, opener);
+  if (const auto draft = parts_.drafts.find(node.ino); draft && node.kind == Node::Kind::Draft)
+    return parts_.add_open(node.ino, flags, opener, FileKind::New, draft->content);
+  if (parts_.reader.is_broken(parts_.model->place(node.tensor).shard))
     return fail(ErrorCode::ArchiveChanged, ESTALE, "the archive's header has changed");
-  if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
+  if (parts_.options.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
 
-  auto file = std::make_unique<OpenFile>();
-  file->ino = node.ino;
-  file->opener = opener;
-  file->opener_process = process_of(opener);
-  file->kind = access == O_WRONLY ? FileKind::Isolated : FileKind::Shared;
-  file->appends = (flags & O_APPEND) != 0;
-  file->is_synchronous = (flags & O_DSYNC) != 0;  // O_SYNC contains it
-  if (file->kind == FileKind::Shared) {
-    file->content = shared_content(node);
-    if (file->content && file->content->has_failed) file->content = nullptr;
-  }
-  if (!file->content) file->content = std::make_shared<PendingContent>(model_, node.tensor);
+  const FileKind kind = access == O_WRONLY ? FileKind::Isolated : FileKind::Shared;
+  auto content = kind == FileKind::Shared ? parts_.shared_content(node) : nullptr;
+  if (!content || content->has_failed) content = std::make_shared<PendingContent>(parts_.model, node.tensor);
   // Another open may have added a content since the check above: the file may get that one.
-  OpenFile* const opened = open_files_.add(std::move(file));
-  if (opened->kind == FileKind::Shared) may_be_cached_[number_of(node.tensor)] = true;
+  OpenFile* const opened = parts_.add_open(node.ino, flags, opener, kind, std::move(content));
+  if (opened->kind == FileKind::Shared) parts_.may_be_cached[number_of(node.tensor)] = true;
   return opened;
-}
-
-std::shared_ptr<PendingContent> Filesystem::shared_content(const Node& node) const {
-  if (transactions_.is_transaction(node.ino)) return transactions_.content(node.ino);
-  if (auto draft = drafts_.find(node.ino)) return draft->content;
-  return open_files_.shared_content(node.ino);
 }
 
 Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from, std::uint64_t offset,
@@ -57,7 +61,7 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
   const std::shared_ptr<PendingContent> kept = file.content;
   PendingContent& content = *kept;
   file.is_untouched = false;
-  if (file.kind == FileKind::Shared) may_be_cached_[number_of(content.tensor())] = true;
+  if (file.kind == FileKind::Shared) parts_.may_be_cached[number_of(content.tensor())] = true;
   if (accept && file.kind == FileKind::Isolated && !file.is_synchronous && !file.appends) {
     if (auto written = write_beside(content, from, offset, caller, accept)) {
       if (!*written) return pass_on(std::move(*written));
@@ -68,23 +72,23 @@ Result<Stale> Filesystem::write(OpenFile& file, std::span<const std::byte> from,
   // The kernel knows one end of file per inode. A truncated, isolated content has an end of its own.
   if (file.appends) offset = content.size_bytes();
   content.note_write(caller);
-  if (auto loaded = load_base(content, file.ino); !loaded) return pass_on(std::move(loaded));
+  if (auto loaded = drafts_.load_base(content, file.ino); !loaded) return pass_on(std::move(loaded));
   if (auto staged = stage(content, from, offset); !staged) return pass_on(std::move(staged));
   if (!file.is_synchronous || file.kind != FileKind::Isolated || !content.is_whole()) return Stale{};
   return commit_if_dirty(file);
 }
 
 Result<void> Filesystem::write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset) {
-  const Node node = resolve(ino);
-  const auto content = node.is_directory() ? nullptr : shared_content(node);
+  const Node node = parts_.resolve(ino);
+  const auto content = node.is_directory() ? nullptr : parts_.shared_content(node);
   if (!content) return fail(ErrorCode::InvalidArgument, EIO, "written back without a descriptor");
-  may_be_cached_[number_of(content->tensor())] = true;
+  parts_.may_be_cached[number_of(content->tensor())] = true;
   const std::scoped_lock lock(content->mutex);
-  if (auto loaded = load_base(*content, node.ino); !loaded) return loaded;
+  if (auto loaded = drafts_.load_base(*content, node.ino); !loaded) return loaded;
   // The kernel writes back whole pages. Bytes behind the tensor's end are not part of it.
   // A new tensor gets the size that its file has.
   const std::uint64_t end =
-      content->made() ? content->size_bytes() : model_->file_range(content->tensor()).size_bytes;
+      content->made() ? content->size_bytes() : parts_.model->file_range(content->tensor()).size_bytes;
   if (offset >= end) return {};
   content->writers.note_unnamed();
   content->was_refused = false;
@@ -141,7 +145,7 @@ tl::unexpected<Error> Filesystem::refuse(PendingContent& content, Error why) {
   content.fail(std::move(why));
   why = *content.failure;
   why.errno_value = errno_value;
-  log::warning("{}: write refused: {}", label_of(content), why.message);
+  log::warning("{}: write refused: {}", parts_.label_of(content), why.message);
   return tl::unexpected(std::move(why));
 }
 
@@ -165,28 +169,28 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Caller
 }
 
 Result<void> Filesystem::check_settable(Ino ino) const {
-  if (options_.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
-  const Node node = resolve(ino);
-  if (node.is_other_form() && !drafts_.find(node.ino))
+  if (parts_.options.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
+  const Node node = parts_.resolve(ino);
+  if (node.is_other_form() && !parts_.drafts.find(node.ino))
     return fail(ErrorCode::ReadOnly, EPERM, "views are read-only");
   return {};
 }
 
 Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller) {
-  const Node node = resolve(ino);
+  const Node node = parts_.resolve(ino);
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
   if (auto settable = check_settable(ino); !settable) return settable;
   if (node.is_other_form() || node.kind == Node::Kind::Draft) {
-    auto file = open_files_.just_opened(node.ino, caller);
+    auto file = parts_.open_files.just_opened(node.ino, caller);
     if (!file) return pass_on(std::move(file));
     if (*file == nullptr) return fail(ErrorCode::InvalidArgument, EPERM, "open it to change its size");
     return resize(**file, size_bytes, {});
   }
-  const std::uint64_t due = model_->tensor(node.tensor).data.size_bytes;
+  const std::uint64_t due = parts_.model->tensor(node.tensor).data.size_bytes;
   if (size_bytes == due) return {};
   if (size_bytes == 0) {
-    auto file = open_files_.just_opened(node.ino, caller);
+    auto file = parts_.open_files.just_opened(node.ino, caller);
     if (!file) return pass_on(std::move(file));
     if (*file != nullptr) return resize(**file, 0, {});
   }

@@ -1,4 +1,4 @@
-// What an inode number of a model stands for. Filesystem::resolve() decodes the number once; every step
+// What an inode number of a model stands for. ModelParts::resolve() decodes the number once; every step
 // behind it takes the node.
 #pragma once
 

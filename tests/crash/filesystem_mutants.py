@@ -67,13 +67,13 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a view can be opened for writing",
-        "  if (!tensor || !Views::is_npy(node.ino) || !options_.allows_edits)",
+        "  if (!tensor || !Views::is_npy(node.ino) || !parts_.options.allows_edits)",
         "  if (!tensor)",
         tests="[views],[write]",
     ),
     Mutant(
         "a broken archive takes writes",
-        "if (reader_.is_broken(model_->place(node.tensor).shard))",
+        "  if (parts_.reader.is_broken(parts_.model->place(node.tensor).shard))",
         "if (false)",
         tests="[change]",
     ),
@@ -104,13 +104,13 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the kernel keeps the pages of a tensor that was committed",
-        "return stale(file.ino, is_in_cache ? Stale::What::Content : Stale::What::Attributes);",
-        "return stale(file.ino, Stale::What::Attributes);",
+        "return parts_.stale(file.ino, is_in_cache ? Stale::What::Content : Stale::What::Attributes);",
+        "return parts_.stale(file.ino, Stale::What::Attributes);",
         tests="[cached],[write]",
     ),
     Mutant(
         "the kernel keeps the pages of a commit that failed behind its commit point",
-        "  if (!committed) forget_(stale(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));\n",
+        "  if (!committed)\n    parts_.forget(parts_.stale(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));\n",
         "",
         tests="[journal],[cached]",
     ),
@@ -171,7 +171,7 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "whoever has a transaction may delete tensors in it",
-        "  if (!maker || may_write(*maker, permissions_.of_all())) return {};\n",
+        "  if (!maker || may_write(*maker, parts_.permissions.of_all())) return {};\n",
         "  return {};\n",
         tests="[transaction_edit]",
     ),
@@ -189,13 +189,13 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a transaction is committed without a NumPy file whose writer was killed",
-        "    if (is_last && content.failure && transactions_.is_hidden(file->ino)) stage_npy_failure(*file);\n",
+        "      staged_.stage_npy_failure(*file);\n",
         "",
         tests="[transaction_npy]",
     ),
     Mutant(
         "a transaction is committed while a NumPy file is open",
-        "!drafts_.wait_for_ends_in(transactions_.npy_directory(*transaction))",
+        "!parts_.drafts.wait_for_ends_in(parts_.transactions.npy_directory(*transaction))",
         "false",
         tests="[transaction_npy]",
     ),
@@ -307,14 +307,14 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "an open file of a transaction goes on with what was committed before",
-        "  if (node.is_staged()) transactions_.note_read(node.ino);\n",
+        "  if (node.is_staged()) parts_.transactions.note_read(node.ino);\n",
         "",
         tests="[transaction_directory]",
     ),
     Mutant(
         "a killed writer's bytes stay in the pages of a transaction's file",
-        "      return stale(file.ino, is_in_page_cache(file) ? Stale::What::Content : Stale::What::Nothing);\n",
-        "      return stale(file.ino, file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);\n",
+        "      return parts_.stale(file.ino, is_in_page_cache(file) ? Stale::What::Content : Stale::What::Nothing);\n",
+        "      return parts_.stale(file.ino, file.kind == FileKind::Shared ? Stale::What::Content : Stale::What::Nothing);\n",
         tests="[transaction_directory]",
     ),
     # --- a store that fails ----------------------------------------------------------------------------
@@ -369,8 +369,27 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a new mode is not told of views",
-        "    for (const Stale& view : views_.told(tensors->first, tensors->second))\n      forget_(stale(view.first, view.last, view.what));\n",
+        "    for (const Stale& view : parts_.views.told(tensors->first, tensors->second))\n      parts_.forget(parts_.stale(view.first, view.last, view.what));\n",
         "",
         tests="[permissions]",
+    ),
+    # --- -o on_change=fail -----------------------------------------------------------------------------
+    Mutant(
+        "reads go on when another program has written to the archive",
+        "  if (!is_changed_[shard] && archive.is_as_known()) return {};\n",
+        "  return {};\n",
+        tests="[on_change]",
+    ),
+    Mutant(
+        "a time that is set back hides that reads have failed",
+        "  static_cast<void>(note_changed(shard));\n",
+        "",
+        tests="[on_change]",
+    ),
+    Mutant(
+        "a mount that fails on changes begins in the middle of a commit",
+        "  if (auto settled = check_settled(model); !settled) return settled;\n",
+        "",
+        tests="[on_change]",
     ),
 )

@@ -1,15 +1,16 @@
-// Commits a whole checkpoint that a program has written to `.safetensors/archive.safetensors`: only what
-// differs, in one transaction (filesystem.h). fs/write/checkpoint.h compares it.
+// Opens, compares and commits checkpoints.
+#include "fs/model/checkpoint_files.h"
+
 #include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <set>
+#include <string>
 #include <utility>
 
 #include "core/format/json_string.h"
 #include "fs/base/log.h"
-#include "fs/model/filesystem.h"
+#include "fs/write/checkpoint.h"
 
 namespace stfs {
 namespace {
@@ -21,44 +22,46 @@ bool is_name_of_checkpoint(std::string_view name) {
 
 }  // namespace
 
-Result<OpenFile*> Filesystem::open_archive_view(const Node& node, int flags, pid_t opener) {
-  if (!options_.allows_edits) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");
-  if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
+Result<OpenFile*> CheckpointFiles::open(const Node& node, int flags, pid_t opener) {
+  if (!parts_.options.allows_edits) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");
+  if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
   if ((flags & O_ACCMODE) != O_WRONLY)
     return fail(ErrorCode::ReadOnly, EROFS, "a checkpoint is written as a whole: open it for writing only");
   auto content = std::make_shared<PendingContent>(
-      model_, TensorId{~std::uint32_t{0}},
-      std::make_unique<Checkpoint>(model_, reader_, states_, archive_for_new(), false));
-  const bool is_alone = drafts_.add(
+      parts_.model, TensorId{~std::uint32_t{0}},
+      std::make_unique<Checkpoint>(parts_.model, parts_.reader, parts_.states, parts_.archive_for_new(),
+                                   false));
+  const bool is_alone = parts_.drafts.add(
       {.ino = node.ino, .directory = 0, .file_name = std::to_string(node.ino), .content = content});
   if (!is_alone) return fail(ErrorCode::Busy, EBUSY, "another program is writing a checkpoint");
-  return add_open(node.ino, flags, opener, FileKind::New, std::move(content));
+  return parts_.add_open(node.ino, flags, opener, FileKind::New, std::move(content));
 }
 
-Result<Filesystem::Created> Filesystem::create_checkpoint(Ino directory, std::string_view name, int flags,
-                                                          pid_t opener) {
+Result<CreatedFile> CheckpointFiles::create(Ino directory, std::string_view name, int flags, pid_t opener) {
   if (!is_name_of_checkpoint(name)) {
-    return fail(ErrorCode::InvalidArgument, options_.is_read_only ? EROFS : EPERM,
+    return fail(ErrorCode::InvalidArgument, parts_.options.is_read_only ? EROFS : EPERM,
                 "only a checkpoint can be made here, under a name such as .tmp1 or x.safetensors");
   }
-  if (auto editable = check_editable(); !editable) return tl::unexpected(editable.error());
-  const Ino ino = InodeTable::ino_of_tensor(give_id());
+  if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
+  const Ino ino = InodeTable::ino_of_tensor(parts_.give_id());
   auto content = std::make_shared<PendingContent>(
-      model_, InodeTable::tensor(ino),
-      std::make_unique<Checkpoint>(model_, reader_, states_, archive_for_new(), true));
-  if (!drafts_.add({.ino = ino, .directory = directory, .file_name = std::string(name), .content = content}))
+      parts_.model, InodeTable::tensor(ino),
+      std::make_unique<Checkpoint>(parts_.model, parts_.reader, parts_.states, parts_.archive_for_new(),
+                                   true));
+  if (!parts_.drafts.add(
+          {.ino = ino, .directory = directory, .file_name = std::string(name), .content = content}))
     return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
-  auto shown = stat_of(resolve(ino));
+  auto shown = stats_.of(parts_.resolve(ino));
   if (!shown) return pass_on(std::move(shown));
-  return Created{*shown, add_open(ino, flags, opener, FileKind::New, std::move(content))};
+  return CreatedFile{*shown, parts_.add_open(ino, flags, opener, FileKind::New, std::move(content))};
 }
 
-Result<Outdated> Filesystem::rename_checkpoint(Ino directory, std::string_view name, Ino new_directory,
-                                               std::string_view new_name) {
-  const auto draft = drafts_.find(directory, name);
-  const auto target = directory_of(new_directory).find(new_directory, new_name);
+Result<Outdated> CheckpointFiles::rename(Ino directory, std::string_view name, Ino new_directory,
+                                         std::string_view new_name) {
+  const auto draft = parts_.drafts.find(directory, name);
+  const auto target = parts_.directory_of(new_directory).find(new_directory, new_name);
   if (draft && !target && is_name_of_checkpoint(new_name)) {
-    if (drafts_.rename(draft->ino, new_directory, new_name)) return Outdated{};
+    if (parts_.drafts.rename(draft->ino, new_directory, new_name)) return Outdated{};
     return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
   }
   if (!draft || !target || !Views::is_archive(*target)) {
@@ -72,17 +75,17 @@ Result<Outdated> Filesystem::rename_checkpoint(Ino directory, std::string_view n
     whole.error().errno_value = ENODATA;  // as for a transaction: mv(1) misreads EINVAL
     return pass_on(std::move(whole));
   }
-  auto committed = commit_checkpoint(*draft->content);
+  auto committed = commit(*draft->content);
   if (!committed) return pass_on(std::move(committed));
-  drafts_.remove(draft->ino);
+  parts_.drafts.remove(draft->ino);
   return Outdated{.stale = std::move(*committed), .entries = {}};
 }
 
-Result<std::vector<Stale>> Filesystem::commit_checkpoint(PendingContent& content) {
+Result<std::vector<Stale>> CheckpointFiles::commit(PendingContent& content) {
   Checkpoint& saved = *content.made()->checkpoint();
-  const auto pin = epochs_.pin();
+  const auto pin = parts_.epochs.pin();
   const TensorIndex& tensors = saved.header().tensors;
-  const Model& model = *model_;
+  const Model& model = *parts_.model;
   std::vector<std::uint32_t> changed;
   bool is_edit = saved.header().metadata != model.metadata() || tensors.size() != model.tensors().size();
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
@@ -91,13 +94,12 @@ Result<std::vector<Stale>> Filesystem::commit_checkpoint(PendingContent& content
   }
   is_edit = is_edit || (saved.group() != nullptr && saved.group()->has_copies());
   std::vector<Stale> found;
-  auto committed =
-      is_edit ? edit_to_checkpoint(saved, changed, found) : patch_to_checkpoint(saved, changed, found);
+  auto committed = is_edit ? edit(saved, changed, found) : patch(saved, changed, found);
   if (!committed) {
-    for (const Stale& one : found) forget_(one);
+    for (const Stale& one : found) parts_.forget(one);
     return pass_on(std::move(committed));
   }
-  log::info("{}: checkpoint saved: {} of {} tensors differed", model_->path().string(), changed.size(),
+  log::info("{}: checkpoint saved: {} of {} tensors differed", parts_.model->path().string(), changed.size(),
             tensors.size());
   saved.note_committed();
   content.writers.clear();
@@ -105,13 +107,13 @@ Result<std::vector<Stale>> Filesystem::commit_checkpoint(PendingContent& content
   return found;
 }
 
-Result<void> Filesystem::check_unchanged(const Checkpoint& saved) const {
+Result<void> CheckpointFiles::check_unchanged(const Checkpoint& saved) const {
   const TensorIndex& tensors = saved.header().tensors;
   for (std::uint32_t at = 0; at < tensors.size(); ++at) {
     const auto same = saved.saved(at).same;
     if (!same) continue;
-    const bool is_there = model_->ids().position(*same).has_value();
-    if (is_there && states_.of(*same).generation == saved.saved(at).generation) continue;
+    const bool is_there = parts_.model->ids().position(*same).has_value();
+    if (is_there && parts_.states.of(*same).generation == saved.saved(at).generation) continue;
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("tensor {} was changed while the checkpoint was written: save it again",
                             in_quotes(tensors[at].name)));
@@ -119,51 +121,52 @@ Result<void> Filesystem::check_unchanged(const Checkpoint& saved) const {
   return {};
 }
 
-Result<void> Filesystem::patch_to_checkpoint(const Checkpoint& saved,
-                                             const std::vector<std::uint32_t>& changed,
-                                             std::vector<Stale>& found) {
+Result<void> CheckpointFiles::patch(const Checkpoint& saved, const std::vector<std::uint32_t>& changed,
+                                    std::vector<Stale>& found) {
   if (changed.empty()) return check_unchanged(saved);
   Committers::Shards shards;
-  for (const std::uint32_t at : changed) shards.insert(model_->place(*saved.saved(at).same).shard);
-  Foreign foreign;
-  const auto lock_of = [this](TensorPlace place) -> ReaderWriterLock& { return reader_.lock_of(place); };
+  for (const std::uint32_t at : changed) shards.insert(parts_.model->place(*saved.saved(at).same).shard);
+  ShardTurns::Foreign foreign;
+  const auto lock_of = [this](TensorPlace place) -> ReaderWriterLock& {
+    return parts_.reader.lock_of(place);
+  };
   auto done =
-      commit_in_turn(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+      turns_.commit(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
         if (auto same = check_unchanged(saved); !same) return same;
         const auto checked = with_check(options_of, [&] { return check_unchanged(saved); });
         auto committed = saved.group()->commit(checked, lock_of);
         if (!committed) return committed;
         for (const std::uint32_t at : changed) {
           const TensorId tensor = *saved.saved(at).same;
-          states_.note_commit(tensor, model_->archive_of(tensor).identity().mtime_ns, std::nullopt);
+          parts_.states.note_commit(tensor, parts_.model->archive_of(tensor).identity().mtime_ns,
+                                    std::nullopt);
         }
         return committed;
       });
   for (const auto& [shard, others] : foreign) {
-    if (others.what != Stale::What::Nothing) forget_(others);
+    if (others.what != Stale::What::Nothing) parts_.forget(others);
   }
   // After a failure behind the commit point, reads show the new bytes, out of the journal.
   for (const std::uint32_t at : changed)
-    found.push_back(stale(InodeTable::ino_of_tensor(*saved.saved(at).same), Stale::What::Content));
-  if (done) note_commit_();
+    found.push_back(parts_.stale(InodeTable::ino_of_tensor(*saved.saved(at).same), Stale::What::Content));
+  if (done) parts_.note_commit();
   return done;
 }
 
-Result<void> Filesystem::edit_to_checkpoint(const Checkpoint& saved,
-                                            const std::vector<std::uint32_t>& changed,
-                                            std::vector<Stale>& found) {
+Result<void> CheckpointFiles::edit(const Checkpoint& saved, const std::vector<std::uint32_t>& changed,
+                                   std::vector<Stale>& found) {
   const TensorIndex& tensors = saved.header().tensors;
   StructureChange change;
   std::vector<std::string> missing;
-  for (std::uint32_t at = 0; at < model_->tensors().size(); ++at) {
-    const std::string_view name = model_->tensors()[at].name;
+  for (std::uint32_t at = 0; at < parts_.model->tensors().size(); ++at) {
+    const std::string_view name = parts_.model->tensors()[at].name;
     const auto position = tensors.find(name);
     if (!position) missing.emplace_back(name);
     if (position && !saved.saved(*position).is_changed()) continue;
-    const TensorId tensor = model_->ids().of(at);
-    if (position && saved.saved(*position).same && model_->is_of_base(model_->place(at).shard)) {
+    const TensorId tensor = parts_.model->ids().of(at);
+    if (position && saved.saved(*position).same && parts_.model->is_of_base(parts_.model->place(at).shard)) {
       change.ids.emplace(name, tensor);  // only its bytes are new
-      found.push_back(stale(InodeTable::ino_of_tensor(tensor), Stale::What::Content));
+      found.push_back(parts_.stale(InodeTable::ino_of_tensor(tensor), Stale::What::Content));
     } else {
       change.touched.push_back(tensor);
     }
@@ -178,7 +181,7 @@ Result<void> Filesystem::edit_to_checkpoint(const Checkpoint& saved,
       auto put = edit.put(std::string(tensor.name), tensor.dtype, {tensor.shape.begin(), tensor.shape.end()});
       if (!put) return put;
     }
-    const Metadata before = model_->metadata();
+    const Metadata before = parts_.model->metadata();
     for (const auto& [key, value] : before) {
       if (std::ranges::find(saved.header().metadata, key, &Metadata::value_type::first) ==
           saved.header().metadata.end())
@@ -195,9 +198,9 @@ Result<void> Filesystem::edit_to_checkpoint(const Checkpoint& saved,
     }
     return {};
   };
-  auto outdated = edit(change);
+  auto outdated = structure_.edit(change);
   if (!outdated) return pass_on(std::move(outdated));
-  tell_outdated_(*outdated);
+  parts_.tell_outdated(*outdated);
   return {};
 }
 

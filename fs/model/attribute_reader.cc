@@ -1,12 +1,14 @@
-// Extended attributes: a tensor's name, dtype, shape and place, and the model's metadata.
+// Finds attributes by the kind of the file.
+#include "fs/model/attribute_reader.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "core/format/json_string.h"
 #include "core/storage/attribute_names.h"
-#include "fs/model/filesystem.h"
 
 namespace stfs {
 namespace {
@@ -35,60 +37,60 @@ tl::unexpected<Error> no_attribute() {
 
 }  // namespace
 
-Result<std::string> Filesystem::extended_attribute(Ino ino, std::string_view name) const {
+Result<std::string> AttributeReader::get(Ino ino, std::string_view name) const {
   // The kernel asks for security.* and system.* on every listing and every cached write. These requests are
   // answered first.
   if (!name.starts_with(kPrefix)) return no_attribute();
-  const Node node = resolve(ino);
+  const Node node = parts_.resolve(ino);
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   name.remove_prefix(kPrefix.size());
-  if (node.ino == kRootIno) return root_attribute(name);
-  if (transactions_.is_transaction(node.ino)) return staged_attribute(node, name);
+  if (node.ino == kRootIno) return of_root(name);
+  if (parts_.transactions.is_transaction(node.ino)) return of_staged(node, name);
   if (node.kind == Node::Kind::StagedNpy && name == "view") return std::string(kNpyView);
   if (node.kind == Node::Kind::StagedNpy)
-    return staged_attribute(resolve(transactions_.bytes_file(node.ino)), name);
+    return of_staged(parts_.resolve(parts_.transactions.bytes_file(node.ino)), name);
   if (node.is_directory() || node.is_link()) return no_attribute();
-  if (node.is_view()) return view_attribute(node.ino, name);
+  if (node.is_view()) return of_view(node.ino, name);
   if (node.kind == Node::Kind::Draft) {
-    const auto content = shared_content(node);
-    return content ? draft_attribute(*content, name) : no_attribute();
+    const auto content = parts_.shared_content(node);
+    return content ? of_draft(*content, name) : no_attribute();
   }
-  return tensor_attribute(node.tensor, name);
+  return of_tensor(node.tensor, name);
 }
 
-Result<std::string> Filesystem::staged_attribute(const Node& node, std::string_view key) const {
+Result<std::string> AttributeReader::of_staged(const Node& node, std::string_view key) const {
   if (node.is_directory()) {
     if (key == kDeletedKey) return deleted_names(node.ino);
     if (!key.starts_with(kMetadataPrefix)) return no_attribute();
     if (auto readable = check_metadata_readable(); !readable) return pass_on(std::move(readable));
-    auto value = transactions_.metadata(node.ino, key.substr(kMetadataPrefix.size()));
+    auto value = parts_.transactions.metadata(node.ino, key.substr(kMetadataPrefix.size()));
     return value ? Result<std::string>(std::move(*value)) : no_attribute();
   }
   if (key == "view") return std::string(kTransactionView);
-  if (key == "name") return transactions_.name(node.ino);
+  if (key == "name") return parts_.transactions.name(node.ino);
   if (key == "dtype" || key == "shape") {
-    const auto form = transactions_.form(node.ino);
+    const auto form = parts_.transactions.form(node.ino);
     if (!form) return no_attribute();
     return key == "dtype" ? std::string(name_of(form->dtype)) : shape_text(form->shape);
   }
   if (node.kind == Node::Kind::Draft || key == "checksum") return no_attribute();
   if (key == "file") return own_file(node.tensor);
-  return tensor_attribute(node.tensor, key);
+  return of_tensor(node.tensor, key);
 }
 
-std::string Filesystem::deleted_names(Ino transaction) const {
+std::string AttributeReader::deleted_names(Ino transaction) const {
   std::string names = "[";
-  for (const std::string& name : transactions_.deleted(transaction)) {
+  for (const std::string& name : parts_.transactions.deleted(transaction)) {
     if (names.size() > 1) names += ',';
     append_json_string(names, name);
   }
   return names + "]";
 }
 
-Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) const {
-  const Node node = resolve(ino);
+Result<std::vector<std::string>> AttributeReader::list(Ino ino) const {
+  const Node node = parts_.resolve(ino);
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
-  if (node.kind == Node::Kind::StagedNpy) return list_extended_attributes(transactions_.bytes_file(node.ino));
+  if (node.kind == Node::Kind::StagedNpy) return list(parts_.transactions.bytes_file(node.ino));
   std::vector<std::string> names;
   const auto add_metadata = [&](std::string_view key) {
     std::string name = fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key);
@@ -98,18 +100,18 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
   };
   if (node.ino == kRootIno) {
     for (const std::string_view key : kRootKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
-    if (model_->delta()) names.emplace_back(kDeltaAttribute);
-    for (const auto& [key, value] : model_->metadata()) add_metadata(key);
-  } else if (node.is_directory() && transactions_.is_transaction(node.ino)) {
+    if (parts_.model->delta()) names.emplace_back(kDeltaAttribute);
+    for (const auto& [key, value] : parts_.model->metadata()) add_metadata(key);
+  } else if (node.is_directory() && parts_.transactions.is_transaction(node.ino)) {
     names.push_back(fmt::format("{}{}", kPrefix, kDeletedKey));
-    for (const std::string& key : transactions_.metadata_keys(node.ino)) add_metadata(key);
-  } else if (node.kind == Node::Kind::Draft && transactions_.is_transaction(node.ino)) {
+    for (const std::string& key : parts_.transactions.metadata_keys(node.ino)) add_metadata(key);
+  } else if (node.kind == Node::Kind::Draft && parts_.transactions.is_transaction(node.ino)) {
     for (const std::string_view key : kNewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
   } else if (node.is_directory() || node.is_link() || node.kind == Node::Kind::Draft) {
     return names;
-  } else if (node.is_view() && !views_.tensor(node.ino)) {
+  } else if (node.is_view() && !parts_.views.tensor(node.ino)) {
     for (const std::string_view key : kModelViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
-    if (model_->delta()) names.emplace_back(kDeltaAttribute);
+    if (parts_.model->delta()) names.emplace_back(kDeltaAttribute);
   } else {
     for (const std::string_view key : kTensorKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
     if (!node.is_other_form() && !node.is_staged()) return names;
@@ -118,25 +120,25 @@ Result<std::vector<std::string>> Filesystem::list_extended_attributes(Ino ino) c
   return names;
 }
 
-Result<std::string> Filesystem::view_attribute(Ino ino, std::string_view key) const {
+Result<std::string> AttributeReader::of_view(Ino ino, std::string_view key) const {
   if (key == "view") return std::string(Views::kind(ino));
-  const auto tensor = views_.tensor(ino);
-  if (!tensor && key == "archive") return model_->path().string();
+  const auto tensor = parts_.views.tensor(ino);
+  if (!tensor && key == "archive") return parts_.model->path().string();
   if (!tensor && key == kDeltaKeyOfModel) return delta_attribute();
   if (!tensor) return no_attribute();
   if (key == "file") return own_file(*tensor);
   if (key == "checksum") return no_attribute();
-  if (const auto shape = views_.slice_shape(ino); shape && key == "shape") return shape_text(*shape);
-  return tensor_attribute(*tensor, key);
+  if (const auto shape = parts_.views.slice_shape(ino); shape && key == "shape") return shape_text(*shape);
+  return of_tensor(*tensor, key);
 }
 
-Result<std::string> Filesystem::delta_attribute() const {
-  if (!model_->delta()) return no_attribute();
-  return join_deltas(model_->delta_paths());
+Result<std::string> AttributeReader::delta_attribute() const {
+  if (!parts_.model->delta()) return no_attribute();
+  return join_deltas(parts_.model->delta_paths());
 }
 
-Result<std::string> Filesystem::own_file(TensorId tensor) const {
-  const InodeTable& table = tree_.table();
+Result<std::string> AttributeReader::own_file(TensorId tensor) const {
+  const InodeTable& table = parts_.tree.table();
   Ino ino = InodeTable::ino_of_tensor(tensor);
   if (!table.exists(ino)) return no_attribute();
   std::string path(table.file_name(ino));
@@ -146,41 +148,52 @@ Result<std::string> Filesystem::own_file(TensorId tensor) const {
   return path;
 }
 
-Result<std::string> Filesystem::tensor_attribute(TensorId id, std::string_view key) const {
-  const Tensor tensor = model_->tensor(id);
+Result<std::string> AttributeReader::of_tensor(TensorId id, std::string_view key) const {
+  const Tensor tensor = parts_.model->tensor(id);
   if (key == "name") return std::string(tensor.name);
   if (key == "dtype") return std::string(name_of(tensor.dtype));
   if (key == "shape") return shape_text(tensor.shape);
-  if (key == "archive") return model_->archive_of(id).path().string();
-  if (key == "offset") return fmt::format("{}", model_->file_range(id).offset);
-  if (key == "generation") return fmt::format("{}", states_.of(id).generation);
-  if (key == "checksum") return reader_.checksum(id);
+  if (key == "archive") return parts_.model->archive_of(id).path().string();
+  if (key == "offset") return fmt::format("{}", parts_.model->file_range(id).offset);
+  if (key == "generation") return fmt::format("{}", parts_.states.of(id).generation);
+  if (key == "checksum") return parts_.reader.checksum(id);
   return no_attribute();
 }
 
-Result<void> Filesystem::check_metadata_readable() const {
+Result<void> AttributeReader::check_metadata_readable() const {
   // A user who may read one shard may enter the directory. The metadata belong to all shards, so they are
   // refused if the shards give different rights to read.
   constexpr mode_t kRead = 0444;
-  if (options_.is_shared && (permissions_.of_all().mode & kRead) != (permissions_.of_any().mode & kRead))
+  if (parts_.options.is_shared &&
+      (parts_.permissions.of_all().mode & kRead) != (parts_.permissions.of_any().mode & kRead))
     return fail(ErrorCode::System, EACCES, "some users may list the model but not read every shard");
   return {};
 }
 
-Result<std::string> Filesystem::root_attribute(std::string_view key) const {
-  if (key == "archive") return model_->path().string();
+Result<std::string> AttributeReader::of_root(std::string_view key) const {
+  if (key == "archive") return parts_.model->path().string();
   if (key == kDeltaKeyOfModel) return delta_attribute();
-  if (key == "tensors") return fmt::format("{}", model_->tensors().size());
-  if (key == "parameters") return fmt::format("{}", model_->tensors().parameters());
-  if (key == "generation") return fmt::format("{}", states_.newest_generation());
-  if (key == "first_generation") return fmt::format("{}", states_.first_generation());
+  if (key == "tensors") return fmt::format("{}", parts_.model->tensors().size());
+  if (key == "parameters") return fmt::format("{}", parts_.model->tensors().parameters());
+  if (key == "generation") return fmt::format("{}", parts_.states.newest_generation());
+  if (key == "first_generation") return fmt::format("{}", parts_.states.first_generation());
   if (!key.starts_with(kMetadataPrefix)) return no_attribute();
   if (auto readable = check_metadata_readable(); !readable) return pass_on(std::move(readable));
   key.remove_prefix(kMetadataPrefix.size());
-  const Metadata& metadata = model_->metadata();
+  const Metadata& metadata = parts_.model->metadata();
   const auto found = std::ranges::find(metadata, key, &Metadata::value_type::first);
   if (found == metadata.end()) return no_attribute();
   return std::string(found->second);
+}
+
+Result<std::string> AttributeReader::of_draft(const PendingContent& content, std::string_view key) {
+  NewTensor* const made = content.made()->tensor();
+  if (made == nullptr) return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+  if (key == "name") return made->name();
+  const auto form = made->form();
+  if (form && key == "dtype") return std::string(name_of(form->dtype));
+  if (form && key == "shape") return shape_text(form->shape);
+  return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
 }
 
 }  // namespace stfs

@@ -1,0 +1,41 @@
+// The extended attributes of a model's file system: a tensor's name, dtype, shape and place, and the model's
+// metadata.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/error.h"
+#include "fs/model/model_parts.h"
+
+namespace stfs {
+
+/// Any thread may call. ENODATA if there is no attribute of that name.
+class AttributeReader {
+ public:
+  /// Must not outlive the parts.
+  explicit AttributeReader(ModelParts& parts) : parts_(parts) {}
+
+  [[nodiscard]] Result<std::string> get(Ino ino, std::string_view name) const;
+  [[nodiscard]] Result<std::vector<std::string>> list(Ino ino) const;
+
+ private:
+  [[nodiscard]] Result<std::string> of_root(std::string_view key) const;
+  [[nodiscard]] Result<std::string> of_tensor(TensorId tensor, std::string_view key) const;
+  /// @param ino  of the model.
+  [[nodiscard]] Result<std::string> of_view(Ino ino, std::string_view key) const;
+  [[nodiscard]] Result<std::string> of_staged(const Node& node, std::string_view key) const;
+  [[nodiscard]] static Result<std::string> of_draft(const PendingContent& content, std::string_view key);
+  [[nodiscard]] Result<std::string> delta_attribute() const;
+  /// A JSON list.
+  [[nodiscard]] std::string deleted_names(Ino transaction) const;
+  /// The path of a tensor's file from the mount's root. ENODATA if it was deleted.
+  [[nodiscard]] Result<std::string> own_file(TensorId tensor) const;
+  /// EACCES if some users may read one shard but not all.
+  [[nodiscard]] Result<void> check_metadata_readable() const;
+
+  ModelParts& parts_;
+};
+
+}  // namespace stfs

@@ -1,0 +1,109 @@
+// Commits in the turn of the tensor's shard.
+#include "fs/model/content_commits.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace stfs {
+
+Result<Stale> ContentCommits::commit(const OpenFile& file) {
+  PendingContent& content = *file.content;
+  if (content.is_copy()) return commit_copy(file);
+  const std::uint32_t shard = parts_.model->place(content.tensor()).shard;
+  ShardTurns::Foreign foreign;
+  const auto lock = [this](TensorPlace place) -> ReaderWriterLock& { return parts_.reader.lock_of(place); };
+  const auto in_turn = [&](const Committers::Shards& shards, const auto& attempt) {
+    return turns_.commit(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+      auto done = attempt(options_of);
+      if (done) note_commit(content);
+      return done;
+    });
+  };
+  auto committed = content.commit(lock, in_turn);
+  // After a failure behind the commit point, reads show the new bytes, out of the journal.
+  if (!committed)
+    parts_.forget(parts_.stale(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));
+  const Stale others = foreign[shard];
+  if (!committed && others.what != Stale::What::Nothing) parts_.forget(others);
+  if (!committed) return pass_on(std::move(committed));
+  parts_.note_commit();
+  if (others.what != Stale::What::Nothing) return others;
+  // The page cache already has a shared content's bytes, because its writes went through the page cache.
+  const bool is_in_cache =
+      file.kind != FileKind::Shared && parts_.may_be_cached[number_of(content.tensor())].exchange(false);
+  return parts_.stale(file.ino, is_in_cache ? Stale::What::Content : Stale::What::Attributes);
+}
+
+Result<Stale> ContentCommits::commit_copy(const OpenFile& file) {
+  PendingContent& content = *file.content;
+  const TensorId tensor = content.tensor();
+  if (parts_.model->ids().position(tensor) && !parts_.model->is_of_base(parts_.model->place(tensor).shard)) {
+    // Since the first write another program has brought it into the delta.
+    auto committed = commit_in_place(tensor, [&](Staging& stage) { return copy_content(content, stage); });
+    if (committed) content.forget();
+    return committed;
+  }
+  StructureChange change;
+  change.is_patch = true;
+  change.apply = [&](ModelEdit& edit) -> Result<void> {
+    if (!parts_.model->ids().position(tensor))
+      return fail(ErrorCode::ArchiveChanged, ESTALE, parts_.label_of(content) + ": was deleted");
+    const Tensor now = parts_.model->tensor(tensor);
+    change.ids = {{std::string(now.name), tensor}};
+    return edit.put(std::string(now.name), now.dtype, {now.shape.begin(), now.shape.end()});
+  };
+  change.fill = [&](ModelEdit& edit) -> Result<void> {
+    Staging* const stage = edit.stage(parts_.model->tensor(tensor).name);
+    return stage == nullptr ? Result<void>() : copy_content(content, *stage);
+  };
+  // It completes the stage, which does not change from here on, so readers may come in.
+  if (auto completed = content.staged()->pieces(); !completed) return tl::unexpected(completed.error());
+  content.mutex.admit_readers();
+  auto outdated = structure_.edit(change);
+  content.mutex.send_readers_out();
+  if (!outdated) return pass_on(std::move(outdated));
+  if (const auto mtime = parts_.open_files.kept_mtime(content)) parts_.states.set_mtime(tensor, *mtime);
+  content.forget();
+  parts_.tell_outdated(*outdated);
+  const bool is_in_cache =
+      file.kind != FileKind::Shared && parts_.may_be_cached[number_of(tensor)].exchange(false);
+  return parts_.stale(InodeTable::ino_of_tensor(tensor),
+                      is_in_cache ? Stale::What::Content : Stale::What::Attributes);
+}
+
+Result<void> ContentCommits::copy_content(PendingContent& content, Staging& to) const {
+  constexpr std::uint64_t kPieceBytes = 4 << 20;
+  const auto read_base = [&](std::span<std::byte> part, std::uint64_t at) {
+    return parts_.reader.copy(content.tensor(), at, part);
+  };
+  std::vector<std::byte> buffer;
+  for (std::uint64_t done = 0; done < content.size_bytes(); done += buffer.size()) {
+    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, content.size_bytes() - done)));
+    if (auto read = content.read(buffer, done, read_base); !read) return read;
+    if (auto written = to.write(buffer, done); !written) return written;
+  }
+  return {};
+}
+
+Result<Stale> ContentCommits::commit_in_place(TensorId tensor,
+                                              const std::function<Result<void>(Staging&)>& fill) {
+  OpenFile patch;
+  patch.ino = InodeTable::ino_of_tensor(tensor);
+  patch.content = std::make_shared<PendingContent>(parts_.model, tensor);
+  const std::scoped_lock lock(patch.content->mutex);
+  if (auto emptied = patch.content->resize(0); !emptied) return pass_on(std::move(emptied));
+  if (auto copied = fill(**patch.content->stage()); !copied) return pass_on(std::move(copied));
+  patch.kind = FileKind::Isolated;
+  return commit(patch);
+}
+
+void ContentCommits::note_commit(const PendingContent& content) {
+  const TensorId tensor = content.tensor();
+  parts_.states.note_commit(tensor, parts_.model->archive_of(tensor).identity().mtime_ns,
+                            parts_.open_files.kept_mtime(content));
+}
+
+}  // namespace stfs

@@ -1,0 +1,39 @@
+// Commits of the bytes that programs have staged for one tensor: in place, or into a delta.
+#pragma once
+
+#include <functional>
+
+#include "core/base/error.h"
+#include "fs/model/model_parts.h"
+#include "fs/model/shard_turns.h"
+#include "fs/model/structure_edits.h"
+
+namespace stfs {
+
+/// Any thread may call. The caller holds the content's mutex. Commits wait for the disk and for other
+/// processes' locks.
+class ContentCommits {
+ public:
+  /// Must not outlive them.
+  ContentCommits(ModelParts& parts, ShardTurns& turns, StructureEdits& structure)
+      : parts_(parts), turns_(turns), structure_(structure) {}
+
+  /// Commits what is pending for a tensor. @return what the kernel must forget.
+  Result<Stale> commit(const OpenFile& file);
+  /// Gives a tensor all of its bytes anew. @param fill  writes them.
+  Result<Stale> commit_in_place(TensorId tensor, const std::function<Result<void>(Staging&)>& fill);
+  /// Stages all bytes of a content for another place.
+  Result<void> copy_content(PendingContent& content, Staging& to) const;
+  /// Notes that a tensor has just been committed.
+  void note_commit(const PendingContent& content);
+
+ private:
+  /// commit() for a tensor of the base of a delta: the delta gets it.
+  Result<Stale> commit_copy(const OpenFile& file);
+
+  ModelParts& parts_;
+  ShardTurns& turns_;
+  StructureEdits& structure_;
+};
+
+}  // namespace stfs

@@ -1,0 +1,231 @@
+// Makes drafts, and commits them as tensors.
+#include "fs/model/draft_files.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "core/format/json_string.h"
+#include "fs/model/tensor_forms.h"
+#include "fs/tree/names.h"
+
+namespace stfs {
+
+Result<CreatedFile> DraftFiles::create(const Node& directory, std::string_view name, int flags,
+                                       pid_t opener) {
+  const bool is_npy = directory.ino == Views::kNpy;
+  if (directory.kind != Node::Kind::Directory && !is_npy) {
+    return fail(ErrorCode::InvalidArgument, parts_.options.is_read_only ? EROFS : EPERM,
+                "files can be made beside the tensors, in .safetensors/npy and in transactions only");
+  }
+  if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
+  const auto file_name = is_npy ? npy_stem(name) : Result<std::string_view>(name);
+  if (!file_name) return tl::unexpected(file_name.error());
+  const auto tensor_name =
+      is_npy ? parts_.tree.flat_name(*file_name) : parts_.tree.name_in(directory.ino, *file_name);
+  // Programs write a temporary file and rename it. With layout=tree its name is often one that no tensor has.
+  const bool may_wait = !is_npy && parts_.options.layout == Layout::Tree;
+  if (!tensor_name && !may_wait) return pass_on(parts_.name_in(directory.ino, *file_name));
+  const TensorId id = parts_.give_id();
+  const Ino ino = is_npy ? Views::kNpyFiles + number_of(id) : InodeTable::ino_of_tensor(id);
+  auto made =
+      std::make_unique<NewTensor>(tensor_name.value_or(std::string(name)), is_npy, parts_.archive_for_new());
+  if (!tensor_name) made->wait_for_name();
+  auto content = std::make_shared<PendingContent>(parts_.model, id, std::move(made));
+  return make(
+      {.ino = ino, .directory = directory.ino, .file_name = std::string(name), .content = std::move(content)},
+      flags, opener);
+}
+
+Result<CreatedFile> DraftFiles::make(Drafts::Draft draft, int flags, pid_t opener) {
+  if (!parts_.drafts.add(draft)) return fail(ErrorCode::Busy, EBUSY, "another program is making this file");
+  auto shown = stats_.of(parts_.resolve(draft.ino));
+  if (!shown) return pass_on(std::move(shown));
+  shown->st_ino = parts_.space.in_mount(draft.ino);
+  return CreatedFile{*shown,
+                     parts_.add_open(draft.ino, flags, opener, FileKind::New, std::move(draft.content))};
+}
+
+Result<OpenFile*> DraftFiles::open(Drafts::Draft draft, TensorId tensor, std::string name, int flags,
+                                   pid_t opener) {
+  auto known = parts_.drafts.find(draft.ino);
+  if (!known) {
+    // It has no name of its own: its tensor is found by name.
+    draft.file_name = std::to_string(draft.ino);
+    auto made = std::make_unique<NewTensor>(std::move(name), true, parts_.archive_for_new());
+    made->note_replaces();
+    draft.content = std::make_shared<PendingContent>(parts_.model, tensor, std::move(made));
+    known = parts_.drafts.add(draft) ? std::move(draft) : parts_.drafts.find(draft.ino);
+    if (!known) return fail(ErrorCode::Busy, EBUSY, "another program has just closed it");
+  }
+  return parts_.add_open(known->ino, flags, opener, FileKind::New, known->content);
+}
+
+Result<std::string_view> DraftFiles::npy_stem(std::string_view name) {
+  if (name.ends_with(kNpySuffix)) return name.substr(0, name.size() - kNpySuffix.size());
+  return fail(ErrorCode::InvalidArgument, EINVAL, "a file in npy/ has a name that ends with .npy");
+}
+
+Result<OpenFile*> DraftFiles::open_npy(const Node& node, int flags, pid_t opener) {
+  const auto tensor = parts_.views.tensor(node.ino);
+  if (!tensor || !Views::is_npy(node.ino) || !parts_.options.allows_edits)
+    return fail(ErrorCode::ReadOnly, EROFS, "this view is read-only: write the tensor, or its file in npy/");
+  if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
+  if (!parts_.model->ids().position(*tensor))
+    return fail(ErrorCode::ArchiveChanged, ESTALE, "the tensor was deleted");
+  return open({.ino = node.ino}, *tensor, std::string(parts_.model->tensor(*tensor).name), flags, opener);
+}
+
+Result<void> DraftFiles::load_base(PendingContent& content, Ino ino) {
+  // A write into the middle of a NumPy file changes a part of it.
+  NewTensor* const made = content.made() == nullptr ? nullptr : content.made()->tensor();
+  if (made == nullptr || made->is_dirty() || made->size_bytes() != 0) return {};
+  if (!parts_.resolve(ino).is_other_form()) return {};
+  constexpr std::size_t kPieceBytes = 1 << 20;
+  for (std::uint64_t done = 0;;) {
+    auto bytes = reader_.read(ino, done, kPieceBytes);
+    if (!bytes) return pass_on(std::move(bytes));
+    if (bytes->size_bytes() == 0) return {};
+    auto piece = bytes->copy();
+    if (!piece) return pass_on(std::move(piece));
+    if (auto written = made->write(*piece, done); !written) return written;
+    done += piece->size();
+  }
+}
+
+Result<Stale> DraftFiles::commit(const OpenFile& file) {
+  PendingContent& content = *file.content;
+  NewTensor& made = *content.made()->tensor();
+  auto form = made.form();
+  if (!form) return pass_on(std::move(form));
+  // A tensor of before may have got another name since.
+  const std::string name(parts_.model->ids().position(content.tensor())
+                             ? parts_.model->tensor(content.tensor()).name
+                             : made.name());
+  const auto known = parts_.model->find(name);
+  if (known && made.size_bytes() > form->data_offset) {
+    const Tensor tensor = parts_.model->tensor(*known);
+    if (tensor.dtype == form->dtype && std::ranges::equal(tensor.shape, form->shape)) {
+      auto committed =
+          contents_.commit_in_place(*known, [&](Staging& stage) { return made.copy_to(stage, *form); });
+      if (!committed) return committed;
+      made.note_committed();
+      content.writers.clear();
+      content.was_refused = false;
+      return committed;
+    }
+  }
+  // The file keeps its number, unless it stands for a tensor of before.
+  auto outdated = put_made(content, name, *form, known ? parts_.give_id() : content.tensor());
+  if (!outdated) return tl::unexpected(outdated.error());
+  parts_.tell_outdated(*outdated);
+  return parts_.stale(file.ino, Stale::What::Attributes);
+}
+
+Result<Outdated> DraftFiles::put_made(PendingContent& content, const std::string& name,
+                                      const NewTensor::Form& form, TensorId id) {
+  NewTensor& made = *content.made()->tensor();
+  const auto replaced = parts_.model->find(name);
+  StructureChange change{.touched = {},
+                         .apply = [&](ModelEdit& edit) { return edit.put(name, form.dtype, form.shape); },
+                         .fill = [&](ModelEdit& edit) -> Result<void> {
+                           Staging* const stage = edit.stage(name);
+                           return stage == nullptr ? Result<void>() : made.copy_to(*stage, form);
+                         }};
+  if (replaced) change.touched.push_back(*replaced);
+  change.ids.emplace(name, id);
+  auto outdated = structure_.edit(change);
+  if (!outdated) return outdated;
+  if (!replaced && !made.is_npy() && !made.has_form()) parts_.drafts.note_plain(content.tensor());
+  made.note_committed();
+  content.writers.clear();
+  content.was_refused = false;
+  return outdated;
+}
+
+Result<Outdated> DraftFiles::give_name(const Drafts::Draft& draft, const std::string& name) {
+  PendingContent& content = *draft.content;
+  const std::scoped_lock lock(content.mutex);
+  if (content.failure) return tl::unexpected(*content.failure);
+  NewTensor& made = *content.made()->tensor();
+  auto form = made.form();
+  if (!form) return pass_on(std::move(form));
+  const auto known = parts_.model->find(name);
+  if (known && structure_.is_being_written(*known)) {
+    return fail(ErrorCode::Busy, EBUSY,
+                fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(name)));
+  }
+  if (known && !made.has_form()) {
+    // Only the bytes are new.
+    const Tensor tensor = parts_.model->tensor(*known);
+    if (tensor.data.size_bytes != made.size_bytes()) {
+      return fail(ErrorCode::InvalidArgument, ENODATA,
+                  fmt::format("tensor {}: {} has {} bytes, {} {} needs {}", in_quotes(name),
+                              in_quotes(draft.file_name), made.size_bytes(), name_of(tensor.dtype),
+                              shape_text(tensor.shape), tensor.data.size_bytes));
+    }
+    form->dtype = tensor.dtype;
+    form->shape = {tensor.shape.begin(), tensor.shape.end()};
+  }
+  auto outdated = put_made(content, name, *form, content.tensor());
+  if (!outdated) return outdated;
+  made.take_name(name);
+  parts_.drafts.remove(draft.ino);
+  return outdated;
+}
+
+void DraftFiles::end(const OpenFile& file) {
+  const std::scoped_lock lock(file.content->mutex);
+  if (file.content->made()->is_kept()) return;
+  if (file.content->descriptors == 0) parts_.drafts.remove(file.ino);
+}
+
+std::optional<Result<void>> DraftFiles::set_pending_form(TensorId tensor, std::string_view key,
+                                                         const std::string& value) {
+  std::vector<std::shared_ptr<PendingContent>> contents;
+  parts_.open_files.visit([&](const OpenFile& file) {
+    if (file.content->tensor() == tensor && file.kind != FileKind::Grouped) contents.push_back(file.content);
+  });
+  std::optional<Result<void>> done;
+  for (const auto& content : contents) {
+    const Tensor now = parts_.model->tensor(tensor);
+    auto formed = form_open_content(*content, std::string(now.name), now.dtype, key, value);
+    if (!formed) return pass_on(std::move(formed));
+    if (*formed) done = Result<void>();
+  }
+  return done;
+}
+
+Result<bool> DraftFiles::form_open_content(PendingContent& content, const std::string& name, Dtype dtype,
+                                           std::string_view key, const std::string& value) const {
+  const std::scoped_lock lock(content.mutex);
+  // After its close a descriptor writes no more, although its release may not have come yet.
+  if (content.failure || content.is_closed) return false;
+  if (content.made() == nullptr) {
+    if (content.is_dirty() && content.size_bytes() != 0) return false;
+    auto made = std::make_unique<NewTensor>(name, false, parts_.archive_for_new());
+    made->set_dtype(dtype);
+    made->note_replaces();
+    const bool was_cut = content.is_dirty();
+    content.remake(std::move(made));
+    if (was_cut) {
+      if (auto cut = content.resize(0); !cut) return pass_on(std::move(cut));
+    }
+  }
+  auto set = set_form(content, key, value);
+  return set ? Result<bool>(true) : pass_on(std::move(set));
+}
+
+bool DraftFiles::remove(const Drafts::Draft& draft) {
+  const std::scoped_lock lock(draft.content->mutex);
+  if (parts_.model->has(draft.content->tensor())) return false;
+  draft.content->made()->forget();
+  draft.content->is_unlinked = true;
+  parts_.drafts.remove(draft.ino);
+  return true;
+}
+
+}  // namespace stfs

@@ -1,0 +1,211 @@
+// Commits staged bytes: closes, syncs, releases, and the work that remains after commits (filesystem.h).
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "core/format/json_string.h"
+#include "fs/base/log.h"
+#include "fs/base/process.h"
+#include "fs/model/filesystem.h"
+#include "fs/write/checkpoint.h"
+
+namespace stfs {
+namespace {
+
+bool waits_for_name(const PendingContent& content) {
+  return content.made() != nullptr && content.made()->waits_for_name();
+}
+
+Content content_of(const PendingContent& content) {
+  if (!content.is_dirty()) return Content::Clean;
+  return content.is_whole() ? Content::Whole : Content::Cut;
+}
+
+}  // namespace
+
+CloseFacts Filesystem::facts_of_close(const OpenFile& file, Owner owner, pid_t closer) const {
+  const PendingContent& content = *file.content;
+  CloseFacts facts{.content = content_of(content), .kind = file.kind};
+  if (facts.content == Content::Clean) return facts;
+  note_closer(facts, content.writers, file, owner, closer,
+              [&](pid_t process) { return parts_.open_files.is_open_elsewhere(content, process); });
+  return facts;
+}
+
+Result<Stale> Filesystem::flush(OpenFile& file, Owner owner, pid_t closer) {
+  PendingContent& content = *file.content;
+  const std::scoped_lock lock(content.mutex);
+  // A shell closes a copy before the first byte has come.
+  if (file.kind == FileKind::Isolated && !content.writers.empty() &&
+      file.opener_process == process_of(closer))
+    content.is_closed = true;
+  if (content.failure) return tl::unexpected(*content.failure);
+  // Its rename has committed it, and could not wait until the kernel has forgotten what changed.
+  Checkpoint* const saved = content.made() == nullptr ? nullptr : content.made()->checkpoint();
+  if (saved != nullptr && saved->waits_for_name() && saved->is_committed())
+    return parts_.stale(file.ino, Stale::What::Content);
+  const CloseFacts facts = facts_of_close(file, owner, closer);
+  switch (decide(facts)) {
+    case CloseDecision::Wait: return Stale{};
+    case CloseDecision::Commit: return commit_if_dirty(file);
+    case CloseDecision::Keep: content.accept(); return Stale{};
+    case CloseDecision::RollBack:
+      content.fail(killed(content, closer, facts.ending));
+      log::warning("{}", content.failure->message);
+      return parts_.stale(file.ino, is_in_page_cache(file) ? Stale::What::Content : Stale::What::Nothing);
+    case CloseDecision::Doubt:
+      content.fail(killed(content, closer, facts.ending));
+      if (is_in_page_cache(file)) parts_.forget(parts_.stale(file.ino, Stale::What::Content));
+      return tl::unexpected(*content.failure);
+    case CloseDecision::Refuse:
+      if (!content.writers.empty()) file.opener_has_closed = true;
+      return tl::unexpected(wrong_size(content));
+    case CloseDecision::Fail: break;
+  }
+  content.fail(wrong_size(content));
+  if (content.made() != nullptr)
+    log::warning("{}: dropped: {}", parts_.label_of(content), content.failure->message);
+  return tl::unexpected(*content.failure);
+}
+
+Error Filesystem::killed(const PendingContent& content, pid_t closer, Ending ending) const {
+  const std::string_view what =
+      ending == Ending::Killed ? "was killed by a signal before it closed"
+      : ending == Ending::Hidden
+          ? "closed or was killed; /proc does not show this mount which of the two (hidepid), so "
+            "only fsync(2) commits"
+          : "ended without a close, by an exit or by a signal; this mount may not read which of "
+            "the two";
+  return {ErrorCode::InvalidArgument, EIO,
+          fmt::format("{}: rolled back: the writer (pid {}) {}", parts_.label_of(content), closer, what)};
+}
+
+Result<Stale> Filesystem::sync(OpenFile& file) {
+  PendingContent& content = *file.content;
+  const std::scoped_lock lock(content.mutex);
+  if (content.failure) return tl::unexpected(*content.failure);
+  // fsync(2) does nothing in a transaction: its bytes become durable when it is committed.
+  if (file.kind == FileKind::Grouped || waits_for_name(content)) return Stale{};
+  return commit_if_dirty(file);
+}
+
+Result<Stale> Filesystem::commit_if_dirty(const OpenFile& file) {
+  PendingContent& content = *file.content;
+  if (!content.is_dirty()) return Stale{};
+  if (!content.is_whole()) return tl::unexpected(wrong_size(content));
+  if (waits_for_name(content)) {
+    content.made()->keep();
+    content.accept();
+    return Stale{};
+  }
+  auto committed = content.made() != nullptr ? commit_new(file) : contents_.commit(file);
+  if (!committed) {
+    content.was_refused = true;
+    // After a failure behind the commit point nothing is pending any more.
+    log::error("{}: {}: {}", parts_.label_of(content), content.is_dirty() ? "not committed" : "not finished",
+               committed.error().message);
+  }
+  return committed;
+}
+
+Result<Stale> Filesystem::commit_new(const OpenFile& file) {
+  PendingContent& content = *file.content;
+  if (content.made()->checkpoint() != nullptr) {
+    const auto found = checkpoints_.commit(content);
+    if (!found) return tl::unexpected(found.error());
+    for (const Stale& one : *found) parts_.forget(one);
+    // The caller waits for this one, and so for those before.
+    return parts_.stale(file.ino, Stale::What::Content);
+  }
+  if (parts_.transactions.is_hidden(file.ino)) return staged_.stage_npy(file);
+  return drafts_.commit(file);
+}
+
+Stale Filesystem::release(OpenFile* file) {
+  PendingContent& content = *file->content;
+  Stale stale;
+  {
+    const std::scoped_lock lock(content.mutex);
+    const bool is_last = parts_.open_files.leave(content);
+    // A file that was made and never written becomes an empty tensor.
+    if (is_last && content.made() != nullptr && !content.failure) content.made()->note_end();
+    ReleaseFacts facts{.content = content_of(content),
+                       .kind = file->kind,
+                       .is_last = is_last,
+                       .has_unnamed_bytes = content.writers.has_unnamed(),
+                       .was_refused = content.was_refused};
+    if (facts.content == Content::Whole) facts.is_killed = content.writers.is_any_killed();
+    ReleaseDecision decision = decide(facts);
+    if (decision == ReleaseDecision::Commit) {
+      if (auto committed = commit_if_dirty(*file)) stale = *committed;
+      facts.content = content_of(content);
+      facts.was_refused = content.was_refused;
+      decision = decide(facts);
+    }
+    if (decision == ReleaseDecision::Drop) {
+      log::warning("{}: dropped: {}", parts_.label_of(content),
+                   content.is_whole() ? "it could not be committed, or its writer was killed by a signal"
+                                      : wrong_size(content).message);
+      if (parts_.transactions.is_hidden(file->ino)) {
+        content.fail({ErrorCode::WrongSize, EINVAL,
+                      parts_.label_of(content) + ": its NumPy file was not written whole"});
+      } else {
+        content.forget();
+      }
+      stale = parts_.stale(file->ino, is_in_page_cache(*file) ? Stale::What::Content : Stale::What::Nothing);
+    }
+    if (is_last && content.failure && parts_.transactions.is_hidden(file->ino))
+      staged_.stage_npy_failure(*file);
+  }
+  if (file->kind == FileKind::Grouped) parts_.transactions.close(file->ino);
+  if (file->kind == FileKind::New) drafts_.end(*file);
+  parts_.open_files.remove(file);
+  return stale;
+}
+
+void Filesystem::end() {
+  abandon_pending();
+  structure_.reclaim(true);
+  parts_.committers.end();
+}
+
+void Filesystem::abandon_pending() {
+  for (const std::string& name : parts_.transactions.unfinished()) {
+    log::warning("{}: transaction {} was not committed when the mount ended: rolled back",
+                 parts_.model->path().string(), name);
+  }
+  parts_.open_files.visit([this](const OpenFile& file) {
+    if (!file.content->is_dirty()) return;
+    log::warning("{}: dropped: {} bytes were staged and not closed when the mount ended",
+                 parts_.label_of(*file.content), file.content->size_bytes());
+    file.content->forget();
+  });
+  for (const std::string& name : parts_.drafts.kept()) {
+    log::warning(
+        "{}: dropped: {} had not got a name that a tensor or a checkpoint can have when the mount ended",
+        parts_.model->path().string(), in_quotes(name));
+  }
+}
+
+Error Filesystem::wrong_size(const PendingContent& content) const {
+  if (content.made() != nullptr) {
+    auto right = content.made()->check();
+    return right ? Error{ErrorCode::WrongSize, EINVAL, "not written"} : std::move(right).error();
+  }
+  const Tensor tensor = parts_.model->tensor(content.tensor());
+  const std::string_view advice =
+      parts_.check_editable()
+          ? "; for another size, set user.safetensors.dtype or .shape while the file is open and "
+            "nothing is written yet, or write a NumPy file to .safetensors/npy"
+          : "";
+  return {ErrorCode::WrongSize, EINVAL,
+          fmt::format("{} bytes were written, {} {} needs {}{}", content.size_bytes(), name_of(tensor.dtype),
+                      shape_text(tensor.shape), tensor.data.size_bytes, advice)};
+}
+
+void Filesystem::tidy() {
+  parts_.committers.tidy();
+  structure_.reclaim(false);
+}
+
+}  // namespace stfs

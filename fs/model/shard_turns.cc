@@ -1,0 +1,116 @@
+// Looks at the files, and passes turns on.
+#include "fs/model/shard_turns.h"
+
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "fs/base/log.h"
+
+namespace stfs {
+
+ShardTurns::Change ShardTurns::check_for_change(std::uint32_t shard) {
+  if (!parts_.model->shards()[shard].archive) return {};
+  const auto looked = parts_.permissions.look(shard);
+  if (!looked && !looks_[shard].is_unknown) log::error("{}", looked.error().message);
+  const bool has_new_permissions = looked.value_or(false);
+  if (has_new_permissions) forget_permissions(shard);
+  Committer& committer = parts_.committers.of(shard);
+  const std::scoped_lock turn(committer.turn);
+  if (has_new_permissions) committer.retire_journal();
+  Change change = note_foreign_change(shard);
+  change.has_new_permissions = has_new_permissions;
+  for (const Stale& view : parts_.stale_views(change.stale)) parts_.forget(view);
+  return change;
+}
+
+void ShardTurns::forget_permissions(std::uint32_t shard) const {
+  ++ModelParts::changes;
+  log::info("{}: mode or owner changed", parts_.model->reader(shard).path().string());
+  parts_.forget(parts_.stale_shard(shard, Stale::What::Attributes));
+  if (const auto tensors = parts_.ids_of_shard(shard)) {
+    for (const Stale& view : parts_.views.told(tensors->first, tensors->second))
+      parts_.forget(parts_.stale(view.first, view.last, view.what));
+  }
+  parts_.forget(parts_.stale(kRootIno, Stale::What::Attributes));
+  parts_.forget(parts_.stale(Views::kNpy, Views::kFloat32, Stale::What::Attributes));
+  for (const Ino entry : {Views::kHeaderJson, Views::kMetadataJson, Views::kArchive})
+    parts_.forget(parts_.stale(parts_.views.present(entry), Stale::What::Attributes));
+  parts_.forget(parts_.stale(kHiddenIno, TransactionDirectory::kCommitted, Stale::What::Attributes));
+  const InodeTable& table = parts_.tree.table();
+  for (std::size_t at = 0; at < table.directory_count(); ++at)
+    parts_.forget(parts_.stale(table.directory(at), Stale::What::Attributes));
+}
+
+ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
+  ArchiveReader& archive = parts_.model->reader(shard);
+  Look& known = looks_[shard];
+  const auto change = archive.check_for_change();
+  const std::string path = archive.path().string();
+  const auto unknown = [&](const Error& why) {
+    // Logged once: the check is repeated each second until the store works again.
+    if (!known.is_unknown.exchange(true)) log::error("{}", why.message);
+    return Change{.stale = {}, .is_unknown = true};
+  };
+  if (!change) return unknown(change.error());
+  if (change->is_gone && !known.is_gone.exchange(true)) {
+    log::warning("{}: deleted; this mount still shows its content, and refuses writes", path);
+  }
+  if (change->is_touched && parts_.options.fails_on_change) {
+    if (parts_.reader.note_changed(shard)) log::info("{}: changed by another program", path);
+    return {.stale = {}, .is_outdated = true};
+  }
+  Change found{.stale = {},
+               .is_outdated = (change->is_replaced && !change->is_gone) || parts_.reader.is_broken(shard)};
+  // Until the change is adopted, reads may still come from journals that others have finished.
+  const auto adopted = change->is_touched ? archive.adopt_identity() : Result<void>();
+  if (!adopted) return unknown(adopted.error());
+  known.is_unknown = false;
+  if (!change->is_touched) return found;
+  if (change->is_broken && parts_.reader.note_broken(shard)) {
+    log::warning("{}: another program has changed the archive's header: its open files give EIO", path);
+  }
+  found.is_outdated = found.is_outdated || parts_.reader.is_broken(shard);
+  found.stale = note_touched(shard);
+  // A delta fits only the bytes that it was made for. Reopening the model checks them.
+  found.is_outdated = found.is_outdated || parts_.model->is_of_base(shard);
+  return found;
+}
+
+Stale ShardTurns::note_touched(std::uint32_t shard) {
+  const ArchiveReader& archive = parts_.model->reader(shard);
+  if (!parts_.reader.is_broken(shard))
+    log::info("{}: changed by another program; caches dropped", archive.path().string());
+  looks_[shard].is_touched = true;
+  parts_.states.note_foreign_change(shard, archive.identity().mtime_ns);
+  ++ModelParts::changes;
+  return parts_.stale_shard(shard, Stale::What::Content);
+}
+
+Result<void> ShardTurns::commit(
+    const Committers::Shards& shards, Foreign& foreign,
+    const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt) {
+  return parts_.committers.in_turn(shards, [&](const CommitOptions& of_all) {
+    return attempt([&](std::uint32_t shard) -> Result<CommitOptions> {
+      if (parts_.reader.is_broken(shard)) {
+        return fail(ErrorCode::ArchiveChanged, ESTALE, "another program has changed the archive's header");
+      }
+      CommitOptions options = of_all;
+      // Changes by others must be reported separately, not as part of our own change.
+      options.on_foreign_change = [this, shard, &foreign]() -> Result<void> {
+        // The commit has done the check. A second check could fail, and then the change would be lost.
+        foreign[shard] = note_touched(shard);
+        return {};
+      };
+      return options;
+    });
+  });
+}
+
+void ShardTurns::break_touched_base() {
+  for (std::uint32_t shard = 0; shard < looks_.size(); ++shard) {
+    if (looks_[shard].is_touched && parts_.model->is_of_base(shard)) parts_.reader.note_broken(shard);
+  }
+}
+
+}  // namespace stfs

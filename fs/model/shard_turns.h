@@ -1,0 +1,66 @@
+// Commits to the shards of a model, and checks whether another program has changed them: one at a time for
+// each shard (fs/write/committers.h).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/model/transaction_group.h"
+#include "fs/model/model_parts.h"
+#include "fs/write/committers.h"
+
+namespace stfs {
+
+/// Any thread may call. A thread that waits for another process's lock has no turn.
+class ShardTurns {
+ public:
+  /// Must not outlive the parts.
+  explicit ShardTurns(ModelParts& parts) : parts_(parts), looks_(parts.model->shards().size()) {}
+
+  /// The result of a check for changes by others.
+  struct Change {
+    Stale stale;
+    /// Another archive lies at the path, or the header has changed: the model must be reopened.
+    bool is_outdated = false;
+    /// The file's mode or owner has changed. The directories show other permissions, too.
+    bool has_new_permissions = false;
+    /// The store failed the check, so the result is unknown.
+    bool is_unknown = false;
+  };
+  /// Checks whether another program has changed a shard. If so, every tensor in it may have changed.
+  Change check_for_change(std::uint32_t shard);
+
+  /// Changes that others have made to shards, found by a commit.
+  using Foreign = std::map<std::uint32_t, Stale>;
+  /// Committers::in_turn(). Changes by others go to `foreign`. ESTALE if no offset in a shard can be trusted
+  /// any more.
+  Result<void> commit(const Committers::Shards& shards, Foreign& foreign,
+                      const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt);
+
+  /// Call when the model is refused: tensors of a delta's base whose bytes somebody has changed give EIO.
+  void break_touched_base();
+
+ private:
+  /// What was logged of the last look at a shard, so that it is logged once.
+  struct Look {
+    std::atomic<bool> is_gone = false;     // no file lies at the path
+    std::atomic<bool> is_unknown = false;  // the store failed the look
+    std::atomic<bool> is_touched = false;  // somebody else has changed bytes
+  };
+  /// Does the check of check_for_change(). The caller has the shard's turn.
+  Change note_foreign_change(std::uint32_t shard);
+  /// Notes that another program has changed bytes of the shard. The caller has the shard's turn and has
+  /// adopted the archive's new identity. @return all tensors of the shard, as stale.
+  Stale note_touched(std::uint32_t shard);
+  /// Call after a change of the shard's mode or owner: tells the caches without waiting for a commit.
+  void forget_permissions(std::uint32_t shard) const;
+
+  ModelParts& parts_;
+  std::vector<Look> looks_;  // by shard
+};
+
+}  // namespace stfs

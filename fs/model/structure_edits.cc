@@ -1,0 +1,300 @@
+// Commits edits, and shows the models that follow.
+#include "fs/model/structure_edits.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <utility>
+
+#include "core/commit/freed_space.h"
+#include "core/format/json_string.h"
+#include "fs/base/log.h"
+
+namespace stfs {
+
+bool StructureEdits::has_staged_place(TensorId tensor) const {
+  bool has_stage = parts_.transactions.needs_place(tensor);
+  parts_.open_files.visit([&](const OpenFile& file) {
+    const PendingContent& content = *file.content;
+    if (file.kind == FileKind::Grouped) return;  // the transaction has told
+    has_stage = has_stage || (content.tensor() == tensor && content.has_stage() && content.made() == nullptr);
+  });
+  return has_stage;
+}
+
+bool StructureEdits::is_being_written(TensorId tensor) const {
+  bool is_written = parts_.transactions.has(tensor);
+  parts_.open_files.visit([&](const OpenFile& file) {
+    is_written = is_written || (file.content->tensor() == tensor && file.content->has_stage());
+  });
+  return is_written;
+}
+
+Result<Outdated> StructureEdits::edit(const StructureChange& change) {
+  const auto allowed = change.is_patch ? parts_.check_writable() : parts_.check_editable();
+  if (!allowed) return tl::unexpected(allowed.error());
+  const Epochs::Pin pin = parts_.epochs.pin();
+  const std::scoped_lock structure(mutex_);
+  Committers::Shards shards;
+  for (std::uint32_t shard = 0; shard < parts_.model->shards().size(); ++shard) {
+    if (parts_.model->shards()[shard].archive && !parts_.model->is_of_base(shard)) shards.insert(shard);
+  }
+  ShardTurns::Foreign foreign;
+  Outdated outdated;
+  const auto begin = std::chrono::steady_clock::now();
+  auto done =
+      turns_.commit(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+        for (const std::uint32_t shard : shards) parts_.committers.of(shard).retire_journal();
+        const auto checked = change.check ? with_check(options_of, change.check) : options_of;
+        bool needs_room = false;
+        auto tried = try_edit(change, checked, outdated, needs_room);
+        // The bytes of a deleted tensor may be in the header's way, and must stay.
+        if (!needs_room) return tried;
+        if (!make_room(change, checked)) {
+          // A tool that reads the archive may be about to end. A mount that has it open is not.
+          constexpr std::chrono::seconds kPatience{1};
+          if (std::chrono::steady_clock::now() - begin > kPatience)
+            tried.error().code = ErrorCode::InvalidArgument;
+          return tried;
+        }
+        return try_edit(change, checked, outdated, needs_room);
+      });
+  for (const auto& [shard, others] : foreign) {
+    if (others.what != Stale::What::Nothing) outdated.stale.push_back(others);
+  }
+  if (!done) {
+    for (const Stale& one : outdated.stale) parts_.forget(one);
+    return tl::unexpected(std::move(done).error());
+  }
+  parts_.note_commit();
+  return outdated;
+}
+
+Result<void> StructureEdits::try_edit(const StructureChange& change,
+                                      const TransactionGroup::OptionsOf& options_of, Outdated& outdated,
+                                      bool& needs_room) {
+  auto edit = ModelEdit::of(*parts_.model);
+  if (!edit) return pass_on(std::move(edit));
+  edit->keep_deleted();
+  if (auto changed = change.apply(*edit); !changed) return changed;
+  if (edit->is_empty()) return {};
+  if (auto begun = edit->begin(parts_.options.commit.uses_locks); !begun) {
+    needs_room = begun.error().code == ErrorCode::Busy;
+    return begun;
+  }
+  if (auto filled = change.fill(*edit); !filled) return filled;
+  Outdated found;
+  const InodeTable& before = parts_.tree.table();
+  std::set<Ino> directories = {kRootIno};
+  const auto forget_file = [&](Ino ino) {
+    if (!before.exists(ino)) return;
+    directories.insert(before.parent(ino));
+    found.entries.emplace_back(parts_.space.in_mount(before.parent(ino)), before.file_name(ino));
+  };
+  for (const TensorId tensor : change.touched) {
+    for (auto& [directory, name] : parts_.views.drop_names(tensor))
+      found.entries.emplace_back(parts_.space.in_mount(directory), std::move(name));
+    forget_file(InodeTable::ino_of_tensor(tensor));
+  }
+  // The kernel would keep the files of the version before, and with them the bytes of deleted tensors.
+  for (const FixedEntry& entry : Views::kEntries) {
+    if (Views::whole(entry.ino)) found.entries.emplace_back(parts_.space.in_mount(kHiddenIno), entry.name);
+  }
+  std::set<TensorId> removed_before;
+  for (const auto& [tensor, removed] : parts_.model->removed()) removed_before.insert(tensor);
+  if (auto committed = commit_edit(*edit, change, options_of); !committed) return committed;
+  // Also a tensor that came under the name of a new one after the change was made.
+  for (const auto& [tensor, removed] : parts_.model->removed()) {
+    const bool is_known =
+        removed_before.contains(tensor) || std::ranges::find(change.touched, tensor) != change.touched.end();
+    if (!is_known) forget_file(InodeTable::ino_of_tensor(tensor));
+  }
+  const InodeTable& after = parts_.tree.table();
+  for (const TensorId tensor : change.touched) {
+    const Ino ino = InodeTable::ino_of_tensor(tensor);
+    found.stale.push_back(parts_.stale(ino, Stale::What::Attributes));
+    for (const Stale& view : parts_.views.stale(tensor, tensor))
+      found.stale.push_back(parts_.stale(view.first, view.last, view.what));
+    if (after.exists(ino)) directories.insert(after.parent(ino));
+  }
+  for (const Ino directory : directories) {
+    if (before.exists(directory)) found.stale.push_back(parts_.stale(directory, Stale::What::Content));
+  }
+  found.stale.push_back(parts_.stale(Views::kNpy, Stale::What::Content));
+  found.stale.push_back(parts_.stale(Views::kFloat32, Stale::What::Content));
+  outdated = std::move(found);
+  return {};
+}
+
+Result<void> StructureEdits::make_room(const StructureChange& change,
+                                       const TransactionGroup::OptionsOf& options_of) {
+  // The shards of the change move their first tensors, and nothing else.
+  auto edit = ModelEdit::of(*parts_.model);
+  if (!edit) return pass_on(std::move(edit));
+  edit->keep_deleted();
+  for (const TensorId tensor : change.touched) edit->make_room(parts_.model->place(tensor).shard);
+  for (const auto& [name, tensor] : change.ids) {
+    if (parts_.model->ids().position(tensor)) edit->make_room(parts_.model->place(tensor).shard);
+  }
+  if (edit->is_empty()) return fail(ErrorCode::Busy, EBUSY, "nothing can move");
+  if (auto begun = edit->begin(parts_.options.commit.uses_locks); !begun) return begun;
+  return commit_edit(*edit, {.touched = {}, .apply = {}}, options_of);
+}
+
+Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange& change,
+                                         const TransactionGroup::OptionsOf& options_of) {
+  const std::vector<TensorPlace> moved = edit.moved();
+  for (std::uint32_t at = 0; at < parts_.model->ids().size() && !moved.empty(); ++at) {
+    const TensorId tensor = parts_.model->ids().of(at);
+    if (std::ranges::find(moved, parts_.model->place(at)) == moved.end() || !has_staged_place(tensor))
+      continue;
+    return fail(ErrorCode::Busy, EBUSY,
+                fmt::format("tensor {} has to move, and a program is writing it",
+                            in_quotes(parts_.model->tensor(tensor).name)));
+  }
+  if (auto prepared = parts_.views.prepare_next(); !prepared) return prepared;
+  const auto lock_of = [this](TensorPlace place) -> ReaderWriterLock& {
+    return parts_.reader.lock_of(place);
+  };
+  if (auto committed = edit.commit(options_of, lock_of); !committed) return committed;
+  // From here on the edit is done, whatever happens.
+  const bool is_adopted = std::ranges::all_of(edit.changed(), [&](const ModelEdit::Changed& changed) {
+    return parts_.model->archive(changed.shard).version() != parts_.model->shards()[changed.shard].version;
+  });
+  if (parts_.model->is_index_changed()) has_new_index_ = true;
+  auto next = parts_.model->next({.id_of_new =
+                                      [&](std::string_view name) {
+                                        const auto given = change.ids.find(std::string(name));
+                                        return given == change.ids.end() ? parts_.give_id() : given->second;
+                                      },
+                                  .is_open = [](TensorId) { return true; },
+                                  .end_of_ids = [this] { return parts_.next_id.load(); }});
+  const auto shown = guard_memory([&]() -> Result<void> {
+    if (!next) return pass_on(std::move(next));
+    if (!is_adopted)
+      return fail(ErrorCode::ArchiveChanged, EIO, "the store failed the look at the new header");
+    if (change.renumber) change.renumber();
+    const Model& before = *parts_.model;  // pinned
+    const bool keeps_ids = std::ranges::any_of(
+        change.ids, [&](const auto& given) { return before.ids().position(given.second).has_value(); });
+    show(std::move(*next), true);
+    end_moves(edit);
+    if (keeps_ids) parts_.reader.wait_for_readers();
+    for (const auto& [name, tensor] : change.ids) {
+      if (before.ids().position(tensor) && !before.is_of_base(before.place(tensor).shard))
+        left_shards_.insert(before.place(tensor).shard);
+    }
+    for (const auto& [shard, layout] : edit.changed()) {
+      const std::int64_t mtime_ns = parts_.model->reader(shard).identity().mtime_ns;
+      const auto note = [&, at = shard](TensorId tensor) {
+        if (parts_.model->place(tensor).shard == at)
+          parts_.states.note_commit(tensor, mtime_ns, std::nullopt);
+      };
+      std::ranges::for_each(change.touched, note);
+      for (const auto& [name, tensor] : change.ids) note(tensor);
+    }
+    return {};
+  });
+  if (shown) return {};
+  // The watcher opens the model anew.
+  log::error("{}: edited, but this mount can't show it: {}", parts_.model->path().string(),
+             shown.error().message);
+  for (const auto& [shard, layout] : edit.changed()) parts_.reader.note_broken(shard);
+  return {};
+}
+
+void StructureEdits::show(std::unique_ptr<Model> next, bool is_edited) {
+  parts_.grow(next->ids().end());
+  std::vector<std::shared_ptr<void>> replaced;
+  replaced.push_back(parts_.model.replace(std::move(next)));
+  show_names(std::move(replaced), is_edited);
+}
+
+void StructureEdits::show_names(std::vector<std::shared_ptr<void>> replaced, bool is_edited) {
+  parts_.tree.show(replaced);
+  parts_.views.show(replaced, is_edited);
+  ++ModelParts::changes;
+  last_edit_ = parts_.epochs.retire(std::move(replaced));
+}
+
+Result<void> StructureEdits::change_directories(const std::function<Result<void>()>& change) {
+  const Epochs::Pin pin = parts_.epochs.pin();
+  const std::scoped_lock structure(mutex_);
+  if (auto changed = change(); !changed) return changed;
+  show_names({}, false);
+  return {};
+}
+
+void StructureEdits::end_moves(const ModelEdit& edit) {
+  std::set<std::uint32_t> shards;
+  for (const TensorPlace moved : edit.moved()) shards.insert(moved.shard);
+  if (shards.empty()) return;
+  // A reader finds a tensor's place under its lock. Those who found the old one have ended after this.
+  parts_.reader.wait_for_readers();
+  for (const std::uint32_t shard : shards) parts_.model->archive(shard).end_move();
+}
+
+void StructureEdits::reclaim(bool is_end) {
+  const Epochs::Pin pin = parts_.epochs.pin();
+  const std::scoped_lock structure(mutex_);
+  if (parts_.model->removed().empty() && left_shards_.empty()) return;
+  // Calls from before the edit may be about to use a tensor that no look-up holds.
+  if (!is_end && !parts_.epochs.has_ended(last_edit_)) return parts_.wake_janitor();
+  std::set<TensorId> gone;
+  std::map<std::uint32_t, std::vector<ByteRange>> kept;  // by shard that has something to free
+  for (const auto& [tensor, removed] : parts_.model->removed()) {
+    const bool is_open = parts_.lookups[number_of(tensor)] != 0 || parts_.views.shows(tensor) ||
+                         parts_.transactions.holds(tensor);
+    if (is_open && !is_end) continue;
+    gone.insert(tensor);
+    if (!parts_.model->is_of_base(removed.place.shard)) kept[removed.place.shard];
+  }
+  for (const std::uint32_t shard : left_shards_) kept[shard];
+  for (const auto& [tensor, removed] : parts_.model->removed()) {
+    const auto shard = kept.find(removed.place.shard);
+    if (shard != kept.end() && !gone.contains(tensor)) shard->second.push_back(removed.file_range);
+  }
+  std::set<std::uint32_t> freed;
+  for (const auto& [shard, ranges] : kept) {
+    ShardTurns::Foreign foreign;
+    Result<void> done;
+    // Not again and again: another program may have the archive open for days.
+    static_cast<void>(turns_.commit(
+        {shard}, foreign, [&, at = shard](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+          parts_.committers.of(at).retire_journal();
+          auto options = options_of(at);
+          done = options ? give_back_fillers(parts_.model->archive(at), ranges, *options)
+                         : tl::unexpected(options.error());
+          return {};
+        }));
+    for (const auto& [changed, others] : foreign) {
+      if (others.what != Stale::What::Nothing) parts_.forget(others);
+    }
+    if (!done) continue;
+    freed.insert(shard);
+    left_shards_.erase(shard);
+  }
+  const auto is_gone = [&](TensorId tensor) {
+    if (!gone.contains(tensor)) return false;
+    const std::uint32_t shard = parts_.model->place(tensor).shard;
+    return freed.contains(shard) || parts_.model->is_of_base(shard);
+  };
+  if (std::ranges::none_of(gone, is_gone)) return;
+  auto next = parts_.model->next({.id_of_new = [this](std::string_view) { return parts_.give_id(); },
+                                  .is_open = [&](TensorId tensor) { return !is_gone(tensor); },
+                                  .end_of_ids = [this] { return parts_.next_id.load(); }});
+  // Without memory the next tidy() tries again.
+  static_cast<void>(guard_memory([&]() -> Result<void> {
+    if (next) show(std::move(*next), false);
+    return {};
+  }));
+}
+
+bool StructureEdits::is_index_changed() {
+  const std::scoped_lock structure(mutex_);
+  return parts_.model->is_index_changed();
+}
+
+}  // namespace stfs

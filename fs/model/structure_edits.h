@@ -1,0 +1,93 @@
+// Edits of a model's structure: tensors that are deleted, renamed, made and retyped, metadata; and the model
+// that follows.
+//
+// An edit has the turns of all shards. Its commit gives each archive its next version; Model::next() makes
+// the next model of them. Tensors keep their ids, and so their inode numbers. Deleted ones stay in
+// Model::removed() with their bytes until no program has them open.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/base/error.h"
+#include "core/model/model_edit.h"
+#include "fs/model/model_parts.h"
+#include "fs/model/shard_turns.h"
+
+namespace stfs {
+
+struct StructureChange {
+  /// The tensors whose name or form changes, or that go.
+  std::vector<TensorId> touched;
+  std::function<Result<void>(ModelEdit&)> apply;
+  /// Writes the bytes of new tensors.
+  std::function<Result<void>(ModelEdit&)> fill = [](ModelEdit&) { return Result<void>(); };
+  /// Changes the numbers of directories, before the new names are shown.
+  std::function<void()> renumber{};
+  /// Runs if another process has changed an archive: its error ends the edit.
+  std::function<Result<void>()> check{};
+  /// The ids that were given to new tensors beforehand, by name. A tensor that gets new bytes in another
+  /// place keeps its id; its file is then not `touched`.
+  std::unordered_map<std::string, TensorId> ids{};
+  /// Only bytes of tensors change: `-o edit=off` allows it.
+  bool is_patch = false;
+};
+
+/// Any thread may call: one edit runs at a time, and waits for the disk and for other processes' locks.
+class StructureEdits {
+ public:
+  /// Must not outlive them.
+  StructureEdits(ModelParts& parts, ShardTurns& turns) : parts_(parts), turns_(turns) {}
+
+  /// Commits the change, and shows what follows. @return what the kernel must forget.
+  Result<Outdated> edit(const StructureChange& change);
+  /// Changes the tree's directories without tensors, and shows them.
+  /// @param change  of TensorTree::numbers(). Its error is the result, and nothing else is shown then.
+  Result<void> change_directories(const std::function<Result<void>()>& change);
+  /// Whether bytes are staged for a tensor, by programs that have it open or in a transaction.
+  [[nodiscard]] bool is_being_written(TensorId tensor) const;
+  /// Frees what deleted tensors take, once nobody has them open.
+  /// @param is_end  the mount ends: nobody has any more.
+  void reclaim(bool is_end);
+
+  /// Whether another program has replaced the model's index.
+  [[nodiscard]] bool is_index_changed();
+  /// Whether an edit has replaced the index since the last call: a watch on the file must begin anew.
+  [[nodiscard]] bool take_new_index() { return has_new_index_.exchange(false); }
+
+ private:
+  /// One attempt, with the turns of all shards.
+  /// @param outdated  gets what the kernel must forget, unless it fails.
+  Result<void> try_edit(const StructureChange& change, const TransactionGroup::OptionsOf& options_of,
+                        Outdated& outdated, bool& needs_room);
+  /// Moves tensors out of the header's way, for an edit that deletes tensors there.
+  Result<void> make_room(const StructureChange& change, const TransactionGroup::OptionsOf& options_of);
+  /// Commits an edit that has begun, and shows the model that follows.
+  Result<void> commit_edit(ModelEdit& edit, const StructureChange& change,
+                           const TransactionGroup::OptionsOf& options_of);
+  /// @param is_edited  false: it has the same tensors as the present one.
+  void show(std::unique_ptr<Model> next, bool is_edited);
+  /// Shows the next names and views.
+  /// @param replaced  gets what was shown before.
+  void show_names(std::vector<std::shared_ptr<void>> replaced, bool is_edited);
+  /// Ends the view of the old places of what an edit has moved.
+  void end_moves(const ModelEdit& edit);
+  /// Whether bytes are staged for the tensor's present place.
+  [[nodiscard]] bool has_staged_place(TensorId tensor) const;
+
+  ModelParts& parts_;
+  ShardTurns& turns_;
+  std::atomic<bool> has_new_index_ = false;
+  std::mutex mutex_;                     // one edit at a time; taken before all turns; guards what follows
+  std::set<std::uint32_t> left_shards_;  // tensors have left places in them that nobody reads
+  Epochs::Number last_edit_ = 0;         // ends when no call from before the last edit is running
+};
+
+}  // namespace stfs

@@ -1,0 +1,208 @@
+// Checks requests, and edits the structure.
+#include "fs/model/tensor_names.h"
+
+#include <fmt/format.h>
+#include <linux/fs.h>
+#include <sys/xattr.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/format/json_string.h"
+#include "fs/model/tensor_forms.h"
+#include "fs/tree/names.h"
+
+namespace stfs {
+namespace {
+
+tl::unexpected<Error> refuse(int errno_value, std::string why) {
+  return fail(ErrorCode::InvalidArgument, errno_value, std::move(why));
+}
+
+}  // namespace
+
+Result<Outdated> TensorNames::rename(Ino parent, std::string_view name, Ino new_parent,
+                                     std::string_view new_name, unsigned flags) {
+  if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());
+  if (const auto draft = parts_.drafts.find(parent, name);
+      draft && draft->content->made()->waits_for_name()) {
+    const auto tensor_name = parts_.tree.name_in(new_parent, new_name);
+    if ((flags & RENAME_EXCHANGE) != 0) return refuse(EINVAL, "a file without a tensor can't be exchanged");
+    if ((flags & RENAME_NOREPLACE) != 0 && parts_.tree.find(new_parent, new_name))
+      return refuse(EEXIST, "there is a tensor of that name");
+    if (tensor_name) return drafts_.give_name(*draft, *tensor_name);
+    if (parts_.drafts.rename(draft->ino, new_parent, new_name)) return Outdated{};
+    return refuse(EBUSY, "another program is making this file");
+  }
+  if (!parts_.drafts.wait_for_end(parent, name) || !parts_.drafts.wait_for_end(new_parent, new_name))
+    return refuse(EBUSY, "a program is making this file");
+  const auto from = parts_.tree.find(parent, name);
+  if (!from) return tl::unexpected(from.error());
+  const auto to = parts_.tree.find(new_parent, new_name);
+  if (!to && to.error().errno_value != ENOENT) return tl::unexpected(to.error());
+  if (*from == kHiddenIno || (to && *to == kHiddenIno))
+    return refuse(EPERM, ".safetensors stays where it is");
+  if (to && (flags & RENAME_NOREPLACE) != 0) return refuse(EEXIST, "there is a tensor of that name");
+  if (InodeTable::is_directory(*from)) return rename_directory(*from, to, new_parent, new_name, flags);
+  if (to && InodeTable::is_directory(*to)) return refuse(EISDIR, "is a directory");
+  const TensorId tensor = InodeTable::tensor(*from);
+  if (to && *to == *from) return Outdated{};
+  const std::string old(parts_.model->tensor(tensor).name);
+  if (!to) {
+    if ((flags & RENAME_EXCHANGE) != 0) return tl::unexpected(to.error());
+    auto wanted = parts_.name_in(new_parent, new_name);
+    if (!wanted) return pass_on(std::move(wanted));
+    return structure_.edit({.touched = {tensor}, .apply = [&](ModelEdit& edit) {
+                              return edit.rename(std::vector<ModelEdit::Renaming>{{old, *wanted}});
+                            }});
+  }
+  const TensorId target = InodeTable::tensor(*to);
+  const std::string other(parts_.model->tensor(target).name);
+  if ((flags & RENAME_EXCHANGE) != 0) {
+    return structure_.edit(
+        {.touched = {tensor, target}, .apply = [&](ModelEdit& edit) {
+           return edit.rename(std::vector<ModelEdit::Renaming>{{old, other}, {other, old}});
+         }});
+  }
+  if (structure_.is_being_written(target)) {
+    return refuse(EBUSY,
+                  fmt::format("tensor {} can't be replaced: a program is writing it", in_quotes(other)));
+  }
+  // An editor has written a new file, and makes it the old one: only the bytes are new.
+  const bool keeps_form = parts_.drafts.is_plain(tensor);
+  const Tensor form = parts_.model->tensor(target);
+  const Dtype dtype = form.dtype;
+  const std::vector<std::uint64_t> shape(form.shape.begin(), form.shape.end());
+  const std::uint64_t size_bytes = parts_.model->tensor(tensor).data.size_bytes;
+  if (keeps_form && size_bytes != form.data.size_bytes) {
+    return refuse(ENODATA,
+                  fmt::format("tensor {}: {} has {} bytes, {} {} needs {}: set the dtype or the shape of the "
+                              "new file first, to replace the tensor by another one",
+                              in_quotes(other), in_quotes(old), size_bytes, name_of(dtype), shape_text(shape),
+                              form.data.size_bytes));
+  }
+  auto renamed =
+      structure_.edit({.touched = {tensor, target}, .apply = [&](ModelEdit& edit) -> Result<void> {
+                         if (auto removed = edit.remove(other); !removed) return removed;
+                         auto named = edit.rename(std::vector<ModelEdit::Renaming>{{old, other}});
+                         return named && keeps_form ? edit.reinterpret(other, dtype, shape) : named;
+                       }});
+  if (renamed && keeps_form && !parts_.drafts.is_plain(target)) parts_.drafts.note_typed(tensor);
+  return renamed;
+}
+
+Result<Outdated> TensorNames::set_metadata(std::string_view key, const std::optional<std::string>& value,
+                                           int flags) {
+  const auto pin = parts_.epochs.pin();
+  const Metadata& metadata = parts_.model->metadata();
+  const bool is_there = std::ranges::find(metadata, key, &Metadata::value_type::first) != metadata.end();
+  if (!is_there && (!value || (flags & XATTR_REPLACE) != 0))
+    return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+  if (is_there && value && (flags & XATTR_CREATE) != 0) return refuse(EEXIST, "the attribute is there");
+  if (auto text = check_metadata(key, value); !text) return pass_on(std::move(text));
+  return structure_.edit({.touched = {}, .apply = [&](ModelEdit& edit) -> Result<void> {
+                            edit.set_metadata(key, value);
+                            return {};
+                          }});
+}
+
+Result<Outdated> TensorNames::retype(TensorId tensor, std::string_view key, const std::string& value) {
+  const auto pin = parts_.epochs.pin();
+  if (!parts_.model->ids().position(tensor))
+    return fail(ErrorCode::NotFound, ENOENT, "the tensor was deleted");
+  const Tensor now = parts_.model->tensor(tensor);
+  const std::string name(now.name);
+  auto form = retyped(name, {.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}}, key, value);
+  if (!form) return pass_on(std::move(form));
+  parts_.drafts.note_typed(tensor);
+  return structure_.edit({.touched = {tensor}, .apply = [&](ModelEdit& edit) {
+                            return edit.reinterpret(name, form->dtype, form->shape);
+                          }});
+}
+
+Result<void> TensorNames::check_new_directory(Ino parent, std::string_view name) const {
+  if (auto editable = parts_.check_editable(); !editable) return editable;
+  if (parts_.options.layout != Layout::Tree)
+    return refuse(EPERM, "there are no directories without layout=tree");
+  // A tensor in it must have a name that leads there again.
+  const auto wanted = parts_.name_in(parent, name);
+  return wanted ? Result<void>() : tl::unexpected(wanted.error());
+}
+
+Result<struct stat> TensorNames::make_directory(Ino parent, std::string_view name) {
+  if (auto right = check_new_directory(parent, name); !right) return tl::unexpected(right.error());
+  Ino made = 0;
+  const auto done = structure_.change_directories([&]() -> Result<void> {
+    if (parts_.tree.find(parent, name) || parts_.drafts.find(parent, name))
+      return refuse(EEXIST, fmt::format("{} exists", in_quotes(name)));
+    if (!parts_.tree.table().exists(parent)) return no_such_inode(parent);
+    made = parts_.tree.numbers().number(parent, name);
+    return {};
+  });
+  if (!done) return tl::unexpected(done.error());
+  return stats_.of(parts_.resolve(made));
+}
+
+Result<void> TensorNames::remove_directory(Ino parent, std::string_view name) {
+  if (auto editable = parts_.check_editable(); !editable) return editable;
+  return structure_.change_directories([&]() -> Result<void> {
+    const auto found = parts_.tree.find(parent, name);
+    if (!found) return tl::unexpected(found.error());
+    if (*found == kHiddenIno) return refuse(EPERM, ".safetensors stays");
+    if (!InodeTable::is_directory(*found)) return refuse(ENOTDIR, "not a directory");
+    if (parts_.tree.table().child_count(*found) != 0 || parts_.drafts.has_in(*found))
+      return refuse(ENOTEMPTY, fmt::format("{} has tensors", in_quotes(name)));
+    parts_.tree.numbers().remove(*found);
+    return {};
+  });
+}
+
+Result<Outdated> TensorNames::rename_directory(Ino directory, const Result<Ino>& to, Ino new_parent,
+                                               std::string_view new_name, unsigned flags) {
+  if ((flags & RENAME_EXCHANGE) != 0) return refuse(EINVAL, "directories can't be exchanged");
+  if (to && *to == directory) return Outdated{};
+  if (to && !InodeTable::is_directory(*to)) return refuse(ENOTDIR, "not a directory");
+  if (to && (parts_.tree.table().child_count(*to) != 0 || parts_.drafts.has_in(*to)))
+    return refuse(ENOTEMPTY, fmt::format("{} has tensors", in_quotes(new_name)));
+  if (auto right = check_new_directory(new_parent, new_name); !right) return tl::unexpected(right.error());
+  const auto pin = parts_.epochs.pin();
+  const InodeTable& table = parts_.tree.table();
+  const auto before = parts_.tree.name_in(table.parent(directory), table.file_name(directory));
+  if (!before) return refuse(EPERM, "a directory whose name was cut can't be renamed: rename its tensors");
+  const auto after = parts_.name_in(new_parent, new_name);
+  if (!after) return tl::unexpected(after.error());
+  for (Ino above = new_parent; above != kRootIno; above = table.parent(above)) {
+    if (above == directory) return refuse(EINVAL, "a directory can't move into itself");
+  }
+  const auto is_below = [&](Ino ino) {
+    while (ino != kRootIno && ino != directory) ino = table.parent(ino);
+    return ino == directory;
+  };
+  StructureChange change;
+  std::vector<ModelEdit::Renaming> renamings;
+  for (std::uint32_t at = 0; at < parts_.model->ids().size(); ++at) {
+    const TensorId tensor = parts_.model->ids().of(at);
+    const Ino ino = InodeTable::ino_of_tensor(tensor);
+    if (!table.exists(ino) || !is_below(ino)) continue;
+    const std::string name(parts_.model->tensor(tensor).name);
+    renamings.push_back({name, *after + name.substr(before->size())});
+    change.touched.push_back(tensor);
+  }
+  const auto renumber = [&] {
+    if (to) parts_.tree.numbers().remove(*to);
+    parts_.tree.numbers().move(directory, new_parent, new_name);
+  };
+  if (renamings.empty()) {
+    auto moved = structure_.change_directories([&]() -> Result<void> {
+      renumber();
+      return {};
+    });
+    return moved ? Result<Outdated>(Outdated{}) : pass_on(std::move(moved));
+  }
+  change.renumber = renumber;
+  change.apply = [&](ModelEdit& edit) { return edit.rename(renamings); };
+  return structure_.edit(change);
+}
+
+}  // namespace stfs
