@@ -33,9 +33,10 @@ int failed(const stfs::Error& error) {
 
 int print(const stfs::CommandLine& line) {
   const bool is_wrong = line.outcome == stfs::CommandLine::Outcome::WrongUsage;
-  std::fputs(line.text.c_str(), is_wrong ? stderr : stdout);
+  const bool is_put = std::fputs(line.text.c_str(), is_wrong ? stderr : stdout) >= 0;
   if (is_wrong) return kWrongUsage;
-  if (std::fflush(stdout) == 0) return kDone;
+  // A text that is longer than the buffer is written by fputs(3): nothing is left to flush then.
+  if (is_put && std::fflush(stdout) == 0) return kDone;
   return failed(stfs::fail_system(errno, "standard output", "write").value());
 }
 
