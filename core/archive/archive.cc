@@ -4,15 +4,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <thread>
 #include <utility>
 
 #include "core/base/absolute_path.h"
 #include "core/journal/file_lock.h"
 #include "core/journal/journal_presence.h"
+#include "core/journal/journal_scan.h"
 #include "core/storage/unmappable_store.h"
 
 namespace stfs {
+namespace {
+
+/// Whether a process may read and not write.
+bool is_refusal(int errno_value) {
+  return errno_value == EACCES || errno_value == EPERM || errno_value == EROFS;
+}
+
+}  // namespace
 
 Archive::Archive(std::filesystem::path path, std::filesystem::path real_path, Access access, Storage& storage,
                  std::unique_ptr<File> file)
@@ -80,12 +90,11 @@ Result<void> Archive::recover_and_load(Io io) {
 
 Result<void> Archive::recover_journals() {
   if (access_ == Access::ReadOnly) {
-    auto pending = pending_journals(storage(), real_path(), file());
+    auto not_shown = show_pending_journals();
     // A directory that can't be listed can't be searched for journals. Reading goes on without them.
-    if (!pending && pending.error().code == ErrorCode::Unlistable) return {};
-    if (!pending) return pass_on(std::move(pending));
-    overlay().set_pending(std::move(pending->shown));
-    recovered_ = std::move(pending->not_shown);
+    if (!not_shown && not_shown.error().code == ErrorCode::Unlistable) return {};
+    if (!not_shown) return pass_on(std::move(not_shown));
+    recovered_ = std::move(*not_shown);
     return {};
   }
   auto has_journal = has_journal_beside(storage(), real_path());
@@ -101,6 +110,31 @@ Result<void> Archive::recover_journals() {
   recovered_ = std::move(*reports);
   note_left_void(recovered_);
   return {};
+}
+
+bool Archive::has_dead_commit() const {
+  const auto found = scan_journals(storage(), real_path(), file());
+  return found && std::ranges::any_of(*found, [](const FoundJournal& journal) {
+           return journal.report.state == JournalState::Committed;
+         });
+}
+
+Result<bool> Archive::finish_dead_commits() {
+  return guard_memory([&]() -> Result<bool> {
+    // Reads go through the journals that were found before; adopt_identity() follows these.
+    if (overlay().has_pending()) return false;
+    const auto has_journal = has_journal_beside(storage(), real_path());
+    if (!has_journal || !*has_journal || !has_dead_commit()) return false;
+    if (access_ == Access::ReadWrite) {
+      auto opened = open_for_writing();
+      auto reports = opened ? recover(storage(), real_path(), file()) : tl::unexpected(opened.error());
+      if (reports) note_left_void(*reports);
+      if (reports) return true;
+      if (!is_refusal(reports.error().errno_value)) return pass_on(std::move(reports));
+    }
+    auto not_shown = show_pending_journals();
+    return not_shown ? Result<bool>(!is_as_in_file()) : pass_on(std::move(not_shown));
+  });
 }
 
 void Archive::note_left_void(const std::vector<JournalReport>& reports) {

@@ -47,6 +47,14 @@ class Archive final : public LocalReader {
   /// do not see (JournalReport::blocks_commits).
   [[nodiscard]] const std::vector<JournalReport>& recovered() const { return recovered_; }
 
+  /// Whether a process has died in a commit, and its journal waits for recovery. False if the journals can't
+  /// be listed: no reader finds the commit then.
+  [[nodiscard]] bool has_dead_commit() const;
+  /// Finishes what processes have left that died in a commit after the archive was opened: applies their
+  /// journals, or makes reads go through them if this process can't write. No commit of this object may run.
+  /// @return whether there was any that readers did not see.
+  Result<bool> finish_dead_commits();
+
   /// Opens the file for writing, once: before the first write, and before any lock on the archive. On
   /// overlayfs this may copy the whole file, which takes time. Reads go on meanwhile, and come from the copy
   /// afterwards. EROFS if access() is ReadOnly. ESTALE (ArchiveChanged) if the file was replaced.

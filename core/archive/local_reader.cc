@@ -195,12 +195,17 @@ void LocalReader::set_identity(const FileIdentity& identity) {
   identity_ = identity;
 }
 
-Result<void> LocalReader::renew_overlay() {
-  if (!overlay_.has_pending()) return {};
+Result<std::vector<JournalReport>> LocalReader::show_pending_journals() {
   auto found = pending_journals(storage_, real_path_, file());
   if (!found) return pass_on(std::move(found));
   overlay_.set_pending(std::move(found->shown));
-  return {};
+  return std::move(found->not_shown);
+}
+
+Result<void> LocalReader::renew_overlay() {
+  if (!overlay_.has_pending()) return {};
+  auto shown = show_pending_journals();
+  return shown ? Result<void>() : pass_on(std::move(shown));
 }
 
 bool LocalReader::is_copy(const FileStatus& before, const FileStatus& after) {

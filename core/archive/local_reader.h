@@ -71,7 +71,10 @@ class LocalReader : public ArchiveReader {
   /// @param header  as parsed from `json`.
   /// @param ids     of its tensors.
   Result<void> change_structure(Header header, std::string_view json, TensorIds ids);
-  /// Looks for the journals that reads must go through, if there were any at the last look.
+  /// Makes reads go through the journals that wait for recovery.
+  /// @return those that may hold a commit that can't be read here.
+  Result<std::vector<JournalReport>> show_pending_journals();
+  /// The same, if there were any at the last look.
   Result<void> renew_overlay();
   void set_identity(const FileIdentity& identity);
 

@@ -26,7 +26,8 @@ Result<void> FileWatch::watch(std::span<const std::filesystem::path> files) {
 }
 
 Result<void> FileWatch::watch_file(const std::filesystem::path& file, std::size_t position) {
-  constexpr std::uint32_t kEvents = IN_MODIFY | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF;
+  // A close by a writer: a process that dies in a commit may not have written to this file.
+  constexpr std::uint32_t kEvents = IN_MODIFY | IN_CLOSE_WRITE | IN_ATTRIB | IN_MOVE_SELF | IN_DELETE_SELF;
   const bool has_name = watch_name(file, position);
   if (!file.has_filename())
     return has_name ? Result<void>() : fail_system(EACCES, file.string(), "watch for new files");

@@ -20,26 +20,18 @@ tl::unexpected<Error> unsettled(const Archive& archive, std::string_view why) {
   return fail(ErrorCode::Busy, EAGAIN, fmt::format("{}: {}", archive.path().string(), why));
 }
 
-/// Whether one of the archive's journals is such a one. False if they cannot be listed: then commits are not
-/// found by any reader.
-template <class Is>
-bool has_journal(const Archive& archive, const Is& is) {
-  const auto found = scan_journals(archive.storage(), archive.real_path(), *archive.local_file());
-  return found && std::ranges::any_of(*found, is);
-}
-
 /// A process that dies loses the locks of archives first, and its journals are seen as committed only after
 /// that. A lane journal stays in use between commits.
-bool is_being_applied(const FoundJournal& journal) {
-  return journal.is_in_use && !journal.is_lane_journal && !journal.record.ranges.empty();
-}
-
-bool waits_for_recovery(const FoundJournal& journal) {
-  return journal.report.state == JournalState::Committed;
+bool is_being_applied(const Archive& archive) {
+  const auto found = scan_journals(archive.storage(), archive.real_path(), *archive.local_file());
+  // If they cannot be listed, commits are not found by any reader.
+  return found && std::ranges::any_of(*found, [](const FoundJournal& journal) {
+           return journal.is_in_use && !journal.is_lane_journal && !journal.record.ranges.empty();
+         });
 }
 
 Result<void> check_settled(const Archive& archive) {
-  if (ArchiveLocks::is_changed_by_other(*archive.local_file()) || has_journal(archive, is_being_applied))
+  if (ArchiveLocks::is_changed_by_other(*archive.local_file()) || is_being_applied(archive))
     return unsettled(archive, "another process is changing it");
   // The clock first: a write between the two would have a later time than the file has now.
   const std::int64_t now_ns = wall_clock_ns(Clock::Coarse);
@@ -51,7 +43,7 @@ Result<void> check_settled(const Archive& archive) {
 }
 
 Result<void> check_shown(const Archive& archive) {
-  if (!archive.is_as_in_file() || !has_journal(archive, waits_for_recovery)) return {};
+  if (!archive.is_as_in_file() || !archive.has_dead_commit()) return {};
   return unsettled(archive, "a commit waits for recovery");
 }
 

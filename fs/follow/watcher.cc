@@ -60,9 +60,11 @@ bool Watcher::must_stop() const {
 }
 
 bool Watcher::wait_for_events(Next next, std::set<std::size_t>& files) const {
+  constexpr int kSoonMs = 50;
   constexpr int kAgainMs = 1000;
+  const int timeout_ms = next == Next::LookSoon ? kSoonMs : next == Next::LookAgain ? kAgainMs : -1;
   std::array<pollfd, 2> waits = {pollfd{stop_.get(), POLLIN, 0}, pollfd{events_.descriptor(), POLLIN, 0}};
-  const int ready = ::poll(waits.data(), waits.size(), next == Next::LookAgain ? kAgainMs : -1);
+  const int ready = ::poll(waits.data(), waits.size(), timeout_ms);
   if (waits[0].revents != 0 || (ready > 0 && ::poll(waits.data(), 1, kBurstMs) > 0)) return false;
   files = ready == 0 ? events_.all() : std::set<std::size_t>();
   events_.take_events(files);

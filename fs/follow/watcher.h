@@ -27,6 +27,7 @@ class Watcher {
 
   enum class Next : std::uint8_t {
     Wait,       // wait for the next event
+    LookSoon,   // check all files in 50 milliseconds
     LookAgain,  // check all files in a second
     WatchAnew,  // the list of files has changed
   };

@@ -148,6 +148,13 @@ Result<std::string> AttributeReader::own_file(TensorId tensor) const {
   return path;
 }
 
+std::uint64_t AttributeReader::generation_of(TensorId tensor) const {
+  const std::uint32_t shard = parts_.model->place(tensor).shard;
+  // While bytes may be changing, each answer is another one.
+  if (turns_.is_unsettled(shard)) parts_.states.note_unsettled(shard);
+  return parts_.states.of(tensor).generation;
+}
+
 Result<std::string> AttributeReader::of_tensor(TensorId id, std::string_view key) const {
   const Tensor tensor = parts_.model->tensor(id);
   if (key == "name") return std::string(tensor.name);
@@ -155,7 +162,7 @@ Result<std::string> AttributeReader::of_tensor(TensorId id, std::string_view key
   if (key == "shape") return shape_text(tensor.shape);
   if (key == "archive") return parts_.model->archive_of(id).path().string();
   if (key == "offset") return fmt::format("{}", parts_.model->file_range(id).offset);
-  if (key == "generation") return fmt::format("{}", parts_.states.of(id).generation);
+  if (key == "generation") return fmt::format("{}", generation_of(id));
   if (key == "checksum") return parts_.reader.checksum(id);
   return no_attribute();
 }

@@ -2,12 +2,14 @@
 // metadata.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "core/base/error.h"
 #include "fs/model/model_parts.h"
+#include "fs/model/shard_turns.h"
 
 namespace stfs {
 
@@ -15,7 +17,7 @@ namespace stfs {
 class AttributeReader {
  public:
   /// Must not outlive the parts.
-  explicit AttributeReader(ModelParts& parts) : parts_(parts) {}
+  AttributeReader(ModelParts& parts, const ShardTurns& turns) : parts_(parts), turns_(turns) {}
 
   [[nodiscard]] Result<std::string> get(Ino ino, std::string_view name) const;
   [[nodiscard]] Result<std::vector<std::string>> list(Ino ino) const;
@@ -23,6 +25,9 @@ class AttributeReader {
  private:
   [[nodiscard]] Result<std::string> of_root(std::string_view key) const;
   [[nodiscard]] Result<std::string> of_tensor(TensorId tensor, std::string_view key) const;
+  /// Is the same before and after a reading only if no other process has changed bytes of the tensor
+  /// meanwhile.
+  [[nodiscard]] std::uint64_t generation_of(TensorId tensor) const;
   /// @param ino  of the model.
   [[nodiscard]] Result<std::string> of_view(Ino ino, std::string_view key) const;
   [[nodiscard]] Result<std::string> of_staged(const Node& node, std::string_view key) const;
@@ -36,6 +41,7 @@ class AttributeReader {
   [[nodiscard]] Result<void> check_metadata_readable() const;
 
   ModelParts& parts_;
+  const ShardTurns& turns_;
 };
 
 }  // namespace stfs

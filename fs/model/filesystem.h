@@ -253,7 +253,7 @@ class Filesystem {
   StructureEdits structure_{parts_, turns_};
   FileStats stats_{parts_};
   FileReader reader_{parts_, stats_};
-  AttributeReader attributes_{parts_};
+  AttributeReader attributes_{parts_, turns_};
   ContentCommits contents_{parts_, turns_, structure_};
   CheckpointFiles checkpoints_{parts_, turns_, structure_, stats_};
   DraftFiles drafts_{parts_, structure_, contents_, stats_, reader_};

@@ -134,6 +134,7 @@ class Forest {
     std::vector<std::string> entries;
     bool is_reopened = false;   // watched_files() returns other files now
     bool is_due_again = false;  // the check or the reopening failed for now: check again in a while
+    bool is_due_soon = false;   // another process is in a commit: check again when it may have ended
     /// Logs what the mount shows now. Call when the kernel has forgotten the rest. May be empty.
     std::function<void()> tell{};
   };

@@ -83,6 +83,7 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
   if (found.has_new_permissions && !is_lone_)
     change.stale.push_back(Stale::one(kRootIno, Stale::What::Attributes));
   change.is_due_again = change.is_due_again || found.is_unknown;
+  change.is_due_soon = found.is_unsettled;
   change.is_reopened = change.is_reopened || member->take_new_index();
   return change;
 }

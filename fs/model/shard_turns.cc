@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/journal/file_lock.h"
 #include "fs/base/log.h"
 
 namespace stfs {
@@ -43,7 +44,7 @@ void ShardTurns::forget_permissions(std::uint32_t shard) const {
 }
 
 ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
-  ArchiveReader& archive = parts_.model->reader(shard);
+  Archive& archive = parts_.model->archive(shard);
   Look& known = looks_[shard];
   const auto change = archive.check_for_change();
   const std::string path = archive.path().string();
@@ -56,17 +57,36 @@ ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
   if (change->is_gone && !known.is_gone.exchange(true)) {
     log::warning("{}: deleted; this mount still shows its content, and refuses writes", path);
   }
-  if (change->is_touched && parts_.options.fails_on_change) {
-    if (parts_.reader.note_changed(shard)) log::info("{}: changed by another program", path);
-    return {.stale = {}, .is_outdated = true};
+  // A store without events is asked each second: there only a change makes it worth to list journals.
+  const bool may_have_dead = change->is_touched || archive.bytes().why_not_mapped().empty();
+  const bool is_in_commit = ArchiveLocks::is_changed_by_other(*archive.local_file());
+  if (parts_.options.fails_on_change) {
+    const bool has_dead =
+        !is_in_commit && may_have_dead && archive.is_as_in_file() && archive.has_dead_commit();
+    if (change->is_touched || has_dead) {
+      if (parts_.reader.note_changed(shard)) log::info("{}: changed by another program", path);
+      return {.stale = {}, .is_outdated = true};
+    }
   }
   Change found{.stale = {},
                .is_outdated = (change->is_replaced && !change->is_gone) || parts_.reader.is_broken(shard)};
-  // Until the change is adopted, reads may still come from journals that others have finished.
-  const auto adopted = change->is_touched ? archive.adopt_identity() : Result<void>();
+  if (is_in_commit && !change->is_broken) {
+    // The change is adopted when it is whole.
+    found.is_unsettled = true;
+    if (change->is_touched) found.stale = note_touched(shard);
+    return found;
+  }
+  const auto finished = may_have_dead ? archive.finish_dead_commits() : Result<bool>(false);
+  if (!finished) return unknown(finished.error());
+  if (*finished) log::warning("{}: finished the commit of a process that has died", path);
+  const bool is_touched = change->is_touched || *finished;
+  // Until the change is adopted, reads may still come from journals that others have finished. No generation
+  // of before counts for what is adopted.
+  if (is_touched) parts_.states.note_unsettled(shard);
+  const auto adopted = is_touched ? archive.adopt_identity() : Result<void>();
   if (!adopted) return unknown(adopted.error());
   known.is_unknown = false;
-  if (!change->is_touched) return found;
+  if (!is_touched) return found;
   if (change->is_broken && parts_.reader.note_broken(shard)) {
     log::warning("{}: another program has changed the archive's header: its open files give EIO", path);
   }
@@ -75,6 +95,14 @@ ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
   // A delta fits only the bytes that it was made for. Reopening the model checks them.
   found.is_outdated = found.is_outdated || parts_.model->is_of_base(shard);
   return found;
+}
+
+bool ShardTurns::is_unsettled(std::uint32_t shard) const {
+  const ArchiveReader& archive = parts_.model->reader(shard);
+  const File* const file = archive.local_file();
+  if (file != nullptr && ArchiveLocks::is_changed_by_other(*file)) return true;
+  // A commit of ours changes the file's time, too, and tells its tensors their generations.
+  return !archive.is_as_known() && attempts_[shard] == 0;
 }
 
 Stale ShardTurns::note_touched(std::uint32_t shard) {
@@ -91,7 +119,8 @@ Result<void> ShardTurns::commit(
     const Committers::Shards& shards, Foreign& foreign,
     const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt) {
   return parts_.committers.in_turn(shards, [&](const CommitOptions& of_all) {
-    return attempt([&](std::uint32_t shard) -> Result<CommitOptions> {
+    for (const std::uint32_t shard : shards) ++attempts_[shard];
+    auto done = attempt([&](std::uint32_t shard) -> Result<CommitOptions> {
       if (parts_.reader.is_broken(shard)) {
         return fail(ErrorCode::ArchiveChanged, ESTALE, "another program has changed the archive's header");
       }
@@ -104,6 +133,8 @@ Result<void> ShardTurns::commit(
       };
       return options;
     });
+    for (const std::uint32_t shard : shards) --attempts_[shard];
+    return done;
   });
 }
 

@@ -19,7 +19,8 @@ namespace stfs {
 class ShardTurns {
  public:
   /// Must not outlive the parts.
-  explicit ShardTurns(ModelParts& parts) : parts_(parts), looks_(parts.model->shards().size()) {}
+  explicit ShardTurns(ModelParts& parts)
+      : parts_(parts), looks_(parts.model->shards().size()), attempts_(looks_.size()) {}
 
   /// The result of a check for changes by others.
   struct Change {
@@ -30,9 +31,15 @@ class ShardTurns {
     bool has_new_permissions = false;
     /// The store failed the check, so the result is unknown.
     bool is_unknown = false;
+    /// Another process is in a commit to the shard: check again when it has ended.
+    bool is_unsettled = false;
   };
-  /// Checks whether another program has changed a shard. If so, every tensor in it may have changed.
+  /// Checks whether another program has changed a shard. If so, every tensor in it may have changed. Finishes
+  /// what a process has left that died in a commit.
   Change check_for_change(std::uint32_t shard);
+  /// Whether bytes of a shard may have changed that no check has found yet: another process is in a commit,
+  /// or the file's time tells it.
+  [[nodiscard]] bool is_unsettled(std::uint32_t shard) const;
 
   /// Changes that others have made to shards, found by a commit.
   using Foreign = std::map<std::uint32_t, Stale>;
@@ -60,7 +67,8 @@ class ShardTurns {
   void forget_permissions(std::uint32_t shard) const;
 
   ModelParts& parts_;
-  std::vector<Look> looks_;  // by shard
+  std::vector<Look> looks_;                      // by shard
+  std::vector<std::atomic<unsigned>> attempts_;  // our own commits that run, by shard
 };
 
 }  // namespace stfs

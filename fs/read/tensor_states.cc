@@ -70,6 +70,14 @@ void TensorStates::note_foreign_change(std::uint32_t shard, std::int64_t mtime_n
   of_shards_[shard] = {.generation = next_generation(mtime_ns), .mtime = timespec_of(mtime_ns)};
 }
 
+void TensorStates::note_unsettled(std::uint32_t shard) {
+  const std::scoped_lock lock(mutex_);
+  of_shards_[shard].generation = ++newest_;
+  for (auto& [tensor, state] : of_tensors_) {
+    if (model_->has(tensor) && model_->place(tensor).shard == shard) state.generation = newest_;
+  }
+}
+
 void TensorStates::set_mtime(TensorId tensor, struct timespec mtime) {
   const std::scoped_lock lock(mutex_);
   changed(tensor).mtime = mtime;

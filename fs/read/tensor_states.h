@@ -44,6 +44,8 @@ class TensorStates {
   void note_commit(TensorId tensor, std::int64_t mtime_ns, const std::optional<struct timespec>& kept);
   /// Notes that another program has changed bytes of the shard.
   void note_foreign_change(std::uint32_t shard, std::int64_t mtime_ns);
+  /// Gives all tensors of the shard a new generation, because their bytes may be changing right now.
+  void note_unsettled(std::uint32_t shard);
   void set_mtime(TensorId tensor, struct timespec mtime);
 
  private:

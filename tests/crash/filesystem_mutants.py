@@ -373,6 +373,25 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "",
         tests="[permissions]",
     ),
+    # --- commits of other processes --------------------------------------------------------------------
+    Mutant(
+        "nobody finishes the commit of a process that has died",
+        "may_have_dead ? archive.finish_dead_commits() : Result<bool>(false);",
+        "Result<bool>(false);",
+        tests="[dead]",
+    ),
+    Mutant(
+        "what another process has written so far counts as its whole commit",
+        "  if (is_in_commit && !change->is_broken) {",
+        "  if (false) {",
+        tests="[dead]",
+    ),
+    Mutant(
+        "a generation does not tell that another process is in a commit",
+        "  if (turns_.is_unsettled(shard)) parts_.states.note_unsettled(shard);\n",
+        "",
+        tests="[dead]",
+    ),
     # --- -o on_change=fail -----------------------------------------------------------------------------
     Mutant(
         "reads go on when another program has written to the archive",

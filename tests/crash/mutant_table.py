@@ -222,8 +222,8 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a reader goes on where a look has failed",
-        "    if (!pending) return pass_on(std::move(pending));\n",
-        "    if (!pending) return {};\n",
+        "    if (!not_shown) return pass_on(std::move(not_shown));\n",
+        "    if (!not_shown) return {};\n",
         ("edges",),
         scenario="looks: some fail, readers beside a committed journal",
     ),
@@ -268,7 +268,7 @@ CORE_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "readers do not see a committed journal that is not applied",
-        "overlay().set_pending(std::move(pending->shown));",
+        "overlay_.set_pending(std::move(found->shown));",
         "",
         ("crashes",),
     ),
