@@ -190,7 +190,7 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a transaction is committed without a NumPy file whose writer was killed",
         "      staged_.stage_npy_failure(*file);\n",
-        "",
+        "      {}\n",
         tests="[transaction_npy]",
     ),
     Mutant(
