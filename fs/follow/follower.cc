@@ -40,7 +40,7 @@ Watcher::Next Follower::look(std::span<const std::size_t> changed) {
     if (change.tell) invalidator.run(std::move(change.tell));
     if (change.is_reopened) return Watcher::Next::WatchAnew;
     if (change.is_due_again && next == Watcher::Next::Wait) next = Watcher::Next::LookAgain;
-    if (change.is_due_soon) next = Watcher::Next::LookSoon;
+    if (change.is_due_soon && next == Watcher::Next::Wait) next = Watcher::Next::LookSoon;
   }
   if (times_left_ == 0) return next;
   if (!is_refused) invalidator.forget_leftovers(forest.leftovers());

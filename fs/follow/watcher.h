@@ -27,7 +27,7 @@ class Watcher {
 
   enum class Next : std::uint8_t {
     Wait,       // wait for the next event
-    LookSoon,   // check all files in 50 milliseconds
+    LookSoon,   // check all files in 50 milliseconds: for what other hosts don't write to
     LookAgain,  // check all files in a second
     WatchAnew,  // the list of files has changed
   };

@@ -73,7 +73,10 @@ ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
   if (is_in_commit && !change->is_broken) {
     // The change is adopted when it is whole.
     found.is_unsettled = true;
-    if (change->is_touched) found.stale = note_touched(shard);
+    const auto now = archive.status();
+    // A process that holds its lock and writes no more must not cost the caches again and again.
+    if (change->is_touched && now && now->identity != std::exchange(known.seen, now->identity))
+      found.stale = note_touched(shard);
     return found;
   }
   const auto finished = may_have_dead ? archive.finish_dead_commits() : Result<bool>(false);

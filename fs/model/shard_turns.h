@@ -57,6 +57,7 @@ class ShardTurns {
     std::atomic<bool> is_gone = false;     // no file lies at the path
     std::atomic<bool> is_unknown = false;  // the store failed the look
     std::atomic<bool> is_touched = false;  // somebody else has changed bytes
+    FileIdentity seen;                     // of a commit that runs; guarded by the shard's turn
   };
   /// Does the check of check_for_change(). The caller has the shard's turn.
   Change note_foreign_change(std::uint32_t shard);

@@ -77,6 +77,8 @@ TEST_CASE("while another process is in a commit, a generation is never the same 
     std::uint64_t last = mount.generation("w");
     CHECK(mount.generation("w") > last);
     mount.overwrite(kAt, std::string(1000, 'j'));
+    CHECK(mount.notices_change());
+    CHECK_FALSE(mount.notices_change());  // the same bytes
     CHECK(mount->check_for_change().is_unsettled);
     last = mount.generation("w");
     CHECK(mount.generation("w") > last);
