@@ -10,7 +10,6 @@ import time
 
 import archive_file
 import mounted
-import numpy as np
 import pytest
 from mounted import eventually
 from published_weights import Trainer, save, state_of
@@ -124,8 +123,7 @@ def test_generation_and_attributes_follow(trainer, mounts):
     before = int(os.getxattr(mount.path / "a", "user.safetensors.generation"))
     stfs("apply", trainer.model, trainer.step())
     assert eventually(lambda: int(os.getxattr(mount.path / "a", "user.safetensors.generation")) > before)
-    slice_path = mount.path / ".safetensors/npy/a.npy"
-    assert eventually(lambda: np.array_equal(np.load(slice_path).view("u1"), trainer.states[1]["a"]))
+    assert eventually(lambda: (read_in_pieces(mount.path / ".safetensors/npy/a.npy") or b"").endswith(trainer.states[1]["a"].tobytes()))
 
 
 def test_a_mount_begins_when_no_process_is_in_a_commit(trainer, mounts):
