@@ -60,9 +60,7 @@ Result<WrittenDelta> write_delta(const DiffReport& report, const DeltaOutput& ou
   wait_for_later_times(a);
   auto base_bytes = digest_of_bytes(a, kept, progress_of(a, kept, streams));
   if (!base_bytes) return tl::unexpected(std::move(base_bytes).error());
-  if (const auto changed = changed_files(a); !changed.empty()) {
-    return fail(ErrorCode::ArchiveChanged, ESTALE, changed.front() + ": was changed during the command");
-  }
+  if (auto unchanged = check_unchanged(a); !unchanged) return pass_on(std::move(unchanged));
   Delta delta{.base = a.path().filename(),
               .base_tensors = digest_of_tensors(a.tensors()),
               .base_bytes = std::move(*base_bytes),

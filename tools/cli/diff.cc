@@ -87,25 +87,13 @@ std::optional<std::pair<Target, Target>> open_both(const DiffRequest& request, S
   return std::pair(std::move(*a), std::move(*b));
 }
 
-/// Explains a glob that matches no tensor.
-std::string unused_text(const DiffRequest& request, const std::string& glob, const ModelPair& models) {
-  NearNames near(glob);
-  const TensorIndex& a = models.a.tensors();
-  const TensorIndex& b = models.b.tensors();
-  for (std::uint32_t at = 0; at < a.size(); ++at) near.offer(a[at].name);
-  for (std::uint32_t at = 0; at < b.size(); ++at) {
-    if (!a.find(b[at].name)) near.offer(b[at].name);
-  }
-  return fmt::format("{}, {}: {}: no tensor matches{}", request.a, request.b, printable_name(glob),
-                     near.question());
-}
-
 /// Reports what may hide a difference.
 int report_diff_problems(const DiffRequest& request, const DiffReport& report, Streams& streams) {
   int code = report_problems(streams, report.models.a);
   code = std::max(code, report_problems(streams, report.models.b));
   for (const std::string& glob : report.unused_globs) {
-    code = report_failure(streams, unused_text(request, glob, report.models));
+    const std::string why = unmatched_text(glob, {&report.models.a.tensors(), &report.models.b.tensors()});
+    code = report_failure(streams, fmt::format("{}, {}: {}", request.a, request.b, why));
   }
   for (const std::string& file : report.changed_files) {
     code = report_failure(streams, file + ": was changed during the command: compare it again");

@@ -102,10 +102,7 @@ Json json_of_edit(const Model& model, const ModelEdit& edit, const EditOptions& 
 int report_unmatched(const std::string& target, std::span<const std::string> globs, const Model& model,
                      Streams& streams) {
   for (const std::string& glob : globs) {
-    NearNames near(glob);
-    for (std::uint32_t at = 0; at < model.tensors().size(); ++at) near.offer(model.tensors()[at].name);
-    report_failure(streams,
-                   fmt::format("{}: {}: no tensor matches{}", target, printable_name(glob), near.question()));
+    report_failure(streams, target + ": " + unmatched_text(glob, {&model.tensors()}));
   }
   return kFailed;
 }

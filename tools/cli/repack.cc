@@ -160,10 +160,7 @@ int report_obstacles(const RepackRequest& request, const Model& model, const Rep
                      Streams& streams) {
   int code = kDone;
   for (const std::string& glob : plan.unused_globs) {
-    NearNames near(glob);
-    for (std::uint32_t at = 0; at < model.tensors().size(); ++at) near.offer(model.tensors()[at].name);
-    code = report_failure(streams, fmt::format("{}: {}: no tensor matches{}", request.source,
-                                               printable_name(glob), near.question()));
+    code = report_failure(streams, request.source + ": " + unmatched_text(glob, {&model.tensors()}));
   }
   if (plan.tensors.empty() && code == kDone) {
     code = report_failure(streams, request.source + ": no tensor is left to write");

@@ -74,7 +74,9 @@ class Repack {
     for (const RepackedFile& file : plan_.files) {
       if (auto done = write(file); !done) return pass_on(std::move(done));
     }
-    if (auto done = check_source(); !done) return pass_on(std::move(done));
+    // What was read of a file that somebody else has changed meanwhile may be old in part and new in part.
+    const std::string during = fmt::format("the command: {} was not written", plan_.out.native());
+    if (auto done = check_unchanged(model_, during); !done) return pass_on(std::move(done));
     if (auto done = finish(); !done) {
       take_back();
       return pass_on(std::move(done));
@@ -128,15 +130,6 @@ class Repack {
     converted_.resize(from.size() * 8 / bits_of(from_dtype) * bits_of(to_dtype) / 8);
     overflows_ += convert_by_threads({from_dtype, from, to_dtype, converted_}, output_.threads);
     return converted_;
-  }
-
-  /// What was read of a file that somebody else has changed meanwhile may be old in part and new in part.
-  Result<void> check_source() const {
-    const std::vector<std::string> changed = changed_files(model_);
-    if (changed.empty()) return {};
-    return fail(ErrorCode::ArchiveChanged, ESTALE,
-                fmt::format("{}: was changed during the command: {} was not written", changed.front(),
-                            plan_.out.native()));
   }
 
   Result<void> finish() {

@@ -1,6 +1,8 @@
 // Asks the index and each shard.
 #include "tools/compare/changed_files.h"
 
+#include <fmt/format.h>
+
 namespace stfs::tools {
 
 std::vector<std::string> changed_files(const Model& model) {
@@ -12,6 +14,13 @@ std::vector<std::string> changed_files(const Model& model) {
     if (!change || change->is_touched || change->is_replaced) changed.push_back(shard.path.string());
   }
   return changed;
+}
+
+Result<void> check_unchanged(const Model& model, std::string_view during) {
+  const std::vector<std::string> changed = changed_files(model);
+  if (changed.empty()) return {};
+  return fail(ErrorCode::ArchiveChanged, ESTALE,
+              fmt::format("{}: was changed during {}", changed.front(), during));
 }
 
 }  // namespace stfs::tools

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/model/model.h"
@@ -11,5 +12,9 @@ namespace stfs::tools {
 /// Returns the files that changed since the model was opened. What was read from such a file may match
 /// neither its old nor its new state.
 std::vector<std::string> changed_files(const Model& model);
+
+/// ArchiveChanged (ESTALE): a file has changed since the model was opened.
+/// @param during  the end of the message: "PATH: was changed during DURING".
+Result<void> check_unchanged(const Model& model, std::string_view during = "the command");
 
 }  // namespace stfs::tools

@@ -71,26 +71,9 @@ tools::ComparisonOptions comparison_options(const stfs_diff_options& given, bool
 Result<void> check_globs(const tools::NameGlobs& globs, const tools::ModelPair& models) {
   const auto unused = globs.unused();
   if (unused.empty()) return {};
-  tools::NearNames near(unused.front());
-  const TensorIndex& a = models.a.tensors();
-  const TensorIndex& b = models.b.tensors();
-  for (std::uint32_t at = 0; at < a.size(); ++at) near.offer(a[at].name);
-  for (std::uint32_t at = 0; at < b.size(); ++at) {
-    if (!a.find(b[at].name)) near.offer(b[at].name);
-  }
   return fail(ErrorCode::NotFound, ENOENT,
-              fmt::format("{}, {}: {}: no tensor matches{}", models.a.path().string(),
-                          models.b.path().string(), tools::printable_name(unused.front()), near.question()));
-}
-
-Result<void> check_unchanged(const tools::ModelPair& models) {
-  for (const Model* model : {&models.a, &models.b}) {
-    const auto changed = tools::changed_files(*model);
-    if (changed.empty()) continue;
-    return fail(ErrorCode::ArchiveChanged, ESTALE,
-                changed.front() + ": was changed during the comparison: compare it again");
-  }
-  return {};
+              fmt::format("{}, {}: {}", models.a.path().string(), models.b.path().string(),
+                          tools::unmatched_text(unused.front(), {&models.a.tensors(), &models.b.tensors()})));
 }
 
 /// Copies what was found.
@@ -141,7 +124,10 @@ Result<stfs_diff*> compare(const OpenedModel& a, const OpenedModel& b, const stf
     return fail(ErrorCode::System, ECANCELED, models.a.path().string() + ": the comparison was cancelled");
   }
   if (!comparisons) return tl::unexpected(std::move(comparisons).error());
-  if (auto unchanged = check_unchanged(models); !unchanged) return pass_on(std::move(unchanged));
+  for (const Model* model : {&models.a, &models.b}) {
+    auto unchanged = tools::check_unchanged(*model, "the comparison: compare it again");
+    if (!unchanged) return pass_on(std::move(unchanged));
+  }
   auto diff = diff_of(models, difference, std::move(*comparisons));
   if (!diff) return tl::unexpected(std::move(diff).error());
   return diff->release();

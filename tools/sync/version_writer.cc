@@ -194,9 +194,7 @@ class Publisher {
   Result<void> check_unchanged() const {
     for (const Model* model : {&models_.a, &models_.b}) {
       if (mounted_ && model == &models_.b) continue;  // each tensor was checked
-      const std::vector<std::string> changed = tools::changed_files(*model);
-      if (changed.empty()) continue;
-      return fail(ErrorCode::ArchiveChanged, ESTALE, changed.front() + ": was changed during the command");
+      if (auto unchanged = tools::check_unchanged(*model); !unchanged) return unchanged;
     }
     return {};
   }

@@ -231,7 +231,7 @@ Result<std::uint32_t> find_tensor(const Model& model, const fs::path& named, con
                 fmt::format("{}: {}", named.string(), model.why_unserved(tensor)));
   }
   NearNames near(name);
-  for (std::uint32_t position = 0; position < tensors.size(); ++position) near.offer(tensors[position].name);
+  near.offer(tensors);
   return fail(ErrorCode::NotFound, ENOENT,
               fmt::format("{}: {}: no such tensor{}", named.string(), printable_name(name), near.question()));
 }

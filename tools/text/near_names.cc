@@ -53,8 +53,13 @@ void NearNames::offer(std::string_view name) {
   const auto place = std::upper_bound(nearest_.begin(), nearest_.end(), distance,
                                       [](std::size_t d, const Candidate& c) { return d < c.distance; });
   if (static_cast<std::size_t>(place - nearest_.begin()) >= kSuggestions) return;
+  if (std::ranges::find(nearest_, name, &Candidate::name) != nearest_.end()) return;
   nearest_.insert(place, Candidate{distance, std::string(name)});
   if (nearest_.size() > kSuggestions) nearest_.pop_back();
+}
+
+void NearNames::offer(const TensorIndex& tensors) {
+  for (std::uint32_t at = 0; at < tensors.size(); ++at) offer(tensors[at].name);
 }
 
 std::string NearNames::question() const {
@@ -62,6 +67,12 @@ std::string NearNames::question() const {
   std::vector<std::string> names;
   for (const Candidate& candidate : nearest_) names.push_back(printable_name(candidate.name));
   return ", did you mean " + joined(names, " or ") + "?";
+}
+
+std::string unmatched_text(std::string_view glob, const std::vector<const TensorIndex*>& among) {
+  NearNames near(glob);
+  for (const TensorIndex* tensors : among) near.offer(*tensors);
+  return printable_name(glob) + ": no tensor matches" + near.question();
 }
 
 }  // namespace stfs::tools

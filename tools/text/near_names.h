@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "core/format/tensor_index.h"
+
 namespace stfs::tools {
 
 class NearNames {
@@ -14,6 +16,8 @@ class NearNames {
 
   /// Considers one existing name. Dissimilar names are rejected cheaply, so a million may be offered.
   void offer(std::string_view name);
+  /// Considers the names of all tensors.
+  void offer(const TensorIndex& tensors);
 
   /// Returns ", did you mean A, B or C?" with the most similar names, printable; empty if no name is similar.
   [[nodiscard]] std::string question() const;
@@ -27,5 +31,8 @@ class NearNames {
   std::size_t tolerance_;
   std::vector<Candidate> nearest_;  // best first, at most three
 };
+
+/// Returns "GLOB: no tensor matches, did you mean A?", for a glob that matches none of these tensors.
+std::string unmatched_text(std::string_view glob, const std::vector<const TensorIndex*>& among);
 
 }  // namespace stfs::tools

@@ -121,15 +121,10 @@ class Planner {
   Result<void> check_patterns() const {
     for (const auto& [pattern, use] : uses_) {
       if (use.is_used) continue;
-      tools::NearNames near(pattern);
-      for (const auto& from : sources_.models()) {
-        for (std::uint32_t tensor = 0; tensor < from->tensors().size(); ++tensor) {
-          near.offer(from->tensors()[tensor].name);
-        }
-      }
+      std::vector<const TensorIndex*> among;
+      for (const auto& from : sources_.models()) among.push_back(&from->tensors());
       return fail(ErrorCode::NotFound, ENOENT,
-                  fmt::format("{}: {}: no tensor matches{}", use.path.string(),
-                              tools::printable_name(pattern), near.question()));
+                  use.path.string() + ": " + tools::unmatched_text(pattern, among));
     }
     return {};
   }
