@@ -88,9 +88,7 @@ Result<void> compact_archive(const std::filesystem::path& path, const CommitOpti
 Result<void> compact_all(const std::vector<ArchiveForecast>& archives, const EditOptions& options,
                          Streams& streams) {
   Progress progress(streams, sum_of(archives).moved_bytes);
-  CommitOptions commit;
-  commit.uses_locks = !options.change.has_no_locks;
-  commit.lock_patience = std::chrono::seconds(options.change.wait_s);
+  CommitOptions commit = commit_options_of(options.change);
   commit.on_copy = [&](std::uint64_t size_bytes) -> Result<void> {
     progress.advance(size_bytes);
     if (!interrupted()) return {};

@@ -34,4 +34,13 @@ std::optional<std::string> obstacle_at(const std::filesystem::path& path,
   return std::nullopt;
 }
 
+Result<NewFile> create_output(const std::string& path, const Model& model) {
+  if (path.empty()) return fail(ErrorCode::InvalidArgument, ENOENT, "the name of the output file is empty");
+  if (has_file(model, path)) {
+    return fail(ErrorCode::InvalidArgument, EEXIST,
+                path + ": is a file of the input model and is not replaced");
+  }
+  return NewFile::create(path, true);
+}
+
 }  // namespace stfs::tools

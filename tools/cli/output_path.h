@@ -1,4 +1,4 @@
-// Whether a verb may write a new file at a path that the user named.
+// Files that verbs write beside standard output: whether they may, and which they never replace.
 #pragma once
 
 #include <filesystem>
@@ -7,7 +7,9 @@
 #include <string>
 #include <string_view>
 
+#include "core/base/error.h"
 #include "core/model/model.h"
+#include "core/storage/new_file.h"
 
 namespace stfs::tools {
 
@@ -21,5 +23,9 @@ struct ReadModel {
 /// never replaced.
 std::optional<std::string> obstacle_at(const std::filesystem::path& path,
                                        std::initializer_list<ReadModel> models, bool is_replacing);
+
+/// Creates a file that replaces the one at the path when it is finished, like -o of a compiler. Refuses to
+/// replace a file of the model that is being read (its archive, its index or a shard), under any name.
+Result<NewFile> create_output(const std::string& path, const Model& model);
 
 }  // namespace stfs::tools

@@ -12,7 +12,7 @@
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
-#include "tools/cli/output_file.h"
+#include "tools/cli/output_path.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/verb.h"
 #include "tools/target/target.h"

@@ -13,7 +13,7 @@
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/findings.h"
 #include "tools/cli/interrupt.h"
-#include "tools/cli/output_file.h"
+#include "tools/cli/output_path.h"
 #include "tools/cli/progress.h"
 #include "tools/cli/sums_file.h"
 #include "tools/cli/tensor_scan.h"
