@@ -1,4 +1,4 @@
-// Makes absolute the path that a user gives, for attributes, `mount` and the log.
+// Paths as users give them: the absolute one, for attributes, `mount` and the log; the directory of a file.
 #pragma once
 
 #include <filesystem>
@@ -10,5 +10,10 @@ namespace stfs {
 /// Returns the path from the root, without ".". Keeps links and "..": a link's directory says where its
 /// shards lie, and ".." after a link means another place. Fails if the working directory is gone.
 Result<std::filesystem::path> absolute_path(const std::filesystem::path& path);
+
+/// Returns the directory in which the path's file lies: "." for a bare name.
+inline std::filesystem::path directory_of(const std::filesystem::path& path) {
+  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+}
 
 }  // namespace stfs

@@ -32,13 +32,12 @@ Result<std::optional<std::vector<std::string>>> read_group_record(Storage& stora
   auto size_bytes = (*file)->size_bytes();
   if (!size_bytes) return pass_on(std::move(size_bytes));
   if (*size_bytes > kMaxBytes) return damaged("it is longer than the largest record");
-  std::string bytes(static_cast<std::size_t>(*size_bytes), '\0');
-  if (auto read = (*file)->read(std::as_writable_bytes(std::span(bytes)), 0); !read)
-    return pass_on(std::move(read));
+  const auto text = read_text(**file, {0, *size_bytes});
+  if (!text) return tl::unexpected(text.error());
   // The file is void: a power loss left it empty, or its owner has taken it back by zeroing the first byte. A
   // write of one byte is never torn.
-  if (bytes.empty() || bytes.front() == '\0') return nothing;
-  auto journals = decode_group_record(bytes);
+  if (text->empty() || text->front() == '\0') return nothing;
+  auto journals = decode_group_record(*text);
   if (!journals) return pass_on(std::move(journals));
   return std::optional(std::move(*journals));
 }

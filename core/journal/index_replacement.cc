@@ -53,9 +53,7 @@ Result<std::uint64_t> hash_of_index(Storage& storage, const std::filesystem::pat
   auto file = storage.open_no_link(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return 0;
   if (!file) return pass_on(std::move(file));
-  auto size_bytes = (*file)->size_bytes();
-  if (!size_bytes) return size_bytes;
-  auto text = read_text(**file, {0, *size_bytes});
+  auto text = read_text(**file);
   if (!text) return pass_on(std::move(text));
   return XXH3_64bits(text->data(), text->size());
 }
@@ -87,8 +85,7 @@ Result<void> replace_index(Storage& storage, const std::filesystem::path& journa
   auto due = is_due(storage, path, journal, index);
   if (!due) return pass_on(std::move(due));
   if (!*due) {
-    auto removed = storage.remove(temporary);
-    if (!removed && removed.error().errno_value != ENOENT) return removed;
+    if (auto removed = remove_if_there(storage, temporary); !removed) return removed;
     if (durability != Durability::Power) return {};
     // The process that renamed the new file may have died before it synced the directory.
     auto synced = storage.sync_directory(path.parent_path());

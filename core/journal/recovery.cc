@@ -104,17 +104,13 @@ Result<std::filesystem::path> group_record_of(Storage& storage, const FoundJourn
 Result<void> remove_journal(Storage& storage, const FoundJournal& found) {
   auto group_record = group_record_of(storage, found);
   if (!group_record) return pass_on(std::move(group_record));
-  auto removed = storage.remove(found.report.path);
   // On a file system without unnamed files, the stager's last close removes the staged name.
-  if (!removed && removed.error().errno_value == ENOENT) removed = {};
+  auto removed = remove_if_there(storage, found.report.path);
   if (!removed || group_record->empty()) return removed;
   auto others = has_journals(storage, *group_record);
   if (!others) return pass_on(std::move(others));
   if (*others) return {};
-  removed = storage.remove(*group_record);
-  // Another recovery of the group has removed it.
-  if (!removed && removed.error().errno_value == ENOENT) return {};
-  return removed;
+  return remove_if_there(storage, *group_record);  // another recovery of the group may have removed it
 }
 
 /// Removes a journal's name, or leaves it where this process may not: in a directory with the sticky bit only

@@ -25,7 +25,8 @@ namespace {
 constexpr std::string_view kAnyIndexSuffix = ".index.json";
 
 /// Reads a whole file, and its identity at that time.
-Result<std::string> read_text(const std::filesystem::path& path, Storage& storage, FileIdentity& identity) {
+Result<std::string> read_index_at(const std::filesystem::path& path, Storage& storage,
+                                  FileIdentity& identity) {
   auto file = storage.open(path, Access::ReadOnly);
   if (!file) return pass_on(std::move(file));
   const auto status = (*file)->status();
@@ -36,9 +37,8 @@ Result<std::string> read_text(const std::filesystem::path& path, Storage& storag
                 fmt::format("{}: an index of {} bytes, at most {} are allowed", path.string(),
                             identity.size_bytes, kMaxModelIndexBytes));
   }
-  std::string text(static_cast<std::size_t>(identity.size_bytes), '\0');
-  if (auto read = (*file)->read(std::as_writable_bytes(std::span(text)), 0); !read)
-    return tl::unexpected(std::move(read).error().within(path.string()));
+  auto text = read_text(**file, {0, identity.size_bytes});
+  if (!text) return tl::unexpected(std::move(text).error().within(path.string()));
   return text;
 }
 
@@ -124,7 +124,7 @@ Result<std::unique_ptr<Model>> Model::open_index_once(const std::filesystem::pat
   model->path_ = std::move(*absolute);
   const std::string name = source.string();
   model->storage_ = options.storage;
-  auto text = read_text(model->path_, *options.storage, model->index_identity_);
+  auto text = read_index_at(model->path_, *options.storage, model->index_identity_);
   if (!text) return pass_on(std::move(text));
   auto index = parse_model_index(*text);
   if (!index) return tl::unexpected(std::move(index).error().within(name));
@@ -268,8 +268,7 @@ void Model::succeed(const Model& before, const Succession& succession) {
   for (const auto& [place, id] : known) {
     if (moved.contains(number_of(id)) || !succession.is_open(id)) continue;
     const Tensor tensor = before.tensor(id);
-    removed_.emplace(id, Removed{.id = id,
-                                 .place = place,
+    removed_.emplace(id, Removed{.place = place,
                                  .file_range = before.file_range(id),
                                  .name = std::string(tensor.name),
                                  .dtype = tensor.dtype,
@@ -321,7 +320,7 @@ Result<void> Model::check_whole(std::string_view by) const {
 
 Result<std::string> Model::read_index() const {
   FileIdentity identity;
-  auto text = read_text(path_, *storage_, identity);
+  auto text = read_index_at(path_, *storage_, identity);
   if (text && identity != index_identity_) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 path_.string() + ": the index was changed while it was open");

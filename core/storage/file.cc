@@ -360,6 +360,17 @@ Result<std::string> read_text(const File& file, ByteRange range) {
   return text;
 }
 
+Result<std::string> read_text(const File& file, std::uint64_t most_bytes) {
+  const auto size_bytes = file.size_bytes();
+  if (!size_bytes) return tl::unexpected(size_bytes.error());
+  return read_text(file, {0, std::min(*size_bytes, most_bytes)});
+}
+
+Result<void> remove_if_there(Storage& storage, const std::filesystem::path& path) {
+  auto removed = storage.remove(path);
+  return removed || removed.error().errno_value == ENOENT ? Result<void>{} : removed;
+}
+
 Storage& system_storage() {
   static SystemStorage storage;
   return storage;

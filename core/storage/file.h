@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -227,6 +228,12 @@ class Storage {
 
 /// Returns these bytes of a file as text. Fails as File::read() does.
 Result<std::string> read_text(const File& file, ByteRange range);
+/// Returns the whole file as text, or its first `most_bytes`.
+Result<std::string> read_text(const File& file,
+                              std::uint64_t most_bytes = std::numeric_limits<std::uint64_t>::max());
+
+/// Removes a file. Does nothing if there is none.
+Result<void> remove_if_there(Storage& storage, const std::filesystem::path& path);
 
 /// The operating system's storage.
 Storage& system_storage();

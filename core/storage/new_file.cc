@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "core/storage/attribute_names.h"
 
 namespace stfs {
@@ -22,10 +23,6 @@ namespace {
 constexpr std::size_t kGatheredBytes = 256 * 1024;
 constexpr std::string_view kTemporaryPrefix = ".stfs-";
 constexpr std::string_view kTemporarySuffix = ".tmp";
-
-std::filesystem::path directory_of(const std::filesystem::path& path) {
-  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-}
 
 // Checks whether a file may take the place of what is at the path. True if it replaces a regular file.
 Result<bool> check_target(Storage& storage, const std::filesystem::path& path, bool replace) {

@@ -24,8 +24,8 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the group_record goes before the last of its journals",
-        "if (*others) return {};\n  removed = storage.remove(*group_record);",
-        "removed = storage.remove(*group_record);",
+        "if (*others) return {};\n  return remove_if_there(storage, *group_record);",
+        "return remove_if_there(storage, *group_record);",
         ("groups",),
     ),
     Mutant(
@@ -36,8 +36,8 @@ SHARED_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a group_record that a loss of power has emptied is damaged",
-        "if (bytes.empty() || bytes.front() == '\\0') return nothing;",
-        "if (bytes.starts_with('\\0')) return nothing;",
+        "if (text->empty() || text->front() == '\\0') return nothing;",
+        "if (text->starts_with('\\0')) return nothing;",
         ("edges",),
     ),
     # --- records of many ranges ------------------------------------------------------------------------

@@ -146,11 +146,7 @@ Result<std::string> read_text(const std::string& path) {
     return fail(ErrorCode::InvalidArgument, EFBIG,
                 fmt::format("{}: {} bytes, a record has at most {}", path, *size_bytes, kMaxSumsBytes));
   }
-  std::string text(static_cast<std::size_t>(*size_bytes), '\0');
-  if (auto read = (*file)->read(std::as_writable_bytes(std::span(text)), 0); !read) {
-    return pass_on(std::move(read));
-  }
-  return text;
+  return stfs::read_text(**file, {0, *size_bytes});
 }
 
 }  // namespace

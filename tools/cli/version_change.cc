@@ -78,9 +78,7 @@ bool is_version_directory(const std::string& path) {
   if (sync::version_of_directory(name.native())) return true;
   const auto index = system_storage().open(directory / sync::kVersionIndex, Access::ReadOnly);
   if (!index) return false;
-  const auto size_bytes = (*index)->size_bytes();
-  if (!size_bytes) return false;
-  const auto text = read_text(**index, {0, *size_bytes});
+  const auto text = read_text(**index);
   if (!text) return false;
   const auto metadata = sync::parse_version_metadata(*text);
   return metadata && metadata->encoding;

@@ -95,9 +95,7 @@ Result<std::optional<Note>> read_note(Storage& storage, const std::filesystem::p
   if (!file && file.error().errno_value == ENOENT) return std::optional<Note>();
   if (!file) return tl::unexpected(file.error());
   if (auto allowed = check_maker(storage, path, **file); !allowed) return pass_on(std::move(allowed));
-  const auto size_bytes = (*file)->size_bytes();
-  if (!size_bytes) return tl::unexpected(size_bytes.error());
-  auto text = read_text(**file, {0, std::min(*size_bytes, kMostNoteBytes)});
+  auto text = read_text(**file, kMostNoteBytes);
   if (!text) return pass_on(std::move(text));
   try {
     return std::optional(note_in(tools::parse_json(*text)));
@@ -114,12 +112,6 @@ Result<void> write_note(Storage& storage, const std::filesystem::path& directory
   const std::string text = text_of(files, is_ready);
   return storage.replace(directory / kNoteName, directory / kNextNote, std::as_bytes(std::span(text)),
                          Durability::Power);
-}
-
-/// Does nothing if there is no such file.
-Result<void> remove_file(Storage& storage, const std::filesystem::path& path) {
-  auto removed = storage.remove(path);
-  return removed || removed.error().errno_value == ENOENT ? Result<void>{} : removed;
 }
 
 /// Replaces a file of the other name. Does nothing if there is no file to rename: that was done.
@@ -143,11 +135,11 @@ Result<void> finish(Storage& storage, const std::filesystem::path& directory, co
     return named;
   if (auto synced = sync_all(storage, directory); !synced) return synced;
   for (const std::string& name : files.removed) {
-    if (auto removed = remove_file(storage, directory / name); !removed) return removed;
+    if (auto removed = remove_if_there(storage, directory / name); !removed) return removed;
   }
-  if (auto removed = remove_file(storage, directory / kStateBefore); !removed) return removed;
+  if (auto removed = remove_if_there(storage, directory / kStateBefore); !removed) return removed;
   if (auto synced = sync_all(storage, directory); !synced) return synced;
-  return remove_file(storage, directory / kNoteName);
+  return remove_if_there(storage, directory / kNoteName);
 }
 
 /// @param is_taken  whether the step was taken.
@@ -204,7 +196,7 @@ Result<void> undo_switch(Storage& storage, const std::filesystem::path& director
   for (const FileSwitch::Move& move : files.after) names.push_back(move.from);
   names.emplace_back(kNextSyncStateName);
   for (const std::string& name : names) {
-    if (auto removed = remove_file(storage, directory / name); !removed) return removed;
+    if (auto removed = remove_if_there(storage, directory / name); !removed) return removed;
   }
   // Where a note is ready and `step.from` is not there, the step was taken: whoever finished that would
   // remove the model.
@@ -213,15 +205,15 @@ Result<void> undo_switch(Storage& storage, const std::filesystem::path& director
   if (*note && (*note)->is_ready) {
     if (auto noted = write_note(storage, directory, files, false); !noted) return noted;
   }
-  if (auto removed = remove_file(storage, directory / files.step.from); !removed) return removed;
+  if (auto removed = remove_if_there(storage, directory / files.step.from); !removed) return removed;
   if (auto synced = sync_all(storage, directory); !synced) return synced;
-  return remove_file(storage, directory / kNoteName);
+  return remove_if_there(storage, directory / kNoteName);
 }
 
 Result<void> recover_switch(Storage& storage, const std::filesystem::path& directory) {
   const auto note = read_note(storage, directory);
   if (!note) return tl::unexpected(note.error());
-  if (auto removed = remove_file(storage, directory / kNextNote); !removed) return removed;
+  if (auto removed = remove_if_there(storage, directory / kNextNote); !removed) return removed;
   if (!*note) return {};
   const FileSwitch& files = (*note)->files;
   const bool is_taken = (*note)->is_ready && !is_taken_name(storage, directory / files.step.from);

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "core/model/model.h"
 #include "tools/sync/seeding.h"
 #include "tools/sync/seeding_plan.h"
@@ -162,7 +163,7 @@ std::filesystem::path directory_of_model(const std::filesystem::path& model, Sto
   const auto there = storage.status(path);
   const bool is_file = located ? !there || !S_ISDIR(there->mode) : there && S_ISREG(there->mode);
   if (!is_file) return path;
-  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  return directory_of(path);
 }
 
 Result<std::optional<VersionNumber>> pull(const std::filesystem::path& model,

@@ -118,9 +118,7 @@ class Seeding {
     }
     auto file = storage_.open(version_.directory() / kVersionIndex, Access::ReadOnly);
     if (!file) return pass_on(std::move(file));
-    const auto size_bytes = (*file)->size_bytes();
-    if (!size_bytes) return tl::unexpected(size_bytes.error());
-    auto text = read_text(**file, {0, *size_bytes});
+    auto text = read_text(**file);
     const bool is_same =
         std::ranges::all_of(plan_.archives, [](const auto& entry) { return entry.first == entry.second; });
     return !text || is_same ? text : rewrite_model_index(*text, shard_of, total_bytes);

@@ -38,9 +38,7 @@ Result<std::string> read_text_at(Storage& storage, const std::filesystem::path& 
   auto file = storage.open(path, Access::ReadOnly);
   if (!file && file.error().errno_value == ENOENT) return std::string();
   if (!file) return pass_on(std::move(file));
-  auto size_bytes = (*file)->size_bytes();
-  if (!size_bytes) return pass_on(std::move(size_bytes));
-  return read_text(**file, {0, std::min(*size_bytes, kMostStateBytes + 1)});
+  return read_text(**file, kMostStateBytes + 1);
 }
 
 /// Empty if no version was ever applied.

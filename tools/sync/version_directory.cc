@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/absolute_path.h"
 #include "core/storage/file.h"
 #include "core/storage/new_file.h"
 #include "tools/sync/version_name.h"
@@ -49,10 +50,6 @@ Result<UniqueFd> lock_directory(const std::filesystem::path& path, Storage& stor
   return fail(ErrorCode::Busy, EBUSY, path.native() + ": another publisher writes this version");
 }
 
-std::filesystem::path parent_of(const std::filesystem::path& path) {
-  return path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-}
-
 }  // namespace
 
 Result<VersionDirectory> VersionDirectory::create(const std::filesystem::path& published,
@@ -61,7 +58,7 @@ Result<VersionDirectory> VersionDirectory::create(const std::filesystem::path& p
   const auto is_published_new = storage.make_directory(published);
   if (!is_published_new) return tl::unexpected(is_published_new.error());
   if (*is_published_new) {
-    if (auto ok = storage.sync_directory(parent_of(published)); !ok) return pass_on(std::move(ok));
+    if (auto ok = storage.sync_directory(directory_of(published)); !ok) return pass_on(std::move(ok));
   }
   const auto is_made = storage.make_directory(path);
   if (!is_made) return tl::unexpected(is_made.error());
@@ -100,10 +97,8 @@ VersionDirectory::~VersionDirectory() {
   if (path_.empty() || is_finished_) return;
   const bool has_index = !named_.empty() && named_.front().filename() == kVersionIndex;
   if (has_index) {
-    const auto removed = storage_->remove(named_.front());
-    const bool is_gone = removed || removed.error().errno_value == ENOENT;
     // It may be there again after a loss of power, and then needs its shards.
-    if (!is_gone || !storage_->sync_directory(path_)) return;
+    if (!remove_if_there(*storage_, named_.front()) || !storage_->sync_directory(path_)) return;
     named_.erase(named_.begin());
   }
   for (const std::filesystem::path& path : named_) static_cast<void>(storage_->remove(path));
@@ -129,7 +124,7 @@ Result<void> VersionDirectory::finish(std::span<VersionShard> shards, std::strin
   if (auto ok = file->settle(); !ok) return ok;
   named_.insert(named_.begin(), path);  // a failure from here on removes the index first
   if (auto ok = file->finish(); !ok) return ok;
-  if (auto ok = storage_->sync_directory(parent_of(path_)); !ok) return ok;
+  if (auto ok = storage_->sync_directory(directory_of(path_)); !ok) return ok;
   is_finished_ = true;
   return {};
 }
