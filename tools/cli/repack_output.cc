@@ -9,9 +9,9 @@
 #include <sstream>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 
+#include "core/base/parallel.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/progress.h"
 #include "tools/compare/changed_files.h"
@@ -39,24 +39,17 @@ std::uint64_t convert_by_threads(const Converted& all, std::uint64_t threads) {
   const std::uint64_t elements = all.from.size() / from_bytes;
   const std::uint64_t part = std::max(elements / threads + 1, kThreadPieceBytes / from_bytes);
   std::atomic<std::uint64_t> overflows = 0;
-  const auto convert = [&](std::uint64_t first) {
+  const auto convert = [&](std::size_t at, unsigned) -> Result<void> {
+    const std::uint64_t first = at * part;
     const std::uint64_t count = std::min(part, elements - first);
     overflows +=
         upload::convert_elements(all.from_dtype, all.from.subspan(first * from_bytes, count * from_bytes),
                                  all.to_dtype, all.to.subspan(first * to_bytes, count * to_bytes));
+    return {};
   };
-  {
-    std::vector<std::jthread> helpers;
-    helpers.reserve(elements / part);
-    for (std::uint64_t first = part; first < elements; first += part) {
-      try {
-        helpers.emplace_back(convert, first);
-      } catch (const std::system_error&) {  // no more threads
-        convert(first);
-      }
-    }
-    convert(0);
-  }
+  // No conversion fails.
+  static_cast<void>(run_parallel(static_cast<std::size_t>((elements + part - 1) / part),
+                                 static_cast<unsigned>(threads), convert));
   return overflows;
 }
 

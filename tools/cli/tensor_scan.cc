@@ -49,12 +49,15 @@ Result<std::vector<TensorScan>> scan_tensors(const Model& model, std::span<const
     progress.show(done_bytes);
     return !interrupted();
   };
-  const bool is_done = run_jobs(order.size(), threads, watch, [&](std::size_t job, JobStatus& status) {
+  const auto scan_next = [&](std::size_t job, JobStatus& status) -> Result<void> {
     TensorScan& scan = scans[order[job]];
     auto done = guard_memory([&] { return scan_one(model, scan, status); });
     if (!done) scan.failure = std::move(done).error();
-  });
-  if (!is_done) return fail(ErrorCode::System, EINTR, model.path().string() + ": interrupted");
+    return {};
+  };
+  const auto is_done = run_jobs(order.size(), threads, watch, scan_next);
+  if (!is_done) return tl::unexpected(is_done.error());
+  if (!*is_done) return fail(ErrorCode::System, EINTR, model.path().string() + ": interrupted");
   return scans;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <mutex>
 
@@ -91,11 +92,17 @@ class Comparer {
     return parts;
   }
 
-  static bool run(std::span<const ComparedPart> parts, const ComparisonOptions& options, const Job& job) {
+  /// @param compare  fails never: read() keeps failures.
+  static bool run(std::span<const ComparedPart> parts, const ComparisonOptions& options,
+                  const std::function<void(std::size_t part, JobStatus& status)>& compare) {
     std::uint64_t size_bytes = 0;
     for (const ComparedPart& part : parts) size_bytes += part.end - part.begin;
     const Watch watch = options.watch ? options.watch(size_bytes) : [](std::uint64_t) { return true; };
-    return run_jobs(parts.size(), options.threads, watch, job);
+    const Job job = [&](std::size_t part, JobStatus& status) -> Result<void> {
+      compare(part, status);
+      return {};
+    };
+    return run_jobs(parts.size(), options.threads, watch, job).value_or(false);
   }
 
   /// Reads a part piece by piece. Keeps the failure if there is one.

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <chrono>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <sstream>
 #include <string>
@@ -115,16 +114,11 @@ class Publisher {
 
   Result<void> write_shards(const VersionDirectory& directory) {
     shards_.resize(plan_.size());
-    const bool is_whole = tools::run_jobs(
-        plan_.size(), options_.threads, options_.watch, [&](std::size_t at, tools::JobStatus& status) {
-          auto written = guard_memory([&] { return write_shard(directory, at, status); });
-          if (written) return;
-          const std::scoped_lock lock(failure_mutex_);
-          if (!failure_) failure_ = std::move(written).error();
-          status.stop();
-        });
-    if (failure_) return tl::unexpected(*failure_);
-    if (is_whole) return {};
+    const auto is_whole = tools::run_jobs(
+        plan_.size(), options_.threads, options_.watch,
+        [&](std::size_t at, tools::JobStatus& status) { return write_shard(directory, at, status); });
+    if (!is_whole) return tl::unexpected(is_whole.error());
+    if (*is_whole) return {};
     return fail(ErrorCode::System, EINTR, directory.path().native() + ": interrupted, nothing is left");
   }
 
@@ -239,8 +233,6 @@ class Publisher {
   WrittenVersion written_{};
   std::vector<PlannedShard> plan_;
   std::vector<std::optional<VersionShard>> shards_;  // each is written by one job
-  std::mutex failure_mutex_;                         // guards failure_
-  std::optional<Error> failure_;
 };
 
 }  // namespace
