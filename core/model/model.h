@@ -65,7 +65,6 @@ class Model {
   /// A tensor that the model does not have any more, and that programs have open: its bytes stay where they
   /// are (ArchiveEdit::kept).
   struct Removed {
-    TensorId id{};
     TensorPlace place;
     ByteRange file_range;  // absolute
     std::string name;

@@ -16,11 +16,6 @@ Ino WholeViews::present(Part part) const {
   return number(versions_.rbegin()->first, part);
 }
 
-std::shared_ptr<const ArchiveView> WholeViews::view() const {
-  const std::scoped_lock lock(mutex_);
-  return versions_.rbegin()->second.view;
-}
-
 std::shared_ptr<const ArchiveView> WholeViews::view(Ino ino) const {
   const std::scoped_lock lock(mutex_);
   const auto found = versions_.find(version_of(ino));

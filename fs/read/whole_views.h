@@ -40,8 +40,6 @@ class WholeViews {
   }
   /// The number of the present version's file.
   [[nodiscard]] Ino present(Part part) const;
-  /// Of the present version.
-  [[nodiscard]] std::shared_ptr<const ArchiveView> view() const;
   /// Of the file's version; null if it has gone.
   [[nodiscard]] std::shared_ptr<const ArchiveView> view(Ino ino) const;
 

@@ -71,7 +71,6 @@ class DiffEncoder::Frame {
     }
   }
 
-  [[nodiscard]] bool is_ended() const { return left_bytes_ == 0; }
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }
 
  private:

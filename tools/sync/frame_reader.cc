@@ -28,25 +28,17 @@ bool has_magic_number(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-struct FrameReader::Context {
-  ZSTD_DCtx* zstd = ZSTD_createDCtx();
-};
-
-void FrameReader::Delete::operator()(Context* context) const {
-  ZSTD_freeDCtx(context->zstd);
-  delete context;
+void FrameReader::Free::operator()(ZSTD_DCtx* context) const {
+  ZSTD_freeDCtx(context);
 }
 
-FrameReader::FrameReader() : context_(new Context) {
-  if (context_->zstd == nullptr) throw std::bad_alloc();
-  ZSTD_DCtx_setParameter(context_->zstd, ZSTD_d_windowLogMax, kMostWindowLog);
+FrameReader::FrameReader() : context_(ZSTD_createDCtx()) {
+  if (!context_) throw std::bad_alloc();
+  ZSTD_DCtx_setParameter(context_.get(), ZSTD_d_windowLogMax, kMostWindowLog);
 }
-FrameReader::~FrameReader() = default;
-FrameReader::FrameReader(FrameReader&&) noexcept = default;
-FrameReader& FrameReader::operator=(FrameReader&&) noexcept = default;
 
 Result<void> FrameReader::start(CompressedDiff diff) {
-  ZSTD_DCtx_reset(context_->zstd, ZSTD_reset_session_only);
+  ZSTD_DCtx_reset(context_.get(), ZSTD_reset_session_only);
   diff_ = std::move(diff);
   unused_ = {};
   fetched_bytes_ = 0;
@@ -77,7 +69,7 @@ Result<bool> FrameReader::step(std::span<std::byte> to, std::size_t& done) {
   if (auto ok = refill(); !ok) return pass_on(std::move(ok));
   ZSTD_inBuffer in{unused_.data(), unused_.size(), 0};
   ZSTD_outBuffer out{to.data(), to.size(), done};
-  const std::size_t left = ZSTD_decompressStream(context_->zstd, &out, &in);
+  const std::size_t left = ZSTD_decompressStream(context_.get(), &out, &in);
   if (ZSTD_isError(left) != 0) return damaged("the zstd frame: {}", ZSTD_getErrorName(left));
   const bool has_moved = in.pos > 0 || out.pos > done;
   unused_ = unused_.subspan(in.pos);

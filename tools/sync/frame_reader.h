@@ -15,15 +15,14 @@
 #include "core/base/error.h"
 #include "tools/sync/diff_encoding.h"
 
+struct ZSTD_DCtx_s;  // of zstd.h
+
 namespace stfs::sync {
 
 /// Used by one thread, for any number of frames: its memory is kept from one to the next.
 class FrameReader {
  public:
   FrameReader();
-  ~FrameReader();
-  FrameReader(FrameReader&&) noexcept;
-  FrameReader& operator=(FrameReader&&) noexcept;
 
   /// Begins with a frame. EINVAL: the diff does not begin with a zstd frame.
   Result<void> start(CompressedDiff diff);
@@ -41,9 +40,8 @@ class FrameReader {
   Result<void> finish();
 
  private:
-  struct Context;
-  struct Delete {
-    void operator()(Context* context) const;
+  struct Free {
+    void operator()(ZSTD_DCtx_s* context) const;
   };
   /// Reads the next compressed bytes if all before are used.
   Result<void> refill();
@@ -51,7 +49,7 @@ class FrameReader {
   Result<bool> step(std::span<std::byte> to, std::size_t& done);
 
   CompressedDiff diff_;
-  std::unique_ptr<Context, Delete> context_;
+  std::unique_ptr<ZSTD_DCtx_s, Free> context_;
   std::vector<std::byte> fetched_;     // compressed bytes
   std::span<const std::byte> unused_;  // of them
   std::vector<std::byte> dropped_;     // by skip()

@@ -55,8 +55,6 @@ class MountedModel {
   /// All changes up to this one are visible to who reads tensors now. A change that comes later has a larger
   /// one.
   [[nodiscard]] std::uint64_t generation() const { return generation_; }
-  /// The first that this mount of the model can have told.
-  [[nodiscard]] std::uint64_t first_generation() const { return first_generation_; }
   /// Whether the tensor may have changed since that generation. Nothing: the mount has no such tensor.
   [[nodiscard]] std::optional<bool> may_have_changed(std::string_view name, std::uint64_t since) const;
   /// Opens a tensor. ESTALE: it has another size, or is gone.
@@ -68,7 +66,7 @@ class MountedModel {
     std::uint64_t generation = 0;
   };
   std::uint64_t generation_ = 0;
-  std::uint64_t first_generation_ = 0;
+  std::uint64_t first_generation_ = 0;              // the first that this mount of the model can have told
   std::unordered_map<std::string, Entry> tensors_;  // by name
 };
 
