@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "core/base/parallel.h"
-#include "tools/device/conversion.h"
 #include "tools/device/digest.h"
 #include "tools/upload/piece_reader.h"
 #include "tools/upload/transfers.h"
@@ -21,33 +20,22 @@ class Comparer {
  public:
   Comparer(const Plan& plan, const TransferList& list, const std::vector<std::shared_ptr<Arena>>& arenas,
            const std::vector<std::shared_ptr<Backend>>& backends)
-      : plan_(plan), arenas_(arenas), backends_(backends), reader_(list), queues_(backends.size()) {}
+      : plan_(plan), arenas_(arenas), backends_(backends), reader_(plan, list), queues_(backends.size()) {}
 
   /// Compares a tensor and its replicas.
   /// @param differs  of these tensors; set for those that differ.
   Result<void> compare(const Read& read, std::uint32_t number, std::span<char> differs,
                        const std::atomic<bool>& is_cancelled) {
-    const PlannedTensor& first = plan_.tensors[read.first_target];
-    const bool is_converted = first.dtype != first.source_dtype;
-    const std::uint64_t from_bits = bits_of(first.source_dtype);
-    const std::uint64_t to_bits = is_converted ? bits_of(first.dtype) : from_bits;
-    bytes_.resize(static_cast<std::size_t>(kPieceBytes));
     for (std::uint64_t done = 0; done < read.size_bytes; done += kPieceBytes) {
       if (is_cancelled) return fail(ErrorCode::System, ECANCELED, "cancelled: nothing is kept");
       if (std::ranges::count(differs, char{0}) == 0) return {};
-      const std::uint64_t size_bytes = std::min(kPieceBytes, read.size_bytes - done);
-      std::span<std::byte> piece = std::span(bytes_).first(static_cast<std::size_t>(size_bytes));
-      if (auto got = reader_.read_part({number, {done, size_bytes}, 0}, piece); !got) return got;
-      if (is_converted) {
-        converted_.resize(static_cast<std::size_t>(size_bytes * to_bits / from_bits));
-        convert_elements(first.source_dtype, piece, first.dtype, converted_);
-        piece = converted_;
-      }
+      const auto piece = reader_.read(number, {done, std::min(kPieceBytes, read.size_bytes - done)});
+      if (!piece) return tl::unexpected(piece.error());
       for (std::uint32_t at = 0; at < read.targets; ++at) {
         if (differs[at] != 0) continue;
         const std::uint32_t target = read.first_target + at;
-        const std::uint64_t offset = plan_.tensors[target].place.offset + done * to_bits / from_bits;
-        auto same = is_same(target, {offset, piece.size()}, piece);
+        const std::uint64_t offset = plan_.tensors[target].place.offset + piece->offset;
+        auto same = is_same(target, {offset, piece->bytes.size()}, piece->bytes);
         if (!same) return pass_on(std::move(same));
         differs[at] = *same ? 0 : 1;
       }
@@ -79,9 +67,7 @@ class Comparer {
   const Plan& plan_;
   const std::vector<std::shared_ptr<Arena>>& arenas_;
   const std::vector<std::shared_ptr<Backend>>& backends_;
-  PieceReader reader_;
-  std::vector<std::byte> bytes_;
-  std::vector<std::byte> converted_;
+  TargetReader reader_;
   std::uint64_t found_ = 0;
   std::vector<std::unique_ptr<Queue>> queues_;  // last: the destructors wait for work that writes to found_
 };

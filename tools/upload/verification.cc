@@ -4,12 +4,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <mutex>
 #include <optional>
-#include <system_error>
-#include <thread>
 
-#include "tools/device/conversion.h"
+#include "core/base/parallel.h"
 #include "tools/device/digest.h"
 #include "tools/text/printable.h"
 #include "tools/upload/piece_reader.h"
@@ -48,16 +45,22 @@ class Verification {
     return {};
   }
 
-  /// Does one thread's share of the reading.
-  void read_chunks() {
-    auto done = guard_memory([&] { return try_read_chunks(); });
-    if (done) return;
-    const std::scoped_lock lock(mutex_);
-    if (!failure_) failure_ = std::move(done).error();
+  /// Reads the archives on so many threads.
+  Result<void> read_chunks(unsigned readers) {
+    std::vector<std::optional<TargetReader>> own(readers);  // by worker
+    return run_parallel(chunks_.size(), readers, [&](std::size_t at, unsigned worker) -> Result<void> {
+      if (is_stopped_) return {};
+      if (!own[worker]) own[worker].emplace(plan_, list_);
+      const Chunk& chunk = chunks_[at];
+      const std::uint64_t left_bytes = list_.reads[chunk.read].size_bytes - chunk.offset;
+      const auto piece = own[worker]->read(chunk.read, {chunk.offset, std::min(kChunkBytes, left_bytes)});
+      if (!piece) return tl::unexpected(piece.error());
+      sums_[chunk.read] += digest_sum(piece->bytes, piece->offset / kDigestBlockBytes);
+      return {};
+    });
   }
 
   Result<std::uint64_t> compare() const {
-    if (failure_) return tl::unexpected(*failure_);
     if (is_stopped_) return fail(ErrorCode::System, ECANCELED, "cancelled");
     std::uint64_t size_bytes = 0;
     for (std::size_t read = 0; read < list_.reads.size(); ++read) {
@@ -82,41 +85,12 @@ class Verification {
     std::uint64_t offset = 0;
   };
 
-  Result<void> try_read_chunks() {
-    PieceReader reader(list_);
-    std::vector<std::byte> bytes(kChunkBytes);
-    std::vector<std::byte> converted;
-    for (std::size_t at = next_++; at < chunks_.size() && !is_stopped_; at = next_++) {
-      const Chunk chunk = chunks_[at];
-      const Read& read = list_.reads[chunk.read];
-      const std::uint64_t size_bytes = std::min(kChunkBytes, read.size_bytes - chunk.offset);
-      auto piece = std::span(bytes).first(static_cast<std::size_t>(size_bytes));
-      if (auto done = reader.read_part({chunk.read, {chunk.offset, size_bytes}, 0}, piece); !done)
-        return done;
-      const PlannedTensor& tensor = plan_.tensors[read.first_target];
-      std::uint64_t offset = chunk.offset;
-      if (tensor.dtype != tensor.source_dtype) {
-        const std::uint64_t to_bytes = bits_of(tensor.dtype) / 8;
-        const std::uint64_t from_bytes = bits_of(tensor.source_dtype) / 8;
-        converted.resize(static_cast<std::size_t>(size_bytes / from_bytes * to_bytes));
-        convert_elements(tensor.source_dtype, piece, tensor.dtype, converted);
-        piece = converted;
-        offset = offset / from_bytes * to_bytes;
-      }
-      sums_[chunk.read] += digest_sum(piece, offset / kDigestBlockBytes);
-    }
-    return {};
-  }
-
   const Plan& plan_;
   const TransferList& list_;
   const std::atomic<bool>& is_stopped_;
   std::vector<Chunk> chunks_;
   std::vector<std::atomic<std::uint64_t>> sums_;  // for each read: the sum over the archive's bytes
   std::vector<std::uint64_t> found_;              // for each planned tensor: the digest from its device
-  std::atomic<std::size_t> next_ = 0;
-  std::mutex mutex_;  // guards failure_
-  std::optional<Error> failure_;
 };
 
 }  // namespace
@@ -138,14 +112,7 @@ Result<std::uint64_t> verify_arenas(const Plan& plan, const TransferList& list,
     }
   }
   if (auto started = verification.start(queues, arenas); !started) return pass_on(std::move(started));
-  std::vector<std::thread> threads;
-  try {
-    while (threads.size() + 1 < readers) threads.emplace_back([&] { verification.read_chunks(); });
-  } catch (const std::system_error&) {
-    // The system gives no more threads; continue with those that run.
-  }
-  verification.read_chunks();
-  for (std::thread& thread : threads) thread.join();
+  if (auto read = verification.read_chunks(readers); !read) return pass_on(std::move(read));
   for (auto& own : queues) {
     for (const auto& queue : own) {
       const auto mark = queue->mark();
