@@ -98,14 +98,8 @@ Plan plan_of(const TensorIndex& target, const Model& delta_model) {
 }
 
 Result<void> apply_plan(Change& change, const Plan& plan, const Model& delta) {
-  std::vector<std::byte> scratch;
   for (const Plan::Step& step : plan.steps) {
-    const ArchiveReader& archive = delta.archive_of(step.delta);
-    const std::uint64_t from = delta.file_range(step.delta).offset;
-    auto staged = change.stage(step.target, [&](ByteRange piece) {
-      return archive.read({from + piece.offset, piece.size_bytes}, scratch);
-    });
-    if (!staged) return staged;
+    if (auto staged = change.stage(step.target, delta, step.delta); !staged) return staged;
   }
   return change.commit();
 }

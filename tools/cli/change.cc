@@ -74,6 +74,14 @@ Result<void> Change::stage(std::uint32_t tensor, const ReadPiece& read_piece) {
   return {};
 }
 
+Result<void> Change::stage(std::uint32_t tensor, const Model& from, std::uint32_t position) {
+  std::vector<std::byte> scratch;
+  return stage(tensor, [&](ByteRange piece) {
+    const std::uint64_t offset = from.file_range(position).offset + piece.offset;
+    return from.archive_of(position).read({offset, piece.size_bytes}, scratch);
+  });
+}
+
 Result<void> Change::commit() {
   // While the commit waits for locks and hashes blocks, a signal may simply end the process: the journal has
   // no name yet and vanishes with the process (core/journal/journal.h).

@@ -45,6 +45,8 @@ class Change {
 
   /// Stages a tensor's whole new content, piece by piece.
   Result<void> stage(std::uint32_t tensor, const ReadPiece& read_piece);
+  /// The same from a tensor of another model, of the same size.
+  Result<void> stage(std::uint32_t tensor, const Model& from, std::uint32_t position);
   /// Commits everything that is staged, or nothing.
   Result<void> commit();
 

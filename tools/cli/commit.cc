@@ -88,22 +88,18 @@ Result<std::string> base_of(const CommitRequest& request, const OpenDelta& delta
 /// made for.
 Result<std::unique_ptr<Model>> open_variant(const std::string& base, const OpenDelta& delta,
                                             Streams& streams) {
-  auto target = open_target(base, Use::Tensors);
-  if (!target) return pass_on(std::move(target));
-  if (target->tensor) {
-    return fail(ErrorCode::InvalidArgument, EINVAL,
-                base + ": is a tensor's file: name the mount or the archive");
-  }
-  if (auto fits = check_delta(delta.keys, delta.model->tensors(), target->model->tensors()); !fits) {
+  auto model = open_whole(base, Use::Tensors);
+  if (!model) return model;
+  if (auto fits = check_delta(delta.keys, delta.model->tensors(), (*model)->tensors()); !fits) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("{}: {}: {}. Of deltas on top of each other, commit the lowest first", base,
                             delta.model->path().string(), fits.error().message));
   }
-  target = open_target(base, Use::Tensors, {.deltas = {delta.model->path()}});
-  if (!target) return pass_on(std::move(target));
+  model = open_whole(base, Use::Tensors, {.deltas = {delta.model->path()}});
+  if (!model) return model;
   const InterruptGuard guard;
-  if (auto fits = check_base_of(*target->model, streams); !fits) return pass_on(std::move(fits));
-  return std::move(target->model);
+  if (auto fits = check_base_of(**model, streams); !fits) return pass_on(std::move(fits));
+  return model;
 }
 
 std::string summary_of(const DeltaMerge& merge) {
@@ -151,14 +147,9 @@ Json names_of(const std::vector<std::uint32_t>& positions, const Model& changed)
 Result<void> patch(const EditTarget& target, const EditOptions& options, const DeltaMerge& merge,
                    const Model& changed, Streams& streams) {
   Change change(streams, *target.model, options.change, merge.size_bytes);
-  std::vector<std::byte> scratch;
   for (const std::uint32_t at : merge.replaced) {
-    const std::uint64_t from = changed.file_range(at).offset;
-    const auto read = [&](ByteRange piece) {
-      return changed.archive_of(at).read({from + piece.offset, piece.size_bytes}, scratch);
-    };
     const auto position = target.model->tensors().find(changed.tensors()[at].name);
-    if (auto staged = change.stage(*position, read); !staged) return staged;
+    if (auto staged = change.stage(*position, changed, at); !staged) return staged;
   }
   return change.commit();
 }

@@ -27,22 +27,18 @@ void add_edit_options(CommandLine& line, EditOptions& options) {
 }
 
 std::optional<EditTarget> open_for_edit(const std::string& named, Streams& streams) {
-  auto target = open_target(named, Use::Change, {.access = Access::ReadWrite});
-  if (!target) {
-    report_failure(streams, target.error().message);
+  auto model = open_whole(named, Use::Change, {.access = Access::ReadWrite});
+  if (!model) {
+    report_failure(streams, model.error().message);
     return std::nullopt;
   }
-  if (target->tensor) {
-    report_failure(streams, named + ": is a tensor's file: name the mount or the archive");
-    return std::nullopt;
-  }
-  report_recovered(streams, *target->model);
-  auto edit = ModelEdit::of(*target->model);
+  report_recovered(streams, **model);
+  auto edit = ModelEdit::of(**model);
   if (!edit) {
     report_failure(streams, edit.error().message);
     return std::nullopt;
   }
-  return EditTarget{std::move(target->model), std::move(*edit)};
+  return EditTarget{std::move(*model), std::move(*edit)};
 }
 
 Result<void> carry_out(EditTarget& target, const EditOptions& options, std::uint64_t new_bytes,

@@ -130,19 +130,14 @@ std::vector<std::filesystem::path> paths_of(const RepackPlan& plan) {
 }
 
 /// Opens the source, with the delta on top if there is one.
-Result<Target> open_source(const RepackRequest& request) {
+Result<std::unique_ptr<Model>> open_source(const RepackRequest& request) {
   ModelOptions options;
   if (!request.delta.empty()) {
     auto delta = locate_target(request.delta, Use::Tensors);
     if (!delta) return pass_on(std::move(delta));
     options.deltas = {std::move(delta->archive)};
   }
-  auto source = open_target(request.source, Use::Tensors, options);
-  if (source && source->tensor) {
-    return fail(ErrorCode::InvalidArgument, EINVAL,
-                request.source + ": is a tensor's file: name the mount or the archive");
-  }
-  return source;
+  return open_whole(request.source, Use::Tensors, options);
 }
 
 /// Reports what is wrong with a model. @return whether tensors or bytes may be missing. Metadata that differs
@@ -266,7 +261,7 @@ int repack(const Arguments& arguments, Streams& streams) {
 
   const auto source = open_source(request);
   if (!source) return report_failure(streams, source.error().message);
-  const Model& model = *source->model;
+  const Model& model = **source;
   if (report_missing(streams, model)) {
     return report_failure(streams, fmt::format("{}: is not whole: nothing was written", request.source));
   }

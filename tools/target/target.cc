@@ -194,6 +194,14 @@ Result<Target> open_target(const fs::path& named, Use use, const ModelOptions& o
   return open_located(*path, named, options);
 }
 
+Result<std::unique_ptr<Model>> open_whole(const fs::path& named, Use use, const ModelOptions& options) {
+  auto target = open_target(named, use, options);
+  if (!target) return pass_on(std::move(target));
+  if (!target->tensor) return std::move(target->model);
+  return fail(ErrorCode::InvalidArgument, EINVAL,
+              named.string() + ": is a tensor's file: name the mount or the archive");
+}
+
 Result<Target> open_located(const TargetPath& path, const fs::path& named, const ModelOptions& options) {
   if (path.view) return Target{.view = path.view};
   if (options.access == Access::ReadWrite && path.is_mounted && is_on_read_only_mount(named)) {

@@ -90,6 +90,9 @@ Result<std::vector<TargetPath>> locate_targets(const std::filesystem::path& name
 /// is a deliberate choice.
 Result<Target> open_target(const std::filesystem::path& named, Use use, const ModelOptions& options = {},
                            const AttributeReader& attributes = read_mount_attribute);
+/// The same, but refuses a tensor's own file (EINVAL).
+Result<std::unique_ptr<Model>> open_whole(const std::filesystem::path& named, Use use,
+                                          const ModelOptions& options = {});
 /// Opens a path that locate_target() or locate_targets() has found for `named`.
 Result<Target> open_located(const TargetPath& path, const std::filesystem::path& named,
                             const ModelOptions& options = {});
