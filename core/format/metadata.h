@@ -9,6 +9,7 @@
 #include <initializer_list>
 #include <iterator>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -38,6 +39,8 @@ class Metadata {
   }
   [[nodiscard]] const_iterator begin() const;
   [[nodiscard]] const_iterator end() const;
+  /// The first value of the key. Looks at each pair.
+  [[nodiscard]] std::optional<std::string_view> find(std::string_view key) const;
 
   /// Throws std::length_error if all text together exceeds 4 GiB. No header can hold that much.
   void emplace_back(std::string_view key, std::string_view value) {
@@ -100,6 +103,12 @@ inline Metadata::const_iterator Metadata::begin() const {
 }
 inline Metadata::const_iterator Metadata::end() const {
   return {this, size()};
+}
+inline std::optional<std::string_view> Metadata::find(std::string_view key) const {
+  for (const auto& [known, value] : *this) {
+    if (known == key) return value;
+  }
+  return std::nullopt;
 }
 
 }  // namespace stfs

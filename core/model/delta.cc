@@ -45,21 +45,30 @@ bool is_digest(std::string_view text) {
   return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-Result<std::vector<std::string>> parse_names(std::string_view json) {
-  if (const auto wrong = find_json_error(json, 2)) {
-    return not_a_delta("{}: byte {}: {}", kRemoved, wrong->position, wrong->why);
+/// Parses the JSON array of a key. `take(cursor)` takes an element.
+template <class Item>
+Result<std::vector<Item>> parse_array(std::string_view key, std::string_view json, unsigned max_depth,
+                                      Result<Item> (*take)(JsonCursor& cursor)) {
+  if (const auto wrong = find_json_error(json, max_depth)) {
+    return not_a_delta("{}: byte {}: {}", key, wrong->position, wrong->why);
   }
   JsonCursor cursor(json);
-  if (cursor.peek() != '[') return not_a_delta("{}: is not a JSON array", kRemoved);
-  std::vector<std::string> names;
+  if (cursor.peek() != '[') return not_a_delta("{}: is not a JSON array", key);
+  std::vector<Item> items;
   auto done = cursor.for_each_element([&]() -> Result<void> {
-    if (cursor.peek() != '"') return not_a_delta("{}: has an element that is not a name", kRemoved);
-    std::string decoded;
-    names.emplace_back(cursor.take_string(decoded));
+    auto item = take(cursor);
+    if (!item) return pass_on(std::move(item));
+    items.push_back(std::move(*item));
     return {};
   });
-  if (!done) return tl::unexpected(std::move(done).error());
-  return names;
+  if (!done) return pass_on(std::move(done));
+  return items;
+}
+
+Result<std::string> take_name(JsonCursor& cursor) {
+  if (cursor.peek() != '"') return not_a_delta("{}: has an element that is not a name", kRemoved);
+  std::string decoded;
+  return std::string(cursor.take_string(decoded));
 }
 
 /// Takes [name, size, mtime].
@@ -92,23 +101,6 @@ Result<BaseFile> take_base_file(JsonCursor& cursor) {
   if (!done) return tl::unexpected(std::move(done).error());
   if (at != 3) return wrong();
   return file;
-}
-
-Result<std::vector<BaseFile>> parse_base_files(std::string_view json) {
-  if (const auto wrong = find_json_error(json, 3)) {
-    return not_a_delta("{}: byte {}: {}", kBaseFiles, wrong->position, wrong->why);
-  }
-  JsonCursor cursor(json);
-  if (cursor.peek() != '[') return not_a_delta("{}: is not a JSON array", kBaseFiles);
-  std::vector<BaseFile> files;
-  auto done = cursor.for_each_element([&]() -> Result<void> {
-    auto file = take_base_file(cursor);
-    if (!file) return tl::unexpected(std::move(file).error());
-    files.push_back(std::move(*file));
-    return {};
-  });
-  if (!done) return tl::unexpected(std::move(done).error());
-  return files;
 }
 
 /// Takes [name, name in the base, dtype, shape].
@@ -144,23 +136,6 @@ Result<Delta::Renamed> take_renamed(JsonCursor& cursor) {
   if (!done) return tl::unexpected(std::move(done).error());
   if (at != 4) return wrong();
   return renamed;
-}
-
-Result<std::vector<Delta::Renamed>> parse_renamed(std::string_view json) {
-  if (const auto wrong = find_json_error(json, 4)) {
-    return not_a_delta("{}: byte {}: {}", kRenamed, wrong->position, wrong->why);
-  }
-  JsonCursor cursor(json);
-  if (cursor.peek() != '[') return not_a_delta("{}: is not a JSON array", kRenamed);
-  std::vector<Delta::Renamed> all;
-  auto done = cursor.for_each_element([&]() -> Result<void> {
-    auto renamed = take_renamed(cursor);
-    if (!renamed) return tl::unexpected(std::move(renamed).error());
-    all.push_back(std::move(*renamed));
-    return {};
-  });
-  if (!done) return tl::unexpected(std::move(done).error());
-  return all;
 }
 
 std::string text_of(const std::vector<std::string>& names) {
@@ -243,15 +218,15 @@ Result<Delta> parse_delta(const Metadata& metadata) {
     if (keys.contains(key) && !is_digest(keys[key]))
       return not_a_delta("{}: {} is no digest", key, in_quotes(keys[key]));
   }
-  auto removed = parse_names(keys[kRemoved]);
+  auto removed = parse_array(kRemoved, keys[kRemoved], 2, take_name);
   if (!removed) return tl::unexpected(std::move(removed).error());
   if (version != kFirstVersion) {
-    auto files = parse_base_files(keys[kBaseFiles]);
+    auto files = parse_array(kBaseFiles, keys[kBaseFiles], 3, take_base_file);
     if (!files) return tl::unexpected(std::move(files).error());
     delta.base_files = std::move(*files);
   }
   if (is_edited) {
-    auto renamed = parse_renamed(keys[kRenamed]);
+    auto renamed = parse_array(kRenamed, keys[kRenamed], 4, take_renamed);
     if (!renamed) return tl::unexpected(std::move(renamed).error());
     delta.renamed = std::move(*renamed);
   }

@@ -7,14 +7,6 @@
 #include <unordered_set>
 
 namespace stfs {
-namespace {
-
-std::optional<std::string> value_of(const Metadata& metadata, std::string_view key) {
-  const auto found = std::ranges::find_if(metadata, [&](const auto& entry) { return entry.first == key; });
-  return found == metadata.end() ? std::nullopt : std::optional<std::string>(found->second);
-}
-
-}  // namespace
 
 Result<DeltaMerge> merge_of(const Delta& delta, const Model& changed, const Model& base) {
   return guard_memory([&]() -> Result<DeltaMerge> {
@@ -38,10 +30,10 @@ Result<DeltaMerge> merge_of(const Delta& delta, const Model& changed, const Mode
       (is_same ? merge.replaced : merge.remade).push_back(at);
     }
     for (const auto& [key, value] : base.metadata()) {
-      if (!value_of(delta.metadata, key)) merge.metadata.emplace_back(key, std::nullopt);
+      if (!delta.metadata.find(key)) merge.metadata.emplace_back(key, std::nullopt);
     }
     for (const auto& [key, value] : delta.metadata) {
-      if (value_of(base.metadata(), key) != value) merge.metadata.emplace_back(key, value);
+      if (base.metadata().find(key) != value) merge.metadata.emplace_back(key, value);
     }
     return merge;
   });

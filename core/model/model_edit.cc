@@ -178,9 +178,7 @@ Result<void> ModelEdit::put(std::string name, Dtype dtype, std::vector<std::uint
 }
 
 void ModelEdit::set_metadata(std::string_view key, const std::optional<std::string>& value) {
-  const auto has_key = [&](const Metadata& metadata) {
-    return std::ranges::any_of(metadata, [&](const auto& entry) { return entry.first == key; });
-  };
+  const auto has_key = [&](const Metadata& metadata) { return metadata.find(key).has_value(); };
   const bool is_anywhere = std::ranges::any_of(metadata_, has_key);
   const std::uint32_t first = model_->delta() ? model_->top() : 0;
   for (std::uint32_t shard = first; shard < metadata_.size(); ++shard) {

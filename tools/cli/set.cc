@@ -50,9 +50,7 @@ Result<std::string> make_changes(const SetRequest& request, const TensorForm& fo
     edit.set_metadata(pair.substr(0, at), pair.substr(at + 1));
   }
   for (const std::string& key : request.unset) {
-    bool is_there = false;
-    for (const auto& [known, value] : model.metadata()) is_there = is_there || known == key;
-    if (!is_there) {
+    if (!model.metadata().find(key)) {
       return fail(ErrorCode::NotFound, ENOENT,
                   fmt::format("{}: has no metadata of the key \"{}\"", request.target, key));
     }

@@ -102,10 +102,7 @@ Result<void> stfs_edit::set_metadata(const std::string& key, const std::optional
   auto changed = structure();
   if (!changed) return pass_on(std::move(changed));
   const auto known = keys.find(key);
-  const bool is_there =
-      known != keys.end()
-          ? known->second
-          : std::ranges::any_of(writer->metadata(), [&](const auto& entry) { return entry.first == key; });
+  const bool is_there = known != keys.end() ? known->second : writer->metadata().find(key).has_value();
   if (!value && !is_there) {
     return fail(ErrorCode::NotFound, ENOENT,
                 fmt::format("{}: no metadata of the key {}", shared->path, tools::printable_name(key)));
