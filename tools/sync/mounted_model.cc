@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
 
@@ -13,8 +12,10 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/unique_fd.h"
 #include "core/format/json_string.h"
 #include "core/storage/attribute_names.h"
+#include "core/storage/system_file.h"
 #include "tools/target/target.h"
 
 namespace stfs::sync {
@@ -56,13 +57,9 @@ Result<void> MountedTensor::read(std::uint64_t offset, std::span<std::byte> to) 
     stream_ = std::make_unique<ChecksumStream>(ChecksumFormat::Xxh3_128);
     read_bytes_ = 0;
   }
-  for (std::size_t done = 0; done < to.size();) {
-    const auto rest = to.subspan(done);
-    const ssize_t count = ::pread(file_.get(), rest.data(), rest.size(), static_cast<off_t>(offset + done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return fail_system(errno, path_.string(), "read");
-    if (count == 0) return fail(ErrorCode::ArchiveChanged, ESTALE, path_.string() + ": has become shorter");
-    done += static_cast<std::size_t>(count);
+  if (auto read = file_->read(to, offset); !read) {
+    if (read.error().code != ErrorCode::ArchiveCut) return read;
+    return fail(ErrorCode::ArchiveChanged, ESTALE, path_.string() + ": has become shorter");
   }
   stream_->update(to);
   read_bytes_ += to.size();
@@ -78,7 +75,7 @@ Result<bool> MountedTensor::is_whole() const {
   if (has_other_ || read_bytes_ != size_bytes_) return false;
   constexpr std::size_t kMostBytes = 256;
   std::array<char, kMostBytes> text{};
-  const ssize_t size = ::fgetxattr(file_.get(), kChecksumAttribute, text.data(), text.size());
+  const ssize_t size = ::fgetxattr(file_->descriptor(), kChecksumAttribute, text.data(), text.size());
   if (size < 0 && errno == EBUSY) return false;  // it changes all the time
   if (size < 0) return fail_system(errno, path_.string(), "read its checksum");
   std::string_view theirs(text.data(), static_cast<std::size_t>(size));
@@ -130,14 +127,15 @@ Result<MountedTensor> MountedModel::open(std::string_view name, std::uint64_t si
                 fmt::format("the mount has no tensor {}: it was edited meanwhile", in_quotes(name)));
   }
   const fs::path& path = found->second.path;
-  UniqueFd file = open_past_cache(path);
-  if (!file) return fail_system(errno, path.string(), "open");
-  struct stat status {};
-  if (::fstat(file.get(), &status) != 0) return fail_system(errno, path.string(), "look at");
-  if (static_cast<std::uint64_t>(status.st_size) != size_bytes) {
+  UniqueFd opened = open_past_cache(path);
+  if (!opened) return fail_system(errno, path.string(), "open");
+  auto file = make_system_file(std::move(opened), path.string());
+  const auto now_bytes = file->size_bytes();
+  if (!now_bytes) return tl::unexpected(now_bytes.error());
+  if (*now_bytes != size_bytes) {
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("{}: has {} bytes, and had {}: it was edited meanwhile", path.string(),
-                            status.st_size, size_bytes));
+                            *now_bytes, size_bytes));
   }
   return MountedTensor(path, std::move(file), size_bytes);
 }

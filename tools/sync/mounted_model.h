@@ -13,7 +13,7 @@
 #include <unordered_map>
 
 #include "core/base/error.h"
-#include "core/base/unique_fd.h"
+#include "core/storage/file.h"
 #include "tools/sync/checksum_format.h"
 
 namespace stfs::sync {
@@ -33,11 +33,11 @@ class MountedTensor {
 
  private:
   friend class MountedModel;
-  MountedTensor(std::filesystem::path path, UniqueFd file, std::uint64_t size_bytes)
+  MountedTensor(std::filesystem::path path, std::unique_ptr<File> file, std::uint64_t size_bytes)
       : path_(std::move(path)), file_(std::move(file)), size_bytes_(size_bytes) {}
 
   std::filesystem::path path_;
-  UniqueFd file_;
+  std::unique_ptr<File> file_;
   std::uint64_t size_bytes_ = 0;
   std::unique_ptr<ChecksumStream> stream_{};  // of the reading that goes on
   std::uint64_t read_bytes_ = 0;              // by it
