@@ -1,4 +1,4 @@
-// Code that the handlers of fuse_ops.cc and fuse_directory_ops.cc share. Only these two files include it.
+// Code that the files of handlers share. Only they include it.
 #pragma once
 
 #include <fuse_lowlevel.h>
@@ -6,8 +6,10 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 #include <functional>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -61,6 +63,28 @@ inline Mount& mount_of(fuse_req_t req) {
 }
 inline Forest& forest_of(fuse_req_t req) {
   return mount_of(req).forest;
+}
+
+/// What open has set. Null for a reader, and without a descriptor.
+inline OpenFile* open_file(const fuse_file_info* fi) {
+  return fi == nullptr ? nullptr : reinterpret_cast<OpenFile*>(fi->fh);
+}
+
+/// Whether a request would give a file another owner.
+inline bool changes_owner(const Stat& now, const Stat& wanted, int to_set) {
+  return ((to_set & FUSE_SET_ATTR_UID) != 0 && wanted.st_uid != now.st_uid) ||
+         ((to_set & FUSE_SET_ATTR_GID) != 0 && wanted.st_gid != now.st_gid);
+}
+
+/// The mtime that a request sets, if it sets one.
+inline std::optional<struct timespec> mtime_of(const Stat& wanted, int to_set) {
+  struct timespec mtime = wanted.st_mtim;
+  if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) {
+    clock_gettime(CLOCK_REALTIME, &mtime);
+  } else if ((to_set & FUSE_SET_ATTR_MTIME) == 0) {
+    return std::nullopt;
+  }
+  return mtime;
 }
 
 inline void reply_error(fuse_req_t req, Ino ino, const Error& error) {

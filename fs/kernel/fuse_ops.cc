@@ -24,10 +24,6 @@ tl::unexpected<Error> is_a_directory() {
   return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
 }
 
-OpenFile* open_file(const fuse_file_info* fi) {
-  return fi == nullptr ? nullptr : reinterpret_cast<OpenFile*>(fi->fh);  // set by open
-}
-
 /// Replies to a close or a sync of a descriptor. If the commit of a content in the page cache is refused, the
 /// page cache drops the bytes before the reply, so that no reader takes them for the tensor afterwards.
 void reply_done(fuse_req_t req, Ino ino, const OpenFile& file, const Result<Stale>& result) {
@@ -114,11 +110,9 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
     if (const auto settable = model ? model->check_settable(ino) : Result<void>(); !settable)
       return reply_error(req, ino, settable.error());
     constexpr mode_t kPermissions = 07777;
-    const bool changes_owner = ((to_set & FUSE_SET_ATTR_UID) != 0 && wanted.st_uid != now->st_uid) ||
-                               ((to_set & FUSE_SET_ATTR_GID) != 0 && wanted.st_gid != now->st_gid);
     const bool changes_mode =
         (to_set & FUSE_SET_ATTR_MODE) != 0 && ((wanted.st_mode ^ now->st_mode) & kPermissions) != 0;
-    if (changes_owner || changes_mode) {
+    if (changes_mode || changes_owner(*now, wanted, to_set)) {
       fuse_reply_err(req, EPERM);
       return;
     }
@@ -133,10 +127,7 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
         return reply_error(req, ino, resized.error());
       }
     }
-    struct timespec mtime = wanted.st_mtim;
-    if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) clock_gettime(CLOCK_REALTIME, &mtime);
-    if (model && (to_set & (FUSE_SET_ATTR_MTIME | FUSE_SET_ATTR_MTIME_NOW)) != 0)
-      model->set_mtime(ino, mtime);
+    if (const auto mtime = mtime_of(wanted, to_set); model && mtime) model->set_mtime(ino, *mtime);
     on_getattr(req, ino, nullptr);
   });
 }
@@ -309,6 +300,17 @@ void on_release(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   });
 }
 
+/// Replies with the text of attributes, or with its size to a caller that has no room yet.
+void reply_attributes(fuse_req_t req, std::string_view text, size_t room) {
+  if (room == 0) {
+    fuse_reply_xattr(req, text.size());
+  } else if (text.size() > room) {
+    fuse_reply_err(req, ERANGE);
+  } else {
+    fuse_reply_buf(req, text.data(), text.size());
+  }
+}
+
 constexpr std::string_view kChecksumAttribute = "user.safetensors.checksum";
 
 void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) {
@@ -316,13 +318,7 @@ void on_getxattr(fuse_req_t req, fuse_ino_t ino, const char* name, size_t size) 
     const auto value = model ? model->extended_attribute(ino, wanted)
                              : fail(ErrorCode::NotFound, ENODATA, "no such attribute");
     if (!value) return reply_error(req, ino, value.error());
-    if (size == 0) {
-      fuse_reply_xattr(req, value->size());
-    } else if (value->size() > size) {
-      fuse_reply_err(req, ERANGE);
-    } else {
-      fuse_reply_buf(req, value->data(), value->size());
-    }
+    reply_attributes(req, *value, size);
   };
   if (name == kChecksumAttribute) {
     // The checksum needs all bytes of the tensor.
@@ -339,13 +335,7 @@ void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
     if (!names) return reply_error(req, ino, names.error());
     std::string list;
     for (const std::string& name : *names) list.append(name.c_str(), name.size() + 1);
-    if (size == 0) {
-      fuse_reply_xattr(req, list.size());
-    } else if (list.size() > size) {
-      fuse_reply_err(req, ERANGE);
-    } else {
-      fuse_reply_buf(req, list.data(), list.size());
-    }
+    reply_attributes(req, list, size);
   });
 }
 

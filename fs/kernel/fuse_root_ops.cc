@@ -1,8 +1,6 @@
 // Implements the requests on the root of a directory of models, and on the files that programs make there.
 // The semantics are in Forest. Each of them may wait for the disk of the source directory.
 #include <cerrno>
-#include <ctime>
-#include <optional>
 #include <utility>
 
 #include "fs/kernel/fuse_handlers.h"
@@ -16,31 +14,15 @@ Maker maker_of(fuse_req_t req) {
   return {.uid = caller.uid, .gid = caller.gid};
 }
 
-OpenFile* made_file(const fuse_file_info& fi) {
-  return reinterpret_cast<OpenFile*>(fi.fh);
-}
-
 /// The bytes of a made file come as the program writes them, and no page keeps them.
 void set_flags_of_made(fuse_file_info& fi, OpenFile* file) {
   fi.fh = reinterpret_cast<std::uint64_t>(file);
   fi.direct_io = 1;
 }
 
-std::optional<struct timespec> mtime_of(const Stat& wanted, int to_set) {
-  struct timespec mtime = wanted.st_mtim;
-  if ((to_set & FUSE_SET_ATTR_MTIME_NOW) != 0) {
-    clock_gettime(CLOCK_REALTIME, &mtime);
-  } else if ((to_set & FUSE_SET_ATTR_MTIME) == 0) {
-    return std::nullopt;
-  }
-  return mtime;
-}
-
 /// A link has no attributes of its own. `cp -a` sets those that it has copied.
 void set_attributes_of_link(fuse_req_t req, const Stat& now, const Stat& wanted, int to_set) {
-  const bool changes_owner = ((to_set & FUSE_SET_ATTR_UID) != 0 && wanted.st_uid != now.st_uid) ||
-                             ((to_set & FUSE_SET_ATTR_GID) != 0 && wanted.st_gid != now.st_gid);
-  if (changes_owner || (to_set & FUSE_SET_ATTR_SIZE) != 0) {
+  if (changes_owner(now, wanted, to_set) || (to_set & FUSE_SET_ATTR_SIZE) != 0) {
     fuse_reply_err(req, EPERM);
   } else {
     fuse_reply_attr(req, &now, 0);
@@ -86,7 +68,7 @@ void remove_in_root(fuse_req_t req, std::string name) {
 
 void set_attributes_of_made(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set,
                             fuse_file_info* fi) {
-  OpenFile* const file = fi == nullptr ? nullptr : made_file(*fi);
+  OpenFile* const file = open_file(fi);
   const Owner owner = fi == nullptr ? Owner{0} : fi->lock_owner;
   guarded_slowly(req, ino, Request::Setattr, [=](const Forest::Pin&) {
     Forest& forest = forest_of(req);
@@ -162,7 +144,7 @@ void write_made(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes
 
 void flush_made(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi) {
   guarded_slowly(req, ino, Request::Flush,
-                 [=, file = made_file(fi), owner = fi.lock_owner](const Forest::Pin&) {
+                 [=, file = open_file(&fi), owner = fi.lock_owner](const Forest::Pin&) {
                    const auto closed = forest_of(req).flush_made(*file, owner, fuse_req_ctx(req)->pid);
                    if (!closed) return reply_error(req, ino, closed.error());
                    if (closed->entries.empty()) return fuse_reply_err(req, 0), void();
@@ -183,7 +165,7 @@ void sync_made(fuse_req_t req, fuse_ino_t ino) {
 }
 
 void release_made(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi) {
-  guarded_slowly(req, ino, Request::Release, [=, file = made_file(fi)](const Forest::Pin&) {
+  guarded_slowly(req, ino, Request::Release, [=, file = open_file(&fi)](const Forest::Pin&) {
     Mount& mount = mount_of(req);
     if (file != nullptr) forget_outdated(mount, forest_of(req).release_made(file));
     fuse_reply_err(req, 0);
