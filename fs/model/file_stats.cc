@@ -27,6 +27,20 @@ Result<struct stat> FileStats::of(const Node& node) const {
   return node.is_directory() ? of_directory(node) : of_tensor(node);
 }
 
+struct stat FileStats::filled(Ino ino, mode_t type, const Permissions& shown,
+                              std::uint64_t size_bytes) const {
+  struct stat st {};
+  st.st_ino = parts_.space.in_mount(ino);
+  st.st_blksize = kPreferredReadBytes;
+  st.st_mode = type | (shown.mode & ~parts_.options.umask);
+  st.st_uid = shown.uid;
+  st.st_gid = shown.gid;
+  st.st_nlink = 1;
+  st.st_size = static_cast<off_t>(size_bytes);
+  st.st_blocks = static_cast<blkcnt_t>((size_bytes + kStatBlockBytes - 1) / kStatBlockBytes);
+  return st;
+}
+
 struct stat FileStats::of_directory(const Node& node) const {
   constexpr mode_t kWrite = 0222;
   // r is 4, x is 1: the right to read a tensor gives its directory's x.
@@ -37,12 +51,7 @@ struct stat FileStats::of_directory(const Node& node) const {
     shown.mode &= parts_.options.allows_edits ? parts_.permissions.of_all().mode | ~kWrite : ~kWrite;
   shown.mode |= (shown.mode & 0444) >> kReadToSearch;
   if (parts_.options.is_shared && node.is_staged()) shown = parts_.transactions.restricted(node.ino, shown);
-  struct stat st {};
-  st.st_ino = parts_.space.in_mount(node.ino);
-  st.st_blksize = kPreferredReadBytes;
-  st.st_mode = S_IFDIR | (shown.mode & ~parts_.options.umask);
-  st.st_uid = shown.uid;
-  st.st_gid = shown.gid;
+  struct stat st = filled(node.ino, S_IFDIR, shown, 0);
   st.st_nlink = 2 + (node.is_staged() ? 0 : parts_.tree.table().subdirectories(node.ino));
   st.st_mtim = st.st_ctim = st.st_atim = timespec_of(parts_.model->front_version().status.identity.mtime_ns);
   return st;
@@ -54,15 +63,8 @@ struct stat FileStats::of_tensor(const Node& node) const {
   const std::uint64_t size_bytes =
       content ? content->shown_size_bytes() : parts_.model->tensor(node.tensor).data.size_bytes;
   const Permissions shown = parts_.permissions.of_shard(parts_.model->place(node.tensor).shard);
-  struct stat st {};
-  st.st_ino = parts_.space.in_mount(node.ino);
-  st.st_blksize = kPreferredReadBytes;
-  st.st_mode = S_IFREG | (shown.mode & ~parts_.options.umask);
-  st.st_uid = shown.uid;
-  st.st_gid = shown.gid;
-  st.st_nlink = parts_.model->ids().position(node.tensor) ? 1 : 0;
-  st.st_size = static_cast<off_t>(size_bytes);
-  st.st_blocks = static_cast<blkcnt_t>((size_bytes + kStatBlockBytes - 1) / kStatBlockBytes);
+  struct stat st = filled(node.ino, S_IFREG, shown, size_bytes);
+  if (!parts_.model->ids().position(node.tensor)) st.st_nlink = 0;
   st.st_mtim = st.st_ctim = st.st_atim = parts_.states.of(node.tensor).mtime;
   return st;
 }
@@ -82,19 +84,13 @@ Result<struct stat> FileStats::of_view(const Node& node) const {
   if (!size_bytes) return tl::unexpected(size_bytes.error());
   constexpr mode_t kRead = 0444;
   constexpr mode_t kReadWrite = 0666;
-  struct stat st {};
-  st.st_ino = parts_.space.in_mount(ino);
   const auto tensor = parts_.views.tensor(ino);
-  const Permissions shown =
+  Permissions shown =
       tensor ? parts_.permissions.of_shard(parts_.model->place(*tensor).shard) : parts_.permissions.of_all();
   const bool is_writable = (Views::is_npy(ino) || Views::is_archive(ino)) && parts_.options.allows_edits;
-  st.st_mode = S_IFREG | (shown.mode & (is_writable ? kReadWrite : kRead) & ~parts_.options.umask);
-  st.st_nlink = ino == parts_.views.present(Views::kArchive) ? 2 : 1;  // it has a name in pretrained/, too
-  st.st_uid = shown.uid;
-  st.st_gid = shown.gid;
-  st.st_blksize = kPreferredReadBytes;
-  st.st_size = static_cast<off_t>(*size_bytes);
-  st.st_blocks = static_cast<blkcnt_t>((*size_bytes + kStatBlockBytes - 1) / kStatBlockBytes);
+  shown.mode &= is_writable ? kReadWrite : kRead;
+  struct stat st = filled(ino, S_IFREG, shown, *size_bytes);
+  if (ino == parts_.views.present(Views::kArchive)) st.st_nlink = 2;  // it has a name in pretrained/, too
   std::int64_t model_mtime_ns = parts_.model->front().identity().mtime_ns;
   if (parts_.model->delta()) {
     model_mtime_ns = std::max(model_mtime_ns, parts_.model->shards().back().archive->identity().mtime_ns);
@@ -124,16 +120,7 @@ struct stat FileStats::of_pretrained(const Node& node) const {
 
 struct stat FileStats::of_draft(const Node& node, const PendingContent& content) const {
   const auto shard = static_cast<std::uint32_t>(parts_.model->shards().size() - 1);
-  const Permissions shown = parts_.permissions.of_shard(shard);
-  struct stat st {};
-  st.st_ino = parts_.space.in_mount(node.ino);
-  st.st_blksize = kPreferredReadBytes;
-  st.st_mode = S_IFREG | (shown.mode & ~parts_.options.umask);
-  st.st_uid = shown.uid;
-  st.st_gid = shown.gid;
-  st.st_nlink = 1;
-  st.st_size = static_cast<off_t>(content.shown_size_bytes());
-  st.st_blocks = static_cast<blkcnt_t>((content.shown_size_bytes() + kStatBlockBytes - 1) / kStatBlockBytes);
+  struct stat st = filled(node.ino, S_IFREG, parts_.permissions.of_shard(shard), content.shown_size_bytes());
   const NewTensor* const made = content.made()->tensor();
   if (made != nullptr) {
     st.st_mtim = timespec_of(made->mtime_ns());

@@ -31,6 +31,10 @@ class FileStats {
   [[nodiscard]] Result<StagedNpy> staged_npy(const Node& node) const;
 
  private:
+  /// What most files and directories have, with one link.
+  /// @param type  of the file: S_IFREG or S_IFDIR.
+  [[nodiscard]] struct stat filled(Ino ino, mode_t type, const Permissions& shown,
+                                   std::uint64_t size_bytes) const;
   [[nodiscard]] struct stat of_directory(const Node& node) const;
   [[nodiscard]] struct stat of_tensor(const Node& node) const;
   [[nodiscard]] Result<struct stat> of_view(const Node& node) const;
