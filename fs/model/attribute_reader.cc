@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -186,21 +185,18 @@ Result<std::string> AttributeReader::of_root(std::string_view key) const {
   if (key == "first_generation") return fmt::format("{}", parts_.states.first_generation());
   if (!key.starts_with(kMetadataPrefix)) return no_attribute();
   if (auto readable = check_metadata_readable(); !readable) return pass_on(std::move(readable));
-  key.remove_prefix(kMetadataPrefix.size());
-  const Metadata& metadata = parts_.model->metadata();
-  const auto found = std::ranges::find(metadata, key, &Metadata::value_type::first);
-  if (found == metadata.end()) return no_attribute();
-  return std::string(found->second);
+  const auto value = parts_.model->metadata().find(key.substr(kMetadataPrefix.size()));
+  return value ? Result<std::string>(*value) : no_attribute();
 }
 
 Result<std::string> AttributeReader::of_draft(const PendingContent& content, std::string_view key) {
   NewTensor* const made = content.made()->tensor();
-  if (made == nullptr) return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+  if (made == nullptr) return no_attribute();
   if (key == "name") return made->name();
   const auto form = made->form();
   if (form && key == "dtype") return std::string(name_of(form->dtype));
   if (form && key == "shape") return shape_text(form->shape);
-  return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+  return no_attribute();
 }
 
 }  // namespace stfs

@@ -65,7 +65,7 @@ Result<OpenFile*> DraftFiles::open(Drafts::Draft draft, TensorId tensor, std::st
 }
 
 Result<std::string_view> DraftFiles::npy_stem(std::string_view name) {
-  if (name.ends_with(kNpySuffix)) return name.substr(0, name.size() - kNpySuffix.size());
+  if (const auto stem = without_npy_suffix(name)) return *stem;
   return fail(ErrorCode::InvalidArgument, EINVAL, "a file in npy/ has a name that ends with .npy");
 }
 

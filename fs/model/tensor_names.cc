@@ -5,7 +5,6 @@
 #include <linux/fs.h>
 #include <sys/xattr.h>
 
-#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -95,8 +94,7 @@ Result<Outdated> TensorNames::rename(Ino parent, std::string_view name, Ino new_
 Result<Outdated> TensorNames::set_metadata(std::string_view key, const std::optional<std::string>& value,
                                            int flags) {
   const auto pin = parts_.epochs.pin();
-  const Metadata& metadata = parts_.model->metadata();
-  const bool is_there = std::ranges::find(metadata, key, &Metadata::value_type::first) != metadata.end();
+  const bool is_there = parts_.model->metadata().find(key).has_value();
   if (!is_there && (!value || (flags & XATTR_REPLACE) != 0))
     return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
   if (is_there && value && (flags & XATTR_CREATE) != 0) return refuse(EEXIST, "the attribute is there");

@@ -40,8 +40,7 @@ std::optional<std::string_view> flat_name_in(Ino directory, std::string_view nam
     const auto parts = split_slice_name(name);
     return parts ? std::optional(parts->tensor) : std::nullopt;
   }
-  if (!name.ends_with(kNpySuffix)) return std::nullopt;
-  return name.substr(0, name.size() - kNpySuffix.size());
+  return without_npy_suffix(name);
 }
 
 }  // namespace

@@ -30,8 +30,7 @@ const ViewNames::Long& ViewNames::long_names() const {
       std::string name = cut_name(flat_name, seed);
       // Another tensor may happen to have this name.
       const auto is_taken = [&] {
-        const std::string_view stem(name.data(), name.size() - kNpySuffix.size());
-        return long_.tensors.contains(name) || tensor_of_flat(stem).has_value();
+        return long_.tensors.contains(name) || tensor_of_flat(*without_npy_suffix(name)).has_value();
       };
       while (is_taken()) name = cut_name(flat_name, seed += '~');
       long_.names[tensor] = name;
@@ -48,10 +47,10 @@ std::optional<TensorId> ViewNames::tensor_of_flat(std::string_view file_name) co
 }
 
 std::optional<TensorId> ViewNames::tensor_of_npy(std::string_view file_name) const {
-  if (!file_name.ends_with(kNpySuffix)) return std::nullopt;
-  const std::string_view stem = file_name.substr(0, file_name.size() - kNpySuffix.size());
-  if (fits(stem)) {
-    if (const auto tensor = tensor_of_flat(stem)) return tensor;
+  const auto stem = without_npy_suffix(file_name);
+  if (!stem) return std::nullopt;
+  if (fits(*stem)) {
+    if (const auto tensor = tensor_of_flat(*stem)) return tensor;
   }
   // A cut name has the greatest length, less up to 3 bytes if the cut fell inside a UTF-8 character.
   constexpr std::size_t kLongestRest = 3;

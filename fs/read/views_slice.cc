@@ -2,18 +2,19 @@
 #include "fs/read/views_slice.h"
 
 #include "core/tensor/npy_writer.h"
+#include "fs/tree/names.h"
 
 namespace stfs {
 
 std::optional<SliceName> split_slice_name(std::string_view file_name) {
-  constexpr std::string_view kNpy = ".npy";
   SliceName name;
   const std::size_t bracket = file_name.rfind('[');
   if (bracket == std::string_view::npos) return std::nullopt;
   name.tensor = file_name.substr(0, bracket);
   name.text = file_name.substr(bracket + 1);
-  name.is_npy = name.text.ends_with(kNpy);
-  if (name.is_npy) name.text.remove_suffix(kNpy.size());
+  const auto stem = without_npy_suffix(name.text);
+  name.is_npy = stem.has_value();
+  name.text = stem.value_or(name.text);
   name.is_closed = name.text.ends_with(']');
   if (name.is_closed) name.text.remove_suffix(1);
   return name;

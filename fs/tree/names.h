@@ -18,6 +18,11 @@ namespace stfs {
 inline constexpr std::string_view kViewsDirectory = ".safetensors";
 /// Ends the names of NumPy files.
 inline constexpr std::string_view kNpySuffix = ".npy";
+/// What is before `.npy` in a name. Nothing if the name does not end so.
+inline std::optional<std::string_view> without_npy_suffix(std::string_view name) {
+  if (!name.ends_with(kNpySuffix)) return std::nullopt;
+  return name.substr(0, name.size() - kNpySuffix.size());
+}
 /// NAME_MAX of Linux, and the limit of FUSE.
 inline constexpr std::size_t kMaxFileNameBytes = 255;
 

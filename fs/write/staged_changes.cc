@@ -10,8 +10,8 @@ namespace stfs {
 namespace {
 
 std::optional<std::string> value_of(const Metadata& metadata, std::string_view key) {
-  const auto found = std::ranges::find(metadata, key, &Metadata::value_type::first);
-  return found == metadata.end() ? std::nullopt : std::optional<std::string>((*found).second);
+  const auto value = metadata.find(key);
+  return value ? std::optional<std::string>(*value) : std::nullopt;
 }
 
 NewTensor::Form form_of(const Tensor& tensor) {

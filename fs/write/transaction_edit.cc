@@ -58,8 +58,7 @@ Result<void> TransactionEdit::check() const {
   }
   const Metadata& metadata = model.metadata();
   for (const auto& [key, value] : staged_.metadata()) {
-    const auto now = std::ranges::find(metadata, std::string_view(key), &Metadata::value_type::first);
-    const bool is_same = now == metadata.end() ? !value.base : value.base == (*now).second;
+    const bool is_same = metadata.find(key) == value.base;
     if (is_same) continue;
     return fail(
         ErrorCode::ArchiveChanged, ESTALE,

@@ -39,8 +39,9 @@ Result<void> TransactionDirectory::check_room(TensorId tensor) const {
 }
 
 std::optional<TensorId> TransactionDirectory::find_npy(const Begun& begun, std::string_view name) const {
-  if (!name.ends_with(kNpySuffix)) return std::nullopt;
-  if (const auto tensor = begun.staged.find(name.substr(0, name.size() - kNpySuffix.size()))) return tensor;
+  const auto stem = without_npy_suffix(name);
+  if (!stem) return std::nullopt;
+  if (const auto tensor = begun.staged.find(*stem)) return tensor;
   // A tensor of the model may have a name that `.npy` makes too long.
   const TensorTree::Version& shown = tree_.version();
   const auto tensor = ViewNames(shown).tensor_of_npy(name);
