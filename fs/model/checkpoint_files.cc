@@ -4,7 +4,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -101,9 +100,7 @@ Result<std::vector<Stale>> CheckpointFiles::commit(PendingContent& content) {
   }
   log::info("{}: checkpoint saved: {} of {} tensors differed", parts_.model->path().string(), changed.size(),
             tensors.size());
-  saved.note_committed();
-  content.writers.clear();
-  content.was_refused = false;
+  content.note_committed();
   return found;
 }
 
@@ -127,14 +124,11 @@ Result<void> CheckpointFiles::patch(const Checkpoint& saved, const std::vector<s
   Committers::Shards shards;
   for (const std::uint32_t at : changed) shards.insert(parts_.model->place(*saved.saved(at).same).shard);
   ShardTurns::Foreign foreign;
-  const auto lock_of = [this](TensorPlace place) -> ReaderWriterLock& {
-    return parts_.reader.lock_of(place);
-  };
   auto done =
       turns_.commit(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
         if (auto same = check_unchanged(saved); !same) return same;
         const auto checked = with_check(options_of, [&] { return check_unchanged(saved); });
-        auto committed = saved.group()->commit(checked, lock_of);
+        auto committed = saved.group()->commit(checked, parts_.lock_of());
         if (!committed) return committed;
         for (const std::uint32_t at : changed) {
           const TensorId tensor = *saved.saved(at).same;
@@ -143,9 +137,7 @@ Result<void> CheckpointFiles::patch(const Checkpoint& saved, const std::vector<s
         }
         return committed;
       });
-  for (const auto& [shard, others] : foreign) {
-    if (others.what != Stale::What::Nothing) parts_.forget(others);
-  }
+  for (const auto& [shard, others] : foreign) parts_.forget(others);
   // After a failure behind the commit point, reads show the new bytes, out of the journal.
   for (const std::uint32_t at : changed)
     found.push_back(parts_.stale(InodeTable::ino_of_tensor(*saved.saved(at).same), Stale::What::Content));
@@ -183,9 +175,7 @@ Result<void> CheckpointFiles::edit(const Checkpoint& saved, const std::vector<st
     }
     const Metadata before = parts_.model->metadata();
     for (const auto& [key, value] : before) {
-      if (std::ranges::find(saved.header().metadata, key, &Metadata::value_type::first) ==
-          saved.header().metadata.end())
-        edit.set_metadata(key, std::nullopt);
+      if (!saved.header().metadata.find(key)) edit.set_metadata(key, std::nullopt);
     }
     for (const auto& [key, value] : saved.header().metadata) edit.set_metadata(key, std::string(value));
     return {};

@@ -14,7 +14,6 @@ Result<Stale> ContentCommits::commit(const OpenFile& file) {
   if (content.is_copy()) return commit_copy(file);
   const std::uint32_t shard = parts_.model->place(content.tensor()).shard;
   ShardTurns::Foreign foreign;
-  const auto lock = [this](TensorPlace place) -> ReaderWriterLock& { return parts_.reader.lock_of(place); };
   const auto in_turn = [&](const Committers::Shards& shards, const auto& attempt) {
     return turns_.commit(shards, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
       auto done = attempt(options_of);
@@ -22,7 +21,7 @@ Result<Stale> ContentCommits::commit(const OpenFile& file) {
       return done;
     });
   };
-  auto committed = content.commit(lock, in_turn);
+  auto committed = content.commit(parts_.lock_of(), in_turn);
   // After a failure behind the commit point, reads show the new bytes, out of the journal.
   if (!committed)
     parts_.forget(parts_.stale(InodeTable::ino_of_tensor(content.tensor()), Stale::What::Content));

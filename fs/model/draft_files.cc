@@ -112,9 +112,7 @@ Result<Stale> DraftFiles::commit(const OpenFile& file) {
       auto committed =
           contents_.commit_in_place(*known, [&](Staging& stage) { return made.copy_to(stage, *form); });
       if (!committed) return committed;
-      made.note_committed();
-      content.writers.clear();
-      content.was_refused = false;
+      content.note_committed();
       return committed;
     }
   }
@@ -140,9 +138,7 @@ Result<Outdated> DraftFiles::put_made(PendingContent& content, const std::string
   auto outdated = structure_.edit(change);
   if (!outdated) return outdated;
   if (!replaced && !made.is_npy() && !made.has_form()) parts_.drafts.note_plain(content.tensor());
-  made.note_committed();
-  content.writers.clear();
-  content.was_refused = false;
+  content.note_committed();
   return outdated;
 }
 

@@ -128,7 +128,7 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
       found.push_back(parts_.stale(InodeTable::ino_of_tensor(content->tensor()), Stale::What::Content));
   };
   const TransactionDirectory::Calls calls{
-      .lock_of = [this](TensorPlace place) -> ReaderWriterLock& { return parts_.reader.lock_of(place); },
+      .lock_of = parts_.lock_of(),
       .in_turn = [&](const auto& shards,
                      const auto& attempt) { return turns_.commit(shards, foreign, attempt); },
       .note_committed =
@@ -144,9 +144,7 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
           },
       .edit = [&](const TransactionEdit& staged) { return staged_.commit(staged, edited); }};
   const auto renamed = parts_.transactions.rename(from.ino, name, to.ino, new_name, calls);
-  for (const auto& [shard, change] : foreign) {
-    if (change.what != Stale::What::Nothing) found.push_back(change);
-  }
+  for (const auto& [shard, change] : foreign) found.push_back(change);
   if (!renamed) {
     for (const Stale& one : found) parts_.forget(one);
     log::error("{}: transaction {}: {}: {}", parts_.model->path().string(), name,

@@ -105,6 +105,10 @@ struct ModelParts {
   /// "ARCHIVE: tensor "NAME"", for messages.
   [[nodiscard]] std::string label_of(const PendingContent& content) const;
 
+  /// What keeps readers out of a tensor while it changes.
+  [[nodiscard]] TransactionGroup::LockOf lock_of() {
+    return [this](TensorPlace place) -> ReaderWriterLock& { return reader.lock_of(place); };
+  }
   /// New tensors go to it.
   [[nodiscard]] Archive& archive_for_new() const;
   [[nodiscard]] TensorId give_id();

@@ -131,7 +131,8 @@ Result<void> ShardTurns::commit(
       // Changes by others must be reported separately, not as part of our own change.
       options.on_foreign_change = [this, shard, &foreign]() -> Result<void> {
         // The commit has done the check. A second check could fail, and then the change would be lost.
-        foreign[shard] = note_touched(shard);
+        const Stale found = note_touched(shard);
+        if (found.what != Stale::What::Nothing) foreign[shard] = found;
         return {};
       };
       return options;

@@ -41,7 +41,7 @@ class ShardTurns {
   /// or the file's time tells it.
   [[nodiscard]] bool is_unsettled(std::uint32_t shard) const;
 
-  /// Changes that others have made to shards, found by a commit.
+  /// Changes that others have made to shards with tensors, found by a commit.
   using Foreign = std::map<std::uint32_t, Stale>;
   /// Committers::in_turn(). Changes by others go to `foreign`. ESTALE if no offset in a shard can be trusted
   /// any more.

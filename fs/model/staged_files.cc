@@ -211,9 +211,7 @@ Result<Stale> StagedFiles::stage_npy(const OpenFile& file) {
                                                        .data = std::move(*data),
                                                        .failure = {}});
   if (!staged) return pass_on(std::move(staged));
-  made.note_committed();
-  content.writers.clear();
-  content.was_refused = false;
+  content.note_committed();
   return parts_.stale(parts_.transactions.bytes_file(file.ino), Stale::What::Content);
 }
 

@@ -61,9 +61,7 @@ Result<Outdated> StructureEdits::edit(const StructureChange& change) {
         }
         return try_edit(change, checked, outdated, needs_room);
       });
-  for (const auto& [shard, others] : foreign) {
-    if (others.what != Stale::What::Nothing) outdated.stale.push_back(others);
-  }
+  for (const auto& [shard, others] : foreign) outdated.stale.push_back(others);
   if (!done) {
     for (const Stale& one : outdated.stale) parts_.forget(one);
     return tl::unexpected(std::move(done).error());
@@ -155,10 +153,7 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
                             in_quotes(parts_.model->tensor(tensor).name)));
   }
   if (auto prepared = parts_.views.prepare_next(); !prepared) return prepared;
-  const auto lock_of = [this](TensorPlace place) -> ReaderWriterLock& {
-    return parts_.reader.lock_of(place);
-  };
-  if (auto committed = edit.commit(options_of, lock_of); !committed) return committed;
+  if (auto committed = edit.commit(options_of, parts_.lock_of()); !committed) return committed;
   // From here on the edit is done, whatever happens.
   const bool is_adopted = std::ranges::all_of(edit.changed(), [&](const ModelEdit::Changed& changed) {
     return parts_.model->archive(changed.shard).version() != parts_.model->shards()[changed.shard].version;
@@ -269,9 +264,7 @@ void StructureEdits::reclaim(bool is_end) {
                          : tl::unexpected(options.error());
           return {};
         }));
-    for (const auto& [changed, others] : foreign) {
-      if (others.what != Stale::What::Nothing) parts_.forget(others);
-    }
+    for (const auto& [changed, others] : foreign) parts_.forget(others);
     if (!done) continue;
     freed.insert(shard);
     left_shards_.erase(shard);

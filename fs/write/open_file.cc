@@ -116,6 +116,12 @@ void PendingContent::retry() {
   has_failed = false;
 }
 
+void PendingContent::note_committed() {
+  made()->note_committed();
+  writers.clear();
+  was_refused = false;
+}
+
 void PendingContent::note_write(Caller caller) {
   writers.note(caller);
   was_refused = false;

@@ -146,6 +146,8 @@ class PendingContent {
 
   /// Call before new bytes are staged.
   void note_write(Caller caller);
+  /// Call when what is being made was committed, or staged in a transaction.
+  void note_committed();
   /// Accepts the pending bytes as they are: their writers no longer answer for them.
   void accept() { writers.clear(); }
 

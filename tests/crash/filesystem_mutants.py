@@ -344,8 +344,8 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what a commit has seen of others is looked at once more",
-        "        foreign[shard] = note_touched(shard);\n",
-        "        if (auto now = note_foreign_change(shard).stale; now.what != Stale::What::Nothing) foreign[shard] = now;\n",
+        "        const Stale found = note_touched(shard);\n",
+        "        const Stale found = note_foreign_change(shard).stale;\n",
         tests="[fault]",
     ),
     Mutant(
