@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <optional>
 #include <span>
-#include <string_view>
 #include <utility>
 
 #include "core/base/utf8.h"
