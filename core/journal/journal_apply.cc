@@ -13,9 +13,6 @@
 namespace stfs {
 namespace {
 
-// Large enough to make a system call's cost negligible, small enough to stay in the L2 cache.
-constexpr std::uint64_t kAppliedPieceBytes = 1 << 20;
-
 Result<void> copy_range(File& archive, const File& journal, ByteRange to, std::uint64_t from,
                         Writeback& writeback, const OnBytes& on_bytes) {
   while (!to.empty()) {
@@ -135,17 +132,6 @@ Result<void> apply_edit(File& archive, const File& journal, std::span<const Jour
 }
 
 }  // namespace
-
-Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on_piece) {
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kAppliedPieceBytes, range.size_bytes)));
-  while (!range.empty()) {
-    const auto piece = std::span(buffer).first(std::min<std::size_t>(buffer.size(), range.size_bytes));
-    if (auto read = file.read(piece, range.offset); !read) return read;
-    if (auto done = on_piece(piece, range.offset); !done) return done;
-    range = {range.offset + piece.size(), range.size_bytes - piece.size()};
-  }
-  return {};
-}
 
 Result<void> hash_blocks(const File& file, ByteRange range, std::span<std::uint64_t> hashes,
                          const OnBytes& on_bytes) {

@@ -29,10 +29,6 @@ using OnBytes = std::function<void(std::uint64_t)>;
 Result<void> apply_ranges(File& archive, const File& journal, std::span<const JournalRange> ranges,
                           const OnBytes& on_bytes = {}, const std::optional<ArchiveShape>& after = {});
 
-/// Reads a range in pieces that stay in the processor's cache, and calls on_piece for each.
-using OnPiece = std::function<Result<void>(std::span<const std::byte> piece, std::uint64_t offset)>;
-Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on_piece);
-
 /// Returns the hash of each block of a range that starts at a multiple of 4096.
 Result<std::vector<std::uint64_t>> hash_blocks(const File& file, ByteRange range);
 /// The same, but writes the hashes to the beginning of `hashes`.

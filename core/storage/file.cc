@@ -221,16 +221,10 @@ class SystemStorage final : public Storage {
 }  // namespace
 
 Result<void> File::copy_from(const File& source, std::uint64_t source_offset, ByteRange range) {
-  constexpr std::uint64_t kPieceBytes = 1 << 20;  // stays in the processor's cache
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPieceBytes, range.size_bytes)));
-  while (!range.empty()) {
-    const auto piece = std::span(buffer).first(std::min<std::size_t>(buffer.size(), range.size_bytes));
-    if (auto read = source.read(piece, source_offset); !read) return read;
-    if (auto written = write(piece, range.offset); !written) return written;
-    source_offset += piece.size();
-    range = {range.offset + piece.size(), range.size_bytes - piece.size()};
-  }
-  return {};
+  return for_each_piece(source, {source_offset, range.size_bytes},
+                        [&](std::span<const std::byte> piece, std::uint64_t at) {
+                          return write(piece, range.offset + (at - source_offset));
+                        });
 }
 
 Result<void> File::refresh(std::span<const ByteRange> ranges) {
@@ -350,6 +344,19 @@ Result<std::uint64_t> File::size_bytes() const {
   const auto at = status();
   if (!at) return tl::unexpected(at.error());
   return at->identity.size_bytes;
+}
+
+Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on_piece) {
+  // Large enough to make a system call's cost negligible, small enough to stay in the L2 cache.
+  constexpr std::uint64_t kPieceBytes = 1 << 20;
+  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPieceBytes, range.size_bytes)));
+  while (!range.empty()) {
+    const auto piece = std::span(buffer).first(std::min<std::size_t>(buffer.size(), range.size_bytes));
+    if (auto read = file.read(piece, range.offset); !read) return read;
+    if (auto done = on_piece(piece, range.offset); !done) return done;
+    range = {range.offset + piece.size(), range.size_bytes - piece.size()};
+  }
+  return {};
 }
 
 Result<std::string> read_text(const File& file, ByteRange range) {

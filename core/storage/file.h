@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -228,6 +229,9 @@ class Storage {
 
 /// Returns these bytes of a file as text. Fails as File::read() does.
 Result<std::string> read_text(const File& file, ByteRange range);
+/// Reads a range in pieces that stay in the processor's cache, and calls on_piece for each.
+using OnPiece = std::function<Result<void>(std::span<const std::byte> piece, std::uint64_t offset)>;
+Result<void> for_each_piece(const File& file, ByteRange range, const OnPiece& on_piece);
 /// Returns the whole file as text, or its first `most_bytes`.
 Result<std::string> read_text(const File& file,
                               std::uint64_t most_bytes = std::numeric_limits<std::uint64_t>::max());
