@@ -98,6 +98,17 @@ void Staging::expect_all() {
   is_dirty_ = true;
 }
 
+Result<void> Staging::write_all(std::uint64_t size_bytes, const ReadBase& read_piece) {
+  constexpr std::uint64_t kPieceBytes = 4 << 20;
+  std::vector<std::byte> buffer;
+  for (std::uint64_t done = 0; done < size_bytes; done += buffer.size()) {
+    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, size_bytes - done)));
+    if (auto got = read_piece(buffer, done); !got) return got;
+    if (auto written = write(buffer, done); !written) return written;
+  }
+  return {};
+}
+
 Result<void> Staging::resize(std::uint64_t size_bytes) {
   return guard_memory([&] { return resize_unguarded(size_bytes); });
 }

@@ -56,6 +56,8 @@ class Staging {
   using ReadBase = std::function<Result<void>(std::span<std::byte> to, std::uint64_t offset)>;
   /// Reads the content as the writer sees it. The range must lie below size_bytes().
   Result<void> read(std::span<std::byte> to, std::uint64_t offset, const ReadBase& read_base);
+  /// Writes the content up to this size, as `read_piece` gives it: piece by piece, in order.
+  Result<void> write_all(std::uint64_t size_bytes, const ReadBase& read_piece);
 
   /// The current length of the content.
   [[nodiscard]] std::uint64_t size_bytes() const { return size_bytes_; }

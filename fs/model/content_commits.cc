@@ -1,11 +1,9 @@
 // Commits in the turn of the tensor's shard.
 #include "fs/model/content_commits.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <span>
 #include <utility>
-#include <vector>
 
 namespace stfs {
 
@@ -74,17 +72,12 @@ Result<Stale> ContentCommits::commit_copy(const OpenFile& file) {
 }
 
 Result<void> ContentCommits::copy_content(PendingContent& content, Staging& to) const {
-  constexpr std::uint64_t kPieceBytes = 4 << 20;
   const auto read_base = [&](std::span<std::byte> part, std::uint64_t at) {
     return parts_.reader.copy(content.tensor(), at, part);
   };
-  std::vector<std::byte> buffer;
-  for (std::uint64_t done = 0; done < content.size_bytes(); done += buffer.size()) {
-    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, content.size_bytes() - done)));
-    if (auto read = content.read(buffer, done, read_base); !read) return read;
-    if (auto written = to.write(buffer, done); !written) return written;
-  }
-  return {};
+  return to.write_all(content.size_bytes(), [&](std::span<std::byte> part, std::uint64_t at) {
+    return content.read(part, at, read_base);
+  });
 }
 
 Result<Stale> ContentCommits::commit_in_place(TensorId tensor,

@@ -130,22 +130,15 @@ void Checkpoint::forget() {
 }
 
 Result<void> Checkpoint::copy_to(Staging& to, std::uint32_t position) const {
-  constexpr std::uint64_t kPieceBytes = 4 << 20;
   const Saved& saved = saved_[position];
   const ByteRange data = header().tensors[position].data;
-  std::vector<std::byte> buffer;
-  for (std::uint64_t done = 0; done < data.size_bytes; done += buffer.size()) {
-    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, data.size_bytes - done)));
-    // Bytes that do not differ come from the tensor of before.
-    const auto read_base = [&](std::span<std::byte> part, std::uint64_t at) {
-      return reader_.copy(*saved.same, at, part);
-    };
-    auto read = saved.same ? saved.stage->read(buffer, done, read_base)
-                           : file_->read(buffer, kBegin + data.offset + done);
-    if (!read) return read;
-    if (auto written = to.write(buffer, done); !written) return written;
-  }
-  return {};
+  // Bytes that do not differ come from the tensor of before.
+  const auto read_base = [&](std::span<std::byte> part, std::uint64_t at) {
+    return reader_.copy(*saved.same, at, part);
+  };
+  return to.write_all(data.size_bytes, [&](std::span<std::byte> part, std::uint64_t at) {
+    return saved.same ? saved.stage->read(part, at, read_base) : file_->read(part, kBegin + data.offset + at);
+  });
 }
 
 }  // namespace stfs

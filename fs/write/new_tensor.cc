@@ -48,17 +48,10 @@ void NewTensor::note_change() {
 }
 
 Result<void> NewTensor::unshare() {
-  constexpr std::uint64_t kPieceBytes = 4 << 20;
   if (!file_ || file_.use_count() == 1) return {};
   auto made = create_journal_file(beside_.storage(), beside_.real_path());
   if (!made) return pass_on(std::move(made));
-  const std::uint64_t end = size_bytes_;
-  std::vector<std::byte> buffer;
-  for (std::uint64_t done = 0; done < end; done += buffer.size()) {
-    buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, end - done)));
-    if (auto got = read(buffer, done); !got) return got;
-    if (auto written = made->file->write(buffer, kBegin + done); !written) return written;
-  }
+  if (auto copied = made->file->copy_from(*file_, begin_, {kBegin, size_bytes_}); !copied) return copied;
   file_ = std::move(made->file);
   begin_ = kBegin;
   return {};
@@ -169,16 +162,10 @@ Result<NewTensor::Form> NewTensor::npy_form() const {
 }
 
 Result<void> NewTensor::copy_to(Staging& stage, const Form& form) const {
-  constexpr std::uint64_t kPieceBytes = 4 << 20;
   const std::uint64_t end = size_bytes_ - form.data_offset;
   if (end == 0) return stage.resize(stage.target().size_bytes);
-  std::vector<std::byte> buffer(static_cast<std::size_t>(std::min(kPieceBytes, end)));
-  for (std::uint64_t done = 0; done < end; done += buffer.size()) {
-    buffer.resize(static_cast<std::size_t>(std::min<std::uint64_t>(buffer.size(), end - done)));
-    if (auto got = read(buffer, form.data_offset + done); !got) return got;
-    if (auto staged = stage.write(buffer, done); !staged) return staged;
-  }
-  return {};
+  return stage.write_all(
+      end, [&](std::span<std::byte> part, std::uint64_t at) { return read(part, form.data_offset + at); });
 }
 
 Result<std::unique_ptr<NewTensor>> NewTensor::data(const Form& form) const {

@@ -122,16 +122,14 @@ Result<void> Change::commit_copies(const TransactionGroup::OptionsOf& options_of
     if (!put) return put;
   }
   if (auto begun = edit->begin(options_.uses_locks); !begun) return begun;
-  std::vector<std::byte> buffer;
   for (const auto& [position, stage] : staged_) {
     Staging* const place = edit->stage(model_.tensors()[position].name);
     if (place == nullptr) continue;  // it has no bytes
     const auto all_is_staged = [](std::span<std::byte>, std::uint64_t) { return Result<void>(); };
-    for (std::uint64_t offset = 0; offset < stage->size_bytes(); offset += buffer.size()) {
-      buffer.resize(static_cast<std::size_t>(std::min(kPieceBytes, stage->size_bytes() - offset)));
-      if (auto read = stage->read(buffer, offset, all_is_staged); !read) return read;
-      if (auto written = place->write(buffer, offset); !written) return written;
-    }
+    const auto read = [&, from = stage](std::span<std::byte> to, std::uint64_t offset) {
+      return from->read(to, offset, all_is_staged);
+    };
+    if (auto written = place->write_all(stage->size_bytes(), read); !written) return written;
   }
   return edit->commit(options_of, [this](TensorPlace) -> ReaderWriterLock& { return lock_; });
 }
