@@ -9,6 +9,27 @@
 #include "fs/base/log.h"
 
 namespace stfs {
+namespace {
+
+/// Counts an attempt to commit to these shards as long as it runs.
+class Attempt {
+ public:
+  Attempt(std::vector<std::atomic<unsigned>>& attempts, const Committers::Shards& shards)
+      : attempts_(attempts), shards_(shards) {
+    for (const std::uint32_t shard : shards_) ++attempts_[shard];
+  }
+  ~Attempt() {
+    for (const std::uint32_t shard : shards_) --attempts_[shard];
+  }
+  Attempt(const Attempt&) = delete;
+  Attempt& operator=(const Attempt&) = delete;
+
+ private:
+  std::vector<std::atomic<unsigned>>& attempts_;
+  const Committers::Shards& shards_;
+};
+
+}  // namespace
 
 ShardTurns::Change ShardTurns::check_for_change(std::uint32_t shard) {
   if (!parts_.model->shards()[shard].archive) return {};
@@ -122,8 +143,8 @@ Result<void> ShardTurns::commit(
     const Committers::Shards& shards, Foreign& foreign,
     const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt) {
   return parts_.committers.in_turn(shards, [&](const CommitOptions& of_all) {
-    for (const std::uint32_t shard : shards) ++attempts_[shard];
-    auto done = attempt([&](std::uint32_t shard) -> Result<CommitOptions> {
+    const Attempt counted(attempts_, shards);
+    return attempt([&](std::uint32_t shard) -> Result<CommitOptions> {
       if (parts_.reader.is_broken(shard)) {
         return fail(ErrorCode::ArchiveChanged, ESTALE, "another program has changed the archive's header");
       }
@@ -137,8 +158,6 @@ Result<void> ShardTurns::commit(
       };
       return options;
     });
-    for (const std::uint32_t shard : shards) --attempts_[shard];
-    return done;
   });
 }
 
