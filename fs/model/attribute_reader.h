@@ -25,8 +25,7 @@ class AttributeReader {
  private:
   [[nodiscard]] Result<std::string> of_root(std::string_view key) const;
   [[nodiscard]] Result<std::string> of_tensor(TensorId tensor, std::string_view key) const;
-  /// Is the same before and after a reading only if no other process has changed bytes of the tensor
-  /// meanwhile.
+  /// Is the same before and after a reading only if no bytes of the tensor have changed meanwhile.
   [[nodiscard]] std::uint64_t generation_of(TensorId tensor) const;
   /// @param ino  of the model.
   [[nodiscard]] Result<std::string> of_view(Ino ino, std::string_view key) const;

@@ -110,7 +110,7 @@ Result<void> CheckpointFiles::check_unchanged(const Checkpoint& saved) const {
     const auto same = saved.saved(at).same;
     if (!same) continue;
     const bool is_there = parts_.model->ids().position(*same).has_value();
-    if (is_there && parts_.states.of(*same).generation == saved.saved(at).generation) continue;
+    if (is_there && parts_.states.of(*same).noted == saved.saved(at).generation) continue;
     return fail(ErrorCode::ArchiveChanged, ESTALE,
                 fmt::format("tensor {} was changed while the checkpoint was written: save it again",
                             in_quotes(tensors[at].name)));

@@ -25,7 +25,7 @@ ModelParts::ModelParts(std::unique_ptr<Model> its_model, const FilesystemOptions
       pretrained(model->path(), model->delta_paths(), [this] { return views.present(Views::kArchive); }),
       transactions(model, tree,
                    [this](TensorId tensor) -> Result<TensorVersion> {
-                     const std::uint64_t generation = states.of(tensor).generation;
+                     const std::uint64_t generation = states.of(tensor).noted;
                      auto sum = reader.checksum(tensor);
                      if (!sum) return pass_on(std::move(sum));
                      return TensorVersion{generation, std::move(*sum)};

@@ -125,8 +125,7 @@ bool ShardTurns::is_unsettled(std::uint32_t shard) const {
   const ArchiveReader& archive = parts_.model->reader(shard);
   const File* const file = archive.local_file();
   if (file != nullptr && ArchiveLocks::is_changed_by_other(*file)) return true;
-  // A commit of ours changes the file's time, too, and tells its tensors their generations.
-  return !archive.is_as_known() && attempts_[shard] == 0;
+  return attempts_[shard] != 0 || !archive.is_as_known();
 }
 
 Stale ShardTurns::note_touched(std::uint32_t shard) {

@@ -37,8 +37,8 @@ class ShardTurns {
   /// Checks whether another program has changed a shard. If so, every tensor in it may have changed. Finishes
   /// what a process has left that died in a commit.
   Change check_for_change(std::uint32_t shard);
-  /// Whether bytes of a shard may have changed that no check has found yet: another process is in a commit,
-  /// or the file's time tells it.
+  /// Whether bytes of a shard may be changing, or have changed unnoticed: a commit runs, of this mount or of
+  /// another process, or the file's time tells it.
   [[nodiscard]] bool is_unsettled(std::uint32_t shard) const;
 
   /// Changes that others have made to shards with tensors, found by a commit.

@@ -27,8 +27,8 @@ TensorStates::TensorStates(const Versioned<Model>& model, std::uint64_t least_ge
     const std::int64_t mtime_ns = model_->shards()[shard].archive->identity().mtime_ns;
     // Generations begin with the time of the archive's last change, so that they also grow from mount to
     // mount.
-    of_shards_[shard] = {.generation = std::max(least_generation, static_cast<std::uint64_t>(mtime_ns)),
-                         .mtime = timespec_of(mtime_ns)};
+    const std::uint64_t first = std::max(least_generation, static_cast<std::uint64_t>(mtime_ns));
+    of_shards_[shard] = {.generation = first, .noted = first, .mtime = timespec_of(mtime_ns)};
   }
   first_ = std::max(least_generation, static_cast<std::uint64_t>(wall_clock_ns(Clock::Coarse)));
   for (const State& shard : of_shards_) first_ = std::max(first_, shard.generation);
@@ -58,7 +58,7 @@ void TensorStates::note_commit(TensorId tensor, std::int64_t mtime_ns,
                                const std::optional<struct timespec>& kept) {
   const std::scoped_lock lock(mutex_);
   State& state = changed(tensor);
-  state.generation = next_generation(mtime_ns);
+  state.generation = state.noted = next_generation(mtime_ns);
   state.mtime = kept.value_or(timespec_of(mtime_ns));
 }
 
@@ -67,7 +67,8 @@ void TensorStates::note_foreign_change(std::uint32_t shard, std::int64_t mtime_n
   std::erase_if(of_tensors_, [&](const auto& changed) {
     return !model_->has(changed.first) || model_->place(changed.first).shard == shard;
   });
-  of_shards_[shard] = {.generation = next_generation(mtime_ns), .mtime = timespec_of(mtime_ns)};
+  const std::uint64_t next = next_generation(mtime_ns);
+  of_shards_[shard] = {.generation = next, .noted = next, .mtime = timespec_of(mtime_ns)};
 }
 
 void TensorStates::note_unsettled(std::uint32_t shard) {

@@ -25,6 +25,9 @@ class TensorStates {
     /// Grows with each change of the tensor's bytes, also from mount to mount. After each change it is larger
     /// than any that another tensor had before.
     std::uint64_t generation = 0;
+    /// The generation of the last change that was noted. The generation also grows while bytes may be
+    /// changing (note_unsettled()).
+    std::uint64_t noted = 0;
     struct timespec mtime {};
   };
 

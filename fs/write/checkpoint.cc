@@ -46,7 +46,7 @@ Result<void> Checkpoint::begin_data(const Header& header) {
     if (!known) continue;
     const Tensor there = model.tensor(*known);
     if (there.dtype != tensor.dtype || !std::ranges::equal(there.shape, tensor.shape)) continue;
-    saved_[at] = {.same = known, .generation = states_.of(*known).generation};
+    saved_[at] = {.same = known, .generation = states_.of(*known).noted};
   }
   return {};
 }

@@ -1,4 +1,5 @@
 // A whole checkpoint is written to archive.safetensors: only what differs is stored, all of it or nothing.
+#include "core/journal/file_lock.h"
 #include "tests/fs/driven_filesystem.h"
 #include "tests/fs/stored_tensors.h"
 #include "tests/support/catch.h"
@@ -65,6 +66,26 @@ std::map<std::string, std::string> map_of(const Tensors& tensors) {
 }
 
 }  // namespace
+
+TEST_CASE("a generation that is asked for during another process's commit changes nothing for a checkpoint",
+          "[fs][checkpoint]") {
+  const DrivenFilesystem mount(kModel);
+  Tensors wanted = kModel;
+  wanted[2].second = kNew;
+  Saver saver(mount);
+  REQUIRE(saver.write(archive_of(wanted)) == 0);
+  {
+    auto file = system_storage().open(mount.path(), Access::ReadWrite);
+    REQUIRE(file);
+    // The process changes nothing in the end.
+    auto locks = ArchiveLocks::for_patch(**file, mount.path(), {{0, 1}}, std::chrono::milliseconds(0));
+    REQUIRE(locks);
+    const std::uint64_t before = mount.generation("a");
+    CHECK(mount.generation("a") > before);
+  }
+  CHECK(saver.close() == 0);
+  CHECK(mount.stored("c") == kNew);
+}
 
 TEST_CASE("a checkpoint with other bytes patches the tensors that differ", "[fs][checkpoint]") {
   const DrivenFilesystem mount(kModel);
