@@ -86,15 +86,15 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     # --- what others are shown -------------------------------------------------------------------------
     Mutant(
         "a commit raises no generation",
-        "  state.generation = next_generation(mtime_ns);\n",
+        "  state.generation = state.noted = next_generation(mtime_ns);\n",
         "",
         tests="[attributes]",
     ),
     Mutant(
-        "a foreign change raises no generations",
-        "of_shards_[shard] = {.generation = next_generation(mtime_ns),",
-        "of_shards_[shard] = {.generation = of_shards_[shard].generation,",
-        tests="[change]",
+        "a foreign change counts as none for checksums and conflicts",
+        "  of_shards_[shard] = {.generation = next, .noted = next, .mtime",
+        "  of_shards_[shard] = {.generation = next, .noted = of_shards_[shard].noted, .mtime",
+        tests="[change],[attributes]",
     ),
     Mutant(
         "a tensor that we have changed keeps its generation when somebody else changes the archive",
