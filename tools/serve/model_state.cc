@@ -98,11 +98,17 @@ std::vector<ArchiveChange> changes_between(const ModelState& before, const Model
   const bool follows = state.changes && !before.version.empty() && state.changes->since == before.version;
   std::vector<ArchiveChange> changes;
   for (std::size_t at = 0; at < state.stamps.size(); ++at) {
+    const auto& reader = model.shards()[at].archive;
+    // A stamp is that of the file. It says nothing of a commit that is shown from its journal.
+    if (reader && !reader->is_as_in_file()) {
+      changes.push_back(ArchiveChange::Unknown);
+      continue;
+    }
     if (before.stamps[at] == state.stamps[at]) {
       changes.push_back(ArchiveChange::None);
       continue;
     }
-    const ArchiveReader& archive = *model.shards()[at].archive;
+    const ArchiveReader& archive = *reader;
     const auto is_from = [&] {
       const auto from = state.changes->from.find(archive.path().filename().string());
       return from != state.changes->from.end() && from->second == before.stamps[at];

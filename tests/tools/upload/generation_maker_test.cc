@@ -264,6 +264,28 @@ TEST_CASE_METHOD(Served, "a commit whose process has died is part of the next ge
   made();
 }
 
+TEST_CASE_METHOD(Served, "a dead commit that has not reached its archive is part of the next generation, too",
+                 "[tools][serve]") {
+  write_state("{\"version\": \"000001\"}");
+  const Generation first = made();
+  // One archive of a group can be written to, and the other not: its file is as it was.
+  test::plant_journal(model.path, 4096, std::string(4096, 'j'));
+  if (GENERATE(false, true)) {
+    tell(first, "000002", {29});
+    change(29, 'x');
+  }
+  const bool is_named = model.tensors["t29"] == std::string(kTensorBytes, 'x');
+  for (std::uint64_t at = 4096; at < 8192; ++at) {
+    const std::uint64_t in_data = at - data_at;
+    model.tensors["t" + std::to_string(10 + in_data / kTensorBytes)][in_data % kTensorBytes] = 'j';
+  }
+  const Generation second = made(&first);
+  CHECK(second.changed_tensors == (is_named ? 3 : 2));
+  // Recovery brings the bytes that the generation has already.
+  REQUIRE(Archive::open(model.path, Access::ReadWrite));
+  CHECK(made(&second).changed_tensors == 0);
+}
+
 TEST_CASE_METHOD(Served, "a change while a generation is made discards it", "[tools][serve]") {
   is_host = false;
   write_state("{\"version\": \"000001\"}");
