@@ -63,8 +63,7 @@ class Transaction {
   /// Stages the bytes in which `after` differs from `before`, if any. Any thread may call, with its own
   /// `patches`.
   /// @param offset  in the archive; the range lies in one of the tensors of begin_patches(). Ranges that do
-  /// not
-  ///                end within a 4096-byte block cost least.
+  ///                not end within a 4096-byte block cost least.
   /// @param before  the archive's content there, as read after begin_patches().
   Result<void> patch(std::uint64_t offset, std::span<const std::byte> before,
                      std::span<const std::byte> after, Patches& patches);

@@ -49,8 +49,7 @@ Result<std::uint64_t> header_length(std::span<const std::byte> first, std::uint6
 /// Parses and validates the N bytes of JSON (checks 4 to 10), and takes the fillers out of the tensors. Peak
 /// memory is at most 4 times json.size() plus a constant. The depth of the document is bounded. Never throws.
 /// @param data_size_bytes  size of the file minus 8 minus N. Nothing: the data are still to come, and have
-/// the
-///                         size that the tensors need.
+///                         the size that the tensors need.
 Result<Header> parse_header(std::string_view json, std::optional<std::uint64_t> data_size_bytes);
 
 /// Describes a tensor for a new header. Names need not be sorted. The data follow in the order of the specs.

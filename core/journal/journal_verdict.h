@@ -12,8 +12,7 @@
 //   the same or perhaps  of another host       each old or new                  committed
 //                                              some are neither                 foreign, blocks commits
 //   another one          any                   (not looked at)                  foreign; removed if it is
-//   part of
-//                                                                               a transaction over several
+//                                                                               part of a transaction over
 //                                                                               archives without a group
 //                                                                               record
 //

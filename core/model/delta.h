@@ -14,11 +14,9 @@
 // base_bytes: each edit would have to read the base for it. It has these keys instead:
 //
 //     safetensorsfs.delta.all_base_bytes XXH128 of the bytes of all tensors of the base. Left out if the
-//     sizes
-//                                        and times of its files suffice
+//                                        sizes and times of its files suffice
 //     safetensorsfs.delta.renamed        JSON array of [name, name in the base, dtype, shape]: tensors with
-//     the
-//                                        bytes of a tensor of the base that has another name or another form
+//                                        the bytes of a tensor of the base that has another name or form
 //
 // No digest depends on files: a delta of shards fits the archive that joins them, in any order of the data.
 // Opening a delta checks base_tensors. Only a reader of all those bytes can check base_bytes; delta_base.h

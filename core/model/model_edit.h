@@ -2,9 +2,8 @@
 //
 //   the shards' headers and bytes    each shard that changes has an edit of its own (commit/archive_edit.h)
 //   the index                        is replaced in the same transaction, if a name or a size changes. The
-//   first
-//                                    shard's journal has it: so its lock is the index's, too, and whoever
-//                                    holds that has finished what others have committed to the index
+//                                    first shard's journal has it: so its lock is the index's, too, and
+//                                    whoever holds that has finished what others have committed to the index
 //   a new tensor                     goes to the shard of the tensor that it replaces, else to the last shard
 //   metadata                         of shards that have the key, else of the first shard
 //

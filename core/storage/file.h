@@ -212,8 +212,7 @@ class Storage {
   /// Takes the lock of flock(2) on a file or a directory, without waiting: other programs than this one know
   /// it. It is held until the descriptor is closed, also by the end of the process.
   /// @return nothing if somebody else holds a conflicting one. EOPNOTSUPP, ENOSYS and ENOLCK mean that the
-  /// file
-  ///   system has no locks.
+  ///   file system has no locks.
   virtual Result<std::optional<UniqueFd>> try_flock(const std::filesystem::path& path, LockKind kind);
   /// Names of the entries that start with the prefix, unordered.
   virtual Result<std::vector<std::string>> list(const std::filesystem::path& directory,

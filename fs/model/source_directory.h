@@ -6,8 +6,7 @@
 //
 //   NAME.safetensors   an archive. It has no name in the source directory before a close finds it whole.
 //   any other name     a plain file, for config.json and for temporary files. It has its name at once, and
-//   its
-//                      bytes as they come. When it is renamed to NAME.safetensors it must be an archive.
+//                      its bytes as they come. When it is renamed to NAME.safetensors it must be an archive.
 //   a directory        After its making it is a link as well, so what programs do in it is done by the file
 //                      system of the source, not by this mount.
 //

@@ -6,13 +6,11 @@
 // and wrote nothing.
 //
 // The kernel sends a FLUSH for each close of each copy of a descriptor, and names the thread that closes. It
-// sends a RELEASE, which names no process, when the last copy and the last mapping have gone. It does not
-// tell:
+// sends a RELEASE, which names no process, when the last copy and the last mapping have gone. Neither tells:
 //
 // - Which process stored bytes through a mapping. Every process that opened the tensor for reading and
-// writing
-//   answers for these bytes: the next close by one of them commits the bytes, and a killed one drops them
-//   only if no other process has the tensor open for writing. A child that stores through an inherited
+//   writing answers for these bytes: the next close by one of them commits the bytes, and a killed one drops
+//   them only if no other process has the tensor open for writing. A child that stores through an inherited
 //   mapping decides nothing.
 // - How a program ended that held only a mapping, or only a slot of an io_uring (a fixed file). The kernel
 //   sends no FLUSH for their close. The RELEASE commits the content if it is whole.
@@ -20,8 +18,7 @@
 //   A process that opens with O_TRUNC and closes its copy before all bytes have come gets EINVAL, even if
 //   it has handed the descriptor on. The bytes stay pending for the receiver, except with O_RDWR.
 // - Which process acts in a pid namespace that the mount's own does not contain. All processes there look
-// like
-//   one process, and a killed one looks like one that closes.
+//   like one process, and a killed one looks like one that closes.
 // - How a process ended that the mount has no right to inspect (ptrace(2)), for example another user's. Then
 //   the flags of its threads tell (process.h), unless the thread that called exit_group(2) was not the first
 //   thread and is already gone. In that case the bytes are dropped, and the log says so.
@@ -49,9 +46,8 @@ namespace stfs {
 enum class Closer : std::uint8_t {
   Bystander,  // it wrote nothing, and either did not open the descriptor or nothing came through it
   Opener,     // it opened the descriptor; other processes wrote all bytes
-  Mapper,  // it opened the descriptor, and some pending bytes may be its own: the kernel did not name their
-           // writer
-  Writer,  // it wrote pending bytes
+  Mapper,     // it opened the descriptor, and some pending bytes may be its own: the kernel did not say whose
+  Writer,     // it wrote pending bytes
 };
 
 enum class Content : std::uint8_t {

@@ -6,8 +6,7 @@
 //
 //   states of an archive   arriving -> named    a close, all bytes have come
 //                          arriving -> failed   a refused write, a close too early, a killed writer, a
-//                          removal:
-//                                               the bytes are dropped, and every later call fails
+//                                               removal: the bytes are dropped, and every later call fails
 #pragma once
 
 #include <sys/stat.h>

@@ -3,18 +3,14 @@
 //
 // The rules are POSIX's and no file system's in particular:
 //  - a write changes 4 KiB blocks in the cache; until the file is synced, each of them is on the disk in any
-//  of
-//    the versions since the last sync, or torn: a mix of those at sectors of 512 bytes;
+//    of the versions since the last sync, or torn: a mix of those at sectors of 512 bytes;
 //  - a file's size and the names in a directory likewise, each on its own and in any order; a sync of the
-//  file
-//    settles its blocks and its size, only a sync of the directory settles names;
+//    file settles its blocks and its size, only a sync of the directory settles names;
 //  - after a sync of a file that failed, the cache counts as clean: programs read the new bytes, the disk has
-//  any
-//    version, and later syncs succeed without settling what was not written again since;
+//    any version, and later syncs succeed without settling what was not written again since;
 //  - after a sync of a directory that failed, nothing is settled, but a later one settles the names.
-//  (Journaling file
-//    systems refuse all later changes after such a failure; one that went on and forgot names would defeat
-//    any protocol that relies on them.)
+//    (Journaling file systems refuse all later changes after such a failure; one that went on and forgot
+//    names would defeat any protocol that relies on them.)
 #pragma once
 
 #include <array>

@@ -36,8 +36,7 @@ using Watch = std::function<bool(std::uint64_t done_bytes)>;
 /// @param threads  at least 1; fewer are used if the system gives no more.
 /// @param watch  runs from time to time, and once at the end.
 /// @return the failure of a job; false if `watch` has stopped the work: some jobs have then not run, or not
-/// to
-///   their end.
+///   to their end.
 [[nodiscard]] Result<bool> run_jobs(std::size_t count, std::uint64_t threads, const Watch& watch,
                                     const Job& job);
 
