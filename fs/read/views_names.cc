@@ -12,10 +12,7 @@ bool fits(std::string_view flat_name) {
 
 /// Cuts a name as told_apart() does, but leaves room for `.npy`, and appends it.
 std::string cut_name(std::string_view flat_name, std::string_view seed) {
-  constexpr std::size_t kHashBytes = 1 + 16;  // `~` and the digits
-  std::size_t end = kMaxFileNameBytes - kHashBytes - kNpySuffix.size();
-  while (end > 0 && (static_cast<unsigned char>(flat_name[end]) & 0xC0U) == 0x80U) --end;
-  return told_apart(flat_name.substr(0, end), seed) + std::string(kNpySuffix);
+  return told_apart(flat_name, seed, kMaxFileNameBytes - kNpySuffix.size()) + std::string(kNpySuffix);
 }
 
 }  // namespace
@@ -52,7 +49,7 @@ std::optional<TensorId> ViewNames::tensor_of_npy(std::string_view file_name) con
   if (fits(*stem)) {
     if (const auto tensor = tensor_of_flat(*stem)) return tensor;
   }
-  // A cut name has the greatest length, less up to 3 bytes if the cut fell inside a UTF-8 character.
+  // A cut name has the greatest length, less up to 3 bytes if the cut fell inside a character or a %XX.
   constexpr std::size_t kLongestRest = 3;
   if (file_name.size() + kLongestRest < kMaxFileNameBytes) return std::nullopt;
   const auto& tensors = long_names().tensors;

@@ -81,8 +81,8 @@ std::optional<std::string> name_of_file(std::string_view file_name) {
   return is_utf8(name) && file_name_of(name) == file_name ? std::optional(std::move(name)) : std::nullopt;
 }
 
-std::string told_apart(std::string_view encoded, std::string_view true_name) {
-  const std::string_view prefix = cut_between_characters(encoded, kMaxFileNameBytes - 1 - kHashDigits);
+std::string told_apart(std::string_view encoded, std::string_view true_name, std::size_t most_bytes) {
+  const std::string_view prefix = cut_between_characters(encoded, most_bytes - 1 - kHashDigits);
   return fmt::format("{}~{:016x}", prefix, XXH3_64bits(true_name.data(), true_name.size()));
 }
 

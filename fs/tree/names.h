@@ -40,7 +40,9 @@ std::optional<std::string> name_of_file(std::string_view file_name);
 
 /// Returns `encoded`, cut between two characters to leave room, followed by `~` and 16 hexadecimal digits of
 /// a hash of the true name. Use this form for names that are too long or would collide.
-std::string told_apart(std::string_view encoded, std::string_view true_name);
+/// @param most_bytes  the greatest length of the result; less than kMaxFileNameBytes if a suffix follows.
+std::string told_apart(std::string_view encoded, std::string_view true_name,
+                       std::size_t most_bytes = kMaxFileNameBytes);
 
 /// The greatest number of directories above a tensor in layout=tree. Real names have fewer than ten parts. A
 /// hostile name with a million dots must not become a million directories.

@@ -124,6 +124,36 @@ TEST_CASE("npy lists every tensor under its flat name, from any position on", "[
   CHECK(listed(mount, at.slice) == std::vector<std::string>{".", ".."});
 }
 
+TEST_CASE("a name that .npy makes too long is cut between characters, and leads to its tensor",
+          "[fs][views]") {
+  struct Case {
+    std::string character;  // in the tensor's name
+    std::string encoded;    // in the file's name
+  };
+  const Case given = GENERATE(Case{"/", "%2F"}, Case{"\n", "%0A"}, Case{"\xE2\x82\xAC", "\xE2\x82\xAC"});
+  // 84 of them fit a tensor's own file name, 100 do not: that name is cut before `.npy` comes to it.
+  for (const std::size_t count : {84U, 100U}) {
+    for (std::size_t shift = 0; shift < 3; ++shift) {
+      std::string name(shift, 'a');
+      for (std::size_t at = 0; at < count; ++at) name += given.character;
+      const DrivenFilesystem mount({{name, "long"}});
+      const Place at = place_of(mount);
+      const std::string file_name = listed(mount, at.npy).at(2);
+      CAPTURE(count, shift, file_name);
+      CHECK(file_name.size() <= 255);
+      CHECK(file_name.size() > 255 - 3);
+      REQUIRE(file_name.size() > shift + std::string("~0123456789abcdef.npy").size());
+      std::string_view kept = file_name;
+      kept.remove_suffix(std::string_view("~0123456789abcdef.npy").size());
+      CHECK(kept.starts_with(std::string(shift, 'a')));
+      kept.remove_prefix(shift);
+      while (kept.starts_with(given.encoded)) kept.remove_prefix(given.encoded.size());
+      CHECK(kept == "");
+      CHECK(content(mount, mount.ino(file_name, at.npy))->substr(128) == "long");
+    }
+  }
+}
+
 TEST_CASE("slices read what they select; others are refused", "[fs][views]") {
   const DrivenFilesystem mount({{"before", "xx"}, {"w", "abcdefgh"}});
   const Place at = place_of(mount);
