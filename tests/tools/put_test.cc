@@ -52,6 +52,46 @@ TEST_CASE("put refuses an input that is too short or too long, and changes nothi
   CHECK(model.is_untouched());
 }
 
+TEST_CASE("put takes a directory with one model, also with --create", "[tools][put]") {
+  const test::SampleModel model;
+  const std::string directory = model.directory.path();
+  const test::TemporaryDirectory elsewhere;
+  const std::string file = elsewhere.write("x.bin", "new");
+  CHECK(run_verb(tools::put, {directory, "x", file}).out == "changed x: U8 [3], 3 B\n");
+  const auto made = run_verb(tools::put, {"--create", "--dtype", "U8", directory, "y", file});
+  CHECK(made.err.empty());
+  CHECK(made.out == "changed y: U8 [3], 3 B\n");
+  CHECK(run_verb(tools::put, {directory, "y", file}).code == 0);
+}
+
+TEST_CASE("put names the models of a directory with several, also with --create", "[tools][put]") {
+  const test::SampleModel model;
+  const std::string directory = model.directory.path();
+  const test::TemporaryDirectory elsewhere;
+  const std::string file = elsewhere.write("x.bin", "new");
+  model.directory.write("other.safetensors", content_of(model.path));
+  for (const std::vector<std::string>& options :
+       {std::vector<std::string>{}, std::vector<std::string>{"--create", "--dtype", "U8"}}) {
+    std::vector<std::string> words = options;
+    words.insert(words.end(), {directory, "x", file});
+    const auto run = run_verb(tools::put, words);
+    CHECK(run.code == 1);
+    CHECK(run.err == "stfs put: " + directory + ": is a directory: name an archive in it: " +
+                         std::filesystem::path(model.path).filename().string() + ", other.safetensors\n");
+  }
+  CHECK(model.is_untouched());
+}
+
+TEST_CASE("put --create without a name says what is missing", "[tools][put]") {
+  const test::SampleModel model;
+  const auto run = run_verb(tools::put, {"--create", std::string(model.directory.path()), "x.bin"});
+  CHECK(run.code == 2);
+  CHECK(run.err.starts_with(
+      "stfs put: NAME and FILE are required with --create, and TARGET is the model, not a "
+      "tensor's file\n"));
+  CHECK(model.is_untouched());
+}
+
 TEST_CASE("put takes a tensor of no bytes", "[tools][put]") {
   const test::SampleModel model;
   CHECK(run_verb(tools::put, {model.path, "none", "-"}).code == 0);

@@ -147,7 +147,8 @@ int put(const Arguments& arguments, Streams& streams) {
   const bool has_name = request.name_and_file.size() == 2;
   if (request.creates && has_name) return create(request, streams);
   if (request.creates) {
-    return report_wrong_usage(streams, "--create needs an archive or a mount, and the NAME of the tensor");
+    return report_wrong_usage(
+        streams, "NAME and FILE are required with --create, and TARGET is the model, not a tensor's file");
   }
   const auto target = open_target(request.target, Use::Change,
                                   {.access = request.is_dry_run ? Access::ReadOnly : Access::ReadWrite});
