@@ -21,6 +21,11 @@ unsigned usable_processors() {
   return static_cast<unsigned>(std::max(1, CPU_COUNT(&set)));
 }
 
+unsigned worker_count(std::size_t count, std::uint64_t threads) {
+  return static_cast<unsigned>(
+      std::min<std::uint64_t>(count, std::clamp<std::uint64_t>(threads, 1, kMostWorkers)));
+}
+
 Result<void> run_parallel(std::size_t count, unsigned threads,
                           const std::function<Result<void>(std::size_t index, unsigned worker)>& work) {
   std::atomic<std::size_t> next = 0;
@@ -42,9 +47,10 @@ Result<void> run_parallel(std::size_t count, unsigned threads,
     }
   };
   std::vector<std::thread> others;
-  others.reserve(threads);
+  const unsigned workers = worker_count(count, threads);
+  others.reserve(workers);
   try {
-    for (unsigned worker = 1; worker < std::min<std::size_t>(threads, count); ++worker) {
+    for (unsigned worker = 1; worker < workers; ++worker) {
       others.emplace_back(serve, worker);
     }
   } catch (const std::system_error&) {  // no thread: the others do all of it

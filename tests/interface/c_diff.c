@@ -70,7 +70,7 @@ const char* compares_models(const char* path) {
 
   const char* patterns[] = {"b*", "nothing"};
   stfs_diff_options chosen = {
-      .struct_bytes = sizeof chosen, .patterns = patterns, .pattern_count = 1, .threads = 2};
+      .struct_bytes = sizeof chosen, .patterns = patterns, .pattern_count = 1, .threads = UINT32_MAX};
   diff = stfs_diff_make(a, b, &chosen, &error);
   EXPECT(diff != NULL && stfs_diff_count(diff) == 0 && stfs_diff_compared_count(diff) == 1);
   stfs_diff_close(diff);

@@ -7,7 +7,9 @@
 extern "C" {
 #endif
 
-/* The archive: "m" U8 [3,4] of the bytes 10 * row + column, "big" F32 [256,256] of 0, 1, 2, ..., "empty" I64
+/* Where a function takes a number of threads, the largest number is asked for.
+ *
+ * The archive: "m" U8 [3,4] of the bytes 10 * row + column, "big" F32 [256,256] of 0, 1, 2, ..., "empty" I64
  * [0,2], "four" F4 [2,4] of the bytes 0x10 0x32 0x54 0x76; the metadata a=b. */
 const char* describes_a_model(const char* path);
 const char* points_into_the_map(const char* path);

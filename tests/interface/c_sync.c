@@ -42,7 +42,8 @@ const char* publishes_and_pulls(const char* path) {
   EXPECT(stfs_edit_commit(edit, &error) == 0);
   stfs_edit_close(edit);
 
-  stfs_publish_options publish = {.struct_bytes = sizeof publish, .version = 1, .encoding = STFS_OVERWRITE};
+  stfs_publish_options publish = {
+      .struct_bytes = sizeof publish, .version = 1, .encoding = STFS_OVERWRITE, .threads = UINT32_MAX};
   EXPECT(stfs_publish(before, after, published, &publish, &error) == 0);
   EXPECT(stfs_publish(before, after, published, &publish, &error) == -1 && error.errno_value == EEXIST);
   publish.version = 0;
@@ -65,7 +66,8 @@ const char* publishes_and_pulls(const char* path) {
   stfs_close(after);
 
   seen what = {.result = 1};
-  stfs_pull_options pull = {.struct_bytes = sizeof pull, .on_event = see, .context = &what, .wait_s = -1};
+  stfs_pull_options pull = {
+      .struct_bytes = sizeof pull, .on_event = see, .context = &what, .wait_s = -1, .threads = UINT32_MAX};
   int64_t version = 0;
   EXPECT(stfs_pull(path, published, &pull, &version, &error) == -1 && error.errno_value == ECANCELED);
   EXPECT(what.events == 1 && what.kind == STFS_PULL_APPLIED && what.changed_count == 1 && what.is_named);

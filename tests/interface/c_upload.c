@@ -32,7 +32,7 @@ const char* uploads_to_the_cpu(const char* path) {
   EXPECT(info.shape[0] == 256 && strcmp(info.archive, path) == 0 && info.offset == 4096);
   EXPECT(stfs_plan_describe(plan, 3, &info, &error) == -1);
 
-  const stfs_upload_options how = {.struct_bytes = sizeof how, .readers = 2, .must_verify = 1};
+  const stfs_upload_options how = {.struct_bytes = sizeof how, .readers = UINT32_MAX, .must_verify = 1};
   stfs_upload* upload = stfs_start(plan, &how, &error);
   EXPECT(upload != NULL);
   stfs_plan_close(plan);

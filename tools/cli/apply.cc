@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/parallel.h"
 #include "core/model/delta.h"
 #include "tools/cli/change.h"
 #include "tools/cli/command_line.h"
@@ -197,7 +198,7 @@ int apply(const Arguments& arguments, Streams& streams) {
             "Check all and list the tensors that would change. Change nothing.");
   add_change_options(line, request.options);
   line.number(request.threads, "--threads", "N",
-              "Threads that apply a published version. Default: one for each processor.", 0, 1024);
+              "Threads that apply a published version. Default: one for each processor.", 0, kMostWorkers);
   line.flag(request.json, "--json", "Print the result as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (is_version_directory(request.delta)) {

@@ -7,6 +7,7 @@
 #include <ostream>
 #include <thread>
 
+#include "core/base/parallel.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/delta_output.h"
 #include "tools/cli/diagnostic.h"
@@ -122,7 +123,7 @@ int diff(const Arguments& arguments, Streams& streams) {
   line.flag(request.is_brief, "-q,--brief",
             "Print only the summary. Stop comparing a tensor at its first difference.");
   line.number(request.threads, "--threads", "N", "Use N threads. Default: the number of processors.", 1,
-              1024);
+              kMostWorkers);
   line.text(request.out, "--out", "OUT", "Write an archive of what leads from A to B, a delta.");
   line.flag(request.is_replacing, "-f,--force", "Replace OUT if it exists.");
   declare_publish_options(line, request.publish);

@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/parallel.h"
 #include "tools/cli/change.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
@@ -276,7 +277,7 @@ int pull(const Arguments& arguments, Streams& streams) {
   line.text(request.hook, "--exec", "COMMAND",
             "Run COMMAND after each version. It gets STFS_VERSION, STFS_MODEL. A failure ends the pull.");
   line.number(request.threads, "--threads", "N",
-              "Threads that apply a version. Default: one for each processor.", 0, 1024);
+              "Threads that apply a version. Default: one for each processor.", 0, kMostWorkers);
   add_change_options(line, request.options);
   line.flag(request.json, "--json", "Print a JSON object; with --follow one for each event, on a line.");
   if (const auto code = line.parse(arguments, streams)) return *code;

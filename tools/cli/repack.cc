@@ -8,6 +8,7 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/parallel.h"
 #include "core/model/model_directory.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/delta_output.h"
@@ -240,7 +241,7 @@ void declare(CommandLine& line, RepackRequest& request) {
             "Begin a new shard before SIZE would be exceeded. Default: 5GB.");
   request.output.threads = std::max(std::thread::hardware_concurrency(), 1U);
   line.number(request.output.threads, "--threads", "N",
-              "Convert with N threads. Default: the number of processors.", 1, 1024);
+              "Convert with N threads. Default: the number of processors.", 1, kMostWorkers);
   line.flag(request.output.is_replacing, "-f,--force", "Replace files that exist.");
   line.flag(request.is_dry_run, "-n,--dry-run", "Check all and list what would be written. Write nothing.");
   line.flag(request.json, "--json", "Describe what was written as a JSON object.");

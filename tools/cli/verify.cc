@@ -8,6 +8,7 @@
 #include <ostream>
 #include <thread>
 
+#include "core/base/parallel.h"
 #include "tools/cli/command_line.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/findings.h"
@@ -216,7 +217,7 @@ int verify(const Arguments& arguments, Streams& streams) {
   line.text(request.against, "--against", "FILE", "Compare with a record.").excludes("--record");
   line.flag(request.is_finite, "--finite", "Report NaNs and infinities as problems.");
   line.number(request.threads, "--threads", "N",
-              "Read N tensors at a time. Default: the number of processors.", 1, 1024);
+              "Read N tensors at a time. Default: the number of processors.", 1, kMostWorkers);
   line.flag(request.json, "--json", "Print tensors and problems as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
 

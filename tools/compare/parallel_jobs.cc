@@ -1,7 +1,6 @@
 // Another thread runs the jobs, with those that it starts; this one watches.
 #include "tools/compare/parallel_jobs.h"
 
-#include <algorithm>
 #include <chrono>
 #include <future>
 #include <system_error>
@@ -18,7 +17,7 @@ constexpr std::chrono::milliseconds kLookEvery{50};
 Result<bool> run_jobs(std::size_t count, std::uint64_t threads, const Watch& watch, const Job& job) {
   JobStatus status;
   const auto work = [&] {
-    const auto most = static_cast<unsigned>(std::min<std::uint64_t>(count, threads));
+    const unsigned most = worker_count(count, threads);
     return run_parallel(count, most, [&](std::size_t number, unsigned) -> Result<void> {
       auto done = status.is_stopped() ? Result<void>() : job(number, status);
       if (!done) status.stop();

@@ -345,7 +345,7 @@ typedef struct stfs_pull_event {
 typedef struct stfs_pull_options {
   size_t struct_bytes;
   int32_t has_target; /* 1: pull up to version `target`; 0: up to the newest version that is whole */
-  uint32_t threads;   /* 0: one for each processor */
+  uint32_t threads;   /* 0: one for each processor; at most 1024 are used */
   uint64_t target;
   int32_t is_process_durable; /* 1: the changes survive a killed process only; 0: a loss of power as well */
   int32_t wait_s;             /* how long to wait for locks, in seconds; 0: 10; -1: not at all */
@@ -373,7 +373,7 @@ typedef struct stfs_publish_options {
   int32_t has_base;     /* 0: the base is version - 1 */
   int32_t encoding;     /* stfs_diff_encoding */
   const char* checksum; /* "xxh3-128" (also if NULL), "adler32" or "blake3" */
-  uint32_t threads;     /* 0: one for each processor */
+  uint32_t threads;     /* 0: one for each processor; at most 1024 are used */
   int32_t has_since;    /* 1: `since` is set */
   /* With has_since, and a mount as `after`: tensors that have not changed since this generation of the mount
    * are taken as those of `before`, and are not read. */
@@ -400,7 +400,7 @@ typedef struct stfs_diff_options {
   /* Patterns of tensors' names, as for fnmatch(3). With patterns, metadata is not compared. */
   const char* const* patterns;
   size_t pattern_count;
-  uint32_t threads; /* number of threads; 0: one for each core */
+  uint32_t threads; /* number of threads; 0: one for each core; at most 1024 are used */
   int32_t is_brief; /* 1: no statistics; reads each tensor only up to its first difference */
   /* May be NULL. It is called on this thread now and then. The bytes are those of one pass; there may be two
    * passes. A result other than 0 ends the comparison with ECANCELED. */
@@ -524,7 +524,7 @@ STFS_API int stfs_plan_left_out(const stfs_plan* plan, uint64_t position, stfs_t
 
 typedef struct stfs_upload_options {
   size_t struct_bytes;
-  uint32_t readers;    /* number of threads; 0: one for each core, at most 8 */
+  uint32_t readers;    /* number of threads, at most 1024; 0: one for each core, at most 8 */
   int32_t must_verify; /* 1: compare a digest of each tensor's bytes on the device with the archive's */
 } stfs_upload_options;
 

@@ -150,7 +150,7 @@ class VersionApply {
       options_.on_read(bytes);
       return {};
     };
-    std::vector<std::unique_ptr<TensorPatcher>> patchers(threads);
+    std::vector<std::unique_ptr<TensorPatcher>> patchers(worker_count(steps_.size(), threads));
     auto done = run_parallel(steps_.size(), threads, [&](std::size_t index, unsigned worker) -> Result<void> {
       auto& patcher = patchers[worker];
       if (!patcher) {

@@ -87,7 +87,7 @@ Result<std::vector<bool>> find_different(const Plan& plan, const std::vector<std
     }
     const TransferList list = cut_into_transfers(plan, kPieceBytes);
     const unsigned threads = options.readers > 0 ? options.readers : default_readers();
-    std::vector<std::unique_ptr<Comparer>> comparers(threads);
+    std::vector<std::unique_ptr<Comparer>> comparers(worker_count(list.reads.size(), threads));
     std::vector<char> differs(plan.tensors.size(), 0);  // not bool: threads write to neighbours
     auto compared =
         run_parallel(list.reads.size(), threads, [&](std::size_t number, unsigned worker) -> Result<void> {

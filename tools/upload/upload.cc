@@ -16,6 +16,7 @@
 #include <system_error>
 #include <thread>
 
+#include "core/base/parallel.h"
 #include "tools/device/conversion.h"
 #include "tools/text/quantity.h"
 #include "tools/upload/page_cache.h"
@@ -199,7 +200,7 @@ class Job final : public Upload {
           submitters.emplace_back([this, device] { work([&] { return submit(device); }); });
         }
       }
-      while (readers.size() < std::min<std::size_t>(readers_, list_.transfers.size())) {
+      while (readers.size() < worker_count(list_.transfers.size(), readers_)) {
         readers.emplace_back([this] { work([&] { return read_all(); }); });
       }
     } catch (const std::system_error& error) {

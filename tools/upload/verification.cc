@@ -47,7 +47,7 @@ class Verification {
 
   /// Reads the archives on so many threads.
   Result<void> read_chunks(unsigned readers) {
-    std::vector<std::optional<TargetReader>> own(readers);  // by worker
+    std::vector<std::optional<TargetReader>> own(worker_count(chunks_.size(), readers));  // by worker
     return run_parallel(chunks_.size(), readers, [&](std::size_t at, unsigned worker) -> Result<void> {
       if (is_stopped_) return {};
       if (!own[worker]) own[worker].emplace(plan_, list_);
@@ -104,7 +104,7 @@ Result<std::uint64_t> verify_arenas(const Plan& plan, const TransferList& list,
   std::vector<std::vector<std::unique_ptr<Queue>>> queues(backends.size());
   for (std::size_t device = 0; device < backends.size(); ++device) {
     // A queue of the CPU does the work of one thread.
-    const unsigned wanted = backends[device]->is_host() ? readers : 1;
+    const unsigned wanted = backends[device]->is_host() ? worker_count(plan.tensors.size(), readers) : 1;
     while (queues[device].size() < wanted) {
       auto queue = backends[device]->open_queue();
       if (!queue) return pass_on(std::move(queue));
