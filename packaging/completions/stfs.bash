@@ -14,7 +14,7 @@ _stfs_verb() {
     diff) options="--brief --threads --out --force --encoding --version --base --checksum --since --json --help" kinds=(file file tensor...) ;;
     put) options="--from-tensor --raw --create --dtype --shape --dry-run --durability --nolock --wait --json --help" kinds=(file tensor_or_file file) ;;
     apply) options="--dry-run --durability --nolock --wait --threads --json --help" kinds=(file file) ;;
-    pull) options="--to --follow --interval --exec --threads --durability --nolock --wait --json --help" kinds=(file file) ;;
+    pull) options="--to --follow --interval --exec --status --threads --durability --nolock --wait --json --help" kinds=(file file) ;;
     rm) options="--dry-run --nolock --wait --json --help" kinds=(file tensor...) ;;
     mv) options="--dry-run --nolock --wait --json --help" kinds=(file tensor tensor) ;;
     set) options="--metadata --unset --dtype --shape --dry-run --nolock --wait --json --help" kinds=(file tensor...) ;;

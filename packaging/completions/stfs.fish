@@ -108,6 +108,7 @@ complete -c stfs -n "__fish_seen_subcommand_from pull" -l to -x -d 'Pull up to v
 complete -c stfs -n "__fish_seen_subcommand_from pull" -l follow -d 'Do not end: wait for the next version'
 complete -c stfs -n "__fish_seen_subcommand_from pull" -l interval -x -d 'With --follow: look again after SECONDS, for what other hosts publish'
 complete -c stfs -n "__fish_seen_subcommand_from pull" -l exec -x -d 'Run COMMAND after each version'
+complete -c stfs -n "__fish_seen_subcommand_from pull" -l status -d 'Print which version MODEL has and which it lacks'
 complete -c stfs -n "__fish_seen_subcommand_from pull" -l threads -x -d 'Threads that apply a version'
 complete -c stfs -n "__fish_seen_subcommand_from pull" -l durability -x -a "power process" -d 'The change survives a loss of power (the default), or a killed process only'
 complete -c stfs -n "__fish_seen_subcommand_from pull" -l nolock -d 'Take no locks'

@@ -66,6 +66,7 @@ COMMANDS = [
     ("pull --to 0 --threads 1 --durability process --nolock --wait 0 new published", r"^(version 000000: copied all files to new, in .*\n)?new has version 000000\n$"),
     ("pull --follow --interval 1 --to 1 --exec ./hook host published", r"^(version 000001: .*\nhook 000001 host\n)?$"),
     ("pull --json host published", r'"version": ?"000001"'),
+    ("pull --status host published", r"^version +(none yet|000001, for .*)\nnewest +000001\nmissing +(1 version: 000001|none)\nupdate +none under way\n$"),
     ("commit delta.safetensors --nolock --wait 0", r"^nothing to change in .*m\.safetensors\n"),
     ("commit --dry-run --base m.safetensors delta.safetensors", r"^nothing to change in .*m\.safetensors\n$"),
     ("commit --json --into new.safetensors --force delta.safetensors", r'"written": ?true'),

@@ -38,6 +38,7 @@ VERBS = {
     "apply": (["apply", "m.safetensors", "d.safetensors"], {"path": "m.safetensors", "delta": "d.safetensors"}),
     "apply a version": (["apply", "one", "published/weight_v000001"], {"path": "one/o.safetensors", "directory": "published/weight_v000001"}),
     "pull": (["pull", "one", "published"], {"path": "one"}),
+    "pull, the status": (["pull", "--status", "one", "published"], {"path": "one", "published": "published"}),
     "commit": (["commit", "model.delta.safetensors"], {"path": "m.safetensors", "delta": "model.delta.safetensors"}),
     "commit into": (["commit", "model.delta.safetensors", "--into", "new.safetensors"],
                     {"path": "new.safetensors", "base": "m.safetensors", "delta": "model.delta.safetensors"}),

@@ -71,6 +71,7 @@ TENSOR = {"lm_head.weight"}
     (["apply", "m.safetensors", ""], FILES),
     (["pull", "folder", ""], FILES),
     (["pull", "--durability", "p"], {"power", "process"}),
+    (["pull", "--status", "folder", ""], FILES),
     (["commit", ""], FILES),
     (["commit", "--into", ""], FILES),
     (["upload", "m.safetensors", ""], FILES),

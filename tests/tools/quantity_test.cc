@@ -29,6 +29,15 @@ TEST_CASE("human count names millions to trillions", "[tools][quantity]") {
   CHECK(human_count(5'000'000'000'000'000) == "5000.00 trillion");
 }
 
+TEST_CASE("human duration counts seconds, minutes and hours", "[tools][quantity]") {
+  using std::chrono::seconds;
+  CHECK(human_duration(seconds(0)) == "0 s");
+  CHECK(human_duration(seconds(119)) == "119 s");
+  CHECK(human_duration(seconds(120)) == "2 min");
+  CHECK(human_duration(seconds(7199)) == "119 min");
+  CHECK(human_duration(seconds(7200)) == "2 h");
+}
+
 TEST_CASE("parse size reads plain numbers, fractions and both kinds of units", "[tools][quantity]") {
   CHECK(parse_size("0") == 0);
   CHECK(parse_size("4096") == 4096);

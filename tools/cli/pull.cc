@@ -22,6 +22,7 @@
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/interrupt.h"
 #include "tools/cli/progress.h"
+#include "tools/cli/pull_status.h"
 #include "tools/cli/verb.h"
 #include "tools/sync/publication_watch.h"
 #include "tools/text/json_document.h"
@@ -48,7 +49,8 @@ constexpr const char* kPullExamples =
     "Examples:\n"
     "  stfs pull checkpoint published                              up to the newest version\n"
     "  stfs pull --to 42 checkpoint published                      up to version 42\n"
-    "  stfs pull --follow --exec ./reload checkpoint published     for ever; ./reload tells the engine";
+    "  stfs pull --follow --exec ./reload checkpoint published     for ever; ./reload tells the engine\n"
+    "  stfs pull --status checkpoint published                     what checkpoint lacks; changes nothing";
 
 struct PullRequest {
   std::string model;
@@ -59,6 +61,7 @@ struct PullRequest {
   std::uint64_t threads = 0;
   std::uint64_t interval_s = 1;
   bool follows = false;
+  bool is_status = false;
   bool json = false;
 };
 
@@ -276,11 +279,17 @@ int pull(const Arguments& arguments, Streams& streams) {
               "With --follow: look again after SECONDS, for what other hosts publish. Default: 1.", 1, 3600);
   line.text(request.hook, "--exec", "COMMAND",
             "Run COMMAND after each version. It gets STFS_VERSION, STFS_MODEL. A failure ends the pull.");
+  line.flag(request.is_status, "--status",
+            "Print which version MODEL has and which it lacks. Change nothing, disturb no receiver.")
+      .excludes("--to")
+      .excludes("--follow")
+      .excludes("--exec");
   line.number(request.threads, "--threads", "N",
               "Threads that apply a version. Default: one for each processor.", 0, kMostWorkers);
   add_change_options(line, request.options);
   line.flag(request.json, "--json", "Print a JSON object; with --follow one for each event, on a line.");
   if (const auto code = line.parse(arguments, streams)) return *code;
+  if (request.is_status) return print_pull_status(request.model, request.published, request.json, streams);
   return PullVerb(request, streams).run();
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -17,10 +18,8 @@
 namespace stfs::tools {
 namespace {
 
-std::string duration_text(std::int64_t seconds) {
-  if (seconds < 120) return fmt::format("{} s", seconds);
-  if (seconds < 7200) return fmt::format("{} min", seconds / 60);
-  return fmt::format("{} h", seconds / 3600);
+std::string text_of_seconds(const Json& seconds) {
+  return human_duration(std::chrono::seconds(seconds.get<std::int64_t>()));
 }
 
 /// ", version 000042", or nothing.
@@ -70,7 +69,7 @@ void print_leases(const Json& report, std::ostream& out) {
         printable_name(lease.at("program").get<std::string>()),
         fmt::format("uid {}", lease.at("uid").get<std::uint64_t>()),
         fmt::format("generation {}", lease.at("generation").get<std::uint64_t>()),
-        duration_text(lease.at("seconds").get<std::int64_t>())};
+        text_of_seconds(lease.at("seconds"))};
   };
   table.print(out, report.at("leases"), cells);
 }
@@ -83,7 +82,7 @@ Result<void> print_server_status(std::string_view report, std::ostream& out) {
     print_line(out, "socket", document.at("socket").get<std::string>());
     print_line(out, "process",
                fmt::format("{}, for {}", document.at("pid").get<std::int64_t>(),
-                           duration_text(document.at("seconds").get<std::int64_t>())));
+                           text_of_seconds(document.at("seconds"))));
     for (const Json& source : document.at("sources")) print_line(out, "source", source.get<std::string>());
     print_generations(document, out);
     print_leases(document, out);

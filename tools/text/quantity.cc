@@ -39,6 +39,15 @@ std::string human_count(std::uint64_t number) {
   return fmt::format("{:.2f} {}", count, kUnits[unit]);
 }
 
+std::string human_duration(std::chrono::seconds duration) {
+  constexpr std::int64_t kMinute = 60;
+  constexpr std::int64_t kHour = 60 * kMinute;
+  const std::int64_t seconds = duration.count();
+  if (seconds < 2 * kMinute) return fmt::format("{} s", seconds);
+  if (seconds < 2 * kHour) return fmt::format("{} min", seconds / kMinute);
+  return fmt::format("{} h", seconds / kHour);
+}
+
 std::optional<std::uint64_t> parse_size(std::string_view text) {
   // Parsed by hand, because strtod accepts signs, hexadecimal, "inf" and the locale's decimal point.
   std::size_t at = 0;

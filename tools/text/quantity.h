@@ -1,6 +1,7 @@
 // Formats numbers and lists for people, and parses the sizes that people type.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -19,6 +20,9 @@ std::string counted(std::uint64_t count, std::string_view noun);
 
 /// "6.74 billion". Empty below a million, where the plain number is as easy to read.
 std::string human_count(std::uint64_t number);
+
+/// "90 s", "15 min", "30 h": rounded down, in the largest unit of which there are at least two.
+std::string human_duration(std::chrono::seconds duration);
 
 /// Returns "a", "a or b", "a, b or c". @param last  " or ", between the last two words.
 template <class Words>

@@ -1,0 +1,77 @@
+// Asks the parts of a pull what they would do.
+#include "tools/sync/pull_status.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "core/journal/journal_format.h"
+#include "core/storage/file.h"
+#include "tools/sync/publication.h"
+#include "tools/sync/pull.h"
+#include "tools/sync/sync_state.h"
+
+namespace stfs::sync {
+namespace {
+
+/// Versions may be withdrawn while they are read. Then look again, so many times.
+constexpr int kMostLooks = 100;
+
+/// The time since the file was written. Nothing if there is no file. The clocks of hosts differ, so a file
+/// may seem to be written later than now: that is 0.
+std::optional<std::chrono::seconds> age_of(const std::filesystem::path& path) {
+  const auto file = system_storage().open(path, Access::ReadOnly);
+  if (!file) return std::nullopt;
+  const auto status = (*file)->status();
+  if (!status) return std::nullopt;
+  const std::chrono::system_clock::time_point written{
+      std::chrono::duration_cast<std::chrono::system_clock::duration>(
+          std::chrono::nanoseconds(status->identity.mtime_ns))};
+  const auto age =
+      std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now() - written);
+  return std::max(age, std::chrono::seconds(0));
+}
+
+Result<Publication::Way> way_from(Publication& publication, const std::filesystem::path& published,
+                                  const std::optional<std::uint64_t>& present) {
+  for (int look = 1;; ++look) {
+    auto way = publication.way(present, {});
+    if (way || look == kMostLooks || way.error().errno_value != ESTALE) return way;
+    auto now = Publication::look(published);
+    if (!now) return pass_on(std::move(now));
+    publication = std::move(*now);
+  }
+}
+
+}  // namespace
+
+Result<PullStatus> look_at_pull(const std::filesystem::path& model, const std::filesystem::path& published) {
+  return guard_memory([&]() -> Result<PullStatus> {
+    PullStatus status;
+    const std::filesystem::path directory = directory_of_model(model);
+    status.is_updating = is_sync_locked(directory);
+    auto publication = Publication::look(published);
+    if (!publication) return pass_on(std::move(publication));
+    auto version = read_sync_state(directory);
+    if (!version) return pass_on(std::move(version));
+    status.version = std::move(*version);
+    if (status.version) status.version_age = age_of(directory / kSyncStateName);
+
+    std::optional<std::uint64_t> present;
+    if (status.version) present = status.version->number;
+    auto way = way_from(*publication, published, present);
+    if (way) {
+      for (const PublishedVersion& one : way->versions) status.missing.push_back(one.version().text);
+      if (way->unfinished) status.unfinished = way->unfinished->message;
+    } else {
+      status.problem = way.error().message;
+    }
+    if (!publication->versions().empty()) {
+      const std::uint64_t newest = publication->versions().back();
+      status.newest = VersionNumber{version_text(newest), newest};
+      status.newest_age = age_of(publication->path_of(newest) / kVersionIndex);
+    }
+    return status;
+  });
+}
+
+}  // namespace stfs::sync
