@@ -143,7 +143,7 @@ Result<void> ShardTurns::commit(
     const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt) {
   return parts_.committers.in_turn(shards, [&](const CommitOptions& of_all) {
     const Attempt counted(attempts_, shards);
-    return attempt([&](std::uint32_t shard) -> Result<CommitOptions> {
+    auto done = attempt([&](std::uint32_t shard) -> Result<CommitOptions> {
       if (parts_.reader.is_broken(shard)) {
         return fail(ErrorCode::ArchiveChanged, ESTALE, "another program has changed the archive's header");
       }
@@ -157,6 +157,10 @@ Result<void> ShardTurns::commit(
       };
       return options;
     });
+    if (done) return done;
+    // It may have failed behind its commit point: then reads show the new bytes, out of the journal.
+    for (const std::uint32_t shard : shards) parts_.states.note_unsettled(shard);
+    return done;
   });
 }
 

@@ -387,6 +387,12 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         tests="[dead]",
     ),
     Mutant(
+        "a failed commit leaves the generations as they were",
+        "    for (const std::uint32_t shard : shards) parts_.states.note_unsettled(shard);\n",
+        "",
+        tests="[fault]",
+    ),
+    Mutant(
         "a generation does not tell that another process is in a commit",
         "  if (turns_.is_unsettled(shard)) parts_.states.note_unsettled(shard);\n",
         "",

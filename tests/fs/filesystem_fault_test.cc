@@ -162,6 +162,26 @@ TEST_CASE_METHOD(FailingMount, "errors come as the store gave them", "[fs][files
   }
 }
 
+TEST_CASE_METHOD(FailingMount, "a commit that is shown out of its journal gives its tensor a new generation",
+                 "[fs][filesystem][fault]") {
+  // One of the writes is the first one to the archive: then the archive is still as the mount knows it.
+  bool is_shown = false;
+  for (unsigned call = 1; !is_shown; ++call) {
+    REQUIRE(call < 10);
+    Descriptor writer(mount, "first", O_WRONLY);
+    const std::uint64_t before = mount.generation("first");
+    storage.plan().fail_call(FileCall::Write, call, EIO);
+    const bool is_written = writer.write(kNew, 0).has_value();
+    const bool is_closed = writer.close().has_value();
+    storage.plan().fail_call(0, 0);
+    REQUIRE_FALSE((is_written && is_closed));
+    is_shown = mount.read("first") == kNew;
+    CHECK(mount.stored("first") == kOld);
+    if (is_shown) CHECK(mount.generation("first") > before);
+    CHECK(mount.generation("first") == mount.generation("first"));
+  }
+}
+
 TEST_CASE_METHOD(FailingMount, "a commit that failed before anything was synced may be tried again by fsync",
                  "[fs][filesystem][fault]") {
   Descriptor writer(mount, "first", O_RDWR);
