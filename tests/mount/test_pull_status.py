@@ -94,6 +94,15 @@ def test_what_a_pull_would_fail_with_is_told_and_is_status_1(host, trainer):
     assert done.returncode == 1 and f"\nproblem     {why}\n" in done.stdout and "missing" not in done.stdout
 
 
+def test_changes_of_a_model_that_is_not_there(trainer, tmp_path):
+    trainer.step()
+    shutil.rmtree(version_directory(trainer.published, 0))
+    why = f"{tmp_path}/none: there is no model yet, and {trainer.published}/weight_v000001 only changes one: " \
+          "put the model of version 000000 there first"
+    assert status(tmp_path / "none", trainer, wanted=1)["problem"] == why
+    assert why in stfs("pull", tmp_path / "none", trainer.published, wanted=1)
+
+
 def test_a_version_that_is_withdrawn_meanwhile_is_looked_for_again(host, trainer, tmp_path):
     versions = [trainer.step() for _ in range(12)]
     (tmp_path / "hidden").mkdir()

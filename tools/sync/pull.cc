@@ -86,6 +86,7 @@ class Pull {
     }
     auto way = publication->way(present, options_.target);
     if (!way) return pass_on(std::move(way));
+    if (auto there = check_beginning(model_, *way, storage_); !there) return pass_on(std::move(there));
     for (const PublishedVersion& version : way->versions) {
       if (auto done = take_step(version, *state); !done) return pass_on(std::move(done));
     }
@@ -156,6 +157,17 @@ class Pull {
 };
 
 }  // namespace
+
+Result<void> check_beginning(const std::filesystem::path& model, const Publication::Way& way,
+                             Storage& storage) {
+  if (way.versions.empty() || way.versions.front().is_full()) return {};
+  if (has_model(directory_of_model(model, storage), storage)) return {};
+  const PublishedVersion& first = way.versions.front();
+  return fail(ErrorCode::NotFound, ENOENT,
+              fmt::format("{}: there is no model yet, and {} only changes one: put the model of version {} "
+                          "there first",
+                          model.string(), first.directory().string(), first.base_version()->text));
+}
 
 std::filesystem::path directory_of_model(const std::filesystem::path& model, Storage& storage) {
   const auto located = tools::locate_target(model, tools::Use::Change, tools::read_mount_attribute, storage);

@@ -54,6 +54,10 @@ struct PullOptions {
 Result<std::optional<VersionNumber>> pull(const std::filesystem::path& model,
                                           const std::filesystem::path& published, const PullOptions& options);
 
+/// ENOENT if there is no model, and the way to a version begins with changes to one.
+Result<void> check_beginning(const std::filesystem::path& model, const Publication::Way& way,
+                             Storage& storage = system_storage());
+
 /// The directory in which a model's files lie, and its state. The model may not exist yet.
 std::filesystem::path directory_of_model(const std::filesystem::path& model,
                                          Storage& storage = system_storage());

@@ -62,6 +62,7 @@ Result<PullStatus> look_at_pull(const std::filesystem::path& model, const std::f
     if (way) {
       for (const PublishedVersion& one : way->versions) status.missing.push_back(one.version().text);
       if (way->unfinished) status.unfinished = way->unfinished->message;
+      if (const auto there = check_beginning(model, *way); !there) status.problem = there.error().message;
     } else {
       status.problem = way.error().message;
     }
