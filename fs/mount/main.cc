@@ -15,6 +15,7 @@
 #include "fs/model/filesystem.h"
 #include "fs/model/forest.h"
 #include "fs/mount/ending_signals.h"
+#include "fs/mount/hidden_source.h"
 #include "fs/mount/mount_point.h"
 #include "fs/mount/options.h"
 #include "fs/mount/session.h"
@@ -50,7 +51,7 @@ void raise_limit_of_open_files() {
 
 /// Makes the forest of the models. Each member can reopen its model after the model was replaced.
 std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::FilesystemOptions& options,
-                                        stfs::SourceOptions how, const std::filesystem::path& mount_point) {
+                                        stfs::SourceOptions how) {
   // If no model is writable, the kernel learns at the mount that the whole mount is read-only. Models that
   // are reopened later must then be read-only too.
   const auto may_write = [](const auto& member) {
@@ -84,19 +85,15 @@ std::unique_ptr<stfs::Forest> forest_of(stfs::Source& source, const stfs::Filesy
   }
   if (is_lone) return std::make_unique<stfs::Forest>(std::move(members.front()));
   auto forest = std::make_unique<stfs::Forest>(std::move(members));
-  // Requests on files of the source must not end in the mount itself.
-  if (!stfs::lies_below(source.path, mount_point)) {
-    forest->show_source(
-        std::make_unique<stfs::SourceDirectory>(
-            source.path,
-            stfs::SourceDirectory::Options{.allows_new = options.allows_edits && !options.is_read_only,
-                                           .durability = options.commit.durability,
-                                           .uid = options.uid,
-                                           .gid = options.gid,
-                                           .umask = options.umask,
-                                           .is_shared = options.is_shared}),
-        opener_of);
-  }
+  forest->show_source(std::make_unique<stfs::SourceDirectory>(
+                          source.path, stfs::SourceDirectory::Options{.allows_new = options.allows_edits &&
+                                                                                    !options.is_read_only,
+                                                                      .durability = options.commit.durability,
+                                                                      .uid = options.uid,
+                                                                      .gid = options.gid,
+                                                                      .umask = options.umask,
+                                                                      .is_shared = options.is_shared}),
+                      opener_of);
   return forest;
 }
 
@@ -114,14 +111,20 @@ int mount(stfs::Options& options) {
   auto mount_point = stfs::check_mount_point(options.mount_point, options.may_cover_files);
   if (!mount_point) return failed(mount_point.error());
   options.mount_point = *mount_point;
+  // Once before a delta is made, once for the files that only the source itself names.
+  std::vector<std::filesystem::path> named = how.deltas;
+  named.push_back(options.source);
+  if (auto seen = stfs::check_not_hidden(named, *mount_point); !seen) return failed(seen.error());
   how.makes_delta = true;  // only now: a delta that is gone later is not made again
   auto source = stfs::open_source(options.source, how);
   how.makes_delta = false;
   if (!source) return failed(source.error());
+  if (auto seen = stfs::check_not_hidden(stfs::files_of(*source), *mount_point); !seen)
+    return failed(seen.error());
 
   // From here on a signal ends the mount in order.
   stfs::EndingSignals::block();
-  const auto forest = forest_of(*source, options.filesystem, how, options.mount_point);
+  const auto forest = forest_of(*source, options.filesystem, how);
   auto session = stfs::Session::mount(*forest, source->path, options);
   if (!session) return failed(session.error());
   if (!options.stays_in_foreground) {

@@ -144,9 +144,11 @@ constexpr std::array kMountOptions = {
                 "Refuse a model whose index and shards disagree, and a directory with a bad archive. Without "
                 "this option the whole tensors are mounted, and the others give EIO.",
                 flag<[](Options& o) { o.is_strict = true; }>()},
-    MountOption{"nonempty", "",
-                "Mount over a directory that is not empty. Its files are hidden until the unmount.",
-                flag<[](Options& o) { o.may_cover_files = true; }>()},
+    MountOption{
+        "nonempty", "",
+        "Mount over a directory that is not empty. Its files are hidden until the unmount, so none of them "
+        "may belong to SOURCE.",
+        flag<[](Options& o) { o.may_cover_files = true; }>()},
     MountOption{"auto_unmount", "", "fusermount3 unmounts when the program dies.",
                 flag<[](Options& o) { o.unmounts_with_daemon = true; }>()},
     MountOption{"fsname", "NAME",

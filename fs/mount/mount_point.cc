@@ -6,7 +6,6 @@
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -98,14 +97,6 @@ Result<std::filesystem::path> check_mount_point(const std::filesystem::path& pat
                     name));
   }
   return absolute;
-}
-
-bool lies_below(const std::filesystem::path& path, const std::filesystem::path& directory) {
-  std::error_code failed;
-  const auto below = std::filesystem::canonical(path, failed);
-  const auto above = std::filesystem::canonical(directory, failed);
-  const auto [at, other] = std::mismatch(above.begin(), above.end(), below.begin(), below.end());
-  return !failed && at == above.end();
 }
 
 void abort_connection(const std::filesystem::path& mount_point, std::string_view type) {

@@ -26,9 +26,6 @@ std::optional<MountEntry> mounted_at(const std::filesystem::path& path);
 /// hide. The error's message says what to do.
 Result<std::filesystem::path> check_mount_point(const std::filesystem::path& path, bool may_cover_files);
 
-/// Whether a path is the directory, or lies below it: links are resolved. Call it before the mount.
-bool lies_below(const std::filesystem::path& path, const std::filesystem::path& directory);
-
 /// Aborts the connection of our mount, as `umount -f` does: every running request and notification ends with
 /// an error.
 /// @param type  our type, as in MountEntry. A mount of another type is left alone.

@@ -13,7 +13,7 @@
 namespace stfs {
 namespace {
 
-constexpr std::uint64_t kBegin = kBlockBytes;  // as in new_tensor.cc
+constexpr std::uint64_t kDataBegin = kBlockBytes;  // as in new_tensor.cc
 
 tl::unexpected<Error> refuse_checkpoint(std::string_view why) {
   return fail(ErrorCode::WrongSize, EINVAL, fmt::format("not a checkpoint: {}", why));
@@ -106,7 +106,7 @@ Result<void> Checkpoint::keep_new(std::uint32_t position, std::span<const std::b
     if (!made) return pass_on(std::move(made));
     file_ = std::move(made->file);
   }
-  return file_->write(bytes, kBegin + header().tensors[position].data.offset + offset);
+  return file_->write(bytes, kDataBegin + header().tensors[position].data.offset + offset);
 }
 
 Result<void> Checkpoint::resize(std::uint64_t size_bytes) {
@@ -137,7 +137,8 @@ Result<void> Checkpoint::copy_to(Staging& to, std::uint32_t position) const {
     return reader_.copy(*saved.same, at, part);
   };
   return to.write_all(data.size_bytes, [&](std::span<std::byte> part, std::uint64_t at) {
-    return saved.same ? saved.stage->read(part, at, read_base) : file_->read(part, kBegin + data.offset + at);
+    return saved.same ? saved.stage->read(part, at, read_base)
+                      : file_->read(part, kDataBegin + data.offset + at);
   });
 }
 

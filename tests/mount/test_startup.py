@@ -1,11 +1,13 @@
 # Starting: every failure reaches the terminal, with the path and the reason, before anything is mounted.
+import json
 import os
 import signal
 import subprocess
 import time
 
 import pytest
-from archive_file import save_with_reference
+from archive_file import ArchiveFile, save_with_reference
+from mount_namespace import in_namespace
 from mounted import BINARY, PATIENCE, SANITIZER_REPORT, errno_of, eventually, mount_entry, unmount_by_force
 
 pytestmark = [pytest.mark.sequential, pytest.mark.library]
@@ -198,6 +200,58 @@ def test_a_mount_point_that_is_not_empty_is_refused_unless_asked_for(start, arch
     assert (mountpoint / "odd").read_bytes() == archive.tensor("odd")
     assert subprocess.run(["umount", mountpoint]).returncode == 0
     assert (mountpoint / "precious").read_bytes() == b"x"
+
+
+def _to_archive(tmp_path):
+    return "in/a.safetensors", "in"
+
+
+def _to_index(tmp_path):
+    (tmp_path / "in" / "m.safetensors.index.json").write_text('{"weight_map":{"odd":"a.safetensors"}}')
+    return "in/m.safetensors.index.json", "in"
+
+
+def _to_shard(tmp_path):
+    """The index lies elsewhere."""
+    names = ArchiveFile(tmp_path / "in" / "a.safetensors").layout()
+    (tmp_path / "m.safetensors.index.json").write_text(
+        json.dumps({"weight_map": dict.fromkeys(names, "s.safetensors")}))
+    (tmp_path / "s.safetensors").symlink_to("in/a.safetensors")
+    return "m.safetensors.index.json", "in"
+
+
+def _to_delta(tmp_path):
+    return "model.safetensors", "in", "-o", "delta=in/new.delta.safetensors"
+
+
+def _to_bind_mount(tmp_path):
+    (tmp_path / "bound").mkdir()
+    return "bound/a.safetensors", "in"
+
+
+HIDDEN = {"the directory itself": lambda tmp_path: ("in", "in"), "its archive": _to_archive, "an index": _to_index,
+          "a directory above": lambda tmp_path: ("in", "."), "a link": lambda tmp_path: ("link", "in"),
+          "a shard": _to_shard, "a delta": _to_delta, "a bind mount": _to_bind_mount}
+
+
+@pytest.mark.parametrize("way", HIDDEN)
+def test_a_mount_that_would_hide_its_own_source_is_refused(start, archive, mountpoint, tmp_path, way):
+    """Its first access to the source would wait for itself: SIGKILL then ends the test, in a namespace whose end
+    unmounts."""
+    (tmp_path / "in").mkdir()
+    save_with_reference(tmp_path / "in" / "a.safetensors")
+    (tmp_path / "link").symlink_to("in")
+    source, target, *rest = HIDDEN[way](tmp_path)
+    before = in_namespace("mount --bind in bound" if way == "a bind mount" else "true")
+    outcome = start(source, target, "-f", "-o", "nonempty", *rest, cwd=tmp_path,
+                    before=[*before, "timeout", "-s", "KILL", str(5 * PATIENCE)])
+    assert failed(outcome, "leads through the mount point", tmp_path / target, "choose a mount point")
+    assert not (tmp_path / "in" / "new.delta.safetensors").exists()
+
+
+def test_a_mount_point_in_the_source_directory_works(start, archive, mountpoint, tmp_path):
+    assert start(tmp_path, mountpoint).status == 0
+    assert (mountpoint / "model" / "odd").read_bytes() == archive.tensor("odd")
 
 
 def test_a_mount_point_in_use_by_us_is_refused(start, archive, mountpoint):

@@ -1,0 +1,77 @@
+// Walks each path one name at a time, because a path may leave the mount point again by a link.
+#include "fs/mount/hidden_source.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <set>
+#include <string>
+#include <system_error>
+
+#include "core/base/absolute_path.h"
+
+namespace stfs {
+namespace {
+
+/// Compares directories by device and inode number, which links and bind mounts share.
+class WayThrough {
+ public:
+  explicit WayThrough(const struct stat& directory) : directory_(directory) {}
+
+  /// Whether a look-up of the path passes the directory.
+  bool leads(const std::filesystem::path& path) {
+    std::filesystem::path walked;
+    for (const std::filesystem::path& name : path) {
+      walked /= name;
+      // What was seen before did not lead through, or is a loop of links.
+      if (!seen_.insert(walked.string()).second) continue;
+      struct stat st {};
+      if (::stat(walked.c_str(), &st) == 0 && st.st_dev == directory_.st_dev &&
+          st.st_ino == directory_.st_ino)
+        return true;
+      std::error_code is_no_link;
+      const std::filesystem::path target = std::filesystem::read_symlink(walked, is_no_link);
+      if (!is_no_link && leads(walked.parent_path() / target)) return true;
+    }
+    return false;
+  }
+
+ private:
+  const struct stat directory_;
+  std::set<std::string> seen_;
+};
+
+}  // namespace
+
+Result<void> check_not_hidden(std::span<const std::filesystem::path> paths,
+                              const std::filesystem::path& mount_point) {
+  struct stat directory {};
+  if (::stat(mount_point.c_str(), &directory) != 0)
+    return fail_system(errno, mount_point.string(), "use as mount point");
+  WayThrough way(directory);
+  for (const std::filesystem::path& path : paths) {
+    const auto absolute = absolute_path(path);
+    if (!absolute) return tl::unexpected(absolute.error());
+    if (!way.leads(*absolute)) continue;
+    return fail(ErrorCode::InvalidArgument, EINVAL,
+                fmt::format("{}: its path leads through the mount point {}, and a mount there would hide it: "
+                            "choose a mount point without files of the source, for example an empty "
+                            "directory beside them",
+                            absolute->string(), mount_point.string()));
+  }
+  return {};
+}
+
+std::vector<std::filesystem::path> files_of(const Source& source) {
+  std::vector<std::filesystem::path> files{source.path};
+  for (const Source::Member& member : source.members) {
+    files.push_back(member.path);
+    if (!member.model) continue;
+    files.push_back(member.model->path());
+    for (const Shard& shard : member.model->shards()) files.push_back(shard.path);
+  }
+  return files;
+}
+
+}  // namespace stfs
