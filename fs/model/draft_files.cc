@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/format/json_string.h"
+#include "fs/base/log.h"
 #include "fs/model/tensor_forms.h"
 #include "fs/tree/names.h"
 
@@ -213,6 +214,37 @@ Result<bool> DraftFiles::form_open_content(PendingContent& content, const std::s
   }
   auto set = set_form(content, key, value);
   return set ? Result<bool>(true) : pass_on(std::move(set));
+}
+
+void DraftFiles::apply_form(const PendingContent& content) {
+  const NewTensor* const made = content.made() == nullptr ? nullptr : content.made()->tensor();
+  if (made == nullptr || content.failure || !made->has_only_form()) return;
+  const auto pin = parts_.epochs.pin();
+  if (!parts_.model->ids().position(content.tensor())) return;
+  const Tensor now = parts_.model->tensor(content.tensor());
+  const std::string name(now.name);
+  NewTensor::Form form{.dtype = now.dtype, .shape = {now.shape.begin(), now.shape.end()}};
+  const auto done = [&]() -> Result<void> {
+    if (auto shape = made->shape()) {
+      form.dtype = made->dtype().value_or(form.dtype);
+      form.shape = std::move(*shape);
+    } else if (const auto dtype = made->dtype()) {
+      auto fitting = retyped(name, std::move(form), "dtype", std::string(name_of(*dtype)));
+      if (!fitting) return pass_on(std::move(fitting));
+      form = std::move(*fitting);
+    }
+    if (form.dtype == now.dtype && std::ranges::equal(form.shape, now.shape)) return {};
+    auto outdated = structure_.edit({.touched = {content.tensor()}, .apply = [&](ModelEdit& edit) {
+                                       return edit.reinterpret(name, form.dtype, form.shape);
+                                     }});
+    if (!outdated) return pass_on(std::move(outdated));
+    parts_.drafts.note_typed(content.tensor());
+    parts_.tell_outdated(*outdated);
+    return {};
+  }();
+  if (done) return;
+  log::warning("{}: dropped: a dtype or shape was set while the file was open, and nothing was written: {}",
+               parts_.label_of(content), done.error().message);
 }
 
 bool DraftFiles::remove(const Drafts::Draft& draft) {

@@ -129,6 +129,7 @@ Stale Filesystem::release(OpenFile* file) {
     const bool is_last = parts_.open_files.leave(content);
     // A file that was made and never written becomes an empty tensor.
     if (is_last && content.made() != nullptr && !content.failure) content.made()->note_end();
+    if (is_last && file->kind != FileKind::Grouped) drafts_.apply_form(content);
     ReleaseFacts facts{.content = content_of(content),
                        .kind = file->kind,
                        .is_last = is_last,

@@ -114,6 +114,16 @@ bool NewTensor::has_form() const {
   return dtype_ || shape_;
 }
 
+std::optional<Dtype> NewTensor::dtype() const {
+  const std::scoped_lock lock(mutex_);
+  return dtype_;
+}
+
+std::optional<std::vector<std::uint64_t>> NewTensor::shape() const {
+  const std::scoped_lock lock(mutex_);
+  return shape_;
+}
+
 Result<NewTensor::Form> NewTensor::form() const {
   if (is_npy_) return npy_form();
   const std::uint64_t size_bytes = size_bytes_;

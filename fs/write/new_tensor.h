@@ -72,6 +72,12 @@ class NewTensor final : public NewContent {
   void set_dtype(Dtype dtype);
   void set_shape(std::vector<std::uint64_t> shape);
   [[nodiscard]] bool has_form() const;
+  [[nodiscard]] std::optional<Dtype> dtype() const;
+  [[nodiscard]] std::optional<std::vector<std::uint64_t>> shape() const;
+  /// Whether a tensor of before got a form and no bytes, not even a cut.
+  [[nodiscard]] bool has_only_form() const {
+    return replaces_ && !is_npy_ && !is_dirty_ && !is_committed_ && has_form();
+  }
 
   /// What the file is as a tensor.
   struct Form {

@@ -163,4 +163,35 @@ TEST_CASE("a form that is set after a close or without a write empties no tensor
     CHECK(errno_of(idle.close()) == 0);
   }
   CHECK(stored_tensors(mount).at("second") == kNew);
+  CHECK(form_of(mount, "second") == "U8[16]");
+}
+
+TEST_CASE("a form that was set while a file was open and idle is the tensor's at the last release",
+          "[fs][edit]") {
+  const DrivenFilesystem mount(kThree);
+  make_room(mount);
+  const auto set = [&](std::string_view key, const std::string& value) {
+    return errno_of(
+        mount->set_extended_attribute(mount.ino("second"), "user.safetensors." + std::string(key), value));
+  };
+  const std::string size = std::to_string(kSecond.size());
+  for (const int flags : {O_RDWR, O_WRONLY}) {
+    set("shape", "[" + size + "]");
+    Descriptor first(mount, "second", flags);
+    Descriptor second(mount, "second", flags);
+    CHECK(set("dtype", "I8") == 0);
+    CHECK(set("shape", "[1," + size + "]") == 0);
+    CHECK(errno_of(first.close()) == 0);
+    CHECK(errno_of(second.close()) == 0);
+    CHECK(form_of(mount, "second") == "I8[1," + size + "]");
+    CHECK(stored_tensors(mount).at("second") == kSecond);
+    REQUIRE(set("dtype", "U8") == 0);
+  }
+  {
+    Descriptor idle(mount, "second", O_RDWR);
+    CHECK(set("shape", "[3]") == 0);
+    CHECK(errno_of(idle.close()) == 0);
+  }
+  CHECK(form_of(mount, "second") == "U8[1," + size + "]");
+  CHECK(stored_tensors(mount).at("second") == kSecond);
 }
