@@ -127,3 +127,29 @@ def test_a_hole_reads_as_zeros_once_committed(mount, expected, flags):
     os.close(fd)
     expected.change(T, b"head" + bytes(size_bytes - 5) + b"!")
     check_shown(mount, expected)
+
+
+@pytest.mark.parametrize("holes", ["at the end", "amid", "all"])
+@pytest.mark.parametrize("how", ["auto", "always", "never"])
+def test_cp_of_a_sparse_file_writes_its_zeros(mount, expected, tmp_path, holes, how):
+    size_bytes, source = expected.size(T), tmp_path / "sparse"
+    with open(source, "wb") as file:
+        file.truncate(size_bytes)
+        if holes != "all":
+            file.seek(0 if holes == "at the end" else size_bytes - 5000)
+            file.write(b"d" * 5000)
+    assert run("cp", f"--sparse={how}", source, mount / T).returncode == 0
+    expected.change(T, source.read_bytes())
+    check_shown(mount, expected)
+
+
+def test_dd_that_seeks_over_zeros_at_the_end_is_refused(mount, expected, tmp_path):
+    """It asks fstat(2) whether it must set the size, and a tensor's size never seems to change. No seek reaches us."""
+    source = tmp_path / "sparse"
+    source.write_bytes(bytes(expected.size(T)))
+    done = run("dd", f"if={source}", f"of={mount / T}", "bs=64K", "conv=sparse")
+    assert done.returncode == 1 and "Invalid argument" in done.stderr
+    check_shown(mount, expected)
+    assert run("dd", f"if={source}", f"of={mount / T}", "bs=64K").returncode == 0
+    expected.change(T, source.read_bytes())
+    check_shown(mount, expected)
