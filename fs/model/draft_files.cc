@@ -243,8 +243,9 @@ void DraftFiles::apply_form(const PendingContent& content) {
     return {};
   }();
   if (done) return;
-  log::warning("{}: dropped: a dtype or shape was set while the file was open, and nothing was written: {}",
-               parts_.label_of(content), done.error().message);
+  log::warning(
+      "{}: the dtype or shape that was set while the file was open is dropped: nothing was written: {}",
+      parts_.label_of(content), done.error().message);
 }
 
 bool DraftFiles::remove(const Drafts::Draft& draft) {

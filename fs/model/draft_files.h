@@ -52,8 +52,9 @@ class DraftFiles {
   /// @return nothing if no program has the tensor open for writing, or has written bytes already.
   std::optional<Result<void>> set_pending_form(TensorId tensor, std::string_view key,
                                                const std::string& value);
-  /// Call at the last release: gives the bytes of before the form that was set while the file was open and
-  /// that no bytes have followed. Logs why if they don't fit. The caller holds the content's mutex.
+  /// Gives a tensor the form that was set while its file was open, if no program has written to it since.
+  /// Call it at the last release. A form that needs another number of bytes changes nothing and is logged.
+  /// The caller holds the content's mutex.
   void apply_form(const PendingContent& content);
   /// The same for one content. @return false if bytes were written or it was closed.
   Result<bool> form_open_content(PendingContent& content, const std::string& name, Dtype dtype,

@@ -74,7 +74,7 @@ class NewTensor final : public NewContent {
   [[nodiscard]] bool has_form() const;
   [[nodiscard]] std::optional<Dtype> dtype() const;
   [[nodiscard]] std::optional<std::vector<std::uint64_t>> shape() const;
-  /// Whether a tensor of before got a form and no bytes, not even a cut.
+  /// Whether this has a form for a tensor of the model, and no program has written to it or cut it.
   [[nodiscard]] bool has_only_form() const {
     return replaces_ && !is_npy_ && !is_dirty_ && !is_committed_ && has_form();
   }

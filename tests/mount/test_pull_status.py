@@ -98,7 +98,7 @@ def test_changes_of_a_model_that_is_not_there(trainer, tmp_path):
     trainer.step()
     shutil.rmtree(version_directory(trainer.published, 0))
     why = f"{tmp_path}/none: there is no model yet, and {trainer.published}/weight_v000001 only changes one: " \
-          "put the model of version 000000 there first"
+          "put the model of version 000000 there first, or publish a full version"
     assert status(tmp_path / "none", trainer, wanted=1)["problem"] == why
     assert why in stfs("pull", tmp_path / "none", trainer.published, wanted=1)
 

@@ -165,7 +165,7 @@ Result<void> check_beginning(const std::filesystem::path& model, const Publicati
   const PublishedVersion& first = way.versions.front();
   return fail(ErrorCode::NotFound, ENOENT,
               fmt::format("{}: there is no model yet, and {} only changes one: put the model of version {} "
-                          "there first",
+                          "there first, or publish a full version",
                           model.string(), first.directory().string(), first.base_version()->text));
 }
 
