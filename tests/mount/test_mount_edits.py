@@ -191,6 +191,19 @@ def test_numpy_files_make_and_replace_tensors(edited, tmp_path):
 
 # ---- programs ----
 
+def test_a_form_that_is_set_beside_an_idle_writer_stays_when_it_closes(edited):
+    name, data = "layers.0.d", (edited / "layers.0.d").read_bytes()
+    for value, due in (("[64,64]", [64, 64]), ("[3]", [64, 64])):  # [3] needs other bytes, and none come
+        idle = os.open(edited / name, os.O_RDWR)
+        os.setxattr(edited / name, "user.safetensors.shape", value.encode())
+        os.close(idle)
+        edited.due[name] = ("U8", due, data)
+        # The release comes after close(2) has returned, and what the kernel keeps is told after that.
+        assert eventually(lambda: edited.form(name) == ("U8", "[64,64]"))
+        assert eventually(lambda: content(edited.view) == edited.due)
+        edited.check()
+
+
 def test_editors_keep_the_form_of_what_they_replace(edited):
     os.setxattr(edited / "layers.0.d", "user.safetensors.dtype", b"F32")
     new = os.urandom(4096)
