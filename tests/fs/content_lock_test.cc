@@ -1,10 +1,16 @@
 // fs/write/content_lock.h: who waits for whom.
 #include "fs/write/content_lock.h"
 
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <future>
+#include <iterator>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -30,6 +36,13 @@ void put_aside(ContentLock& lock, ByteRange range) {
 
 bool is_waiting(const std::future<void>& work) {
   return work.wait_for(20ms) == std::future_status::timeout;
+}
+
+/// Whether a thread sleeps: it waits for something that is not the processor.
+bool is_asleep(pid_t thread) {
+  std::ifstream file(fmt::format("/proc/self/task/{}/stat", thread));
+  const std::string stat((std::istreambuf_iterator<char>(file)), {});
+  return stat.substr(stat.rfind(')')).starts_with(") S");
 }
 
 }  // namespace
@@ -68,11 +81,14 @@ TEST_CASE("who is alone has waited for all that are aside, and keeps further one
   ContentLock lock;
   put_aside(lock, kFirst);
   std::atomic<bool> is_alone = false;
+  std::atomic<pid_t> first = 0;
   auto alone = in_background([&] {
+    first = ::gettid();
     lock.lock();
     is_alone = true;
     lock.unlock();
   });
+  while (first == 0 || !is_asleep(first)) std::this_thread::sleep_for(1ms);
   CHECK(is_waiting(alone));
   // Else a steady stream of writes would keep it out for ever.
   auto next = in_background([&] {

@@ -233,7 +233,8 @@ TEST_CASE_METHOD(Served, "nothing is read while another process writes", "[tools
   }
   SECTION("the file's time is the present time") {
     const timespec now[2] = {{0, UTIME_OMIT}, {0, UTIME_NOW}};
-    // The present lasts one tick of the kernel's clock. A busy machine can let it pass before the maker looks.
+    // The present lasts one tick of the kernel's clock. A busy machine can let it pass before the maker
+    // looks.
     bool is_refused = false;
     for (int tries = 0; tries < 1000 && !is_refused; ++tries) {
       REQUIRE(::utimensat(AT_FDCWD, model.path.c_str(), now, 0) == 0);
