@@ -64,8 +64,11 @@ class ArchiveReader {
 
   /// How the archive has changed since it was opened or since our own last commit.
   struct Change {
-    bool is_touched = false;       // somebody else wrote into it or cut it
-    bool is_broken = false;        // ... and its header has changed: no offset can be trusted any more
+    bool is_touched = false;  // somebody else wrote into it or cut it
+    bool is_broken = false;   // ... and its header has changed: offsets can't be trusted any more
+    /// With is_broken: the new header, which tells what has kept its place (ArchiveHeader::keeps()). Null if
+    /// nothing tells: there is no valid header, or the store has no lock that keeps others from moving bytes.
+    std::shared_ptr<const ArchiveHeader> header{};
     std::uint64_t size_bytes = 0;  // the file's current size
     bool is_replaced = false;      // the path names another file, or none: ours lives on until it is closed
     bool is_gone = false;          // ... none

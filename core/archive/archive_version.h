@@ -20,6 +20,13 @@ struct ArchiveHeader {
   Header content;
   std::uint64_t size_bytes = 0;  // of the JSON, its padding included, without the 8 bytes before it
   std::uint64_t hash = 0;        // XXH3 of the JSON
+
+  /// Absolute offset in the file of the first byte of data.
+  [[nodiscard]] std::uint64_t data_offset() const { return kHeaderLengthBytes + size_bytes; }
+  /// Whether this header leaves a tensor of an earlier one where it was: under its name, under another one
+  /// if it was renamed, or in a filler if it was deleted.
+  /// @param place  absolute.
+  [[nodiscard]] bool keeps(std::string_view name, ByteRange place) const;
 };
 
 /// Immutable. A reader pins it as `std::shared_ptr<const ArchiveVersion>`: positions and ranges of tensors
@@ -47,7 +54,7 @@ struct ArchiveVersion {
     return position ? std::optional(ids.of(*position)) : std::nullopt;
   }
   /// Absolute offset in the file of the first byte of data.
-  [[nodiscard]] std::uint64_t data_offset() const { return kHeaderLengthBytes + header->size_bytes; }
+  [[nodiscard]] std::uint64_t data_offset() const { return header->data_offset(); }
   /// Converts a range of the data section to an absolute range of the file.
   [[nodiscard]] ByteRange file_range(ByteRange data) const {
     return {data_offset() + data.offset, data.size_bytes};

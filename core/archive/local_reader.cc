@@ -24,14 +24,17 @@ LocalReader::LocalReader(std::filesystem::path path, std::filesystem::path real_
       is_layered_(file_->filesystem_type() == OVERLAYFS_SUPER_MAGIC),
       present_(file_.get()) {}
 
-Result<void> LocalReader::lock_as_reader() const {
+Result<void> LocalReader::lock_as_reader() {
   constexpr std::chrono::milliseconds kPause{5};
   const auto deadline = std::chrono::steady_clock::now() + kEditPatience;
   for (;;) {
     auto conflict = file().try_lock(kReadersByte, LockKind::Shared);
     if (!conflict && lacks_readers_lock(conflict.error())) return {};
     if (!conflict) return pass_on(std::move(conflict));
-    if (!*conflict) return {};
+    if (!*conflict) {
+      is_locked_ = true;
+      return {};
+    }
     if (std::chrono::steady_clock::now() >= deadline) {
       return fail(ErrorCode::Busy, EBUSY, "another process has been changing its structure for a minute");
     }
@@ -50,12 +53,8 @@ Result<void> LocalReader::load(Io io) {
   const std::uint64_t size_bytes = overlay_.size_bytes().value_or(opened->identity.size_bytes);
   auto json = header_text(size_bytes);
   if (!json) return pass_on(std::move(json));
-  auto header = std::make_shared<ArchiveHeader>();
-  header->size_bytes = json->size();
-  header->hash = XXH3_64bits(json->data(), json->size());
-  auto content = parse_header(*json, size_bytes - kHeaderLengthBytes - json->size());
-  if (!content) return pass_on(std::move(content));
-  header->content = std::move(*content);
+  auto header = parse(*json, size_bytes);
+  if (!header) return pass_on(std::move(header));
   auto bytes = FileByteSource::open(file(), opened->identity.size_bytes, io);
   if (!bytes) return pass_on(std::move(bytes));
   io_ = io;
@@ -66,15 +65,26 @@ Result<void> LocalReader::load(Io io) {
                            .inode = opened->identity.inode,
                            .birth_ns = opened->birth_ns,
                            .size_bytes = size_bytes,
-                           .header_size_bytes = header->size_bytes,
-                           .header_hash = header->hash};
-  TensorIds ids(header->content.tensors.size());
-  set_version(std::make_shared<ArchiveVersion>(ArchiveVersion{.header = std::move(header),
+                           .header_size_bytes = (*header)->size_bytes,
+                           .header_hash = (*header)->hash};
+  TensorIds ids((*header)->content.tensors.size());
+  set_version(std::make_shared<ArchiveVersion>(ArchiveVersion{.header = std::move(*header),
                                                               .status = *opened,
                                                               .stamp = stamp,
                                                               .bytes = sources_.back(),
                                                               .ids = std::move(ids)}));
   return {};
+}
+
+Result<std::shared_ptr<const ArchiveHeader>> LocalReader::parse(std::string_view json,
+                                                                std::uint64_t file_size_bytes) {
+  auto content = parse_header(json, file_size_bytes - kHeaderLengthBytes - json.size());
+  if (!content) return pass_on(std::move(content));
+  auto header = std::make_shared<ArchiveHeader>();
+  header->content = std::move(*content);
+  header->size_bytes = json.size();
+  header->hash = XXH3_64bits(json.data(), json.size());
+  return header;
 }
 
 Result<void> LocalReader::change_structure(Header content, std::string_view json, TensorIds ids) {
@@ -161,10 +171,12 @@ Result<ArchiveReader::Change> LocalReader::look_for_change() {
   change.is_touched = now->identity != known;
   if (change.is_touched) {
     if (auto followed = follow_copy(); !followed) return pass_on(std::move(followed));
-    const auto json = header_text(overlay_.size_bytes().value_or(change.size_bytes));
+    const std::uint64_t size_bytes = overlay_.size_bytes().value_or(change.size_bytes);
+    const auto json = header_text(size_bytes);
     // A storage error says nothing about the header.
     if (!json && json.error().code == ErrorCode::System) return tl::unexpected(json.error());
     change.is_broken = !json || XXH3_64bits(json->data(), json->size()) != version()->header->hash;
+    if (json && change.is_broken && is_locked_) change.header = parse(*json, size_bytes).value_or(nullptr);
   }
   const auto at_path = storage_.status(path());
   if (!at_path && at_path.error().errno_value != ENOENT && at_path.error().errno_value != ENOTDIR) {

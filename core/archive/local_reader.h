@@ -51,7 +51,7 @@ class LocalReader : public ArchiveReader {
   Result<void> load(Io io);
   /// Takes the readers' byte (journal/file_lock.h). Waits up to kEditPatience for an edit that needs the
   /// archive without readers. Does nothing where the file system has no locks.
-  Result<void> lock_as_reader() const;
+  Result<void> lock_as_reader();
   /// Whether an error of try_lock() means that the store has no locks, and that reading goes on without: some
   /// stores have odd errors for that.
   [[nodiscard]] static bool lacks_readers_lock(const Error& error) {
@@ -86,6 +86,9 @@ class LocalReader : public ArchiveReader {
  private:
   [[nodiscard]] Result<Change> look_for_change();
   [[nodiscard]] Result<std::string> header_text(std::uint64_t file_size_bytes) const;
+  /// Makes all checks (1 to 10, format/header.h).
+  [[nodiscard]] static Result<std::shared_ptr<const ArchiveHeader>> parse(std::string_view json,
+                                                                          std::uint64_t file_size_bytes);
   /// As read_through(), but does not check the file's size: headers are parsed or hashed, which reveals
   /// zeros.
   [[nodiscard]] Result<void> read_file(std::span<std::byte> to, std::uint64_t offset) const;
@@ -102,6 +105,7 @@ class LocalReader : public ArchiveReader {
   const std::unique_ptr<File> file_;  // open for reading
   const bool is_layered_;             // lies on overlayfs
   std::atomic<File*> present_;        // the file after switch_to(), else file_
+  bool is_locked_ = false;            // holds the readers' byte
   Io io_ = Io::Auto;
   /// The newest of sources_, which all of it reads. The others are shorter: replies may refer to their maps.
   std::atomic<FileByteSource*> bytes_ = nullptr;

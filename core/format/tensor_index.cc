@@ -85,6 +85,15 @@ std::optional<std::uint32_t> TensorIndex::find(std::string_view name) const {
   return std::nullopt;
 }
 
+std::optional<std::uint32_t> TensorIndex::find(ByteRange data) const {
+  const auto is_before = [&](const Entry& entry) {
+    return entry.begin < data.offset || (entry.begin == data.offset && entry.end < data.end());
+  };
+  const Entry* const found = std::partition_point(entries_.begin(), entries_.end(), is_before);
+  if (found == entries_.end() || found->begin != data.offset || found->end != data.end()) return std::nullopt;
+  return static_cast<std::uint32_t>(found - entries_.begin());
+}
+
 std::optional<std::pair<std::uint32_t, std::uint32_t>> TensorIndex::index_names() {
   if (entries_.empty()) return std::nullopt;
   slots_.assign_zero(std::bit_ceil(entries_.size() + entries_.size() / 2 + 1));

@@ -49,6 +49,8 @@ class TensorIndex {
   [[nodiscard]] Tensor operator[](std::uint32_t position) const;
   /// The position of the tensor with exactly this name.
   [[nodiscard]] std::optional<std::uint32_t> find(std::string_view name) const;
+  /// The position of a tensor with exactly these bytes.
+  [[nodiscard]] std::optional<std::uint32_t> find(ByteRange data) const;
   /// The number of elements of all tensors together (saturating).
   [[nodiscard]] std::uint64_t parameters() const;
   /// The heap memory held, in bytes.

@@ -134,6 +134,13 @@ void Filesystem::refuse(std::string why) {
   parts_.is_refused = true;
 }
 
+bool Filesystem::is_at_path(std::uint32_t shard) const {
+  if (!parts_.model->shards()[shard].archive) return false;
+  const Archive& archive = parts_.model->archive(shard);
+  const auto found = archive.storage().status(archive.path());
+  return found && found->identity.same_file(archive.identity());
+}
+
 void Filesystem::visit_known(const std::function<void(Ino directory, std::string_view name)>& visit) const {
   const InodeTable& table = parts_.tree.table();
   for (std::size_t left = table.directory_count(); left-- > 0;) {

@@ -219,6 +219,8 @@ class Filesystem {
   [[nodiscard]] bool is_read_only() const { return parts_.options.is_read_only; }
   /// Whether reads fail because another program has written to the model (fails_on_change).
   [[nodiscard]] bool is_changed() const { return parts_.reader.is_any_changed(); }
+  /// Whether the shard's path names the file that is open, as far as its store tells.
+  [[nodiscard]] bool is_at_path(std::uint32_t shard) const;
   [[nodiscard]] const Model& model() const { return *parts_.model; }
   /// The first shard that can be used. For a single archive: that archive.
   [[nodiscard]] const ArchiveReader& archive() const { return parts_.model->front(); }

@@ -123,6 +123,8 @@ class Forest {
     std::filesystem::path path;
     std::size_t member = 0;              // kNoMember for the directory
     std::optional<std::uint32_t> shard;  // none for the index, and for a model that could not be opened
+    /// The file system of a model that was here before, whose open files show the same archive.
+    std::optional<Editions::Number> replaced{};
   };
   [[nodiscard]] std::vector<WatchedFile> watched_files() const;
   /// True if one of them lies on a file system that other hosts may write to. No event reports such writes.
@@ -229,6 +231,8 @@ class Forest {
   /// Gives a file system its inode numbers, and connects it to the mount. Call before it becomes current.
   void connect(const Pin& model) const;
   Change open_anew(Tree& tree, const Pin& old);
+  /// The part of check_for_change() for open files of a model that was here before.
+  Change check_replaced(Number edition, std::uint32_t shard);
   /// Refuses the model from now on, because it could not be reopened.
   Change refuse(Tree& tree, const Pin& old, const Error& why);
   [[nodiscard]] Change entries_of(const Tree& tree, const Pin& old, const Pin& present) const;

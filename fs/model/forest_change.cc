@@ -43,6 +43,13 @@ std::vector<Forest::WatchedFile> Forest::watched_files() const {
       files.push_back({model.shards()[shard].path, at, shard});
     }
   }
+  for (const Pin& edition : editions_.all()) {
+    if (is_current(edition.number())) continue;
+    for (std::uint32_t shard = 0; shard < edition->model().shards().size(); ++shard) {
+      if (edition->is_at_path(shard))
+        files.push_back({edition->model().shards()[shard].path, kNoMember, shard, edition.number()});
+    }
+  }
   return files;
 }
 
@@ -57,6 +64,7 @@ bool Forest::has_remote_files() const {
 }
 
 Forest::Change Forest::check_for_change(const WatchedFile& file) {
+  if (file.replaced) return check_replaced(*file.replaced, *file.shard);
   if (file.member == kNoMember) return check_directory();
   Tree& tree = *trees()[file.member];
   const Pin member = pin_current(tree);
@@ -85,6 +93,17 @@ Forest::Change Forest::check_for_change(const WatchedFile& file) {
   change.is_due_again = change.is_due_again || found.is_unknown;
   change.is_due_soon = found.is_unsettled;
   change.is_reopened = change.is_reopened || member->take_new_index();
+  return change;
+}
+
+Forest::Change Forest::check_replaced(Number edition, std::uint32_t shard) {
+  const Pin member = editions_.pin(edition);
+  if (!member || shard >= member->model().shards().size()) return {};
+  const Filesystem::Change found = member->check_for_change(shard);
+  Change change;
+  if (found.stale.what != Stale::What::Nothing) change.stale.push_back(found.stale);
+  change.is_due_again = found.is_unknown;
+  change.is_due_soon = found.is_unsettled;
   return change;
 }
 

@@ -67,7 +67,7 @@ void ShardTurns::forget_permissions(std::uint32_t shard) const {
 ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
   Archive& archive = parts_.model->archive(shard);
   Look& known = looks_[shard];
-  const auto change = archive.check_for_change();
+  auto change = archive.check_for_change();
   const std::string path = archive.path().string();
   const auto unknown = [&](const Error& why) {
     // Logged once: the check is repeated each second until the store works again.
@@ -91,7 +91,8 @@ ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
   }
   Change found{.stale = {},
                .is_outdated = (change->is_replaced && !change->is_gone) || parts_.reader.is_broken(shard)};
-  if (is_in_commit && !change->is_broken) {
+  // In the middle of an edit there is no header.
+  if (is_in_commit && !(change->is_broken && change->header)) {
     // The change is adopted when it is whole.
     found.is_unsettled = true;
     const auto now = archive.status();
@@ -102,7 +103,11 @@ ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
   }
   const auto finished = may_have_dead ? archive.finish_dead_commits() : Result<bool>(false);
   if (!finished) return unknown(finished.error());
-  if (*finished) log::warning("{}: finished the commit of a process that has died", path);
+  if (*finished) {
+    log::warning("{}: finished the commit of a process that has died", path);
+    change = archive.check_for_change();
+    if (!change) return unknown(change.error());
+  }
   const bool is_touched = change->is_touched || *finished;
   // Until the change is adopted, reads may still come from journals that others have finished. No generation
   // of before counts for what is adopted.
@@ -111,8 +116,11 @@ ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
   if (!adopted) return unknown(adopted.error());
   known.is_unknown = false;
   if (!is_touched) return found;
-  if (change->is_broken && parts_.reader.note_broken(shard)) {
-    log::warning("{}: another program has changed the archive's header: its open files give EIO", path);
+  // A delta lies on no other base than the one that it was made for.
+  const auto present = parts_.model->is_of_base(shard) ? nullptr : change->header;
+  if (change->is_broken && parts_.reader.note_broken(shard, present)) {
+    log::warning("{}: another program has changed the archive's header: open files of it {}", path,
+                 present ? "can't be written, and give EIO if their bytes have moved" : "give EIO");
   }
   found.is_outdated = found.is_outdated || parts_.reader.is_broken(shard);
   found.stale = note_touched(shard);

@@ -15,11 +15,25 @@ TensorReader::TensorReader(const Versioned<Model>& model, const TensorStates& st
       locks_(std::clamp<std::size_t>(model->tensors().size(), 1, kMostLocks)),
       is_broken_(model->shards().size()),
       fails_on_change_(fails_on_change),
-      is_changed_(fails_on_change ? model->shards().size() : 0) {}
+      is_changed_(fails_on_change ? model->shards().size() : 0),
+      present_(model->shards().size()) {}
 
-bool TensorReader::note_broken(std::uint32_t shard) {
+bool TensorReader::note_broken(std::uint32_t shard, std::shared_ptr<const ArchiveHeader> present) {
+  const std::scoped_lock lock(mutex_);
+  // What has lost its place once may lie there again by chance only.
+  const bool is_lost = is_broken_[shard] && !present_[shard];
+  present_[shard] = is_lost ? nullptr : std::move(present);
   is_any_broken_ = true;
   return !is_broken_[shard].exchange(true);
+}
+
+bool TensorReader::is_kept(const Model& model, TensorId tensor, std::uint32_t shard) const {
+  std::shared_ptr<const ArchiveHeader> present;
+  {
+    const std::scoped_lock lock(mutex_);
+    present = present_[shard];
+  }
+  return present && present->keeps(model.tensor(tensor).name, model.file_range(tensor));
 }
 
 Result<void> TensorReader::check_unchanged(std::uint32_t shard) const {
@@ -41,7 +55,7 @@ Result<TensorReader::Found> TensorReader::find(TensorId tensor) const {
     // delta, where it has another lock.
     const Model& model = *model_;
     if (model.place(tensor) != place) continue;
-    if (!is_broken_[place.shard])
+    if (!is_broken_[place.shard] || is_kept(model, tensor, place.shard))
       return Found{&model.reader(place.shard), model.file_range(tensor), place.shard, std::move(lock)};
     return fail(ErrorCode::ArchiveChanged, EIO,
                 label_of(tensor) + (model.is_of_base(place.shard) ? ": the base of the delta has changed"

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
@@ -22,8 +23,8 @@
 
 namespace stfs {
 
-/// Any thread may call. EIO if a shard is broken: its header was changed underneath, so that no offset in it
-/// can be trusted, or it is the base of a delta and other bytes were changed.
+/// Any thread may call. A shard is broken if its header was changed underneath, or if it is the base of a
+/// delta and other bytes were changed. EIO then, but for tensors that the new header leaves in their places.
 class TensorReader {
  public:
   /// Both must outlive this object.
@@ -61,7 +62,8 @@ class TensorReader {
     return std::ranges::any_of(is_changed_, [](const auto& shard) { return shard.load(); });
   }
   /// Notes that a shard is broken. @return false if that was known.
-  bool note_broken(std::uint32_t shard);
+  /// @param present  its present header; null if no tensor can be read any more, whatever comes later.
+  bool note_broken(std::uint32_t shard, std::shared_ptr<const ArchiveHeader> present = nullptr);
   [[nodiscard]] bool is_broken(std::uint32_t shard) const { return is_broken_[shard]; }
   [[nodiscard]] bool is_any_broken() const { return is_any_broken_; }
 
@@ -84,8 +86,10 @@ class TensorReader {
     std::uint32_t shard = 0;
     std::shared_lock<ReaderWriterLock> lock;
   };
-  /// Takes the tensor's lock. EIO if its shard is broken.
+  /// Takes the tensor's lock. EIO if its shard is broken, and the tensor not where it was.
   [[nodiscard]] Result<Found> find(TensorId tensor) const;
+  /// Whether the header that has broken a shard leaves a tensor of it where it was.
+  [[nodiscard]] bool is_kept(const Model& model, TensorId tensor, std::uint32_t shard) const;
   /// Call with bytes that were read. ESTALE if they may be those of another version, and that is an error.
   [[nodiscard]] Result<void> check_unchanged(std::uint32_t shard) const;
   /// @return nothing if the tensor was changed meanwhile.
@@ -104,6 +108,7 @@ class TensorReader {
   };
   mutable std::mutex mutex_;  // guards what follows; no other lock is taken while it is held
   mutable std::unordered_map<TensorId, KnownChecksum> checksums_;
+  std::vector<std::shared_ptr<const ArchiveHeader>> present_;  // by shard: of those that are broken
 };
 
 }  // namespace stfs

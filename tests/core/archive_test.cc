@@ -167,10 +167,12 @@ TEST_CASE("another header, or none that is whole, breaks the archive", "[core][a
   const TemporaryDirectory directory;
   const std::string path = directory.write("a", two_tensors());
   const auto archive = open_archive(path);
+  bool has_header = false;
   SECTION("another name") {
     std::string other = two_tensors();
     other[10] = 'A';
     std::ofstream(path, std::ios::binary) << other;
+    has_header = true;
   }
   SECTION("another length") {
     std::ofstream(path, std::ios::binary) << archive_bytes("{}", "aaaabbbb");
@@ -187,6 +189,25 @@ TEST_CASE("another header, or none that is whole, breaks the archive", "[core][a
   REQUIRE(change);
   CHECK(change->is_touched);
   CHECK(change->is_broken);
+  CHECK((change->header != nullptr) == has_header);
+}
+
+TEST_CASE("without the readers' lock no other header tells what has kept its place", "[core][archive]") {
+  const TemporaryDirectory directory;
+  std::string bytes = two_tensors();
+  const std::string path = directory.write("a", bytes);
+  const bool has_locks = GENERATE(true, false);
+  FaultyStorage storage;
+  if (!has_locks) storage.plan().fail_call(FileCall::Lock, 1, ENOLCK);
+  const auto archive = Archive::open(path, Access::ReadOnly, storage);
+  REQUIRE(archive);
+  CHECK(storage.plan().failed().has_value() == !has_locks);
+  bytes[10] = 'A';
+  std::ofstream(path, std::ios::binary) << bytes;
+  const auto change = (*archive)->check_for_change();
+  REQUIRE(change);
+  CHECK(change->is_broken);
+  CHECK((change->header != nullptr) == has_locks);
 }
 
 TEST_CASE("another file at the path, or none, is a replacement, beside what else has changed",

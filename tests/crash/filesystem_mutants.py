@@ -373,6 +373,24 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         "",
         tests="[permissions]",
     ),
+    Mutant(
+        "a tensor that was moved underneath is read where it was",
+        "  return present && present->keeps(model.tensor(tensor).name, model.file_range(tensor));",
+        "  return present != nullptr;",
+        tests="[read]",
+    ),
+    Mutant(
+        "a tensor whose place was lost is read again",
+        "  present_[shard] = is_lost ? nullptr : std::move(present);",
+        "  present_[shard] = std::move(present);",
+        tests="[read]",
+    ),
+    Mutant(
+        "open files of a changed header are not told of later changes",
+        "      if (edition->is_at_path(shard))",
+        "      if (false)",
+        tests="[forest]",
+    ),
     # --- commits of other processes --------------------------------------------------------------------
     Mutant(
         "nobody finishes the commit of a process that has died",
@@ -382,7 +400,7 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "what another process has written so far counts as its whole commit",
-        "  if (is_in_commit && !change->is_broken) {",
+        "  if (is_in_commit && !(change->is_broken && change->header)) {",
         "  if (false) {",
         tests="[dead]",
     ),

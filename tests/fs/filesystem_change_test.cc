@@ -125,6 +125,9 @@ TEST_CASE_METHOD(Mounted, "under a foreign header no attribute is made of bytes 
                  "[fs][filesystem][change]") {
   change_header(mount);
   CHECK(mount.notices_change());
+  CHECK(mount.attribute("first", "checksum"));  // it is where it was
+  mount.overwrite(8, "[");
+  CHECK(mount.notices_change());
   CHECK(errno_of(mount.attribute("first", "checksum")) == EIO);
   CHECK(mount.attribute("first", "name") == "first");
 }

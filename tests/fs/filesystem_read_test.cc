@@ -75,15 +75,45 @@ TEST_CASE_METHOD(Mounted, "what somebody else writes into the archive is read at
   CHECK(mount.read("first") == "foreignAAAAAAAAA");
 }
 
-TEST_CASE("after the header was changed underneath, every tensor is EIO", "[fs][filesystem][read]") {
-  const DrivenFilesystem mount;
-  mount.overwrite(10, "irst");
+TEST_CASE("after the header was changed underneath, a tensor is read where it was, or is EIO",
+          "[fs][filesystem][read]") {
+  const DrivenFilesystem mount({{"first", kOld}, {"second", kSecond}, {"third", "333"}});
   const CapturedStderr captured;
-  CHECK(mount.notices_change());
+  mount.overwrite(10, "irst");  // the first one is called "irstt"
+  CHECK(mount->check_for_change().is_outdated);
   CHECK(captured.contains("changed the archive's header"));
+  for (const auto& [name, content] : Tensors{{"first", kOld}, {"second", kSecond}, {"third", "333"}})
+    CHECK(mount.read(name) == content);
+  CHECK_FALSE(mount.notices_change());
+  // What is written to the archive from now on is shown, too.
+  mount.overwrite(mount.offset_of("second"), "foreign");
+  CHECK(mount.notices_change());
+  CHECK(mount.read("second") == "foreignBBBBBBBBB");
+  // The first two change places, and sizes.
+  const std::string other =
+      archive_of({{"second", std::string(12, '2')}, {"first", std::string(20, '1')}, {"third", "333"}});
+  REQUIRE(other.size() == std::filesystem::file_size(mount.path()));
+  mount.overwrite(0, other);
+  CHECK(mount.notices_change());
   CHECK(errno_of(mount.read("first")) == EIO);
   CHECK(errno_of(mount.read("second")) == EIO);
-  CHECK_FALSE(mount.notices_change());
+  CHECK(mount.read("third") == "333");
+}
+
+TEST_CASE("once no header tells where tensors are, every tensor is EIO from then on",
+          "[fs][filesystem][read]") {
+  const DrivenFilesystem mount;
+  const std::string whole = content_of(mount.path());
+  const CapturedStderr captured;
+  mount.overwrite(8, "[");
+  CHECK(mount.notices_change());
+  for (const auto* const name : {"first", "second"}) CHECK(errno_of(mount.read(name)) == EIO);
+  mount.overwrite(8, "{\"F");  // another valid header
+  mount->check_for_change();
+  for (const auto* const name : {"first", "second"}) CHECK(errno_of(mount.read(name)) == EIO);
+  mount.overwrite(0, whole);
+  mount->check_for_change();
+  for (const auto* const name : {"first", "second"}) CHECK(errno_of(mount.read(name)) == EIO);
 }
 
 TEST_CASE("a replaced archive goes on being read as it was", "[fs][filesystem][read]") {

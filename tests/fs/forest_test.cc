@@ -2,6 +2,8 @@
 #include "fs/model/forest.h"
 
 #include <algorithm>
+#include <chrono>
+#include <fstream>
 
 #include "tests/fs/driven_model.h"
 #include "tests/support/captured_stderr.h"
@@ -268,6 +270,48 @@ TEST_CASE("a model that the store fails to look at is looked at again", "[fs][fo
   CHECK(is_due_again());
   CHECK_FALSE(is_due_again());
   CHECK(mount.forest->lookup(kRootIno, "b"));
+}
+
+TEST_CASE("who has a model open whose header was changed in place is told of later changes", "[fs][forest]") {
+  const Replaced mount;
+  Forest& forest = *mount.forest;
+  const Ino old = forest.lookup(kRootIno, "b")->st_ino;
+  int at = 0;
+  const auto write = [&](std::uint64_t offset, std::string_view bytes) {
+    std::fstream(mount.path(), std::ios::in | std::ios::out | std::ios::binary)
+        .seekp(static_cast<std::streamoff>(offset))
+        .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    std::filesystem::last_write_time(mount.path(),
+                                     std::filesystem::file_time_type() + std::chrono::seconds(++at));
+  };
+  const std::string bytes = archive_of(DrivenModel::kOne);
+  const std::size_t watched = forest.watched_files().size();
+  write(bytes.find("\"b\"") + 1, "B");
+  REQUIRE(mount.look().is_reopened);
+  const Ino present = forest.lookup(kRootIno, "B")->st_ino;
+  CHECK(mount.content(old).value() == mount.content(present).value());
+  const auto told = [&] {
+    std::vector<Ino> found;
+    for (const auto& file : forest.watched_files()) {
+      for (const Stale& stale : forest.check_for_change(file).stale) {
+        if (stale.first <= old && old <= stale.last) found.push_back(old);
+        if (stale.first <= present && present <= stale.last) found.push_back(present);
+      }
+    }
+    return found;
+  };
+  told();
+  CHECK(told().empty());
+  CHECK(forest.watched_files().size() == watched + 1);
+  write(bytes.find("BBBB"), "xyz");
+  CHECK(told() == std::vector<Ino>{present, old});
+  CHECK(mount.content(old).value().starts_with("xyzB"));
+  CHECK(mount.content(old).value() == mount.content(present).value());
+  // Another file at the path is nothing to the old one, and its end ends the watch.
+  mount.replace(bytes);
+  REQUIRE(mount.look().is_reopened);
+  CHECK(forest.watched_files().size() == watched);
+  CHECK(mount.content(old).value().starts_with("xyzB"));
 }
 
 TEST_CASE("a deleted model is read to its end", "[fs][forest]") {
