@@ -1,5 +1,5 @@
 # Programs make models in a mounted directory of models: NAME.safetensors is checked as it arrives, becomes a file of the
-# source directory when it is whole, and is shown as the directory NAME at once. Other files go to the source directory.
+# source directory when it is whole, and is shown as the directory NAME at once.
 import errno
 import os
 import shutil
@@ -13,49 +13,8 @@ import safetensors
 from archive_file import random_bytes
 from edited_mount import stfs
 from mounted import errno_of, eventually
+from new_models import check_model, is_same, leftovers, mount, values, whole, zoo  # noqa: F401
 from safetensors.numpy import load_file, save_file
-
-
-def values(seed=1, count=4):
-    random = np.random.default_rng(seed)
-    return {f"layer.{at}": random.standard_normal((100, 64)).astype("f4") for at in range(count)}
-
-
-def is_same(got, due):
-    return sorted(got) == sorted(due) and all(np.array_equal(got[name], due[name]) for name in due)
-
-
-def check_model(zoo, mount, name, due):
-    """The archive in the source directory, the model's directory, and the archive in the mount."""
-    assert is_same(load_file(zoo / f"{name}.safetensors"), due)
-    assert sorted(os.listdir(mount / name)) == sorted(due)
-    for tensor, array in due.items():
-        assert (mount / name / tensor).read_bytes() == array.tobytes()
-    assert is_same(load_file(mount / f"{name}.safetensors"), due)
-    assert is_same(load_file(mount / name / ".safetensors" / "archive.safetensors"), due)
-
-
-def whole(path, due):
-    """An archive's bytes."""
-    save_file(due, path)
-    return path.read_bytes()
-
-
-@pytest.fixture
-def zoo(tmp_path):
-    directory = tmp_path / "zoo"
-    directory.mkdir()
-    save_file(values(0), directory / "base.safetensors")
-    return directory
-
-
-@pytest.fixture
-def mount(zoo, mounts):
-    return mounts(zoo)
-
-
-def leftovers(zoo):
-    return [name for name in os.listdir(zoo) if name.startswith(".")]
 
 
 def test_save_file_makes_a_model(zoo, mount):
@@ -168,126 +127,6 @@ with open(sys.argv[1], "rb") as source, open(sys.argv[2], "wb", buffering=0) as 
         assert sorted(os.listdir(zoo)) == ["base.safetensors"]
 
 
-def test_an_existing_name_is_the_models_archive(zoo, mount, tmp_path):
-    """Writing onto it stores what differs; a rename over it replaces the archive."""
-    due = values(0)
-    inode = os.stat(zoo / "base.safetensors").st_ino
-    reader = open(mount / "base" / "layer.0", "rb")
-    due["layer.0"] = due["layer.0"] + 1
-    due["layer.3"][0, 0] = 5
-    (mount / "base.safetensors").write_bytes(whole(tmp_path / "saved", due))
-    assert os.stat(zoo / "base.safetensors").st_ino == inode
-    assert "2 of 4 tensors differed" in mount.log()
-    check_model(zoo, mount, "base", due)
-    reader.close()
-    reader = open(mount / "base" / "layer.0", "rb")
-    old = due["layer.0"].tobytes()
-    due = values(5, 3)
-    save_file(due, mount / "base.safetensors")
-    assert os.stat(zoo / "base.safetensors").st_ino != inode
-    check_model(zoo, mount, "base", due)
-    assert reader.read() == old
-    reader.close()
-    with pytest.raises(FileExistsError):
-        open(mount / "base.safetensors", "xb")
-    assert errno_of(lambda: open(mount / "base", "wb")) == errno.EISDIR
-
-
-def test_models_are_moved_and_deleted(zoo, mount):
-    due = values(2)
-    save_file(due, mount / "a.safetensors")
-    reader = open(mount / "a" / "layer.0", "rb")
-    os.rename(mount / "a.safetensors", mount / "b.safetensors")
-    check_model(zoo, mount, "b", due)
-    assert not os.path.exists(mount / "a") and not os.path.exists(mount / "a.safetensors")
-    (mount / "b" / "layer.1").write_bytes(due["layer.0"].tobytes())
-    due["layer.1"] = due["layer.0"]
-    check_model(zoo, mount, "b", due)
-    os.rename(mount / "b.safetensors", mount / "b.bak")
-    assert sorted(os.listdir(mount.path)) == ["b.bak", "base"]
-    os.rename(mount / "b.bak", mount / "base.safetensors")
-    check_model(zoo, mount, "base", due)
-    os.unlink(mount / "base.safetensors")
-    assert os.listdir(mount.path) == [] and os.listdir(zoo) == []
-    assert reader.read() == due["layer.0"].tobytes()
-    reader.close()
-    for act in (lambda: os.rename(mount / "a.safetensors", mount / "c.safetensors"), lambda: os.stat(mount / "a")):
-        assert errno_of(act) == errno.ENOENT
-    save_file(due, mount / "base.safetensors")
-    check_model(zoo, mount, "base", due)
-    for act in (lambda: os.rename(mount / "base", mount / "c"), lambda: os.rmdir(mount / "base")):
-        assert errno_of(act) == errno.EPERM
-    check_model(zoo, mount, "base", due)
-
-
-def test_the_mode_of_an_archive_is_changed_by_its_name(zoo, mount, tmp_path):
-    """As shutil.copy() and install(1) do it after the close."""
-    data = whole(tmp_path / "saved", values(2))
-    os.chmod(tmp_path / "saved", 0o640)
-    os.utime(tmp_path / "saved", (1000, 1000))
-    for name, copy in {"copy": shutil.copy, "copy2": shutil.copy2}.items():
-        copy(tmp_path / "saved", mount / f"{name}.safetensors")
-        assert os.stat(zoo / f"{name}.safetensors").st_mode & 0o777 == 0o640
-        assert os.stat(mount / f"{name}.safetensors").st_mode & 0o777 == 0o640
-        check_model(zoo, mount, name, values(2))
-    assert os.stat(zoo / "copy2.safetensors").st_mtime == 1000
-    done = subprocess.run(["install", "-m", "600", tmp_path / "saved", mount / "installed.safetensors"],
-                          capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert (zoo / "installed.safetensors").read_bytes() == data
-    assert os.stat(zoo / "installed.safetensors").st_mode & 0o777 == 0o600
-    (mount / "copy2" / "layer.0").write_bytes(values(3)["layer.0"].tobytes())
-    assert load_file(zoo / "copy2.safetensors")["layer.0"].tobytes() == values(3)["layer.0"].tobytes()
-    assert errno_of(os.chmod, mount / "copy" / "layer.0", 0o600) == errno.EPERM
-
-
-def test_other_files_and_directories_go_to_the_source(zoo, mount):
-    """As save_pretrained() makes them."""
-    os.makedirs(mount / "variant")
-    with open(mount / "variant" / "config.json", "w", encoding="utf-8") as file:
-        file.write("{}")
-    save_file(values(3), mount / "variant" / "model.safetensors")
-    assert is_same(load_file(mount / "variant" / "model.safetensors"), values(3))
-    assert sorted(os.listdir(zoo / "variant")) == ["config.json", "model.safetensors"]
-    with open(mount / "config.json", "w", encoding="utf-8") as file:
-        file.write("[1]")
-        file.flush()
-        assert (zoo / "config.json").read_text() == (mount / "config.json").read_text() == "[1]"
-        os.fsync(file.fileno())
-        os.fchmod(file.fileno(), 0o600)
-        os.utime(file.fileno(), (5, 5))
-        file.seek(0)
-        file.write("[22]")
-        file.truncate(3)
-    assert (zoo / "config.json").read_text() == "[22"
-    assert os.stat(zoo / "config.json").st_mode & 0o777 == 0o600
-    (mount / "config.json").write_text("[3]")  # through the link
-    with open(mount / "config.json", "a", encoding="utf-8") as file:
-        file.write("4")
-    assert (zoo / "config.json").read_text() == "[3]4"
-    assert os.readlink(mount / "config.json") == str(zoo / "config.json")
-    (zoo / "theirs").write_text("theirs")
-    assert sorted(os.listdir(mount.path)) == ["base", "config.json", "theirs", "variant"]
-    os.rename(mount / "config.json", mount / "other.json")
-    os.unlink(mount / "theirs")
-    assert errno_of(os.unlink, mount / "variant") == errno.ENOTEMPTY
-    copied = subprocess.run(["cp", "-a", zoo / "variant", mount / "copied"], capture_output=True, text=True)
-    assert copied.returncode == 0, copied.stderr
-    assert sorted(os.listdir(zoo / "copied")) == ["config.json", "model.safetensors"]
-    shutil.rmtree(zoo / "copied")
-    shutil.rmtree(zoo / "variant")
-    os.mkdir(mount / "empty")
-    os.unlink(mount / "empty")
-    assert sorted(os.listdir(zoo)) == ["base.safetensors", "other.json"]
-    for act in (lambda: os.mkdir(mount / "x.safetensors"), lambda: (mount / ".safetensors").write_text("x"),
-                lambda: os.symlink("x", mount / "x"), lambda: os.link(mount / "other.json", mount / "x"),
-                lambda: os.mkfifo(mount / "x")):
-        assert errno_of(act) == errno.EPERM
-    os.mkdir(mount / "taken")
-    assert errno_of(lambda: (mount / "taken.safetensors").write_bytes(b"x")) == errno.EEXIST
-    assert errno_of(os.rename, mount / "base.safetensors", mount / "taken.safetensors") == errno.EEXIST
-
-
 def test_the_tools_of_this_project_make_models(zoo, mount):
     stfs("repack", zoo / "base.safetensors", mount / "packed.safetensors")
     check_model(zoo, mount, "packed", values(0))
@@ -366,28 +205,6 @@ def test_without_a_right_to_the_directory_nothing_is_made(nobody, mounts):
     assert done.returncode != 0 and "Permission denied" in done.stderr
     assert "Permission denied" in mount.sh("rm base.safetensors").stderr
     assert os.listdir(source) == ["base.safetensors"]
-
-
-@pytest.mark.needs_root
-def test_files_belong_to_those_who_make_them(zoo, mounts):
-    os.chmod(zoo, 0o777)
-    os.chmod(zoo / "base.safetensors", 0o644)  # the reference library gives the rights to its user alone
-    mount = mounts(zoo, "allow_other")
-
-    def as_nobody(script):
-        return subprocess.run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "sh", "-c", script],
-                              cwd=mount.path, capture_output=True, text=True)
-
-    done = as_nobody("umask 027; cat base.safetensors > new.safetensors && mkdir d && echo x > plain")
-    assert done.returncode == 0, done.stderr
-    assert is_same(load_file(zoo / "new.safetensors"), values(0))
-    for name, mode in {"new.safetensors": 0o640, "plain": 0o640, "d": 0o750}.items():
-        found = os.stat(zoo / name)
-        assert (found.st_uid, found.st_gid, found.st_mode & 0o777) == (65534, 65534, mode), name
-    os.chmod(zoo, 0o755)
-    os.listdir(mount.path)
-    assert "Permission denied" in as_nobody("echo x > other").stderr
-    assert "Permission denied" in as_nobody("rm new.safetensors").stderr
 
 
 def test_a_full_disk_leaves_nothing(tmp_path, mounts):
