@@ -21,8 +21,8 @@ def shown(tmp_path, mounts):
 
 
 def settled(variant):
-    """Another program has changed a header: what was opened before gives EIO, also under a name that the kernel still knows,
-    until the mount has opened the model anew."""
+    """Another program has changed a header: archive.safetensors gives EIO, also under a name that the kernel still knows, until
+    the mount has opened the model anew."""
     def is_shown():
         try:
             return (sorted(os.listdir(variant.mount.path)) == sorted(variant.due) and content(variant.view) == variant.due

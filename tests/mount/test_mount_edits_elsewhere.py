@@ -57,7 +57,7 @@ def test_mounts_that_forbid_edits_refuse_each_of_them(path, mounts, options, due
 
 
 def shows_its_edits(edited):
-    """Whether the mount shows what is due. A file that is open while another process changes the header gives EIO."""
+    """Whether the mount shows what is due. archive.safetensors gives EIO until the mount has opened the model anew."""
     try:
         edited.check()
     except OSError as error:
