@@ -150,7 +150,7 @@ TEST_CASE("stop waits for the tidying that is under way, and none comes after", 
   std::atomic<int> ended = 0;
   Janitor janitor([&] {
     has_begun = true;
-    std::this_thread::sleep_for(milliseconds(50));
+    std::this_thread::sleep_for(milliseconds(500));  // longer than until stop() below, also on a busy machine
     ++ended;
   });
   janitor.start();

@@ -93,12 +93,12 @@ TEST_CASE_METHOD(LeasedServer, "peers that talk nonsense are refused, and nobody
 TEST_CASE("a peer that says nothing is dropped, and makes nobody wait", "[tools][serve]") {
   const TemporaryDirectory directory;
   LeaseServerOptions options;
-  options.greeting_patience = std::chrono::milliseconds(300);
+  options.greeting_patience = std::chrono::milliseconds(1500);
   RunningServer server(directory / "s", options);
   server.publish(served_model(1, "hello"));
   const auto silent = connect_to_server(directory / "s");
   REQUIRE(silent);
-  CHECK(Lease::attach(directory / "s", {.patience = std::chrono::milliseconds(250)}));
+  CHECK(Lease::attach(directory / "s", {.patience = std::chrono::milliseconds(1400)}));
   CHECK_FALSE(next_message(silent->get()));
 }
 
