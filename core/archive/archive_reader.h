@@ -69,6 +69,7 @@ class ArchiveReader {
     /// With is_broken: the new header, which tells what has kept its place (ArchiveHeader::keeps()). Null if
     /// nothing tells: there is no valid header, or the store has no lock that keeps others from moving bytes.
     std::shared_ptr<const ArchiveHeader> header{};
+    bool is_being_edited = false;  // ... and there is none now, because an edit has not ended
     std::uint64_t size_bytes = 0;  // the file's current size
     bool is_replaced = false;      // the path names another file, or none: ours lives on until it is closed
     bool is_gone = false;          // ... none

@@ -162,21 +162,35 @@ Result<ArchiveReader::Change> LocalReader::check_for_change() {
   return guard_memory([&] { return look_for_change(); });
 }
 
+Result<ArchiveReader::Change> LocalReader::look_at_file() const {
+  Change change;
+  const auto now = status();
+  if (!now) return tl::unexpected(now.error());
+  change.size_bytes = now->identity.size_bytes;
+  const std::uint64_t size_bytes = overlay_.size_bytes().value_or(change.size_bytes);
+  const auto json = header_text(size_bytes);
+  // A storage error says nothing about the header.
+  if (!json && json.error().code == ErrorCode::System) return tl::unexpected(json.error());
+  change.is_broken = !json || XXH3_64bits(json->data(), json->size()) != version()->header->hash;
+  if (json && change.is_broken) change.header = parse(*json, size_bytes).value_or(nullptr);
+  change.is_being_edited = change.is_broken && !change.header && is_being_edited();
+  return change;
+}
+
 Result<ArchiveReader::Change> LocalReader::look_for_change() {
   const FileIdentity known = identity();
   const auto now = status();
   if (!now) return tl::unexpected(now.error());
   Change change;
   change.size_bytes = now->identity.size_bytes;
-  change.is_touched = now->identity != known;
-  if (change.is_touched) {
+  if (now->identity != known) {
     if (auto followed = follow_copy(); !followed) return pass_on(std::move(followed));
-    const std::uint64_t size_bytes = overlay_.size_bytes().value_or(change.size_bytes);
-    const auto json = header_text(size_bytes);
-    // A storage error says nothing about the header.
-    if (!json && json.error().code == ErrorCode::System) return tl::unexpected(json.error());
-    change.is_broken = !json || XXH3_64bits(json->data(), json->size()) != version()->header->hash;
-    if (json && change.is_broken && is_locked_) change.header = parse(*json, size_bytes).value_or(nullptr);
+    auto looked = look_at_file();
+    if (looked && looked->is_broken && !looked->header && !looked->is_being_edited) looked = look_at_file();
+    if (!looked) return looked;
+    change = std::move(*looked);
+    change.is_touched = true;
+    if (!is_locked_) change.header = nullptr;
   }
   const auto at_path = storage_.status(path());
   if (!at_path && at_path.error().errno_value != ENOENT && at_path.error().errno_value != ENOTDIR) {

@@ -85,6 +85,9 @@ class LocalReader : public ArchiveReader {
 
  private:
   [[nodiscard]] Result<Change> look_for_change();
+  /// Looks at the file that is open. An edit of another process may begin or end meanwhile: a header that is
+  /// not valid is read once more.
+  [[nodiscard]] Result<Change> look_at_file() const;
   [[nodiscard]] Result<std::string> header_text(std::uint64_t file_size_bytes) const;
   /// Makes all checks (1 to 10, format/header.h).
   [[nodiscard]] static Result<std::shared_ptr<const ArchiveHeader>> parse(std::string_view json,

@@ -118,7 +118,10 @@ ShardTurns::Change ShardTurns::note_foreign_change(std::uint32_t shard) {
   if (!is_touched) return found;
   // A delta lies on no other base than the one that it was made for.
   const auto present = parts_.model->is_of_base(shard) ? nullptr : change->header;
-  if (change->is_broken && parts_.reader.note_broken(shard, present)) {
+  // Who died in an edit that can't be finished here has taken no tensor away. Opening the model tells of it.
+  if (change->is_being_edited) {
+    found.is_outdated = true;
+  } else if (change->is_broken && parts_.reader.note_broken(shard, present)) {
     log::warning("{}: another program has changed the archive's header: open files of it {}", path,
                  present ? "can't be written, and give EIO if their bytes have moved" : "give EIO");
   }

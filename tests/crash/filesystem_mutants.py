@@ -386,6 +386,12 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
         tests="[read]",
     ),
     Mutant(
+        "an edit that has not ended takes every tensor away",
+        "  if (change->is_being_edited) {",
+        "  if (false) {",
+        tests="[read]",
+    ),
+    Mutant(
         "open files of a changed header are not told of later changes",
         "      if (edition->is_at_path(shard))",
         "      if (false)",

@@ -2,6 +2,7 @@
 #include <atomic>
 #include <thread>
 
+#include "core/journal/journal_format.h"
 #include "tests/fs/descriptor.h"
 #include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
@@ -114,6 +115,23 @@ TEST_CASE("once no header tells where tensors are, every tensor is EIO from then
   mount.overwrite(0, whole);
   mount->check_for_change();
   for (const auto* const name : {"first", "second"}) CHECK(errno_of(mount.read(name)) == EIO);
+}
+
+TEST_CASE("in the middle of another program's edit there is no header, and every tensor is read",
+          "[fs][filesystem][read]") {
+  const DrivenFilesystem mount;
+  std::string other = content_of(mount.path());
+  const auto* const none = reinterpret_cast<const char*>(kNoHeaderLength.data());
+  mount.overwrite(0, std::string_view(none, kNoHeaderLength.size()));
+  const CapturedStderr captured;
+  CHECK(mount->check_for_change().is_outdated);
+  CHECK(mount.read("first") == kOld);
+  // It ends.
+  other[10] = 'F';
+  mount.overwrite(0, other);
+  CHECK(mount->check_for_change().is_outdated);
+  CHECK(mount.read("first") == kOld);
+  CHECK(mount.read("second") == kSecond);
 }
 
 TEST_CASE("a replaced archive goes on being read as it was", "[fs][filesystem][read]") {
