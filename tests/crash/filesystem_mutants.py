@@ -320,7 +320,7 @@ FILESYSTEM_MUTANTS: tuple[Mutant, ...] = (
     # --- a store that fails ----------------------------------------------------------------------------
     Mutant(
         "a header that the store fails to read has changed",
-        "    if (!json && json.error().code == ErrorCode::System) return tl::unexpected(json.error());\n",
+        "  if (!json && json.error().code == ErrorCode::System) return tl::unexpected(json.error());\n",
         "",
         tests="[fault]",
     ),
