@@ -1,4 +1,7 @@
 // Edits of a model with a delta: they change the delta only, and end in what a model in memory says.
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <map>
 #include <random>

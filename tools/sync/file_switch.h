@@ -48,6 +48,8 @@ Result<void> undo_switch(Storage& storage, const std::filesystem::path& director
 /// Finishes or undoes what a process that has died was about to do. Does nothing if there is no note.
 Result<void> recover_switch(Storage& storage, const std::filesystem::path& directory);
 
+/// @return whether a file has this name. Also true if the store can't tell.
+bool is_taken_name(Storage& storage, const std::filesystem::path& path);
 /// The file that has the sync state of the model's present files: kSyncStateName, but for the moment of the
 /// step.
 std::filesystem::path present_sync_state(Storage& storage, const std::filesystem::path& directory);

@@ -14,6 +14,7 @@
 #include "core/model/model_directory.h"
 #include "core/model/model_index.h"
 #include "core/storage/file.h"
+#include "tools/sync/file_switch.h"
 #include "tools/sync/version_name.h"
 #include "tools/target/target.h"
 
