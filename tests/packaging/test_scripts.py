@@ -95,6 +95,19 @@ class TestQuickstart:
         assert "/proc: another file system is mounted here" in result.stderr
 
 
+def test_a_configured_directory_keeps_how_sources_are_grouped(tmp_path):
+    """Another choice would compile everything again: after `cmake --preset release`, or in .ci/run beside quickstart."""
+    asked = tmp_path / "asked"
+    (tmp_path / "cmake").write_text(f'#!/bin/sh\necho "$*" >>"{asked}"\n')
+    (tmp_path / "cmake").chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    for command in range(2):
+        assert run(REPOSITORY / "packaging" / "compile", "--build-dir", tmp_path / "build", env=environment).returncode == 0
+        (tmp_path / "build" / "CMakeCache.txt").touch()
+    first, second = (line for line in asked.read_text().splitlines() if "--preset" in line)
+    assert "CMAKE_UNITY_BUILD" in first and "CMAKE_UNITY_BUILD" not in second
+
+
 class TestDependencies:
     def listed(self, *groups):
         result = run(DEPENDENCIES, "--list", *groups)
@@ -113,6 +126,18 @@ class TestDependencies:
         packages = self.listed("build", "run", "test", "ci")
         assert len(packages) == len(set(packages))
 
+    def test_the_debian_package_is_built_with_what_a_minimal_system_lacks(self):
+        assert self.listed("deb") == ["dpkg-dev", "file"]
+        build = (REPOSITORY / "packaging" / "deb").read_text()
+        assert build.index("dependencies\" build deb") < build.index("/packaging/compile")
+
+    def test_a_package_of_several_groups_is_needed_if_one_of_them_needs_it(self, tmp_path):
+        packages = tmp_path / "packages.txt"
+        packages.write_text("test?,deb  stfs-no-such-package  command:stfs-no-such-command  for this test\n")
+        environment = {**os.environ, "STFS_PACKAGES": str(packages), "PATH": str(self.without_apt(tmp_path))}
+        assert [run(DEPENDENCIES, *groups, env=environment).returncode
+                for groups in (["test"], ["deb"], ["test", "deb"], ["ci"])] == [0, 1, 1, 0]
+
     def test_an_unknown_group_is_wrong_usage(self):
         result = run(DEPENDENCIES, "--list", "everything")
         assert result.returncode == 2 and "everything" in result.stderr
@@ -120,6 +145,14 @@ class TestDependencies:
     def test_nothing_is_said_where_all_is_there(self):
         result = run(DEPENDENCIES, "build")
         assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+
+    def without_apt(self, tmp_path):
+        """A PATH with the tools of a system that has no apt."""
+        tools = tmp_path / "bin"
+        tools.mkdir()
+        for name in ("bash", "dirname", "awk", "env", "id"):
+            (tools / name).symlink_to(run("sh", "-c", f"command -v {name}").stdout.strip())
+        return tools
 
     @pytest.fixture
     def unknown_package(self, tmp_path):
@@ -132,11 +165,7 @@ class TestDependencies:
         assert (result.returncode, result.stdout) == (1, "stfs-no-such-package\n")
 
     def test_without_apt_it_names_what_is_missing(self, unknown_package, tmp_path):
-        tools = tmp_path / "bin"
-        tools.mkdir()
-        for name in ("bash", "dirname", "awk", "env", "id"):
-            (tools / name).symlink_to(run("sh", "-c", f"command -v {name}").stdout.strip())
-        result = run(DEPENDENCIES, env={**unknown_package, "PATH": str(tools)})
+        result = run(DEPENDENCIES, env={**unknown_package, "PATH": str(self.without_apt(tmp_path))})
         assert result.returncode == 1
         assert re.search(r"stfs-no-such-package +for this test", result.stderr)
 
