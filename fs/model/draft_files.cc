@@ -29,7 +29,7 @@ Result<CreatedFile> DraftFiles::create(const Node& directory, std::string_view n
       is_npy ? parts_.tree.flat_name(*file_name) : parts_.tree.name_in(directory.ino, *file_name);
   // Programs write a temporary file and rename it. With layout=tree its name is often one that no tensor has.
   const bool may_wait = !is_npy && parts_.options.layout == Layout::Tree;
-  if (!tensor_name && !may_wait) return pass_on(parts_.name_in(directory.ino, *file_name));
+  if (!tensor_name && !may_wait) return parts_.no_tensor_named(*file_name);
   const TensorId id = parts_.give_id();
   const Ino ino = is_npy ? Views::kNpyFiles + number_of(id) : InodeTable::ino_of_tensor(id);
   auto made =

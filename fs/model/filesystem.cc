@@ -40,8 +40,7 @@ std::optional<TensorId> Filesystem::tensor_behind(Ino of_mount) const {
   const Ino ino = InodeSpace::local(of_mount);
   if (TransactionDirectory::owns(ino)) return parts_.transactions.tensor_of(ino);
   if (Views::owns(ino)) return Views::is_counted(ino) ? std::nullopt : parts_.views.tensor(ino);
-  if (InodeTable::is_directory(ino) || ino == kHiddenIno) return std::nullopt;
-  return InodeTable::tensor(ino);
+  return InodeTable::may_be_tensor(ino) ? std::optional(InodeTable::tensor(ino)) : std::nullopt;
 }
 
 void Filesystem::note_lookup(Ino ino) const {

@@ -43,6 +43,7 @@ void ModelParts::grow(std::uint32_t end_of_ids) {
   may_be_cached.grow(end_of_ids);
   may_be_known.grow(end_of_ids);
   lookups.grow(end_of_ids);
+  views.grow(end_of_ids);
 }
 
 Directory& ModelParts::directory_of(Ino ino) {
@@ -100,8 +101,7 @@ Archive& ModelParts::archive_for_new() const {
 
 TensorId ModelParts::give_id() {
   const std::uint32_t number = next_id++;
-  for (auto* const marks : {&may_be_cached, &may_be_known}) marks->grow(number + 1);
-  lookups.grow(number + 1);
+  grow(number + 1);
   return TensorId{number};
 }
 
@@ -152,7 +152,10 @@ OpenFile* ModelParts::add_open(Ino ino, int flags, pid_t opener, FileKind kind,
 
 Result<std::string> ModelParts::name_in(Ino directory, std::string_view file_name) const {
   auto name = tree.name_in(directory, file_name);
-  if (name) return std::move(*name);
+  return name ? Result<std::string>(std::move(*name)) : no_tensor_named(file_name);
+}
+
+tl::unexpected<Error> ModelParts::no_tensor_named(std::string_view file_name) const {
   // mv(1) takes EINVAL for a directory that is moved into itself, and says so.
   return fail(ErrorCode::InvalidArgument, EILSEQ,
               fmt::format("{}: no tensor's file can have this name: {}", in_quotes(file_name),

@@ -99,6 +99,8 @@ struct ModelParts {
   [[nodiscard]] std::vector<Stale> stale_views(const Stale& tensors_stale);
   /// The name of the tensor that a file in a directory of the tree has. EILSEQ if no tensor can have it.
   [[nodiscard]] Result<std::string> name_in(Ino directory, std::string_view file_name) const;
+  /// EILSEQ: no tensor's file can have this name.
+  [[nodiscard]] tl::unexpected<Error> no_tensor_named(std::string_view file_name) const;
   /// Adds a descriptor for writing. @param flags  of open(2).
   OpenFile* add_open(Ino ino, int flags, pid_t opener, FileKind kind,
                      std::shared_ptr<PendingContent> content);

@@ -63,7 +63,6 @@ Views::Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource s
       marks_(model->ids().end()) {}
 
 void Views::show(std::vector<std::shared_ptr<void>>& replaced, bool is_edited) {
-  marks_.grow(model_->ids().end());
   replaced.push_back(shown_.replace(std::make_shared<Shown>(tree_.version())));
   if (is_edited) whole_.show(model_.owner());
 }

@@ -131,6 +131,8 @@ class Views final : public Directory {
   [[nodiscard]] std::vector<Stale> told(TensorId first, TensorId last) const;
 
   void note_broken() { is_broken_ = true; }
+  /// Call before there are tensors with ids below this number.
+  void grow(std::uint32_t end_of_ids) { marks_.grow(end_of_ids); }
 
   /// The number of an entry of kEntries now.
   [[nodiscard]] Ino present(Ino entry) const {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <stdexcept>
 #include <utility>
 
 #include "fs/tree/names.h"
@@ -14,6 +15,10 @@ namespace stfs {
 
 tl::unexpected<Error> no_such_inode(Ino ino) {
   return fail(ErrorCode::NotFound, ENOENT, fmt::format("inode {}: no such file", ino));
+}
+
+void throw_no_such_inode(Ino ino) {
+  throw std::out_of_range(fmt::format("inode {} is not in the tree of tensors", ino));
 }
 
 InodeTable::InodeTable(const TensorIndex& tensors, TensorIds ids, Layout layout) : ids_(std::move(ids)) {
@@ -58,10 +63,11 @@ bool InodeTable::exists(Ino ino) const {
   if (ino >= kDirectories) {
     return numbers_.empty() ? ino < kDirectories + directory_count() : numbered_places_.contains(ino);
   }
-  return ino == kRootIno || (ino >= kTensors && ids_.position(tensor(ino)).has_value());
+  return ino == kRootIno || (may_be_tensor(ino) && ids_.position(tensor(ino)).has_value());
 }
 
 InodeTable::Place InodeTable::place_of(Ino ino) const {
+  if (!exists(ino)) throw_no_such_inode(ino);
   if (ino == kRootIno) return kRoot;
   if (ino >= kDirectories) {
     return numbers_.empty() ? static_cast<Place>(1 + ids_.size() + (ino - kDirectories))
@@ -77,7 +83,7 @@ Ino InodeTable::ino_of(Place place) const {
 }
 
 std::optional<Ino> InodeTable::find(Ino directory, std::string_view file_name) const {
-  const auto found = find_in(place_of(directory), file_name);
+  const auto found = exists(directory) ? find_in(place_of(directory), file_name) : std::nullopt;
   return found ? std::optional(ino_of(*found)) : std::nullopt;
 }
 
@@ -87,6 +93,7 @@ std::optional<InodeTable::Place> InodeTable::find_in(Place directory, std::strin
 }
 
 std::span<const InodeTable::Place> InodeTable::children(Ino directory) const {
+  if (!is_directory(directory) || !exists(directory)) return {};
   const std::size_t group = group_of(place_of(directory));
   return std::span(children_).subspan(child_begin_[group], child_begin_[group + 1] - child_begin_[group]);
 }

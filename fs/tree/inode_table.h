@@ -28,6 +28,8 @@ inline constexpr Ino kRootIno = 1;
 
 /// The error for an inode number that no file has: ENOENT.
 tl::unexpected<Error> no_such_inode(Ino ino);
+/// The same as an exception, for a number that the caller should have checked. Handlers turn it into EIO.
+[[noreturn]] void throw_no_such_inode(Ino ino);
 
 enum class Layout : std::uint8_t {
   Flat,  // every tensor lies in the root, under its name
@@ -49,6 +51,7 @@ class InodeTable {
   InodeTable(const TensorIndex& tensors, Layout layout)
       : InodeTable(tensors, TensorIds(tensors.size()), layout) {}
 
+  // Numbers that are not in the table: find() finds nothing, there are no children, and the others throw.
   /// The child with that file name, or nothing.
   [[nodiscard]] std::optional<Ino> find(Ino directory, std::string_view file_name) const;
   /// The number of files and directories in a directory.
@@ -57,10 +60,13 @@ class InodeTable {
   [[nodiscard]] Ino child(Ino directory, std::size_t at) const { return ino_of(children(directory)[at]); }
   [[nodiscard]] bool exists(Ino ino) const;
   [[nodiscard]] static bool is_directory(Ino ino) { return ino == kRootIno || ino >= kDirectories; }
-  /// Only for inodes that are not directories.
+  /// Only for inodes that are not directories: throws for numbers that no tensor can have.
   [[nodiscard]] static TensorId tensor(Ino ino) {
+    if (!may_be_tensor(ino)) throw_no_such_inode(ino);
     return TensorId{static_cast<std::uint32_t>(ino - kTensors)};
   }
+  /// Whether a tensor can have the number.
+  [[nodiscard]] static bool may_be_tensor(Ino ino) { return ino >= kTensors && ino - kTensors <= kLastId; }
   [[nodiscard]] static Ino ino_of_tensor(TensorId tensor) { return kTensors + number_of(tensor); }
   [[nodiscard]] std::string_view file_name(Ino ino) const { return nodes_[place_of(ino)].file_name; }
   [[nodiscard]] Ino parent(Ino ino) const { return ino_of(nodes_[place_of(ino)].parent); }
@@ -76,6 +82,7 @@ class InodeTable {
 
  private:
   static constexpr Ino kTensors = kRootIno + 1;
+  static constexpr Ino kLastId = ~std::uint32_t{0};
 
   void build(const TensorIndex& tensors, Layout layout, DirectoryNumbers* numbers);
   /// The place of a node in nodes_: the root, then the tensors by position, then the other directories.
@@ -86,6 +93,7 @@ class InodeTable {
     Place parent = kRoot;
   };
   [[nodiscard]] static Place place_of_tensor(std::uint32_t position) { return 1 + position; }
+  /// Throws for a number that is not in the table.
   [[nodiscard]] Place place_of(Ino ino) const;
   [[nodiscard]] Ino ino_of(Place place) const;
   /// The place of a directory among directories.

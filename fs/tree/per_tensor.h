@@ -7,23 +7,27 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <stdexcept>
 
 namespace stfs {
 
-/// Elements begin as T{} and never move. Any thread may use elements below size(); one thread at a time lets
-/// it grow.
+/// Elements begin as T{} and never move. Any thread may use elements below size(), and let the array grow.
 template <class T>
 class PerTensor {
  public:
   explicit PerTensor(std::uint32_t size) { grow(size); }
 
   [[nodiscard]] std::uint32_t size() const { return size_.load(std::memory_order_acquire); }
+  /// Throws std::out_of_range for a number that is not below size().
   T& operator[](std::size_t number) const {
+    if (number >= size()) throw std::out_of_range("no tensor has this id");
     const std::size_t chunk = chunk_of(number);
     return chunks_[chunk][number - first_of(chunk)];
   }
   /// Does nothing if it has that size already. May throw std::bad_alloc.
   void grow(std::uint32_t size) {
+    const std::scoped_lock lock(growth_);
     if (size <= size_) return;
     for (std::size_t chunk = 0; chunk <= chunk_of(size - 1); ++chunk) {
       if (!chunks_[chunk]) chunks_[chunk] = std::make_unique<T[]>(kFirstSize << chunk);
@@ -42,6 +46,7 @@ class PerTensor {
 
   std::array<std::unique_ptr<T[]>, kChunks> chunks_;
   std::atomic<std::uint32_t> size_ = 0;
+  std::mutex growth_;  // one thread at a time lets it grow
 };
 
 }  // namespace stfs

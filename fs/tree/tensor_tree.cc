@@ -40,6 +40,7 @@ const InodeTable& TensorTree::Version::flat() const {
 
 std::optional<std::string> TensorTree::name_in(Ino directory, std::string_view file_name) const {
   const InodeTable& table = this->table();
+  if (!InodeTable::is_directory(directory) || !table.exists(directory)) return std::nullopt;
   std::string name;
   for (Ino above = directory; above != kRootIno; above = table.parent(above)) {
     const auto part = name_of_file(table.file_name(above));
@@ -60,7 +61,7 @@ Node TensorTree::node(Ino ino) const {
     return table().exists(ino) ? Node{.ino = ino, .kind = Node::Kind::Directory} : Node{};
   }
   // Also one that was deleted and is still open.
-  if (ino <= kRootIno || !model_->has(InodeTable::tensor(ino))) return {};
+  if (!InodeTable::may_be_tensor(ino) || !model_->has(InodeTable::tensor(ino))) return {};
   return {.ino = ino, .kind = Node::Kind::Tensor, .tensor = InodeTable::tensor(ino)};
 }
 

@@ -50,7 +50,8 @@ class TensorTree final : public Directory {
     mutable std::unique_ptr<InodeTable> own_flat_;
   };
   [[nodiscard]] const Version& version() const { return *shown_; }
-  /// The tensor that a new file of that name would be. Nothing if no tensor's file can have the name.
+  /// The tensor that a new file of that name would be. Nothing if no tensor's file can have the name, and for
+  /// a directory that is not in this tree.
   [[nodiscard]] std::optional<std::string> name_in(Ino directory, std::string_view file_name) const;
 
   /// The same for a directory that shows all tensors, whatever the layout.
