@@ -15,6 +15,7 @@
 #include "fs/model/filesystem.h"
 #include "fs/model/forest.h"
 #include "fs/mount/ending_signals.h"
+#include "fs/mount/guard.h"
 #include "fs/mount/hidden_source.h"
 #include "fs/mount/mount_point.h"
 #include "fs/mount/options.h"
@@ -137,6 +138,7 @@ int mount(stfs::Options& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (stfs::Guard::is_guard(argc, argv)) return stfs::Guard::run(argv);
   stfs::install_bus_guard();  // for slices of short runs (core/archive/slice_reader.h)
   try {
     stfs::CommandLine line = stfs::parse_command_line(argc, argv);

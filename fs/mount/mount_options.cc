@@ -149,7 +149,7 @@ constexpr std::array kMountOptions = {
         "Mount over a directory that is not empty. Its files are hidden until the unmount, so none of them "
         "may belong to SOURCE.",
         flag<[](Options& o) { o.may_cover_files = true; }>()},
-    MountOption{"auto_unmount", "", "fusermount3 unmounts when the program dies.",
+    MountOption{"auto_unmount", "", "Unmount when the program dies, also by kill -9.",
                 flag<[](Options& o) { o.unmounts_with_daemon = true; }>()},
     MountOption{"fsname", "NAME",
                 "Source that mount, findmnt and df show (default: the absolute path of SOURCE).",

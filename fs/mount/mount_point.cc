@@ -1,10 +1,13 @@
 // Uses stat(2), /proc/self/mountinfo and /sys/class/bdi.
 #include "fs/mount/mount_point.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
@@ -34,6 +37,18 @@ std::string unescaped(std::string_view field) {
 
 std::string unmount_hint(const std::filesystem::path& path) {
   return fmt::format("unmount it with `fusermount3 -u '{0}'` or `umount '{0}'`", path.string());
+}
+
+/// Mounts fusectl without a place in the tree of files, for root in a container, where it often is not mounted.
+UniqueFd fusectl_of_our_own() {
+#ifdef SYS_fsopen
+  constexpr unsigned kCloseOnExec = 1;  // FSOPEN_CLOEXEC and FSMOUNT_CLOEXEC
+  constexpr unsigned kCreate = 6;       // FSCONFIG_CMD_CREATE
+  const UniqueFd context(static_cast<int>(::syscall(SYS_fsopen, "fusectl", kCloseOnExec)));
+  if (context && ::syscall(SYS_fsconfig, context.get(), kCreate, nullptr, nullptr, 0) == 0)
+    return UniqueFd(static_cast<int>(::syscall(SYS_fsmount, context.get(), kCloseOnExec, 0)));
+#endif
+  return {};
 }
 
 }  // namespace
@@ -99,13 +114,24 @@ Result<std::filesystem::path> check_mount_point(const std::filesystem::path& pat
   return absolute;
 }
 
+UniqueFd open_abort_file(const MountEntry& mount) {
+  const std::string path = mount.device.substr(mount.device.find(':') + 1) + "/abort";
+  UniqueFd file(::open(("/sys/fs/fuse/connections/" + path).c_str(), O_WRONLY | O_CLOEXEC));
+  if (file) return file;
+  const UniqueFd fusectl = fusectl_of_our_own();
+  return UniqueFd(fusectl ? ::openat(fusectl.get(), path.c_str(), O_WRONLY | O_CLOEXEC) : -1);
+}
+
+void abort_connection(const UniqueFd& abort_file) {
+  [[maybe_unused]] const ssize_t put = ::write(abort_file.get(), "1", 1);
+}
+
 void abort_connection(const std::filesystem::path& mount_point, std::string_view type) {
   const auto mount = mounted_at(mount_point);
   if (!mount || mount->type != type) return;
   // The mount's owner may write to this file. umount2(2) needs root, and works also if fusectl is not
   // mounted.
-  const std::string number = mount->device.substr(mount->device.find(':') + 1);
-  std::ofstream(fmt::format("/sys/fs/fuse/connections/{}/abort", number)) << 1;
+  if (const UniqueFd file = open_abort_file(*mount)) abort_connection(file);
   ::umount2(mount_point.c_str(), MNT_FORCE | MNT_DETACH);
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "core/base/error.h"
+#include "core/base/unique_fd.h"
 
 namespace stfs {
 
@@ -25,6 +26,13 @@ std::optional<MountEntry> mounted_at(const std::filesystem::path& path);
 /// not a directory, holds a dead mount, has a safetensorsfs mounted on it, or holds files that a mount would
 /// hide. The error's message says what to do.
 Result<std::filesystem::path> check_mount_point(const std::filesystem::path& path, bool may_cover_files);
+
+/// Opens the file that ends a mount's connection (abort_connection()). Only root and the user who mounted may
+/// do so, and the latter only where fusectl is mounted. @return a closed one if that fails.
+UniqueFd open_abort_file(const MountEntry& mount);
+
+/// Ends the connection whose file this is, and no other: does nothing if that one has ended.
+void abort_connection(const UniqueFd& abort_file);
 
 /// Aborts the connection of our mount, as `umount -f` does: every running request and notification ends with
 /// an error.

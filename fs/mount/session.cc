@@ -23,6 +23,7 @@
 #include "fs/kernel/fuse_ops.h"
 #include "fs/kernel/invalidator.h"
 #include "fs/mount/ending_signals.h"
+#include "fs/mount/guard.h"
 #include "fs/mount/mount_point.h"
 
 namespace stfs {
@@ -138,6 +139,7 @@ Result<void> Session::go_to_background() {
 
 Result<void> Session::serve() {
   Parts& parts = *parts_;
+  const Guard guard(parts.options);  // until the connection has ended
   Forest& forest = parts.mount.forest;
   Invalidator invalidator(parts.session, [&forest](const Stale& stale, const Invalidator::Visit& visit) {
     if (const Forest::Pin model = forest.model_of(stale.first)) model->visit_cached(stale, visit);

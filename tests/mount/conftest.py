@@ -137,11 +137,13 @@ class OrdinaryUser:
         # namespace where it is so, which changes nothing for anybody else.
         self.in_namespace = os.stat("/dev/fuse").st_mode & 0o006 != 0o006
         self.before_daemon = self.before
+        self.device = "true"  # the shell command for it
         if self.in_namespace:
             node = self.directory / "fuse"
             os.mknod(node, 0o666 | stat.S_IFCHR, os.stat("/dev/fuse").st_rdev)
             os.chmod(node, 0o666)
-            self.before_daemon = [*mount_namespace.in_namespace(f"mount --bind '{node}' /dev/fuse"), *self.before]
+            self.device = f"mount --bind '{node}' /dev/fuse"
+            self.before_daemon = [*mount_namespace.in_namespace(self.device), *self.before]
             probe = subprocess.run([*self.before_daemon, "dd", "if=/dev/null", "of=/dev/fuse", "count=0"],
                                    capture_output=True, text=True)
             if probe.returncode != 0:

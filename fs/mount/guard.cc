@@ -1,0 +1,206 @@
+// Starts the guard with posix_spawn(3). The guard waits with sigwaitinfo(2), and aborts the connection through
+// fusectl or with umount2(2).
+#include "fs/mount/guard.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <spawn.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/statvfs.h>
+#include <sys/wait.h>
+#include <syslog.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <fstream>
+#include <string>
+
+#include "core/base/unique_fd.h"
+#include "fs/base/log.h"
+#include "fs/mount/mount_point.h"
+
+extern char** environ;
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kName = "stfs-guard";  // also for killall(1): it is no safetensorsfs
+// The guard's arguments: its name, the daemon's pid, the mount's id, what becomes of the dead mount, and the
+// mount point.
+constexpr int kArguments = 5;
+constexpr std::string_view kUnmounts = "unmounts";  // -o auto_unmount
+constexpr std::string_view kLeaves = "leaves";
+// The guard's descriptor of the connection's file `abort`, if the daemon could open it.
+constexpr int kAbortFile = 3;
+// The kernel sends it to the guard when the daemon's main thread ends. Other processes may send it too.
+constexpr int kDeathSignal = SIGUSR1;
+
+/// The files and the attributes of a new process, for posix_spawn(3).
+class Spawning {
+ public:
+  Spawning() {
+    posix_spawn_file_actions_init(&files_);
+    posix_spawnattr_init(&attributes_);
+  }
+  ~Spawning() {
+    posix_spawn_file_actions_destroy(&files_);
+    posix_spawnattr_destroy(&attributes_);
+  }
+  Spawning(const Spawning&) = delete;
+  Spawning& operator=(const Spawning&) = delete;
+
+  /// The process gets no other descriptor than `file`, as number kAbortFile, if it is open.
+  void keep_only(const UniqueFd& file) {
+    // First: a daemon that was started without standard input may have `file` there.
+    if (file) posix_spawn_file_actions_adddup2(&files_, file.get(), kAbortFile);
+    for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO})
+      posix_spawn_file_actions_addopen(&files_, fd, "/dev/null", O_RDWR, 0);
+    posix_spawn_file_actions_addclosefrom_np(&files_, file ? kAbortFile + 1 : kAbortFile);
+    posix_spawn_file_actions_addchdir_np(&files_, "/");
+  }
+  /// The process has its own session, and blocks all signals.
+  void set_apart() {
+    sigset_t all;
+    sigfillset(&all);
+    posix_spawnattr_setsigmask(&attributes_, &all);
+    posix_spawnattr_setflags(&attributes_, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
+  }
+  Result<pid_t> start(const std::array<std::string, kArguments>& arguments) {
+    std::array<char*, kArguments + 1> argv{};
+    std::ranges::transform(arguments, argv.begin(),
+                           [](const std::string& word) { return const_cast<char*>(word.c_str()); });
+    pid_t pid = -1;
+    const int failed = posix_spawn(&pid, "/proc/self/exe", &files_, &attributes_, argv.data(), environ);
+    if (failed != 0) return fail_system(failed, "/proc/self/exe", "start a guard");
+    return pid;
+  }
+
+ private:
+  posix_spawn_file_actions_t files_{};
+  posix_spawnattr_t attributes_{};
+};
+
+/// True if no thread of the process runs any more, so that the kernel has closed its files. A zombie has
+/// ended, but the threads beside it may not have.
+bool has_ended(pid_t pid) {
+  std::error_code failed;
+  const std::filesystem::directory_iterator tasks(fmt::format("/proc/{}/task", pid), failed);
+  if (failed) return true;
+  return std::ranges::all_of(tasks, [](const auto& task) {
+    std::string line;
+    std::getline(std::ifstream(task.path() / "stat"), line);
+    const std::size_t name_end = line.rfind(") ");
+    return name_end == std::string::npos || std::strchr("ZX", line[name_end + 2]) != nullptr;
+  });
+}
+
+/// The id of the mount that an O_PATH descriptor is of; unique for ever from Linux 6.8 on. Sends no request.
+std::string id_of_mount(const UniqueFd& root) {
+  constexpr unsigned kOldOrUniqueId = 0x1000 | 0x4000;  // STATX_MNT_ID | STATX_MNT_ID_UNIQUE
+  struct statx found {};
+  ::statx(root.get(), "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, kOldOrUniqueId, &found);
+  return std::to_string(found.stx_mnt_id);
+}
+
+/// Aborts the connection of a mount that is still in its place.
+void abort_in_place(const std::string& mount_point, std::string_view mount_id) {
+  // While it is open, it can't be unmounted: programs must get ENOTCONN, and not the directory below.
+  const UniqueFd held(::open(mount_point.c_str(), O_PATH | O_CLOEXEC));
+  if (held && id_of_mount(held) == mount_id) ::umount2(mount_point.c_str(), MNT_FORCE);
+}
+
+/// Ends the connection of a daemon whose main thread has ended. @return false if it can't.
+bool end_connection(pid_t daemon, std::string_view mount_id, const std::string& mount_point) {
+  // If the connection has ended by itself, the kernel ignores it.
+  if (::write(kAbortFile, "1", 1) == 1) return true;
+  // Before Linux 6.8 another mount may get the id of ours. Most daemons end by themselves before that.
+  constexpr struct timespec kPause = {.tv_sec = 0, .tv_nsec = 100'000'000};
+  constexpr int kTries = 100;
+  ::nanosleep(&kPause, nullptr);
+  for (int tries = 0; tries < kTries; ++tries) {
+    if (has_ended(daemon)) return true;
+    abort_in_place(mount_point, mount_id);
+    ::nanosleep(&kPause, nullptr);
+  }
+  return has_ended(daemon);
+}
+
+/// Unmounts what is dead there. fusermount3 does it too if -o auto_unmount is given, but version 3.14 does it for
+/// no ordinary user: it may not enter the mount, and takes it for alive.
+void unmount_dead(const std::string& mount_point) {
+  struct statvfs st {};
+  if (::statvfs(mount_point.c_str(), &st) == 0 || errno != ENOTCONN) return;
+  if (::umount2(mount_point.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) return;
+  sigset_t none;
+  sigemptyset(&none);
+  ::sigprocmask(SIG_SETMASK, &none, nullptr);
+  ::execlp("fusermount3", "fusermount3", "-u", "-q", "-z", "--", mount_point.c_str(), nullptr);
+}
+
+/// Waits until the kernel tells that the daemon has ended.
+void wait_for_end(pid_t daemon) {
+  ::prctl(PR_SET_PDEATHSIG, kDeathSignal);
+  if (::getppid() != daemon) return;  // before the call
+  sigset_t set;
+  sigemptyset(&set);
+  sigaddset(&set, kDeathSignal);
+  siginfo_t signal{};
+  while (::sigwaitinfo(&set, &signal) != kDeathSignal || signal.si_pid != daemon) {
+  }
+}
+
+}  // namespace
+
+Guard::Guard(const Options& options) {
+  const auto mount = mounted_at(options.mount_point);
+  if (!mount || mount->type != options.kernel_type()) return;  // unmounted meanwhile
+  Spawning spawning;
+  const UniqueFd abort_file = open_abort_file(*mount);
+  const UniqueFd root(::open(options.mount_point.c_str(), O_PATH | O_CLOEXEC));
+  spawning.keep_only(abort_file);
+  spawning.set_apart();
+  const auto started = spawning.start({std::string(kName), std::to_string(::getpid()), id_of_mount(root),
+                                       std::string(options.unmounts_with_daemon ? kUnmounts : kLeaves),
+                                       options.mount_point.string()});
+  if (started) {
+    pid_ = *started;
+  } else {
+    log::warning("{}: {}; if this program is killed, programs that use the mount may hang",
+                 options.mount_point.string(), started.error().message);
+  }
+}
+
+Guard::~Guard() {
+  if (pid_ < 0) return;
+  ::kill(pid_, SIGKILL);
+  while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+bool Guard::is_guard(int argc, const char* const* argv) {
+  return argc == kArguments && argv[0] == kName;
+}
+
+int Guard::run(const char* const* argv) {
+  ::prctl(PR_SET_NAME, kName.data());
+  pid_t daemon = 0;
+  const std::string_view pid = argv[1];
+  std::from_chars(pid.data(), pid.data() + pid.size(), daemon);
+  wait_for_end(daemon);
+  const bool has_aborted = end_connection(daemon, argv[2], argv[4]);
+  if (!has_aborted) {
+    ::openlog("safetensorsfs", 0, LOG_DAEMON);
+    ::syslog(LOG_WARNING, "%s: the program was killed, and its mount hangs: end it with `umount -f` as root",
+             argv[4]);
+  }
+  if (argv[3] == kUnmounts) unmount_dead(argv[4]);
+  return has_aborted ? 0 : 1;
+}
+
+}  // namespace stfs
