@@ -1,5 +1,5 @@
-// Starts the guard with posix_spawn(3). The guard waits with sigwaitinfo(2), and aborts the connection through
-// fusectl or with umount2(2).
+// Starts the guard with posix_spawn(3). The guard waits with sigwaitinfo(2), and aborts the connection
+// through fusectl or with umount2(2).
 #include "fs/mount/guard.h"
 
 #include <fcntl.h>
@@ -131,8 +131,8 @@ bool end_connection(pid_t daemon, std::string_view mount_id, const std::string& 
   return has_ended(daemon);
 }
 
-/// Unmounts what is dead there. fusermount3 does it too if -o auto_unmount is given, but version 3.14 does it for
-/// no ordinary user: it may not enter the mount, and takes it for alive.
+/// Unmounts what is dead there. With -o auto_unmount fusermount3 does it too, but version 3.14 does it for no
+/// ordinary user: it may not enter the mount, and takes it for alive.
 void unmount_dead(const std::string& mount_point) {
   struct statvfs st {};
   if (::statvfs(mount_point.c_str(), &st) == 0 || errno != ENOTCONN) return;

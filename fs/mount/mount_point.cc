@@ -39,7 +39,8 @@ std::string unmount_hint(const std::filesystem::path& path) {
   return fmt::format("unmount it with `fusermount3 -u '{0}'` or `umount '{0}'`", path.string());
 }
 
-/// Mounts fusectl without a place in the tree of files, for root in a container, where it often is not mounted.
+/// Mounts fusectl without a place in the tree of files. In a container it often is not mounted, and root may
+/// do this.
 UniqueFd fusectl_of_our_own() {
 #ifdef SYS_fsopen
   constexpr unsigned kCloseOnExec = 1;  // FSOPEN_CLOEXEC and FSMOUNT_CLOEXEC

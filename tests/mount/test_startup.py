@@ -56,10 +56,13 @@ def test_the_command_returns_0_when_the_mount_is_usable_and_lets_go_of_the_termi
 
 def test_the_background_daemon_holds_no_directory_and_its_own_session(start, archive, mountpoint, tmp_path):
     assert start(archive.path, mountpoint, cwd=tmp_path).status == 0
-    found = [pid for pid in os.listdir("/proc") if pid.isdigit() and _command(pid)[2:3] == [str(mountpoint)]]
-    assert len(found) == 1, "one process serves"
-    assert os.readlink(f"/proc/{found[0]}/cwd") == "/"
-    assert os.getsid(int(found[0])) == int(found[0]) != os.getsid(0)
+    def found():
+        return [pid for pid in os.listdir("/proc") if pid.isdigit() and _command(pid)[2:3] == [str(mountpoint)]]
+
+    assert eventually(lambda: len(found()) == 1), "one process serves; its guard begins as a copy of it"
+    daemon, = found()
+    assert os.readlink(f"/proc/{daemon}/cwd") == "/"
+    assert os.getsid(int(daemon)) == int(daemon) != os.getsid(0)
 
 
 def _command(pid):
