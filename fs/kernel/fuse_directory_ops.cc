@@ -174,6 +174,15 @@ void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode,
   });
 }
 
+/// Leaves out the names of a request that removes or moves a file: the kernel forgets them when it gets the
+/// reply. A notification would wait for a directory's lock, which the next request may hold.
+Outdated without_names(Outdated outdated, const std::vector<Invalidator::Entry>& names) {
+  std::erase_if(outdated.entries, [&](const Invalidator::Entry& entry) {
+    return std::ranges::find(names, entry) != names.end();
+  });
+  return outdated;
+}
+
 void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
   if (parent == kRootIno && forest_of(req).has_changing_root()) return remove_in_root(req, name);
   guarded_slowly(req, parent, Request::Unlink, [=, name = std::string(name)](const Forest::Pin& model) {
@@ -182,7 +191,7 @@ void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
     if (!removed) return reply_refused(req, parent, name, removed.error());
     Mount& mount = mount_of(req);
     fuse_reply_err(req, 0);
-    forget_outdated(mount, *removed);
+    forget_outdated(mount, without_names(*removed, {{parent, name}}));
   });
 }
 
@@ -244,7 +253,7 @@ void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t n
                      fuse_reply_err(req, 0);
                    } else {
                      fuse_reply_err(req, 0);
-                     forget_outdated(mount, *renamed);
+                     forget_outdated(mount, without_names(*renamed, {{parent, from}, {new_parent, to}}));
                    }
                  });
 }
