@@ -1,6 +1,7 @@
 // core/tensor/float_conversion.h. tests/reference/test_float_conversion.py compares with ml_dtypes.
 #include "core/tensor/float_conversion.h"
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstring>

@@ -61,3 +61,59 @@ def test_no_headers_include_each_other(part):
 
     for header in graph:
         visit(header, ())
+
+
+# What the build precompiles (STFS_COMMON_HEADERS of CMakeLists.txt) is there for every source, until a compiler's cache
+# turns that off. So each file includes it, or a header of ours that does. By header: the names that are declared there.
+DECLARES = {
+    "algorithm": r"std::(?:ranges::)?(?:all_of|any_of|none_of|find|find_if|find_if_not|count|count_if|copy|copy_if|copy_n|fill|fill_n"
+                 r"|transform|sort|stable_sort|min_element|max_element|min|max|clamp|lower_bound|upper_bound|equal|reverse|unique"
+                 r"|remove_if|partition|is_sorted|binary_search|for_each|equal_range|mismatch|nth_element|rotate|search|replace)\s*\(",
+    "atomic": r"std::atomic\b",
+    "chrono": r"std::chrono::",
+    "filesystem": r"std::filesystem::",
+    "functional": r"std::(?:function|hash|less|greater|invoke|bind_front)\b",
+    "map": r"std::(?:multi)?map\b",
+    "memory": r"std::(?:unique_ptr|shared_ptr|weak_ptr|make_unique|make_shared|enable_shared_from_this|addressof)\b",
+    "mutex": r"std::(?:mutex|recursive_mutex|lock_guard|unique_lock|scoped_lock|once_flag|call_once|adopt_lock|defer_lock)\b",
+    "optional": r"std::(?:optional|nullopt|make_optional)\b",
+    "span": r"std::(?:span|as_bytes|as_writable_bytes)\b",
+    "string": r"std::(?:string|to_string|stoull|stoul|stoi|getline)\b",
+    "vector": r"std::vector\b",
+    "fmt/format.h": r"fmt::(?:format|format_to|to_string|format_string|memory_buffer)\b",
+    "tl/expected.hpp": r"tl::(?:expected|unexpected|make_unexpected)\b",
+}
+# They include others by their contract, or nobody could use what they declare without.
+BRINGS = {"catch2/catch.hpp": {"string"}, "filesystem": {"string"}, "fmt/ostream.h": {"fmt/format.h"}, "fmt/ranges.h": {"fmt/format.h"},
+          "nlohmann/json.hpp": {"algorithm", "functional", "map", "memory", "string", "vector"}, "CLI/CLI.hpp": {"functional", "memory", "string", "vector"},
+          "future": {"memory"}, "ostream": {"string"}, "sstream": {"string"}, "iostream": {"string"}, "regex": {"string"},
+          "condition_variable": {"mutex"}, "shared_mutex": {"chrono"}, "thread": {"chrono"}, "unordered_map": set(), "queue": {"vector"}}
+INCLUDE = re.compile(r'^\s*#\s*include\s+[<"](.+)[">]', re.M)
+
+
+def test_the_list_has_each_header_that_the_build_precompiles():
+    listed = re.search(r"set\(STFS_COMMON_HEADERS([^)]*)\)", (ROOT / "CMakeLists.txt").read_text())[1]
+    assert set(re.findall(r"<(.+?)>", listed)) == set(DECLARES)
+
+
+def test_each_file_includes_what_it_uses_of_the_precompiled_headers():
+    files = [file for part in ("core", "fs", "tools", "tests", "packaging") for file in (ROOT / part).rglob("*") if file.suffix in (".h", ".cc")]
+    texts = {file: file.read_text() for file in files}
+    places = (ROOT, ROOT / "tests", ROOT / "tools" / "libstfs")
+    reached = {}
+
+    def headers_of(file):
+        """The headers of the system that a file gets."""
+        if file not in reached:
+            reached[file] = found = set()
+            for name in INCLUDE.findall(texts[file]):
+                ours = next((place / name for place in (file.parent, *places) if place / name in texts), None)
+                found |= headers_of(ours) if ours else {name, *BRINGS.get(name, ())}
+        return reached[file]
+
+    wrong = []
+    for file in files:
+        code = re.sub(r'//.*|"(?:\\.|[^"\\\n])*"', "", texts[file])
+        wrong += [f"{file.relative_to(ROOT)} needs <{header}>" for header, names in DECLARES.items()
+                  if re.search(names, code) and header not in headers_of(file)]
+    assert not wrong, "\n".join(wrong)

@@ -1,6 +1,8 @@
 // The checksums of published versions: known answers, and pieces of any size.
 #include "tools/sync/checksum_format.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <string>
