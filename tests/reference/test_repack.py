@@ -27,7 +27,7 @@ def stfs(*words):
 def sample(tmp_path_factory):
     """All dtypes, scalars, empty tensors, and names of every kind."""
     path = tmp_path_factory.mktemp("repack") / "model.safetensors"
-    stfs("sample", path)
+    stfs("sample", "--odd", path)
     return path
 
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <limits>
 #include <ostream>
 #include <vector>
@@ -26,11 +27,12 @@ namespace {
 constexpr std::size_t kSamplePieceBytes = 4U << 20U;
 
 constexpr const char* kSampleExamples =
-    "The model is a small transformer (model.layers.N.self_attn.q_proj.weight and so on, in BF16, F16 and\n"
-    "F32). It also has one tensor of each of the 22 dtypes, scalars, empty tensors, unusual legal names\n"
-    "(slashes, \"..\", line feeds, 300 bytes, the empty name), and metadata. Values are random and finite, "
-    "and\n"
-    "the same for the same seed. SIZE is the size of the data: 64M, 1.5G (powers of 1024), 10GB.\n"
+    "The model looks like a small language model: model.layers.N.self_attn.q_proj.weight and so on, in "
+    "BF16,\n"
+    "F16 and F32. Values are random and finite, and the same for the same seed. --odd adds what few models\n"
+    "have: one tensor of each of the 22 dtypes, scalars, empty tensors, and unusual legal names (slashes,\n"
+    "\"..\", line feeds, 300 bytes, the empty name). PyTorch does not read all of these dtypes.\n"
+    "SIZE is the size of the data: 64M, 1.5G (powers of 1024), 10GB.\n"
     "\n"
     "Examples:\n"
     "  stfs sample model.safetensors\n"
@@ -42,18 +44,22 @@ struct SampleRequest {
   SampleSize size;
   std::string data_size;
   std::uint64_t seed = 0;
+  bool odd = false;
   bool force = false;
   bool json = false;
 };
 
 Metadata metadata_of(const SampleRequest& request) {
-  return {{"format", "pt"},
-          {"generator", "stfs sample " STFS_VERSION},
-          {"seed", std::to_string(request.seed)},
-          {"layers", std::to_string(request.size.layers)},
-          {"hidden", std::to_string(request.size.hidden)},
-          {"note", "two lines,\nand Unicode: größer als null"},
-          {"empty", ""}};
+  Metadata metadata{{"format", "pt"},
+                    {"generator", "stfs sample " STFS_VERSION},
+                    {"seed", std::to_string(request.seed)},
+                    {"layers", std::to_string(request.size.layers)},
+                    {"hidden", std::to_string(request.size.hidden)}};
+  if (request.odd) {
+    metadata.emplace_back("note", "two lines,\nand Unicode: größer als null");
+    metadata.emplace_back("empty", "");
+  }
+  return metadata;
 }
 
 /// Gains are near one, as in a trained model; all other values are small.
@@ -111,7 +117,8 @@ std::string mistake_in(SampleRequest& request, bool hidden_given) {
   const auto data_bytes = parse_size(request.data_size);
   if (!data_bytes)
     return fmt::format("--size: {}: is not a size such as 64M, 1.5G or 10GB", request.data_size);
-  auto size = sized_to(*data_bytes, hidden_given ? request.size.hidden : 0);
+  const std::uint64_t odd_bytes = request.odd ? total_bytes(specimens()) : 0;
+  auto size = sized_to(*data_bytes, odd_bytes, hidden_given ? request.size.hidden : 0);
   if (!size) return size.error().message;
   request.size = *size;
   return {};
@@ -121,8 +128,7 @@ std::string mistake_in(SampleRequest& request, bool hidden_given) {
 
 int sample(const Arguments& arguments, Streams& streams) {
   SampleRequest request;
-  CommandLine line("sample", "Write a small model with all dtypes and unusual names, for experiments.",
-                   kSampleExamples);
+  CommandLine line("sample", "Write a model like a small language model, for experiments.", kSampleExamples);
   line.positional(request.path, "PATH", "Archive to write.");
   line.number(request.size.layers, "--layers", "N", "Number of layers. Default: 2.", 1, 100000);
   line.number(request.size.hidden, "--hidden", "N", "Width of a layer, a multiple of 8. Default: 64.", 8,
@@ -132,6 +138,7 @@ int sample(const Arguments& arguments, Streams& streams) {
       .excludes("--layers");
   line.number(request.seed, "--seed", "N", "Seed of the random values. Default: 0.", 0,
               std::numeric_limits<std::uint64_t>::max());
+  line.flag(request.odd, "--odd", "Add tensors of all dtypes, with unusual shapes and names.");
   line.flag(request.force, "-f,--force", "Replace PATH if it exists.");
   line.flag(request.json, "--json", "Describe the archive as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;
@@ -147,8 +154,7 @@ int sample(const Arguments& arguments, Streams& streams) {
     return report_failure(streams, request.path + ": exists already: --force replaces it");
   }
   std::vector<TensorSpec> tensors = transformer(request.size);
-  std::vector<TensorSpec> rare = specimens();
-  std::move(rare.begin(), rare.end(), std::back_inserter(tensors));
+  if (request.odd) std::ranges::move(specimens(), std::back_inserter(tensors));
   sort_for_writing(tensors);
 
   const InterruptGuard guard;

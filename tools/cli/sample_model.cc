@@ -123,12 +123,12 @@ std::uint64_t total_bytes(const std::vector<TensorSpec>& tensors) {
   return total;
 }
 
-Result<SampleSize> sized_to(std::uint64_t data_bytes, std::uint64_t hidden) {
+Result<SampleSize> sized_to(std::uint64_t data_bytes, std::uint64_t other_bytes, std::uint64_t hidden) {
   SampleSize size;
   size.hidden = hidden != 0 ? hidden : hidden_for(data_bytes);
   size.layers = 1;
   size.vocabulary = kSmallestVocabulary;
-  const std::uint64_t smallest_bytes = total_bytes(transformer(size)) + total_bytes(specimens());
+  const std::uint64_t smallest_bytes = total_bytes(transformer(size)) + other_bytes;
   if (data_bytes < smallest_bytes) {
     return fail(ErrorCode::InvalidArgument, EINVAL,
                 fmt::format("--size: {} bytes are too few: with --hidden {} the smallest model has {}",

@@ -28,11 +28,11 @@ std::vector<TensorSpec> specimens();
 /// Returns the bytes of data of all tensors together. The size of every sample tensor is known to be valid.
 std::uint64_t total_bytes(const std::vector<TensorSpec>& tensors);
 
-/// Chooses layers and vocabulary so that transformer and specimens together have data_bytes of data. The
-/// result is smaller by less than one word of the vocabulary (4 bytes per unit of hidden: embedding and
-/// head).
+/// Chooses layers and vocabulary so that the transformer and other_bytes of other tensors together have
+/// data_bytes of data. The result is smaller by less than one word of the vocabulary (4 bytes per unit of
+/// hidden: embedding and head).
 /// @param hidden  0: choose a width that suits the size.
 /// @return InvalidArgument if the size is too small for a model of one layer.
-Result<SampleSize> sized_to(std::uint64_t data_bytes, std::uint64_t hidden);
+Result<SampleSize> sized_to(std::uint64_t data_bytes, std::uint64_t other_bytes, std::uint64_t hidden);
 
 }  // namespace stfs::tools
