@@ -14,9 +14,9 @@ namespace stfs::tools {
 namespace {
 
 constexpr const char* kDevicesExamples =
-    "The first column is a DEVICE of `stfs upload --device`. cuda:GPU-UUID is a DEVICE too; it names the "
-    "same\n"
-    "GPU after a restart of the machine. If no GPU can be used, the last line gives the reason: no driver, "
+    "The first column is a DEVICE of `stfs upload --device`. cuda:GPU-UUID is a DEVICE too, and so is\n"
+    "cuda:MIG-UUID for a part of a GPU; both name the same device after a restart of the machine.\n"
+    "If no GPU can be used, the last line gives the reason: no driver, "
     "an\n"
     "old driver, no device, no access to the device, or a safetensorsfs that was built without CUDA.\n"
     "\n"

@@ -154,12 +154,17 @@ class Service {
     flush();
   }
 
-  /// @return false if there is nothing to serve and there never will be.
+  /// @return false if there is nothing to serve, or no later generation, and there never will be.
   bool complain(const Error& why) {
     progress_.reset();
     if (!is_serving_) {
       report_failure(streams_, why.message);
       server_.give_up(why);
+      return false;
+    }
+    if (upload::is_device_lost(why)) {
+      report_failure(streams_, why.message);
+      if (request_.json) print_event({{"event", "lost"}, {"errno", why.errno_value}, {"why", why.message}});
       return false;
     }
     if (!server_.tell_stuck(why)) return true;

@@ -5,6 +5,7 @@
 // if its driver is missing.
 #pragma once
 
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -18,6 +19,12 @@
 #include "tools/device/device.h"
 
 namespace stfs::upload {
+
+/// Whether an error says that this process can't use a device any more: a kernel or the GPU itself has failed, and
+/// CUDA returns that error from each later call. Only a new process can use the GPU again.
+inline bool is_device_lost(const Error& error) {
+  return error.errno_value == ENOTRECOVERABLE;
+}
 
 struct MemoryInfo {
   std::uint64_t free_bytes = 0;

@@ -5,12 +5,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <chrono>
 #include <mutex>
+#include <thread>
+#include <utility>
 
 #include "tools/device/cuda_driver.h"
 #include "tools/device/cuda_error.h"
 #include "tools/device/cuda_scope.h"
+#include "tools/device/later_releases.h"
 
 namespace stfs::upload {
 namespace {
@@ -27,6 +32,16 @@ tl::unexpected<Error> fail_driver(const CudaDriver& driver, const Device& device
   if (error == CUDA_ERROR_OUT_OF_MEMORY) return fail(ErrorCode::OutOfMemory, ENOMEM, message);
   if (error == CUDA_ERROR_NOT_SUPPORTED) return fail(ErrorCode::InvalidArgument, ENOTSUP, message);
   return fail(ErrorCode::System, EIO, message);
+}
+
+/// Waits until the device has finished its work. Another thread may capture a stream: this thread's wait is not
+/// part of the capture, and shall not break it.
+void wait_for_device() {
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  constexpr auto kLook = std::chrono::milliseconds(10);
+  while (cudaDeviceSynchronize() == cudaErrorStreamCaptureUnsupported) std::this_thread::sleep_for(kLook);
+  static_cast<void>(cudaGetLastError());
 }
 
 class PlainArena final : public Arena {
@@ -62,11 +77,17 @@ class SharedArena final : public Arena {
   SharedArena(const CudaDriver& driver, Device device, std::uint64_t size_bytes, bool is_adopted)
       : driver_(driver), device_(std::move(device)), size_bytes_(size_bytes), is_adopted_(is_adopted) {}
   ~SharedArena() override {
-    const CudaScope here(device_);
-    cudaDeviceSynchronize();  // the device must no longer use the memory
-    if (is_mapped_) driver_.unmap(address_, mapped_bytes_);
-    if (address_ != 0) driver_.free(address_, mapped_bytes_);
-    if (has_memory_) driver_.release(memory_);
+    LaterReleases::of_process().add([&driver = driver_, device = device_, memory = memory_,
+                                     address = address_, mapped_bytes = mapped_bytes_,
+                                     has_memory = has_memory_, is_mapped = is_mapped_] {
+      const CudaScope here(device);
+      if (is_mapped) {
+        wait_for_device();
+        driver.unmap(address, mapped_bytes);
+      }
+      if (address != 0) driver.free(address, mapped_bytes);
+      if (has_memory) driver.release(memory);
+    });
   }
   SharedArena(const SharedArena&) = delete;
   SharedArena& operator=(const SharedArena&) = delete;
@@ -96,15 +117,21 @@ class SharedArena final : public Arena {
   }
 
   Result<void> create() {
+    if (auto supported = check_support(); !supported) return supported;
     CUmemAllocationProp properties = wanted();
     if (auto measured = measure(properties); !measured) return measured;
-    const CUresult error = driver_.create(&memory_, mapped_bytes_, &properties, 0);
+    CUresult error = driver_.create(&memory_, mapped_bytes_, &properties, 0);
+    if (error == CUDA_ERROR_OUT_OF_MEMORY) {
+      LaterReleases::of_process().wait();
+      error = driver_.create(&memory_, mapped_bytes_, &properties, 0);
+    }
     if (error != CUDA_SUCCESS) return fail_driver(driver_, device_, "allocate memory", error);
     has_memory_ = true;
     return map(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
   }
 
   Result<void> import(int fd) {
+    if (auto supported = check_support(); !supported) return supported;
     const auto handle =
         reinterpret_cast<void*>(static_cast<std::uintptr_t>(fd));  // the driver expects this form
     CUresult error = driver_.import_handle(&memory_, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
@@ -122,6 +149,27 @@ class SharedArena final : public Arena {
   }
 
  private:
+  /// Asks the device for what sharing needs. ENOTSUP names what is missing.
+  [[nodiscard]] Result<void> check_support() const {
+    constexpr std::array kNeeded = {
+        std::pair(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, "virtual memory"),
+        std::pair(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
+                  "memory as a file descriptor")};
+    CUdevice device = 0;
+    CUresult error = driver_.device(&device, device_.index);
+    for (const auto& [attribute, what] : kNeeded) {
+      int is_supported = 0;
+      if (error == CUDA_SUCCESS) error = driver_.attribute(&is_supported, attribute, device);
+      if (error != CUDA_SUCCESS) return fail_driver(driver_, device_, "ask what it supports", error);
+      if (is_supported == 0) {
+        return fail(ErrorCode::InvalidArgument, ENOTSUP,
+                    fmt::format("{}: share memory: this GPU or its driver does not support {}",
+                                device_.name(), what));
+      }
+    }
+    return {};
+  }
+
   [[nodiscard]] CUmemAllocationProp wanted() const {
     CUmemAllocationProp properties{};
     properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;

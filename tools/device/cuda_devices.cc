@@ -5,12 +5,14 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <string_view>
 
 namespace stfs::upload {
 namespace {
 
-std::string uuid_text(const CUuuid& uuid) {
-  std::string text = "GPU-";
+/// @param description  the name of the device. The driver tells by it alone that this is a part of a GPU.
+std::string uuid_text(const CUuuid& uuid, std::string_view description) {
+  std::string text = description.find(" MIG ") == std::string_view::npos ? "GPU-" : "MIG-";
   for (std::size_t at = 0; at < sizeof uuid.bytes; ++at) {
     if (at == 4 || at == 6 || at == 8 || at == 10) text += '-';
     text += fmt::format("{:02x}", static_cast<unsigned char>(uuid.bytes[at]));
@@ -31,7 +33,7 @@ std::string describe(const CudaDriver& driver, DeviceInfo& info) {
   CUuuid uuid{};
   if (const CUresult error = driver.uuid(&uuid, device); error != CUDA_SUCCESS)
     return "its UUID cannot be read: " + driver.explain(error);
-  info.device.uuid = uuid_text(uuid);
+  info.device.uuid = uuid_text(uuid, info.description);
   std::size_t total_bytes = 0;
   if (const CUresult error = driver.total_memory(&total_bytes, device); error != CUDA_SUCCESS)
     return "its memory cannot be read: " + driver.explain(error);

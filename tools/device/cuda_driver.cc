@@ -3,6 +3,9 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+#include <mutex>
+
 namespace stfs::upload {
 namespace {
 
@@ -32,6 +35,7 @@ struct LoadedDriver {
     load("cuDeviceGetName", driver.name);
     load("cuDeviceGetUuid", driver.uuid);
     load("cuDeviceTotalMem", driver.total_memory);
+    load("cuDeviceGetAttribute", driver.attribute);
     load("cuCtxGetCurrent", driver.current);
     load("cuCtxSetCurrent", driver.set_current);
     load("cuMemGetAllocationGranularity", driver.granularity);
@@ -63,9 +67,21 @@ std::string CudaDriver::explain(CUresult error) const {
 }
 
 CudaDriverAnswer cuda_driver() {
-  static const LoadedDriver loaded;
-  if (loaded.error != cudaSuccess) return {.driver = nullptr, .error = loaded.error};
-  return {.driver = &loaded.driver, .error = cudaSuccess};
+  static std::mutex mutex;
+  static std::atomic<const LoadedDriver*> found = nullptr;
+  if (found.load(std::memory_order_acquire) == nullptr) {
+    const std::lock_guard lock(mutex);
+    if (found.load(std::memory_order_relaxed) == nullptr) {
+      LoadedDriver loaded;
+      // The failure is told here. It shall not stay the thread's last error.
+      static_cast<void>(cudaGetLastError());
+      if (loaded.error != cudaSuccess) return {.driver = nullptr, .error = loaded.error};
+      static LoadedDriver kept;
+      kept = loaded;
+      found.store(&kept, std::memory_order_release);
+    }
+  }
+  return {.driver = &found.load(std::memory_order_relaxed)->driver, .error = cudaSuccess};
 }
 
 }  // namespace stfs::upload

@@ -22,6 +22,7 @@ struct CudaDriver {
   PFN_cuDeviceGetName_v2000 name = nullptr;
   PFN_cuDeviceGetUuid_v9020 uuid = nullptr;
   PFN_cuDeviceTotalMem_v3020 total_memory = nullptr;
+  PFN_cuDeviceGetAttribute_v2000 attribute = nullptr;
   // The calling thread's context.
   PFN_cuCtxGetCurrent_v4000 current = nullptr;
   PFN_cuCtxSetCurrent_v4000 set_current = nullptr;
@@ -42,8 +43,8 @@ struct CudaDriver {
   [[nodiscard]] std::string explain(CUresult error) const;
 };
 
-/// Returns the driver of this machine, which is looked up at the first call. It lives as long as the process.
-/// Any thread may call.
+/// Returns the driver of this machine. It is looked up until that succeeds: a container may get its GPU, or the
+/// kernel its module, after the first call. It lives as long as the process. Any thread may call.
 /// @return the runtime's error if there is no driver, or if it lacks one of the functions.
 struct CudaDriverAnswer {
   const CudaDriver* driver = nullptr;  // null with an error

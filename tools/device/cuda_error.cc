@@ -68,6 +68,21 @@ tl::unexpected<Error> fail_cuda(std::string_view device, std::string_view what, 
     case cudaErrorSystemDriverMismatch:
     case cudaErrorCompatNotSupportedOnDevice:
     case cudaErrorInvalidDevice: return fail(ErrorCode::NotFound, ENODEV, message);
+    // Each later call of this process returns the same error.
+    case cudaErrorECCUncorrectable:
+    case cudaErrorNvlinkUncorrectable:
+    case cudaErrorIllegalAddress:
+    case cudaErrorLaunchTimeout:
+    case cudaErrorContextIsDestroyed:
+    case cudaErrorAssert:
+    case cudaErrorHardwareStackError:
+    case cudaErrorIllegalInstruction:
+    case cudaErrorMisalignedAddress:
+    case cudaErrorInvalidAddressSpace:
+    case cudaErrorInvalidPc:
+    case cudaErrorLaunchFailure:
+      return fail(ErrorCode::System, ENOTRECOVERABLE,
+                  message + "; this process can't use the GPU any more: start it again");
     default: return fail(ErrorCode::System, EIO, message);
   }
 }

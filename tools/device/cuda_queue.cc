@@ -48,6 +48,7 @@ class CudaQueue final : public Queue {
 
   Result<void> copy(std::span<const std::byte> from, Arena& to, std::uint64_t to_offset) override {
     const CudaScope here(device_);
+    if (auto is_current = told("copy", here.error()); !is_current) return is_current;
     auto place = place_in(to, to_offset, from.size());
     if (!place) return pass_on(std::move(place));
     return told("copy", cudaMemcpyAsync(*place, from.data(), from.size(), cudaMemcpyHostToDevice, stream_));
@@ -63,6 +64,7 @@ class CudaQueue final : public Queue {
                               name_of(to_dtype)));
     }
     const CudaScope here(device_);
+    if (auto is_current = told("convert", here.error()); !is_current) return is_current;
     const unsigned from_bytes = bits_of(from_dtype) / 8;
     const unsigned to_bytes = bits_of(to_dtype) / 8;
     const std::uint64_t count = range.size_bytes / from_bytes;
@@ -76,6 +78,7 @@ class CudaQueue final : public Queue {
 
   Result<void> digest(Arena& arena, ByteRange range, std::uint64_t* to) override {
     const CudaScope here(device_);
+    if (auto is_current = told("digest", here.error()); !is_current) return is_current;
     auto place = place_in(arena, range.offset, range.size_bytes);
     if (!place) return pass_on(std::move(place));
     if (next_sum_ == kSums) {
@@ -96,6 +99,8 @@ class CudaQueue final : public Queue {
 
   Result<Mark> mark() override {
     const CudaScope here(device_);
+    if (auto is_current = told("record an event", here.error()); !is_current)
+      return pass_on(std::move(is_current));
     cudaEvent_t event = nullptr;
     cudaError_t error = cudaSuccess;
     if (spare_.empty()) {
@@ -114,6 +119,8 @@ class CudaQueue final : public Queue {
 
   Result<bool> is_passed(Mark mark) override {
     const CudaScope here(device_);
+    if (auto is_current = told("ask for an event", here.error()); !is_current)
+      return pass_on(std::move(is_current));
     while (!marked_.empty() && marked_.front().mark <= mark) {
       const cudaError_t state = cudaEventQuery(marked_.front().event);
       if (state == cudaErrorNotReady) {
@@ -129,6 +136,7 @@ class CudaQueue final : public Queue {
 
   Result<void> wait_for(Mark mark) override {
     const CudaScope here(device_);
+    if (auto is_current = told("wait", here.error()); !is_current) return is_current;
     while (!marked_.empty() && marked_.front().mark <= mark) {
       if (auto done = told("copy", cudaEventSynchronize(marked_.front().event)); !done) return done;
       pass_front();
@@ -138,6 +146,8 @@ class CudaQueue final : public Queue {
 
   Result<std::uint64_t> overflows() override {
     const CudaScope here(device_);
+    if (auto is_current = told("count overflows", here.error()); !is_current)
+      return pass_on(std::move(is_current));
     cudaError_t error = cudaMemcpyAsync(host_sums_, sums_, sizeof *sums_, cudaMemcpyDeviceToHost, stream_);
     if (error == cudaSuccess) error = cudaStreamSynchronize(stream_);
     if (auto done = told("count overflows", error); !done) return pass_on(std::move(done));

@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <charconv>
 
 #include "tools/device/cpu_memory.h"
@@ -13,7 +15,8 @@ namespace stfs::upload {
 namespace {
 
 constexpr std::string_view kCudaPrefix = "cuda:";
-constexpr std::string_view kUuidPrefix = "GPU-";
+// A part of a GPU (MIG) has a UUID of its own.
+constexpr std::array<std::string_view, 2> kUuidPrefixes = {"GPU-", "MIG-"};
 
 /// "cpu, cuda:0 (NVIDIA H200)", or "cpu; no GPU: WHY".
 std::string devices_text() {
@@ -56,11 +59,12 @@ Result<Device> parse_device(std::string_view text) {
   if (text == "cuda" || text == "gpu") return refuse(text, "the number of the GPU is missing, as in cuda:0");
   if (!text.starts_with(kCudaPrefix)) return refuse(text, "no such kind of device");
   const std::string_view which = text.substr(kCudaPrefix.size());
-  if (which.starts_with(kUuidPrefix)) return find_uuid(text, which);
+  const auto begins_text = [&](std::string_view prefix) { return which.starts_with(prefix); };
+  if (std::ranges::any_of(kUuidPrefixes, begins_text)) return find_uuid(text, which);
   Device device{.kind = Device::Kind::Cuda, .index = 0, .uuid = {}};
   const auto [end, error] = std::from_chars(which.data(), which.data() + which.size(), device.index);
   const bool is_number = error == std::errc() && end == which.data() + which.size() && device.index >= 0;
-  if (!is_number) return refuse(text, "is neither cuda:NUMBER nor cuda:GPU-UUID");
+  if (!is_number) return refuse(text, "is neither cuda:NUMBER nor cuda:GPU-UUID nor cuda:MIG-UUID");
   return device;
 }
 

@@ -17,8 +17,9 @@ namespace stfs::upload {
 struct Device {
   enum class Kind : std::uint8_t { Cpu, Cuda };
   Kind kind = Kind::Cpu;
-  int index = 0;     // of a GPU, in the driver's order
-  std::string uuid;  // of a GPU, "GPU-..."; set if the user named it so or if it is known
+  int index = 0;  // of a GPU, in the driver's order
+  std::string
+      uuid;  // of a GPU, "GPU-...", or of a part of one, "MIG-..."; set if the user named it so or if it is known
 
   /// "cpu", "cuda:1".
   [[nodiscard]] std::string name() const;
@@ -26,7 +27,7 @@ struct Device {
   friend bool operator==(const Device& a, const Device& b) { return a.kind == b.kind && a.index == b.index; }
 };
 
-/// Understands `cpu`, `cuda:N` and `cuda:GPU-uuid`. Does not check that the device exists, except for a UUID,
+/// Understands `cpu`, `cuda:N`, `cuda:GPU-uuid` and `cuda:MIG-uuid`. Does not check that the device exists, except for a UUID,
 /// which only the driver can turn into an index.
 /// @return InvalidArgument (EINVAL) with the mistake and the available devices; ENODEV if no device has that
 ///         UUID.

@@ -7,7 +7,6 @@ namespace stfs::upload {
 namespace {
 
 constexpr unsigned kThreads = 256;
-constexpr unsigned kMostBlocks = 4096;
 static_assert(kThreads == kDigestLanes, "a thread is a lane");
 
 __device__ std::uint64_t load(const void* begin, unsigned element_bytes, std::uint64_t at) {
@@ -72,10 +71,10 @@ __global__ void digest(const unsigned char* begin, std::uint64_t size_bytes, uns
 
 /// @return the error of this launch. The thread's last error may be an older error of another call.
 template <class... Parameters, class... Arguments>
-cudaError_t launch(void (*kernel)(Parameters...), std::uint64_t blocks, cudaStream_t stream,
-                   Arguments... arguments) {
+cudaError_t launch(void (*kernel)(Parameters...), std::uint64_t blocks, unsigned most_blocks,
+                   cudaStream_t stream, Arguments... arguments) {
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(blocks < kMostBlocks ? static_cast<unsigned>(blocks) : kMostBlocks);
+  config.gridDim = dim3(blocks < most_blocks ? static_cast<unsigned>(blocks) : most_blocks);
   config.blockDim = dim3(kThreads);
   config.stream = stream;
   return cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...);
@@ -84,16 +83,17 @@ cudaError_t launch(void (*kernel)(Parameters...), std::uint64_t blocks, cudaStre
 }  // namespace
 
 cudaError_t start_conversion(const FloatRange& from, const FloatRange& to, std::uint64_t count,
-                             unsigned long long* overflows, cudaStream_t stream) {
+                             unsigned long long* overflows, cudaStream_t stream, unsigned most_blocks) {
   if (count == 0) return cudaSuccess;
-  return launch(convert, (count + kThreads - 1) / kThreads, stream, from, to, count, overflows);
+  return launch(convert, (count + kThreads - 1) / kThreads, most_blocks, stream, from, to, count, overflows);
 }
 
 cudaError_t start_digest(const void* begin, std::uint64_t size_bytes, unsigned long long* sum,
-                         cudaStream_t stream) {
+                         cudaStream_t stream, unsigned most_blocks) {
   if (size_bytes == 0) return cudaSuccess;
   const std::uint64_t blocks = (size_bytes + kDigestBlockBytes - 1) / kDigestBlockBytes;
-  return launch(digest, blocks, stream, static_cast<const unsigned char*>(begin), size_bytes, sum);
+  return launch(digest, blocks, most_blocks, stream, static_cast<const unsigned char*>(begin), size_bytes,
+                sum);
 }
 
 }  // namespace stfs::upload

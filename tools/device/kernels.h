@@ -9,6 +9,10 @@
 
 namespace stfs::upload {
 
+/// The most blocks of threads that a kernel starts: enough for a large GPU. Each block then goes on to further
+/// parts of the range. Tests take fewer, so that small ranges need further parts, too.
+constexpr unsigned kMostKernelBlocks = 4096;
+
 struct FloatRange {
   void* begin = nullptr;  // aligned to its elements
   FloatFormat format;
@@ -18,12 +22,13 @@ struct FloatRange {
 /// Starts the conversion of `count` elements.
 /// @param overflows  in the device's memory; the number of elements that `to` cannot hold is added to it.
 cudaError_t start_conversion(const FloatRange& from, const FloatRange& to, std::uint64_t count,
-                             unsigned long long* overflows, cudaStream_t stream);
+                             unsigned long long* overflows, cudaStream_t stream,
+                             unsigned most_blocks = kMostKernelBlocks);
 
 /// Starts adding up what all blocks of a range contribute to its digest.
 /// @param begin  aligned to 8 bytes.
 /// @param sum    in the device's memory, 0 before the call. The caller applies digest_end().
 cudaError_t start_digest(const void* begin, std::uint64_t size_bytes, unsigned long long* sum,
-                         cudaStream_t stream);
+                         cudaStream_t stream, unsigned most_blocks = kMostKernelBlocks);
 
 }  // namespace stfs::upload

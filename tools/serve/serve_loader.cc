@@ -92,9 +92,10 @@ void ServeLoader::work() {
     }
     unsettled_since = {};
     const bool is_loaded = loaded.has_value();
+    const bool is_lost = !is_loaded && is_device_lost(loaded.error());
     deliver(std::move(loaded));
     former_.reset();
-    if (!newest_ || !options_.follows) return;
+    if (!newest_ || !options_.follows || is_lost) return;
     if (is_loaded) {
       failed_pause = options_.interval;
       // Then check at once: the files may have changed before they were watched.

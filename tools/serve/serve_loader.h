@@ -45,7 +45,7 @@ struct LoaderOptions {
   bool follows = true;
   /// The interval between checks of the archives, for changes that inotify does not report.
   std::chrono::milliseconds interval = std::chrono::seconds(1);
-  /// After each failure the loader waits twice as long, up to this limit.
+  /// After each failure the loader waits twice as long, up to this limit. A lost device ends it.
   std::chrono::milliseconds max_pause = std::chrono::seconds(30);
   /// How long other programs may go on changing the archives before that counts as a failure.
   std::chrono::milliseconds patience = std::chrono::seconds(30);

@@ -16,6 +16,7 @@ struct PlayedDriver {
   int gpus = 3;
   int broken = -1;  // the one that does not open
   int mute = -1;    // the one that does not tell its UUID
+  int part = -1;    // the one that is a part of a GPU
   CUresult init = CUDA_SUCCESS;
 } played;
 
@@ -31,7 +32,8 @@ CUresult play_device(CUdevice* device, int ordinal) {
   return ordinal == played.broken ? CUDA_ERROR_INVALID_DEVICE : CUDA_SUCCESS;
 }
 CUresult play_name(char* name, int length, CUdevice device) {
-  std::snprintf(name, static_cast<std::size_t>(length), "Played GPU %d", device - 10);
+  const char* kind = device - 10 == played.part ? "Played GPU MIG 1g.10gb" : "Played GPU";
+  std::snprintf(name, static_cast<std::size_t>(length), "%s %d", kind, device - 10);
   return CUDA_SUCCESS;
 }
 CUresult play_uuid(CUuuid* uuid, CUdevice device) {
@@ -97,6 +99,13 @@ TEST_CASE("one broken GPU is listed with its reason and leaves the others alone"
   CHECK(rows.devices[2].problem == "its UUID cannot be read: CUDA_ERROR_ECC_UNCORRECTABLE (CUDA error 214)");
   CHECK(rows.devices[2].description == "Played GPU 2");
   CHECK(rows.devices[2].device.uuid.empty());
+}
+
+TEST_CASE("a part of a GPU has the UUID of the part", "[tools][upload]") {
+  const auto rows = list_cuda_devices(play({.gpus = 2, .part = 1}), no_free_memory);
+  REQUIRE(rows.devices.size() == 2);
+  CHECK(rows.devices[0].device.uuid == "GPU-0a0a0a0a-0a0a-0a0a-0a0a-0a0a0a0a0a0a");
+  CHECK(rows.devices[1].device.uuid == "MIG-0b0b0b0b-0b0b-0b0b-0b0b-0b0b0b0b0b0b");
 }
 
 TEST_CASE("a driver that does not start, and one without a GPU, are errors of the whole list",

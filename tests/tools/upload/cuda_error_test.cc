@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "tests/support/catch.h"
+#include "tools/device/backend.h"
 
 using namespace stfs;
 using namespace stfs::upload;
@@ -38,6 +39,17 @@ TEST_CASE("other complaints of CUDA keep its words, and say which device and wha
   CHECK(no_memory.errno_value == ENOMEM);
   CHECK(no_memory.message.starts_with("cuda:1: allocate: "));
   CHECK(no_memory.message.find("out of memory (CUDA error 2)") != std::string::npos);
-  CHECK(fail_cuda("cuda:1", "copy", cudaErrorIllegalAddress).value().errno_value == EIO);
+  CHECK(fail_cuda("cuda:1", "copy", cudaErrorUnknown).value().errno_value == EIO);
   CHECK(fail_cuda("cuda:9", "open", cudaErrorInvalidDevice).value().errno_value == ENODEV);
+}
+
+TEST_CASE("an error after which CUDA serves this process no more says so", "[tools][upload]") {
+  for (const cudaError_t error :
+       {cudaErrorIllegalAddress, cudaErrorLaunchFailure, cudaErrorECCUncorrectable}) {
+    const Error lost = fail_cuda("cuda:1", "copy", error).value();
+    INFO(lost.message);
+    CHECK(is_device_lost(lost));
+    CHECK(lost.message.ends_with("; this process can't use the GPU any more: start it again"));
+  }
+  CHECK_FALSE(is_device_lost(fail_cuda("cuda:1", "copy", cudaErrorInvalidValue).value()));
 }

@@ -156,6 +156,25 @@ TEST_CASE("archives that others are changing are waited for, and told only if th
   }));
 }
 
+TEST_CASE("a lost device is told once and ends the loader", "[tools][serve]") {
+  Changing archives;
+  ServeLoader loader(archives.steps([&](LoadProgress&, const Generation* before) -> Result<Generation> {
+    if (++archives.loads > 1)
+      return fail(ErrorCode::System, ENOTRECOVERABLE, "cuda:0: copy: an illegal address");
+    archives.is_changed = false;
+    return sample(before);
+  }),
+                     quick());
+  REQUIRE(next(loader));
+  archives.is_changed = true;
+  const auto lost = next(loader);
+  REQUIRE_FALSE(lost);
+  CHECK(is_device_lost(lost.error()));
+  std::this_thread::sleep_for(milliseconds(50));
+  CHECK(archives.loads == 2);
+  CHECK_FALSE(loader.take());
+}
+
 TEST_CASE("a failed upload is told and tried again, ever more seldom", "[tools][serve]") {
   Changing archives;
   LoaderOptions options = quick();

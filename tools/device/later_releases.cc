@@ -1,0 +1,65 @@
+#include "tools/device/later_releases.h"
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace stfs::upload {
+
+LaterReleases& LaterReleases::of_process() {
+  static LaterReleases releases;
+  return releases;
+}
+
+LaterReleases::~LaterReleases() {
+  if (!thread_.joinable()) return;
+  if (process_ != ::getpid()) {
+    thread_.detach();  // the parent has the thread
+    return;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void LaterReleases::add(std::function<void()> release) noexcept {
+  try {
+    const std::lock_guard lock(mutex_);
+    if (!thread_.joinable()) {
+      thread_ = std::thread([this] { work(); });
+      process_ = ::getpid();
+    }
+    waiting_.push_back(release);
+    ++added_;
+  } catch (...) {
+    release();
+    return;
+  }
+  changed_.notify_all();
+}
+
+void LaterReleases::wait() {
+  std::unique_lock lock(mutex_);
+  const std::size_t last = added_;
+  if (process_ == ::getpid()) changed_.wait(lock, [&] { return done_ >= last; });
+}
+
+void LaterReleases::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [this] { return is_ending_ || !waiting_.empty(); });
+    if (waiting_.empty()) return;
+    const std::function<void()> release = std::move(waiting_.front());
+    waiting_.pop_front();
+    lock.unlock();
+    release();
+    lock.lock();
+    ++done_;
+    changed_.notify_all();
+  }
+}
+
+}  // namespace stfs::upload

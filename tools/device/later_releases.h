@@ -1,0 +1,47 @@
+// Gives memory of devices back on a thread of its own. Memory may go back only when its device has finished
+// its work, and no caller shall wait for that: the caller's streams, or a capture of one, may be under way.
+#pragma once
+
+#include <sys/types.h>
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+
+namespace stfs::upload {
+
+/// Any thread may call.
+class LaterReleases {
+ public:
+  /// The releases of this process.
+  static LaterReleases& of_process();
+
+  LaterReleases() = default;
+  /// Waits for all releases.
+  ~LaterReleases();
+  LaterReleases(const LaterReleases&) = delete;
+  LaterReleases& operator=(const LaterReleases&) = delete;
+
+  /// Runs a release soon, after all that were added before it. It must not throw. If the process has no thread
+  /// or no memory left for that, runs it at once.
+  void add(std::function<void()> release) noexcept;
+  /// Returns when all releases that were added before the call have run. Call it before memory is said to be
+  /// short.
+  void wait();
+
+ private:
+  void work();
+
+  std::mutex mutex_;  // guards all below
+  std::condition_variable changed_;
+  std::deque<std::function<void()>> waiting_;
+  std::size_t added_ = 0;
+  std::size_t done_ = 0;
+  bool is_ending_ = false;
+  std::thread thread_;  // started by the first release
+  pid_t process_ = 0;   // that has the thread: a forked child has none
+};
+
+}  // namespace stfs::upload
