@@ -13,11 +13,11 @@
 namespace stfs {
 namespace {
 
-// Every dtype can be used in place. A larger alignment would leave more fillers, which other programs show.
-constexpr std::uint64_t kAlignment = 8;
-
-constexpr std::uint64_t round_up(std::uint64_t offset, std::uint64_t to) {
-  return (offset + to - 1) / to * to;
+/// The first place at or behind the offset where the elements are aligned. A larger alignment would leave
+/// more fillers.
+std::uint64_t place_from(std::uint64_t offset, Dtype dtype) {
+  const std::uint64_t alignment = std::max<std::uint64_t>(bits_of(dtype) / 8, 1);
+  return (offset + alignment - 1) / alignment * alignment;
 }
 
 struct Item {
@@ -143,12 +143,12 @@ class Layout {
         *data_size_bytes(edit_.tensors[tensor].dtype, edit_.tensors[tensor].shape);
     auto best = holes_.end();
     for (auto hole = holes_.begin(); hole != holes_.end(); ++hole) {
-      const std::uint64_t begin = round_up(hole->offset, kAlignment);
+      const std::uint64_t begin = place_from(hole->offset, edit_.tensors[tensor].dtype);
       if (begin > hole->end() || hole->end() - begin < size_bytes) continue;
       if (best == holes_.end() || hole->size_bytes < best->size_bytes) best = hole;
     }
     if (best != holes_.end()) {
-      const ByteRange range = {round_up(best->offset, kAlignment), size_bytes};
+      const ByteRange range = {place_from(best->offset, edit_.tensors[tensor].dtype), size_bytes};
       const ByteRange behind = {range.end(), best->end() - range.end()};
       *best = behind;
       add({.tensor = tensor, .range = range, .is_new = true});
@@ -158,7 +158,7 @@ class Layout {
   }
 
   Result<void> append(Item item) {
-    const std::uint64_t begin = round_up(end_, kAlignment);
+    const std::uint64_t begin = place_from(end_, edit_.tensors[item.tensor].dtype);
     const auto range = ByteRange::checked(begin, item.range.size_bytes);
     if (begin < end_ || !range) {
       return fail(ErrorCode::ValidationOverflow, EFBIG, "the archive would end after byte 2^64-1");

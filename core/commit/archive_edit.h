@@ -7,6 +7,7 @@
 //  - a deleted tensor becomes a filler (format/header.h), so the file stays valid for every reader. Fillers
 //    that touch are merged. At the end of the file the archive becomes shorter instead.
 //  - a new tensor takes the smallest filler that it fits into, else the archive becomes longer.
+//  - afterwards a compaction may close the gaps (compaction.h, Gaps::Cheap).
 //  - if the header does not fit, the first tensors move to the end of the file, and the header takes their
 //    place with 64 KiB to spare: only the first edit of an archive without padding costs that.
 //

@@ -8,8 +8,9 @@
 // (commit/space_copy.h). So they are written once, and after a crash the archive is the one before a step or
 // after it. A series that was interrupted needs no record: the next step follows from the archive alone.
 //
-// Where the last tensors of the archive fill a filler exactly, they alone go there, and not all tensors
-// behind it: a deleted layer's space takes the last layer. The order of the tensors changes for that.
+// Where tensors near the end of the archive fill a filler exactly (gap_fill.h), they alone go there, and not
+// all tensors behind it: a deleted layer's space takes the last layer. The order of the tensors changes for
+// that. Tensors whose size is no multiple of 8 bytes go to the end where alignment would need a filler.
 //
 // A tensor that is larger than the filler before it would overlap its own copy. Then it moves to a later
 // filler, or through the journal to the end of the archive: the gap that it leaves takes the next tensors,
@@ -28,16 +29,23 @@
 
 namespace stfs {
 
+/// Which gaps are closed.
+enum class Gaps {
+  All,
+  Cheap,  // those that do not cost too much (costly_gaps.h): what an edit does by itself
+};
+
 struct CompactionForecast {
   std::uint64_t steps = 0;
   std::uint64_t moved_bytes = 0;   // that are copied, some of them twice
   std::uint64_t needed_bytes = 0;  // the most disk space that a step takes until it has ended
   std::uint64_t freed_bytes = 0;   // by which the archive becomes shorter; 0 if room in its header takes more
+  std::uint64_t left_bytes = 0;    // of fillers that stay
 };
 
 /// Plans all steps. Changes nothing. No steps: the archive is compact.
 /// @return HeaderTooLarge (EFBIG).
-Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version);
+Result<CompactionForecast> forecast_compaction(const ArchiveVersion& version, Gaps gaps = Gaps::All);
 
 /// What one step makes of the archive.
 struct CompactionStep {
@@ -45,13 +53,14 @@ struct CompactionStep {
   EditLayout layout;
 };
 /// Plans the next step. Nothing: the archive is compact.
-Result<std::optional<CompactionStep>> next_compaction_step(const ArchiveVersion& version);
+Result<std::optional<CompactionStep>> next_compaction_step(const ArchiveVersion& version,
+                                                           Gaps gaps = Gaps::All);
 
 /// Carries out the next step in a transaction of its own. No reader in this process may use the version
 /// before: it names places whose bytes are gone. A caller that opens the archive again for each step lets
 /// others edit it in between.
 /// @return false: the archive is compact. Busy (EBUSY): another process has it open. The errors of a
 ///   Transaction's commit, and those of CommitOptions::on_copy.
-Result<bool> compact_once(Archive& archive, const CommitOptions& options);
+Result<bool> compact_once(Archive& archive, const CommitOptions& options, Gaps gaps = Gaps::All);
 
 }  // namespace stfs

@@ -1,0 +1,192 @@
+#include "core/commit/compaction_moves.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "core/commit/gap_fill.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::uint64_t kPageSize = 4096;
+constexpr std::uint64_t kLargestAlignment = 8;  // of the elements of all dtypes
+constexpr std::uint64_t kFewSteps = 64;
+constexpr std::uint64_t kGapsInRest = 32;  // a gap that is made bigger has this part of what is to be moved
+// A reader of the header passes over so much padding in a few milliseconds.
+constexpr std::uint64_t kMostPaddingBytes = 8 << 20;
+constexpr std::uint64_t kCheapPadding = 256;  // times less than what would have to move instead
+
+/// Moves as many tensors down into the gap as fit beside each other.
+Moves slide(const Arrangement& now, const Gap& gap) {
+  Moves moves{.after = now, .copies = {}, .placed = {}};
+  std::uint64_t end = gap.begin;
+  std::uint64_t moved_bytes = 0;
+  for (std::size_t at = gap.next; at < now.blocks.size(); ++at) {
+    const Block& block = now.blocks[at];
+    const std::uint64_t to = block.place_from(end);
+    moved_bytes += block.range.size_bytes;
+    if (to >= block.range.offset || to + block.range.size_bytes > gap.end) break;
+    if (at > gap.next && moved_bytes > kMostStepBytes) break;
+    moves.copy(at, to);
+    end = to + block.range.size_bytes;
+  }
+  moves.after.size_bytes = moves.after.end_of_blocks();
+  return moves;
+}
+
+/// Moves as many of the blocks to the end of the gap as one step moves. The header's padding takes what is left
+/// before them.
+Moves fill(const Arrangement& now, const Gap& gap, const std::vector<std::size_t>& blocks) {
+  Moves moves{.after = now, .copies = {}, .placed = {}};
+  std::uint64_t begin = gap.end;
+  for (const std::size_t at : blocks) begin -= now.blocks[at].range.size_bytes;
+  std::uint64_t end = begin;
+  for (const std::size_t at : blocks) {
+    const std::uint64_t size_bytes = now.blocks[at].range.size_bytes;
+    if (end != begin && end + size_bytes - begin > kMostStepBytes) break;
+    moves.copy(at, end);
+    end += size_bytes;
+  }
+  if (begin != gap.begin) moves.after.data_at = begin;
+  moves.after.sort();
+  moves.after.size_bytes = moves.after.end_of_blocks();
+  return moves;
+}
+
+/// A later gap for the tensors behind a gap, if there is one.
+std::optional<std::uint64_t> place_behind(const Arrangement& now, std::size_t first, std::size_t last,
+                                          std::uint64_t size_bytes) {
+  const std::uint64_t in_page = now.blocks[first].range.offset % kPageSize;  // blocks can then be cloned
+  for (std::size_t at = last; at <= now.blocks.size(); ++at) {
+    const std::uint64_t begin = now.blocks[at - 1].range.end();
+    const std::uint64_t end = at < now.blocks.size() ? now.blocks[at].range.offset : now.size_bytes;
+    const std::uint64_t place =
+        (begin + kPageSize - in_page + kPageSize - 1) / kPageSize * kPageSize - kPageSize + in_page;
+    if (place >= begin && place <= end && end - place >= size_bytes) return place;
+  }
+  return std::nullopt;
+}
+
+bool is_ragged(const Block& block) {
+  return !block.is_filler && block.range.size_bytes % kLargestAlignment != 0;
+}
+
+/// Moves blocks to the end, through the journal. Those whose size is no multiple of 8 bytes come last, in the
+/// order of their alignment: behind the others, and between each other, no byte is left.
+void move_to_end(Moves& moves, std::vector<std::size_t> blocks) {
+  std::vector<Block>& all = moves.after.blocks;
+  std::ranges::stable_sort(blocks, std::ranges::greater{}, [&](std::size_t at) {
+    return is_ragged(all[at]) ? all[at].alignment : 2 * kLargestAlignment;
+  });
+  std::uint64_t end = moves.after.size_bytes;
+  for (const std::size_t at : blocks) {
+    moves.move(at, all[at].place_from(end));
+    end = all[at].range.end();
+  }
+  moves.after.size_bytes = end;
+  moves.after.sort();
+}
+
+/// Makes the gap larger: tensors behind it move to where there is room, or through the journal to the end.
+Moves widen(const Arrangement& now, const Gap& gap, std::uint64_t rest_bytes) {
+  Moves moves{.after = now, .copies = {}, .placed = {}};
+  const std::uint64_t wanted = std::min(rest_bytes / kGapsInRest, kMostStepBytes);
+  std::size_t last = gap.next;
+  std::uint64_t gap_end = gap.end;
+  std::uint64_t size_bytes = 0;  // with what alignment may take
+  while (last < now.blocks.size()) {
+    const Block& block = now.blocks[last];
+    const std::uint64_t needed = std::max(wanted, block.range.size_bytes + kLargestAlignment);
+    if (last > gap.next && gap_end - gap.begin >= needed) break;
+    size_bytes += block.alignment - 1 + block.range.size_bytes;
+    gap_end = ++last < now.blocks.size() ? now.blocks[last].range.offset : now.blocks[last - 1].range.end();
+  }
+  const auto place = place_behind(now, gap.next, last, size_bytes);
+  if (!place) {
+    std::vector<std::size_t> blocks;
+    for (std::size_t at = gap.next; at < last; ++at) blocks.push_back(at);
+    std::size_t tail = now.blocks.size();
+    while (tail > last && is_ragged(now.blocks[tail - 1])) blocks.push_back(--tail);
+    move_to_end(moves, std::move(blocks));
+    return moves;
+  }
+  std::uint64_t end = *place;
+  for (std::size_t at = gap.next; at < last; ++at) {
+    moves.copy(at, now.blocks[at].place_from(end));
+    end = moves.after.blocks[at].range.end();
+  }
+  moves.after.sort();
+  return moves;
+}
+
+/// Closes a gap that only alignment needs: the tensors before it whose size is no multiple of 8 bytes go to
+/// the end, with all others of that kind behind it.
+std::optional<Moves> move_ragged(const Arrangement& now, const Gap& gap) {
+  const auto is_aligned = [&](std::size_t at) {
+    return now.blocks[at].range.offset % kLargestAlignment == 0;
+  };
+  std::size_t first = gap.next;
+  do {
+    if (first == 0 || now.blocks[first - 1].is_filler) return std::nullopt;
+  } while (!is_aligned(--first));
+  std::vector<std::size_t> ragged;
+  std::uint64_t moved_bytes = 0;
+  for (std::size_t at = first; at < now.blocks.size(); ++at) {
+    if (!is_ragged(now.blocks[at])) continue;
+    ragged.push_back(at);
+    moved_bytes += now.blocks[at].range.size_bytes;
+  }
+  if (ragged.empty() || moved_bytes > kMostStepBytes) return std::nullopt;
+  Moves moves{.after = now, .copies = {}, .placed = {}};
+  move_to_end(moves, std::move(ragged));
+  return moves;
+}
+
+/// How much of a gap before the first tensor the header's padding may take.
+std::uint64_t most_padding_over(const Arrangement& now, const Gap& gap, std::uint64_t rest_bytes) {
+  const std::uint64_t padding_bytes = now.data_at - std::min(now.least_data_at, now.data_at);
+  if (gap.begin != now.data_at || gap.end % kLargestAlignment != 0) return 0;
+  return std::min(kMostPaddingBytes - std::min(padding_bytes, kMostPaddingBytes), rest_bytes / kCheapPadding);
+}
+
+std::optional<Moves> close(const Arrangement& now, const Gap& gap, bool is_only_gap) {
+  if (gap.next == now.blocks.size()) {
+    Moves cut{.after = now, .copies = {}, .placed = {}};
+    cut.after.size_bytes = gap.begin;
+    return cut;
+  }
+  const Block& next = now.blocks[gap.next];
+  std::uint64_t rest_bytes = 0;
+  std::size_t behind_fillers = gap.next;
+  for (std::size_t at = gap.next; at < now.blocks.size(); ++at) {
+    rest_bytes += now.blocks[at].range.size_bytes;
+    if (now.blocks[at].is_filler) behind_fillers = at + 1;
+  }
+  const bool may_slide = behind_fillers == gap.next;
+  const std::uint64_t slack_bytes = most_padding_over(now, gap, rest_bytes);
+  if (gap.size_bytes() <= slack_bytes) return fill(now, gap, {});
+  // Else what is behind the gap stays where a later gap can't be closed without it.
+  const bool may_fill = gap.end % kLargestAlignment == 0 || is_only_gap || !may_slide;
+  const auto filling = !may_fill   ? std::nullopt
+                       : may_slide ? best_fit(now, gap, gap.next + 1, rest_bytes / 2, slack_bytes)
+                                   : best_fit(now, gap, behind_fillers, rest_bytes, slack_bytes);
+  if (filling) return fill(now, gap, *filling);
+  if (!may_slide) return std::nullopt;
+  if (next.place_from(gap.begin) >= next.range.offset) return move_ragged(now, gap);
+  const bool fits = next.place_from(gap.begin) + next.range.size_bytes <= gap.end;
+  const bool is_small = gap.size_bytes() < kMostStepBytes / 2 && rest_bytes / gap.size_bytes() > kFewSteps;
+  return fits && !is_small ? slide(now, gap) : widen(now, gap, rest_bytes);
+}
+
+}  // namespace
+
+std::optional<Moves> next_moves(const Arrangement& now) {
+  const std::vector<Gap> gaps = gaps_of(now);
+  for (const Gap& gap : gaps) {
+    if (auto moves = close(now, gap, gaps.size() == 1)) return moves;
+  }
+  return std::nullopt;
+}
+
+}  // namespace stfs

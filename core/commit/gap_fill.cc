@@ -1,0 +1,76 @@
+// Adds one block after the other, from the end, to all sums that were reached so far.
+#include "core/commit/gap_fill.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace stfs {
+namespace {
+
+constexpr std::size_t kMostSums = 4096;
+constexpr std::size_t kMostAdditions = 500'000;
+
+/// How a sum was reached.
+struct Reached {
+  std::size_t block = 0;     // the last one that was added
+  std::uint64_t before = 0;  // the sum without it
+};
+using Sums = std::unordered_map<std::uint64_t, Reached>;
+
+/// Orders the blocks of a sum by alignment, so that no byte is left between them. Nothing: some bytes are left.
+std::optional<std::vector<std::size_t>> in_order(const Arrangement& now, const Gap& gap, const Sums& sums,
+                                                 std::uint64_t sum) {
+  std::vector<std::size_t> blocks;
+  std::uint64_t end = gap.end - sum;
+  if (end != gap.begin && end % 8 != 0) return std::nullopt;  // a header ends there
+  while (sum != 0) {
+    const Reached& reached = sums.at(sum);
+    blocks.push_back(reached.block);
+    sum = reached.before;
+  }
+  std::ranges::sort(blocks);
+  std::ranges::stable_sort(blocks, std::ranges::greater{},
+                           [&](std::size_t block) { return now.blocks[block].alignment; });
+  for (const std::size_t block : blocks) {
+    if (now.blocks[block].place_from(end) != end) return std::nullopt;
+    end += now.blocks[block].range.size_bytes;
+  }
+  return blocks;
+}
+
+}  // namespace
+
+std::optional<std::vector<std::size_t>> best_fit(const Arrangement& now, const Gap& gap, std::size_t first,
+                                                 std::uint64_t most_bytes, std::uint64_t slack_bytes) {
+  const std::uint64_t wanted = gap.size_bytes();
+  Sums sums;
+  std::vector<std::uint64_t> reached = {0};
+  std::uint64_t seen_bytes = 0;
+  std::size_t additions = 0;
+  for (std::size_t at = now.blocks.size(); at > first; --at) {
+    const std::size_t block = at - 1;
+    const std::uint64_t size_bytes = now.blocks[block].range.size_bytes;
+    seen_bytes += size_bytes;
+    if (seen_bytes > most_bytes) return std::nullopt;
+    if (size_bytes > wanted) continue;
+    const std::size_t count = reached.size();
+    additions += count;
+    if (additions > kMostAdditions) return std::nullopt;
+    for (std::size_t of = 0; of < count; ++of) {
+      const std::uint64_t sum = reached[of] + size_bytes;
+      const bool fits = sum <= wanted && wanted - sum <= slack_bytes;
+      if (sum > wanted || (!fits && reached.size() >= kMostSums)) continue;
+      if (!sums.emplace(sum, Reached{block, reached[of]}).second) continue;
+      if (fits) {
+        if (auto blocks = in_order(now, gap, sums, sum)) return blocks;
+        // Alignment left bytes between them. Another combination may not.
+        sums.erase(sum);
+      } else {
+        reached.push_back(sum);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace stfs

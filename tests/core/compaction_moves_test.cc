@@ -1,0 +1,183 @@
+// Plans of a compaction on paper: whatever lies where, they come to an end, and no gap is left.
+#include "core/commit/compaction_moves.h"
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "core/commit/costly_gaps.h"
+#include "tests/support/catch.h"
+
+using namespace stfs;
+
+namespace {
+
+using Random = std::mt19937_64;
+
+std::uint64_t below(Random& random, std::uint64_t end) {
+  return random() % end;
+}
+
+/// Tensors that an aligned writer has placed, some of which are gone. Sizes repeat, as in a model.
+Arrangement random_arrangement(Random& random) {
+  Arrangement now{
+      .least_data_at = 100, .data_at = 8 * (13 + below(random, 3)), .size_bytes = 0, .blocks = {}};
+  const std::uint64_t scale = 1 + below(random, 3000);
+  const std::uint64_t keeps = 1 + below(random, 10);  // of ten
+  std::uint64_t end = now.data_at;
+  const std::uint64_t count = below(random, 30);
+  for (std::uint32_t at = 0; at < count; ++at) {
+    const std::uint64_t alignment = 1ULL << below(random, 4);
+    const std::uint64_t elements = 1 + (below(random, 2) == 0 ? below(random, 4) : below(random, scale));
+    Block block{{at, {0, elements * alignment}}, alignment, false};
+    block.range.offset = block.place_from(end);
+    end = block.range.end();
+    if (below(random, 10) < keeps) now.blocks.push_back(block);
+  }
+  now.size_bytes = end + below(random, 2) * below(random, 100);
+  return now;
+}
+
+/// The step leads from one arrangement to the next, and overwrites nothing that a crash would need.
+void check_step(const Arrangement& before, const Moves& moves) {
+  const Arrangement& after = moves.after;
+  REQUIRE(after.blocks.size() == before.blocks.size());
+  std::uint64_t end = after.data_at;
+  for (const Block& block : after.blocks) {
+    REQUIRE(block.range.offset >= end);
+    REQUIRE(block.range.offset % block.alignment == 0);
+    end = block.range.end();
+  }
+  REQUIRE(after.size_bytes >= end);
+  for (const EditLayout::Copy& copy : moves.copies) {
+    for (const Block& block : before.blocks) REQUIRE_FALSE(block.range.overlaps({copy.to, copy.size_bytes}));
+  }
+  for (const EditLayout::Placed& placed : moves.placed)
+    REQUIRE(placed.file_range.offset >= before.size_bytes);
+}
+
+std::uint64_t data_bytes(const Arrangement& now) {
+  std::uint64_t total = 0;
+  for (const Block& block : now.blocks) total += block.range.size_bytes;
+  return total;
+}
+
+}  // namespace
+
+TEST_CASE("a compaction of any tensors comes to an end, without a gap", "[core][compaction]") {
+  Random random(4711);
+  for (int round = 0; round < 20'000; ++round) {
+    Arrangement now = random_arrangement(random);
+    INFO("round " << round);
+    unsigned steps = 0;
+    std::uint64_t moved_bytes = 0;
+    while (auto moves = next_moves(now)) {
+      check_step(now, *moves);
+      moved_bytes += moves->moved_bytes();
+      now = std::move(moves->after);
+      REQUIRE(++steps < 1000);
+    }
+    REQUIRE(gaps_of(now).empty());
+    REQUIRE(moved_bytes <= 16 * data_bytes(now));
+  }
+}
+
+TEST_CASE("fillers that are left stay where they are, and the other gaps are closed around them",
+          "[core][compaction]") {
+  Random random(815);
+  for (int round = 0; round < 20'000; ++round) {
+    Arrangement now = random_arrangement(random);
+    std::vector<ByteRange> left;
+    for (const Gap& gap : gaps_of(now)) {
+      if (gap.next == now.blocks.size() || below(random, 2) == 0) continue;
+      left.push_back({gap.begin, gap.size_bytes()});
+      now.blocks.push_back({{0, left.back()}, 1, true});
+    }
+    now.sort();
+    for (unsigned steps = 0; auto moves = next_moves(now); ++steps) {
+      REQUIRE(steps < 1000);
+      check_step(now, *moves);
+      now = std::move(moves->after);
+    }
+    for (const ByteRange range : left) {
+      REQUIRE(std::ranges::any_of(
+          now.blocks, [&](const Block& block) { return block.is_filler && block.range == range; }));
+    }
+  }
+}
+
+namespace {
+
+/// The tensors of Llama 3 8B, in the order in which the reference library stores them.
+Arrangement llama_8b() {
+  constexpr std::uint64_t kHidden = 4096;
+  constexpr std::uint64_t kVocabulary = 128'256;
+  constexpr std::uint64_t kKeys = 1024;
+  constexpr std::uint64_t kInner = 14'336;
+  std::vector<std::uint64_t> elements = {kVocabulary * kHidden, kVocabulary * kHidden};
+  for (int layer = 0; layer < 32; ++layer) {
+    for (const std::uint64_t width :
+         {std::uint64_t{1}, kInner, kInner, kInner, std::uint64_t{1}, kKeys, kHidden, kHidden, kKeys})
+      elements.push_back(width * kHidden);
+  }
+  elements.push_back(kHidden);
+  Arrangement model{.least_data_at = 40'000, .data_at = 106'496, .size_bytes = 106'496, .blocks = {}};
+  for (const std::uint64_t count : elements) {
+    const auto at = static_cast<std::uint32_t>(model.blocks.size());
+    model.blocks.push_back({{at, {model.size_bytes, 2 * count}}, 2, false});
+    model.size_bytes += 2 * count;
+  }
+  return model;
+}
+
+/// Whether the gaps that `count` tensors leave are closed after an edit.
+bool is_closed_without(const Arrangement& model, std::size_t first, std::size_t count) {
+  Arrangement now = model;
+  const auto begin = now.blocks.begin() + static_cast<std::ptrdiff_t>(first);
+  now.blocks.erase(begin, begin + static_cast<std::ptrdiff_t>(count));
+  leave_costly_gaps(now);
+  return std::ranges::none_of(now.blocks, &Block::is_filler);
+}
+
+}  // namespace
+
+TEST_CASE("in a large model nearly all tensors, and all layers, are deleted without a filler",
+          "[core][compaction]") {
+  const Arrangement model = llama_8b();
+  REQUIRE(model.blocks.size() == 291);
+  std::size_t closed = 0;
+  for (std::size_t at = 0; at < model.blocks.size(); ++at) closed += is_closed_without(model, at, 1);
+  CHECK(closed >= 289);
+  for (std::size_t layer = 0; layer < 32; ++layer) CHECK(is_closed_without(model, 2 + 9 * layer, 9));
+}
+
+TEST_CASE("the padding of a header takes what no tensors fill of a large gap before the first one",
+          "[core][compaction]") {
+  Arrangement now = llama_8b();
+  Block first = now.blocks.front();
+  now.blocks.erase(now.blocks.begin());
+  first.range.offset = now.size_bytes;
+  now.blocks.push_back(first);
+  now.size_bytes = first.range.end();
+  now.data_at += 69'632;
+  std::uint64_t moved_bytes = 0;
+  while (auto moves = next_moves(now)) {
+    moved_bytes += moves->moved_bytes();
+    now = std::move(moves->after);
+  }
+  CHECK(moved_bytes < data_bytes(now) / 3);
+  CHECK(gaps_of(now).empty());
+  CHECK(now.data_at - now.least_data_at <= 8 << 20);
+}
+
+TEST_CASE("a gap that costs too much does not keep a later one open", "[core][compaction]") {
+  Arrangement now = llama_8b();
+  now.blocks.erase(now.blocks.begin() + 2 + 9 * 20 + 1);  // a matrix of layer 20
+  now.blocks.erase(now.blocks.begin() + 1);               // embed_tokens
+  leave_costly_gaps(now);
+  CHECK(std::ranges::count_if(now.blocks, &Block::is_filler) == 1);
+  CHECK(now.blocks[1].is_filler);
+  const auto gaps = gaps_of(now);
+  REQUIRE(gaps.size() == 1);
+  CHECK(gaps.front().next > 1);
+}
