@@ -48,9 +48,10 @@ def random_array(rng):
 class Editor:
     """Makes edits on a target, and the same on arrays in memory."""
 
-    def __init__(self, target, arrays, metadata, directory, rng):
+    def __init__(self, target, arrays, metadata, directory, rng, keeps_space=False):
         self.target, self.arrays, self.metadata = target, dict(arrays), dict(metadata)
         self.directory, self.rng = directory, rng
+        self.options = ["--keep-space"] * keeps_space
 
     def new_name(self):
         return f"layers.{self.rng.randrange(10**6)}.{'w' * self.rng.randrange(1, 200)}"
@@ -61,36 +62,50 @@ class Editor:
     def remove(self):
         name = self.pick()
         del self.arrays[name]
-        stfs("rm", self.target, name)
+        stfs("rm", *self.options, self.target, name)
 
     def rename(self):
         name, other = self.pick(), self.new_name()
         self.arrays[other] = self.arrays.pop(name)
-        stfs("mv", self.target, name, other)
+        stfs("mv", *self.options, self.target, name, other)
 
     def create(self):
         name = self.new_name() if self.rng.randrange(3) else self.pick()
         self.arrays[name] = random_array(self.rng)
         np.save(self.directory / "a.npy", self.arrays[name])
-        stfs("put", "--create", self.target, name, self.directory / "a.npy")
+        stfs("put", *self.options, "--create", self.target, name, self.directory / "a.npy")
 
     def reshape(self):
         name = self.pick()
         array = self.arrays[name] = self.arrays[name].reshape(1, -1).view("u1")
-        stfs("set", self.target, name, "--dtype", "U8", "--shape", ",".join(map(str, array.shape)))
+        stfs("set", *self.options, self.target, name, "--dtype", "U8", "--shape", ",".join(map(str, array.shape)))
 
     def set_metadata(self):
         key = f"key{self.rng.randrange(3)}"
         if key in self.metadata and self.rng.randrange(2):
             del self.metadata[key]
-            stfs("set", self.target, "--unset", key)
+            stfs("set", *self.options, self.target, "--unset", key)
         else:
             self.metadata[key] = "v" * self.rng.randrange(3000)
-            stfs("set", self.target, "--metadata", f"{key}={self.metadata[key]}")
+            stfs("set", *self.options, self.target, "--metadata", f"{key}={self.metadata[key]}")
 
     def edit(self):
         few = len(self.arrays) < 2
         self.rng.choice([self.create, self.set_metadata] + [self.remove, self.rename, self.reshape] * (not few))()
+
+
+def test_a_filler_that_stays_is_told_with_the_command_that_removes_it(tmp_path):
+    path = tmp_path / "m.safetensors"
+    safetensors.numpy.save_file({name: np.full(200_000, 1, "u1") for name in "abc"}, path)
+    done = subprocess.run([STFS, "rm", "--keep-space", path, "a"], capture_output=True, text=True, check=True)
+    assert "--keep-space" in done.stderr and f"`stfs compact {path}`" in done.stderr
+    assert FREE + "0" in safetensors.numpy.load_file(path)
+    assert f"`stfs compact {path}`" in stfs("info", path)
+    # The next edit closes this gap, too.
+    done = subprocess.run([STFS, "rm", path, "b"], capture_output=True, text=True, check=True)
+    assert done.stderr == "" and "into the gap" in done.stdout
+    assert set(safetensors.numpy.load_file(path)) == {"c"}
+    assert "stfs compact" not in stfs("info", path)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -105,6 +120,7 @@ def test_archives_of_the_reference_take_every_edit(tmp_path, seed):
         found, metadata = content(path)
         same(found, editor.arrays)
         assert metadata == editor.metadata
+        assert set(safetensors.numpy.load_file(path)) == set(editor.arrays)  # no filler
     assert not list(tmp_path.glob(".m.*"))
     # The edits have left free space. A new archive has none.
     stfs("repack", path, tmp_path / "packed.safetensors")

@@ -33,8 +33,8 @@ constexpr const char* kCommitExamples =
     "transaction: tensors, names, metadata, and the index of a sharded model. Afterwards the delta is of\n"
     "no more use: delete it. A base whose bytes have changed since is refused. If several deltas lie on\n"
     "top of each other, commit one at a time, the lowest first. If only bytes of tensors change, nothing\n"
-    "moves in the base. Otherwise the tensors of the delta get new places, and `stfs info` shows what is\n"
-    "free.\n"
+    "moves in the base. Otherwise the tensors of the delta get new places, and others move into the gaps,\n"
+    "as after stfs rm.\n"
     "\n"
     "Examples:\n"
     "  stfs commit --dry-run model.delta.safetensors\n"
@@ -180,7 +180,7 @@ void print_merged(const CommitRequest& request, const std::string& base, const E
   const Model& changed = *delta.model;
   const bool is_dry_run = request.options.is_dry_run;
   if (request.options.json) {
-    Json document = json_of_edit(*target.model, target.edit, request.options);
+    Json document = json_of_edit(target, request.options);
     document["changed"] = !is_dry_run && (!merge.is_patch() || !merge.replaced.empty());
     document["delta"] = json_path(changed.path());
     document["size_bytes"] = merge.size_bytes;
@@ -203,8 +203,7 @@ void print_merged(const CommitRequest& request, const std::string& base, const E
   if (is_nothing) {
     out << fmt::format("nothing to change in {}\n", printable(base));
   } else {
-    print_result(out, target.edit, request.options,
-                 fmt::format("{} in {}", summary_of(merge), printable(base)));
+    print_result(out, target, request.options, fmt::format("{} in {}", summary_of(merge), printable(base)));
   }
   if (is_dry_run) return;
   const std::string name = printable(request.delta);
@@ -293,6 +292,7 @@ int commit(const Arguments& arguments, Streams& streams) {
   line.text(request.into, "--into", "OUT", "Write base and delta as the new archive OUT. Change neither.");
   line.flag(request.is_replacing, "-f,--force", "With --into: replace a file that exists.");
   add_edit_options(line, request.options);
+  add_keep_space(line, request.options.keeps_space);
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (line.has("--into") && request.into.empty()) return report_wrong_usage(streams, "--into: OUT is empty");
   if (line.has("--base") && request.base.empty()) {

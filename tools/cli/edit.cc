@@ -17,6 +17,11 @@
 
 namespace stfs::tools {
 
+void add_keep_space(CommandLine& line, bool& keeps_space) {
+  line.flag(keeps_space, "--keep-space",
+            "Move no tensors into the space of deleted ones: fillers keep it for new tensors.");
+}
+
 void add_edit_options(CommandLine& line, EditOptions& options) {
   line.flag(options.is_dry_run, "-n,--dry-run", "Check all and print what would change. Change nothing.");
   line.flag(options.change.has_no_locks, "--nolock",
@@ -71,27 +76,39 @@ Result<void> carry_out(EditTarget& target, const EditOptions& options, std::uint
   };
   auto committed = edit.commit(commit);
   progress.reset();
-  if (committed && guard && interrupted()) {
+  if (!committed) return committed;
+  if (!guard) guard.emplace();
+  std::vector<std::uint32_t> shards;
+  for (const ModelEdit::Changed& changed : edit.changed()) shards.push_back(changed.shard);
+  target.left =
+      close_gaps(*target.model, shards, options.keeps_space, commit_options_of(options.change), streams);
+  if (interrupted()) {
     report_failure(streams, "the interrupt came after the commit: the change is complete");
   }
   return committed;
 }
 
-void print_result(std::ostream& out, const ModelEdit& edit, const EditOptions& options,
+void print_result(std::ostream& out, const EditTarget& target, const EditOptions& options,
                   std::string_view what) {
+  const std::uint64_t for_header_bytes = target.edit.moved_bytes();
   out << (options.is_dry_run ? "would have " : "") << what;
-  if (edit.moved_bytes() > 0) {
-    out << fmt::format("; moved {} to make room for the header", human_size(edit.moved_bytes()));
+  if (for_header_bytes > 0) {
+    out << fmt::format("; moved {} to make room for the header", human_size(for_header_bytes));
+  }
+  if (target.left.moved_bytes > 0) {
+    out << fmt::format("; moved {} into the gap", human_size(target.left.moved_bytes));
   }
   out << '\n';
 }
 
-Json json_of_edit(const Model& model, const ModelEdit& edit, const EditOptions& options) {
+Json json_of_edit(const EditTarget& target, const EditOptions& options) {
+  const ModelEdit& edit = target.edit;
   Json document = json_document();
-  document["path"] = json_path(model.path());
+  document["path"] = json_path(target.model->path());
   document["changed"] = !options.is_dry_run && !edit.is_empty();
   document["free_bytes"] = edit.freed_bytes();
-  document["moved_bytes"] = edit.moved_bytes();
+  document["moved_bytes"] = edit.moved_bytes() + target.left.moved_bytes;
+  document["filler_bytes"] = target.left.filler_bytes;
   return document;
 }
 

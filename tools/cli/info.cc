@@ -190,6 +190,11 @@ void print_text(const Model& model, const Summary& summary, bool exact, std::ost
     out << ", and " << counted(summary.filler_bytes, "byte") << " free for new tensors";
   }
   out << '\n';
+  if (summary.filler_bytes > 0) {
+    out << fmt::format(
+        "fillers     other programs show free bytes as tensors {}N: `stfs compact {}` removes them\n",
+        kFillerPrefix, printable(model.path().string()));
+  }
   out << fmt::format("alignment   of {}: {} at multiples of 8, {} of 64, {} of 4096\n",
                      counted(tensors, "tensor"), grouped(summary.alignment[0].tensors),
                      grouped(summary.alignment[1].tensors), grouped(summary.alignment[2].tensors));

@@ -33,6 +33,7 @@ int mv(const Arguments& arguments, Streams& streams) {
   line.positional(named, "TARGET", "Archive, sharded model, or root of a mount.");
   line.positionals(patterns, "FROM TO", "Names, or patterns with equally many *.");
   add_edit_options(line, options);
+  add_keep_space(line, options.keeps_space);
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (patterns.size() != 2) return report_wrong_usage(streams, "FROM and TO are required");
   const std::string& from = patterns[0];
@@ -54,7 +55,7 @@ int mv(const Arguments& arguments, Streams& streams) {
   if (done) done = carry_out(*target, options, 0, {}, streams);
   if (!done) return report_failure(streams, done.error().message);
   if (options.json) {
-    Json document = json_of_edit(model, target->edit, options);
+    Json document = json_of_edit(*target, options);
     document["renamed"] = Json::array();
     for (const ModelEdit::Renaming& renaming : renamings) {
       document["renamed"].push_back({{"from", renaming.from}, {"to", renaming.to}});
@@ -66,7 +67,7 @@ int mv(const Arguments& arguments, Streams& streams) {
         streams.out << fmt::format("{} -> {}\n", printable_name(renaming.from), printable_name(renaming.to));
       }
     }
-    print_result(streams.out, target->edit, options, "renamed " + counted(renamings.size(), "tensor"));
+    print_result(streams.out, *target, options, "renamed " + counted(renamings.size(), "tensor"));
   }
   streams.out.flush();
   return streams.out ? kDone : kFailed;

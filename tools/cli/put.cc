@@ -49,6 +49,7 @@ struct PutRequest {
   ChangeOptions options;
   bool creates = false;
   bool is_dry_run = false;
+  bool keeps_space = false;
   std::string dtype;
   std::string shape;
   bool json = false;
@@ -104,8 +105,10 @@ int create(const PutRequest& request, Streams& streams) {
     }
     return source->check_end();
   };
-  const EditOptions options{
-      .change = request.options, .is_dry_run = request.is_dry_run, .json = request.json};
+  const EditOptions options{.change = request.options,
+                            .is_dry_run = request.is_dry_run,
+                            .keeps_space = request.keeps_space,
+                            .json = request.json};
   if (done) done = carry_out(*target, options, *size_bytes, fill, streams);
   if (!done) return report_failure(streams, done.error().message);
   print(request, target->model->path(), tensor, streams.out);
@@ -132,6 +135,7 @@ int put(const Arguments& arguments, Streams& streams) {
             "With --create: the shape, such as 4096,4096, if FILE does not tell it.");
   line.flag(request.is_dry_run, "-n,--dry-run",
             "Check all that can be checked without reading FILE. Change nothing.");
+  add_keep_space(line, request.keeps_space);
   add_change_options(line, request.options);
   line.flag(request.json, "--json", "Describe the change as a JSON object.");
   if (const auto code = line.parse(arguments, streams)) return *code;

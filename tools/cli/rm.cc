@@ -13,12 +13,13 @@ namespace stfs::tools {
 namespace {
 
 constexpr const char* kRmExamples =
-    "A GLOB is matched against whole names; * matches dots and slashes too. All of them go, or none. "
-    "Nothing\n"
-    "is copied: the disk space of deleted tensors is given back at once, and used for new tensors. While "
-    "the\n"
-    "archive is mounted or open elsewhere, its readers keep the old bytes, and the space goes with a later\n"
-    "edit. The index of a sharded model changes with its shards.\n"
+    "A GLOB is matched against whole names; * matches dots and slashes too. All of them go, or none. Then\n"
+    "tensors from the end move into the gap, if that moves at most twice what was deleted, or 1 GiB. "
+    "Otherwise, "
+    "and\n"
+    "while the archive is mounted or open elsewhere, fillers keep the space for new tensors, and other "
+    "programs\n"
+    "show them: the command says so. The index of a sharded model changes with its shards.\n"
     "\n"
     "Examples:\n"
     "  stfs rm model.safetensors lm_head.weight\n"
@@ -35,6 +36,7 @@ int rm(const Arguments& arguments, Streams& streams) {
   line.positional(named, "TARGET", "Archive, sharded model, or root of a mount.");
   line.positionals(names, "GLOB", "Tensors to delete.");
   add_edit_options(line, options);
+  add_keep_space(line, options.keeps_space);
   if (const auto code = line.parse(arguments, streams)) return *code;
   if (names.empty()) return report_wrong_usage(streams, "name the tensors to delete");
 
@@ -60,7 +62,7 @@ int rm(const Arguments& arguments, Streams& streams) {
     return report_failure(streams, done.error().message);
   }
   if (options.json) {
-    Json document = json_of_edit(model, target->edit, options);
+    Json document = json_of_edit(*target, options);
     document["removed"] = Json::array();
     for (const std::uint32_t at : removed) document["removed"].push_back(json_of(model.tensors()[at]));
     write_json(document, streams.out);
@@ -70,7 +72,7 @@ int rm(const Arguments& arguments, Streams& streams) {
         streams.out << printable_name(model.tensors()[at].name) << '\n';
       }
     }
-    print_result(streams.out, target->edit, options,
+    print_result(streams.out, *target, options,
                  fmt::format("removed {}, {}", counted(removed.size(), "tensor"), human_size(size_bytes)));
   }
   streams.out.flush();

@@ -79,6 +79,7 @@ int set(const Arguments& arguments, Streams& streams) {
   line.text(request.dtype, "--dtype", "DTYPE", "New dtype of NAME.");
   line.text(request.shape, "--shape", "SHAPE", "New shape of NAME, such as 4096,4096.");
   add_edit_options(line, request.options);
+  add_keep_space(line, request.options.keeps_space);
   if (const auto code = line.parse(arguments, streams)) return *code;
   const bool has_form = line.has("--dtype") || line.has("--shape");
   if (request.name.size() > 1) return report_wrong_usage(streams, "name one tensor");
@@ -101,9 +102,9 @@ int set(const Arguments& arguments, Streams& streams) {
     return report_failure(streams, done.error().message);
   }
   if (request.options.json) {
-    write_json(json_of_edit(model, target->edit, request.options), streams.out);
+    write_json(json_of_edit(*target, request.options), streams.out);
   } else {
-    print_result(streams.out, target->edit, request.options,
+    print_result(streams.out, *target, request.options,
                  target->edit.is_empty() ? "nothing to change in " + printable(request.target)
                                          : "changed " + printable(request.target));
   }

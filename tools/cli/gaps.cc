@@ -1,0 +1,77 @@
+#include "tools/cli/gaps.h"
+
+#include <fmt/format.h>
+
+#include "core/commit/compaction.h"
+#include "core/commit/costly_gaps.h"
+#include "tools/cli/diagnostic.h"
+#include "tools/cli/interrupt.h"
+#include "tools/cli/progress.h"
+#include "tools/text/quantity.h"
+
+namespace stfs::tools {
+namespace {
+
+std::uint64_t filler_bytes_of(const Archive& archive) {
+  std::uint64_t total = 0;
+  for (const ByteRange filler : archive.version()->header->content.fillers) total += filler.size_bytes;
+  return total;
+}
+
+std::string why_costly(const ArchiveVersion& version) {
+  const auto all = forecast_compaction(version);
+  if (!all) return all.error().message;
+  return fmt::format("closing the gap would move {}", human_size(all->moved_bytes));
+}
+
+/// Closes the cheap gaps of one archive. Nothing: no filler is left. Else why some are.
+std::string close_gaps_of(Archive& archive, bool keeps_space, CommitOptions options, LeftSpace& left,
+                          Streams& streams) {
+  if (filler_bytes_of(archive) == 0) return {};
+  if (keeps_space) return "--keep-space was given";
+  if (options.uses_locks && archive.has_other_readers()) {
+    const auto reader = archive.other_reader();
+    return reader ? fmt::format("process {} has the archive open", *reader)
+                  : "another process, or a mount, has the archive open";
+  }
+  const auto forecast = forecast_compaction(*archive.version(), Gaps::Cheap);
+  if (!forecast) return forecast.error().message;
+  Progress progress(streams, forecast->moved_bytes);
+  options.on_copy = [&](std::uint64_t size_bytes) -> Result<void> {
+    progress.advance(size_bytes);
+    return interrupted() ? fail(ErrorCode::System, EINTR, "interrupted") : Result<void>();
+  };
+  for (std::uint64_t step = 0; step < forecast->steps; ++step) {
+    auto done = interrupted() ? Result<bool>(fail(ErrorCode::System, EINTR, "interrupted"))
+                              : compact_once(archive, options, Gaps::Cheap);
+    if (!done) return done.error().message;
+    if (!*done) break;
+  }
+  left.moved_bytes += forecast->moved_bytes;
+  return filler_bytes_of(archive) == 0 ? std::string() : why_costly(*archive.version());
+}
+
+}  // namespace
+
+LeftSpace close_gaps(const Model& model, const std::vector<std::uint32_t>& shards, bool keeps_space,
+                     const CommitOptions& options, Streams& streams) {
+  LeftSpace left;
+  for (const std::uint32_t shard : shards) {
+    Archive& archive = model.archive(shard);
+    const std::string why = close_gaps_of(archive, keeps_space, options, left, streams);
+    const std::uint64_t filler_bytes = filler_bytes_of(archive);
+    left.filler_bytes += filler_bytes;
+    if (filler_bytes > 0) report_fillers(archive.path().string(), filler_bytes, why, streams);
+  }
+  return left;
+}
+
+void report_fillers(const std::string& path, std::uint64_t filler_bytes, std::string_view why,
+                    Streams& streams) {
+  report_failure(streams,
+                 fmt::format("{}: {} stay in the file as tensors {}N, which other programs show: {}. "
+                             "`stfs compact {}` removes them",
+                             path, human_size(filler_bytes), kFillerPrefix, why, path));
+}
+
+}  // namespace stfs::tools

@@ -1,0 +1,31 @@
+// Closes the gaps that an edit has left in its archives, and tells what becomes of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/commit/commit_options.h"
+#include "core/model/model.h"
+#include "tools/cli/verb.h"
+
+namespace stfs::tools {
+
+/// What an edit leaves of the space of deleted tensors.
+struct LeftSpace {
+  std::uint64_t moved_bytes = 0;   // to close gaps
+  std::uint64_t filler_bytes = 0;  // of fillers that stay
+};
+
+/// Moves tensors into the gaps of these shards where that is cheap (core/commit/costly_gaps.h), with progress
+/// on a terminal. The edit is done: whatever fails here leaves fillers, and is reported with the command that
+/// removes them. Nobody may read tensors of the model any more; names and forms stay.
+/// @param keeps_space  closes no gap, and only reports.
+LeftSpace close_gaps(const Model& model, const std::vector<std::uint32_t>& shards, bool keeps_space,
+                     const CommitOptions& options, Streams& streams);
+
+/// Reports that fillers stay, and why.
+void report_fillers(const std::string& path, std::uint64_t filler_bytes, std::string_view why,
+                    Streams& streams);
+
+}  // namespace stfs::tools
