@@ -1,6 +1,9 @@
 // The thread waits for a commit, then waits until no more commits come, then tidies.
 #include "fs/follow/janitor.h"
 
+#include "fs/base/log.h"
+#include "fs/base/survive.h"
+
 namespace stfs {
 
 Janitor::Clock& Janitor::Clock::real() {
@@ -41,8 +44,9 @@ void Janitor::serve() {
     if (is_stopping_) return;
     is_due_ = false;
     lock.unlock();
-    tidy_();
+    const bool is_tidy = survive("janitor", tidy_);
     lock.lock();
+    is_due_ = is_due_ || !is_tidy;  // tries again
   }
 }
 

@@ -5,11 +5,13 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <utility>
 
 #include "fs/base/log.h"
+#include "fs/base/survive.h"
 
 namespace stfs {
 namespace {
@@ -17,6 +19,8 @@ namespace {
 // A rewrite makes thousands of writes. This is the pause after the first event, so that one check covers
 // many.
 constexpr int kBurstMs = 10;
+constexpr std::chrono::milliseconds kSoon{50};
+constexpr std::chrono::milliseconds kAgain{1000};
 
 }  // namespace
 
@@ -38,20 +42,43 @@ void Watcher::stop() {
 }
 
 void Watcher::serve(const Files& files, const OnEvent& on_event) {
+  const auto start = [this] { changed_ = events_.all(); };
+  if (!survive("watcher", start)) look_again_in(kAgain);
   // The loop checks must_stop() itself: if files are replaced again and again, it never waits for events.
-  for (std::set<std::size_t> changed = events_.all(); !must_stop();) {
-    const std::vector<std::size_t> positions(changed.begin(), changed.end());
-    const Next next = positions.empty() ? Next::Wait : on_event(positions);
-    if (next != Next::WatchAnew) {
-      if (!wait_for_events(next, changed)) return;
-      continue;
-    }
+  while (!must_stop()) {
+    if (!survive("watcher", [&] { look(files, on_event); })) look_again_in(kAgain);
+    if (must_watch_anew_ && !due_) continue;
+    if (!events_.is_open()) return;
+    bool goes_on = true;
+    if (!survive("watcher", [&] { goes_on = wait_for_events(); })) look_again_in(kAgain);
+    if (!goes_on) return;
+  }
+}
+
+void Watcher::look(const Files& files, const OnEvent& on_event) {
+  if (must_watch_anew_) {
     if (auto watched = events_.watch(files()); !watched) {
       log::warning("{}; changes by other programs show at the next commit only", watched.error().message);
-      if (!events_.is_open()) return;
     }
-    changed = events_.all();
+    changed_ = events_.all();
+    must_watch_anew_ = false;
   }
+  const std::vector<std::size_t> positions(changed_.begin(), changed_.end());
+  if (positions.empty()) return;
+  switch (on_event(positions)) {
+    case Next::Wait: break;
+    case Next::LookSoon: look_again_in(kSoon); break;
+    case Next::LookAgain: look_again_in(kAgain); break;
+    case Next::WatchAnew:
+      must_watch_anew_ = true;
+      due_.reset();
+      break;
+  }
+}
+
+void Watcher::look_again_in(std::chrono::milliseconds time) {
+  const Clock::time_point then = Clock::now() + time;
+  due_ = due_ ? std::min(*due_, then) : then;
 }
 
 bool Watcher::must_stop() const {
@@ -59,15 +86,19 @@ bool Watcher::must_stop() const {
   return ::poll(&told, 1, 0) > 0;
 }
 
-bool Watcher::wait_for_events(Next next, std::set<std::size_t>& files) const {
-  constexpr int kSoonMs = 50;
-  constexpr int kAgainMs = 1000;
-  const int timeout_ms = next == Next::LookSoon ? kSoonMs : next == Next::LookAgain ? kAgainMs : -1;
+bool Watcher::wait_for_events() {
+  using std::chrono::milliseconds;
+  const auto left = due_ ? std::max(std::chrono::ceil<milliseconds>(*due_ - Clock::now()), milliseconds(0))
+                         : milliseconds(-1);
   std::array<pollfd, 2> waits = {pollfd{stop_.get(), POLLIN, 0}, pollfd{events_.descriptor(), POLLIN, 0}};
-  const int ready = ::poll(waits.data(), waits.size(), timeout_ms);
+  const int ready = ::poll(waits.data(), waits.size(), static_cast<int>(left.count()));
   if (waits[0].revents != 0 || (ready > 0 && ::poll(waits.data(), 1, kBurstMs) > 0)) return false;
-  files = ready == 0 ? events_.all() : std::set<std::size_t>();
-  events_.take_events(files);
+  changed_.clear();
+  events_.take_events(changed_);
+  if (due_ && *due_ <= Clock::now()) {
+    changed_ = events_.all();
+    due_.reset();
+  }
   return true;
 }
 

@@ -4,9 +4,11 @@
 // core/model/file_watch.h says which changes are noticed.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <optional>
 #include <set>
 #include <span>
 #include <thread>
@@ -42,14 +44,23 @@ class Watcher {
   void stop();
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   void serve(const Files& files, const OnEvent& on_event);
+  /// Checks the changed files, and whatever comes of it, except a wait.
+  void look(const Files& files, const OnEvent& on_event);
+  /// All files will be checked at that time from now, if not earlier.
+  void look_again_in(std::chrono::milliseconds time);
   [[nodiscard]] bool must_stop() const;
-  /// Waits for events, and sets `files` to the positions of their files. False if the thread must end.
-  [[nodiscard]] bool wait_for_events(Next next, std::set<std::size_t>& files) const;
+  /// Waits for events or for the time of the next check, and sets `changed_`. False if the thread must end.
+  [[nodiscard]] bool wait_for_events();
 
   UniqueFd stop_;
   // Once the thread runs, only the thread uses it:
   FileWatch events_;
+  bool must_watch_anew_ = false;
+  std::set<std::size_t> changed_;
+  std::optional<Clock::time_point> due_;  // when all files must be checked, whatever is checked before
   std::thread thread_;
 };
 

@@ -35,7 +35,9 @@ void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const For
   if (!is_told) forest.forget(ino, 1);
   if (is_told && found) note_told(mount, ino, changes);
   if (!is_slice) return;
-  if (auto oldest = model->slice_to_forget()) mount.invalidator->forget_entry(parent, std::move(*oldest));
+  survive("reply", [&] {
+    if (auto oldest = model->slice_to_forget()) mount.invalidator->forget_entry(parent, std::move(*oldest));
+  });
 }
 
 /// Whether a look-up reads the source directory. It may wait for a disk then, and so may each listing of
@@ -190,8 +192,9 @@ void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
     const auto removed = model->remove_file(parent, name);
     if (!removed) return reply_refused(req, parent, name, removed.error());
     Mount& mount = mount_of(req);
+    const Outdated outdated = without_names(*removed, {{parent, name}});
     fuse_reply_err(req, 0);
-    forget_outdated(mount, without_names(*removed, {{parent, name}}));
+    forget_outdated(mount, outdated);
   });
 }
 
@@ -244,16 +247,19 @@ void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t n
                    if (is_transaction || local == kHiddenIno || PretrainedDirectory::owns(local)) {
                      // A commit: the caller may read next what is stale. No page is locked, and forgetting a
                      // page needs no directory's lock.
-                     for (const Stale& stale : renamed->stale) {
-                       for (const Stale& view : model->stale_views(stale))
-                         mount.invalidator->forget_here(view);
-                       mount.invalidator->forget_here(stale);
-                     }
-                     forget_names(mount, renamed->entries);
+                     survive("commit", [&] {
+                       for (const Stale& stale : renamed->stale) {
+                         for (const Stale& view : model->stale_views(stale))
+                           mount.invalidator->forget_here(view);
+                         mount.invalidator->forget_here(stale);
+                       }
+                       forget_names(mount, renamed->entries);
+                     });
                      fuse_reply_err(req, 0);
                    } else {
+                     const Outdated outdated = without_names(*renamed, {{parent, from}, {new_parent, to}});
                      fuse_reply_err(req, 0);
-                     forget_outdated(mount, without_names(*renamed, {{parent, from}, {new_parent, to}}));
+                     forget_outdated(mount, outdated);
                    }
                  });
 }

@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "fs/base/log.h"
+#include "fs/base/survive.h"
 #include "fs/kernel/fuse_ops.h"
 #include "fs/read/cancellation.h"
 
@@ -90,7 +91,7 @@ inline std::optional<struct timespec> mtime_of(const Stat& wanted, int to_set) {
 inline void reply_error(fuse_req_t req, Ino ino, const Error& error) {
   // EIO means that the store failed, not that the request was wrong. Such failures go to the log.
   if (error.errno_value == EIO) {
-    log::error("{}", error.message);
+    survive("reply", [&] { log::error("{}", error.message); });
     const Forest& forest = forest_of(req);
     forest.activity(forest.model_of(ino)).note_error();
   }
@@ -109,13 +110,14 @@ inline void reply_refused(fuse_req_t req, Ino ino, std::string_view what, const 
     case EISDIR:
     case ENOTDIR:
     case EIO: break;
-    default: log::warning("{}: {}", what, error.message);
+    default: survive("reply", [&] { log::warning("{}: {}", what, error.message); });
   }
   reply_error(req, ino, error);
 }
 
 /// Runs a handler on the model of the inode, which is held meanwhile. There is none for the root of a
-/// directory of models. This is the boundary to C: no exception may pass it.
+/// directory of models. This is the boundary to C: no exception may pass it. The handler throws nothing once
+/// it has replied, because the request is gone then.
 template <class Handler>
 void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept {
   const Forest& forest = forest_of(req);
@@ -129,7 +131,7 @@ void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept 
   } catch (const std::bad_alloc&) {
     fuse_reply_err(req, ENOMEM);
   } catch (const std::exception& exception) {
-    log::error("unexpected: {}", exception.what());
+    survive("request", [&] { log::error("unexpected: {}", exception.what()); });
     fuse_reply_err(req, EIO);
   }
 }
@@ -145,9 +147,11 @@ void guarded_slowly(fuse_req_t req, Ino ino, Request kind, const Handler& handle
 /// Call when the kernel has a reply about an inode. If anything has changed since the reply was made, the
 /// reply may have reached the kernel after the notification to forget it, so the kernel is told again.
 /// @param changes  Filesystem::changes(), before the reply was made.
-inline void note_told(Mount& mount, Ino ino, std::uint64_t changes) {
-  if (const Forest::Pin model = mount.forest.model_of(ino)) model->note_told(ino);
-  if (Filesystem::changes() != changes) mount.invalidator->forget(Stale::one(ino, Stale::What::Attributes));
+inline void note_told(Mount& mount, Ino ino, std::uint64_t changes) noexcept {
+  survive("reply", [&] {
+    if (const Forest::Pin model = mount.forest.model_of(ino)) model->note_told(ino);
+    if (Filesystem::changes() != changes) mount.invalidator->forget(Stale::one(ino, Stale::What::Attributes));
+  });
 }
 
 /// How long the kernel may cache an inode's entry and attributes. Entries of transactions are short-lived,

@@ -8,6 +8,8 @@
 #include <iterator>
 #include <utility>
 
+#include "fs/base/log.h"
+#include "fs/base/survive.h"
 #include "fs/tree/names.h"
 
 namespace stfs {
@@ -43,7 +45,8 @@ void Invalidator::forget(Stale stale, std::function<void()> then) {
     return;
   }
   run([this, stale, then = std::move(then)] {
-    forget_here(stale);
+    // A caller waits for `then`, whatever happens before.
+    survive("invalidator", [&] { forget_here(stale); });
     if (then) then();
   });
 }
@@ -98,7 +101,8 @@ void Invalidator::run(std::function<void()> work) {
   std::unique_lock lock(mutex_);
   if (is_done_) {
     lock.unlock();
-    return work();  // a caller may be waiting for it
+    survive("invalidator", work);  // a caller may be waiting for it
+    return;
   }
   jobs_.push_back(std::move(work));
   lock.unlock();
@@ -123,7 +127,7 @@ void Invalidator::do_next(std::unique_lock<std::mutex>& lock) {
     jobs_.pop_front();
     is_at_work_ = true;
     lock.unlock();
-    job();
+    survive("invalidator", job);
     lock.lock();
     is_at_work_ = false;
   } else {

@@ -5,6 +5,8 @@
 #include <span>
 #include <utility>
 
+#include "fs/write/admitted_readers.h"
+
 namespace stfs {
 
 Result<Stale> ContentCommits::commit(const OpenFile& file) {
@@ -58,9 +60,10 @@ Result<Stale> ContentCommits::commit_copy(const OpenFile& file) {
   };
   // It completes the stage, which does not change from here on, so readers may come in.
   if (auto completed = content.staged()->pieces(); !completed) return tl::unexpected(completed.error());
-  content.mutex.admit_readers();
-  auto outdated = structure_.edit(change);
-  content.mutex.send_readers_out();
+  auto outdated = guard_memory([&] {
+    const AdmittedReaders readers(content.mutex);
+    return structure_.edit(change);
+  });
   if (!outdated) return pass_on(std::move(outdated));
   if (const auto mtime = parts_.open_files.kept_mtime(content)) parts_.states.set_mtime(tensor, *mtime);
   content.forget();

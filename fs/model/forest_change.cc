@@ -131,18 +131,23 @@ Forest::Change Forest::open_anew(Tree& tree, const Pin& old) {
   connect(present);
   const Number replaced = old ? old.number() : kNone;
   bool is_late = false;
-  surroundings_.change_root([&] {
-    const std::scoped_lock lock(mutex_);
-    // A request of a program may have replaced or deleted the model meanwhile.
-    is_late = tree.current != replaced;
-    if (is_late) return;
-    // The counts change before the new model becomes visible, so that its stats.json includes the
-    // replacement.
-    tree.activity->set_problem("");
-    tree.activity->note_replacement();
-    tree.current = *number;
-    tree.why_absent.reset();
-  });
+  try {
+    surroundings_.change_root([&] {
+      const std::scoped_lock lock(mutex_);
+      // A request of a program may have replaced or deleted the model meanwhile.
+      is_late = tree.current != replaced;
+      if (is_late) return;
+      // The counts change before the new model becomes visible, so that its stats.json includes the
+      // replacement.
+      tree.activity->set_problem("");
+      tree.activity->note_replacement();
+      tree.current = *number;
+      tree.why_absent.reset();
+    });
+  } catch (...) {
+    editions_.let_go(*number, 1);
+    throw;
+  }
   if (is_late) {
     editions_.let_go(*number, 1);
     // The root's entries count as changing until somebody has forgotten some.

@@ -154,7 +154,7 @@ Result<void> ShardTurns::commit(
     const std::function<Result<void>(const TransactionGroup::OptionsOf&)>& attempt) {
   return parts_.committers.in_turn(shards, [&](const CommitOptions& of_all) {
     const Attempt counted(attempts_, shards);
-    auto done = attempt([&](std::uint32_t shard) -> Result<CommitOptions> {
+    const TransactionGroup::OptionsOf options_of = [&](std::uint32_t shard) -> Result<CommitOptions> {
       if (parts_.reader.is_broken(shard)) {
         return fail(ErrorCode::ArchiveChanged, ESTALE, "another program has changed the archive's header");
       }
@@ -167,7 +167,8 @@ Result<void> ShardTurns::commit(
         return {};
       };
       return options;
-    });
+    };
+    auto done = guard_memory([&] { return attempt(options_of); });
     if (done) return done;
     // It may have failed behind its commit point: then reads show the new bytes, out of the journal.
     for (const std::uint32_t shard : shards) parts_.states.note_unsettled(shard);

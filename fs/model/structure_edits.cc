@@ -11,8 +11,20 @@
 #include "core/commit/freed_space.h"
 #include "core/format/json_string.h"
 #include "fs/base/log.h"
+#include "fs/base/survive.h"
 
 namespace stfs {
+namespace {
+
+/// The edit is in the archive, and showing it has failed: the watcher opens the model anew.
+void give_up_showing(ModelParts& parts, const ModelEdit& edit, const Error& why) {
+  for (const auto& [shard, layout] : edit.changed()) parts.reader.note_broken(shard);
+  survive("edit", [&] {
+    log::error("{}: edited, but this mount can't show it: {}", parts.model->path().string(), why.message);
+  });
+}
+
+}  // namespace
 
 bool StructureEdits::has_staged_place(TensorId tensor) const {
   bool has_stage = parts_.transactions.needs_place(tensor);
@@ -103,26 +115,33 @@ Result<void> StructureEdits::try_edit(const StructureChange& change,
   std::set<TensorId> removed_before;
   for (const auto& [tensor, removed] : parts_.model->removed()) removed_before.insert(tensor);
   if (auto committed = commit_edit(*edit, change, options_of); !committed) return committed;
-  // Also a tensor that came under the name of a new one after the change was made.
-  for (const auto& [tensor, removed] : parts_.model->removed()) {
-    const bool is_known =
-        removed_before.contains(tensor) || std::ranges::find(change.touched, tensor) != change.touched.end();
-    if (!is_known) forget_file(InodeTable::ino_of_tensor(tensor));
+  const auto told = guard_memory([&]() -> Result<void> {
+    // Also a tensor that came under the name of a new one after the change was made.
+    for (const auto& [tensor, removed] : parts_.model->removed()) {
+      const bool is_known = removed_before.contains(tensor) ||
+                            std::ranges::find(change.touched, tensor) != change.touched.end();
+      if (!is_known) forget_file(InodeTable::ino_of_tensor(tensor));
+    }
+    const InodeTable& after = parts_.tree.table();
+    for (const TensorId tensor : change.touched) {
+      const Ino ino = InodeTable::ino_of_tensor(tensor);
+      found.stale.push_back(parts_.stale(ino, Stale::What::Attributes));
+      for (const Stale& view : parts_.views.stale(tensor, tensor))
+        found.stale.push_back(parts_.stale(view.first, view.last, view.what));
+      if (after.exists(ino)) directories.insert(after.parent(ino));
+    }
+    for (const Ino directory : directories) {
+      if (before.exists(directory)) found.stale.push_back(parts_.stale(directory, Stale::What::Content));
+    }
+    found.stale.push_back(parts_.stale(Views::kNpy, Stale::What::Content));
+    found.stale.push_back(parts_.stale(Views::kFloat32, Stale::What::Content));
+    return {};
+  });
+  if (told) {
+    outdated = std::move(found);
+  } else {
+    give_up_showing(parts_, *edit, told.error());
   }
-  const InodeTable& after = parts_.tree.table();
-  for (const TensorId tensor : change.touched) {
-    const Ino ino = InodeTable::ino_of_tensor(tensor);
-    found.stale.push_back(parts_.stale(ino, Stale::What::Attributes));
-    for (const Stale& view : parts_.views.stale(tensor, tensor))
-      found.stale.push_back(parts_.stale(view.first, view.last, view.what));
-    if (after.exists(ino)) directories.insert(after.parent(ino));
-  }
-  for (const Ino directory : directories) {
-    if (before.exists(directory)) found.stale.push_back(parts_.stale(directory, Stale::What::Content));
-  }
-  found.stale.push_back(parts_.stale(Views::kNpy, Stale::What::Content));
-  found.stale.push_back(parts_.stale(Views::kFloat32, Stale::What::Content));
-  outdated = std::move(found);
   return {};
 }
 
@@ -159,14 +178,17 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
     return parts_.model->archive(changed.shard).version() != parts_.model->shards()[changed.shard].version;
   });
   if (parts_.model->is_index_changed()) has_new_index_ = true;
-  auto next = parts_.model->next({.id_of_new =
-                                      [&](std::string_view name) {
-                                        const auto given = change.ids.find(std::string(name));
-                                        return given == change.ids.end() ? parts_.give_id() : given->second;
-                                      },
-                                  .is_open = [](TensorId) { return true; },
-                                  .end_of_ids = [this] { return parts_.next_id.load(); }});
+  const auto make_next = [&] {
+    return parts_.model->next({.id_of_new =
+                                   [&](std::string_view name) {
+                                     const auto given = change.ids.find(std::string(name));
+                                     return given == change.ids.end() ? parts_.give_id() : given->second;
+                                   },
+                               .is_open = [](TensorId) { return true; },
+                               .end_of_ids = [this] { return parts_.next_id.load(); }});
+  };
   const auto shown = guard_memory([&]() -> Result<void> {
+    auto next = make_next();
     if (!next) return pass_on(std::move(next));
     if (!is_adopted)
       return fail(ErrorCode::ArchiveChanged, EIO, "the store failed the look at the new header");
@@ -192,17 +214,15 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
     }
     return {};
   });
-  if (shown) return {};
-  // The watcher opens the model anew.
-  log::error("{}: edited, but this mount can't show it: {}", parts_.model->path().string(),
-             shown.error().message);
-  for (const auto& [shard, layout] : edit.changed()) parts_.reader.note_broken(shard);
+  if (!shown) give_up_showing(parts_, edit, shown.error());
   return {};
 }
 
 void StructureEdits::show(std::unique_ptr<Model> next, bool is_edited) {
   parts_.grow(next->ids().end());
+  constexpr std::size_t kMostReplaced = 8;
   std::vector<std::shared_ptr<void>> replaced;
+  replaced.reserve(kMostReplaced);  // what is replaced must not go before its readers
   replaced.push_back(parts_.model.replace(std::move(next)));
   show_names(std::move(replaced), is_edited);
 }

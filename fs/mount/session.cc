@@ -54,16 +54,20 @@ int serve_requests(fuse_session* session, unsigned threads) {
 #endif
 }
 
-/// Runs `change` on the invalidator's thread, and returns when it is done.
+/// Runs `change` on the invalidator's thread, and returns when it is done. Throws what `change` throws.
 void change_root(Mount& mount, const std::function<void()>& change) {
   const auto done = std::make_shared<std::promise<void>>();
   mount.invalidator->run([&mount, &change, done] {
-    mount.links_listed_root = false;
-    mount.invalidator->wait_for_listings(kRootIno);
-    change();
-    done->set_value();
+    try {
+      mount.links_listed_root = false;
+      mount.invalidator->wait_for_listings(kRootIno);
+      change();
+      done->set_value();
+    } catch (...) {
+      done->set_exception(std::current_exception());
+    }
   });
-  done->get_future().wait();
+  done->get_future().get();
 }
 
 Result<void> decide_passthrough(Mount& mount, const Options& options) {

@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "fs/write/admitted_readers.h"
+
 namespace stfs {
 
 Result<Staging*> PendingContent::stage() {
@@ -52,16 +54,17 @@ Result<void> PendingContent::commit(const TransactionGroup::LockOf& lock_of, con
   if (staged_ == nullptr) return {};
   // pieces() completes the stage. From here on the stage does not change, so readers may come in.
   if (auto completed = staged_->pieces(); !completed) return pass_on(std::move(completed));
-  mutex.admit_readers();
-  auto committed = in_turn({staged_place_.shard}, [&](const TransactionGroup::OptionsOf& options_of) {
-    const auto options_with_readers = [&](std::uint32_t shard) {
-      auto options = options_of(shard);
-      if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
-      return options;
-    };
-    return group_->commit(options_with_readers, lock_of);
+  auto committed = guard_memory([&] {
+    const AdmittedReaders readers(mutex);
+    return in_turn({staged_place_.shard}, [&](const TransactionGroup::OptionsOf& options_of) {
+      const auto options_with_readers = [&](std::uint32_t shard) {
+        auto options = options_of(shard);
+        if (options) options->before_stages_end = [this] { mutex.send_readers_out(); };
+        return options;
+      };
+      return group_->commit(options_with_readers, lock_of);
+    });
   });
-  mutex.send_readers_out();
   if (committed) {
     forget();
   } else if (group_->is_empty()) {

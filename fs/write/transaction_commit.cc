@@ -61,7 +61,7 @@ Result<void> TransactionDirectory::commit_patches(const Begun& committing, const
     if (done) calls.note_committed(contents);
     return done;
   };
-  auto committed = calls.in_turn(shards, attempt);
+  auto committed = guard_memory([&] { return calls.in_turn(shards, attempt); });
   if (!committed) {
     const bool has_ended = committing.group->is_empty();
     each([&](PendingContent& content) {

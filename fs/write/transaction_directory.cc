@@ -233,11 +233,12 @@ Result<void> TransactionDirectory::rename(Ino from, std::string_view name, Ino t
                     fmt::format("tensor {} is still open for writing", in_quotes(begun.staged.name(tensor))));
     }
     // The commit may wait long for the disk, so the mutex is free meanwhile.
-    begun.is_committing = true;
     committing = begun;
+    begun.is_committing = true;
   }
-  auto committed =
-      is_edit(*committing) ? commit_edit(*committing, calls) : commit_patches(*committing, calls);
+  auto committed = guard_memory([&] {
+    return is_edit(*committing) ? commit_edit(*committing, calls) : commit_patches(*committing, calls);
+  });
   // EINVAL of rename(2) means that a directory is moved into itself, and mv(1) prints that. Hence ENODATA.
   if (!committed && committed.error().errno_value == EINVAL) committed.error().errno_value = ENODATA;
   const std::scoped_lock lock(mutex_);

@@ -9,12 +9,15 @@
 #include <mutex>
 #include <set>
 #include <span>
+#include <stdexcept>
 #include <string>
 
+#include "tests/support/captured_stderr.h"
 #include "tests/support/catch.h"
 #include "tests/support/temporary_directory.h"
 
 using namespace stfs;
+using stfs::test::CapturedStderr;
 using stfs::test::TemporaryDirectory;
 
 namespace {
@@ -192,6 +195,60 @@ TEST_CASE("who asks to look again is called without an event", "[fs][watcher]") 
   Watcher watcher;
   REQUIRE(watcher.start(these({directory.write("a", "old")}), heard.counting()));
   CHECK(heard.more_than(0));
+}
+
+TEST_CASE_METHOD(WatchedFile, "an event of a file that is not watched takes no pending look away",
+                 "[fs][watcher]") {
+  heard.answer(GENERATE(Watcher::Next::LookAgain, Watcher::Next::LookSoon));
+  start();
+  static_cast<void>(directory.write("other", "new"));
+  CHECK(heard.more_than(0));
+}
+
+TEST_CASE("a look at one file takes the pending look at another one not away", "[fs][watcher]") {
+  const TemporaryDirectory directory;
+  const std::string first = directory.write("first", "old");
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::vector<std::size_t>> looks;
+  Watcher watcher;
+  REQUIRE(watcher.start(these({first, directory.write("second", "old")}),
+                        [&](std::span<const std::size_t> files) {
+                          const std::scoped_lock lock(mutex);
+                          looks.emplace_back(files.begin(), files.end());
+                          changed.notify_all();
+                          return looks.size() == 1 ? Watcher::Next::LookAgain : Watcher::Next::Wait;
+                        }));
+  const auto come = [&](const std::vector<std::size_t>& due) {
+    std::unique_lock lock(mutex);
+    return changed.wait_for(lock, kPatience, [&] { return !looks.empty() && looks.back() == due; });
+  };
+  REQUIRE(come({0, 1}));
+  append(first, "new");
+  REQUIRE(come({0}));
+  CHECK(come({0, 1}));
+}
+
+TEST_CASE_METHOD(WatchedFile, "a look that throws is made again", "[fs][watcher]") {
+  const CapturedStderr captured;
+  int lists = 0;
+  int looks = 0;
+  REQUIRE(watcher.start(
+      [&]() -> std::vector<std::filesystem::path> {
+        if (++lists == 2) throw std::runtime_error("no list");
+        return {file};
+      },
+      [&](auto) {
+        if (++looks == 1) return Watcher::Next::WatchAnew;
+        if (looks == 2) throw std::runtime_error("no look");
+        return heard();
+      }));
+  REQUIRE(heard.more_than(-1));
+  append(file, "new");
+  CHECK(heard.more_than(0));
+  watcher.stop();
+  CHECK(captured.contains("no list"));
+  CHECK(captured.contains("no look"));
 }
 
 TEST_CASE_METHOD(WatchedFile, "files that change without a pause do not keep it from its end",

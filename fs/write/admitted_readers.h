@@ -1,0 +1,20 @@
+// Readers of a pending content while its holder commits it.
+#pragma once
+
+#include "fs/write/content_lock.h"
+
+namespace stfs {
+
+/// Lets readers in as long as it lives, whatever ends it. The caller holds the lock.
+class AdmittedReaders {
+ public:
+  explicit AdmittedReaders(ContentLock& lock) : lock_(lock) { lock_.admit_readers(); }
+  ~AdmittedReaders() { lock_.send_readers_out(); }
+  AdmittedReaders(const AdmittedReaders&) = delete;
+  AdmittedReaders& operator=(const AdmittedReaders&) = delete;
+
+ private:
+  ContentLock& lock_;
+};
+
+}  // namespace stfs
