@@ -71,9 +71,11 @@ inline OpenFile* open_file(const fuse_file_info* fi) {
   return fi == nullptr ? nullptr : reinterpret_cast<OpenFile*>(fi->fh);
 }
 
-/// Whether a request would give a file another owner.
-inline bool changes_owner(const Stat& now, const Stat& wanted, int to_set) {
-  return ((to_set & FUSE_SET_ATTR_UID) != 0 && wanted.st_uid != now.st_uid) ||
+/// Whether a request would give a file another mode or owner.
+inline bool changes_access(const Stat& now, const Stat& wanted, int to_set) {
+  constexpr mode_t kPermissions = 07777;
+  return ((to_set & FUSE_SET_ATTR_MODE) != 0 && ((wanted.st_mode ^ now.st_mode) & kPermissions) != 0) ||
+         ((to_set & FUSE_SET_ATTR_UID) != 0 && wanted.st_uid != now.st_uid) ||
          ((to_set & FUSE_SET_ATTR_GID) != 0 && wanted.st_gid != now.st_gid);
 }
 

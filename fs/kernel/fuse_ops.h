@@ -23,6 +23,7 @@ struct Mount {
   std::function<void()> on_first_open{};  // by then the kernel has processed our reply to INIT
   std::once_flag has_opened{};
   bool wants_passthrough = false;  // set before the first request
+  bool refuses_modes = false;      // the same; -o strict_modes
   Passthrough passthrough{};
   bool kernel_keeps_open = false;  // the kernel need not send a second OPEN; set in on_init()
   /// False while the root's entries change. Then listings of the root add no entries to the kernel's caches.

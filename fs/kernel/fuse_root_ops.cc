@@ -22,7 +22,8 @@ void set_flags_of_made(fuse_file_info& fi, OpenFile* file) {
 
 /// A link has no attributes of its own. `cp -a` sets those that it has copied.
 void set_attributes_of_link(fuse_req_t req, const Stat& now, const Stat& wanted, int to_set) {
-  if (changes_owner(now, wanted, to_set) || (to_set & FUSE_SET_ATTR_SIZE) != 0) {
+  const bool is_strict = mount_of(req).refuses_modes;
+  if ((is_strict && changes_access(now, wanted, to_set)) || (to_set & FUSE_SET_ATTR_SIZE) != 0) {
     fuse_reply_err(req, EPERM);
   } else {
     fuse_reply_attr(req, &now, 0);

@@ -171,9 +171,11 @@ Result<void> Filesystem::resize(OpenFile& file, std::uint64_t size_bytes, Caller
 Result<void> Filesystem::check_settable(Ino ino) const {
   if (parts_.options.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
   const Node node = parts_.resolve(ino);
-  if (node.is_other_form() && !parts_.drafts.find(node.ino))
-    return fail(ErrorCode::ReadOnly, EPERM, "views are read-only");
-  return {};
+  const bool is_written =
+      node.kind == Node::Kind::StagedNpy || Views::is_npy(node.ino) || Views::is_archive(node.ino);
+  if (!node.is_other_form() || (is_written && parts_.options.allows_edits) || parts_.drafts.find(node.ino))
+    return {};
+  return fail(ErrorCode::ReadOnly, EPERM, "this view is read-only: its times, mode and owner can't be set");
 }
 
 Result<void> Filesystem::resize_by_name(Ino ino, std::uint64_t size_bytes, pid_t caller) {

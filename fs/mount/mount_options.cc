@@ -144,6 +144,11 @@ constexpr std::array kMountOptions = {
                 "Refuse a model whose index and shards disagree, and a directory with a bad archive. Without "
                 "this option the whole tensors are mounted, and the others give EIO.",
                 flag<[](Options& o) { o.is_strict = true; }>()},
+    MountOption{"strict_modes", "",
+                "Refuse chmod and chown of tensors with EPERM. Without this option they succeed and change "
+                "nothing, because a tensor has the mode and the owner of its archive, and programs that copy "
+                "files set both.",
+                flag<[](Options& o) { o.refuses_modes = true; }>()},
     MountOption{
         "nonempty", "",
         "Mount over a directory that is not empty. Its files are hidden until the unmount, so none of them "

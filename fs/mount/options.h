@@ -15,8 +15,9 @@ struct Options {
   std::filesystem::path source;
   std::filesystem::path mount_point;
   FilesystemOptions filesystem;
-  bool is_strict = false;  // -o strict
-  Io io = Io::Auto;        // -o io=
+  bool is_strict = false;      // -o strict
+  bool refuses_modes = false;  // -o strict_modes
+  Io io = Io::Auto;            // -o io=
   /// -o delta=: each on top of those before it.
   std::vector<std::filesystem::path> deltas;
   bool wants_passthrough = false;     // -o passthrough

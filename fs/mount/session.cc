@@ -105,6 +105,7 @@ Result<std::unique_ptr<Session>> Session::mount(Forest& forest, const std::files
                                                 const Options& options) {
   std::unique_ptr<Session> session(new Session(std::make_unique<Parts>(forest, source, options)));
   Parts& parts = *session->parts_;
+  parts.mount.refuses_modes = options.refuses_modes;
   if (auto decided = decide_passthrough(parts.mount, options); !decided) return pass_on(std::move(decided));
   fuse_set_log_func(log_line_of_libfuse);
   std::vector<std::string> words = session_arguments(options, source, forest.is_read_only());

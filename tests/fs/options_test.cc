@@ -56,6 +56,8 @@ TEST_CASE("each -o option means what --help says", "[fs][options]") {
   CHECK(with_options("nonempty").may_cover_files);
   CHECK(with_options("strict").is_strict);
   CHECK_FALSE(with_options("ro").is_strict);
+  CHECK(with_options("strict_modes").refuses_modes);
+  CHECK_FALSE(with_options("strict").refuses_modes);
   CHECK(with_options("ro").io == Io::Auto);
   CHECK(with_options("io=pread,io=auto").io == Io::Auto);
   CHECK(with_options("io=mmap").io == Io::Mmap);

@@ -81,7 +81,9 @@ def test_the_mode_of_an_archive_is_changed_by_its_name(zoo, mount, tmp_path):
     assert os.stat(zoo / "installed.safetensors").st_mode & 0o777 == 0o600
     (mount / "copy2" / "layer.0").write_bytes(values(3)["layer.0"].tobytes())
     assert load_file(zoo / "copy2.safetensors")["layer.0"].tobytes() == values(3)["layer.0"].tobytes()
-    assert errno_of(os.chmod, mount / "copy" / "layer.0", 0o600) == errno.EPERM
+    mode = os.stat(mount / "copy" / "layer.0").st_mode
+    os.chmod(mount / "copy" / "layer.0", 0o600)
+    assert os.stat(mount / "copy" / "layer.0").st_mode == mode
 
 
 def test_other_files_and_directories_go_to_the_source(zoo, mount):

@@ -2,6 +2,7 @@
 import ctypes
 import errno
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -23,9 +24,13 @@ def refusals(mount):
         "create exclusive": lambda: os.close(os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL)),
         "mkdir": lambda: os.mkdir(new), "symlink": lambda: os.symlink("x", new), "link": lambda: os.link(t, new),
         "mknod": lambda: os.mknod(new), "mkfifo": lambda: os.mkfifo(new),
-        "chmod": lambda: os.chmod(t, 0o4755), "chmod root": lambda: os.chmod(mount.path, 0o1777),
-        "chown": lambda: os.chown(t, 4242, 4242),
     }
+
+
+def changes_of_access(mount):
+    return {"chmod": lambda: os.chmod(mount / T, 0o4755), "chmod root": lambda: os.chmod(mount.path, 0o1777),
+            "chown": lambda: os.chown(mount / T, 4242, 4242),
+            "chmod view": lambda: os.chmod(mount / ".safetensors" / "npy" / f"{T}.npy", 0o4640)}
 
 
 @pytest.mark.parametrize("options, due", [("edit=off", errno.EPERM), ("ro", errno.EROFS)])
@@ -35,6 +40,38 @@ def test_changes_of_the_structure_are_refused(archive, mounts, options, due):
         assert errno_of(act) == due, action
         assert sorted(os.listdir(mount.path)) == sorted(expected.layout), action
         expected.check()
+
+
+@pytest.mark.parametrize("options, due", [("strict_modes", errno.EPERM), ("ro", errno.EROFS)])
+def test_modes_and_owners_are_refused(archive, mounts, options, due):
+    mount = mounts(archive.path, options)
+    for action, act in changes_of_access(mount).items():
+        assert errno_of(act) == due, action
+
+
+def test_modes_and_owners_are_accepted_and_stay_as_they_are(mount, expected):
+    before = os.stat(mount / T), os.stat(mount.path)
+    for act in changes_of_access(mount).values():
+        act()
+    for known, now in zip(before, (os.stat(mount / T), os.stat(mount.path))):
+        assert (known.st_mode, known.st_uid, known.st_gid) == (now.st_mode, now.st_uid, now.st_gid)
+    expected.check()
+
+
+@pytest.mark.parametrize("copy", [("cp", "-p"), ("cp", "-a"), ("rsync", "-aI", "--inplace"), "copy", "copy2"], ids=str)
+def test_copies_that_set_mode_and_owner_succeed(mount, expected, fresh, copy):
+    data, path = fresh()
+    os.chmod(path, 0o751)
+    os.chown(path, 4242, 4242)
+    if isinstance(copy, str):
+        getattr(shutil, copy)(path, mount / T)
+    elif shutil.which(copy[0]) is None:
+        pytest.skip(f"there is no {copy[0]}")
+    else:
+        done = run(*copy, path, mount / T)
+        assert done.returncode == 0, done.stderr
+    expected.change(T, data)
+    check_shown(mount, expected)
 
 
 def test_rmdir_is_refused(archive, mounts):
