@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -15,6 +16,8 @@ namespace {
 constexpr std::string_view kPrefix = kAttributePrefix;
 constexpr std::string_view kMetadataPrefix = "metadata.";
 constexpr std::size_t kMaxAttributeNameBytes = 255;  // XATTR_NAME_MAX, linux/limits.h
+constexpr std::size_t kMaxValueBytes = 65536;        // XATTR_SIZE_MAX
+constexpr std::size_t kMaxListBytes = 65536;         // XATTR_LIST_MAX
 
 // The listed attributes of a tensor. `checksum` is not listed: a tool that copies all attributes must not
 // read every byte twice.
@@ -32,6 +35,12 @@ constexpr std::string_view kDeltaKeyOfModel = "delta";  // on the root and on vi
 
 tl::unexpected<Error> no_attribute() {
   return fail(ErrorCode::NotFound, ENODATA, "no such attribute");
+}
+
+/// Whether a value of the attribute may be longer than the kernel passes on.
+bool may_be_long(std::string_view name) {
+  constexpr std::array<std::string_view, 4> kShort = {"dtype", "offset", "generation", "first_generation"};
+  return std::ranges::find(kShort, name.substr(kPrefix.size())) == kShort.end();
 }
 
 }  // namespace
@@ -87,9 +96,28 @@ std::string AttributeReader::deleted_names(Ino transaction) const {
 }
 
 Result<std::vector<std::string>> AttributeReader::list(Ino ino) const {
+  auto names = list_all(ino);
+  if (!names) return names;
+  // The kernel refuses a longer list with E2BIG, and a longer value. A program that reads each attribute that
+  // is listed must not fail.
+  std::size_t list_bytes = 0;
+  std::erase_if(*names, [&](const std::string& name) {
+    if (!may_be_long(name)) return false;
+    const auto value = get(ino, name);
+    return value && value->size() > kMaxValueBytes;
+  });
+  const auto end = std::ranges::find_if(*names, [&](const std::string& name) {
+    list_bytes += name.size() + 1;
+    return list_bytes > kMaxListBytes;
+  });
+  names->erase(end, names->end());
+  return names;
+}
+
+Result<std::vector<std::string>> AttributeReader::list_all(Ino ino) const {
   const Node node = parts_.resolve(ino);
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
-  if (node.kind == Node::Kind::StagedNpy) return list(parts_.transactions.bytes_file(node.ino));
+  if (node.kind == Node::Kind::StagedNpy) return list_all(parts_.transactions.bytes_file(node.ino));
   std::vector<std::string> names;
   const auto add_metadata = [&](std::string_view key) {
     std::string name = fmt::format("{}{}{}", kPrefix, kMetadataPrefix, key);

@@ -20,9 +20,11 @@ class AttributeReader {
   AttributeReader(ModelParts& parts, const ShardTurns& turns) : parts_(parts), turns_(turns) {}
 
   [[nodiscard]] Result<std::string> get(Ino ino, std::string_view name) const;
+  /// Leaves out what the kernel can't pass on: values over 64 KiB, and what makes the list longer than that.
   [[nodiscard]] Result<std::vector<std::string>> list(Ino ino) const;
 
  private:
+  [[nodiscard]] Result<std::vector<std::string>> list_all(Ino ino) const;
   [[nodiscard]] Result<std::string> of_root(std::string_view key) const;
   [[nodiscard]] Result<std::string> of_tensor(TensorId tensor, std::string_view key) const;
   /// Is the same before and after a reading only if no bytes of the tensor have changed meanwhile.
