@@ -33,6 +33,15 @@ int allocate(int fd, int mode, ByteRange range) {
 
 }  // namespace
 
+std::optional<FreeSpace> free_space(int fd) {
+  struct stat file {};
+  struct statvfs disk {};
+  if (::fstat(fd, &file) != 0 || ::fstatvfs(fd, &disk) != 0 || disk.f_blocks == 0) return std::nullopt;
+  return FreeSpace{.device = file.st_dev,
+                   .free_bytes = disk.f_bfree * disk.f_frsize,
+                   .available_bytes = disk.f_bavail * disk.f_frsize};
+}
+
 int reserve_space(int fd, ByteRange range, GrowsFile grows) {
   if (range.empty()) return 0;
   const auto most = static_cast<std::uint64_t>(std::numeric_limits<off_t>::max());

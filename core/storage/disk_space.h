@@ -1,11 +1,22 @@
-// Preallocates disk space.
+// Tells how much disk space is free, and preallocates it.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "core/base/byte_range.h"
 
 namespace stfs {
+
+/// The free space of a file system.
+struct FreeSpace {
+  std::uint64_t device = 0;  // st_dev of its files
+  std::uint64_t free_bytes = 0;
+  std::uint64_t available_bytes = 0;  // the part of it that users without privileges may take
+};
+
+/// The free space where an open file is. Nothing if the file system does not tell. May wait for the store.
+std::optional<FreeSpace> free_space(int fd);
 
 enum class GrowsFile : bool { No, Yes };
 

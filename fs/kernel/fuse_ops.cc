@@ -339,7 +339,7 @@ void on_listxattr(fuse_req_t req, fuse_ino_t ino, size_t size) {
 }
 
 void on_statfs(fuse_req_t req, fuse_ino_t) {
-  guarded(req, kRootIno, Request::Statfs, [&](const Forest::Pin&) {
+  guarded_slowly(req, kRootIno, Request::Statfs, [=](const Forest::Pin&) {
     const struct statvfs st = forest_of(req).statistics();
     fuse_reply_statfs(req, &st);
   });

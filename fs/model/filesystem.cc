@@ -82,7 +82,7 @@ Result<void> Filesystem::read_directory(Ino directory, std::uint64_t position,
 }
 
 struct statvfs Filesystem::statistics() const {
-  // Free is what deleted tensors have left in the archives: new tensors take it first
+  // What deleted tensors have left in the archives counts as free: new tensors take it first
   // (core/commit/archive_edit.h).
   struct statvfs st {};
   std::uint64_t free_bytes = 0;
@@ -101,6 +101,21 @@ struct statvfs Filesystem::statistics() const {
   st.f_namemax = 255;
   if (parts_.options.is_read_only) st.f_flag |= ST_RDONLY;
   return st;
+}
+
+std::optional<FreeSpace> Filesystem::free_space() const {
+  if (parts_.options.is_read_only) return std::nullopt;
+  const auto& archive = parts_.model->shards().back().archive;  // new tensors go there
+  return archive ? stfs::free_space(archive->local_file()->descriptor()) : std::nullopt;
+}
+
+void add_free_space(const FreeSpace& space, struct statvfs& st) {
+  // A tensor takes no inode of the store.
+  constexpr fsfilcnt_t kFreeFiles = 1 << 20;
+  st.f_blocks += space.free_bytes / kFragmentBytes;
+  st.f_bfree += space.free_bytes / kFragmentBytes;
+  st.f_bavail += space.available_bytes / kFragmentBytes;
+  st.f_ffree = st.f_favail = kFreeFiles;
 }
 
 void Filesystem::note_told(Ino ino) const {

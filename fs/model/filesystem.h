@@ -39,6 +39,7 @@
 #include <vector>
 
 #include "core/model/model.h"
+#include "core/storage/disk_space.h"
 #include "fs/model/attribute_reader.h"
 #include "fs/model/checkpoint_files.h"
 #include "fs/model/content_commits.h"
@@ -91,7 +92,11 @@ class Filesystem {
   Result<void> read_directory(Ino directory, std::uint64_t position, const VisitEntry& visit) const;
   /// S_IFDIR, S_IFLNK or S_IFREG.
   [[nodiscard]] mode_t file_type(Ino ino) const;
+  /// The size of the archives, and what is free in them.
   [[nodiscard]] struct statvfs statistics() const;
+  /// The free space of the store to which new tensors go. Nothing if the mount is read-only, or if the store
+  /// does not tell. May wait for the store.
+  [[nodiscard]] std::optional<FreeSpace> free_space() const;
 
   // Transactions over many tensors (transaction_directory.h), and directories of layout=tree. EPERM in all
   // other directories.
@@ -149,7 +154,8 @@ class Filesystem {
   /// Stages bytes that the kernel writes back from a shared mapping. The kernel uses any open descriptor for
   /// them.
   Result<void> write_back(Ino ino, std::span<const std::byte> from, std::uint64_t offset);
-  /// Whether size and times of the file may be set: EROFS on a read-only mount, EPERM for a view.
+  /// Whether size and times of the file may be set: EROFS on a read-only mount, EPERM for a view that no
+  /// program can write to.
   [[nodiscard]] Result<void> check_settable(Ino ino) const;
   Result<void> resize(OpenFile& file, std::uint64_t size_bytes, Caller caller);
   /// Handles a resize that names no descriptor. A resize to 0 by a thread that has just opened the tensor is
@@ -265,5 +271,8 @@ class Filesystem {
   mutable std::mutex refusal_mutex_;  // guards why_refused_
   std::string why_refused_;
 };
+
+/// Adds the free space of a store to what statistics() has found.
+void add_free_space(const FreeSpace& space, struct statvfs& st);
 
 }  // namespace stfs

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <utility>
 
@@ -190,9 +191,11 @@ mode_t Forest::file_type(Ino ino) const {
 
 struct statvfs Forest::statistics() const {
   struct statvfs all {};
+  std::map<std::uint64_t, FreeSpace> stores;  // by device: models may share one
   for (const auto& tree : trees()) {
     const Pin member = pin_current(*tree);
     if (!member) continue;
+    if (const auto space = member->free_space()) stores.emplace(space->device, *space);
     const struct statvfs one = member->statistics();
     const struct statvfs others = std::exchange(all, one);
     all.f_blocks += others.f_blocks;
@@ -200,6 +203,8 @@ struct statvfs Forest::statistics() const {
     all.f_bavail += others.f_bavail;
     all.f_files += others.f_files;
   }
+  for (const auto& [device, space] : stores) add_free_space(space, all);
+  all.f_flag = is_read_only_ ? all.f_flag | ST_RDONLY : all.f_flag & ~static_cast<unsigned long>(ST_RDONLY);
   return all;
 }
 

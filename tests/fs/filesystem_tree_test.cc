@@ -90,6 +90,7 @@ TEST_CASE("an archive that was opened for reading makes a read-only mount", "[fs
   const Filesystem filesystem(Archive::open(writable.path(), Access::ReadOnly).value(), {});
   CHECK(filesystem.is_read_only());
   CHECK((filesystem.statistics().f_flag & ST_RDONLY) != 0);
+  CHECK_FALSE(filesystem.free_space());
 }
 
 TEST_CASE("what does not exist is ENOENT", "[fs][filesystem][tree]") {
@@ -160,9 +161,10 @@ TEST_CASE("a directory's links are itself, its entry and its subdirectories", "[
   CHECK(mount->attributes(mount.ino("b", mount.ino("a")))->st_nlink == 2);
 }
 
-TEST_CASE("a model is a full file system: its size is told, nothing is free", "[fs][filesystem][tree]") {
+TEST_CASE("the statistics tell the size of the model, and the free space of its store",
+          "[fs][filesystem][tree]") {
   const DrivenFilesystem mount({{"large", std::string(100'000, 'x')}});
-  const auto st = mount->statistics();
+  struct statvfs st = mount->statistics();
   CHECK(st.f_blocks * st.f_frsize >= 100'000);
   CHECK(st.f_blocks * st.f_frsize < 110'000);
   CHECK(st.f_bfree == 0);
@@ -170,6 +172,14 @@ TEST_CASE("a model is a full file system: its size is told, nothing is free", "[
   CHECK(st.f_ffree == 0);
   CHECK(st.f_namemax == 255);
   CHECK((st.f_flag & ST_RDONLY) == 0);
+  const auto space = mount->free_space();
+  REQUIRE(space);
+  CHECK(space->free_bytes >= space->available_bytes);
+  add_free_space({.device = 1, .free_bytes = 81'920, .available_bytes = 40'960}, st);
+  CHECK(st.f_blocks * st.f_frsize >= 181'920);
+  CHECK(st.f_bfree == 20);
+  CHECK(st.f_bavail == 10);
+  CHECK(st.f_favail > 0);
 }
 
 TEST_CASE("names that no directory can hold are found under their file names", "[fs][filesystem][tree]") {
