@@ -25,7 +25,7 @@ _stfs_verb() {
     upload) options="--device --select --dtype --verify --dry-run --json --help" kinds=(file...) ;;
     devices) options="--json --help" kinds=() ;;
     serve) options="--device --select --dtype --socket --verify --no-follow --status --json --help" kinds=(file...) ;;
-    sample) options="--layers --hidden --size --seed --odd --force --json --help" kinds=(file) ;;
+    sample) options="--layers --hidden --size --seed --force --json --help" kinds=(file) ;;
     *) return 1 ;;
   esac
 }

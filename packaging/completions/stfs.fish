@@ -45,7 +45,7 @@ complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a reco
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a upload -d 'Move tensors into the memory of devices'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a devices -d 'List the devices for uploads, and their memory'
 complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a serve -d 'Keep tensors in the memory of devices and share them with other processes'
-complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a sample -d 'Write a model like a small language model, for experiments'
+complete -c stfs -n "not __fish_seen_subcommand_from $__stfs_verbs help" -a sample -d 'Write a small model with all dtypes and unusual names, for experiments'
 complete -c stfs -n "__fish_seen_subcommand_from ls; and __stfs_target >/dev/null" -f -a "(__stfs_tensors)"
 complete -c stfs -n "__fish_seen_subcommand_from ls" -l sort -x -a "name size offset" -d 'Order: name, size (largest first) or offset (the default)'
 complete -c stfs -n "__fish_seen_subcommand_from ls" -s r -l reverse -d 'Reverse the order'
@@ -195,7 +195,6 @@ complete -c stfs -n "__fish_seen_subcommand_from sample" -l layers -x -d 'Number
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l hidden -x -d 'Width of a layer, a multiple of 8'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l size -x -d 'Write about this much data, for example 1G'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l seed -x -d 'Seed of the random values'
-complete -c stfs -n "__fish_seen_subcommand_from sample" -l odd -d 'Add tensors of all dtypes, with unusual shapes and names'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -s f -l force -d 'Replace PATH if it exists'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -l json -d 'Describe the archive as a JSON object'
 complete -c stfs -n "__fish_seen_subcommand_from sample" -s h -l help -d 'Print this help'

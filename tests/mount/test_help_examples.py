@@ -67,6 +67,7 @@ def directory(sample):
     names = subprocess.run([STFS, "ls", "--json", sample], capture_output=True, text=True, check=True).stdout
     weight_map = {row["name"]: "model.safetensors" for row in json.loads(names)["tensors"]}
     (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    (directory / "card.md").write_text("# A model\n")
     for name in ("tp.rules", "rules.txt"):
         (directory / name).write_text("* cpu\n")
     run = lambda *words: subprocess.run([STFS, *words], cwd=directory, check=True, capture_output=True).stdout  # noqa: E731

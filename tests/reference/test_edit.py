@@ -163,6 +163,19 @@ def test_patterns_rename_many_at_once_and_exchange_names(tmp_path):
     same(content(path)[0], due)
 
 
+def test_metadata_can_be_the_text_of_a_file(tmp_path):
+    path = tmp_path / "m.safetensors"
+    safetensors.numpy.save_file({"a": np.zeros(4096, "u1")}, path)
+    card = "# A model\n" + "é" * 100_000
+    (tmp_path / "card.md").write_text(card, encoding="utf-8")
+    stfs("set", path, "--metadata", f"card=@{tmp_path / 'card.md'}", "--metadata", "mail=@@example")
+    assert content(path)[1] == {"card": card, "mail": "@example"}
+    (tmp_path / "binary").write_bytes(b"\xff")
+    assert "UTF-8" in stfs("set", path, "--metadata", f"card=@{tmp_path / 'binary'}", code=2)
+    assert "No such file" in stfs("set", path, "--metadata", f"card=@{tmp_path / 'none'}", code=1)
+    assert content(path)[1] == {"card": card, "mail": "@example"}
+
+
 @pytest.mark.parametrize("words, why", [
     (["rm", "PATH", "nothing"], "nothing: no tensor matches"),
     (["rm", "PATH", "a", "nothing*"], r"nothing\*: no tensor matches"),

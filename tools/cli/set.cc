@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "core/base/utf8.h"
+#include "core/format/header.h"
+#include "core/storage/file.h"
 #include "tools/cli/diagnostic.h"
 #include "tools/cli/edit.h"
 #include "tools/cli/new_tensor.h"
@@ -24,6 +26,7 @@ constexpr const char* kSetExamples =
     "\n"
     "Examples:\n"
     "  stfs set model.safetensors --metadata format=pt --metadata author=me\n"
+    "  stfs set model.safetensors --metadata card=@card.md\n"
     "  stfs set model.safetensors --unset title\n"
     "  stfs set model.safetensors lm_head.weight --shape 64,128\n"
     "  stfs set model.safetensors model.norm.weight --dtype U32";
@@ -38,6 +41,21 @@ struct SetRequest {
   EditOptions options;
 };
 
+/// The value that a text stands for: "@FILE" is the text of a file, "@@TEXT" is "@TEXT".
+Result<std::string> value_of(std::string text) {
+  if (!text.starts_with('@')) return text;
+  text.erase(0, 1);
+  if (text.starts_with('@')) return text;
+  const auto file = system_storage().open(text, Access::ReadOnly);
+  if (!file) return tl::unexpected(file.error());
+  auto value = read_text(**file, kMaxHeaderBytes + 1);
+  if (value && value->size() > kMaxHeaderBytes) {
+    return fail(ErrorCode::InvalidArgument, EFBIG,
+                fmt::format("{}: has more than the {} bytes that a header can hold", text, kMaxHeaderBytes));
+  }
+  return value;
+}
+
 /// Makes the changes. @return what is wrong with the command line, if anything is.
 Result<std::string> make_changes(const SetRequest& request, const TensorForm& form, const Model& model,
                                  ModelEdit& edit) {
@@ -46,8 +64,13 @@ Result<std::string> make_changes(const SetRequest& request, const TensorForm& fo
     if (at == std::string::npos || at == 0) {
       return fmt::format("--metadata: \"{}\": is not KEY=VALUE", pair);
     }
-    if (!is_utf8(pair)) return std::string("--metadata: is not UTF-8");
-    edit.set_metadata(pair.substr(0, at), pair.substr(at + 1));
+    const std::string key = pair.substr(0, at);
+    auto value = value_of(pair.substr(at + 1));
+    if (!value) return pass_on(std::move(value));
+    if (!is_utf8(key) || !is_utf8(*value))
+      return std::string(is_utf8(pair) ? "--metadata: the file's text is not UTF-8"
+                                       : "--metadata: is not UTF-8");
+    edit.set_metadata(key, std::move(*value));
   }
   for (const std::string& key : request.unset) {
     if (!model.metadata().find(key)) {
@@ -74,7 +97,8 @@ int set(const Arguments& arguments, Streams& streams) {
                    kSetExamples);
   line.positional(request.target, "TARGET", "Archive, sharded model, or root of a mount.");
   line.positionals(request.name, "NAME", "Tensor, for --dtype and --shape.");
-  line.texts(request.metadata, "--metadata", "KEY=VALUE", "Set a key of the metadata. May be repeated.");
+  line.texts(request.metadata, "--metadata", "KEY=VALUE",
+             "Set a key of the metadata. KEY=@FILE takes the text of a file. May be repeated.");
   line.texts(request.unset, "--unset", "KEY", "Remove a key of the metadata. May be repeated.");
   line.text(request.dtype, "--dtype", "DTYPE", "New dtype of NAME.");
   line.text(request.shape, "--shape", "SHAPE", "New shape of NAME, such as 4096,4096.");
