@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -157,6 +158,18 @@ Result<void> check_one_moment(const Model& model) {
   return check_shown(model);
 }
 
+/// Whether the directories of the archives that this mount writes to can be written to. Without that, an
+/// archive that may be written itself is read-only in practice.
+Result<void> check_journals_possible(const Model& model) {
+  const std::span<const Shard> shards = model.shards();
+  for (const Shard& shard : model.delta() ? shards.last(1) : shards) {
+    if (!shard.archive) continue;
+    const Archive& archive = model.archive(static_cast<std::uint32_t>(&shard - shards.data()));
+    if (auto possible = archive.storage().check_replaceable(archive.real_path()); !possible) return possible;
+  }
+  return {};
+}
+
 Result<std::unique_ptr<Model>> open_settled(const std::filesystem::path& source, const ModelOptions& how,
                                             const SourceOptions& options) {
   constexpr std::chrono::milliseconds kPause{5};
@@ -204,6 +217,14 @@ Result<std::unique_ptr<Model>> open_model(const std::filesystem::path& source, c
     why_read_only = std::generic_category().message(model.error().errno_value);
     how.access = Access::ReadOnly;
     model = Model::open(source, how);
+  }
+  if (model && how.access == Access::ReadWrite) {
+    if (auto beside = check_journals_possible(**model); !beside) {
+      why_read_only = fmt::format("{}: a commit makes a journal there", beside.error().message);
+      how.access = Access::ReadOnly;
+      model->reset();
+      model = Model::open(source, how);
+    }
   }
   if (!model) return model;
   if ((*model)->delta() && how.access == Access::ReadWrite) {

@@ -84,6 +84,21 @@ TEST_CASE_METHOD(OneArchive, "an archive that may not be written is opened for r
   CHECK(captured.contains(path + ": Permission denied: mounted read-only"));
 }
 
+TEST_CASE_METHOD(OneArchive, "an archive in a directory that may not be written is opened for reading",
+                 "[fs][source]") {
+  REQUIRE(::chmod(path.c_str(), 0666) == 0);
+  REQUIRE(::chmod(directory.path().c_str(), 0755) == 0);
+  const CapturedStderr captured;
+  const auto archive = [&] {
+    const OrdinaryUser user;
+    return open_source(path, {});
+  }();
+  REQUIRE(archive);
+  CHECK(archive->members[0].model->access() == Access::ReadOnly);
+  CHECK(captured.contains(directory.path().string() + ": make a file in it: Permission denied"));
+  CHECK(captured.contains("mounted read-only"));
+}
+
 TEST_CASE_METHOD(OneArchive, "an archive that may not be read either is refused", "[fs][source]") {
   REQUIRE(::chmod(path.c_str(), 0) == 0);
   REQUIRE(::chmod(directory.path().c_str(), 0755) == 0);
