@@ -1,4 +1,6 @@
 // Implements the handlers that look up and list, and those that make, fill, move and remove transactions.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -14,6 +16,8 @@
 
 namespace stfs {
 namespace {
+
+constexpr std::string_view kNoModel = "nothing can be made or removed here: only in the directory of a model";
 
 void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const Forest::Pin& model) {
   // The request must not be used after its reply, so the mount is fetched first.
@@ -84,9 +88,9 @@ void on_readdir(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_
       bool is_looked_up = false;
       if constexpr (kWithAttributes) {
         // Inode 0 tells the kernel that an entry does not count as looked up. `.` and `..` must not count,
-        // and neither must stats.json, because each look-up makes a file of its own.
-        const bool is_passed_over =
-            !links_listed || name == "." || name == ".." || InodeSpace::local(child) == Views::kStatsJson;
+        // and neither must stats.json or the log, because each look-up makes a file of its own.
+        const bool is_passed_over = !links_listed || name == "." || name == ".." ||
+                                    Views::remade_entry(InodeSpace::local(child)) != 0;
         fuse_entry_param entry = entry_of(forest, model, forest.attributes(child).value_or(Stat{}), ino);
         if (is_passed_over) {
           entry.ino = 0;
@@ -147,13 +151,13 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) 
   if (parent == kRootIno && forest_of(req).has_changing_root())
     return make_directory_in_root(req, name, mode);
   guarded_slowly(req, parent, Request::Mkdir, [=, name = std::string(name)](const Forest::Pin& model) {
-    if (!model) return refuse(req, parent);
+    if (!model) return refuse(req, parent, kNoModel, name);
     // The request must not be used after its reply, so the mount is fetched first.
     const Forest& forest = forest_of(req);
     const fuse_ctx& caller = *fuse_req_ctx(req);
     const auto made = model->make_directory(
         parent, name, {.uid = caller.uid, .gid = caller.gid, .other_groups = groups_of_caller(req)});
-    if (!made) return reply_refused(req, parent, name, made.error());
+    if (!made) return reply_error(req, parent, made.error(), name);
     const fuse_entry_param entry = entry_of(forest, model, *made, parent);
     model.note_lookup(entry.ino);
     if (fuse_reply_entry(req, &entry) != 0) forest.forget(entry.ino, 1);
@@ -163,10 +167,10 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) 
 void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* fi) {
   if (parent == kRootIno && forest_of(req).has_changing_root()) return create_in_root(req, name, mode, *fi);
   guarded(req, parent, Request::Open, [&](const Forest::Pin& model) {
-    if (!model) return refuse(req, parent);
+    if (!model) return refuse(req, parent, kNoModel, name);
     const Forest& forest = forest_of(req);
     const auto made = model->create(parent, name, fi->flags, fuse_req_ctx(req)->pid);
-    if (!made) return reply_refused(req, parent, name, made.error());
+    if (!made) return reply_error(req, parent, made.error(), name);
     const fuse_entry_param entry = entry_of(forest, model, made->status, parent);
     set_open_flags(entry.ino, made->file, *fi);
     model.note_lookup(entry.ino);
@@ -188,9 +192,9 @@ Outdated without_names(Outdated outdated, const std::vector<Invalidator::Entry>&
 void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
   if (parent == kRootIno && forest_of(req).has_changing_root()) return remove_in_root(req, name);
   guarded_slowly(req, parent, Request::Unlink, [=, name = std::string(name)](const Forest::Pin& model) {
-    if (!model) return refuse(req, parent);
+    if (!model) return refuse(req, parent, kNoModel, name);
     const auto removed = model->remove_file(parent, name);
-    if (!removed) return reply_refused(req, parent, name, removed.error());
+    if (!removed) return reply_error(req, parent, removed.error(), name);
     Mount& mount = mount_of(req);
     const Outdated outdated = without_names(*removed, {{parent, name}});
     fuse_reply_err(req, 0);
@@ -200,9 +204,9 @@ void on_unlink(fuse_req_t req, fuse_ino_t parent, const char* name) {
 
 void on_rmdir(fuse_req_t req, fuse_ino_t parent, const char* name) {
   guarded_slowly(req, parent, Request::Rmdir, [=, name = std::string(name)](const Forest::Pin& model) {
-    if (!model) return refuse(req, parent);
+    if (!model) return refuse(req, parent, kNoModel, name);
     const auto removed = model->remove_directory(parent, name);
-    if (!removed) return reply_refused(req, parent, name, removed.error());
+    if (!removed) return reply_error(req, parent, removed.error(), name);
     fuse_reply_err(req, 0);
   });
 }
@@ -238,10 +242,7 @@ void on_rename(fuse_req_t req, fuse_ino_t parent, const char* name, fuse_ino_t n
                    const auto renamed = forest_of(req).rename(parent, from, new_parent, to, flags);
                    if (!renamed) {
                      forest_of(req).activity(model).note_refused_commit();
-                     // A commit logs its failure itself.
-                     const bool is_logged = is_transaction && !TransactionDirectory::is_in_transaction(local);
-                     return is_logged ? reply_error(req, parent, renamed.error())
-                                      : reply_refused(req, parent, from, renamed.error());
+                     return reply_error(req, parent, renamed.error(), fmt::format("{} -> {}", from, to));
                    }
                    Mount& mount = mount_of(req);
                    if (is_transaction || local == kHiddenIno || PretrainedDirectory::owns(local)) {

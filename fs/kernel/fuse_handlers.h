@@ -15,6 +15,7 @@
 #include <string_view>
 
 #include "fs/base/log.h"
+#include "fs/base/requester.h"
 #include "fs/base/survive.h"
 #include "fs/kernel/fuse_ops.h"
 #include "fs/read/cancellation.h"
@@ -90,32 +91,25 @@ inline std::optional<struct timespec> mtime_of(const Stat& wanted, int to_set) {
   return mtime;
 }
 
-inline void reply_error(fuse_req_t req, Ino ino, const Error& error) {
-  // EIO means that the store failed, not that the request was wrong. Such failures go to the log.
-  if (error.errno_value == EIO) {
-    survive("reply", [&] { log::error("{}", error.message); });
-    const Forest& forest = forest_of(req);
-    forest.activity(forest.model_of(ino)).note_error();
-  }
-  fuse_reply_err(req, error.errno_value);
+/// The program that waits for the request. The kernel's own requests have no user.
+inline Requester requester_of(fuse_req_t req) {
+  const fuse_ctx& caller = *fuse_req_ctx(req);
+  const bool is_kernel = caller.pid == 0 && caller.uid == 0;
+  return {is_kernel ? std::nullopt : std::optional(caller.uid), caller.pid};
 }
 
-/// Replies to a request for an edit that was refused. The errno alone does not tell what to do, so the reason
-/// goes to the log, except where it is plain.
-inline void reply_refused(fuse_req_t req, Ino ino, std::string_view what, const Error& error) {
-  switch (error.errno_value) {
-    case ENOENT:
-    case EEXIST:
-    case ENOTEMPTY:
-    case ENODATA:
-    case EROFS:
-    case EISDIR:
-    case ENOTDIR:
-    case EIO: break;
-    default: survive("reply", [&] { log::warning("{}: {}", what, error.message); });
-  }
-  reply_error(req, ino, error);
-}
+/// Writes a line to the log that says which request was refused and why. Writes none if the errno alone tells
+/// that (ENOENT and the like), or if the log already has the reason.
+/// @param name  a name in the directory `ino`, if the request names one.
+void note_refusal(fuse_req_t req, Ino ino, const Error& error, std::string_view name = {});
+
+/// Replies to a request that is refused, with a line in the log (note_refusal()). Every reply of an error goes
+/// through it, except those that are an answer to a question.
+void reply_error(fuse_req_t req, Ino ino, const Error& error, std::string_view name = {});
+
+/// Refuses what this file system, or this directory, never does: EPERM; EROFS if it is read-only. Also serves
+/// as a whole handler.
+void refuse(fuse_req_t req, Ino ino, std::string_view why, std::string_view name = {});
 
 /// Runs a handler on the model of the inode, which is held meanwhile. There is none for the root of a
 /// directory of models. This is the boundary to C: no exception may pass it. The handler throws nothing once
@@ -125,13 +119,14 @@ void guarded(fuse_req_t req, Ino ino, Request kind, Handler&& handler) noexcept 
   const Forest& forest = forest_of(req);
   const Forest::Pin model = forest.model_of(ino);
   forest.activity(model).note_request(kind);
+  Requester requester = requester_of(req);
   const Cancellation cancellation([req, session = mount_of(req).session] {
     return fuse_req_interrupted(req) != 0 || (session != nullptr && fuse_session_exited(session) != 0);
   });
   try {
     handler(model);
   } catch (const std::bad_alloc&) {
-    fuse_reply_err(req, ENOMEM);
+    reply_error(req, ino, {ErrorCode::OutOfMemory, ENOMEM, "out of memory"});
   } catch (const std::exception& exception) {
     survive("request", [&] { log::error("unexpected: {}", exception.what()); });
     fuse_reply_err(req, EIO);
@@ -176,17 +171,12 @@ inline double timeout_of(const Forest& forest, Ino ino) {
 /// @param parent  the directory in which the name was found.
 fuse_entry_param entry_of(const Forest& forest, const Forest::Pin& model, const struct stat& st, Ino parent);
 
-/// The inode number that stat(2) shows. stats.json always shows the same number, although each look-up makes
-/// another file: cp(1) refuses a file whose number changes between its stat and its open.
+/// The inode number that stat(2) shows. stats.json and the log always show the same number, although each
+/// look-up makes another file: cp(1) refuses a file whose number changes between its stat and its open.
 inline Ino shown_ino(Ino ino) {
   const Ino local = InodeSpace::local(ino);
-  return Views::is_stats(local) ? ino - local + Views::kStatsJson : ino;
-}
-
-// Refuses an operation that this file system never supports. On a read-only mount the kernel answers EROFS.
-inline void refuse(fuse_req_t req, Ino ino) {
-  const Forest& forest = forest_of(req);
-  fuse_reply_err(req, forest.is_read_only(forest.model_of(ino)) ? EROFS : EPERM);
+  const Ino entry = Views::remade_entry(local);
+  return entry == 0 ? ino : ino - local + entry;
 }
 
 }  // namespace stfs

@@ -31,9 +31,10 @@ void reply_done(fuse_req_t req, Ino ino, const OpenFile& file, const Result<Stal
     const Forest& forest = forest_of(req);
     forest.activity(forest.model_of(ino)).note_refused_commit();
     if (!is_in_page_cache(file)) return reply_error(req, ino, result.error());
+    note_refusal(req, ino, result.error());
     const Stale stale = Stale::one(ino, Stale::What::Content);
-    mount_of(req).invalidator->forget(stale,
-                                      [req, ino, error = result.error()] { reply_error(req, ino, error); });
+    mount_of(req).invalidator->forget(
+        stale, [req, errno_value = result.error().errno_value] { fuse_reply_err(req, errno_value); });
     return;
   }
   if (result->what == Stale::What::Nothing) {
@@ -103,17 +104,16 @@ void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, f
     const Forest& forest = forest_of(req);
     const auto now = forest.attributes(ino);
     if (!now) return reply_error(req, ino, now.error());
-    if (forest.is_read_only(model)) {
-      fuse_reply_err(req, EROFS);
-      return;
-    }
+    if (forest.is_read_only(model))
+      return reply_error(req, ino, {ErrorCode::ReadOnly, EROFS, "mounted read-only"});
     if (const auto settable = model ? model->check_settable(ino) : Result<void>(); !settable)
       return reply_error(req, ino, settable.error());
     // A tensor has the mode and the owner of its archive. Programs that copy files set both after they have
     // written the bytes, and then count the whole copy as failed if that fails.
     if (mount_of(req).refuses_modes && changes_access(*now, wanted, to_set)) {
-      fuse_reply_err(req, EPERM);
-      return;
+      return refuse(req, ino,
+                    "a tensor has the mode and the owner of its archive: without -o strict_modes chmod and "
+                    "chown are ignored");
     }
     if ((to_set & FUSE_SET_ATTR_SIZE) != 0) {
       const auto size_bytes = static_cast<std::uint64_t>(wanted.st_size);
@@ -156,6 +156,12 @@ void on_readlink(fuse_req_t req, fuse_ino_t ino) {
   });
 }
 
+/// Opens the log in the root of a directory of models.
+Result<OpenFile*> open_log(int flags) {
+  if ((flags & O_ACCMODE) == O_RDONLY) return nullptr;
+  return fail(ErrorCode::ReadOnly, EROFS, "the log can't be written to");
+}
+
 /// Replies to an open of a file that the kernel can read by passthrough. @return false if it cannot; then
 /// there was no reply.
 bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] const Forest::Pin& model,
@@ -184,7 +190,9 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
       fuse_reply_err(req, ENOSYS);
       return;
     }
-    const auto file = model ? model->open(ino, fi->flags, fuse_req_ctx(req)->pid) : is_a_directory();
+    const auto file = model ? model->open(ino, fi->flags, fuse_req_ctx(req)->pid)
+                      : forest_of(req).is_log_of_root(ino) ? open_log(fi->flags)
+                                                           : is_a_directory();
     if (!file) return reply_error(req, ino, file.error());
     set_open_flags(ino, *file, *fi);
     if (mount.wants_passthrough && pass_through(req, model, ino, fi)) return;
@@ -196,10 +204,10 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
   if (forest_of(req).is_of_source(ino)) return read_made(req, ino, size, static_cast<std::uint64_t>(offset));
   guarded(req, ino, Request::Read, [&](const Forest::Pin& model) {
-    const auto bytes =
-        model ? model->read(ino, static_cast<std::uint64_t>(offset), size) : Result<Bytes>(is_a_directory());
+    Forest& forest = forest_of(req);
+    const auto bytes = forest.read(ino, static_cast<std::uint64_t>(offset), size);
     if (!bytes) return reply_error(req, ino, bytes.error());
-    model->activity()->note_read(bytes->size_bytes());
+    forest.activity(model).note_read(bytes->size_bytes());
     KernelReply::send(req, *bytes);
   });
 }
@@ -353,9 +361,11 @@ void set_attribute(fuse_req_t req, fuse_ino_t ino, const std::string& name,
     return;
   }
   guarded_slowly(req, ino, Request::Xattr, [=](const Forest::Pin& model) {
-    if (!model) return refuse(req, ino);
+    if (!model)
+      return refuse(req, ino, "a directory of models has no attributes: set those of a model's directory",
+                    name);
     const auto set = model->set_extended_attribute(ino, name, value, flags);
-    if (!set) return reply_refused(req, ino, name, set.error());
+    if (!set) return reply_error(req, ino, set.error(), name);
     Mount& mount = mount_of(req);
     forget_outdated(mount, *set);
     // The kernel holds the lock of the inode: of a directory, see forget_outdated().
@@ -413,9 +423,15 @@ const fuse_lowlevel_ops& fuse_operations() {
     ops.getxattr = on_getxattr;
     ops.listxattr = on_listxattr;
     ops.statfs = on_statfs;
-    ops.mknod = [](fuse_req_t req, fuse_ino_t ino, const char*, mode_t, dev_t) { refuse(req, ino); };
-    ops.symlink = [](fuse_req_t req, const char*, fuse_ino_t ino, const char*) { refuse(req, ino); };
-    ops.link = [](fuse_req_t req, fuse_ino_t, fuse_ino_t ino, const char*) { refuse(req, ino); };
+    ops.mknod = [](fuse_req_t req, fuse_ino_t ino, const char* name, mode_t, dev_t) {
+      refuse(req, ino, "devices, pipes and sockets can't be tensors", name);
+    };
+    ops.symlink = [](fuse_req_t req, const char*, fuse_ino_t ino, const char* name) {
+      refuse(req, ino, "there are no symbolic links among tensors: copy the file", name);
+    };
+    ops.link = [](fuse_req_t req, fuse_ino_t, fuse_ino_t ino, const char* name) {
+      refuse(req, ino, "a tensor has one name, and no links: copy it", name);
+    };
     ops.setxattr = [](fuse_req_t req, fuse_ino_t ino, const char* name, const char* value, size_t size,
                       int flags) { set_attribute(req, ino, name, std::string(value, size), flags); };
     ops.removexattr = [](fuse_req_t req, fuse_ino_t ino, const char* name) {

@@ -24,7 +24,7 @@ void set_flags_of_made(fuse_file_info& fi, OpenFile* file) {
 void set_attributes_of_link(fuse_req_t req, const Stat& now, const Stat& wanted, int to_set) {
   const bool is_strict = mount_of(req).refuses_modes;
   if ((is_strict && changes_access(now, wanted, to_set)) || (to_set & FUSE_SET_ATTR_SIZE) != 0) {
-    fuse_reply_err(req, EPERM);
+    refuse(req, now.st_ino, "a link has no size, mode or owner of its own");
   } else {
     fuse_reply_attr(req, &now, 0);
   }
@@ -36,7 +36,7 @@ void create_in_root(fuse_req_t req, std::string name, mode_t mode, const fuse_fi
   guarded_slowly(req, kRootIno, Request::Open, [=, name = std::move(name)](const Forest::Pin& model) {
     Forest& forest = forest_of(req);
     const auto made = forest.create(name, fi.flags, mode, maker_of(req), fuse_req_ctx(req)->pid);
-    if (!made) return reply_refused(req, kRootIno, name, made.error());
+    if (!made) return reply_error(req, kRootIno, made.error(), name);
     const fuse_entry_param entry = entry_of(forest, model, made->status, kRootIno);
     fuse_file_info reply = fi;
     set_flags_of_made(reply, made->file);
@@ -51,7 +51,7 @@ void make_directory_in_root(fuse_req_t req, std::string name, mode_t mode) {
   guarded_slowly(req, kRootIno, Request::Mkdir, [=, name = std::move(name)](const Forest::Pin& model) {
     Forest& forest = forest_of(req);
     const auto made = forest.make_directory(name, mode, maker_of(req));
-    if (!made) return reply_refused(req, kRootIno, name, made.error());
+    if (!made) return reply_error(req, kRootIno, made.error(), name);
     const fuse_entry_param entry = entry_of(forest, model, *made, kRootIno);
     fuse_reply_entry(req, &entry);
   });
@@ -60,7 +60,7 @@ void make_directory_in_root(fuse_req_t req, std::string name, mode_t mode) {
 void remove_in_root(fuse_req_t req, std::string name) {
   guarded_slowly(req, kRootIno, Request::Unlink, [=, name = std::move(name)](const Forest::Pin&) {
     const auto removed = forest_of(req).remove(name);
-    if (!removed) return reply_refused(req, kRootIno, name, removed.error());
+    if (!removed) return reply_error(req, kRootIno, removed.error(), name);
     Mount& mount = mount_of(req);
     fuse_reply_err(req, 0);
     forget_outdated(mount, *removed);
@@ -136,7 +136,8 @@ void read_made(fuse_req_t req, fuse_ino_t ino, std::size_t size_bytes, std::uint
 void write_made(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at,
                 OpenFile* file, Caller caller) {
   guarded(req, ino, Request::Write, [&](const Forest::Pin&) {
-    if (file == nullptr) return fuse_reply_err(req, EBADF), void();  // nobody maps it
+    if (file == nullptr)  // nobody maps it
+      return reply_error(req, ino, {ErrorCode::InvalidArgument, EBADF, "written without a descriptor"});
     const auto written = guard_memory([&] { return forest_of(req).write_made(*file, bytes, at, caller); });
     if (!written) return reply_error(req, ino, written.error());
     fuse_reply_write(req, bytes.size());

@@ -90,6 +90,10 @@ Result<struct stat> FileStats::of_view(const Node& node) const {
   const bool is_writable = (Views::is_npy(ino) || Views::is_archive(ino)) && parts_.options.allows_edits;
   shown.mode &= is_writable ? kReadWrite : kRead;
   struct stat st = filled(ino, S_IFREG, shown, *size_bytes);
+  if (Views::is_log(ino)) {
+    st.st_mode = S_IFREG | S_IRUSR;
+    st.st_uid = parts_.views.reader_of_log(ino);
+  }
   if (ino == parts_.views.present(Views::kArchive)) st.st_nlink = 2;  // it has a name in pretrained/, too
   std::int64_t model_mtime_ns = parts_.model->front().identity().mtime_ns;
   if (parts_.model->delta()) {

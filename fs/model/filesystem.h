@@ -44,6 +44,7 @@
 #include "fs/model/checkpoint_files.h"
 #include "fs/model/content_commits.h"
 #include "fs/model/draft_files.h"
+#include "fs/model/file_label.h"
 #include "fs/model/file_reader.h"
 #include "fs/model/file_stats.h"
 #include "fs/model/model_parts.h"
@@ -222,6 +223,10 @@ class Filesystem {
 
   /// What a call reads of the model stays valid while it holds the pin.
   [[nodiscard]] Epochs::Pin pin() const { return parts_.epochs.pin(); }
+  /// file_label(), for messages.
+  [[nodiscard]] std::string label_of(Ino ino, std::string_view name) const {
+    return file_label(parts_, ino, name);
+  }
   [[nodiscard]] bool is_read_only() const { return parts_.options.is_read_only; }
   /// Whether reads fail because another program has written to the model (fails_on_change).
   [[nodiscard]] bool is_changed() const { return parts_.reader.is_any_changed(); }

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -86,6 +87,11 @@ Result<struct stat> Forest::find(Ino parent, std::string_view name) const {
     if (found) member.note_lookup(found->st_ino);
     return found;
   }
+  if (!is_lone_ && parent == kRootIno && name == kViewsDirectory) return stat_of_hidden(kHiddenIno);
+  if (!is_lone_ && parent == kHiddenIno) {
+    if (name != LogViews::kName) return fail(ErrorCode::NotFound, ENOENT, "only the log is here");
+    return stat_of_hidden(logs_.make());
+  }
   if (parent != kRootIno) return no_such_inode(parent);
   return find_in_root(name);
 }
@@ -99,6 +105,7 @@ void Forest::note_lookup(Ino ino) const {
 void Forest::forget(Ino ino, std::uint64_t lookups) const {
   if (ino == kRootIno) return;
   if (is_of_source(ino)) return source_->forget(ino, lookups);
+  if (is_of_hidden(ino)) return logs_.forget(ino, lookups);
   const Pin member = model_of(ino);
   if (!member) return;
   member->forget(ino, lookups);
@@ -108,8 +115,32 @@ void Forest::forget(Ino ino, std::uint64_t lookups) const {
 Result<struct stat> Forest::attributes(Ino ino) const {
   if (const Pin member = model_of(ino)) return member->attributes(ino);
   if (is_of_source(ino)) return source_->attributes(ino);
+  if (is_of_hidden(ino) && (ino == kHiddenIno || logs_.exists(ino))) return stat_of_hidden(ino);
   if (ino != kRootIno) return no_such_inode(ino);
   return stat_of_root();
+}
+
+struct stat Forest::stat_of_hidden(Ino ino) const {
+  constexpr mode_t kReadAndSearch = 0555;
+  struct stat st = stat_of_root();
+  st.st_ino = ino;
+  st.st_nlink = 2;
+  st.st_mode = S_IFDIR | (st.st_mode & kReadAndSearch);
+  if (ino == kHiddenIno) return st;
+  st.st_nlink = 1;
+  st.st_mode = S_IFREG | S_IRUSR;
+  st.st_uid = logs_.reader(ino);
+  st.st_size = static_cast<off_t>(logs_.size_bytes(ino).value_or(0));
+  clock_gettime(CLOCK_REALTIME, &st.st_mtim);
+  return st;
+}
+
+Result<Bytes> Forest::read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const {
+  if (const Pin member = model_of(ino)) return member->read(ino, offset, size_bytes);
+  if (!is_log_of_root(ino)) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
+  const auto end = logs_.size_bytes(ino);
+  if (!end) return tl::unexpected(end.error());
+  return logs_.read(ino, ByteRange{offset, size_bytes}.intersection({0, *end}));
 }
 
 std::optional<struct stat> Forest::loosest_of_models() const {
@@ -161,6 +192,14 @@ bool Forest::shows_links() const {
 Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
                                     const Filesystem::VisitEntry& visit) const {
   if (const Pin member = model_of(directory)) return member->read_directory(directory, position, visit);
+  if (!is_lone_ && directory == kHiddenIno) {
+    constexpr std::array<FixedEntry, 3> kEntries = {
+        {{".", kHiddenIno}, {"..", kRootIno}, {LogViews::kName, Views::kLog}}};
+    for (; position < kEntries.size(); ++position) {
+      if (!visit(kEntries[position].name, kEntries[position].ino, position + 1)) break;
+    }
+    return {};
+  }
   if (directory != kRootIno) return no_such_inode(directory);
   constexpr std::uint64_t kDots = 2;
   constexpr std::uint64_t kOthers =
@@ -186,6 +225,7 @@ Result<void> Forest::read_directory(Ino directory, std::uint64_t position,
 mode_t Forest::file_type(Ino ino) const {
   const Pin member = model_of(ino);
   if (!member && is_of_source(ino)) return source_->file_type(ino);
+  if (!member && (is_log_of_root(ino) || ino == Views::kLog)) return S_IFREG;
   return member ? member->file_type(ino) : S_IFDIR;
 }
 
@@ -251,6 +291,14 @@ void Forest::connect(const Pin& model) const {
 void Forest::connect_to(Surroundings surroundings) {
   surroundings_ = std::move(surroundings);
   editions_.tell_ends_to(surroundings_.note_commit);
+}
+
+std::string Forest::label_of(Ino ino, std::string_view name) const {
+  if (const Pin member = model_of(ino)) return member->label_of(ino, name);
+  const std::string directory = trees().front()->path.parent_path().string();
+  const std::string file = ino == kHiddenIno ? std::string(kViewsDirectory) : std::string();
+  if (file.empty()) return name.empty() ? directory : fmt::format("{}: {}", directory, name);
+  return fmt::format("{}: {}/{}", directory, file, name);
 }
 
 Activity& Forest::activity(const Pin& model) const {

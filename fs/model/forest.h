@@ -3,7 +3,8 @@
 // file system of an inode number; a caller then calls that file system.
 //
 // In the root of a directory of models, the model of NAME.safetensors is the directory NAME. NAME.safetensors
-// itself can be looked up and is not listed: it is the model's archive.safetensors. What else lies in the
+// itself can be looked up and is not listed: it is the model's archive.safetensors. `.safetensors` in the root
+// has the log alone. What else lies in the
 // source directory, and what programs make there, is SourceDirectory's (fs/model/source_directory.h). A new
 // model is shown as soon as its archive has its name, whoever made it.
 #pragma once
@@ -84,6 +85,10 @@ class Forest {
   [[nodiscard]] struct statvfs statistics() const;
   /// The target of a symbolic link. EINVAL for any other file.
   [[nodiscard]] Result<std::string> read_link(Ino ino) const;
+  /// Filesystem::read(). Also reads the log in the root of a directory of models.
+  [[nodiscard]] Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
+  /// Whether a number is one of that log.
+  [[nodiscard]] bool is_log_of_root(Ino ino) const { return is_of_hidden(ino) && ino != kHiddenIno; }
   /// EXDEV between two models; ESTALE between two file systems of a model that was replaced. In the root, a
   /// file that gets the name NAME.safetensors becomes a model, or replaces that of the name.
   Result<Outdated> rename(Ino parent, std::string_view name, Ino new_parent, std::string_view new_name,
@@ -167,6 +172,9 @@ class Forest {
   };
   void connect_to(Surroundings surroundings);
 
+  /// Names a file for the log: "MODEL: PATH".
+  /// @param name  a name in the directory `ino`. Empty: the file `ino` itself.
+  [[nodiscard]] std::string label_of(Ino ino, std::string_view name) const;
   /// The counts of a model's requests. Requests on the root of a directory of models count for its first
   /// model.
   [[nodiscard]] Activity& activity(const Pin& model) const;
@@ -206,6 +214,11 @@ class Forest {
   /// The caller holds showing_mutex_, or is the constructor.
   void add(std::unique_ptr<Tree> tree);
   [[nodiscard]] Result<struct stat> find_in_root(std::string_view name) const;
+  /// Whether a number is that of `.safetensors` in the root of a directory of models, or of a log in it.
+  [[nodiscard]] bool is_of_hidden(Ino ino) const {
+    return !is_lone_ && (ino == kHiddenIno || Views::is_log(ino));
+  }
+  [[nodiscard]] struct stat stat_of_hidden(Ino ino) const;
   /// The tree of an archive in the source directory, shown or not; null: there was none so far.
   [[nodiscard]] Tree* tree_of_file(std::string_view file_name) const;
   /// The same, if the model is shown.
@@ -250,6 +263,7 @@ class Forest {
   std::vector<std::unique_ptr<Tree>> trees_;  // has room for all, and only grows; read by trees()
   std::atomic<std::size_t> tree_count_ = 0;
   mutable Editions editions_;
+  mutable LogViews logs_{Views::kLogFiles};  // in the root's `.safetensors`
   std::unique_ptr<SourceDirectory> source_;  // null: there are the models alone
   OpenerOf opener_of_;
   std::mutex showing_mutex_;                 // guards the growth of trees_; taken before mutex_

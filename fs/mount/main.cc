@@ -12,6 +12,7 @@
 
 #include "core/base/absolute_path.h"
 #include "core/storage/bus_guard.h"
+#include "fs/base/log.h"
 #include "fs/model/filesystem.h"
 #include "fs/model/forest.h"
 #include "fs/mount/ending_signals.h"
@@ -29,7 +30,7 @@ constexpr int kFailed = 1;
 constexpr int kWrongUsage = 2;
 
 int failed(const stfs::Error& error) {
-  std::fprintf(stderr, "safetensorsfs: %s\n", error.message.c_str());
+  stfs::log::error("{}", error.message);
   return kFailed;
 }
 
@@ -115,7 +116,17 @@ int mount(stfs::Options& options) {
   // Once before a delta is made, once for the files that only the source itself names.
   std::vector<std::filesystem::path> named = how.deltas;
   named.push_back(options.source);
+  if (!options.log.empty()) {
+    auto absolute = stfs::absolute_path(options.log);
+    if (!absolute) return failed(absolute.error());
+    named.push_back(std::move(*absolute));
+  }
   if (auto seen = stfs::check_not_hidden(named, *mount_point); !seen) return failed(seen.error());
+  if (!options.log.empty()) {
+    auto file = stfs::LogFile::open(named.back());
+    if (!file) return failed(file.error());
+    stfs::log::to_file(std::move(*file));
+  }
   how.makes_delta = true;  // only now: a delta that is gone later is not made again
   auto source = stfs::open_source(options.source, how);
   how.makes_delta = false;

@@ -156,6 +156,14 @@ constexpr std::array kMountOptions = {
         flag<[](Options& o) { o.may_cover_files = true; }>()},
     MountOption{"auto_unmount", "", "Unmount when the program dies, also by kill -9.",
                 flag<[](Options& o) { o.unmounts_with_daemon = true; }>()},
+    MountOption{"log", "FILE",
+                "Append the log to FILE too, each line with its time. FILE is made if it does not exist, for "
+                "its owner only. After FILE was moved away (logrotate), a new one is made.",
+                [](std::string_view value, Options& options) -> std::string_view {
+                  if (value.empty()) return "the path of a file";
+                  options.log = value;
+                  return kRight;
+                }},
     MountOption{"fsname", "NAME",
                 "Source that mount, findmnt and df show (default: the absolute path of SOURCE).",
                 [](std::string_view value, Options& options) -> std::string_view {

@@ -30,6 +30,7 @@ struct Options {
   unsigned threads = 0;               // -o threads=N
   /// Flags such as noexec and noatime, which are passed to the kernel unchanged.
   std::vector<std::string> kernel_options;
+  std::filesystem::path log;  // -o log=; empty: there is none
   /// -o fsname=: the source that the kernel shows. Empty: the source's path.
   std::string source_name;
   /// -o subtype=: the type that the kernel shows, after "fuse.".

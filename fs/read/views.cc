@@ -1,6 +1,8 @@
 // Finds, lists and reads views.
 #include "fs/read/views.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -95,7 +97,7 @@ std::string_view Views::kind(Ino ino) {
   if (is_npy(ino)) return kNpyView;
   if (is_float32(ino)) return kFloat32View;
   if (is_archive(ino)) return kArchiveView;
-  return is_counted(ino) && !is_stats(ino) ? kSliceView : kDocumentView;
+  return is_counted(ino) && remade_entry(ino) == 0 ? kSliceView : kDocumentView;
 }
 
 bool Views::exists(Ino ino) const {
@@ -107,6 +109,7 @@ bool Views::exists(Ino ino) const {
   }
   if (whole(ino)) return whole_.view(ino) != nullptr;
   if (!is_counted(ino)) return is_directory(ino);
+  if (is_log(ino)) return logs_.exists(ino);
   const std::scoped_lock lock(mutex_);
   return counted_.contains(ino);
 }
@@ -119,6 +122,7 @@ Node Views::node(Ino ino) const {
 Result<Ino> Views::find_top(std::string_view name) {
   const auto entry = std::ranges::find(kEntries, name, &FixedEntry::name);
   if (entry == kEntries.end()) return not_found();
+  if (entry->ino == kLog) return logs_.make();
   return entry->ino == kStatsJson ? add_stats() : present(entry->ino);
 }
 
@@ -176,6 +180,7 @@ Ino Views::add_stats() {
 
 bool Views::forget(Ino ino, std::uint64_t lookups) {
   if (whole(ino)) return whole_.forget(ino, lookups);
+  if (is_log(ino)) logs_.forget(ino, lookups);
   if (!is_counted(ino)) return false;
   const std::scoped_lock lock(mutex_);
   const auto found = counted_.find(ino);
@@ -248,6 +253,24 @@ std::optional<std::vector<std::uint64_t>> Views::slice_shape(Ino ino) const {
   return slice ? std::optional(slice->slice.shape) : std::nullopt;
 }
 
+std::string Views::path(Ino ino) const {
+  const Ino remade = remade_entry(ino);
+  for (const FixedEntry& entry : kEntries) {
+    if (entry.ino == ino || entry.ino == remade || (whole(ino) && whole(ino) == whole(entry.ino)))
+      return std::string(entry.name);
+  }
+  const Shown& shown = *shown_;
+  if (is_npy(ino) || is_float32(ino)) {
+    const TensorId tensor = tensor_from(ino, is_npy(ino) ? kNpyFiles : kFloat32Files);
+    const bool is_there = shown.model.ids().position(tensor).has_value();
+    return fmt::format("{}/{}", is_npy(ino) ? "npy" : "float32",
+                       is_there ? shown.names.npy_name(tensor) : std::string("(deleted)"));
+  }
+  const std::scoped_lock lock(mutex_);
+  const auto found = counted_.find(ino);
+  return fmt::format("slice/{}", found == counted_.end() ? std::string() : found->second.name);
+}
+
 std::string Views::head_of(Ino ino) const {
   const Tensor tensor = model_->tensor(*this->tensor(ino));
   return is_float32(ino) ? float32_header(tensor)
@@ -269,6 +292,7 @@ Result<std::uint64_t> Views::size_bytes(Ino ino) const {
     if (!stats) return not_found();
     return stats->text.size();
   }
+  if (is_log(ino)) return logs_.size_bytes(ino);
   mark(ino, {});
   if (is_counted(ino)) {
     const auto slice = slice_of(ino);
@@ -300,6 +324,7 @@ Result<Bytes> Views::read(Ino ino, std::uint64_t offset, std::size_t wanted_byte
     activity_.note_snapshot_read(*stats);
     return part_of(stats->text, range);
   }
+  if (is_log(ino)) return logs_.read(ino, range);
   mark(ino, range);
   const auto slice = slice_of(ino);
   const std::string head = slice ? slice->head : head_of(ino);

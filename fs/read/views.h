@@ -5,7 +5,7 @@
 //   npy/NAME.npy           a tensor with a NumPy header before it
 //   float32/NAME.npy       a floating tensor, converted to float32; other tensors have no file here
 //   slice/NAME[0:10,:,3]   some elements of a tensor; with `.npy` appended, a NumPy file; never listed
-//   header.json metadata.json stats.json archive.safetensors
+//   header.json metadata.json stats.json archive.safetensors log
 //
 // NAME is the tensor's flat file name, in layout=tree too. If `.npy` makes the name too long for a directory,
 // the name is cut and ends in a hash, as in names.h.
@@ -34,6 +34,7 @@
 
 #include "core/model/model.h"
 #include "fs/read/views_activity.h"
+#include "fs/read/views_log.h"
 #include "fs/read/views_names.h"
 #include "fs/read/views_slice.h"
 #include "fs/read/views_source.h"
@@ -55,22 +56,25 @@ class Views final : public Directory {
   static constexpr Ino kMetadataJson = kNpy + 4;
   static constexpr Ino kArchive = kNpy + 5;
   static constexpr Ino kStatsJson = kNpy + 6;  // in listings, and st_ino of each file of kStatsFiles
+  static constexpr Ino kLog = kNpy + 7;        // the same for kLogFiles
   static constexpr Ino kNpyFiles = Ino{1} << 41U;
   static constexpr Ino kFloat32Files = Ino{1} << 42U;
   static constexpr Ino kCounted = Ino{1} << 43U;  // slices
   static constexpr Ino kStatsFiles = Ino{1} << 47U;
+  static constexpr Ino kLogFiles = kStatsFiles + (Ino{1} << 46U);
   static constexpr Ino kEnd = Ino{1} << 48U;
 
   static constexpr std::string_view kArchiveName = "archive.safetensors";
   /// The entries of `.safetensors` besides those of the transactions and `pretrained`
   /// (fs/read/pretrained_directory.h).
-  static constexpr std::array<FixedEntry, 7> kEntries = {{{"npy", kNpy},
+  static constexpr std::array<FixedEntry, 8> kEntries = {{{"npy", kNpy},
                                                           {"slice", kSlice},
                                                           {"float32", kFloat32},
                                                           {"header.json", kHeaderJson},
                                                           {"metadata.json", kMetadataJson},
                                                           {"stats.json", kStatsJson},
-                                                          {kArchiveName, kArchive}}};
+                                                          {kArchiveName, kArchive},
+                                                          {LogViews::kName, kLog}}};
 
   /// @param tree  the mount's. Model, tree and activity must outlive the views.
   Views(const Versioned<Model>& model, const TensorTree& tree, ViewSource source, Activity& activity);
@@ -81,10 +85,18 @@ class Views final : public Directory {
     return ino >= kNpy && ino < kNpyFiles ? WholeViews::part(ino, kNpy) : std::nullopt;
   }
   static bool is_archive(Ino ino) { return whole(ino) == WholeViews::Part::Archive; }
-  /// True for a slice or a stats file. forget() frees its number, and the kernel must not cache its name.
+  /// True for a slice, a stats file or a log. forget() frees its number, and the kernel must not cache its
+  /// name.
   static bool is_counted(Ino ino) { return ino >= kCounted && ino < kEnd; }
   static bool is_npy(Ino ino) { return ino >= kNpyFiles && ino < kFloat32Files; }
-  static bool is_stats(Ino ino) { return ino >= kStatsFiles && ino < kEnd; }
+  static bool is_stats(Ino ino) { return ino >= kStatsFiles && ino < kLogFiles; }
+  static bool is_log(Ino ino) { return ino >= kLogFiles && ino < kEnd; }
+  /// The entry of kEntries of which each look-up makes a file of its own: stats.json or the log; 0 for others.
+  /// @param ino  of the entry, or of one of its files.
+  static Ino remade_entry(Ino ino) {
+    if (ino == kStatsJson || is_stats(ino)) return kStatsJson;
+    return ino == kLog || is_log(ino) ? kLog : 0;
+  }
   /// The value of a file's attribute `view` (core/storage/attribute_names.h).
   static std::string_view kind(Ino ino);
   static bool is_directory(Ino ino) { return ino == kNpy || ino == kSlice || ino == kFloat32; }
@@ -129,6 +141,11 @@ class Views final : public Directory {
   void note_told(Ino ino) const;
   /// The views of these tensors whose attributes the kernel may have cached.
   [[nodiscard]] std::vector<Stale> told(TensorId first, TensorId last) const;
+
+  /// The path of a file or directory from `.safetensors`.
+  [[nodiscard]] std::string path(Ino ino) const;
+  /// The user for whom a look-up made a log: only this user may read it.
+  [[nodiscard]] uid_t reader_of_log(Ino ino) const { return logs_.reader(ino); }
 
   void note_broken() { is_broken_ = true; }
   /// Call before there are tensors with ids below this number.
@@ -193,6 +210,7 @@ class Views final : public Directory {
   };
   Versioned<Shown> shown_;
   WholeViews whole_;
+  LogViews logs_{kLogFiles};
   Activity& activity_;
   std::atomic<bool> is_broken_ = false;
   PerTensor<std::atomic<std::uint8_t>> marks_;  // by id; set before its bytes are read

@@ -9,6 +9,7 @@
 
 #include "core/base/utf8.h"
 #include "core/format/json_string.h"
+#include "fs/base/log.h"
 
 namespace stfs {
 namespace {
@@ -64,6 +65,10 @@ Activity::Snapshot Activity::take_snapshot(std::uint64_t tensors, std::uint64_t 
       "  \"errors\": {},\n  \"replacements\": {},\n  \"problem\": ",
       now.bytes_read, now.bytes_written, now.commits, now.refused_commits, now.errors, now.replacements);
   append_json_string(text, problem_);
+  text += ",\n  \"last_error\": ";
+  std::string last = log::last_problem();
+  last.resize(valid_utf8_prefix(last));
+  append_json_string(text, last);
   text += ",\n";
   text += fmt::format(
       "  \"since_last_read\": {{\"seconds\": {:.6f}, \"requests_per_second\": {:.1f}, "

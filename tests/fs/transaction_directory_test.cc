@@ -61,7 +61,7 @@ TEST_CASE("the views' directory is reachable by name and not listed", "[fs][tran
   CHECK(t.mount.ino(".safetensors") == kViews);
   CHECK(t.list(kRootIno) == Names{"first", "second"});
   CHECK(t.list(kViews) == Names{"transactions", "committed", "npy", "slice", "float32", "header.json",
-                                "metadata.json", "stats.json", "archive.safetensors", "pretrained"});
+                                "metadata.json", "stats.json", "archive.safetensors", "log", "pretrained"});
   CHECK(t.mount.ino("transactions", kViews) == kTransactions);
   CHECK(t.mount.ino("committed", kViews) == kCommitted);
   CHECK(errno_of(t.mount->lookup(kViews, "absent")) == ENOENT);

@@ -49,7 +49,7 @@ def test_the_directory_lists_its_views_and_is_not_listed_itself(mount):
     assert ".safetensors" not in os.listdir(mount.path)
     assert sorted(os.listdir(views(mount))) == sorted(
         ["npy", "slice", "float32", "header.json", "metadata.json", "stats.json", "archive.safetensors",
-         "pretrained", "transactions", "committed"])
+         "log", "pretrained", "transactions", "committed"])
     assert os.listdir(views(mount) / "slice") == []
     assert sorted(os.listdir(views(mount) / "npy")) == sorted(f"{name}.npy" for name in os.listdir(mount.path))
 

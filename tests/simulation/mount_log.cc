@@ -22,6 +22,16 @@ void test::show_log(std::ostream* to) {
 
 void log::to_syslog() {}
 
+void log::to_file(std::unique_ptr<LogFile>) {}
+
+RecentLines::Text log::recent_lines() {
+  return {};
+}
+
+std::string log::last_problem() {
+  return {};
+}
+
 void log::write(Level, std::string_view line) {
   if (shown != nullptr) *shown << "      | " << line << '\n';
 }

@@ -1,0 +1,40 @@
+// Limits the lines that requests add to the log: a program that repeats a refused request without end must not
+// fill the disk of the system's log.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <optional>
+
+namespace stfs {
+
+/// Any thread may call.
+class LineBudget {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  // Of each user. Most programs write a line and give up.
+  static constexpr int kMostAtOnce = 200;
+  static constexpr int kPerSecond = 5;
+  /// Users beyond this number share one budget.
+  static constexpr std::size_t kMostUsers = 64;
+
+  /// Asks for a line. @return nothing: leave it out. Else how many were left out since the user's last line.
+  std::optional<std::uint64_t> take(uid_t user, Time now);
+
+ private:
+  struct Account {
+    double lines = kMostAtOnce;
+    Time at;
+    std::uint64_t left_out = 0;
+  };
+
+  std::mutex mutex_;                                  // guards what follows
+  std::map<std::optional<uid_t>, Account> accounts_;  // without a user: of those beyond kMostUsers
+};
+
+}  // namespace stfs

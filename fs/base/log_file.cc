@@ -1,0 +1,78 @@
+#include "fs/base/log_file.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kAction = "use as the log";
+
+tl::unexpected<Error> refuse(const std::filesystem::path& path, int errno_value, std::string_view why) {
+  return fail(ErrorCode::InvalidArgument, errno_value,
+              fmt::format("{}: {}: {}", path.string(), kAction, why));
+}
+
+}  // namespace
+
+Result<UniqueFd> LogFile::open_for_lines(const std::filesystem::path& path) {
+  constexpr mode_t kOwnerOnly = 0600;
+  // O_NONBLOCK: an open of a FIFO would wait for its reader.
+  constexpr int kFlags = O_WRONLY | O_APPEND | O_CREAT | O_NOFOLLOW | O_CLOEXEC | O_NOCTTY | O_NONBLOCK;
+  UniqueFd file(::open(path.c_str(), kFlags, kOwnerOnly));
+  if (!file && errno == ELOOP) return refuse(path, ELOOP, "is a symbolic link: name the file itself");
+  if (!file) return fail_system(errno, path.string(), kAction);
+  struct stat found {};
+  if (::fstat(file.get(), &found) != 0) return fail_system(errno, path.string(), kAction);
+  if (!S_ISREG(found.st_mode)) return refuse(path, EINVAL, "is not a regular file");
+  if (found.st_nlink > 1) return refuse(path, EMLINK, "has several names: another user may have linked it");
+  if (found.st_uid != ::geteuid() && found.st_uid != 0)
+    return refuse(path, EPERM, fmt::format("belongs to user {}", found.st_uid));
+  return file;
+}
+
+Result<std::unique_ptr<LogFile>> LogFile::open(std::filesystem::path path) {
+  auto file = open_for_lines(path);
+  if (!file) return pass_on(std::move(file));
+  return std::unique_ptr<LogFile>(new LogFile(std::move(path), std::move(*file)));
+}
+
+Result<void> LogFile::follow_path() {
+  struct stat named {};
+  struct stat opened {};
+  if (::lstat(path_.c_str(), &named) == 0 && ::fstat(file_.get(), &opened) == 0 &&
+      named.st_dev == opened.st_dev && named.st_ino == opened.st_ino)
+    return {};
+  auto file = open_for_lines(path_);
+  if (!file) return pass_on(std::move(file));
+  file_ = std::move(*file);
+  ends_in_line_ = false;
+  return {};
+}
+
+Result<void> LogFile::append(std::string_view line) {
+  // If the path can't be opened, the file that was moved away goes on.
+  auto followed = follow_path();
+  std::string text = ends_in_line_ ? "\n" : "";
+  if (missing_lines_ > 0) text += fmt::format("{} lines are missing here\n", missing_lines_);
+  text += fmt::format("{}\n", line);
+  ssize_t put = 0;
+  do {
+    put = ::write(file_.get(), text.data(), text.size());
+  } while (put < 0 && errno == EINTR);
+  const int why = put < 0 ? errno : ENOSPC;
+  if (put == static_cast<ssize_t>(text.size())) {
+    ends_in_line_ = false;
+    missing_lines_ = 0;
+    return followed;
+  }
+  ends_in_line_ = ends_in_line_ || put > 0;
+  ++missing_lines_;
+  return fail_system(why, path_.string(), "write a line");
+}
+
+}  // namespace stfs

@@ -1,0 +1,66 @@
+// Logs why requests are refused.
+#include <cerrno>
+#include <system_error>
+
+#include "fs/kernel/fuse_handlers.h"
+
+namespace stfs {
+namespace {
+
+/// Whether the errno tells the caller everything: programs ask for names and attributes that may not exist,
+/// and for lists that may be longer than their room, and make directories that may be there.
+bool is_plain(int errno_value) {
+  switch (errno_value) {
+    case ENOENT:
+    case ENODATA:
+    case ERANGE:
+    case EEXIST:
+    case ENOTEMPTY:
+    case EISDIR:
+    case ENOTDIR:
+    case ELOOP:
+    case EINTR: return true;
+    default: return false;
+  }
+}
+
+void log_refusal(const Forest& forest, Ino ino, const Error& error, std::string_view name) {
+  const Requester* const requester = Requester::present();
+  if (is_plain(error.errno_value) || (requester != nullptr && requester->has_logged(error.message))) return;
+  const std::string what = std::generic_category().message(error.errno_value);
+  std::string text = error.message;
+  const std::string label = forest.label_of(ino, name);
+  if (!text.starts_with(label)) text = fmt::format("{}: {}", label, text);
+  if (!text.ends_with(what)) text += fmt::format(": {}", what);
+  log::write(error.errno_value == EIO ? log::Level::Error : log::Level::Warning, text);
+}
+
+}  // namespace
+
+void note_refusal(fuse_req_t req, Ino ino, const Error& error, std::string_view name) {
+  const Forest& forest = forest_of(req);
+  // EIO means that the store failed, not that the request was wrong.
+  if (error.errno_value == EIO) forest.activity(forest.model_of(ino)).note_error();
+  survive("reply", [&] { log_refusal(forest, ino, error, name); });
+}
+
+void reply_error(fuse_req_t req, Ino ino, const Error& error, std::string_view name) {
+  note_refusal(req, ino, error, name);
+  fuse_reply_err(req, error.errno_value);
+}
+
+void refuse(fuse_req_t req, Ino ino, std::string_view why, std::string_view name) {
+  Requester requester = requester_of(req);
+  const Forest& forest = forest_of(req);
+  const bool is_read_only = forest.is_read_only(forest.model_of(ino));
+  const int errno_value = is_read_only ? EROFS : EPERM;
+  survive("reply", [&] {
+    note_refusal(
+        req, ino,
+        {ErrorCode::InvalidArgument, errno_value, std::string(is_read_only ? "mounted read-only" : why)},
+        name);
+  });
+  fuse_reply_err(req, errno_value);
+}
+
+}  // namespace stfs

@@ -1,0 +1,75 @@
+#include "fs/read/views_log.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "fs/base/log.h"
+#include "fs/base/requester.h"
+
+namespace stfs {
+namespace {
+
+tl::unexpected<Error> not_found() {
+  return fail(ErrorCode::NotFound, ENOENT, "this state of the log is gone: open it again");
+}
+
+}  // namespace
+
+Ino LogViews::make() {
+  File made{.lines = log::recent_lines(), .reader = ::geteuid()};
+  if (const Requester* const requester = Requester::present(); requester != nullptr && requester->uid())
+    made.reader = *requester->uid();
+  for (const auto& line : made.lines) made.size_bytes += line->size();
+  const std::scoped_lock lock(mutex_);
+  files_.emplace(next_, std::move(made));
+  return next_++;
+}
+
+bool LogViews::exists(Ino ino) const {
+  const std::scoped_lock lock(mutex_);
+  return files_.contains(ino);
+}
+
+void LogViews::forget(Ino ino, std::uint64_t lookups) {
+  const std::scoped_lock lock(mutex_);
+  const auto found = files_.find(ino);
+  if (found == files_.end()) return;
+  found->second.lookups -= std::min(found->second.lookups, lookups);
+  if (found->second.lookups == 0) files_.erase(found);
+}
+
+Result<std::uint64_t> LogViews::size_bytes(Ino ino) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = files_.find(ino);
+  return found == files_.end() ? Result<std::uint64_t>(not_found()) : found->second.size_bytes;
+}
+
+uid_t LogViews::reader(Ino ino) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = files_.find(ino);
+  return found == files_.end() ? ::geteuid() : found->second.reader;
+}
+
+Result<Bytes> LogViews::read(Ino ino, ByteRange range) const {
+  const std::scoped_lock lock(mutex_);
+  const auto found = files_.find(ino);
+  if (found == files_.end()) return not_found();
+  std::vector<std::byte> bytes;
+  std::uint64_t begin = 0;
+  for (const auto& line : found->second.lines) {
+    const ByteRange part = range.intersection({begin, line->size()});
+    const auto text = std::as_bytes(std::span(*line));
+    const auto* const from = text.data() + (part.empty() ? 0 : part.offset - begin);
+    bytes.insert(bytes.end(), from, from + part.size_bytes);
+    begin += line->size();
+  }
+  return Bytes(std::move(bytes));
+}
+
+}  // namespace stfs

@@ -1,0 +1,108 @@
+// The file of -o log=: what it may be, and what comes of it when it is moved away or its disk is full.
+#include "fs/base/log_file.h"
+
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <filesystem>
+#include <string>
+
+#include "tests/support/catch.h"
+#include "tests/support/temporary_directory.h"
+
+using namespace stfs;
+using stfs::test::content_of;
+using stfs::test::TemporaryDirectory;
+
+namespace {
+
+int errno_of_open(const std::string& path) {
+  const auto opened = LogFile::open(path);
+  return opened ? 0 : opened.error().errno_value;
+}
+
+/// Lets files of this process grow to that size only, as a full disk does.
+class SizeLimit {
+ public:
+  explicit SizeLimit(rlim_t size_bytes) {
+    std::signal(SIGXFSZ, SIG_IGN);
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const struct rlimit now = {.rlim_cur = size_bytes, .rlim_max = before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &now);
+  }
+  ~SizeLimit() { ::setrlimit(RLIMIT_FSIZE, &before_); }
+  SizeLimit(const SizeLimit&) = delete;
+  SizeLimit& operator=(const SizeLimit&) = delete;
+
+ private:
+  struct rlimit before_ {};
+};
+
+}  // namespace
+
+TEST_CASE("a log file is made for its owner only, and lines are appended to one that exists", "[fs][log]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "log";
+  const mode_t umask_before = ::umask(0);
+  REQUIRE((*LogFile::open(path))->append("one"));
+  ::umask(umask_before);
+  struct stat status {};
+  REQUIRE(::stat(path.c_str(), &status) == 0);
+  CHECK((status.st_mode & 0777) == 0600);
+  REQUIRE((*LogFile::open(path))->append("two"));
+  CHECK(content_of(path) == "one\ntwo\n");
+}
+
+TEST_CASE("a log file is no link, no second name and no pipe", "[fs][log]") {
+  const TemporaryDirectory directory;
+  const std::string victim = directory.write("victim", "");
+  std::filesystem::create_symlink(victim, directory / "link");
+  CHECK(errno_of_open(directory / "link") == ELOOP);
+  std::filesystem::create_hard_link(victim, directory / "name");
+  CHECK(errno_of_open(directory / "name") == EMLINK);
+  REQUIRE(::mkfifo((directory / "pipe").c_str(), 0600) == 0);
+  CHECK(errno_of_open(directory / "pipe") != 0);
+  CHECK(errno_of_open(directory / "none/log") == ENOENT);
+  CHECK(errno_of_open(directory.path().string()) == EISDIR);
+  CHECK(content_of(victim).empty());
+}
+
+TEST_CASE("a log file of another user is refused", "[fs][log]") {
+  if (::geteuid() != 0) return;
+  const TemporaryDirectory directory;
+  const std::string path = directory.write("log", "");
+  REQUIRE(::chown(path.c_str(), 4242, 4242) == 0);
+  CHECK(errno_of_open(path) == EPERM);
+}
+
+TEST_CASE("after a log file was moved away, the next line makes a new one", "[fs][log]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "log";
+  const auto log = *LogFile::open(path);
+  REQUIRE(log->append("old"));
+  std::filesystem::rename(path, directory / "log.1");
+  REQUIRE(log->append("new"));
+  CHECK(content_of(directory / "log.1") == "old\n");
+  CHECK(content_of(path) == "new\n");
+  std::filesystem::remove(path);
+  std::filesystem::create_symlink(directory / "log.1", path);
+  CHECK_FALSE(log->append("planted"));
+  CHECK(content_of(directory / "log.1") == "old\n");
+}
+
+TEST_CASE("a log file on a full disk says later how many lines are missing", "[fs][log]") {
+  const TemporaryDirectory directory;
+  const std::string path = directory / "log";
+  const auto log = *LogFile::open(path);
+  REQUIRE(log->append("whole"));
+  {
+    const SizeLimit limit(8);
+    CHECK_FALSE(log->append("cut here"));
+    CHECK_FALSE(log->append("not written"));
+  }
+  REQUIRE(log->append("whole again"));
+  CHECK(content_of(path) == "whole\ncu\n2 lines are missing here\nwhole again\n");
+}
