@@ -35,8 +35,8 @@ Moves slide(const Arrangement& now, const Gap& gap) {
   return moves;
 }
 
-/// Moves as many of the blocks to the end of the gap as one step moves. The header's padding takes what is left
-/// before them.
+/// Moves as many of the blocks to the end of the gap as one step moves. The header's padding takes what is
+/// left before them.
 Moves fill(const Arrangement& now, const Gap& gap, const std::vector<std::size_t>& blocks) {
   Moves moves{.after = now, .copies = {}, .placed = {}};
   std::uint64_t begin = gap.end;

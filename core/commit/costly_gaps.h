@@ -1,8 +1,9 @@
 // Which gaps an edit leaves as fillers, because closing them would move much more than was deleted.
 //
-// The limit is twice what was deleted, or 1 GiB. Measured on paper with the tensors of Llama 3 8B (15 GiB in one
-// file): 290 of 291 tensors, and each of the 32 layers, can be deleted within it, and half of the tensors for
-// 0.3 % of the file. Without the factor one tensor less, and three of the four layers of a shard of Llama 3 70B.
+// The limit is twice what was deleted, or 1 GiB. Measured on paper with the tensors of Llama 3 8B (15 GiB in
+// one file): 290 of 291 tensors, and each of the 32 layers, can be deleted within it, and half of the tensors
+// for 0.3 % of the file. Without the factor it is one tensor less, and three of the four layers of a shard of
+// Llama 3 70B.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,8 @@ struct Reached {
 };
 using Sums = std::unordered_map<std::uint64_t, Reached>;
 
-/// Orders the blocks of a sum by alignment, so that no byte is left between them. Nothing: some bytes are left.
+/// Orders the blocks of a sum by alignment, so that no byte is left between them. Nothing: some bytes are
+/// left.
 std::optional<std::vector<std::size_t>> in_order(const Arrangement& now, const Gap& gap, const Sums& sums,
                                                  std::uint64_t sum) {
   std::vector<std::size_t> blocks;

@@ -167,6 +167,7 @@ Stale Filesystem::release(OpenFile* file) {
 void Filesystem::end() {
   abandon_pending();
   structure_.reclaim(true);
+  structure_.close_gaps();
   parts_.committers.end();
 }
 

@@ -52,6 +52,8 @@ struct FilesystemOptions {
   Layout layout = Layout::Flat;
   bool is_read_only = false;
   bool allows_edits = true;  // tensors may be made, deleted, renamed and retyped
+  /// -o compact=on: at the end tensors move into the gaps that edits have left, where that is cheap.
+  bool closes_gaps = false;
   /// -o on_change=fail: what another program writes to the model ends all reads of files that were looked up
   /// before, with ESTALE (TensorReader), and makes the model outdated. Needs is_read_only and a settled
   /// model.

@@ -8,6 +8,7 @@
 #include <map>
 #include <utility>
 
+#include "core/commit/compaction.h"
 #include "core/commit/freed_space.h"
 #include "core/format/json_string.h"
 #include "fs/base/log.h"
@@ -174,6 +175,7 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
   if (auto prepared = parts_.views.prepare_next(); !prepared) return prepared;
   if (auto committed = edit.commit(options_of, parts_.lock_of()); !committed) return committed;
   // From here on the edit is done, whatever happens.
+  for (const ModelEdit::Changed& changed : edit.changed()) edited_shards_.insert(changed.shard);
   const bool is_adopted = std::ranges::all_of(edit.changed(), [&](const ModelEdit::Changed& changed) {
     return parts_.model->archive(changed.shard).version() != parts_.model->shards()[changed.shard].version;
   });
@@ -303,6 +305,53 @@ void StructureEdits::reclaim(bool is_end) {
     if (next) show(std::move(*next), false);
     return {};
   }));
+}
+
+void StructureEdits::close_gaps() {
+  const Epochs::Pin pin = parts_.epochs.pin();
+  const std::scoped_lock structure(mutex_);
+  for (const std::uint32_t shard : edited_shards_) {
+    const std::string path = parts_.model->archive(shard).path().string();
+    const auto why = guard_memory([&]() -> Result<std::string> { return close_gaps_of(shard); });
+    if (why && why->empty()) continue;
+    std::uint64_t left_bytes = 0;
+    for (const ByteRange filler : parts_.model->archive(shard).version()->header->content.fillers)
+      left_bytes += filler.size_bytes;
+    log::warning(
+        "{}: {} bytes stay as tensors {}N, which other programs show: {}. `stfs compact {}` removes them",
+        path, left_bytes, kFillerPrefix, why ? *why : why.error().message, path);
+  }
+}
+
+std::string StructureEdits::close_gaps_of(std::uint32_t shard) {
+  Archive& archive = parts_.model->archive(shard);
+  const auto has_filler = [&] { return !archive.version()->header->content.fillers.empty(); };
+  if (!has_filler()) return {};
+  if (!parts_.options.closes_gaps) return "compact=off was given";
+  const auto forecast = forecast_compaction(*archive.version(), Gaps::Cheap);
+  if (!forecast) return forecast.error().message;
+  if (forecast->moved_bytes > 0) {
+    log::info("{}: moves {} bytes into the space of deleted tensors", archive.path().string(),
+              forecast->moved_bytes);
+  }
+  ShardTurns::Foreign foreign;
+  Result<void> done;
+  // Not again and again: the program that has the archive open may not end for days.
+  static_cast<void>(
+      turns_.commit({shard}, foreign, [&](const TransactionGroup::OptionsOf& options_of) -> Result<void> {
+        parts_.committers.of(shard).retire_journal();
+        const auto options = options_of(shard);
+        if (!options) done = tl::unexpected(options.error());
+        for (std::uint64_t step = 0; done && step < forecast->steps; ++step) {
+          const auto moved = compact_once(archive, *options, Gaps::Cheap);
+          if (!moved) done = tl::unexpected(moved.error());
+        }
+        return {};
+      }));
+  if (!done && done.error().code == ErrorCode::ArchiveChanged)
+    return {};  // these are not our fillers any more
+  if (!done) return done.error().message;
+  return has_filler() ? "closing the gap would move too much" : std::string();
 }
 
 bool StructureEdits::is_index_changed() {

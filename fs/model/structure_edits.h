@@ -57,6 +57,10 @@ class StructureEdits {
   /// @param is_end  the mount ends: nobody has any more.
   void reclaim(bool is_end);
 
+  /// The mount ends: moves tensors into the gaps that its edits have left, where that is cheap, and logs what
+  /// stays. Nobody may read tensors any more.
+  void close_gaps();
+
   /// Whether another program has replaced the model's index.
   [[nodiscard]] bool is_index_changed();
   /// Whether an edit has replaced the index since the last call: a watch on the file must begin anew.
@@ -79,15 +83,18 @@ class StructureEdits {
   void show_names(std::vector<std::shared_ptr<void>> replaced, bool is_edited);
   /// Ends the view of the old places of what an edit has moved.
   void end_moves(const ModelEdit& edit);
+  /// Closes the cheap gaps of one shard. @return why a filler stays; empty: none does.
+  std::string close_gaps_of(std::uint32_t shard);
   /// Whether bytes are staged for the tensor's present place.
   [[nodiscard]] bool has_staged_place(TensorId tensor) const;
 
   ModelParts& parts_;
   ShardTurns& turns_;
   std::atomic<bool> has_new_index_ = false;
-  std::mutex mutex_;                     // one edit at a time; taken before all turns; guards what follows
-  std::set<std::uint32_t> left_shards_;  // tensors have left places in them that nobody reads
-  Epochs::Number last_edit_ = 0;         // ends when no call from before the last edit is running
+  std::mutex mutex_;                       // one edit at a time; taken before all turns; guards what follows
+  std::set<std::uint32_t> left_shards_;    // tensors have left places in them that nobody reads
+  std::set<std::uint32_t> edited_shards_;  // by this mount
+  Epochs::Number last_edit_ = 0;           // ends when no call from before the last edit is running
 };
 
 }  // namespace stfs

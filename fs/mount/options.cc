@@ -83,6 +83,7 @@ CommandLine parse_command_line(int argc, const char* const* argv) {
   CLI::App app;
   CommandLine line;
   line.options.threads = kDefaultThreads;
+  line.options.filesystem.closes_gaps = true;
   std::string source;
   std::string mount_point;
   std::vector<std::string> lists;

@@ -45,14 +45,14 @@ def test_every_edit_of_a_tight_archive(disk, tmp_path):
         stfs("put", "--create", "--dtype", "U8", path, f"new{size}", raw)
         assert content(path) == due
     used = path.stat().st_blocks
-    stfs("rm", path, "large")
+    stfs("rm", "--keep-space", path, "large")
     del due["large"]
     assert content(path) == due
     assert used - path.stat().st_blocks > 4_900_000 // 512, "a deleted tensor's space comes back at once"
     size_bytes = path.stat().st_size
     raw.write_bytes(rng.randbytes(2_000_000))
     due["again"] = raw.read_bytes()
-    stfs("put", "--create", "--dtype", "U8", path, "again", raw)
+    stfs("put", "--create", "--keep-space", "--dtype", "U8", path, "again", raw)
     assert content(path) == due and path.stat().st_size == size_bytes, "a new tensor takes the place of a deleted one"
     stfs("mv", path, "*", "a.longer.name.than.before.*")
     stfs("set", path, "a.longer.name.than.before.d", "--dtype", "I8", "--shape", "64,64")
@@ -66,7 +66,7 @@ def test_a_full_disk_refuses_before_anything_changes(disk, tmp_path):
     safetensors.numpy.save_file({"a": np.ones(3_000_000, "u1"), "b": np.ones(9000, "u1")}, path)
     raw.write_bytes(bytes(3_000_000))
     stfs("put", "--create", "--dtype", "U8", path, "c", raw)
-    stfs("rm", path, "a")  # a hole now
+    stfs("rm", "--keep-space", path, "a")  # a hole now
     before = content(path)
     free = os.statvfs(disk)
     # Room for the journal of a new tensor, and not for the tensor.
@@ -98,7 +98,7 @@ def save_with_holes(path, deleted):
               enumerate([1 << 20, 3_000_001, 4096, 5 << 20, 1 << 20, 70_000, 8 << 20, 2 << 20])}
     safetensors.numpy.save_file(arrays, path)
     stfs("set", path, "--metadata", "k=v")
-    stfs("rm", path, *deleted)
+    stfs("rm", "--keep-space", path, *deleted)
     return {name: array.tobytes() for name, array in arrays.items() if name not in deleted}
 
 

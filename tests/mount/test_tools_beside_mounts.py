@@ -49,7 +49,7 @@ def archive(request, tmp_path):
         is_tight = request.param == "a tight header"
         if not is_tight:
             stfs("set", path, "--metadata", "room=made")
-            stfs("rm", path, "large")
+            stfs("rm", "--keep-space", path, "large")
             del due["large"]
         return path, due, is_tight
 

@@ -1,0 +1,67 @@
+"""What a mount leaves of deleted tensors for other programs: nothing, or a filler that its log names."""
+import os
+import signal
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from mounted import eventually
+
+SIZES = {"a": 300_000, "b": 70_001, "c": 300_000, "d": 5, "e": 20_000}
+
+
+@pytest.fixture
+def archive(tmp_path):
+    path = tmp_path / "m.safetensors"
+    arrays = {name: np.random.default_rng(size).integers(0, 256, size, "u1") for name, size in SIZES.items()}
+    save_file(arrays, path)
+    return path, arrays
+
+
+def delete_and_replace(mount, arrays):
+    os.unlink(mount / "a")
+    del arrays["a"]
+    arrays["b"] = np.arange(50_000, dtype="<i2")
+    np.save(mount / ".safetensors" / "npy" / "b.npy", arrays["b"])
+    os.rename(mount / "e", mount / "renamed")
+    arrays["renamed"] = arrays.pop("e")
+
+
+def check(path, arrays):
+    found = load_file(path)
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert np.array_equal(found[name], array), name
+
+
+def test_other_programs_find_no_filler_after_the_mount(archive, mounts):
+    path, arrays = archive
+    mount = mounts(path)
+    delete_and_replace(mount, arrays)
+    assert mount.unmount() == 0
+    check(path, arrays)
+    assert not list(path.parent.glob(".m.*"))
+    mount = mounts(path)
+    for name, array in arrays.items():
+        assert (mount / name).read_bytes() == array.tobytes()
+
+
+def test_a_filler_that_stays_is_in_the_log_with_the_command_that_removes_it(archive, mounts):
+    path, arrays = archive
+    mount = mounts(path, "compact=off")
+    delete_and_replace(mount, arrays)
+    assert mount.unmount() == 0
+    assert any(name.startswith("__safetensorsfs.free.") for name in load_file(path))
+    assert eventually(lambda: f"`stfs compact {path}`" in mount.log() and "compact=off" in mount.log())
+
+
+def test_while_another_mount_reads_the_archive_the_filler_stays(archive, mounts):
+    path, arrays = archive
+    mount = mounts(path)
+    delete_and_replace(mount, arrays)
+    other = mounts(path, "ro")
+    assert mount.unmount() == 0
+    assert "has the archive open" in mount.log()
+    for name, array in arrays.items():
+        assert (other / name).read_bytes() == array.tobytes()
