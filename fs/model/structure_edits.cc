@@ -172,10 +172,10 @@ Result<void> StructureEdits::commit_edit(ModelEdit& edit, const StructureChange&
                 fmt::format("tensor {} has to move, and a program is writing it",
                             in_quotes(parts_.model->tensor(tensor).name)));
   }
+  for (const ModelEdit::Changed& changed : edit.changed()) edited_shards_.insert(changed.shard);
   if (auto prepared = parts_.views.prepare_next(); !prepared) return prepared;
   if (auto committed = edit.commit(options_of, parts_.lock_of()); !committed) return committed;
   // From here on the edit is done, whatever happens.
-  for (const ModelEdit::Changed& changed : edit.changed()) edited_shards_.insert(changed.shard);
   const bool is_adopted = std::ranges::all_of(edit.changed(), [&](const ModelEdit::Changed& changed) {
     return parts_.model->archive(changed.shard).version() != parts_.model->shards()[changed.shard].version;
   });
