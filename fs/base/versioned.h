@@ -7,7 +7,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -54,12 +54,12 @@ class Epochs {
   /// Keeps values that were replaced until the calls that have begun by now have ended.
   /// @return has_ended() holds for it then.
   Number retire(std::vector<std::shared_ptr<void>> values) {
-    auto next = std::make_shared<Epoch>(state_);
+    std::list<Kept> added(1);
+    auto next = std::make_shared<Epoch>(state_, added.begin());
     Pin before;  // ends without the lock
     const std::scoped_lock lock(state_->mutex);
     if (!state_->kept.empty()) state_->kept.back().values = std::move(values);
-    next->number = state_->first + state_->kept.size();
-    state_->kept.emplace_back();
+    state_->kept.splice(state_->kept.end(), added);
     before = std::exchange(present_, std::move(next));
     return state_->first + state_->kept.size() - 2;
   }
@@ -75,27 +75,26 @@ class Epochs {
     std::vector<std::shared_ptr<void>> values;
   };
   struct State {
-    std::mutex mutex;       // guards what follows, and present_; innermost
-    std::deque<Kept> kept;  // from the oldest epoch that has not ended to the present one
-    Number first = 0;       // of kept
+    std::mutex mutex;      // guards what follows, and present_; innermost
+    std::list<Kept> kept;  // from the oldest epoch that has not ended to the present one
+    Number first = 0;      // of kept
   };
   /// The time between two calls of retire(). Its pins own it.
   struct Epoch {
-    explicit Epoch(std::shared_ptr<State> of) : state(std::move(of)) {}
+    Epoch(std::shared_ptr<State> of, std::list<Kept>::iterator its) : state(std::move(of)), kept(its) {}
     ~Epoch() {
-      std::vector<std::vector<std::shared_ptr<void>>> free;  // go without the lock
+      std::list<Kept> free;  // go without the lock
       const std::scoped_lock lock(state->mutex);
-      state->kept[number - state->first].has_ended = true;
+      kept->has_ended = true;
       while (!state->kept.empty() && state->kept.front().has_ended) {
-        free.push_back(std::move(state->kept.front().values));
-        state->kept.pop_front();
+        free.splice(free.end(), state->kept, state->kept.begin());  // needs no memory
         ++state->first;
       }
     }
     Epoch(const Epoch&) = delete;
     Epoch& operator=(const Epoch&) = delete;
     const std::shared_ptr<State> state;
-    Number number = 0;
+    const std::list<Kept>::iterator kept;
   };
 
   const std::shared_ptr<State> state_ = std::make_shared<State>();
