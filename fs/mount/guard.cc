@@ -134,13 +134,23 @@ bool end_connection(pid_t daemon, std::string_view mount_id, const std::string& 
 /// Unmounts what is dead there. With -o auto_unmount fusermount3 does it too, but version 3.14 does it for no
 /// ordinary user: it may not enter the mount, and takes it for alive.
 void unmount_dead(const std::string& mount_point) {
-  struct statvfs st {};
-  if (::statvfs(mount_point.c_str(), &st) == 0 || errno != ENOTCONN) return;
-  if (::umount2(mount_point.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) return;
-  sigset_t none;
-  sigemptyset(&none);
-  ::sigprocmask(SIG_SETMASK, &none, nullptr);
-  ::execlp("fusermount3", "fusermount3", "-u", "-q", "-z", "--", mount_point.c_str(), nullptr);
+  constexpr struct timespec kPause = {.tv_sec = 0, .tv_nsec = 50'000'000};
+  constexpr int kTries = 100;  // fusermount3 may not find the mount while the list of mounts changes
+  for (int tries = 0; tries < kTries; ++tries) {
+    struct statvfs st {};
+    if (::statvfs(mount_point.c_str(), &st) == 0 || (errno != ENOTCONN && errno != ECONNABORTED)) return;
+    if (::umount2(mount_point.c_str(), MNT_DETACH | UMOUNT_NOFOLLOW) == 0) return;
+    const pid_t child = ::fork();
+    if (child == 0) {
+      sigset_t none;
+      sigemptyset(&none);
+      ::sigprocmask(SIG_SETMASK, &none, nullptr);
+      ::execlp("fusermount3", "fusermount3", "-u", "-q", "-z", "--", mount_point.c_str(), nullptr);
+      ::_exit(1);
+    }
+    if (child > 0) ::waitpid(child, nullptr, 0);
+    ::nanosleep(&kPause, nullptr);
+  }
 }
 
 /// Waits until the kernel tells that the daemon has ended.
