@@ -35,6 +35,7 @@ void look_up(fuse_req_t req, fuse_ino_t parent, std::string_view name, const For
   if (!found) entry.entry_timeout = may_appear ? 0 : timeout_of(parent);
   // If the reply fails, the caller is gone and the kernel has not counted the look-up.
   const Ino ino = entry.ino;
+  if (found) forget_changed_source(mount, model, ino);
   const bool is_told = fuse_reply_entry(req, &entry) == 0;
   if (!is_told) forest.forget(ino, 1);
   if (is_told && found) note_told(mount, ino, changes);
@@ -156,7 +157,7 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) 
     const Forest& forest = forest_of(req);
     const fuse_ctx& caller = *fuse_req_ctx(req);
     const auto made = model->make_directory(
-        parent, name, {.uid = caller.uid, .gid = caller.gid, .other_groups = groups_of_caller(req)});
+        parent, name, {.uid = caller.uid, .gid = caller.gid, .other_groups = groups_of_caller(req)}, mode);
     if (!made) return reply_error(req, parent, made.error(), name);
     const fuse_entry_param entry = entry_of(forest, model, *made, parent);
     model.note_lookup(entry.ino);
@@ -166,18 +167,23 @@ void on_mkdir(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode) 
 
 void on_create(fuse_req_t req, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* fi) {
   if (parent == kRootIno && forest_of(req).has_changing_root()) return create_in_root(req, name, mode, *fi);
-  guarded(req, parent, Request::Open, [&](const Forest::Pin& model) {
+  const auto create = [=, name = std::string(name), asked = *fi](const Forest::Pin& model) {
     if (!model) return refuse(req, parent, kNoModel, name);
     const Forest& forest = forest_of(req);
-    const auto made = model->create(parent, name, fi->flags, fuse_req_ctx(req)->pid);
+    const fuse_ctx& caller = *fuse_req_ctx(req);
+    const auto made = model->create(parent, name, asked.flags, caller.pid, mode,
+                                    {.uid = caller.uid, .gid = caller.gid, .other_groups = {}});
     if (!made) return reply_error(req, parent, made.error(), name);
     const fuse_entry_param entry = entry_of(forest, model, made->status, parent);
-    set_open_flags(entry.ino, made->file, *fi);
+    fuse_file_info reply = asked;
+    set_open_flags(entry.ino, made->file, reply);
     model.note_lookup(entry.ino);
-    if (fuse_reply_create(req, &entry, fi) == 0) return;
+    if (fuse_reply_create(req, &entry, &reply) == 0) return;
     if (made->file != nullptr) model->release(made->file);
     forest.forget(entry.ino, 1);
-  });
+  };
+  if (is_in_pretrained(forest_of(req), parent)) return guarded_slowly(req, parent, Request::Open, create);
+  guarded(req, parent, Request::Open, create);
 }
 
 /// Leaves out the names of a request that removes or moves a file: the kernel forgets them when it gets the

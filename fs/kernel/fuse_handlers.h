@@ -44,6 +44,23 @@ void flush_made(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi);
 void sync_made(fuse_req_t req, fuse_ino_t ino);
 void release_made(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi);
 
+// Requests on the files of the source directory, in `.safetensors/pretrained` (fuse_source_ops.cc):
+/// Whether the number is one of `pretrained`, of a directory in it or of a file. Requests on these wait for a
+/// disk.
+inline bool is_in_pretrained(const Forest& forest, Ino ino) {
+  return PretrainedDirectory::owns(InodeSpace::local(ino)) && !forest.is_of_source(ino);
+}
+void get_attributes_of_source(fuse_req_t req, fuse_ino_t ino);
+void set_attributes_of_source(fuse_req_t req, fuse_ino_t ino, const struct stat& wanted, int to_set);
+void open_source(fuse_req_t req, fuse_ino_t ino, const fuse_file_info& fi);
+void write_source(fuse_req_t req, fuse_ino_t ino, std::span<const std::byte> bytes, std::uint64_t at,
+                  int flags);
+void flush_source(fuse_req_t req, fuse_ino_t ino);
+void sync_source(fuse_req_t req, fuse_ino_t ino);
+/// Forgets bytes of a file that the kernel has cached, if the file has changed since. Call before a reply
+/// with its attributes.
+void forget_changed_source(Mount& mount, const Forest::Pin& model, Ino ino);
+
 /// Tells the kernel's caches what to forget, first the views that show it. Then calls `then`, either at once
 /// or on the invalidator's thread.
 void forget_stale(Mount& mount, const Stale& stale, std::function<void()> then);

@@ -81,6 +81,7 @@ void on_init(void* userdata, fuse_conn_info* conn) {
 }
 
 void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
+  if (is_in_pretrained(forest_of(req), ino)) return get_attributes_of_source(req, ino);
   guarded(req, ino, Request::Getattr, [&](const Forest::Pin&) {
     auto st = forest_of(req).attributes(ino);
     if (!st) return reply_error(req, ino, st.error());
@@ -91,6 +92,7 @@ void on_getattr(fuse_req_t req, fuse_ino_t ino, fuse_file_info*) {
 
 void on_setattr(fuse_req_t req, fuse_ino_t ino, struct stat* attr, int to_set, fuse_file_info* fi) {
   if (forest_of(req).is_of_source(ino)) return set_attributes_of_made(req, ino, *attr, to_set, fi);
+  if (is_in_pretrained(forest_of(req), ino)) return set_attributes_of_source(req, ino, *attr, to_set);
   if ((to_set & FUSE_SET_ATTR_SIZE) == 0 &&
       forest_of(req).is_archive_in_root(forest_of(req).model_of(ino), ino))
     return set_attributes_of_archive(req, ino, *attr, to_set);
@@ -182,6 +184,8 @@ bool pass_through([[maybe_unused]] fuse_req_t req, [[maybe_unused]] const Forest
 
 void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   if (forest_of(req).is_of_source(ino)) return open_made(req, ino, *fi);
+  if (is_in_pretrained(forest_of(req), ino) && !mount_of(req).kernel_keeps_open)
+    return open_source(req, ino, *fi);
   guarded(req, ino, Request::Open, [&](const Forest::Pin& model) {
     Mount& mount = mount_of(req);
     std::call_once(mount.has_opened, mount.on_first_open);
@@ -203,13 +207,15 @@ void on_open(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 
 void on_read(fuse_req_t req, fuse_ino_t ino, size_t size, off_t offset, fuse_file_info*) {
   if (forest_of(req).is_of_source(ino)) return read_made(req, ino, size, static_cast<std::uint64_t>(offset));
-  guarded(req, ino, Request::Read, [&](const Forest::Pin& model) {
+  const auto read = [=](const Forest::Pin& model) {
     Forest& forest = forest_of(req);
     const auto bytes = forest.read(ino, static_cast<std::uint64_t>(offset), size);
     if (!bytes) return reply_error(req, ino, bytes.error());
     forest.activity(model).note_read(bytes->size_bytes());
     KernelReply::send(req, *bytes);
-  });
+  };
+  if (is_in_pretrained(forest_of(req), ino)) return guarded_slowly(req, ino, Request::Read, read);
+  guarded(req, ino, Request::Read, read);
 }
 
 // A model is there for each request on a descriptor, and for pages that are written back: the kernel's
@@ -254,6 +260,8 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
               fuse_file_info* fi) {
   const auto bytes = std::as_bytes(std::span(data, size));
   const auto at = static_cast<std::uint64_t>(offset);
+  if (is_in_pretrained(forest_of(req), ino))
+    return write_source(req, ino, bytes, at, fi->writepage != 0 ? 0 : fi->flags);
   OpenFile* const file = fi->writepage != 0 ? nullptr : open_file(fi);
   const Caller caller(fi->lock_owner, fuse_req_ctx(req)->pid);
   // The request owns the bytes, so another thread gets a copy.
@@ -267,6 +275,7 @@ void on_write(fuse_req_t req, fuse_ino_t ino, const char* data, size_t size, off
 
 void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
   OpenFile* file = open_file(fi);
+  if (is_in_pretrained(forest_of(req), ino) && !forest_of(req).is_read_only()) return flush_source(req, ino);
   if (file == nullptr) {
     guarded(req, ino, Request::Flush,
             [&](const Forest::Pin&) { fuse_reply_err(req, forest_of(req).errno_of_readers_flush()); });
@@ -280,6 +289,7 @@ void on_flush(fuse_req_t req, fuse_ino_t ino, fuse_file_info* fi) {
 
 void on_fsync(fuse_req_t req, fuse_ino_t ino, int, fuse_file_info* fi) {
   if (forest_of(req).is_of_source(ino)) return sync_made(req, ino);
+  if (is_in_pretrained(forest_of(req), ino)) return sync_source(req, ino);
   guarded_slowly(req, ino, Request::Fsync, [=, file = open_file(fi)](const Forest::Pin& model) {
     if (file == nullptr) {
       fuse_reply_err(req, 0);  // a reader has no pending bytes
@@ -386,9 +396,11 @@ void set_open_flags(Ino ino, OpenFile* file, fuse_file_info& fi) {
   // The bytes of a checkpoint come in order, and are not read back.
   const bool is_checkpoint = is_new && file->content && file->content->made()->checkpoint() != nullptr;
   fi.direct_io = is_isolated || is_checkpoint || (is_new && (fi.flags & O_ACCMODE) == O_WRONLY) ? 1 : 0;
-  fi.keep_cache = is_new || TransactionDirectory::owns(InodeSpace::local(ino)) ? 0 : 1;
+  const Ino local = InodeSpace::local(ino);
+  const bool is_of_source = PretrainedDirectory::owns(local);
+  fi.keep_cache = is_new || is_of_source || TransactionDirectory::owns(local) ? 0 : 1;
 #ifdef STFS_HAVE_FUSE_NOFLUSH
-  fi.noflush = file == nullptr ? 1 : 0;
+  fi.noflush = file == nullptr && !is_of_source ? 1 : 0;
 #endif
 }
 

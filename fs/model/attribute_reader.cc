@@ -57,7 +57,7 @@ Result<std::string> AttributeReader::get(Ino ino, std::string_view name) const {
   if (node.kind == Node::Kind::StagedNpy && name == "view") return std::string(kNpyView);
   if (node.kind == Node::Kind::StagedNpy)
     return of_staged(parts_.resolve(parts_.transactions.bytes_file(node.ino)), name);
-  if (node.is_directory() || node.is_link()) return no_attribute();
+  if (node.is_directory() || node.is_source_file()) return no_attribute();
   if (node.is_view()) return of_view(node.ino, name);
   if (node.kind == Node::Kind::Draft) {
     const auto content = parts_.shared_content(node);
@@ -134,7 +134,7 @@ Result<std::vector<std::string>> AttributeReader::list_all(Ino ino) const {
     for (const std::string& key : parts_.transactions.metadata_keys(node.ino)) add_metadata(key);
   } else if (node.kind == Node::Kind::Draft && parts_.transactions.is_transaction(node.ino)) {
     for (const std::string_view key : kNewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));
-  } else if (node.is_directory() || node.is_link() || node.kind == Node::Kind::Draft) {
+  } else if (node.is_directory() || node.is_source_file() || node.kind == Node::Kind::Draft) {
     return names;
   } else if (node.is_view() && !parts_.views.tensor(node.ino)) {
     for (const std::string_view key : kModelViewKeys) names.push_back(fmt::format("{}{}", kPrefix, key));

@@ -21,6 +21,10 @@ bool is_name_of_checkpoint(std::string_view name) {
 
 }  // namespace
 
+bool CheckpointFiles::takes(std::string_view name) {
+  return name.starts_with(".tmp") || name.find(".safetensors") != std::string_view::npos;
+}
+
 Result<OpenFile*> CheckpointFiles::open(const Node& node, int flags, pid_t opener) {
   if (!parts_.options.allows_edits) return fail(ErrorCode::ReadOnly, EROFS, "views are read-only");
   if (auto editable = parts_.check_editable(); !editable) return tl::unexpected(editable.error());

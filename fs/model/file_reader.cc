@@ -12,7 +12,7 @@ Result<Bytes> FileReader::read(Ino ino, std::uint64_t offset, std::size_t size_b
   const Node node = parts_.resolve(ino);
   if (!node.exists()) return no_such_inode(ino);
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
-  if (node.is_link()) return fail(ErrorCode::InvalidArgument, EINVAL, "is a symbolic link");
+  if (node.is_source_file()) return pretrained_.read(node, offset, size_bytes);
   if (node.is_view()) return parts_.views.read(node.ino, offset, size_bytes);
   if (node.kind == Node::Kind::StagedNpy) return read_staged_npy(node, offset, size_bytes);
   if (node.kind == Node::Kind::Draft) {

@@ -17,7 +17,8 @@ namespace stfs {
 class FileReader {
  public:
   /// Must not outlive them.
-  FileReader(ModelParts& parts, const FileStats& stats) : parts_(parts), stats_(stats) {}
+  FileReader(ModelParts& parts, const FileStats& stats, const PretrainedFiles& pretrained)
+      : parts_(parts), stats_(stats), pretrained_(pretrained) {}
 
   /// Returns fewer bytes than asked for only at the end of the file.
   [[nodiscard]] Result<Bytes> read(Ino ino, std::uint64_t offset, std::size_t size_bytes) const;
@@ -34,6 +35,7 @@ class FileReader {
 
   ModelParts& parts_;
   const FileStats& stats_;
+  const PretrainedFiles& pretrained_;
 };
 
 }  // namespace stfs

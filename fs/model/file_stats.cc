@@ -17,7 +17,7 @@ constexpr std::uint32_t kPreferredReadBytes = 1 << 20;
 }  // namespace
 
 Result<struct stat> FileStats::of(const Node& node) const {
-  if (PretrainedDirectory::owns(node.ino)) return of_pretrained(node);
+  if (node.is_of_source()) return of_pretrained(node);
   if (node.is_view()) return of_view(node);
   if (node.kind == Node::Kind::StagedNpy) return of_staged_npy(node);
   if (node.kind == Node::Kind::Draft) {
@@ -104,22 +104,11 @@ Result<struct stat> FileStats::of_view(const Node& node) const {
   return st;
 }
 
-struct stat FileStats::of_pretrained(const Node& node) const {
-  struct stat st = *of_view({.ino = node.ino, .kind = Node::Kind::ViewDirectory});
-  // Who may list the source directory may list its entries here.
-  if (const auto source = parts_.pretrained.source()) {
-    constexpr mode_t kReadAndSearch = 0555;
-    st.st_mode = S_IFDIR | (source->permissions.mode & kReadAndSearch & ~parts_.options.umask);
-    st.st_uid = parts_.options.uid.value_or(source->permissions.uid);
-    st.st_gid = parts_.options.gid.value_or(source->permissions.gid);
-    st.st_mtim = st.st_ctim = st.st_atim = source->mtime;
-  }
-  if (!node.is_link()) return st;
-  constexpr mode_t kAll = 0777;  // nobody asks a link's permissions
-  st.st_mode = S_IFLNK | kAll;
-  st.st_nlink = 1;
-  st.st_size = static_cast<off_t>(parts_.pretrained.target(node.ino).size());
-  return st;
+Result<struct stat> FileStats::of_pretrained(const Node& node) const {
+  auto shown = pretrained_.attributes(node);
+  if (shown || node.ino != PretrainedDirectory::kDirectory) return shown;
+  // The source directory can't be read: the model alone is shown.
+  return of_view({.ino = node.ino, .kind = Node::Kind::ViewDirectory});
 }
 
 struct stat FileStats::of_draft(const Node& node, const PendingContent& content) const {

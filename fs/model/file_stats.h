@@ -8,6 +8,7 @@
 
 #include "core/base/error.h"
 #include "fs/model/model_parts.h"
+#include "fs/model/pretrained_files.h"
 
 namespace stfs {
 
@@ -16,7 +17,7 @@ namespace stfs {
 class FileStats {
  public:
   /// Must not outlive the parts.
-  explicit FileStats(ModelParts& parts) : parts_(parts) {}
+  FileStats(ModelParts& parts, const PretrainedFiles& pretrained) : parts_(parts), pretrained_(pretrained) {}
 
   /// ENOENT for a file that has just gone.
   [[nodiscard]] Result<struct stat> of(const Node& node) const;
@@ -38,12 +39,12 @@ class FileStats {
   [[nodiscard]] struct stat of_directory(const Node& node) const;
   [[nodiscard]] struct stat of_tensor(const Node& node) const;
   [[nodiscard]] Result<struct stat> of_view(const Node& node) const;
-  /// @param node  `pretrained`, or a link in it.
-  [[nodiscard]] struct stat of_pretrained(const Node& node) const;
+  [[nodiscard]] Result<struct stat> of_pretrained(const Node& node) const;
   [[nodiscard]] struct stat of_draft(const Node& node, const PendingContent& content) const;
   [[nodiscard]] Result<struct stat> of_staged_npy(const Node& node) const;
 
   ModelParts& parts_;
+  const PretrainedFiles& pretrained_;
 };
 
 }  // namespace stfs

@@ -1,8 +1,6 @@
 // Answers requests that change nothing (filesystem.h).
 #include "fs/model/filesystem.h"
 
-#include <climits>
-
 namespace stfs {
 namespace {
 
@@ -28,8 +26,9 @@ Result<struct stat> Filesystem::lookup(Ino parent, std::string_view name) const 
   const Node found = parts_.resolve(*entry);
   // In a refused model, directories and views that describe the model stay visible; files that show tensors
   // fail.
-  const bool shows_tensors = !found.is_directory() && (!found.is_view() || Views::is_archive(found.ino) ||
-                                                       parts_.views.tensor(found.ino).has_value());
+  const bool shows_tensors =
+      !found.is_directory() && !found.is_of_source() &&
+      (!found.is_view() || Views::is_archive(found.ino) || parts_.views.tensor(found.ino).has_value());
   if (!parts_.is_refused || !shows_tensors) return stats_.of(found);
   if (Views::is_counted(found.ino)) parts_.views.forget(found.ino, 1);
   const std::scoped_lock lock(refusal_mutex_);
@@ -45,10 +44,12 @@ std::optional<TensorId> Filesystem::tensor_behind(Ino of_mount) const {
 
 void Filesystem::note_lookup(Ino ino) const {
   parts_.views.note_lookup(InodeSpace::local(ino));
+  parts_.pretrained.note_lookup(InodeSpace::local(ino));
   if (const auto tensor = tensor_behind(ino)) ++parts_.lookups[number_of(*tensor)];
 }
 
 void Filesystem::forget(Ino ino, std::uint64_t lookups) {
+  parts_.pretrained.forget(InodeSpace::local(ino), lookups);
   bool may_free = parts_.views.forget(InodeSpace::local(ino), lookups);
   if (const auto tensor = tensor_behind(ino)) {
     const auto number = static_cast<std::uint32_t>(lookups);
@@ -65,7 +66,7 @@ Result<struct stat> Filesystem::attributes(Ino ino) const {
 mode_t Filesystem::file_type(Ino ino) const {
   const Node node = parts_.resolve(ino);
   if (node.is_directory()) return S_IFDIR;
-  return node.is_link() ? S_IFLNK : S_IFREG;
+  return S_IFREG;
 }
 
 Result<void> Filesystem::read_directory(Ino directory, std::uint64_t position,
@@ -172,7 +173,7 @@ void Filesystem::visit_known(const std::function<void(Ino directory, std::string
 
 void Filesystem::set_mtime(Ino ino, struct timespec mtime) {
   const Node node = parts_.resolve(ino);
-  if (!node.exists() || node.is_directory() || node.is_other_form()) return;
+  if (!node.exists() || node.is_directory() || node.is_of_source() || node.is_other_form()) return;
   if (node.kind == Node::Kind::Draft) {
     const auto content = parts_.shared_content(node);
     NewTensor* const made = content ? content->made()->tensor() : nullptr;
@@ -183,17 +184,6 @@ void Filesystem::set_mtime(Ino ino, struct timespec mtime) {
   if (staged) return parts_.open_files.keep_mtime(*staged, mtime);
   parts_.open_files.keep_mtime(node.ino, mtime);
   if (!node.is_staged()) parts_.states.set_mtime(node.tensor, mtime);
-}
-
-Result<std::string> Filesystem::read_link(Ino ino) const {
-  const Node node = parts_.resolve(ino);
-  if (!node.exists()) return no_such_inode(ino);
-  if (!node.is_link()) return fail(ErrorCode::InvalidArgument, EINVAL, "is no symbolic link");
-  std::string target = parts_.pretrained.target(node.ino);
-  if (target.size() >= PATH_MAX)
-    return fail(ErrorCode::InvalidArgument, ENAMETOOLONG,
-                "the path in the directory of the model is too long");
-  return target;
 }
 
 }  // namespace stfs

@@ -16,7 +16,7 @@
 // A thread that waits for another process's lock has no turn (Committers::in_turn()). No lock is
 // held when a call returns, except the tensor's shared lock inside a Bytes.
 //
-// Waiting: lookup() and read_directory() wait for a disk in `.safetensors/pretrained`. attributes() takes
+// Waiting: all calls for files in `.safetensors/pretrained` wait for a disk. Else attributes() takes
 // only mutexes of the last rank. No thread holds them while it writes, syncs or locks a file. read() takes
 // the content's mutex for reading, then the tensor's lock: both wait only for copies in memory. Commits wait
 // for the disk and for other processes' locks.
@@ -48,6 +48,7 @@
 #include "fs/model/file_reader.h"
 #include "fs/model/file_stats.h"
 #include "fs/model/model_parts.h"
+#include "fs/model/pretrained_files.h"
 #include "fs/model/shard_turns.h"
 #include "fs/model/staged_files.h"
 #include "fs/model/structure_edits.h"
@@ -91,7 +92,7 @@ class Filesystem {
   /// time, then the position at which an earlier call ended. visit gets the position of the next entry.
   using VisitEntry = Directory::VisitEntry;
   Result<void> read_directory(Ino directory, std::uint64_t position, const VisitEntry& visit) const;
-  /// S_IFDIR, S_IFLNK or S_IFREG.
+  /// S_IFDIR or S_IFREG.
   [[nodiscard]] mode_t file_type(Ino ino) const;
   /// The size of the archives, and what is free in them.
   [[nodiscard]] struct statvfs statistics() const;
@@ -103,7 +104,8 @@ class Filesystem {
   // other directories.
   /// @param maker  if other users may enter the mount, only the maker may commit, remove or see the
   ///               transaction's staged content.
-  Result<struct stat> make_directory(Ino parent, std::string_view name, Maker maker = {});
+  /// @param mode   the permissions of a directory in pretrained/.
+  Result<struct stat> make_directory(Ino parent, std::string_view name, Maker maker = {}, mode_t mode = 0777);
   Result<void> remove_directory(Ino parent, std::string_view name);
   /// Also deletes a tensor. Programs that have it open go on reading it.
   Result<Outdated> remove_file(Ino parent, std::string_view name);
@@ -121,11 +123,21 @@ class Filesystem {
   /// Makes a file beside the tensors, or in npy/, and opens it: at its close it becomes a tensor. Opens it if
   /// it exists.
   using Created = CreatedFile;
-  Result<Created> create(Ino parent, std::string_view name, int flags, pid_t opener);
+  /// @param mode   the permissions of a file in pretrained/, after the umask of the program.
+  /// @param maker  such a file belongs to this user.
+  Result<Created> create(Ino parent, std::string_view name, int flags, pid_t opener, mode_t mode = 0666,
+                         const Maker& maker = {});
   /// Whether the kernel may keep name and attributes of a file: not of one that is no tensor yet.
   [[nodiscard]] bool is_draft(Ino ino) const { return parts_.resolve(ino).kind == Node::Kind::Draft; }
-  /// The target of a symbolic link. EINVAL for any other file.
-  [[nodiscard]] Result<std::string> read_link(Ino ino) const;
+  /// Whether a number is one of a file of the source directory, in `.safetensors/pretrained`. Such a file has
+  /// no OpenFile. Requests on its bytes and attributes go to pretrained_files().
+  [[nodiscard]] bool is_source_file(Ino ino) const { return parts_.resolve(ino).is_source_file(); }
+  [[nodiscard]] PretrainedFiles& pretrained_files() { return pretrained_; }
+  [[nodiscard]] Node node_of(Ino ino) const { return parts_.resolve(ino); }
+  /// PretrainedDirectory::is_changed().
+  [[nodiscard]] bool is_source_changed(Ino ino) const {
+    return parts_.pretrained.is_changed(InodeSpace::local(ino));
+  }
 
   // Extended attributes. ENODATA if there is none of that name.
   [[nodiscard]] Result<std::string> extended_attribute(Ino ino, std::string_view name) const {
@@ -264,8 +276,9 @@ class Filesystem {
   mutable ModelParts parts_;
   ShardTurns turns_{parts_};
   StructureEdits structure_{parts_, turns_};
-  FileStats stats_{parts_};
-  FileReader reader_{parts_, stats_};
+  PretrainedFiles pretrained_{parts_};
+  FileStats stats_{parts_, pretrained_};
+  FileReader reader_{parts_, stats_, pretrained_};
   AttributeReader attributes_{parts_, turns_};
   ContentCommits contents_{parts_, turns_, structure_};
   CheckpointFiles checkpoints_{parts_, turns_, structure_, stats_};

@@ -33,6 +33,10 @@ Result<Outdated> Filesystem::remove_file(Ino parent, std::string_view name) {
     drafts_.remove(*draft);
     return Outdated{};
   }
+  if (directory.is_of_source()) {
+    auto removed = pretrained_.remove(directory, name);
+    return removed ? Result<Outdated>(Outdated{}) : pass_on(std::move(removed));
+  }
   if (directory.is_staged()) {
     auto removed = parts_.transactions.remove_file(directory.ino, name, staged_.check(directory.ino));
     return removed ? Result<Outdated>(Outdated{}) : pass_on(std::move(removed));
@@ -58,6 +62,8 @@ Result<Outdated> Filesystem::set_extended_attribute(Ino ino, std::string_view na
   constexpr std::string_view kMetadataPrefix = "metadata.";
   const Node node = parts_.resolve(ino);
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
+  if (node.is_of_source() && !parts_.options.is_read_only)
+    return refuse_edit(EOPNOTSUPP, "files of the source directory have no attributes here");
   if (!name.starts_with(kPrefixOfAll)) {
     return parts_.options.is_read_only ? tl::unexpected(parts_.check_editable().error())
                                        : refuse_edit(EPERM, "only attributes of safetensorsfs can be set");
@@ -84,8 +90,12 @@ Result<Outdated> Filesystem::set_extended_attribute(Ino ino, std::string_view na
   return names_.retype(node.tensor, name, *value);
 }
 
-Result<struct stat> Filesystem::make_directory(Ino parent, std::string_view name, Maker maker) {
+Result<struct stat> Filesystem::make_directory(Ino parent, std::string_view name, Maker maker, mode_t mode) {
   const Node directory = parts_.resolve(parent);
+  if (directory.is_of_source()) {
+    const auto made = pretrained_.make_directory(directory, name, mode, maker);
+    return made ? stats_.of(parts_.resolve(*made)) : tl::unexpected(made.error());
+  }
   if (directory.kind == Node::Kind::Directory) return names_.make_directory(directory.ino, name);
   if (!directory.is_staged()) return not_among_transactions();
   const auto made = parts_.transactions.begin(directory.ino, name, std::move(maker));
@@ -95,6 +105,7 @@ Result<struct stat> Filesystem::make_directory(Ino parent, std::string_view name
 
 Result<void> Filesystem::remove_directory(Ino parent, std::string_view name) {
   const Node directory = parts_.resolve(parent);
+  if (directory.is_of_source()) return pretrained_.remove_directory(directory, name);
   if (directory.kind == Node::Kind::Directory) return names_.remove_directory(directory.ino, name);
   if (!directory.is_staged()) return not_among_transactions();
   return parts_.transactions.remove_directory(directory.ino, name);
@@ -108,6 +119,10 @@ Result<Outdated> Filesystem::rename(Ino parent, std::string_view name, Ino new_p
     return names_.rename(from.ino, name, to.ino, new_name, flags);
   if (parts_.transactions.is_hidden(from.ino)) return not_among_transactions();
   if (parts_.drafts.find(from.ino, name)) return checkpoints_.rename(from.ino, name, to.ino, new_name);
+  if (from.is_of_source() && to.is_of_source()) {
+    auto renamed = pretrained_.rename(from, name, to, new_name, flags);
+    return renamed ? Result<Outdated>(Outdated{}) : pass_on(std::move(renamed));
+  }
   if (!from.is_staged() || !to.is_staged()) return not_among_transactions();
   if (parts_.transactions.is_transaction(from.ino) && from.ino == to.ino)
     return staged_.rename(from.ino, name, new_name, flags);

@@ -10,7 +10,8 @@
 
 namespace stfs {
 
-Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name, int flags, pid_t opener) {
+Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name, int flags, pid_t opener,
+                                               mode_t mode, const Maker& maker) {
   const Node directory = parts_.resolve(parent);
   if (!directory.is_directory()) return no_such_inode(parent);
   auto known = lookup(parent, name);
@@ -21,8 +22,16 @@ Result<Filesystem::Created> Filesystem::create(Ino parent, std::string_view name
     return Created{*known, *file};
   }
   if (known.error().errno_value != ENOENT) return tl::unexpected(known.error());
-  if (directory.ino == kHiddenIno || PretrainedDirectory::owns(directory.ino))
+  if (directory.ino == kHiddenIno ||
+      (directory.ino == PretrainedDirectory::kDirectory && CheckpointFiles::takes(name)))
     return checkpoints_.create(directory.ino, name, flags, opener);
+  if (directory.is_of_source()) {
+    const auto made = pretrained_.create(directory, name, mode, maker);
+    if (!made) return tl::unexpected(made.error());
+    auto shown = stats_.of(parts_.resolve(*made));
+    if (!shown) return pass_on(std::move(shown));
+    return Created{*shown, nullptr};
+  }
   if (parts_.transactions.is_npy_directory(directory.ino))
     return staged_.create_npy(directory.ino, name, flags, opener);
   if (parts_.transactions.is_transaction(directory.ino))
@@ -34,7 +43,10 @@ Result<OpenFile*> Filesystem::open(Ino ino, int flags, pid_t opener) {
   const Node node = parts_.resolve(ino);
   if (!node.exists()) return fail(ErrorCode::NotFound, ENOENT, "no such file");
   if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EISDIR, "is a directory");
-  if (node.is_link()) return fail(ErrorCode::InvalidArgument, ELOOP, "is a symbolic link");
+  if (node.is_source_file()) {
+    auto opened = pretrained_.open(node, flags);
+    return opened ? Result<OpenFile*>(nullptr) : pass_on(std::move(opened));
+  }
   const int access = flags & O_ACCMODE;
   if (access == O_RDONLY) return nullptr;
   if (Views::is_archive(node.ino)) return checkpoints_.open(node, flags, opener);

@@ -266,7 +266,6 @@ Result<Outdated> Forest::rename(Ino parent, std::string_view name, Ino new_paren
 }
 
 Result<std::string> Forest::read_link(Ino ino) const {
-  if (const Pin member = model_of(ino)) return member->read_link(ino);
   if (is_of_source(ino)) return source_->read_link(ino);
   return fail(ErrorCode::InvalidArgument, EINVAL, "is no symbolic link");
 }

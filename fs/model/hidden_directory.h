@@ -14,8 +14,8 @@ namespace stfs {
 class HiddenDirectory final : public Directory {
  public:
   /// All must outlive this object.
-  HiddenDirectory(Views& views, PretrainedDirectory& pretrained, TransactionDirectory& transactions)
-      : views_(views), pretrained_(pretrained), transactions_(transactions) {}
+  HiddenDirectory(Views& views, TransactionDirectory& transactions)
+      : views_(views), transactions_(transactions) {}
 
   [[nodiscard]] Node node(Ino ino) const override {
     return {.ino = ino, .kind = Node::Kind::StagedDirectory};
@@ -23,7 +23,6 @@ class HiddenDirectory final : public Directory {
   Result<Ino> find(Ino, std::string_view name) override {
     if (const auto found = transactions_.find_top(name)) return *found;
     if (name != PretrainedDirectory::kEntry.name) return views_.find_top(name);
-    pretrained_.look();
     return PretrainedDirectory::kEntry.ino;
   }
   void list(Ino directory, std::uint64_t position, const VisitEntry& visit) const override {
@@ -39,7 +38,6 @@ class HiddenDirectory final : public Directory {
 
  private:
   Views& views_;
-  PretrainedDirectory& pretrained_;
   TransactionDirectory& transactions_;
 };
 

@@ -30,7 +30,7 @@ ModelParts::ModelParts(std::unique_ptr<Model> its_model, const FilesystemOptions
                      if (!sum) return pass_on(std::move(sum));
                      return TensorVersion{generation, std::move(*sum)};
                    }),
-      hidden(views, pretrained, transactions),
+      hidden(views, transactions),
       committers(*model, options.commit),
       may_be_cached(model->ids().end()),
       may_be_known(model->ids().end()),

@@ -127,7 +127,7 @@ class SourceDirectory {
   std::shared_ptr<MadeFile> release(OpenFile* file);
 
  private:
-  static constexpr Ino kLinks = PretrainedDirectory::kLinks;
+  static constexpr Ino kLinks = PretrainedDirectory::kEntries;
   static constexpr Ino kMadeDirectories = kLinks + (Ino{1} << 37U);  // by the number of their link
   static constexpr Ino kFiles = kLinks + (Ino{1} << 38U);
   static constexpr Ino kEnd = kLinks + (Ino{1} << 38U) + (Ino{1} << 37U);

@@ -25,10 +25,6 @@ bool is_there_and_bare(int directory, const std::string& name) {
 
 }  // namespace
 
-UniqueFd open_directory_path(const std::filesystem::path& path) {
-  return UniqueFd(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-}
-
 SourceLinks::SourceLinks(std::filesystem::path directory, IsLeftOut is_left_out)
     : directory_(std::move(directory)),
       source_(open_directory_path(directory_)),

@@ -1,6 +1,5 @@
-// The entries of a source directory, each as a symbolic link to its absolute path: `.safetensors/pretrained`
-// shows them (pretrained_directory.h), and so does the root of a directory of models
-// (fs/model/source_directory.h).
+// The entries of a source directory, each as a symbolic link to its absolute path: the root of a directory of
+// models shows them (fs/model/source_directory.h).
 //
 // The directory is read at each look-up and at each listing, through a descriptor from the time before the
 // mount: if the mount covers the source directory, its path leads into the mount, and a request that waits
@@ -30,6 +29,7 @@
 
 #include "core/base/unique_fd.h"
 #include "core/storage/permissions.h"
+#include "fs/read/source_entry.h"
 
 namespace stfs {
 
@@ -83,8 +83,5 @@ class SourceLinks {
   mutable std::deque<std::string> names_;                       // by the number of the link
   mutable std::unordered_map<std::string_view, Number> links_;  // the keys refer to names_
 };
-
-/// Opens a directory for calls that end in `at`.
-UniqueFd open_directory_path(const std::filesystem::path& path);
 
 }  // namespace stfs

@@ -15,7 +15,8 @@ struct Node {
     Tensor,           // in that tree
     ViewDirectory,    // of views
     View,             // of a tensor, or of the model
-    Link,             // symbolic, among the views
+    SourceDirectory,  // `pretrained`, and the directories in it
+    SourceFile,       // a file of the source directory, in `pretrained`
     StagedDirectory,  // `.safetensors`, the directories of transactions, a transaction
     Staged,           // a tensor's file in a transaction
     StagedNpy,        // the same tensor as a NumPy file
@@ -27,13 +28,13 @@ struct Node {
 
   [[nodiscard]] bool exists() const { return kind != Kind::Missing; }
   [[nodiscard]] bool is_directory() const {
-    return kind == Kind::Directory || kind == Kind::ViewDirectory || kind == Kind::StagedDirectory;
+    return kind == Kind::Directory || kind == Kind::ViewDirectory || kind == Kind::SourceDirectory ||
+           kind == Kind::StagedDirectory;
   }
-  [[nodiscard]] bool is_link() const { return kind == Kind::Link; }
-  /// Whether it is read-only and below `.safetensors`. Links count, too: ask is_link() first.
-  [[nodiscard]] bool is_view() const {
-    return kind == Kind::View || kind == Kind::ViewDirectory || kind == Kind::Link;
-  }
+  [[nodiscard]] bool is_source_file() const { return kind == Kind::SourceFile; }
+  [[nodiscard]] bool is_of_source() const { return is_source_file() || kind == Kind::SourceDirectory; }
+  /// Whether it is read-only and below `.safetensors`.
+  [[nodiscard]] bool is_view() const { return kind == Kind::View || kind == Kind::ViewDirectory; }
   [[nodiscard]] bool is_staged() const { return kind == Kind::Staged || kind == Kind::StagedDirectory; }
   /// Whether it shows a tensor, or the model, in another form: a program that writes it makes a draft.
   [[nodiscard]] bool is_other_form() const { return is_view() || kind == Kind::StagedNpy; }

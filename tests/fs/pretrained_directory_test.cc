@@ -1,16 +1,19 @@
-// `.safetensors/pretrained/` without a kernel: the entries of the source directory as links, beside the
-// model.
+// `.safetensors/pretrained/` without a kernel: the entries of the source directory beside the model.
 #include "fs/read/pretrained_directory.h"
 
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
+#include <set>
+#include <sstream>
 
 #include "tests/fs/driven_filesystem.h"
 #include "tests/fs/driven_model.h"
 #include "tests/support/catch.h"
+#include "tests/support/skip.h"
 
 using namespace stfs;
 using namespace stfs::test;
@@ -44,6 +47,17 @@ Names names_in(const PretrainedDirectory& directory) {
   }));
 }
 
+std::string text_read(const Result<Bytes>& bytes) {
+  REQUIRE(bytes);
+  return text_of(bytes->copy().value());
+}
+
+std::string text_in(const std::filesystem::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return std::move(text).str();
+}
+
 /// A mount of an archive beside which some files lie.
 struct Pretrained {
   explicit Pretrained(const FilesystemOptions& options = {}) : mount(kTwoTensors, options) {
@@ -51,6 +65,10 @@ struct Pretrained {
   }
   [[nodiscard]] Ino directory() const { return mount.ino("pretrained", mount.ino(".safetensors")); }
   [[nodiscard]] Ino ino(std::string_view name) const { return mount.ino(name, directory()); }
+  [[nodiscard]] std::string source(const std::string& name) const {
+    return text_in(mount.directory() / name);
+  }
+  [[nodiscard]] static Maker me() { return {.uid = ::geteuid(), .gid = ::getegid(), .other_groups = {}}; }
   [[nodiscard]] std::map<std::string, Ino> entries() const {
     return listed([&](std::uint64_t position, const Directory::VisitEntry& visit) {
       REQUIRE(mount->read_directory(directory(), position, visit));
@@ -70,7 +88,7 @@ int errno_of(const auto& result) {
 
 }  // namespace
 
-TEST_CASE("pretrained lists the model, and links to what lies beside it", "[fs][pretrained]") {
+TEST_CASE("pretrained lists the model and what lies beside it", "[fs][pretrained]") {
   const FilesystemOptions& options = GENERATE(FilesystemOptions{}, kTreeLayout, kReadOnly);
   const Pretrained t(options);
   std::filesystem::create_directory(t.mount.directory() / "1_Pooling");
@@ -78,14 +96,13 @@ TEST_CASE("pretrained lists the model, and links to what lies beside it", "[fs][
   for (const auto& [name, ino] : t.entries()) {
     CHECK(t.ino(name) == ino);
     CHECK(t.mount->attributes(ino)->st_ino == ino);
-    const mode_t type = name == "model.safetensors" ? S_IFREG : S_IFLNK;
+    const mode_t type = name == "1_Pooling" ? S_IFDIR : S_IFREG;
     CHECK(t.mount->file_type(ino) == type);
     CHECK((t.mount->attributes(ino)->st_mode & S_IFMT) == type);
-    if (type == S_IFLNK) CHECK(t.mount->read_link(ino) == t.mount.directory() / name);
   }
   const auto found = t.mount->lookup(t.mount.ino(".safetensors"), "pretrained");
   CHECK(t.mount->file_type(found->st_ino) == S_IFDIR);
-  CHECK((found->st_mode & 0222) == 0);
+  CHECK(((found->st_mode & 0222) == 0) == options.is_read_only);
   CHECK(errno_of(t.mount->lookup(t.directory(), "other.json")) == ENOENT);
   CHECK(errno_of(t.mount->lookup(t.directory(), "../model.safetensors/..")) == ENOENT);
   CHECK(errno_of(t.mount->lookup(t.directory(), "..")) == ENOENT);
@@ -106,32 +123,146 @@ TEST_CASE("model.safetensors in pretrained is the view of the whole model", "[fs
   CHECK(errno_of(sharded->lookup(pretrained, "m.safetensors.index.json")) == ENOENT);
 }
 
-TEST_CASE("a refused model refuses pretrained's model and no link", "[fs][pretrained]") {
+TEST_CASE("a refused model refuses pretrained's model and no other file", "[fs][pretrained]") {
   const Pretrained t;
   t.mount->refuse("another base");
   CHECK(errno_of(t.mount->lookup(t.directory(), "model.safetensors")) == EIO);
   CHECK(t.mount->lookup(t.directory(), "config.json"));
 }
 
-TEST_CASE("a link of pretrained is nothing but a link", "[fs][pretrained]") {
+TEST_CASE("a file of pretrained has the bytes, size and mode of the source's file", "[fs][pretrained]") {
   const Pretrained t;
-  const auto link = t.mount->lookup(t.directory(), "config.json");
-  CHECK(link->st_mode == (S_IFLNK | 0777));
-  CHECK(link->st_nlink == 1);
-  CHECK(static_cast<std::size_t>(link->st_size) == (t.mount.directory() / "config.json").size());
-  CHECK(errno_of(t.mount->read(link->st_ino, 0, 100)) == EINVAL);
-  CHECK(errno_of(t.mount->open(link->st_ino, O_RDONLY, 1)) == ELOOP);
-  CHECK(errno_of(t.mount->open(link->st_ino, O_RDWR, 1)) == ELOOP);
-  CHECK(errno_of(t.mount->check_settable(link->st_ino)) == EPERM);
-  CHECK(errno_of(t.mount->resize_by_name(link->st_ino, 0, 1)) == EPERM);
-  CHECK(errno_of(t.mount->extended_attribute(link->st_ino, "user.safetensors.archive")) == ENODATA);
-  CHECK(t.mount->list_extended_attributes(link->st_ino)->empty());
-  CHECK(errno_of(t.mount->lookup(link->st_ino, "x")) == ENOENT);
-  CHECK(errno_of(t.mount->remove_file(t.directory(), "config.json")) == EPERM);
-  CHECK(errno_of(t.mount->make_directory(t.directory(), "new")) == EPERM);
-  for (const Ino other : {t.ino("model.safetensors"), t.directory(), t.mount.ino("first"), Ino{kRootIno}})
-    CHECK(errno_of(t.mount->read_link(other)) == EINVAL);
-  CHECK(errno_of(t.mount->read_link(link->st_ino + 100)) == ENOENT);
+  const std::string path = t.mount.directory() / "config.json";
+  REQUIRE(::chmod(path.c_str(), 0640) == 0);
+  const auto shown = t.mount->lookup(t.directory(), "config.json");
+  CHECK(shown->st_mode == (S_IFREG | 0640));
+  CHECK(shown->st_size == 11);
+  CHECK(text_read(t.mount->read(shown->st_ino, 0, 100)) == "config.json");
+  CHECK(text_read(t.mount->read(shown->st_ino, 7, 3)) == "jso");
+  CHECK(text_read(t.mount->read(shown->st_ino, 11, 3)).empty());
+  CHECK(t.mount->open(shown->st_ino, O_RDONLY, 1) == nullptr);
+  CHECK(errno_of(t.mount->extended_attribute(shown->st_ino, "user.safetensors.archive")) == ENODATA);
+  CHECK(t.mount->list_extended_attributes(shown->st_ino)->empty());
+  CHECK(errno_of(t.mount->lookup(shown->st_ino, "x")) == ENOENT);
+}
+
+TEST_CASE("a read-only mount changes no file of the source", "[fs][pretrained]") {
+  const Pretrained t(kReadOnly);
+  const Node file = t.mount->node_of(t.ino("config.json"));
+  PretrainedFiles& files = t.mount->pretrained_files();
+  CHECK((t.mount->lookup(t.directory(), "config.json")->st_mode & 0222) == 0);
+  CHECK(errno_of(t.mount->open(file.ino, O_RDWR, 1)) == EROFS);
+  CHECK(errno_of(files.write(file, bytes_of("x"), 0, 0)) == EROFS);
+  CHECK(errno_of(files.resize(file, 0)) == EROFS);
+  CHECK(errno_of(files.change(file, {.permissions = 0600})) == EROFS);
+  CHECK(errno_of(t.mount->create(t.directory(), "new.json", O_WRONLY, 1)) == EROFS);
+  CHECK(errno_of(t.mount->remove_file(t.directory(), "config.json")) == EROFS);
+  CHECK(errno_of(t.mount->make_directory(t.directory(), "new")) == EROFS);
+  CHECK(errno_of(t.mount->rename(t.directory(), "config.json", t.directory(), "new")) == EROFS);
+  CHECK(t.source("config.json") == "config.json");
+}
+
+TEST_CASE("a writable mount without a delta changes the source's own files", "[fs][pretrained]") {
+  const Pretrained t;
+  PretrainedFiles& files = t.mount->pretrained_files();
+  const Node file = t.mount->node_of(t.ino("config.json"));
+  REQUIRE(t.mount->open(file.ino, O_WRONLY, 1));
+  REQUIRE(files.resize(file, 0));
+  REQUIRE(files.write(file, bytes_of("{}"), 0, 0));
+  REQUIRE(files.write(file, bytes_of("!"), 0, O_APPEND));
+  REQUIRE(files.close(file));
+  CHECK(t.source("config.json") == "{}!");
+  CHECK(t.ino("config.json") == file.ino);
+
+  const auto made = t.mount->create(t.directory(), "new.json", O_WRONLY, 1, 0604, t.me());
+  REQUIRE(made);
+  CHECK(made->status.st_mode == (S_IFREG | 0604));
+  REQUIRE(t.mount->rename(t.directory(), "new.json", t.directory(), "config.json"));
+  CHECK(t.ino("config.json") == made->status.st_ino);
+  CHECK(t.source("config.json").empty());
+  CHECK(text_read(t.mount->read(file.ino, 0, 10)) == "{}!");  // a reader of the replaced file goes on
+  REQUIRE(t.mount->make_directory(t.directory(), "sub", t.me()));
+  REQUIRE(t.mount->create(t.ino("sub"), "x", O_WRONLY, 1, 0600, t.me()));
+  REQUIRE(t.mount->remove_file(t.ino("sub"), "x"));
+  REQUIRE(t.mount->remove_directory(t.directory(), "sub"));
+  REQUIRE(t.mount->remove_file(t.directory(), "config.json"));
+  CHECK_FALSE(std::filesystem::exists(t.mount.directory() / "config.json"));
+}
+
+TEST_CASE("names that pretrained leaves out can't be made, moved or removed", "[fs][pretrained]") {
+  const Pretrained t;
+  for (const std::string& name :
+       {std::string("model.safetensors"), ".model.safetensors.stj." + std::string(32, 'a')}) {
+    CHECK(errno_of(t.mount->remove_file(t.directory(), name)) == EPERM);
+    CHECK(errno_of(t.mount->rename(t.directory(), "config.json", t.directory(), name)) == EPERM);
+  }
+  CHECK(errno_of(t.mount->rename(t.directory(), "config.json", t.directory(), "x.safetensors")) == EPERM);
+  FilesystemOptions without_edits;
+  without_edits.allows_edits = false;
+  const Pretrained fixed(without_edits);
+  CHECK(errno_of(fixed.mount->create(fixed.directory(), "new.json", O_WRONLY, 1)) == EPERM);
+  CHECK(errno_of(fixed.mount->remove_file(fixed.directory(), "config.json")) == EPERM);
+}
+
+TEST_CASE("a file that is a link is replaced by a copy, and the file behind it stays", "[fs][pretrained]") {
+  const Pretrained t;
+  const TemporaryDirectory blobs;
+  blobs.write("1", "blob");
+  std::filesystem::create_symlink(blobs / "1", t.mount.directory() / "linked.json");
+  const Node file = t.mount->node_of(t.ino("linked.json"));
+  PretrainedFiles& files = t.mount->pretrained_files();
+  CHECK(text_read(t.mount->read(file.ino, 0, 10)) == "blob");
+  REQUIRE(t.mount->open(file.ino, O_RDWR, 1));
+  REQUIRE(files.close(file));
+  CHECK(std::filesystem::is_symlink(t.mount.directory() / "linked.json"));  // nothing was written
+  REQUIRE(files.write(file, bytes_of("B"), 0, 0));
+  REQUIRE(files.close(file));
+  CHECK(text_read(t.mount->read(file.ino, 0, 10)) == "Blob");
+  CHECK(t.ino("linked.json") == file.ino);
+  CHECK(t.source("linked.json") == "Blob");
+  CHECK_FALSE(std::filesystem::is_symlink(t.mount.directory() / "linked.json"));
+  CHECK(text_in(blobs / "1") == "blob");
+}
+
+TEST_CASE("nothing is made or written behind a link to a directory", "[fs][pretrained]") {
+  const Pretrained t;
+  const TemporaryDirectory other;
+  other.write("x", "kept");
+  std::filesystem::create_directory_symlink(other.path(), t.mount.directory() / "linked");
+  const Ino linked = t.ino("linked");
+  const Node file = t.mount->node_of(t.mount.ino("x", linked));
+  CHECK(text_read(t.mount->read(file.ino, 0, 10)) == "kept");
+  CHECK(errno_of(t.mount->pretrained_files().write(file, bytes_of("y"), 0, 0)) == EPERM);
+  CHECK(errno_of(t.mount->create(linked, "new", O_WRONLY, 1, 0600, t.me())) == EPERM);
+  CHECK(errno_of(t.mount->remove_file(linked, "x")) == EPERM);
+  CHECK(text_in(other / "x") == "kept");
+}
+
+TEST_CASE("a link of another user to a third one's file is not followed", "[fs][pretrained]") {
+  if (::geteuid() != 0) return note_skip("needs root, to make a link of another user");
+  const Pretrained t;
+  const TemporaryDirectory secret;
+  secret.write("x", "secret");
+  const std::string link = t.mount.directory() / "linked.json";
+  std::filesystem::create_symlink(secret / "x", link);
+  constexpr uid_t kOther = 4242;
+  REQUIRE(::lchown(link.c_str(), kOther, kOther) == 0);
+  CHECK(errno_of(t.mount->lookup(t.directory(), "linked.json")) == EACCES);
+  CHECK_FALSE(t.entries().contains("linked.json"));
+  REQUIRE(::chown((secret / "x").c_str(), kOther, kOther) == 0);  // the link's maker may show its own files
+  CHECK(text_read(t.mount->read(t.ino("linked.json"), 0, 10)) == "secret");
+}
+
+TEST_CASE("links that lead nowhere, pipes and links to themselves are not shown", "[fs][pretrained]") {
+  const Pretrained t;
+  std::filesystem::create_symlink("nowhere", t.mount.directory() / "dangling");
+  std::filesystem::create_symlink("loop", t.mount.directory() / "loop");
+  std::filesystem::create_symlink("/proc/self/status", t.mount.directory() / "elsewhere");
+  REQUIRE(::mkfifo((t.mount.directory() / "pipe").c_str(), 0600) == 0);
+  CHECK(names_of(t.entries()) == Names{"config.json", "model.safetensors", "tokenizer.json"});
+  CHECK(errno_of(t.mount->lookup(t.directory(), "pipe")) == ENOENT);
+  CHECK(errno_of(t.mount->lookup(t.directory(), "elsewhere")) == EXDEV);
+  CHECK(errno_of(t.mount->lookup(t.directory(), "loop")) == ELOOP);
 }
 
 TEST_CASE("pretrained shows what the source directory holds now", "[fs][pretrained]") {
@@ -142,13 +273,21 @@ TEST_CASE("pretrained shows what the source directory holds now", "[fs][pretrain
   t.mount.directory().write("a.json", "");
   CHECK(names_of(t.entries()) ==
         Names{"a.json", "config.json", "late.json", "model.safetensors", "tokenizer.json"});
-  CHECK(t.mount->read_link(t.ino("late.json")) == t.mount.directory() / "late.json");
+  CHECK(text_read(t.mount->read(config, 0, 100)) == "config.json");
   std::filesystem::remove(t.mount.directory() / "config.json");
   CHECK(errno_of(t.mount->lookup(t.directory(), "config.json")) == ENOENT);
   CHECK_FALSE(t.entries().contains("config.json"));
-  CHECK(t.mount->attributes(config));  // the kernel may still know the link
+  CHECK(t.mount->attributes(config));  // a program may still read the file
   t.mount.directory().write("config.json", "another");
-  CHECK(t.ino("config.json") == config);
+  const Ino another = t.ino("config.json");
+  CHECK(another != config);
+  CHECK(text_read(t.mount->read(config, 0, 100)) == "config.json");
+  CHECK(text_read(t.mount->read(another, 0, 100)) == "another");
+  CHECK_FALSE(t.mount->is_source_changed(another));
+  t.mount.directory().write("config.json", "other bytes");
+  static_cast<void>(t.ino("config.json"));
+  CHECK(t.mount->is_source_changed(another));
+  CHECK_FALSE(t.mount->is_source_changed(another));
 }
 
 TEST_CASE("a change during a listing of pretrained hides no entry and shows none twice", "[fs][pretrained]") {
@@ -167,12 +306,14 @@ TEST_CASE("a change during a listing of pretrained hides no entry and shows none
     return names.size() > before;
   };
   for (int at = 0; at < 4; ++at) REQUIRE(next());
-  REQUIRE(names.back() == "config.json");
-  std::filesystem::remove(t.mount.directory() / "config.json");
-  t.mount.directory().write("a.json", "");  // first in the order of names
+  std::filesystem::remove(t.mount.directory() / names.back());
+  for (int number = 0; number < 20; ++number)
+    t.mount.directory().write("new." + std::to_string(number) + ".json", "");
   while (next()) {
   }
-  CHECK(names == Names{".", "..", "model.safetensors", "config.json", "tokenizer.json", "a.json"});
+  for (const char* name : {".", "..", "model.safetensors", "config.json", "tokenizer.json"})
+    CHECK(std::ranges::count(names, name) == 1);
+  CHECK(std::set(names.begin(), names.end()).size() == names.size());
 }
 
 TEST_CASE("pretrained leaves out archives, journals and temporary files", "[fs][pretrained]") {
@@ -222,7 +363,7 @@ TEST_CASE("pretrained follows the path that the user has named, not the file beh
     REQUIRE(mount.read_directory(pretrained, position, visit));
   });
   CHECK(names_of(entries) == Names{"config.json", "model.safetensors"});
-  CHECK(mount.read_link(entries.at("config.json")) == directory / "snapshot/config.json");
+  CHECK(text_read(mount.read(entries.at("config.json"), 0, 10)) == "{}");
 }
 
 TEST_CASE("pretrained leaves out directories on which something is mounted", "[fs][pretrained]") {
@@ -232,7 +373,6 @@ TEST_CASE("pretrained leaves out directories on which something is mounted", "[f
   CHECK(std::ranges::count(names, "proc") == 0);
   CHECK(root.find(PretrainedDirectory::kDirectory, "usr"));
   CHECK(errno_of(root.find(PretrainedDirectory::kDirectory, "proc")) == ENOENT);
-  CHECK(root.target(*root.find(PretrainedDirectory::kDirectory, "usr")) == "/usr");
 }
 
 TEST_CASE("a source directory that cannot be read gives the model alone", "[fs][pretrained]") {
@@ -240,7 +380,6 @@ TEST_CASE("a source directory that cannot be read gives the model alone", "[fs][
   CHECK(names_in(nowhere) == Names{"model.safetensors"});
   CHECK(nowhere.find(PretrainedDirectory::kDirectory, "model.safetensors") == Views::kArchive);
   CHECK(errno_of(nowhere.find(PretrainedDirectory::kDirectory, "etc")) == ENOENT);
-  CHECK_FALSE(nowhere.source());
   CHECK(nowhere.node(PretrainedDirectory::kDirectory).is_directory());
 }
 
@@ -263,26 +402,21 @@ TEST_CASE("pretrained has the mode, owner and time of the source directory", "[f
   const auto shown = [&] { return t.mount->lookup(t.mount.ino(".safetensors"), "pretrained").value(); };
   const std::string source = t.mount.directory().path();
   REQUIRE(::chmod(source.c_str(), 0751) == 0);
-  CHECK(shown().st_mode == (S_IFDIR | 0551));
+  CHECK(shown().st_mode == (S_IFDIR | 0751));
   CHECK(shown().st_uid == ::getuid());
   const struct timespec then[2] = {{0, UTIME_OMIT}, {1'000'000, 5}};
   REQUIRE(::utimensat(AT_FDCWD, source.c_str(), then, 0) == 0);
   CHECK(shown().st_mtim.tv_sec == 1'000'000);
-  CHECK(t.mount->attributes(t.directory())->st_mode == (S_IFDIR | 0551));
-  // A listing reads them again, too.
-  REQUIRE(::chmod(source.c_str(), 0700) == 0);
-  REQUIRE(t.mount->read_directory(t.directory(), 0, [](auto, auto, auto) { return true; }));
-  CHECK(t.mount->attributes(t.directory())->st_mode == (S_IFDIR | 0500));
 
   options.umask = 0077;
   options.uid = 1234;
   options.gid = 4321;
+  options.allows_edits = false;
   const Pretrained masked(options);
   REQUIRE(::chmod(masked.mount.directory().path().c_str(), 0755) == 0);
   const auto found = masked.mount->lookup(masked.mount.ino(".safetensors"), "pretrained").value();
   CHECK(found.st_mode == (S_IFDIR | 0500));
   CHECK((found.st_uid == 1234 && found.st_gid == 4321));
-  CHECK(masked.mount->attributes(masked.ino("config.json"))->st_mode == (S_IFLNK | 0777));
 }
 
 TEST_CASE("entries of pretrained that the kernel may have cached are told when a model goes",

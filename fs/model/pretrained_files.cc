@@ -1,0 +1,243 @@
+#include "fs/model/pretrained_files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace stfs {
+namespace {
+
+constexpr mode_t kWriteBits = 0222;
+
+/// What a delta's file allows, where it lies over a source file: to read, what both allow; to write, what the
+/// delta allows.
+Permissions over(const Permissions& source, Permissions delta, bool is_directory) {
+  constexpr unsigned kReadToSearch = 2;
+  const mode_t writers = delta.mode & kWriteBits;
+  if (is_directory) delta.mode |= (delta.mode & 0444) >> kReadToSearch;
+  Permissions both = strictest(delta, source);
+  both.mode = (both.mode & ~kWriteBits) | writers;
+  return both;
+}
+
+}  // namespace
+
+Result<struct stat> PretrainedFiles::attributes(const Node& node) const {
+  const auto shown = parts_.pretrained.attributes(node.ino);
+  if (!shown) return tl::unexpected(shown.error());
+  struct stat st = shown->status;
+  const FilesystemOptions& options = parts_.options;
+  Permissions allowed = shown->permissions;
+  if (has_delta()) {
+    const auto delta = static_cast<std::uint32_t>(parts_.model->shards().size() - 1);
+    allowed = over(allowed, parts_.permissions.of_shard(delta), node.is_directory());
+  }
+  const bool may_change_names = !node.is_directory() || options.allows_edits;
+  if (options.is_read_only || !may_change_names) allowed.mode &= ~kWriteBits;
+  constexpr mode_t kKept = S_IFMT | S_ISVTX;
+  st.st_mode = (st.st_mode & kKept) | (allowed.mode & ~options.umask);
+  st.st_uid = options.uid.value_or(allowed.uid);
+  st.st_gid = options.gid.value_or(allowed.gid);
+  st.st_ino = parts_.space.in_mount(node.ino);
+  return st;
+}
+
+Result<void> PretrainedFiles::check_writable() const {
+  if (parts_.options.is_read_only) return fail(ErrorCode::ReadOnly, EROFS, "mounted read-only");
+  return {};
+}
+
+Result<std::string> PretrainedFiles::path_of(const Node& directory, std::string_view name) const {
+  if (auto writable = check_writable(); !writable) return tl::unexpected(writable.error());
+  if (!parts_.options.allows_edits) {
+    return fail(ErrorCode::InvalidArgument, EPERM,
+                "mounted with edit=off: nothing can be made, moved or removed here");
+  }
+  auto path = parts_.pretrained.path_of(directory.ino);
+  if (!path) return path;
+  if (!path->empty()) *path += '/';
+  path->append(name);
+  if (is_entry_name(name) && parts_.pretrained.files().is_shown(*path)) return path;
+  return fail(
+      ErrorCode::InvalidArgument, EPERM,
+      fmt::format("{}: archives, their indexes, and files of safetensorsfs itself are not made, moved or "
+                  "removed here",
+                  *path));
+}
+
+Result<PretrainedFiles::Writer> PretrainedFiles::writer(const Node& node, bool keeps_bytes) {
+  if (auto writable = check_writable(); !writable) return tl::unexpected(writable.error());
+  const std::scoped_lock lock(mutex_);
+  if (const auto known = writers_.find(node.ino); known != writers_.end()) return known->second;
+  const auto path = parts_.pretrained.path_of(node.ino);
+  if (!path) return tl::unexpected(path.error());
+  const auto shown = parts_.pretrained.attributes(node.ino);
+  if (!shown) return tl::unexpected(shown.error());
+  auto own = changes_.open(*path, shown->status, keeps_bytes);
+  if (!own) return pass_on(std::move(own));
+  if (own->is_copy) parts_.pretrained.note_copied(node.ino, own->status);
+  auto opened = std::make_shared<const UniqueFd>(std::move(own->file));
+  writers_.emplace(node.ino, opened);
+  return opened;
+}
+
+Result<void> PretrainedFiles::open(const Node& node, int flags) {
+  if ((flags & O_ACCMODE) == O_RDONLY) {
+    auto opened = parts_.pretrained.reader(node.ino);
+    return opened ? Result<void>() : pass_on(std::move(opened));
+  }
+  if (auto writable = check_writable(); !writable) return writable;
+  const auto path = parts_.pretrained.path_of(node.ino);
+  if (!path) return tl::unexpected(path.error());
+  const auto found = parts_.pretrained.files().find(*path);
+  if (!found) return tl::unexpected(found.error());
+  if (!found->is_own) return {};  // the first change copies it
+  auto opened = writer(node);
+  if (!opened) return pass_on(std::move(opened));
+  return close(node);  // a program that writes nothing keeps nothing open
+}
+
+Result<Bytes> PretrainedFiles::read(const Node& node, std::uint64_t offset, std::size_t size_bytes) const {
+  const auto opened = parts_.pretrained.reader(node.ino);
+  if (!opened) return tl::unexpected(opened.error());
+  std::vector<std::byte> bytes = Bytes::buffer(size_bytes);
+  std::size_t done = 0;
+  while (done < size_bytes) {
+    const ssize_t count =
+        ::pread((*opened)->get(), bytes.data() + done, size_bytes - done, static_cast<off_t>(offset + done));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return fail_system(errno, "pretrained", "read");
+    if (count == 0) break;
+    done += static_cast<std::size_t>(count);
+  }
+  bytes.resize(done);
+  return Bytes(std::move(bytes));
+}
+
+Result<void> PretrainedFiles::write(const Node& node, std::span<const std::byte> from, std::uint64_t offset,
+                                    int flags) {
+  const auto opened = writer(node);
+  if (!opened) return tl::unexpected(opened.error());
+  const int how = ((flags & O_APPEND) != 0 ? RWF_APPEND : 0) | ((flags & O_DSYNC) != 0 ? RWF_DSYNC : 0);
+  while (!from.empty()) {
+    struct iovec part {};
+    part.iov_base = const_cast<std::byte*>(from.data());
+    part.iov_len = from.size();
+    const ssize_t count = ::pwritev2((*opened)->get(), &part, 1, static_cast<off_t>(offset), how);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return fail_system(errno, "pretrained", "write");
+    from = from.subspan(static_cast<std::size_t>(count));
+    offset += static_cast<std::uint64_t>(count);
+  }
+  return {};
+}
+
+Result<void> PretrainedFiles::resize(const Node& node, std::uint64_t size_bytes) {
+  const auto opened = writer(node, size_bytes != 0);
+  if (!opened) return tl::unexpected(opened.error());
+  if (::ftruncate((*opened)->get(), static_cast<off_t>(size_bytes)) == 0) return {};
+  return fail_system(errno, "pretrained", "resize");
+}
+
+Result<void> PretrainedFiles::change(const Node& node, const Change& change) {
+  if (node.is_directory()) return fail(ErrorCode::InvalidArgument, EPERM, "is a directory of the source");
+  const auto opened = writer(node);
+  if (!opened) return tl::unexpected(opened.error());
+  const int descriptor = (*opened)->get();
+  constexpr mode_t kChangeable = 0777;
+  const auto failed = [] { return fail_system(errno, "pretrained", "change attributes"); };
+  if ((change.uid || change.gid) &&
+      ::fchown(descriptor, change.uid.value_or(~uid_t{0}), change.gid.value_or(~gid_t{0})) != 0)
+    return failed();
+  if (change.permissions && ::fchmod(descriptor, *change.permissions & kChangeable) != 0) return failed();
+  if (change.mtime) {
+    const struct timespec times[] = {{.tv_sec = 0, .tv_nsec = UTIME_OMIT}, *change.mtime};
+    if (::futimens(descriptor, times) != 0) return failed();
+  }
+  return {};
+}
+
+Result<void> PretrainedFiles::close(const Node& node) {
+  Writer ended;
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto known = writers_.find(node.ino);
+    if (known == writers_.end()) return {};
+    ended = std::move(known->second);
+    writers_.erase(known);
+  }
+  // Another write may still use the descriptor: the copy's close says the same.
+  const int copy = ::dup(ended->get());
+  if (copy >= 0 && ::close(copy) == 0) return {};
+  return fail_system(errno, "pretrained", "close");
+}
+
+Result<void> PretrainedFiles::sync(const Node& node) {
+  if (parts_.options.is_read_only) return {};
+  const auto opened = [&]() -> Result<Writer> {
+    const std::scoped_lock lock(mutex_);
+    const auto known = writers_.find(node.ino);
+    return known == writers_.end() ? parts_.pretrained.reader(node.ino) : known->second;
+  }();
+  if (!opened) return tl::unexpected(opened.error());
+  if (::fsync((*opened)->get()) == 0) return {};
+  return fail_system(errno, "pretrained", "sync");
+}
+
+Result<Ino> PretrainedFiles::create(const Node& directory, std::string_view name, mode_t mode,
+                                    const Maker& maker) {
+  const auto path = path_of(directory, name);
+  if (!path) return tl::unexpected(path.error());
+  auto made = changes_.create(*path, mode, maker);
+  if (!made) return pass_on(std::move(made));
+  auto ino = parts_.pretrained.find(directory.ino, name);
+  if (!ino) return ino;
+  // Its mode may forbid to open it again.
+  const std::scoped_lock lock(mutex_);
+  writers_.insert_or_assign(*ino, std::make_shared<const UniqueFd>(std::move(made->file)));
+  return ino;
+}
+
+Result<Ino> PretrainedFiles::make_directory(const Node& directory, std::string_view name, mode_t mode,
+                                            const Maker& maker) {
+  const auto path = path_of(directory, name);
+  if (!path) return tl::unexpected(path.error());
+  auto made = changes_.make_directory(*path, mode, maker);
+  if (!made) return pass_on(std::move(made));
+  return parts_.pretrained.find(directory.ino, name);
+}
+
+Result<void> PretrainedFiles::remove(const Node& directory, std::string_view name) {
+  const auto path = path_of(directory, name);
+  if (!path) return tl::unexpected(path.error());
+  parts_.pretrained.keep_open(*path);
+  auto removed = changes_.remove(*path);
+  if (removed) parts_.pretrained.note_removed(*path);
+  return removed;
+}
+
+Result<void> PretrainedFiles::remove_directory(const Node& directory, std::string_view name) {
+  const auto path = path_of(directory, name);
+  if (!path) return tl::unexpected(path.error());
+  auto removed = changes_.remove_directory(*path);
+  if (removed) parts_.pretrained.note_removed(*path);
+  return removed;
+}
+
+Result<void> PretrainedFiles::rename(const Node& directory, std::string_view name, const Node& new_directory,
+                                     std::string_view new_name, unsigned flags) {
+  const auto path = path_of(directory, name);
+  if (!path) return tl::unexpected(path.error());
+  const auto new_path = path_of(new_directory, new_name);
+  if (!new_path) return tl::unexpected(new_path.error());
+  parts_.pretrained.keep_open(*new_path);
+  auto renamed = changes_.rename(*path, *new_path, flags);
+  if (renamed) parts_.pretrained.note_renamed(*path, *new_path);
+  return renamed;
+}
+
+}  // namespace stfs

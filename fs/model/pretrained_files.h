@@ -1,0 +1,80 @@
+// The files below `.safetensors/pretrained`: their attributes, bytes and changes. A mount with a delta
+// changes private copies, a read-only mount nothing (EROFS), every other mount the files of the source
+// directory.
+//
+// Bytes go to the file as they come, and no descriptor has a state of its own. A file is open for writing
+// from its first change to the next close of any of its descriptors.
+#pragma once
+
+#include <sys/stat.h>
+#include <sys/types.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "fs/model/model_parts.h"
+#include "fs/write/source_changes.h"
+
+namespace stfs {
+
+/// Any thread may call. Each call waits for the disk. No other lock is taken while its mutex is held.
+class PretrainedFiles {
+ public:
+  /// Must not outlive the parts.
+  explicit PretrainedFiles(ModelParts& parts)
+      : parts_(parts), changes_(parts.pretrained.files(), parts.options.commit.durability) {}
+
+  /// The attributes of a file or directory.
+  [[nodiscard]] Result<struct stat> attributes(const Node& node) const;
+  /// Checks what open(2) needs. @param flags  of open(2); O_TRUNC is a resize() that follows.
+  Result<void> open(const Node& node, int flags);
+  [[nodiscard]] Result<Bytes> read(const Node& node, std::uint64_t offset, std::size_t size_bytes) const;
+  /// @param flags  of the descriptor: O_APPEND, O_DSYNC.
+  Result<void> write(const Node& node, std::span<const std::byte> from, std::uint64_t offset, int flags);
+  Result<void> resize(const Node& node, std::uint64_t size_bytes);
+  /// What chmod(2), chown(2) and utimensat(2) change of a file.
+  struct Change {
+    std::optional<mode_t> permissions{};
+    std::optional<uid_t> uid{};
+    std::optional<gid_t> gid{};
+    std::optional<struct timespec> mtime{};
+  };
+  Result<void> change(const Node& node, const Change& change);
+  /// A close: returns what the file system of the source says of the bytes.
+  Result<void> close(const Node& node);
+  Result<void> sync(const Node& node);
+
+  // Names. EPERM for names that are left out, and with edit=off.
+  /// @return the number of the new file.
+  Result<Ino> create(const Node& directory, std::string_view name, mode_t mode, const Maker& maker);
+  Result<Ino> make_directory(const Node& directory, std::string_view name, mode_t mode, const Maker& maker);
+  Result<void> remove(const Node& directory, std::string_view name);
+  Result<void> remove_directory(const Node& directory, std::string_view name);
+  /// @param flags  of renameat2(2).
+  Result<void> rename(const Node& directory, std::string_view name, const Node& new_directory,
+                      std::string_view new_name, unsigned flags);
+
+ private:
+  using Writer = std::shared_ptr<const UniqueFd>;
+  [[nodiscard]] Result<void> check_writable() const;
+  /// The path of a name that may be made, moved or removed.
+  [[nodiscard]] Result<std::string> path_of(const Node& directory, std::string_view name) const;
+  /// Opens a file for writing, and copies it where that is needed.
+  Result<Writer> writer(const Node& node, bool keeps_bytes = true);
+  [[nodiscard]] bool has_delta() const { return parts_.pretrained.files().top().is_private(); }
+
+  ModelParts& parts_;
+  SourceChanges changes_;
+  std::mutex mutex_;  // guards what follows
+  std::map<Ino, Writer> writers_;
+};
+
+}  // namespace stfs

@@ -1,0 +1,40 @@
+// Opens an entry of a source directory, which another user may own and change meanwhile.
+//
+// A symbolic link is followed only if the mounting user means it: the link's owner is the mounting user or
+// root, or owns the file behind it too. So a link that another user has made shows nothing that this user
+// does not own: `config.json -> /etc/shadow` in a directory that root mounts is EACCES. The links of a hub's
+// cache, `snapshots/X/config.json -> ../../blobs/Y`, are followed. A link that leads to another file system
+// is EXDEV, because that may be this mount, which would wait for itself.
+#pragma once
+
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "core/base/error.h"
+#include "core/base/unique_fd.h"
+#include "core/storage/permissions.h"
+
+namespace stfs {
+
+struct SourceEntry {
+  struct stat status {};    // of the file, behind a link
+  Permissions permissions;  // what the file allows, with its access control list
+  bool is_link = false;     // the name is a symbolic link
+  UniqueFd file;            // open for reading; none if this process may not read it
+};
+
+/// Opens a regular file or a directory for reading. ENOENT also for other kinds of files, and for directories
+/// on which something is mounted. EACCES, EXDEV: a link that is not followed.
+/// @param directory  a descriptor, also of O_PATH.
+Result<SourceEntry> open_source_entry(int directory, const std::string& name);
+
+/// Opens a directory for calls that end in `at`.
+UniqueFd open_directory_path(const std::filesystem::path& path);
+
+/// Whether a name can be one of an entry: no path, and neither `.` nor `..`.
+bool is_entry_name(std::string_view name);
+
+}  // namespace stfs

@@ -1,0 +1,204 @@
+#include "fs/read/source_files.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <memory>
+#include <set>
+#include <utility>
+
+#include "core/journal/journal_format.h"
+#include "core/storage/new_file.h"
+
+namespace stfs {
+namespace {
+
+constexpr std::string_view kPrivateSuffix = ".pretrained";
+constexpr int kOpenDirectory = O_RDONLY | O_DIRECTORY | O_CLOEXEC;
+
+std::vector<std::string> parts_of(const std::string& path) {
+  std::vector<std::string> parts;
+  for (std::size_t at = 0; at < path.size();) {
+    const std::size_t end = std::min(path.find('/', at), path.size());
+    parts.push_back(path.substr(at, end - at));
+    at = end + 1;
+  }
+  return parts;
+}
+
+/// An entry of a private directory: a link in it stands for a removed file.
+Result<SourceEntry> open_private_entry(int directory, const std::string& name) {
+  struct stat named {};
+  if (::fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(named.st_mode)) {
+    SourceEntry removed{.status = named, .permissions = {}, .is_link = true, .file = {}};
+    return removed;
+  }
+  auto entry = open_source_entry(directory, name);
+  if (entry && entry->is_link)
+    return fail(ErrorCode::ArchiveChanged, ESTALE, name + ": was removed meanwhile");
+  return entry;
+}
+
+/// The names of a directory, without `.` and `..`, with the kinds that the directory tells.
+Result<std::vector<std::pair<std::string, unsigned char>>> entries_of(UniqueFd directory) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(directory.get()), ::closedir);
+  if (!stream) return fail_system(errno, "the directory", "read");
+  static_cast<void>(directory.release());
+  std::vector<std::pair<std::string, unsigned char>> entries;
+  errno = 0;
+  for (const dirent* entry = ::readdir(stream.get()); entry != nullptr; entry = ::readdir(stream.get())) {
+    if (is_entry_name(entry->d_name)) entries.emplace_back(entry->d_name, entry->d_type);
+    errno = 0;
+  }
+  if (errno != 0) return fail_system(errno, "the directory", "read");
+  return entries;
+}
+
+bool is_link(int directory, const std::string& name, unsigned char kind) {
+  struct stat named {};
+  return kind == DT_LNK ||
+         (kind == DT_UNKNOWN && ::fstatat(directory, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+          S_ISLNK(named.st_mode));
+}
+
+}  // namespace
+
+std::string private_directory_name(std::string_view delta_file_name) {
+  return std::string(delta_file_name).append(kPrivateSuffix);
+}
+
+SourceFiles::SourceFiles(const std::filesystem::path& source,
+                         const std::vector<std::filesystem::path>& deltas, IsLeftOut is_left_out)
+    : is_left_out_(std::move(is_left_out)) {
+  for (auto delta = deltas.rbegin(); delta != deltas.rend(); ++delta) {
+    const std::string file = delta->filename().string();
+    const std::string name = private_directory_name(file);
+    layers_.push_back({.parent = open_directory_path(delta->parent_path()),
+                       .name = name,
+                       .delta = file,
+                       .path = delta->parent_path() / name});
+  }
+  layers_.push_back({.parent = open_directory_path(source), .name = ".", .delta = {}, .path = source});
+}
+
+bool SourceFiles::is_shown(const std::string& path) const {
+  const std::string name = path.substr(path.rfind('/') + 1);  // all, without a slash
+  if (is_journal_file_name(name) || is_temporary_file_name(name)) return false;
+  return name.size() != path.size() || !is_left_out_(name);
+}
+
+Result<std::optional<UniqueFd>> SourceFiles::open(const Layer& layer) {
+  if (!layer.parent) {
+    if (layer.is_private()) return std::optional<UniqueFd>();
+    return fail(ErrorCode::NotFound, ENOENT, layer.path.string() + ": could not be opened before the mount");
+  }
+  UniqueFd opened(::openat(layer.parent.get(), layer.name.c_str(),
+                           kOpenDirectory | (layer.is_private() ? O_NOFOLLOW : 0)));
+  if (!opened && layer.is_private() && errno == ENOENT) return std::optional<UniqueFd>();
+  if (!opened) return fail_system(errno, layer.path.string(), "open");
+  if (!layer.is_private()) return std::optional(std::move(opened));
+  struct stat its {};
+  struct stat delta {};
+  if (::fstat(opened.get(), &its) != 0) return fail_system(errno, layer.path.string(), "stat");
+  const bool has_delta = ::fstatat(layer.parent.get(), layer.delta.c_str(), &delta, 0) == 0;
+  if (its.st_uid == ::geteuid() || its.st_uid == 0 || (has_delta && its.st_uid == delta.st_uid))
+    return std::optional(std::move(opened));
+  return fail(
+      ErrorCode::System, EPERM,
+      fmt::format("{}: belongs to user {}, who is neither the mounting user nor the owner of {}: remove it",
+                  layer.path.string(), its.st_uid, layer.delta));
+}
+
+Result<SourceFiles::Answer> SourceFiles::ask(const Layer& layer, const std::string& path) {
+  auto opened = open(layer);
+  if (!opened) return pass_on(std::move(opened));
+  Answer answer;
+  if (!*opened) return answer;
+  const auto open_entry = layer.is_private() ? open_private_entry : open_source_entry;
+  SourceEntry at{.status = {}, .permissions = {}, .is_link = false, .file = std::move(**opened)};
+  if (path.empty()) {
+    if (::fstat(at.file.get(), &at.status) != 0) return fail_system(errno, layer.path.string(), "stat");
+    at.permissions = permissions_of(at.status, at.file.get());
+  }
+  const std::vector<std::string> parts = parts_of(path);
+  for (const std::string& part : parts) {
+    if (!at.file) return fail(ErrorCode::System, EACCES, path + ": may not be read");
+    auto next = open_entry(at.file.get(), part);
+    if (!next && next.error().errno_value == ENOENT) return answer;
+    if (!next) return pass_on(std::move(next));
+    if (layer.is_private() && next->is_link) {
+      answer.is_removed = true;
+      return answer;
+    }
+    const bool is_last = &part == &parts.back();
+    if (!is_last && !S_ISDIR(next->status.st_mode)) {
+      answer.is_removed = true;  // a file hides a directory
+      return answer;
+    }
+    answer.is_behind_link = answer.is_behind_link || (next->is_link && !is_last);
+    at = std::move(*next);
+  }
+  answer.entry = std::move(at);
+  return answer;
+}
+
+Result<SourceFiles::Found> SourceFiles::find(const std::string& path) const {
+  if (path.empty()) {
+    auto answer = ask(layers_.back(), path);
+    if (!answer) return pass_on(std::move(answer));
+    return Found{.entry = std::move(*answer->entry), .is_own = !top().is_private(), .is_below = true};
+  }
+  std::optional<Found> found;
+  for (const Layer& layer : layers_) {
+    auto answer = is_shown(path) ? ask(layer, path) : Answer{};
+    if (!answer) return pass_on(std::move(answer));
+    const bool is_top = &layer == &top();
+    if (answer->entry && found) {
+      found->is_below = true;
+      return std::move(*found);
+    }
+    if (answer->entry) {
+      const bool is_own = is_top && !answer->is_behind_link && !answer->entry->is_link;
+      found = Found{.entry = std::move(*answer->entry), .is_own = is_own, .is_below = !is_top};
+    }
+    if (answer->is_removed) break;
+  }
+  if (found) return std::move(*found);
+  return fail(ErrorCode::NotFound, ENOENT, "no such file in the directory of the model");
+}
+
+Result<std::vector<std::string>> SourceFiles::list(const std::string& directory) const {
+  const std::string prefix = directory.empty() ? directory : directory + '/';
+  std::set<std::string> names;
+  std::set<std::string> removed;
+  for (const Layer& layer : layers_) {
+    auto answer = ask(layer, directory);
+    if (!answer) return pass_on(std::move(answer));
+    if (answer->is_removed) break;
+    if (!answer->entry) continue;
+    if (!answer->entry->file) return fail(ErrorCode::System, EACCES, directory + ": may not be read");
+    const int at = ::dup(answer->entry->file.get());
+    const UniqueFd kept(at);
+    const auto entries = entries_of(std::move(answer->entry->file));
+    if (!entries) return tl::unexpected(entries.error());
+    std::vector<std::string> removed_here;
+    for (const auto& [name, kind] : *entries) {
+      if (removed.contains(name) || !is_shown(prefix + name)) continue;
+      const bool is_whiteout = layer.is_private() && !names.contains(name) && is_link(at, name, kind);
+      if (is_whiteout) {
+        removed_here.push_back(name);
+      } else {
+        names.insert(name);
+      }
+    }
+    removed.insert(removed_here.begin(), removed_here.end());
+  }
+  return std::vector<std::string>(names.begin(), names.end());
+}
+
+}  // namespace stfs

@@ -1,0 +1,363 @@
+#include "fs/write/source_changes.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <utility>
+#include <vector>
+
+#include "core/storage/new_file.h"
+
+namespace stfs {
+namespace {
+
+constexpr mode_t kPermissionBits = 0777;
+constexpr std::size_t kCopiedBytes = 1 << 20;
+constexpr const char* kRemoved = "removed";  // the target of the link that hides a file
+
+Result<void> copy_bytes(int from, int to, const std::string& path) {
+  std::vector<char> buffer(kCopiedBytes);
+  for (off_t at = 0;;) {
+    const ssize_t count = ::pread(from, buffer.data(), buffer.size(), at);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) return fail_system(errno, path, "read");
+    if (count == 0) return {};
+    for (ssize_t done = 0; done < count;) {
+      const ssize_t written = ::pwrite(to, buffer.data() + done, static_cast<std::size_t>(count - done), at);
+      if (written < 0 && errno == EINTR) continue;
+      if (written < 0) return fail_system(errno, path, "copy");
+      done += written;
+      at += written;
+    }
+  }
+}
+
+bool is_same_file(const struct stat& one, const struct stat& other) {
+  return one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+/// A file without a name, where the file system has such files: a kill then leaves nothing. Else it has a
+/// temporary name until the end.
+class TemporaryFile {
+ public:
+  static Result<TemporaryFile> make(int directory, const std::string& path) {
+    TemporaryFile made(directory, new_temporary_file_name());
+    constexpr mode_t kOwnerOnly = 0600;  // until it has its owner
+    made.file_ = UniqueFd(::openat(directory, ".", O_RDWR | O_TMPFILE | O_CLOEXEC, kOwnerOnly));
+    if (made.file_) return made;
+    constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    made.file_ = UniqueFd(::openat(directory, made.name_.c_str(), kFlags, kOwnerOnly));
+    made.has_name_ = static_cast<bool>(made.file_);
+    if (!made.file_) return fail_system(errno, path, "create");
+    return made;
+  }
+  TemporaryFile(TemporaryFile&& other) noexcept
+      : directory_(other.directory_),
+        name_(std::move(other.name_)),
+        file_(std::move(other.file_)),
+        has_name_(std::exchange(other.has_name_, false)) {}
+  TemporaryFile& operator=(TemporaryFile&&) = delete;
+  ~TemporaryFile() {
+    if (has_name_) ::unlinkat(directory_, name_.c_str(), 0);
+  }
+
+  [[nodiscard]] int descriptor() const { return file_.get(); }
+  Result<UniqueFd> rename_to(const std::string& name, const std::string& path) {
+    if (!has_name_) {
+      const std::string open = fmt::format("/proc/self/fd/{}", file_.get());
+      if (::linkat(AT_FDCWD, open.c_str(), directory_, name_.c_str(), AT_SYMLINK_FOLLOW) != 0)
+        return fail_system(errno, path, "create");
+      has_name_ = true;
+    }
+    if (::renameat(directory_, name_.c_str(), directory_, name.c_str()) != 0)
+      return fail_system(errno, path, "create");
+    has_name_ = false;
+    return std::move(file_);
+  }
+
+ private:
+  TemporaryFile(int directory, std::string name) : directory_(directory), name_(std::move(name)) {}
+
+  int directory_;
+  std::string name_;
+  UniqueFd file_;
+  bool has_name_ = false;
+};
+
+tl::unexpected<Error> is_behind_a_link(const std::string& path) {
+  return fail(
+      ErrorCode::InvalidArgument, EPERM,
+      path + ": lies behind a symbolic link of the source directory, and nothing is written through links");
+}
+
+}  // namespace
+
+Result<void> give_to(int descriptor, int directory, mode_t mode, const Maker& maker,
+                     const std::string& path) {
+  struct stat st {};
+  struct stat above {};
+  if (::fstat(descriptor, &st) != 0 || ::fstat(directory, &above) != 0)
+    return fail_system(errno, path, "stat");
+  const bool keeps_group = (above.st_mode & S_ISGID) != 0;
+  const gid_t gid = keeps_group ? st.st_gid : maker.gid;
+  if ((st.st_uid != maker.uid || st.st_gid != gid) && ::fchown(descriptor, maker.uid, gid) != 0 &&
+      st.st_uid != maker.uid) {
+    return fail(ErrorCode::System, EACCES,
+                fmt::format("{}: this mount can make files of user {} only, not of user {}", path, st.st_uid,
+                            maker.uid));
+  }
+  constexpr mode_t kKept = S_ISGID;  // new directories inherit it
+  if (::fchmod(descriptor, (mode & kPermissionBits) | (st.st_mode & kKept)) != 0)
+    return fail_system(errno, path, "set the mode of a new file");
+  return {};
+}
+
+Result<UniqueFd> SourceChanges::open_private_top() {
+  const SourceFiles::Layer& top = files_.top();
+  auto opened = SourceFiles::open(top);
+  if (!opened) return pass_on(std::move(opened));
+  if (*opened) return std::move(**opened);
+  struct stat delta {};
+  if (::fstatat(top.parent.get(), top.delta.c_str(), &delta, 0) != 0)
+    return fail_system(errno, (top.path.parent_path() / top.delta).string(), "stat");
+  // Whoever may read the delta may enter.
+  constexpr unsigned kReadToSearch = 2;
+  const mode_t readers = delta.st_mode & 0444;
+  if (::mkdirat(top.parent.get(), top.name.c_str(), S_IRWXU) != 0 && errno != EEXIST)
+    return fail_system(errno, top.path.string(), "create");
+  opened = SourceFiles::open(top);
+  if (!opened) return pass_on(std::move(opened));
+  if (!*opened) return fail(ErrorCode::ArchiveChanged, ESTALE, top.path.string() + ": was removed meanwhile");
+  UniqueFd made = std::move(**opened);
+  // Only root can; another user's directory is as good.
+  static_cast<void>(::fchown(made.get(), delta.st_uid, delta.st_gid) == 0);
+  if (::fchmod(made.get(), S_IRWXU | readers | readers >> kReadToSearch) != 0)
+    return fail_system(errno, top.path.string(), "set the mode");
+  return made;
+}
+
+Result<UniqueFd> SourceChanges::enter(UniqueFd directory, const std::string& name, const std::string& path) {
+  constexpr int kFlags = O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC;
+  UniqueFd entered(::openat(directory.get(), name.c_str(), kFlags));
+  if (entered) return entered;
+  if (!files_.top().is_private()) {
+    return errno == ENOTDIR || errno == ELOOP ? Result<UniqueFd>(is_behind_a_link(shown(path)))
+                                              : Result<UniqueFd>(fail_system(errno, shown(path), "open"));
+  }
+  if (errno != ENOENT) return fail_system(errno, shown(path), "open");
+  const auto below = files_.find(path);
+  if (!below) return tl::unexpected(below.error());
+  if (::mkdirat(directory.get(), name.c_str(), S_IRWXU) != 0 && errno != EEXIST)
+    return fail_system(errno, shown(path), "create");
+  entered = UniqueFd(::openat(directory.get(), name.c_str(), kFlags));
+  if (!entered) return fail_system(errno, shown(path), "open");
+  if (auto given = give_as(entered.get(), below->entry.status, below->entry.permissions); !given)
+    return pass_on(std::move(given));
+  return entered;
+}
+
+Result<SourceChanges::Place> SourceChanges::place_of(const std::string& path) {
+  Place place;
+  if (files_.top().is_private()) {
+    auto top = open_private_top();
+    if (!top) return pass_on(std::move(top));
+    place.directory = std::move(*top);
+  } else {
+    auto top = SourceFiles::open(files_.top());
+    if (!top) return pass_on(std::move(top));
+    place.directory = std::move(**top);
+  }
+  std::size_t at = 0;
+  for (std::size_t end = path.find('/'); end != std::string::npos; end = path.find('/', at)) {
+    auto entered = enter(std::move(place.directory), path.substr(at, end - at), path.substr(0, end));
+    if (!entered) return pass_on(std::move(entered));
+    place.directory = std::move(*entered);
+    at = end + 1;
+  }
+  place.name = path.substr(at);
+  return place;
+}
+
+Result<SourceChanges::Own> SourceChanges::open(const std::string& path, const struct stat& due,
+                                               bool keeps_bytes) {
+  const auto found = files_.find(path);
+  if (!found) return tl::unexpected(found.error());
+  const SourceEntry& entry = found->entry;
+  if (!S_ISREG(entry.status.st_mode) || !is_same_file(entry.status, due))
+    return fail(ErrorCode::ArchiveChanged, ESTALE, shown(path) + ": another file has got this name");
+  if (!found->is_own) return copy(path, entry, keeps_bytes);
+  auto place = place_of(path);
+  if (!place) return pass_on(std::move(place));
+  constexpr int kFlags = O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC;
+  Own own;
+  own.file = UniqueFd(::openat(place->directory.get(), place->name.c_str(), O_RDWR | kFlags));
+  if (!own.file && errno == EACCES)
+    own.file = UniqueFd(::openat(place->directory.get(), place->name.c_str(), O_WRONLY | kFlags));
+  if (!own.file) return fail_system(errno, shown(path), "open for writing");
+  if (::fstat(own.file.get(), &own.status) != 0) return fail_system(errno, shown(path), "stat");
+  if (!S_ISREG(own.status.st_mode) || !is_same_file(own.status, due))
+    return fail(ErrorCode::ArchiveChanged, ESTALE, shown(path) + ": another file has got this name");
+  return own;
+}
+
+Result<void> SourceChanges::give_as(int descriptor, const struct stat& of, const Permissions& allowed) const {
+  struct stat made {};
+  if (::fstat(descriptor, &made) != 0) return fail_system(errno, files_.top().path.string(), "stat");
+  mode_t mode = allowed.mode;
+  if (::fchown(descriptor, of.st_uid, of.st_gid) != 0) {
+    // Its maker could read the file. Others get what the file allows to all of them.
+    const bool keeps_group = made.st_gid == of.st_gid || ::fchown(descriptor, ~uid_t{0}, of.st_gid) == 0;
+    const mode_t for_all = allowed.mode & (allowed.mode >> 3U) & 07U;
+    mode = (keeps_group ? allowed.mode & 070U : for_all << 3U) | for_all;
+  }
+  const mode_t for_maker = S_ISDIR(made.st_mode) ? S_IRWXU : S_IRUSR | S_IWUSR;
+  if (::fchmod(descriptor, (mode & kPermissionBits) | for_maker) != 0)
+    return fail_system(errno, files_.top().path.string(), "set the mode of a copy");
+  return {};
+}
+
+Result<SourceChanges::Own> SourceChanges::copy(const std::string& path, const SourceEntry& of,
+                                               bool keeps_bytes) {
+  if (keeps_bytes && !of.file)
+    return fail(ErrorCode::System, EACCES, path + ": may not be read, so not copied");
+  auto place = place_of(path);
+  if (!place) return pass_on(std::move(place));
+  auto made = TemporaryFile::make(place->directory.get(), shown(path));
+  if (!made) return pass_on(std::move(made));
+  if (auto given = give_as(made->descriptor(), of.status, of.permissions); !given)
+    return pass_on(std::move(given));
+  if (keeps_bytes) {
+    if (auto copied = copy_bytes(of.file.get(), made->descriptor(), shown(path)); !copied)
+      return pass_on(std::move(copied));
+  }
+  if (keeps_bytes && durability_ == Durability::Power && ::fsync(made->descriptor()) != 0)
+    return fail_system(errno, shown(path), "sync");
+  Own own{.file = {}, .is_copy = true};
+  if (::fstat(made->descriptor(), &own.status) != 0) return fail_system(errno, shown(path), "stat");
+  auto named = made->rename_to(place->name, shown(path));
+  if (!named) return pass_on(std::move(named));
+  own.file = std::move(*named);
+  return own;
+}
+
+Result<SourceChanges::Own> SourceChanges::create(const std::string& path, mode_t mode, const Maker& maker) {
+  auto place = place_of(path);
+  if (!place) return pass_on(std::move(place));
+  const int directory = place->directory.get();
+  const bool is_private = files_.top().is_private();
+  struct stat there {};
+  const bool is_taken = ::fstatat(directory, place->name.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0;
+  if (is_taken && !(is_private && S_ISLNK(there.st_mode))) return fail_system(EEXIST, shown(path), "create");
+  Own own{.file = {}, .is_copy = is_private};
+  const auto give = [&](int descriptor) { return give_to(descriptor, directory, mode, maker, shown(path)); };
+  if (is_taken) {
+    auto made = TemporaryFile::make(directory, shown(path));
+    if (!made) return pass_on(std::move(made));
+    if (auto given = give(made->descriptor()); !given) return pass_on(std::move(given));
+    auto named = made->rename_to(place->name, shown(path));
+    if (!named) return pass_on(std::move(named));
+    own.file = std::move(*named);
+  } else {
+    constexpr int kFlags = O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
+    own.file = UniqueFd(::openat(directory, place->name.c_str(), kFlags, mode & kPermissionBits));
+    if (!own.file) return fail_system(errno, shown(path), "create");
+    if (auto given = give(own.file.get()); !given) {
+      ::unlinkat(directory, place->name.c_str(), 0);
+      return pass_on(std::move(given));
+    }
+  }
+  if (::fstat(own.file.get(), &own.status) != 0) return fail_system(errno, shown(path), "stat");
+  return own;
+}
+
+Result<void> SourceChanges::make_directory(const std::string& path, mode_t mode, const Maker& maker) {
+  auto place = place_of(path);
+  if (!place) return pass_on(std::move(place));
+  const int directory = place->directory.get();
+  if (::mkdirat(directory, place->name.c_str(), mode & kPermissionBits) != 0)
+    return fail_system(errno, shown(path), "create");
+  const UniqueFd opened(
+      ::openat(directory, place->name.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  auto given = opened ? give_to(opened.get(), directory, mode, maker, shown(path))
+                      : Result<void>(fail_system(errno, shown(path), "open"));
+  if (!given) ::unlinkat(directory, place->name.c_str(), AT_REMOVEDIR);
+  return given;
+}
+
+Result<void> SourceChanges::hide(const Place& place) const {
+  const std::string temporary = new_temporary_file_name();
+  const int directory = place.directory.get();
+  if (::symlinkat(kRemoved, directory, temporary.c_str()) != 0)
+    return fail_system(errno, place.name, "remove");
+  if (::renameat(directory, temporary.c_str(), directory, place.name.c_str()) == 0) return {};
+  const int why = errno;
+  ::unlinkat(directory, temporary.c_str(), 0);
+  return fail_system(why, place.name, "remove");
+}
+
+void SourceChanges::remove_private_top_if_empty() const {
+  const SourceFiles::Layer& top = files_.top();
+  if (top.is_private()) ::unlinkat(top.parent.get(), top.name.c_str(), AT_REMOVEDIR);
+}
+
+Result<void> SourceChanges::remove(const std::string& path) {
+  const auto found = files_.find(path);
+  if (!found) return tl::unexpected(found.error());
+  if (S_ISDIR(found->entry.status.st_mode) && !found->entry.is_link)
+    return fail_system(EISDIR, shown(path), "remove");
+  auto place = place_of(path);
+  if (!place) return pass_on(std::move(place));
+  if (files_.top().is_private() && found->is_below) return hide(*place);
+  if (::unlinkat(place->directory.get(), place->name.c_str(), 0) != 0)
+    return fail_system(errno, shown(path), "remove");
+  remove_private_top_if_empty();
+  return {};
+}
+
+Result<void> SourceChanges::remove_directory(const std::string& path) {
+  const auto found = files_.find(path);
+  if (!found) return tl::unexpected(found.error());
+  if (!S_ISDIR(found->entry.status.st_mode)) return fail_system(ENOTDIR, shown(path), "remove");
+  if (files_.top().is_private() && found->is_below) {
+    return fail(ErrorCode::InvalidArgument, EPERM,
+                shown(path) + ": a directory of the base can't be removed from a delta");
+  }
+  auto place = place_of(path);
+  if (!place) return pass_on(std::move(place));
+  if (::unlinkat(place->directory.get(), place->name.c_str(), AT_REMOVEDIR) != 0)
+    return fail_system(errno, shown(path), "remove");
+  remove_private_top_if_empty();
+  return {};
+}
+
+Result<void> SourceChanges::rename(const std::string& path, const std::string& new_path, unsigned flags) {
+  if ((flags & ~unsigned{RENAME_NOREPLACE}) != 0) return fail_system(EINVAL, shown(path), "exchange");
+  const auto found = files_.find(path);
+  if (!found) return tl::unexpected(found.error());
+  const auto there = files_.find(new_path);
+  if (there && (flags & RENAME_NOREPLACE) != 0) return fail_system(EEXIST, shown(new_path), "rename");
+  const bool is_private = files_.top().is_private();
+  const bool is_directory = S_ISDIR(found->entry.status.st_mode);
+  if (is_private && is_directory && (found->is_below || there))
+    return fail_system(EXDEV, shown(path), "rename in a delta");
+  if (is_private && there && S_ISDIR(there->entry.status.st_mode) != is_directory)
+    return fail_system(is_directory ? ENOTDIR : EISDIR, shown(new_path), "replace");
+  if (is_private && !found->is_own) {
+    if (auto copied = copy(path, found->entry, true); !copied) return pass_on(std::move(copied));
+  }
+  auto from = place_of(path);
+  if (!from) return pass_on(std::move(from));
+  auto to = place_of(new_path);
+  if (!to) return pass_on(std::move(to));
+  const unsigned kept_flags = is_private ? 0 : flags;
+  if (::renameat2(from->directory.get(), from->name.c_str(), to->directory.get(), to->name.c_str(),
+                  kept_flags) != 0)
+    return fail_system(errno, shown(path), "rename");
+  return is_private && found->is_below ? hide(*from) : Result<void>();
+}
+
+}  // namespace stfs
